@@ -1,0 +1,21 @@
+//! The clocks.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nix::time::{ClockId, clock_gettime};
+
+use crate::core::model::Moment;
+use crate::ports::Clock;
+
+/// CLOCK_BOOTTIME for decisions, the wall clock for people.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BootClock;
+
+impl Clock for BootClock {
+    fn now(&self) -> Moment {
+        // Cannot fail on Linux; a clock at zero would only keep deadlines from passing.
+        let boot = clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default();
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Moment { boot, wall_nanos: u64::try_from(wall.as_nanos()).unwrap_or_default() }
+    }
+}

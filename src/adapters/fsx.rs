@@ -1,0 +1,128 @@
+//! Durable files. The only place that says fsync.
+//!
+//! Every step is a method of [`Disk`], so that tests can fail or cut the power at each.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+/// Single file operations, each a fault point.
+pub trait Disk {
+    /// Reads a file of at most `limit` bytes.
+    ///
+    /// # Errors
+    /// As the system gives them; a larger file is `FileTooLarge`.
+    fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>>;
+    /// Creates or truncates a file and writes it, without syncing.
+    ///
+    /// # Errors
+    /// As the system gives them.
+    fn write(&self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()>;
+    /// Syncs a file or directory.
+    ///
+    /// # Errors
+    /// As the system gives them.
+    fn sync(&self, path: &Path) -> io::Result<()>;
+    /// Renames within one directory tree.
+    ///
+    /// # Errors
+    /// As the system gives them.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Creates a directory; one that is there is fine.
+    ///
+    /// # Errors
+    /// As the system gives them.
+    fn make_dir(&self, path: &Path, mode: u32) -> io::Result<()>;
+    /// Names in a directory; none if it is not there.
+    ///
+    /// # Errors
+    /// As the system gives them.
+    fn list(&self, path: &Path) -> io::Result<Vec<String>>;
+    /// Removes a file or a tree; nothing there is fine.
+    ///
+    /// # Errors
+    /// As the system gives them.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+}
+
+/// The real thing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RealDisk;
+
+impl Disk for RealDisk {
+    fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        File::open(path)?.take(limit + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > limit {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("more than {limit} bytes")));
+        }
+        Ok(bytes)
+    }
+
+    fn write(&self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(path)?;
+        file.write_all(bytes)
+    }
+
+    fn sync(&self, path: &Path) -> io::Result<()> {
+        File::open(path)?.sync_all()
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn make_dir(&self, path: &Path, mode: u32) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(mode).create(path)
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
+        let entries = match fs::read_dir(path) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        // Names that are not UTF-8 are not ours.
+        Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect())
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let result = match fs::symlink_metadata(path) {
+            Ok(meta) if meta.is_dir() => fs::remove_dir_all(path),
+            Ok(_) => fs::remove_file(path),
+            Err(error) => Err(error),
+        };
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result,
+        }
+    }
+}
+
+/// Replaces a file so that after a crash it holds the old bytes or the new ones.
+///
+/// # Errors
+/// The failing step's error, with its path.
+pub fn replace<D: Disk + ?Sized>(disk: &D, path: &Path, bytes: &[u8], mode: u32) -> Result<(), String> {
+    let temporary = temporary_beside(path);
+    // A crash up to the rename leaves a temporary file, which the next replace overwrites.
+    let steps = || -> io::Result<()> {
+        disk.write(&temporary, bytes, mode)?;
+        disk.sync(&temporary)?;
+        disk.rename(&temporary, path)?;
+        // Without this the rename may be lost by a power cut.
+        disk.sync(path.parent().unwrap_or(path))
+    };
+    steps().map_err(|error| {
+        let _ = disk.remove(&temporary);
+        format!("{}: {error}", path.display())
+    })
+}
+
+/// The temporary name beside `path`, in native's style.
+#[must_use]
+pub fn temporary_beside(path: &Path) -> std::path::PathBuf {
+    let base = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!("tmp_{base}"))
+}

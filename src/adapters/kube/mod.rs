@@ -1,0 +1,185 @@
+//! The API server: watches in, status and events out.
+
+pub mod credentials;
+mod meter;
+mod session;
+mod types;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use kube::client::ClientBuilder;
+use kube::config::KubeConfigOptions;
+use kube::{Client, Config};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::adapters::metrics::Metrics;
+use crate::core::machine::Input;
+use crate::core::model::ConfigMapRef;
+use crate::core::report::{Event, NodeConfigStatus};
+use crate::ports;
+use session::{Outbox, Session};
+
+/// How often the credential files are looked at. Five small files; no request leaves the node.
+const CREDENTIALS_INTERVAL: Duration = Duration::from_secs(15);
+
+/// Where to find the API server and ourselves.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The kubelet's `--kubeconfig`.
+    pub kubeconfig: PathBuf,
+    /// `--node-name`.
+    pub node_name: Option<String>,
+    /// The kubelet's `--hostname-override`.
+    pub hostname_override: Option<String>,
+}
+
+enum Command {
+    Watch(Option<ConfigMapRef>),
+    Publish(NodeConfigStatus),
+    Emit(Event),
+}
+
+/// The port. Commands are taken up by a task of its own, connected or not.
+#[derive(Debug)]
+pub struct KubeCluster {
+    commands: UnboundedSender<Command>,
+}
+
+impl std::fmt::Debug for Command {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Command")
+    }
+}
+
+impl KubeCluster {
+    /// Starts the task.
+    #[must_use]
+    pub fn start(settings: Settings, inputs: UnboundedSender<Input>, metrics: Metrics) -> Self {
+        let (commands, queue) = unbounded_channel();
+        tokio::spawn(run(settings, queue, inputs, metrics));
+        Self { commands }
+    }
+
+    fn send(&self, command: Command) {
+        if self.commands.send(command).is_err() {
+            // Only after a panic in the task; the kubelet is none the worse for it.
+            tracing::error!("the API server task has ended; restart the supervisor when convenient");
+        }
+    }
+}
+
+impl ports::Cluster for KubeCluster {
+    fn watch(&mut self, map: Option<&ConfigMapRef>) {
+        self.send(Command::Watch(map.cloned()));
+    }
+
+    fn publish(&mut self, status: &NodeConfigStatus) {
+        self.send(Command::Publish(status.clone()));
+    }
+
+    fn emit(&mut self, event: &Event) {
+        self.send(Command::Emit(event.clone()));
+    }
+}
+
+/// A kubelet without an API server.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Standalone;
+
+impl ports::Cluster for Standalone {
+    fn watch(&mut self, _: Option<&ConfigMapRef>) {}
+    fn publish(&mut self, _: &NodeConfigStatus) {}
+    fn emit(&mut self, _: &Event) {}
+}
+
+async fn run(
+    settings: Settings,
+    mut commands: UnboundedReceiver<Command>,
+    inputs: UnboundedSender<Input>,
+    metrics: Metrics,
+) {
+    let mut outbox = Outbox::default();
+    let mut said = String::new();
+    let mut rejected = None;
+    loop {
+        let print = credentials::fingerprint(&settings.kubeconfig);
+        // The same credentials are not tried at once after a 401.
+        let connected =
+            if rejected == Some(print) { Err(None) } else { connect(&settings, &metrics).await.map_err(Some) };
+        match connected {
+            Ok((client, node_name)) => {
+                said.clear();
+                tracing::info!("reading {}, this is node {node_name}", settings.kubeconfig.display());
+                let mut session = Session::new(client, node_name, inputs.clone(), &mut outbox);
+                if session
+                    .run(&mut commands, || credentials::fingerprint(&settings.kubeconfig) != print)
+                    .await
+                    .is_none()
+                {
+                    return;
+                }
+                if credentials::fingerprint(&settings.kubeconfig) == print {
+                    rejected = Some(print);
+                    tracing::warn!(
+                        "the API server does not accept the credentials of {}; waiting for others",
+                        settings.kubeconfig.display()
+                    );
+                }
+            }
+            Err(why) => {
+                if let Some(why) = why.filter(|why| *why != said) {
+                    tracing::info!("no credentials yet ({why}); the kubelet runs, its configuration is kept");
+                    said = why;
+                }
+                let pause = tokio::time::sleep(CREDENTIALS_INTERVAL.min(Duration::from_secs(if rejected.is_some() {
+                    15
+                } else {
+                    2
+                })));
+                tokio::pin!(pause);
+                loop {
+                    tokio::select! {
+                        () = &mut pause => break,
+                        command = commands.recv() => match command {
+                            Some(command) => outbox.take(command),
+                            None => return,
+                        },
+                    }
+                }
+                // A rejection is not for ever: the API server may have been the one in error.
+                rejected = None;
+            }
+        }
+    }
+}
+
+async fn connect(settings: &Settings, metrics: &Metrics) -> Result<(Client, String), String> {
+    let kubeconfig = credentials::read(&settings.kubeconfig)?;
+    let identity = credentials::identity(&kubeconfig)?;
+    if let Some(not_after) = identity.not_after {
+        metrics.certificate_expires(not_after);
+        if jiff::Timestamp::now().as_second().cast_unsigned() > not_after {
+            tracing::warn!("the client certificate of {} has expired", settings.kubeconfig.display());
+        }
+    }
+    let fallback = || credentials::host_name(settings.hostname_override.as_deref());
+    let certified = identity.node_name;
+    let node_name = settings.node_name.clone().or_else(|| certified.clone()).unwrap_or_else(fallback);
+    if certified.as_ref().is_some_and(|certified| *certified != node_name) {
+        tracing::warn!("--node-name {node_name} is not the name in the client certificate");
+    }
+    let path = settings.kubeconfig.display();
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .map_err(|error| format!("{path}: {}", credentials::chain(&error)))?;
+    config.read_timeout = Some(session::READ_TIMEOUT);
+    config.connect_timeout = Some(Duration::from_secs(10));
+    config.default_retry = false; // it hangs a call for minutes; the session retries, and says so
+    // An exec plugin is run while the client is built: not on the thread that minds the kubelet.
+    let builder = tokio::task::spawn_blocking(move || ClientBuilder::try_from(config))
+        .await
+        .map_err(|error| error.to_string())?
+        .map_err(|error| format!("{path}: {}", credentials::chain(&error)))?;
+    Ok((builder.with_layer(&meter::MeterLayer(metrics.clone())).build(), node_name))
+}

@@ -1,0 +1,77 @@
+//! The kubelet's NOTIFY_SOCKET: where its READY=1 arrives.
+//!
+//! An abstract socket: no file to create on a full disk, none to clean up. Anyone in the network
+//! namespace could write to it, so the kernel's credentials of each datagram are checked.
+
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram as StdDatagram};
+
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt::PassCred};
+use tokio::io::Interest;
+use tokio::net::UnixDatagram;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::process::ChildPid;
+use crate::core::machine::Input;
+
+/// A bound socket.
+#[derive(Debug)]
+pub struct NotifySocket {
+    socket: UnixDatagram,
+    /// The value for the child's NOTIFY_SOCKET.
+    pub name: String,
+}
+
+impl NotifySocket {
+    /// Binds a socket of our own.
+    ///
+    /// # Errors
+    /// As the system gives them.
+    pub fn bind() -> io::Result<Self> {
+        let name = format!("kubelet-supervisor/{}", std::process::id());
+        let socket = StdDatagram::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+        socket.set_nonblocking(true)?;
+        setsockopt(&socket, PassCred, &true)?;
+        Ok(Self { socket: UnixDatagram::from_std(socket)?, name: format!("@{name}") })
+    }
+
+    /// Forwards each READY=1 of the kubelet, for ever.
+    pub async fn listen(self, child: ChildPid, inputs: UnboundedSender<Input>) {
+        loop {
+            match self.socket.async_io(Interest::READABLE, || self.receive()).await {
+                Ok((text, sender)) => {
+                    let ready = text.lines().any(|line| line == "READY=1");
+                    if ready && is_kubelet(sender, &child) && inputs.send(Input::Ready).is_err() {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!("the notify socket failed: {error}");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn receive(&self) -> io::Result<(String, Option<i32>)> {
+        let mut buffer = [0_u8; 4096];
+        let mut control = nix::cmsg_space!(nix::sys::socket::UnixCredentials);
+        let mut parts = [io::IoSliceMut::new(&mut buffer)];
+        let message = recvmsg::<()>(self.socket.as_raw_fd(), &mut parts, Some(&mut control), MsgFlags::MSG_DONTWAIT)?;
+        let sender = message.cmsgs()?.find_map(|part| match part {
+            ControlMessageOwned::ScmCredentials(credentials) => Some(credentials.pid()),
+            _ => None,
+        });
+        let bytes = message.bytes;
+        Ok((String::from_utf8_lossy(buffer.get(..bytes).unwrap_or_default()).into_owned(), sender))
+    }
+}
+
+/// The child itself, or a process of its group (a wrapper script may start the kubelet).
+fn is_kubelet(sender: Option<i32>, child: &ChildPid) -> bool {
+    let (Some(sender), Some(child)) = (sender, child.get()) else { return false };
+    let group = nix::unistd::getpgid(Some(nix::unistd::Pid::from_raw(sender)));
+    sender == child || group.is_ok_and(|group| group.as_raw() == child)
+}

@@ -1,0 +1,176 @@
+//! The kubelet's own binary as a judge of candidates.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::JoinHandle;
+
+use super::metrics::Metrics;
+use super::process;
+use crate::core::flags::KubeletArgs;
+use crate::core::machine::Input;
+use crate::core::model::{Rendered, Verdict};
+use crate::core::preflight::{Class, classify};
+use crate::ports;
+
+/// A preflight takes 0.05 s, and half a second when it first makes its certificates.
+const TIME_LIMIT: Duration = Duration::from_secs(30);
+
+/// Something no kubelet can load.
+const GARBAGE: &str = "{0xdeadbeef}";
+
+/// Something no kubelet finds valid. Several fields, because a flag may override one of them.
+const INVALID: &str = r#"{"kind":"KubeletConfiguration","apiVersion":"kubelet.config.k8s.io/v1beta1",
+"kubeAPIQPS":-1,"eventRecordQPS":-1,"registryPullQPS":-1,"kubeAPIBurst":-1,"podsPerCore":-1}"#;
+
+/// How to run the binary as a judge.
+#[derive(Clone, Debug)]
+pub struct Recipe {
+    /// Resolved path of the kubelet.
+    pub program: PathBuf,
+    /// Its own arguments.
+    pub args: KubeletArgs,
+    /// A private directory, for throw-away certificates and test files.
+    pub dir: PathBuf,
+}
+
+/// Whether the binary proved able to tell good from bad.
+type SelfTest = Arc<tokio::sync::Mutex<Option<Result<(), String>>>>;
+
+/// The adapter.
+#[derive(Debug)]
+pub struct KubeletJudge {
+    recipe: Recipe,
+    inputs: UnboundedSender<Input>,
+    tested: SelfTest,
+    metrics: Metrics,
+    version: Arc<Mutex<Option<String>>>,
+    run: Option<JoinHandle<()>>,
+}
+
+impl KubeletJudge {
+    /// A judge that has not been tested yet. `version` receives what `--version` prints.
+    #[must_use]
+    pub fn new(
+        recipe: Recipe,
+        inputs: UnboundedSender<Input>,
+        metrics: Metrics,
+        version: Arc<Mutex<Option<String>>>,
+    ) -> Self {
+        Self { recipe, inputs, tested: SelfTest::default(), metrics, version, run: None }
+    }
+}
+
+impl ports::Preflight for KubeletJudge {
+    fn judge(&mut self, ticket: u64, candidate: &Rendered) {
+        if let Some(run) = self.run.take() {
+            run.abort();
+        }
+        let (recipe, inputs, tested) = (self.recipe.clone(), self.inputs.clone(), self.tested.clone());
+        let (metrics, path) = (self.metrics.clone(), candidate.path.clone());
+        self.run = Some(tokio::spawn(async move {
+            let begun = Instant::now();
+            let verdict = judge_tested(&recipe, &tested, &path).await;
+            metrics.preflight_took(begun.elapsed().as_secs_f64());
+            let _ = inputs.send(Input::Judged(ticket, verdict));
+        }));
+    }
+
+    fn self_test(&mut self) {
+        self.tested = SelfTest::default(); // another binary than before
+        let (recipe, tested, version) = (self.recipe.clone(), self.tested.clone(), self.version.clone());
+        tokio::spawn(async move {
+            let found = recipe.version().await;
+            if let Ok(mut version) = version.lock() {
+                *version = found;
+            }
+            let mut tested = tested.lock().await;
+            if tested.is_none() {
+                *tested = Some(recipe.self_test().await);
+            }
+        });
+    }
+}
+
+async fn judge_tested(recipe: &Recipe, tested: &SelfTest, path: &str) -> Verdict {
+    let mut tested = tested.lock().await;
+    if tested.is_none() {
+        *tested = Some(recipe.self_test().await);
+    }
+    match tested.as_ref() {
+        Some(Err(why)) => Verdict::Inconclusive(format!("this kubelet cannot serve as a judge: {why}")),
+        _ => recipe.judge(path).await,
+    }
+}
+
+impl Recipe {
+    /// Judges a rendered configuration. A rejection is checked against the local configuration:
+    /// what refuses that one with the same words is not the candidate's fault.
+    pub async fn judge(&self, path: &str) -> Verdict {
+        let class = self.run(Some(path)).await;
+        let words = match &class {
+            Class::Flags(words) => {
+                return Verdict::Inconclusive(format!("the kubelet refuses its own command line: {words}"));
+            }
+            Class::Candidate(Verdict::Load(words) | Verdict::Validate(words)) => words.replace(path, ""),
+            Class::Candidate(verdict) => return verdict.clone(),
+        };
+        match (self.run(None).await, class) {
+            (Class::Flags(own), _) => Verdict::Inconclusive(format!("the kubelet refuses its own command line: {own}")),
+            (Class::Candidate(Verdict::Load(own) | Verdict::Validate(own)), _) if own == words => {
+                Verdict::Inconclusive(format!("the kubelet refuses its local configuration in the same way: {own}"))
+            }
+            (_, Class::Candidate(verdict)) => verdict,
+            (_, Class::Flags(words)) => Verdict::Inconclusive(words),
+        }
+    }
+
+    /// Checks that the binary tells what cannot be loaded from what is invalid.
+    ///
+    /// # Errors
+    /// What it did instead.
+    pub async fn self_test(&self) -> Result<(), String> {
+        for (name, text, expected) in [("garbage", GARBAGE, "load"), ("invalid", INVALID, "validate")] {
+            let path = self.dir.join(format!("self-test-{name}.json"));
+            self.prepare(&path, text)?;
+            match self.run(Some(&path.display().to_string())).await {
+                Class::Candidate(verdict) if verdict.label() == expected => {}
+                Class::Flags(words) => return Err(format!("it refuses its own command line: {words}")),
+                Class::Candidate(verdict) => {
+                    return Err(format!("self-test {name}: expected {expected}, got {verdict:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn prepare(&self, path: &Path, text: &str) -> Result<(), String> {
+        use std::os::unix::fs::DirBuilderExt as _;
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.dir)
+            .and_then(|()| std::fs::write(path, text))
+            .map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    async fn run(&self, config: Option<&str>) -> Class {
+        let args = self.args.for_preflight(config, &self.dir.display().to_string());
+        match process::run_to_end(&self.program, &args, TIME_LIMIT).await {
+            Ok(run) => classify(&run),
+            Err(error) => Class::Candidate(Verdict::Inconclusive(format!("{}: {error}", self.program.display()))),
+        }
+    }
+
+    /// What `--version` says, without "Kubernetes ".
+    pub async fn version(&self) -> Option<String> {
+        let mut args: Vec<String> =
+            self.args.words().iter().take_while(|word| !word.starts_with('-')).cloned().collect();
+        args.push("--version".to_owned());
+        let run = process::run_to_end(&self.program, &args, TIME_LIMIT).await.ok()?;
+        let text = String::from_utf8_lossy(&run.output).into_owned();
+        text.trim().strip_prefix("Kubernetes ").map(str::to_owned)
+    }
+}

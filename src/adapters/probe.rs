@@ -1,0 +1,56 @@
+//! healthz, asked over plain HTTP.
+
+use std::time::Duration;
+
+use http_body_util::Empty;
+use hyper::Request;
+use hyper::body::Bytes;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::JoinHandle;
+
+use crate::core::machine::Input;
+use crate::core::model::HealthzTarget;
+use crate::core::policy;
+use crate::ports;
+
+/// The adapter: one question at a time.
+#[derive(Debug)]
+pub struct HealthzProbe {
+    inputs: UnboundedSender<Input>,
+    asking: Option<JoinHandle<()>>,
+}
+
+impl HealthzProbe {
+    /// A probe that answers into `inputs`.
+    #[must_use]
+    pub fn new(inputs: UnboundedSender<Input>) -> Self {
+        Self { inputs, asking: None }
+    }
+}
+
+impl ports::Probe for HealthzProbe {
+    fn probe(&mut self, target: &HealthzTarget) {
+        if let Some(asking) = self.asking.take() {
+            asking.abort();
+        }
+        let (inputs, target) = (self.inputs.clone(), target.clone());
+        self.asking = Some(tokio::spawn(async move {
+            let _ = inputs.send(Input::Probed(ask(&target, policy::PROBE_TIMEOUT).await));
+        }));
+    }
+}
+
+async fn ask(target: &HealthzTarget, limit: Duration) -> bool {
+    let question = async {
+        let stream = TcpStream::connect((target.host.as_str(), target.port)).await.ok()?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.ok()?;
+        let request = Request::get("/healthz").header("host", "localhost").body(Empty::<Bytes>::new()).ok()?;
+        tokio::select! {
+            answer = sender.send_request(request) => Some(answer.ok()?.status().is_success()),
+            _ = connection => None,
+        }
+    };
+    matches!(tokio::time::timeout(limit, question).await, Ok(Some(true)))
+}

@@ -1,0 +1,180 @@
+//! Processes: the kubelet, and short runs of its binary. The only place that spawns, and the only
+//! one that may say `unsafe`.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, getppid};
+use tokio::io::AsyncReadExt as _;
+use tokio::process::Command;
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::core::flags::KubeletArgs;
+use crate::core::machine::Input;
+use crate::core::model::Exit;
+use crate::core::preflight::Run;
+use crate::ports;
+
+/// Output kept of a short run: the fatal line of v1.20 is followed by a few hundred lines of
+/// goroutines, and preceded by the whole candidate (at most 1 MiB).
+const OUTPUT_LIMIT: usize = 1 << 20;
+
+/// The process id of the kubelet, 0 if there is none. Shared with whoever forwards signals.
+#[derive(Clone, Debug, Default)]
+pub struct ChildPid(Arc<AtomicI32>);
+
+impl ChildPid {
+    /// The id, while the process is not reaped: it cannot belong to another process.
+    #[must_use]
+    pub fn get(&self) -> Option<i32> {
+        Some(self.0.load(Ordering::SeqCst)).filter(|pid| *pid > 0)
+    }
+
+    /// Sends a signal, if there is a process.
+    pub fn signal(&self, signal: Signal) {
+        if let Some(pid) = self.get()
+            && let Err(error) = kill(Pid::from_raw(pid), signal)
+        {
+            tracing::warn!("cannot send {signal} to the kubelet (pid {pid}): {error}");
+        }
+    }
+
+    fn set(&self, pid: i32) {
+        self.0.store(pid, Ordering::SeqCst);
+    }
+}
+
+/// The kubelet process.
+#[derive(Debug)]
+pub struct KubeletProcess {
+    /// Resolved path of the binary.
+    pub program: PathBuf,
+    /// Its own arguments.
+    pub args: KubeletArgs,
+    /// Where READY=1 is to go.
+    pub notify_socket: String,
+    /// Its process id.
+    pub pid: ChildPid,
+    /// The daemon's queue.
+    pub inputs: UnboundedSender<Input>,
+}
+
+impl ports::Kubelet for KubeletProcess {
+    fn start(&mut self, config: Option<&str>) -> Result<u32, String> {
+        let mut command = Command::new(&self.program);
+        command
+            .args(self.args.for_run(config))
+            .env("NOTIFY_SOCKET", &self.notify_socket)
+            // systemd's watchdog is ours to serve; its WATCHDOG_PID is not the kubelet's.
+            .env_remove("WATCHDOG_USEC")
+            .env_remove("WATCHDOG_PID")
+            .process_group(0);
+        die_with_parent(&mut command);
+        let mut child = command.spawn().map_err(|error| format!("{}: {error}", self.program.display()))?;
+        let id = child.id().unwrap_or_default();
+        self.pid.set(i32::try_from(id).unwrap_or_default());
+        let (pid, inputs) = (self.pid.clone(), self.inputs.clone());
+        tokio::spawn(async move {
+            let exit = exit_of(child.wait().await);
+            pid.set(0);
+            // The daemon is gone only when the supervisor ends.
+            let _ = inputs.send(Input::Exited(exit));
+        });
+        Ok(id)
+    }
+
+    fn stop(&mut self) {
+        self.pid.signal(Signal::SIGTERM);
+    }
+
+    fn kill(&mut self) {
+        self.pid.signal(Signal::SIGKILL);
+    }
+}
+
+/// Takes the child along when the supervisor dies, even by SIGKILL.
+///
+/// SIGKILL, not SIGTERM: a kubelet that hangs must not be there when the next supervisor starts
+/// another. It loses nothing by it: on SIGTERM it would exit at once without draining. The signal
+/// is tied to the spawning thread, so children are spawned from the main thread only.
+fn die_with_parent(command: &mut Command) {
+    let parent = nix::unistd::getpid();
+    let hook = move || {
+        nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+        // The parent may have died before the line above took effect.
+        if getppid() != parent {
+            return Err(io::Error::from(io::ErrorKind::BrokenPipe));
+        }
+        Ok(())
+    };
+    // SAFETY: the hook runs between fork and exec and makes two async-signal-safe system calls;
+    // it allocates nothing and takes no lock.
+    unsafe { command.pre_exec(hook) };
+}
+
+fn exit_of(status: io::Result<std::process::ExitStatus>) -> Exit {
+    use std::os::unix::process::ExitStatusExt as _;
+    match status {
+        Ok(status) => match (status.code(), status.signal()) {
+            (Some(code), _) => Exit::Code(code),
+            (None, signal) => Exit::Signal(signal.unwrap_or_default()),
+        },
+        // waitpid fails only if the child is not ours to wait for: it is gone for us.
+        Err(_) => Exit::Code(-1),
+    }
+}
+
+/// Runs a program to its end with a minimal environment and collects what it prints.
+///
+/// # Errors
+/// If it cannot be started.
+pub async fn run_to_end(program: &PathBuf, args: &[String], limit: Duration) -> io::Result<Run> {
+    let (reader, writer) = io::pipe()?;
+    let mut command = Command::new(program);
+    command
+        .args(args)
+        .env_clear()
+        // Nothing may be executed: v1.20 would start a transient systemd scope.
+        .env("PATH", "/nonexistent")
+        .env("HOME", "/")
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone()?)
+        .stderr(writer)
+        .process_group(0)
+        .kill_on_drop(true);
+    if let Some(value) = std::env::var_os("KUBELET_CONFIG_DROPIN_DIR_ALPHA") {
+        command.env("KUBELET_CONFIG_DROPIN_DIR_ALPHA", value); // v1.28 and v1.29 want it for --config-dir
+    }
+    die_with_parent(&mut command);
+    let mut child = command.spawn()?;
+    drop(command); // and with it our copies of the pipe's writing end
+    let mut output = tokio::net::unix::pipe::Receiver::from_owned_fd(reader.into())?;
+    let mut kept = Vec::new();
+    let work = async {
+        let mut chunk = vec![0_u8; 16 << 10];
+        loop {
+            match output.read(&mut chunk).await {
+                Ok(0) | Err(_) => break,
+                Ok(count) => {
+                    kept.extend_from_slice(chunk.get(..count).unwrap_or_default());
+                    if kept.len() > 2 * OUTPUT_LIMIT {
+                        kept.drain(..kept.len() - OUTPUT_LIMIT);
+                    }
+                }
+            }
+        }
+        exit_of(child.wait().await)
+    };
+    let exit = tokio::time::timeout(limit, work).await.ok();
+    if exit.is_none() {
+        let _ = child.start_kill();
+        let _ = child.wait().await;
+    }
+    Ok(Run { exit, output: kept })
+}

@@ -1,0 +1,276 @@
+//! The store: native's tree, and our own files beside it.
+//!
+//! ```text
+//! <dynamic-config-dir>/
+//!   store/meta/{assigned,last-known-good}          native, byte for byte
+//!   store/checkpoints/<uid>/<resourceVersion>/<key>  native, byte for byte
+//!   supervisor/lock                                held while a supervisor runs; its pid
+//!   supervisor/state.json                          attempts, bad versions
+//!   supervisor/seals/<uid>/<resourceVersion>.json  checksums of a checkpoint
+//!   supervisor/rendered/<uid>/<resourceVersion>/<key>  what --config is given
+//!   supervisor/preflight/                          throw-away certificates for preflights
+//!   supervisor/control.sock                        for `status`
+//! ```
+//! Upstream layout: pkg/kubelet/kubeletconfig/checkpoint/store/fsstore.go, v1.20.2.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest as _, Sha256};
+
+use super::fsx::{self, Disk};
+use crate::core::machine::{Durable, Stored};
+use crate::core::model::{Payload, RenderError, Source};
+use crate::core::payload::render::hex;
+use crate::core::payload::yaml;
+use crate::core::record::{self, Ledger, Seal};
+use crate::ports::{Checkpoint, Store};
+
+/// Records and seals are a few KiB; more is not ours.
+const RECORD_LIMIT: u64 = 1 << 20;
+
+/// The store below one directory.
+#[derive(Debug)]
+pub struct FsStore<D> {
+    disk: D,
+    root: PathBuf,
+    /// What the three record files hold, as far as we know; `None` forces a write.
+    written: [Option<String>; 3],
+}
+
+impl<D: Disk> FsStore<D> {
+    /// A store below `root`, which must be absolute.
+    pub fn new(disk: D, root: &Path) -> Self {
+        Self { disk, root: root.to_owned(), written: [None, None, None] }
+    }
+
+    fn meta(&self, name: &str) -> PathBuf {
+        self.root.join("store/meta").join(name)
+    }
+
+    fn record_paths(&self) -> [PathBuf; 3] {
+        [self.root.join("supervisor/state.json"), self.meta("assigned"), self.meta("last-known-good")]
+    }
+
+    fn checkpoint_dir(&self, source: &Source) -> Result<PathBuf, String> {
+        let (uid, version) = (&source.uid, &source.resource_version);
+        if !record::is_safe_component(uid) || !record::is_safe_component(version) {
+            return Err(format!("uid {uid:?} or resourceVersion {version:?} cannot be a directory name"));
+        }
+        Ok(self.root.join("store/checkpoints").join(uid).join(version))
+    }
+
+    fn seal_path(&self, source: &Source) -> PathBuf {
+        self.root.join("supervisor/seals").join(&source.uid).join(format!("{}.json", source.resource_version))
+    }
+
+    fn make_dirs(&self, dirs: &[(PathBuf, u32)]) -> Result<(), String> {
+        for (dir, mode) in dirs {
+            let step = self.disk.make_dir(dir, *mode).and_then(|()| self.disk.sync(dir.parent().unwrap_or(dir)));
+            step.map_err(|error| format!("{}: {error}", dir.display()))?;
+        }
+        Ok(())
+    }
+
+    fn base_dirs(&self) -> Result<(), String> {
+        let native = ["", "store", "store/meta", "store/checkpoints"].map(|dir| (self.root.join(dir), 0o755));
+        let own = ["supervisor", "supervisor/seals", "supervisor/rendered"].map(|dir| (self.root.join(dir), 0o700));
+        self.make_dirs(&native)?;
+        self.make_dirs(&own)
+    }
+
+    fn read_text(&self, path: &Path) -> Result<Option<String>, String> {
+        match self.disk.read(path, RECORD_LIMIT) {
+            Ok(bytes) => String::from_utf8(bytes).map(Some).map_err(|_| "it is not UTF-8".to_owned()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Reads and verifies a checkpoint. One without a seal was written by native: it is taken as
+    /// it is, and sealed when it is saved again.
+    fn verified(&self, source: &Source) -> Result<Checkpoint, String> {
+        let dir = self.checkpoint_dir(source)?;
+        let seal = match self.read_text(&self.seal_path(source))? {
+            Some(text) => Some(
+                serde_json::from_str::<Seal>(&text)
+                    .map_err(|error| format!("its checksums are unreadable: {error}"))?,
+            ),
+            None => None,
+        };
+        let mut names = self.disk.list(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+        names.retain(|name| record::is_safe_key(name));
+        let mut files = BTreeMap::new();
+        for name in names {
+            let path = dir.join(&name);
+            let bytes = self
+                .disk
+                .read(&path, yaml::MAX_BYTES as u64)
+                .map_err(|error| format!("{}: {error}", path.display()))?;
+            if let Some(seal) = &seal
+                && seal.sha256.get(&name).is_some_and(|sum| *sum != hex(&Sha256::digest(&bytes)))
+            {
+                return Err(format!("{}: the checksum is wrong", path.display()));
+            }
+            files.insert(name, String::from_utf8_lossy(&bytes).into_owned());
+        }
+        match &seal {
+            Some(seal) => {
+                if let Some(missing) = seal.sha256.keys().find(|key| !files.contains_key(*key)) {
+                    return Err(format!("{}: {missing} is missing", dir.display()));
+                }
+                files.retain(|name, _| seal.sha256.contains_key(name));
+            }
+            None if files.is_empty() => return Err(format!("{}: no checkpoint there", dir.display())),
+            None => {}
+        }
+        Ok(Checkpoint { dir: dir.display().to_string(), files, merge: seal.and_then(|seal| seal.merge) })
+    }
+}
+
+impl<D: Disk> Store for FsStore<D> {
+    fn load(&mut self) -> Stored {
+        let [ledger, assigned, last_known_good] = self.record_paths().map(|path| self.read_text(&path));
+        let meta = |text: &Result<Option<String>, String>| match text {
+            Ok(text) => record::decode_meta(text.as_deref().unwrap_or_default()),
+            Err(why) => Err(why.clone()),
+        };
+        let stored = Stored {
+            assigned: meta(&assigned),
+            last_known_good: meta(&last_known_good),
+            ledger: ledger
+                .clone()
+                .and_then(|text| text.map_or_else(|| Ok(Ledger::default()), |text| Ledger::decode(&text))),
+        };
+        self.written = [
+            ledger.ok().flatten(),
+            assigned.ok().flatten().filter(|_| stored.assigned.is_ok()),
+            last_known_good.ok().flatten().filter(|_| stored.last_known_good.is_ok()),
+        ];
+        stored
+    }
+
+    fn save(&mut self, source: &Source, payload: &Payload) -> Result<(), String> {
+        if let Some(key) = payload.data.keys().find(|key| !record::is_safe_key(key)) {
+            return Err(format!("the ConfigMap's key {key:?} cannot be a file name"));
+        }
+        let seal = Seal {
+            sha256: payload
+                .data
+                .iter()
+                .map(|(key, text)| (key.clone(), hex(&Sha256::digest(text.as_bytes()))))
+                .collect(),
+            merge: payload.merge.clone(),
+        };
+        let seal_path = self.seal_path(source);
+        let seal_text = serde_json::to_string(&seal).map_err(|error| error.to_string())?;
+        let sealed = self.read_text(&seal_path).is_ok_and(|text| text.as_ref() == Some(&seal_text));
+        let intact = self.verified(source).is_ok_and(|found| found.files == payload.data);
+        if sealed && intact {
+            return Ok(());
+        }
+        let dir = self.checkpoint_dir(source)?;
+        let uid_dir = dir.parent().unwrap_or(&dir).to_owned();
+        let seal_dir = seal_path.parent().unwrap_or(&seal_path).to_owned();
+        self.base_dirs()?;
+        self.make_dirs(&[(uid_dir.clone(), 0o755), (seal_dir, 0o700)])?;
+        if intact {
+            // Written by native, or by us before a crash: it only lacks its seal.
+            return fsx::replace(&self.disk, &seal_path, seal_text.as_bytes(), 0o600);
+        }
+
+        // The checkpoint appears whole by one rename, as in native; a leftover of a crash before
+        // that is removed first. The seal follows: until then the checkpoint is taken unsealed.
+        let temporary = fsx::temporary_beside(&dir);
+        let steps = || -> io::Result<()> {
+            self.disk.remove(&temporary)?;
+            self.disk.make_dir(&temporary, 0o700)?;
+            for (key, text) in &payload.data {
+                let path = temporary.join(key);
+                self.disk.write(&path, text.as_bytes(), 0o600)?;
+                self.disk.sync(&path)?;
+            }
+            self.disk.sync(&temporary)?;
+            self.disk.remove(&seal_path)?;
+            self.disk.remove(&dir)?; // damaged, or of a crash: the same version is written anew
+            self.disk.rename(&temporary, &dir)?;
+            self.disk.sync(&uid_dir)
+        };
+        steps().map_err(|error| {
+            let _ = self.disk.remove(&temporary);
+            format!("{}: {error}", dir.display())
+        })?;
+        fsx::replace(&self.disk, &seal_path, seal_text.as_bytes(), 0o600)
+    }
+
+    fn open(&mut self, source: &Source) -> Result<Checkpoint, RenderError> {
+        self.verified(source).map_err(RenderError::Checkpoint)
+    }
+
+    fn write_rendered(&mut self, source: &Source, text: &str) -> Result<String, String> {
+        self.checkpoint_dir(source)?; // its parts are safe as names
+        let uid = self.root.join("supervisor/rendered").join(&source.uid);
+        let dir = uid.join(&source.resource_version);
+        let path = dir.join(&source.reference.kubelet_config_key);
+        // A full or read-only disk must not keep out a configuration that is there already.
+        if !self.disk.read(&path, 2 * yaml::MAX_BYTES as u64).is_ok_and(|bytes| bytes == text.as_bytes()) {
+            self.base_dirs()?;
+            self.make_dirs(&[(uid, 0o700), (dir, 0o700)])?;
+            fsx::replace(&self.disk, &path, text.as_bytes(), 0o600)?;
+        }
+        Ok(path.display().to_string())
+    }
+
+    fn record(&mut self, records: &Durable) -> Result<(), String> {
+        let texts = [
+            records.ledger.encode(),
+            record::encode_meta(records.assigned.as_ref()),
+            record::encode_meta(records.last_known_good.as_ref()),
+        ];
+        let mut ready = false;
+        for ((path, text), written) in self.record_paths().iter().zip(texts).zip(0_usize..) {
+            if self.written.get(written).is_some_and(|known| known.as_ref() == Some(&text)) {
+                continue;
+            }
+            if !ready {
+                self.base_dirs()?;
+                ready = true;
+            }
+            // After a failure the file may hold either text: it is written again next time.
+            let result = fsx::replace(&self.disk, path, text.as_bytes(), 0o600);
+            if let Some(known) = self.written.get_mut(written) {
+                *known = result.is_ok().then_some(text);
+            }
+            result?;
+        }
+        Ok(())
+    }
+
+    fn collect(&mut self, keep: &BTreeSet<Source>) -> Result<(), String> {
+        let kept = |uid: &str, version: Option<&str>| {
+            keep.iter()
+                .any(|source| source.uid == uid && version.is_none_or(|version| source.resource_version == version))
+        };
+        for (tree, suffix) in [("store/checkpoints", ""), ("supervisor/seals", ".json"), ("supervisor/rendered", "")] {
+            let tree = self.root.join(tree);
+            let list = |path: &Path| self.disk.list(path).map_err(|error| format!("{}: {error}", path.display()));
+            for uid in list(&tree)? {
+                let dir = tree.join(&uid);
+                let doomed: Vec<PathBuf> = if kept(&uid, None) {
+                    let versions = list(&dir)?.into_iter();
+                    versions
+                        .filter(|name| !kept(&uid, Some(name.strip_suffix(suffix).unwrap_or(name))))
+                        .map(|name| dir.join(name))
+                        .collect()
+                } else {
+                    vec![dir]
+                };
+                for path in doomed {
+                    self.disk.remove(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

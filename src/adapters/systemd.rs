@@ -1,0 +1,52 @@
+//! systemd, if it started us: READY, STATUS, WATCHDOG, STOPPING (sd_notify(3)).
+
+use sd_notify::NotifyState;
+
+/// What was last said, so that nothing is said twice.
+#[derive(Debug, Default)]
+pub struct Systemd {
+    ready: bool,
+    status: String,
+}
+
+impl Systemd {
+    /// Passes on that the kubelet is ready, and what it is doing.
+    pub fn update(&mut self, ready: bool, status: String) {
+        let mut news = Vec::new();
+        if ready && !self.ready {
+            self.ready = true;
+            news.push(NotifyState::Ready);
+        }
+        let changed = status != self.status;
+        if changed {
+            news.push(NotifyState::Status(&status));
+        }
+        send(&news);
+        if changed {
+            self.status = status;
+        }
+    }
+
+    /// Says that we are leaving.
+    pub fn stopping() {
+        send(&[NotifyState::Stopping]);
+    }
+
+    /// Answers systemd's watchdog for as long as the main thread runs.
+    pub async fn watchdog() {
+        let Some(limit) = sd_notify::watchdog_enabled() else { return };
+        let mut beat = tokio::time::interval(limit / 2);
+        loop {
+            beat.tick().await;
+            send(&[NotifyState::Watchdog]);
+        }
+    }
+}
+
+fn send(news: &[NotifyState<'_>]) {
+    if !news.is_empty()
+        && let Err(error) = sd_notify::notify(news)
+    {
+        tracing::debug!("systemd cannot be told: {error}");
+    }
+}

@@ -1,0 +1,125 @@
+//! `check`: a preflight by hand.
+
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::{Failure, KubeletCommand, MergeOption, block_on, local_files};
+use crate::adapters::preflight::Recipe;
+use crate::core::model::{ConfigMapRef, RenderError, Source, Verdict};
+use crate::core::payload::render::Configuration;
+use crate::daemon::exec;
+use crate::ports::Checkpoint;
+
+const REJECTED: u8 = 1;
+const UNKNOWN: u8 = 2;
+
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// A KubeletConfiguration, or an overlay with --merge overlay.
+    file: PathBuf,
+    #[command(flatten)]
+    merge: MergeOption,
+    #[command(flatten)]
+    kubelet: KubeletCommand,
+}
+
+pub(super) fn run(options: &Options) -> Result<u8, Failure> {
+    let (program, args) = options.kubelet.parse()?;
+    let local = local_files(program.clone(), &args, options.merge.merge);
+    let rendered = match file(&options.file, &args, &local)? {
+        Ok(rendered) => rendered,
+        Err(RenderError::Load(why)) => {
+            println!("rejected: {why}");
+            return Ok(REJECTED);
+        }
+        Err(error) => {
+            println!("could not tell: {error}");
+            return Ok(UNKNOWN);
+        }
+    };
+    report_notes(&rendered);
+    let dir = PrivateDir::new()?;
+    let path = dir.0.join("candidate.json");
+    std::fs::write(&path, rendered.value.to_string())
+        .map_err(|error| Failure::new(UNKNOWN, format!("{}: {error}", path.display())))?;
+    let recipe = Recipe { program, args, dir: dir.0.clone() };
+    let verdict = block_on(async {
+        match recipe.self_test().await {
+            Ok(()) => recipe.judge(&path.display().to_string()).await,
+            Err(why) => Verdict::Inconclusive(format!("this kubelet cannot serve as a judge: {why}")),
+        }
+    })?;
+    Ok(match verdict {
+        Verdict::Valid(remarks) => {
+            for remark in remarks {
+                println!("note: {remark}");
+            }
+            println!("valid");
+            0
+        }
+        Verdict::Load(words) | Verdict::Validate(words) => {
+            println!("rejected: {words}");
+            REJECTED
+        }
+        Verdict::Inconclusive(why) => {
+            println!("could not tell: {why}");
+            UNKNOWN
+        }
+    })
+}
+
+/// Renders a file as if it were the payload of a ConfigMap in its directory.
+pub(super) fn file(
+    path: &Path,
+    args: &crate::core::flags::KubeletArgs,
+    local: &dyn crate::ports::Local,
+) -> Result<Result<Configuration, RenderError>, Failure> {
+    let fail = |error: std::io::Error| Failure::new(UNKNOWN, format!("{}: {error}", path.display()));
+    let absolute = std::path::absolute(path).map_err(fail)?;
+    let bytes = std::fs::read(&absolute).map_err(fail)?;
+    let Ok(text) = String::from_utf8(bytes) else {
+        return Ok(Err(RenderError::Load("it is not UTF-8".to_owned())));
+    };
+    let key = "kubelet".to_owned();
+    let source = Source {
+        reference: ConfigMapRef { namespace: String::new(), name: String::new(), kubelet_config_key: key.clone() },
+        resource_version: String::new(),
+        uid: String::new(),
+    };
+    let dir = absolute.parent().unwrap_or(Path::new("/")).display().to_string();
+    let checkpoint = Checkpoint { dir, files: [(key, text)].into(), merge: None };
+    Ok(exec::configuration(Some((&checkpoint, &source)), args, local))
+}
+
+/// What is worth knowing of a rendering, on stderr.
+pub(super) fn report_notes(rendered: &Configuration) {
+    for note in &rendered.notes {
+        eprintln!("note: {note}");
+    }
+    for field in &rendered.shadowed {
+        eprintln!("note: {field} has no effect, the command line wins");
+    }
+}
+
+/// A directory that only we can enter, gone when this is dropped.
+struct PrivateDir(PathBuf);
+
+impl PrivateDir {
+    fn new() -> Result<Self, Failure> {
+        let path = std::env::temp_dir().join(format!("kubelet-supervisor-check-{}", std::process::id()));
+        // It must not exist yet: somebody else's directory is not private.
+        std::fs::DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .map_err(|error| Failure::new(UNKNOWN, format!("{}: {error}", path.display())))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for PrivateDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,123 @@
+//! The command line: one verb a file.
+
+mod check;
+mod render;
+mod run;
+mod status;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::adapters::local::{self, LocalFiles};
+use crate::core::flags::KubeletArgs;
+use crate::core::model::Merge;
+
+/// EX_USAGE of sysexits(3).
+const USAGE: u8 = 64;
+
+/// Dynamic kubelet configuration around an unmodified kubelet.
+#[derive(Debug, Parser)]
+#[command(name = "kubelet-supervisor", version, about)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Supervise the kubelet: the ExecStart of kubelet.service.
+    Run(run::Options),
+    /// Show what is assigned, active and last known good.
+    Status(status::Options),
+    /// Have the kubelet judge a configuration file: exit 0 valid, 1 rejected, 2 could not tell.
+    Check(check::Options),
+    /// Print the configuration the kubelet would be given.
+    Render(render::Options),
+}
+
+/// The kubelet's command line, after `--`.
+#[derive(Debug, Args)]
+struct KubeletCommand {
+    /// The kubelet and its arguments, as kubelet.service has them.
+    #[arg(last = true, required = true, num_args = 1.., value_name = "KUBELET [ARGS]")]
+    command: Vec<String>,
+}
+
+impl KubeletCommand {
+    fn parse(&self) -> Result<(PathBuf, KubeletArgs), Failure> {
+        let (program, args) = self.command.split_first().ok_or_else(|| Failure::usage("no kubelet given after --"))?;
+        let program = local::resolve_program(program)
+            .map_err(|why| Failure::usage(format!("the kubelet cannot be run: {why}")))?;
+        Ok((program, KubeletArgs::parse(args)))
+    }
+}
+
+/// How payloads are put together with the local file.
+#[derive(Debug, Args)]
+struct MergeOption {
+    /// For ConfigMaps without the annotation kubelet-supervisor.io/merge: replace (as native did) or overlay.
+    #[arg(long, env = "KUBELET_SUPERVISOR_MERGE", default_value = "replace", value_name = "replace|overlay")]
+    merge: Merge,
+}
+
+fn local_files(program: PathBuf, args: &KubeletArgs, merge: Merge) -> LocalFiles {
+    LocalFiles { program, args: args.clone(), merge }
+}
+
+/// A message for the user and an exit code.
+#[derive(Debug)]
+struct Failure {
+    code: u8,
+    message: String,
+}
+
+impl Failure {
+    fn usage(message: impl Into<String>) -> Self {
+        Self { code: USAGE, message: message.into() }
+    }
+
+    fn new(code: u8, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+}
+
+/// Runs the command.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            // --help and --version are errors to clap, but not to the user.
+            return ExitCode::from(if error.use_stderr() { USAGE } else { 0 });
+        }
+    };
+    let result = match cli.verb {
+        Verb::Run(options) => run::run(options),
+        Verb::Status(options) => status::run(&options),
+        Verb::Check(options) => check::run(&options),
+        Verb::Render(options) => render::run(&options),
+    };
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            eprintln!("kubelet-supervisor: {}", failure.message);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// A runtime on this thread: the parent-death signal of a child is tied to the thread that
+/// spawned it.
+fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(1, format!("cannot start the runtime: {error}")))?;
+    let value = runtime.block_on(future);
+    // A name look-up or exec plugin that hangs in the background must not hold up the exit.
+    runtime.shutdown_background();
+    Ok(value)
+}

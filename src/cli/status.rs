@@ -1,0 +1,142 @@
+//! `status`: asks the running supervisor, else looks into the store.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+
+use super::Failure;
+use crate::adapters::fsx::RealDisk;
+use crate::adapters::store::FsStore;
+use crate::core::model::Source;
+use crate::core::payload::duration::GoDuration;
+use crate::core::report;
+use crate::daemon::settings::DEFAULT_DIR;
+use crate::ports::Store as _;
+
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// The supervisor's directory.
+    #[arg(long, env = "KUBELET_SUPERVISOR_DYNAMIC_CONFIG_DIR", default_value = DEFAULT_DIR, value_name = "DIR")]
+    dynamic_config_dir: PathBuf,
+    /// text or json
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum Output {
+    #[default]
+    Text,
+    Json,
+}
+
+pub(super) fn run(options: &Options) -> Result<u8, Failure> {
+    let dir = std::path::absolute(&options.dynamic_config_dir).unwrap_or_else(|_| options.dynamic_config_dir.clone());
+    let (document, running) = match ask(&dir.join("supervisor/control.sock")) {
+        Ok(document) => (document, true),
+        Err(why) => (stored(&dir, &why)?, false),
+    };
+    match options.output {
+        Output::Json => println!("{document:#}"),
+        Output::Text => print!("{}", text(&document, running)),
+    }
+    Ok(0)
+}
+
+fn ask(socket: &Path) -> Result<Value, String> {
+    let talk = || -> std::io::Result<String> {
+        let mut stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        stream.write_all(b"GET /status HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    let answer = talk().map_err(|error| format!("{}: {error}", socket.display()))?;
+    let (_, body) = answer.split_once("\r\n\r\n").ok_or("the supervisor's answer was cut")?;
+    serde_json::from_str(body).map_err(|error| format!("the supervisor's answer is unreadable: {error}"))
+}
+
+/// Without a supervisor: what the next one would start from.
+fn stored(dir: &Path, why: &str) -> Result<Value, Failure> {
+    if !dir.is_dir() {
+        return Err(Failure::new(
+            1,
+            format!(
+                "no supervisor answers ({why}) and there is no store; give --dynamic-config-dir if it is elsewhere"
+            ),
+        ));
+    }
+    let stored = FsStore::new(RealDisk, dir).load();
+    let record = |what: &str, record: Result<Option<Source>, String>| {
+        record
+            .map(|source| report::config_source(source.as_ref()))
+            .map_err(|why| Failure::new(1, format!("{}: the record {what} is unreadable: {why}", dir.display())))
+    };
+    Ok(json!({
+        "assigned": record("assigned", stored.assigned)?,
+        "active": null,
+        "lastKnownGood": record("last-known-good", stored.last_known_good)?,
+        "error": format!("no supervisor is running: {why}"),
+        "trial": { "state": "none", "since": null, "remainingSeconds": null },
+        "kubelet": { "pid": null, "version": null, "ready": false, "restarts": 0 },
+    }))
+}
+
+fn text(document: &Value, running: bool) -> String {
+    let mut out = String::new();
+    let mut line = |name: &str, value: String| out.push_str(&format!("{name:<17}{value}\n"));
+    let at = |path: &str| document.pointer(path).cloned().unwrap_or_default();
+    let words = |path: &str| at(path).as_str().unwrap_or_default().to_owned();
+    if running {
+        let kubelet = at("/kubelet");
+        let pid = kubelet
+            .get("pid")
+            .and_then(Value::as_u64)
+            .map_or_else(|| "not running".to_owned(), |pid| format!("pid {pid}"));
+        let ready = if kubelet.get("ready") == Some(&Value::Bool(true)) { "ready" } else { "not ready" };
+        let restarts = kubelet.get("restarts").and_then(Value::as_u64).unwrap_or_default();
+        line(
+            "Kubelet:",
+            format!("{} {pid}, {ready}, {restarts} restarts", words("/kubelet/version")).trim().to_owned(),
+        );
+    }
+    line("Assigned:", source(&at("/assigned")));
+    if running {
+        line("Active:", source(&at("/active")));
+    }
+    line("Last known good:", source(&at("/lastKnownGood")));
+    if running {
+        let left = at("/trial/remainingSeconds")
+            .as_u64()
+            .map(|left| format!(", {} to go", GoDuration(Duration::from_secs(left))));
+        line("Trial:", format!("{}{}", words("/trial/state"), left.unwrap_or_default()));
+    }
+    let error = words("/error");
+    line("Error:", if error.is_empty() { "none".to_owned() } else { error });
+    let detail = words("/errorDetail");
+    if !detail.is_empty() {
+        line("", detail);
+    }
+    for field in at("/shadowedByFlags").as_array().into_iter().flatten() {
+        line("No effect:", format!("{}, the command line wins", field.as_str().unwrap_or_default()));
+    }
+    out
+}
+
+fn source(value: &Value) -> String {
+    let Some(map) = value.get("configMap") else { return "local configuration".to_owned() };
+    let part = |name: &str| map.get(name).and_then(Value::as_str).unwrap_or_default();
+    format!(
+        "{}/{} key {} (uid {}, resourceVersion {})",
+        part("namespace"),
+        part("name"),
+        part("kubeletConfigKey"),
+        part("uid"),
+        part("resourceVersion")
+    )
+}

@@ -1,0 +1,551 @@
+//! The state machine: `step(state, input, now) -> effects`. Every decision is taken here.
+//!
+//! Shape: inputs change the state, then [`State::settle`] looks at the whole of it and starts what
+//! is due. It is level-triggered: an input that comes twice, late, or not at all cannot leave a
+//! half-done change behind. Effects are data; those with an outcome come back as an input.
+//!
+//! Invariants, checked by `tests/machine_props.rs` after every step:
+//! - at most one kubelet process is asked for;
+//! - what is started is local, assigned or last known good, and durably saved;
+//! - last known good moves only to what was healthy without a break for the whole trial;
+//! - a version marked bad is not started until source, content or kubelet change;
+//! - every input in every state gives a next state, no panic.
+
+mod boot;
+mod change;
+mod process;
+mod trial;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::model::{
+    ConfigMapRef, Digest, Exit, HealthzTarget, KubeletId, Moment, Payload, RenderError, Rendered, Source, Verdict,
+};
+use super::policy;
+use super::record::{BadVersion, Ledger};
+use super::report::{Event, SyncError};
+
+/// What the operator chose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Continuous health that earns the title last known good.
+    pub trial_duration: Duration,
+    /// A kubelet not healthy by then has failed its trial.
+    pub start_timeout: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { trial_duration: policy::TRIAL_DURATION, start_timeout: policy::START_TIMEOUT }
+    }
+}
+
+/// What the store held when we started; an unreadable record says why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// `meta/assigned`.
+    pub assigned: Result<Option<Source>, String>,
+    /// `meta/last-known-good`.
+    pub last_known_good: Result<Option<Source>, String>,
+    /// Our own `state.json`.
+    pub ledger: Result<Ledger, String>,
+}
+
+/// The durable records: `None` is the local configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Durable {
+    /// `meta/assigned`.
+    pub assigned: Option<Source>,
+    /// `meta/last-known-good`.
+    pub last_known_good: Option<Source>,
+    /// Attempts and bad versions.
+    pub ledger: Ledger,
+}
+
+/// What the own Node asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Wanted {
+    /// The API server has not answered yet, or there is no Node object: keep what is.
+    #[default]
+    Unknown,
+    /// No `configSource`: the local configuration.
+    Local,
+    /// A `configSource` without any subfield.
+    AllNil,
+    /// A ConfigMap.
+    Map(ConfigMapRef),
+}
+
+/// What is known of the wanted ConfigMap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MapState {
+    /// Not heard of since the watch began.
+    Pending,
+    /// This version; the bytes are let go once they are checkpointed.
+    Present(Arc<Payload>),
+    /// Checkpointed; only the identity is kept.
+    Checkpointed(Source),
+    /// Not there, not allowed, or no connection.
+    Failed {
+        /// What the API server or the network said.
+        why: String,
+        /// When it began.
+        since: Moment,
+    },
+}
+
+/// Why something was rendered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To start the kubelet with it now.
+    Launch,
+    /// To see what a change would do.
+    Change,
+}
+
+/// Why records were written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Because {
+    /// A change is about to be switched to.
+    Switch,
+    /// Equal content under a new source.
+    Adopt,
+    /// Back to local.
+    Reset,
+    /// The trial was passed.
+    Proven,
+    /// Anything that must be remembered but holds nothing up: marks, tries.
+    Memory,
+}
+
+/// An input of the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// First of all: the store's content and the kubelet binary's identity.
+    Boot(Box<Stored>, KubeletId),
+    /// The own Node, or its absence.
+    Node(Wanted),
+    /// The watched ConfigMap is this.
+    Map(Arc<Payload>),
+    /// The watched ConfigMap cannot be had; `definite` if the API server itself said so.
+    MapFailed {
+        /// Its words, or the network's.
+        why: String,
+        /// False for a lost connection, which says nothing about a version seen before.
+        definite: bool,
+    },
+    /// Outcome of [`Effect::Save`].
+    Saved(Source, Result<(), String>),
+    /// Outcome of [`Effect::Render`].
+    Rendered(Purpose, Option<Source>, KubeletId, Result<Rendered, RenderError>),
+    /// Outcome of [`Effect::Preflight`].
+    Judged(u64, Verdict),
+    /// Outcome of [`Effect::Record`].
+    Recorded(Because, Result<Durable, String>),
+    /// Outcome of [`Effect::Start`].
+    Started(Result<u32, String>),
+    /// The kubelet said READY=1.
+    Ready,
+    /// The kubelet's process is gone.
+    Exited(Exit),
+    /// Outcome of [`Effect::Probe`].
+    Probed(bool),
+    /// SIGTERM or SIGINT came.
+    Shutdown,
+    /// A deadline may have passed.
+    Tick,
+}
+
+/// An effect for the executor. None of them blocks the loop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Watch this ConfigMap (afresh, if it is watched already), or none.
+    Watch(Option<ConfigMapRef>),
+    /// Checkpoint a payload durably.
+    Save(Source, Arc<Payload>),
+    /// Verify and render a checkpoint, or the local configuration.
+    Render(Purpose, Option<Source>),
+    /// Have the kubelet judge a rendered configuration; an earlier one still running is dropped.
+    Preflight(u64, Rendered),
+    /// See whether the kubelet binary can be a judge, while there is time.
+    SelfTest,
+    /// Write the records that differ, in the order ledger, assigned, last known good.
+    Record(Because, Durable),
+    /// Start the kubelet; `None` leaves its own `--config`.
+    Start(Option<String>),
+    /// SIGTERM to the kubelet.
+    Stop,
+    /// SIGKILL to the kubelet.
+    Kill,
+    /// Ask healthz once.
+    Probe(HealthzTarget),
+    /// Remove checkpoints other than these.
+    Collect(BTreeSet<Source>),
+    /// Publish an event and log it.
+    Emit(Event),
+    /// Log a line.
+    Say(Level, String),
+    /// Count something.
+    Count(Counter),
+    /// End the supervisor.
+    Quit,
+}
+
+/// Severity of a log line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// Worth knowing.
+    Info,
+    /// Someone should look.
+    Warn,
+}
+
+/// Something to count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Counter {
+    /// `kubelet_restarts_total{cause}`.
+    Restart(&'static str),
+    /// `preflight_total{result}`.
+    Preflight(&'static str),
+    /// `rollbacks_total{reason}`.
+    Rollback(&'static str),
+    /// `store_errors_total`.
+    StoreError,
+    /// `config_apply_duration_seconds`, from seeing a version to its kubelet being ready.
+    Applied(Duration),
+}
+
+/// The kubelet process as the machine sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kubelet {
+    /// Before [`Input::Boot`].
+    Down,
+    /// The choice is being rendered or judged, a start follows.
+    Launching,
+    /// [`Effect::Start`] is out.
+    Starting,
+    /// A process exists.
+    Running(Run),
+    /// SIGTERM was sent, SIGKILL follows at the moment given.
+    Stopping {
+        /// When patience ends; `None` after SIGKILL.
+        kill_at: Option<Moment>,
+    },
+    /// It ended by itself; the next start is due at the moment given.
+    Waiting {
+        /// When.
+        until: Moment,
+    },
+    /// We are leaving.
+    Gone,
+}
+
+/// A running kubelet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Process id.
+    pub pid: u32,
+    /// When it was started.
+    pub started: Moment,
+    /// READY=1 was heard.
+    pub ready: bool,
+    /// Ready, and healthz (if on) answered, since then without a break.
+    pub healthy_since: Option<Moment>,
+    /// It was healthy once.
+    pub was_healthy: bool,
+    /// Healthz fails since then without a break.
+    pub failing_since: Option<Moment>,
+    /// The next probe is due.
+    pub probe_at: Option<Moment>,
+    /// A switch to a new configuration started it: further changes wait a little.
+    pub switched: bool,
+}
+
+/// A configuration that is being tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trial {
+    /// Exits so far.
+    pub exits: u32,
+    /// The content is the very one that is last known good under another source: its failures
+    /// are not the configuration's, and there is nothing to roll back to.
+    pub adopted: bool,
+}
+
+/// A change on its way, up to the switch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Where to.
+    pub to: Option<Source>,
+    /// When it was first seen.
+    pub seen: Moment,
+    /// How far it is.
+    pub stage: Stage,
+}
+
+/// Stages of a [`Change`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// [`Effect::Save`] or [`Effect::Render`] is out.
+    Preparing,
+    /// The preflight with this ticket is out.
+    Judging(u64, Rendered),
+    /// [`Effect::Record`] is out; switch when it is durable.
+    Recording(Rendered),
+}
+
+/// What the running process was given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InForce {
+    /// The source it was rendered from.
+    pub source: Option<Source>,
+    /// Its content; unknown if the local file could not be read.
+    pub digest: Option<Digest>,
+    /// Where to probe.
+    pub healthz: Option<HealthzTarget>,
+    /// Fields that flags override.
+    pub shadowed: Vec<String>,
+}
+
+/// The last trial's end, for `status`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TrialEnd {
+    /// There was none.
+    #[default]
+    None,
+    /// Passed.
+    Passed,
+    /// Failed.
+    Failed,
+}
+
+/// Everything the machine knows.
+#[derive(Clone, Debug)]
+pub struct State {
+    /// The operator's choices.
+    pub settings: Settings,
+    /// The records as they are on disk.
+    pub saved: Durable,
+    /// Records that could not be written yet.
+    pub unsaved: Option<Durable>,
+    /// What the Node asks for.
+    pub wanted: Wanted,
+    /// The wanted ConfigMap.
+    pub map: MapState,
+    /// The kubelet process.
+    pub kubelet: Kubelet,
+    /// The kubelet binary.
+    pub kubelet_id: KubeletId,
+    /// What the next start will run.
+    pub target: Option<Source>,
+    /// What runs, or ran last.
+    pub active: Option<Source>,
+    /// What the process was given.
+    pub in_force: InForce,
+    /// What the next start was rendered to.
+    pub launching: Option<(u64, Rendered)>,
+    /// The change under way.
+    pub change: Option<Change>,
+    /// The trial under way; its source is `active`.
+    pub trial: Option<Trial>,
+    /// How the last trial ended.
+    pub trial_end: TrialEnd,
+    /// Error of the configuration in the status, with the words behind it.
+    pub error: Option<(String, String)>,
+    /// Error of synchronisation, which hides `error` while it lasts.
+    pub sync_error: Option<(SyncError, String)>,
+    /// The assigned checkpoint is damaged and must be downloaded again.
+    pub damaged: bool,
+    /// Verdicts known good: content and binary.
+    pub judged: Vec<(Digest, KubeletId)>,
+    /// Kubelet starts so far.
+    pub starts: u32,
+    /// Unasked exits in a row.
+    pub crashes: u32,
+    /// Our own failures in a row, and when to try again.
+    pub retry: Option<(u32, Moment)>,
+    /// When the version that is being applied was first seen.
+    pub applying_since: Option<Moment>,
+    /// We are told to leave.
+    pub leaving: bool,
+    tested: Option<KubeletId>,
+    ticket: u64,
+    now: Moment,
+}
+
+impl State {
+    /// A machine that waits for [`Input::Boot`].
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            saved: Durable::default(),
+            unsaved: None,
+            wanted: Wanted::Unknown,
+            map: MapState::Pending,
+            kubelet: Kubelet::Down,
+            kubelet_id: KubeletId::default(),
+            target: None,
+            active: None,
+            in_force: InForce::default(),
+            launching: None,
+            change: None,
+            trial: None,
+            trial_end: TrialEnd::None,
+            error: None,
+            sync_error: None,
+            damaged: false,
+            judged: Vec::new(),
+            starts: 0,
+            crashes: 0,
+            retry: None,
+            applying_since: None,
+            leaving: false,
+            tested: None,
+            ticket: 0,
+            now: Moment::default(),
+        }
+    }
+
+    /// Takes one step.
+    pub fn step(&mut self, input: Input, now: Moment) -> Vec<Effect> {
+        // A clock that stands still or runs back must not undo what was decided.
+        self.now = Moment { boot: now.boot.max(self.now.boot), wall_nanos: now.wall_nanos };
+        let mut fx = Vec::new();
+        match input {
+            Input::Boot(stored, id) => self.boot(*stored, id, &mut fx),
+            Input::Node(wanted) => self.node(wanted, &mut fx),
+            Input::Map(payload) => self.map_seen(payload),
+            Input::MapFailed { why, definite } => self.map_failed(why, definite),
+            Input::Saved(source, result) => self.saved_checkpoint(&source, result, &mut fx),
+            Input::Rendered(Purpose::Launch, source, id, result) => self.launch_rendered(source, id, result, &mut fx),
+            Input::Rendered(Purpose::Change, source, id, result) => {
+                self.change_rendered(source.as_ref(), id, result, &mut fx)
+            }
+            Input::Judged(ticket, verdict) => self.verdict(ticket, verdict, &mut fx),
+            Input::Recorded(because, result) => self.recorded(because, result, &mut fx),
+            Input::Started(result) => self.started(result, &mut fx),
+            Input::Ready => self.ready(&mut fx),
+            Input::Exited(exit) => self.exited(exit, &mut fx),
+            Input::Probed(ok) => self.probed(ok),
+            Input::Shutdown => self.shutdown(&mut fx),
+            Input::Tick => {}
+        }
+        self.settle(&mut fx);
+        fx
+    }
+
+    /// Starts whatever is due in the state as it is now.
+    fn settle(&mut self, fx: &mut Vec<Effect>) {
+        self.tick_process(fx);
+        self.tick_trial(fx);
+        if self.retry.is_none_or(|(_, at)| self.now >= at) {
+            if let Some(unsaved) = self.unsaved.clone() {
+                self.back_off();
+                fx.push(Effect::Record(Because::Memory, unsaved));
+            }
+            self.tick_change(fx);
+        }
+    }
+
+    /// When the next [`Input::Tick`] is needed; `None` if only an input can change anything.
+    ///
+    /// What is due now was done by the step that made it due, or waits for an answer or for
+    /// `retry`; so only later moments count, and the loop cannot spin.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Duration> {
+        let mut due = Vec::new();
+        match &self.kubelet {
+            Kubelet::Stopping { kill_at } => due.extend(*kill_at),
+            Kubelet::Waiting { until } => due.push(*until),
+            Kubelet::Running(run) => self.trial_deadlines(run, &mut due),
+            Kubelet::Down | Kubelet::Launching | Kubelet::Starting | Kubelet::Gone => {}
+        }
+        if let Some((_, at)) = self.retry {
+            due.push(at);
+        }
+        if let (MapState::Failed { since, .. }, None) = (&self.map, &self.sync_error) {
+            due.push(later(*since, policy::DOWNLOAD_PATIENCE));
+        }
+        due.into_iter().map(|at| at.boot).filter(|at| *at > self.now.boot).min()
+    }
+
+    fn next_ticket(&mut self) -> u64 {
+        self.ticket += 1;
+        self.ticket
+    }
+
+    fn back_off(&mut self) {
+        let failures = self.retry.map_or(0, |(failures, _)| failures + 1);
+        let pause = policy::backoff(policy::RETRY_FIRST, policy::RETRY_MAX, failures);
+        self.retry = Some((failures, later(self.now, pause)));
+    }
+
+    /// The configuration that was proven: what we fall back to.
+    fn fallback(&self) -> Option<Source> {
+        self.saved.last_known_good.clone()
+    }
+
+    /// The mark of a version that failed before, if it still holds.
+    fn bad(&self, source: &Source, digest: Option<&Digest>) -> Option<&BadVersion> {
+        self.records().ledger.bad.iter().rev().find(|bad| {
+            bad.kubelet == self.kubelet_id
+                && match (&bad.digest, digest) {
+                    (Some(bad), Some(digest)) => bad == digest,
+                    _ => bad.source == *source,
+                }
+        })
+    }
+
+    /// The newest records, durable or not.
+    fn records(&self) -> &Durable {
+        self.unsaved.as_ref().unwrap_or(&self.saved)
+    }
+
+    /// What `status` and the metrics say of the trial.
+    #[must_use]
+    pub fn trial_remaining(&self) -> Option<Duration> {
+        self.trial.as_ref()?;
+        let healthy = match &self.kubelet {
+            Kubelet::Running(run) => run.healthy_since.map_or(Duration::ZERO, |since| self.now.since(since)),
+            _ => Duration::ZERO,
+        };
+        Some(self.settings.trial_duration.saturating_sub(healthy))
+    }
+
+    /// True while a trial's clock runs.
+    #[must_use]
+    pub fn is_counting(&self) -> bool {
+        self.trial.is_some() && matches!(&self.kubelet, Kubelet::Running(run) if run.healthy_since.is_some())
+    }
+
+    /// True once the kubelet said READY=1 and runs.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        matches!(&self.kubelet, Kubelet::Running(run) if run.ready)
+    }
+
+    /// The kubelet's process id, while there is one.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        match &self.kubelet {
+            Kubelet::Running(run) => Some(run.pid),
+            _ => None,
+        }
+    }
+
+    /// The moment of the latest step.
+    #[must_use]
+    pub fn now(&self) -> Moment {
+        self.now
+    }
+}
+
+fn later(moment: Moment, by: Duration) -> Moment {
+    Moment { boot: moment.boot.saturating_add(by), wall_nanos: moment.wall_nanos }
+}
+
+fn say(fx: &mut Vec<Effect>, level: Level, text: impl Into<String>) {
+    fx.push(Effect::Say(level, text.into()));
+}

@@ -1,0 +1,181 @@
+//! The trial: evidence of health, and what follows from it.
+
+use super::{Because, Counter, Effect, Kubelet, Level, Run, State, TrialEnd, later, say};
+use crate::core::model::{Digest, Exit, Moment, Source};
+use crate::core::policy;
+use crate::core::record::BadVersion;
+use crate::core::report;
+
+impl State {
+    pub(super) fn probed(&mut self, ok: bool) {
+        let now = self.now;
+        let Kubelet::Running(run) = &mut self.kubelet else { return };
+        if ok && run.ready {
+            run.was_healthy = true;
+            run.healthy_since.get_or_insert(now);
+            run.failing_since = None;
+        } else if !ok {
+            run.healthy_since = None;
+            run.failing_since.get_or_insert(now);
+        }
+        let pause = if run.healthy_since.is_some() { policy::PROBE_TRIAL } else { policy::PROBE_STARTING };
+        run.probe_at = self.trial.is_some().then(|| later(now, pause));
+    }
+
+    pub(super) fn tick_trial(&mut self, fx: &mut Vec<Effect>) {
+        let (Some(trial), Kubelet::Running(run)) = (&self.trial, &mut self.kubelet) else { return };
+        if run.probe_at.is_some_and(|at| self.now >= at) {
+            run.probe_at = None; // set again by its answer
+            if let Some(target) = &self.in_force.healthz {
+                fx.push(Effect::Probe(target.clone()));
+            }
+        }
+        let (run, adopted) = (run.clone(), trial.adopted);
+        if run.healthy_since.is_some_and(|since| self.now.since(since) >= self.settings.trial_duration) {
+            return self.prove(fx);
+        }
+        if adopted {
+            return;
+        }
+        if !run.was_healthy && self.now.since(run.started) >= self.settings.start_timeout {
+            let waited_for = if run.ready { "healthz" } else { "READY=1" };
+            let detail = format!("the kubelet gave no {waited_for} within {} s", self.settings.start_timeout.as_secs());
+            self.roll_back("start-timeout", &detail, fx);
+        } else if run.was_healthy
+            && run.failing_since.is_some_and(|since| self.now.since(since) >= policy::HEALTHZ_PATIENCE)
+        {
+            let detail = format!("healthz failed for {} s without a break", policy::HEALTHZ_PATIENCE.as_secs());
+            self.roll_back("healthz", &detail, fx);
+        }
+    }
+
+    pub(super) fn trial_deadlines(&self, run: &Run, due: &mut Vec<Moment>) {
+        if run.switched && !run.ready {
+            due.push(later(run.started, policy::SETTLE));
+        }
+        if self.trial.is_none() {
+            return;
+        }
+        due.extend(run.probe_at);
+        due.extend(run.healthy_since.map(|since| later(since, self.settings.trial_duration)));
+        due.extend(run.failing_since.map(|since| later(since, policy::HEALTHZ_PATIENCE)));
+        if !run.was_healthy {
+            due.push(later(run.started, self.settings.start_timeout));
+        }
+    }
+
+    fn prove(&mut self, fx: &mut Vec<Effect>) {
+        if self.retry.is_some_and(|(_, at)| self.now < at) {
+            return; // the record could not be written a moment ago
+        }
+        self.back_off(); // until the answer: a failed write must not be repeated at once
+        let mut records = self.records().clone();
+        records.last_known_good.clone_from(&self.active);
+        records.ledger.attempt = None;
+        fx.push(Effect::Record(Because::Proven, records));
+    }
+
+    pub(super) fn proven(&mut self, fx: &mut Vec<Effect>) {
+        self.trial = None;
+        self.trial_end = TrialEnd::Passed;
+        if let Kubelet::Running(run) = &mut self.kubelet {
+            run.probe_at = None;
+        }
+        if let Some(source) = self.active.clone() {
+            fx.push(Effect::Emit(report::proven(&source, self.settings.trial_duration)));
+        }
+        self.collect(fx);
+    }
+
+    /// Decides whether an exit ends the trial; if so, the rollback is under way.
+    pub(super) fn exit_fails_trial(&mut self, run: &Run, exit: Exit, fx: &mut Vec<Effect>) -> bool {
+        let Some(trial) = &mut self.trial else { return false };
+        trial.exits += 1;
+        if trial.adopted {
+            return false;
+        }
+        if !run.was_healthy {
+            self.roll_back("exit-before-ready", &format!("the kubelet ended before it was ready: {exit}"), fx);
+            true
+        } else if trial.exits >= policy::TRIAL_EXITS {
+            let detail = format!("the kubelet ended {} times within the trial, last with {exit}", trial.exits);
+            self.roll_back("exits", &detail, fx);
+            true
+        } else {
+            false
+        }
+    }
+
+    fn roll_back(&mut self, reason: &'static str, detail: &str, fx: &mut Vec<Effect>) {
+        let Some(source) = self.active.clone() else { return };
+        let digest = self.in_force.digest.clone();
+        self.mark_bad(&source, digest.as_ref(), report::LOAD_ERROR, detail, fx);
+        self.say_rolled_back(&source, reason, detail, fx);
+        self.trial = None;
+        self.switch(self.fallback(), "rollback", fx);
+    }
+
+    pub(super) fn say_rolled_back(
+        &mut self,
+        source: &Source,
+        reason: &'static str,
+        detail: &str,
+        fx: &mut Vec<Effect>,
+    ) {
+        self.trial_end = TrialEnd::Failed;
+        fx.push(Effect::Count(Counter::Rollback(reason)));
+        fx.push(Effect::Emit(report::rolled_back(source, self.fallback().as_ref(), detail)));
+    }
+
+    /// Remembers that a version failed, in the status and durably.
+    pub(super) fn mark_bad(
+        &mut self,
+        source: &Source,
+        digest: Option<&Digest>,
+        error: &str,
+        detail: &str,
+        fx: &mut Vec<Effect>,
+    ) {
+        self.error = Some((error.to_owned(), detail.to_owned()));
+        let records = self.with_mark(source, digest, error, detail);
+        self.remember(records, fx);
+    }
+
+    /// The records with a further bad version in them.
+    pub(super) fn with_mark(
+        &self,
+        source: &Source,
+        digest: Option<&Digest>,
+        error: &str,
+        detail: &str,
+    ) -> super::Durable {
+        let mut records = self.records().clone();
+        let bad = &mut records.ledger.bad;
+        bad.retain(|bad| bad.source != *source || bad.digest.as_ref() != digest);
+        bad.push(BadVersion {
+            source: source.clone(),
+            digest: digest.cloned(),
+            kubelet: self.kubelet_id.clone(),
+            error: error.to_owned(),
+            detail: detail.to_owned(),
+        });
+        let excess = bad.len().saturating_sub(policy::BAD_VERSIONS);
+        bad.drain(..excess);
+        if records.ledger.attempt.as_ref().is_some_and(|attempt| attempt.source == *source) {
+            records.ledger.attempt = None;
+        }
+        records
+    }
+
+    /// Has records written that nothing waits for; if it fails they are written later.
+    pub(super) fn remember(&mut self, records: super::Durable, fx: &mut Vec<Effect>) {
+        self.unsaved = Some(records.clone());
+        fx.push(Effect::Record(Because::Memory, records));
+    }
+
+    pub(super) fn record_failed(&mut self, why: &str, fx: &mut Vec<Effect>) {
+        fx.push(Effect::Count(Counter::StoreError));
+        say(fx, Level::Warn, format!("the store cannot be written: {why}"));
+        self.back_off();
+    }
+}

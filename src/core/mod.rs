@@ -1,0 +1,10 @@
+//! Decisions. Pure: no IO, clock, environment, tokio, kube or tracing (`tests/architecture.rs`).
+
+pub mod flags;
+pub mod machine;
+pub mod model;
+pub mod payload;
+pub mod policy;
+pub mod preflight;
+pub mod record;
+pub mod report;

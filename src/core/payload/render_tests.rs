@@ -1,0 +1,151 @@
+use super::*;
+use serde_json::json;
+
+const HEAD: &str = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n";
+
+struct Case<'a> {
+    payload: Option<&'a str>,
+    local: Option<&'a str>,
+    merge: Merge,
+    args: &'a [&'a str],
+    dir: &'a str,
+}
+
+impl Default for Case<'_> {
+    fn default() -> Self {
+        Self { payload: None, local: None, merge: Merge::Replace, args: &[], dir: "/d/1" }
+    }
+}
+
+fn run(case: &Case<'_>) -> Result<Configuration, Fault> {
+    let with_head = |text: &str| format!("{HEAD}{text}");
+    let payload = case.payload.map(with_head);
+    let local = case.local.map(with_head);
+    let args = KubeletArgs::parse(&case.args.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>());
+    render(&Ingredients {
+        payload: payload.as_deref().map(|text| Text { text, dir: case.dir }),
+        local: local.as_deref().map(|text| Text { text, dir: "/etc/k" }),
+        merge: case.merge,
+        keys: &|key| (key == "ca.crt").then(|| "CA".to_owned()),
+        drop_ins: &[],
+        args: &args,
+    })
+}
+
+#[test]
+fn replace_keeps_only_the_local_feature_gates() {
+    let out = run(&Case {
+        payload: Some("maxPods: 5\nfeatureGates: {B: true}\n"),
+        local: Some("readOnlyPort: 10255\nfeatureGates: {A: true, B: false}\n"),
+        ..Case::default()
+    })
+    .unwrap();
+    assert_eq!(out.value["featureGates"], json!({"A": true, "B": true}));
+    assert_eq!(out.value["maxPods"], 5);
+    assert!(out.value.get("readOnlyPort").is_none());
+}
+
+#[test]
+fn overlay_merges_and_null_deletes() {
+    let out = run(&Case {
+        payload: Some("maxPods: 5\nsystemReserved: null\n"),
+        local: Some("readOnlyPort: 10255\nsystemReserved: {cpu: 1}\nclusterDNS: [a, b]\n"),
+        merge: Merge::Overlay,
+        ..Case::default()
+    })
+    .unwrap();
+    assert_eq!(out.value["readOnlyPort"], 10255);
+    assert_eq!(out.value["maxPods"], 5);
+    assert!(out.value.get("systemReserved").is_none());
+}
+
+#[test]
+fn relative_paths_resolve_against_the_file_they_stand_in() {
+    let out = run(&Case {
+        payload: Some("authentication: {x509: {clientCAFile: ca.crt}}\n"),
+        local: Some("staticPodPath: manifests\nresolvConf: ''\n"),
+        merge: Merge::Overlay,
+        ..Case::default()
+    })
+    .unwrap();
+    assert_eq!(out.value["authentication"]["x509"]["clientCAFile"], "/d/1/ca.crt");
+    assert_eq!(out.value["staticPodPath"], "/etc/k/manifests");
+    assert_eq!(out.value["resolvConf"], "");
+}
+
+#[test]
+fn the_digest_is_of_the_content_not_of_the_version_or_the_spelling() {
+    let base =
+        run(&Case { payload: Some("maxPods: 5\nauthentication: {x509: {clientCAFile: ca.crt}}\n"), ..Case::default() })
+            .unwrap();
+    let moved = run(&Case {
+        payload: Some("authentication:\n  x509:\n    clientCAFile: ca.crt\nmaxPods: 5.0 # a comment\n"),
+        dir: "/d/2",
+        ..Case::default()
+    })
+    .unwrap();
+    assert_eq!(base.digest, moved.digest);
+    let other =
+        run(&Case { payload: Some("maxPods: 6\nauthentication: {x509: {clientCAFile: ca.crt}}\n"), ..Case::default() })
+            .unwrap();
+    assert_ne!(base.digest, other.digest);
+}
+
+#[test]
+fn a_payload_equal_to_the_local_file_has_its_digest() {
+    let local = run(&Case { local: Some("maxPods: 5\n"), ..Case::default() }).unwrap();
+    let both = run(&Case { local: Some("maxPods: 5\n"), payload: Some("maxPods: 5\n"), ..Case::default() }).unwrap();
+    assert_eq!(local.digest, both.digest);
+}
+
+#[test]
+fn kind_and_version_are_required_of_a_payload() {
+    let args = KubeletArgs::parse(&[]);
+    let render = |payload: &str, local: Option<&str>, merge| {
+        render(&Ingredients {
+            payload: Some(Text { text: payload, dir: "/d" }),
+            local: local.map(|text| Text { text, dir: "/etc" }),
+            merge,
+            keys: &|_| None,
+            drop_ins: &[],
+            args: &args,
+        })
+    };
+    assert!(matches!(render("maxPods: 5", None, Merge::Replace), Err(Fault::Payload(why)) if why.contains("kind")));
+    assert!(render("{kind: Pod, apiVersion: v1}", None, Merge::Replace).unwrap_err().to_string().contains("Pod"));
+    assert!(render("maxPods: 5", Some(HEAD), Merge::Overlay).is_ok());
+    assert!(matches!(render("maxPods: 5", Some("kind: X"), Merge::Overlay), Err(Fault::Local(_))));
+}
+
+#[test]
+fn healthz_follows_flags_then_drop_ins_then_the_file() {
+    let target =
+        |payload: &str, args: &[&str]| run(&Case { payload: Some(payload), args, ..Case::default() }).unwrap().healthz;
+    let at = |host: &str, port| Some(HealthzTarget { host: host.to_owned(), port });
+    assert_eq!(target("", &[]), at("127.0.0.1", 10248));
+    assert_eq!(target("healthzPort: 0", &[]), None);
+    assert_eq!(target("healthzPort: 0", &["--healthz-port=99"]), at("127.0.0.1", 99));
+    assert_eq!(target("healthzBindAddress: 0.0.0.0", &[]), at("127.0.0.1", 10248));
+    assert_eq!(target("healthzPort: 7", &["--healthz_bind_address", "10.0.0.1"]), at("10.0.0.1", 7));
+
+    let args = KubeletArgs::parse(&[]);
+    let text = format!("{HEAD}healthzPort: 7");
+    let out = render(&Ingredients {
+        payload: Some(Text { text: &text, dir: "/d" }),
+        local: None,
+        merge: Merge::Replace,
+        keys: &|_| None,
+        drop_ins: &["healthzPort: 8".to_owned()],
+        args: &args,
+    })
+    .unwrap();
+    assert_eq!(out.healthz, at("127.0.0.1", 8));
+    assert_eq!(out.value["healthzPort"], 7, "the kubelet merges drop-ins itself");
+}
+
+#[test]
+fn fields_shadowed_by_flags_are_named() {
+    let out = run(&Case { payload: Some("maxPods: 5\nkubeAPIQPS: 9\n"), args: &["--max-pods=7"], ..Case::default() })
+        .unwrap();
+    assert_eq!(out.shadowed, ["maxPods (--max-pods)"]);
+}

@@ -1,0 +1,67 @@
+//! The numbers, each with the reason it was chosen. No decisions here.
+
+use std::time::Duration;
+
+/// Native's trial (controller.go:44 in v1.20.2); `--trial-duration` changes it.
+pub const TRIAL_DURATION: Duration = Duration::from_secs(600);
+
+/// A kubelet that is not ready by then counts as failed. kubeadm waits 4 minutes for a first
+/// start, which includes image pulls of the control plane; a restart of v1.20.2 takes 6 s and of
+/// v1.36 0.3 s, so two minutes leave room for a node under heavy load. `--start-timeout`.
+pub const START_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Healthz must fail this long without a break before the trial fails: a busy node may miss a
+/// probe or two, and rolling back costs a restart.
+pub const HEALTHZ_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Pause between healthz probes while a trial waits for readiness.
+pub const PROBE_STARTING: Duration = Duration::from_millis(250);
+
+/// Pause between healthz probes in the trial. Outside a trial nothing is probed.
+pub const PROBE_TRIAL: Duration = Duration::from_secs(5);
+
+/// A probe without an answer by then has failed.
+pub const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Exits in a trial that fail it: the first may be an accident, the second is a pattern.
+pub const TRIAL_EXITS: u32 = 2;
+
+/// Supervisor starts that may pass without proof before an assigned configuration is given up:
+/// a node that reboots in a loop must come up on last known good.
+pub const TRIAL_BOOTS: u32 = 3;
+
+/// From SIGTERM to SIGKILL. The kubelet exits within 20 ms of SIGTERM and does not drain.
+pub const STOP_GRACE: Duration = Duration::from_secs(15);
+
+/// Back-off of restarts after an exit nobody asked for: 1, 2, 4, 8, 10, 10... seconds. The cap is
+/// the RestartSec of the kubelet's own unit.
+pub const BACKOFF_FIRST: Duration = Duration::from_secs(1);
+/// See [`BACKOFF_FIRST`].
+pub const BACKOFF_MAX: Duration = Duration::from_secs(10);
+/// A kubelet that ran this long starts the back-off afresh.
+pub const BACKOFF_RESET: Duration = Duration::from_secs(60);
+
+/// In a trial the first restart is quick: the second exit is the evidence we wait for.
+pub const BACKOFF_TRIAL: Duration = Duration::from_millis(100);
+
+/// A starting kubelet is not interrupted by a further change for this long, so that a burst of
+/// changes costs two restarts at the most. v1.20.2 needs 6 s to start.
+pub const SETTLE: Duration = Duration::from_secs(10);
+
+/// Time before a failing download is reported: right after an assignment the Node authorizer
+/// has not yet seen the new edge and answers 403 for some tens of milliseconds.
+pub const DOWNLOAD_PATIENCE: Duration = Duration::from_secs(2);
+
+/// First pause before a store or process operation of ours is tried again.
+pub const RETRY_FIRST: Duration = Duration::from_secs(1);
+/// The longest such pause.
+pub const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// Bad versions remembered; the oldest are forgotten first.
+pub const BAD_VERSIONS: usize = 32;
+
+/// Doubles `first` `attempt` times, up to `max`.
+#[must_use]
+pub fn backoff(first: Duration, max: Duration, attempt: u32) -> Duration {
+    first.saturating_mul(1u32 << attempt.min(16)).min(max)
+}

@@ -1,0 +1,214 @@
+//! Texts of the store's records: native's `meta` files byte for byte, and our own state file.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::model::{ConfigMapRef, Digest, KubeletId, Source};
+use super::payload::yaml;
+
+/// Upstream: `SerializedNodeConfigSource` (k8s.io/kubelet/config/v1beta1, v1.20.2).
+const KIND: &str = "SerializedNodeConfigSource";
+
+/// Writes a `meta` record. `None` (local) is an empty file, as in native.
+#[must_use]
+pub fn encode_meta(source: Option<&Source>) -> String {
+    let Some(source) = source else { return String::new() };
+    format!(
+        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: {KIND}\nsource:\n  configMap:\n    kubeletConfigKey: {}\n    name: {}\n    namespace: {}\n    resourceVersion: {}\n    uid: {}\n",
+        scalar(&source.reference.kubelet_config_key),
+        scalar(&source.reference.name),
+        scalar(&source.reference.namespace),
+        scalar(&source.resource_version),
+        scalar(&source.uid),
+    )
+}
+
+/// Quotes what a YAML 1.1 reader would not take for a string, as Go's emitter does.
+fn scalar(text: &str) -> String {
+    let plain_chars = !text.is_empty()
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c))
+        && !text.starts_with(['-', '.']);
+    let parsed = yaml::parse(&format!("a: {text}\n"));
+    let stays_string = matches!(parsed, Ok(document) if document.value.get("a") == Some(&Value::from(text)));
+    if plain_chars && stays_string { text.to_owned() } else { format!("\"{text}\"") }
+}
+
+/// Reads a `meta` record, leniently as native does (download.go:112-139).
+///
+/// # Errors
+/// A reason, when the record is not one native could have used.
+pub fn decode_meta(text: &str) -> Result<Option<Source>, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let document = yaml::parse(text)?.value;
+    if document.get("kind").and_then(Value::as_str) != Some(KIND) {
+        return Err(format!("kind is not {KIND}"));
+    }
+    let map = document.pointer("/source/configMap").ok_or("source.configMap is missing")?;
+    let field = |name: &str| match map.get(name) {
+        Some(Value::String(text)) if !text.is_empty() => Ok(text.clone()),
+        _ => Err(format!("source.configMap.{name} is missing")),
+    };
+    Ok(Some(Source {
+        reference: ConfigMapRef {
+            namespace: field("namespace")?,
+            name: field("name")?,
+            kubelet_config_key: field("kubeletConfigKey")?,
+        },
+        resource_version: field("resourceVersion")?,
+        uid: field("uid")?,
+    }))
+}
+
+/// A version that failed, and why. It is not tried again until source, content or kubelet change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BadVersion {
+    /// What failed.
+    pub source: Source,
+    /// Its rendered configuration; empty when it could not be rendered.
+    pub digest: Option<Digest>,
+    /// The kubelet binary it failed with.
+    pub kubelet: KubeletId,
+    /// Native's error string that stands in the status.
+    pub error: String,
+    /// The kubelet's words, or what was observed.
+    pub detail: String,
+}
+
+/// An assigned configuration that has yet to prove itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Attempt {
+    /// What is on trial.
+    pub source: Source,
+    /// Tries spent: supervisor starts that ran it without proof.
+    pub tries: u32,
+}
+
+/// Our own durable state, beside native's records (`supervisor/state.json`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Ledger {
+    /// Format version of this file.
+    pub version: u32,
+    /// The attempt under way, if any.
+    pub attempt: Option<Attempt>,
+    /// Versions that failed, oldest first, bounded.
+    pub bad: Vec<BadVersion>,
+    /// Contents a kubelet binary found valid: they need no second judgement at the next start.
+    pub judged: Vec<(Digest, KubeletId)>,
+}
+
+impl Ledger {
+    /// JSON, pretty: people look at it.
+    #[must_use]
+    pub fn encode(&self) -> String {
+        serde_json::to_string_pretty(&Self { version: 1, ..self.clone() }).unwrap_or_default()
+    }
+
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// A reason, when it is not ours.
+    pub fn decode(text: &str) -> Result<Self, String> {
+        serde_json::from_str(text).map_err(|error| error.to_string())
+    }
+}
+
+/// What is kept beside a checkpoint: sizes and hashes of its files, and the payload's merge mode.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seal {
+    /// SHA-256 by key.
+    pub sha256: std::collections::BTreeMap<String, String>,
+    /// The ConfigMap's annotation `kubelet-supervisor.io/merge`.
+    #[serde(default)]
+    pub merge: Option<String>,
+}
+
+/// True if a ConfigMap key may become a file name.
+///
+/// Upstream: `IsConfigMapKey` (apimachinery validation.go). The API server enforces it; we do not
+/// trust that.
+#[must_use]
+pub fn is_safe_key(key: &str) -> bool {
+    is_safe_component(key) && key.len() <= 253
+}
+
+/// True if a uid or resourceVersion may become a directory name.
+#[must_use]
+pub fn is_safe_component(name: &str) -> bool {
+    !name.is_empty()
+        && name.len() <= 255
+        && !name.starts_with("..")
+        && name != "."
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn source() -> Source {
+        Source {
+            reference: ConfigMapRef {
+                namespace: "kube-system".into(),
+                name: "measure-1795231262591".into(),
+                kubelet_config_key: "kubelet".into(),
+            },
+            resource_version: "222".into(),
+            uid: "24b9fa10-d57d-463b-8e4b-919333b021d3".into(),
+        }
+    }
+
+    /// A record as a native 1.20.2 kubelet wrote it.
+    const NATIVE: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: SerializedNodeConfigSource\nsource:\n  configMap:\n    kubeletConfigKey: kubelet\n    name: measure-1795231262591\n    namespace: kube-system\n    resourceVersion: \"222\"\n    uid: 24b9fa10-d57d-463b-8e4b-919333b021d3\n";
+
+    #[test]
+    fn meta_is_native_byte_for_byte() {
+        assert_eq!(NATIVE.len(), 258);
+        assert_eq!(encode_meta(Some(&source())), NATIVE);
+        assert_eq!(decode_meta(NATIVE).unwrap(), Some(source()));
+        assert_eq!(encode_meta(None), "");
+        assert_eq!(decode_meta("").unwrap(), None);
+    }
+
+    #[test]
+    fn torn_and_foreign_records_are_errors() {
+        for cut in 1..NATIVE.len() - 3 {
+            let decoded = decode_meta(&NATIVE[..cut]);
+            assert_ne!(decoded, Ok(None), "cut at {cut}");
+            // A cut inside the uid cannot be told from a whole record; the checkpoint decides then.
+            if let Ok(Some(decoded)) = decoded {
+                assert!(cut > NATIVE.find("uid: ").unwrap() && source().uid.starts_with(&decoded.uid), "cut at {cut}");
+            }
+        }
+        assert!(decode_meta("\0\0\0\0").is_err());
+        assert!(decode_meta("{}").is_err());
+        assert!(decode_meta(" ").is_err());
+    }
+
+    #[test]
+    fn keys_never_become_paths() {
+        for bad in ["", ".", "..", "../x", "a/b", "/etc", "..data", "a\0b", "a b", "é"] {
+            assert!(!is_safe_key(bad), "{bad:?}");
+        }
+        for good in ["kubelet", "ca.crt", "a_b", "-", ".hidden"] {
+            assert!(is_safe_key(good), "{good:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn meta_round_trips(name in "[a-z0-9][a-z0-9.-]{0,20}", key in "[-._a-zA-Z0-9]{1,10}", rv in "[0-9]{1,12}", uid in "[0-9a-fe-]{1,20}") {
+            let mut source = source();
+            source.reference.name = name;
+            source.reference.kubelet_config_key = key;
+            source.resource_version = rv;
+            source.uid = uid;
+            prop_assert_eq!(decode_meta(&encode_meta(Some(&source))).unwrap(), Some(source));
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Effects to port calls, outcomes back to inputs. The only place that calls ports.
+
+use std::collections::VecDeque;
+
+use crate::core::flags::KubeletArgs;
+use crate::core::machine::{Effect, Input, Level, Purpose, State, Stored};
+use crate::core::model::{Merge, Moment, RenderError, Rendered, Source};
+use crate::core::payload::render::{self, Configuration, Fault, Ingredients, Text};
+use crate::core::record::Ledger;
+use crate::core::report::NodeConfigStatus;
+use crate::ports::{Checkpoint, Local, Ports, Store};
+
+/// The machine together with its ports.
+#[derive(Debug)]
+pub struct Executor<P> {
+    /// The machine.
+    pub state: State,
+    /// Its ports.
+    pub ports: P,
+    args: KubeletArgs,
+    dynamic: bool,
+    published: Option<NodeConfigStatus>,
+}
+
+impl<P: Ports> Executor<P> {
+    /// A machine that has not booted. A kubelet without `--kubeconfig` is standalone: native
+    /// leaves such a one to its local configuration, and so do we, whatever the store holds.
+    pub fn new(state: State, ports: P, args: KubeletArgs) -> Self {
+        let dynamic = args.last("kubeconfig").is_some();
+        Self { state, ports, args, dynamic, published: None }
+    }
+
+    /// Loads the store and starts the kubelet.
+    pub fn boot(&mut self, now: Moment) -> bool {
+        let stored = if self.dynamic {
+            self.ports.store().load()
+        } else {
+            Stored { assigned: Ok(None), last_known_good: Ok(None), ledger: Ok(Ledger::default()) }
+        };
+        let id = self.ports.local().kubelet_id();
+        self.handle(Input::Boot(Box::new(stored), id), now)
+    }
+
+    /// Takes an input through to its last effect; false when the supervisor shall end.
+    pub fn handle(&mut self, input: Input, now: Moment) -> bool {
+        let mut inputs = VecDeque::from([input]);
+        let mut go_on = true;
+        while let Some(input) = inputs.pop_front() {
+            for effect in self.state.step(input, now) {
+                go_on &= effect != Effect::Quit;
+                inputs.extend(self.run(effect));
+            }
+        }
+        self.ports.notifier().observe(&self.state);
+        let status = NodeConfigStatus::of(&self.state);
+        if self.published.as_ref() != Some(&status) {
+            self.ports.cluster().publish(&status);
+            self.published = Some(status);
+        }
+        go_on
+    }
+
+    fn run(&mut self, effect: Effect) -> Option<Input> {
+        match effect {
+            Effect::Watch(map) => self.ports.cluster().watch(map.as_ref()),
+            Effect::Save(source, payload) => {
+                let result = self.ports.store().save(&source, &payload);
+                return Some(Input::Saved(source, result));
+            }
+            Effect::Render(purpose, source) => return Some(self.render(purpose, source)),
+            Effect::Preflight(ticket, candidate) => self.ports.preflight().judge(ticket, &candidate),
+            Effect::SelfTest => self.ports.preflight().self_test(),
+            Effect::Record(because, records) => {
+                let result = self.ports.store().record(&records).map(|()| records);
+                return Some(Input::Recorded(because, result));
+            }
+            Effect::Start(config) => return Some(Input::Started(self.ports.kubelet().start(config.as_deref()))),
+            Effect::Stop => self.ports.kubelet().stop(),
+            Effect::Kill => self.ports.kubelet().kill(),
+            Effect::Probe(target) => self.ports.probe().probe(&target),
+            Effect::Collect(keep) => {
+                if let Err(why) = self.ports.store().collect(&keep) {
+                    self.ports.notifier().say(Level::Warn, &format!("old checkpoints cannot be removed: {why}"));
+                }
+            }
+            Effect::Emit(event) => {
+                let level = if event.warning { Level::Warn } else { Level::Info };
+                self.ports.notifier().say(level, &format!("{}: {}", event.reason, event.message));
+                self.ports.cluster().emit(&event);
+            }
+            Effect::Say(level, line) => self.ports.notifier().say(level, &line),
+            Effect::Count(counter) => self.ports.notifier().count(&counter),
+            Effect::Quit => {}
+        }
+        None
+    }
+
+    fn render(&mut self, purpose: Purpose, source: Option<Source>) -> Input {
+        let id = self.ports.local().kubelet_id();
+        let result = self.rendered(source.as_ref());
+        Input::Rendered(purpose, source, id, result)
+    }
+
+    fn rendered(&mut self, source: Option<&Source>) -> Result<Rendered, RenderError> {
+        let Some(source) = source else {
+            let out = configuration(None, &self.args, self.ports.local())?;
+            return Ok(Rendered {
+                digest: out.digest,
+                path: String::new(),
+                healthz: out.healthz,
+                notes: out.notes,
+                shadowed: Vec::new(),
+            });
+        };
+        let checkpoint = self.ports.store().open(source)?;
+        let out = configuration(Some((&checkpoint, source)), &self.args, self.ports.local())?;
+        let path = write(self.ports.store(), source, &out)?;
+        Ok(Rendered { digest: out.digest, path, healthz: out.healthz, notes: out.notes, shadowed: out.shadowed })
+    }
+}
+
+fn write(store: &mut dyn Store, source: &Source, out: &Configuration) -> Result<String, RenderError> {
+    // JSON is YAML to the kubelet, and cannot be misquoted.
+    let text = serde_json::to_string_pretty(&out.value).map_err(|error| RenderError::Internal(error.to_string()))?;
+    store.write_rendered(source, &text).map_err(RenderError::Internal)
+}
+
+/// Renders a checkpoint, or the local configuration, with the node's own files.
+///
+/// # Errors
+/// [`RenderError`], naming the key or file at fault.
+pub fn configuration(
+    checkpoint: Option<(&Checkpoint, &Source)>,
+    args: &KubeletArgs,
+    local: &dyn Local,
+) -> Result<Configuration, RenderError> {
+    let own = local.config().map_err(RenderError::Internal)?;
+    let drop_ins = local.drop_ins();
+    let mut merge = local.default_merge();
+    let mut payload = None;
+    if let Some((checkpoint, source)) = checkpoint {
+        let key = &source.reference.kubelet_config_key;
+        let Some(text) = checkpoint.files.get(key) else {
+            let keys: Vec<&str> = checkpoint.files.keys().map(String::as_str).collect();
+            return Err(RenderError::Load(format!(
+                "the ConfigMap has no key {key:?} in its data (keys: {})",
+                keys.join(", ")
+            )));
+        };
+        payload = Some(Text { text, dir: &checkpoint.dir });
+        if let Some(mode) = &checkpoint.merge {
+            merge = mode
+                .parse::<Merge>()
+                .map_err(|why| RenderError::Load(format!("annotation kubelet-supervisor.io/merge: {why}")))?;
+        }
+    }
+    render::render(&Ingredients {
+        payload,
+        local: own.as_ref().map(|(text, dir)| Text { text, dir }),
+        merge,
+        keys: &|key| checkpoint.and_then(|(checkpoint, _)| checkpoint.files.get(key).cloned()),
+        drop_ins: &drop_ins,
+        args,
+    })
+    .map_err(|fault| match fault {
+        Fault::Payload(why) => RenderError::Load(why),
+        Fault::Local(why) => RenderError::Internal(format!("the kubelet's own --config file: {why}")),
+    })
+}

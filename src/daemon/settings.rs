@@ -1,0 +1,60 @@
+//! What the operator chose, checked.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use crate::core::flags::KubeletArgs;
+use crate::core::machine;
+use crate::core::model::Merge;
+use crate::core::payload::duration::GoDuration;
+
+/// Where native kept its store when told to; ours when nobody says otherwise.
+pub const DEFAULT_DIR: &str = "/var/lib/kubelet/dynamic-config";
+
+/// Settings of `run`; nothing here means "default" any more.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The kubelet, resolved.
+    pub program: PathBuf,
+    /// Its arguments as given.
+    pub args: KubeletArgs,
+    /// Root of the store, absolute.
+    pub dir: PathBuf,
+    /// The machine's.
+    pub machine: machine::Settings,
+    /// Merge mode of ConfigMaps that say nothing.
+    pub merge: Merge,
+    /// Metrics and health; `None` is off.
+    pub metrics: Option<SocketAddr>,
+    /// `--node-name`.
+    pub node_name: Option<String>,
+}
+
+/// The directory of the store: ours, else the kubelet's own flag, else the default.
+#[must_use]
+pub fn store_dir(own: Option<&Path>, args: &KubeletArgs) -> PathBuf {
+    let dir = own.unwrap_or_else(|| Path::new(args.last("dynamic-config-dir").unwrap_or(DEFAULT_DIR)));
+    std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned())
+}
+
+/// Parses a positive duration.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn positive(text: &str) -> Result<GoDuration, String> {
+    match text.parse::<GoDuration>()? {
+        GoDuration(duration) if duration.is_zero() => Err("it must be more than zero".to_owned()),
+        duration => Ok(duration),
+    }
+}
+
+/// Parses the address of the metrics listener; empty turns it off.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn listener(text: &str) -> Result<Option<SocketAddr>, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(|_| format!("{text:?} is not ADDRESS:PORT, such as 127.0.0.1:10246 or [::1]:10246"))
+}

@@ -1,0 +1,213 @@
+//! The only place that names concrete adapters and hands them to the loop.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use anyhow::Context as _;
+use futures_util::FutureExt as _;
+use tokio::sync::mpsc::unbounded_channel;
+
+use super::exec::Executor;
+use super::settings::Settings;
+use super::{Signals, run};
+use crate::adapters::clock::BootClock;
+use crate::adapters::fsx::RealDisk;
+use crate::adapters::http::{self, Pages};
+use crate::adapters::kube::{self, KubeCluster, Standalone};
+use crate::adapters::local::LocalFiles;
+use crate::adapters::lock::{self, Lock};
+use crate::adapters::metrics::Metrics;
+use crate::adapters::notify_socket::NotifySocket;
+use crate::adapters::preflight::{KubeletJudge, Recipe};
+use crate::adapters::probe::HealthzProbe;
+use crate::adapters::process::{ChildPid, KubeletProcess};
+use crate::adapters::store::FsStore;
+use crate::adapters::systemd::Systemd;
+use crate::core::machine::{Counter, Level, State};
+use crate::core::report;
+use crate::ports;
+
+/// The supervisor's ports, all real.
+struct RealPorts {
+    store: FsStore<RealDisk>,
+    local: LocalFiles,
+    kubelet: KubeletProcess,
+    preflight: KubeletJudge,
+    probe: HealthzProbe,
+    cluster: Box<dyn ports::Cluster>,
+    notifier: Public,
+}
+
+impl ports::Ports for RealPorts {
+    fn store(&mut self) -> &mut dyn ports::Store {
+        &mut self.store
+    }
+    fn local(&self) -> &dyn ports::Local {
+        &self.local
+    }
+    fn kubelet(&mut self) -> &mut dyn ports::Kubelet {
+        &mut self.kubelet
+    }
+    fn preflight(&mut self) -> &mut dyn ports::Preflight {
+        &mut self.preflight
+    }
+    fn probe(&mut self) -> &mut dyn ports::Probe {
+        &mut self.probe
+    }
+    fn cluster(&mut self) -> &mut dyn ports::Cluster {
+        self.cluster.as_mut()
+    }
+    fn notifier(&mut self) -> &mut dyn ports::Notifier {
+        &mut self.notifier
+    }
+}
+
+/// Journal, systemd, metrics and status document.
+struct Public {
+    systemd: Systemd,
+    metrics: Metrics,
+    pages: Pages,
+    version: Arc<Mutex<Option<String>>>,
+}
+
+impl ports::Notifier for Public {
+    fn observe(&mut self, state: &State) {
+        let summary = report::summary(state);
+        self.metrics.observe(state);
+        let version = self.version.lock().ok().and_then(|version| version.clone());
+        if let Ok(mut shown) = self.pages.shown.write() {
+            shown.ready = state.is_ready();
+            shown.status = report::status_document(state, version.as_deref());
+            shown.counting = state.is_counting().then(Instant::now);
+            shown.summary.clone_from(&summary);
+        }
+        self.systemd.update(state.is_ready(), summary);
+    }
+
+    fn count(&mut self, counter: &Counter) {
+        self.metrics.count(counter);
+    }
+
+    fn say(&mut self, level: Level, line: &str) {
+        match level {
+            Level::Info => tracing::info!("{line}"),
+            Level::Warn => tracing::warn!("{line}"),
+        }
+    }
+}
+
+/// Runs the supervisor; gives its exit code.
+///
+/// # Errors
+/// What kept it from starting the kubelet at all.
+pub async fn supervise(settings: Settings) -> anyhow::Result<u8> {
+    let _lock = match lock::take(&settings.dir) {
+        Lock::Held(file) => Some(file),
+        Lock::Taken(pid) => anyhow::bail!(
+            "{} is in use by another kubelet-supervisor, pid {pid}; stop that one or give --dynamic-config-dir",
+            settings.dir.display()
+        ),
+        Lock::Unavailable(why) => {
+            tracing::warn!("cannot lock the store, going on without: {why}");
+            None
+        }
+    };
+    let (inputs, mut queue) = unbounded_channel();
+    let child = ChildPid::default();
+    let mut signals = Signals::register().context("cannot register signal handlers")?;
+    let socket = NotifySocket::bind().context("cannot bind a socket for the kubelet's READY=1")?;
+    let notify_socket = socket.name.clone();
+    tokio::spawn(socket.listen(child.clone(), inputs.clone()));
+    tokio::spawn(Systemd::watchdog());
+
+    let metrics = Metrics::new();
+    let pages = Pages::new(metrics.clone());
+    serve(&settings, &pages).await;
+
+    let version = Arc::new(Mutex::new(None));
+    let recipe = Recipe {
+        program: settings.program.clone(),
+        args: settings.args.clone(),
+        dir: settings.dir.join("supervisor/preflight"),
+    };
+    let ports = RealPorts {
+        store: FsStore::new(RealDisk, &settings.dir),
+        local: LocalFiles { program: settings.program.clone(), args: settings.args.clone(), merge: settings.merge },
+        kubelet: KubeletProcess {
+            program: settings.program.clone(),
+            args: settings.args.clone(),
+            notify_socket,
+            pid: child.clone(),
+            inputs: inputs.clone(),
+        },
+        preflight: KubeletJudge::new(recipe, inputs.clone(), metrics.clone(), version.clone()),
+        probe: HealthzProbe::new(inputs.clone()),
+        cluster: cluster(&settings, inputs, &metrics),
+        notifier: Public { systemd: Systemd::default(), metrics, pages, version },
+    };
+    let mut executor = Executor::new(State::new(settings.machine), ports, settings.args);
+    let forward = |kind| child.signal(kind);
+    let work = run(&mut executor, &mut queue, &mut signals, &BootClock, forward);
+    let ended = AssertUnwindSafe(work).catch_unwind().await;
+    Systemd::stopping();
+    match ended {
+        Ok(at_once) => Ok(u8::from(at_once)),
+        Err(_) => {
+            tracing::error!(
+                "internal error: a panic in the supervisor; the kubelet runs on without configuration changes until the supervisor is restarted"
+            );
+            Ok(babysit(&mut queue, &mut signals, &child).await)
+        }
+    }
+}
+
+/// After a panic: wait for the kubelet, forward signals, end with it. systemd starts both anew.
+async fn babysit(
+    queue: &mut tokio::sync::mpsc::UnboundedReceiver<crate::core::machine::Input>,
+    signals: &mut Signals,
+    child: &ChildPid,
+) -> u8 {
+    use crate::core::machine::Input;
+    let clock = BootClock;
+    while child.get().is_some() {
+        match super::wake(None, queue, signals, &clock).await {
+            super::Woken::Leave => child.signal(nix::sys::signal::Signal::SIGTERM),
+            super::Woken::Forward(kind) => child.signal(kind),
+            super::Woken::Input(Input::Exited(_)) => break,
+            super::Woken::Input(_) => {}
+        }
+    }
+    1
+}
+
+async fn serve(settings: &Settings, pages: &Pages) {
+    if let Some(address) = settings.metrics
+        && let Err(error) = http::serve_tcp(address, pages.clone()).await
+    {
+        tracing::warn!("no metrics: cannot listen on {address}: {error}; choose another --metrics-bind-address");
+    }
+    let socket = settings.dir.join("supervisor/control.sock");
+    if let Err(error) = http::serve_unix(&socket, pages.clone()) {
+        tracing::warn!("`status` will only see the store: {}: {error}", socket.display());
+    }
+}
+
+fn cluster(
+    settings: &Settings,
+    inputs: tokio::sync::mpsc::UnboundedSender<crate::core::machine::Input>,
+    metrics: &Metrics,
+) -> Box<dyn ports::Cluster> {
+    let Some(kubeconfig) = settings.args.last("kubeconfig") else {
+        tracing::info!(
+            "the kubelet has no --kubeconfig: it is standalone and supervised as it is, without dynamic configuration"
+        );
+        return Box::new(Standalone);
+    };
+    let kube = kube::Settings {
+        kubeconfig: std::path::absolute(kubeconfig).unwrap_or_else(|_| kubeconfig.into()),
+        node_name: settings.node_name.clone(),
+        hostname_override: settings.args.last("hostname-override").map(str::to_owned),
+    };
+    Box::new(KubeCluster::start(kube, inputs, metrics.clone()))
+}
