@@ -99,6 +99,13 @@ impl Metrics {
             "When the client certificate expires; 0 if unknown",
             metrics.expiration.clone(),
         );
+        // Known label values are there from the start: an alert on a rise needs the zero before it.
+        for cause in ["config", "exit", "reset", "rollback"] {
+            let _ = metrics.restarts.get_or_create(&vec![label("cause", cause)]);
+        }
+        for result in ["valid", "load", "validate", "inconclusive"] {
+            let _ = metrics.preflights.get_or_create(&vec![label("result", result)]);
+        }
         let build: Family<Labels, Gauge> = Family::default();
         build.get_or_create(&vec![label("version", env!("CARGO_PKG_VERSION"))]).set(1);
         own.register("build_info", "The supervisor's version", build);
@@ -125,7 +132,7 @@ impl Metrics {
             Counter::StoreError => self.store_errors.inc(),
             Counter::Applied(took) => {
                 self.applied.observe(took.as_secs_f64());
-                return;
+                0
             }
         };
     }

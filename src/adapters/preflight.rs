@@ -81,11 +81,13 @@ impl ports::Preflight for KubeletJudge {
     fn self_test(&mut self) {
         self.tested = SelfTest::default(); // another binary than before
         let (recipe, tested, version) = (self.recipe.clone(), self.tested.clone(), self.version.clone());
+        let inputs = self.inputs.clone();
         tokio::spawn(async move {
             let found = recipe.version().await;
             if let Ok(mut version) = version.lock() {
                 *version = found;
             }
+            let _ = inputs.send(Input::Tick); // so that the version is shown
             let mut tested = tested.lock().await;
             if tested.is_none() {
                 *tested = Some(recipe.self_test().await);

@@ -81,7 +81,7 @@ impl ports::Kubelet for KubeletProcess {
         self.pid.set(i32::try_from(id).unwrap_or_default());
         let (pid, inputs) = (self.pid.clone(), self.inputs.clone());
         tokio::spawn(async move {
-            let exit = exit_of(child.wait().await);
+            let exit = exit_of(&child.wait().await);
             pid.set(0);
             // The daemon is gone only when the supervisor ends.
             let _ = inputs.send(Input::Exited(exit));
@@ -118,7 +118,7 @@ fn die_with_parent(command: &mut Command) {
     unsafe { command.pre_exec(hook) };
 }
 
-fn exit_of(status: io::Result<std::process::ExitStatus>) -> Exit {
+fn exit_of(status: &io::Result<std::process::ExitStatus>) -> Exit {
     use std::os::unix::process::ExitStatusExt as _;
     match status {
         Ok(status) => match (status.code(), status.signal()) {
@@ -169,7 +169,7 @@ pub async fn run_to_end(program: &PathBuf, args: &[String], limit: Duration) -> 
                 }
             }
         }
-        exit_of(child.wait().await)
+        exit_of(&child.wait().await)
     };
     let exit = tokio::time::timeout(limit, work).await.ok();
     if exit.is_none() {

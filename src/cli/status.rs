@@ -1,5 +1,6 @@
 //! `status`: asks the running supervisor, else looks into the store.
 
+use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -89,7 +90,9 @@ fn stored(dir: &Path, why: &str) -> Result<Value, Failure> {
 
 fn text(document: &Value, running: bool) -> String {
     let mut out = String::new();
-    let mut line = |name: &str, value: String| out.push_str(&format!("{name:<17}{value}\n"));
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(out, "{name:<17}{value}"); // a String takes it
+    };
     let at = |path: &str| document.pointer(path).cloned().unwrap_or_default();
     let words = |path: &str| at(path).as_str().unwrap_or_default().to_owned();
     if running {

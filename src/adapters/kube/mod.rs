@@ -36,7 +36,7 @@ pub struct Settings {
 
 enum Command {
     Watch(Option<ConfigMapRef>),
-    Publish(NodeConfigStatus),
+    Publish(Box<NodeConfigStatus>),
     Emit(Event),
 }
 
@@ -75,7 +75,7 @@ impl ports::Cluster for KubeCluster {
     }
 
     fn publish(&mut self, status: &NodeConfigStatus) {
-        self.send(Command::Publish(status.clone()));
+        self.send(Command::Publish(Box::new(status.clone())));
     }
 
     fn emit(&mut self, event: &Event) {

@@ -51,7 +51,7 @@ impl Outbox {
     pub fn take(&mut self, command: Command) {
         match command {
             Command::Watch(map) => self.map = map,
-            Command::Publish(status) => self.status = Some(status),
+            Command::Publish(status) => self.status = Some(*status),
             Command::Emit(event) => {
                 if self.events.len() == EVENTS_KEPT {
                     self.events.pop_front();
@@ -97,6 +97,8 @@ type Events<K> = Pin<Box<dyn Stream<Item = watcher::Result<watcher::Event<K>>> +
 
 /// A watch of one object.
 struct Watch<K> {
+    api: Api<K>,
+    name: String,
     events: Events<K>,
     pause: Pause,
     found: bool,
@@ -113,8 +115,13 @@ where
     K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
     fn new(api: Api<K>, name: &str) -> Self {
+        let events = Self::begin(&api, name);
+        Self { api, name: name.to_owned(), events, pause: Pause::default(), found: false }
+    }
+
+    fn begin(api: &Api<K>, name: &str) -> Events<K> {
         let config = watcher::Config::default().fields(&format!("metadata.name={name}")).timeout(WATCH_SECONDS);
-        Self { events: watcher(api, config).boxed(), pause: Pause::default(), found: false }
+        watcher(api.clone(), config).boxed()
     }
 
     /// The next thing worth knowing. Cancel-safe: stream and pause keep their place.
@@ -141,8 +148,12 @@ where
                         status.and_then(|status| Some(u64::from(status.details.as_ref()?.retry_after_seconds))),
                     );
                     let code = status.map(|status| status.code);
-                    // A history that is gone is the server's way of asking for a new list.
-                    if code != Some(410) {
+                    if code == Some(410) {
+                        // A history that is gone is the server's way of asking for a new list.
+                        // kube's watcher does so if told within the stream, but asks on for the
+                        // lost version if told by the status of the answer.
+                        self.events = Self::begin(&self.api, &self.name);
+                    } else {
                         return Seen::Failed { why: chain(&error), code };
                     }
                 }

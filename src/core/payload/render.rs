@@ -222,7 +222,9 @@ fn digest(value: &Value) -> Digest {
 /// Lower-case hex.
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    const DIGITS: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
+    let digit = |half: u8| DIGITS.get(usize::from(half & 15)).copied().unwrap_or_default();
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]).collect()
 }
 
 /// Defaults: 127.0.0.1:10248 (SetDefaults_KubeletConfiguration, v1.20.2); flags win; port 0 is off.

@@ -1,0 +1,324 @@
+//! From an HTTP request to an answer: routing, faults, and the verbs on objects.
+
+use std::convert::Infallible;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::stream;
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Bytes, Frame, Incoming};
+use hyper::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use super::faults::{self, FaultKind, Verb};
+use super::state::{Key, Request, Resource, Shared, State, status, version_of};
+use super::{merge, watch};
+
+pub type Body = BoxBody<Bytes, std::io::Error>;
+pub type Response = hyper::Response<Body>;
+
+/// Serves until `stopped` resolves. The runtime ends with it, and with the runtime every connection.
+pub fn serve(listener: TcpListener, shared: Arc<Shared>, stopped: oneshot::Receiver<()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a tokio runtime");
+    let accept = async {
+        let listener = tokio::net::TcpListener::from_std(listener).expect("a tokio listener");
+        loop {
+            let Ok((stream, _)) = listener.accept().await else { continue };
+            let shared = Arc::clone(&shared);
+            tokio::spawn(async move {
+                let service = service_fn(|request| {
+                    let shared = Arc::clone(&shared);
+                    async move { Ok::<_, Infallible>(answer(request, shared).await) }
+                });
+                // An error here is a client that left, or a body that a fault cut.
+                let _ =
+                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+            });
+        }
+    };
+    runtime.block_on(async {
+        tokio::select! { () = accept => {}, _ = stopped => {} }
+    });
+}
+
+/// What a URL's path names.
+struct Target {
+    resource: Resource,
+    /// `None` with a namespaced resource: all namespaces.
+    namespace: Option<String>,
+    name: Option<String>,
+    status: bool,
+}
+
+impl Target {
+    fn parse(path: &str) -> Option<Target> {
+        let mut parts = path.trim_matches('/').split('/');
+        match (parts.next()?, parts.next()?) {
+            ("api", "v1") => {}
+            ("apis", "coordination.k8s.io") if parts.next()? == "v1" => {}
+            _ => return None,
+        }
+        let mut parts = parts.peekable();
+        let namespace = parts.next_if_eq(&"namespaces").and_then(|_| parts.next()).map(str::to_owned);
+        let resource = match parts.next()? {
+            "nodes" => Resource::Node,
+            "configmaps" => Resource::ConfigMap,
+            "events" => Resource::Event,
+            "leases" => Resource::Lease,
+            _ => return None,
+        };
+        let name = parts.next().map(str::to_owned);
+        let status = match parts.next() {
+            None => false,
+            Some("status") if resource == Resource::Node => true,
+            Some(_) => return None,
+        };
+        Some(Target { resource, namespace, name, status })
+    }
+
+    fn key(&self, name: &str) -> Key {
+        Key::new(self.resource, self.namespace.as_deref().unwrap_or_default(), name)
+    }
+}
+
+/// The query parameters that matter. None of them needs unescaping but `=` in a selector.
+#[derive(Default)]
+pub struct Query(Vec<(String, String)>);
+
+impl Query {
+    fn parse(query: &str) -> Query {
+        let unescape = |text: &str| text.replace("%3D", "=").replace("%3d", "=").replace("%2C", ",");
+        let pair = |pair: &str| pair.split_once('=').map(|(key, value)| (key.to_owned(), unescape(value)));
+        Query(query.split('&').filter_map(pair).collect())
+    }
+
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.0.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
+    }
+
+    pub fn is(&self, key: &str) -> bool {
+        self.get(key).is_some_and(|value| value == "true" || value == "1")
+    }
+
+    /// The only field selector that single-object clients use; others select everything.
+    fn selected_name(&self) -> Option<&str> {
+        self.get("fieldSelector")?.split(',').find_map(|term| {
+            let (field, value) = term.split_once('=')?;
+            (field == "metadata.name").then(|| value.trim_start_matches('='))
+        })
+    }
+}
+
+/// Which objects a list or watch is about.
+#[derive(Clone)]
+pub struct Selection {
+    pub resource: Resource,
+    namespace: Option<String>,
+    name: Option<String>,
+}
+
+impl Selection {
+    pub fn has(&self, key: &Key) -> bool {
+        key.resource == self.resource
+            && self.namespace.as_ref().is_none_or(|namespace| *namespace == key.namespace)
+            && self.name.as_ref().is_none_or(|name| *name == key.name)
+    }
+}
+
+async fn answer(request: hyper::Request<Incoming>, shared: Arc<Shared>) -> Response {
+    let (parts, body) = request.into_parts();
+    let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let path = parts.uri.path().to_owned();
+    let raw_query = parts.uri.query().unwrap_or_default().to_owned();
+    let query = Query::parse(&raw_query);
+    let target = Target::parse(&path);
+    let verb = match (parts.method.as_str(), &target) {
+        ("GET", Some(_)) if query.is("watch") => Verb::Watch,
+        ("GET", Some(target)) if target.name.is_none() => Verb::List,
+        ("PATCH", _) => Verb::Patch,
+        ("POST", _) => Verb::Post,
+        ("PUT", _) => Verb::Put,
+        ("DELETE", _) => Verb::Delete,
+        _ => Verb::Get,
+    };
+    let header = |name| parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let entry = Request {
+        method: parts.method.to_string(),
+        path: path.clone(),
+        query: raw_query.clone(),
+        at: Instant::now(),
+        status: 0,
+        body: body.clone(),
+    };
+    let (index, fault) = shared.change(|s| {
+        let index = s.log(entry);
+        (index, faults::take(&mut s.faults, verb, &format!("{path}?{raw_query}")))
+    });
+
+    let reply = |code: u16, body: &Value| {
+        shared.change(|s| s.log_status(index, code));
+        json_response(code, body)
+    };
+    match &fault {
+        Some(FaultKind::Status(code)) => return with_retry_after(reply(*code, &status(*code, "scripted")), 1),
+        Some(FaultKind::Throttle(seconds)) => return with_retry_after(reply(429, &status(429, "scripted")), *seconds),
+        Some(FaultKind::GoneInStream) if verb != Verb::Watch => return reply(410, &status(410, "scripted")),
+        Some(FaultKind::Garbage) => return reply(200, &Value::from("<html>not a Kubernetes object</html>")),
+        Some(FaultKind::Hang) => std::future::pending().await,
+        Some(FaultKind::Slow(time)) => tokio::time::sleep(*time).await,
+        Some(FaultKind::CutMidLine | FaultKind::GoneInStream) | None => {}
+    }
+    if shared
+        .read(|s| s.required_token.as_ref().is_some_and(|token| header(AUTHORIZATION) != format!("Bearer {token}")))
+    {
+        return reply(401, &status(401, "Unauthorized"));
+    }
+
+    let Some(target) = target else {
+        let (code, body) = shared.read(|s| outside_objects(s, &path));
+        return reply(code, &body);
+    };
+    let selected = query.selected_name().or(target.name.as_deref()).map(str::to_owned);
+    let selection = Selection { resource: target.resource, namespace: target.namespace.clone(), name: selected };
+    if verb == Verb::Watch {
+        return match watch::start(&shared, selection, &query, fault) {
+            Ok(body) => {
+                shared.change(|s| s.log_status(index, 200));
+                response(200, body)
+            }
+            Err(gone) => reply(410, &gone),
+        };
+    }
+    let (code, object) = shared.change(|s| match verb {
+        Verb::List => (200, list(s, &selection, &query)),
+        _ => write_or_get(s, verb, &target, header(CONTENT_TYPE), body),
+    });
+    let whole = reply(code, &object);
+    if matches!(fault, Some(FaultKind::CutMidLine)) { cut(code, &object) } else { whole }
+}
+
+fn outside_objects(state: &State, path: &str) -> (u16, Value) {
+    match path {
+        "/version" => {
+            let minor = if state.drop_dynamic_config { 36 } else { 20 };
+            (200, json!({"major": "1", "minor": minor.to_string(), "gitVersion": format!("v1.{minor}.2")}))
+        }
+        "/healthz" | "/livez" | "/readyz" => (200, "ok".into()),
+        _ => (404, status(404, "the server could not find the requested resource")),
+    }
+}
+
+fn list(state: &State, selection: &Selection, query: &Query) -> Value {
+    let number = |key: &str| query.get(key).and_then(|value| value.parse::<usize>().ok());
+    let skip = number("continue").unwrap_or(0);
+    let limit = number("limit").filter(|limit| *limit > 0).unwrap_or(usize::MAX);
+    let mut rest = state.list(|key| selection.has(key)).skip(skip);
+    let items: Vec<&Value> = rest.by_ref().take(limit).collect();
+    let mut metadata = json!({"resourceVersion": state.version().to_string()});
+    if rest.next().is_some() {
+        metadata["continue"] = (skip + items.len()).to_string().into();
+    }
+    json!({"kind": format!("{}List", selection.resource.kind()), "apiVersion": selection.resource.api_version(),
+        "metadata": metadata, "items": items})
+}
+
+fn write_or_get(state: &mut State, verb: Verb, target: &Target, content_type: &str, body: Value) -> (u16, Value) {
+    let name = target.name.as_deref().or(body["metadata"]["name"].as_str()).unwrap_or_default().to_owned();
+    let key = target.key(&name);
+    let plural = target.resource.plural();
+    let old = state.get(&key).cloned();
+    if verb == Verb::Post {
+        return match old {
+            _ if name.is_empty() || !body.is_object() => (400, status(400, "name must be provided")),
+            Some(_) => (409, status(409, &format!("{plural} \"{name}\" already exists"))),
+            None => (201, state.put(&key, body)),
+        };
+    }
+    let Some(old) = old else {
+        return (404, status(404, &format!("{plural} \"{name}\" not found")));
+    };
+    let wanted = match verb {
+        Verb::Get => return (200, old),
+        Verb::Delete => return (200, state.delete(&key).unwrap_or_default()),
+        _ if !body.is_object() => return (400, status(400, "the body is not an object")),
+        Verb::Put => body,
+        _ => {
+            let mut object = old.clone();
+            match content_type {
+                "application/merge-patch+json" => merge::merge(&mut object, &body),
+                "application/strategic-merge-patch+json" => merge::strategic_merge(&mut object, &body),
+                other => return (415, status(415, &format!("{other:?} is not supported here"))),
+            }
+            object
+        }
+    };
+    // A patch that does not name a version merges the current one in, so this never refuses it.
+    if wanted["metadata"]["resourceVersion"].is_string() && version_of(&wanted) != version_of(&old) {
+        let message = format!(
+            "Operation cannot be fulfilled on {plural} \"{name}\": the object has been modified; please apply your changes to the latest version and try again"
+        );
+        return (409, status(409, &message));
+    }
+    if let Some(message) = dynamic_config_error(&wanted["status"]["config"]).filter(|_| target.status) {
+        return (422, status(422, &format!("Node \"{name}\" is invalid: {message}")));
+    }
+    // The subresource keeps to the status, the main resource keeps off it.
+    let mut object = wanted;
+    if target.status {
+        let status = std::mem::take(&mut object["status"]);
+        object = old;
+        object["status"] = status;
+    } else if target.resource == Resource::Node {
+        object["status"] = old["status"].clone();
+    }
+    (200, state.put(&key, object))
+}
+
+/// The API's own rule for `status.config`, which a careless patch breaks by leaving out what the spec must not have.
+fn dynamic_config_error(config: &Value) -> Option<String> {
+    ["assigned", "active", "lastKnownGood"].into_iter().find_map(|which| {
+        let source = config[which].as_object()?.get("configMap")?;
+        ["namespace", "name", "kubeletConfigKey", "uid", "resourceVersion"]
+            .into_iter()
+            .find(|field| source[field].as_str().is_none_or(str::is_empty))
+            .map(|field| {
+                format!("status.config.{which}.configMap.{field}: Required value: {field} must be set in status")
+            })
+    })
+}
+
+fn json_response(code: u16, body: &Value) -> Response {
+    // A string stands for a body that is not JSON.
+    let text = body.as_str().map_or_else(|| body.to_string(), str::to_owned);
+    response(code, Full::from(text).map_err(|never| match never {}).boxed())
+}
+
+fn response(code: u16, body: Body) -> Response {
+    let mut response = hyper::Response::new(body);
+    *response.status_mut() = hyper::StatusCode::from_u16(code).expect("a status code");
+    response.headers_mut().insert(CONTENT_TYPE, "application/json".parse().expect("a header value"));
+    response
+}
+
+fn with_retry_after(mut response: Response, seconds: u32) -> Response {
+    if response.status() == 429 {
+        response.headers_mut().insert(RETRY_AFTER, seconds.into());
+    }
+    response
+}
+
+/// Announces the whole body and breaks the connection after half of it.
+fn cut(code: u16, body: &Value) -> Response {
+    let text = body.to_string();
+    let frames =
+        stream::iter([Ok(Frame::data(faults::half(&text))), Err(std::io::ErrorKind::ConnectionAborted.into())]);
+    let mut response = response(code, BodyExt::boxed(StreamBody::new(frames)));
+    response.headers_mut().insert(CONTENT_LENGTH, text.len().into());
+    response
+}

@@ -1,0 +1,299 @@
+//! A small in-process Kubernetes API server: Nodes, ConfigMaps, Leases and Events over plain HTTP on 127.0.0.1.
+//!
+//! It is small, but what it does it does like the real one, because the supervisor's correctness hangs on it:
+//! one resourceVersion counter, no new version for a write that changes nothing, watches that replay out of a
+//! bounded history and say 410 when that is gone, status as a subresource.
+//!
+//! The server runs on a thread of its own, the API for tests is synchronous. Whoever waits, waits on a condition
+//! variable that every change and every request signals; nothing here polls.
+
+mod faults;
+mod http;
+mod merge;
+mod state;
+mod watch;
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+pub use faults::{Fault, FaultKind, Faults, Verb};
+pub use state::{Request, Resource, State};
+
+use super::port::Port;
+use state::{Key, Shared};
+
+/// The bearer token that [`ApiServer::write_kubeconfig`] hands out; only checked after [`ApiServer::require_token`].
+pub const TOKEN: &str = "stand-in-token";
+
+/// The server. Dropping it stops it.
+pub struct ApiServer {
+    shared: Arc<Shared>,
+    /// Held while stopped, too: nobody else is to answer where this server does not.
+    port: Port,
+    running: Option<Running>,
+}
+
+struct Running {
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl ApiServer {
+    /// Starts on a free port.
+    pub fn start() -> ApiServer {
+        ApiServer::start_on(0)
+    }
+
+    /// Starts on the given port of 127.0.0.1.
+    pub fn start_on(port: u16) -> ApiServer {
+        let mut server = ApiServer { shared: Arc::default(), port: Port::hold(port), running: None };
+        server.restart();
+        server
+    }
+
+    /// Closes the port and every connection. Objects, faults and request log stay.
+    pub fn stop(&mut self) {
+        if let Some(Running { stop, thread }) = self.running.take() {
+            let _ = stop.send(());
+            let _ = thread.join();
+        }
+    }
+
+    /// Stops if running, and listens on the same port again with the same state.
+    pub fn restart(&mut self) {
+        self.stop();
+        // Bound here and not on the thread, so that the port is open when this returns.
+        let listener = TcpListener::bind(self.port.address()).expect("bind the API server's port");
+        listener.set_nonblocking(true).expect("set_nonblocking");
+        let (stop, stopped) = oneshot::channel();
+        let shared = Arc::clone(&self.shared);
+        let thread = std::thread::Builder::new()
+            .name("api-server".into())
+            .spawn(move || http::serve(listener, shared, stopped))
+            .expect("spawn the API server's thread");
+        self.running = Some(Running { stop, thread });
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.port.address())
+    }
+
+    /// Writes a kubeconfig for this server, in JSON, which is YAML too.
+    pub fn write_kubeconfig(&self, path: impl AsRef<Path>) {
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "test",
+            "clusters": [{"name": "test", "cluster": {"server": self.url()}}],
+            "users": [{"name": "test", "user": {"token": TOKEN}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        });
+        std::fs::write(path, format!("{config:#}\n")).expect("write the kubeconfig");
+    }
+
+    /// From now on requests without this bearer token get 401 (`None`: anyone may).
+    pub fn require_token(&self, token: Option<&str>) {
+        self.shared.change(|s| s.required_token = token.map(str::to_owned));
+    }
+
+    /// Whether writes lose `spec.configSource` and `status.config`, as on servers since 1.26. The answer is 200.
+    pub fn drop_dynamic_config(&self, drop: bool) {
+        self.shared.change(|s| s.drop_dynamic_config = drop);
+    }
+
+    pub fn faults(&self) -> Faults<'_> {
+        Faults(&self.shared)
+    }
+
+    // ---- objects -------------------------------------------------------------------------------------------
+
+    pub fn create_node(&self, name: &str) -> Value {
+        let node = json!({"metadata": {"name": name}, "spec": {}, "status": {}});
+        self.shared.change(|s| s.put(&Key::node(name), node))
+    }
+
+    pub fn delete_node(&self, name: &str) {
+        self.shared.change(|s| s.delete(&Key::node(name))).expect("no such Node");
+    }
+
+    /// The Node as it is now. Panics if there is none.
+    pub fn node(&self, name: &str) -> Value {
+        self.shared.read(|s| s.node(name).cloned()).expect("no such Node")
+    }
+
+    /// Merges `patch` (RFC 7396) into any part of the Node, status and restricted labels included.
+    pub fn patch_node(&self, name: &str, patch: Value) -> Value {
+        self.shared.change(|s| s.patch(&Key::node(name), &patch)).expect("no such Node")
+    }
+
+    /// Points the Node at a ConfigMap, as an administrator would (so `drop_dynamic_config` applies).
+    pub fn assign(&self, node: &str, namespace: &str, name: &str, key: &str) -> Value {
+        let source = json!({"configMap": {"namespace": namespace, "name": name, "kubeletConfigKey": key}});
+        // Set whole, not merged: nothing of an earlier assignment may stay beside these fields.
+        self.shared.change(|s| {
+            let mut object = s.node(node).expect("no such Node").clone();
+            object["spec"]["configSource"] = source;
+            s.put(&Key::node(node), object)
+        })
+    }
+
+    pub fn unassign(&self, node: &str) -> Value {
+        self.patch_node(node, json!({"spec": {"configSource": null}}))
+    }
+
+    /// Sets one condition of the Node's status, e.g. `("Ready", "True")`.
+    pub fn set_condition(&self, node: &str, kind: &str, status: &str) {
+        let now = jiff::Timestamp::now().to_string();
+        let condition = json!({"type": kind, "status": status, "lastHeartbeatTime": now});
+        let patch = json!({"status": {"conditions": [condition]}});
+        self.shared.change(|s| s.strategic_patch(&Key::node(node), &patch)).expect("no such Node");
+    }
+
+    /// Creates or renews the Node's Lease, as a live kubelet does every ten seconds.
+    pub fn renew_lease(&self, node: &str) {
+        let spec = json!({"holderIdentity": node, "leaseDurationSeconds": 40,
+            "renewTime": format!("{:.6}", jiff::Timestamp::now())});
+        let key = Key::new(Resource::Lease, "kube-node-lease", node);
+        self.shared.change(|s| {
+            let mut lease = s.get(&key).cloned().unwrap_or_else(|| json!({"metadata": {}}));
+            lease["spec"] = spec;
+            s.put(&key, lease)
+        });
+    }
+
+    /// Creates the ConfigMap, or updates its data in place. Returns its uid and resourceVersion.
+    pub fn put_config_map(&self, namespace: &str, name: &str, data: &[(&str, &str)]) -> (String, String) {
+        let key = Key::new(Resource::ConfigMap, namespace, name);
+        let data: serde_json::Map<String, Value> =
+            data.iter().map(|(k, v)| ((*k).to_owned(), Value::from(*v))).collect();
+        let map = self.shared.change(|s| {
+            let mut map = s.get(&key).cloned().unwrap_or_else(|| json!({"metadata": {}}));
+            map["data"] = data.into();
+            s.put(&key, map)
+        });
+        identity(&map)
+    }
+
+    /// Sets an annotation of a ConfigMap. Returns its uid and new resourceVersion.
+    pub fn annotate_config_map(&self, namespace: &str, name: &str, key: &str, value: &str) -> (String, String) {
+        self.patch_config_map(namespace, name, json!({"metadata": {"annotations": {key: value}}}))
+    }
+
+    /// Sets a label of a ConfigMap. Returns its uid and new resourceVersion.
+    pub fn label_config_map(&self, namespace: &str, name: &str, key: &str, value: &str) -> (String, String) {
+        self.patch_config_map(namespace, name, json!({"metadata": {"labels": {key: value}}}))
+    }
+
+    fn patch_config_map(&self, namespace: &str, name: &str, patch: Value) -> (String, String) {
+        let key = Key::new(Resource::ConfigMap, namespace, name);
+        identity(&self.shared.change(|s| s.patch(&key, &patch)).expect("no such ConfigMap"))
+    }
+
+    pub fn delete_config_map(&self, namespace: &str, name: &str) {
+        let key = Key::new(Resource::ConfigMap, namespace, name);
+        self.shared.change(|s| s.delete(&key)).expect("no such ConfigMap");
+    }
+
+    /// Every Event posted so far, in order.
+    pub fn events(&self) -> Vec<Value> {
+        self.shared.read(|s| s.events())
+    }
+
+    // ---- watches -------------------------------------------------------------------------------------------
+
+    /// Forgets the history: a watch from any version up to now gets 410, as after etcd's compaction.
+    pub fn compact(&self) {
+        self.shared.change(State::compact);
+    }
+
+    /// Whether "410 Gone" to a watch is the HTTP status, instead of an ERROR event in a 200 stream.
+    /// The real server does the latter from its watch cache and the former without.
+    pub fn gone_as_http(&self, http: bool) {
+        self.shared.change(|s| s.gone_as_http = http);
+    }
+
+    /// Ends every running watch cleanly, as the real server does when `timeoutSeconds` is over. When this returns
+    /// they are over: what changes next, their clients learn from the next watch.
+    pub fn end_watches(&self) {
+        let epoch = self.shared.change(|s| {
+            s.watch_epoch += 1;
+            s.watch_epoch
+        });
+        let over = |s: &State| s.watches.iter().all(|began| *began >= epoch).then_some(());
+        self.wait_until(Duration::from_secs(10), over).expect("the watches end");
+    }
+
+    /// Sends a BOOKMARK to every running watch that asked for them.
+    pub fn bookmark(&self) {
+        self.shared.change(|s| s.bookmarks += 1);
+    }
+
+    // ---- looking and waiting -------------------------------------------------------------------------------
+
+    /// Every request so far, in order of arrival.
+    pub fn requests(&self) -> Vec<Request> {
+        self.shared.read(|s| s.requests().to_vec())
+    }
+
+    /// How many watches are being served.
+    pub fn watches(&self) -> usize {
+        self.shared.read(State::watches)
+    }
+
+    /// Reads anything else out of the state.
+    pub fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+        self.shared.read(look)
+    }
+
+    /// Blocks until `look` finds something. On timeout the error shows the latest requests.
+    pub fn wait_until<T>(&self, timeout: Duration, mut look: impl FnMut(&State) -> Option<T>) -> Result<T, String> {
+        let deadline = Instant::now() + timeout;
+        let mut state = self.shared.lock();
+        loop {
+            if let Some(found) = look(&state) {
+                return Ok(found);
+            }
+            let Some(left) = deadline.checked_duration_since(Instant::now()) else {
+                return Err(format!("not within {timeout:?}; the latest requests:\n{}", state.latest_requests()));
+            };
+            state = self.shared.changed.wait_timeout(state, left).expect("the state's lock").0;
+        }
+    }
+
+    /// Blocks until the Node exists and `good` likes it.
+    pub fn wait_node(&self, name: &str, timeout: Duration, good: impl Fn(&Value) -> bool) -> Result<Value, String> {
+        self.wait_until(timeout, |s| s.node(name).filter(|node| good(node)).cloned()).map_err(|error| {
+            let node = self.shared.read(|s| s.node(name).cloned());
+            format!("Node {name}: {error}\nand the Node is {:#}", node.unwrap_or_default())
+        })
+    }
+
+    /// Blocks until an Event that `good` likes was posted.
+    pub fn wait_event(&self, timeout: Duration, good: impl Fn(&Value) -> bool) -> Result<Value, String> {
+        self.wait_until(timeout, |s| s.events().into_iter().find(|event| good(event)))
+    }
+
+    /// Blocks until a request that `good` likes came in (its `status` is 0 until it is answered).
+    pub fn wait_request(&self, timeout: Duration, good: impl Fn(&Request) -> bool) -> Result<Request, String> {
+        self.wait_until(timeout, |s| s.requests().iter().find(|request| good(request)).cloned())
+    }
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn identity(object: &Value) -> (String, String) {
+    let field = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
+    (field("uid"), field("resourceVersion"))
+}
