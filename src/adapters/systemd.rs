@@ -6,16 +6,21 @@ use sd_notify::NotifyState;
 #[derive(Debug, Default)]
 pub struct Systemd {
     ready: bool,
+    leaving: bool,
     status: String,
 }
 
 impl Systemd {
-    /// Passes on that the kubelet is ready, and what it is doing.
-    pub fn update(&mut self, ready: bool, status: String) {
+    /// Passes on that the kubelet is ready, that we are leaving, and what is going on.
+    pub fn update(&mut self, ready: bool, leaving: bool, status: String) {
         let mut news = Vec::new();
         if ready && !self.ready {
             self.ready = true;
             news.push(NotifyState::Ready);
+        }
+        if leaving && !self.leaving {
+            self.leaving = true;
+            news.push(NotifyState::Stopping);
         }
         let changed = status != self.status;
         if changed {
@@ -25,11 +30,6 @@ impl Systemd {
         if changed {
             self.status = status;
         }
-    }
-
-    /// Says that we are leaving.
-    pub fn stopping() {
-        send(&[NotifyState::Stopping]);
     }
 
     /// Answers systemd's watchdog for as long as the main thread runs.

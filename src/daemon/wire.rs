@@ -82,7 +82,7 @@ impl ports::Notifier for Public {
             shown.counting = state.is_counting().then(Instant::now);
             shown.summary.clone_from(&summary);
         }
-        self.systemd.update(state.is_ready(), summary);
+        self.systemd.update(state.is_ready(), state.leaving, summary);
     }
 
     fn count(&mut self, counter: &Counter) {
@@ -150,16 +150,13 @@ pub async fn supervise(settings: Settings) -> anyhow::Result<u8> {
     let forward = |kind| child.signal(kind);
     let work = run(&mut executor, &mut queue, &mut signals, &BootClock, forward);
     let ended = AssertUnwindSafe(work).catch_unwind().await;
-    Systemd::stopping();
-    match ended {
-        Ok(at_once) => Ok(u8::from(at_once)),
-        Err(_) => {
-            tracing::error!(
-                "internal error: a panic in the supervisor; the kubelet runs on without configuration changes until the supervisor is restarted"
-            );
-            Ok(babysit(&mut queue, &mut signals, &child).await)
-        }
+    if let Ok(at_once) = ended {
+        return Ok(u8::from(at_once));
     }
+    tracing::error!(
+        "internal error: a panic in the supervisor; the kubelet runs on without configuration changes until the supervisor is restarted"
+    );
+    Ok(babysit(&mut queue, &mut signals, &child).await)
 }
 
 /// After a panic: wait for the kubelet, forward signals, end with it. systemd starts both anew.

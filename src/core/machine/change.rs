@@ -88,7 +88,7 @@ impl State {
         match self.wanted.clone() {
             Wanted::Unknown => {}
             Wanted::AllNil => {
-                self.sync_failed(SyncError::AllNil, "the Node's configSource names no source".to_owned(), fx)
+                self.sync_failed(SyncError::AllNil, "the Node's configSource names no source".to_owned(), fx);
             }
             Wanted::Local => self.consider_local(fx),
             Wanted::Map(reference) => match self.map.clone() {

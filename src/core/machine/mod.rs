@@ -421,7 +421,7 @@ impl State {
             Input::Saved(source, result) => self.saved_checkpoint(&source, result, &mut fx),
             Input::Rendered(Purpose::Launch, source, id, result) => self.launch_rendered(source, id, result, &mut fx),
             Input::Rendered(Purpose::Change, source, id, result) => {
-                self.change_rendered(source.as_ref(), id, result, &mut fx)
+                self.change_rendered(source.as_ref(), id, result, &mut fx);
             }
             Input::Judged(ticket, verdict) => self.verdict(ticket, verdict, &mut fx),
             Input::Recorded(because, result) => self.recorded(because, result, &mut fx),

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# All tests, from fast to real. As root on Debian 12 it installs what it needs; elsewhere, suites
+# whose prerequisites are missing are skipped, and say so. With CI set, a missing prerequisite is a
+# failure.
+#
+#   tests/run.sh          everything
+#   tests/run.sh fast     without the real kubelet and without systemd
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cache=${KUBELET_SUPERVISOR_CACHE:-/var/cache/kubelet-supervisor}
+[ -w "$(dirname "$cache")" ] || [ -w "$cache" ] || cache=$HOME/.cache/kubelet-supervisor
+export KUBELET_SUPERVISOR_CACHE=$cache
+
+step() {
+    local begun=$SECONDS
+    printf '\n=== %s\n' "$*"
+    "$@"
+    printf '=== done in %s s: %s\n' $((SECONDS - begun)) "$*"
+}
+
+missing() {
+    echo "SKIPPED: $*"
+    [ -z "${CI:-}" ] || { echo "in CI this is a failure" >&2; exit 1; }
+}
+
+# A linker is all the build needs beyond the Rust toolchain.
+if ! command -v cc >/dev/null && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y gcc libc6-dev
+fi
+
+deny() {
+    local tool=$cache/tools/bin/cargo-deny
+    command -v cargo-deny >/dev/null && tool=cargo-deny
+    if [ "$tool" != cargo-deny ] && [ ! -x "$tool" ]; then
+        cargo install --quiet --locked --root "$cache/tools" cargo-deny || { missing "cargo-deny cannot be installed"; return 0; }
+    fi
+    "$tool" --log-level error check bans licenses sources
+}
+
+step cargo fmt --check
+step cargo clippy --locked --quiet --all-targets -- -D warnings
+step cargo build --locked --quiet --bins --examples
+# Unit, property, architecture, crash, simulation and system tests, each file with its summary.
+fast=(architecture crash machine_props simulation support_selftest system)
+step cargo test --locked --lib "${fast[@]/#/--test=}"
+step deny
+[ "${1:-all}" != fast ] || exit 0
+step cargo test --locked --test real
+step tests/systemd/run.sh

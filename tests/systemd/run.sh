@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# The unit and its drop-in under a real systemd: boots one in a container on an overlay of this
+# machine's root, with the stand-in kubelet in the place of /usr/bin/kubelet, and runs inside.sh there.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+top=$(cd "$here/../.." && pwd)
+
+skip() {
+    echo "SKIPPED: systemd suite: $*"
+    [ -z "${CI:-}" ] || { echo "in CI this is a failure" >&2; exit 1; }
+    exit 0
+}
+[ "$(id -u)" = 0 ] || skip "needs root"
+if ! command -v systemd-nspawn >/dev/null || [ ! -x /lib/systemd/systemd ]; then
+    command -v apt-get >/dev/null || skip "systemd-nspawn is missing"
+    apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends systemd systemd-sysv systemd-container dbus || skip "systemd-container cannot be installed"
+fi
+
+target=${CARGO_TARGET_DIR:-$top/target}/debug
+work=$(mktemp -d)
+container=
+cleanup() {
+    # Only what was started here, by its process id.
+    [ -z "$container" ] || kill -TERM "$container" 2>/dev/null || true
+    [ -z "$container" ] || wait "$container" 2>/dev/null || true
+    mountpoint -q "$work/root" && umount "$work/root"
+    mountpoint -q "$work" && umount "$work"
+    rmdir "$work"
+}
+trap cleanup EXIT
+# A file system of its own: an overlay's upper layer cannot itself lie on an overlay.
+mount -t tmpfs -o size=512m tmpfs "$work"
+mkdir -p "$work"/{upper,workdir,root,suite}
+mount -t overlay overlay -o "lowerdir=/,upperdir=$work/upper,workdir=$work/workdir" "$work/root"
+
+root=$work/root
+# What a node has: the package's unit, kubeadm's drop-in, our drop-in, the three programs.
+mkdir -p "$root"/{usr/lib/systemd/system/kubelet.service.d,etc/systemd/system/kubelet.service.d,var/lib/kubelet,etc/kubernetes}
+cp "$here/kubelet.service" "$root/usr/lib/systemd/system/"
+cp "$here/10-kubeadm.conf" "$root/usr/lib/systemd/system/kubelet.service.d/"
+cp "$here/suite.service" "$root/etc/systemd/system/"
+install -m 755 "$target/kubelet-supervisor" "$root/usr/bin/kubelet-supervisor"
+install -m 755 "$target/examples/stand-in-kubelet" "$root/usr/bin/kubelet"
+cp "$top/systemd/90-kubelet-supervisor.conf" "$here/inside.sh" "$work/suite/"
+cat >"$root/var/lib/kubelet/config.yaml" <<'END'
+kind: KubeletConfiguration
+apiVersion: kubelet.config.k8s.io/v1beta1
+END
+mkdir -p "$root/etc/systemd/system/multi-user.target.wants"
+# Nothing of this machine's own services is wanted in there.
+ln -sf /lib/systemd/system/multi-user.target "$root/etc/systemd/system/default.target"
+ln -sf /etc/systemd/system/suite.service "$root/etc/systemd/system/multi-user.target.wants/suite.service"
+
+# Output to a file: with a pipe, nspawn would wait for a terminal that is not there.
+systemd-nspawn --quiet --register=no --keep-unit --boot --private-network --directory="$root" \
+    --bind="$work/suite:/suite" --machine="suite$$" </dev/null >"$work/suite/console" 2>&1 &
+container=$!
+for ((i = 0; i < 300; i++)); do
+    [ ! -e "$work/suite/done" ] || break
+    kill -0 "$container" 2>/dev/null || break
+    sleep 1
+done
+cat "$work/suite/out" 2>/dev/null || { echo "the container did not boot; its console ends:"; tail -n 40 "$work/suite/console"; exit 1; }
+grep -qx "0" "$work/suite/done"
