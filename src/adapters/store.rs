@@ -176,7 +176,12 @@ impl<D: Disk> Store for FsStore<D> {
         self.base_dirs()?;
         self.make_dirs(&[(uid_dir.clone(), 0o755), (seal_dir, 0o700)])?;
         if intact {
-            // Written by native, or by us before a crash: it only lacks its seal.
+            // Written by native, or by us before a crash or a failed sync: it lacks its seal, and
+            // nobody knows whether it is durable.
+            let files = payload.data.keys().map(|key| dir.join(key));
+            for path in files.chain([dir.clone(), uid_dir]) {
+                self.disk.sync(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+            }
             return fsx::replace(&self.disk, &seal_path, seal_text.as_bytes(), 0o600);
         }
 

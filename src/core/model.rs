@@ -137,12 +137,33 @@ impl fmt::Display for Digest {
 pub struct KubeletId(pub String);
 
 /// A point in time: the boot clock decides, the wall clock is only for people.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Moment {
     /// Time since boot (CLOCK_BOOTTIME); never jumps.
     pub boot: Duration,
     /// Wall clock, nanoseconds since 1970; may jump, decides nothing.
     pub wall_nanos: u64,
+}
+
+// Not derived: of two moments at the same boot time the wall clock must not decide either.
+impl PartialEq for Moment {
+    fn eq(&self, other: &Self) -> bool {
+        self.boot == other.boot
+    }
+}
+
+impl Eq for Moment {}
+
+impl PartialOrd for Moment {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Moment {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.boot.cmp(&other.boot)
+    }
 }
 
 impl Moment {

@@ -145,10 +145,10 @@ pub fn rejected(source: &Source, why: &str) -> Event {
     event("KubeletConfigRejected", true, format!("Rejected {source}: {why}"))
 }
 
-/// A trial failed.
+/// A trial failed. The reason goes first: messages are cut at their end.
 #[must_use]
 pub fn rolled_back(source: &Source, to: Option<&Source>, why: &str) -> Event {
-    event("KubeletConfigRolledBack", true, format!("Rolled back {source} to {}: {why}", name(to)))
+    event("KubeletConfigRolledBack", true, format!("Rolled back, {why}: from {source} to {}", name(to)))
 }
 
 /// A trial was passed.

@@ -113,7 +113,8 @@ start() { # DAEMON
 stop() { # DAEMON
     local pid i
     pid=$(ours "$1") || return 0
-    kill "$pid"
+    # Asked politely, the API server serves the watches it has for another ten seconds. It keeps nothing: pull the plug.
+    if [ "$1" = apiserver ]; then kill -9 "$pid"; else kill "$pid"; fi
     for ((i = 0; i < 200; i++)); do
         ours "$1" >/dev/null || break
         sleep 0.1
@@ -169,6 +170,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.internal.v1.
   sandbox_image = "$image"
   stream_server_address = "127.0.0.1"
   netns_mounts_under_state_dir = true
+  restrict_oom_score_adj = true # a root without CAP_SYS_RESOURCE, as in many a CI, may not lower it
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/usr/lib/cni"
     conf_dir = "$DIR/cni"
@@ -341,8 +343,11 @@ down() {
 
     ip link del "$net" 2>/dev/null || true
     # Places that have no setting: CNI's results, and the kubelet's links to its pods' logs.
-    rm -f /var/lib/cni/results/"$net"-*
-    for d in "$DIR"/kubelet/pods/*/; do rm -rf /var/log/pods/*_"$(basename "$d")"; done
+    for f in /var/lib/cni/results/"$net"-*-eth0; do
+        d=${f##*/"$net"-}
+        rm -f "$f" "/var/lib/cni/results/cni-loopback-${d%-eth0}-lo"
+    done
+    for d in "$DIR"/kubelet/pods/*-*/; do [ ! -d "$d" ] || rm -rf /var/log/pods/*_"$(basename "$d")"; done
     find /var/log/containers -xtype l -lname "/var/log/pods/*" -delete 2>/dev/null || true
     rm -rf --one-file-system "$DIR"/{pids,pki,cni,etcd,containerd,kubelet,admin.kubeconfig,node.kubeconfig,env}
 }

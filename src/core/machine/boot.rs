@@ -26,12 +26,14 @@ impl State {
             })
         };
         let assigned_readable = stored.assigned.is_ok();
+        let keep_all = !assigned_readable || stored.last_known_good.is_err();
         self.saved.assigned = keep("meta/assigned", stored.assigned);
         self.saved.last_known_good = keep("meta/last-known-good", stored.last_known_good);
         self.saved.ledger = stored.ledger.unwrap_or_else(|why| {
             say(fx, Level::Warn, format!("the memory of past attempts is unreadable ({why}); it starts empty"));
             crate::core::record::Ledger::default()
         });
+        self.keep_all = keep_all;
         self.damaged = !assigned_readable;
         self.judged.clone_from(&self.saved.ledger.judged);
         self.target = if assigned_readable { self.first_choice(fx) } else { self.fallback() };

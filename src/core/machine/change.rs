@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{
-    Because, Change, Counter, Durable, Effect, Kubelet, Level, MapState, Purpose, Stage, State, Trial, Wanted, later,
+    Because, Change, Counter, Durable, Effect, Kubelet, Level, MapState, Purpose, Stage, State, Trial, TrialEnd, Wanted, later,
     say,
 };
 use crate::core::model::{ConfigMapRef, KubeletId, Payload, RenderError, Rendered, Source, Verdict};
@@ -272,6 +272,9 @@ impl State {
             Err(why) => {
                 if matches!(because, Because::Switch | Because::Adopt | Because::Reset) {
                     fx.push(Effect::Count(Counter::StoreError));
+                    // Some of it may be on disk. What holds is written back, lest the next start
+                    // goes by an assignment that nobody wants any more.
+                    self.unsaved.get_or_insert_with(|| self.saved.clone());
                     self.postpone(&format!("the store cannot be written: {why}"), fx);
                 } else {
                     self.record_failed(&why, fx);
@@ -282,6 +285,8 @@ impl State {
         self.saved = durable;
         self.unsaved = None;
         self.retry = None;
+        // All three records are whole again.
+        self.keep_all = false;
         match because {
             Because::Memory => {}
             Because::Proven => self.proven(fx),
@@ -347,6 +352,7 @@ impl State {
         let Some(Change { to: None, seen, .. }) = self.change.take() else { return };
         self.error = None;
         self.trial = None;
+        self.trial_end = TrialEnd::None;
         self.damaged = false;
         let same_content = self.in_force.source.is_none();
         if same_content {
@@ -429,6 +435,9 @@ impl State {
 
     /// Has checkpoints removed that nothing refers to.
     pub(super) fn collect(&mut self, fx: &mut Vec<Effect>) {
+        if self.keep_all {
+            return;
+        }
         let records = self.records();
         let changing = self.change.as_ref().and_then(|change| change.to.as_ref());
         let keep: BTreeSet<Source> =

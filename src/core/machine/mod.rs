@@ -369,6 +369,8 @@ pub struct State {
     pub applying_since: Option<Moment>,
     /// We are told to leave.
     pub leaving: bool,
+    /// A record was unreadable: what it names is unknown, so no checkpoint may be removed.
+    keep_all: bool,
     tested: Option<KubeletId>,
     ticket: u64,
     now: Moment,
@@ -402,6 +404,7 @@ impl State {
             retry: None,
             applying_since: None,
             leaving: false,
+            keep_all: false,
             tested: None,
             ticket: 0,
             now: Moment::default(),
@@ -439,13 +442,17 @@ impl State {
     /// Starts whatever is due in the state as it is now.
     fn settle(&mut self, fx: &mut Vec<Effect>) {
         self.tick_process(fx);
+        if fx.iter().any(|effect| matches!(effect, Effect::Record(..))) {
+            return; // its answer settles the rest: two records from one state would undo each other
+        }
         self.tick_trial(fx);
         if self.retry.is_none_or(|(_, at)| self.now >= at) {
             if let Some(unsaved) = self.unsaved.clone() {
                 self.back_off();
                 fx.push(Effect::Record(Because::Memory, unsaved));
+            } else {
+                self.tick_change(fx);
             }
-            self.tick_change(fx);
         }
     }
 
