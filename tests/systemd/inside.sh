@@ -28,10 +28,14 @@ kubelet_args() { tr '\0' ' ' <"/proc/$(pgrep -x kubelet)/cmdline"; }
 echo 'KUBELET_EXTRA_ARGS=--max-pods=42 --v=2' >/etc/default/kubelet
 systemctl start kubelet
 ok "plain unit: a bare kubelet runs" until_true 30 one_kubelet
+plain=$(pgrep -x kubelet)
 ok "plain unit: no supervisor" is "$(pgrep -c kubelet-superv)" 0
 
-mkdir -p "$(dirname $dropin)" && cp /suite/90-kubelet-supervisor.conf $dropin
-systemctl daemon-reload
+ok "install: one command" /suite/packaging/install.sh /suite/kubelet-supervisor
+ok "install: the drop-in for kubeadm is the one we ship" diff $dropin /suite/systemd/90-kubelet-supervisor.conf
+ok "install: the running kubelet is not touched" is "$(pgrep -x kubelet)" "$plain"
+ok "install: again is harmless" /suite/packaging/install.sh /suite/kubelet-supervisor
+ok "install: and gives the same" diff $dropin /suite/systemd/90-kubelet-supervisor.conf
 ok "drop-in: systemd finds no fault with it" bash -c '! systemd-analyze verify kubelet.service 2>&1 | grep -i kubelet'
 ok "drop-in: restart returns when the kubelet is ready" timeout 60 systemctl restart kubelet
 ok "drop-in: the unit is active" is "$(property ActiveState)" active
@@ -67,8 +71,8 @@ for mode in control-group process; do
 done
 rm /run/systemd/system/kubelet.service.d/99-mode.conf
 
-rm $dropin
-systemctl daemon-reload
+ok "uninstall: one command" /suite/packaging/install.sh --uninstall
+ok "uninstall: nothing is left" bash -c '[ ! -e /usr/bin/kubelet-supervisor ] && [ ! -e '$dropin' ]'
 ok "drop-in removed: start" systemctl start kubelet
 ok "drop-in removed: a bare kubelet runs" until_true 30 one_kubelet
 ok "drop-in removed: no supervisor" is "$(pgrep -c kubelet-superv)" 0

@@ -39,9 +39,11 @@ mkdir -p "$root"/{usr/lib/systemd/system/kubelet.service.d,etc/systemd/system/ku
 cp "$here/kubelet.service" "$root/usr/lib/systemd/system/"
 cp "$here/10-kubeadm.conf" "$root/usr/lib/systemd/system/kubelet.service.d/"
 cp "$here/suite.service" "$root/etc/systemd/system/"
-install -m 755 "$target/kubelet-supervisor" "$root/usr/bin/kubelet-supervisor"
 install -m 755 "$target/examples/stand-in-kubelet" "$root/usr/bin/kubelet"
-cp "$top/systemd/90-kubelet-supervisor.conf" "$here/inside.sh" "$work/suite/"
+mkdir "$work"/suite/{systemd,packaging}
+cp "$top/systemd/90-kubelet-supervisor.conf" "$work/suite/systemd/"
+cp "$top/packaging/install.sh" "$work/suite/packaging/"
+cp "$target/kubelet-supervisor" "$here/inside.sh" "$work/suite/"
 cat >"$root/var/lib/kubelet/config.yaml" <<'END'
 kind: KubeletConfiguration
 apiVersion: kubelet.config.k8s.io/v1beta1
