@@ -92,12 +92,14 @@ async fn wake(
         }
     };
     // Every arm is cancel-safe: channels and signal streams keep what was not taken, and the
-    // deadline is computed anew.
+    // deadline is computed anew. Signals go first: with KillMode=control-group systemd signals the
+    // kubelet too, and its end must not be taken for a crash.
     tokio::select! {
-        input = inputs.recv() => Woken::Input(input.unwrap_or(Input::Tick)),
-        () = due => Woken::Input(Input::Tick),
+        biased;
         _ = signals.terminate.recv() => Woken::Leave,
         _ = signals.interrupt.recv() => Woken::Leave,
+        input = inputs.recv() => Woken::Input(input.unwrap_or(Input::Tick)),
+        () = due => Woken::Input(Input::Tick),
         _ = hangup.1.recv() => Woken::Forward(hangup.0),
         _ = quit.1.recv() => Woken::Forward(quit.0),
         _ = user1.1.recv() => Woken::Forward(user1.0),

@@ -266,6 +266,7 @@ up() {
     [ ! -f "$DIR/env" ] || die "there is a cluster in $DIR already"
     binaries=$("$here/prepare.sh")
     mkdir -p "$DIR"/{pids,logs,pki,cni,containerd,kubelet/manifests}
+    rm -f "$DIR"/logs/{etcd,containerd,apiserver}.log # an earlier cluster's
     free_port && api=$port
     free_port && etcd=$port
     free_port && peer=$port
@@ -319,7 +320,7 @@ END
 container_pids() { for c in $(cgroups); do find "$c" -name cgroup.procs -exec cat {} + 2>/dev/null; done | sort -u; }
 
 down() {
-    local pid f d
+    local f d i
     stop apiserver
     stop etcd
     # Containers first, while their containerd can still say goodbye to them properly.
@@ -329,6 +330,10 @@ down() {
         done
     fi
     stop containerd
+    # What is still there had no containerd to end it (the shims' sockets are in a place that has no setting).
+    for f in "$DIR"/containerd/state/io.containerd.runtime.v2.task/k8s.io/*/address; do
+        [ ! -f "$f" ] || rm -f "$(sed 's,^unix://,,' "$f")"
+    done
     # shellcheck disable=SC2046 # pids
     kill -9 $(container_pids) $(pgrep -f "^[^ ]*containerd-shim[^ ]* .*-address $sock( |\$)") 2>/dev/null || true
 

@@ -58,7 +58,7 @@ ok "supervisor killed: systemd brings both back" until_true 60 bash -c '[ "$(sys
 ok "supervisor killed: there is one kubelet" one_kubelet
 
 ok "stop: returns" timeout 60 systemctl stop kubelet
-ok "stop: no kubelet is left" no_kubelet
+ok "stop: no kubelet is left" until_true 5 no_kubelet
 ok "stop: the result is success" is "$(property Result)" success
 
 for mode in control-group process; do
@@ -67,7 +67,7 @@ for mode in control-group process; do
     systemctl daemon-reload
     ok "KillMode=$mode: start" timeout 60 systemctl start kubelet
     ok "KillMode=$mode: stop" timeout 60 systemctl stop kubelet
-    ok "KillMode=$mode: no kubelet is left" no_kubelet
+    ok "KillMode=$mode: no kubelet is left" until_true 5 no_kubelet
 done
 rm /run/systemd/system/kubelet.service.d/99-mode.conf
 
