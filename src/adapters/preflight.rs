@@ -1,6 +1,6 @@
 //! The kubelet's own binary as a judge of candidates.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,9 @@ const GARBAGE: &str = "{0xdeadbeef}";
 /// Something no kubelet finds valid. Several fields, because a flag may override one of them.
 const INVALID: &str = r#"{"kind":"KubeletConfiguration","apiVersion":"kubelet.config.k8s.io/v1beta1",
 "kubeAPIQPS":-1,"eventRecordQPS":-1,"registryPullQPS":-1,"kubeAPIBurst":-1,"podsPerCore":-1}"#;
+
+/// Name, text and expected verdict of each self-test.
+const SELF_TESTS: [(&str, &str, &str); 2] = [("garbage", GARBAGE, "load"), ("invalid", INVALID, "validate")];
 
 /// How to run the binary as a judge.
 #[derive(Clone, Debug)]
@@ -88,23 +91,29 @@ impl ports::Preflight for KubeletJudge {
                 *version = found;
             }
             let _ = inputs.send(Input::Tick); // so that the version is shown
-            let mut tested = tested.lock().await;
-            if tested.is_none() {
-                *tested = Some(recipe.self_test().await);
-            }
+            let _ = ensure_tested(&recipe, &tested).await; // asked again when it matters
         });
     }
 }
 
 async fn judge_tested(recipe: &Recipe, tested: &SelfTest, path: &str) -> Verdict {
+    match ensure_tested(recipe, tested).await {
+        Err(why) => Verdict::Inconclusive(format!("this kubelet cannot serve as a judge: {why}")),
+        Ok(()) => recipe.judge(path).await,
+    }
+}
+
+/// Tests the binary once. That the test's files cannot be written is the disk's fault, not the
+/// binary's, and is not remembered: the disk may be well again when the next candidate comes.
+async fn ensure_tested(recipe: &Recipe, tested: &SelfTest) -> Result<(), String> {
     let mut tested = tested.lock().await;
-    if tested.is_none() {
-        *tested = Some(recipe.self_test().await);
+    if let Some(known) = tested.as_ref() {
+        return known.clone();
     }
-    match tested.as_ref() {
-        Some(Err(why)) => Verdict::Inconclusive(format!("this kubelet cannot serve as a judge: {why}")),
-        _ => recipe.judge(path).await,
-    }
+    recipe.prepare()?;
+    let result = recipe.try_out().await;
+    *tested = Some(result.clone());
+    result
 }
 
 impl Recipe {
@@ -134,10 +143,13 @@ impl Recipe {
     /// # Errors
     /// What it did instead.
     pub async fn self_test(&self) -> Result<(), String> {
-        for (name, text, expected) in [("garbage", GARBAGE, "load"), ("invalid", INVALID, "validate")] {
-            let path = self.dir.join(format!("self-test-{name}.json"));
-            self.prepare(&path, text)?;
-            match self.run(Some(&path.display().to_string())).await {
+        self.prepare()?;
+        self.try_out().await
+    }
+
+    async fn try_out(&self) -> Result<(), String> {
+        for (name, _, expected) in SELF_TESTS {
+            match self.run(Some(&self.test_file(name).display().to_string())).await {
                 Class::Candidate(verdict) if verdict.label() == expected => {}
                 Class::Flags(words) => return Err(format!("it refuses its own command line: {words}")),
                 Class::Candidate(verdict) => {
@@ -148,14 +160,23 @@ impl Recipe {
         Ok(())
     }
 
-    fn prepare(&self, path: &Path, text: &str) -> Result<(), String> {
+    fn test_file(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("self-test-{name}.json"))
+    }
+
+    /// Writes the files of the self-test.
+    fn prepare(&self) -> Result<(), String> {
         use std::os::unix::fs::DirBuilderExt as _;
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(&self.dir)
-            .and_then(|()| std::fs::write(path, text))
-            .map_err(|error| format!("{}: {error}", path.display()))
+            .map_err(|error| format!("{}: {error}", self.dir.display()))?;
+        for (name, text, _) in SELF_TESTS {
+            let path = self.test_file(name);
+            std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+        }
+        Ok(())
     }
 
     async fn run(&self, config: Option<&str>) -> Class {

@@ -47,10 +47,13 @@ async fn ask(target: &HealthzTarget, limit: Duration) -> bool {
         let stream = TcpStream::connect((target.host.as_str(), target.port)).await.ok()?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.ok()?;
         let request = Request::get("/healthz").header("host", "localhost").body(Empty::<Bytes>::new()).ok()?;
-        tokio::select! {
-            answer = sender.send_request(request) => Some(answer.ok()?.status().is_success()),
-            _ = connection => None,
-        }
+        let mut answer = std::pin::pin!(sender.send_request(request));
+        let answer = tokio::select! {
+            answer = &mut answer => answer,
+            // A server that closes after its answer ends the connection with the answer delivered.
+            _ = connection => answer.await,
+        };
+        Some(answer.ok()?.status().is_success())
     };
     matches!(tokio::time::timeout(limit, question).await, Ok(Some(true)))
 }

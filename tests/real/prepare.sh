@@ -65,13 +65,15 @@ enable_sources() {
 binaries=(kubelet kube-apiserver)
 command -v kubectl >/dev/null || binaries+=(kubectl)
 
-complete() { # DIRECTORY
+lacking() { # DIRECTORY: which binaries are not in it
     local b
-    for b in "${binaries[@]}"; do [ -x "$1/$b" ] || return 1; done
+    for b in "${binaries[@]}"; do [ -x "$1/$b" ] || echo "$b"; done
 }
+complete() { [ -z "$(lacking "$1")" ]; } # DIRECTORY
 
 build() { # TARGET: builds whatever it lacks
     local target=$1 tree b
+    mapfile -t binaries < <(lacking "$target")
     install_packages "${build_packages[@]}"
     work=$(mktemp -d "$cache/.build.XXXXXX")
     trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT

@@ -388,7 +388,8 @@ impl State {
             fx.push(Effect::Emit(report::rejected(source, detail)));
         }
         let fallback = self.fallback();
-        if self.active != fallback {
+        // `target` differs from `active` where a start failed and is to be repeated.
+        if self.active != fallback || self.target != fallback {
             self.trial = None;
             say(
                 fx,
