@@ -42,7 +42,7 @@ step cargo fmt --check
 step cargo clippy --locked --quiet --all-targets -- -D warnings
 step cargo build --locked --quiet --bins --examples
 # Unit, property, architecture, crash, simulation and system tests, each file with its summary.
-fast=(architecture crash machine_props simulation support_selftest system)
+fast=(architecture behaviour crash machine_props simulation support_selftest system)
 step cargo test --locked --lib "${fast[@]/#/--test=}"
 step deny
 [ "${1:-all}" != fast ] || exit 0

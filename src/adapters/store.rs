@@ -30,6 +30,19 @@ use crate::ports::{Checkpoint, Store};
 /// Records and seals are a few KiB; more is not ours.
 const RECORD_LIMIT: u64 = 1 << 20;
 
+/// What a record file holds.
+enum Record {
+    Text(String),
+    Absent,
+    /// Not a text; nothing is lost by replacing it.
+    Garbage(String),
+    /// The disk did not give it; it may be whole.
+    Unreadable(String),
+}
+
+/// Reads of a record before it is given up: a passing error must not cost a node its memory.
+const RECORD_READS: u32 = 3;
+
 /// The store below one directory.
 #[derive(Debug)]
 pub struct FsStore<D> {
@@ -88,6 +101,23 @@ impl<D: Disk> FsStore<D> {
         }
     }
 
+    fn read_record(&self, path: &Path) -> Record {
+        let mut record = Record::Absent;
+        for _ in 0..RECORD_READS {
+            record = match self.disk.read(path, RECORD_LIMIT) {
+                Ok(bytes) => String::from_utf8(bytes)
+                    .map_or_else(|_| Record::Garbage("it is not UTF-8".to_owned()), Record::Text),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Record::Absent,
+                Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Record::Garbage(error.to_string()),
+                Err(error) => Record::Unreadable(error.to_string()),
+            };
+            if !matches!(record, Record::Unreadable(_)) {
+                break;
+            }
+        }
+        record
+    }
+
     /// Reads and verifies a checkpoint. One without a seal was written by native: it is taken as
     /// it is, and sealed when it is saved again.
     fn verified(&self, source: &Source) -> Result<Checkpoint, String> {
@@ -131,22 +161,31 @@ impl<D: Disk> FsStore<D> {
 
 impl<D: Disk> Store for FsStore<D> {
     fn load(&mut self) -> Stored {
-        let [ledger, assigned, last_known_good] = self.record_paths().map(|path| self.read_text(&path));
-        let meta = |text: &Result<Option<String>, String>| match text {
-            Ok(text) => record::decode_meta(text.as_deref().unwrap_or_default()),
-            Err(why) => Err(why.clone()),
+        let [ledger, assigned, last_known_good] = self.record_paths().map(|path| self.read_record(&path));
+        let meta = |record: &Record| match record {
+            Record::Text(text) => record::decode_meta(text),
+            Record::Absent => Ok(None),
+            Record::Garbage(why) | Record::Unreadable(why) => Err(why.clone()),
         };
         let stored = Stored {
             assigned: meta(&assigned),
             last_known_good: meta(&last_known_good),
-            ledger: ledger
-                .clone()
-                .and_then(|text| text.map_or_else(|| Ok(Ledger::default()), |text| Ledger::decode(&text))),
+            ledger: match &ledger {
+                Record::Text(text) => Ledger::decode(text),
+                Record::Absent => Ok(Ledger::default()),
+                Record::Garbage(why) | Record::Unreadable(why) => Err(why.clone()),
+            },
+        };
+        // What could not be read may be whole: it is replaced by a decision, not by our ignorance.
+        let known = |record: Record, ignorance: String| match record {
+            Record::Text(text) => Some(text),
+            Record::Unreadable(_) => Some(ignorance),
+            Record::Absent | Record::Garbage(_) => None,
         };
         self.written = [
-            ledger.ok().flatten(),
-            assigned.ok().flatten().filter(|_| stored.assigned.is_ok()),
-            last_known_good.ok().flatten().filter(|_| stored.last_known_good.is_ok()),
+            known(ledger, Ledger::default().encode()),
+            known(assigned, String::new()),
+            known(last_known_good, String::new()),
         ];
         stored
     }

@@ -134,7 +134,6 @@ pub fn configuration(
     args: &KubeletArgs,
     local: &dyn Local,
 ) -> Result<Configuration, RenderError> {
-    let own = local.config().map_err(RenderError::Internal)?;
     let drop_ins = local.drop_ins();
     let mut merge = local.default_merge();
     let mut payload = None;
@@ -154,16 +153,27 @@ pub fn configuration(
                 .map_err(|why| RenderError::Load(format!("annotation kubelet-supervisor.io/merge: {why}")))?;
         }
     }
-    render::render(&Ingredients {
-        payload,
-        local: own.as_ref().map(|(text, dir)| Text { text, dir }),
-        merge,
-        keys: &|key| checkpoint.and_then(|(checkpoint, _)| checkpoint.files.get(key).cloned()),
-        drop_ins: &drop_ins,
-        args,
-    })
-    .map_err(|fault| match fault {
-        Fault::Payload(why) => RenderError::Load(why),
-        Fault::Local(why) => RenderError::Internal(format!("the kubelet's own --config file: {why}")),
-    })
+    let keys = |key: &str| checkpoint.and_then(|(checkpoint, _)| checkpoint.files.get(key).cloned());
+    let with = |own: Option<&(String, String)>| {
+        let local = own.map(|(text, dir)| Text { text, dir });
+        render::render(&Ingredients { payload, local, merge, keys: &keys, drop_ins: &drop_ins, args })
+    };
+    let own = local.config();
+    let fault = match &own {
+        Ok(own) => match with(own.as_ref()) {
+            Ok(out) => return Ok(out),
+            Err(Fault::Payload(why)) => return Err(RenderError::Load(why)),
+            Err(Fault::Local(why)) => why,
+        },
+        Err(why) => why.clone(),
+    };
+    let why = format!("the kubelet's own --config file cannot be used: {fault}");
+    if payload.is_none() || merge == Merge::Overlay {
+        return Err(RenderError::Internal(why));
+    }
+    // A payload that replaces the file anyway must not go down with it: that would leave the
+    // kubelet with nothing but the broken file.
+    let mut out = with(None).map_err(|fault| RenderError::Load(fault.to_string()))?;
+    out.notes.push(format!("{why}; its feature gates are left out"));
+    Ok(out)
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{
-    Because, Change, Counter, Durable, Effect, Kubelet, Level, MapState, Purpose, Stage, State, Trial, TrialEnd, Wanted, later,
-    say,
+    Because, Change, Counter, Durable, Effect, Kubelet, Level, MapState, Purpose, Stage, State, Trial, TrialEnd,
+    Wanted, later, say,
 };
 use crate::core::model::{ConfigMapRef, KubeletId, Payload, RenderError, Rendered, Source, Verdict};
 use crate::core::policy;
