@@ -74,7 +74,8 @@ impl Cluster {
         output("up")?;
         let kubelet = output("kubelet-args")?.lines().map(str::to_owned).collect();
         let config = std::fs::read_to_string(dir.join("kubelet/config.yaml"))?;
-        let healthz = config.lines().find_map(|line| line.strip_prefix("healthzPort: ")).ok_or("no healthzPort")?.parse()?;
+        let healthz =
+            config.lines().find_map(|line| line.strip_prefix("healthzPort: ")).ok_or("no healthzPort")?.parse()?;
         // Plain HTTP to the API server, so that a look costs a millisecond.
         let mut proxy = Command::new("kubectl")
             .args(["proxy", "--port=0"])
@@ -103,7 +104,9 @@ impl Cluster {
     }
 
     fn assign(&self, name: Option<&str>) -> Result<()> {
-        let source = name.map(|name| json!({"configMap": {"namespace": "kube-system", "name": name, "kubeletConfigKey": "kubelet"}}));
+        let source = name.map(
+            |name| json!({"configMap": {"namespace": "kube-system", "name": name, "kubeletConfigKey": "kubelet"}}),
+        );
         self.api("PATCH", "/api/v1/nodes/node1", Some(&json!({"spec": {"configSource": source}}))).map(drop)
     }
 
@@ -172,14 +175,18 @@ struct Babysitter {
 
 impl Babysitter {
     fn start(command: Vec<String>, log: &Path, pause: Duration) -> Result<Self> {
-        let (stop, starts, pid) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let (stop, starts, pid) =
+            (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
         let log = std::fs::File::create(log)?;
         let (stopped, count, id) = (stop.clone(), starts.clone(), pid.clone());
         let thread = std::thread::Builder::new().spawn(move || {
             while !stopped.load(Ordering::SeqCst) {
                 let Ok(out) = log.try_clone() else { return };
                 let Ok(err) = log.try_clone() else { return };
-                let Ok(mut child) = Command::new(&command[0]).args(&command[1..]).stdout(out).stderr(err).spawn() else { return };
+                let Ok(mut child) = Command::new(&command[0]).args(&command[1..]).stdout(out).stderr(err).spawn()
+                else {
+                    return;
+                };
                 count.fetch_add(1, Ordering::SeqCst);
                 id.store(child.id(), Ordering::SeqCst);
                 let _ = child.wait();
@@ -236,7 +243,8 @@ fn kubelet_starts(kind: Kind, running: &Babysitter, cluster: &Cluster) -> u32 {
     if kind != Kind::Supervised {
         return running.starts.load(Ordering::SeqCst);
     }
-    u32::try_from(supervisor_status(cluster).pointer("/kubelet/restarts").and_then(Value::as_u64).unwrap_or_default()).unwrap_or_default()
+    u32::try_from(supervisor_status(cluster).pointer("/kubelet/restarts").and_then(Value::as_u64).unwrap_or_default())
+        .unwrap_or_default()
 }
 
 fn supervisor_status(cluster: &Cluster) -> Value {
@@ -375,7 +383,8 @@ fn measure(cluster: &Cluster, kind: Kind, samples: usize) -> Result<Row> {
 /// From the write of the killing configuration to a kubelet that stays up again.
 fn recovery(cluster: &Cluster, kind: Kind, prefix: &str) -> Result<Option<Duration>> {
     let map = format!("{prefix}-killing");
-    cluster.config_map(&map, "enforceNodeAllocatable: [pods, system-reserved]\nsystemReservedCgroup: /no-such-cgroup\n")?;
+    cluster
+        .config_map(&map, "enforceNodeAllocatable: [pods, system-reserved]\nsystemReservedCgroup: /no-such-cgroup\n")?;
     let begun = Instant::now();
     cluster.assign(Some(&map))?;
     wait_for("the kubelet to go down", Duration::from_secs(60), || !cluster.healthy())?;
@@ -420,19 +429,31 @@ fn idle(running: &Babysitter) -> Result<(u64, f64, Option<f64>)> {
 }
 
 fn print_table(bare: Duration, rows: &[Row]) {
-    let seconds = |duration: Duration| format!("{:.2} s ({:.2}x)", duration.as_secs_f64(), duration.as_secs_f64() / bare.as_secs_f64());
+    let seconds = |duration: Duration| {
+        format!("{:.2} s ({:.2}x)", duration.as_secs_f64(), duration.as_secs_f64() / bare.as_secs_f64())
+    };
     println!("\n| | {} |", rows.iter().map(|row| row.name.as_str()).collect::<Vec<_>>().join(" | "));
     println!("|---|{}", "---|".repeat(rows.len()));
-    let line = |name: &str, value: &dyn Fn(&Row) -> String| println!("| {name} | {} |", rows.iter().map(value).collect::<Vec<_>>().join(" | "));
+    let line = |name: &str, value: &dyn Fn(&Row) -> String| {
+        println!("| {name} | {} |", rows.iter().map(value).collect::<Vec<_>>().join(" | "))
+    };
     line("write → active in status (x bare restart)", &|row| seconds(row.active));
     line("write → active and healthz 200", &|row| seconds(row.healthy));
     line("healthz outage per change", &|row| seconds(row.outage));
     line("kubelet starts per valid change", &|row| row.starts[0].to_string());
     line("kubelet starts per label edit", &|row| row.starts[1].to_string());
     line("kubelet starts per rejected payload", &|row| row.starts[2].to_string());
-    line("recovery from the killing configuration", &|row| row.recovery.map_or_else(|| "not in 2 minutes".to_owned(), seconds));
+    line("recovery from the killing configuration", &|row| {
+        row.recovery.map_or_else(|| "not in 2 minutes".to_owned(), seconds)
+    });
     for row in rows.iter().filter(|row| row.rss_kib > 0) {
-        println!("\n{}: RSS {:.1} MB, idle CPU {:.3} %, API requests per idle hour {:.0}", row.name, row.rss_kib as f64 / 1000.0, row.idle_cpu * 100.0, row.idle_requests.unwrap_or_default());
+        println!(
+            "\n{}: RSS {:.1} MB, idle CPU {:.3} %, API requests per idle hour {:.0}",
+            row.name,
+            row.rss_kib as f64 / 1000.0,
+            row.idle_cpu * 100.0,
+            row.idle_requests.unwrap_or_default()
+        );
     }
     if let Ok(meta) = std::fs::metadata(SUPERVISOR) {
         println!("binary: {:.2} MiB", meta.len() as f64 / 1_048_576.0);

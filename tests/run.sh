@@ -42,8 +42,10 @@ step cargo fmt --check
 step cargo clippy --locked --quiet --all-targets -- -D warnings
 step cargo build --locked --quiet --bins --examples
 # Unit, property, architecture, crash, simulation and system tests, each file with its summary.
-fast=(architecture behaviour crash machine_props simulation support_selftest system)
+fast=(architecture behaviour crash machine_props simulation support_selftest)
 step cargo test --locked --lib "${fast[@]/#/--test=}"
+# These mostly wait for processes: more of them at once than there are cores.
+step cargo test --locked --test system -- --test-threads=6
 step deny
 [ "${1:-all}" != fast ] || exit 0
 step cargo test --locked --test real

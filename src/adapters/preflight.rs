@@ -98,8 +98,12 @@ impl ports::Preflight for KubeletJudge {
 
 async fn judge_tested(recipe: &Recipe, tested: &SelfTest, path: &str) -> Verdict {
     match ensure_tested(recipe, tested).await {
-        Err(why) => Verdict::Inconclusive(format!("this kubelet cannot serve as a judge: {why}")),
         Ok(()) => recipe.judge(path).await,
+        // A judge that fails its test may still say that nothing at all can be started.
+        Err(why) => match recipe.judge(path).await {
+            verdict @ Verdict::NotItsFault(_) => verdict,
+            _ => Verdict::Inconclusive(format!("this kubelet cannot serve as a judge: {why}")),
+        },
     }
 }
 
@@ -120,21 +124,18 @@ impl Recipe {
     /// Judges a rendered configuration. A rejection is checked against the local configuration:
     /// what refuses that one with the same words is not the candidate's fault.
     pub async fn judge(&self, path: &str) -> Verdict {
-        let class = self.run(Some(path)).await;
-        let words = match &class {
-            Class::Flags(words) => {
-                return Verdict::Inconclusive(format!("the kubelet refuses its own command line: {words}"));
-            }
-            Class::Candidate(Verdict::Load(words) | Verdict::Validate(words)) => words.replace(path, ""),
-            Class::Candidate(verdict) => return verdict.clone(),
+        let flags = |words: &str| Verdict::NotItsFault(format!("the kubelet refuses its own command line: {words}"));
+        let verdict = match self.run(Some(path)).await {
+            Class::Flags(words) => return flags(&words),
+            Class::Candidate(verdict) => verdict,
         };
-        match (self.run(None).await, class) {
-            (Class::Flags(own), _) => Verdict::Inconclusive(format!("the kubelet refuses its own command line: {own}")),
-            (Class::Candidate(Verdict::Load(own) | Verdict::Validate(own)), _) if own == words => {
-                Verdict::Inconclusive(format!("the kubelet refuses its local configuration in the same way: {own}"))
+        let (Verdict::Load(words) | Verdict::Validate(words)) = &verdict else { return verdict };
+        match self.run(None).await {
+            Class::Flags(words) => flags(&words),
+            Class::Candidate(Verdict::Load(own) | Verdict::Validate(own)) if own == words.replace(path, "") => {
+                Verdict::NotItsFault(format!("the kubelet refuses its local configuration in the same way: {own}"))
             }
-            (_, Class::Candidate(verdict)) => verdict,
-            (_, Class::Flags(words)) => Verdict::Inconclusive(words),
+            Class::Candidate(_) => verdict,
         }
     }
 

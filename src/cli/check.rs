@@ -63,7 +63,7 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
             println!("rejected: {words}");
             REJECTED
         }
-        Verdict::Inconclusive(why) => {
+        Verdict::Inconclusive(why) | Verdict::NotItsFault(why) => {
             println!("could not tell: {why}");
             UNKNOWN
         }

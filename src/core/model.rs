@@ -223,6 +223,9 @@ pub enum Verdict {
     Validate(String),
     /// No judgement to be had; the trial decides. With the reason.
     Inconclusive(String),
+    /// The kubelet refuses its own command line, or its local configuration in the same way: no
+    /// start could succeed now, and the candidate is not to blame. With the kubelet's words.
+    NotItsFault(String),
 }
 
 impl Verdict {
@@ -233,7 +236,7 @@ impl Verdict {
             Self::Valid(_) => "valid",
             Self::Load(_) => "load",
             Self::Validate(_) => "validate",
-            Self::Inconclusive(_) => "inconclusive",
+            Self::Inconclusive(_) | Self::NotItsFault(_) => "inconclusive",
         }
     }
 }

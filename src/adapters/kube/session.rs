@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::{BoxFuture, FutureExt as _};
 use futures_util::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::{Event as CoreEvent, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -207,12 +208,15 @@ impl<'a> Session<'a> {
         let mut event_pause = Pause::default();
         let mut look = tokio::time::interval(CREDENTIALS_INTERVAL);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut patch: InFlight<NodeView> = None;
+        let mut post: InFlight<()> = None;
+        let (mut sent, mut posted) = (None, 0);
         loop {
             let status = self.due_status();
             let event = self.outbox.events.front().cloned();
             tokio::select! {
-                // Cancel-safe: recv, next and tick keep their place. A PATCH or POST that is cut
-                // off by another branch is sent again; both are harmless twice.
+                // Cancel-safe: recv, next, pass and tick keep their place, and requests in flight
+                // are kept across turns.
                 command = commands.recv() => {
                     let watch = matches!(command, Some(Command::Watch(_)));
                     self.outbox.take(command?);
@@ -222,20 +226,16 @@ impl<'a> Session<'a> {
                 }
                 seen = node.next() => if self.node_seen(seen) { return Some(End::Credentials) },
                 seen = next_map(&mut map) => if self.map_seen(seen) { return Some(End::Credentials) },
-                result = patch_status(&self.client, &self.node_name, status.as_ref(), &mut status_pause) => {
-                    self.patched(result, status, &mut status_pause);
+                () = status_pause.pass(), if patch.is_none() && status.is_some() => {
+                    patch = status.clone().map(|status| patch_status(self.client.clone(), self.node_name.clone(), status).boxed());
+                    sent = status;
                 }
-                result = post_event(&self.client, &self.node_name, event.as_ref(), &mut event_pause) => match result {
-                    Ok(()) => {
-                        event_pause.succeeded();
-                        self.outbox.events.pop_front();
-                    }
-                    Err(kube::Error::Api(refusal)) if refusal.code < 500 && refusal.code != 429 => {
-                        tracing::warn!("an event was refused: {}", refusal.message);
-                        self.outbox.events.pop_front();
-                    }
-                    Err(_) => event_pause.failed(None),
+                result = answer(&mut patch) => self.patched(result, sent.take(), &mut status_pause),
+                () = event_pause.pass(), if post.is_none() && event.is_some() => if let Some(event) = event {
+                    posted = event.1;
+                    post = Some(post_event(self.client.clone(), self.node_name.clone(), event).boxed());
                 },
+                result = answer(&mut post) => self.posted(result, posted, &mut event_pause),
                 _ = look.tick() => if changed() {
                     tracing::info!("the credentials have changed, connecting anew");
                     return Some(End::Credentials);
@@ -303,6 +303,20 @@ impl<'a> Session<'a> {
         due.then(|| status.clone())
     }
 
+    fn posted(&mut self, result: kube::Result<()>, sent: u64, pause: &mut Pause) {
+        match result {
+            Ok(()) => {
+                pause.succeeded();
+                self.outbox.events.retain(|(_, nanos)| *nanos != sent);
+            }
+            Err(kube::Error::Api(refusal)) if refusal.code < 500 && refusal.code != 429 => {
+                tracing::warn!("an event was refused: {}", refusal.message);
+                self.outbox.events.retain(|(_, nanos)| *nanos != sent);
+            }
+            Err(_) => pause.failed(None),
+        }
+    }
+
     fn patched(&mut self, result: kube::Result<NodeView>, status: Option<NodeConfigStatus>, pause: &mut Pause) {
         match result {
             Ok(node) => {
@@ -335,24 +349,26 @@ async fn next_map(map: &mut Option<Watch<ConfigMapView>>) -> Seen<ConfigMapView>
     }
 }
 
-async fn patch_status(
-    client: &Client,
-    name: &str,
-    status: Option<&NodeConfigStatus>,
-    pause: &mut Pause,
-) -> kube::Result<NodeView> {
-    let Some(status) = status else { return std::future::pending().await };
-    pause.pass().await;
-    // PATCH only: a PUT would erase fields this build does not know.
-    let api: Api<NodeView> = Api::all(client.clone());
-    api.patch_status(name, &PatchParams::default(), &Patch::Merge(status.patch())).await
+/// A request under way, if there is one.
+type InFlight<T> = Option<BoxFuture<'static, kube::Result<T>>>;
+
+/// The answer to a request in flight, which is taken off; for ever if there is none.
+async fn answer<T>(request: &mut InFlight<T>) -> kube::Result<T> {
+    let Some(future) = request else { return std::future::pending().await };
+    let result = future.await;
+    *request = None;
+    result
 }
 
-async fn post_event(client: &Client, node: &str, event: Option<&(Event, u64)>, pause: &mut Pause) -> kube::Result<()> {
-    let Some((event, nanos)) = event else { return std::future::pending().await };
-    pause.pass().await;
-    let api: Api<CoreEvent> = Api::namespaced(client.clone(), "default");
-    match api.create(&PostParams::default(), &core_event(node, event, *nanos)).await {
+async fn patch_status(client: Client, name: String, status: NodeConfigStatus) -> kube::Result<NodeView> {
+    // PATCH only: a PUT would erase fields this build does not know.
+    let api: Api<NodeView> = Api::all(client);
+    api.patch_status(&name, &PatchParams::default(), &Patch::Merge(status.patch())).await
+}
+
+async fn post_event(client: Client, node: String, (event, nanos): (Event, u64)) -> kube::Result<()> {
+    let api: Api<CoreEvent> = Api::namespaced(client, "default");
+    match api.create(&PostParams::default(), &core_event(&node, &event, nanos)).await {
         // It was sent before and the answer got lost.
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
         result => result.map(drop),

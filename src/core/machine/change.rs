@@ -7,7 +7,7 @@ use super::{
     Because, Change, Counter, Durable, Effect, Kubelet, Level, MapState, Purpose, Stage, State, Trial, TrialEnd,
     Wanted, later, say,
 };
-use crate::core::model::{ConfigMapRef, KubeletId, Payload, RenderError, Rendered, Source, Verdict};
+use crate::core::model::{ConfigMapRef, Digest, KubeletId, Payload, RenderError, Rendered, Source, Verdict};
 use crate::core::policy;
 use crate::core::record::Attempt;
 use crate::core::report::{self, SyncError};
@@ -245,8 +245,10 @@ impl State {
             }
             Verdict::Inconclusive(why) => {
                 say(fx, Level::Warn, format!("the preflight of {source} gave no verdict, the trial decides: {why}"));
+                self.waived = Some((rendered.digest.clone(), self.kubelet_id.clone()));
                 self.record_switch(source, rendered, fx);
             }
+            Verdict::NotItsFault(why) => self.postpone(&why, fx),
         }
     }
 
@@ -327,11 +329,16 @@ impl State {
         if self.saved.ledger.attempt.is_none() {
             self.trial = None;
         } else if self.trial.is_none() {
-            // What ran was last known good; the clock of its health goes on.
+            // What ran was last known good, and outside a trial nobody asks healthz: where there
+            // is one, the clock begins with its next answer.
             self.trial = Some(Trial { exits: 0, adopted: true });
             let (now, probed) = (self.now, self.in_force.healthz.is_some());
-            if let Kubelet::Running(run) = &mut self.kubelet {
-                run.probe_at = (run.ready && probed).then_some(now);
+            if let Kubelet::Running(run) = &mut self.kubelet
+                && probed
+                && run.ready
+            {
+                run.healthy_since = None;
+                run.probe_at = Some(now);
             }
         }
         self.collect(fx);
@@ -423,7 +430,8 @@ impl State {
     }
 
     pub(super) fn is_judged(&self, rendered: &Rendered) -> bool {
-        self.judged.iter().any(|(digest, id)| *digest == rendered.digest && *id == self.kubelet_id)
+        let known = |(digest, id): &(Digest, KubeletId)| *digest == rendered.digest && *id == self.kubelet_id;
+        self.judged.iter().any(known) || self.waived.as_ref().is_some_and(known)
     }
 
     pub(super) fn remember_verdict(&mut self, rendered: &Rendered) {

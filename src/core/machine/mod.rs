@@ -359,6 +359,9 @@ pub struct State {
     pub damaged: bool,
     /// Verdicts known good: content and binary.
     pub judged: Vec<(Digest, KubeletId)>,
+    /// A content that could not be judged and is to be tried all the same: asking again at its
+    /// start would only lengthen the outage.
+    pub waived: Option<(Digest, KubeletId)>,
     /// Kubelet starts so far.
     pub starts: u32,
     /// Unasked exits in a row.
@@ -399,6 +402,7 @@ impl State {
             sync_error: None,
             damaged: false,
             judged: Vec::new(),
+            waived: None,
             starts: 0,
             crashes: 0,
             retry: None,

@@ -74,7 +74,8 @@ impl State {
                 self.remember_verdict(&rendered);
                 self.start(Some(source), rendered, fx);
             }
-            Verdict::Inconclusive(why) => {
+            // Something has to be started; the trial, or the next rung, decides.
+            Verdict::Inconclusive(why) | Verdict::NotItsFault(why) => {
                 say(fx, Level::Warn, format!("the preflight of {source} gave no verdict: {why}"));
                 self.start(Some(source), rendered, fx);
             }

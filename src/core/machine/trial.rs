@@ -76,12 +76,13 @@ impl State {
     }
 
     pub(super) fn proven(&mut self, fx: &mut Vec<Effect>) {
-        self.trial = None;
+        let adopted = self.trial.take().is_some_and(|trial| trial.adopted);
         self.trial_end = TrialEnd::Passed;
         if let Kubelet::Running(run) = &mut self.kubelet {
             run.probe_at = None;
         }
-        if let Some(source) = self.active.clone() {
+        // An adopted content was last known good before, under another source: no news.
+        if let Some(source) = self.active.clone().filter(|_| !adopted) {
             fx.push(Effect::Emit(report::proven(&source, self.settings.trial_duration)));
         }
         self.collect(fx);

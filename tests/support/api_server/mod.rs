@@ -69,7 +69,16 @@ impl ApiServer {
     pub fn restart(&mut self) {
         self.stop();
         // Bound here and not on the thread, so that the port is open when this returns.
-        let listener = TcpListener::bind(self.port.address()).expect("bind the API server's port");
+        // A child that another thread has just forked holds the old listener open until its exec.
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let listener = loop {
+            match TcpListener::bind(self.port.address()) {
+                Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                result => break result.expect("bind the API server's port"),
+            }
+        };
         listener.set_nonblocking(true).expect("set_nonblocking");
         let (stop, stopped) = oneshot::channel();
         let shared = Arc::clone(&self.shared);

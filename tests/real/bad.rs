@@ -1,0 +1,122 @@
+//! Configurations that must not run.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use crate::cluster::{ConfigMap, pause};
+use crate::supervisor::Case;
+
+const LOAD: &str = "failed to load config, see Kubelet log for details";
+const VALIDATE: &str = "failed to validate config, see Kubelet log for details";
+
+/// Every kind of unusable payload while a last known good configuration runs: no restart, a clear error, nothing lost.
+pub fn rejected(case: &Case) {
+    let (supervisor, lkg) = case.proven();
+    let (before, good) = (supervisor.process(), lkg.source());
+    let mut made: Vec<ConfigMap> = Vec::new();
+    for (name, body, error, words) in payloads(case) {
+        let map = case.map(&case.id(name), &body);
+        println!("    {name}");
+        case.assign(&map);
+        case.await_config(&map.source(), &good, &good, error);
+        case.await_event("KubeletConfigRejected", &[&map.words(), words]);
+        supervisor.await_status(&[("/error", json!(error)), ("/active", good.clone())]);
+        assert_eq!(supervisor.process(), before, "{name} restarted the kubelet");
+        made.push(map);
+    }
+    supervisor.await_metric("kubelet_node_config_error", "", 1.0);
+    assert!(supervisor.metric("kubelet_supervisor_preflight_total", "result=\"validate\"") >= 4.0);
+
+    // One that is known already is refused again, after a good one and in a new version.
+    case.assign(&lkg);
+    case.await_config(&good, &good, &good, "");
+    supervisor.await_metric("kubelet_node_config_error", "", 0.0);
+    let bad = &made[0];
+    case.assign(bad);
+    case.await_config(&bad.source(), &good, &good, LOAD);
+    let edited = case.edit_map(bad, &json!({ "metadata": { "labels": { "edited": "yes" } } }));
+    case.await_config(&edited.source(), &good, &good, LOAD);
+
+    // As big as a ConfigMap may be, and right.
+    let mut payload = case.payload("maxPods: 41");
+    while payload.len() < 1_000_000 {
+        writeln!(payload, "# line {:>100}", payload.len()).unwrap();
+    }
+    let big = case.map(&case.id("big"), &json!({ "data": { "kubelet": payload } }));
+    case.assign(&big);
+    case.await_config(&big.source(), &big.source(), &big.source(), "");
+    assert_eq!(supervisor.process(), before, "the same content in a megabyte");
+    assert_eq!(case.kubelets(), [before.0]);
+}
+
+/// Name, ConfigMap, error in the status, words of the kubelet (or ours) in the event.
+fn payloads(case: &Case) -> Vec<(&'static str, Value, &'static str, &'static str)> {
+    let text = |text: &str| json!({ "data": { "kubelet": text } });
+    let more = |lines: &str| text(&case.payload(lines));
+    let mut bomb = case.payload("bomb0: &b0 [x, x, x, x, x, x, x, x, x, x]");
+    for level in 1..10 {
+        let aliases = vec![format!("*b{}", level - 1); 10].join(", ");
+        writeln!(bomb, "bomb{level}: &b{level} [{aliases}]").unwrap();
+    }
+    let missing_ca = case.payload("").replace(case.var("CA_CERT"), "/nonexistent/ca.crt");
+    let encoded = "a2luZDogS3ViZWxldENvbmZpZ3VyYXRpb24K";
+    vec![
+        ("not-yaml", text("{0xdeadbeef}"), LOAD, "kind is missing"),
+        ("tabs", text("kind:\t- ]["), LOAD, "line 1"),
+        ("pod", text("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"), LOAD, "Pod"),
+        ("no-kind", text("maxPods: 10\n"), LOAD, "kind is missing"),
+        ("wrong-type", more("maxPods: many"), LOAD, "failed to load Kubelet config file"),
+        ("negative", more("kubeAPIQPS: -1"), VALIDATE, "-1"),
+        ("two-negatives", more("kubeAPIQPS: -1\nmaxPods: -2"), VALIDATE, "-2"),
+        ("feature-gate", more("featureGates: {NoSuchGate: true}"), VALIDATE, "unrecognized feature gate: NoSuchGate"),
+        ("json-logging", more("logging: {format: json}\nkubeAPIQPS: -1"), VALIDATE, "-1"),
+        ("log-format", more("logging: {format: poetry}"), VALIDATE, "poetry"),
+        ("missing-ca", text(&missing_ca), VALIDATE, "/nonexistent/ca.crt"),
+        ("documents", text(&format!("{0}---\n{0}", case.payload(""))), LOAD, "more than one YAML document"),
+        ("alias-bomb", text(&bomb), LOAD, "alias"),
+        ("empty-map", json!({}), LOAD, "no key \"kubelet\""),
+        ("empty-data", json!({ "data": {} }), LOAD, "no key \"kubelet\""),
+        ("empty-text", text(""), LOAD, "it is empty"),
+        ("key-missing", json!({ "data": { "other": case.payload("") } }), LOAD, "keys: other"),
+        ("binary", json!({ "binaryData": { "kubelet": encoded } }), LOAD, "no key \"kubelet\""),
+        ("million-spaces", text(&" ".repeat(1_000_000)), LOAD, "it is empty"),
+        ("million-brackets", text(&"[".repeat(1_000_000)), LOAD, "line 1"),
+    ]
+}
+
+/// The configuration of seeds/004: it is valid, and kills the kubelet.
+pub fn killing(case: &Case) {
+    let (supervisor, lkg) = case.proven();
+    let (good, starts) = (lkg.source(), supervisor.restarts());
+    let deadly = "enforceNodeAllocatable: [pods, system-reserved]\nsystemReservedCgroup: /nope";
+    let map = case.good(&case.id("map"), deadly);
+    case.assign(&map);
+    case.await_config(&map.source(), &good, &good, LOAD);
+    supervisor.await_ready();
+    let after = supervisor.process();
+    // At the most two starts with it, and one with what was good.
+    assert!((2..=3).contains(&(after.1 - starts)), "{} starts", after.1 - starts);
+    case.await_event("KubeletConfigRolledBack", &[&map.words(), &lkg.words()]);
+    supervisor.await_status(&[("/active", good.clone()), ("/error", json!(LOAD)), ("/trial/state", json!("failed"))]);
+    supervisor.await_metric("kubelet_supervisor_rollbacks_total", "", 1.0);
+    supervisor.await_metric("kubelet_supervisor_kubelet_restarts_total", "cause=\"rollback\"", 1.0);
+    case.await_configz("maxPods", &json!(41));
+
+    // It is not tried again: not by itself, not for a label, not by a supervisor that starts.
+    supervisor.assert_steady(3);
+    let edited = case.edit_map(&map, &json!({ "metadata": { "labels": { "edited": "yes" } } }));
+    case.await_config(&edited.source(), &good, &good, LOAD);
+    pause(1000);
+    assert_eq!(supervisor.process(), after);
+    assert!(supervisor.stop().success());
+    let supervisor = case.supervisor();
+    case.await_config(&edited.source(), &good, &good, LOAD);
+    supervisor.await_status(&[("/kubelet/restarts", json!(0)), ("/active", good.clone())]);
+
+    // Repaired in place.
+    let fixed = case.edit_map(&map, &json!({ "data": { "kubelet": case.payload("maxPods: 46") } }));
+    case.await_config(&fixed.source(), &fixed.source(), &fixed.source(), "");
+    case.await_configz("maxPods", &json!(46));
+    supervisor.await_status(&[("/kubelet/restarts", json!(1))]);
+}

@@ -1,0 +1,248 @@
+//! Changes that succeed.
+
+use serde_json::{Value, json};
+
+use crate::cluster::until;
+use crate::supervisor::Case;
+
+const LOCAL: Value = Value::Null;
+
+/// A source becomes assigned, runs, and earns its title.
+pub fn assign(case: &Case) {
+    let supervisor = case.supervisor_with("10s");
+    let map = case.good(&case.id("a"), "maxPods: 42");
+    let (source, before) = (map.source(), supervisor.kubelet());
+    case.assign(&map);
+    case.await_config(&source, &source, &LOCAL, "");
+    supervisor.await_status(&[
+        ("/assigned", source.clone()),
+        ("/active", source.clone()),
+        ("/lastKnownGood", LOCAL),
+        ("/error", json!("")),
+        ("/trial/state", json!("running")),
+        ("/kubelet/restarts", json!(1)),
+    ]);
+    assert_ne!(supervisor.kubelet(), before);
+    case.await_event("KubeletConfigChanged", &[&format!("Kubelet restarting to use {}", map.words())]);
+    case.await_configz("maxPods", &json!(42));
+
+    case.await_config(&source, &source, &source, "");
+    supervisor.await_status(&[
+        ("/lastKnownGood", source),
+        ("/trial/state", json!("passed")),
+        ("/kubelet/restarts", json!(1)),
+    ]);
+    case.await_event("KubeletConfigProven", &[&map.words()]);
+    for role in ["assigned", "active", "last_known_good"] {
+        let labels = format!("node_config_uid=\"{}\"", map.uid);
+        supervisor.await_metric(&format!("kubelet_node_config_{role}"), &labels, 1.0);
+    }
+    supervisor.await_metric("kubelet_node_config_error", "", 0.0);
+    supervisor.await_metric("kubelet_supervisor_kubelet_restarts_total", "cause=\"config\"", 1.0);
+    supervisor.await_metric("kubelet_supervisor_rollbacks_total", "", 0.0);
+    supervisor.await_metric("kubelet_supervisor_config_apply_duration_seconds_count", "", 1.0);
+    supervisor.await_metric("kubelet_supervisor_trial_remaining_seconds", "", 0.0);
+    assert!(supervisor.stop().success());
+}
+
+/// An edit that leaves the content alone is adopted: no restart, and the standing is kept.
+pub fn label_edit(case: &Case) {
+    let (supervisor, map) = case.proven();
+    let before = supervisor.process();
+    let edited = case.edit_map(&map, &json!({ "metadata": { "labels": { "edited": "yes" } } }));
+    assert_ne!(edited.version, map.version);
+    let source = edited.source();
+    case.await_config(&source, &source, &source, "");
+    case.await_event("KubeletConfigAdopted", &[&edited.words()]);
+
+    // A comment is no content either; nor is another ConfigMap with the same.
+    let commented = case.payload("maxPods: 41 # a comment");
+    let edited = case.edit_map(&map, &json!({ "data": { "kubelet": commented } }));
+    let source = edited.source();
+    case.await_config(&source, &source, &source, "");
+    let twin = case.good(&case.id("twin"), "maxPods: 41");
+    case.assign(&twin);
+    let source = twin.source();
+    case.await_config(&source, &source, &source, "");
+    assert_eq!(supervisor.process(), before);
+    assert_eq!(
+        case.events("KubeletConfigChanged").unwrap().len(),
+        1,
+        "only the first assignment restarted the kubelet"
+    );
+}
+
+/// Without a source the node's own files count again.
+pub fn reset(case: &Case) {
+    let (supervisor, _) = case.proven();
+    case.await_configz("maxPods", &json!(41));
+    case.reset();
+    case.await_config(&LOCAL, &LOCAL, &LOCAL, "");
+    supervisor.await_status(&[("/active", LOCAL), ("/kubelet/restarts", json!(2)), ("/kubelet/ready", json!(true))]);
+    case.await_event("KubeletConfigChanged", &["Kubelet restarting to use local config"]);
+    case.await_configz("maxPods", &json!(110));
+    supervisor.await_metric("kubelet_node_config_assigned", "node_config_source=\"local\"", 1.0);
+    supervisor.await_metric("kubelet_supervisor_kubelet_restarts_total", "cause=\"reset\"", 1.0);
+    supervisor.assert_steady(2);
+}
+
+/// The assigned ConfigMap goes away and comes back.
+pub fn map_deleted(case: &Case) {
+    const ERROR: &str = "failed to sync: failed to download config, see Kubelet log for details";
+    let (supervisor, map) = case.proven();
+    let (before, source) = (supervisor.process(), map.source());
+    case.delete_map(&map);
+    case.await_config(&source, &source, &source, ERROR);
+    supervisor.await_status(&[("/error", json!(ERROR))]);
+    supervisor.await_metric("kubelet_node_config_error", "", 1.0);
+
+    let again = case.good(&map.name, "maxPods: 41");
+    assert_ne!(again.uid, map.uid);
+    let source = again.source();
+    case.await_config(&source, &source, &source, "");
+    assert_eq!(supervisor.process(), before);
+
+    // An assignment to what was never there is the same, and is withdrawn without a trace.
+    let mut absent = again;
+    absent.name = case.id("absent");
+    case.assign(&absent);
+    case.await_config(&source, &source, &source, ERROR);
+    case.reset();
+    case.await_config(&LOCAL, &LOCAL, &LOCAL, "");
+    supervisor.await_status(&[("/kubelet/restarts", json!(before.1 + 1)), ("/kubelet/ready", json!(true))]);
+}
+
+/// Another key of the same ConfigMap; with an unknown and a duplicate field, which the kubelet accepts.
+pub fn key_changed(case: &Case) {
+    let supervisor = case.supervisor();
+    let map = case.map(
+        &case.id("two"),
+        &json!({ "data": {
+            "kubelet": case.payload("maxPods: 43"),
+            "other.yaml": case.payload("maxPods: 43\nmaxPods: 44\nnoSuchField: true\nlogging: {format: json}"),
+        }}),
+    );
+    case.assign(&map);
+    case.await_config(&map.source(), &map.source(), &map.source(), "");
+    case.assign_key(&map, "other.yaml");
+    let other = map.key("other.yaml");
+    case.await_config(&other, &other, &other, "");
+    case.await_configz("maxPods", &json!(44));
+    supervisor.await_status(&[("/kubelet/restarts", json!(2)), ("/error", json!(""))]);
+    let native: Vec<_> = std::fs::read_dir(case.dir().join("store/checkpoints").join(&map.uid).join(&map.version))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert_eq!(native.len(), 2, "both keys are checkpointed: {native:?}");
+}
+
+/// A payload that only says what differs.
+pub fn overlay(case: &Case) {
+    let supervisor = case.supervisor();
+    let body = json!({
+        "metadata": { "annotations": { "kubelet-supervisor.io/merge": "overlay" } },
+        "data": { "kubelet": "maxPods: 33\nevictionHard: {nodefs.available: 1%}\n" },
+    });
+    let map = case.map(&case.id("small"), &body);
+    case.assign(&map);
+    case.await_config(&map.source(), &map.source(), &map.source(), "");
+    case.await_configz("maxPods", &json!(33));
+    let eviction = json!({
+        "memory.available": "10Mi", "nodefs.available": "1%", "nodefs.inodesFree": "0.1%", "imagefs.available": "0.1%",
+    });
+    case.await_configz("evictionHard", &eviction);
+    supervisor.await_status(&[("/kubelet/restarts", json!(1))]);
+
+    // Spelt out, it is the same: no restart.
+    let whole = case.good(&case.id("whole"), "maxPods: 33").name;
+    let spelt = case.payload("maxPods: 33").replace("nodefs.available: 0.1%", "nodefs.available: 1%");
+    let whole = case.edit_map(&case.get_map(&whole), &json!({ "data": { "kubelet": spelt } }));
+    case.assign(&whole);
+    case.await_config(&whole.source(), &whole.source(), &whole.source(), "");
+    supervisor.await_status(&[("/kubelet/restarts", json!(1))]);
+}
+
+/// A path that names a key of the payload itself.
+pub fn relative_path(case: &Case) {
+    let supervisor = case.supervisor();
+    let ca = std::fs::read_to_string(case.var("CA_CERT")).unwrap();
+    let payload = case.payload("maxPods: 45").replace(case.var("CA_CERT"), "ca.crt");
+    assert!(payload.contains("clientCAFile: ca.crt"), "{payload}");
+    let map = case.map(&case.id("ca"), &json!({ "data": { "kubelet": payload, "ca.crt": ca } }));
+    case.assign(&map);
+    case.await_config(&map.source(), &map.source(), &map.source(), "");
+    // The API server could not get in, did the kubelet not know its CA.
+    case.await_configz("maxPods", &json!(45));
+
+    // The same text with another CA is another content.
+    let before = supervisor.restarts();
+    let edited = case.edit_map(&map, &json!({ "data": { "ca.crt": ca.clone() + "\n# a remark\n" } }));
+    case.await_config(&edited.source(), &edited.source(), &edited.source(), "");
+    assert_eq!(supervisor.restarts(), before + 1, "another CA file needs a restart");
+    case.await_configz("maxPods", &json!(45));
+}
+
+/// Several changes at once: the last one wins, and there is no restart for those between.
+pub fn burst(case: &Case) {
+    let supervisor = case.supervisor();
+    let maps = [case.good(&case.id("a"), "maxPods: 51"), case.good(&case.id("b"), "maxPods: 52")];
+    for at in [0, 1, 0, 1, 0] {
+        case.assign(&maps[at]);
+    }
+    let last = maps[0].source();
+    case.await_config(&last, &last, &last, "");
+    case.await_configz("maxPods", &json!(51));
+    let restarts = supervisor.restarts();
+    assert!((1..=2).contains(&restarts), "{restarts} restarts");
+
+    // The same with edits in place.
+    let mut edited = maps[0].clone();
+    for pods in 53..58 {
+        let payload = case.payload(&format!("maxPods: {pods}"));
+        edited = case.edit_map(&maps[0], &json!({ "data": { "kubelet": payload } }));
+    }
+    case.await_config(&edited.source(), &edited.source(), &edited.source(), "");
+    case.await_configz("maxPods", &json!(57));
+    let more = supervisor.restarts() - restarts;
+    assert!((1..=2).contains(&more), "{more} restarts");
+}
+
+/// Another assignment, a rejected one and a reset while a trial runs.
+pub fn while_on_trial(case: &Case) {
+    let supervisor = case.supervisor_with("10m");
+    let (first, second) = (case.good(&case.id("a"), "maxPods: 61"), case.good(&case.id("b"), "maxPods: 62"));
+    let running = |source: Value| {
+        case.await_config(&source, &source, &LOCAL, "");
+        supervisor.await_status(&[
+            ("/active", source),
+            ("/trial/state", json!("running")),
+            ("/kubelet/ready", json!(true)),
+        ]);
+    };
+    case.assign(&first);
+    running(first.source());
+    case.assign(&second);
+    running(second.source());
+    case.await_configz("maxPods", &json!(62));
+    supervisor.await_status(&[("/kubelet/restarts", json!(2))]);
+
+    // What runs is neither assigned any more nor last known good.
+    let bad = case.good(&case.id("bad"), "kubeAPIQPS: -1");
+    case.assign(&bad);
+    case.await_config(&bad.source(), &LOCAL, &LOCAL, "failed to validate config, see Kubelet log for details");
+    supervisor.await_status(&[("/kubelet/restarts", json!(3)), ("/kubelet/ready", json!(true))]);
+
+    case.assign(&first);
+    running(first.source());
+    case.reset();
+    case.await_config(&LOCAL, &LOCAL, &LOCAL, "");
+    supervisor.await_status(&[
+        ("/trial/state", json!("none")),
+        ("/kubelet/restarts", json!(5)),
+        ("/kubelet/ready", json!(true)),
+    ]);
+    until("no event that it proved itself", || match case.events("KubeletConfigProven")? {
+        events if events.is_empty() => Ok(()),
+        events => Err(format!("{events:?}")),
+    });
+}

@@ -1,0 +1,327 @@
+//! The cluster of `cluster.sh`, and its API through `curl` with the administrator's certificate.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real");
+const NAMESPACE: &str = "kube-system";
+
+/// No assertion is about time; this only ends a test that would wait for ever.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Set by SIGINT and SIGTERM: every wait then fails, so that all is torn down.
+pub static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+
+/// Polls until there is a value; the last reason for there being none is in the panic.
+pub fn until<T>(what: &str, mut get: impl FnMut() -> Result<T, String>) -> T {
+    let begin = Instant::now();
+    loop {
+        match get() {
+            Ok(value) => return value,
+            Err(why) => {
+                assert!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted while waiting: {what}");
+                assert!(begin.elapsed() < PATIENCE, "waited in vain: {what}; last seen: {why}");
+            }
+        }
+        pause(100);
+    }
+}
+
+pub fn pause(milliseconds: u64) {
+    std::thread::sleep(Duration::from_millis(milliseconds));
+}
+
+/// Runs a command; its standard output, or all it said.
+pub fn run(command: &mut Command) -> Result<String, String> {
+    let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{command:?}: {error}"))?;
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        return Ok(out);
+    }
+    Err(format!("{command:?}: {}: {out}{}", output.status, String::from_utf8_lossy(&output.stderr)))
+}
+
+/// Why the suite cannot run on this machine. What is being installed or built is shown, for that takes minutes.
+pub fn missing() -> Option<String> {
+    let mut command = Command::new(format!("{SCRIPTS}/prepare.sh"));
+    let mut child = match command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn() {
+        Ok(child) => child,
+        Err(error) => return Some(format!("prepare.sh: {error}")),
+    };
+    let mut last = "prepare.sh failed".to_owned();
+    for line in BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok) {
+        eprintln!("{line}");
+        last = line;
+    }
+    (!child.wait().unwrap().success()).then_some(last)
+}
+
+/// A ConfigMap as the API server has it.
+#[derive(Clone, Debug)]
+pub struct ConfigMap {
+    pub name: String,
+    pub uid: String,
+    pub version: String,
+}
+
+impl ConfigMap {
+    fn of(object: &Value) -> Self {
+        let field = |name: &str| object["metadata"][name].as_str().unwrap().to_owned();
+        Self { name: field("name"), uid: field("uid"), version: field("resourceVersion") }
+    }
+
+    /// As a source in `status.config`, key `kubelet`.
+    pub fn source(&self) -> Value {
+        self.key("kubelet")
+    }
+
+    pub fn key(&self, key: &str) -> Value {
+        json!({ "configMap": {
+            "namespace": NAMESPACE, "name": self.name, "kubeletConfigKey": key, "uid": self.uid, "resourceVersion": self.version,
+        }})
+    }
+
+    /// How native's event names it.
+    pub fn words(&self) -> String {
+        format!(
+            "/api/v1/namespaces/{NAMESPACE}/configmaps/{}, UID: {}, ResourceVersion: {}, KubeletConfigKey: kubelet",
+            self.name, self.uid, self.version
+        )
+    }
+}
+
+pub struct Cluster {
+    pub dir: PathBuf,
+    env: BTreeMap<String, String>,
+    up: bool,
+}
+
+impl Cluster {
+    pub fn up(dir: &Path) -> Self {
+        let mut cluster = Self { dir: dir.to_owned(), env: BTreeMap::new(), up: true };
+        cluster.script("up", None);
+        let text = std::fs::read_to_string(dir.join("env")).unwrap();
+        let pairs = text.lines().filter_map(|line| line.strip_prefix("export ")?.split_once('='));
+        cluster.env = pairs.map(|(name, value)| (name.to_owned(), value.trim_matches('"').to_owned())).collect();
+        cluster
+    }
+
+    /// A verb of `cluster.sh`.
+    pub fn script(&self, verb: &str, daemon: Option<&str>) -> String {
+        let mut command = Command::new(format!("{SCRIPTS}/cluster.sh"));
+        run(command.arg(verb).arg(&self.dir).args(daemon)).unwrap()
+    }
+
+    /// A variable of the cluster's `env` file.
+    pub fn var(&self, name: &str) -> &str {
+        &self.env[name]
+    }
+
+    pub fn vars(&self) -> &BTreeMap<String, String> {
+        &self.env
+    }
+
+    /// The kubelet and its arguments.
+    pub fn kubelet_args(&self) -> Vec<String> {
+        self.script("kubelet-args", None).lines().map(str::to_owned).collect()
+    }
+
+    /// Pids of this cluster's kubelets, preflights not counted.
+    pub fn kubelets(&self) -> Vec<u32> {
+        let kubeconfig = format!("{}/", self.dir.display());
+        let of = |entry: std::io::Result<std::fs::DirEntry>| {
+            let pid: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+            let line = String::from_utf8_lossy(&line).into_owned();
+            let ours = line.split('\0').next() == Some(self.var("KUBELET"))
+                && line.contains(&kubeconfig)
+                && !line.contains("--exit-on-lock-contention");
+            ours.then_some(pid)
+        };
+        std::fs::read_dir("/proc").unwrap().filter_map(of).collect()
+    }
+
+    /// A request to the API server.
+    pub fn api(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, String> {
+        let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
+        let mut command = Command::new("curl");
+        command.args(["-sS", "-m", "20", "-X", method, "-H", &format!("Content-Type: {kind}"), "-w", "\n%{http_code}"]);
+        command.args([
+            "--cacert",
+            self.var("CA_CERT"),
+            "--cert",
+            self.var("ADMIN_CERT"),
+            "--key",
+            self.var("ADMIN_KEY"),
+        ]);
+        if body.is_some() {
+            command.args(["--data-binary", "@-"]);
+        }
+        command.arg(format!("{}{path}", self.var("API_URL")));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let mut input = child.stdin.take().unwrap();
+        if let Some(body) = body {
+            let _ = input.write_all(body.to_string().as_bytes()); // the answer tells
+        }
+        drop(input);
+        let output = child.wait_with_output().unwrap();
+        let out = String::from_utf8_lossy(&output.stdout);
+        let (text, code) = out.rsplit_once('\n').unwrap_or_default();
+        if !code.starts_with('2') {
+            return Err(format!("{method} {path}: {code} {text}"));
+        }
+        serde_json::from_str(text).map_err(|error| format!("{method} {path}: {error}: {text}"))
+    }
+
+    /// A request that must succeed in the end.
+    pub fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Value {
+        until(&format!("{method} {path}"), || self.api(method, path, body))
+    }
+
+    pub fn node_path(&self) -> String {
+        format!("/api/v1/nodes/{}", self.var("NODE_NAME"))
+    }
+
+    // ------------------------------------------------------------ configuration
+
+    /// The local configuration with more lines.
+    pub fn payload(&self, lines: &str) -> String {
+        let local = std::fs::read_to_string(self.var("KUBELET_CONFIG")).unwrap();
+        format!("{local}{lines}\n")
+    }
+
+    /// Makes a ConfigMap with the local configuration and more lines under the key `kubelet`.
+    pub fn good(&self, name: &str, lines: &str) -> ConfigMap {
+        self.map(name, &json!({ "data": { "kubelet": self.payload(lines) } }))
+    }
+
+    /// Makes a ConfigMap: `data`, `binaryData` and the like come from `rest`.
+    pub fn map(&self, name: &str, rest: &Value) -> ConfigMap {
+        let mut body = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": {} });
+        body.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+        body["metadata"]["name"] = json!(name);
+        ConfigMap::of(&self.ask("POST", &format!("/api/v1/namespaces/{NAMESPACE}/configmaps"), Some(&body)))
+    }
+
+    pub fn edit_map(&self, map: &ConfigMap, patch: &Value) -> ConfigMap {
+        ConfigMap::of(&self.ask("PATCH", &Self::map_path(map), Some(patch)))
+    }
+
+    pub fn delete_map(&self, map: &ConfigMap) {
+        self.ask("DELETE", &Self::map_path(map), None);
+    }
+
+    fn map_path(map: &ConfigMap) -> String {
+        format!("/api/v1/namespaces/{NAMESPACE}/configmaps/{}", map.name)
+    }
+
+    pub fn get_map(&self, name: &str) -> ConfigMap {
+        ConfigMap::of(&self.ask("GET", &format!("/api/v1/namespaces/{NAMESPACE}/configmaps/{name}"), None))
+    }
+
+    pub fn assign(&self, map: &ConfigMap) {
+        self.assign_key(map, "kubelet");
+    }
+
+    pub fn assign_key(&self, map: &ConfigMap, key: &str) {
+        let source = json!({ "namespace": NAMESPACE, "name": map.name, "kubeletConfigKey": key });
+        self.ask("PATCH", &self.node_path(), Some(&json!({ "spec": { "configSource": { "configMap": source } } })));
+    }
+
+    pub fn reset(&self) {
+        self.ask("PATCH", &self.node_path(), Some(&json!({ "spec": { "configSource": null } })));
+    }
+
+    // ------------------------------------------------------------ what is to be seen
+
+    /// Waits for exactly this `status.config` on the Node; null is local, "" no error.
+    pub fn await_config(&self, assigned: &Value, active: &Value, lkg: &Value, error: &str) {
+        let wanted = json!({ "assigned": assigned, "active": active, "lastKnownGood": lkg, "error": error });
+        until(&format!("status.config {wanted:#}"), || {
+            let node = self.api("GET", &self.node_path(), None)?;
+            let seen = &node["status"]["config"];
+            let seen = json!({
+                "assigned": seen["assigned"], "active": seen["active"], "lastKnownGood": seen["lastKnownGood"],
+                "error": seen["error"].as_str().unwrap_or_default(),
+            });
+            if seen == wanted { Ok(()) } else { Err(format!("{seen:#}")) }
+        });
+    }
+
+    /// Waits for the Node to be Ready, said by a kubelet that lives.
+    pub fn await_node_ready(&self) {
+        until("the Node to be Ready", || {
+            let node = self.api("GET", &self.node_path(), None)?;
+            let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            let ready =
+                conditions.iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
+            if ready { Ok(()) } else { Err(format!("{conditions:?}")) }
+        });
+    }
+
+    /// Messages of this case's events of a reason.
+    pub fn events(&self, reason: &str) -> Result<Vec<String>, String> {
+        let path = format!("/api/v1/namespaces/default/events?fieldSelector=reason={reason},involvedObject.kind=Node");
+        let list = self.api("GET", &path, None)?;
+        let of = |event: &Value| event["message"].as_str().unwrap_or_default().to_owned();
+        Ok(list["items"].as_array().cloned().unwrap_or_default().iter().map(of).collect())
+    }
+
+    /// Waits for an event that contains these words.
+    pub fn await_event(&self, reason: &str, words: &[&str]) {
+        until(&format!("an event {reason} with {words:?}"), || {
+            let seen = self.events(reason)?;
+            let found = seen.iter().any(|message| words.iter().all(|word| message.contains(word)));
+            if found { Ok(()) } else { Err(format!("{seen:#?}")) }
+        });
+    }
+
+    /// Waits until the running kubelet's own configuration has this value.
+    pub fn await_configz(&self, field: &str, value: &Value) {
+        until(&format!("configz {field} = {value}"), || {
+            let configz = self.api("GET", &format!("{}/proxy/configz", self.node_path()), None)?;
+            let seen = &configz["kubeletconfig"][field];
+            if seen == value { Ok(()) } else { Err(seen.to_string()) }
+        });
+    }
+
+    // ------------------------------------------------------------ housekeeping
+
+    /// Undoes what the case before left.
+    pub fn tidy(&self) {
+        self.end_kubelets();
+        self.script("start", Some("apiserver"));
+        if self.api("GET", &self.node_path(), None).is_ok() {
+            self.reset();
+        }
+        self.ask("DELETE", "/api/v1/namespaces/default/events", None);
+    }
+
+    pub fn end_kubelets(&self) {
+        for pid in self.kubelets() {
+            let _ = run(Command::new("kill").arg("-9").arg(pid.to_string()));
+        }
+    }
+
+    /// Takes it down; only the logs stay.
+    pub fn down(&mut self) {
+        if std::mem::take(&mut self.up) && !self.env.is_empty() {
+            self.end_kubelets();
+            self.script("down", None);
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.down();
+    }
+}

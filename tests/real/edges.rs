@@ -1,0 +1,146 @@
+//! Credentials, the tutorial, and the verbs that need no daemon.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::cluster::{run, until};
+use crate::supervisor::{BINARY, Case};
+
+const LOCAL: Value = Value::Null;
+
+/// A client certificate for the node: its files are `NAME.crt` and, shared, `node.key`.
+fn certificate(case: &Case, name: &str, how: &str) -> String {
+    let script = format!(
+        "cd {}/pki && openssl req -new -key node.key -subj /O=system:nodes/CN=system:node:{} -out {name}.csr && \
+         echo extendedKeyUsage=clientAuth >{name}.ext && \
+         openssl x509 -req -in {name}.csr -CA ca.crt -CAkey ca.key -CAcreateserial {how} -out {name}.crt",
+        case.cluster.dir.display(),
+        case.var("NODE_NAME"),
+    );
+    run(Command::new("bash").args(["-c", &script])).unwrap();
+    std::fs::read_to_string(case.var("NODE_KUBECONFIG")).unwrap().replace("/node.crt", &format!("/{name}.crt"))
+}
+
+/// Credentials that are of no use: the kubelet is started nevertheless, and the log says what is wrong.
+pub fn credentials(case: &Case) {
+    let v1 = certificate(case, "v1", "-days 30");
+    let expired = certificate(case, "expired", "-days -1 -extfile expired.ext");
+    let file = |name: &str, text: &str| {
+        let path = case.cluster.dir.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let kinds: [(PathBuf, &[&str]); 4] = [
+        (file("v1.kubeconfig", &v1), &["v1.crt is X.509 V1; only version 3 can be used"]),
+        (file("expired.kubeconfig", &expired), &["expired.kubeconfig has expired", "does not accept the credentials"]),
+        (file("garbage.kubeconfig", "{: garbage"), &["garbage.kubeconfig: "]),
+        (case.cluster.dir.join("absent.kubeconfig"), &["absent.kubeconfig: No such file"]),
+    ];
+    for (path, words) in kinds {
+        println!("    {}", path.file_name().unwrap().display());
+        let mut args = case.kubelet_args();
+        args.retain(|arg| !arg.starts_with("--kubeconfig"));
+        args.push(format!("--kubeconfig={}", path.display()));
+        let supervisor = case.launch("4s", &case.dir(), args);
+        // This kubelet ends by itself without a kubeconfig it can use, and is started again.
+        until("a kubelet", || {
+            let kubelet = &supervisor.status()?["kubelet"];
+            let started = kubelet["pid"].is_u64() || kubelet["restarts"].as_u64() > Some(0);
+            if started { Ok(()) } else { Err(kubelet.to_string()) }
+        });
+        for words in words {
+            supervisor.await_log(words);
+        }
+        assert!(supervisor.stop().success());
+    }
+}
+
+/// The tutorial of the Kubernetes documentation (seeds/002) as written, but for the port and the editor's commands.
+const TUTORIAL: &str = r#"
+kubectl proxy --port=$PORT &
+trap 'kill %1' EXIT
+until curl -sf "http://localhost:$PORT/version" >/dev/null; do sleep 0.1; done
+curl -sSL "http://localhost:$PORT/api/v1/nodes/${NODE_NAME}/proxy/configz" | jq '.kubeletconfig|.kind="KubeletConfiguration"|.apiVersion="kubelet.config.k8s.io/v1beta1"' > kubelet_configz_${NODE_NAME}
+sed -i 's/"eventRecordQPS": 5/"eventRecordQPS": 7/' kubelet_configz_${NODE_NAME}
+kubectl -n kube-system create configmap my-node-config --from-file=kubelet=kubelet_configz_${NODE_NAME} --append-hash -o yaml > created
+CONFIG_MAP_NAME=$(sed -n 's/^  name: //p' created)
+kubectl patch node ${NODE_NAME} -p "{\"spec\":{\"configSource\":{\"configMap\":{\"name\":\"${CONFIG_MAP_NAME}\",\"namespace\":\"kube-system\",\"kubeletConfigKey\":\"kubelet\"}}}}"
+until kubectl get no ${NODE_NAME} -o json | jq '.status.config' | tee config | jq -e .lastKnownGood >/dev/null; do sleep 0.3; done
+jq -e '.active == .assigned and .active == .lastKnownGood and .error == null' config >/dev/null
+echo "name=$CONFIG_MAP_NAME"
+"#;
+
+const TUTORIAL_RESET: &str = r#"
+KUBE_EDITOR="sed -i '/^  configSource:/,/^      namespace:/d'" kubectl edit node ${NODE_NAME}
+until kubectl get no ${NODE_NAME} -o json | jq -e '.status.config | . == null or . == {}' >/dev/null; do sleep 0.3; done
+"#;
+
+pub fn tutorial(case: &Case) {
+    let supervisor = case.supervisor();
+    case.await_configz("eventRecordQPS", &json!(5));
+    let work = case.cluster.dir.join("tutorial");
+    std::fs::create_dir_all(&work).unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    // `kubectl` is the cluster's.
+    let _ = std::fs::remove_file(work.join("kubectl"));
+    std::os::unix::fs::symlink(case.var("KUBECTL"), work.join("kubectl")).unwrap();
+    let path = format!("{}:{}", work.display(), std::env::var("PATH").unwrap());
+    let shell = |script: &str| {
+        let mut command = Command::new("timeout");
+        command.args(["100", "bash", "-euo", "pipefail", "-c", script]).current_dir(&work).envs(case.vars());
+        run(command.env("PORT", port.to_string()).env("PATH", &path)).unwrap()
+    };
+    let said = shell(TUTORIAL);
+    let name = said.lines().find_map(|line| line.strip_prefix("name=")).unwrap();
+    let map = case.get_map(name);
+    case.await_config(&map.source(), &map.source(), &map.source(), "");
+    case.await_configz("eventRecordQPS", &json!(7));
+    // What the API server reports of the running configuration is all that configz said, and no more than one restart.
+    supervisor.await_status(&[("/kubelet/restarts", json!(1)), ("/error", json!(""))]);
+
+    shell(TUTORIAL_RESET);
+    case.await_config(&LOCAL, &LOCAL, &LOCAL, "");
+    case.await_configz("eventRecordQPS", &json!(5));
+}
+
+/// `check` and `render` with the real kubelet, and its exit codes.
+pub fn check_and_render(case: &Case) {
+    let dir = case.cluster.dir.join("check");
+    std::fs::create_dir_all(&dir).unwrap();
+    let ask = |verb: &str, lines: &str, more: &[&str]| {
+        let file = dir.join("payload.yaml");
+        std::fs::write(&file, case.payload(lines)).unwrap();
+        let mut command = Command::new(BINARY);
+        command.arg(verb).arg(file).arg("--").args(case.kubelet_args()).args(more);
+        let output = command.output().unwrap();
+        let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        (output.status.code(), said)
+    };
+    let (code, said) = ask("check", "maxPods: 9", &[]);
+    assert_eq!(code, Some(0), "{said:?}");
+    let (code, said) = ask("check", "kubeAPIQPS: -1", &[]);
+    assert_eq!(code, Some(1), "{said:?}");
+    assert!(said[0].contains("rejected: ") && said[0].contains("-1"), "{said:?}");
+    let (code, said) = ask("check", "maxPods: 9", &["--no-such-flag"]);
+    assert_eq!(code, Some(2), "a broken command line is not the file's fault: {said:?}");
+
+    let (code, [out, notes]) = ask("render", "maxPods: 9", &["--max-pods=10"]);
+    assert_eq!(code, Some(0), "{notes}");
+    let rendered: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(rendered["maxPods"], 9);
+    assert!(notes.contains("maxPods") && notes.contains("--max-pods"), "{notes}");
+
+    let (code, said) = {
+        let output =
+            Command::new(BINARY).args(["run", "--no-such-option", "--", case.var("KUBELET")]).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    assert_eq!(code, Some(64), "{said}");
+    for program in ["/nonexistent/kubelet", "/etc/passwd"] {
+        let output = Command::new(BINARY).args(["run", "--", program]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(program), "{said}");
+    }
+}

@@ -1,0 +1,195 @@
+//! The store: moving from native and back, damage, bad disks, a second supervisor.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::cluster::{pause, run, until};
+use crate::supervisor::{BINARY, Case, Native};
+
+const LOCAL: Value = Value::Null;
+
+/// A store that native wrote is used as it is, and native uses ours.
+pub fn native_and_back(case: &Case) {
+    let first = case.good(&case.id("a"), "maxPods: 71");
+    let mut native = Native::start(case);
+    until("a Node", || case.api("GET", &case.node_path(), None));
+    case.assign(&first);
+    let source = first.source();
+    until("native to use the assignment", || {
+        native.keep_up();
+        let node = case.api("GET", &case.node_path(), None)?;
+        let config = &node["status"]["config"];
+        if config["active"] == source && native.starts == 2 { Ok(()) } else { Err(config.to_string()) }
+    });
+    drop(native);
+    let assigned = case.dir().join("store/meta/assigned");
+    let natives_text = std::fs::read_to_string(&assigned).unwrap();
+
+    // The kubelet's own flag says where the store is, and is not passed on.
+    let mut args = case.kubelet_args();
+    args.push(format!("--dynamic-config-dir={}", case.dir().display()));
+    let supervisor = case.launch("4s", &case.dir(), args);
+    supervisor.await_status(&[("/active", source.clone()), ("/kubelet/ready", json!(true))]);
+    case.await_config(&source, &source, &source, "");
+    supervisor.await_status(&[("/kubelet/restarts", json!(0)), ("/error", json!(""))]);
+    supervisor.assert_steady(2);
+    assert_eq!(std::fs::read_to_string(&assigned).unwrap(), natives_text, "byte for byte");
+    let second = case.good(&case.id("b"), "maxPods: 72");
+    case.assign(&second);
+    let source = second.source();
+    case.await_config(&source, &source, &source, "");
+    supervisor.await_status(&[("/kubelet/restarts", json!(1))]);
+    assert!(supervisor.stop().success());
+
+    // What native says now is its own word.
+    case.ask("PATCH", &format!("{}/status", case.node_path()), Some(&json!({ "status": { "config": null } })));
+    case.await_config(&LOCAL, &LOCAL, &LOCAL, "");
+    let mut native = Native::start(case);
+    until("native to use our store", || {
+        native.keep_up();
+        let node = case.api("GET", &case.node_path(), None)?;
+        let config = &node["status"]["config"];
+        let roles = ["assigned", "active", "lastKnownGood"];
+        let all = roles.iter().all(|role| config[role] == source);
+        if all && config["error"].is_null() { Ok(()) } else { Err(config.to_string()) }
+    });
+    case.await_configz("maxPods", &json!(72));
+    assert_eq!(native.starts, 1);
+}
+
+/// Garbage and truncation in the store's files: a kubelet runs, and all is well again with the API server's help.
+pub fn corrupt_store(case: &Case) {
+    let (supervisor, map) = case.proven();
+    let source = map.source();
+    assert!(supervisor.stop().success());
+    let assigned = case.dir().join("store/meta/assigned");
+    let known_good = case.dir().join("store/meta/last-known-good");
+    let checkpoint = case.dir().join("store/checkpoints").join(&map.uid).join(&map.version).join("kubelet");
+    let (assigned_text, payload) = (std::fs::read(&assigned).unwrap(), std::fs::read(&checkpoint).unwrap());
+
+    let rounds: [(&str, &dyn Fn()); 3] = [
+        ("a torn meta/assigned and a foreign state.json", &|| {
+            std::fs::write(&assigned, &assigned_text[..assigned_text.len() / 2]).unwrap();
+            std::fs::write(case.dir().join("supervisor/state.json"), "[]garbage\0").unwrap();
+        }),
+        ("a checkpoint that was changed", &|| std::fs::write(&checkpoint, b"\0\0\0\0").unwrap()),
+        ("everything at once", &|| {
+            std::fs::write(&assigned, b"\xff\xfe").unwrap();
+            std::fs::write(&known_good, b"\0\0\0\0\0").unwrap();
+            std::fs::remove_dir_all(case.dir().join("store/checkpoints")).unwrap();
+            std::fs::write(case.dir().join("store/checkpoints"), b"a file").unwrap();
+            std::fs::remove_dir_all(case.dir().join("supervisor")).unwrap();
+            std::fs::write(case.dir().join("supervisor"), b"a file").unwrap();
+        }),
+    ];
+    for (name, damage) in &rounds[..2] {
+        println!("    {name}");
+        damage();
+        let supervisor = case.supervisor();
+        case.await_config(&source, &source, &source, "");
+        supervisor.await_status(&[("/active", source.clone()), ("/error", json!("")), ("/kubelet/ready", json!(true))]);
+        case.await_configz("maxPods", &json!(41));
+        assert!(supervisor.restarts() <= 1);
+        assert!(supervisor.stop().success());
+        assert_eq!(std::fs::read(&assigned).unwrap(), assigned_text);
+        assert_eq!(std::fs::read(&checkpoint).unwrap(), payload);
+    }
+
+    // Files where directories belong are beyond repair by us; the kubelet runs all the same.
+    let (name, damage) = &rounds[2];
+    println!("    {name}");
+    damage();
+    let supervisor = case.launch("4s", &case.dir(), case.kubelet_args());
+    case.await_configz("maxPods", &json!(110));
+    let internal = "failed to sync: internal failure, see Kubelet log for details";
+    case.await_config(&LOCAL, &LOCAL, &LOCAL, internal);
+    assert_eq!(case.kubelets().len(), 1);
+    assert!(supervisor.stop().success());
+}
+
+/// One supervisor per directory.
+pub fn second_supervisor(case: &Case) {
+    let supervisor = case.supervisor();
+    let output = Command::new(BINARY)
+        .args(["run", "--metrics-bind-address", "", "--dynamic-config-dir"])
+        .arg(case.dir())
+        .arg("--")
+        .args(case.kubelet_args())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(words.contains(&format!("pid {}", supervisor.pid())), "{words}");
+    supervisor.assert_steady(1);
+}
+
+struct Mount<'a>(&'a Path);
+
+impl Mount<'_> {
+    /// Read-only for whoever comes by its path: a mount with files open for writing cannot be made so itself.
+    fn forbid_writing(&self) {
+        run(Command::new("mount").args(["-o", "bind,ro"]).args([self.0, self.0])).unwrap();
+    }
+
+    fn off(&self) -> Result<String, String> {
+        run(Command::new("umount").arg("-l").arg(self.0))
+    }
+}
+
+impl Drop for Mount<'_> {
+    fn drop(&mut self) {
+        while self.off().is_ok() {}
+    }
+}
+
+/// A full disk, and one that is read-only.
+pub fn bad_disk(case: &Case) {
+    const ERROR: &str = "failed to sync: internal failure, see Kubelet log for details";
+    let dir = case.dir();
+    std::fs::create_dir_all(&dir).unwrap();
+    run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"]).arg(&dir)).unwrap();
+    let mount = Mount(&dir);
+    let filler = dir.join("filler");
+    let _ = run(Command::new("dd").args(["if=/dev/zero", "bs=1k", &format!("of={}", filler.display())]));
+
+    let supervisor = case.supervisor();
+    let before = supervisor.process();
+    let map = case.good(&case.id("a"), "maxPods: 81");
+    case.assign(&map);
+    case.await_config(&LOCAL, &LOCAL, &LOCAL, ERROR);
+    supervisor.await_status(&[("/active", LOCAL), ("/error", json!(ERROR))]);
+    assert!(supervisor.metric("kubelet_supervisor_store_errors_total", "") >= 1.0);
+    pause(1500); // and another try
+    assert_eq!(supervisor.process(), before);
+    std::fs::remove_file(&filler).unwrap();
+    let source = map.source();
+    case.await_config(&source, &source, &source, "");
+    supervisor.await_ready();
+
+    // The disk is well again, and so is the judge.
+    let bad = case.good(&case.id("bad"), "kubeAPIQPS: -1");
+    case.assign(&bad);
+    case.await_config(&bad.source(), &source, &source, "failed to validate config, see Kubelet log for details");
+    case.assign(&map);
+    case.await_config(&source, &source, &source, "");
+
+    mount.forbid_writing();
+    let before = supervisor.process();
+    let other = case.good(&case.id("b"), "maxPods: 82");
+    case.assign(&other);
+    case.await_config(&source, &source, &source, ERROR);
+    assert_eq!(supervisor.process(), before);
+    assert!(supervisor.stop().success());
+    // What is saved is used; the control socket cannot be made, so only the API tells.
+    let supervisor = case.launch("4s", &dir, case.kubelet_args());
+    case.await_configz("maxPods", &json!(81));
+    case.await_config(&source, &source, &source, ERROR);
+    mount.off().unwrap();
+    case.await_config(&other.source(), &other.source(), &other.source(), "");
+    case.await_configz("maxPods", &json!(82));
+    assert!(supervisor.stop().success());
+    drop(mount);
+}

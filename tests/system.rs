@@ -1,0 +1,32 @@
+//! System tests: the built binary, the tests' own API server and the stand-in kubelet. Each test has a directory and
+//! ports of its own; they run beside each other.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::string_slice,
+    clippy::unwrap_used,
+    reason = "in a test a panic is the way to say that something is wrong"
+)]
+
+mod support;
+
+#[path = "system/changes.rs"]
+mod changes;
+#[path = "system/cli.rs"]
+mod cli;
+#[path = "system/faults.rs"]
+mod faults;
+#[path = "system/process.rs"]
+mod process;
+#[path = "system/rejects.rs"]
+mod rejects;
+#[path = "system/rig.rs"]
+mod rig;
+#[path = "system/sources.rs"]
+mod sources;
+#[path = "system/store.rs"]
+mod store;
+#[path = "system/trials.rs"]
+mod trials;

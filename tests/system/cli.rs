@@ -1,0 +1,224 @@
+//! The other verbs, usage errors, the environment.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::rig::{Rig, configuration, supervisor, told};
+use crate::support::kubelet::Style;
+
+fn verb(rig: &Rig, verb: &str, options: &[&str]) -> (i32, String, String) {
+    let mut command = supervisor();
+    command.arg(verb).args(options).arg("--").arg(&rig.program).args(&rig.args);
+    told(&command.output().unwrap())
+}
+
+fn file(rig: &Rig, text: &str) -> String {
+    let path = rig.at("candidate.yaml");
+    std::fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn check_tells_by_its_exit_code() {
+    for style in [Style::V1_20, Style::V1_36] {
+        let mut rig = Rig::with(style, "1s");
+        let check = |text: &str| verb(&rig, "check", &[&file(&rig, text)]);
+        let (code, stdout, stderr) = check(&configuration("maxPods: 42"));
+        assert_eq!((code, stdout.as_str()), (0, "valid\n"), "{stderr}");
+        let (code, stdout, _) = check(&configuration("noSuchField: 1"));
+        assert_eq!((code, stdout.as_str()), (0, "note: unknown field noSuchField, ignored by the kubelet\nvalid\n"));
+        for (text, words) in [
+            (configuration("kubeAPIQPS: -1"), "must not be a negative number"),
+            (configuration("featureGates: {Nonsense: true}"), "unrecognized feature gate: Nonsense"),
+            (configuration("maxPods: ten"), "maxPods"),
+            ("a: [".to_owned(), ""),
+            (String::new(), ""),
+        ] {
+            let (code, stdout, stderr) = check(&text);
+            assert_eq!(code, 1, "{style:?} {text:?}: {stdout}{stderr}");
+            assert!(
+                stdout.starts_with("rejected: ") && stdout.to_lowercase().contains(&words.to_lowercase()),
+                "{stdout}"
+            );
+        }
+        let (code, stdout, _) = check(&configuration("standIn: {preflight: exit0}"));
+        assert_eq!(code, 2, "{stdout}");
+        assert!(stdout.starts_with("could not tell: "), "{stdout}");
+        let (code, _, stderr) = verb(&rig, "check", &["/no/such/file"]);
+        assert!(code == 2 && stderr.contains("/no/such/file: No such file or directory"), "{code} {stderr}");
+
+        rig.args.push("--no-such-flag".to_owned());
+        let (code, stdout, _) = verb(&rig, "check", &[&file(&rig, &configuration(""))]);
+        assert_eq!(code, 2, "{stdout}");
+        assert!(stdout.contains("unknown flag: --no-such-flag"), "{stdout}");
+        assert_eq!(rig.starts(), 0);
+        assert!(!rig.at("pki").exists(), "the node's own certificates are not touched");
+    }
+}
+
+#[test]
+fn check_merges_as_run_does() {
+    let rig = Rig::new();
+    rig.local("kubeAPIQPS: -1");
+    let path = file(&rig, &configuration("maxPods: 42"));
+    assert_eq!(verb(&rig, "check", &[&path]).0, 0, "replaced");
+    let (code, stdout, _) = verb(&rig, "check", &[&path, "--merge", "overlay"]);
+    assert!(code != 0, "{stdout}");
+    assert_eq!(verb(&rig, "check", &[&path, "--merge=blend"]).0, 64);
+}
+
+#[test]
+fn render_shows_what_the_kubelet_gets_and_what_flags_shadow() {
+    let mut rig = Rig::long_trial();
+    rig.local("maxPods: 110\nclusterDomain: x.test\nfeatureGates: {AppArmor: true}");
+    rig.args.push("--max-pods=7".to_owned());
+    let path = file(&rig, &configuration("maxPods: 42"));
+    let (code, stdout, stderr) = verb(&rig, "render", &[&path]);
+    assert_eq!(code, 0, "{stderr}");
+    let value: Value = serde_json::from_str(&stdout).unwrap();
+    assert!(value["maxPods"] == 42 && value["featureGates"]["AppArmor"] == true && value["clusterDomain"].is_null());
+    assert!(stderr.contains("note: maxPods (--max-pods) has no effect, the command line wins"), "{stderr}");
+    let overlaid = verb(&rig, "render", &[&path, "--merge=overlay"]).1;
+    assert_eq!(serde_json::from_str::<Value>(&overlaid).unwrap()["clusterDomain"], "x.test");
+    assert_eq!(verb(&rig, "render", &[&file(&rig, "a: [")]).0, 1);
+
+    // Without a file: what the store holds.
+    let dir = format!("--dynamic-config-dir={}", rig.at("dynamic").display());
+    let (code, stdout, stderr) = verb(&rig, "render", &[&dir]);
+    assert!(code == 0 && stderr.contains("the local configuration, nothing is assigned"), "{stderr}");
+    assert_eq!(serde_json::from_str::<Value>(&stdout).unwrap()["maxPods"], 110);
+    rig.up();
+    rig.apply("a", &configuration("maxPods: 43"));
+    let (code, stdout, stderr) = verb(&rig, "render", &[&dir]);
+    assert!(code == 0 && stderr.contains("the assigned configuration, /api/v1/namespaces/kube-system/configmaps/a"));
+    assert_eq!(serde_json::from_str::<Value>(&stdout).unwrap(), rig.last_config());
+    assert_eq!(rig.status()["shadowedByFlags"], serde_json::json!(["maxPods (--max-pods)"]));
+    assert!(rig.status_text(&[]).1.contains("No effect:       maxPods (--max-pods), the command line wins"));
+}
+
+#[test]
+fn status_with_and_without_a_supervisor() {
+    let mut rig = Rig::long_trial();
+    let (code, _, stderr) = rig.status_text(&[]);
+    assert!(code == 1 && stderr.contains("no supervisor answers") && stderr.contains("there is no store"), "{stderr}");
+    rig.up();
+    let (uid, version) = rig.apply("a", &configuration("maxPods: 42"));
+    rig.wait_status("the trial runs", |status| status["trial"]["since"].is_string());
+    let (code, text, _) = rig.status_text(&[]);
+    let source = format!("kube-system/a key kubelet (uid {uid}, resourceVersion {version})");
+    assert_eq!(code, 0);
+    for line in [
+        format!("Kubelet:         v1.20.2 pid {}, ready, 1 restarts", rig.last_pid()),
+        format!("Assigned:        {source}"),
+        format!("Active:          {source}"),
+        "Last known good: local configuration".to_owned(),
+        "Trial:           running, ".to_owned(),
+        "Error:           none".to_owned(),
+    ] {
+        assert!(text.contains(&line), "{line:?} in\n{text}");
+    }
+    let json = rig.status();
+    assert_eq!(json["trial"]["state"], "running");
+    assert!(json["trial"]["remainingSeconds"].as_u64() > Some(500));
+
+    rig.stop();
+    let json = rig.status();
+    assert_eq!(json["assigned"]["configMap"]["resourceVersion"], version);
+    assert!(json["active"].is_null() && json["kubelet"]["pid"].is_null());
+    assert!(json["error"].as_str().unwrap().starts_with("no supervisor is running: "), "{json}");
+    let (code, text, _) = rig.status_text(&["--output=text"]);
+    assert!(code == 0 && text.contains(&format!("Assigned:        {source}")), "{text}");
+}
+
+#[test]
+fn health_is_served_and_can_be_turned_off() {
+    let mut rig = Rig::new();
+    rig.local("standIn: {startDelay: 300ms}");
+    rig.start();
+    rig.wait_starts(1);
+    assert!(rig.get("/healthz").0.contains(" 200 "));
+    assert!(rig.readies() == 1 || rig.get("/readyz").0.contains(" 503 "));
+    rig.wait_status("ready", |status| status["kubelet"]["ready"] == true);
+    assert!(rig.get("/readyz").0.contains(" 200 "));
+    assert!(rig.get("/nonsense").0.contains(" 404 "));
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(rig.metric(&format!("kubelet_supervisor_build_info{{version=\"{version}\"}}")), Some(1.0));
+    rig.stop();
+    rig.option("--metrics-bind-address", "");
+    rig.up();
+    assert!(std::net::TcpStream::connect(rig.metrics.address()).is_err());
+    rig.stop();
+    // Taken by another process: a warning, and a kubelet.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    rig.option("--metrics-bind-address", &taken.local_addr().unwrap().to_string());
+    rig.up();
+    rig.wait_log("choose another --metrics-bind-address");
+}
+
+#[test]
+fn usage_errors_are_64_and_say_what_is_wrong() {
+    let rig = Rig::new();
+    let not_executable = rig.at("local.yaml").display().to_string();
+    let directory = rig.dir.path().display().to_string();
+    let kubelet = rig.program.display().to_string();
+    let cases: [(&[&str], &str); 12] = [
+        (&[], "Usage:"),
+        (&["nonsense"], "nonsense"),
+        (&["run", "--no-such-option", "--", &kubelet], "--no-such-option"),
+        (&["run"], "KUBELET"),
+        (&["run", "--trial-duration=soon", "--", &kubelet], "--trial-duration"),
+        (&["run", "--trial-duration=0s", "--", &kubelet], "more than zero"),
+        (&["run", "--metrics-bind-address=here", "--", &kubelet], "is not ADDRESS:PORT"),
+        (&["run", "--merge=blend", "--", &kubelet], "use replace or overlay"),
+        (&["run", "--", "/no/such/kubelet"], "the kubelet cannot be run: /no/such/kubelet: there is no such file"),
+        (&["run", "--", "no-such-kubelet"], "it is not on PATH; give its full path"),
+        (&["run", "--", &not_executable], "is not an executable file"),
+        (&["check", "x", "--", &directory], "is not an executable file"),
+    ];
+    for (args, message) in cases {
+        let (code, stdout, stderr) = told(&supervisor().args(args).output().unwrap());
+        assert_eq!((code, stdout.as_str()), (64, ""), "{args:?}: {stderr}");
+        assert!(stderr.contains(message), "{args:?}: {stderr}");
+    }
+    assert_eq!(rig.starts(), 0);
+}
+
+#[test]
+fn help_and_version() {
+    for args in [&["--help"][..], &["run", "--help"], &["status", "-h"], &["check", "--help"], &["render", "--help"]] {
+        let (code, stdout, stderr) = told(&supervisor().args(args).output().unwrap());
+        assert!(code == 0 && stdout.contains("Usage:") && stderr.is_empty(), "{args:?}: {stdout}{stderr}");
+    }
+    let (code, stdout, _) = told(&supervisor().arg("--version").output().unwrap());
+    assert_eq!((code, stdout), (0, format!("kubelet-supervisor {}\n", env!("CARGO_PKG_VERSION"))));
+}
+
+#[test]
+fn every_option_is_read_from_the_environment() {
+    let mut rig = Rig::new();
+    let name = |option: &str| {
+        format!("KUBELET_SUPERVISOR_{}", option.trim_start_matches('-').to_uppercase().replace('-', "_"))
+    };
+    rig.args.retain(|word| !word.starts_with("--hostname-override"));
+    rig.options.extend(["--node-name=n1".to_owned(), "--log-format=json".to_owned(), "--merge=overlay".to_owned()]);
+    let options = std::mem::take(&mut rig.options);
+    rig.env = options.iter().filter_map(|o| o.split_once('=')).map(|(n, v)| (name(n), v.to_owned())).collect();
+    rig.local("clusterDomain: x.test");
+    rig.up();
+    rig.prove("a", &configuration("maxPods: 42"));
+    assert_eq!(rig.last_config()["clusterDomain"], "x.test", "overlay");
+    assert!(rig.metric("kubelet_node_config_error").is_some());
+    let log = rig.log();
+    let ours: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    assert!(
+        ours.iter().any(|l| l["level"] == "info" && l["msg"].as_str().unwrap().contains("this is node n1")),
+        "{log}"
+    );
+    let dir: PathBuf = rig.at("dynamic");
+    let mut status = Command::new(env!("CARGO_BIN_EXE_kubelet-supervisor"));
+    let output =
+        status.args(["status", "-o", "json"]).env("KUBELET_SUPERVISOR_DYNAMIC_CONFIG_DIR", dir).output().unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&output.stdout).unwrap()["trial"]["state"], "passed");
+}

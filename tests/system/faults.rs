@@ -1,0 +1,254 @@
+//! An API server that misbehaves.
+
+use std::time::{Duration, Instant};
+
+use crate::rig::{DOWNLOAD, NODE, Rig, SOON, Version, configuration, eventually, is};
+use crate::support::api_server::{Fault, FaultKind, Request, State, Verb};
+
+/// Applies a configuration; no error is ever written to the status.
+fn applies_silently(rig: &Rig) -> Version {
+    let version = rig.apply("a", &configuration("maxPods: 42"));
+    assert_eq!(rig.errors_written(), Vec::<String>::new());
+    version
+}
+
+/// `times` faults of this kind on `verb` of `path` are passed over in silence.
+fn silent(verb: Verb, path: &str, kind: FaultKind, times: u32) {
+    let mut rig = Rig::new();
+    rig.up();
+    rig.server.wait_until(SOON, |state| (state.watches() == 1).then_some(())).unwrap();
+    rig.fault(verb, path, kind, times);
+    applies_silently(&rig);
+    assert_eq!(rig.server.faults().left(), 0, "the script was played to its end");
+}
+
+#[test]
+fn a_short_403_of_the_node_authorizer_is_no_error() {
+    silent(Verb::List, "configmaps", FaultKind::Status(403), 3);
+}
+
+#[test]
+fn a_short_500_is_no_error() {
+    silent(Verb::List, "configmaps", FaultKind::Status(500), 3);
+}
+
+#[test]
+fn garbage_is_no_error() {
+    silent(Verb::List, "configmaps", FaultKind::Garbage, 2);
+}
+
+#[test]
+fn an_answer_cut_short_is_no_error() {
+    silent(Verb::List, "configmaps", FaultKind::CutMidLine, 2);
+}
+
+#[test]
+fn a_slow_answer_is_no_error() {
+    silent(Verb::Any, "", FaultKind::Slow(Duration::from_millis(500)), 4);
+}
+
+#[test]
+fn a_status_that_fails_is_written_until_it_sticks() {
+    silent(Verb::Patch, "status", FaultKind::Status(500), 4);
+}
+
+#[test]
+fn a_status_in_conflict_is_written_again() {
+    silent(Verb::Patch, "status", FaultKind::Status(409), 2);
+}
+
+#[test]
+fn a_status_whose_answer_is_lost_is_written_again() {
+    silent(Verb::Patch, "status", FaultKind::CutMidLine, 2);
+    silent(Verb::Patch, "status", FaultKind::Garbage, 1);
+}
+
+#[test]
+fn a_403_that_lasts_is_an_error_until_it_goes() {
+    lasting(403);
+}
+
+#[test]
+fn a_404_that_lasts_is_an_error_until_it_goes() {
+    lasting(404);
+}
+
+#[test]
+fn a_500_that_lasts_is_an_error_until_it_goes() {
+    lasting(500);
+}
+
+fn lasting(code: u16) {
+    let mut rig = Rig::new();
+    rig.up();
+    rig.server.faults().push(Fault::new(Verb::List, "configmaps", FaultKind::Status(code)));
+    let version = rig.put("a", &configuration("maxPods: 42"));
+    rig.assign("a");
+    rig.wait_config("the error", |config| config["error"] == DOWNLOAD);
+    assert_eq!(rig.starts(), 1);
+    rig.server.faults().clear();
+    rig.wait_active(&version);
+    rig.wait_error(&version, "");
+}
+
+#[test]
+fn a_node_that_may_not_be_seen_for_a_while() {
+    let mut rig = Rig::new();
+    rig.fault(Verb::List, "nodes", FaultKind::Status(403), 4);
+    rig.up();
+    applies_silently(&rig);
+    assert!(rig.log().contains("the Node cannot be watched") && rig.log().contains("the API server is back"));
+}
+
+/// Only the list: a PATCH or POST may have been sent twice before its answer came.
+#[test]
+fn retry_after_is_heeded() {
+    let mut rig = Rig::long_trial();
+    rig.up();
+    rig.fault(Verb::List, "configmaps", FaultKind::Throttle(2), 1);
+    rig.apply("a", &configuration("maxPods: 42"));
+    let requests = rig.server.requests();
+    let lists: Vec<&Request> = requests.iter().filter(|r| r.path.contains("configmaps") && !r.is_watch()).collect();
+    assert_eq!(lists.iter().map(|list| list.status).collect::<Vec<_>>(), [429, 200]);
+    let pause = lists[1].at - lists[0].at;
+    assert!(pause >= Duration::from_millis(1950), "{pause:?}");
+}
+
+#[test]
+fn a_410_asks_for_a_new_list() {
+    for http in [false, true] {
+        let mut rig = Rig::long_trial();
+        rig.up();
+        rig.apply("a", &configuration("maxPods: 1"));
+        rig.server.gone_as_http(http);
+        rig.server.end_watches();
+        rig.server.compact();
+        rig.apply("a", &configuration("maxPods: 2"));
+        rig.fault(Verb::Watch, "", FaultKind::GoneInStream, 2);
+        rig.server.end_watches();
+        let version = rig.apply("b", &configuration("maxPods: 3"));
+        assert!(rig.wait_active(&version)["error"].is_null(), "http: {http}");
+        assert_eq!(rig.errors_written(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn watches_cut_in_the_middle_of_a_line() {
+    let mut rig = Rig::long_trial();
+    rig.up();
+    rig.apply("a", &configuration("maxPods: 1"));
+    rig.fault(Verb::Watch, "", FaultKind::CutMidLine, 2);
+    rig.fault(Verb::Watch, "", FaultKind::Garbage, 2);
+    rig.server.end_watches();
+    let version = rig.put("a", &configuration("maxPods: 2"));
+    rig.wait_active(&version);
+    assert_eq!(rig.errors_written(), Vec::<String>::new());
+}
+
+/// The head of an answer has 15 s, then it counts as failed.
+#[test]
+fn a_list_that_hangs() {
+    let mut rig = Rig::long_trial();
+    rig.up();
+    rig.fault(Verb::List, "configmaps", FaultKind::Hang, 1);
+    let version = rig.put("a", &configuration("maxPods: 42"));
+    rig.assign("a");
+    let active = |node: &serde_json::Value| is(&node["status"]["config"], "active", &version);
+    rig.server.wait_node(NODE, Duration::from_secs(40), active).unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn a_status_and_an_event_that_hang() {
+    let mut rig = Rig::long_trial();
+    rig.up();
+    rig.fault(Verb::Patch, "status", FaultKind::Hang, 1);
+    rig.fault(Verb::Post, "events", FaultKind::Hang, 1);
+    let version = rig.put("a", &configuration("maxPods: 42"));
+    rig.assign("a");
+    // The kubelet does not wait for it.
+    let begin = Instant::now();
+    rig.wait_ready(2);
+    assert!(begin.elapsed() < Duration::from_secs(14));
+    let active = |node: &serde_json::Value| is(&node["status"]["config"], "active", &version);
+    rig.server.wait_node(NODE, Duration::from_secs(40), active).unwrap_or_else(|error| panic!("{error}"));
+    rig.wait_event("KubeletConfigChanged", &version);
+}
+
+#[test]
+fn credentials_refused_and_then_good_again() {
+    let mut rig = Rig::long_trial();
+    rig.server.require_token(Some("another"));
+    rig.up();
+    rig.wait_log("does not accept the credentials of");
+    let asked = rig.server.requests().len();
+    let version = rig.put("a", &configuration("maxPods: 42"));
+    rig.assign("a");
+    rig.server.require_token(None);
+    // The same credentials are tried again after 15 s.
+    let active = |node: &serde_json::Value| is(&node["status"]["config"], "active", &version);
+    rig.server.wait_node(NODE, Duration::from_secs(40), active).unwrap_or_else(|error| panic!("{error}"));
+    assert!(asked <= 3, "{asked} requests with credentials that are refused");
+    assert_eq!(rig.errors_written(), Vec::<String>::new());
+}
+
+#[test]
+fn an_api_server_that_restarts_all_the_time() {
+    let mut rig = Rig::new();
+    rig.up();
+    for pods in 1..=4 {
+        rig.server.restart();
+        let version = rig.put("a", &configuration(&format!("maxPods: {pods}")));
+        rig.assign("a");
+        rig.server.stop();
+        rig.server.restart();
+        rig.wait_active(&version);
+        rig.server.restart();
+        rig.wait_ready(pods + 1);
+    }
+    let config = rig.wait_config("proven", |config| config["lastKnownGood"] == config["assigned"]);
+    assert_eq!(config["lastKnownGood"], config["active"]);
+    assert_eq!(rig.errors_written(), Vec::<String>::new());
+}
+
+#[test]
+fn an_api_server_that_goes_away_before_the_trial_is_over() {
+    let mut rig = Rig::new();
+    rig.up();
+    let version = rig.apply("a", &configuration("maxPods: 42"));
+    rig.server.stop();
+    let status = rig.wait_status("proven", |status| status["trial"]["state"] == "passed");
+    assert_eq!(status["error"], "");
+    rig.server.restart();
+    rig.wait_config("proven", |config| is(config, "lastKnownGood", &version));
+    rig.wait_event("KubeletConfigProven", &version);
+}
+
+#[test]
+fn events_that_are_refused_hold_nothing_up() {
+    let mut rig = Rig::new();
+    rig.up();
+    rig.server.faults().push(Fault::new(Verb::Post, "events", FaultKind::Status(403)));
+    rig.prove("a", &configuration("maxPods: 42"));
+    assert!(rig.server.events().is_empty());
+    rig.wait_log("an event was refused");
+    rig.server.faults().clear();
+    let version = rig.apply("a", &configuration("maxPods: 43"));
+    rig.wait_event("KubeletConfigChanged", &version);
+}
+
+#[test]
+fn a_server_that_drops_the_status_is_not_pestered() {
+    let mut rig = Rig::new();
+    rig.up();
+    rig.apply("a", &configuration("maxPods: 1"));
+    let patches = || rig.server.requests().iter().filter(|request| request.method == "PATCH").count();
+    // As after an upgrade of the control plane: whatever writes the Node next, loses the assignment.
+    rig.server.drop_dynamic_config(true);
+    let before = patches();
+    rig.put("a", &configuration("maxPods: 2"));
+    eventually("it is back on its own", || (rig.last_config()["maxPods"] == 110).then_some(()));
+    let more = |state: &State| {
+        (state.requests().iter().filter(|request| request.method == "PATCH").count() > before + 6).then_some(())
+    };
+    assert!(rig.server.wait_until(Duration::from_secs(3), more).is_err(), "{} PATCHes", patches() - before);
+}

@@ -1,0 +1,221 @@
+//! The duties of a process that owns another: arguments, environment, output, signals, death.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixDatagram;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::rig::{Rig, SOON, configuration, eventually, is_gone};
+
+fn strings(value: &serde_json::Value) -> Vec<String> {
+    value.as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect()
+}
+
+fn environment(pid: u64) -> Vec<String> {
+    let bytes = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
+    String::from_utf8_lossy(&bytes).split_terminator('\0').map(str::to_owned).collect()
+}
+
+/// Puts a shell script where the kubelet belongs. Runs that are not meant to last (`--version`, preflights) end.
+fn script(rig: &mut Rig, body: &str) {
+    let path = rig.at("script");
+    let text = format!("#!/bin/sh\ncase \"$*\" in *--version*|*--lock-file=*) exit 1;; esac\n{body}\n");
+    std::fs::write(&path, text).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    rig.program = path;
+}
+
+#[test]
+fn arguments_are_passed_and_the_configuration_replaced_only_when_a_source_is_active() {
+    let mut rig = Rig::long_trial();
+    let native = rig.at("native").display().to_string();
+    rig.args.extend(["--dynamic-config-dir".to_owned(), native, "-v".to_owned(), "2".to_owned()]);
+    rig.up();
+    let given: Vec<String> = rig.args.iter().filter(|word| !word.contains("native")).cloned().collect();
+    let given: Vec<String> = given.into_iter().filter(|word| word != "--dynamic-config-dir").collect();
+    assert_eq!(strings(&rig.kubelet.starts()[0]["args"]), given);
+
+    let version = rig.apply("a", &configuration("maxPods: 42"));
+    let args = strings(&rig.kubelet.starts()[1]["args"]);
+    let config = args.iter().find(|word| word.starts_with("--config=")).unwrap();
+    let path = format!("dynamic/supervisor/rendered/{}/{}/kubelet", version.0, version.1);
+    assert_eq!(*config, format!("--config={}", rig.at(&path).display()));
+    let rest = |words: &[String]| words.iter().filter(|w| !w.starts_with("--config=")).cloned().collect::<Vec<_>>();
+    assert_eq!(rest(&args), rest(&given));
+}
+
+#[test]
+fn the_store_is_where_the_kubelets_own_flag_says() {
+    let mut rig = Rig::long_trial();
+    rig.options.retain(|option| !option.starts_with("--dynamic-config-dir"));
+    rig.args.push(format!("--dynamic_config_dir={}", rig.at("native").display()));
+    rig.up();
+    rig.apply("a", &configuration("maxPods: 42"));
+    let text = std::fs::read_to_string(rig.at("native/store/meta/assigned")).unwrap();
+    assert!(text.contains("kind: SerializedNodeConfigSource") && text.contains("name: a\n"), "{text}");
+    assert!(!rig.at("dynamic").exists());
+}
+
+#[test]
+fn the_environment_is_kept_but_for_the_service_managers() {
+    let mut rig = Rig::long_trial();
+    let socket = rig.at("notify");
+    let _socket = UnixDatagram::bind(&socket).unwrap();
+    rig.env = vec![
+        ("KUBELET_EXTRA".to_owned(), "a b=c".to_owned()),
+        ("NOTIFY_SOCKET".to_owned(), socket.display().to_string()),
+        ("WATCHDOG_USEC".to_owned(), "60000000".to_owned()),
+    ];
+    rig.up();
+    let env = environment(rig.last_pid());
+    let pid = rig.pid();
+    assert!(env.contains(&"KUBELET_EXTRA=a b=c".to_owned()));
+    assert!(env.contains(&format!("NOTIFY_SOCKET=@kubelet-supervisor/{pid}")), "{env:?}");
+    assert!(!env.iter().any(|entry| entry.starts_with("WATCHDOG_")));
+    let cgroup = |pid: u64| std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    assert_eq!(cgroup(rig.last_pid()), cgroup(pid));
+}
+
+#[test]
+fn output_passes_through_untouched() {
+    let mut rig = Rig::long_trial();
+    // Bytes that are no text, and no line end at the end.
+    script(
+        &mut rig,
+        "printf 'out\\377\\000\\r\\n<1>x'; printf 'err\\376 no end' >&2; trap 'exit 0' TERM; sleep 600 & wait",
+    );
+    rig.start();
+    eventually("the output", || {
+        let (out, err) = (std::fs::read(rig.at("stdout")).ok()?, std::fs::read(rig.at("stderr")).ok()?);
+        let err_there = err.windows(11).any(|part| part == b"err\xfe no end");
+        (out == b"out\xff\0\r\n<1>x" && err_there).then_some(())
+    });
+}
+
+#[test]
+fn other_signals_are_passed_on() {
+    let mut rig = Rig::long_trial();
+    script(
+        &mut rig,
+        "trap 'echo HUP' HUP; trap 'echo USR1' USR1; trap 'echo USR2' USR2; trap 'kill $!; exit 0' TERM; echo up\n\
+         while :; do sleep 600 & wait; kill $!; done",
+    );
+    rig.start();
+    let out = |text: &str| {
+        eventually(text, || std::fs::read_to_string(rig.at("stdout")).ok().filter(|out| out.contains(text)));
+    };
+    out("up");
+    for (signal, text) in [(Signal::SIGHUP, "HUP"), (Signal::SIGUSR1, "USR1"), (Signal::SIGUSR2, "USR2")] {
+        rig.signal(signal);
+        out(text);
+    }
+    rig.stop();
+}
+
+#[test]
+fn the_first_sigterm_is_a_graceful_stop() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let mut rig = Rig::long_trial();
+        rig.local("standIn: {stopDelay: 300ms}");
+        rig.up();
+        let pid = rig.last_pid();
+        rig.signal(signal);
+        assert_eq!(rig.wait_exit().code(), Some(0));
+        assert!(is_gone(pid));
+        let mut last = rig.kubelet.entries();
+        last.retain(|entry| entry["pid"] == pid);
+        let kinds: Vec<_> = last.iter().rev().take(2).map(|entry| entry["event"].as_str().unwrap()).collect();
+        assert_eq!(kinds, ["exit", "signal"], "one signal, then its own exit");
+        assert_eq!(last.last().unwrap()["code"], 0);
+    }
+}
+
+#[test]
+fn the_second_sigterm_ends_at_once() {
+    let mut rig = Rig::long_trial();
+    rig.local("standIn: {ignoreSigterm: true}");
+    rig.up();
+    let pid = rig.last_pid();
+    rig.signal(Signal::SIGTERM);
+    rig.kubelet.wait(SOON, |all| all.iter().any(|e| e["event"] == "signal").then_some(())).unwrap();
+    let begin = Instant::now();
+    rig.signal(Signal::SIGTERM);
+    rig.wait_exit();
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    eventually("the kubelet is gone", || is_gone(pid).then_some(()));
+}
+
+#[test]
+fn a_kubelet_that_ends_is_restarted_with_back_off_whatever_its_exit_code() {
+    let mut rig = Rig::long_trial();
+    rig.local("standIn: {exitAfterReady: 10ms, exitCode: 0}");
+    rig.start();
+    let begin = Instant::now();
+    rig.wait_starts(3);
+    // 1 s and 2 s, less nothing.
+    assert!(begin.elapsed() >= Duration::from_millis(2900), "{:?}", begin.elapsed());
+    // The third may have ended already.
+    assert!(rig.metric("kubelet_supervisor_kubelet_restarts_total{cause=\"exit\"}") >= Some(2.0));
+    assert!(rig.log().contains("ended by itself after"), "{}", rig.log());
+    rig.stop();
+}
+
+#[test]
+fn the_kubelet_dies_with_the_supervisor() {
+    let mut rig = Rig::long_trial();
+    rig.local("standIn: {ignoreSigterm: true}");
+    rig.up();
+    rig.kill();
+}
+
+#[test]
+fn systemd_is_told() {
+    let mut rig = Rig::long_trial();
+    rig.local("standIn: {startDelay: 300ms}");
+    let path = rig.at("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(SOON)).unwrap();
+    rig.env = vec![("NOTIFY_SOCKET".to_owned(), path.display().to_string())];
+    rig.start();
+    let receive = || {
+        let mut buffer = [0; 4096];
+        loop {
+            match socket.recv(&mut buffer) {
+                Ok(length) => return String::from_utf8_lossy(&buffer[..length]).into_owned(),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => panic!("no message: {error}"),
+            }
+        }
+    };
+    let until = |word: &str| {
+        let mut heard = String::new();
+        loop {
+            let message = receive();
+            heard.push_str(&message);
+            heard.push('\n');
+            if message.lines().any(|line| line == word) {
+                return heard;
+            }
+            assert!(word == "READY=1" || !message.contains("READY=1"), "once is enough: {message}");
+        }
+    };
+    let heard = until("READY=1");
+    assert_eq!(rig.readies(), 1, "not before the kubelet");
+    assert!(heard.contains("STATUS=kubelet"), "{heard}");
+    rig.signal(Signal::SIGTERM);
+    until("STOPPING=1");
+    assert_eq!(rig.wait_exit().code(), Some(0));
+}
+
+#[test]
+fn without_a_kubeconfig_the_kubelet_is_standalone() {
+    let mut rig = Rig::new();
+    rig.args.retain(|word| !word.starts_with("--kubeconfig"));
+    rig.up();
+    assert!(rig.log().contains("it is standalone and supervised as it is"), "{}", rig.log());
+    assert!(rig.server.requests().is_empty());
+    let status = rig.wait_status("ready", |status| status["kubelet"]["ready"] == true);
+    assert!(status["assigned"].is_null() && status["active"].is_null() && status["error"] == "", "{status}");
+    rig.stop();
+}

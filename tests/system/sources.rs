@@ -1,0 +1,186 @@
+//! ConfigMaps and Nodes that come and go, credentials that come late, and how little is asked when nothing happens.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::rig::{DOWNLOAD, NAMESPACE, NODE, Rig, SOON, configuration, is};
+
+#[test]
+fn a_config_map_that_is_missing_and_then_comes() {
+    let mut rig = Rig::new();
+    rig.up();
+    rig.assign("late");
+    rig.wait_config("the error", |config| config["error"] == DOWNLOAD);
+    let status = rig.wait_status("the error", |status| status["error"] == DOWNLOAD);
+    assert!(status["errorDetail"].as_str().unwrap().contains("kube-system/late"), "{status}");
+    let version = rig.put("late", &configuration("maxPods: 42"));
+    rig.wait_active(&version);
+    rig.wait_error(&version, "");
+    rig.wait_starts(2);
+    assert_eq!(rig.starts(), 2);
+}
+
+#[test]
+fn a_config_map_deleted_and_recreated() {
+    let mut rig = Rig::new();
+    rig.up();
+    let first = rig.prove("a", &configuration("maxPods: 42"));
+    rig.server.delete_config_map(NAMESPACE, "a");
+    let config = rig.wait_error(&first, DOWNLOAD);
+    assert!(is(&config, "active", &first));
+    let again = rig.put("a", &configuration("maxPods: 42"));
+    assert_ne!(first.0, again.0);
+    rig.wait_active(&again);
+    rig.wait_error(&again, "");
+    assert_eq!(rig.starts(), 2, "equal content");
+    rig.server.delete_config_map(NAMESPACE, "a");
+    rig.wait_error(&again, DOWNLOAD);
+    // A reset clears the error too.
+    rig.server.unassign(NODE);
+    rig.wait_config("reset", |config| config["error"].is_null() && config["active"].is_null());
+}
+
+#[test]
+fn a_config_map_gone_while_the_supervisor_was() {
+    let mut rig = Rig::new();
+    rig.up();
+    let version = rig.prove("a", &configuration("maxPods: 42"));
+    rig.stop();
+    rig.server.delete_config_map(NAMESPACE, "a");
+    rig.up();
+    assert_eq!(rig.last_config()["maxPods"], 42);
+    let config = rig.wait_error(&version, DOWNLOAD);
+    assert!(is(&config, "active", &version), "{config:#}");
+}
+
+#[test]
+fn a_node_deleted_and_registered_again() {
+    let mut rig = Rig::new();
+    rig.up();
+    let version = rig.prove("a", &configuration("maxPods: 42"));
+    rig.server.delete_node(NODE);
+    rig.wait_log("there is no Node n1 (yet)");
+    assert_eq!(rig.status()["active"]["configMap"]["resourceVersion"], version.1);
+    assert_eq!(rig.starts(), 2);
+    // Nobody assigned anything to the new one.
+    rig.server.create_node(NODE);
+    rig.wait_starts(3);
+    rig.assign("a");
+    rig.wait_active(&version);
+}
+
+#[test]
+fn a_node_that_registers_late() {
+    let mut rig = Rig::new();
+    rig.server.delete_node(NODE);
+    rig.up();
+    rig.wait_log("there is no Node n1 (yet)");
+    rig.server.create_node(NODE);
+    rig.apply("a", &configuration("maxPods: 42"));
+}
+
+#[test]
+fn a_config_source_without_a_subfield() {
+    let mut rig = Rig::new();
+    rig.up();
+    rig.server.patch_node(NODE, json!({"spec": {"configSource": {}}}));
+    rig.wait_config("the error", |config| {
+        config["error"]
+            == "failed to sync: invalid NodeConfigSource, exactly one subfield must be non-nil, but all were nil"
+    });
+    rig.apply("a", &configuration("maxPods: 42"));
+    rig.wait_config("cleared", |config| config["error"].is_null());
+}
+
+#[test]
+fn the_merge_mode_of_a_config_map_is_an_annotation() {
+    let mut rig = Rig::long_trial();
+    rig.local("maxPods: 77\nclusterDomain: local.test\nfeatureGates: {AppArmor: true}");
+    rig.up();
+    rig.apply("a", &configuration("clusterDNS: [10.0.0.10]"));
+    let config = rig.last_config();
+    assert!(config["maxPods"].is_null() && config["featureGates"]["AppArmor"] == true, "{config:#}");
+    let version = rig.server.annotate_config_map(NAMESPACE, "a", "kubelet-supervisor.io/merge", "overlay");
+    rig.wait_active(&version);
+    rig.wait_ready(3);
+    let config = rig.last_config();
+    assert!(config["maxPods"] == 77 && config["clusterDNS"][0] == "10.0.0.10", "{config:#}");
+    assert_eq!(config["clusterDomain"], "local.test");
+    let version = rig.server.annotate_config_map(NAMESPACE, "a", "kubelet-supervisor.io/merge", "blend");
+    let message = rig.wait_event("KubeletConfigRejected", &version);
+    assert!(message.contains("unknown merge mode \"blend\""), "{message}");
+}
+
+#[test]
+fn a_kubeconfig_that_comes_late() {
+    let mut rig = Rig::new();
+    let path = rig.at("kubeconfig");
+    std::fs::remove_file(&path).unwrap();
+    let version = rig.put("a", &configuration("maxPods: 42"));
+    rig.assign("a");
+    rig.up();
+    rig.wait_log("no credentials yet (");
+    assert!(rig.log().contains("kubeconfig: No such file or directory"), "{}", rig.log());
+    rig.server.write_kubeconfig(&path);
+    rig.wait_active(&version);
+    assert_eq!(rig.status()["error"], "");
+}
+
+#[test]
+fn kubeconfigs_that_cannot_be_used() {
+    let mut rig = Rig::new();
+    let path = rig.at("kubeconfig");
+    let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/x509-v1.pem");
+    let with = |user: serde_json::Value| {
+        json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": rig.server.url()}}],
+            "users": [{"name": "c", "user": user}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}]})
+        .to_string()
+    };
+    let user = |certificate: &str| with(json!({"client-certificate": certificate, "client-key": certificate}));
+    let cases = [
+        ("{0xdeadbeef".to_owned(), "kubeconfig: "),
+        (String::new(), "kubeconfig: "),
+        (user(fixture), "x509-v1.pem is X.509 V1; only version 3 can be used for TLS, issue it again with extensions"),
+        (user("/no/such.pem"), "client certificate /no/such.pem: No such file or directory"),
+        (user("/dev/null"), "client certificate /dev/null: there is no PEM certificate in it"),
+        (with(json!({"client-certificate-data": "?"})), "client-certificate-data is not base64"),
+    ];
+    std::fs::write(&path, &cases[0].0).unwrap();
+    let version = rig.put("a", &configuration("maxPods: 42"));
+    rig.assign("a");
+    rig.up();
+    for (text, message) in &cases {
+        let said = rig.log().matches("no credentials yet").count();
+        std::fs::write(&path, text).unwrap();
+        crate::rig::eventually(message, || {
+            let log = rig.log();
+            let news = log.matches("no credentials yet").count() > said || said == 1;
+            (news && log.contains(message)).then_some(())
+        });
+    }
+    assert_eq!(rig.starts(), 1, "the kubelet does not mind");
+    rig.server.write_kubeconfig(&path);
+    rig.wait_active(&version);
+}
+
+#[test]
+fn nothing_is_asked_when_nothing_happens() {
+    let mut rig = Rig::new();
+    rig.up();
+    let version = rig.prove("a", &configuration("maxPods: 42"));
+    rig.wait_event("KubeletConfigProven", &version);
+    rig.server.wait_until(SOON, |state| (state.watches() == 2).then_some(())).unwrap();
+    // What is answered may have been sent twice; that comes at once or not at all.
+    let _ = rig.server.wait_until(Duration::from_millis(500), |_| None::<()>);
+    let before = rig.server.requests().len();
+    let more = rig.server.wait_until(Duration::from_secs(4), |state| (state.requests().len() > before).then_some(()));
+    let requests = rig.server.requests();
+    assert!(more.is_err(), "{:?}", &requests[before..]);
+    assert_eq!(rig.server.watches(), 2);
+    let patches = requests.iter().filter(|request| request.method == "PATCH").count();
+    assert!(patches <= 5, "{patches} PATCHes for one change and its proof");
+    assert!(requests.iter().all(|request| request.method != "PUT" && request.method != "DELETE"));
+}
