@@ -6,6 +6,10 @@
 //! Needs what the real suite needs (`tests/real/prepare.sh`). Native is run by a babysitter with
 //! RestartSec=10, as kubeadm's unit has it, and with 0.
 
+// A benchmark may panic, and its numbers are small.
+#![allow(clippy::indexing_slicing, clippy::cast_precision_loss, clippy::unchecked_time_subtraction)]
+#![allow(clippy::semicolon_if_nothing_returned)]
+
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};

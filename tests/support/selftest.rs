@@ -1,5 +1,15 @@
 //! The tests' own tools, tested: the API server against a real client, the stand-in kubelet as a process.
 
+#![allow(
+    clippy::default_trait_access,
+    clippy::expect_used,
+    clippy::needless_pass_by_value,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::string_slice,
+    clippy::unwrap_used,
+    reason = "in a test a panic is the way to say that something is wrong"
+)]
 #[path = "mod.rs"]
 mod support;
 

@@ -172,7 +172,7 @@ mod tests {
         let mut bomb = String::from("a0: &a0 [x,x,x,x,x,x,x,x,x]\n");
         for level in 1..10 {
             let aliases = vec![format!("*a{}", level - 1); 9].join(",");
-            bomb.push_str(&format!("a{level}: &a{level} [{aliases}]\n"));
+            bomb = format!("{bomb}a{level}: &a{level} [{aliases}]\n");
         }
         assert!(parse(&bomb).is_err());
         assert!(parse(&format!("a: {}{}", "[".repeat(500), "]".repeat(500))).is_err());

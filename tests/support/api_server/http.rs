@@ -132,7 +132,7 @@ impl Selection {
 
 async fn answer(request: hyper::Request<Incoming>, shared: Arc<Shared>) -> Response {
     let (parts, body) = request.into_parts();
-    let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
     let path = parts.uri.path().to_owned();
     let raw_query = parts.uri.query().unwrap_or_default().to_owned();
     let query = Query::parse(&raw_query);

@@ -213,7 +213,7 @@ impl ApiServer {
 
     /// Every Event posted so far, in order.
     pub fn events(&self) -> Vec<Value> {
-        self.shared.read(|s| s.events())
+        self.shared.read(state::State::events)
     }
 
     // ---- watches -------------------------------------------------------------------------------------------

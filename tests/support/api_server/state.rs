@@ -156,22 +156,19 @@ impl State {
         if !key.namespace.is_empty() {
             meta["namespace"] = key.namespace.as_str().into();
         }
-        let kind = match self.objects.get(key) {
-            Some(old) => {
-                for field in ["uid", "creationTimestamp", "resourceVersion"] {
-                    meta[field] = old["metadata"][field].clone();
-                }
-                if *old == object {
-                    return object;
-                }
-                "MODIFIED"
+        let kind = if let Some(old) = self.objects.get(key) {
+            for field in ["uid", "creationTimestamp", "resourceVersion"] {
+                meta[field] = old["metadata"][field].clone();
             }
-            None => {
-                self.uids += 1;
-                meta["uid"] = format!("5eed0000-0000-4000-8000-{:012x}", self.uids).into();
-                meta["creationTimestamp"] = format!("{:.0}", jiff::Timestamp::now()).into();
-                "ADDED"
+            if *old == object {
+                return object;
             }
+            "MODIFIED"
+        } else {
+            self.uids += 1;
+            meta["uid"] = format!("5eed0000-0000-4000-8000-{:012x}", self.uids).into();
+            meta["creationTimestamp"] = format!("{:.0}", jiff::Timestamp::now()).into();
+            "ADDED"
         };
         self.commit(kind, key, object)
     }
@@ -266,7 +263,7 @@ impl Default for Shared {
 impl Shared {
     /// A test that panicked while holding the lock has failed already; the others may go on.
     pub fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     pub fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
