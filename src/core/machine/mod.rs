@@ -253,6 +253,8 @@ pub struct Run {
     pub ready: bool,
     /// Ready, and healthz (if on) answered, since then without a break.
     pub healthy_since: Option<Moment>,
+    /// healthz last answered then.
+    pub answered: Option<Moment>,
     /// It was healthy once.
     pub was_healthy: bool,
     /// Healthz fails since then without a break.

@@ -134,6 +134,7 @@ impl State {
                     started: self.now,
                     ready: false,
                     healthy_since: None,
+                    answered: None,
                     was_healthy: false,
                     failing_since: None,
                     probe_at: None,

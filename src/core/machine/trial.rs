@@ -12,10 +12,14 @@ impl State {
         let Kubelet::Running(run) = &mut self.kubelet else { return };
         if ok && run.ready {
             run.was_healthy = true;
-            run.healthy_since.get_or_insert(now);
+            // A gap that nobody watched (a suspended machine, a stopped supervisor) is not health.
+            let watched = run.answered.is_some_and(|at| now.since(at) <= policy::HEALTHZ_PATIENCE);
+            run.healthy_since = run.healthy_since.filter(|_| watched).or(Some(now));
+            run.answered = Some(now);
             run.failing_since = None;
         } else if !ok {
             run.healthy_since = None;
+            run.answered = None;
             run.failing_since.get_or_insert(now);
         }
         let pause = if run.healthy_since.is_some() { policy::PROBE_TRIAL } else { policy::PROBE_STARTING };
@@ -31,7 +35,9 @@ impl State {
             }
         }
         let (run, adopted) = (run.clone(), trial.adopted);
-        if run.healthy_since.is_some_and(|since| self.now.since(since) >= self.settings.trial_duration) {
+        let fresh = self.in_force.healthz.is_none()
+            || run.answered.is_some_and(|at| self.now.since(at) <= policy::HEALTHZ_PATIENCE);
+        if fresh && run.healthy_since.is_some_and(|since| self.now.since(since) >= self.settings.trial_duration) {
             return self.prove(fx);
         }
         if adopted {
@@ -178,5 +184,64 @@ impl State {
         fx.push(Effect::Count(Counter::StoreError));
         say(fx, Level::Warn, format!("the store cannot be written: {why}"));
         self.back_off();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::{Input, Settings, Trial};
+    use super::*;
+    use crate::core::model::{ConfigMapRef, HealthzTarget};
+
+    fn at(seconds: u64) -> Moment {
+        Moment { boot: Duration::from_secs(seconds), wall_nanos: 0 }
+    }
+
+    fn on_trial() -> State {
+        let mut state = State::new(Settings::default());
+        state.active = Some(Source {
+            reference: ConfigMapRef { namespace: "n".into(), name: "m".into(), kubelet_config_key: "k".into() },
+            resource_version: "1".into(),
+            uid: "u".into(),
+        });
+        state.in_force.healthz = Some(HealthzTarget { host: "127.0.0.1".into(), port: 10248 });
+        state.trial = Some(Trial { exits: 0, adopted: false });
+        state.kubelet = Kubelet::Running(Run {
+            pid: 1,
+            started: at(0),
+            ready: true,
+            healthy_since: None,
+            answered: None,
+            was_healthy: false,
+            failing_since: None,
+            probe_at: None,
+            switched: false,
+        });
+        state
+    }
+
+    fn proves(effects: &[Effect]) -> bool {
+        effects.iter().any(|effect| matches!(effect, Effect::Record(Because::Proven, _)))
+    }
+
+    #[test]
+    fn ten_watched_minutes_prove_and_not_a_second_less() {
+        let mut state = on_trial();
+        for second in (1..=600).step_by(5) {
+            assert!(!proves(&state.step(Input::Probed(true), at(second))), "after {second} s");
+        }
+        assert!(!proves(&state.step(Input::Tick, at(600))));
+        assert!(proves(&state.step(Input::Tick, at(601))));
+    }
+
+    #[test]
+    fn a_suspended_machine_earns_nothing_while_it_sleeps() {
+        let mut state = on_trial();
+        state.step(Input::Probed(true), at(1));
+        assert!(!proves(&state.step(Input::Tick, at(5000))), "a clock alone");
+        assert!(!proves(&state.step(Input::Probed(true), at(5001))), "one answer after a gap");
+        assert_eq!(state.trial_remaining(), Some(Duration::from_secs(600)));
     }
 }
