@@ -141,10 +141,12 @@ pub fn configuration(
         let key = &source.reference.kubelet_config_key;
         let Some(text) = checkpoint.files.get(key) else {
             let keys: Vec<&str> = checkpoint.files.keys().map(String::as_str).collect();
-            return Err(RenderError::Load(format!(
-                "the ConfigMap has no key {key:?} in its data (keys: {})",
-                keys.join(", ")
-            )));
+            let others = if keys.is_empty() {
+                "data is empty; binaryData is not read".to_owned()
+            } else {
+                format!("keys: {}", keys.join(", "))
+            };
+            return Err(RenderError::Load(format!("the ConfigMap has no key {key:?} in its data ({others})")));
         };
         payload = Some(Text { text, dir: &checkpoint.dir });
         if let Some(mode) = &checkpoint.merge {
