@@ -41,6 +41,8 @@ deny() {
 step cargo fmt --check
 step cargo clippy --locked --quiet --all-targets -- -D warnings
 step cargo build --locked --quiet --bins --examples
+# The README's first look tells by its exit code whether all went as it says.
+step cargo run --locked --quiet --example demo
 # Unit, property, architecture, crash, simulation and system tests, each file with its summary.
 fast=(architecture behaviour crash machine_props simulation support_selftest)
 step cargo test --locked --lib "${fast[@]/#/--test=}"
