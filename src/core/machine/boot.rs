@@ -67,3 +67,51 @@ impl State {
         Some(assigned)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Because, Input, Purpose, Settings};
+    use super::*;
+    use crate::core::model::{ConfigMapRef, Digest, Moment, Rendered, Verdict};
+    use crate::core::record::Ledger;
+
+    /// The record may be whole and only the disk at fault: its checkpoint must survive this life,
+    /// also after other records have been written.
+    #[test]
+    fn nothing_is_collected_while_last_known_good_is_unknown() {
+        let source = Source {
+            reference: ConfigMapRef { namespace: "n".into(), name: "m".into(), kubelet_config_key: "k".into() },
+            resource_version: "1".into(),
+            uid: "u".into(),
+        };
+        let rendered = Rendered {
+            digest: Digest("d".into()),
+            path: "/r".into(),
+            healthz: None,
+            notes: Vec::new(),
+            shadowed: Vec::new(),
+        };
+        for last_known_good in [Ok(None), Err("Input/output error".to_owned())] {
+            let unknown = last_known_good.is_err();
+            let stored = Stored { assigned: Ok(Some(source.clone())), last_known_good, ledger: Ok(Ledger::default()) };
+            let mut state = State::new(Settings::default());
+            let mut effects = state.step(Input::Boot(Box::new(stored), KubeletId::default()), Moment::default());
+            let records = effects.iter().find_map(|effect| match effect {
+                Effect::Record(Because::Memory, records) => Some(records.clone()),
+                _ => None,
+            });
+            let answer = Ok(rendered.clone());
+            for input in [
+                Input::Recorded(Because::Memory, Ok(records.expect("the try is spent"))),
+                Input::Rendered(Purpose::Launch, Some(source.clone()), KubeletId::default(), answer),
+                Input::Judged(1, Verdict::Valid(Vec::new())),
+                Input::Started(Ok(7)),
+            ] {
+                effects.extend(state.step(input, Moment::default()));
+            }
+            assert!(effects.contains(&Effect::Start(Some("/r".to_owned()))), "{effects:?}");
+            let collects = effects.iter().any(|effect| matches!(effect, Effect::Collect(_)));
+            assert_eq!(collects, !unknown, "{effects:?}");
+        }
+    }
+}

@@ -287,8 +287,6 @@ impl State {
         self.saved = durable;
         self.unsaved = None;
         self.retry = None;
-        // All three records are whole again.
-        self.keep_all = false;
         match because {
             Because::Memory => {}
             Because::Proven => self.proven(fx),
