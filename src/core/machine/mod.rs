@@ -265,6 +265,14 @@ pub struct Run {
     pub switched: bool,
 }
 
+impl Run {
+    /// True if healthz answered a moment ago. A gap that nobody watched (a suspended machine, a
+    /// stopped supervisor) is not health.
+    fn is_watched(&self, now: Moment) -> bool {
+        self.answered.is_some_and(|at| now.since(at) <= policy::HEALTHZ_PATIENCE)
+    }
+}
+
 /// A configuration that is being tried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trial {
@@ -374,7 +382,8 @@ pub struct State {
     pub applying_since: Option<Moment>,
     /// We are told to leave.
     pub leaving: bool,
-    /// A record was unreadable: what it names is unknown, so no checkpoint may be removed.
+    /// A record was unreadable at boot: what it names is unknown, and the store leaves it as it is
+    /// where only ignorance would replace it. No checkpoint is removed until the next start.
     keep_all: bool,
     tested: Option<KubeletId>,
     ticket: u64,

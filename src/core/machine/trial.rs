@@ -12,8 +12,7 @@ impl State {
         let Kubelet::Running(run) = &mut self.kubelet else { return };
         if ok && run.ready {
             run.was_healthy = true;
-            // A gap that nobody watched (a suspended machine, a stopped supervisor) is not health.
-            let watched = run.answered.is_some_and(|at| now.since(at) <= policy::HEALTHZ_PATIENCE);
+            let watched = run.is_watched(now);
             run.healthy_since = run.healthy_since.filter(|_| watched).or(Some(now));
             run.answered = Some(now);
             run.failing_since = None;
@@ -35,9 +34,8 @@ impl State {
             }
         }
         let (run, adopted) = (run.clone(), trial.adopted);
-        let fresh = self.in_force.healthz.is_none()
-            || run.answered.is_some_and(|at| self.now.since(at) <= policy::HEALTHZ_PATIENCE);
-        if fresh && run.healthy_since.is_some_and(|since| self.now.since(since) >= self.settings.trial_duration) {
+        let watched = self.in_force.healthz.is_none() || run.is_watched(self.now);
+        if watched && run.healthy_since.is_some_and(|since| self.now.since(since) >= self.settings.trial_duration) {
             return self.prove(fx);
         }
         if adopted {

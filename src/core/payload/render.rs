@@ -222,8 +222,7 @@ fn digest(value: &Value) -> Digest {
 /// Lower-case hex.
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
-    const DIGITS: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
-    let digit = |half: u8| DIGITS.get(usize::from(half & 15)).copied().unwrap_or_default();
+    let digit = |half: u8| char::from_digit(u32::from(half & 15), 16).unwrap_or_default();
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]).collect()
 }
 
