@@ -7,9 +7,10 @@ use std::collections::BTreeSet;
 
 use crate::core::machine::{Durable, Stored};
 use crate::core::model::{
-    ConfigMapRef, HealthzTarget, KubeletId, Merge, Moment, Payload, RenderError, Rendered, Source,
+    ConfigMapRef, HealthzTarget, KubeletId, Merge, Moment, Payload, RenderError, Rendered, Source, StateFiles, Wishes,
 };
-use crate::core::report::{Event, NodeConfigStatus};
+use crate::core::record::Entry;
+use crate::core::report::NodeConfigStatus;
 
 /// Time.
 pub trait Clock {
@@ -46,6 +47,23 @@ pub trait Store {
     /// # Errors
     /// What failed, with the path.
     fn collect(&mut self, keep: &BTreeSet<Source>) -> Result<(), String>;
+    /// Puts the kubelet's state files in order for a start with these policies; nothing happens
+    /// if they are in order. Whatever is interrupted is taken up again by the next call.
+    ///
+    /// # Errors
+    /// What failed, with the path.
+    fn swap_state_files(&mut self, files: &StateFiles) -> Result<(), String>;
+    /// Appends to the history; gives the number the entry got.
+    ///
+    /// # Errors
+    /// What failed, with the path.
+    fn append(&mut self, entry: &Entry) -> Result<u64, String>;
+    /// The history, oldest first.
+    fn history(&mut self) -> Vec<Entry>;
+    /// Notes that the API server has all events up to this number.
+    fn reported(&mut self, number: u64);
+    /// Events that the API server may not have yet, oldest first.
+    fn unreported(&mut self) -> Vec<Entry>;
 }
 
 /// A verified checkpoint.
@@ -55,8 +73,8 @@ pub struct Checkpoint {
     pub dir: String,
     /// Content by key.
     pub files: std::collections::BTreeMap<String, String>,
-    /// The ConfigMap's merge annotation.
-    pub merge: Option<String>,
+    /// What the ConfigMap's annotations ask for.
+    pub wishes: Wishes,
 }
 
 /// The node's own files: what the kubelet would use without us.
@@ -85,6 +103,8 @@ pub trait Kubelet {
     fn stop(&mut self);
     /// SIGKILL.
     fn kill(&mut self);
+    /// The last lines it wrote to its standard error, oldest first.
+    fn last_words(&self) -> Vec<String>;
 }
 
 /// The kubelet as a judge. Its verdict comes as an input with the ticket.
@@ -107,8 +127,18 @@ pub trait Cluster {
     fn watch(&mut self, map: Option<&ConfigMapRef>);
     /// The status to bring to the Node, sooner or later.
     fn publish(&mut self, status: &NodeConfigStatus);
-    /// Sends an event, best effort.
-    fn emit(&mut self, event: &Event);
+    /// Sends an event, in order; [`Input::Reported`](crate::core::machine::Input) when it is there.
+    fn emit(&mut self, entry: &Entry);
+    /// Asks for the own Lease.
+    fn look_lease(&mut self);
+    /// Asks for the pods of the own Node.
+    fn look_pods(&mut self);
+}
+
+/// The node around the kubelet. The answer comes as an input.
+pub trait Host {
+    /// Looks, with the runtime's socket if that is known.
+    fn look(&mut self, runtime: Option<&str>);
 }
 
 /// Whoever started us, and whoever scrapes us.
@@ -117,6 +147,8 @@ pub trait Notifier {
     fn observe(&mut self, state: &crate::core::machine::State);
     /// Something to count.
     fn count(&mut self, counter: &crate::core::machine::Counter);
+    /// What became of an operator's command.
+    fn answer(&mut self, ticket: u64, result: &Result<String, String>);
     /// A line for the journal.
     fn say(&mut self, level: crate::core::machine::Level, line: &str);
 }
@@ -133,6 +165,8 @@ pub trait Ports {
     fn preflight(&mut self) -> &mut dyn Preflight;
     /// healthz.
     fn probe(&mut self) -> &mut dyn Probe;
+    /// The node.
+    fn host(&mut self) -> &mut dyn Host;
     /// The API server.
     fn cluster(&mut self) -> &mut dyn Cluster;
     /// systemd, metrics, journal.

@@ -39,7 +39,7 @@ fn payload(map: u8, version: u8) -> Arc<Payload> {
         uid: format!("u{map}"),
         resource_version: version.to_string(),
         data: [("kubelet".to_owned(), String::new())].into(),
-        merge: None,
+        wishes: kubelet_supervisor::core::model::Wishes::default(),
     })
 }
 
@@ -57,8 +57,7 @@ fn rendered(source: Option<&Source>) -> Rendered {
         digest: Digest(content),
         path: source.map(|source| format!("{}/{}", source.uid, source.resource_version)).unwrap_or_default(),
         healthz: Some(HealthzTarget { host: "127.0.0.1".to_owned(), port: 10248 }),
-        notes: Vec::new(),
-        shadowed: Vec::new(),
+        ..Rendered::default()
     }
 }
 
@@ -188,9 +187,9 @@ impl Driver {
     }
 
     fn run(&mut self, effect: Effect) -> Option<Input> {
-        assert!(!self.quit || !matches!(effect, Effect::Start(_)), "started after quitting");
+        assert!(!self.quit || !matches!(effect, Effect::Start(..)), "started after quitting");
         match effect {
-            Effect::Start(config) => {
+            Effect::Start(config, _) => {
                 assert!(!self.process, "a second kubelet is started: {:?}", self.state);
                 self.process = true;
                 if let Some(path) = config.filter(|_| !self.hostile) {

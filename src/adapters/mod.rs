@@ -3,6 +3,7 @@
 
 pub mod clock;
 pub mod fsx;
+pub mod host;
 pub mod http;
 pub mod kube;
 pub mod local;

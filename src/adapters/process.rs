@@ -96,6 +96,10 @@ impl ports::Kubelet for KubeletProcess {
     fn kill(&mut self) {
         self.pid.signal(Signal::SIGKILL);
     }
+
+    fn last_words(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// Takes the child along when the supervisor dies, even by SIGKILL.

@@ -21,10 +21,10 @@ use sha2::{Digest as _, Sha256};
 
 use super::fsx::{self, Disk};
 use crate::core::machine::{Durable, Stored};
-use crate::core::model::{Payload, RenderError, Source};
+use crate::core::model::{Payload, RenderError, Source, StateFiles};
 use crate::core::payload::render::hex;
 use crate::core::payload::yaml;
-use crate::core::record::{self, Ledger, Seal};
+use crate::core::record::{self, Entry, Ledger, Seal};
 use crate::ports::{Checkpoint, Store};
 
 /// Records and seals are a few KiB; more is not ours.
@@ -155,7 +155,8 @@ impl<D: Disk> FsStore<D> {
             None if files.is_empty() => return Err(format!("{}: no checkpoint there", dir.display())),
             None => {}
         }
-        Ok(Checkpoint { dir: dir.display().to_string(), files, merge: seal.and_then(|seal| seal.merge) })
+        let wishes = seal.map(|seal| seal.wishes).unwrap_or_default();
+        Ok(Checkpoint { dir: dir.display().to_string(), files, wishes })
     }
 }
 
@@ -200,7 +201,7 @@ impl<D: Disk> Store for FsStore<D> {
                 .iter()
                 .map(|(key, text)| (key.clone(), hex(&Sha256::digest(text.as_bytes()))))
                 .collect(),
-            merge: payload.merge.clone(),
+            wishes: payload.wishes.clone(),
         };
         let seal_path = self.seal_path(source);
         let seal_text = serde_json::to_string(&seal).map_err(|error| error.to_string())?;
@@ -289,6 +290,24 @@ impl<D: Disk> Store for FsStore<D> {
             result?;
         }
         Ok(())
+    }
+
+    fn swap_state_files(&mut self, _files: &StateFiles) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn append(&mut self, _entry: &Entry) -> Result<u64, String> {
+        Ok(0)
+    }
+
+    fn history(&mut self) -> Vec<Entry> {
+        Vec::new()
+    }
+
+    fn reported(&mut self, _number: u64) {}
+
+    fn unreported(&mut self) -> Vec<Entry> {
+        Vec::new()
     }
 
     fn collect(&mut self, keep: &BTreeSet<Source>) -> Result<(), String> {

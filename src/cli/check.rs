@@ -89,7 +89,7 @@ pub(super) fn file(
         uid: String::new(),
     };
     let dir = absolute.parent().unwrap_or(Path::new("/")).display().to_string();
-    let checkpoint = Checkpoint { dir, files: [(key, text)].into(), merge: None };
+    let checkpoint = Checkpoint { dir, files: [(key, text)].into(), ..Checkpoint::default() };
     Ok(exec::configuration(Some((&checkpoint, &source)), args, local))
 }
 

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// A reference to a ConfigMap as an administrator writes it in `Node.spec.configSource.configMap`.
 ///
@@ -108,8 +110,20 @@ pub struct Payload {
     pub resource_version: String,
     /// `data`; `binaryData` is ignored, as in native (checkpoint/configmap.go).
     pub data: BTreeMap<String, String>,
-    /// The annotation `kubelet-supervisor.io/merge`, verbatim.
+    /// What its annotations ask for.
+    pub wishes: Wishes,
+}
+
+/// A ConfigMap's annotations that are meant for us, verbatim.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Wishes {
+    /// `kubelet-supervisor.io/merge`: `replace` or `overlay`.
     pub merge: Option<String>,
+    /// `kubelet-supervisor.io/acknowledge`: hazards accepted.
+    pub acknowledge: Option<String>,
+    /// `kubelet-supervisor.io/confirm-within`: a duration.
+    pub confirm_within: Option<String>,
 }
 
 impl Payload {
@@ -121,7 +135,7 @@ impl Payload {
 }
 
 /// SHA-256 of a rendered configuration's canonical JSON, in hex.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Digest(pub String);
 
@@ -175,7 +189,7 @@ impl Moment {
 }
 
 /// A rendered configuration that is durably on disk.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rendered {
     /// Identifies the content.
     pub digest: Digest,
@@ -187,6 +201,22 @@ pub struct Rendered {
     pub notes: Vec<String>,
     /// Payload fields without effect, because a command-line flag wins: `maxPods (--max-pods)`.
     pub shadowed: Vec<String>,
+    /// What the kubelet will go by: the configuration with flags laid over it. Null if unknown.
+    pub effective: Arc<Value>,
+    /// What the ConfigMap's annotations ask for.
+    pub wishes: Wishes,
+}
+
+/// The kubelet's state files that belong to one set of resource manager policies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StateFiles {
+    /// The kubelet's `--root-dir`.
+    pub root_dir: String,
+    /// The policies and their options, as one word that changes when a kubelet would refuse the
+    /// other's files.
+    pub policy: String,
+    /// Put back what was moved aside when this policy was left; else the kubelet starts afresh.
+    pub restore: bool,
 }
 
 /// Address of the kubelet's plain healthz listener.

@@ -14,6 +14,13 @@ pub const START_TIMEOUT: Duration = Duration::from_secs(120);
 /// probe or two, and rolling back costs a restart.
 pub const HEALTHZ_PATIENCE: Duration = Duration::from_secs(30);
 
+/// What a kubelet is told as WATCHDOG_USEC; it pings twice as often. The API's own example units
+/// use 30 s, and the kubelet ignores less than 1 s (watchdog_linux.go, v1.36).
+pub const WATCHDOG_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Pings may be missing this long: two intervals, as a busy node may be late with one.
+pub const WATCHDOG_PATIENCE: Duration = Duration::from_secs(60);
+
 /// Pause between healthz probes while a trial waits for readiness.
 pub const PROBE_STARTING: Duration = Duration::from_millis(250);
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::model::{ConfigMapRef, Digest, KubeletId, Source};
+use super::model::{ConfigMapRef, Digest, KubeletId, Source, Wishes};
 use super::payload::yaml;
 
 /// Upstream: `SerializedNodeConfigSource` (k8s.io/kubelet/config/v1beta1, v1.20.2).
@@ -117,14 +117,40 @@ impl Ledger {
     }
 }
 
+/// One line of the history: what was tried or decided, and why.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Entry {
+    /// Counts up, for ever.
+    pub number: u64,
+    /// Wall clock, nanoseconds since 1970: for people, and the event's name.
+    pub nanos: u64,
+    /// The event's reason.
+    pub reason: String,
+    /// Warning instead of Normal.
+    pub warning: bool,
+    /// The event's message.
+    pub message: String,
+    /// The version it is about; none is the local configuration.
+    pub source: Option<Source>,
+    /// Version of the kubelet binary, if known.
+    pub kubelet: String,
+    /// The kubelet's last lines, without secrets.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub words: Vec<String>,
+    /// For this node's history alone, not for the API server.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub local: bool,
+}
+
 /// What is kept beside a checkpoint: sizes and hashes of its files, and the payload's merge mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seal {
     /// SHA-256 by key.
     pub sha256: std::collections::BTreeMap<String, String>,
-    /// The ConfigMap's annotation `kubelet-supervisor.io/merge`.
-    #[serde(default)]
-    pub merge: Option<String>,
+    /// What the ConfigMap's annotations ask for.
+    #[serde(flatten)]
+    pub wishes: Wishes,
 }
 
 /// True if a ConfigMap key may become a file name.

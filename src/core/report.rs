@@ -117,38 +117,44 @@ pub struct Event {
     pub warning: bool,
     /// For people.
     pub message: String,
+    /// The version it is about.
+    pub source: Option<Source>,
+    /// The kubelet's last lines, for the history.
+    pub words: Vec<String>,
+    /// For the history alone, not for the API server.
+    pub local: bool,
 }
 
-fn event(reason: &'static str, warning: bool, message: String) -> Event {
+fn event(reason: &'static str, warning: bool, source: Option<&Source>, message: String) -> Event {
     // The API server refuses messages over 1024 bytes.
     let cut = message.char_indices().map(|(at, _)| at).take_while(|at| *at <= 1000).last().unwrap_or(0);
     let message = if message.len() > 1000 { format!("{}…", message.get(..cut).unwrap_or_default()) } else { message };
-    Event { reason, warning, message }
+    Event { reason, warning, message, source: source.cloned(), words: Vec::new(), local: false }
 }
 
 /// Native's only event (configsync.go:38-45), sent when a restart really happens for a change.
 #[must_use]
 pub fn changed(source: Option<&Source>) -> Event {
     let to = source.map_or_else(|| "local config".to_owned(), Source::to_string);
-    event("KubeletConfigChanged", false, format!("Kubelet restarting to use {to}"))
+    event("KubeletConfigChanged", false, source, format!("Kubelet restarting to use {to}"))
 }
 
 /// A new source with equal content.
 #[must_use]
 pub fn adopted(source: &Source) -> Event {
-    event("KubeletConfigAdopted", false, format!("Equal content, no restart: {source}"))
+    event("KubeletConfigAdopted", false, Some(source), format!("Equal content, no restart: {source}"))
 }
 
 /// The kubelet, or we, refused it.
 #[must_use]
 pub fn rejected(source: &Source, why: &str) -> Event {
-    event("KubeletConfigRejected", true, format!("Rejected {source}: {why}"))
+    event("KubeletConfigRejected", true, Some(source), format!("Rejected {source}: {why}"))
 }
 
 /// A trial failed. The reason goes first: messages are cut at their end.
 #[must_use]
 pub fn rolled_back(source: &Source, to: Option<&Source>, why: &str) -> Event {
-    event("KubeletConfigRolledBack", true, format!("Rolled back, {why}: from {source} to {}", name(to)))
+    event("KubeletConfigRolledBack", true, Some(source), format!("Rolled back, {why}: from {source} to {}", name(to)))
 }
 
 /// A trial was passed.
@@ -157,6 +163,7 @@ pub fn proven(source: &Source, after: Duration) -> Event {
     event(
         "KubeletConfigProven",
         false,
+        Some(source),
         format!("Last known good after {} of continuous health: {source}", GoDuration(after)),
     )
 }

@@ -1,13 +1,15 @@
 //! Effects to port calls, outcomes back to inputs. The only place that calls ports.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
+use crate::core::evidence::Look;
 use crate::core::flags::KubeletArgs;
 use crate::core::machine::{Effect, Input, Level, Purpose, State, Stored};
 use crate::core::model::{Merge, Moment, RenderError, Rendered, Source};
 use crate::core::payload::render::{self, Configuration, Fault, Ingredients, Text};
-use crate::core::record::Ledger;
-use crate::core::report::NodeConfigStatus;
+use crate::core::record::{Entry, Ledger};
+use crate::core::report::{Event, NodeConfigStatus};
 use crate::ports::{Checkpoint, Local, Ports, Store};
 
 /// The machine together with its ports.
@@ -74,25 +76,58 @@ impl<P: Ports> Executor<P> {
                 let result = self.ports.store().record(&records).map(|()| records);
                 return Some(Input::Recorded(because, result));
             }
-            Effect::Start(config) => return Some(Input::Started(self.ports.kubelet().start(config.as_deref()))),
+            Effect::Start(config, files) => {
+                if let Some(Err(why)) = files.map(|files| self.ports.store().swap_state_files(&files)) {
+                    // The kubelet may refuse what is there; then the trial says so.
+                    self.ports
+                        .notifier()
+                        .say(Level::Warn, &format!("the kubelet's state files stay as they are: {why}"));
+                }
+                return Some(Input::Started(self.ports.kubelet().start(config.as_deref())));
+            }
             Effect::Stop => self.ports.kubelet().stop(),
             Effect::Kill => self.ports.kubelet().kill(),
             Effect::Probe(target) => self.ports.probe().probe(&target),
+            Effect::Look(Look::Lease) => self.ports.cluster().look_lease(),
+            Effect::Look(Look::Pods) => self.ports.cluster().look_pods(),
+            Effect::Look(Look::Environment(runtime)) => self.ports.host().look(runtime.as_deref()),
+            Effect::ReadWords => return Some(Input::Words(self.ports.kubelet().last_words())),
+            Effect::Reported(number) => self.ports.store().reported(number),
+            Effect::Answer(ticket, result) => self.ports.notifier().answer(ticket, &result),
             Effect::Collect(keep) => {
                 if let Err(why) = self.ports.store().collect(&keep) {
                     self.ports.notifier().say(Level::Warn, &format!("old checkpoints cannot be removed: {why}"));
                 }
             }
-            Effect::Emit(event) => {
-                let level = if event.warning { Level::Warn } else { Level::Info };
-                self.ports.notifier().say(level, &format!("{}: {}", event.reason, event.message));
-                self.ports.cluster().emit(&event);
-            }
+            Effect::Emit(event) => self.emit(event),
             Effect::Say(level, line) => self.ports.notifier().say(level, &line),
             Effect::Count(counter) => self.ports.notifier().count(&counter),
             Effect::Quit => {}
         }
         None
+    }
+
+    fn emit(&mut self, event: Event) {
+        let level = if event.warning { Level::Warn } else { Level::Info };
+        self.ports.notifier().say(level, &format!("{}: {}", event.reason, event.message));
+        let mut entry = Entry {
+            number: 0,
+            nanos: self.state.now().wall_nanos,
+            reason: event.reason.to_owned(),
+            warning: event.warning,
+            message: event.message,
+            source: event.source,
+            kubelet: self.state.version.clone().unwrap_or_default(),
+            words: event.words,
+            local: event.local,
+        };
+        match self.ports.store().append(&entry) {
+            Ok(number) => entry.number = number,
+            Err(why) => self.ports.notifier().say(Level::Warn, &format!("the history cannot be written: {why}")),
+        }
+        if !entry.local {
+            self.ports.cluster().emit(&entry);
+        }
     }
 
     fn render(&mut self, purpose: Purpose, source: Option<Source>) -> Input {
@@ -109,13 +144,21 @@ impl<P: Ports> Executor<P> {
                 path: String::new(),
                 healthz: out.healthz,
                 notes: out.notes,
-                shadowed: Vec::new(),
+                ..Rendered::default()
             });
         };
         let checkpoint = self.ports.store().open(source)?;
         let out = configuration(Some((&checkpoint, source)), &self.args, self.ports.local())?;
         let path = write(self.ports.store(), source, &out)?;
-        Ok(Rendered { digest: out.digest, path, healthz: out.healthz, notes: out.notes, shadowed: out.shadowed })
+        Ok(Rendered {
+            digest: out.digest,
+            path,
+            healthz: out.healthz,
+            notes: out.notes,
+            shadowed: out.shadowed,
+            effective: Arc::default(),
+            wishes: checkpoint.wishes,
+        })
     }
 }
 
@@ -149,7 +192,7 @@ pub fn configuration(
             return Err(RenderError::Load(format!("the ConfigMap has no key {key:?} in its data ({others})")));
         };
         payload = Some(Text { text, dir: &checkpoint.dir });
-        if let Some(mode) = &checkpoint.merge {
+        if let Some(mode) = &checkpoint.wishes.merge {
             merge = mode
                 .parse::<Merge>()
                 .map_err(|why| RenderError::Load(format!("annotation kubelet-supervisor.io/merge: {why}")))?;

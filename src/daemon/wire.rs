@@ -13,6 +13,7 @@ use super::settings::Settings;
 use super::{Signals, run};
 use crate::adapters::clock::BootClock;
 use crate::adapters::fsx::RealDisk;
+use crate::adapters::host::NodeHost;
 use crate::adapters::http::{self, Pages};
 use crate::adapters::kube::{self, KubeCluster, Standalone};
 use crate::adapters::local::LocalFiles;
@@ -35,6 +36,7 @@ struct RealPorts {
     kubelet: KubeletProcess,
     preflight: KubeletJudge,
     probe: HealthzProbe,
+    host: NodeHost,
     cluster: Box<dyn ports::Cluster>,
     notifier: Public,
 }
@@ -54,6 +56,9 @@ impl ports::Ports for RealPorts {
     }
     fn probe(&mut self) -> &mut dyn ports::Probe {
         &mut self.probe
+    }
+    fn host(&mut self) -> &mut dyn ports::Host {
+        &mut self.host
     }
     fn cluster(&mut self) -> &mut dyn ports::Cluster {
         self.cluster.as_mut()
@@ -88,6 +93,8 @@ impl ports::Notifier for Public {
     fn count(&mut self, counter: &Counter) {
         self.metrics.count(counter);
     }
+
+    fn answer(&mut self, _ticket: u64, _result: &Result<String, String>) {}
 
     fn say(&mut self, level: Level, line: &str) {
         match level {
@@ -143,6 +150,7 @@ pub async fn supervise(settings: Settings) -> anyhow::Result<u8> {
         },
         preflight: KubeletJudge::new(recipe, inputs.clone(), metrics.clone(), version.clone()),
         probe: HealthzProbe::new(inputs.clone()),
+        host: NodeHost { inputs: inputs.clone() },
         cluster: cluster(&settings, inputs, &metrics),
         notifier: Public { systemd: Systemd::default(), metrics, pages, version },
     };

@@ -16,7 +16,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::adapters::metrics::Metrics;
 use crate::core::machine::Input;
 use crate::core::model::ConfigMapRef;
-use crate::core::report::{Event, NodeConfigStatus};
+use crate::core::record::Entry;
+use crate::core::report::NodeConfigStatus;
 use crate::ports;
 use session::{Outbox, Session};
 
@@ -37,7 +38,7 @@ pub struct Settings {
 enum Command {
     Watch(Option<ConfigMapRef>),
     Publish(Box<NodeConfigStatus>),
-    Emit(Event),
+    Emit(Box<Entry>),
 }
 
 /// The port. Commands are taken up by a task of its own, connected or not.
@@ -78,9 +79,13 @@ impl ports::Cluster for KubeCluster {
         self.send(Command::Publish(Box::new(status.clone())));
     }
 
-    fn emit(&mut self, event: &Event) {
-        self.send(Command::Emit(event.clone()));
+    fn emit(&mut self, entry: &Entry) {
+        self.send(Command::Emit(Box::new(entry.clone())));
     }
+
+    fn look_lease(&mut self) {}
+
+    fn look_pods(&mut self) {}
 }
 
 /// A kubelet without an API server.
@@ -90,7 +95,9 @@ pub struct Standalone;
 impl ports::Cluster for Standalone {
     fn watch(&mut self, _: Option<&ConfigMapRef>) {}
     fn publish(&mut self, _: &NodeConfigStatus) {}
-    fn emit(&mut self, _: &Event) {}
+    fn emit(&mut self, _: &Entry) {}
+    fn look_lease(&mut self) {}
+    fn look_pods(&mut self) {}
 }
 
 async fn run(

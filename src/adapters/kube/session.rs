@@ -1,6 +1,6 @@
 //! One connection's worth of work: two watches, the status, the events.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,9 +20,10 @@ use super::credentials::chain;
 use super::types::{ConfigMapView, NodeView};
 use super::{CREDENTIALS_INTERVAL, Command};
 use crate::core::machine::{Input, Wanted};
-use crate::core::model::{ConfigMapRef, Payload};
+use crate::core::model::{ConfigMapRef, Payload, Wishes};
 use crate::core::policy;
-use crate::core::report::{Event, NodeConfigStatus};
+use crate::core::record::Entry;
+use crate::core::report::NodeConfigStatus;
 
 /// The API server ends a watch after this long; we ask again. Longer means fewer requests, and a
 /// longer wait until a connection that died silently is noticed.
@@ -44,7 +45,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(15);
 pub struct Outbox {
     map: Option<ConfigMapRef>,
     status: Option<NodeConfigStatus>,
-    events: VecDeque<(Event, u64)>,
+    events: VecDeque<Entry>,
 }
 
 impl Outbox {
@@ -53,12 +54,11 @@ impl Outbox {
         match command {
             Command::Watch(map) => self.map = map,
             Command::Publish(status) => self.status = Some(*status),
-            Command::Emit(event) => {
+            Command::Emit(entry) => {
                 if self.events.len() == EVENTS_KEPT {
                     self.events.pop_front();
                 }
-                let now = jiff::Timestamp::now().as_nanosecond();
-                self.events.push_back((event, u64::try_from(now).unwrap_or_default()));
+                self.events.push_back(*entry);
             }
         }
     }
@@ -232,7 +232,7 @@ impl<'a> Session<'a> {
                 }
                 result = answer(&mut patch) => self.patched(result, sent.take(), &mut status_pause),
                 () = event_pause.pass(), if post.is_none() && event.is_some() => if let Some(event) = event {
-                    posted = event.1;
+                    posted = event.number;
                     post = Some(post_event(self.client.clone(), self.node_name.clone(), event).boxed());
                 },
                 result = answer(&mut post) => self.posted(result, posted, &mut event_pause),
@@ -307,14 +307,19 @@ impl<'a> Session<'a> {
         match result {
             Ok(()) => {
                 pause.succeeded();
-                self.outbox.events.retain(|(_, nanos)| *nanos != sent);
+                self.sent(sent);
             }
             Err(kube::Error::Api(refusal)) if refusal.code < 500 && refusal.code != 429 => {
                 tracing::warn!("an event was refused: {}", refusal.message);
-                self.outbox.events.retain(|(_, nanos)| *nanos != sent);
+                self.sent(sent);
             }
             Err(_) => pause.failed(None),
         }
+    }
+
+    fn sent(&mut self, number: u64) {
+        self.outbox.events.pop_front();
+        let _ = self.inputs.send(Input::Reported(number));
     }
 
     fn patched(&mut self, result: kube::Result<NodeView>, status: Option<NodeConfigStatus>, pause: &mut Pause) {
@@ -366,9 +371,9 @@ async fn patch_status(client: Client, name: String, status: NodeConfigStatus) ->
     api.patch_status(&name, &PatchParams::default(), &Patch::Merge(status.patch())).await
 }
 
-async fn post_event(client: Client, node: String, (event, nanos): (Event, u64)) -> kube::Result<()> {
+async fn post_event(client: Client, node: String, event: Entry) -> kube::Result<()> {
     let api: Api<CoreEvent> = Api::namespaced(client, "default");
-    match api.create(&PostParams::default(), &core_event(&node, &event, nanos)).await {
+    match api.create(&PostParams::default(), &core_event(&node, &event)).await {
         // It was sent before and the answer got lost.
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
         result => result.map(drop),
@@ -377,7 +382,8 @@ async fn post_event(client: Client, node: String, (event, nanos): (Event, u64)) 
 
 /// Native's shape (configsync.go:234-266, v1.20.2): core/v1, because a node may not write the
 /// newer kind; the involved Node's uid is its name.
-fn core_event(node: &str, event: &Event, nanos: u64) -> CoreEvent {
+fn core_event(node: &str, event: &Entry) -> CoreEvent {
+    let nanos = event.nanos;
     let time = jiff::Timestamp::from_nanosecond(i128::from(nanos)).ok().map(Time);
     CoreEvent {
         metadata: ObjectMeta {
@@ -391,7 +397,7 @@ fn core_event(node: &str, event: &Event, nanos: u64) -> CoreEvent {
             uid: Some(node.to_owned()),
             ..ObjectReference::default()
         },
-        reason: Some(event.reason.to_owned()),
+        reason: Some(event.reason.clone()),
         message: Some(event.message.clone()),
         type_: Some(if event.warning { "Warning" } else { "Normal" }.to_owned()),
         count: Some(1),
@@ -410,8 +416,13 @@ fn payload(map: ConfigMapView) -> Payload {
         uid: meta.uid.unwrap_or_default(),
         resource_version: meta.resource_version.unwrap_or_default(),
         data: map.data.unwrap_or_default(),
-        merge: meta.annotations.and_then(|mut annotations| annotations.remove("kubelet-supervisor.io/merge")),
+        wishes: wishes(meta.annotations.unwrap_or_default()),
     }
+}
+
+fn wishes(mut annotations: BTreeMap<String, String>) -> Wishes {
+    let mut take = |name: &str| annotations.remove(&format!("kubelet-supervisor.io/{name}"));
+    Wishes { merge: take("merge"), acknowledge: take("acknowledge"), confirm_within: take("confirm-within") }
 }
 
 fn wanted(source: Option<&Value>) -> Wanted {

@@ -84,13 +84,7 @@ mod tests {
             resource_version: "1".into(),
             uid: "u".into(),
         };
-        let rendered = Rendered {
-            digest: Digest("d".into()),
-            path: "/r".into(),
-            healthz: None,
-            notes: Vec::new(),
-            shadowed: Vec::new(),
-        };
+        let rendered = Rendered { digest: Digest("d".into()), path: "/r".into(), ..Rendered::default() };
         for last_known_good in [Ok(None), Err("Input/output error".to_owned())] {
             let unknown = last_known_good.is_err();
             let stored = Stored { assigned: Ok(Some(source.clone())), last_known_good, ledger: Ok(Ledger::default()) };
@@ -109,7 +103,7 @@ mod tests {
             ] {
                 effects.extend(state.step(input, Moment::default()));
             }
-            assert!(effects.contains(&Effect::Start(Some("/r".to_owned()))), "{effects:?}");
+            assert!(effects.contains(&Effect::Start(Some("/r".to_owned()), None)), "{effects:?}");
             let collects = effects.iter().any(|effect| matches!(effect, Effect::Collect(_)));
             assert_eq!(collects, !unknown, "{effects:?}");
         }

@@ -13,19 +13,19 @@
 
 mod boot;
 mod change;
+mod io;
 mod process;
 mod trial;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::model::{
-    ConfigMapRef, Digest, Exit, HealthzTarget, KubeletId, Moment, Payload, RenderError, Rendered, Source, Verdict,
-};
+pub use io::{Because, Counter, Effect, Input, Level, Purpose};
+
+use super::model::{ConfigMapRef, Digest, HealthzTarget, KubeletId, Moment, Payload, Rendered, Source};
 use super::policy;
 use super::record::{BadVersion, Ledger};
-use super::report::{Event, SyncError};
+use super::report::SyncError;
 
 /// What the operator chose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,127 +94,6 @@ pub enum MapState {
         /// When it began.
         since: Moment,
     },
-}
-
-/// Why something was rendered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
-    /// To start the kubelet with it now.
-    Launch,
-    /// To see what a change would do.
-    Change,
-}
-
-/// Why records were written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Because {
-    /// A change is about to be switched to.
-    Switch,
-    /// Equal content under a new source.
-    Adopt,
-    /// Back to local.
-    Reset,
-    /// The trial was passed.
-    Proven,
-    /// Anything that must be remembered but holds nothing up: marks, tries.
-    Memory,
-}
-
-/// An input of the machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Input {
-    /// First of all: the store's content and the kubelet binary's identity.
-    Boot(Box<Stored>, KubeletId),
-    /// The own Node, or its absence.
-    Node(Wanted),
-    /// The watched ConfigMap is this.
-    Map(Arc<Payload>),
-    /// The watched ConfigMap cannot be had; `definite` if the API server itself said so.
-    MapFailed {
-        /// Its words, or the network's.
-        why: String,
-        /// False for a lost connection, which says nothing about a version seen before.
-        definite: bool,
-    },
-    /// Outcome of [`Effect::Save`].
-    Saved(Source, Result<(), String>),
-    /// Outcome of [`Effect::Render`].
-    Rendered(Purpose, Option<Source>, KubeletId, Result<Rendered, RenderError>),
-    /// Outcome of [`Effect::Preflight`].
-    Judged(u64, Verdict),
-    /// Outcome of [`Effect::Record`].
-    Recorded(Because, Result<Durable, String>),
-    /// Outcome of [`Effect::Start`].
-    Started(Result<u32, String>),
-    /// The kubelet said READY=1.
-    Ready,
-    /// The kubelet's process is gone.
-    Exited(Exit),
-    /// Outcome of [`Effect::Probe`].
-    Probed(bool),
-    /// SIGTERM or SIGINT came.
-    Shutdown,
-    /// A deadline may have passed.
-    Tick,
-}
-
-/// An effect for the executor. None of them blocks the loop.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// Watch this ConfigMap (afresh, if it is watched already), or none.
-    Watch(Option<ConfigMapRef>),
-    /// Checkpoint a payload durably.
-    Save(Source, Arc<Payload>),
-    /// Verify and render a checkpoint, or the local configuration.
-    Render(Purpose, Option<Source>),
-    /// Have the kubelet judge a rendered configuration; an earlier one still running is dropped.
-    Preflight(u64, Rendered),
-    /// See whether the kubelet binary can be a judge, while there is time.
-    SelfTest,
-    /// Write the records that differ, in the order ledger, assigned, last known good.
-    Record(Because, Durable),
-    /// Start the kubelet; `None` leaves its own `--config`.
-    Start(Option<String>),
-    /// SIGTERM to the kubelet.
-    Stop,
-    /// SIGKILL to the kubelet.
-    Kill,
-    /// Ask healthz once.
-    Probe(HealthzTarget),
-    /// Remove checkpoints other than these.
-    Collect(BTreeSet<Source>),
-    /// Publish an event and log it.
-    Emit(Event),
-    /// Log a line.
-    Say(Level, String),
-    /// Count something.
-    Count(Counter),
-    /// End the supervisor.
-    Quit,
-}
-
-/// Severity of a log line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    /// Worth knowing.
-    Info,
-    /// Someone should look.
-    Warn,
-}
-
-/// Something to count.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Counter {
-    /// `kubelet_restarts_total{cause}`.
-    Restart(&'static str),
-    /// `preflight_total{result}`.
-    Preflight(&'static str),
-    /// `rollbacks_total{reason}`.
-    Rollback(&'static str),
-    /// `store_errors_total`.
-    StoreError,
-    /// `config_apply_duration_seconds`, from seeing a version to its kubelet being ready.
-    Applied(Duration),
 }
 
 /// The kubelet process as the machine sees it.
@@ -372,6 +251,8 @@ pub struct State {
     /// A content that could not be judged and is to be tried all the same: asking again at its
     /// start would only lengthen the outage.
     pub waived: Option<(Digest, KubeletId)>,
+    /// Version of the kubelet binary.
+    pub version: Option<String>,
     /// Kubelet starts so far.
     pub starts: u32,
     /// Unasked exits in a row.
@@ -414,6 +295,7 @@ impl State {
             damaged: false,
             judged: Vec::new(),
             waived: None,
+            version: None,
             starts: 0,
             crashes: 0,
             retry: None,
@@ -447,6 +329,16 @@ impl State {
             Input::Ready => self.ready(&mut fx),
             Input::Exited(exit) => self.exited(exit, &mut fx),
             Input::Probed(ok) => self.probed(ok),
+            Input::Watchdog
+            | Input::NodeSeen(_)
+            | Input::Asked { .. }
+            | Input::LeaseSeen(_)
+            | Input::PodsSeen(_)
+            | Input::EnvironmentSeen(_)
+            | Input::Words(_)
+            | Input::Operator(..) => {}
+            Input::Version(version) => self.version = Some(version),
+            Input::Reported(number) => fx.push(Effect::Reported(number)),
             Input::Shutdown => self.shutdown(&mut fx),
             Input::Tick => {}
         }

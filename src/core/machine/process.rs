@@ -38,7 +38,7 @@ impl State {
                 say(fx, Level::Warn, format!("the local configuration cannot be read: {error}"));
                 self.in_force = InForce::default();
                 self.kubelet = Kubelet::Starting;
-                fx.push(Effect::Start(None));
+                fx.push(Effect::Start(None, None));
             }
             (Some(source), Ok(rendered)) => {
                 if let Some(bad) = self.bad(&source, Some(&rendered.digest)) {
@@ -94,7 +94,7 @@ impl State {
         self.in_force =
             InForce { source, digest: Some(rendered.digest), healthz: rendered.healthz, shadowed: rendered.shadowed };
         self.kubelet = Kubelet::Starting;
-        fx.push(Effect::Start(config));
+        fx.push(Effect::Start(config, None));
     }
 
     /// One rung down the ladder assigned → last known good → local.

@@ -12,7 +12,8 @@ use kubelet_supervisor::core::machine::{Counter, Input, Level, State, Wanted};
 use kubelet_supervisor::core::model::{
     ConfigMapRef, Exit, HealthzTarget, KubeletId, Merge, Moment, Payload, Rendered, Source, Verdict,
 };
-use kubelet_supervisor::core::report::{Event, NodeConfigStatus};
+use kubelet_supervisor::core::record::Entry;
+use kubelet_supervisor::core::report::NodeConfigStatus;
 use kubelet_supervisor::ports::{self, Store as _};
 
 use super::Rng;
@@ -137,7 +138,7 @@ pub struct Outside {
     pub spawn_failures: u32,
     /// What broke a law, found where it happened.
     pub violations: Vec<String>,
-    pub events: Vec<&'static str>,
+    pub events: Vec<String>,
     pub starts: Vec<Option<Source>>,
     pub status: NodeConfigStatus,
     /// The last assignment the supervisor was told of.
@@ -303,7 +304,7 @@ impl Outside {
             uid: uid.clone(),
             resource_version: self.versions.to_string(),
             data: data.into(),
-            merge: None,
+            wishes: kubelet_supervisor::core::model::Wishes::default(),
         };
         self.history.insert((uid, payload.resource_version.clone()), text.to_owned());
         self.maps.insert(name.to_owned(), payload);
@@ -409,6 +410,9 @@ impl ports::Ports for World {
     fn cluster(&mut self) -> &mut dyn ports::Cluster {
         &mut self.outside
     }
+    fn host(&mut self) -> &mut dyn ports::Host {
+        &mut self.outside
+    }
     fn notifier(&mut self) -> &mut dyn ports::Notifier {
         &mut self.outside
     }
@@ -499,6 +503,10 @@ impl ports::Kubelet for Handle {
             outside.schedule(ms(1), Coming::Exit(pid, Exit::Signal(9)));
         }
     }
+
+    fn last_words(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 impl ports::Preflight for Handle {
@@ -536,13 +544,20 @@ impl ports::Cluster for Handle {
     fn publish(&mut self, status: &NodeConfigStatus) {
         self.0.borrow_mut().status = status.clone();
     }
-    fn emit(&mut self, event: &Event) {
-        self.0.borrow_mut().events.push(event.reason);
+    fn emit(&mut self, entry: &Entry) {
+        self.0.borrow_mut().events.push(entry.reason.clone());
     }
+    fn look_lease(&mut self) {}
+    fn look_pods(&mut self) {}
+}
+
+impl ports::Host for Handle {
+    fn look(&mut self, _runtime: Option<&str>) {}
 }
 
 impl ports::Notifier for Handle {
     fn observe(&mut self, _state: &State) {}
     fn count(&mut self, _counter: &Counter) {}
+    fn answer(&mut self, _ticket: u64, _result: &Result<String, String>) {}
     fn say(&mut self, _level: Level, _line: &str) {}
 }

@@ -1,0 +1,170 @@
+//! Evidence: the signals a trial judges by, and what is seen of the node around the kubelet.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::policy;
+
+/// A sign of a healthy kubelet, beside its process and READY=1, which every kubelet gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Signal {
+    /// The plain healthz listener answers 200.
+    Healthz,
+    /// `WATCHDOG=1` keeps coming; kubelets from v1.32 send it after checking their sync loop
+    /// (pkg/kubelet/watchdog/watchdog_linux.go, v1.36).
+    Watchdog,
+    /// The Node's condition Ready is True, with a heartbeat newer than the start.
+    NodeReady,
+    /// The Node's Lease is renewed.
+    Lease,
+    /// The API server answers the kubelet's own credentials.
+    ApiServer,
+    /// The container runtime answers on its socket.
+    Runtime,
+    /// No running pod was turned away by admission.
+    Pods,
+}
+
+/// What a signal's failure leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// The trial fails.
+    Required,
+    /// The trial's clock stops; nobody is blamed.
+    Advisory,
+}
+
+impl Signal {
+    /// All of them.
+    pub const ALL: [Self; 7] =
+        [Self::Healthz, Self::Watchdog, Self::NodeReady, Self::Lease, Self::ApiServer, Self::Runtime, Self::Pods];
+
+    /// The name in records, `status` and metrics.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Healthz => "healthz",
+            Self::Watchdog => "watchdog",
+            Self::NodeReady => "node-ready",
+            Self::Lease => "lease",
+            Self::ApiServer => "api-server",
+            Self::Runtime => "runtime",
+            Self::Pods => "pods",
+        }
+    }
+
+    /// Its class. The runtime is not the kubelet's to keep alive: when it is away, judgement waits.
+    #[must_use]
+    pub fn class(self) -> Class {
+        if self == Self::Runtime { Class::Advisory } else { Class::Required }
+    }
+
+    /// How long it may be bad without a break.
+    #[must_use]
+    pub fn patience(self, isolation: Duration) -> Duration {
+        match self {
+            Self::Healthz => policy::HEALTHZ_PATIENCE,
+            Self::Watchdog => policy::WATCHDOG_PATIENCE,
+            Self::NodeReady | Self::Lease | Self::ApiServer => isolation,
+            Self::Runtime | Self::Pods => Duration::ZERO,
+        }
+    }
+}
+
+/// The signals that were good before a change: only these are judged after it.
+pub type Baseline = BTreeSet<Signal>;
+
+/// The Node's condition Ready, as the API server shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeSight {
+    /// Its status is "True".
+    pub ready: bool,
+    /// `lastHeartbeatTime`, verbatim: it is compared with itself only, never with a clock.
+    pub heartbeat: String,
+    /// Its reason and message, for people.
+    pub message: String,
+}
+
+/// Answer to a look at the own Lease, which is a question to the API server as well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeaseSight {
+    /// `spec.renewTime`, verbatim.
+    Renewed(String),
+    /// The API server answered; there is no Lease, or it is not ours to read.
+    Absent,
+    /// The API server did not answer in time, or refused the credentials; its words.
+    Unreachable(String),
+}
+
+/// An amount of something that runs out, as eviction thresholds name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Supply {
+    /// What is left.
+    pub available: u64,
+    /// What there is in all.
+    pub capacity: u64,
+}
+
+/// The node without its kubelet: what is no configuration's fault.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Environment {
+    /// The container runtime answered; `None` where its socket is not known.
+    pub runtime: Option<bool>,
+    /// The file system of the kubelet's root directory, or of the store, has nothing left.
+    pub disk_full: bool,
+    /// The system is on its way down.
+    pub shutting_down: bool,
+    /// By eviction signal: `memory.available` (bytes), `nodefs.available` (bytes),
+    /// `nodefs.inodesFree`, `pid.available`. What cannot be read is left out.
+    pub supplies: BTreeMap<String, Supply>,
+}
+
+/// A pod on this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodSight {
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `namespace/name`.
+    pub name: String,
+    /// `metadata.creationTimestamp`, verbatim: it sorts.
+    pub created: String,
+    /// `status.phase`.
+    pub phase: String,
+    /// `status.reason`, such as `OutOfpods`, `Evicted`; empty if there is none.
+    pub reason: String,
+    /// Sum of the containers' CPU requests (the largest init container's if more), millicores.
+    pub cpu_millis: u64,
+    /// The same for memory, bytes.
+    pub memory: u64,
+}
+
+impl PodSight {
+    /// True while it takes a place on the node.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.phase != "Failed" && self.phase != "Succeeded"
+    }
+}
+
+/// The pods of the node, and what the node has for them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    /// All pods bound to it.
+    pub pods: Vec<PodSight>,
+    /// `Node.status.capacity`, verbatim quantities; empty if unknown.
+    pub capacity: BTreeMap<String, String>,
+}
+
+/// A question about the kubelet's surroundings; the answer comes as an input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// The own Lease.
+    Lease,
+    /// The pods of this node.
+    Pods,
+    /// The node itself; with the runtime's socket, if known.
+    Environment(Option<String>),
+}
