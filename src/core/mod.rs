@@ -10,3 +10,4 @@ pub mod policy;
 pub mod preflight;
 pub mod record;
 pub mod report;
+pub mod words;

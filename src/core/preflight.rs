@@ -129,28 +129,32 @@ fn error_record(output: &str) -> Option<String> {
     found
 }
 
+/// Severity and text of a klog line: `F1121 03:24:02.289282 30620 server.go:269] text`.
+pub(super) fn klog(line: &str) -> Option<(char, &str)> {
+    let level = line.chars().next().filter(|level| matches!(level, 'I' | 'W' | 'E' | 'F'))?;
+    let (header, text) = line.split_once("] ")?;
+    let is_header = header.get(1..5)?.chars().all(|c| c.is_ascii_digit()) && header.contains(".go:");
+    is_header.then_some((level, text))
+}
+
+/// What a structured klog text says: `"message" err="error"`.
+pub(super) fn structured(text: &str) -> Option<String> {
+    let error = quoted_after(text, "err=\"")?;
+    let message = quoted_after(text, "\"").unwrap_or_default();
+    // 1.25 and later say only "command failed"; before, the message names the stage.
+    Some(if message == "command failed" || message.eq_ignore_ascii_case("failed to run kubelet") {
+        error
+    } else {
+        format!("{message}: {error}")
+    })
+}
+
 fn klog_fatal(line: &str) -> Option<String> {
-    let level = line.chars().next()?;
-    let header_end = line.find("] ")?;
-    let (header, text) = (line.get(..header_end)?, line.get(header_end + 2..)?);
-    if !matches!(level, 'F' | 'E') || !header.get(1..5)?.chars().all(|c| c.is_ascii_digit()) || !header.contains(".go:")
-    {
-        return None;
-    }
-    // An error line counts only when it is the structured farewell; others are mere complaints.
-    let structured = quoted_after(text, "err=\"");
-    match (level, structured) {
+    let (level, text) = klog(line)?;
+    match (level, structured(text)) {
         ('F', None) => Some(text.to_owned()),
-        (_, Some(error)) => {
-            let message = quoted_after(text, "\"").unwrap_or_default();
-            // 1.25 and later say only "command failed"; before, the message names the stage.
-            Some(if message == "command failed" || message.eq_ignore_ascii_case("failed to run kubelet") {
-                error
-            } else {
-                format!("{message}: {error}")
-            })
-        }
-        ('E', None) => None,
+        // An error line counts only when it is the structured farewell; others are mere complaints.
+        ('F' | 'E', farewell) => farewell,
         _ => None,
     }
 }
@@ -174,7 +178,7 @@ fn quoted_after(text: &str, prefix: &str) -> Option<String> {
     None
 }
 
-fn json_error(line: &str) -> Option<String> {
+pub(super) fn json_error(line: &str) -> Option<String> {
     if !line.starts_with('{') {
         return None;
     }
