@@ -79,6 +79,8 @@ fn adapters_do_not_know_each_other() {
         ("store", "fsx"),             // the store is made of durable files
         ("preflight", "process"),     // the only place that spawns
         ("notify_socket", "process"), // whose READY=1 counts
+        ("process", "relay"),         // a process has a standard error
+        ("host", "process"),          // systemctl is asked
         ("http", "metrics"),
         ("kube", "metrics"),
         ("preflight", "metrics"),

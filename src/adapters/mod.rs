@@ -14,5 +14,6 @@ pub mod notify_socket;
 pub mod preflight;
 pub mod probe;
 pub mod process;
+pub mod relay;
 pub mod store;
 pub mod systemd;

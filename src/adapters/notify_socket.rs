@@ -1,4 +1,4 @@
-//! The kubelet's NOTIFY_SOCKET: where its READY=1 arrives.
+//! The kubelet's NOTIFY_SOCKET: where its READY=1 and WATCHDOG=1 arrive.
 //!
 //! An abstract socket: no file to create on a full disk, none to clean up. Anyone in the network
 //! namespace could write to it, so the kernel's credentials of each datagram are checked.
@@ -37,14 +37,19 @@ impl NotifySocket {
         Ok(Self { socket: UnixDatagram::from_std(socket)?, name: format!("@{name}") })
     }
 
-    /// Forwards each READY=1 of the kubelet, for ever.
+    /// Forwards each READY=1 and WATCHDOG=1 of the kubelet, for ever.
     pub async fn listen(self, child: ChildPid, inputs: UnboundedSender<Input>) {
         loop {
             match self.socket.async_io(Interest::READABLE, || self.receive()).await {
                 Ok((text, sender)) => {
-                    let ready = text.lines().any(|line| line == "READY=1");
-                    if ready && is_kubelet(sender, &child) && inputs.send(Input::Ready).is_err() {
-                        return;
+                    let news: Vec<Input> = text.lines().filter_map(news).collect();
+                    if news.is_empty() || !is_kubelet(sender, &child) {
+                        continue;
+                    }
+                    for input in news {
+                        if inputs.send(input).is_err() {
+                            return;
+                        }
                     }
                 }
                 Err(error) => {
@@ -66,6 +71,14 @@ impl NotifySocket {
         });
         let bytes = message.bytes;
         Ok((String::from_utf8_lossy(buffer.get(..bytes).unwrap_or_default()).into_owned(), sender))
+    }
+}
+
+fn news(line: &str) -> Option<Input> {
+    match line {
+        "READY=1" => Some(Input::Ready),
+        "WATCHDOG=1" => Some(Input::Watchdog),
+        _ => None,
     }
 }
 

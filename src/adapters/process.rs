@@ -15,6 +15,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::relay::{Relay, Started};
 use crate::core::flags::KubeletArgs;
 use crate::core::machine::Input;
 use crate::core::model::Exit;
@@ -50,6 +51,13 @@ impl ChildPid {
     }
 }
 
+/// How long the end of a kubelet waits for its last lines. They are there in a millisecond, unless
+/// stderr is slow, or a descendant of the kubelet lives on and keeps the pipe open.
+const LAST_LINES: Duration = Duration::from_millis(250);
+
+/// How long the supervisor's own end waits for the output to be passed on.
+const SETTLE: Duration = Duration::from_secs(1);
+
 /// The kubelet process.
 #[derive(Debug)]
 pub struct KubeletProcess {
@@ -59,10 +67,14 @@ pub struct KubeletProcess {
     pub args: KubeletArgs,
     /// Where READY=1 is to go.
     pub notify_socket: String,
+    /// What it gets as `WATCHDOG_USEC`.
+    pub watchdog: Duration,
     /// Its process id.
     pub pid: ChildPid,
     /// The daemon's queue.
     pub inputs: UnboundedSender<Input>,
+    /// What passes its output on, the latest start's last. Earlier ones serve its descendants.
+    pub relays: Vec<Relay>,
 }
 
 impl ports::Kubelet for KubeletProcess {
@@ -71,18 +83,37 @@ impl ports::Kubelet for KubeletProcess {
         command
             .args(self.args.for_run(config))
             .env("NOTIFY_SOCKET", &self.notify_socket)
-            // systemd's watchdog is ours to serve; its WATCHDOG_PID is not the kubelet's.
-            .env_remove("WATCHDOG_USEC")
+            // systemd's watchdog is ours to serve, and its WATCHDOG_PID is not the kubelet's: a
+            // kubelet that finds another's does not ping.
+            .env("WATCHDOG_USEC", self.watchdog.as_micros().to_string())
             .env_remove("WATCHDOG_PID")
             .process_group(0);
+        self.relays.retain(|relay| !relay.is_ended());
+        let mut last_lines = None;
+        match Relay::to_stderr() {
+            Ok(Started { relay, writer, ended }) => {
+                command.stderr(writer);
+                self.relays.push(relay);
+                last_lines = Some(ended);
+            }
+            // Better without its last words than without a kubelet.
+            Err(error) => {
+                self.relays.clear();
+                tracing::warn!("the kubelet's output is not read: {error}");
+            }
+        }
         die_with_parent(&mut command);
         let mut child = command.spawn().map_err(|error| format!("{}: {error}", self.program.display()))?;
+        drop(command); // and with it our copy of the pipe's writing end
         let id = child.id().unwrap_or_default();
         self.pid.set(i32::try_from(id).unwrap_or_default());
         let (pid, inputs) = (self.pid.clone(), self.inputs.clone());
         tokio::spawn(async move {
             let exit = exit_of(&child.wait().await);
             pid.set(0);
+            if let Some(last_lines) = last_lines {
+                let _ = tokio::time::timeout(LAST_LINES, last_lines).await;
+            }
             // The daemon is gone only when the supervisor ends.
             let _ = inputs.send(Input::Exited(exit));
         });
@@ -98,7 +129,15 @@ impl ports::Kubelet for KubeletProcess {
     }
 
     fn last_words(&self) -> Vec<String> {
-        Vec::new()
+        self.relays.last().map(Relay::words).unwrap_or_default()
+    }
+}
+
+impl Drop for KubeletProcess {
+    fn drop(&mut self) {
+        for relay in &self.relays {
+            relay.settle(SETTLE);
+        }
     }
 }
 

@@ -26,7 +26,7 @@ use crate::adapters::process::{ChildPid, KubeletProcess};
 use crate::adapters::store::FsStore;
 use crate::adapters::systemd::Systemd;
 use crate::core::machine::{Counter, Level, State};
-use crate::core::report;
+use crate::core::{policy, report};
 use crate::ports;
 
 /// The supervisor's ports, all real.
@@ -145,8 +145,10 @@ pub async fn supervise(settings: Settings) -> anyhow::Result<u8> {
             program: settings.program.clone(),
             args: settings.args.clone(),
             notify_socket,
+            watchdog: policy::WATCHDOG_INTERVAL,
             pid: child.clone(),
             inputs: inputs.clone(),
+            relays: Vec::new(),
         },
         preflight: KubeletJudge::new(recipe, inputs.clone(), metrics.clone(), version.clone()),
         probe: HealthzProbe::new(inputs.clone()),

@@ -72,7 +72,8 @@ fn the_environment_is_kept_but_for_the_service_managers() {
     let pid = rig.pid();
     assert!(env.contains(&"KUBELET_EXTRA=a b=c".to_owned()));
     assert!(env.contains(&format!("NOTIFY_SOCKET=@kubelet-supervisor/{pid}")), "{env:?}");
-    assert!(!env.iter().any(|entry| entry.starts_with("WATCHDOG_")));
+    let watchdog: Vec<_> = env.iter().filter(|entry| entry.starts_with("WATCHDOG_")).collect();
+    assert_eq!(watchdog, ["WATCHDOG_USEC=30000000"], "the supervisor's own, not systemd's");
     let cgroup = |pid: u64| std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
     assert_eq!(cgroup(rig.last_pid()), cgroup(pid));
 }
@@ -91,6 +92,35 @@ fn output_passes_through_untouched() {
         let err_there = err.windows(11).any(|part| part == b"err\xfe no end");
         (out == b"out\xff\0\r\n<1>x" && err_there).then_some(())
     });
+}
+
+#[test]
+fn a_flood_of_the_kubelet_arrives_complete_and_in_order() {
+    let mut rig = Rig::long_trial();
+    rig.local("standIn: {flood: 50000}");
+    rig.up();
+    rig.stop();
+    let log = rig.log();
+    let flood = log.lines().filter_map(|line| line.split_once("] flood line ")?.1.parse::<usize>().ok());
+    assert!(flood.eq(0..50_000), "of {} lines", log.lines().count());
+    // Beside it all that it said.
+    for text in ["server.go:416] Version: v1.20.2", "Started kubelet"] {
+        assert!(log.contains(text), "{text}");
+    }
+    let is_whole = |line: &&str| line.starts_with("kubelet-supervisor: ") || line.contains(".go:");
+    assert_eq!(log.lines().find(|line| !is_whole(line)), None, "no line is torn");
+}
+
+#[test]
+fn the_reason_of_a_death_is_in_the_log_before_what_follows_from_it() {
+    let mut rig = Rig::long_trial();
+    rig.local("standIn: {exitBeforeReady: 255, flood: 2000}");
+    rig.start();
+    rig.wait_log("ended by itself after");
+    let log = rig.log();
+    let (reason, end) = (log.find("the stand-in was told to exit"), log.find("ended by itself after"));
+    assert!(reason.is_some() && reason < end, "{log}");
+    assert!(log.contains("goroutine 113 [chan receive]:"));
 }
 
 #[test]

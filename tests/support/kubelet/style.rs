@@ -202,7 +202,8 @@ impl Kubelet {
             return;
         }
         let time = jiff::Timestamp::now().strftime("%m%d %H:%M:%S%.6f").to_string();
-        eprintln!("{severity}{time} {:>7} {line}] {text}", std::process::id());
+        // klog writes a line at once; eprintln! would do it in pieces.
+        write_raw(format!("{severity}{time} {:>7} {line}] {text}\n", std::process::id()).as_bytes());
     }
 }
 
