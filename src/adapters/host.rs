@@ -1,20 +1,251 @@
 //! The node around the kubelet: its container runtime, its disks, its way down.
+//!
+//! Every look is answered once, within [`LIMIT`]: what has no answer by then counts as silent
+//! (runtime), or as nothing out of the ordinary (all else).
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use nix::sys::statvfs::{Statvfs, statvfs};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::core::evidence::Environment;
+use super::process;
+use crate::core::evidence::{Environment, Supply};
 use crate::core::machine::Input;
+use crate::core::model::Exit;
 use crate::ports;
+
+/// A runtime under load answers in milliseconds; one that is stopped, never.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// HTTP/2's opening by a client (RFC 9113, 3.4) with an empty SETTINGS frame. A gRPC server answers
+/// it with its own SETTINGS: it takes a living process to do so, where the kernel alone accepts
+/// connections for a stopped one.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+/// Less than this is nothing: a record of ours with its directory needs some blocks.
+const FULL: u64 = 1 << 20;
 
 /// The adapter.
 #[derive(Debug)]
 pub struct NodeHost {
-    /// The daemon's queue.
-    pub inputs: UnboundedSender<Input>,
+    root_dir: PathBuf,
+    store_dir: PathBuf,
+    inputs: UnboundedSender<Input>,
+    /// A look at the disks is out. One that hangs (a dead network file system) keeps a thread.
+    measuring: Arc<AtomicBool>,
+}
+
+impl NodeHost {
+    /// Looks at the file systems of these directories: the kubelet's `--root-dir`, and the store.
+    #[must_use]
+    pub fn new(root_dir: PathBuf, store_dir: PathBuf, inputs: UnboundedSender<Input>) -> Self {
+        Self { root_dir, store_dir, inputs, measuring: Arc::default() }
+    }
 }
 
 impl ports::Host for NodeHost {
-    fn look(&mut self, _runtime: Option<&str>) {
-        let _ = self.inputs.send(Input::EnvironmentSeen(Environment::default()));
+    fn look(&mut self, runtime: Option<&str>) {
+        let (inputs, socket) = (self.inputs.clone(), runtime.and_then(socket_path));
+        let disks = self.measure();
+        tokio::spawn(async move {
+            let (runtime, disks, shutting_down) =
+                tokio::join!(async { Some(answers(&socket?, LIMIT).await) }, disks, is_shutting_down());
+            let (disk_full, supplies) = disks;
+            let _ = inputs.send(Input::EnvironmentSeen(Environment { runtime, disk_full, shutting_down, supplies }));
+        });
+    }
+}
+
+type Measured = (bool, BTreeMap<String, Supply>);
+
+impl NodeHost {
+    /// On a thread of the runtime's pool, since a file system may take its time.
+    fn measure(&self) -> impl Future<Output = Measured> + use<> {
+        let (root, store, busy) = (self.root_dir.clone(), self.store_dir.clone(), self.measuring.clone());
+        async move {
+            if busy.swap(true, Ordering::SeqCst) {
+                return Measured::default();
+            }
+            let work = tokio::task::spawn_blocking(move || {
+                let measured = measure(&root, &store);
+                busy.store(false, Ordering::SeqCst);
+                measured
+            });
+            tokio::time::timeout(LIMIT, work).await.ok().and_then(Result::ok).unwrap_or_default()
+        }
+    }
+}
+
+/// The path in a runtime endpoint; `None` for what is not a Unix socket.
+fn socket_path(endpoint: &str) -> Option<PathBuf> {
+    let path = endpoint.strip_prefix("unix://").or_else(|| endpoint.strip_prefix("unix:")).unwrap_or(endpoint);
+    path.starts_with('/').then(|| path.into())
+}
+
+/// True if whoever serves this socket says anything at all. A Docker socket, which is not HTTP/2,
+/// answers with a 400.
+async fn answers(socket: &Path, limit: Duration) -> bool {
+    let question = async {
+        let mut stream = UnixStream::connect(socket).await?;
+        stream.write_all(PREFACE).await?;
+        stream.read(&mut [0; 9]).await
+    };
+    matches!(tokio::time::timeout(limit, question).await, Ok(Ok(1..)))
+}
+
+/// Asks systemd, where there is one.
+async fn is_shutting_down() -> bool {
+    if !Path::new("/run/systemd/system").exists() {
+        return false;
+    }
+    let Some(systemctl) =
+        ["/usr/bin/systemctl", "/bin/systemctl"].map(PathBuf::from).into_iter().find(|it| it.exists())
+    else {
+        return false;
+    };
+    let args = ["is-system-running".to_owned()];
+    // The outer limit is for a process that even SIGKILL does not end soon.
+    let run = tokio::time::timeout(LIMIT, process::run_to_end(&systemctl, &args, LIMIT)).await;
+    matches!(run, Ok(Ok(run)) if matches!(run.exit, Some(Exit::Code(_))) && run.output.trim_ascii() == b"stopping")
+}
+
+fn measure(root: &Path, store: &Path) -> Measured {
+    let root = statvfs(root).ok();
+    let full = [root.as_ref(), statvfs(store).ok().as_ref()].into_iter().flatten().any(is_full);
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let mut supplies = BTreeMap::new();
+    let mut add = |name: &str, supply: Option<Supply>| {
+        if let Some(supply) = supply {
+            supplies.insert(name.to_owned(), supply);
+        }
+    };
+    add("memory.available", memory(&read("/proc/meminfo")));
+    add("pid.available", pids(&read("/proc/sys/kernel/pid_max"), &read("/proc/loadavg")));
+    if let Some(root) = &root {
+        add("nodefs.available", Some(space(root)));
+        // A file system without a fixed number of inodes, such as btrfs, says 0.
+        add("nodefs.inodesFree", Some(inodes(root)).filter(|inodes| inodes.capacity > 0));
+    }
+    (full, supplies)
+}
+
+fn is_full(fs: &Statvfs) -> bool {
+    let inodes = inodes(fs);
+    space(fs).available < FULL || inodes.capacity > 0 && inodes.available == 0
+}
+
+#[allow(clippy::useless_conversion, reason = "the fields are narrower on 32 bit")]
+fn space(fs: &Statvfs) -> Supply {
+    let bytes = |blocks: nix::libc::fsblkcnt_t| u64::from(blocks).saturating_mul(u64::from(fs.fragment_size()));
+    Supply { available: bytes(fs.blocks_available()), capacity: bytes(fs.blocks()) }
+}
+
+#[allow(clippy::useless_conversion, reason = "the fields are narrower on 32 bit")]
+fn inodes(fs: &Statvfs) -> Supply {
+    Supply { available: u64::from(fs.files_free()), capacity: u64::from(fs.files()) }
+}
+
+fn memory(meminfo: &str) -> Option<Supply> {
+    let bytes = |name: &str| {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        Some(kib.saturating_mul(1024))
+    };
+    Some(Supply { available: bytes("MemAvailable")?, capacity: bytes("MemTotal")? })
+}
+
+/// As the kubelet counts them: all tasks, `running/total` in the load average.
+fn pids(max: &str, load: &str) -> Option<Supply> {
+    let capacity: u64 = max.trim().parse().ok()?;
+    let (_, total) = load.split_whitespace().nth(3)?.split_once('/')?;
+    Some(Supply { available: capacity.saturating_sub(total.parse().ok()?), capacity })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ports::Host as _;
+    use tokio::net::UnixListener;
+    use tokio::sync::mpsc::unbounded_channel;
+
+    async fn look(dir: &Path, runtime: Option<&str>) -> Environment {
+        let (inputs, mut queue) = unbounded_channel();
+        NodeHost::new(dir.to_owned(), dir.to_owned(), inputs).look(runtime);
+        let Some(Input::EnvironmentSeen(seen)) = queue.recv().await else { panic!("no answer") };
+        assert!(queue.recv().await.is_none(), "one answer");
+        seen
+    }
+
+    #[tokio::test]
+    async fn a_runtime_answers_is_silent_or_is_not_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("runtime.sock");
+        let endpoint = format!("unix://{}", socket.display());
+        assert_eq!(look(dir.path(), Some(&endpoint)).await.runtime, Some(false), "nothing there");
+
+        let listener = UnixListener::bind(&socket).unwrap();
+        // The kernel accepts; nobody speaks.
+        assert!(!answers(&socket, Duration::from_millis(50)).await);
+
+        let server = tokio::spawn(async move {
+            let _silent = listener.accept().await.unwrap();
+            loop {
+                let (mut client, _) = listener.accept().await.unwrap();
+                let mut opening = vec![0; PREFACE.len()];
+                client.read_exact(&mut opening).await.unwrap();
+                assert_eq!(opening, PREFACE);
+                client.write_all(b"\0\0\0\x04\0\0\0\0\0").await.unwrap();
+            }
+        });
+        assert_eq!(look(dir.path(), Some(&endpoint)).await.runtime, Some(true));
+        assert_eq!(look(dir.path(), Some(&socket.display().to_string())).await.runtime, Some(true));
+        server.abort();
+        let _ = server.await;
+        assert_eq!(look(dir.path(), Some(&endpoint)).await.runtime, Some(false), "it refuses");
+        assert_eq!(look(dir.path(), Some("tcp://127.0.0.1:1")).await.runtime, None);
+        assert_eq!(look(dir.path(), None).await.runtime, None);
+    }
+
+    #[tokio::test]
+    async fn the_supplies_of_a_node() {
+        let dir = tempfile::tempdir().unwrap();
+        let seen = look(dir.path(), None).await;
+        assert!(!seen.disk_full && !seen.shutting_down);
+        for name in ["memory.available", "nodefs.available", "pid.available"] {
+            let supply = seen.supplies[name];
+            assert!(supply.available > 0 && supply.available <= supply.capacity, "{name}: {supply:?}");
+        }
+        let seen = look(&dir.path().join("absent"), None).await;
+        assert!(!seen.disk_full && !seen.supplies.contains_key("nodefs.available"), "what cannot be read is left out");
+    }
+
+    #[test]
+    fn endpoints() {
+        for (endpoint, path) in [
+            ("unix:///run/c.sock", Some("/run/c.sock")),
+            ("unix:/run/c.sock", Some("/run/c.sock")),
+            ("/run/c.sock", Some("/run/c.sock")),
+            ("tcp://h:1", None),
+            ("npipe:////./pipe/c", None),
+            ("", None),
+        ] {
+            assert_eq!(socket_path(endpoint), path.map(PathBuf::from), "{endpoint}");
+        }
+    }
+
+    #[test]
+    fn the_kernels_texts() {
+        let text = "MemTotal:        8000 kB\nMemFree: 1 kB\nMemAvailable:    3000 kB\n";
+        assert_eq!(memory(text), Some(Supply { available: 3000 << 10, capacity: 8000 << 10 }));
+        assert_eq!(memory("MemTotal: 8000 kB\n"), None);
+        let supply = pids("4194304\n", "0.00 0.01 0.05 2/400 1234\n");
+        assert_eq!(supply, Some(Supply { available: 4_194_304 - 400, capacity: 4_194_304 }));
+        assert_eq!(pids("", ""), None);
     }
 }

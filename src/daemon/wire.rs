@@ -152,7 +152,7 @@ pub async fn supervise(settings: Settings) -> anyhow::Result<u8> {
         },
         preflight: KubeletJudge::new(recipe, inputs.clone(), metrics.clone(), version.clone()),
         probe: HealthzProbe::new(inputs.clone()),
-        host: NodeHost { inputs: inputs.clone() },
+        host: NodeHost::new(root_dir(&settings), settings.dir.clone(), inputs.clone()),
         cluster: cluster(&settings, inputs, &metrics),
         notifier: Public { systemd: Systemd::default(), metrics, pages, version },
     };
@@ -186,6 +186,11 @@ async fn babysit(
         }
     }
     1
+}
+
+/// The kubelet's.
+fn root_dir(settings: &Settings) -> std::path::PathBuf {
+    settings.args.last("root-dir").unwrap_or("/var/lib/kubelet").into()
 }
 
 async fn serve(settings: &Settings, pages: &Pages) {
