@@ -30,11 +30,25 @@ impl NotifySocket {
     /// # Errors
     /// As the system gives them.
     pub fn bind() -> io::Result<Self> {
-        let name = format!("kubelet-supervisor/{}", std::process::id());
-        let socket = StdDatagram::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+        let (name, socket) = Self::bind_free()?;
         socket.set_nonblocking(true)?;
         setsockopt(&socket, PassCred, &true)?;
         Ok(Self { socket: UnixDatagram::from_std(socket)?, name: format!("@{name}") })
+    }
+
+    /// Any process in the network namespace may take a name, by chance or on purpose: that must not
+    /// keep a kubelet down.
+    fn bind_free() -> io::Result<(String, StdDatagram)> {
+        let own = format!("kubelet-supervisor/{}", std::process::id());
+        let others = (1..16).map(|n| format!("{own}.{n}"));
+        let mut last = io::Error::from(io::ErrorKind::AddrInUse);
+        for name in std::iter::once(own.clone()).chain(others) {
+            match SocketAddr::from_abstract_name(&name).and_then(|address| StdDatagram::bind_addr(&address)) {
+                Ok(socket) => return Ok((name, socket)),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
     }
 
     /// Forwards each READY=1 and WATCHDOG=1 of the kubelet, for ever.
@@ -87,4 +101,39 @@ fn is_kubelet(sender: Option<i32>, child: &ChildPid) -> bool {
     let (Some(sender), Some(child)) = (sender, child.get()) else { return false };
     let group = nix::unistd::getpgid(Some(nix::unistd::Pid::from_raw(sender)));
     sender == child || group.is_ok_and(|group| group.as_raw() == child)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_name_that_is_taken_stops_nobody() {
+        let names: Vec<NotifySocket> = (0..3).map(|_| NotifySocket::bind().unwrap()).collect();
+        assert!(names[0].name != names[1].name && names[1].name != names[2].name);
+    }
+
+    #[tokio::test]
+    async fn only_the_kubelet_is_heard() {
+        let socket = NotifySocket::bind().unwrap();
+        let address = SocketAddr::from_abstract_name(socket.name.trim_start_matches('@')).unwrap();
+        let sender = StdDatagram::unbound().unwrap();
+        let send = |text: &str| sender.send_to_addr(text.as_bytes(), &address).unwrap();
+        let (inputs, mut queue) = tokio::sync::mpsc::unbounded_channel();
+        let child = ChildPid::default();
+        tokio::spawn(socket.listen(child.clone(), inputs));
+        send("READY=1\nSTATUS=not yet a kubelet");
+        tokio::task::yield_now().await;
+        // We are the kubelet from here on; what was sent before may be read only now.
+        assert!(queue.try_recv().is_err(), "a stranger was heard");
+        child.set(i32::try_from(std::process::id()).unwrap());
+        send("STATUS=x\nWATCHDOG=1");
+        let mut heard = queue.recv().await;
+        if heard == Some(Input::Ready) {
+            heard = queue.recv().await;
+        }
+        assert_eq!(heard, Some(Input::Watchdog));
+        send("READY=1\nWATCHDOG=1");
+        assert_eq!((queue.recv().await, queue.recv().await), (Some(Input::Ready), Some(Input::Watchdog)));
+    }
 }

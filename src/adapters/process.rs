@@ -3,10 +3,10 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -26,28 +26,44 @@ use crate::ports;
 /// goroutines, and preceded by the whole candidate (at most 1 MiB).
 const OUTPUT_LIMIT: usize = 1 << 20;
 
-/// The process id of the kubelet, 0 if there is none. Shared with whoever forwards signals.
+/// The kubelet's process id. Shared with whoever forwards signals.
 #[derive(Clone, Debug, Default)]
-pub struct ChildPid(Arc<AtomicI32>);
+pub struct ChildPid(Arc<Child>);
+
+#[derive(Debug, Default)]
+struct Child {
+    /// 0 if there is none.
+    pid: AtomicI32,
+    stopping: AtomicBool,
+}
 
 impl ChildPid {
     /// The id, while the process is not reaped: it cannot belong to another process.
     #[must_use]
     pub fn get(&self) -> Option<i32> {
-        Some(self.0.load(Ordering::SeqCst)).filter(|pid| *pid > 0)
+        Some(self.0.pid.load(SeqCst)).filter(|pid| *pid > 0)
+    }
+
+    /// True if there is a process that was sent SIGTERM or SIGKILL.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.get().is_some() && self.0.stopping.load(SeqCst)
     }
 
     /// Sends a signal, if there is a process.
     pub fn signal(&self, signal: Signal) {
-        if let Some(pid) = self.get()
-            && let Err(error) = kill(Pid::from_raw(pid), signal)
-        {
+        let Some(pid) = self.get() else { return };
+        if matches!(signal, Signal::SIGTERM | Signal::SIGKILL) {
+            self.0.stopping.store(true, SeqCst);
+        }
+        if let Err(error) = kill(Pid::from_raw(pid), signal) {
             tracing::warn!("cannot send {signal} to the kubelet (pid {pid}): {error}");
         }
     }
 
-    fn set(&self, pid: i32) {
-        self.0.store(pid, Ordering::SeqCst);
+    pub(super) fn set(&self, pid: i32) {
+        self.0.stopping.store(false, SeqCst);
+        self.0.pid.store(pid, SeqCst);
     }
 }
 
@@ -171,6 +187,14 @@ fn exit_of(status: &io::Result<std::process::ExitStatus>) -> Exit {
         // waitpid fails only if the child is not ours to wait for: it is gone for us.
         Err(_) => Exit::Code(-1),
     }
+}
+
+/// Becomes the kubelet: the last resort of a supervisor that cannot even begin. It has our pid, so
+/// systemd goes on as if there had never been a supervisor. Comes back with an error only.
+#[must_use]
+pub fn become_kubelet(program: &Path, args: &KubeletArgs) -> io::Error {
+    use std::os::unix::process::CommandExt as _;
+    std::process::Command::new(program).args(args.for_run(None)).exec()
 }
 
 /// Runs a program to its end with a minimal environment and collects what it prints.

@@ -32,6 +32,16 @@ impl Systemd {
         }
     }
 
+    /// For want of a state: says READY, if it was not said before.
+    pub fn say_ready() {
+        send(&[NotifyState::Ready]);
+    }
+
+    /// For want of a state: says what is going on.
+    pub fn say_status(text: &str) {
+        send(&[NotifyState::Status(text)]);
+    }
+
     /// Answers systemd's watchdog for as long as the main thread runs.
     pub async fn watchdog() {
         let Some(limit) = sd_notify::watchdog_enabled() else { return };

@@ -1,9 +1,11 @@
 //! The loop: inputs → step → effects.
 
 pub mod exec;
+pub mod failopen;
 pub mod settings;
 pub mod wire;
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -46,15 +48,16 @@ enum Woken {
     Leave,
 }
 
-/// Runs until the machine quits. True if it ended by the second SIGTERM.
+/// Runs until the machine quits. True if it ended by the second SIGTERM; `leaving` is set by the
+/// first.
 pub async fn run<P: Ports>(
     executor: &mut Executor<P>,
     inputs: &mut UnboundedReceiver<Input>,
     signals: &mut Signals,
     clock: &impl Clock,
     forward: impl Fn(nix::sys::signal::Signal),
+    leaving: &Cell<bool>,
 ) -> bool {
-    let mut leaving = false;
     let mut go_on = executor.boot(clock.now());
     while go_on {
         let input = match wake(executor.state.deadline(), inputs, signals, clock).await {
@@ -63,12 +66,12 @@ pub async fn run<P: Ports>(
                 forward(kind);
                 continue;
             }
-            Woken::Leave if leaving => {
+            Woken::Leave if leaving.get() => {
                 executor.ports.kubelet().kill();
                 return true;
             }
             Woken::Leave => {
-                leaving = true;
+                leaving.set(true);
                 Input::Shutdown
             }
         };

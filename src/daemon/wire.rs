@@ -6,11 +6,13 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use futures_util::FutureExt as _;
-use tokio::sync::mpsc::unbounded_channel;
+use nix::sys::signal::Signal;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
+use super::Signals;
 use super::exec::Executor;
+use super::failopen::{self, Lifeline, run_guarded};
 use super::settings::Settings;
-use super::{Signals, run};
 use crate::adapters::clock::BootClock;
 use crate::adapters::fsx::RealDisk;
 use crate::adapters::host::NodeHost;
@@ -22,10 +24,10 @@ use crate::adapters::metrics::Metrics;
 use crate::adapters::notify_socket::NotifySocket;
 use crate::adapters::preflight::{KubeletJudge, Recipe};
 use crate::adapters::probe::HealthzProbe;
-use crate::adapters::process::{ChildPid, KubeletProcess};
+use crate::adapters::process::{self, ChildPid, KubeletProcess};
 use crate::adapters::store::FsStore;
 use crate::adapters::systemd::Systemd;
-use crate::core::machine::{Counter, Level, State};
+use crate::core::machine::{Counter, Input, Level, State};
 use crate::core::{policy, report};
 use crate::ports;
 
@@ -107,7 +109,7 @@ impl ports::Notifier for Public {
 /// Runs the supervisor; gives its exit code.
 ///
 /// # Errors
-/// What kept it from starting the kubelet at all.
+/// What kept it from starting the kubelet at all: another supervisor does, or it cannot be executed.
 pub async fn supervise(settings: Settings) -> anyhow::Result<u8> {
     let _lock = match lock::take(&settings.dir) {
         Lock::Held(file) => Some(file),
@@ -120,9 +122,32 @@ pub async fn supervise(settings: Settings) -> anyhow::Result<u8> {
             None
         }
     };
-    let (inputs, mut queue) = unbounded_channel();
+    let (program, args) = (settings.program.clone(), settings.args.clone());
+    let why = match AssertUnwindSafe(assemble(settings)).catch_unwind().await {
+        Ok(Ok(mut all)) => {
+            let Assembled { executor, queue, signals, child } = &mut all;
+            return Ok(run_guarded(executor, queue, signals, &BootClock, &Line(child.clone())).await);
+        }
+        Ok(Err(error)) => format!("{error:#}"),
+        Err(panic) => failopen::words(panic.as_ref()),
+    };
+    tracing::error!("the supervisor cannot begin: {why}; the kubelet runs without it, with its own arguments");
+    let error = process::become_kubelet(&program, &args);
+    Err(error).with_context(|| format!("cannot run {}", program.display()))
+}
+
+/// All that the loop needs.
+struct Assembled {
+    executor: Executor<RealPorts>,
+    queue: UnboundedReceiver<Input>,
+    signals: Signals,
+    child: ChildPid,
+}
+
+async fn assemble(settings: Settings) -> anyhow::Result<Assembled> {
+    let (inputs, queue) = unbounded_channel();
     let child = ChildPid::default();
-    let mut signals = Signals::register().context("cannot register signal handlers")?;
+    let signals = Signals::register().context("cannot register signal handlers")?;
     let socket = NotifySocket::bind().context("cannot bind a socket for the kubelet's READY=1")?;
     let notify_socket = socket.name.clone();
     tokio::spawn(socket.listen(child.clone(), inputs.clone()));
@@ -156,36 +181,29 @@ pub async fn supervise(settings: Settings) -> anyhow::Result<u8> {
         cluster: cluster(&settings, inputs, &metrics),
         notifier: Public { systemd: Systemd::default(), metrics, pages, version },
     };
-    let mut executor = Executor::new(State::new(settings.machine), ports, settings.args);
-    let forward = |kind| child.signal(kind);
-    let work = run(&mut executor, &mut queue, &mut signals, &BootClock, forward);
-    let ended = AssertUnwindSafe(work).catch_unwind().await;
-    if let Ok(at_once) = ended {
-        return Ok(u8::from(at_once));
-    }
-    tracing::error!(
-        "internal error: a panic in the supervisor; the kubelet runs on without configuration changes until the supervisor is restarted"
-    );
-    Ok(babysit(&mut queue, &mut signals, &child).await)
+    let executor = Executor::new(State::new(settings.machine), ports, settings.args);
+    Ok(Assembled { executor, queue, signals, child })
 }
 
-/// After a panic: wait for the kubelet, forward signals, end with it. systemd starts both anew.
-async fn babysit(
-    queue: &mut tokio::sync::mpsc::UnboundedReceiver<crate::core::machine::Input>,
-    signals: &mut Signals,
-    child: &ChildPid,
-) -> u8 {
-    use crate::core::machine::Input;
-    let clock = BootClock;
-    while child.get().is_some() {
-        match super::wake(None, queue, signals, &clock).await {
-            super::Woken::Leave => child.signal(nix::sys::signal::Signal::SIGTERM),
-            super::Woken::Forward(kind) => child.signal(kind),
-            super::Woken::Input(Input::Exited(_)) => break,
-            super::Woken::Input(_) => {}
-        }
+/// The kubelet process and systemd, past all ports.
+struct Line(ChildPid);
+
+impl Lifeline for Line {
+    fn is_alive(&self) -> bool {
+        self.0.get().is_some()
     }
-    1
+    fn is_stopping(&self) -> bool {
+        self.0.is_stopping()
+    }
+    fn signal(&self, signal: Signal) {
+        self.0.signal(signal);
+    }
+    fn ready(&self) {
+        Systemd::say_ready();
+    }
+    fn status(&self, text: &str) {
+        Systemd::say_status(text);
+    }
 }
 
 /// The kubelet's.

@@ -249,3 +249,21 @@ fn without_a_kubeconfig_the_kubelet_is_standalone() {
     assert!(status["assigned"].is_null() && status["active"].is_null() && status["error"] == "", "{status}");
     rig.stop();
 }
+
+/// Law 1, before there is anything to supervise with: here for want of file descriptors.
+#[test]
+fn a_supervisor_that_cannot_begin_becomes_the_kubelet() {
+    let mut rig = Rig::new();
+    script(&mut rig, "echo kubelet $$; exit 7");
+    for limit in 8..16 {
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "ulimit -n $1; shift; exec timeout 10 \"$@\"", "sh", &limit.to_string()]);
+        command.arg(rig.command().get_program()).args(rig.command().get_args());
+        let (code, stdout, stderr) = crate::rig::told(&command.output().unwrap());
+        if stderr.contains("the supervisor cannot begin") {
+            assert!(code == 7 && stdout.starts_with("kubelet "), "{code} {stdout} {stderr}");
+            return;
+        }
+    }
+    panic!("no limit was between too low to run at all and high enough");
+}

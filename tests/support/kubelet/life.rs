@@ -38,6 +38,8 @@ pub struct Knobs {
     pub stop_delay: Duration,
     /// No more `WATCHDOG=1` from this long after the start (1.36).
     pub watchdog_stops_after: Option<Duration>,
+    /// Nothing on stdout.
+    pub quiet: bool,
     /// So many lines to stderr at the start, as fast as they go.
     pub flood: u64,
     /// "hang", "exit0", "nonutf8" or "silent": a preflight that goes wrong.
@@ -61,6 +63,7 @@ impl Knobs {
             ignore_sigterm: flag("ignoreSigterm"),
             stop_delay: time("stopDelay").unwrap_or_default(),
             watchdog_stops_after: time("watchdogStopsAfter"),
+            quiet: flag("quiet"),
             flood: value["flood"].as_u64().unwrap_or_default(),
             preflight: text("preflight"),
         }
@@ -121,7 +124,9 @@ pub fn catch_signals(kubelet: &Kubelet, knobs: &Knobs) {
 }
 
 pub fn live(kubelet: Kubelet, config: &Effective, flags: &Flags, knobs: &Knobs) -> ! {
-    println!("stand-in kubelet: nothing real runs on this node");
+    if !knobs.quiet {
+        println!("stand-in kubelet: nothing real runs on this node");
+    }
     let _lock = flags.get("lock-file").filter(|path| !path.is_empty()).map(|path| wait_for_lock(&kubelet, path));
     std::thread::sleep(knobs.start_delay);
     for n in 0..knobs.flood {
