@@ -14,6 +14,8 @@ mod support;
 
 #[path = "system/changes.rs"]
 mod changes;
+#[path = "system/child.rs"]
+mod child;
 #[path = "system/cli.rs"]
 mod cli;
 #[path = "system/faults.rs"]
