@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use serde_json::Value;
 
+mod overlay;
 mod table;
 
 /// A parsed command line, without the program itself.
@@ -134,14 +135,20 @@ impl KubeletArgs {
         words
     }
 
+    /// What the kubelet goes by: `config` with this command line's flags over it.
+    #[must_use]
+    pub fn overlay(&self, config: &Value) -> Value {
+        overlay::overlay(self, config)
+    }
+
     /// The fields of `payload` that a flag on this command line overrides.
     #[must_use]
     pub fn shadowed(&self, payload: &Value) -> Vec<Shadow> {
         let stands = |field: &str| field.split('.').try_fold(payload, |at, name| at.get(name)).is_some();
         let mut shadows: Vec<Shadow> = table::FIELDS
             .iter()
-            .filter(|(flag, field)| self.has(flag) && stands(field))
-            .map(|(flag, field)| Shadow { field: (*field).to_owned(), flag })
+            .filter(|(flag, field, _)| self.has(flag) && stands(field))
+            .map(|(flag, field, _)| Shadow { field: (*field).to_owned(), flag })
             .collect();
         // Gates merge one by one, and here too the flag wins.
         let gates = self.flags.iter().filter(|flag| flag.name == "feature-gates");

@@ -144,6 +144,7 @@ impl<P: Ports> Executor<P> {
                 path: String::new(),
                 healthz: out.healthz,
                 notes: out.notes,
+                effective: Arc::new(out.effective),
                 ..Rendered::default()
             });
         };
@@ -156,7 +157,7 @@ impl<P: Ports> Executor<P> {
             healthz: out.healthz,
             notes: out.notes,
             shadowed: out.shadowed,
-            effective: Arc::default(),
+            effective: Arc::new(out.effective),
             wishes: checkpoint.wishes,
         })
     }

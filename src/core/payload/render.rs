@@ -1,6 +1,6 @@
 //! Rendering: payload + local file → the configuration the kubelet is given.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::merge::merge;
@@ -44,8 +44,8 @@ pub struct Ingredients<'a> {
     pub merge: Merge,
     /// Content of the payload's other keys, by name: a path field may name one of them.
     pub keys: &'a dyn Fn(&str) -> Option<String>,
-    /// Texts of the `--config-dir` drop-ins in the kubelet's order; only their effect on healthz
-    /// is ours to know, the kubelet merges them itself.
+    /// Texts of the `--config-dir` drop-ins in the kubelet's order; the kubelet merges them itself,
+    /// we only look at what comes out.
     pub drop_ins: &'a [String],
     /// The kubelet's command line.
     pub args: &'a KubeletArgs,
@@ -60,6 +60,8 @@ pub struct Configuration {
     pub digest: Digest,
     /// Where healthz will be, flags and drop-ins considered.
     pub healthz: Option<HealthzTarget>,
+    /// What the kubelet will go by: drop-ins and flags over the value. Always an object.
+    pub effective: Value,
     /// Remarks for the journal and `render`.
     pub notes: Vec<String>,
     /// Payload fields that a command-line flag overrides, with the flag.
@@ -125,13 +127,30 @@ fn finish(
     notes: Vec<String>,
     shadowed: Vec<String>,
 ) -> Configuration {
-    let mut effective = value.clone();
+    let mut merged = if from.payload.is_none() && from.local.is_none() { legacy_defaults() } else { value.clone() };
     for drop_in in from.drop_ins {
         if let Ok(document) = yaml::parse(drop_in) {
-            merge(&mut effective, &document.value);
+            merge(&mut merged, &document.value);
         }
     }
-    Configuration { digest: digest(portable), healthz: healthz(from.args, &effective), value, notes, shadowed }
+    Configuration {
+        digest: digest(portable),
+        healthz: healthz(from.args, &merged),
+        effective: from.args.overlay(&merged),
+        value,
+        notes,
+        shadowed,
+    }
+}
+
+/// What a kubelet without any `--config` goes by, where it differs from a file's defaults
+/// (applyLegacyDefaults, cmd/kubelet/app/options/options.go, v1.20.2 and v1.36).
+fn legacy_defaults() -> Value {
+    json!({
+        "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
+        "authorization": {"mode": "AlwaysAllow"},
+        "readOnlyPort": 10255,
+    })
 }
 
 fn read(text: Text<'_>, what: &str, notes: &mut Vec<String>) -> Result<Value, String> {

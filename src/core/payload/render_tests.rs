@@ -149,3 +149,26 @@ fn fields_shadowed_by_flags_are_named() {
         .unwrap();
     assert_eq!(out.shadowed, ["maxPods (--max-pods)"]);
 }
+
+#[test]
+fn the_effective_configuration_has_drop_ins_and_flags_over_it() {
+    let args = KubeletArgs::parse(&["--max-pods=7".to_owned(), "--feature-gates=A=true".to_owned()]);
+    let text = format!("{HEAD}maxPods: 5\nkubeAPIQPS: 9\nsyncFrequency: 1m\n");
+    let ingredients = Ingredients {
+        payload: Some(Text { text: &text, dir: "/d" }),
+        local: None,
+        merge: Merge::Replace,
+        keys: &|_| None,
+        drop_ins: &["kubeAPIQPS: 10\nsyncFrequency: null".to_owned(), "not: [yaml".to_owned()],
+        args: &args,
+    };
+    let mut effective = render(&ingredients).unwrap().effective;
+    let fields = effective.as_object_mut().unwrap();
+    assert!(fields.remove("kind").is_some() && fields.remove("apiVersion").is_some());
+    assert_eq!(effective, json!({"maxPods": 7, "kubeAPIQPS": 10, "featureGates": {"A": true}}));
+
+    let bare = render(&Ingredients { payload: None, ..ingredients }).unwrap();
+    assert_eq!(bare.value, Value::Null);
+    assert_eq!(bare.effective["readOnlyPort"], 10255, "a kubelet without a file is an open one");
+    assert_eq!(bare.effective["maxPods"], 7);
+}

@@ -1,0 +1,212 @@
+//! A command line laid over a configuration, as the kubelet does after loading it
+//! (kubeletConfigFlagPrecedence, cmd/kubelet/app/server.go, v1.20.2 and v1.36).
+
+use serde_json::{Map, Value, json};
+
+use super::KubeletArgs;
+use super::table::{self, Kind};
+
+/// The configuration with the flags over it. What is no object counts as an empty one.
+pub(super) fn overlay(args: &KubeletArgs, config: &Value) -> Value {
+    let mut fields = config.as_object().cloned().unwrap_or_default();
+    for (flag, path, kind) in table::FIELDS {
+        let given = given(args, flag);
+        if let Some(value) = value(*kind, &given) {
+            set(&mut fields, path, value);
+        }
+    }
+    let gates = given(args, "feature-gates");
+    for (name, text) in gates.iter().flat_map(|text| pairs(text.unwrap_or_default(), '=')) {
+        let value = boolean(text).map_or_else(|| text.into(), Value::Bool);
+        set(&mut fields, &format!("featureGates.{name}"), value);
+    }
+    Value::Object(fields)
+}
+
+/// The values of all occurrences; `None` is a boolean flag without one.
+fn given<'a>(args: &'a KubeletArgs, name: &str) -> Vec<Option<&'a str>> {
+    args.flags.iter().filter(|flag| flag.name == name).map(|flag| flag.value.as_deref()).collect()
+}
+
+/// Sets a field by its dotted path; a gate's name is taken whole.
+fn set(fields: &mut Map<String, Value>, path: &str, value: Value) {
+    let Some((parent, rest)) = path.split_once('.') else {
+        fields.insert(path.to_owned(), value);
+        return;
+    };
+    let entry = fields.entry(parent).or_insert_with(|| json!({}));
+    if !entry.is_object() {
+        *entry = json!({});
+    }
+    if let Value::Object(inner) = entry {
+        if parent == "featureGates" {
+            inner.insert(rest.to_owned(), value);
+        } else {
+            set(inner, rest, value);
+        }
+    }
+}
+
+/// What the occurrences of one flag come to. Text that the kubelet will refuse stays text: that
+/// is for the kubelet to say.
+fn value(kind: Kind, given: &[Option<&str>]) -> Option<Value> {
+    let last = *given.last()?;
+    if kind == Kind::Bool {
+        let text = last.unwrap_or("true");
+        return Some(boolean(text).map_or_else(|| text.into(), Value::Bool));
+    }
+    let last = last.unwrap_or_default();
+    let all = || given.iter().map(|text| text.unwrap_or_default());
+    let parsed = match kind {
+        Kind::Bool | Kind::Text => None,
+        Kind::Int => last.trim().parse::<i64>().ok().map(Value::from),
+        Kind::List => Some(all().flat_map(list).map(Value::from).collect()),
+        Kind::Map(separator) => object(all().flat_map(parts), separator),
+        Kind::Pair => object(all(), '='),
+        Kind::Headers => headers(all().flat_map(parts)),
+        Kind::Reservations => all().flat_map(|text| text.split(';')).map(reservation).collect(),
+        Kind::Taints => parts(last).map(taint).collect(),
+    };
+    Some(parsed.unwrap_or_else(|| last.into()))
+}
+
+/// strconv.ParseBool.
+fn boolean(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}
+
+fn parts(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').filter(|part| !part.is_empty())
+}
+
+/// pflag reads a StringSlice as a line of CSV; quotes inside are nothing a kubelet's lists need.
+fn list(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').filter(move |_| !text.is_empty()).map(|item| item.trim_matches('"'))
+}
+
+fn pair(text: &str, separator: char) -> Option<(&str, &str)> {
+    text.split_once(separator).map(|(key, value)| (key.trim(), value.trim()))
+}
+
+fn pairs(text: &str, separator: char) -> impl Iterator<Item = (&str, &str)> {
+    parts(text).filter_map(move |part| pair(part, separator))
+}
+
+fn object<'a>(parts: impl Iterator<Item = &'a str>, separator: char) -> Option<Value> {
+    let entries = parts.map(|part| pair(part, separator).map(|(key, value)| (key.to_owned(), value.into())));
+    entries.collect::<Option<Map<_, _>>>().map(Value::Object)
+}
+
+fn headers<'a>(parts: impl Iterator<Item = &'a str>) -> Option<Value> {
+    let mut headers = Map::new();
+    for part in parts {
+        let (key, value) = pair(part, ':')?;
+        if let Value::Array(values) = headers.entry(key).or_insert_with(|| json!([])) {
+            values.push(value.into());
+        }
+    }
+    Some(Value::Object(headers))
+}
+
+/// `0:memory=1Gi,hugepages-2Mi=2Gi` (cmd/kubelet/app/options, ReservedMemoryVar).
+fn reservation(text: &str) -> Option<Value> {
+    let (node, limits) = text.split_once(':')?;
+    let node: u64 = node.trim().parse().ok()?;
+    Some(json!({"numaNode": node, "limits": object(parts(limits), '=')?}))
+}
+
+/// `key=value:effect` (pkg/util/taints).
+fn taint(text: &str) -> Option<Value> {
+    let (head, effect) = text.split_once(':')?;
+    let (key, value) = head.split_once('=').unwrap_or((head, ""));
+    let mut taint = Map::from_iter([("key".to_owned(), key.into()), ("effect".to_owned(), effect.into())]);
+    if !value.is_empty() {
+        taint.insert("value".to_owned(), value.into());
+    }
+    Some(Value::Object(taint))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn over(config: &Value, words: &[&str]) -> Value {
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        KubeletArgs::parse(&words).overlay(config)
+    }
+
+    #[test]
+    fn every_kind_of_value() {
+        let out = over(
+            &json!({"maxPods": 5, "authentication": {"x509": {"clientCAFile": "/ca"}}, "featureGates": {"A": true, "B": true},
+                "evictionHard": {"pid.available": "5%"}}),
+            &[
+                "--max-pods=7",
+                "--anonymous-auth",
+                "--fail-swap-on=f",
+                "--sync-frequency=1m",
+                "--cluster-dns=10.0.0.1,10.0.0.2",
+                "--cluster-dns=10.0.0.3",
+                "--eviction-hard=memory.available<1Gi, nodefs.available<10%",
+                "--system-reserved=cpu=500m,memory=1Gi",
+                "--system-reserved=pid=9",
+                "--feature-gates=B=false,C=true",
+                "--cpu-manager-policy-options=full-pcpus-only=true",
+                "--reserved-memory=0:memory=1Gi;1:memory=2Gi",
+                "--register-with-taints=a=b:NoSchedule,c:NoExecute",
+                "--manifest-url-header=X:1,X:2",
+                "--v=4",
+            ],
+        );
+        assert_eq!(
+            out,
+            json!({
+                "maxPods": 7,
+                "authentication": {"x509": {"clientCAFile": "/ca"}, "anonymous": {"enabled": true}},
+                "failSwapOn": false,
+                "syncFrequency": "1m",
+                "clusterDNS": ["10.0.0.1", "10.0.0.2", "10.0.0.3"],
+                "evictionHard": {"memory.available": "1Gi", "nodefs.available": "10%"},
+                "systemReserved": {"cpu": "500m", "memory": "1Gi", "pid": "9"},
+                "featureGates": {"A": true, "B": false, "C": true},
+                "cpuManagerPolicyOptions": {"full-pcpus-only": "true"},
+                "reservedMemory": [{"numaNode": 0, "limits": {"memory": "1Gi"}}, {"numaNode": 1, "limits": {"memory": "2Gi"}}],
+                "registerWithTaints": [{"key": "a", "value": "b", "effect": "NoSchedule"}, {"key": "c", "effect": "NoExecute"}],
+                "staticPodURLHeader": {"X": ["1", "2"]},
+                "logging": {"verbosity": 4},
+            })
+        );
+    }
+
+    #[test]
+    fn the_last_scalar_wins_and_text_without_sense_stays() {
+        assert_eq!(over(&json!({}), &["--max-pods=1", "--max_pods", "2"]), json!({"maxPods": 2}));
+        assert_eq!(over(&Value::Null, &["--max-pods=many"]), json!({"maxPods": "many"}));
+        assert_eq!(over(&json!([]), &["--system-reserved=cpu"]), json!({"systemReserved": "cpu"}));
+        assert_eq!(over(&json!({"evictionHard": {"a": "b"}}), &["--eviction-hard="]), json!({"evictionHard": {}}));
+        assert_eq!(
+            over(&json!({"authentication": 1}), &["--anonymous-auth=false"])
+                .pointer("/authentication/anonymous/enabled"),
+            Some(&json!(false))
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(index in 0..table::FIELDS.len(), text in "[ -~]{0,20}") {
+            let flag = table::FIELDS[index].0;
+            let _ = over(&json!({"logging": "x"}), &[&format!("--{flag}={text}"), &format!("--feature-gates={text}")]);
+        }
+
+        #[test]
+        fn without_flags_nothing_changes(max in 0..200_i64) {
+            let config = json!({"maxPods": max});
+            prop_assert_eq!(over(&config, &["--kubeconfig=/k"]), config);
+        }
+    }
+}
