@@ -136,7 +136,7 @@ fn core_and_ports_are_pure() {
         "kube::",
         "hyper",
         "nix::",
-        "tracing",
+        "tracing::",
         "println!",
         "eprintln!",
         "k8s_openapi",

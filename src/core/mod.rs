@@ -3,6 +3,7 @@
 pub mod command;
 pub mod evidence;
 pub mod flags;
+pub mod hazard;
 pub mod machine;
 pub mod model;
 pub mod payload;

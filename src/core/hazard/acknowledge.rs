@@ -1,0 +1,60 @@
+//! The annotation with which an operator says: I know, and I have taken care.
+
+use std::collections::BTreeSet;
+
+use super::{ANNOTATION, HazardClass, cut, table, top};
+
+/// A list of field names and class words, apart by commas or white space; or `all`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Acknowledged<'a> {
+    words: Vec<&'a str>,
+}
+
+impl<'a> Acknowledged<'a> {
+    /// Reads the annotation.
+    #[must_use]
+    pub fn read(text: Option<&'a str>) -> Self {
+        let separator = |c: char| c == ',' || c.is_whitespace();
+        let words = text.unwrap_or_default().split(separator).filter(|word| !word.is_empty());
+        Self { words: words.collect() }
+    }
+
+    /// True if a hazard of this class in this field is accepted.
+    #[must_use]
+    pub fn covers(&self, field: &str, class: HazardClass) -> bool {
+        self.words.iter().any(|word| {
+            *word == field
+                || *word == top(field)
+                || word.eq_ignore_ascii_case("all")
+                || word.eq_ignore_ascii_case(class.word())
+        })
+    }
+
+    /// What to write into the annotation, in place of what stands there; and what of it was not
+    /// understood.
+    pub(super) fn advice(
+        &self,
+        fields: &BTreeSet<&str>,
+        classes: &BTreeSet<&str>,
+        known: &dyn Fn(&str) -> bool,
+    ) -> String {
+        let is_class = |word: &str| {
+            word.eq_ignore_ascii_case("all")
+                || HazardClass::ALL.iter().any(|class| word.eq_ignore_ascii_case(class.word()))
+        };
+        let (kept, odd): (Vec<&str>, Vec<&str>) =
+            self.words.iter().partition(|word| is_class(word) || table::find(top(word)).is_some() || known(top(word)));
+        let list = |words: &BTreeSet<&str>| {
+            let missing = words.iter().copied().filter(|word| !kept.contains(word));
+            kept.iter().copied().chain(missing).collect::<Vec<_>>().join(", ")
+        };
+        // A long list of fields is of no use to anyone.
+        let value = [list(fields), list(classes)].into_iter().find(|list| list.len() <= 160);
+        let value = value.unwrap_or_else(|| "all".to_owned());
+        let mut text = format!("annotate the ConfigMap with {ANNOTATION}: \"{value}\"");
+        if let Some(first) = odd.first() {
+            text = format!("{text} (it says {:?}, which is no field and no class of hazards)", cut(first));
+        }
+        text
+    }
+}
