@@ -70,6 +70,7 @@ impl Target {
             "configmaps" => Resource::ConfigMap,
             "events" => Resource::Event,
             "leases" => Resource::Lease,
+            "pods" => Resource::Pod,
             _ => return None,
         };
         let name = parts.next().map(str::to_owned);
@@ -105,11 +106,11 @@ impl Query {
         self.get(key).is_some_and(|value| value == "true" || value == "1")
     }
 
-    /// The only field selector that single-object clients use; others select everything.
-    fn selected_name(&self) -> Option<&str> {
+    /// What a field selector asks of this field; fields that nobody asks about here select everything.
+    fn selected(&self, wanted: &str) -> Option<&str> {
         self.get("fieldSelector")?.split(',').find_map(|term| {
             let (field, value) = term.split_once('=')?;
-            (field == "metadata.name").then(|| value.trim_start_matches('='))
+            (field == wanted).then(|| value.trim_start_matches('='))
         })
     }
 }
@@ -120,11 +121,14 @@ pub struct Selection {
     pub resource: Resource,
     namespace: Option<String>,
     name: Option<String>,
+    /// `spec.nodeName`.
+    node: Option<String>,
 }
 
 impl Selection {
-    pub fn has(&self, key: &Key) -> bool {
+    pub fn has(&self, key: &Key, object: &Value) -> bool {
         key.resource == self.resource
+            && self.node.as_ref().is_none_or(|node| object["spec"]["nodeName"] == **node)
             && self.namespace.as_ref().is_none_or(|namespace| *namespace == key.namespace)
             && self.name.as_ref().is_none_or(|name| *name == key.name)
     }
@@ -184,8 +188,12 @@ async fn answer(request: hyper::Request<Incoming>, shared: Arc<Shared>) -> Respo
         let (code, body) = shared.read(|s| outside_objects(s, &path));
         return reply(code, &body);
     };
-    let selected = query.selected_name().or(target.name.as_deref()).map(str::to_owned);
-    let selection = Selection { resource: target.resource, namespace: target.namespace.clone(), name: selected };
+    let selection = Selection {
+        resource: target.resource,
+        namespace: target.namespace.clone(),
+        name: query.selected("metadata.name").or(target.name.as_deref()).map(str::to_owned),
+        node: query.selected("spec.nodeName").map(str::to_owned),
+    };
     if verb == Verb::Watch {
         return match watch::start(&shared, selection, &query, fault) {
             Ok(body) => {
@@ -218,7 +226,7 @@ fn list(state: &State, selection: &Selection, query: &Query) -> Value {
     let number = |key: &str| query.get(key).and_then(|value| value.parse::<usize>().ok());
     let skip = number("continue").unwrap_or(0);
     let limit = number("limit").filter(|limit| *limit > 0).unwrap_or(usize::MAX);
-    let mut rest = state.list(|key| selection.has(key)).skip(skip);
+    let mut rest = state.list(|key, object| selection.has(key, object)).skip(skip);
     let items: Vec<&Value> = rest.by_ref().take(limit).collect();
     let mut metadata = json!({"resourceVersion": state.version().to_string()});
     if rest.next().is_some() {

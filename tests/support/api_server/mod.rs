@@ -1,4 +1,4 @@
-//! A small in-process Kubernetes API server: Nodes, ConfigMaps, Leases and Events over plain HTTP on 127.0.0.1.
+//! A small in-process Kubernetes API server: Nodes, ConfigMaps, Leases, Pods and Events over plain HTTP on 127.0.0.1.
 //!
 //! It is small, but what it does it does like the real one, because the supervisor's correctness hangs on it:
 //! one resourceVersion counter, no new version for a write that changes nothing, watches that replay out of a
@@ -168,14 +168,46 @@ impl ApiServer {
 
     /// Creates or renews the Node's Lease, as a live kubelet does every ten seconds.
     pub fn renew_lease(&self, node: &str) {
-        let spec = json!({"holderIdentity": node, "leaseDurationSeconds": 40,
-            "renewTime": format!("{:.6}", jiff::Timestamp::now())});
+        self.set_lease(node, &format!("{:.6}", jiff::Timestamp::now()));
+    }
+
+    /// Creates the Node's Lease, or gives it this `renewTime`.
+    pub fn set_lease(&self, node: &str, renew_time: &str) {
+        let spec = json!({"holderIdentity": node, "leaseDurationSeconds": 40, "renewTime": renew_time});
         let key = Key::new(Resource::Lease, "kube-node-lease", node);
         self.shared.change(|s| {
             let mut lease = s.get(&key).cloned().unwrap_or_else(|| json!({"metadata": {}}));
             lease["spec"] = spec;
             s.put(&key, lease)
         });
+    }
+
+    pub fn delete_lease(&self, node: &str) {
+        let key = Key::new(Resource::Lease, "kube-node-lease", node);
+        self.shared.change(|s| s.delete(&key)).expect("no such Lease");
+    }
+
+    /// Sets `status.capacity`, as a kubelet does when it registers.
+    pub fn set_capacity(&self, node: &str, cpu: &str, memory: &str, pods: &str) {
+        self.patch_node(node, json!({"status": {"capacity": {"cpu": cpu, "memory": memory, "pods": pods}}}));
+    }
+
+    /// Creates a running Pod on this Node with one container, or merges `more` (RFC 7396) into it. `more` may set
+    /// `metadata.creationTimestamp` of a new one.
+    pub fn put_pod(&self, node: &str, namespace: &str, name: &str, more: Value) -> Value {
+        let key = Key::new(Resource::Pod, namespace, name);
+        self.shared.change(|s| {
+            let new = json!({"metadata": {}, "spec": {"nodeName": node, "containers": [{"name": "c"}]},
+                "status": {"phase": "Running"}});
+            let mut pod = s.get(&key).cloned().unwrap_or(new);
+            merge::merge(&mut pod, &more);
+            s.put(&key, pod)
+        })
+    }
+
+    pub fn delete_pod(&self, namespace: &str, name: &str) {
+        let key = Key::new(Resource::Pod, namespace, name);
+        self.shared.change(|s| s.delete(&key)).expect("no such Pod");
     }
 
     /// Creates the ConfigMap, or updates its data in place. Returns its uid and resourceVersion.

@@ -18,6 +18,7 @@ pub enum Resource {
     ConfigMap,
     Event,
     Lease,
+    Pod,
 }
 
 impl Resource {
@@ -27,6 +28,7 @@ impl Resource {
             Resource::ConfigMap => "ConfigMap",
             Resource::Event => "Event",
             Resource::Lease => "Lease",
+            Resource::Pod => "Pod",
         }
     }
 
@@ -40,6 +42,7 @@ impl Resource {
             Resource::ConfigMap => "configmaps",
             Resource::Event => "events",
             Resource::Lease => "leases",
+            Resource::Pod => "pods",
         }
     }
 }
@@ -129,13 +132,13 @@ impl State {
     }
 
     pub fn events(&self) -> Vec<Value> {
-        let mut events: Vec<Value> = self.list(|key| key.resource == Resource::Event).cloned().collect();
+        let mut events: Vec<Value> = self.list(|key, _| key.resource == Resource::Event).cloned().collect();
         events.sort_by_key(version_of);
         events
     }
 
-    pub fn list(&self, wanted: impl Fn(&Key) -> bool) -> impl Iterator<Item = &Value> {
-        self.objects.iter().filter(move |(key, _)| wanted(key)).map(|(_, object)| object)
+    pub fn list(&self, wanted: impl Fn(&Key, &Value) -> bool) -> impl Iterator<Item = &Value> {
+        self.objects.iter().filter(move |(key, object)| wanted(key, object)).map(|(_, object)| object)
     }
 
     /// Creates or replaces. A replacement that changes nothing keeps the resourceVersion and no watch hears of it,
@@ -167,7 +170,10 @@ impl State {
         } else {
             self.uids += 1;
             meta["uid"] = format!("5eed0000-0000-4000-8000-{:012x}", self.uids).into();
-            meta["creationTimestamp"] = format!("{:.0}", jiff::Timestamp::now()).into();
+            // The real server has no ear for wishes here; tests need Pods of different age.
+            if !(key.resource == Resource::Pod && meta["creationTimestamp"].is_string()) {
+                meta["creationTimestamp"] = format!("{:.0}", jiff::Timestamp::now()).into();
+            }
             "ADDED"
         };
         self.commit(kind, key, object)

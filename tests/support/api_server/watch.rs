@@ -85,7 +85,7 @@ impl Watch {
         }
         // Without a version, or from 0, a watch begins with the objects there are.
         let mut lines: Vec<Value> = state
-            .list(|key| watch.selection.has(key))
+            .list(|key, object| watch.selection.has(key, object))
             .map(|object| json!({"type": "ADDED", "object": object}))
             .collect();
         if query.is("sendInitialEvents") {
@@ -125,7 +125,7 @@ impl Watch {
             return (vec![json!({"type": "ERROR", "object": gone()})], true);
         };
         let mut lines: Vec<Value> = changes
-            .filter(|change| self.selection.has(&change.key))
+            .filter(|change| self.selection.has(&change.key, &change.object))
             .map(|change| json!({"type": change.kind, "object": change.object}))
             .collect();
         self.version = Some(state.version());
