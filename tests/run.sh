@@ -44,7 +44,7 @@ step cargo build --locked --quiet --bins --examples
 # The README's first look tells by its exit code whether all went as it says.
 step cargo run --locked --quiet --example demo
 # Unit, property, architecture, crash, simulation and system tests, each file with its summary.
-fast=(architecture behaviour crash failopen machine_props simulation support_selftest)
+fast=(architecture behaviour cluster crash failopen machine_props simulation support_selftest)
 step cargo test --locked --lib "${fast[@]/#/--test=}"
 # These mostly wait for processes: more of them at once than there are cores.
 step cargo test --locked --test system -- --test-threads=6

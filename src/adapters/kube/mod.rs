@@ -1,8 +1,11 @@
-//! The API server: watches in, status and events out.
+//! The API server: watches in, status and events out, looks at Lease and pods.
 
 pub mod credentials;
 mod meter;
+mod outbox;
+mod requests;
 mod session;
+mod sight;
 mod types;
 
 use std::path::PathBuf;
@@ -14,12 +17,14 @@ use kube::{Client, Config};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::adapters::metrics::Metrics;
+use crate::core::evidence::LeaseSight;
 use crate::core::machine::Input;
 use crate::core::model::ConfigMapRef;
 use crate::core::record::Entry;
 use crate::core::report::NodeConfigStatus;
 use crate::ports;
-use session::{Outbox, Session};
+use outbox::Outbox;
+use session::Session;
 
 /// How often the credential files are looked at. Five small files; no request leaves the node.
 const CREDENTIALS_INTERVAL: Duration = Duration::from_secs(15);
@@ -39,6 +44,24 @@ enum Command {
     Watch(Option<ConfigMapRef>),
     Publish(Box<NodeConfigStatus>),
     Emit(Box<Entry>),
+    Look(Look),
+}
+
+/// A question that has exactly one answer.
+#[derive(Clone, Copy, Debug)]
+enum Look {
+    Lease,
+    Pods,
+}
+
+impl Look {
+    /// The answer without a connection.
+    fn in_vain(self, why: &str) -> Input {
+        match self {
+            Self::Lease => Input::LeaseSeen(LeaseSight::Unreachable(why.to_owned())),
+            Self::Pods => Input::PodsSeen(None),
+        }
+    }
 }
 
 /// The port. Commands are taken up by a task of its own, connected or not.
@@ -83,12 +106,17 @@ impl ports::Cluster for KubeCluster {
         self.send(Command::Emit(Box::new(entry.clone())));
     }
 
-    fn look_lease(&mut self) {}
+    fn look_lease(&mut self) {
+        self.send(Command::Look(Look::Lease));
+    }
 
-    fn look_pods(&mut self) {}
+    fn look_pods(&mut self) {
+        self.send(Command::Look(Look::Pods));
+    }
 }
 
-/// A kubelet without an API server.
+/// A kubelet without an API server: nothing is ever assigned to it, so there is nothing to look for
+/// in a trial.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Standalone;
 
@@ -112,8 +140,12 @@ async fn run(
     loop {
         let print = credentials::fingerprint(&settings.kubeconfig);
         // The same credentials are not tried at once after a 401.
-        let connected =
-            if rejected == Some(print) { Err(None) } else { connect(&settings, &metrics).await.map_err(Some) };
+        let connecting = async {
+            if rejected == Some(print) { Err(None) } else { connect(&settings, &metrics).await.map_err(Some) }
+        };
+        let Some(connected) = meanwhile(connecting, &mut commands, &inputs, &mut outbox, "connecting").await else {
+            return;
+        };
         match connected {
             Ok((client, node_name)) => {
                 said.clear();
@@ -139,24 +171,38 @@ async fn run(
                     tracing::info!("no credentials yet ({why}); the kubelet runs, its configuration is kept");
                     said = why;
                 }
-                let pause = tokio::time::sleep(CREDENTIALS_INTERVAL.min(Duration::from_secs(if rejected.is_some() {
-                    15
+                let (pause, what) = if rejected.is_some() {
+                    (CREDENTIALS_INTERVAL, "the credentials were refused")
                 } else {
-                    2
-                })));
-                tokio::pin!(pause);
-                loop {
-                    tokio::select! {
-                        () = &mut pause => break,
-                        command = commands.recv() => match command {
-                            Some(command) => outbox.take(command),
-                            None => return,
-                        },
-                    }
+                    (Duration::from_secs(2), "no credentials")
+                };
+                let pause = tokio::time::sleep(pause);
+                if meanwhile(pause, &mut commands, &inputs, &mut outbox, what).await.is_none() {
+                    return;
                 }
                 // A rejection is not for ever: the API server may have been the one in error.
                 rejected = None;
             }
+        }
+    }
+}
+
+/// Does something else than a session: commands are noted, looks answered at once. `None` when the
+/// supervisor ends.
+async fn meanwhile<T>(
+    work: impl Future<Output = T>,
+    commands: &mut UnboundedReceiver<Command>,
+    inputs: &UnboundedSender<Input>,
+    outbox: &mut Outbox,
+    why: &str,
+) -> Option<T> {
+    tokio::pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return Some(done),
+            command = commands.recv() => if let Some(look) = outbox.take(command?) {
+                let _ = inputs.send(look.in_vain(why));
+            },
         }
     }
 }

@@ -1,15 +1,12 @@
-//! One connection's worth of work: two watches, the status, the events.
+//! One connection's worth of work: two watches, the status, the events, looks.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt as _};
 use futures_util::{Stream, StreamExt as _};
-use k8s_openapi::api::core::v1::{Event as CoreEvent, EventSource, ObjectReference};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use kube::api::{Patch, PatchParams, PostParams};
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client};
 use serde_json::Value;
@@ -17,12 +14,12 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::Instant;
 
 use super::credentials::chain;
+use super::outbox::{Outbox, Posted};
 use super::types::{ConfigMapView, NodeView};
-use super::{CREDENTIALS_INTERVAL, Command};
+use super::{CREDENTIALS_INTERVAL, Command, Look, requests, sight};
+use crate::core::evidence::NodeSight;
 use crate::core::machine::{Input, Wanted};
-use crate::core::model::{ConfigMapRef, Payload, Wishes};
 use crate::core::policy;
-use crate::core::record::Entry;
 use crate::core::report::NodeConfigStatus;
 
 /// The API server ends a watch after this long; we ask again. Longer means fewer requests, and a
@@ -32,37 +29,10 @@ const WATCH_SECONDS: u32 = 120;
 /// A watch that says nothing for this long is dead: the API server sends bookmarks, and ends it.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(150);
 
-/// Events kept while the API server is away.
-const EVENTS_KEPT: usize = 32;
-
 /// Pauses after failures: 50 ms at first, because right after an assignment the Node authorizer
 /// needs a moment; 15 s at most.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(15);
-
-/// What is to be sent and watched; outlives a session.
-#[derive(Debug, Default)]
-pub struct Outbox {
-    map: Option<ConfigMapRef>,
-    status: Option<NodeConfigStatus>,
-    events: VecDeque<Entry>,
-}
-
-impl Outbox {
-    /// Notes a command.
-    pub fn take(&mut self, command: Command) {
-        match command {
-            Command::Watch(map) => self.map = map,
-            Command::Publish(status) => self.status = Some(*status),
-            Command::Emit(entry) => {
-                if self.events.len() == EVENTS_KEPT {
-                    self.events.pop_front();
-                }
-                self.events.push_back(*entry);
-            }
-        }
-    }
-}
 
 /// Failures in a row, and until when to pause for them.
 #[derive(Debug, Default)]
@@ -192,12 +162,25 @@ pub struct Session<'a> {
     /// A status the server accepted and did not keep.
     dropped: Option<NodeConfigStatus>,
     trouble: Option<String>,
+    /// The condition Ready as the machine was last told.
+    ready: Option<NodeSight>,
+    capacity: BTreeMap<String, String>,
 }
 
 impl<'a> Session<'a> {
     /// A session that has not begun.
     pub fn new(client: Client, node_name: String, inputs: UnboundedSender<Input>, outbox: &'a mut Outbox) -> Self {
-        Self { client, node_name, inputs, outbox, shown: None, dropped: None, trouble: None }
+        Self {
+            client,
+            node_name,
+            inputs,
+            outbox,
+            shown: None,
+            dropped: None,
+            trouble: None,
+            ready: None,
+            capacity: BTreeMap::new(),
+        }
     }
 
     /// Works until the credentials are of no more use; `None` when the supervisor ends.
@@ -210,7 +193,7 @@ impl<'a> Session<'a> {
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut patch: InFlight<NodeView> = None;
         let mut post: InFlight<()> = None;
-        let (mut sent, mut posted) = (None, 0);
+        let (mut sent, mut posted) = (None, Posted::default());
         loop {
             let status = self.due_status();
             let event = self.outbox.events.front().cloned();
@@ -219,7 +202,9 @@ impl<'a> Session<'a> {
                 // are kept across turns.
                 command = commands.recv() => {
                     let watch = matches!(command, Some(Command::Watch(_)));
-                    self.outbox.take(command?);
+                    if let Some(look) = self.outbox.take(command?) {
+                        self.look(look);
+                    }
                     if watch {
                         map = self.map_watch();
                     }
@@ -227,13 +212,13 @@ impl<'a> Session<'a> {
                 seen = node.next() => if self.node_seen(seen) { return Some(End::Credentials) },
                 seen = next_map(&mut map) => if self.map_seen(seen) { return Some(End::Credentials) },
                 () = status_pause.pass(), if patch.is_none() && status.is_some() => {
-                    patch = status.clone().map(|status| patch_status(self.client.clone(), self.node_name.clone(), status).boxed());
+                    patch = status.clone().map(|status| requests::patch_status(self.client.clone(), self.node_name.clone(), status).boxed());
                     sent = status;
                 }
                 result = answer(&mut patch) => self.patched(result, sent.take(), &mut status_pause),
                 () = event_pause.pass(), if post.is_none() && event.is_some() => if let Some(event) = event {
-                    posted = event.number;
-                    post = Some(post_event(self.client.clone(), self.node_name.clone(), event).boxed());
+                    posted = Posted::of(&event);
+                    post = Some(requests::post_event(self.client.clone(), self.node_name.clone(), event).boxed());
                 },
                 result = answer(&mut post) => self.posted(result, posted, &mut event_pause),
                 _ = look.tick() => if changed() {
@@ -242,6 +227,18 @@ impl<'a> Session<'a> {
                 },
             }
         }
+    }
+
+    /// Beside the loop, and to its end even if the session ends before: each look has an answer.
+    fn look(&self, look: Look) {
+        let (client, node, inputs) = (self.client.clone(), self.node_name.clone(), self.inputs.clone());
+        let capacity = self.capacity.clone();
+        tokio::spawn(async move {
+            let _ = inputs.send(match look {
+                Look::Lease => Input::LeaseSeen(requests::look_lease(client, node).await),
+                Look::Pods => Input::PodsSeen(requests::look_pods(client, node, capacity).await),
+            });
+        });
     }
 
     fn map_watch(&self) -> Option<Watch<ConfigMapView>> {
@@ -254,8 +251,18 @@ impl<'a> Session<'a> {
         match seen {
             Seen::Object(node) => {
                 self.recovered();
+                self.capacity = sight::capacity(&node);
+                if let Some(ready) = sight::node_sight(&node).filter(|ready| self.ready.as_ref() != Some(ready)) {
+                    self.ready = Some(ready.clone());
+                    let _ = self.inputs.send(Input::NodeSeen(ready));
+                }
+                let _ = self.inputs.send(Input::Node(sight::wanted(&node)));
+                let asked = sight::asked(&node);
+                if asked != self.outbox.asked {
+                    self.outbox.asked = asked.clone();
+                    let _ = self.inputs.send(Input::Asked { retry: asked.retry, confirm: asked.confirm });
+                }
                 self.shown = Some(node.status.config.unwrap_or_default());
-                let _ = self.inputs.send(Input::Node(wanted(node.spec.config_source.as_ref())));
             }
             Seen::Absent => {
                 self.recovered();
@@ -284,7 +291,7 @@ impl<'a> Session<'a> {
 
     fn map_seen(&mut self, seen: Seen<ConfigMapView>) -> bool {
         let input = match seen {
-            Seen::Object(map) => Input::Map(Arc::new(payload(map))),
+            Seen::Object(map) => Input::Map(Arc::new(sight::payload(map))),
             Seen::Absent => {
                 let name = self.outbox.map.as_ref().map(ToString::to_string).unwrap_or_default();
                 Input::MapFailed { why: format!("the ConfigMap {name} does not exist"), definite: true }
@@ -303,23 +310,19 @@ impl<'a> Session<'a> {
         due.then(|| status.clone())
     }
 
-    fn posted(&mut self, result: kube::Result<()>, sent: u64, pause: &mut Pause) {
+    fn posted(&mut self, result: kube::Result<()>, posted: Posted, pause: &mut Pause) {
         match result {
-            Ok(()) => {
-                pause.succeeded();
-                self.sent(sent);
-            }
-            Err(kube::Error::Api(refusal)) if refusal.code < 500 && refusal.code != 429 => {
+            Ok(()) => pause.succeeded(),
+            // Refused for good; 401 is about the credentials, which the watches have noticed too.
+            Err(kube::Error::Api(refusal)) if refusal.code < 500 && !matches!(refusal.code, 401 | 429) => {
                 tracing::warn!("an event was refused: {}", refusal.message);
-                self.sent(sent);
             }
-            Err(_) => pause.failed(None),
+            Err(_) => return pause.failed(None),
         }
-    }
-
-    fn sent(&mut self, number: u64) {
-        self.outbox.events.pop_front();
-        let _ = self.inputs.send(Input::Reported(number));
+        self.outbox.sent(posted);
+        if posted.number != 0 {
+            let _ = self.inputs.send(Input::Reported(posted.number));
+        }
     }
 
     fn patched(&mut self, result: kube::Result<NodeView>, status: Option<NodeConfigStatus>, pause: &mut Pause) {
@@ -363,70 +366,4 @@ async fn answer<T>(request: &mut InFlight<T>) -> kube::Result<T> {
     let result = future.await;
     *request = None;
     result
-}
-
-async fn patch_status(client: Client, name: String, status: NodeConfigStatus) -> kube::Result<NodeView> {
-    // PATCH only: a PUT would erase fields this build does not know.
-    let api: Api<NodeView> = Api::all(client);
-    api.patch_status(&name, &PatchParams::default(), &Patch::Merge(status.patch())).await
-}
-
-async fn post_event(client: Client, node: String, event: Entry) -> kube::Result<()> {
-    let api: Api<CoreEvent> = Api::namespaced(client, "default");
-    match api.create(&PostParams::default(), &core_event(&node, &event)).await {
-        // It was sent before and the answer got lost.
-        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
-        result => result.map(drop),
-    }
-}
-
-/// Native's shape (configsync.go:234-266, v1.20.2): core/v1, because a node may not write the
-/// newer kind; the involved Node's uid is its name.
-fn core_event(node: &str, event: &Entry) -> CoreEvent {
-    let nanos = event.nanos;
-    let time = jiff::Timestamp::from_nanosecond(i128::from(nanos)).ok().map(Time);
-    CoreEvent {
-        metadata: ObjectMeta {
-            name: Some(format!("{node}.{nanos:x}")),
-            namespace: Some("default".to_owned()),
-            ..ObjectMeta::default()
-        },
-        involved_object: ObjectReference {
-            kind: Some("Node".to_owned()),
-            name: Some(node.to_owned()),
-            uid: Some(node.to_owned()),
-            ..ObjectReference::default()
-        },
-        reason: Some(event.reason.clone()),
-        message: Some(event.message.clone()),
-        type_: Some(if event.warning { "Warning" } else { "Normal" }.to_owned()),
-        count: Some(1),
-        first_timestamp: time.clone(),
-        last_timestamp: time,
-        source: Some(EventSource { component: Some("kubelet".to_owned()), host: Some(node.to_owned()) }),
-        ..CoreEvent::default()
-    }
-}
-
-fn payload(map: ConfigMapView) -> Payload {
-    let meta = map.metadata;
-    Payload {
-        namespace: meta.namespace.unwrap_or_default(),
-        name: meta.name.unwrap_or_default(),
-        uid: meta.uid.unwrap_or_default(),
-        resource_version: meta.resource_version.unwrap_or_default(),
-        data: map.data.unwrap_or_default(),
-        wishes: wishes(meta.annotations.unwrap_or_default()),
-    }
-}
-
-fn wishes(mut annotations: BTreeMap<String, String>) -> Wishes {
-    let mut take = |name: &str| annotations.remove(&format!("kubelet-supervisor.io/{name}"));
-    Wishes { merge: take("merge"), acknowledge: take("acknowledge"), confirm_within: take("confirm-within") }
-}
-
-fn wanted(source: Option<&Value>) -> Wanted {
-    let Some(source) = source.filter(|source| !source.is_null()) else { return Wanted::Local };
-    let map = source.get("configMap").cloned().unwrap_or_default();
-    serde_json::from_value(map).map_or(Wanted::AllNil, Wanted::Map)
 }

@@ -1,5 +1,5 @@
-//! Slim views of Node and ConfigMap: one odd field elsewhere must not fail a watch, and a Node's
-//! fifty images need not be kept.
+//! Slim views of Node, ConfigMap, Lease and Pod: one odd field must not fail a watch, and a Node's
+//! fifty images need not be kept. What may be odd stays JSON; `sight.rs` reads it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -36,6 +36,10 @@ pub struct NodeSpecView {
 pub struct NodeStatusView {
     /// `config`, unread.
     pub config: Option<Value>,
+    /// `conditions`, unread.
+    pub conditions: Option<Value>,
+    /// `capacity`, unread.
+    pub capacity: Option<Value>,
 }
 
 /// A ConfigMap without its `binaryData`.
@@ -48,8 +52,65 @@ pub struct ConfigMapView {
     pub data: Option<BTreeMap<String, String>>,
 }
 
+/// A Lease.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct LeaseView {
+    /// Name.
+    pub metadata: ObjectMeta,
+    /// `spec`, unread.
+    #[serde(default)]
+    pub spec: Option<Value>,
+}
+
+/// A Pod, as far as its place on a node goes.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct PodView {
+    /// Name, namespace, uid, age.
+    pub metadata: ObjectMeta,
+    /// What it asks for.
+    #[serde(default)]
+    pub spec: PodSpecView,
+    /// How it fares.
+    #[serde(default)]
+    pub status: PodStatusView,
+}
+
+/// `Pod.spec`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodSpecView {
+    /// `containers`.
+    pub containers: Option<Vec<ContainerView>>,
+    /// `initContainers`.
+    pub init_containers: Option<Vec<ContainerView>>,
+    /// `overhead` of the runtime class, unread.
+    pub overhead: Option<Value>,
+    /// `resources` of the pod as a whole (v1.32), unread.
+    pub resources: Option<Value>,
+}
+
+/// A container.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContainerView {
+    /// `resources`, unread.
+    pub resources: Option<Value>,
+    /// `restartPolicy`, unread: `Always` makes an init container a sidecar.
+    pub restart_policy: Option<Value>,
+}
+
+/// `Pod.status`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PodStatusView {
+    /// `phase`, unread.
+    pub phase: Option<Value>,
+    /// `reason`, unread.
+    pub reason: Option<Value>,
+}
+
 macro_rules! resource {
-    ($type:ty, $scope:ty, $kind:literal, $plural:literal) => {
+    ($type:ty, $scope:ty, $group:literal, $kind:literal, $plural:literal) => {
         impl Resource for $type {
             type DynamicType = ();
             type Scope = $scope;
@@ -58,7 +119,7 @@ macro_rules! resource {
                 $kind.into()
             }
             fn group((): &()) -> Cow<'_, str> {
-                "".into()
+                $group.into()
             }
             fn version((): &()) -> Cow<'_, str> {
                 "v1".into()
@@ -76,5 +137,7 @@ macro_rules! resource {
     };
 }
 
-resource!(NodeView, k8s_openapi::ClusterResourceScope, "Node", "nodes");
-resource!(ConfigMapView, k8s_openapi::NamespaceResourceScope, "ConfigMap", "configmaps");
+resource!(NodeView, k8s_openapi::ClusterResourceScope, "", "Node", "nodes");
+resource!(ConfigMapView, k8s_openapi::NamespaceResourceScope, "", "ConfigMap", "configmaps");
+resource!(LeaseView, k8s_openapi::NamespaceResourceScope, "coordination.k8s.io", "Lease", "leases");
+resource!(PodView, k8s_openapi::NamespaceResourceScope, "", "Pod", "pods");

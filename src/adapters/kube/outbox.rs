@@ -1,0 +1,96 @@
+//! What is to go out, connected or not.
+
+use std::collections::VecDeque;
+
+use super::sight::Asked;
+use super::{Command, Look};
+use crate::core::model::ConfigMapRef;
+use crate::core::record::Entry;
+use crate::core::report::NodeConfigStatus;
+
+/// Events kept while the API server is away.
+const EVENTS_KEPT: usize = 32;
+
+/// What is to be sent and watched; outlives a session.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    /// The ConfigMap to watch.
+    pub map: Option<ConfigMapRef>,
+    /// The status to bring to the Node.
+    pub status: Option<NodeConfigStatus>,
+    /// Events, oldest first.
+    pub events: VecDeque<Entry>,
+    /// What the machine was last told of the Node's annotations: it must hear of one that was
+    /// taken away while we were not connected.
+    pub asked: Asked,
+}
+
+impl Outbox {
+    /// Notes a command; gives back a look, which is not to be put off.
+    pub fn take(&mut self, command: Command) -> Option<Look> {
+        match command {
+            Command::Look(look) => return Some(look),
+            Command::Watch(map) => self.map = map,
+            Command::Publish(status) => self.status = Some(*status),
+            Command::Emit(entry) => {
+                if self.events.len() == EVENTS_KEPT {
+                    self.events.pop_front();
+                }
+                self.events.push_back(*entry);
+            }
+        }
+        None
+    }
+
+    /// Takes off the event that was sent, which may no longer be the first, or be there at all:
+    /// the oldest had to go if others came while it was under way.
+    pub fn sent(&mut self, sent: Posted) {
+        if let Some(index) = self.events.iter().position(|entry| Posted::of(entry) == sent) {
+            self.events.remove(index);
+        }
+    }
+}
+
+/// What tells an event from others: its number, which is 0 where the history could not be
+/// written, and its time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Posted {
+    /// `Entry::number`.
+    pub number: u64,
+    /// `Entry::nanos`.
+    pub nanos: u64,
+}
+
+impl Posted {
+    /// Of this event.
+    pub fn of(entry: &Entry) -> Self {
+        Self { number: entry.number, nanos: entry.nanos }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(number: u64, nanos: u64) -> Entry {
+        Entry { number, nanos, ..Entry::default() }
+    }
+
+    #[test]
+    fn the_event_that_was_sent_is_taken_off_and_no_other() {
+        let mut outbox = Outbox::default();
+        let numbers = |outbox: &Outbox| outbox.events.iter().map(|entry| entry.number).collect::<Vec<_>>();
+        for (number, nanos) in [(1, 10), (0, 11), (0, 12), (2, 13)] {
+            assert!(outbox.take(Command::Emit(Box::new(entry(number, nanos)))).is_none());
+        }
+        outbox.sent(Posted { number: 0, nanos: 12 });
+        assert_eq!(numbers(&outbox), [1, 0, 2]);
+        // While the first is under way, so many come that it has to go.
+        for number in 0..u64::try_from(EVENTS_KEPT).unwrap() {
+            outbox.take(Command::Emit(Box::new(entry(100 + number, 100 + number))));
+        }
+        assert_eq!((outbox.events.len(), numbers(&outbox)[0]), (EVENTS_KEPT, 100));
+        outbox.sent(Posted { number: 1, nanos: 10 });
+        assert_eq!((outbox.events.len(), numbers(&outbox)[0]), (EVENTS_KEPT, 100), "nothing else is lost");
+    }
+}

@@ -1,0 +1,92 @@
+//! Single requests: the status, an event, a look at the Lease or the pods.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Event as CoreEvent, EventSource, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use tokio::time::timeout;
+
+use super::credentials::chain;
+use super::sight;
+use super::types::{LeaseView, NodeView, PodView};
+use crate::core::evidence::{Census, LeaseSight};
+use crate::core::record::Entry;
+use crate::core::report::NodeConfigStatus;
+
+/// A look that takes longer has failed: it is one sample of several.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Where kubelets keep their Leases (NamespaceNodeLease, k8s.io/api/core/v1 types.go, v1.20.2).
+const LEASES: &str = "kube-node-lease";
+
+/// PATCH only: a PUT would erase fields this build does not know.
+pub(super) async fn patch_status(client: Client, name: String, status: NodeConfigStatus) -> kube::Result<NodeView> {
+    let api: Api<NodeView> = Api::all(client);
+    api.patch_status(&name, &PatchParams::default(), &Patch::Merge(status.patch())).await
+}
+
+pub(super) async fn post_event(client: Client, node: String, event: Entry) -> kube::Result<()> {
+    let api: Api<CoreEvent> = Api::namespaced(client, "default");
+    match api.create(&PostParams::default(), &core_event(&node, &event)).await {
+        // It was sent before and the answer got lost.
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+        result => result.map(drop),
+    }
+}
+
+/// Looks at the own Lease, with the kubelet's own credentials: a question to the API server too.
+pub(super) async fn look_lease(client: Client, node: String) -> LeaseSight {
+    let api: Api<LeaseView> = Api::namespaced(client, LEASES);
+    match timeout(LOOK_TIMEOUT, api.get(&node)).await {
+        Ok(result) => sight::lease_sight(result),
+        Err(_) => LeaseSight::Unreachable(format!("no answer within {} s", LOOK_TIMEOUT.as_secs())),
+    }
+}
+
+/// Lists the pods of this node as its kubelet does: a node's credentials may with this selector,
+/// and version 0 is served from the API server's cache.
+pub(super) async fn look_pods(client: Client, node: String, capacity: BTreeMap<String, String>) -> Option<Census> {
+    let api: Api<PodView> = Api::all(client);
+    let params = ListParams { resource_version: Some("0".to_owned()), ..ListParams::default() }
+        .fields(&format!("spec.nodeName={node}"));
+    let pods = match timeout(LOOK_TIMEOUT, api.list(&params)).await {
+        Ok(Ok(pods)) => pods,
+        Ok(Err(error)) => {
+            tracing::debug!("the pods cannot be listed: {}", chain(&error));
+            return None;
+        }
+        Err(_) => return None,
+    };
+    Some(Census { pods: pods.items.into_iter().map(sight::pod_sight).collect(), capacity })
+}
+
+/// Native's shape (configsync.go:234-266, v1.20.2): core/v1, because a node may not write the
+/// newer kind; the involved Node's uid is its name.
+fn core_event(node: &str, event: &Entry) -> CoreEvent {
+    let nanos = event.nanos;
+    let time = jiff::Timestamp::from_nanosecond(i128::from(nanos)).ok().map(Time);
+    CoreEvent {
+        metadata: ObjectMeta {
+            name: Some(format!("{node}.{nanos:x}")),
+            namespace: Some("default".to_owned()),
+            ..ObjectMeta::default()
+        },
+        involved_object: ObjectReference {
+            kind: Some("Node".to_owned()),
+            name: Some(node.to_owned()),
+            uid: Some(node.to_owned()),
+            ..ObjectReference::default()
+        },
+        reason: Some(event.reason.clone()),
+        message: Some(event.message.clone()),
+        type_: Some(if event.warning { "Warning" } else { "Normal" }.to_owned()),
+        count: Some(1),
+        first_timestamp: time.clone(),
+        last_timestamp: time,
+        source: Some(EventSource { component: Some("kubelet".to_owned()), host: Some(node.to_owned()) }),
+        ..CoreEvent::default()
+    }
+}

@@ -1,0 +1,246 @@
+//! What API objects say, in the core's words. Nothing here fails: what is odd is left out.
+
+use std::collections::BTreeMap;
+
+use kube::Error;
+use serde_json::Value;
+
+use super::credentials::chain;
+use super::types::{ConfigMapView, ContainerView, LeaseView, NodeView, PodSpecView, PodView};
+use crate::core::evidence::{LeaseSight, NodeSight, PodSight};
+use crate::core::hazard::quantity;
+use crate::core::machine::Wanted;
+use crate::core::model::{Payload, Wishes};
+
+/// Our annotations, on Nodes and ConfigMaps.
+const PREFIX: &str = "kubelet-supervisor.io/";
+
+/// What a Node's annotations ask for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// `retry`.
+    pub retry: Option<String>,
+    /// `confirm`.
+    pub confirm: Option<String>,
+}
+
+pub(super) fn asked(node: &NodeView) -> Asked {
+    let annotation =
+        |name: &str| node.metadata.annotations.as_ref().and_then(|all| all.get(&format!("{PREFIX}{name}")).cloned());
+    Asked { retry: annotation("retry"), confirm: annotation("confirm") }
+}
+
+/// What the Node is to run.
+pub(super) fn wanted(node: &NodeView) -> Wanted {
+    let source = node.spec.config_source.as_ref().filter(|source| !source.is_null());
+    let Some(source) = source else { return Wanted::Local };
+    let map = source.get("configMap").cloned().unwrap_or_default();
+    serde_json::from_value(map).map_or(Wanted::AllNil, Wanted::Map)
+}
+
+/// The condition Ready; `None` while there is none.
+pub(super) fn node_sight(node: &NodeView) -> Option<NodeSight> {
+    let conditions = node.status.conditions.as_ref()?.as_array()?;
+    let ready = conditions.iter().find(|condition| text(condition, "type") == "Ready")?;
+    let words = [text(ready, "reason"), text(ready, "message")];
+    let words: Vec<&str> = words.into_iter().filter(|words| !words.is_empty()).collect();
+    Some(NodeSight {
+        ready: text(ready, "status") == "True",
+        heartbeat: text(ready, "lastHeartbeatTime").to_owned(),
+        message: words.join(": "),
+    })
+}
+
+fn text<'a>(object: &'a Value, field: &str) -> &'a str {
+    object.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// `status.capacity`; entries that are no text are left out.
+pub(super) fn capacity(node: &NodeView) -> BTreeMap<String, String> {
+    let entries = node.status.capacity.as_ref().and_then(Value::as_object).into_iter().flatten();
+    entries.filter_map(|(name, amount)| Some((name.clone(), amount.as_str()?.to_owned()))).collect()
+}
+
+/// What asking for the Lease came to. Only an answer that is the API server's own, and about the
+/// Lease, is one: 401 is about the credentials, 429 and 5xx about itself.
+pub(super) fn lease_sight(result: Result<LeaseView, Error>) -> LeaseSight {
+    match result {
+        Ok(lease) => match lease.spec.as_ref().and_then(|spec| spec.get("renewTime")).and_then(Value::as_str) {
+            Some(time) => LeaseSight::Renewed(time.to_owned()),
+            None => LeaseSight::Absent,
+        },
+        Err(Error::Api(status)) if (400..500).contains(&status.code) && !matches!(status.code, 401 | 408 | 429) => {
+            LeaseSight::Absent
+        }
+        Err(error) => LeaseSight::Unreachable(chain(&error)),
+    }
+}
+
+pub(super) fn pod_sight(pod: PodView) -> PodSight {
+    let meta = pod.metadata;
+    let word = |value: Option<Value>| value.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
+    PodSight {
+        uid: meta.uid.unwrap_or_default(),
+        name: format!("{}/{}", meta.namespace.unwrap_or_default(), meta.name.unwrap_or_default()),
+        created: meta.creation_timestamp.map(|time| time.0.to_string()).unwrap_or_default(),
+        phase: word(pod.status.phase),
+        reason: word(pod.status.reason),
+        cpu_millis: requests(&pod.spec, "cpu", quantity::millis),
+        memory: requests(&pod.spec, "memory", quantity::whole),
+    }
+}
+
+/// What the kubelet's admission counts for a pod (PodRequests, component-helpers/resource, v1.36):
+/// all containers together, or the largest init container if that is more; sidecars count with
+/// both; a request of the pod as a whole stands for all of these; overhead comes on top.
+fn requests(spec: &PodSpecView, resource: &str, read: fn(&str) -> Option<u64>) -> u64 {
+    let amount = |from: Option<&Value>| from.and_then(|list| list.get(resource)).and_then(Value::as_str).and_then(read);
+    let of = |container: &ContainerView| {
+        amount(container.resources.as_ref().and_then(|resources| resources.get("requests"))).unwrap_or_default()
+    };
+    let mut running: u64 = spec.containers.iter().flatten().map(of).fold(0, u64::saturating_add);
+    let (mut sidecars, mut starting) = (0_u64, 0_u64);
+    for container in spec.init_containers.iter().flatten() {
+        let own = of(container);
+        if container.restart_policy.as_ref().and_then(Value::as_str) == Some("Always") {
+            running = running.saturating_add(own);
+            sidecars = sidecars.saturating_add(own);
+            starting = starting.max(sidecars);
+        } else {
+            starting = starting.max(sidecars.saturating_add(own));
+        }
+    }
+    let whole = amount(spec.resources.as_ref().and_then(|resources| resources.get("requests")));
+    whole.unwrap_or(running.max(starting)).saturating_add(amount(spec.overhead.as_ref()).unwrap_or_default())
+}
+
+pub(super) fn payload(map: ConfigMapView) -> Payload {
+    let meta = map.metadata;
+    Payload {
+        namespace: meta.namespace.unwrap_or_default(),
+        name: meta.name.unwrap_or_default(),
+        uid: meta.uid.unwrap_or_default(),
+        resource_version: meta.resource_version.unwrap_or_default(),
+        data: map.data.unwrap_or_default(),
+        wishes: wishes(meta.annotations.unwrap_or_default()),
+    }
+}
+
+fn wishes(mut annotations: BTreeMap<String, String>) -> Wishes {
+    let mut take = |name: &str| annotations.remove(&format!("{PREFIX}{name}"));
+    Wishes { merge: take("merge"), acknowledge: take("acknowledge"), confirm_within: take("confirm-within") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn node(node: Value) -> NodeView {
+        serde_json::from_value(node).unwrap()
+    }
+
+    /// As a v1.20.2 kubelet fills it in, shortened.
+    #[test]
+    fn a_node_as_a_kubelet_reports_it() {
+        let node = node(json!({
+            "metadata": {"name": "n1", "annotations": {"kubelet-supervisor.io/retry": "222", "other": "x"}},
+            "status": {
+                "capacity": {"cpu": "2", "memory": "8010444Ki", "pods": "110", "odd": 7},
+                "conditions": [
+                    {"type": "MemoryPressure", "status": "False", "lastHeartbeatTime": "2026-01-01T00:00:00Z"},
+                    {"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:01Z",
+                     "reason": "KubeletReady", "message": "kubelet is posting ready status"}
+                ],
+                "images": [{"names": ["a"], "sizeBytes": 1}]
+            }
+        }));
+        let sight = node_sight(&node).unwrap();
+        assert!(sight.ready);
+        assert_eq!(sight.heartbeat, "2026-01-01T00:00:01Z");
+        assert_eq!(sight.message, "KubeletReady: kubelet is posting ready status");
+        assert_eq!(capacity(&node).len(), 3);
+        assert_eq!(asked(&node), Asked { retry: Some("222".to_owned()), confirm: None });
+        assert_eq!(wanted(&node), Wanted::Local);
+    }
+
+    #[test]
+    fn odd_fields_fail_nothing() {
+        for status in [
+            json!({}),
+            json!({"conditions": null, "capacity": null}),
+            json!({"conditions": "x", "capacity": []}),
+            json!({"conditions": [1, {}, {"type": 3}], "config": 7}),
+        ] {
+            let node = node(json!({"metadata": {"name": "n1"}, "spec": {"configSource": 5}, "status": status}));
+            assert_eq!(node_sight(&node), None);
+            assert!(capacity(&node).is_empty());
+            assert_eq!(wanted(&node), Wanted::AllNil);
+        }
+        let node = node(
+            json!({"metadata": {}, "status": {"conditions": [{"type": "Ready", "status": "Unknown", "lastHeartbeatTime": 1}]}}),
+        );
+        assert_eq!(node_sight(&node), Some(NodeSight::default()));
+    }
+
+    fn refusal(code: u16) -> Result<LeaseView, Error> {
+        let status: kube::core::Status = serde_json::from_value(json!({"code": code, "message": "scripted"})).unwrap();
+        Err(Error::Api(status.boxed()))
+    }
+
+    #[test]
+    fn only_an_answer_about_the_lease_counts() {
+        let lease =
+            |spec: Value| Ok(serde_json::from_value(json!({"metadata": {"name": "n1"}, "spec": spec})).unwrap());
+        let time = "2026-01-01T00:00:01.123456Z";
+        assert_eq!(lease_sight(lease(json!({"renewTime": time}))), LeaseSight::Renewed(time.to_owned()));
+        assert_eq!(lease_sight(lease(json!({}))), LeaseSight::Absent);
+        assert_eq!(lease_sight(lease(json!({"renewTime": null}))), LeaseSight::Absent);
+        assert_eq!(lease_sight(lease(Value::Null)), LeaseSight::Absent);
+        for code in [403, 404] {
+            assert_eq!(lease_sight(refusal(code)), LeaseSight::Absent, "{code}");
+        }
+        for code in [401, 429, 500, 503] {
+            assert!(
+                matches!(lease_sight(refusal(code)), LeaseSight::Unreachable(why) if why.contains("scripted")),
+                "{code}"
+            );
+        }
+    }
+
+    fn sight(spec: &Value) -> (u64, u64) {
+        let pod = json!({"metadata": {"name": "p", "namespace": "d", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": spec, "status": {"phase": "Failed", "reason": "OutOfpods"}});
+        let sight = pod_sight(serde_json::from_value(pod).unwrap());
+        assert_eq!((sight.name.as_str(), sight.created.as_str()), ("d/p", "2026-01-01T00:00:00Z"));
+        assert_eq!((sight.phase.as_str(), sight.reason.as_str(), sight.is_live()), ("Failed", "OutOfpods", false));
+        (sight.cpu_millis, sight.memory)
+    }
+
+    #[test]
+    fn what_a_pod_asks_for() {
+        let asks = |cpu: &str, memory: &str| json!({"name": "c", "resources": {"requests": {"cpu": cpu, "memory": memory}, "limits": {"cpu": "9"}}});
+        let containers = json!([asks("250m", "64Mi"), asks("1", "1Mi"), {"name": "none"}]);
+        assert_eq!(sight(&json!({"containers": containers})), (1250, 65 << 20));
+        let init = json!([asks("2", "1Mi"), asks("100m", "1Mi")]);
+        assert_eq!(sight(&json!({"containers": containers, "initContainers": init})), (2000, 65 << 20));
+        let mut sidecar = asks("500m", "1Mi");
+        sidecar["restartPolicy"] = json!("Always");
+        let init = json!([sidecar, asks("2", "1Mi")]);
+        assert_eq!(sight(&json!({"containers": containers, "initContainers": init})), (2500, 66 << 20));
+        let whole =
+            json!({"containers": containers, "resources": {"requests": {"cpu": "3"}}, "overhead": {"cpu": "10m"}});
+        assert_eq!(sight(&whole), (3010, 65 << 20));
+        assert_eq!(sight(&json!({})), (0, 0));
+        assert_eq!(sight(&json!({"containers": [{"resources": {"requests": {"cpu": 1, "memory": "much"}}}]})), (0, 0));
+    }
+
+    #[test]
+    fn a_config_map_with_its_wishes() {
+        let map = json!({"metadata": {"name": "m", "namespace": "n", "uid": "u", "resourceVersion": "7",
+            "annotations": {"kubelet-supervisor.io/acknowledge": "reboot", "other": "x"}}, "data": {"kubelet": "x"}, "binaryData": {"a": "AA=="}});
+        let payload = payload(serde_json::from_value(map).unwrap());
+        assert_eq!((payload.uid.as_str(), payload.resource_version.as_str(), payload.data.len()), ("u", "7", 1));
+        assert_eq!(payload.wishes, Wishes { acknowledge: Some("reboot".to_owned()), ..Wishes::default() });
+    }
+}
