@@ -9,6 +9,8 @@
     reason = "test code: a panic is a failing test, and brevity wins"
 )]
 
+#[path = "crash/history.rs"]
+mod history;
 #[path = "support/sim/mod.rs"]
 mod sim;
 

@@ -19,6 +19,12 @@ pub trait Disk {
     /// # Errors
     /// As the system gives them.
     fn write(&self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()>;
+    /// Writes at the end of a file, which is created if need be, without syncing. After a failure
+    /// a part may be there.
+    ///
+    /// # Errors
+    /// As the system gives them.
+    fn append(&self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()>;
     /// Syncs a file or directory.
     ///
     /// # Errors
@@ -63,6 +69,11 @@ impl Disk for RealDisk {
     fn write(&self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(path)?;
         file.write_all(bytes)
+    }
+
+    fn append(&self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+        // One write, unless the system takes less: then the next one says why.
+        OpenOptions::new().append(true).create(true).mode(mode).open(path)?.write_all(bytes)
     }
 
     fn sync(&self, path: &Path) -> io::Result<()> {

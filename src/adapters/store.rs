@@ -6,12 +6,17 @@
 //!   store/checkpoints/<uid>/<resourceVersion>/<key>  native, byte for byte
 //!   supervisor/lock                                held while a supervisor runs; its pid
 //!   supervisor/state.json                          attempts, bad versions
+//!   supervisor/history.jsonl, history.1.jsonl      what happened, one entry a line
+//!   supervisor/reported                            how far the API server has the history
+//!   supervisor/state-files/                        the kubelet's state files of other policies
 //!   supervisor/seals/<uid>/<resourceVersion>.json  checksums of a checkpoint
 //!   supervisor/rendered/<uid>/<resourceVersion>/<key>  what --config is given
 //!   supervisor/preflight/                          throw-away certificates for preflights
-//!   supervisor/control.sock                        for `status`
+//!   supervisor/control.sock                        for `status` and the operator's verbs
 //! ```
 //! Upstream layout: pkg/kubelet/kubeletconfig/checkpoint/store/fsstore.go, v1.20.2.
+
+mod history;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -19,6 +24,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
 
+use self::history::History;
 use super::fsx::{self, Disk};
 use crate::core::machine::{Durable, Stored};
 use crate::core::model::{Payload, RenderError, Source, StateFiles};
@@ -50,12 +56,13 @@ pub struct FsStore<D> {
     root: PathBuf,
     /// What the three record files hold, as far as we know; `None` forces a write.
     written: [Option<String>; 3],
+    history: History,
 }
 
 impl<D: Disk> FsStore<D> {
     /// A store below `root`, which must be absolute.
     pub fn new(disk: D, root: &Path) -> Self {
-        Self { disk, root: root.to_owned(), written: [None, None, None] }
+        Self { disk, root: root.to_owned(), written: [None, None, None], history: History::default() }
     }
 
     fn meta(&self, name: &str) -> PathBuf {
@@ -296,18 +303,24 @@ impl<D: Disk> Store for FsStore<D> {
         Ok(())
     }
 
-    fn append(&mut self, _entry: &Entry) -> Result<u64, String> {
-        Ok(0)
+    fn append(&mut self, entry: &Entry) -> Result<u64, String> {
+        let dir = self.root.join("supervisor");
+        if !self.history.is_ready() {
+            self.make_dirs(&[(self.root.clone(), 0o755), (dir.clone(), 0o700)])?;
+        }
+        self.history.append(&self.disk, &dir, entry)
     }
 
     fn history(&mut self) -> Vec<Entry> {
-        Vec::new()
+        history::entries(&self.disk, &self.root.join("supervisor"))
     }
 
-    fn reported(&mut self, _number: u64) {}
+    fn reported(&mut self, number: u64) {
+        self.history.reported(&self.disk, &self.root.join("supervisor"), number);
+    }
 
     fn unreported(&mut self) -> Vec<Entry> {
-        Vec::new()
+        self.history.unreported(&self.disk, &self.root.join("supervisor"))
     }
 
     fn collect(&mut self, keep: &BTreeSet<Source>) -> Result<(), String> {

@@ -40,6 +40,11 @@ impl<P: Ports> Executor<P> {
             Stored { assigned: Ok(None), last_known_good: Ok(None), ledger: Ok(Ledger::default()) }
         };
         let id = self.ports.local().kubelet_id();
+        // Before the events of this boot: the API server's share of the history is a number up to
+        // which it has them all.
+        for entry in self.ports.store().unreported() {
+            self.ports.cluster().emit(&entry);
+        }
         self.handle(Input::Boot(Box::new(stored), id), now)
     }
 

@@ -48,8 +48,17 @@ enum Kind {
 
 #[derive(Clone, Debug)]
 enum Node {
-    File { bytes: Vec<u8>, synced: Option<Vec<u8>> },
-    Dir { names: BTreeMap<String, usize>, durable: BTreeMap<String, usize>, pending: Vec<NameOp> },
+    /// The first `solid` bytes are as they were synced: only what follows them can be torn.
+    File {
+        bytes: Vec<u8>,
+        synced: Option<Vec<u8>>,
+        solid: usize,
+    },
+    Dir {
+        names: BTreeMap<String, usize>,
+        durable: BTreeMap<String, usize>,
+        pending: Vec<NameOp>,
+    },
 }
 
 /// A change of a directory that was not synced yet.
@@ -243,20 +252,21 @@ impl SimDisk {
                     }
                     names.clone_from(durable);
                 }
-                Node::File { bytes, synced } => {
+                Node::File { bytes, synced, solid } => {
                     if synced.as_ref() != Some(bytes) {
                         match choose(4) {
                             0 => *bytes = synced.clone().unwrap_or_default(),
                             // Torn: a part of the bytes, or blocks that never reached the disk.
                             1 => {
-                                let keep = usize::try_from(choose(bytes.len() as u64 + 1)).unwrap();
-                                bytes.truncate(keep);
+                                let loose = bytes.len() - *solid;
+                                bytes.truncate(*solid + usize::try_from(choose(loose as u64 + 1)).unwrap());
                             }
-                            2 => bytes.fill(0),
+                            2 => bytes[*solid..].fill(0),
                             _ => {}
                         }
+                        *synced = Some(bytes.clone());
                     }
-                    *synced = Some(bytes.clone());
+                    *solid = bytes.len();
                 }
             }
         }
@@ -268,11 +278,36 @@ impl SimDisk {
     pub fn rot(&self, path: &Path) -> bool {
         let mut inner = self.0.borrow_mut();
         let Some(id) = inner.find(&parts(path)) else { return false };
-        let Node::File { bytes, synced } = &mut inner.nodes[id] else { return false };
+        let Node::File { bytes, synced, .. } = &mut inner.nodes[id] else { return false };
         let Some(byte) = bytes.first_mut() else { return false };
         *byte ^= 0x80;
         *synced = Some(bytes.clone());
         true
+    }
+
+    /// Writes a file anew, or at its end.
+    fn put(&self, path: &Path, bytes: &[u8], append: bool) -> io::Result<()> {
+        let mut inner = self.0.borrow_mut();
+        let allowed = inner.operate(Kind::Change);
+        let (dir, name) = inner.parent(path)?;
+        // A write that fails half way leaves a file behind, too short.
+        let read_only = allowed.as_ref().is_err_and(|error| error.raw_os_error() == Some(30));
+        if read_only || inner.off {
+            return allowed;
+        }
+        let bytes = if allowed.is_ok() { bytes } else { &bytes[..bytes.len() / 2] };
+        match inner.find(&parts(path)) {
+            Some(id) => match &mut inner.nodes[id] {
+                Node::File { bytes: held, .. } if append => held.extend_from_slice(bytes),
+                Node::File { bytes: held, solid, .. } => (*held, *solid) = (bytes.to_vec(), 0),
+                Node::Dir { .. } => return Err(io::ErrorKind::IsADirectory.into()),
+            },
+            None => {
+                let id = inner.add(Node::File { bytes: bytes.to_vec(), synced: None, solid: 0 });
+                inner.change(dir, NameOp::Link(name, id));
+            }
+        }
+        allowed
     }
 
     /// Reads without counting: for the checks, and for the kubelet, whose reads are not ours.
@@ -298,26 +333,11 @@ impl Disk for SimDisk {
     }
 
     fn write(&self, path: &Path, bytes: &[u8], _mode: u32) -> io::Result<()> {
-        let mut inner = self.0.borrow_mut();
-        let allowed = inner.operate(Kind::Change);
-        let (dir, name) = inner.parent(path)?;
-        // A write that fails half way leaves a file behind, too short.
-        let read_only = allowed.as_ref().is_err_and(|error| error.raw_os_error() == Some(30));
-        if read_only || inner.off {
-            return allowed;
-        }
-        let bytes = if allowed.is_ok() { bytes } else { &bytes[..bytes.len() / 2] };
-        match inner.find(&parts(path)) {
-            Some(id) => match &mut inner.nodes[id] {
-                Node::File { bytes: held, .. } => *held = bytes.to_vec(),
-                Node::Dir { .. } => return Err(io::ErrorKind::IsADirectory.into()),
-            },
-            None => {
-                let id = inner.add(Node::File { bytes: bytes.to_vec(), synced: None });
-                inner.change(dir, NameOp::Link(name, id));
-            }
-        }
-        allowed
+        self.put(path, bytes, false)
+    }
+
+    fn append(&self, path: &Path, bytes: &[u8], _mode: u32) -> io::Result<()> {
+        self.put(path, bytes, true)
     }
 
     fn sync(&self, path: &Path) -> io::Result<()> {
@@ -325,7 +345,13 @@ impl Disk for SimDisk {
         inner.operate(Kind::Sync)?;
         let id = inner.find(&parts(path)).ok_or_else(missing)?;
         match &mut inner.nodes[id] {
-            Node::File { bytes, synced } => *synced = Some(bytes.clone()),
+            Node::File { bytes, synced, solid } => {
+                // What was appended is all there is to copy.
+                let held = synced.get_or_insert_default();
+                held.truncate(*solid);
+                held.extend_from_slice(&bytes[*solid..]);
+                *solid = bytes.len();
+            }
             Node::Dir { names, durable, pending } => {
                 durable.clone_from(names);
                 pending.clear();
