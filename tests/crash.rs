@@ -13,6 +13,8 @@
 mod history;
 #[path = "support/sim/mod.rs"]
 mod sim;
+#[path = "crash/state_files.rs"]
+mod state_files;
 
 use std::time::Duration;
 

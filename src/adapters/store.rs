@@ -17,6 +17,7 @@
 //! Upstream layout: pkg/kubelet/kubeletconfig/checkpoint/store/fsstore.go, v1.20.2.
 
 mod history;
+mod state_files;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -299,8 +300,8 @@ impl<D: Disk> Store for FsStore<D> {
         Ok(())
     }
 
-    fn swap_state_files(&mut self, _files: &StateFiles) -> Result<(), String> {
-        Ok(())
+    fn swap_state_files(&mut self, files: &StateFiles) -> Result<(), String> {
+        self.swap(files)
     }
 
     fn append(&mut self, entry: &Entry) -> Result<u64, String> {

@@ -1,0 +1,201 @@
+//! The kubelet's state files, kept apart by resource manager policy.
+//!
+//! A kubelet whose policy differs from the one in `cpu_manager_state` or `memory_manager_state`
+//! dies. So each policy has its own files: those of the owner lie in the kubelet's root directory,
+//! those of others in a stash. They are copied, not renamed, as the root directory may be on
+//! another file system.
+//!
+//! ```text
+//! supervisor/state-files/owner.json   whose files lie in the root directory
+//! supervisor/state-files/<policy>/    the files of a policy that was left
+//! ```
+//! While the owner's record says dirty, the root directory is being changed, and the owner's stash
+//! is the truth about its files. So whatever is interrupted can be finished, or taken back.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::FsStore;
+use crate::adapters::fsx::{self, Disk};
+use crate::core::model::StateFiles;
+use crate::core::payload::render::hex;
+use crate::core::record;
+
+/// Upstream: pkg/kubelet/cm/container_manager_linux.go and the managers' checkpoint names.
+const NAMES: [&str; 2] = ["cpu_manager_state", "memory_manager_state"];
+/// They are some KiB even on large nodes.
+const LIMIT: u64 = 1 << 20;
+/// So many policies that were left keep their files.
+const STASHES: usize = 4;
+
+/// `owner.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Marker {
+    /// The policy whose files the root directory holds.
+    owner: String,
+    /// They are on their way out: the truth is in its stash.
+    dirty: bool,
+    /// Policies with a stash, the one left last at the end.
+    #[serde(default)]
+    stashed: Vec<String>,
+}
+
+/// The name of a policy's stash: the word itself where that is a safe name.
+fn stash_name(policy: &str) -> String {
+    let plain = policy.replace(['=', ',', ':', '+'], "-");
+    let ours = policy.starts_with("sha256-") || policy.starts_with("tmp_") || policy == "owner.json";
+    if record::is_safe_component(&plain) && plain.len() <= 128 && !ours {
+        policy.to_owned()
+    } else {
+        format!("sha256-{}", hex(&Sha256::digest(policy.as_bytes())))
+    }
+}
+
+fn at(path: &Path, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::FileTooLarge => format!(
+            "{}: {error}, so this is no state file of a kubelet; remove it if the kubelet does not start",
+            path.display()
+        ),
+        _ => format!("{}: {error}", path.display()),
+    }
+}
+
+impl<D: Disk> FsStore<D> {
+    /// Puts the root directory in order for a policy; see [`crate::ports::Store`].
+    pub(super) fn swap(&self, files: &StateFiles) -> Result<(), String> {
+        let home = self.root.join("supervisor/state-files");
+        let was = match self.owner(&home)? {
+            Some(was) if was.owner == files.policy && !was.dirty => return Ok(()),
+            was => was,
+        };
+        let own = |dir: &Path| (dir.to_owned(), 0o700);
+        self.make_dirs(&[(self.root.clone(), 0o755), own(&self.root.join("supervisor")), own(&home)])?;
+        let Some(mut record) = was else {
+            // Nobody knows whose files these are: most likely they go with what is to run.
+            let owner = Marker { owner: files.policy.clone(), dirty: false, stashed: Vec::new() };
+            return self.write_owner(&home, &owner);
+        };
+        let root = std::path::absolute(&files.root_dir)
+            .map_err(|error| format!("the kubelet's --root-dir {:?}: {error}", files.root_dir))?;
+        let left = home.join(stash_name(&record.owner));
+        if !record.dirty {
+            self.make_dirs(&[own(&left)])?;
+            self.stash(&root, &left)?;
+            record.stashed.retain(|policy| *policy != record.owner);
+            record.stashed.push(record.owner.clone());
+            record.dirty = true;
+            self.write_owner(&home, &record)?;
+        }
+        let restore = files.restore || record.owner == files.policy;
+        let stash = home.join(stash_name(&files.policy));
+        self.fill(&root, restore.then_some(stash.as_path()))?;
+
+        record.stashed.retain(|policy| *policy != files.policy);
+        let surplus = record.stashed.len().saturating_sub(STASHES);
+        record.stashed.drain(..surplus);
+        record = Marker { owner: files.policy.clone(), dirty: false, ..record };
+        self.write_owner(&home, &record)?;
+        self.prune(&home, &record);
+        Ok(())
+    }
+
+    fn owner(&self, home: &Path) -> Result<Option<Marker>, String> {
+        let path = home.join("owner.json");
+        match self.disk.read(&path, LIMIT) {
+            // Garbage is the doing of a bad disk: it is replaced whole. It says as little as none.
+            Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::FileTooLarge) => Ok(None),
+            Err(error) => Err(at(&path, &error)),
+        }
+    }
+
+    fn write_owner(&self, home: &Path, owner: &Marker) -> Result<(), String> {
+        let text = serde_json::to_string(owner).map_err(|error| error.to_string())?;
+        fsx::replace(&self.disk, &home.join("owner.json"), text.as_bytes(), 0o600)
+    }
+
+    fn state_file(&self, path: &Path) -> Result<Option<Vec<u8>>, String> {
+        match self.disk.read(path, LIMIT) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(at(path, &error)),
+        }
+    }
+
+    /// Copies the owner's files to its stash, so that it holds them and nothing else.
+    fn stash(&self, root: &Path, stash: &Path) -> Result<(), String> {
+        // Both are read before anything is written: a file that cannot be kept is not given up.
+        let files = [self.state_file(&root.join(NAMES[0]))?, self.state_file(&root.join(NAMES[1]))?];
+        for (name, bytes) in NAMES.iter().zip(files) {
+            self.set(&stash.join(name), bytes.as_deref())?;
+        }
+        self.sync_dir(stash)
+    }
+
+    /// Gives the root directory the files of a stash; without one, none.
+    fn fill(&self, root: &Path, stash: Option<&Path>) -> Result<(), String> {
+        for name in NAMES {
+            let bytes = match stash {
+                Some(stash) => self.state_file(&stash.join(name))?,
+                None => None,
+            };
+            if bytes.is_some() {
+                self.disk.make_dir(root, 0o750).map_err(|error| at(root, &error))?; // as the kubelet does
+            }
+            let path = root.join(name);
+            self.set(&path, bytes.as_deref())?;
+            // What a crash left of an earlier try; the directory is not ours to litter.
+            let temporary = fsx::temporary_beside(&path);
+            self.disk.remove(&temporary).map_err(|error| at(&temporary, &error))?;
+        }
+        self.sync_dir(root)
+    }
+
+    /// Replaces a file, or removes it, the latter without syncing its directory.
+    fn set(&self, path: &Path, bytes: Option<&[u8]>) -> Result<(), String> {
+        match bytes {
+            Some(bytes) => fsx::replace(&self.disk, path, bytes, 0o600),
+            None => self.disk.remove(path).map_err(|error| at(path, &error)),
+        }
+    }
+
+    fn sync_dir(&self, dir: &Path) -> Result<(), String> {
+        match self.disk.sync(dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()), // nothing was in it
+            result => result.map_err(|error| at(dir, &error)),
+        }
+    }
+
+    /// Removes what no policy that was left lately has. A failure costs some room until the next
+    /// swap, no more.
+    fn prune(&self, home: &Path, record: &Marker) {
+        let kept: Vec<String> = record.stashed.iter().map(|policy| stash_name(policy)).collect();
+        let names = self.disk.list(home).unwrap_or_default().into_iter();
+        let doomed: Vec<PathBuf> =
+            names.filter(|name| name != "owner.json" && !kept.contains(name)).map(|name| home.join(name)).collect();
+        for path in doomed {
+            let _ = self.disk.remove(&path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_become_safe_and_different_names() {
+        let words = "cpu=static,full-pcpus-only=true+memory=Static";
+        assert_eq!(stash_name(words), words);
+        let odd = ["", "..", "../x", "a/b", "owner.json", "tmp_owner.json", "sha256-1", "a b", &"x".repeat(200)];
+        let mut names: Vec<String> = odd.iter().map(|word| stash_name(word)).collect();
+        assert!(names.iter().all(|name| name.len() == 71 && record::is_safe_component(name)), "{names:?}");
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), odd.len());
+    }
+}
