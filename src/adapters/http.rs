@@ -1,4 +1,7 @@
-//! Two small servers: `/metrics`, `/healthz`, `/readyz` on loopback, `/status` on a socket.
+//! Two small servers: `/metrics`, `/healthz`, `/readyz` on loopback; `/status` and operators'
+//! commands on a socket that is root's alone.
+
+mod desk;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -6,7 +9,8 @@ use std::path::Path;
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
-use http_body_util::Full;
+pub use desk::{Desk, Outcome};
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -18,10 +22,13 @@ use tokio::sync::Semaphore;
 use serde_json::Value;
 
 use super::metrics::Metrics;
+use crate::core::command::Command;
 
-/// More than a scraper, a probe and a few people need.
-const CONNECTIONS: usize = 16;
+/// More than a scraper, a probe and a few people need, even while as many commands wait as may.
+const CONNECTIONS: usize = 32;
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+/// A command is a line; more is a mistake.
+const COMMAND_LIMIT: usize = 4 << 10;
 
 /// What the servers show. Written by the daemon, read by connections.
 #[derive(Clone, Debug)]
@@ -84,18 +91,23 @@ impl Pages {
             }
             _ => (StatusCode::METHOD_NOT_ALLOWED, "text/plain", "only GET\n".to_owned()),
         };
-        let response = Response::builder().status(code).header("content-type", kind);
-        response.body(Full::from(body)).unwrap_or_default()
+        response(code, kind, body)
     }
 
-    fn serve(&self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static + Send) {
+    /// Serves a connection; commands are taken where there is a desk for them.
+    fn serve(&self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static + Send, desk: Option<&Desk>) {
         let Ok(slot) = self.slots.clone().try_acquire_owned() else { return };
-        let pages = self.clone();
+        let (pages, desk) = (self.clone(), desk.cloned());
         tokio::spawn(async move {
             let _slot = slot;
-            let service = service_fn(move |request| {
-                let response = pages.answer(&request);
-                async move { Ok::<_, Infallible>(response) }
+            let service = service_fn(move |request: Request<Incoming>| {
+                let (pages, desk) = (pages.clone(), desk.clone());
+                async move {
+                    Ok::<_, Infallible>(match desk {
+                        Some(desk) if request.method() == Method::POST => command(&desk, request).await,
+                        _ => pages.answer(&request),
+                    })
+                }
             });
             // A client that goes away is its own affair.
             let _ = hyper::server::conn::http1::Builder::new()
@@ -104,6 +116,37 @@ impl Pages {
                 .serve_connection(TokioIo::new(stream), service)
                 .await;
         });
+    }
+}
+
+fn response(code: StatusCode, kind: &str, body: String) -> Response<Full<Bytes>> {
+    let response = Response::builder().status(code).header("content-type", kind);
+    response.body(Full::from(body)).unwrap_or_default()
+}
+
+/// `POST /command`: the body is a [`Command`], the answer a line for people.
+async fn command(desk: &Desk, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    let say = |code, text: &str| response(code, "text/plain; charset=utf-8", format!("{text}\n"));
+    if request.uri().path() != "/command" {
+        return say(StatusCode::NOT_FOUND, "POST goes to /command");
+    }
+    let body = Limited::new(request.into_body(), COMMAND_LIMIT).collect();
+    let body = match tokio::time::timeout(HEADER_TIMEOUT, body).await {
+        Ok(Ok(body)) => body.to_bytes(),
+        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
+            return say(StatusCode::PAYLOAD_TOO_LARGE, &format!("a command has at most {COMMAND_LIMIT} bytes"));
+        }
+        Ok(Err(error)) => return say(StatusCode::BAD_REQUEST, &format!("the command was cut: {error}")),
+        Err(_) => return say(StatusCode::REQUEST_TIMEOUT, "the command did not come"),
+    };
+    match serde_json::from_slice::<Command>(&body) {
+        Err(error) => say(StatusCode::BAD_REQUEST, &format!("not a command this supervisor knows: {error}")),
+        Ok(command) => match desk.ask(command).await {
+            Outcome::Done(text) => say(StatusCode::OK, &text),
+            Outcome::Refused(why) => say(StatusCode::CONFLICT, &why),
+            Outcome::Busy(why) => say(StatusCode::SERVICE_UNAVAILABLE, why),
+            Outcome::Silence(why) => say(StatusCode::GATEWAY_TIMEOUT, why),
+        },
     }
 }
 
@@ -116,7 +159,7 @@ pub async fn serve_tcp(address: SocketAddr, pages: Pages) -> std::io::Result<()>
     tokio::spawn(async move {
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => pages.serve(stream),
+                Ok((stream, _)) => pages.serve(stream, None),
                 // Out of descriptors, mostly: give others time to close theirs.
                 Err(_) => tokio::time::sleep(Duration::from_secs(1)).await,
             }
@@ -125,11 +168,11 @@ pub async fn serve_tcp(address: SocketAddr, pages: Pages) -> std::io::Result<()>
     Ok(())
 }
 
-/// Serves on a socket that only root can open, for ever.
+/// Serves on a socket that only root can open, for ever; commands are taken here alone.
 ///
 /// # Errors
 /// If it cannot be made.
-pub fn serve_unix(path: &Path, pages: Pages) -> std::io::Result<()> {
+pub fn serve_unix(path: &Path, pages: Pages, desk: Desk) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
@@ -140,10 +183,139 @@ pub fn serve_unix(path: &Path, pages: Pages) -> std::io::Result<()> {
     tokio::spawn(async move {
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => pages.serve(stream),
+                Ok((stream, _)) => pages.serve(stream, Some(&desk)),
                 Err(_) => tokio::time::sleep(Duration::from_secs(1)).await,
             }
         }
     });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+    use super::*;
+    use crate::core::command::Target;
+    use crate::core::machine::Input;
+
+    struct Served {
+        dir: tempfile::TempDir,
+        desk: Desk,
+        inputs: UnboundedReceiver<Input>,
+    }
+
+    fn serve() -> Served {
+        let dir = tempfile::tempdir().unwrap();
+        let (sender, inputs) = unbounded_channel();
+        let desk = Desk::new(sender);
+        serve_unix(&dir.path().join("sock"), Pages::new(Metrics::new()), desk.clone()).unwrap();
+        Served { dir, desk, inputs }
+    }
+
+    /// Sends bytes as they are; gives code and body.
+    async fn send(mut stream: impl std::io::Read + std::io::Write + Send + 'static, request: String) -> (u16, String) {
+        let talk = tokio::task::spawn_blocking(move || {
+            stream.write_all(request.as_bytes()).unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            answer
+        });
+        let answer = talk.await.unwrap();
+        let code = answer.split(' ').nth(1).unwrap().parse().unwrap();
+        (code, answer.split_once("\r\n\r\n").unwrap().1.trim_end().to_owned())
+    }
+
+    fn post(path: &str, body: &str) -> String {
+        let length = body.len();
+        format!("POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}")
+    }
+
+    impl Served {
+        fn connect(&self) -> std::os::unix::net::UnixStream {
+            std::os::unix::net::UnixStream::connect(self.dir.path().join("sock")).unwrap()
+        }
+
+        async fn post(&self, path: &str, body: &str) -> (u16, String) {
+            send(self.connect(), post(path, body)).await
+        }
+    }
+
+    #[tokio::test]
+    async fn a_command_goes_to_the_machine_and_its_answer_back() {
+        let mut served = serve();
+        let desk = served.desk.clone();
+        let mut inputs = std::mem::replace(&mut served.inputs, unbounded_channel().1);
+        // Stands in for the machine; it answers out of order, and tickets nobody holds.
+        let machine = tokio::spawn(async move {
+            let mut seen = Vec::new();
+            while let Some(Input::Operator(ticket, command)) = inputs.recv().await {
+                desk.answer(ticket + 1000, &Ok("for nobody".to_owned()));
+                let result =
+                    if command == Command::Freeze { Err("not now".to_owned()) } else { Ok(format!("did {ticket}")) };
+                desk.answer(ticket, &result);
+                desk.answer(ticket, &Ok("twice".to_owned()));
+                seen.push(command);
+                if seen.len() == 3 {
+                    break;
+                }
+            }
+            seen
+        });
+        assert_eq!(served.post("/command", r#"{"verb":"retry"}"#).await, (200, "did 1".to_owned()));
+        assert_eq!(served.post("/command", r#"{"verb":"freeze"}"#).await, (409, "not now".to_owned()));
+        let rollback =
+            Command::Rollback { to: Target::Version { uid: "u".to_owned(), resource_version: "7".to_owned() } };
+        let body = serde_json::to_string(&rollback).unwrap();
+        assert_eq!(served.post("/command", &body).await, (200, "did 3".to_owned()));
+        assert_eq!(machine.await.unwrap(), [Command::Retry, Command::Freeze, rollback]);
+    }
+
+    #[tokio::test]
+    async fn what_is_no_command_never_reaches_the_machine() {
+        let mut served = serve();
+        let (code, why) = served.post("/command", r#"{"verb":"reboot"}"#).await;
+        assert!(code == 400 && why.contains("not a command this supervisor knows"), "{why}");
+        assert_eq!(served.post("/command", "").await.0, 400);
+        assert_eq!(served.post("/status", r#"{"verb":"retry"}"#).await.0, 404);
+        let large = format!(r#"{{"verb":"retry","x":"{}"}}"#, "x".repeat(COMMAND_LIMIT));
+        assert_eq!(served.post("/command", &large).await.0, 413);
+        let get = "GET /status HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".to_owned();
+        assert_eq!(send(served.connect(), get).await.0, 200);
+        assert!(served.inputs.try_recv().is_err());
+    }
+
+    #[tokio::test]
+    async fn tcp_takes_no_commands() {
+        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        serve_tcp(address, Pages::new(Metrics::new())).await.unwrap();
+        let stream = std::net::TcpStream::connect(address).unwrap();
+        assert_eq!(send(stream, post("/command", r#"{"verb":"retry"}"#)).await.0, 405);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_and_crowds_have_an_end() {
+        let (sender, mut inputs) = unbounded_channel();
+        let desk = Desk::new(sender);
+        let asking: Vec<_> = (0..16)
+            .map(|_| {
+                let desk = desk.clone();
+                tokio::spawn(async move { desk.ask(Command::Retry).await })
+            })
+            .collect();
+        for _ in 0..16 {
+            inputs.recv().await.unwrap();
+        }
+        assert!(matches!(desk.ask(Command::Thaw).await, Outcome::Busy(_)));
+        for answer in asking {
+            assert!(matches!(answer.await.unwrap(), Outcome::Silence(_)));
+        }
+        // Their places are free again, also of those who went away before the answer.
+        for _ in 0..20 {
+            let gone = tokio::time::timeout(Duration::from_secs(1), desk.ask(Command::Thaw)).await;
+            assert!(gone.is_err());
+        }
+        drop(inputs);
+        assert!(matches!(desk.ask(Command::Thaw).await, Outcome::Busy(why) if why.contains("on its way out")));
+    }
 }

@@ -16,7 +16,7 @@ use super::settings::Settings;
 use crate::adapters::clock::BootClock;
 use crate::adapters::fsx::RealDisk;
 use crate::adapters::host::NodeHost;
-use crate::adapters::http::{self, Pages};
+use crate::adapters::http::{self, Desk, Pages};
 use crate::adapters::kube::{self, KubeCluster, Standalone};
 use crate::adapters::local::LocalFiles;
 use crate::adapters::lock::{self, Lock};
@@ -75,6 +75,7 @@ struct Public {
     systemd: Systemd,
     metrics: Metrics,
     pages: Pages,
+    desk: Desk,
     version: Arc<Mutex<Option<String>>>,
 }
 
@@ -96,7 +97,9 @@ impl ports::Notifier for Public {
         self.metrics.count(counter);
     }
 
-    fn answer(&mut self, _ticket: u64, _result: &Result<String, String>) {}
+    fn answer(&mut self, ticket: u64, result: &Result<String, String>) {
+        self.desk.answer(ticket, result);
+    }
 
     fn say(&mut self, level: Level, line: &str) {
         match level {
@@ -155,7 +158,8 @@ async fn assemble(settings: Settings) -> anyhow::Result<Assembled> {
 
     let metrics = Metrics::new();
     let pages = Pages::new(metrics.clone());
-    serve(&settings, &pages).await;
+    let desk = Desk::new(inputs.clone());
+    serve(&settings, &pages, &desk).await;
 
     let version = Arc::new(Mutex::new(None));
     let recipe = Recipe {
@@ -179,7 +183,7 @@ async fn assemble(settings: Settings) -> anyhow::Result<Assembled> {
         probe: HealthzProbe::new(inputs.clone()),
         host: NodeHost::new(root_dir(&settings), settings.dir.clone(), inputs.clone()),
         cluster: cluster(&settings, inputs, &metrics),
-        notifier: Public { systemd: Systemd::default(), metrics, pages, version },
+        notifier: Public { systemd: Systemd::default(), metrics, pages, desk, version },
     };
     let executor = Executor::new(State::new(settings.machine), ports, settings.args);
     Ok(Assembled { executor, queue, signals, child })
@@ -211,15 +215,18 @@ fn root_dir(settings: &Settings) -> std::path::PathBuf {
     settings.args.last("root-dir").unwrap_or("/var/lib/kubelet").into()
 }
 
-async fn serve(settings: &Settings, pages: &Pages) {
+async fn serve(settings: &Settings, pages: &Pages, desk: &Desk) {
     if let Some(address) = settings.metrics
         && let Err(error) = http::serve_tcp(address, pages.clone()).await
     {
         tracing::warn!("no metrics: cannot listen on {address}: {error}; choose another --metrics-bind-address");
     }
     let socket = settings.dir.join("supervisor/control.sock");
-    if let Err(error) = http::serve_unix(&socket, pages.clone()) {
-        tracing::warn!("`status` will only see the store: {}: {error}", socket.display());
+    if let Err(error) = http::serve_unix(&socket, pages.clone(), desk.clone()) {
+        tracing::warn!(
+            "`status` will only see the store, and operators' commands cannot be taken: {}: {error}",
+            socket.display()
+        );
     }
 }
 

@@ -1,0 +1,96 @@
+//! Where operators' commands wait for their answers.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::core::command::Command;
+use crate::core::machine::Input;
+
+/// More than a few people at one node are a runaway script.
+const PLACES: usize = 16;
+/// A step takes milliseconds; only a store that hangs takes longer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Takes commands to the machine and its answers back.
+#[derive(Clone, Debug)]
+pub struct Desk {
+    inputs: mpsc::UnboundedSender<Input>,
+    waiting: Arc<Mutex<Waiting>>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    last: u64,
+    by_ticket: BTreeMap<u64, oneshot::Sender<Result<String, String>>>,
+}
+
+/// What became of a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The machine did it; what it says.
+    Done(String),
+    /// The machine refuses; why.
+    Refused(String),
+    /// It never came to the machine; why.
+    Busy(&'static str),
+    /// It went to the machine, and no answer came.
+    Silence(&'static str),
+}
+
+/// A place at the desk, given up when the asker goes away.
+struct Place<'a> {
+    desk: &'a Desk,
+    ticket: u64,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.desk.take(self.ticket);
+    }
+}
+
+impl Desk {
+    /// A desk in front of the daemon's queue.
+    #[must_use]
+    pub fn new(inputs: mpsc::UnboundedSender<Input>) -> Self {
+        Self { inputs, waiting: Arc::default() }
+    }
+
+    /// Hands a command in and waits for the answer.
+    pub async fn ask(&self, command: Command) -> Outcome {
+        let (sender, answer) = oneshot::channel();
+        let ticket = {
+            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            if waiting.by_ticket.len() >= PLACES {
+                return Outcome::Busy("too many commands are waiting for their answers; try again");
+            }
+            waiting.last += 1;
+            let ticket = waiting.last;
+            waiting.by_ticket.insert(ticket, sender);
+            ticket
+        };
+        let _place = Place { desk: self, ticket };
+        if self.inputs.send(Input::Operator(ticket, command)).is_err() {
+            return Outcome::Busy("the supervisor is on its way out; try again once the next one runs");
+        }
+        match tokio::time::timeout(PATIENCE, answer).await {
+            Ok(Ok(Ok(text))) => Outcome::Done(text),
+            Ok(Ok(Err(why))) => Outcome::Refused(why),
+            _ => Outcome::Silence("the supervisor took the command but gave no answer; see its journal and `status`"),
+        }
+    }
+
+    /// The machine's answer; nobody may be waiting for it any more.
+    pub fn answer(&self, ticket: u64, result: &Result<String, String>) {
+        if let Some(sender) = self.take(ticket) {
+            let _ = sender.send(result.clone());
+        }
+    }
+
+    fn take(&self, ticket: u64) -> Option<oneshot::Sender<Result<String, String>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).by_ticket.remove(&ticket)
+    }
+}
