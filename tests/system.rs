@@ -20,6 +20,8 @@ mod child;
 mod cli;
 #[path = "system/faults.rs"]
 mod faults;
+#[path = "system/operate.rs"]
+mod operate;
 #[path = "system/process.rs"]
 mod process;
 #[path = "system/rejects.rs"]

@@ -1,6 +1,9 @@
-//! The command line: one verb a file.
+//! The command line: one verb a file, the operator's small ones in one.
 
 mod check;
+mod control;
+mod history;
+mod operate;
 mod render;
 mod run;
 mod status;
@@ -12,6 +15,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::adapters::local::{self, LocalFiles};
+use crate::core::command::Command;
 use crate::core::flags::KubeletArgs;
 use crate::core::model::Merge;
 
@@ -36,6 +40,22 @@ enum Verb {
     Check(check::Options),
     /// Print the configuration the kubelet would be given.
     Render(render::Options),
+    /// Show what happened to this node's configuration, and why.
+    History(history::Options),
+    /// Forget that the assigned version failed, and try it again.
+    Retry(operate::Plain),
+    /// Leave what runs: to last known good, or to another version and stay there.
+    Rollback(operate::Rollback),
+    /// Stay with a version, whatever is assigned.
+    Pin(operate::Pin),
+    /// Follow the assignment again.
+    Unpin(operate::Plain),
+    /// Take up no change; a trial under way goes on.
+    Freeze(operate::Plain),
+    /// Take up changes again.
+    Thaw(operate::Plain),
+    /// Acknowledge the configuration that waits for it.
+    Confirm(operate::Confirm),
 }
 
 /// The kubelet's command line, after `--`.
@@ -99,6 +119,14 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Verb::Status(options) => status::run(&options),
         Verb::Check(options) => check::run(&options),
         Verb::Render(options) => render::run(&options),
+        Verb::History(options) => history::run(&options),
+        Verb::Retry(options) => options.run(&Command::Retry),
+        Verb::Rollback(options) => options.run(),
+        Verb::Pin(options) => options.run(),
+        Verb::Unpin(options) => options.run(&Command::Unpin),
+        Verb::Freeze(options) => options.run(&Command::Freeze),
+        Verb::Thaw(options) => options.run(&Command::Thaw),
+        Verb::Confirm(options) => options.run(),
     };
     match result {
         Ok(code) => ExitCode::from(code),

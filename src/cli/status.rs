@@ -1,45 +1,38 @@
 //! `status`: asks the running supervisor, else looks into the store.
 
 use std::fmt::Write as _;
-use std::io::{Read as _, Write as _};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::{Value, json};
 
 use super::Failure;
+use super::control::{Output, StoreDir, Unreachable, denied};
 use crate::adapters::fsx::RealDisk;
 use crate::adapters::store::FsStore;
 use crate::core::model::Source;
 use crate::core::payload::duration::GoDuration;
 use crate::core::report;
-use crate::daemon::settings::DEFAULT_DIR;
 use crate::ports::Store as _;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// The supervisor's directory.
-    #[arg(long, env = "KUBELET_SUPERVISOR_DYNAMIC_CONFIG_DIR", default_value = DEFAULT_DIR, value_name = "DIR")]
-    dynamic_config_dir: PathBuf,
+    #[command(flatten)]
+    store: StoreDir,
     /// text or json
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
 }
 
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-enum Output {
-    #[default]
-    Text,
-    Json,
-}
-
 pub(super) fn run(options: &Options) -> Result<u8, Failure> {
-    let dir = std::path::absolute(&options.dynamic_config_dir).unwrap_or_else(|_| options.dynamic_config_dir.clone());
-    let (document, running) = match ask(&dir.join("supervisor/control.sock")) {
+    let answer = options.store.ask("GET", "/status", "").and_then(|(_, body)| {
+        serde_json::from_str(&body)
+            .map_err(|error| Unreachable::Mute(format!("the supervisor's answer is unreadable: {error}")))
+    });
+    let (document, running) = match answer {
         Ok(document) => (document, true),
-        Err(why) => (stored(&dir, &why)?, false),
+        Err(Unreachable::Denied(why)) => return Err(denied(why)),
+        Err(unreachable) => (stored(&options.store, unreachable.why())?, false),
     };
     match options.output {
         Output::Json => println!("{document:#}"),
@@ -48,31 +41,10 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     Ok(0)
 }
 
-fn ask(socket: &Path) -> Result<Value, String> {
-    let talk = || -> std::io::Result<String> {
-        let mut stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-        stream.write_all(b"GET /status HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer)
-    };
-    let answer = talk().map_err(|error| format!("{}: {error}", socket.display()))?;
-    let (_, body) = answer.split_once("\r\n\r\n").ok_or("the supervisor's answer was cut")?;
-    serde_json::from_str(body).map_err(|error| format!("the supervisor's answer is unreadable: {error}"))
-}
-
 /// Without a supervisor: what the next one would start from.
-fn stored(dir: &Path, why: &str) -> Result<Value, Failure> {
-    if !dir.is_dir() {
-        return Err(Failure::new(
-            1,
-            format!(
-                "no supervisor answers ({why}) and there is no store; give --dynamic-config-dir if it is elsewhere"
-            ),
-        ));
-    }
-    let stored = FsStore::new(RealDisk, dir).load();
+fn stored(store: &StoreDir, why: &str) -> Result<Value, Failure> {
+    let dir = store.require(&format!("no supervisor answers ({why}) and "))?;
+    let stored = FsStore::new(RealDisk, &dir).load();
     let record = |what: &str, record: Result<Option<Source>, String>| {
         record
             .map(|source| report::config_source(source.as_ref()))

@@ -103,6 +103,12 @@ fn a_damaged_rendered_file() {
 }
 
 #[test]
+fn a_damaged_history() {
+    let damages = [Damage::Garbage, Damage::Half, Damage::NotUtf8, Damage::Huge];
+    survives(&damages, |rig, _| rig.at("dynamic/supervisor/history.jsonl"));
+}
+
+#[test]
 fn a_damaged_memory() {
     survives(&FILE, |rig, _| rig.at("dynamic/supervisor/state.json"));
 }

@@ -1,0 +1,113 @@
+//! The supervisor's directory, and the running supervisor as the other verbs reach it.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use super::Failure;
+use crate::daemon::settings::DEFAULT_DIR;
+
+/// Longer than the supervisor itself waits for the answer to a command.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// `--dynamic-config-dir` of the verbs that are about a supervisor.
+#[derive(Debug, Args)]
+pub(super) struct StoreDir {
+    /// The supervisor's directory.
+    #[arg(long, env = "KUBELET_SUPERVISOR_DYNAMIC_CONFIG_DIR", default_value = DEFAULT_DIR, value_name = "DIR")]
+    dynamic_config_dir: PathBuf,
+}
+
+/// How a verb shows what it found.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(super) enum Output {
+    #[default]
+    Text,
+    Json,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum Unreachable {
+    /// Nobody listens.
+    Absent(String),
+    /// It is not for this user.
+    Denied(String),
+    /// Somebody listens, and gives no answer to be understood.
+    Mute(String),
+}
+
+impl Unreachable {
+    pub(super) fn why(&self) -> &str {
+        match self {
+            Self::Absent(why) | Self::Denied(why) | Self::Mute(why) => why,
+        }
+    }
+}
+
+pub(super) fn denied(why: impl std::fmt::Display) -> Failure {
+    Failure::new(1, format!("{why}; the supervisor's files are root's alone: run this as root, such as with sudo"))
+}
+
+impl StoreDir {
+    pub(super) fn path(&self) -> PathBuf {
+        std::path::absolute(&self.dynamic_config_dir).unwrap_or_else(|_| self.dynamic_config_dir.clone())
+    }
+
+    /// Fails if there is no store, or none that this user may see; `why` no supervisor answers goes
+    /// before it.
+    pub(super) fn require(&self, why: &str) -> Result<PathBuf, Failure> {
+        let dir = self.path();
+        let look = |path: &Path| match std::fs::read_dir(path) {
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                Err(denied(format_args!("{}: {error}", path.display())))
+            }
+            result => Ok(result.is_ok()),
+        };
+        if look(&dir)? {
+            look(&dir.join("supervisor"))?;
+            return Ok(dir);
+        }
+        let store = dir.display();
+        let hint = "give --dynamic-config-dir if it is elsewhere";
+        Err(Failure::new(1, format!("{why}there is no store at {store}; {hint}")))
+    }
+
+    /// Asks the running supervisor; gives status code and body.
+    pub(super) fn ask(&self, method: &str, path: &str, body: &str) -> Result<(u16, String), Unreachable> {
+        let socket = self.path().join("supervisor/control.sock");
+        let at = |error: std::io::Error| format!("{}: {error}", socket.display());
+        let mut stream = UnixStream::connect(&socket).map_err(|error| match error.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::ConnectionRefused => {
+                Unreachable::Absent(at(error))
+            }
+            ErrorKind::PermissionDenied => Unreachable::Denied(at(error)),
+            _ => Unreachable::Mute(at(error)),
+        })?;
+        let mut talk = || -> std::io::Result<String> {
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            let length = body.len();
+            let head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
+            stream.write_all(format!("{head}content-length: {length}\r\n\r\n{body}").as_bytes())?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer)?;
+            Ok(answer)
+        };
+        let answer = talk().map_err(|error| match error.kind() {
+            // The system's word for it is "Resource temporarily unavailable".
+            ErrorKind::WouldBlock => {
+                Unreachable::Mute(format!("{}: no answer within {} s", socket.display(), PATIENCE.as_secs()))
+            }
+            _ => Unreachable::Mute(at(error)),
+        })?;
+        let parts = answer.split_once("\r\n\r\n").and_then(|(head, body)| {
+            let code = head.split(' ').nth(1)?.parse().ok()?;
+            Some((code, body.to_owned()))
+        });
+        parts.ok_or_else(|| Unreachable::Mute(format!("{}: the answer was cut", socket.display())))
+    }
+}

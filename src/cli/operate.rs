@@ -1,0 +1,120 @@
+//! The operator's verbs: they go to the running supervisor, else to the store, so that its next
+//! start obeys. None of them needs the API server.
+
+use clap::Args;
+
+use super::Failure;
+use super::control::{StoreDir, Unreachable, denied};
+use crate::adapters::clock::BootClock;
+use crate::adapters::fsx::RealDisk;
+use crate::adapters::lock::{self, Lock};
+use crate::adapters::store::FsStore;
+use crate::core::command::{self, Command, Target};
+use crate::core::payload::duration::GoDuration;
+use crate::daemon::settings;
+use crate::ports::{Clock as _, Store as _};
+
+#[derive(Debug, Args)]
+pub(super) struct Plain {
+    #[command(flatten)]
+    store: StoreDir,
+}
+
+impl Plain {
+    pub(super) fn run(&self, command: &Command) -> Result<u8, Failure> {
+        operate(&self.store, command)
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Rollback {
+    /// Where to: last known good, the node's own files, or a version that is kept (see `history`).
+    #[arg(long, default_value = "lkg", value_name = "local|lkg|UID/RESOURCEVERSION")]
+    to: Target,
+    #[command(flatten)]
+    store: StoreDir,
+}
+
+impl Rollback {
+    pub(super) fn run(self) -> Result<u8, Failure> {
+        operate(&self.store, &Command::Rollback { to: self.to })
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Pin {
+    /// What to stay with: local, lkg or UID/RESOURCEVERSION [default: what runs]
+    #[arg(value_name = "TARGET")]
+    to: Option<Target>,
+    #[command(flatten)]
+    store: StoreDir,
+}
+
+impl Pin {
+    pub(super) fn run(self) -> Result<u8, Failure> {
+        operate(&self.store, &Command::Pin { to: self.to })
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Confirm {
+    /// Acknowledge nothing yet, but wait so much longer, from now on.
+    #[arg(long, value_parser = settings::positive, value_name = "DURATION")]
+    extend: Option<GoDuration>,
+    #[command(flatten)]
+    store: StoreDir,
+}
+
+impl Confirm {
+    pub(super) fn run(&self) -> Result<u8, Failure> {
+        let extend_seconds = self.extend.map(|extend| extend.0.as_secs().max(1));
+        operate(&self.store, &Command::Confirm { extend_seconds })
+    }
+}
+
+fn operate(store: &StoreDir, command: &Command) -> Result<u8, Failure> {
+    let body = serde_json::to_string(command).map_err(|error| Failure::new(1, error.to_string()))?;
+    match store.ask("POST", "/command", &body) {
+        Ok((200, text)) => {
+            println!("{}", text.trim_end());
+            Ok(0)
+        }
+        Ok((409, why)) => Err(Failure::new(1, format!("refused: {}", why.trim_end()))),
+        Ok((code, why)) => {
+            Err(Failure::new(1, format!("the supervisor did not take the command ({code}): {}", why.trim_end())))
+        }
+        Err(Unreachable::Denied(why)) => Err(denied(why)),
+        Err(Unreachable::Mute(why)) => Err(Failure::new(
+            1,
+            format!("the supervisor does not answer: {why}; see its journal, and `status` for whether it was done"),
+        )),
+        Err(Unreachable::Absent(why)) => offline(store, command, &why),
+    }
+}
+
+/// Without a supervisor: writes the wish where the next one reads it.
+fn offline(store: &StoreDir, command: &Command, why: &str) -> Result<u8, Failure> {
+    let dir = store.require(&format!("no supervisor answers ({why}) and "))?;
+    // Held to the end: a supervisor that starts meanwhile must not read half of it.
+    let _lock = match lock::take(&dir) {
+        Lock::Held(file) => file,
+        Lock::Taken(pid) => {
+            let hint = "if it is just starting, try again; else see its journal";
+            return Err(Failure::new(1, format!("a supervisor runs, pid {pid}, but does not listen ({why}); {hint}")));
+        }
+        Lock::Unavailable(reason) => {
+            return Err(Failure::new(
+                1,
+                format!("no supervisor answers ({why}) and the store cannot be locked: {reason}"),
+            ));
+        }
+    };
+    let mut files = FsStore::new(RealDisk, &dir);
+    let stored = files.load();
+    let refused = |why: String| Failure::new(1, format!("refused: {why}"));
+    let (records, text) = command::offline(&stored, command, BootClock.now()).map_err(refused)?;
+    files.record(&records).map_err(|why| Failure::new(1, format!("the store cannot be written: {why}")))?;
+    println!("{text}");
+    eprintln!("note: no supervisor is running; the next one to start obeys");
+    Ok(0)
+}

@@ -1,0 +1,195 @@
+//! The operator's verbs and the history.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::rig::{Rig, configuration, eventually, killer, supervisor, told};
+
+const VERBS: [&[&str]; 10] = [
+    &["retry"],
+    &["rollback"],
+    &["rollback", "--to=local"],
+    &["rollback", "--to", "u/7"],
+    &["pin"],
+    &["pin", "u/7"],
+    &["unpin"],
+    &["freeze"],
+    &["thaw"],
+    &["confirm", "--extend=5m"],
+];
+
+fn verb(dir: &Path, args: &[&str]) -> (i32, String, String) {
+    told(&supervisor().args(args).arg("--dynamic-config-dir").arg(dir).output().unwrap())
+}
+
+#[test]
+fn usage_errors_of_the_operators_verbs() {
+    let cases: [(&[&str], &str); 7] = [
+        (&["rollback", "--to=yesterday"], "is not local, lkg or UID/RESOURCEVERSION"),
+        (&["rollback", "--to", "a/b/c"], "is not local, lkg or UID/RESOURCEVERSION"),
+        (&["pin", "/"], "is not local, lkg or UID/RESOURCEVERSION"),
+        (&["confirm", "--extend", "soon"], "use Go syntax"),
+        (&["confirm", "--extend=0s"], "more than zero"),
+        (&["history", "-o", "yaml"], "yaml"),
+        (&["freeze", "now"], "now"),
+    ];
+    for (args, message) in cases {
+        let (code, stdout, stderr) = told(&supervisor().args(args).output().unwrap());
+        assert_eq!((code, stdout.as_str()), (64, ""), "{args:?}: {stderr}");
+        assert!(stderr.contains(message), "{args:?}: {stderr}");
+    }
+}
+
+#[test]
+fn without_a_supervisor_and_without_a_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let nowhere = dir.path().join("nowhere");
+    for args in VERBS {
+        let (code, stdout, stderr) = verb(&nowhere, args);
+        assert_eq!((code, stdout.as_str()), (1, ""), "{args:?}: {stderr}");
+        for part in ["nowhere/supervisor/control.sock: No such file", "there is no store at", "--dynamic-config-dir"] {
+            assert!(stderr.contains(part), "{args:?}: {part:?} in {stderr}");
+        }
+    }
+    let (code, _, stderr) = verb(&nowhere, &["history"]);
+    assert!(code == 1 && stderr.contains("there is no store at"), "{stderr}");
+    assert!(!nowhere.exists(), "nothing is made where there is nothing");
+}
+
+/// Answers one request on the control socket; gives what came.
+fn answer(dir: &Path, answer: &'static str) -> std::thread::JoinHandle<String> {
+    let home = dir.join("supervisor");
+    std::fs::create_dir_all(&home).unwrap();
+    let _ = std::fs::remove_file(home.join("control.sock"));
+    let listener = UnixListener::bind(home.join("control.sock")).unwrap();
+    #[allow(clippy::disallowed_methods, reason = "a test's process has no kubelet")]
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let (mut seen, mut buffer) = (String::new(), [0; 4096]);
+        while !seen.ends_with('}') {
+            let count = stream.read(&mut buffer).unwrap();
+            seen.push_str(std::str::from_utf8(&buffer[..count]).unwrap());
+        }
+        stream.write_all(answer.as_bytes()).unwrap();
+        seen
+    })
+}
+
+#[test]
+fn a_command_is_sent_and_its_answer_is_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let sent = |args: &[&str], text: &'static str| {
+        let server = answer(dir.path(), text);
+        let told = verb(dir.path(), args);
+        let request = server.join().unwrap();
+        assert!(request.starts_with("POST /command HTTP/1.1\r\n"), "{request}");
+        let body: Value = serde_json::from_str(request.split_once("\r\n\r\n").unwrap().1).unwrap();
+        (told, body)
+    };
+    let done = "HTTP/1.1 200 OK\r\n\r\nas you wish\n";
+    for (args, body) in [
+        (&["retry"][..], serde_json::json!({"verb": "retry"})),
+        (&["rollback"], serde_json::json!({"verb": "rollback", "to": "lkg"})),
+        (&["rollback", "--to=local"], serde_json::json!({"verb": "rollback", "to": "local"})),
+        (&["pin"], serde_json::json!({"verb": "pin", "to": null})),
+        (&["pin", "u/7"], serde_json::json!({"verb": "pin", "to": {"version": {"uid": "u", "resource_version": "7"}}})),
+        (&["confirm"], serde_json::json!({"verb": "confirm", "extend_seconds": null})),
+        (&["confirm", "--extend=5m"], serde_json::json!({"verb": "confirm", "extend_seconds": 300})),
+    ] {
+        assert_eq!(sent(args, done), ((0, "as you wish\n".to_owned(), String::new()), body), "{args:?}");
+    }
+    for (answer, message) in [
+        ("HTTP/1.1 409 Conflict\r\n\r\nnothing is pinned\n", "kubelet-supervisor: refused: nothing is pinned\n"),
+        ("HTTP/1.1 400 Bad Request\r\n\r\nunknown\n", "did not take the command (400): unknown"),
+        ("HTTP/1.1 504 Gateway Timeout\r\n\r\nno answer\n", "did not take the command (504): no answer"),
+        ("HTTP/1.1", "control.sock: the answer was cut"),
+    ] {
+        let ((code, stdout, stderr), _) = sent(&["unpin"], answer);
+        assert!(code == 1 && stdout.is_empty() && stderr.contains(message), "{code} {stdout} {stderr}");
+    }
+}
+
+#[test]
+fn a_supervisor_that_does_not_listen_is_told_from_none() {
+    let mut rig = Rig::new();
+    rig.up();
+    std::fs::remove_file(rig.at("dynamic/supervisor/control.sock")).unwrap();
+    let (code, _, stderr) = verb(&rig.at("dynamic"), &["freeze"]);
+    let message = format!("a supervisor runs, pid {}, but does not listen (", rig.pid());
+    assert!(code == 1 && stderr.contains(&message) && stderr.contains("control.sock"), "{stderr}");
+}
+
+#[test]
+fn others_than_root_are_told_so() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let mut rig = Rig::new();
+    rig.up();
+    // A place for the binary and the store that anybody can enter.
+    let open = tempfile::tempdir().unwrap();
+    for dir in [open.path(), rig.dir.path()] {
+        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let program = open.path().join("kubelet-supervisor");
+    std::fs::copy(env!("CARGO_BIN_EXE_kubelet-supervisor"), &program).unwrap();
+    for running in [true, false] {
+        for args in [&["freeze"][..], &["status"], &["history"]] {
+            let mut command = Command::new(&program);
+            command.args(args).arg("--dynamic-config-dir").arg(rig.at("dynamic")).uid(65534).gid(65534);
+            let (code, stdout, stderr) = told(&command.output().unwrap());
+            assert_eq!((code, stdout.as_str()), (1, ""), "running {running}, {args:?}: {stderr}");
+            assert!(stderr.contains("Permission denied") && stderr.contains("run this as root"), "{args:?}: {stderr}");
+        }
+        if running {
+            rig.stop();
+        }
+    }
+}
+
+#[test]
+fn the_history_tells_the_story_across_restarts() {
+    let mut rig = Rig::new();
+    rig.up();
+    let history = |rig: &Rig, args: &[&str]| {
+        let (code, stdout, stderr) = verb(&rig.at("dynamic"), &[&["history"], args].concat());
+        assert_eq!(code, 0, "{stderr}");
+        (stdout, stderr)
+    };
+    let entries = |rig: &Rig| serde_json::from_str::<Vec<Value>>(&history(rig, &["-o", "json"]).0).unwrap();
+    let reasons = |rig: &Rig| {
+        let names = entries(rig).into_iter().map(|entry| entry["reason"].as_str().unwrap().to_owned());
+        names.filter(|name| name.starts_with("KubeletConfig")).collect::<Vec<_>>()
+    };
+    assert!(history(&rig, &[]).1.contains("nothing has happened in") || !entries(&rig).is_empty());
+    let good = rig.prove("a", &configuration("maxPods: 42"));
+    rig.stop();
+    rig.up();
+    let bad = rig.put("a", &killer());
+    let expected = ["KubeletConfigChanged", "KubeletConfigProven", "KubeletConfigChanged", "KubeletConfigRolledBack"];
+    eventually("the rollback is on record", || (reasons(&rig) == expected).then_some(()));
+    rig.stop();
+    assert_eq!(reasons(&rig), expected);
+
+    let all = entries(&rig);
+    let numbers: Vec<u64> = all.iter().map(|entry| entry["number"].as_u64().unwrap()).collect();
+    assert_eq!(numbers, (1..=all.len() as u64).collect::<Vec<_>>());
+    let last = all.last().unwrap();
+    assert!(last["warning"] == true && last["time"].as_str().unwrap().ends_with('Z'), "{last}");
+    assert_eq!(last["source"]["resourceVersion"], bad.1);
+    let lines = history(&rig, &[]).0;
+    let proven = format!(" KubeletConfigProven kube-system/a kubelet {}/{}: Last known good after", good.0, good.1);
+    assert!(lines.lines().any(|line| line.contains(&proven)), "{lines}");
+    let newest = history(&rig, &["-n", "1", "-o", "text"]).0;
+    let head = newest.lines().next().unwrap();
+    assert!(head.contains(&format!(" KubeletConfigRolledBack kube-system/a kubelet {}/{}: ", bad.0, bad.1)), "{head}");
+    assert!(newest.lines().skip(1).all(|line| line.starts_with("    ")), "{newest}");
+    let mode = std::fs::metadata(rig.at("dynamic/supervisor/history.jsonl")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
