@@ -125,7 +125,7 @@ impl Driver {
             ledger: stored.ledger.clone().unwrap_or_default(),
         };
         let mut driver = Self {
-            state: State::new(Settings { trial_duration: TRIAL, start_timeout: TIMEOUT }),
+            state: State::new(Settings { trial_duration: TRIAL, start_timeout: TIMEOUT, ..Settings::default() }),
             now: Duration::from_secs(100),
             hostile,
             failures: 0,

@@ -19,3 +19,10 @@ impl Clock for BootClock {
         Moment { boot, wall_nanos: u64::try_from(wall.as_nanos()).unwrap_or_default() }
     }
 }
+
+/// Tells one boot of the machine from another; 0 if the kernel does not say.
+#[must_use]
+pub fn boot_id() -> u128 {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    u128::from_str_radix(&text.trim().replace('-', ""), 16).unwrap_or_default()
+}

@@ -136,8 +136,9 @@ fn measure(root: &Path, store: &Path) -> Measured {
 }
 
 fn is_full(fs: &Statvfs) -> bool {
-    let inodes = inodes(fs);
-    space(fs).available < FULL || inodes.capacity > 0 && inodes.available == 0
+    let (space, inodes) = (space(fs), inodes(fs));
+    // A small file system is not full because it is small.
+    space.available < FULL.min(space.capacity / 64) || inodes.capacity > 0 && inodes.available == 0
 }
 
 #[allow(clippy::useless_conversion, reason = "the fields are narrower on 32 bit")]

@@ -10,6 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use crate::core::evidence::Failure;
 use crate::core::machine::{Counter, State};
 use crate::core::model::Source;
 use crate::core::report::NodeConfigStatus;
@@ -100,8 +101,11 @@ impl Metrics {
             metrics.expiration.clone(),
         );
         // Known label values are there from the start: an alert on a rise needs the zero before it.
-        for cause in ["config", "exit", "reset", "rollback"] {
+        for cause in ["config", "exit", "reset", "rollback", "operator"] {
             let _ = metrics.restarts.get_or_create(&vec![label("cause", cause)]);
+        }
+        for failure in Failure::all() {
+            let _ = metrics.rollbacks.get_or_create(&vec![label("reason", failure.label())]);
         }
         for result in ["valid", "load", "validate", "inconclusive"] {
             let _ = metrics.preflights.get_or_create(&vec![label("result", result)]);

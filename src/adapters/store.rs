@@ -258,7 +258,12 @@ impl<D: Disk> Store for FsStore<D> {
     }
 
     fn open(&mut self, source: &Source) -> Result<Checkpoint, RenderError> {
-        self.verified(source).map_err(RenderError::Checkpoint)
+        // A passing error must not cost a node its configuration.
+        let mut checkpoint = self.verified(source);
+        for _ in 1..RECORD_READS {
+            checkpoint = checkpoint.or_else(|_| self.verified(source));
+        }
+        checkpoint.map_err(RenderError::Checkpoint)
     }
 
     fn write_rendered(&mut self, source: &Source, text: &str) -> Result<String, String> {

@@ -9,7 +9,8 @@ use crate::adapters::clock::BootClock;
 use crate::adapters::fsx::RealDisk;
 use crate::adapters::lock::{self, Lock};
 use crate::adapters::store::FsStore;
-use crate::core::command::{self, Command, Target};
+use crate::core::command::{Command, Target};
+use crate::core::machine;
 use crate::core::payload::duration::GoDuration;
 use crate::daemon::settings;
 use crate::ports::{Clock as _, Store as _};
@@ -112,7 +113,7 @@ fn offline(store: &StoreDir, command: &Command, why: &str) -> Result<u8, Failure
     let mut files = FsStore::new(RealDisk, &dir);
     let stored = files.load();
     let refused = |why: String| Failure::new(1, format!("refused: {why}"));
-    let (records, text) = command::offline(&stored, command, BootClock.now()).map_err(refused)?;
+    let (records, text) = machine::offline(&stored, command, BootClock.now()).map_err(refused)?;
     files.record(&records).map_err(|why| Failure::new(1, format!("the store cannot be written: {why}")))?;
     println!("{text}");
     eprintln!("note: no supervisor is running; the next one to start obeys");

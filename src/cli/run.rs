@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{Failure, KubeletCommand, MergeOption, block_on};
-use crate::adapters::log;
-use crate::core::machine;
+use crate::adapters::{clock, log};
 use crate::core::payload::duration::GoDuration;
+use crate::core::{machine, policy};
 use crate::daemon::settings::{self, Settings};
 use crate::daemon::wire;
 
@@ -22,6 +22,15 @@ pub(super) struct Options {
     /// A new configuration must have the kubelet ready by then.
     #[arg(long, env = "KUBELET_SUPERVISOR_START_TIMEOUT", default_value = "2m", value_parser = settings::positive, value_name = "DURATION")]
     start_timeout: GoDuration,
+    /// A node that loses contact with a new configuration is put back after this long.
+    #[arg(long, env = "KUBELET_SUPERVISOR_ISOLATION_TIMEOUT", default_value = "90s", value_parser = settings::positive, value_name = "DURATION")]
+    isolation_timeout: GoDuration,
+    /// Starts of the supervisor without proof, as in a machine that reboots in a loop, that fail a trial.
+    #[arg(long, env = "KUBELET_SUPERVISOR_TRIAL_BOOTS", default_value_t = policy::TRIAL_BOOTS, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
+    trial_boots: u32,
+    /// Roll back what nobody confirmed within this time of being healthy, where the ConfigMap's annotation kubelet-supervisor.io/confirm-within says nothing.
+    #[arg(long, env = "KUBELET_SUPERVISOR_CONFIRM_WITHIN", value_parser = settings::positive, value_name = "DURATION")]
+    confirm_within: Option<GoDuration>,
     #[command(flatten)]
     merge: MergeOption,
     /// Where /metrics, /healthz and /readyz are served; empty turns them off.
@@ -50,7 +59,14 @@ pub(super) fn run(options: Options) -> Result<u8, Failure> {
         program,
         dir: settings::store_dir(options.dynamic_config_dir.as_deref(), &args),
         args,
-        machine: machine::Settings { trial_duration: options.trial_duration.0, start_timeout: options.start_timeout.0 },
+        machine: machine::Settings {
+            trial_duration: options.trial_duration.0,
+            start_timeout: options.start_timeout.0,
+            isolation: options.isolation_timeout.0,
+            boots: options.trial_boots,
+            confirm_within: options.confirm_within.map(|within| within.0),
+            boot_id: clock::boot_id(),
+        },
         merge: options.merge.merge,
         metrics,
         node_name: options.node_name.filter(|name| !name.is_empty()),

@@ -90,6 +90,30 @@ fn text(document: &Value, running: bool) -> String {
             .as_u64()
             .map(|left| format!(", {} to go", GoDuration(Duration::from_secs(left))));
         line("Trial:", format!("{}{}", words("/trial/state"), left.unwrap_or_default()));
+        let suspended = words("/trial/suspended");
+        if !suspended.is_empty() {
+            line("", format!("suspended, nobody is blamed: {suspended}"));
+        }
+        if let Some(left) = at("/trial/confirmWithinSeconds").as_u64() {
+            let left = GoDuration(Duration::from_secs(left));
+            line("", format!("healthy; rolled back unless confirmed within {left}: kubelet-supervisor confirm"));
+        }
+        let signals = at("/trial/signals");
+        let signals: Vec<String> = signals
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(name, state)| format!("{name} {}", state.as_str().unwrap_or_default()))
+            .collect();
+        if !signals.is_empty() {
+            line("Judged by:", signals.join(", "));
+        }
+        for (word, what) in [("pinned", "until kubelet-supervisor unpin"), ("frozen", "until kubelet-supervisor thaw")]
+        {
+            if at(&format!("/{word}")) == Value::Bool(true) {
+                line("Held:", format!("{word}, {what}"));
+            }
+        }
     }
     let error = words("/error");
     line("Error:", if error.is_empty() { "none".to_owned() } else { error });

@@ -5,9 +5,6 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::machine::{Durable, Stored};
-use super::model::Moment;
-
 /// A configuration to go to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -81,12 +78,4 @@ pub enum Command {
         /// Only move the deadline: so many seconds from now.
         extend_seconds: Option<u64>,
     },
-}
-
-/// STAND-IN for `core::machine::offline`: `cli::operate` is to call that one, and this goes away.
-///
-/// # Errors
-/// Always.
-pub fn offline(_stored: &Stored, _command: &Command, _now: Moment) -> Result<(Durable, String), String> {
-    Err("no supervisor is running; start it first".to_owned())
 }

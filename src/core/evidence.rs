@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use serde_json::Value;
+
+use super::flags::KubeletArgs;
 use super::policy;
 
 /// A sign of a healthy kubelet, beside its process and READY=1, which every kubelet gives.
@@ -70,6 +73,96 @@ impl Signal {
             Self::Watchdog => policy::WATCHDOG_PATIENCE,
             Self::NodeReady | Self::Lease | Self::ApiServer => isolation,
             Self::Runtime | Self::Pods => Duration::ZERO,
+        }
+    }
+}
+
+/// How a configuration failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Failure {
+    /// The kubelet ended before it was ready.
+    ExitBeforeReady,
+    /// The kubelet ended again and again.
+    Exits,
+    /// It was not ready in time.
+    StartTimeout,
+    /// A signal that was good before was bad for too long.
+    Signal(Signal),
+    /// The supervisor was started too often without proof.
+    Boots,
+    /// Nobody acknowledged it in time.
+    Unconfirmed,
+    /// An operator left it.
+    Operator,
+}
+
+/// Failures of a family have one cause: if last known good shows another of the same family, the
+/// configuration was not to blame for the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// The process does not live or answer.
+    Process,
+    /// The process lives, and the cluster does not hear of it.
+    Contact,
+}
+
+impl Failure {
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let required = Signal::ALL.into_iter().filter(|signal| signal.class() == Class::Required);
+        let process = [Self::ExitBeforeReady, Self::Exits, Self::StartTimeout];
+        process.into_iter().chain(required.map(Self::Signal)).chain([Self::Boots, Self::Unconfirmed, Self::Operator])
+    }
+
+    /// The label of `rollbacks_total{reason}`.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::ExitBeforeReady => "exit-before-ready",
+            Self::Exits => "exits",
+            Self::StartTimeout => "start-timeout",
+            Self::Signal(signal) => signal.label(),
+            Self::Boots => "boots",
+            Self::Unconfirmed => "unconfirmed",
+            Self::Operator => "operator",
+        }
+    }
+
+    /// Its family; `None` where there is nothing to find out.
+    #[must_use]
+    pub fn family(self) -> Option<Family> {
+        match self {
+            Self::ExitBeforeReady | Self::Exits | Self::StartTimeout => Some(Family::Process),
+            Self::Signal(Signal::Healthz | Signal::Watchdog) => Some(Family::Process),
+            Self::Signal(Signal::NodeReady | Signal::Lease | Signal::ApiServer) => Some(Family::Contact),
+            Self::Signal(_) | Self::Boots | Self::Unconfirmed | Self::Operator => None,
+        }
+    }
+}
+
+/// Why nobody is blamed for now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Excuse {
+    /// The container runtime does not answer.
+    Runtime,
+    /// The API server went away after the kubelet had been in contact with it.
+    ApiServer,
+    /// There is no room on the disk.
+    DiskFull,
+    /// The system is on its way down.
+    ShuttingDown,
+}
+
+impl Excuse {
+    /// For people.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Runtime => "the container runtime does not answer",
+            Self::ApiServer => "the API server is not reachable",
+            Self::DiskFull => "the disk is full",
+            Self::ShuttingDown => "the system is shutting down",
         }
     }
 }
@@ -156,6 +249,17 @@ pub struct Census {
     pub pods: Vec<PodSight>,
     /// `Node.status.capacity`, verbatim quantities; empty if unknown.
     pub capacity: BTreeMap<String, String>,
+}
+
+/// The socket of the container runtime, where command line and configuration name one. A kubelet
+/// with the built-in dockershim (v1.20: `--container-runtime=docker`, the default) has none.
+#[must_use]
+pub fn runtime_socket(args: &KubeletArgs, effective: &Value) -> Option<String> {
+    if args.last("container-runtime").is_some_and(|kind| kind != "remote") {
+        return None;
+    }
+    let field = effective.get("containerRuntimeEndpoint").and_then(Value::as_str);
+    args.last("container-runtime-endpoint").or(field).filter(|socket| !socket.is_empty()).map(str::to_owned)
 }
 
 /// A question about the kubelet's surroundings; the answer comes as an input.

@@ -150,6 +150,11 @@ impl fmt::Display for Digest {
 #[serde(transparent)]
 pub struct KubeletId(pub String);
 
+impl KubeletId {
+    /// Stands for whatever binary is there.
+    pub const ANY: Self = Self(String::new());
+}
+
 /// A point in time: the boot clock decides, the wall clock is only for people.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Moment {
@@ -205,6 +210,8 @@ pub struct Rendered {
     pub effective: Arc<Value>,
     /// What the ConfigMap's annotations ask for.
     pub wishes: Wishes,
+    /// The container runtime's socket, if known.
+    pub runtime: Option<String>,
 }
 
 /// The kubelet's state files that belong to one set of resource manager policies.

@@ -37,6 +37,61 @@ pub const TRIAL_EXITS: u32 = 2;
 /// a node that reboots in a loop must come up on last known good.
 pub const TRIAL_BOOTS: u32 = 3;
 
+/// A node that is cut off since a change is put back after this long; `--isolation-timeout`. The
+/// control plane calls a node lost after 40 to 50 s (node-monitor-grace-period) and evicts its pods
+/// after another 5 minutes: there is time for one patient look, and for the way back.
+pub const ISOLATION: Duration = Duration::from_secs(90);
+
+/// A kubelet that was in contact with the API server for this long since it was ready is not what
+/// cut the node off later. Static pods that a change removes get 30 s to end.
+pub const ATTRIBUTION: Duration = Duration::from_secs(45);
+
+/// Pause between looks at the kubelet's surroundings in a trial: as often as it renews its Lease.
+pub const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Until the first renewal is seen the Lease is looked at this often, ...
+pub const LOOK_EAGER: Duration = Duration::from_secs(1);
+/// ... but not for ever: kubelets renew it every 10 s.
+pub const LOOK_EAGER_FOR: Duration = Duration::from_secs(30);
+
+/// The pods are looked at so long after READY=1 (the kubelet admits them within seconds) ...
+pub const PODS_FIRST: Duration = Duration::from_secs(15);
+/// ... and then at this pace: each look is a list at the API server.
+pub const PODS_INTERVAL: Duration = Duration::from_secs(60);
+
+/// A failure is judged without a look at the surroundings if none is to be had by then. The look
+/// itself gives up after 2.5 s.
+pub const CONSULT: Duration = Duration::from_secs(3);
+
+/// When the surroundings are well again the kubelet needs some time to notice, and the Node's
+/// condition to tell: v1.20.2 took 10 to 20 s after its runtime was back.
+pub const AFTER_EXCUSE: Duration = Duration::from_secs(30);
+
+/// What is learnt of the surroundings holds for so long.
+pub const LOOK_HOLDS: Duration = Duration::from_secs(30);
+
+/// A change waits this long for the baseline; who has not answered by then counts for nothing.
+pub const BASELINE: Duration = Duration::from_secs(2);
+
+/// A Lease renewed within this time is alive: kubelets renew every 10 s.
+pub const LEASE_FRESH: Duration = Duration::from_secs(60);
+
+/// Last known good, healthy for this long after a rollback, settles who was to blame.
+pub const BLAME: Duration = Duration::from_secs(30);
+
+/// A version that was not to blame is tried again after last known good was healthy for this long;
+/// each time it doubles ...
+pub const PARDON_FIRST: Duration = Duration::from_secs(30);
+/// ... up to this.
+pub const PARDON_MAX: Duration = Duration::from_secs(3600);
+
+/// How often what is left of a wait for an acknowledgement is written down: that much a reboot can
+/// add to it.
+pub const CONFIRM_NOTED: Duration = Duration::from_secs(60);
+
+/// Versions kept for `rollback --to`, beside assigned and last known good.
+pub const PROVEN_KEPT: usize = 3;
+
 /// From SIGTERM to SIGKILL. The kubelet exits within 20 ms of SIGTERM and does not drain.
 pub const STOP_GRACE: Duration = Duration::from_secs(15);
 
@@ -66,6 +121,10 @@ pub const RETRY_MAX: Duration = Duration::from_secs(30);
 
 /// Bad versions remembered; the oldest are forgotten first.
 pub const BAD_VERSIONS: usize = 32;
+
+/// The kubelet's last lines kept with a bad version: with 512 characters each and 32 versions the
+/// state file stays within 128 KiB. The history keeps more.
+pub const WORDS_KEPT: usize = 8;
 
 /// Doubles `first` `attempt` times, up to `max`.
 #[must_use]

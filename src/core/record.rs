@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::evidence::{Baseline, Failure};
 use super::model::{ConfigMapRef, Digest, KubeletId, Source, Wishes};
 use super::payload::yaml;
 
@@ -75,7 +76,22 @@ pub struct BadVersion {
     pub error: String,
     /// The kubelet's words, or what was observed.
     pub detail: String,
+    /// Why, in one word: the label of `rollbacks_total{reason}`, or [`REJECTED`].
+    #[serde(default)]
+    pub reason: String,
+    /// Wall clock, for people.
+    #[serde(default)]
+    pub time: String,
+    /// Version of the kubelet, if known.
+    #[serde(default)]
+    pub version: String,
+    /// The kubelet's last lines, without secrets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub words: Vec<String>,
 }
+
+/// [`BadVersion::reason`] of what was refused before it ran.
+pub const REJECTED: &str = "rejected";
 
 /// An assigned configuration that has yet to prove itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,6 +101,77 @@ pub struct Attempt {
     pub source: Source,
     /// Tries spent: supervisor starts that ran it without proof.
     pub tries: u32,
+    /// What was good before it; `None` if that is not known.
+    #[serde(default)]
+    pub baseline: Option<Baseline>,
+    /// Seconds within which somebody must acknowledge it once it is proven; `None`: nobody need.
+    #[serde(default)]
+    pub confirm_within: Option<u64>,
+    /// The wait for that, once it has begun.
+    #[serde(default)]
+    pub confirm: Option<Confirm>,
+    /// It was acknowledged.
+    #[serde(default)]
+    pub confirmed: bool,
+    /// Its content is that of last known good under another source: there is nothing to find out,
+    /// and nothing to fail.
+    #[serde(default)]
+    pub adopted: bool,
+}
+
+impl Attempt {
+    /// A first try.
+    #[must_use]
+    pub fn of(source: Source) -> Self {
+        Self { source, tries: 1, baseline: None, confirm_within: None, confirm: None, confirmed: false, adopted: false }
+    }
+}
+
+/// A wait for an acknowledgement. The boot clock decides; across a reboot it goes on with what was
+/// left when it was last written down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Confirm {
+    /// Tells one boot from another.
+    pub boot_id: String,
+    /// Ends then, seconds of that boot's clock.
+    pub until: u64,
+    /// Seconds left when this was written.
+    pub left: u64,
+}
+
+/// A failure whose cause is not certain yet: last known good runs, and if it fails in the same way
+/// the configuration was not to blame.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Blame {
+    /// What failed.
+    pub source: Source,
+    /// In which way.
+    pub failure: Failure,
+    /// What it was judged by.
+    pub baseline: Option<Baseline>,
+}
+
+/// A version that failed without being to blame: it is tried again once last known good has been
+/// healthy for a while.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pardon {
+    /// Which.
+    pub source: Source,
+    /// How often so far; each time the wait doubles.
+    pub times: u32,
+    /// For people.
+    pub why: String,
+}
+
+/// An operator's hold on what runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pin {
+    /// What is to run; `None` is the local configuration.
+    pub source: Option<Source>,
 }
 
 /// Our own durable state, beside native's records (`supervisor/state.json`).
@@ -99,6 +186,18 @@ pub struct Ledger {
     pub bad: Vec<BadVersion>,
     /// Contents a kubelet binary found valid: they need no second judgement at the next start.
     pub judged: Vec<(Digest, KubeletId)>,
+    /// The blame test under way.
+    pub blame: Option<Blame>,
+    /// A version that waits for better times.
+    pub pardon: Option<Pardon>,
+    /// An operator's hold.
+    pub pin: Option<Pin>,
+    /// No change is taken up.
+    pub frozen: bool,
+    /// Versions that were last known good, newest last, for `rollback --to`.
+    pub proven: Vec<Source>,
+    /// The Node's annotation `kubelet-supervisor.io/retry` that was obeyed last.
+    pub retried: Option<String>,
 }
 
 impl Ledger {

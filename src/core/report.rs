@@ -5,9 +5,11 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::evidence::Excuse;
 use super::machine::{Kubelet, State, TrialEnd};
 use super::model::Source;
 use super::payload::duration::GoDuration;
+use super::record::REJECTED;
 
 /// Native's error strings (pkg/kubelet/kubeletconfig/status/status.go:32-47, v1.20.2).
 pub const LOAD_ERROR: &str = "failed to load config, see Kubelet log for details";
@@ -56,6 +58,73 @@ pub struct NodeConfigStatus {
     pub last_known_good: Option<Source>,
     /// Native's error string.
     pub error: Option<String>,
+    /// The Node condition beside it: what native had no words for.
+    #[serde(skip)]
+    pub condition: Condition,
+}
+
+/// The Node condition `KubeletConfigOk`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// `True`: what is assigned runs and is proven. `False`: it does not run. `Unknown`: on trial,
+    /// or held by an operator.
+    pub status: &'static str,
+    /// Machine word.
+    pub reason: &'static str,
+    /// For people, with the kubelet's own words.
+    pub message: String,
+}
+
+/// Its type.
+pub const CONDITION: &str = "KubeletConfigOk";
+
+impl Default for Condition {
+    fn default() -> Self {
+        Self { status: "True", reason: "Local", message: "The node's own configuration runs".to_owned() }
+    }
+}
+
+impl Condition {
+    fn of(state: &State) -> Self {
+        let ledger = &state.saved.ledger;
+        let active = name(state.active.as_ref());
+        let (status, reason, message) = if let Some((error, why)) = &state.sync_error {
+            ("False", "SyncFailed", format!("{}: {why}", error.text()))
+        } else if let Some((_, why)) = &state.error {
+            let mark = ledger.bad.iter().rev().find(|bad| Some(&bad.source) == state.saved.assigned.as_ref());
+            let reason = match mark {
+                Some(bad) if bad.reason == REJECTED => "Rejected",
+                Some(_) => "RolledBack",
+                None if ledger.pardon.is_some() => "NotToBlame",
+                None => "Failed",
+            };
+            ("False", reason, why.clone())
+        } else if ledger.pin.is_some() {
+            ("Unknown", "Pinned", format!("An operator holds {active} until unpin"))
+        } else if let Some(excuse) = state.suspended.filter(|_| state.trial.is_some()) {
+            ("Unknown", "TrialSuspended", format!("On trial, nobody is blamed for now: {}", excuse.words()))
+        } else if state.confirm_left().is_some() {
+            ("Unknown", "AwaitsConfirmation", format!("Healthy, and rolled back unless somebody confirms {active}"))
+        } else if state.trial.is_some() {
+            ("Unknown", "OnTrial", format!("On trial: {active}"))
+        } else if ledger.frozen {
+            ("Unknown", "Frozen", format!("An operator lets no change in until thaw; {active} runs"))
+        } else if state.active.is_some() {
+            ("True", "LastKnownGood", format!("Proven: {active}"))
+        } else {
+            return Self::default();
+        };
+        Self { status, reason, message: cut(message) }
+    }
+
+    /// True if the Node's list of conditions says so already. A node that never had anything but
+    /// its own configuration need not say so.
+    #[must_use]
+    pub fn is_shown(&self, shown: Option<&Value>) -> bool {
+        let Some(shown) = shown else { return *self == Self::default() };
+        let same = |field: &str, ours: &str| shown.get(field).and_then(Value::as_str) == Some(ours);
+        same("status", self.status) && same("reason", self.reason) && same("message", &self.message)
+    }
 }
 
 /// A source in the shape of `NodeConfigSource`, as the status shows it.
@@ -82,13 +151,31 @@ impl NodeConfigStatus {
                 .as_ref()
                 .map(|(error, _)| error.text().to_owned())
                 .or_else(|| state.error.as_ref().map(|(error, _)| error.clone())),
+            condition: Condition::of(state),
         }
     }
 
-    /// The body of a merge patch on `nodes/NAME/status`; null deletes.
+    /// The body of a strategic merge patch on `nodes/NAME/status`; null deletes, and other
+    /// conditions stay. `shown` is our condition as the Node has it, `now` the time in RFC 3339.
     #[must_use]
-    pub fn patch(&self) -> Value {
-        json!({ "status": { "config": self } })
+    pub fn patch(&self, shown: Option<&Value>, now: &str) -> Value {
+        let Condition { status, reason, message } = &self.condition;
+        if self.condition.is_shown(shown) {
+            return json!({ "status": { "config": self } });
+        }
+        let same = shown.filter(|shown| shown.get("status").and_then(Value::as_str) == Some(*status));
+        let since = same.and_then(|shown| shown.get("lastTransitionTime")).cloned().unwrap_or_else(|| json!(now));
+        let condition = json!({
+            "type": CONDITION, "status": status, "reason": reason, "message": message,
+            "lastHeartbeatTime": now, "lastTransitionTime": since,
+        });
+        json!({ "status": { "config": self, "conditions": [condition] } })
+    }
+
+    /// True if both say the same in `status.config`.
+    #[must_use]
+    pub fn same_config(&self, other: &Self) -> bool {
+        json!(self) == json!(other)
     }
 
     /// True if a `status.config` read from the API server says the same.
@@ -125,11 +212,17 @@ pub struct Event {
     pub local: bool,
 }
 
+/// The API server refuses messages of events over 1024 bytes.
+fn cut(message: String) -> String {
+    if message.len() <= 1000 {
+        return message;
+    }
+    let end = message.char_indices().map(|(at, _)| at).take_while(|at| *at <= 1000).last().unwrap_or(0);
+    format!("{}…", message.get(..end).unwrap_or_default())
+}
+
 fn event(reason: &'static str, warning: bool, source: Option<&Source>, message: String) -> Event {
-    // The API server refuses messages over 1024 bytes.
-    let cut = message.char_indices().map(|(at, _)| at).take_while(|at| *at <= 1000).last().unwrap_or(0);
-    let message = if message.len() > 1000 { format!("{}…", message.get(..cut).unwrap_or_default()) } else { message };
-    Event { reason, warning, message, source: source.cloned(), words: Vec::new(), local: false }
+    Event { reason, warning, message: cut(message), source: source.cloned(), words: Vec::new(), local: false }
 }
 
 /// Native's only event (configsync.go:38-45), sent when a restart really happens for a change.
@@ -157,6 +250,36 @@ pub fn rolled_back(source: &Source, to: Option<&Source>, why: &str) -> Event {
     event("KubeletConfigRolledBack", true, Some(source), format!("Rolled back, {why}: from {source} to {}", name(to)))
 }
 
+/// Judgement waits for the surroundings; for the history alone.
+#[must_use]
+pub fn suspended(source: &Source, excuse: Excuse) -> Event {
+    let message = format!("Judgement of {source} is suspended: {}", excuse.words());
+    Event { local: true, ..event("KubeletConfigTrialSuspended", true, Some(source), message) }
+}
+
+/// Last known good failed in the same way.
+#[must_use]
+pub fn not_blamed(source: &Source, why: &str) -> Event {
+    event("KubeletConfigNotBlamed", false, Some(source), format!("Not to blame, {why}: {source} will be tried again"))
+}
+
+/// The evidence is good; somebody must say so.
+#[must_use]
+pub fn awaits_confirmation(source: &Source, within: Duration) -> Event {
+    event(
+        "KubeletConfigAwaitsConfirmation",
+        false,
+        Some(source),
+        format!("Healthy; rolled back unless confirmed within {}: {source}", GoDuration(within)),
+    )
+}
+
+/// An operator did something on the node.
+#[must_use]
+pub fn operated(reason: &'static str, source: Option<&Source>, message: String) -> Event {
+    event(reason, false, source, message)
+}
+
 /// A trial was passed.
 #[must_use]
 pub fn proven(source: &Source, after: Duration) -> Event {
@@ -180,7 +303,14 @@ pub fn status_document(state: &State, version: Option<&str>) -> Value {
         "lastKnownGood": config_source(config.last_known_good.as_ref()),
         "error": config.error.unwrap_or_default(),
         "errorDetail": error_detail(state).unwrap_or_default(),
-        "trial": { "state": trial, "since": since, "remainingSeconds": remaining },
+        "trial": {
+            "state": trial,
+            "since": since,
+            "remainingSeconds": remaining,
+            "suspended": state.suspended.map(Excuse::words),
+            "confirmWithinSeconds": state.confirm_left(),
+            "signals": signals(state),
+        },
         "kubelet": {
             "pid": state.pid(),
             "version": version,
@@ -188,7 +318,16 @@ pub fn status_document(state: &State, version: Option<&str>) -> Value {
             "restarts": state.starts.saturating_sub(1),
         },
         "shadowedByFlags": state.in_force.shadowed,
+        "pinned": state.saved.ledger.pin.is_some(),
+        "frozen": state.saved.ledger.frozen,
+        "badVersions": state.saved.ledger.bad,
     })
+}
+
+/// Each signal the trial judges by: good, bad, or not heard of yet.
+fn signals(state: &State) -> Value {
+    let judged = state.judged_signals().into_iter();
+    judged.map(|(signal, good)| (signal.label(), if good { "good" } else { "bad" })).collect()
 }
 
 /// The words behind the error string.
@@ -213,6 +352,14 @@ fn trial_words(state: &State) -> (&'static str, Option<String>) {
     ("running", since.map(|moment| timestamp(moment.wall_nanos)))
 }
 
+/// Seconds between an RFC 3339 time and the wall clock, whichever is earlier.
+#[must_use]
+pub fn seconds_between(time: &str, wall_nanos: u64) -> Option<u64> {
+    let time: jiff::Timestamp = time.parse().ok()?;
+    let now = i64::try_from(wall_nanos / 1_000_000_000).ok()?;
+    Some(time.as_second().abs_diff(now))
+}
+
 /// RFC 3339 in UTC, whole seconds.
 #[must_use]
 pub fn timestamp(wall_nanos: u64) -> String {
@@ -234,8 +381,14 @@ pub fn summary(state: &State) -> String {
     let trial = state
         .trial_remaining()
         .map(|left| format!(", on trial for another {}", GoDuration(Duration::from_secs(left.as_secs()))));
+    let suspended = state.suspended.map(|excuse| format!(" (suspended: {})", excuse.words()));
+    let confirm =
+        state.confirm_left().map(|left| format!(", to be confirmed within {}", GoDuration(Duration::from_secs(left))));
+    let pinned = if state.saved.ledger.pin.is_some() { ", pinned" } else { "" };
+    let frozen = if state.saved.ledger.frozen { ", frozen" } else { "" };
     let error = NodeConfigStatus::of(state).error.map(|error| format!("; {error}"));
-    format!("kubelet {kubelet} with {active}{}{}", trial.unwrap_or_default(), error.unwrap_or_default())
+    let parts = [trial, suspended, confirm].map(Option::unwrap_or_default).concat();
+    format!("kubelet {kubelet} with {active}{parts}{pinned}{frozen}{}", error.unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -265,7 +418,7 @@ mod tests {
         let status =
             NodeConfigStatus { assigned: Some(source()), error: Some(LOAD_ERROR.into()), ..Default::default() };
         assert_eq!(
-            status.patch(),
+            status.patch(None, "2026-01-01T00:00:00Z"),
             json!({"status": {"config": {
                 "assigned": {"configMap": {"namespace": "n", "name": "m", "kubeletConfigKey": "k", "resourceVersion": "7", "uid": "u"}},
                 "active": null, "lastKnownGood": null, "error": LOAD_ERROR,

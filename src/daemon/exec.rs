@@ -3,14 +3,17 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::core::evidence::Look;
+use crate::core::evidence::{Look, runtime_socket};
 use crate::core::flags::KubeletArgs;
 use crate::core::machine::{Effect, Input, Level, Purpose, State, Stored};
-use crate::core::model::{Merge, Moment, RenderError, Rendered, Source};
+use crate::core::model::{Merge, Moment, RenderError, Rendered, Source, StateFiles};
 use crate::core::payload::render::{self, Configuration, Fault, Ingredients, Text};
 use crate::core::record::{Entry, Ledger};
 use crate::core::report::{Event, NodeConfigStatus};
 use crate::ports::{Checkpoint, Local, Ports, Store};
+
+/// The kubelet's `--root-dir` if the command line has none (options.go, v1.20.2).
+const DEFAULT_ROOT_DIR: &str = "/var/lib/kubelet";
 
 /// The machine together with its ports.
 #[derive(Debug)]
@@ -82,6 +85,8 @@ impl<P: Ports> Executor<P> {
                 return Some(Input::Recorded(because, result));
             }
             Effect::Start(config, files) => {
+                let root_dir = self.args.last("root-dir").unwrap_or(DEFAULT_ROOT_DIR).to_owned();
+                let files = files.map(|files| StateFiles { root_dir, ..files });
                 if let Some(Err(why)) = files.map(|files| self.ports.store().swap_state_files(&files)) {
                     // The kubelet may refuse what is there; then the trial says so.
                     self.ports
@@ -149,6 +154,7 @@ impl<P: Ports> Executor<P> {
                 path: String::new(),
                 healthz: out.healthz,
                 notes: out.notes,
+                runtime: runtime_socket(&self.args, &out.effective),
                 effective: Arc::new(out.effective),
                 ..Rendered::default()
             });
@@ -162,6 +168,7 @@ impl<P: Ports> Executor<P> {
             healthz: out.healthz,
             notes: out.notes,
             shadowed: out.shadowed,
+            runtime: runtime_socket(&self.args, &out.effective),
             effective: Arc::new(out.effective),
             wishes: checkpoint.wishes,
         })

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{Event as CoreEvent, EventSource, ObjectReferenc
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use serde_json::Value;
 use tokio::time::timeout;
 
 use super::credentials::chain;
@@ -14,7 +15,6 @@ use super::sight;
 use super::types::{LeaseView, NodeView, PodView};
 use crate::core::evidence::{Census, LeaseSight};
 use crate::core::record::Entry;
-use crate::core::report::NodeConfigStatus;
 
 /// A look that takes longer has failed: it is one sample of several.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -23,9 +23,12 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 const LEASES: &str = "kube-node-lease";
 
 /// PATCH only: a PUT would erase fields this build does not know.
-pub(super) async fn patch_status(client: Client, name: String, status: NodeConfigStatus) -> kube::Result<NodeView> {
+///
+/// A strategic merge, as the kubelet's own: of the conditions only ours is named, so that neither
+/// undoes what the other says.
+pub(super) async fn patch_status(client: Client, name: String, patch: Value) -> kube::Result<NodeView> {
     let api: Api<NodeView> = Api::all(client);
-    api.patch_status(&name, &PatchParams::default(), &Patch::Merge(status.patch())).await
+    api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(patch)).await
 }
 
 pub(super) async fn post_event(client: Client, node: String, event: Entry) -> kube::Result<()> {

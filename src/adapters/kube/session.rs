@@ -161,6 +161,8 @@ pub struct Session<'a> {
     shown: Option<Value>,
     /// A status the server accepted and did not keep.
     dropped: Option<NodeConfigStatus>,
+    /// Our condition as the API server last showed it.
+    condition: Option<Value>,
     trouble: Option<String>,
     /// The condition Ready as the machine was last told.
     ready: Option<NodeSight>,
@@ -177,6 +179,7 @@ impl<'a> Session<'a> {
             outbox,
             shown: None,
             dropped: None,
+            condition: None,
             trouble: None,
             ready: None,
             capacity: BTreeMap::new(),
@@ -212,7 +215,8 @@ impl<'a> Session<'a> {
                 seen = node.next() => if self.node_seen(seen) { return Some(End::Credentials) },
                 seen = next_map(&mut map) => if self.map_seen(seen) { return Some(End::Credentials) },
                 () = status_pause.pass(), if patch.is_none() && status.is_some() => {
-                    patch = status.clone().map(|status| requests::patch_status(self.client.clone(), self.node_name.clone(), status).boxed());
+                    let body = status.as_ref().map(|status| status.patch(self.condition.as_ref(), &jiff::Timestamp::now().strftime("%FT%TZ").to_string()));
+                    patch = body.map(|body| requests::patch_status(self.client.clone(), self.node_name.clone(), body).boxed());
                     sent = status;
                 }
                 result = answer(&mut patch) => self.patched(result, sent.take(), &mut status_pause),
@@ -262,6 +266,7 @@ impl<'a> Session<'a> {
                     self.outbox.asked = asked.clone();
                     let _ = self.inputs.send(Input::Asked { retry: asked.retry, confirm: asked.confirm });
                 }
+                self.condition = sight::own_condition(&node);
                 self.shown = Some(node.status.config.unwrap_or_default());
             }
             Seen::Absent => {
@@ -306,7 +311,8 @@ impl<'a> Session<'a> {
     /// The status that the Node does not show yet.
     fn due_status(&self) -> Option<NodeConfigStatus> {
         let (shown, status) = (self.shown.as_ref()?, self.outbox.status.as_ref()?);
-        let due = !status.matches(shown) && self.dropped.as_ref() != Some(status);
+        let kept = status.matches(shown) || self.dropped.as_ref().is_some_and(|dropped| dropped.same_config(status));
+        let due = !kept || !status.condition.is_shown(self.condition.as_ref());
         due.then(|| status.clone())
     }
 
@@ -329,6 +335,7 @@ impl<'a> Session<'a> {
         match result {
             Ok(node) => {
                 pause.succeeded();
+                self.condition = sight::own_condition(&node);
                 let shown = node.status.config.unwrap_or_default();
                 if let Some(status) = status.filter(|status| !status.matches(&shown)) {
                     if self.dropped.is_none() {

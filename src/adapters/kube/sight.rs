@@ -11,6 +11,7 @@ use crate::core::evidence::{LeaseSight, NodeSight, PodSight};
 use crate::core::hazard::quantity;
 use crate::core::machine::Wanted;
 use crate::core::model::{Payload, Wishes};
+use crate::core::report::CONDITION;
 
 /// Our annotations, on Nodes and ConfigMaps.
 const PREFIX: &str = "kubelet-supervisor.io/";
@@ -49,6 +50,12 @@ pub(super) fn node_sight(node: &NodeView) -> Option<NodeSight> {
         heartbeat: text(ready, "lastHeartbeatTime").to_owned(),
         message: words.join(": "),
     })
+}
+
+/// Our own condition, as the Node has it.
+pub(super) fn own_condition(node: &NodeView) -> Option<Value> {
+    let conditions = node.status.conditions.as_ref()?.as_array()?;
+    conditions.iter().find(|condition| text(condition, "type") == CONDITION).cloned()
 }
 
 fn text<'a>(object: &'a Value, field: &str) -> &'a str {

@@ -1,8 +1,8 @@
 //! The first decision: what to start from what the store held.
 
 use super::{Effect, Kubelet, Level, State, Stored, say};
+use crate::core::evidence::Failure;
 use crate::core::model::{KubeletId, Source};
-use crate::core::policy;
 use crate::core::record::Attempt;
 use crate::core::report;
 
@@ -42,6 +42,10 @@ impl State {
 
     /// Assigned, unless it is marked bad or has used up its tries.
     fn first_choice(&mut self, fx: &mut Vec<Effect>) -> Option<Source> {
+        if let Some(pinned) = self.pinned().cloned() {
+            self.pin_tried = true;
+            return pinned;
+        }
         let assigned = self.saved.assigned.clone()?;
         if Some(&assigned) == self.saved.last_known_good.as_ref() {
             return Some(assigned);
@@ -50,19 +54,25 @@ impl State {
             self.error = Some((bad.error.clone(), bad.detail.clone()));
             return self.fallback();
         }
-        let spent = match &self.saved.ledger.attempt {
-            Some(attempt) if attempt.source == assigned => attempt.tries,
-            _ => 0,
-        };
-        if spent >= policy::TRIAL_BOOTS {
+        let pardon = self.saved.ledger.pardon.as_ref().filter(|pardon| pardon.source == assigned);
+        if let Some(pardon) = pardon {
+            let detail = format!("not to blame, will be tried again: {}", pardon.why);
+            self.error = Some((report::LOAD_ERROR.to_owned(), detail));
+            return self.fallback();
+        }
+        let before = self.saved.ledger.attempt.clone().filter(|attempt| attempt.source == assigned);
+        let spent = before.as_ref().map_or(0, |attempt| attempt.tries);
+        let adopted = before.as_ref().is_some_and(|attempt| attempt.adopted);
+        if spent >= self.settings.boots && !adopted {
             let detail = format!("{spent} starts of the supervisor passed without proof");
-            self.mark_bad(&assigned, None, report::LOAD_ERROR, &detail, fx);
-            self.say_rolled_back(&assigned, "boots", &detail, fx);
+            self.mark_bad(&assigned, None, Failure::Boots.label(), report::LOAD_ERROR, &detail, fx);
+            self.say_rolled_back(&assigned, Failure::Boots, &detail, fx);
             return self.fallback();
         }
         // Spend the try before trying.
         let mut records = self.records().clone();
-        records.ledger.attempt = Some(Attempt { source: assigned.clone(), tries: spent + 1 });
+        let attempt = before.unwrap_or_else(|| Attempt { tries: 0, ..Attempt::of(assigned.clone()) });
+        records.ledger.attempt = Some(Attempt { tries: spent + 1, ..attempt });
         self.remember(records, fx);
         Some(assigned)
     }

@@ -7,9 +7,10 @@ use super::{
     Because, Change, Counter, Durable, Effect, Kubelet, Level, MapState, Purpose, Stage, State, Trial, TrialEnd,
     Wanted, later, say,
 };
-use crate::core::model::{ConfigMapRef, Digest, KubeletId, Payload, RenderError, Rendered, Source, Verdict};
+use crate::core::evidence::{Baseline, PodSight};
+use crate::core::model::{ConfigMapRef, Digest, KubeletId, Payload, RenderError, Rendered, Source, Verdict, Wishes};
 use crate::core::policy;
-use crate::core::record::Attempt;
+use crate::core::record::{Attempt, Confirm, REJECTED};
 use crate::core::report::{self, SyncError};
 
 impl State {
@@ -85,6 +86,18 @@ impl State {
         if self.leaving || !self.may_change() {
             return;
         }
+        if let Some(pinned) = self.pinned().cloned() {
+            return self.go_to_pin(pinned, fx);
+        }
+        if self.records().ledger.frozen {
+            return;
+        }
+        if let Some(Change { stage: Stage::Weighing(_), .. }) = self.change {
+            self.weigh(fx);
+            if self.change.is_none() || fx.iter().any(|effect| matches!(effect, Effect::Record(..))) {
+                return;
+            }
+        }
         match self.wanted.clone() {
             Wanted::Unknown => {}
             Wanted::AllNil => {
@@ -133,7 +146,7 @@ impl State {
         }
         let settled = self.records().assigned.as_ref() == Some(source)
             && !self.damaged
-            && (self.active.as_ref() == Some(source) || self.bad(source, None).is_some());
+            && (self.active.as_ref() == Some(source) || self.bad(source, None).is_some() || self.is_pardoned(source));
         if settled {
             self.sync_error = None;
             self.change = None;
@@ -149,7 +162,15 @@ impl State {
 
     fn begin(&mut self, to: Option<Source>) {
         let seen = self.applying_since.take().unwrap_or(self.now);
-        self.change = Some(Change { to, seen, stage: Stage::Preparing });
+        self.change = Some(Change {
+            to,
+            seen,
+            stage: Stage::Preparing,
+            baseline: Baseline::new(),
+            unanswered: Baseline::new(),
+            baseline_until: self.now,
+            census: None,
+        });
     }
 
     fn changing_to(&self, source: Option<&Source>) -> bool {
@@ -198,13 +219,21 @@ impl State {
                     say(fx, Level::Info, format!("{source}: {field} has no effect, the command line wins"));
                 }
                 if self.in_force.digest.as_ref() == Some(&rendered.digest) && self.pid().is_some() {
-                    self.adopt(source, fx);
+                    self.adopt(source, &rendered.wishes, fx);
                 } else if let Some(bad) = self.bad(source, Some(&rendered.digest)) {
                     let (error, detail) = (bad.error.clone(), bad.detail.clone());
                     self.reject(source, Some(&rendered), &error, &detail, fx);
+                } else if let Err(why) = self.confirm_within(&rendered.wishes) {
+                    self.reject(source, None, report::LOAD_ERROR, &why, fx);
+                } else if let Some(why) = self.hazards(source, &rendered) {
+                    // Held against this version, not its content: an acknowledgement changes only the former.
+                    self.reject(source, None, report::VALIDATE_ERROR, &why, fx);
                 } else if self.is_judged(&rendered) {
-                    self.record_switch(source.clone(), rendered, fx);
+                    self.look_before(fx);
+                    self.set_stage(Stage::Weighing(rendered));
+                    self.weigh(fx);
                 } else {
+                    self.look_before(fx);
                     let ticket = self.next_ticket();
                     fx.push(Effect::Preflight(ticket, rendered.clone()));
                     self.set_stage(Stage::Judging(ticket, rendered));
@@ -241,28 +270,40 @@ impl State {
                     say(fx, Level::Warn, format!("{source} is accepted, but: {remark}"));
                 }
                 self.remember_verdict(&rendered);
-                self.record_switch(source, rendered, fx);
+                self.set_stage(Stage::Weighing(rendered));
+                self.weigh(fx);
             }
             Verdict::Inconclusive(why) => {
                 say(fx, Level::Warn, format!("the preflight of {source} gave no verdict, the trial decides: {why}"));
                 self.waived = Some((rendered.digest.clone(), self.kubelet_id.clone()));
-                self.record_switch(source, rendered, fx);
+                self.set_stage(Stage::Weighing(rendered));
+                self.weigh(fx);
             }
             Verdict::NotItsFault(why) => self.postpone(&why, fx),
         }
     }
 
-    fn record_switch(&mut self, source: Source, rendered: Rendered, fx: &mut Vec<Effect>) {
+    pub(super) fn record_switch(&mut self, source: Source, rendered: Rendered, fx: &mut Vec<Effect>) {
         let mut records = self.records().clone();
         records.assigned = Some(source.clone());
         let proven = records.last_known_good.as_ref() == Some(&source);
-        records.ledger.attempt = (!proven).then_some(Attempt { source, tries: 1 });
+        records.ledger.blame = None;
+        records.ledger.pardon.take_if(|pardon| pardon.source != source);
+        // The same content under a new name does not begin its trial anew by dying.
+        let before = records.ledger.attempt.take().filter(|_| self.in_force.digest.as_ref() == Some(&rendered.digest));
+        records.ledger.attempt = (!proven).then(|| Attempt {
+            baseline: self.baseline_for_attempt(),
+            confirm_within: self.confirm_within(&rendered.wishes).unwrap_or_default(),
+            tries: before.as_ref().map_or(1, |before| before.tries),
+            adopted: before.is_some_and(|before| before.adopted),
+            ..Attempt::of(source)
+        });
         records.ledger.judged.clone_from(&self.judged);
         self.set_stage(Stage::Recording(rendered));
         fx.push(Effect::Record(Because::Switch, records));
     }
 
-    fn set_stage(&mut self, stage: Stage) {
+    pub(super) fn set_stage(&mut self, stage: Stage) {
         if let Some(change) = &mut self.change {
             change.stage = stage;
         }
@@ -297,21 +338,40 @@ impl State {
     }
 
     fn recorded_switch(&mut self, fx: &mut Vec<Effect>) {
-        let Some(Change { to: Some(source), seen, .. }) = self.change.take() else { return };
+        let Some(Change { to: Some(source), seen, census, stage, .. }) = self.change.take() else { return };
+        let equal =
+            matches!(&stage, Stage::Recording(rendered) if self.in_force.digest.as_ref() == Some(&rendered.digest));
         self.applying_since = Some(seen);
+        let pods = census.unwrap_or_default().pods.into_iter();
+        self.pods_before = pods.filter(PodSight::is_live).map(|pod| pod.uid).collect();
         self.sync_error = None;
-        self.trial = None;
+        if !equal {
+            self.trial = None;
+        }
+        self.recovered = false;
+        self.runtime = self.in_force.runtime.take().or(self.runtime.take());
         fx.push(Effect::Emit(report::changed(Some(&source))));
         self.switch(Some(source), "config", fx);
     }
 
     /// Equal content under a new name or version: no restart, and the standing is kept.
-    fn adopt(&mut self, source: &Source, fx: &mut Vec<Effect>) {
+    fn adopt(&mut self, source: &Source, wishes: &Wishes, fx: &mut Vec<Effect>) {
         let mut records = self.records().clone();
         records.assigned = Some(source.clone());
         let proven = records.last_known_good.as_ref() == Some(source);
-        let tries = records.ledger.attempt.as_ref().map_or(1, |attempt| attempt.tries);
-        records.ledger.attempt = (!proven).then(|| Attempt { source: source.clone(), tries });
+        let before = records.ledger.attempt.take();
+        let within = self.confirm_within(wishes).ok().flatten().filter(|_| before.is_some());
+        let adopted = self.active == records.last_known_good;
+        let before = before.unwrap_or_else(|| Attempt { adopted, ..Attempt::of(source.clone()) });
+        // A new word on the time allowed moves the deadline.
+        let moved = |confirm: Confirm| {
+            let left = within?;
+            let until = self.now.boot.as_secs().saturating_add(left);
+            Some(if before.confirm_within == within { confirm } else { Confirm { until, left, ..confirm } })
+        };
+        let confirm = before.confirm.clone().and_then(moved);
+        let attempt = Attempt { source: source.clone(), confirm_within: within, confirm, ..before };
+        records.ledger.attempt = (!proven).then_some(attempt);
         fx.push(Effect::Record(Because::Adopt, records));
     }
 
@@ -324,20 +384,15 @@ impl State {
         }
         self.active = Some(source.clone());
         self.target = Some(source);
-        if self.saved.ledger.attempt.is_none() {
-            self.trial = None;
-        } else if self.trial.is_none() {
-            // What ran was last known good, and outside a trial nobody asks healthz: where there
-            // is one, the clock begins with its next answer.
-            self.trial = Some(Trial { exits: 0, adopted: true });
-            let (now, probed) = (self.now, self.in_force.healthz.is_some());
-            if let Kubelet::Running(run) = &mut self.kubelet
-                && probed
-                && run.ready
-            {
-                run.healthy_since = None;
-                run.probe_at = Some(now);
+        match self.saved.ledger.attempt.as_ref().map(|attempt| attempt.adopted) {
+            None => self.trial = None,
+            // Outside a trial nobody asks healthz: where there is one, the clock begins with its
+            // next answer.
+            Some(adopted) if self.trial.is_none() => {
+                self.trial = Some(Trial { adopted, ..Trial::default() });
+                self.observe_at_once();
             }
+            Some(_) => {}
         }
         self.collect(fx);
     }
@@ -347,6 +402,8 @@ impl State {
         records.assigned = None;
         records.last_known_good = None;
         records.ledger.attempt = None;
+        records.ledger.blame = None;
+        records.ledger.pardon = None;
         if equal {
             self.in_force.source = None;
         }
@@ -372,7 +429,7 @@ impl State {
     }
 
     /// The candidate will not run. Costs no restart, unless what runs was itself unproven.
-    fn reject(
+    pub(super) fn reject(
         &mut self,
         source: &Source,
         rendered: Option<&Rendered>,
@@ -383,7 +440,7 @@ impl State {
         self.change = None;
         let digest = rendered.map(|rendered| &rendered.digest);
         let known = self.bad(source, digest).is_some() && self.records().assigned.as_ref() == Some(source);
-        let mut records = self.with_mark(source, digest, error, detail);
+        let mut records = self.with_mark(source, digest, REJECTED, error, detail);
         records.assigned = Some(source.clone());
         records.ledger.attempt = None;
         self.sync_error = None;
@@ -393,8 +450,16 @@ impl State {
             fx.push(Effect::Emit(report::rejected(source, detail)));
         }
         let fallback = self.fallback();
+        if self.trial.take_if(|trial| trial.adopted).is_some() {
+            // What runs is the content of last known good, and is called by that name again.
+            self.active.clone_from(&fallback);
+            self.target.clone_from(&fallback);
+            return;
+        }
+        // Last known good could not run, which is why local does: it still cannot.
+        let stranded = self.stranded && self.active.is_none() && self.target.is_none();
         // `target` differs from `active` where a start failed and is to be repeated.
-        if self.active != fallback || self.target != fallback {
+        if !stranded && (self.active != fallback || self.target != fallback) {
             self.trial = None;
             say(
                 fx,
@@ -451,8 +516,10 @@ impl State {
             [&self.active, &self.target, &self.in_force.source, &records.assigned, &records.last_known_good]
                 .into_iter()
                 .chain([&self.saved.assigned, &self.saved.last_known_good])
+                .chain(self.pinned())
                 .filter_map(Option::as_ref)
                 .chain(changing)
+                .chain(&records.ledger.proven)
                 .cloned()
                 .collect();
         fx.push(Effect::Collect(keep));

@@ -14,17 +14,27 @@
 mod boot;
 mod change;
 mod io;
+mod marks;
+mod operate;
 mod process;
 mod trial;
+mod watch;
+mod weigh;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use io::{Because, Counter, Effect, Input, Level, Purpose};
+pub use operate::offline;
+pub use trial::Accusation;
 
-use super::model::{ConfigMapRef, Digest, HealthzTarget, KubeletId, Moment, Payload, Rendered, Source};
+use serde_json::Value;
+
+use super::evidence::{Baseline, Census, Environment, Excuse, NodeSight, Signal};
+use super::model::{ConfigMapRef, Digest, HealthzTarget, KubeletId, Moment, Payload, Rendered, Source, Wishes};
 use super::policy;
-use super::record::{BadVersion, Ledger};
+use super::record::Ledger;
 use super::report::SyncError;
 
 /// What the operator chose.
@@ -34,11 +44,33 @@ pub struct Settings {
     pub trial_duration: Duration,
     /// A kubelet not healthy by then has failed its trial.
     pub start_timeout: Duration,
+    /// A node that is cut off since a change for this long is put back.
+    pub isolation: Duration,
+    /// Supervisor starts without proof that fail a trial.
+    pub boots: u32,
+    /// What needs an acknowledgement although its ConfigMap does not say so, and within what time.
+    pub confirm_within: Option<Duration>,
+    /// Tells one boot of the machine from another.
+    pub boot_id: u128,
+}
+
+impl Settings {
+    /// The boot id as it is written down.
+    fn boot_id(&self) -> String {
+        format!("{:032x}", self.boot_id)
+    }
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { trial_duration: policy::TRIAL_DURATION, start_timeout: policy::START_TIMEOUT }
+        Self {
+            trial_duration: policy::TRIAL_DURATION,
+            start_timeout: policy::START_TIMEOUT,
+            isolation: policy::ISOLATION,
+            boots: policy::TRIAL_BOOTS,
+            confirm_within: None,
+            boot_id: 0,
+        }
     }
 }
 
@@ -122,7 +154,7 @@ pub enum Kubelet {
 }
 
 /// A running kubelet.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Run {
     /// Process id.
     pub pid: u32,
@@ -130,36 +162,50 @@ pub struct Run {
     pub started: Moment,
     /// READY=1 was heard.
     pub ready: bool,
-    /// Ready, and healthz (if on) answered, since then without a break.
+    /// READY=1 was heard then.
+    pub ready_at: Option<Moment>,
+    /// Its start time-out counts from here: later than `started` if judgement was suspended.
+    pub judged_from: Moment,
+    /// Every signal it is judged by has been good since then.
     pub healthy_since: Option<Moment>,
     /// healthz last answered then.
     pub answered: Option<Moment>,
-    /// It was healthy once.
-    pub was_healthy: bool,
+    /// It was ready once, and answered healthz if it is judged by that.
+    pub was_up: bool,
     /// Healthz fails since then without a break.
     pub failing_since: Option<Moment>,
     /// The next probe is due.
     pub probe_at: Option<Moment>,
+    /// The next look at the surroundings is due.
+    pub look_at: Option<Moment>,
+    /// The next look at the Lease is due.
+    pub lease_at: Option<Moment>,
+    /// The next look at the pods is due.
+    pub pods_at: Option<Moment>,
+    /// The Node's last heartbeat before the start.
+    pub heartbeat: String,
+    /// The Lease's renew time as last seen.
+    pub lease: Option<String>,
+    /// Signals that were good, and when last.
+    pub good: BTreeMap<Signal, Moment>,
+    /// Signals that are bad, and since when.
+    pub bad: BTreeMap<Signal, Moment>,
     /// A switch to a new configuration started it: further changes wait a little.
     pub switched: bool,
 }
 
-impl Run {
-    /// True if healthz answered a moment ago. A gap that nobody watched (a suspended machine, a
-    /// stopped supervisor) is not health.
-    fn is_watched(&self, now: Moment) -> bool {
-        self.answered.is_some_and(|at| now.since(at) <= policy::HEALTHZ_PATIENCE)
-    }
-}
-
 /// A configuration that is being tried.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trial {
     /// Exits so far.
     pub exits: u32,
     /// The content is the very one that is last known good under another source: its failures
     /// are not the configuration's, and there is nothing to roll back to.
     pub adopted: bool,
+    /// Health earned before the clock was last stopped.
+    pub banked: Duration,
+    /// The clock was stopped for the surroundings' sake: what is banked counts.
+    pub excused: bool,
 }
 
 /// A change on its way, up to the switch.
@@ -171,6 +217,14 @@ pub struct Change {
     pub seen: Moment,
     /// How far it is.
     pub stage: Stage,
+    /// Signals found good so far.
+    pub baseline: Baseline,
+    /// Signals that were asked for and have not answered.
+    pub unanswered: Baseline,
+    /// They are waited for until then.
+    pub baseline_until: Moment,
+    /// The pods before the change.
+    pub census: Option<Census>,
 }
 
 /// Stages of a [`Change`].
@@ -180,6 +234,8 @@ pub enum Stage {
     Preparing,
     /// The preflight with this ticket is out.
     Judging(u64, Rendered),
+    /// Accepted; the baseline is waited for.
+    Weighing(Rendered),
     /// [`Effect::Record`] is out; switch when it is durable.
     Recording(Rendered),
 }
@@ -195,6 +251,12 @@ pub struct InForce {
     pub healthz: Option<HealthzTarget>,
     /// Fields that flags override.
     pub shadowed: Vec<String>,
+    /// What the kubelet goes by; null if unknown.
+    pub effective: Arc<Value>,
+    /// What its ConfigMap's annotations ask for.
+    pub wishes: Wishes,
+    /// The container runtime's socket, if known.
+    pub runtime: Option<String>,
 }
 
 /// The last trial's end, for `status`.
@@ -240,6 +302,20 @@ pub struct State {
     pub trial: Option<Trial>,
     /// How the last trial ended.
     pub trial_end: TrialEnd,
+    /// A failure that waits for a look at the surroundings.
+    pub accused: Option<Accusation>,
+    /// Nobody is blamed for now, because.
+    pub suspended: Option<Excuse>,
+    /// Last known good has been healthy: a pardoned version may be tried again.
+    pub recovered: bool,
+    /// The pin was switched to; if it did not come up it is not tried for ever.
+    pub pin_tried: bool,
+    /// The Node's condition Ready, as last seen.
+    pub node: Option<NodeSight>,
+    /// What was last seen of the surroundings, and when.
+    pub environment: Option<(Environment, Moment)>,
+    /// The kubelet's last lines, when they were last asked for; without secrets.
+    pub words: Vec<String>,
     /// Error of the configuration in the status, with the words behind it.
     pub error: Option<(String, String)>,
     /// Error of synchronisation, which hides `error` while it lasts.
@@ -266,6 +342,18 @@ pub struct State {
     /// A record was unreadable at boot: what it names is unknown, and the store leaves it as it is
     /// where only ignorance would replace it. No checkpoint is removed until the next start.
     keep_all: bool,
+    /// Last known good could not be run, so that local runs.
+    stranded: bool,
+    /// The Lease's renew time as last seen.
+    lease: Option<String>,
+    /// The runtime's socket, of the configuration before the change.
+    runtime: Option<String>,
+    /// It has answered.
+    runtime_answered: bool,
+    /// Uids of the pods that ran before the change.
+    pods_before: BTreeSet<String>,
+    /// Those of them that admission turned away.
+    lost_pods: Vec<String>,
     tested: Option<KubeletId>,
     ticket: u64,
     now: Moment,
@@ -290,6 +378,13 @@ impl State {
             change: None,
             trial: None,
             trial_end: TrialEnd::None,
+            accused: None,
+            suspended: None,
+            recovered: false,
+            pin_tried: false,
+            node: None,
+            environment: None,
+            words: Vec::new(),
             error: None,
             sync_error: None,
             damaged: false,
@@ -302,6 +397,12 @@ impl State {
             applying_since: None,
             leaving: false,
             keep_all: false,
+            stranded: false,
+            lease: None,
+            runtime: None,
+            runtime_answered: false,
+            pods_before: BTreeSet::new(),
+            lost_pods: Vec::new(),
             tested: None,
             ticket: 0,
             now: Moment::default(),
@@ -311,7 +412,13 @@ impl State {
     /// Takes one step.
     pub fn step(&mut self, input: Input, now: Moment) -> Vec<Effect> {
         // A clock that stands still or runs back must not undo what was decided.
-        self.now = Moment { boot: now.boot.max(self.now.boot), wall_nanos: now.wall_nanos };
+        let before = self.now;
+        let quiet = now.since(before) > policy::LOOK_HOLDS;
+        let due = if quiet { self.deadline() } else { None };
+        self.now = Moment { boot: now.boot.max(before.boot), wall_nanos: now.wall_nanos };
+        if due.is_some_and(|due| self.now.boot.saturating_sub(due) > policy::LOOK_HOLDS) {
+            self.woke_up();
+        }
         let mut fx = Vec::new();
         match input {
             Input::Boot(stored, id) => self.boot(*stored, id, &mut fx),
@@ -329,14 +436,14 @@ impl State {
             Input::Ready => self.ready(&mut fx),
             Input::Exited(exit) => self.exited(exit, &mut fx),
             Input::Probed(ok) => self.probed(ok),
-            Input::Watchdog
-            | Input::NodeSeen(_)
-            | Input::Asked { .. }
-            | Input::LeaseSeen(_)
-            | Input::PodsSeen(_)
-            | Input::EnvironmentSeen(_)
-            | Input::Words(_)
-            | Input::Operator(..) => {}
+            Input::Watchdog => self.watchdog(),
+            Input::NodeSeen(sight) => self.node_seen(sight),
+            Input::Asked { retry, confirm } => self.asked(retry.as_deref(), confirm.as_deref(), &mut fx),
+            Input::LeaseSeen(sight) => self.lease_seen(&sight),
+            Input::PodsSeen(census) => self.pods_seen(census),
+            Input::EnvironmentSeen(environment) => self.environment_seen(environment, &mut fx),
+            Input::Words(lines) => self.heard(&lines),
+            Input::Operator(ticket, command) => self.operate(ticket, &command, &mut fx),
             Input::Version(version) => self.version = Some(version),
             Input::Reported(number) => fx.push(Effect::Reported(number)),
             Input::Shutdown => self.shutdown(&mut fx),
@@ -353,6 +460,9 @@ impl State {
             return; // its answer settles the rest: two records from one state would undo each other
         }
         self.tick_trial(fx);
+        if fx.iter().any(|effect| matches!(effect, Effect::Record(..))) {
+            return;
+        }
         if self.retry.is_none_or(|(_, at)| self.now >= at) {
             if let Some(unsaved) = self.unsaved.clone() {
                 self.back_off();
@@ -379,6 +489,11 @@ impl State {
         if let Some((_, at)) = self.retry {
             due.push(at);
         }
+        due.extend(self.accused.as_ref().map(|accused| later(accused.at, policy::CONSULT)));
+        self.confirm_deadlines(&mut due);
+        if let Some(Change { stage: Stage::Weighing(_), baseline_until, .. }) = &self.change {
+            due.push(*baseline_until);
+        }
         if let (MapState::Failed { since, .. }, None) = (&self.map, &self.sync_error) {
             due.push(later(*since, policy::DOWNLOAD_PATIENCE));
         }
@@ -401,17 +516,6 @@ impl State {
         self.saved.last_known_good.clone()
     }
 
-    /// The mark of a version that failed before, if it still holds.
-    fn bad(&self, source: &Source, digest: Option<&Digest>) -> Option<&BadVersion> {
-        self.records().ledger.bad.iter().rev().find(|bad| {
-            bad.kubelet == self.kubelet_id
-                && match (&bad.digest, digest) {
-                    (Some(bad), Some(digest)) => bad == digest,
-                    _ => bad.source == *source,
-                }
-        })
-    }
-
     /// The newest records, durable or not.
     fn records(&self) -> &Durable {
         self.unsaved.as_ref().unwrap_or(&self.saved)
@@ -420,12 +524,12 @@ impl State {
     /// What `status` and the metrics say of the trial.
     #[must_use]
     pub fn trial_remaining(&self) -> Option<Duration> {
-        self.trial.as_ref()?;
+        let trial = self.trial.as_ref()?;
         let healthy = match &self.kubelet {
             Kubelet::Running(run) => run.healthy_since.map_or(Duration::ZERO, |since| self.now.since(since)),
             _ => Duration::ZERO,
         };
-        Some(self.settings.trial_duration.saturating_sub(healthy))
+        Some(self.settings.trial_duration.saturating_sub(trial.banked + healthy))
     }
 
     /// True while a trial's clock runs.

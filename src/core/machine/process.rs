@@ -1,8 +1,10 @@
 //! The kubelet process: launch, stop, exits.
 
-use super::{Because, Counter, Effect, InForce, Kubelet, Level, Purpose, Run, State, Trial, later, say};
-use crate::core::model::{Exit, KubeletId, RenderError, Rendered, Source, Verdict};
+use super::{Because, Counter, Effect, InForce, Kubelet, Level, Purpose, Run, Stage, State, Trial, later, say};
+use crate::core::hazard;
+use crate::core::model::{Exit, KubeletId, RenderError, Rendered, Source, StateFiles, Verdict};
 use crate::core::policy;
+use crate::core::record::REJECTED;
 use crate::core::report;
 
 impl State {
@@ -10,9 +12,10 @@ impl State {
     pub(super) fn launch(&mut self, fx: &mut Vec<Effect>) {
         self.kubelet = Kubelet::Launching;
         self.launching = None;
-        if let Some(change) = self.change.take_if(|change| matches!(change.stage, super::Stage::Judging(..))) {
-            // There is one preflight at a time and the start goes first; the change is found
-            // again by `tick_change`.
+        let waits = |change: &mut super::Change| matches!(change.stage, Stage::Judging(..) | Stage::Weighing(_));
+        if let Some(change) = self.change.take_if(waits) {
+            // There is one preflight at a time and the start goes first; and what was weighed may be
+            // what comes up now. The change is found again by `tick_change`.
             self.applying_since.get_or_insert(change.seen);
         }
         fx.push(Effect::Render(Purpose::Launch, self.target.clone()));
@@ -41,7 +44,10 @@ impl State {
                 fx.push(Effect::Start(None, None));
             }
             (Some(source), Ok(rendered)) => {
-                if let Some(bad) = self.bad(&source, Some(&rendered.digest)) {
+                // A failure in a trial of the same content does not take away what was earned.
+                let earned = self.saved.last_known_good.as_ref() == Some(&source);
+                let bad = self.bad(&source, Some(&rendered.digest));
+                if let Some(bad) = bad.filter(|bad| !earned || bad.reason == REJECTED) {
                     let (error, detail) = (bad.error.clone(), bad.detail.clone());
                     self.descend(&source, error, detail, fx);
                 } else if self.is_judged(&rendered) {
@@ -84,22 +90,38 @@ impl State {
 
     /// The kubelet (another binary than the one it was proven with) refuses it now.
     fn refuse(&mut self, source: &Source, rendered: &Rendered, error: &str, words: String, fx: &mut Vec<Effect>) {
-        self.mark_bad(source, Some(&rendered.digest), error, &words, fx);
+        self.mark_bad(source, Some(&rendered.digest), REJECTED, error, &words, fx);
         fx.push(Effect::Emit(report::rejected(source, &words)));
         self.descend(source, error.to_owned(), words, fx);
     }
 
     fn start(&mut self, source: Option<Source>, rendered: Rendered, fx: &mut Vec<Effect>) {
         let config = source.is_some().then_some(rendered.path);
-        self.in_force =
-            InForce { source, digest: Some(rendered.digest), healthz: rendered.healthz, shadowed: rendered.shadowed };
+        // A new configuration begins with fresh state files; the way back finds its own again.
+        let attempt = self.records().ledger.attempt.as_ref().map(|attempt| &attempt.source);
+        let restore = source.is_none() || source.as_ref() != attempt;
+        let policy = hazard::policy_word(&rendered.effective);
+        let files = (!rendered.effective.is_null()).then(|| StateFiles { policy, restore, ..StateFiles::default() });
+        if self.runtime.is_none() {
+            self.runtime.clone_from(&rendered.runtime);
+        }
+        self.in_force = InForce {
+            source,
+            digest: Some(rendered.digest),
+            healthz: rendered.healthz,
+            shadowed: rendered.shadowed,
+            effective: rendered.effective,
+            wishes: rendered.wishes,
+            runtime: rendered.runtime,
+        };
         self.kubelet = Kubelet::Starting;
-        fx.push(Effect::Start(config, None));
+        fx.push(Effect::Start(config, files));
     }
 
     /// One rung down the ladder assigned → last known good → local.
     fn descend(&mut self, from: &Source, error: String, detail: String, fx: &mut Vec<Effect>) {
         let fallback = self.fallback().filter(|lkg| lkg != from);
+        self.stranded |= self.fallback().as_ref() == Some(from);
         say(
             fx,
             Level::Warn,
@@ -120,25 +142,26 @@ impl State {
                 let switched = self.active != self.in_force.source && self.starts > 0;
                 self.starts += 1;
                 self.active.clone_from(&self.in_force.source);
-                let attempt = self.records().ledger.attempt.as_ref().map(|attempt| &attempt.source);
-                if self.active.is_some() && self.active.as_ref() == attempt {
-                    self.trial.get_or_insert(Trial { exits: 0, adopted: false });
+                self.stranded &= self.active.is_none();
+                let attempt = self.records().ledger.attempt.as_ref();
+                let (attempt, adopted) = (attempt.map(|it| &it.source), attempt.is_some_and(|it| it.adopted));
+                if self.active.is_some() && self.active.as_ref() == attempt && self.pinned().is_none() {
+                    self.trial.get_or_insert_with(|| Trial { adopted, ..Trial::default() });
                 } else {
                     self.trial = None;
                 }
+                self.lost_pods.clear();
                 if self.active == self.records().assigned && !self.damaged {
                     self.error = None;
                 }
                 self.kubelet = Kubelet::Running(Run {
                     pid,
                     started: self.now,
-                    ready: false,
-                    healthy_since: None,
-                    answered: None,
-                    was_healthy: false,
-                    failing_since: None,
-                    probe_at: None,
+                    judged_from: self.now,
+                    heartbeat: self.node.as_ref().map(|node| node.heartbeat.clone()).unwrap_or_default(),
+                    lease: self.lease.clone(),
                     switched,
+                    ..Run::default()
                 });
                 say(
                     fx,
@@ -159,21 +182,19 @@ impl State {
 
     pub(super) fn ready(&mut self, fx: &mut Vec<Effect>) {
         let now = self.now;
-        let probed = self.trial.is_some() && self.in_force.healthz.is_some();
+        let observing = self.is_observing();
         let Kubelet::Running(run) = &mut self.kubelet else { return };
         if run.ready {
             return;
         }
         run.ready = true;
+        run.ready_at = Some(now);
         if self.tested.as_ref() != Some(&self.kubelet_id) {
             self.tested = Some(self.kubelet_id.clone());
             fx.push(Effect::SelfTest);
         }
-        if probed {
-            run.probe_at = Some(now);
-        } else {
-            run.healthy_since = Some(now);
-            run.was_healthy = true;
+        if observing {
+            run.await_signals(now);
         }
         if let Some(seen) = self.applying_since.take() {
             fx.push(Effect::Count(Counter::Applied(now.since(seen))));
@@ -189,6 +210,7 @@ impl State {
     /// Makes `target` run, restarting the kubelet if there is one.
     pub(super) fn switch(&mut self, target: Option<Source>, cause: &'static str, fx: &mut Vec<Effect>) {
         self.target = target;
+        self.accused = None;
         self.crashes = 0;
         fx.push(Effect::Count(Counter::Restart(cause)));
         match self.kubelet {
@@ -215,8 +237,12 @@ impl State {
                     self.crashes = 0;
                 }
                 self.kubelet = Kubelet::Waiting { until: self.now };
-                if !self.exit_fails_trial(&run, exit, fx) {
-                    fx.push(Effect::Count(Counter::Restart("exit")));
+                // What was healthy until now is banked or lost by the verdict.
+                if let (Some(trial), Some(since)) = (&mut self.trial, run.healthy_since) {
+                    trial.banked += self.now.since(since);
+                    trial.excused = self.suspended.is_some();
+                }
+                if !self.exit_is_judged(&run, exit, fx) {
                     self.wait_for_restart(fx);
                 }
             }
@@ -224,11 +250,13 @@ impl State {
         }
     }
 
-    fn wait_for_restart(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn wait_for_restart(&mut self, fx: &mut Vec<Effect>) {
         if self.leaving {
             return self.leave(fx);
         }
-        let pause = if self.trial.as_ref().is_some_and(|trial| !trial.adopted) {
+        fx.push(Effect::Count(Counter::Restart("exit")));
+        let quick = self.suspended.is_none() && self.trial.as_ref().is_some_and(|trial| !trial.adopted);
+        let pause = if quick {
             policy::BACKOFF_TRIAL
         } else {
             policy::backoff(policy::BACKOFF_FIRST, policy::BACKOFF_MAX, self.crashes)
@@ -244,7 +272,7 @@ impl State {
                 self.kubelet = Kubelet::Stopping { kill_at: None };
                 fx.push(Effect::Kill);
             }
-            Kubelet::Waiting { until } if self.now >= until => self.launch(fx),
+            Kubelet::Waiting { until } if self.now >= until && self.accused.is_none() => self.launch(fx),
             _ => {}
         }
     }
@@ -258,6 +286,9 @@ impl State {
         let mut records = self.records().clone();
         if let Some(attempt) = &mut records.ledger.attempt {
             attempt.tries = attempt.tries.saturating_sub(1);
+            if let Some(confirm) = &mut attempt.confirm {
+                confirm.left = confirm.until.saturating_sub(self.now.boot.as_secs());
+            }
             fx.push(Effect::Record(Because::Memory, records));
         }
         match self.kubelet {

@@ -1,55 +1,48 @@
-//! The trial: evidence of health, and what follows from it.
+//! The trial: when it is passed, when it has failed, and who is to blame.
 
-use super::{Because, Counter, Effect, Kubelet, Level, Run, State, TrialEnd, later, say};
-use crate::core::model::{Digest, Exit, Moment, Source};
+use super::{Because, Effect, Kubelet, Level, Run, State, TrialEnd, later, say};
+use crate::core::evidence::{Failure, Look};
+use crate::core::model::{Exit, Moment};
 use crate::core::policy;
-use crate::core::record::BadVersion;
+use crate::core::record::{Blame, Confirm, Pardon};
 use crate::core::report;
+use crate::core::words;
+
+/// A failure that was seen, before it is known whether the surroundings excuse it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Accusation {
+    /// Which.
+    pub failure: Failure,
+    /// What was seen.
+    pub detail: String,
+    /// When.
+    pub at: Moment,
+}
 
 impl State {
-    pub(super) fn probed(&mut self, ok: bool) {
-        let now = self.now;
-        let Kubelet::Running(run) = &mut self.kubelet else { return };
-        if ok && run.ready {
-            run.was_healthy = true;
-            let watched = run.is_watched(now);
-            run.healthy_since = run.healthy_since.filter(|_| watched).or(Some(now));
-            run.answered = Some(now);
-            run.failing_since = None;
-        } else if !ok {
-            run.healthy_since = None;
-            run.answered = None;
-            run.failing_since.get_or_insert(now);
-        }
-        let pause = if run.healthy_since.is_some() { policy::PROBE_TRIAL } else { policy::PROBE_STARTING };
-        run.probe_at = self.trial.is_some().then(|| later(now, pause));
-    }
-
     pub(super) fn tick_trial(&mut self, fx: &mut Vec<Effect>) {
-        let (Some(trial), Kubelet::Running(run)) = (&self.trial, &mut self.kubelet) else { return };
-        if run.probe_at.is_some_and(|at| self.now >= at) {
-            run.probe_at = None; // set again by its answer
-            if let Some(target) = &self.in_force.healthz {
-                fx.push(Effect::Probe(target.clone()));
-            }
+        self.excuse_or_not(fx);
+        self.update_health();
+        self.tick_looks(fx);
+        if self.accused.as_ref().is_some_and(|accused| self.now >= later(accused.at, policy::CONSULT)) {
+            return self.judge(fx);
         }
-        let (run, adopted) = (run.clone(), trial.adopted);
-        let watched = self.in_force.healthz.is_none() || run.is_watched(self.now);
-        if watched && run.healthy_since.is_some_and(|since| self.now.since(since) >= self.settings.trial_duration) {
-            return self.prove(fx);
-        }
-        if adopted {
+        let Kubelet::Running(run) = &self.kubelet else { return };
+        if !self.is_observing() || self.accused.is_some() {
             return;
         }
-        if !run.was_healthy && self.now.since(run.started) >= self.settings.start_timeout {
-            let waited_for = if run.ready { "healthz" } else { "READY=1" };
-            let detail = format!("the kubelet gave no {waited_for} within {} s", self.settings.start_timeout.as_secs());
-            self.roll_back("start-timeout", &detail, fx);
-        } else if run.was_healthy
-            && run.failing_since.is_some_and(|since| self.now.since(since) >= policy::HEALTHZ_PATIENCE)
-        {
-            let detail = format!("healthz failed for {} s without a break", policy::HEALTHZ_PATIENCE.as_secs());
-            self.roll_back("healthz", &detail, fx);
+        let run = run.clone();
+        let judged = self.trial.as_ref().is_none_or(|trial| !trial.adopted);
+        if judged && let Some((failure, detail)) = self.failing(&run) {
+            if self.trial.is_some() || self.records().ledger.blame.is_some() {
+                self.accuse(failure, detail, fx);
+            }
+            return;
+        }
+        if self.trial.is_some() {
+            self.tick_proof(&run, fx);
+        } else {
+            self.tick_blame(&run, fx);
         }
     }
 
@@ -57,14 +50,118 @@ impl State {
         if run.switched && !run.ready {
             due.push(later(run.started, policy::SETTLE));
         }
-        if self.trial.is_none() {
+        self.look_deadlines(run, due);
+        let Some(healthy) = run.healthy_since else { return };
+        if let Some(trial) = &self.trial {
+            due.push(later(healthy, self.settings.trial_duration.saturating_sub(trial.banked)));
+        }
+        let ledger = &self.records().ledger;
+        if ledger.blame.is_some() {
+            due.push(later(healthy, policy::BLAME));
+        }
+        due.extend(ledger.pardon.as_ref().map(|pardon| later(healthy, patience(pardon))));
+    }
+
+    /// Notes a failure and looks around before it is judged.
+    pub(super) fn accuse(&mut self, failure: Failure, detail: String, fx: &mut Vec<Effect>) {
+        if self.accused.is_none() {
+            self.accused = Some(Accusation { failure, detail, at: self.now });
+            fx.push(Effect::ReadWords);
+            fx.push(Effect::Look(Look::Environment(self.runtime.clone())));
+        }
+    }
+
+    /// Judges the accusation by what is known now.
+    pub(super) fn judge(&mut self, fx: &mut Vec<Effect>) {
+        let Some(Accusation { failure, detail, .. }) = self.accused.take() else { return };
+        let dead = matches!(self.kubelet, Kubelet::Waiting { .. });
+        if let Some(excuse) = self.suspended {
+            say(fx, Level::Warn, format!("{detail}; not held against the configuration: {}", excuse.words()));
+            if dead {
+                self.wait_for_restart(fx);
+            }
             return;
         }
-        due.extend(run.probe_at);
-        due.extend(run.healthy_since.map(|since| later(since, self.settings.trial_duration)));
-        due.extend(run.failing_since.map(|since| later(since, policy::HEALTHZ_PATIENCE)));
-        if !run.was_healthy {
-            due.push(later(run.started, self.settings.start_timeout));
+        match &self.kubelet {
+            Kubelet::Running(run) if self.failing(run).is_none() => return, // it has recovered
+            Kubelet::Running(_) | Kubelet::Waiting { .. } => {}
+            _ => return,
+        }
+        if let Some(trial) = &mut self.trial {
+            trial.exits += u32::from(dead);
+            if dead && failure == Failure::Exits && trial.exits < policy::TRIAL_EXITS {
+                return self.wait_for_restart(fx);
+            }
+            let exits = trial.exits;
+            let detail = if failure == Failure::Exits {
+                format!("the kubelet ended {exits} times within the trial, last with {detail}")
+            } else {
+                detail
+            };
+            self.roll_back(failure, &detail, fx);
+        } else if let Some(blame) = self.records().ledger.blame.clone() {
+            if blame.failure.family() == failure.family() && failure.family().is_some() {
+                self.lift(&blame, &detail, fx);
+            }
+            if dead {
+                self.wait_for_restart(fx);
+            }
+        } else if dead {
+            self.wait_for_restart(fx);
+        }
+    }
+
+    /// What the kubelet wrote last: kept for the verdict.
+    pub(super) fn heard(&mut self, lines: &[String]) {
+        let told = lines.iter().filter(|line| !words::is_frame(line)).map(|line| words::scrub(line));
+        self.words = told.filter(|line| !line.is_empty()).collect();
+        let fatal = words::fatal(lines).map(|line| words::scrub(&line));
+        let (Some(accused), Some(line)) = (&mut self.accused, fatal) else { return };
+        if matches!(accused.failure, Failure::ExitBeforeReady | Failure::Exits) {
+            accused.detail = format!("{}: {line}", accused.detail);
+        } else if lines.iter().any(|line| line.starts_with('E')) {
+            // It lives, so this need not be why; but it is where people would look next.
+            accused.detail = format!("{} (the kubelet's last error: {line})", accused.detail);
+        }
+    }
+
+    /// An exit that nobody asked for. True if it waits for judgement.
+    pub(super) fn exit_is_judged(&mut self, run: &Run, exit: Exit, fx: &mut Vec<Effect>) -> bool {
+        let adopted = match &mut self.trial {
+            Some(trial) => {
+                trial.exits += u32::from(trial.adopted);
+                trial.adopted
+            }
+            None => self.records().ledger.blame.is_none(),
+        };
+        if adopted {
+            return false;
+        }
+        self.accused = None; // whatever it was accused of alive
+        if run.was_up {
+            self.accuse(Failure::Exits, exit.to_string(), fx);
+        } else {
+            self.accuse(Failure::ExitBeforeReady, format!("the kubelet ended before it was ready: {exit}"), fx);
+        }
+        true
+    }
+
+    fn tick_proof(&mut self, run: &Run, fx: &mut Vec<Effect>) {
+        let Some(trial) = &self.trial else { return };
+        let watched = self.in_force.healthz.is_none() || run.is_watched(self.now);
+        let earned = run.healthy_since.map(|since| trial.banked + self.now.since(since));
+        let proven = watched && earned.is_some_and(|earned| earned >= self.settings.trial_duration);
+        let attempt = self.records().ledger.attempt.clone();
+        let Some(attempt) = attempt.filter(|attempt| attempt.confirm_within.is_some() && !attempt.confirmed) else {
+            if proven {
+                self.prove(fx);
+            }
+            return;
+        };
+        match attempt.confirm {
+            Some(confirm) => self.tick_confirm(&confirm, fx),
+            None if proven => self.await_confirmation(attempt.confirm_within.unwrap_or_default(), fx),
+            None => {}
         }
     }
 
@@ -74,8 +171,15 @@ impl State {
         }
         self.back_off(); // until the answer: a failed write must not be repeated at once
         let mut records = self.records().clone();
-        records.last_known_good.clone_from(&self.active);
+        let before = std::mem::replace(&mut records.last_known_good, self.active.clone());
         records.ledger.attempt = None;
+        records.ledger.pardon = None;
+        let proven = &mut records.ledger.proven;
+        proven.retain(|known| Some(known) != before.as_ref() && Some(known) != self.active.as_ref());
+        // Equal content under another name is nothing to go back to.
+        proven.extend(before.filter(|_| self.trial.as_ref().is_some_and(|trial| !trial.adopted)));
+        let excess = proven.len().saturating_sub(policy::PROVEN_KEPT);
+        proven.drain(..excess);
         fx.push(Effect::Record(Because::Proven, records));
     }
 
@@ -92,97 +196,111 @@ impl State {
         self.collect(fx);
     }
 
-    /// Decides whether an exit ends the trial; if so, the rollback is under way.
-    pub(super) fn exit_fails_trial(&mut self, run: &Run, exit: Exit, fx: &mut Vec<Effect>) -> bool {
-        let Some(trial) = &mut self.trial else { return false };
-        trial.exits += 1;
-        if trial.adopted {
-            return false;
-        }
-        if !run.was_healthy {
-            self.roll_back("exit-before-ready", &format!("the kubelet ended before it was ready: {exit}"), fx);
-            true
-        } else if trial.exits >= policy::TRIAL_EXITS {
-            let detail = format!("the kubelet ended {} times within the trial, last with {exit}", trial.exits);
-            self.roll_back("exits", &detail, fx);
-            true
+    fn await_confirmation(&mut self, within: u64, fx: &mut Vec<Effect>) {
+        let mut records = self.records().clone();
+        let Some(attempt) = &mut records.ledger.attempt else { return };
+        let until = self.now.boot.as_secs().saturating_add(within);
+        attempt.confirm = Some(Confirm { boot_id: self.settings.boot_id(), until, left: within });
+        let source = attempt.source.clone();
+        self.remember(records, fx);
+        fx.push(Effect::Emit(report::awaits_confirmation(&source, std::time::Duration::from_secs(within))));
+    }
+
+    /// The wait for an acknowledgement: it ends, or what is left of it is noted now and then.
+    fn tick_confirm(&mut self, confirm: &Confirm, fx: &mut Vec<Effect>) {
+        let now = self.now.boot.as_secs();
+        let left = if confirm.boot_id == self.settings.boot_id() {
+            confirm.until.saturating_sub(now)
         } else {
-            false
+            confirm.left // another boot's clock: go on with what was noted
+        };
+        if left == 0 {
+            return self.roll_back(Failure::Unconfirmed, "nobody confirmed it in time", fx);
+        }
+        let noted = confirm.left.saturating_sub(left) >= policy::CONFIRM_NOTED.as_secs();
+        if noted || confirm.boot_id != self.settings.boot_id() {
+            let mut records = self.records().clone();
+            if let Some(attempt) = &mut records.ledger.attempt {
+                let until = now.saturating_add(left);
+                attempt.confirm = Some(Confirm { boot_id: self.settings.boot_id(), until, left });
+            }
+            self.remember(records, fx);
         }
     }
 
-    fn roll_back(&mut self, reason: &'static str, detail: &str, fx: &mut Vec<Effect>) {
+    /// Seconds left to acknowledge what runs, if it waits for that.
+    #[must_use]
+    pub fn confirm_left(&self) -> Option<u64> {
+        let attempt = self.saved.ledger.attempt.as_ref().filter(|attempt| !attempt.confirmed)?;
+        Some(attempt.confirm.as_ref()?.until.saturating_sub(self.now.boot.as_secs()))
+    }
+
+    /// When the wait for an acknowledgement wants attention.
+    pub(super) fn confirm_deadlines(&self, due: &mut Vec<Moment>) {
+        let confirm = self.records().ledger.attempt.as_ref().and_then(|attempt| attempt.confirm.as_ref());
+        if let (Some(confirm), Some(_)) = (confirm, &self.trial) {
+            let noted = confirm.until.saturating_sub(confirm.left) + policy::CONFIRM_NOTED.as_secs();
+            for seconds in [confirm.until, noted] {
+                due.push(Moment { boot: std::time::Duration::from_secs(seconds), ..self.now });
+            }
+        }
+    }
+
+    /// Marks what runs as bad and goes back to last known good, which is then on test as well.
+    pub(super) fn roll_back(&mut self, failure: Failure, detail: &str, fx: &mut Vec<Effect>) {
         let Some(source) = self.active.clone() else { return };
         let digest = self.in_force.digest.clone();
-        self.mark_bad(&source, digest.as_ref(), report::LOAD_ERROR, detail, fx);
-        self.say_rolled_back(&source, reason, detail, fx);
+        let baseline = self.records().ledger.attempt.as_ref().and_then(|attempt| attempt.baseline.clone());
+        self.error = Some((report::LOAD_ERROR.to_owned(), detail.to_owned()));
+        let mut records = self.with_mark(&source, digest.as_ref(), failure.label(), report::LOAD_ERROR, detail);
+        records.ledger.blame = failure.family().map(|_| Blame { source: source.clone(), failure, baseline });
+        self.remember(records, fx);
+        self.say_rolled_back(&source, failure, detail, fx);
         self.trial = None;
+        self.accused = None;
         self.switch(self.fallback(), "rollback", fx);
     }
 
-    pub(super) fn say_rolled_back(
-        &mut self,
-        source: &Source,
-        reason: &'static str,
-        detail: &str,
-        fx: &mut Vec<Effect>,
-    ) {
-        self.trial_end = TrialEnd::Failed;
-        fx.push(Effect::Count(Counter::Rollback(reason)));
-        fx.push(Effect::Emit(report::rolled_back(source, self.fallback().as_ref(), detail)));
-    }
-
-    /// Remembers that a version failed, in the status and durably.
-    pub(super) fn mark_bad(
-        &mut self,
-        source: &Source,
-        digest: Option<&Digest>,
-        error: &str,
-        detail: &str,
-        fx: &mut Vec<Effect>,
-    ) {
-        self.error = Some((error.to_owned(), detail.to_owned()));
-        let records = self.with_mark(source, digest, error, detail);
-        self.remember(records, fx);
-    }
-
-    /// The records with a further bad version in them.
-    pub(super) fn with_mark(
-        &self,
-        source: &Source,
-        digest: Option<&Digest>,
-        error: &str,
-        detail: &str,
-    ) -> super::Durable {
-        let mut records = self.records().clone();
-        let bad = &mut records.ledger.bad;
-        bad.retain(|bad| bad.source != *source || bad.digest.as_ref() != digest);
-        bad.push(BadVersion {
-            source: source.clone(),
-            digest: digest.cloned(),
-            kubelet: self.kubelet_id.clone(),
-            error: error.to_owned(),
-            detail: detail.to_owned(),
-        });
-        let excess = bad.len().saturating_sub(policy::BAD_VERSIONS);
-        bad.drain(..excess);
-        if records.ledger.attempt.as_ref().is_some_and(|attempt| attempt.source == *source) {
-            records.ledger.attempt = None;
+    /// Last known good is healthy, or has been for long enough to try a pardoned version again.
+    fn tick_blame(&mut self, run: &Run, fx: &mut Vec<Effect>) {
+        let Some(healthy) = run.healthy_since.map(|since| self.now.since(since)) else { return };
+        let ledger = &self.records().ledger;
+        if let Some(blame) = ledger.blame.clone().filter(|_| healthy >= policy::BLAME) {
+            let mut records = self.records().clone();
+            records.ledger.blame = None;
+            // Whatever was thought of it before: this time it was its own fault.
+            records.ledger.pardon.take_if(|pardon| pardon.source == blame.source);
+            self.remember(records, fx);
+            let active = report::name(self.active.as_ref());
+            say(fx, Level::Info, format!("{active} is healthy: the fault was with {}", blame.source));
+        } else if ledger.pardon.as_ref().is_some_and(|pardon| healthy >= patience(pardon)) && !self.recovered {
+            self.recovered = true;
+            say(fx, Level::Info, "what runs is healthy again, the pardoned version is tried once more");
         }
-        records
     }
 
-    /// Has records written that nothing waits for; if it fails they are written later.
-    pub(super) fn remember(&mut self, records: super::Durable, fx: &mut Vec<Effect>) {
-        self.unsaved = Some(records.clone());
-        fx.push(Effect::Record(Because::Memory, records));
+    /// Last known good fails in the same way: the mark is lifted.
+    fn lift(&mut self, blame: &Blame, detail: &str, fx: &mut Vec<Effect>) {
+        let why = format!("{} fails in the same way ({detail})", report::name(self.active.as_ref()));
+        let mut records = self.records().clone();
+        let ledger = &mut records.ledger;
+        ledger.bad.retain(|bad| bad.source != blame.source);
+        ledger.blame = None;
+        let before = ledger.pardon.take().filter(|pardon| pardon.source == blame.source);
+        let times = before.map_or(0, |pardon| pardon.times.saturating_add(1));
+        ledger.pardon = Some(Pardon { source: blame.source.clone(), times, why: why.clone() });
+        self.error = Some((report::LOAD_ERROR.to_owned(), format!("not to blame, will be tried again: {why}")));
+        self.recovered = false;
+        self.remember(records, fx);
+        let mut event = report::not_blamed(&blame.source, &why);
+        event.words.clone_from(&self.words);
+        fx.push(Effect::Emit(event));
     }
+}
 
-    pub(super) fn record_failed(&mut self, why: &str, fx: &mut Vec<Effect>) {
-        fx.push(Effect::Count(Counter::StoreError));
-        say(fx, Level::Warn, format!("the store cannot be written: {why}"));
-        self.back_off();
-    }
+/// How long last known good must be healthy before a pardoned version is tried again.
+fn patience(pardon: &Pardon) -> std::time::Duration {
+    policy::backoff(policy::PARDON_FIRST, policy::PARDON_MAX, pardon.times)
 }
 
 #[cfg(test)]
@@ -191,7 +309,7 @@ mod tests {
 
     use super::super::{Input, Settings, Trial};
     use super::*;
-    use crate::core::model::{ConfigMapRef, HealthzTarget};
+    use crate::core::model::{ConfigMapRef, HealthzTarget, Source};
 
     fn at(seconds: u64) -> Moment {
         Moment { boot: Duration::from_secs(seconds), wall_nanos: 0 }
@@ -205,18 +323,8 @@ mod tests {
             uid: "u".into(),
         });
         state.in_force.healthz = Some(HealthzTarget { host: "127.0.0.1".into(), port: 10248 });
-        state.trial = Some(Trial { exits: 0, adopted: false });
-        state.kubelet = Kubelet::Running(Run {
-            pid: 1,
-            started: at(0),
-            ready: true,
-            healthy_since: None,
-            answered: None,
-            was_healthy: false,
-            failing_since: None,
-            probe_at: None,
-            switched: false,
-        });
+        state.trial = Some(Trial::default());
+        state.kubelet = Kubelet::Running(Run { pid: 1, ready: true, ..Run::default() });
         state
     }
 

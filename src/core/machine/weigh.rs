@@ -1,0 +1,143 @@
+//! Before the switch: what is good now, what the change would do, and whether it may.
+
+use super::{Change, Effect, Kubelet, Stage, State, later};
+use crate::core::evidence::{Baseline, Look, Signal};
+use crate::core::hazard;
+use crate::core::model::{Rendered, Source, Wishes};
+use crate::core::payload::duration::GoDuration;
+use crate::core::policy;
+use crate::core::report;
+
+impl State {
+    /// Asks for everything that may be good now, while the preflight runs.
+    pub(super) fn look_before(&mut self, fx: &mut Vec<Effect>) {
+        let ready = matches!(&self.kubelet, Kubelet::Running(run) if run.ready);
+        let healthz = self.in_force.healthz.clone().filter(|_| ready);
+        let socket = self.in_force.runtime.clone().or(self.runtime.clone());
+        let Some(change) = &mut self.change else { return };
+        change.baseline = Baseline::new();
+        change.unanswered = [Signal::ApiServer, Signal::Lease, Signal::Pods, Signal::Runtime].into();
+        change.baseline_until = later(self.now, policy::BASELINE);
+        if let Some(target) = healthz {
+            change.unanswered.insert(Signal::Healthz);
+            fx.push(Effect::Probe(target));
+        }
+        fx.extend([Look::Environment(socket), Look::Lease, Look::Pods].map(Effect::Look));
+    }
+
+    /// An answer, if it is one that a change waits for.
+    pub(super) fn note_baseline(&mut self, signal: Signal, good: Option<bool>) {
+        let Some(change) = &mut self.change else { return };
+        if change.unanswered.remove(&signal) && good == Some(true) {
+            change.baseline.insert(signal);
+        }
+    }
+
+    /// What the coming attempt is judged by. `None`: the kubelet has only just been started, and
+    /// nobody can say what is good.
+    pub(super) fn baseline_for_attempt(&self) -> Option<Baseline> {
+        // A change that follows an unproven one is judged by what was good before that.
+        if let Some(attempt) = self.records().ledger.attempt.as_ref().filter(|_| self.trial.is_some()) {
+            return attempt.baseline.clone();
+        }
+        let mut baseline = self.change.as_ref()?.baseline.clone();
+        let Kubelet::Running(run) = &self.kubelet else {
+            // A kubelet that is not there gives no signs; its surroundings do.
+            baseline.remove(&Signal::Lease);
+            return Some(baseline);
+        };
+        if !run.ready && self.now.since(run.started) < self.settings.start_timeout {
+            return None;
+        }
+        if self.node.as_ref().is_some_and(|node| node.ready) && baseline.contains(&Signal::ApiServer) {
+            baseline.insert(Signal::NodeReady);
+        }
+        let pinged = run.good.get(&Signal::Watchdog);
+        if pinged.is_some_and(|at| self.now.since(*at) <= policy::WATCHDOG_PATIENCE) {
+            baseline.insert(Signal::Watchdog);
+        }
+        Some(baseline)
+    }
+
+    /// Goes on with an accepted change as soon as the baseline is known, or was waited for.
+    pub(super) fn weigh(&mut self, fx: &mut Vec<Effect>) {
+        let Some(Change { to: Some(source), stage: Stage::Weighing(rendered), .. }) = self.change.clone() else {
+            return;
+        };
+        let waiting = self
+            .change
+            .as_ref()
+            .is_some_and(|change| !change.unanswered.is_empty() && self.now < change.baseline_until);
+        if waiting {
+            return;
+        }
+        match self.impact(&source, &rendered) {
+            Some(why) => self.reject(&source, None, report::VALIDATE_ERROR, &why, fx),
+            None => self.record_switch(source, rendered, fx),
+        }
+    }
+
+    /// Why the change from what runs must not be made on a live node, unless somebody accepted it.
+    /// The way back to last known good is always open.
+    pub(super) fn hazards(&self, source: &Source, rendered: &Rendered) -> Option<String> {
+        if self.in_force.effective.is_null() || self.fallback().as_ref() == Some(source) {
+            return None;
+        }
+        let changes = hazard::diff(&self.in_force.effective, &rendered.effective);
+        hazard::refused(&changes, rendered.wishes.acknowledge.as_deref())
+    }
+
+    /// Which pods it would cost, unless somebody accepted that.
+    fn impact(&self, source: &Source, rendered: &Rendered) -> Option<String> {
+        if self.in_force.effective.is_null() || self.fallback().as_ref() == Some(source) {
+            return None;
+        }
+        let census = self.change.as_ref()?.census.as_ref();
+        let supplies = self.environment.as_ref().map(|(environment, _)| environment.supplies.clone());
+        let impacts =
+            hazard::preview(&self.in_force.effective, &rendered.effective, census, &supplies.unwrap_or_default());
+        hazard::refused_impact(&impacts, rendered.wishes.acknowledge.as_deref())
+    }
+
+    /// Seconds within which this ConfigMap must be acknowledged; `None` if it need not.
+    pub(super) fn confirm_within(&self, wishes: &Wishes) -> Result<Option<u64>, String> {
+        let within = match &wishes.confirm_within {
+            Some(text) => {
+                let parsed: Result<GoDuration, _> = text.parse();
+                parsed.map_err(|why| format!("annotation kubelet-supervisor.io/confirm-within: {why}"))?.0
+            }
+            None => self.settings.confirm_within.unwrap_or_default(),
+        };
+        Ok(Some(within.as_secs()).filter(|seconds| *seconds > 0))
+    }
+
+    /// True if it failed without being to blame, and times have not become better yet.
+    pub(super) fn is_pardoned(&self, source: &Source) -> bool {
+        !self.recovered && self.records().ledger.pardon.as_ref().is_some_and(|pardon| pardon.source == *source)
+    }
+
+    /// Runs what an operator pinned.
+    pub(super) fn go_to_pin(&mut self, pinned: Option<Source>, fx: &mut Vec<Effect>) {
+        self.change = None;
+        if self.active != pinned && self.target != pinned && !self.pin_tried {
+            self.pin_tried = true;
+            self.trial = None;
+            self.switch(pinned, "operator", fx);
+        }
+    }
+
+    /// Observation begins while the kubelet runs.
+    pub(super) fn observe_at_once(&mut self) {
+        let now = self.now;
+        if let Kubelet::Running(run) = &mut self.kubelet
+            && run.ready
+        {
+            run.healthy_since = None;
+            run.answered = None;
+            run.probe_at = Some(now);
+            run.look_at = Some(now);
+            run.lease_at = Some(now);
+            run.pods_at = Some(later(now, policy::PODS_FIRST));
+        }
+    }
+}
