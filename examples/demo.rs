@@ -109,6 +109,9 @@ fn killing_one(stage: &mut Stage, good: &Version) -> Result<Version, String> {
     stage.heading("One that passes validation, and then kills the kubelet");
     let text = "enforceNodeAllocatable: [pods, system-reserved]\nsystemReservedCgroup: /no-such-cgroup";
     stage.command("kubectl -n kube-system edit configmap pods");
+    stage.command(
+        "kubectl -n kube-system annotate configmap pods kubelet-supervisor.io/acknowledge=systemReservedCgroup",
+    );
     stage.file(text);
     stage.begin();
     let version = stage.put(&configuration(text));
@@ -202,6 +205,7 @@ impl Stage {
             .arg(&kubelet.path)
             .arg(format!("--config={}", at("kubelet.yaml")))
             .arg(format!("--kubeconfig={}", at("kubeconfig")))
+            .arg(format!("--root-dir={}", at("kubelet")))
             .arg(format!("--hostname-override={NODE}"))
             .arg(format!("--healthz-port={}", healthz.number()))
             .arg(format!("--cert-dir={}", at("pki")))
@@ -294,7 +298,10 @@ impl Stage {
     }
 
     fn put(&self, text: &str) -> Version {
-        self.server.put_config_map(NAMESPACE, "pods", &[("kubelet", text)])
+        // A field that wants a drained node is refused unless somebody has taken care of it.
+        let hazard = "systemReservedCgroup";
+        let accepted = text.contains(hazard).then_some(("kubelet-supervisor.io/acknowledge", hazard));
+        self.server.put_annotated_config_map(NAMESPACE, "pods", &[("kubelet", text)], accepted)
     }
 
     fn wait(&self, what: &str, good: impl Fn(&Value) -> bool) -> Told {

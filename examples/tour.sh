@@ -76,10 +76,15 @@ bold "3. Heal: a configuration that passes validation and then kills the kubelet
 { cat "$dir/good.yaml"; printf 'enforceNodeAllocatable: [pods, system-reserved]\nsystemReservedCgroup: /no-such-cgroup\n'; } >"$dir/killing.yaml"
 run "$KUBECTL" -n kube-system create configmap pool-a-3 --from-file=kubelet="$dir/killing.yaml"
 assign pool-a-3
-await "rolled back" node '.status.config | .assigned.configMap.name == "pool-a-3" and .active.configMap.name == "pool-a-1" and .error != null'
+await "refused: that field wants a drained node" node '.status.config | .assigned.configMap.name == "pool-a-3" and (.error // "" | contains("validate"))'
+events 1
+run "$KUBECTL" -n kube-system annotate configmap pool-a-3 kubelet-supervisor.io/acknowledge=systemReservedCgroup
+await "tried, and rolled back" node '.status.config | .assigned.configMap.name == "pool-a-3" and .active.configMap.name == "pool-a-1" and (.error // "" | contains("load"))'
 await "the kubelet is ready again" bash -c "[ \"\$('$supervisor' status --dynamic-config-dir '$dir/dynamic-config' -o json | jq .kubelet.ready)\" = true ]"
 events 2
 show_status
+
+run "$supervisor" history --dynamic-config-dir "$dir/dynamic-config" -n 2
 
 bold "4. Reset: without spec.configSource the node is back on its own file"
 run "$KUBECTL" patch node "$NODE_NAME" --type=json -p '[{"op": "remove", "path": "/spec/configSource"}]'

@@ -18,8 +18,14 @@ mod changes;
 mod child;
 #[path = "system/cli.rs"]
 mod cli;
+#[path = "system/evidence.rs"]
+mod evidence;
 #[path = "system/faults.rs"]
 mod faults;
+#[path = "system/flaws.rs"]
+mod flaws;
+#[path = "system/hands.rs"]
+mod hands;
 #[path = "system/operate.rs"]
 mod operate;
 #[path = "system/process.rs"]

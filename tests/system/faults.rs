@@ -2,8 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use crate::rig::{DOWNLOAD, NODE, Rig, SOON, Version, configuration, eventually, is};
+use serde_json::{Value, json};
+
+use crate::rig::{DOWNLOAD, NODE, Rig, SOON, Version, configuration, eventually, eventually_within, is};
 use crate::support::api_server::{Fault, FaultKind, Request, State, Verb};
+use crate::support::kubelet::Style;
 
 /// Applies a configuration; no error is ever written to the status.
 fn applies_silently(rig: &Rig) -> Version {
@@ -210,17 +213,44 @@ fn an_api_server_that_restarts_all_the_time() {
     assert_eq!(rig.errors_written(), Vec::<String>::new());
 }
 
+/// For less time than a node may be cut off.
 #[test]
 fn an_api_server_that_goes_away_before_the_trial_is_over() {
-    let mut rig = Rig::new();
+    let mut rig = Rig::with(Style::V1_20, "3s");
     rig.up();
     let version = rig.apply("a", &configuration("maxPods: 42"));
     rig.server.stop();
-    let status = rig.wait_status("proven", |status| status["trial"]["state"] == "passed");
-    assert_eq!(status["error"], "");
+    rig.wait_status("missed", |status| status["trial"]["signals"]["api-server"] == "bad");
+    let status = rig.status();
+    assert!(status["trial"]["state"] == "running" && status["trial"]["since"].is_null(), "{status}");
+    assert_eq!(status["error"], "", "being alone is no error");
     rig.server.restart();
     rig.wait_config("proven", |config| is(config, "lastKnownGood", &version));
     rig.wait_event("KubeletConfigProven", &version);
+    assert_eq!(rig.starts(), 2);
+}
+
+#[test]
+fn an_api_server_that_goes_away_with_the_change_and_comes_back() {
+    let mut rig = Rig::with(Style::V1_20, "5s");
+    rig.option("--isolation-timeout", "2s");
+    rig.up();
+    let version = rig.apply("a", &configuration("maxPods: 42"));
+    // For all the node knows the change has cut it off; then the local configuration does no better.
+    rig.server.stop();
+    rig.wait_status("rolled back", |status| status["active"].is_null() && status["trial"]["state"] == "failed");
+    let cleared = |status: &Value| status["errorDetail"].as_str().unwrap_or_default().starts_with("not to blame");
+    let status = rig.wait_status("not to blame", cleared);
+    assert_eq!(status["badVersions"], json!([]), "the mark is lifted");
+    rig.server.restart();
+    // Better times: the version is tried again after half a minute of health.
+    eventually_within(Duration::from_secs(120), "proven", || {
+        let status = rig.status();
+        is(&status, "lastKnownGood", &version).then_some(())
+    });
+    for reason in ["KubeletConfigRolledBack", "KubeletConfigNotBlamed", "KubeletConfigProven"] {
+        rig.wait_event(reason, &version);
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::rig::{Rig, configuration, eventually, killer, supervisor, told};
+use crate::rig::{Rig, configuration, eventually, supervisor, told};
 
 const VERBS: [&[&str]; 10] = [
     &["retry"],
@@ -171,7 +171,7 @@ fn the_history_tells_the_story_across_restarts() {
     let good = rig.prove("a", &configuration("maxPods: 42"));
     rig.stop();
     rig.up();
-    let bad = rig.put("a", &killer());
+    let bad = rig.put("a", &configuration("standIn: {exitBeforeReady: 3}"));
     let expected = ["KubeletConfigChanged", "KubeletConfigProven", "KubeletConfigChanged", "KubeletConfigRolledBack"];
     eventually("the rollback is on record", || (reasons(&rig) == expected).then_some(()));
     rig.stop();
@@ -192,4 +192,26 @@ fn the_history_tells_the_story_across_restarts() {
     assert!(newest.lines().skip(1).all(|line| line.starts_with("    ")), "{newest}");
     let mode = std::fs::metadata(rig.at("dynamic/supervisor/history.jsonl")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn a_command_works_with_and_without_a_supervisor() {
+    let mut rig = Rig::long_trial();
+    rig.up();
+    rig.apply("a", &configuration("maxPods: 42"));
+    let (code, stdout, stderr) = verb(&rig.at("dynamic"), &["freeze"]);
+    assert!(code == 0 && !stdout.is_empty() && stderr.is_empty(), "{code} {stdout} {stderr}");
+    let (code, _, stderr) = verb(&rig.at("dynamic"), &["freeze"]);
+    assert!(code == 1 && stderr.contains("refused: "), "{stderr}");
+    rig.stop();
+    // The store is all there is; the next start obeys.
+    for (args, done) in [(&["freeze"][..], 1), (&["thaw"], 0), (&["rollback", "--to=local"], 0), (&["thaw"], 1)] {
+        let (code, stdout, stderr) = verb(&rig.at("dynamic"), args);
+        assert!(code == done && stdout.is_empty() == (done == 1), "{args:?}: {code} {stdout} {stderr}");
+        let said = if done == 0 { "the next one to start obeys" } else { "refused: " };
+        assert!(stderr.contains(said), "{args:?}: {stderr}");
+    }
+    rig.up();
+    rig.wait_status("what was asked for runs", |status| status["active"].is_null());
+    assert_eq!(rig.last_config()["maxPods"], 110);
 }

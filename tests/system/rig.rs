@@ -47,8 +47,13 @@ pub fn told(output: &Output) -> (i32, String, String) {
 }
 
 /// For what cannot be awaited: polls until there is something.
-pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + SOON;
+pub fn eventually<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    eventually_within(SOON, what, look)
+}
+
+/// The same for what takes its time by design.
+pub fn eventually_within<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + limit;
     loop {
         if let Some(found) = look() {
             return found;
@@ -112,6 +117,7 @@ impl Rig {
             format!("--hostname-override={NODE}"),
             format!("--healthz-port={}", healthz.number()),
             format!("--cert-dir={}", at("pki")),
+            format!("--root-dir={}", at("kubelet")),
         ];
         let program = kubelet.path.clone();
         Rig { dir, server, kubelet, program, options, args, env: Vec::new(), metrics, _healthz: healthz, child: None }
@@ -223,7 +229,23 @@ impl Rig {
 
     /// Creates or updates ConfigMap `name`, whose key `kubelet` holds `text`.
     pub fn put(&self, name: &str, text: &str) -> Version {
-        self.server.put_config_map(NAMESPACE, name, &[("kubelet", text)])
+        // What kills the kubelet is a field that is refused on a live node unless somebody has
+        // taken care of it; the trial is to be tested, not that refusal.
+        let hazard = "systemReservedCgroup";
+        let accepted = text.contains(hazard).then_some(("kubelet-supervisor.io/acknowledge", hazard));
+        self.server.put_annotated_config_map(NAMESPACE, name, &[("kubelet", text)], accepted)
+    }
+
+    /// The same with annotations of ours, as in `("confirm-within", "3s")`.
+    pub fn put_with(&self, name: &str, text: &str, (annotation, value): (&str, &str)) -> Version {
+        let annotation = format!("kubelet-supervisor.io/{annotation}");
+        self.server.put_annotated_config_map(NAMESPACE, name, &[("kubelet", text)], Some((&annotation, value)))
+    }
+
+    /// Sets an annotation of ours on the Node.
+    pub fn annotate_node(&self, annotation: &str, value: &str) {
+        let annotation = format!("kubelet-supervisor.io/{annotation}");
+        self.server.patch_node(NODE, serde_json::json!({"metadata": {"annotations": {annotation: value}}}));
     }
 
     pub fn assign(&self, name: &str) {
@@ -300,11 +322,26 @@ impl Rig {
         eventually(&format!("{text:?} in the log"), || self.log().contains(text).then_some(()));
     }
 
+    /// `kubelet-supervisor VERB` about this store: exit code, stdout, stderr.
+    pub fn verb(&self, args: &[&str]) -> (i32, String, String) {
+        told(&supervisor().args(args).arg("--dynamic-config-dir").arg(self.at("dynamic")).output().unwrap())
+    }
+
+    /// The same, done; gives what it says.
+    pub fn done(&self, args: &[&str]) -> String {
+        let (code, stdout, stderr) = self.verb(args);
+        assert_eq!(code, 0, "{args:?}: {stderr}");
+        stdout.trim_end().to_owned()
+    }
+
+    /// The entries of `kubelet-supervisor history`.
+    pub fn history(&self) -> Vec<Value> {
+        serde_json::from_str(&self.done(&["history", "-o", "json"])).unwrap()
+    }
+
     /// `kubelet-supervisor status` with these arguments: exit code, stdout, stderr.
     pub fn status_text(&self, args: &[&str]) -> (i32, String, String) {
-        let mut command = supervisor();
-        command.arg("status").arg("--dynamic-config-dir").arg(self.at("dynamic")).args(args);
-        told(&command.output().unwrap())
+        self.verb(&[&["status"], args].concat())
     }
 
     pub fn status(&self) -> Value {

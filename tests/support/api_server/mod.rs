@@ -212,12 +212,26 @@ impl ApiServer {
 
     /// Creates the ConfigMap, or updates its data in place. Returns its uid and resourceVersion.
     pub fn put_config_map(&self, namespace: &str, name: &str, data: &[(&str, &str)]) -> (String, String) {
+        self.put_annotated_config_map(namespace, name, data, None)
+    }
+
+    /// The same with an annotation, in one write.
+    pub fn put_annotated_config_map(
+        &self,
+        namespace: &str,
+        name: &str,
+        data: &[(&str, &str)],
+        annotation: Option<(&str, &str)>,
+    ) -> (String, String) {
         let key = Key::new(Resource::ConfigMap, namespace, name);
         let data: serde_json::Map<String, Value> =
             data.iter().map(|(k, v)| ((*k).to_owned(), Value::from(*v))).collect();
         let map = self.shared.change(|s| {
             let mut map = s.get(&key).cloned().unwrap_or_else(|| json!({"metadata": {}}));
             map["data"] = data.into();
+            if let Some((key, value)) = annotation {
+                map["metadata"]["annotations"][key] = value.into();
+            }
             s.put(&key, map)
         });
         identity(&map)

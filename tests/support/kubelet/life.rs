@@ -11,6 +11,7 @@ use nix::sys::signal::{SigSet, Signal};
 use serde_json::{Value, json};
 
 use super::config::Effective;
+use super::contact::{self, Contact};
 use super::flags::Flags;
 use super::notify;
 use super::style::{Kubelet, Stage, Style};
@@ -42,6 +43,8 @@ pub struct Knobs {
     pub quiet: bool,
     /// So many lines to stderr at the start, as fast as they go.
     pub flood: u64,
+    /// "notReady" or "none": what the API server hears of a kubelet that reports to it.
+    pub contact: Contact,
     /// "hang", "exit0", "nonutf8" or "silent": a preflight that goes wrong.
     pub preflight: Option<String>,
 }
@@ -65,6 +68,7 @@ impl Knobs {
             watchdog_stops_after: time("watchdogStopsAfter"),
             quiet: flag("quiet"),
             flood: value["flood"].as_u64().unwrap_or_default(),
+            contact: text("contact").map(|name| Contact::named(&name)).unwrap_or_default(),
             preflight: text("preflight"),
         }
     }
@@ -123,7 +127,7 @@ pub fn catch_signals(kubelet: &Kubelet, knobs: &Knobs) {
     });
 }
 
-pub fn live(kubelet: Kubelet, config: &Effective, flags: &Flags, knobs: &Knobs) -> ! {
+pub fn live(kubelet: Kubelet, config: &Effective, flags: &Flags, knobs: &Knobs, reports: bool) -> ! {
     if !knobs.quiet {
         println!("stand-in kubelet: nothing real runs on this node");
     }
@@ -150,6 +154,9 @@ pub fn live(kubelet: Kubelet, config: &Effective, flags: &Flags, knobs: &Knobs) 
     if let Ok(port @ 1..) = u16::try_from(port) {
         let address = config.string("/healthzBindAddress").unwrap_or("127.0.0.1").to_owned();
         open_healthz(&kubelet, address, port, Arc::new(knobs.clone()), since);
+    }
+    if reports {
+        contact::keep(flags, knobs.contact);
     }
     kubelet.info("server.go:1148", "Started kubelet");
     // Noted first: whoever acts on READY finds it in the journal.

@@ -9,6 +9,7 @@
 //! the environment or, since a preflight has an empty one, from a file beside the executable (see [`Settings`]).
 
 mod config;
+mod contact;
 mod flags;
 mod life;
 mod notify;
@@ -88,7 +89,11 @@ pub fn run(args: Vec<OsString>) -> ! {
     if preflight {
         kubelet.die(Stage::Run, NO_LOCK_FILE);
     }
-    life::live(kubelet, &config, &flags, &knobs)
+    if settings.broken {
+        let why = "the node is broken, whatever the configuration";
+        kubelet.die(Stage::Run, &format!("failed to run Kubelet: {why}"));
+    }
+    life::live(kubelet, &config, &flags, &knobs, settings.reports)
 }
 
 /// Everything between a loaded file and a kubelet that may run.

@@ -10,11 +10,15 @@ use serde_json::Value;
 
 use super::style::Style;
 
-/// From the environment (`STAND_IN_STYLE`, `STAND_IN_JOURNAL`), else from `<executable>.env`, KEY=VALUE lines.
+/// From the environment (`STAND_IN_STYLE`, `STAND_IN_JOURNAL` and so on), else from `<executable>.env`, KEY=VALUE lines.
 #[derive(Default)]
 pub struct Settings {
     pub style: Style,
     pub journal: Option<PathBuf>,
+    /// It renews its Lease and posts its Node, through the API server in its kubeconfig.
+    pub reports: bool,
+    /// It passes every preflight and dies at every start.
+    pub broken: bool,
 }
 
 impl Settings {
@@ -33,6 +37,8 @@ impl Settings {
         Settings {
             style: get("STAND_IN_STYLE").map_or(Style::V1_20, |name| Style::named(&name)),
             journal: get("STAND_IN_JOURNAL").map(PathBuf::from),
+            reports: get("STAND_IN_REPORTS").is_some(),
+            broken: get("STAND_IN_BROKEN").is_some(),
         }
     }
 
@@ -78,6 +84,13 @@ impl Installed {
     pub fn set_style(&self, style: Style) {
         let text = format!("STAND_IN_STYLE={}\nSTAND_IN_JOURNAL={}\n", style.name(), self.journal.display());
         std::fs::write(self.path.with_extension("env"), text).expect("write kubelet.env");
+    }
+
+    /// From its next start on it has this setting as well, until its style is set anew.
+    pub fn set(&self, setting: &str) {
+        let path = self.path.with_extension("env");
+        let text = std::fs::read_to_string(&path).expect("read kubelet.env");
+        std::fs::write(path, format!("{text}{setting}\n")).expect("write kubelet.env");
     }
 
     /// Every line of the journal so far.

@@ -1,0 +1,272 @@
+//! What an operator does to a node: acknowledges, goes back, pins, freezes; on the node, while no supervisor runs, and
+//! through the Node's annotations.
+
+use serde_json::Value;
+
+use crate::rig::{LOAD, Rig, Version, configuration, eventually, is, killer};
+use crate::support::kubelet::Style;
+
+fn id(version: &Version) -> String {
+    format!("{}/{}", version.0, version.1)
+}
+
+/// Pods that the latest start allows, once its kubelet is ready.
+fn wait_pods(rig: &Rig, pods: u64) {
+    eventually(&format!("{pods} pods"), || (rig.last_config()["maxPods"] == pods).then_some(()));
+    rig.wait_ready(rig.starts());
+}
+
+fn started_with(rig: &Rig, pods: u64) -> bool {
+    rig.kubelet.starts().iter().any(|start| start["configJson"]["maxPods"] == pods)
+}
+
+/// An event with this reason that says this.
+fn wait_told(rig: &Rig, reason: &str, part: &str) {
+    let told = |event: &Value| event["reason"] == reason && event["message"].as_str().unwrap().contains(part);
+    rig.server.wait_event(crate::rig::SOON, told).unwrap_or_else(|error| panic!("{reason} {part}: {error}"));
+}
+
+/// A configuration that is healthy and waits to be confirmed.
+fn awaiting(within: &str) -> (Rig, Version, Version) {
+    let mut rig = Rig::new();
+    rig.up();
+    let good = rig.prove("a", &configuration("maxPods: 42"));
+    let version = rig.put_with("b", &configuration("maxPods: 43"), ("confirm-within", within));
+    rig.assign("b");
+    let message = rig.wait_event("KubeletConfigAwaitsConfirmation", &version);
+    assert!(message.starts_with(&format!("Healthy; rolled back unless confirmed within {within}: ")), "{message}");
+    (rig, good, version)
+}
+
+#[test]
+fn what_nobody_confirms_is_rolled_back() {
+    let (rig, good, version) = awaiting("3s");
+    let message = rig.wait_event("KubeletConfigRolledBack", &version);
+    assert!(message.contains("nobody confirmed it in time"), "{message}");
+    rig.wait_error(&version, LOAD);
+    assert!(is(&rig.wait_active(&good), "lastKnownGood", &good));
+    wait_pods(&rig, 42);
+    assert_eq!(rig.metric("kubelet_supervisor_rollbacks_total{reason=\"unconfirmed\"}"), Some(1.0));
+    assert_eq!(rig.starts(), 4, "there and back");
+}
+
+#[test]
+fn what_is_confirmed_on_the_node_is_last_known_good() {
+    let (rig, good, version) = awaiting("1m0s");
+    let status = rig.wait_status("it says so", |status| status["trial"]["confirmWithinSeconds"].is_u64());
+    assert!(status["trial"]["state"] == "running" && is(&status, "lastKnownGood", &good), "{status}");
+    let text = rig.status_text(&[]).1;
+    assert!(
+        text.contains("rolled back unless confirmed within") && text.contains("kubelet-supervisor confirm"),
+        "{text}"
+    );
+    rig.done(&["confirm", "--extend=1h"]);
+    rig.wait_status("there is more time", |status| status["trial"]["confirmWithinSeconds"].as_u64() > Some(3500));
+    assert!(rig.done(&["confirm"]).ends_with("is confirmed"));
+    rig.wait_config("proven", |config| is(config, "lastKnownGood", &version));
+    wait_told(&rig, "KubeletConfigConfirmed", "By an operator: ");
+    let (code, _, stderr) = rig.verb(&["confirm"]);
+    assert!(code == 1 && stderr.contains("nothing waits for a confirmation"), "{stderr}");
+    assert_eq!(rig.starts(), 3);
+}
+
+#[test]
+fn what_is_confirmed_through_the_node_is_last_known_good() {
+    let (rig, good, version) = awaiting("1m0s");
+    assert!(is(&rig.status(), "lastKnownGood", &good));
+    rig.annotate_node("confirm", &id(&version));
+    rig.wait_config("proven", |config| is(config, "lastKnownGood", &version));
+    wait_told(&rig, "KubeletConfigConfirmed", "By annotation: ");
+    assert_eq!(rig.reasons().iter().filter(|reason| *reason == "KubeletConfigConfirmed").count(), 1);
+}
+
+#[test]
+fn a_node_may_ask_for_confirmation_of_everything() {
+    let mut rig = Rig::new();
+    rig.option("--confirm-within", "1h");
+    rig.up();
+    let version = rig.put("a", &configuration("maxPods: 42"));
+    rig.assign("a");
+    rig.wait_event("KubeletConfigAwaitsConfirmation", &version);
+    // It is still waited for after a restart.
+    rig.stop();
+    rig.up();
+    rig.wait_status("waiting", |status| status["trial"]["confirmWithinSeconds"].as_u64() > Some(3500));
+    rig.done(&["confirm"]);
+    rig.wait_config("proven", |config| is(config, "lastKnownGood", &version));
+}
+
+#[test]
+fn rollback_leaves_what_runs_and_retry_tries_it_again() {
+    let mut rig = Rig::long_trial();
+    rig.up();
+    let version = rig.apply("a", &configuration("maxPods: 42"));
+    assert_eq!(rig.done(&["rollback"]), "going back to the local configuration");
+    wait_pods(&rig, 110);
+    let message = rig.wait_event("KubeletConfigRolledBack", &version);
+    assert!(message.contains("an operator asked for it"), "{message}");
+    rig.wait_error(&version, LOAD);
+    assert_eq!(rig.metric("kubelet_supervisor_rollbacks_total{reason=\"operator\"}"), Some(1.0));
+    let (code, _, stderr) = rig.verb(&["rollback"]);
+    assert!(code == 1 && stderr.contains("refused: what runs is last known good already"), "{stderr}");
+    assert!(rig.done(&["retry"]).ends_with("is tried again"));
+    wait_pods(&rig, 42);
+    wait_told(&rig, "KubeletConfigRetried", "By an operator: ");
+    rig.wait_error(&version, "");
+    // Nothing is held against it now.
+    assert_eq!(rig.verb(&["retry"]).0, 1);
+}
+
+#[test]
+fn a_version_is_tried_again_through_the_node() {
+    let mut rig = Rig::long_trial();
+    rig.up();
+    let version = rig.apply("a", &configuration("maxPods: 42"));
+    rig.done(&["rollback"]);
+    wait_pods(&rig, 110);
+    rig.wait_error(&version, LOAD);
+    let starts = rig.starts();
+    // The word for another version is heard, and counts for nothing.
+    rig.annotate_node("retry", "another/1");
+    let memory = rig.at("dynamic/supervisor/state.json");
+    eventually("it is heard", || std::fs::read_to_string(&memory).unwrap().contains("another/1").then_some(()));
+    rig.annotate_node("retry", &id(&version));
+    wait_pods(&rig, 42);
+    wait_told(&rig, "KubeletConfigRetried", "By annotation: ");
+    assert_eq!(rig.starts(), starts + 1);
+    // A wish is fulfilled once: it does not undo the next rollback, nor does a restart read it again.
+    rig.done(&["rollback"]);
+    wait_pods(&rig, 110);
+    rig.stop();
+    rig.up();
+    rig.wait_error(&version, LOAD);
+    assert_eq!(rig.last_config()["maxPods"], 110);
+}
+
+#[test]
+fn a_pin_holds_until_unpin() {
+    let mut rig = Rig::new();
+    rig.up();
+    let first = rig.prove("a", &configuration("maxPods: 1"));
+    rig.prove("a", &configuration("maxPods: 2"));
+    rig.done(&["pin", &id(&first)]);
+    wait_pods(&rig, 1);
+    wait_told(&rig, "KubeletConfigPinned", "is pinned until unpin");
+    assert!(rig.status_text(&[]).1.contains("pinned, until kubelet-supervisor unpin"));
+    rig.wait_active(&first);
+    // What is assigned meanwhile waits, a restart included.
+    let last = rig.put("a", &configuration("maxPods: 3"));
+    rig.stop();
+    rig.up();
+    assert_eq!(rig.last_config()["maxPods"], 1);
+    rig.server.wait_until(crate::rig::SOON, |state| (state.watches() == 2).then_some(())).unwrap();
+    rig.done(&["rollback", "--to=local"]);
+    wait_pods(&rig, 110);
+    assert!(!started_with(&rig, 3));
+    assert_eq!(rig.done(&["unpin"]), "the assignment is followed again");
+    rig.wait_config("followed", |config| is(config, "lastKnownGood", &last));
+    wait_told(&rig, "KubeletConfigUnpinned", "By an operator: ");
+    assert_eq!(rig.verb(&["unpin"]).0, 1);
+}
+
+#[test]
+fn a_freeze_holds_until_thaw() {
+    let mut rig = Rig::new();
+    rig.up();
+    rig.prove("a", &configuration("maxPods: 1"));
+    rig.done(&["freeze"]);
+    assert!(rig.status_text(&[]).1.contains("frozen, until kubelet-supervisor thaw"));
+    let next = rig.put("a", &configuration("maxPods: 2"));
+    rig.stop();
+    rig.up();
+    rig.server.wait_until(crate::rig::SOON, |state| (state.watches() == 2).then_some(())).unwrap();
+    assert_eq!((rig.last_config()["maxPods"].as_u64(), started_with(&rig, 2)), (Some(1), false));
+    rig.done(&["thaw"]);
+    rig.wait_config("taken up", |config| is(config, "lastKnownGood", &next));
+    wait_told(&rig, "KubeletConfigFrozen", "By an operator: ");
+    wait_told(&rig, "KubeletConfigThawed", "By an operator: ");
+}
+
+/// Without a supervisor, and without the API server: the next start obeys.
+#[test]
+fn what_is_asked_of_nobody_is_done_by_the_next_start() {
+    let mut rig = Rig::with(Style::V1_20, "1s");
+    rig.up();
+    let first = rig.prove("a", &configuration("maxPods: 1"));
+    rig.stop();
+    rig.option("--trial-duration", "10m");
+    rig.up();
+    let second = rig.apply("a", &configuration("maxPods: 2"));
+    let mut next_start = |args: &[&str], pods: u64| {
+        rig.stop();
+        rig.server.stop();
+        let (code, stdout, stderr) = rig.verb(args);
+        assert_eq!(code, 0, "{args:?}: {stderr}");
+        assert!(stderr.contains("no supervisor is running; the next one to start obeys") && !stdout.is_empty());
+        rig.up();
+        assert_eq!(rig.last_config()["maxPods"], pods, "{args:?}");
+        rig.server.restart();
+        rig.server.wait_until(crate::rig::SOON, |state| (state.watches() == 2).then_some(())).unwrap();
+    };
+    next_start(&["rollback"], 1);
+    next_start(&["retry"], 2);
+    next_start(&["pin", "local"], 110);
+    next_start(&["pin", &id(&first)], 1);
+    next_start(&["unpin"], 2);
+    next_start(&["freeze"], 2);
+    let third = rig.put("a", &configuration("maxPods: 3"));
+    rig.wait_status("frozen", |status| status["frozen"] == true && is(status, "active", &second));
+    rig.stop();
+    rig.done(&["thaw"]);
+    rig.up();
+    rig.wait_active(&third);
+    wait_pods(&rig, 3);
+}
+
+/// Every event once, in order, however late, whoever sends it.
+#[test]
+fn events_wait_for_the_api_server_and_outlive_the_supervisor() {
+    let mut rig = Rig::long_trial();
+    rig.up();
+    rig.apply("a", &configuration("maxPods: 42"));
+    rig.server.stop();
+    rig.done(&["freeze"]);
+    rig.done(&["thaw"]);
+    rig.stop();
+    rig.up();
+    rig.done(&["rollback"]);
+    rig.kill();
+    rig.up();
+    rig.server.restart();
+    let expected = ["Changed", "Frozen", "Thawed", "RolledBack"].map(|word| format!("KubeletConfig{word}"));
+    eventually("all of them", || (rig.reasons().len() >= expected.len()).then_some(()));
+    // One more, after a restart: whatever is sent again comes before it.
+    rig.stop();
+    rig.up();
+    rig.done(&["freeze"]);
+    let again = || rig.reasons().iter().filter(|reason| *reason == "KubeletConfigFrozen").count();
+    eventually("the last one", || (again() == 2).then_some(()));
+    assert_eq!(rig.reasons(), [&expected[..], &["KubeletConfigFrozen".to_owned()]].concat());
+    // When it happened, not when it was sent.
+    let times = |events: Vec<Value>, field: &str| {
+        events.iter().map(|event| event[field].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(times(rig.server.events(), "firstTimestamp"), times(rig.history(), "time"));
+    assert_eq!(times(rig.server.events(), "message"), times(rig.history(), "message"));
+}
+
+#[test]
+fn a_retry_of_what_still_fails_is_rolled_back_once_more() {
+    let mut rig = Rig::new();
+    rig.up();
+    let good = rig.prove("a", &configuration("maxPods: 42"));
+    let bad = rig.put("a", &killer());
+    rig.wait_event("KubeletConfigRolledBack", &bad);
+    rig.wait_active(&good);
+    rig.wait_ready(5);
+    rig.done(&["retry"]);
+    rig.wait_ready(8);
+    rig.wait_active(&good);
+    rig.wait_error(&bad, LOAD);
+    assert_eq!(rig.metric("kubelet_supervisor_rollbacks_total{reason=\"exits\"}"), Some(2.0));
+}
