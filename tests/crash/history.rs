@@ -133,7 +133,7 @@ fn a_boot_sends_again_what_the_api_server_lacks() {
     for again in [&sent[..], &[]] {
         node.kill_supervisor();
         node.boot();
-        assert_eq!(std::mem::take(&mut node.outside.borrow_mut().events), again);
+        assert_eq!(std::mem::take(&mut node.outside.borrow_mut().sent_again), again);
         let moment = node.outside.borrow().moment();
         node.executor.handle(Input::Reported(1), moment);
     }
