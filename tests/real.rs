@@ -26,6 +26,8 @@ mod process;
 mod store;
 #[path = "real/supervisor.rs"]
 mod supervisor;
+#[path = "real/trial.rs"]
+mod trial;
 
 use cluster::{Cluster, INTERRUPTED};
 use supervisor::Case;
@@ -55,8 +57,18 @@ const CASES: &[Test] = &[
     ("credentials", edges::credentials),
     ("tutorial", edges::tutorial),
     ("check_and_render", edges::check_and_render),
+    ("runtime_away", trial::runtime_away),
+    ("api_server_lost", trial::api_server_lost),
+    ("cut_off", trial::cut_off),
+    ("not_to_blame", trial::not_to_blame),
+    ("cpu_manager", trial::cpu_manager),
+    ("power_loss", trial::power_loss),
+    ("max_pods", trial::max_pods),
     ("terminate", process::terminate),
 ];
+
+/// Take a quarter of an hour each, and run only when they are asked for by their whole names.
+const LONG: &[Test] = &[("long_killing", trial::long_killing), ("long_killing_ten", trial::long_killing_ten)];
 
 /// What `cargo nextest` sees of this: one test, for the cases share a cluster.
 const SUITE: &str = "suite";
@@ -77,8 +89,9 @@ fn main() -> ExitCode {
             _ => filters.push(arg),
         }
     }
-    let chosen: Vec<_> =
-        CASES.iter().filter(|(name, _)| filters.is_empty() || filters.iter().any(|part| name.contains(part))).collect();
+    let usual = CASES.iter().filter(|(name, _)| filters.is_empty() || filters.iter().any(|part| name.contains(part)));
+    let long = LONG.iter().filter(|(name, _)| filters.iter().any(|part| part == name));
+    let chosen: Vec<_> = usual.chain(long).collect();
     if chosen.is_empty() {
         println!(
             "\nrunning 0 tests\n\ntest result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; {} filtered out",
@@ -131,7 +144,7 @@ fn run(chosen: &[&Test]) -> ExitCode {
         "\ntest result: {word}. {} passed; {} failed; 0 ignored; 0 measured; {} filtered out; finished in {:.2}s\n",
         chosen.len() - failed.len(),
         failed.len(),
-        CASES.len() - chosen.len(),
+        (CASES.len() + LONG.len()).saturating_sub(chosen.len()),
         begin.elapsed().as_secs_f64()
     );
     ExitCode::from(u8::from(word != "ok"))

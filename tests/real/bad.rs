@@ -91,7 +91,14 @@ pub fn killing(case: &Case) {
     let (good, starts) = (lkg.source(), supervisor.restarts());
     let deadly = "enforceNodeAllocatable: [pods, system-reserved]\nsystemReservedCgroup: /nope";
     let map = case.good(&case.id("map"), deadly);
+    // Such a field is refused on a live node, at no cost, unless somebody says that it is taken care of.
     case.assign(&map);
+    case.await_config(&map.source(), &good, &good, VALIDATE);
+    case.await_event("KubeletConfigRejected", &["systemReservedCgroup", "kubelet-supervisor.io/acknowledge"]);
+    assert_eq!(supervisor.restarts(), starts);
+    let accepted =
+        json!({ "metadata": { "annotations": { "kubelet-supervisor.io/acknowledge": "systemReservedCgroup" } } });
+    let map = case.edit_map(&map, &accepted);
     case.await_config(&map.source(), &good, &good, LOAD);
     supervisor.await_ready();
     let after = supervisor.process();

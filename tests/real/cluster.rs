@@ -299,6 +299,7 @@ impl Cluster {
     pub fn tidy(&self) {
         self.end_kubelets();
         self.script("start", Some("apiserver"));
+        self.script("start", Some("containerd"));
         if self.api("GET", &self.node_path(), None).is_ok() {
             self.reset();
         }

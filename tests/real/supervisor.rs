@@ -47,8 +47,19 @@ impl<'a> Case<'a> {
         supervisor
     }
 
+    /// A supervisor with further options, its kubelet ready.
+    pub fn supervisor_options(&self, trial: &str, options: &[&str]) -> Supervisor<'a> {
+        let supervisor = self.launch_with(trial, options, &self.dir(), self.cluster.kubelet_args());
+        supervisor.await_ready();
+        supervisor
+    }
+
     /// A supervisor, as it comes.
     pub fn launch(&self, trial: &str, dir: &Path, kubelet: Vec<String>) -> Supervisor<'a> {
+        self.launch_with(trial, &[], dir, kubelet)
+    }
+
+    fn launch_with(&self, trial: &str, options: &[&str], dir: &Path, kubelet: Vec<String>) -> Supervisor<'a> {
         // The kubelet's own flag says where the store is.
         let given = kubelet.iter().any(|arg| arg.starts_with("--dynamic-config-dir"));
         let own = if given { vec![] } else { vec!["--dynamic-config-dir".into(), dir.to_owned()] };
@@ -58,6 +69,7 @@ impl<'a> Case<'a> {
         let child = Command::new(BINARY)
             .arg("run")
             .args(own)
+            .args(options)
             .args(["--trial-duration", trial, "--metrics-bind-address", &format!("127.0.0.1:{port}"), "--"])
             .args(kubelet)
             .process_group(0)

@@ -1,0 +1,256 @@
+//! The trial with a real kubelet: who is blamed for what, and what is put back.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::cluster::{ConfigMap, pause, until};
+use crate::supervisor::{Case, Supervisor};
+
+const LOAD: &str = "failed to load config, see Kubelet log for details";
+const VALIDATE: &str = "failed to validate config, see Kubelet log for details";
+const ACKNOWLEDGE: &str = "kubelet-supervisor.io/acknowledge";
+
+/// A ConfigMap with hazards accepted.
+fn accepted(case: &Case, suffix: &str, lines: &str) -> ConfigMap {
+    let metadata = json!({ "annotations": { ACKNOWLEDGE: "all" } });
+    case.map(&case.id(suffix), &json!({ "metadata": metadata, "data": { "kubelet": case.payload(lines) } }))
+}
+
+/// Waits until the trial's clock runs: every signal it is judged by is good.
+fn await_clock(supervisor: &Supervisor) {
+    until("the trial's clock", || {
+        let status = supervisor.status()?;
+        let running = status["trial"]["state"] == "running" && !status["trial"]["since"].is_null();
+        if running { Ok(()) } else { Err(format!("{status:#}")) }
+    });
+}
+
+/// Asserts that for some seconds a trial is suspended for this reason and nothing is restarted.
+fn assert_suspended(supervisor: &Supervisor, why: &str, seconds: u64) {
+    supervisor.await_status(&[("/trial/suspended", json!(why))]);
+    let before = supervisor.process();
+    for _ in 0..seconds * 2 {
+        pause(500);
+        let status = supervisor.status().unwrap();
+        assert_eq!(status["trial"]["state"], "running", "{status:#}");
+        assert_eq!(supervisor.process(), before, "restarted");
+    }
+    let status = supervisor.status().unwrap();
+    assert_eq!(status["trial"]["suspended"], why, "{status:#}");
+    assert_eq!(status["badVersions"], json!([]), "{status:#}");
+}
+
+/// containerd is stopped in mid-trial: nobody is blamed, and the trial is passed when it is back.
+pub fn runtime_away(case: &Case) {
+    let supervisor = case.supervisor_options("20s", &["--isolation-timeout", "10s"]);
+    case.await_node_ready();
+    let map = case.good(&case.id("map"), "maxPods: 42");
+    case.assign(&map);
+    await_clock(&supervisor);
+    case.script("stop", Some("containerd"));
+    assert_suspended(&supervisor, "the container runtime does not answer", 40);
+    case.script("start", Some("containerd"));
+    let source = map.source();
+    case.await_config(&source, &source, &source, "");
+    assert_eq!(supervisor.restarts(), 1);
+    assert_eq!(case.events("KubeletConfigRolledBack").unwrap(), Vec::<String>::new());
+}
+
+/// The API server is stopped in mid-trial: nobody is blamed, and the clock stands still.
+pub fn api_server_lost(case: &Case) {
+    let supervisor = case.supervisor_options("70s", &["--isolation-timeout", "10s"]);
+    case.await_node_ready();
+    let map = case.good(&case.id("map"), "maxPods: 42");
+    case.assign(&map);
+    await_clock(&supervisor);
+    until("fifty seconds of health", || {
+        let left = supervisor.status()?["trial"]["remainingSeconds"].as_u64().unwrap_or_default();
+        if left <= 20 { Ok(()) } else { Err(left.to_string()) }
+    });
+    case.script("stop", Some("apiserver"));
+    assert_suspended(&supervisor, "the API server is not reachable", 30);
+    case.script("start", Some("apiserver"));
+    let source = map.source();
+    case.await_config(&source, &source, &source, "");
+    assert_eq!(supervisor.restarts(), 1);
+}
+
+/// A configuration with which the kubelet lives and the cluster hears nothing of it.
+pub fn cut_off(case: &Case) {
+    let supervisor = case.supervisor_options("4s", &["--isolation-timeout", "20s"]);
+    case.await_node_ready();
+    let lkg = case.good(&case.id("lkg"), "maxPods: 41");
+    case.assign(&lkg);
+    let good = lkg.source();
+    case.await_config(&good, &good, &good, "");
+    // No API server understands that, and nothing but the traffic tells.
+    let map = case.good(&case.id("map"), "maxPods: 42\ncontentType: application/no-such-thing");
+    case.assign(&map);
+    case.await_config(&map.source(), &map.source(), &good, "");
+    case.await_config(&map.source(), &good, &good, LOAD);
+    case.await_event("KubeletConfigRolledBack", &[&map.words(), &lkg.words()]);
+    supervisor.await_ready();
+    case.await_configz("maxPods", &json!(41));
+    // Last known good is in contact, which settles it: the version stays marked.
+    supervisor.await_status(&[("/badVersions/0/source/resourceVersion", json!(map.version))]);
+    assert_eq!(supervisor.restarts(), 3);
+}
+
+/// Whatever the configuration, the kubelet dies: the version is cleared, and tried again in better times.
+pub fn not_to_blame(case: &Case) {
+    let (supervisor, lkg) = case.proven();
+    let dir = PathBuf::from(case.var("KUBELET_ROOT")).join("plugins_registry");
+    let aside = dir.with_extension("aside");
+    std::fs::rename(&dir, &aside).unwrap();
+    std::fs::write(&dir, "no directory").unwrap();
+    let map = case.good(&case.id("map"), "maxPods: 42");
+    case.assign(&map);
+    case.await_event("KubeletConfigRolledBack", &[&map.words(), "plugins_registry"]);
+    case.await_event("KubeletConfigNotBlamed", &[&map.words(), "plugins_registry"]);
+    case.await_config(&map.source(), &lkg.source(), &lkg.source(), LOAD);
+    supervisor.await_status(&[("/badVersions", json!([]))]);
+    std::fs::remove_file(&dir).unwrap();
+    std::fs::rename(&aside, &dir).unwrap();
+    let source = map.source();
+    case.await_config(&source, &source, &source, "");
+}
+
+/// The policy in the CPU manager's state file.
+fn state_file(case: &Case) -> Result<Value, String> {
+    let path = PathBuf::from(case.var("KUBELET_ROOT")).join("cpu_manager_state");
+    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let state: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    Ok(state["policyName"].clone())
+}
+
+fn await_policy(case: &Case, policy: &str) {
+    until(&format!("a state file of policy {policy}"), || {
+        let seen = state_file(case)?;
+        if seen == policy { Ok(()) } else { Err(seen.to_string()) }
+    });
+}
+
+/// none → static → failure → none → static → none, each time with state files the kubelet accepts.
+pub fn cpu_manager(case: &Case) {
+    let (supervisor, lkg) = case.proven();
+    let good = lkg.source();
+    await_policy(case, "none");
+    let fixed = "cpuManagerPolicy: static\nkubeReserved: {cpu: 500m}";
+    // Not without a word of somebody who drained the node.
+    let refused = case.good(&case.id("refused"), fixed);
+    case.assign(&refused);
+    case.await_config(&refused.source(), &good, &good, VALIDATE);
+    case.await_event("KubeletConfigRejected", &["cpuManagerPolicy", ACKNOWLEDGE]);
+    // It starts with static and dies of something else.
+    let deadly = "enforceNodeAllocatable: [pods, system-reserved]\nsystemReservedCgroup: /nope";
+    let dies = accepted(case, "dies", &format!("{fixed}\n{deadly}"));
+    case.assign(&dies);
+    case.await_config(&dies.source(), &good, &good, LOAD);
+    supervisor.await_ready();
+    await_policy(case, "none");
+    let works = accepted(case, "works", fixed);
+    case.assign(&works);
+    case.await_config(&works.source(), &works.source(), &works.source(), "");
+    await_policy(case, "static");
+    let restarts = supervisor.restarts();
+    let back = accepted(case, "back", "maxPods: 43");
+    case.assign(&back);
+    case.await_config(&back.source(), &back.source(), &back.source(), "");
+    await_policy(case, "none");
+    assert_eq!(supervisor.restarts(), restarts + 1, "a kubelet refused its state files");
+}
+
+/// Power goes three times in a trial: the fourth life is on last known good.
+pub fn power_loss(case: &Case) {
+    let (supervisor, lkg) = case.proven();
+    assert!(supervisor.stop().success());
+    let mut supervisor = case.supervisor_with("10m");
+    let map = case.good(&case.id("map"), "maxPods: 42");
+    case.assign(&map);
+    case.await_config(&map.source(), &map.source(), &lkg.source(), "");
+    for _ in 0..2 {
+        supervisor.signal("KILL");
+        supervisor.ended();
+        supervisor = case.supervisor_with("10m");
+        supervisor.await_status(&[("/active", map.source()), ("/trial/state", json!("running"))]);
+    }
+    supervisor.signal("KILL");
+    supervisor.ended();
+    let supervisor = case.supervisor_with("10m");
+    case.await_config(&map.source(), &lkg.source(), &lkg.source(), LOAD);
+    case.await_event("KubeletConfigRolledBack", &["starts of the supervisor passed without proof"]);
+    supervisor.await_status(&[("/kubelet/restarts", json!(0))]);
+}
+
+/// Fewer places than pods: refused, and the pods that would go are named.
+pub fn max_pods(case: &Case) {
+    let (supervisor, lkg) = case.proven();
+    case.await_node_ready();
+    let names: Vec<String> = (0..3).map(|number| case.id(&format!("pod-{number}"))).collect();
+    for name in &names {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
+            "spec": {
+                "nodeName": case.var("NODE_NAME"), "terminationGracePeriodSeconds": 1,
+                "tolerations": [{ "operator": "Exists" }],
+                "containers": [{
+                    "name": "main", "image": case.var("IMAGE"), "imagePullPolicy": "Never", "command": ["sleep", "3600"],
+                }],
+            },
+        });
+        case.ask("POST", "/api/v1/namespaces/default/pods", Some(&pod));
+        until(&format!("{name} to run"), || {
+            let pod = case.api("GET", &format!("/api/v1/namespaces/default/pods/{name}"), None)?;
+            let phase = pod["status"]["phase"].as_str().unwrap_or_default().to_owned();
+            if phase == "Running" { Ok(()) } else { Err(phase) }
+        });
+        pause(1100); // the next is younger by the clock of the API server, which counts seconds
+    }
+    let before = supervisor.process();
+    let few = case.good(&case.id("few"), "maxPods: 2");
+    case.assign(&few);
+    case.await_config(&few.source(), &lkg.source(), &lkg.source(), VALIDATE);
+    case.await_event("KubeletConfigRejected", &["maxPods", &names[2]]);
+    assert_eq!(supervisor.process(), before, "refused at no cost");
+    for name in &names {
+        let running = case.ask("GET", &format!("/api/v1/namespaces/default/pods/{name}"), None);
+        assert_eq!(running["status"]["phase"], "Running");
+    }
+    // Two pods are enough, says somebody: the third goes, and nobody minds.
+    let accepts = json!({ "metadata": { "annotations": { ACKNOWLEDGE: "pods" } } });
+    let few = case.edit_map(&few, &accepts);
+    case.await_config(&few.source(), &few.source(), &few.source(), "");
+    for name in &names {
+        let path = format!("/api/v1/namespaces/default/pods/{name}?gracePeriodSeconds=0");
+        case.ask("DELETE", &path, None);
+    }
+}
+
+/// The configuration of seeds/004, watched for as long as it took native to call it last known good, and two minutes more.
+fn kill_for_long(case: &Case, trial: &str) {
+    let (supervisor, lkg) = case.proven();
+    assert!(supervisor.stop().success());
+    let supervisor = case.supervisor_with(trial);
+    let deadly = "enforceNodeAllocatable: [pods, system-reserved]\nsystemReservedCgroup: /nope";
+    let map = accepted(case, "deadly", deadly);
+    let begun = std::time::Instant::now();
+    case.assign(&map);
+    case.await_config(&map.source(), &lkg.source(), &lkg.source(), LOAD);
+    supervisor.await_ready();
+    let (healed, restarts) = (begun.elapsed(), supervisor.restarts());
+    while begun.elapsed().as_secs() < 12 * 60 {
+        case.await_config(&map.source(), &lkg.source(), &lkg.source(), LOAD);
+        assert_eq!(supervisor.restarts(), restarts);
+        pause(5000);
+    }
+    println!("    healed after {:.1} s with {restarts} restarts; nothing changed in 12 minutes", healed.as_secs_f64());
+}
+
+pub fn long_killing(case: &Case) {
+    kill_for_long(case, "4s");
+}
+
+pub fn long_killing_ten(case: &Case) {
+    kill_for_long(case, "10m");
+}
