@@ -43,9 +43,11 @@ step cargo clippy --locked --quiet --all-targets -- -D warnings
 step cargo build --locked --quiet --bins --examples
 # The README's first look tells by its exit code whether all went as it says.
 step cargo run --locked --quiet --example demo
-# Unit, property, architecture, crash, simulation and system tests, each file with its summary.
-fast=(architecture behaviour cluster crash failopen machine_props simulation support_selftest)
+# Unit, property, architecture and system tests, each file with its summary.
+fast=(architecture behaviour cluster docs failopen machine_props support_selftest trial)
 step cargo test --locked --lib "${fast[@]/#/--test=}"
+# Ten million steps, and the mutants: built optimized.
+step cargo test --locked --profile sim --test crash --test simulation
 # These mostly wait for processes: more of them at once than there are cores.
 step cargo test --locked --test system -- --test-threads=6
 step deny

@@ -1,0 +1,249 @@
+//! The life of a version, walked on the bare machine: which state follows which, and what is said of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use kubelet_supervisor::core::command::{Command, Target};
+use kubelet_supervisor::core::evidence::PodSight;
+use kubelet_supervisor::core::machine::{Effect, Input, State, Wanted};
+use kubelet_supervisor::core::model::{Payload, Wishes};
+use serde_json::json;
+
+use crate::node::{Node, source};
+
+/// The states of the diagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    Settled,
+    OnTrial,
+    Suspended,
+    Confirming,
+    BlameTest,
+    Pardoned,
+    Pinned,
+}
+
+impl Phase {
+    pub fn word(self) -> String {
+        format!("{self:?}")
+    }
+
+    fn of(state: &State) -> Phase {
+        let ledger = &state.unsaved.as_ref().unwrap_or(&state.saved).ledger;
+        if ledger.pin.is_some() {
+            Phase::Pinned
+        } else if state.trial.is_some() && state.confirm_left().is_some() {
+            Phase::Confirming
+        } else if state.trial.is_some() && state.suspended.is_some() {
+            Phase::Suspended
+        } else if state.trial.is_some() {
+            Phase::OnTrial
+        } else if ledger.blame.is_some() {
+            Phase::BlameTest
+        } else if ledger.pardon.is_some() {
+            Phase::Pardoned
+        } else {
+            Phase::Settled
+        }
+    }
+}
+
+/// A node that is looked at after every step.
+struct Walk<'a> {
+    node: Node,
+    at: Phase,
+    told: usize,
+    seen: &'a mut BTreeSet<String>,
+}
+
+impl Walk<'_> {
+    fn new(seen: &mut BTreeSet<String>) -> Walk<'_> {
+        let node = Node::new();
+        let (at, told) = (Phase::of(&node.state), node.effects.len());
+        assert_eq!(at, Phase::Settled);
+        Walk { node, at, told, seen }
+    }
+
+    /// Does something, and notes where that led.
+    fn then(&mut self, act: impl FnOnce(&mut Node)) -> Phase {
+        act(&mut self.node);
+        let now = Phase::of(&self.node.state);
+        if now != self.at {
+            let said = self.node.effects[self.told..].iter().filter_map(|effect| match effect {
+                Effect::Emit(event) => Some(event.reason),
+                _ => None,
+            });
+            let said: Vec<&str> = said.collect();
+            self.seen.insert(format!("{} --> {} ({})", self.at.word(), now.word(), said.join(", ")));
+            self.told = self.node.effects.len();
+        }
+        self.at = now;
+        now
+    }
+
+    /// Time passes, and what is said meanwhile belongs to the next step.
+    fn pass(&mut self, seconds: u64) {
+        for _ in 0..seconds {
+            self.then(|node| node.pass(1));
+        }
+    }
+
+    fn expect(&self, phase: Phase) {
+        assert_eq!(self.at, phase, "{:?}", self.node.events());
+    }
+
+    fn assign(&mut self, name: &str) {
+        self.told = self.node.effects.len();
+        self.then(|node| node.assign(name));
+    }
+
+    fn operate(&mut self, command: Command) {
+        self.told = self.node.effects.len();
+        self.then(|node| drop(node.operate(command).unwrap()));
+    }
+
+    /// Assigns what dies, and lets it.
+    fn fail(&mut self, name: &str) {
+        self.node.ready_after = None;
+        self.assign(name);
+        self.expect(Phase::OnTrial);
+        self.then(|node| node.exit(255));
+        self.expect(Phase::BlameTest);
+    }
+}
+
+/// All transitions of all walks, as lines of the diagram.
+pub fn walk() -> BTreeSet<String> {
+    let mut seen = BTreeSet::new();
+    good(&mut seen);
+    bad(&mut seen);
+    confirmed(&mut seen);
+    overtaken(&mut seen);
+    held(&mut seen);
+    seen
+}
+
+fn good(seen: &mut BTreeSet<String>) {
+    let mut walk = Walk::new(seen);
+    walk.assign("a");
+    walk.expect(Phase::OnTrial);
+    walk.pass(60);
+    walk.node.environment.disk_full = true;
+    walk.pass(15);
+    walk.expect(Phase::Suspended);
+    walk.node.environment.disk_full = false;
+    walk.pass(15);
+    walk.expect(Phase::OnTrial);
+    walk.pass(700);
+    walk.expect(Phase::Settled);
+    // The same version again, after a label edit, has its trial without a restart.
+    walk.told = walk.node.effects.len();
+    walk.then(|node| {
+        node.step(Input::Map(Arc::new(Payload {
+            namespace: "n".into(),
+            name: "a".into(),
+            uid: "uid-a".into(),
+            resource_version: "2".into(),
+            data: BTreeMap::default(),
+            wishes: Wishes::default(),
+        })));
+    });
+    walk.expect(Phase::OnTrial);
+}
+
+fn bad(seen: &mut BTreeSet<String>) {
+    let mut walk = Walk::new(seen);
+    // Last known good dies as well.
+    walk.fail("a");
+    walk.then(|node| node.exit(255));
+    walk.node.ready_after = Some(1);
+    walk.expect(Phase::Pardoned);
+    walk.told = walk.node.effects.len();
+    walk.pass(60);
+    walk.expect(Phase::OnTrial);
+    // Its own fault.
+    let mut walk = Walk::new(walk.seen);
+    walk.assign("a");
+    walk.pass(5);
+    walk.then(|node| node.exit(1));
+    walk.pass(5);
+    walk.then(|node| node.exit(1));
+    walk.expect(Phase::BlameTest);
+    walk.pass(45);
+    walk.expect(Phase::Settled);
+    // While last known good is on test, something else comes.
+    walk.fail("b");
+    walk.node.ready_after = Some(1);
+    walk.assign("c");
+    walk.pass(12); // a kubelet that was just switched is left alone
+    walk.expect(Phase::OnTrial);
+}
+
+fn confirmed(seen: &mut BTreeSet<String>) {
+    let mut walk = Walk::new(seen);
+    let wishes = Wishes { confirm_within: Some("30m".to_owned()), ..Wishes::default() };
+    for name in ["a", "b", "c"] {
+        walk.node.define(name, json!({}), wishes.clone());
+        walk.assign(name);
+        walk.pass(620);
+        walk.expect(Phase::Confirming);
+        match name {
+            "a" => {
+                walk.operate(Command::Confirm { extend_seconds: None });
+                walk.pass(1);
+                walk.expect(Phase::Settled);
+            }
+            "b" => {
+                walk.pass(1800);
+                walk.expect(Phase::Settled);
+            }
+            _ => {
+                walk.then(|node| node.exit(1));
+                walk.pass(2);
+                walk.then(|node| node.exit(1));
+                walk.expect(Phase::BlameTest);
+            }
+        }
+    }
+}
+
+fn overtaken(seen: &mut BTreeSet<String>) {
+    let mut walk = Walk::new(seen);
+    // A failure whose cause is plain.
+    let pod = PodSight { uid: "p".into(), name: "d/p".into(), phase: "Running".into(), ..PodSight::default() };
+    walk.node.census.pods = vec![pod];
+    walk.assign("a");
+    walk.node.census.pods[0].phase = "Failed".into();
+    walk.node.census.pods[0].reason = "OutOfcpu".into();
+    walk.pass(30);
+    walk.expect(Phase::Settled);
+    // One that is refused while what runs is unproven.
+    walk.assign("b");
+    walk.node.define("c", json!({"cgroupDriver": "systemd"}), Wishes::default());
+    walk.pass(5);
+    walk.assign("c");
+    walk.expect(Phase::Settled);
+    // A reset.
+    walk.pass(5);
+    walk.assign("d");
+    walk.pass(5);
+    walk.told = walk.node.effects.len();
+    walk.then(|node| node.step(Input::Node(Wanted::Local)));
+    walk.expect(Phase::Settled);
+}
+
+fn held(seen: &mut BTreeSet<String>) {
+    let mut walk = Walk::new(seen);
+    let pin = || Command::Pin { to: Some(Target::Local) };
+    walk.operate(pin());
+    walk.pass(5);
+    walk.operate(Command::Unpin);
+    walk.expect(Phase::Settled);
+    walk.assign("a");
+    walk.pass(5);
+    assert_eq!(walk.node.state.active, Some(source("a")));
+    walk.operate(Command::Pin { to: None });
+    walk.expect(Phase::Pinned);
+    walk.operate(Command::Unpin);
+    walk.expect(Phase::OnTrial);
+}
