@@ -15,10 +15,10 @@ pub const PROVEN_CONTENT: bool = false;
 
 /// A version (or another of equal content) that is taken up while no kubelet runs, after an exit
 /// or a failed start, keeps the tries and exits of its trial.
-pub const EQUAL_WHILE_DOWN: bool = false;
+pub const EQUAL_WHILE_DOWN: bool = true;
 
 /// What equals the local configuration, but not last known good, is adopted on trial all the same.
-pub const LOCAL_IS_UNPROVEN: bool = false;
+pub const LOCAL_IS_UNPROVEN: bool = true;
 
 /// A passing error of the disk does not keep last known good from running for the rest of a life.
 pub const PASSING_ERRORS: bool = false;
