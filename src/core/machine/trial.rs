@@ -98,15 +98,15 @@ impl State {
             } else {
                 detail
             };
-            self.roll_back(failure, &detail, fx);
-        } else if let Some(blame) = self.records().ledger.blame.clone() {
-            if blame.failure.family() == failure.family() && failure.family().is_some() {
-                self.lift(&blame, &detail, fx);
-            }
-            if dead {
-                self.wait_for_restart(fx);
-            }
-        } else if dead {
+            return self.roll_back(failure, &detail, fx);
+        }
+        if let Some(blame) = self.records().ledger.blame.clone()
+            && blame.failure.family() == failure.family()
+            && failure.family().is_some()
+        {
+            self.lift(&blame, &detail, fx);
+        }
+        if dead {
             self.wait_for_restart(fx);
         }
     }
@@ -115,8 +115,7 @@ impl State {
     pub(super) fn heard(&mut self, lines: &[String]) {
         let told = lines.iter().filter(|line| !words::is_frame(line)).map(|line| words::scrub(line));
         self.words = told.filter(|line| !line.is_empty()).collect();
-        let fatal = words::fatal(lines).map(|line| words::scrub(&line));
-        let (Some(accused), Some(line)) = (&mut self.accused, fatal) else { return };
+        let (Some(accused), Some(line)) = (&mut self.accused, words::fatal(lines)) else { return };
         if matches!(accused.failure, Failure::ExitBeforeReady | Failure::Exits) {
             accused.detail = format!("{}: {line}", accused.detail);
         } else if lines.iter().any(|line| line.starts_with('E')) {
