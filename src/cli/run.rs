@@ -44,6 +44,12 @@ pub(super) struct Options {
     /// The Node's name [default: from the client certificate, else as the kubelet has it]
     #[arg(long, env = "KUBELET_SUPERVISOR_NODE_NAME", value_name = "NAME")]
     node_name: Option<String>,
+    /// A directory with a payload, in place of whatever the Node is assigned: for nodes without an API server.
+    #[arg(long, env = "KUBELET_SUPERVISOR_SOURCE_DIR", value_name = "DIR")]
+    source_dir: Option<PathBuf>,
+    /// The file in --source-dir that holds the KubeletConfiguration.
+    #[arg(long, env = "KUBELET_SUPERVISOR_SOURCE_KEY", default_value = "kubelet", value_name = "KEY")]
+    source_key: String,
     /// How the supervisor's own lines look; the kubelet's are passed through untouched.
     #[arg(long, env = "KUBELET_SUPERVISOR_LOG_FORMAT", value_enum, default_value_t, value_name = "text|json")]
     log_format: log::Format,
@@ -70,6 +76,8 @@ pub(super) fn run(options: Options) -> Result<u8, Failure> {
         merge: options.merge.merge,
         metrics,
         node_name: options.node_name.filter(|name| !name.is_empty()),
+        source: settings::source(options.source_dir, options.source_key)
+            .map_err(|why| Failure::usage(format!("--source-key: {why}")))?,
     };
     log::init(options.log_format);
     block_on(wire::supervise(settings))?.map_err(|error| Failure::new(1, format!("{error:#}")))

@@ -1,6 +1,7 @@
 //! Decisions. Pure: no IO, clock, environment, tokio, kube or tracing (`tests/architecture.rs`).
 
 pub mod command;
+pub mod directory;
 pub mod evidence;
 pub mod flags;
 pub mod hazard;
