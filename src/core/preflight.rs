@@ -1,10 +1,12 @@
 //! What a preflight run of the kubelet says: the classifier.
 //!
 //! The kubelet loads and validates its configuration, then refuses to go on because it was told to
-//! watch a lock file without naming one. The texts it can leave with were read in v1.20 to v1.36
+//! watch a lock file without naming one. The texts it can leave with were read in v1.20 to v1.37
 //! (cmd/kubelet/app/server.go); the order of the rules below matters, the first match decides.
+//! `preflight/as_printed.rs` has them version by version.
 
 use super::model::{Exit, Verdict};
+use super::words;
 
 /// Outcome of one preflight run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,10 +31,13 @@ const VALID: &str = "failed to run kubelet: cannot exit on lock file contention"
 const LOAD: [&str; 2] = ["failed to load kubelet config file", "failed to merge kubelet configs"];
 /// Since v1.32 defaulting applies the feature gates and panics (v1beta1/defaults.go).
 const DEFAULTING_PANIC: &str = "failed to merge global and in-flight kubeletconfiguration";
-const FLAGS: [&str; 5] = [
+const FLAGS: [&str; 8] = [
     "failed to parse kubelet flag",
+    "failed to validate kubelet flags",
+    "failed to precedence kubeletconfigflag",
     "unknown flag",
     "unknown shorthand flag",
+    "flag needs an argument",
     "unknown command",
     "unknown 'kubernetes.io'",
 ];
@@ -60,31 +65,54 @@ pub fn classify(run: &Run) -> Class {
     let Some(record) = error_record(&text) else {
         // v1.24.0 to v1.24.3 swallow the error text; the version line is printed only after
         // load, validation and dependencies.
-        let passed = text.contains("Kubelet version") || text.contains("Version: v");
-        return if passed { valid(&text) } else { inconclusive(&format!("exit code {code} without an error text")) };
+        return if matches!(code, 1 | 255) && says_its_version(&text) {
+            valid(&text)
+        } else {
+            inconclusive(&format!("exit code {code} without an error text"))
+        };
     };
     let lower = record.to_lowercase();
     let any = |needles: &[&str]| needles.iter().any(|needle| lower.contains(needle));
-    let words = || shorten(&record);
+    let words = || shorten(&words::scrub(without_excerpt(&record)));
     if lower.starts_with(VALID) {
         valid(&text)
     } else if any(&LOAD) {
         Class::Candidate(Verdict::Load(words()))
     } else if lower.contains(DEFAULTING_PANIC) {
         Class::Candidate(Verdict::Validate(words()))
-    } else if any(&FLAGS)
-        || (lower.contains("invalid argument") && lower.contains(" flag"))
-        || lower.contains("failed to validate kubelet flags")
-    {
+    } else if any(&FLAGS) || (lower.contains("invalid argument") && lower.contains(" flag")) {
         Class::Flags(words())
     } else if any(&VALIDATE) || any(&DEPENDENCIES) {
         Class::Candidate(Verdict::Validate(words()))
-    } else if code == 255 && !text.contains("Version: v") {
+    } else if code == 255 && !says_its_version(&text) {
         // v1.20 prints its version after validation and dependencies: it did not get that far.
         Class::Candidate(Verdict::Validate(words()))
     } else {
-        inconclusive(&record)
+        inconclusive(&words())
     }
+}
+
+/// True if the kubelet got to the line with its version. Lines of the candidate, which later
+/// kubelets log as well, do not count.
+fn says_its_version(output: &str) -> bool {
+    let says = |text: &str| text.trim_matches('"').starts_with("Kubelet version") || text.starts_with("Version: v");
+    output.lines().any(|line| match klog(line) {
+        Some((_, text)) => says(text),
+        None => line.starts_with('{') && json_message(line).is_some_and(|message| says(&message)),
+    })
+}
+
+fn json_message(line: &str) -> Option<String> {
+    let record: serde_json::Value = serde_json::from_str(line).ok()?;
+    record.get("msg")?.as_str().map(str::to_owned)
+}
+
+/// The decoders quote the file around what they stumbled over, which may be anything: what they
+/// say of it comes before.
+fn without_excerpt(record: &str) -> &str {
+    let ends = [", error found in #", " is missing in '"];
+    let end = ends.iter().filter_map(|words| record.find(words)).min();
+    end.and_then(|end| record.get(..end)).unwrap_or(record)
 }
 
 fn valid(output: &str) -> Class {
@@ -118,10 +146,18 @@ fn inconclusive(reason: &str) -> Class {
 /// The text of the last error record, header and quoting removed.
 ///
 /// A record is a klog fatal or error line (`F1121 … server.go:269] text`), a JSON line, a panic,
-/// cobra's `Error: …`, or pflag's bare message.
+/// cobra's `Error: …`, or a bare message. All of them begin their line: what is indented is the
+/// candidate's, or of a stack.
 fn error_record(output: &str) -> Option<String> {
     let mut found = None;
-    for line in output.lines().map(str::trim) {
+    let mut lines = output.lines().map(str::trim_end).peekable();
+    while let Some(line) = lines.next() {
+        // klog writes what has several lines as `err=<`, lines after a tab, ` >`.
+        let whole = line.strip_suffix(" err=<").map(|head| {
+            let body: Vec<&str> = std::iter::from_fn(|| lines.next_if(|line| line.starts_with('\t'))).collect();
+            format!("{head} err=\"{}\"", body.join(" ").replace('\\', "\\\\").replace('"', "\\\""))
+        });
+        let line = whole.as_deref().unwrap_or(line);
         if let Some(text) = klog_fatal(line).or_else(|| json_error(line)).or_else(|| plain_error(line)) {
             found = Some(text);
         }
@@ -153,10 +189,18 @@ fn klog_fatal(line: &str) -> Option<String> {
     let (level, text) = klog(line)?;
     match (level, structured(text)) {
         ('F', None) => Some(text.to_owned()),
-        // An error line counts only when it is the structured farewell; others are mere complaints.
-        ('F' | 'E', farewell) => farewell,
+        // An error line counts only when it is the structured farewell; others are mere complaints,
+        // such as about permissions.
+        ('F', farewell) => farewell,
+        ('E', farewell) => farewell.filter(|_| is_farewell(text)),
         _ => None,
     }
+}
+
+/// v1.21 to v1.23 name the stage, later ones say "command failed".
+fn is_farewell(text: &str) -> bool {
+    let message = quoted_after(text, "\"").unwrap_or_default().to_lowercase();
+    message == "command failed" || message.starts_with("failed to ") || message.starts_with("unknown command")
 }
 
 /// The Go-quoted string that follows `prefix` (which ends in the opening quote), unescaped.
@@ -200,7 +244,9 @@ fn plain_error(line: &str) -> Option<String> {
         }
     }
     let lower = line.to_lowercase();
-    (lower.starts_with("unknown flag") || lower.starts_with("unknown shorthand")).then(|| line.to_owned())
+    let starts = |words: &[&str]| words.iter().any(|words| lower.starts_with(words));
+    (starts(&[VALID]) || starts(&LOAD) || starts(&FLAGS) || starts(&VALIDATE) || starts(&DEPENDENCIES))
+        .then(|| line.to_owned())
 }
 
 /// Keeps a message fit for an event: one line, 400 characters.
@@ -213,122 +259,4 @@ fn shorten(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn judge(code: i32, output: &str) -> Class {
-        classify(&Run { exit: Some(Exit::Code(code)), output: output.as_bytes().to_vec() })
-    }
-
-    fn is(class: &Class) -> &'static str {
-        match class {
-            Class::Flags(_) => "flags",
-            Class::Candidate(verdict) => verdict.label(),
-        }
-    }
-
-    const F: &str = "F1121 03:24:02.289282   30620 server.go:269] ";
-    const E: &str = "E1121 03:24:02.289282   30620 run.go:72] \"command failed\" err=\"";
-
-    #[test]
-    fn every_stage_of_1_20() {
-        for (text, expected) in [
-            ("failed to run Kubelet: cannot exit on lock file contention: no lock file specified", "valid"),
-            ("failed to load Kubelet config file /c, error failed to decode: no kind", "load"),
-            ("invalid configuration: KubeAPIQPS (--kube-api-qps) -1 must not be a negative number", "validate"),
-            ("[invalid configuration: a, invalid configuration: b]", "validate"),
-            ("can't use reservedSystemCPUs (--reserved-cpus) with kubeReservedCgroup", "validate"),
-            ("unrecognized feature gate: Nope", "validate"),
-            ("unable to load client CA file /ca: open /ca: no such file or directory", "validate"),
-            ("Cipher suite X not supported or doesn't exist", "validate"),
-        ] {
-            let output = format!(
-                "I1121 03:24:02 1 x.go:1] hello\n{F}{text}\ngoroutine 1 [running]:\nmain.main()\n\t/a/b.go:12 +0x1\n"
-            );
-            assert_eq!(is(&judge(255, &output)), expected, "{text}");
-        }
-        assert_eq!(is(&judge(1, "Usage:\n  kubelet [flags]\nunknown flag: --nope\n")), "flags");
-    }
-
-    #[test]
-    fn every_stage_of_later_versions() {
-        for (text, expected) in [
-            ("failed to run Kubelet: cannot exit on lock file contention: no lock file specified", "valid"),
-            ("failed to load kubelet config file, path: /c, error: failed to decode", "load"),
-            (
-                "failed to validate kubelet configuration, error: [invalid configuration: kubeAPIQPS \\\"x\\\"]",
-                "validate",
-            ),
-            ("failed to set feature gates from initial flags-based config: unrecognized feature gate: X", "validate"),
-            ("initialize logging: format: Invalid value", "validate"),
-            ("failed to construct kubelet dependencies: curve", "validate"),
-            ("failed to parse kubelet flag: unknown flag: --nope", "flags"),
-        ] {
-            assert_eq!(is(&judge(1, &format!("{E}{text}\"\n"))), expected, "{text}");
-            let json = format!("{{\"ts\":1,\"msg\":\"command failed\",\"err\":\"{text}\"}}\n");
-            assert_eq!(is(&judge(1, &json)), expected, "json: {text}");
-        }
-        let panic = "panic: failed to merge global and in-flight KubeletConfiguration while setting defaults, error: unrecognized feature gate: X\n\ngoroutine 1 [running]:\n";
-        assert_eq!(is(&judge(2, panic)), "validate");
-        // 1.21 to 1.23: the message names the stage.
-        let line = "E1121 03:24:02.289282 1 server.go:206] \"Failed to load kubelet config file\" err=\"failed to load Kubelet config file /c, error x\" path=\"/c\"\n";
-        assert_eq!(is(&judge(1, line)), "load");
-        let line = "E1121 03:24:02.289282 1 server.go:294] \"Failed to run kubelet\" err=\"failed to run Kubelet: cannot exit on lock file contention: no lock file specified\"\n";
-        assert_eq!(is(&judge(1, line)), "valid");
-        // 1.24.0: silent.
-        assert_eq!(
-            is(&judge(1, "I1121 03:24:02.289282 1 server.go:1] \"Kubelet version\" kubeletVersion=\"v1.24.1\"\n")),
-            "valid"
-        );
-    }
-
-    #[test]
-    fn the_candidate_cannot_talk_itself_valid() {
-        // The lenient-decode warning of 1.20 prints the whole file.
-        let output = format!(
-            "W1121 03:24:02.289282 1 configfiles.go:1] using lenient decoding as strict decoding failed: failed to run Kubelet: cannot exit on lock file contention\n{F}invalid configuration: x failed to run Kubelet: cannot exit on lock file contention\n"
-        );
-        assert_eq!(is(&judge(255, &output)), "validate");
-    }
-
-    #[test]
-    fn unknown_fields_are_remarked_upon() {
-        for warning in [
-            "W1121 03:24:02.289282 1 configfiles.go:1] using lenient decoding as strict decoding failed: strict decoder error for {...}: v1beta1.KubeletConfiguration.ReadObject: found unknown field: maxPodz, error found in #10 byte of ...",
-            "I1121 03:24:02.289282 1 configfiles.go:1] \"Using lenient decoding as strict decoding failed\" err=\"strict decoding error: unknown field \\\"maxPodz\\\"\"",
-        ] {
-            let output = format!(
-                "{warning}\n{F}failed to run Kubelet: cannot exit on lock file contention: no lock file specified\n"
-            );
-            let Class::Candidate(Verdict::Valid(remarks)) = judge(255, &output) else { panic!("{warning}") };
-            assert_eq!(remarks, ["unknown field maxPodz, ignored by the kubelet"]);
-        }
-    }
-
-    #[test]
-    fn no_answer_is_never_valid() {
-        assert_eq!(is(&judge(0, "")), "inconclusive");
-        assert_eq!(is(&judge(1, "")), "inconclusive");
-        assert_eq!(is(&classify(&Run { exit: None, output: Vec::new() })), "inconclusive");
-        assert_eq!(is(&classify(&Run { exit: Some(Exit::Signal(9)), output: Vec::new() })), "inconclusive");
-    }
-
-    #[test]
-    fn words_are_short_and_on_one_line() {
-        let Class::Candidate(Verdict::Validate(words)) =
-            judge(255, &format!("{F}invalid configuration: {}\n", "é ".repeat(1000)))
-        else {
-            panic!("not rejected");
-        };
-        assert!(words.chars().count() <= 401, "{words}");
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_survived(code in -1..256_i32, output in prop::collection::vec(any::<u8>(), 0..200)) {
-            let class = classify(&Run { exit: Some(Exit::Code(code)), output });
-            prop_assert_ne!(is(&class), "valid");
-        }
-    }
-}
+mod as_printed;
