@@ -39,9 +39,11 @@ const OTHERS_1_36: &str = "cpuManagerPolicyOptions topologyManagerPolicyOptions 
 const GATES: &str = "AllAlpha AllBeta AppArmor CPUManager CPUManagerPolicyOptions ExecProbeTimeout \
     GracefulNodeShutdown KubeletPodResources LocalStorageCapacityIsolation MemoryManager NodeSwap \
     RotateKubeletServerCertificate SizeMemoryBackedVolumes TopologyManager WindowsHostNetwork";
-const GATES_1_20: &str = "BalanceAttachedNodeVolumes CSIMigration DevicePlugins DynamicKubeletConfig \
-    EndpointSlice HPAScaleToZero HugePageStorageMediumSize IPv6DualStack SupportNodePidsLimit SupportPodPidsLimit \
-    TTLAfterFinished";
+const GATES_1_20: &str = "APIPriorityAndFairness BalanceAttachedNodeVolumes CSIMigration CSIMigrationAWS \
+    CSIMigrationAzureDisk CSIMigrationAzureFile CSIMigrationGCE CSIMigrationOpenStack CSIMigrationvSphere \
+    DevicePlugins DownwardAPIHugePages DynamicKubeletConfig EndpointSlice HPAScaleToZero HugePageStorageMediumSize \
+    IPv6DualStack LegacyNodeRoleBehavior NodeDisruptionExclusion PodSecurity ServiceNodeExclusion \
+    SupportNodePidsLimit SupportPodPidsLimit TTLAfterFinished";
 const GATES_1_36: &str = "DynamicResourceAllocation InPlacePodVerticalScaling KubeletCrashLoopBackOffMax \
     KubeletFineGrainedAuthz MemoryQoS SidecarContainers SystemdWatchdog UserNamespacesSupport";
 

@@ -36,7 +36,10 @@ pub fn run(args: Vec<OsString>) -> ! {
     let args: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
     let settings = Settings::find(args.first().map_or("", String::as_str));
     let mut kubelet = Kubelet::new(&settings);
-    let args = args.get(1..).unwrap_or_default();
+    // A multi-call binary, as OpenShift and old Google images have it: `hyperkube kubelet …`.
+    let is_hyperkube = args.first().is_some_and(|program| program.ends_with("hyperkube"));
+    let begin = if is_hyperkube && args.get(1).is_some_and(|word| word == "kubelet") { 2 } else { 1 };
+    let args = args.get(begin..).unwrap_or_default();
 
     let flags = match flags::parse(args, kubelet.style) {
         Ok(Parsed::Run(flags)) => flags,

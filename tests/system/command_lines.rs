@@ -1,0 +1,255 @@
+//! Command lines as they are found, with the binary itself: every flag stays in force, and what wins over a
+//! configuration is said.
+
+use std::fs;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::rig::{NODE, Rig, configuration, eventually, is, supervisor, told};
+use crate::support::kubelet::Style;
+
+/// Design seeds, 003: an OpenShift node as `ps` shows it.
+const OPENSHIFT: &str = "--config=/etc/kubernetes/kubelet.conf --bootstrap-kubeconfig=/etc/kubernetes/kubeconfig \
+    --kubeconfig=/var/lib/kubelet/kubeconfig --container-runtime=remote \
+    --container-runtime-endpoint=/var/run/crio/crio.sock --runtime-cgroups=/system.slice/crio.service \
+    --node-labels=node-role.kubernetes.io/master,node.openshift.io/os_id=rhcos --node-ip=192.168.7.143 \
+    --address=192.168.7.143 --minimum-container-ttl-duration=6m0s --cloud-provider= \
+    --volume-plugin-dir=/etc/kubernetes/kubelet-plugins/volume/exec --hostname-override= \
+    --register-with-taints=node-role.kubernetes.io/master=:NoSchedule \
+    --pod-infra-container-image=quay.io/openshift-release-dev/ocp-v4.0-art-dev@sha256:4b6376a0a30fd543e43ed46f53722300e58271fe9d615329334c703cd46dbf94 \
+    --system-reserved=cpu=500m,memory=1Gi --v=2";
+
+/// Its configuration file.
+const KUBELET_CONF: &str = "kind: KubeletConfiguration
+apiVersion: kubelet.config.k8s.io/v1beta1
+authentication:
+ x509:
+  clientCAFile: /etc/kubernetes/kubelet-ca.crt
+ anonymous:
+  enabled: false
+cgroupDriver: systemd
+cgroupRoot: /
+clusterDNS:
+ - 172.30.0.10
+clusterDomain: cluster.local
+containerLogMaxSize: 50Mi
+maxPods: 250
+kubeAPIQPS: 50
+kubeAPIBurst: 100
+rotateCertificates: true
+serializeImagePulls: false
+staticPodPath: /etc/kubernetes/manifests
+systemCgroups: /system.slice
+systemReserved:
+ ephemeral-storage: 1Gi
+featureGates:
+ APIPriorityAndFairness: true
+ LegacyNodeRoleBehavior: false
+ NodeDisruptionExclusion: true
+ RotateKubeletServerCertificate: true
+ ServiceNodeExclusion: true
+ SupportPodPidsLimit: true
+ DownwardAPIHugePages: true
+ PodSecurity: true
+ CSIMigrationAWS: false
+ CSIMigrationAzureDisk: false
+ CSIMigrationAzureFile: false
+ CSIMigrationGCE: false
+ CSIMigrationOpenStack: false
+ CSIMigrationvSphere: false
+serverTLSBootstrap: true
+tlsMinVersion: VersionTLS12
+tlsCipherSuites:
+ - TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256
+ - TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256
+ - TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384
+ - TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384
+ - TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256
+ - TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256
+";
+
+/// The node of [`OPENSHIFT`], its paths moved into the test's directory. What the seed leaves to defaults of the
+/// machine (certificates, root directory, the healthz port) has flags or a field here, for tests run side by side.
+fn openshift(hyperkube: bool) -> Rig {
+    let mut rig = Rig::new();
+    let at = |name: &str| rig.at(name).display().to_string();
+    let moved = |text: &str| {
+        text.replace("/etc/kubernetes", &at("etc")).replace("/var/lib/kubelet/kubeconfig", &at("kubeconfig"))
+    };
+    let healthz = rig.args.iter().find_map(|arg| arg.strip_prefix("--healthz-port=")).unwrap().to_owned();
+    let own: Vec<String> =
+        rig.args.iter().filter(|arg| arg.starts_with("--cert-dir") || arg.starts_with("--root-dir")).cloned().collect();
+    fs::create_dir_all(at("etc/manifests")).unwrap();
+    fs::write(at("etc/kubelet.conf"), format!("{}healthzPort: {healthz}\n", moved(KUBELET_CONF))).unwrap();
+    fs::write(at("etc/kubelet-ca.crt"), "-----BEGIN CERTIFICATE-----\nc3RhbmQtaW4=\n-----END CERTIFICATE-----\n")
+        .unwrap();
+    let mut args: Vec<String> = moved(OPENSHIFT).split_whitespace().map(str::to_owned).collect();
+    args.extend(own);
+    if hyperkube {
+        std::os::unix::fs::symlink(&rig.program, at("hyperkube")).unwrap();
+        rig.program = rig.at("hyperkube");
+        args.insert(0, "kubelet".to_owned());
+    }
+    rig.args = args;
+    // The seed's node has its name from its certificate; the tests' server knows no certificates.
+    rig.option("--node-name", NODE);
+    rig
+}
+
+/// The arguments of the latest start, without the sub-command.
+fn last_args(rig: &Rig) -> Vec<String> {
+    let args = rig.kubelet.starts().last().unwrap()["args"].clone();
+    serde_json::from_value(args).unwrap()
+}
+
+/// What is given, with the rendered `--config` in the place of its own.
+fn without_config(args: &[String]) -> Vec<String> {
+    args.iter().filter(|arg| *arg != "kubelet" && !arg.starts_with("--config=")).cloned().collect()
+}
+
+fn an_openshift_node(hyperkube: bool) {
+    let mut rig = openshift(hyperkube);
+    rig.up();
+    let given: Vec<String> = rig.args.iter().filter(|arg| *arg != "kubelet").cloned().collect();
+    assert_eq!(last_args(&rig), given, "its own configuration: the command line as it was given");
+
+    // Replace: the payload alone, but for the local gates. Relative paths are the checkpoint's.
+    let local: Value = serde_json::from_value(rig.last_config()).unwrap();
+    let payload = fs::read_to_string(rig.at("etc/kubelet.conf")).unwrap();
+    let gates = payload.find("featureGates:").unwrap()..payload.find("serverTLSBootstrap").unwrap();
+    let payload = payload
+        .replace(&payload[gates], "featureGates: {CSIMigrationAWS: true}\n")
+        .replace("maxPods: 250", "maxPods: 42")
+        .replace(&format!("staticPodPath: {}", rig.at("etc/manifests").display()), "staticPodPath: static");
+    let version = rig.put_with("pool", &payload, ("acknowledge", "all"));
+    rig.assign("pool");
+    rig.wait_active(&version);
+    rig.wait_ready(2);
+    let config = rig.last_config();
+    assert_eq!(config["maxPods"], 42);
+    let checkpoint = rig.at("dynamic/store/checkpoints").join(&version.0).join(&version.1);
+    assert_eq!(config["staticPodPath"], checkpoint.join("static").display().to_string());
+    let mut expected = local["featureGates"].clone();
+    expected["CSIMigrationAWS"] = true.into();
+    assert_eq!(config["featureGates"], expected, "the local gates under the payload's");
+    let args = last_args(&rig);
+    let (last, rest) = args.split_last().unwrap();
+    assert_eq!(rest, without_config(&rig.args), "all flags in force, in their order");
+    assert!(last.starts_with(&format!("--config={}", rig.at("dynamic/supervisor/rendered").display())), "{last}");
+    let status = rig.wait_status("what flags shadow", |status| status["shadowedByFlags"] != json!([]));
+    assert_eq!(status["shadowedByFlags"], json!(["systemReserved (--system-reserved)"]));
+    let (_, text, _) = rig.status_text(&[]);
+    assert!(text.contains("systemReserved (--system-reserved), the command line wins"), "{text}");
+
+    // Overlay: a line is enough, all else is the local file's.
+    let version = rig.put_with("line", "maxPods: 55\nsystemReserved: null\n", ("merge", "overlay"));
+    rig.assign("line");
+    rig.wait_active(&version);
+    rig.wait_ready(3);
+    let mut expected = local.clone();
+    expected["maxPods"] = 55.into();
+    expected.as_object_mut().unwrap().remove("systemReserved");
+    assert_eq!(rig.last_config(), expected);
+    assert_eq!(rig.wait_config("proven", |config| is(config, "lastKnownGood", &version))["error"], Value::Null);
+
+    // By hand, with the same command line.
+    let file = rig.at("candidate.yaml");
+    fs::write(&file, configuration("maxPods: -1")).unwrap();
+    let run = |verb: &str, more: &[&str]| {
+        let mut command = supervisor();
+        command.arg(verb).arg(&file).args(more).arg("--").arg(&rig.program).args(&rig.args);
+        told(&command.output().unwrap())
+    };
+    let (code, stdout, _) = run("check", &[]);
+    assert_eq!((code, stdout.contains("MaxPods (--max-pods) -1 must not be a negative number")), (1, true), "{stdout}");
+    fs::write(&file, "maxPods: 7\nsystemReserved: {cpu: 1}\n").unwrap();
+    let (code, stdout, stderr) = run("check", &["--merge=overlay"]);
+    assert_eq!((code, stdout.as_str()), (0, "valid\n"), "{stderr}");
+    let (code, stdout, stderr) = run("render", &["--merge=overlay"]);
+    let rendered: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((code, &rendered["maxPods"], &rendered["tlsMinVersion"]), (0, &json!(7), &json!("VersionTLS12")));
+    assert!(stderr.contains("systemReserved (--system-reserved) has no effect"), "{stderr}");
+}
+
+#[test]
+fn openshift_as_ps_shows_it() {
+    an_openshift_node(false);
+}
+
+#[test]
+fn openshift_through_hyperkube() {
+    an_openshift_node(true);
+}
+
+/// A cluster that used native dynamic configuration, and has a new kubelet now.
+#[test]
+fn a_new_kubelet_with_the_flags_of_an_old_one() {
+    let mut rig = Rig::with(Style::V1_36, "1s");
+    rig.args.push(format!("--dynamic-config-dir={}", rig.at("dynamic").display()));
+    rig.options.retain(|option| !option.starts_with("--dynamic-config-dir"));
+    rig.args.extend(["--feature_gates", "DynamicKubeletConfig=true,NodeSwap=false"].map(str::to_owned));
+    rig.up();
+    let args = last_args(&rig);
+    assert!(args.ends_with(&["--feature_gates".to_owned(), "NodeSwap=false".to_owned()]), "{args:?}");
+    assert!(!args.iter().any(|arg| arg.contains("dynamic")), "{args:?}");
+    // The payload of those days.
+    let version =
+        rig.prove("a", &configuration("maxPods: 42\nfeatureGates: {DynamicKubeletConfig: true, NodeSwap: true}"));
+    assert_eq!(rig.last_config()["featureGates"], json!({"NodeSwap": true}));
+    rig.wait_log("featureGates.DynamicKubeletConfig is left out");
+    assert!(rig.at("dynamic/store/checkpoints").join(version.0).join(version.1).join("kubelet").is_file());
+}
+
+/// The node's own file is nobody else's to change: it is said what is wrong with it, and a payload helps.
+#[test]
+fn a_local_file_that_a_new_kubelet_refuses() {
+    let mut rig = Rig::with(Style::V1_36, "1s");
+    rig.local("featureGates: {DynamicKubeletConfig: true}");
+    rig.start();
+    rig.wait_log("the local file sets featureGates.DynamicKubeletConfig, which kubelets from v1.24 on refuse");
+    let version = rig.put("a", &configuration("maxPods: 42"));
+    rig.assign("a");
+    rig.wait_active(&version);
+    rig.wait_ready(1);
+    let config = rig.last_config();
+    assert_eq!((&config["maxPods"], &config["featureGates"]), (&json!(42), &Value::Null));
+}
+
+#[test]
+fn drop_ins_are_left_to_the_kubelet() {
+    let mut rig = Rig::with(Style::V1_36, "1s");
+    let dir = rig.at("kubelet.conf.d");
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("10-pods.conf"), configuration("podsPerCore: 7")).unwrap();
+    rig.args.push(format!("--config-dir={}", dir.display()));
+    rig.up();
+    rig.prove("a", &configuration("maxPods: 42\npodsPerCore: 9"));
+    assert_eq!(rig.last_config()["podsPerCore"], 9, "what is given to --config is the payload");
+    assert!(last_args(&rig).contains(&format!("--config-dir={}", dir.display())));
+    assert!(rig.kubelet.preflights().iter().all(|preflight| preflight["args"].to_string().contains("--config-dir")));
+}
+
+/// Nothing but static pods: no API server, no file.
+#[test]
+fn a_standalone_node_is_minded_as_it_is() {
+    let mut rig = Rig::new();
+    let at = |name: &str| rig.at(name).display().to_string();
+    let healthz = rig.args.iter().find(|arg| arg.starts_with("--healthz-port")).unwrap().clone();
+    rig.args = vec![
+        format!("--pod-manifest-path={}", at("manifests")),
+        "--fail-swap-on=false".to_owned(),
+        "-v2".to_owned(),
+        format!("--cert-dir={}", at("pki")),
+        format!("--root-dir={}", at("kubelet")),
+        healthz,
+    ];
+    rig.up();
+    assert_eq!(last_args(&rig), rig.args);
+    rig.wait_log("it is standalone and supervised as it is");
+    kill(Pid::from_raw(i32::try_from(rig.last_pid()).unwrap()), Signal::SIGKILL).unwrap();
+    rig.wait_ready(2);
+    eventually("it is shown", || (rig.status()["kubelet"]["restarts"] == 1).then_some(()));
+    rig.stop();
+}
