@@ -72,7 +72,7 @@ impl Node {
 
     pub fn with(settings: Settings) -> Self {
         let mut node = Self {
-            state: State::new(settings),
+            state: State::new(settings.clone()),
             now: Duration::from_secs(1000),
             wall_nanos: 1_700_000_000_000_000_000,
             disk: Durable::default(),
@@ -105,7 +105,7 @@ impl Node {
 
     /// A life of the supervisor begins on what is durable.
     pub fn boot(&mut self) {
-        self.state = State::new(self.settings);
+        self.state = State::new(self.settings.clone());
         let stored = Stored {
             assigned: Ok(self.disk.assigned.clone()),
             last_known_good: Ok(self.disk.last_known_good.clone()),
