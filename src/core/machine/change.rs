@@ -168,7 +168,7 @@ impl State {
 
     fn begin(&mut self, to: Option<Source>) {
         let seen = self.applying_since.take().unwrap_or(self.now);
-        let turn = to.as_ref().and_then(|source| self.turn(source, seen));
+        let turn = to.as_ref().and_then(|source| self.turn(source));
         self.change = Some(Change {
             to,
             seen,

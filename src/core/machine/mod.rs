@@ -295,6 +295,8 @@ pub struct State {
     pub settings: Settings,
     /// The records as they are on disk.
     pub saved: Durable,
+    /// The version that waits for its turn, and when it was first seen.
+    first_seen: Option<(Source, Moment)>,
     /// Records that could not be written yet.
     pub unsaved: Option<Durable>,
     /// What the Node asks for.
@@ -385,6 +387,7 @@ impl State {
         Self {
             settings,
             saved: Durable::default(),
+            first_seen: None,
             unsaved: None,
             wanted: Wanted::Unknown,
             node_name: String::new(),

@@ -67,7 +67,7 @@ impl State {
     ///
     /// Everything up to the verdict is done at once on every node, so that a bad edit is refused
     /// everywhere while it costs nothing; only the restart waits.
-    pub(super) fn turn(&self, source: &Source, seen: Moment) -> Option<Moment> {
+    pub(super) fn turn(&mut self, source: &Source) -> Option<Moment> {
         let before = self.records().assigned.as_ref();
         if before == Some(source) {
             return None; // not new: it is owed, or somebody asked for it again
@@ -76,7 +76,13 @@ impl State {
         let appeared = before.is_none() && matches!(self.wanted, Wanted::Default(_));
         let window = if edited || appeared { self.settings.spread } else { self.settings.spread_assignment };
         let wait = share(window, &format!("{}\n{}\n{}", self.node_name, source.uid, source.resource_version));
-        (!wait.is_zero()).then(|| later(seen, wait))
+        if wait.is_zero() {
+            return None;
+        }
+        // What interrupts the wait, a kubelet that dies or an operator's freeze, does not prolong it.
+        self.first_seen.take_if(|(seen, _)| seen != source);
+        let (_, seen) = self.first_seen.get_or_insert_with(|| (source.clone(), self.now));
+        Some(later(*seen, wait))
     }
 
     /// The turn that is still to come.
