@@ -167,6 +167,8 @@ pub(super) struct Feed {
     poll: Option<Poll>,
     /// How often the watch was refused.
     refused: u32,
+    /// The version that asking has told of, while the watch is tried.
+    told: Option<String>,
 }
 
 /// Asking, because watching is forbidden.
@@ -175,6 +177,8 @@ struct Poll {
     question: Option<BoxFuture<'static, Answer>>,
     /// The next one is due.
     due: Instant,
+    /// It was answered since the watch was refused.
+    answered: bool,
     /// The version seen last.
     version: Option<String>,
     /// The first refusal's words, for when asking is refused too.
@@ -185,7 +189,7 @@ struct Poll {
 
 impl Feed {
     pub(super) fn new(api: Api<ConfigMapView>, name: &str) -> Self {
-        Self { watch: Watch::new(api, name), poll: None, refused: 0 }
+        Self { watch: Watch::new(api, name), poll: None, refused: 0, told: None }
     }
 
     /// The next thing worth knowing. Cancel-safe: watch, question and pauses keep their place.
@@ -196,10 +200,11 @@ impl Feed {
                     Seen::Failed { why, code: Some(403) } => {
                         let pause = policy::backoff(WATCH_AGAIN, WATCH_AGAIN_MAX, self.refused);
                         self.refused = self.refused.saturating_add(1);
-                        self.poll = Some(Poll::new(why, Instant::now() + pause));
+                        self.poll = Some(Poll::new(why, self.told.take(), Instant::now() + pause));
                         continue;
                     }
                     seen => {
+                        self.told = None;
                         if !matches!(seen, Seen::Failed { .. }) {
                             self.refused = 0;
                         }
@@ -225,7 +230,7 @@ impl Feed {
                 }
                 None => {
                     self.watch.begin_anew();
-                    self.poll = None;
+                    self.told = self.poll.take().and_then(|poll| poll.version);
                 }
             }
         }
@@ -233,15 +238,15 @@ impl Feed {
 }
 
 impl Poll {
-    fn new(why: String, until: Instant) -> Self {
-        Self { question: None, due: Instant::now(), version: None, why, until }
+    fn new(why: String, version: Option<String>, until: Instant) -> Self {
+        Self { question: None, due: Instant::now(), answered: false, version, why, until }
     }
 
     /// The next answer; `None` when it is time to try a watch.
     async fn answer(&mut self, api: &Api<ConfigMapView>, name: &str) -> Option<Answer> {
         if self.question.is_none() {
-            // Not between the first refusal and the first answer, however short the time.
-            if self.version.is_some() && self.until <= self.due {
+            // Not between a refusal and the answer to the question after it, however short the time.
+            if self.answered && self.until <= self.due {
                 tokio::time::sleep_until(self.until).await;
                 return None;
             }
@@ -251,6 +256,7 @@ impl Poll {
             self.question.get_or_insert_with(|| ask(api.clone(), name.to_owned(), self.version.clone()).boxed());
         let answer = question.await;
         self.question = None;
+        self.answered = true;
         self.due = Instant::now() + POLL + POLL.mul_f64(chance());
         match &answer {
             Ok(Some(map)) => self.version.clone_from(&map.metadata.resource_version),
@@ -272,3 +278,6 @@ async fn ask(api: Api<ConfigMapView>, name: String, known: Option<String>) -> An
     }
     api.get(&name).await.map(Some)
 }
+
+#[cfg(test)]
+mod tests;
