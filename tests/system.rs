@@ -36,6 +36,8 @@ mod process;
 mod rejects;
 #[path = "system/rig.rs"]
 mod rig;
+#[path = "system/source_dir.rs"]
+mod source_dir;
 #[path = "system/sources.rs"]
 mod sources;
 #[path = "system/store.rs"]

@@ -15,5 +15,6 @@ pub mod preflight;
 pub mod probe;
 pub mod process;
 pub mod relay;
+pub mod source_dir;
 pub mod store;
 pub mod systemd;

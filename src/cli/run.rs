@@ -57,6 +57,12 @@ pub(super) struct Options {
     /// The Node's name [default: from the client certificate, else as the kubelet has it]
     #[arg(long, env = "KUBELET_SUPERVISOR_NODE_NAME", value_name = "NAME")]
     node_name: Option<String>,
+    /// A directory with a payload, in place of whatever the Node is assigned: for nodes without an API server.
+    #[arg(long, env = "KUBELET_SUPERVISOR_SOURCE_DIR", value_name = "DIR")]
+    source_dir: Option<PathBuf>,
+    /// The file in --source-dir that holds the KubeletConfiguration.
+    #[arg(long, env = "KUBELET_SUPERVISOR_SOURCE_KEY", default_value = "kubelet", value_name = "KEY")]
+    source_key: String,
     /// How the supervisor's own lines look; the kubelet's are passed through untouched.
     #[arg(long, env = "KUBELET_SUPERVISOR_LOG_FORMAT", value_enum, default_value_t, value_name = "text|json")]
     log_format: log::Format,
@@ -68,6 +74,10 @@ pub(super) fn run(options: Options) -> Result<u8, Failure> {
     let (program, args) = options.kubelet.parse()?;
     let metrics = settings::listener(&options.metrics_bind_address)
         .map_err(|why| Failure::usage(format!("--metrics-bind-address: {why}")))?;
+    let source = settings::source(options.source_dir, options.source_key)
+        .map_err(|why| Failure::usage(format!("--source-key: {why}")))?;
+    // A directory is the only assignment.
+    let default_source = options.default_source.filter(|_| source.is_none());
     let settings = Settings {
         program,
         dir: settings::store_dir(options.dynamic_config_dir.as_deref(), &args),
@@ -78,7 +88,7 @@ pub(super) fn run(options: Options) -> Result<u8, Failure> {
             isolation: options.isolation_timeout.0,
             boots: options.trial_boots,
             confirm_within: options.confirm_within.map(|within| within.0),
-            default_source: options.default_source,
+            default_source,
             spread: options.spread.0,
             spread_assignment: options.spread_assignment.0,
             boot_id: clock::boot_id(),
@@ -87,6 +97,7 @@ pub(super) fn run(options: Options) -> Result<u8, Failure> {
         config_namespace: options.config_namespace,
         metrics,
         node_name: options.node_name.filter(|name| !name.is_empty()),
+        source,
     };
     log::init(options.log_format);
     block_on(wire::supervise(settings))?.map_err(|error| Failure::new(1, format!("{error:#}")))

@@ -10,6 +10,7 @@ use super::Failure;
 use super::control::{Output, StoreDir, Unreachable, denied};
 use crate::adapters::fsx::RealDisk;
 use crate::adapters::store::FsStore;
+use crate::core::directory;
 use crate::core::model::Source;
 use crate::core::payload::duration::GoDuration;
 use crate::core::report;
@@ -130,6 +131,12 @@ fn text(document: &Value, running: bool) -> String {
 fn source(value: &Value) -> String {
     let Some(map) = value.get("configMap") else { return "local configuration".to_owned() };
     let part = |name: &str| map.get(name).and_then(Value::as_str).unwrap_or_default();
+    if let Ok(source) = serde_json::from_value::<Source>(map.clone())
+        && directory::is_source(&source)
+    {
+        let (key, uid, version) = (part("kubeletConfigKey"), source.uid, source.resource_version);
+        return format!("{}, key {key} (uid {uid}, resourceVersion {version})", directory::TITLE);
+    }
     format!(
         "{}/{} key {} (uid {}, resourceVersion {})",
         part("namespace"),

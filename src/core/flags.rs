@@ -1,6 +1,6 @@
 //! The kubelet's command line, read the way pflag reads it.
 //!
-//! Syntax measured on v1.20.2: `--a=b`, `--a b`, booleans never take the next word, `_` in names
+//! Syntax measured on v1.20.2: `--a=b`, `--a b`, `-v2`, booleans never take the next word, `_` in names
 //! is `-`, the last occurrence of a scalar wins, `--` ends the flags, leading words are
 //! sub-commands (`hyperkube kubelet …`).
 
@@ -10,6 +10,10 @@ use serde_json::Value;
 
 mod overlay;
 mod table;
+
+/// The gate of native dynamic configuration: locked in kubelets v1.24, unknown to later ones
+/// (pkg/features/kube_features.go). It means nothing without `--dynamic-config-dir`.
+pub const NATIVE_GATE: &str = "DynamicKubeletConfig";
 
 /// A parsed command line, without the program itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,17 +54,26 @@ impl KubeletArgs {
             }
             let start = index;
             index += 1;
-            let Some(body) = word.strip_prefix("--") else { continue };
-            let (name, mut value) = match body.split_once('=') {
-                Some((name, value)) => (name, Some(value.to_owned())),
-                None => (body, None),
+            let (name, mut value) = match (word.strip_prefix("--"), word.strip_prefix("-v")) {
+                (Some(body), _) => match body.split_once('=') {
+                    Some((name, value)) => (name, Some(value.to_owned())),
+                    None => (body, None),
+                },
+                // The only shorthand with a value: `-v2`, `-v=2`, `-v 2`.
+                (None, Some("")) => ("v", None),
+                (None, Some(level)) => ("v", Some(level.trim_start_matches('=').to_owned())),
+                (None, None) => continue,
             };
             let name = name.replace('_', "-");
             if value.is_none() && !table::BOOLEANS.contains(&name.as_str()) {
                 value = words.get(index).cloned();
                 index += 1;
             }
-            flags.push(Flag { name, value, at: start..index.min(words.len()) });
+            let at = start..index.min(words.len());
+            if name == "feature-gates" {
+                value = value.map(|gates| without_native_gate(&gates));
+            }
+            flags.push(Flag { name, value, at });
         }
         Self { words: words.to_vec(), flags, end }
     }
@@ -84,7 +97,8 @@ impl KubeletArgs {
         self.flags.iter().any(|flag| flag.name == name)
     }
 
-    /// The arguments for a real run: `--dynamic-config-dir` stripped, and `--config` replaced.
+    /// The arguments for a real run: `--dynamic-config-dir` and [`NATIVE_GATE`] stripped, which later
+    /// kubelets refuse, and `--config` replaced.
     ///
     /// `config: None` leaves the kubelet's own `--config` as it was given.
     #[must_use]
@@ -116,23 +130,40 @@ impl KubeletArgs {
     }
 
     fn rebuild(&self, without: &[&str], extra: &[String]) -> Vec<String> {
-        let dropped = |index: usize| {
-            self.flags.iter().any(|flag| flag.at.contains(&index) && without.contains(&flag.name.as_str()))
-        };
         let kept = |range: Range<usize>| {
-            self.words
-                .iter()
-                .enumerate()
-                .skip(range.start)
-                .take(range.len())
-                .filter(|(index, _)| !dropped(*index))
-                .map(|(_, word)| word.clone())
-                .collect::<Vec<_>>()
+            let words = self.words.iter().enumerate().skip(range.start).take(range.len());
+            words.filter_map(|(index, word)| self.kept(index, word, without)).collect::<Vec<_>>()
         };
         let mut words = kept(0..self.end);
         words.extend_from_slice(extra);
         words.extend(kept(self.end..self.words.len()));
         words
+    }
+
+    /// The word as it is handed on, if it is.
+    fn kept(&self, index: usize, word: &str, without: &[&str]) -> Option<String> {
+        let Some(flag) = self.flags.iter().find(|flag| flag.at.contains(&index)) else { return Some(word.to_owned()) };
+        if without.contains(&flag.name.as_str()) {
+            return None;
+        }
+        let Some(gates) = flag.value.as_deref().filter(|_| flag.name == "feature-gates") else {
+            return Some(word.to_owned());
+        };
+        let last = index + 1 == flag.at.end;
+        let given = match word.split_once('=') {
+            Some((_, given)) if flag.at.len() == 1 => given,
+            _ if last => word,
+            _ => self.words.get(index + 1)?,
+        };
+        if given == gates {
+            return Some(word.to_owned());
+        }
+        // Nothing is left of a flag that named no other gate.
+        match (gates.is_empty(), last) {
+            (true, _) => None,
+            (false, true) => Some(word.replace(given, gates)),
+            (false, false) => Some(word.to_owned()),
+        }
     }
 
     /// What the kubelet goes by: `config` with this command line's flags over it.
@@ -162,6 +193,20 @@ impl KubeletArgs {
         shadows
     }
 }
+
+/// `A=true,B=false` without [`NATIVE_GATE`], split and trimmed as by MapStringBool (component-base
+/// cli/flag/map_string_bool.go, v1.20.2 and v1.36); untouched if it does not name that gate.
+fn without_native_gate(gates: &str) -> String {
+    let is_native = |pair: &&str| pair.split('=').next().is_some_and(|name| name.trim() == NATIVE_GATE);
+    if !gates.split(',').any(|pair| is_native(&pair)) {
+        return gates.to_owned();
+    }
+    let kept: Vec<&str> = gates.split(',').filter(|pair| !is_native(pair) && !pair.trim().is_empty()).collect();
+    kept.join(",")
+}
+
+#[cfg(test)]
+mod as_found;
 
 #[cfg(test)]
 mod tests {
@@ -216,18 +261,6 @@ mod tests {
         );
         assert!(!args("--config=/a").for_preflight(None, "/p").contains(&"--logtostderr=true".to_owned()));
         assert!(args("--config=/a").for_preflight(None, "/p").contains(&"--config=/a".to_owned()));
-    }
-
-    /// The command line of an OpenShift node (design seeds, 003).
-    #[test]
-    fn openshift_command_line() {
-        let parsed = args(
-            "--config=/etc/kubernetes/kubelet.conf --bootstrap-kubeconfig=/etc/kubernetes/kubeconfig --kubeconfig=/var/lib/kubelet/kubeconfig --container-runtime=remote --node-ip=192.168.7.143 --cloud-provider= --hostname-override= --system-reserved=cpu=500m,memory=1Gi --v=2",
-        );
-        assert_eq!(parsed.last("config"), Some("/etc/kubernetes/kubelet.conf"));
-        assert_eq!(parsed.last("hostname-override"), None);
-        let shadows = parsed.shadowed(&json!({"systemReserved": {"cpu": "1"}, "maxPods": 250}));
-        assert_eq!(shadows, [Shadow { field: "systemReserved".to_owned(), flag: "system-reserved" }]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 pub mod carrier;
 pub mod command;
+pub mod directory;
 pub mod evidence;
 pub mod flags;
 pub mod hazard;

@@ -8,6 +8,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::directory;
+
 /// A reference to a ConfigMap as an administrator writes it in `Node.spec.configSource.configMap`.
 ///
 /// Upstream: `ConfigMapNodeConfigSource` (k8s.io/api/core/v1 types.go, v1.20.2); `uid` and
@@ -54,9 +56,12 @@ pub struct Source {
 }
 
 impl Source {
-    /// The API path, as native prints it in events and metric labels.
+    /// The API path, as native prints it in events and metric labels; of a directory, that it is one.
     #[must_use]
     pub fn api_path(&self) -> String {
+        if directory::is_source(self) {
+            return directory::TITLE.to_owned();
+        }
         format!("/api/v1/namespaces/{}/configmaps/{}", self.reference.namespace, self.reference.name)
     }
 }

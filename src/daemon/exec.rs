@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::core::directory;
 use crate::core::evidence::{Look, runtime_socket};
 use crate::core::flags::KubeletArgs;
 use crate::core::machine::{Effect, Input, Level, Purpose, State, Stored};
@@ -33,6 +34,13 @@ impl<P: Ports> Executor<P> {
     pub fn new(state: State, ports: P, args: KubeletArgs) -> Self {
         let dynamic = args.last("kubeconfig").is_some();
         Self { state, ports, args, dynamic, published: None }
+    }
+
+    /// A standalone kubelet too can be told what to run, by a source directory.
+    #[must_use]
+    pub fn with_source_dir(mut self, has_one: bool) -> Self {
+        self.dynamic |= has_one;
+        self
     }
 
     /// Loads the store and starts the kubelet.
@@ -202,7 +210,12 @@ pub fn configuration(
             } else {
                 format!("keys: {}", keys.join(", "))
             };
-            return Err(RenderError::Load(format!("the ConfigMap has no key {key:?} in its data ({others})")));
+            let whose = if directory::is_source(source) {
+                format!("{} has no file {key:?}", directory::TITLE)
+            } else {
+                format!("the ConfigMap has no key {key:?} in its data")
+            };
+            return Err(RenderError::Load(format!("{whose} ({others})")));
         };
         payload = Some(Text { text, dir: &checkpoint.dir });
         if let Some(mode) = &checkpoint.wishes.merge {

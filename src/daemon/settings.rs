@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use crate::core::directory::{self, Entry};
 use crate::core::flags::KubeletArgs;
 use crate::core::machine;
 use crate::core::model::Merge;
@@ -30,6 +31,8 @@ pub struct Settings {
     pub metrics: Option<SocketAddr>,
     /// `--node-name`.
     pub node_name: Option<String>,
+    /// `--source-dir`, absolute, and `--source-key`.
+    pub source: Option<(PathBuf, String)>,
 }
 
 /// The directory of the store: ours, else the kubelet's own flag, else the default.
@@ -37,6 +40,18 @@ pub struct Settings {
 pub fn store_dir(own: Option<&Path>, args: &KubeletArgs) -> PathBuf {
     let dir = own.unwrap_or_else(|| Path::new(args.last("dynamic-config-dir").unwrap_or(DEFAULT_DIR)));
     std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned())
+}
+
+/// The source directory and its key; empty is none.
+///
+/// # Errors
+/// What is wrong with the key.
+pub fn source(dir: Option<PathBuf>, key: String) -> Result<Option<(PathBuf, String)>, String> {
+    let Some(dir) = dir.filter(|dir| !dir.as_os_str().is_empty()) else { return Ok(None) };
+    if directory::entry(&key) != Entry::Key {
+        return Err(format!("{key:?} cannot be a file of --source-dir: letters, digits, `-`, `_` and `.` make a key"));
+    }
+    Ok(Some((std::path::absolute(&dir).unwrap_or(dir), key)))
 }
 
 /// Parses a positive duration.

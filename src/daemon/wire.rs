@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::Context as _;
 use futures_util::FutureExt as _;
 use nix::sys::signal::Signal;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::Signals;
 use super::exec::Executor;
@@ -25,6 +25,7 @@ use crate::adapters::notify_socket::NotifySocket;
 use crate::adapters::preflight::{KubeletJudge, Recipe};
 use crate::adapters::probe::HealthzProbe;
 use crate::adapters::process::{self, ChildPid, KubeletProcess};
+use crate::adapters::source_dir::{self, SourceDir};
 use crate::adapters::store::FsStore;
 use crate::adapters::systemd::Systemd;
 use crate::core::machine::{Counter, Input, Level, State};
@@ -186,6 +187,7 @@ async fn assemble(settings: Settings) -> anyhow::Result<Assembled> {
         notifier: Public { systemd: Systemd::default(), metrics, pages, desk, version },
     };
     let executor = Executor::new(State::new(settings.machine), ports, settings.args);
+    let executor = executor.with_source_dir(settings.source.is_some());
     Ok(Assembled { executor, queue, signals, child })
 }
 
@@ -230,16 +232,24 @@ async fn serve(settings: &Settings, pages: &Pages, desk: &Desk) {
     }
 }
 
-fn cluster(
-    settings: &Settings,
-    inputs: tokio::sync::mpsc::UnboundedSender<crate::core::machine::Input>,
-    metrics: &Metrics,
-) -> Box<dyn ports::Cluster> {
+fn cluster(settings: &Settings, inputs: UnboundedSender<Input>, metrics: &Metrics) -> Box<dyn ports::Cluster> {
+    match &settings.source {
+        None => api_server(settings, inputs, metrics),
+        Some((dir, key)) => {
+            let beside = api_server(settings, source_dir::without_assignments(inputs.clone()), metrics);
+            Box::new(SourceDir::start(dir.clone(), key, inputs, beside))
+        }
+    }
+}
+
+fn api_server(settings: &Settings, inputs: UnboundedSender<Input>, metrics: &Metrics) -> Box<dyn ports::Cluster> {
     let Some(kubeconfig) = settings.args.last("kubeconfig") else {
-        tracing::info!(
-            "the kubelet has no --kubeconfig: it is standalone and supervised as it is, without dynamic configuration"
-        );
-        return Box::new(Standalone);
+        if settings.source.is_none() {
+            tracing::info!(
+                "the kubelet has no --kubeconfig: it is standalone and supervised as it is, without dynamic configuration; --source-dir would give it one"
+            );
+        }
+        return Box::new(Standalone::new(inputs));
     };
     let kube = kube::Settings {
         kubeconfig: std::path::absolute(kubeconfig).unwrap_or_else(|_| kubeconfig.into()),

@@ -118,17 +118,38 @@ impl ports::Cluster for KubeCluster {
     }
 }
 
-/// A kubelet without an API server: nothing is ever assigned to it, so there is nothing to look for
-/// in a trial.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Standalone;
+/// A kubelet without an API server: nothing is assigned to it from there, nobody waits for its
+/// events, and looks are answered at once.
+#[derive(Clone, Debug)]
+pub struct Standalone {
+    inputs: UnboundedSender<Input>,
+}
+
+impl Standalone {
+    /// Answers go into the daemon's queue.
+    #[must_use]
+    pub fn new(inputs: UnboundedSender<Input>) -> Self {
+        Self { inputs }
+    }
+
+    fn answer(&self, input: Input) {
+        let _ = self.inputs.send(input);
+    }
+}
 
 impl ports::Cluster for Standalone {
     fn watch(&mut self, _: Option<&ConfigMapRef>) {}
     fn publish(&mut self, _: &NodeConfigStatus) {}
-    fn emit(&mut self, _: &Entry) {}
-    fn look_lease(&mut self) {}
-    fn look_pods(&mut self) {}
+    fn emit(&mut self, entry: &Entry) {
+        // Nobody is owed it: should the node join a cluster one day, that is not to hear old tales.
+        self.answer(Input::Reported(entry.number));
+    }
+    fn look_lease(&mut self) {
+        self.answer(Look::Lease.in_vain("the kubelet is standalone"));
+    }
+    fn look_pods(&mut self) {
+        self.answer(Look::Pods.in_vain("the kubelet is standalone"));
+    }
 }
 
 async fn run(

@@ -7,6 +7,7 @@ use super::{
     Because, Change, Counter, Durable, Effect, Kubelet, Level, MapState, Purpose, Stage, State, Trial, TrialEnd,
     Wanted, later, say,
 };
+use crate::core::directory;
 use crate::core::evidence::{Baseline, PodSight};
 use crate::core::model::{ConfigMapRef, Digest, KubeletId, Payload, RenderError, Rendered, Source, Verdict, Wishes};
 use crate::core::policy;
@@ -444,6 +445,8 @@ impl State {
         detail: &str,
         fx: &mut Vec<Effect>,
     ) {
+        let in_files = directory::is_source(source).then(|| directory::in_files(detail));
+        let detail = in_files.as_deref().unwrap_or(detail);
         self.change = None;
         let digest = rendered.map(|rendered| &rendered.digest);
         let known = self.bad(source, digest).is_some() && self.records().assigned.as_ref() == Some(source);

@@ -36,6 +36,9 @@ impl State {
         self.kubelet_id = id;
         match (source, result) {
             (None, Ok(rendered)) => {
+                for note in &rendered.notes {
+                    say(fx, Level::Info, format!("the local configuration: {note}"));
+                }
                 self.start(None, rendered, fx);
             }
             (None, Err(error)) => {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use sha2::{Digest as _, Sha256};
 
 use super::{Change, Effect, Kubelet, Stage, State, Wanted, later};
+use crate::core::directory;
 use crate::core::evidence::{Baseline, Look, Signal};
 use crate::core::hazard;
 use crate::core::model::{Moment, Rendered, Source, Wishes};
@@ -72,7 +73,8 @@ impl State {
         if before == Some(source) {
             return None; // not new: it is owed, or somebody asked for it again
         }
-        let edited = before.is_some_and(|before| before.reference == source.reference);
+        // A directory of this node is nobody else's.
+        let edited = before.is_some_and(|before| before.reference == source.reference) && !directory::is_source(source);
         let appeared = before.is_none() && matches!(self.wanted, Wanted::Default(_));
         let window = if edited || appeared { self.settings.spread } else { self.settings.spread_assignment };
         let wait = share(window, &format!("{}\n{}\n{}", self.node_name, source.uid, source.resource_version));

@@ -5,7 +5,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::merge::merge;
 use super::yaml;
-use crate::core::flags::KubeletArgs;
+use crate::core::flags::{KubeletArgs, NATIVE_GATE};
 use crate::core::model::{Digest, HealthzTarget, Merge};
 
 /// Fields that are paths; relative ones are against the directory of the file they stand in.
@@ -91,7 +91,14 @@ pub fn render(from: &Ingredients<'_>) -> Result<Configuration, Fault> {
     };
     let Some(payload) = from.payload else {
         let value = local.unwrap_or(Value::Null);
-        return Ok(finish(from, value.clone(), &value, notes, Vec::new()));
+        // The file is the node's; but for comparison the gate is none, as in what we render.
+        let mut portable = value.clone();
+        if drop_native_gate(&mut portable) {
+            notes.push(format!(
+                "the local file sets featureGates.{NATIVE_GATE}, which kubelets from v1.24 on refuse: take it out of that file"
+            ));
+        }
+        return Ok(finish(from, value, &portable, notes, Vec::new()));
     };
 
     let mut parsed = yaml::parse(payload.text).map_err(Fault::Payload)?;
@@ -111,13 +118,26 @@ pub fn render(from: &Ingredients<'_>) -> Result<Configuration, Fault> {
     fingerprint_paths(&mut portable, from.keys);
     let mut value = parsed.value;
     absolute_paths(&mut value, payload.dir);
-    Ok(finish(
-        from,
-        combine(local.as_ref(), value, overlay),
-        &combine(local.as_ref(), portable, overlay),
-        notes,
-        shadowed,
-    ))
+    let mut value = combine(local.as_ref(), value, overlay);
+    let mut portable = combine(local.as_ref(), portable, overlay);
+    if drop_native_gate(&mut value) {
+        notes.push(format!("featureGates.{NATIVE_GATE} is left out: kubelets from v1.24 on refuse it, to earlier ones it means nothing here"));
+    }
+    drop_native_gate(&mut portable);
+    Ok(finish(from, value, &portable, notes, shadowed))
+}
+
+/// True if it was there.
+fn drop_native_gate(value: &mut Value) -> bool {
+    let Some(Value::Object(gates)) = value.get_mut("featureGates") else { return false };
+    let found = gates.remove(NATIVE_GATE).is_some();
+    if found
+        && gates.is_empty()
+        && let Value::Object(fields) = value
+    {
+        fields.remove("featureGates");
+    }
+    found
 }
 
 fn finish(

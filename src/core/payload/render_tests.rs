@@ -172,3 +172,25 @@ fn the_effective_configuration_has_drop_ins_and_flags_over_it() {
     assert_eq!(bare.effective["readOnlyPort"], 10255, "a kubelet without a file is an open one");
     assert_eq!(bare.effective["maxPods"], 7);
 }
+
+#[test]
+fn the_gate_of_native_dynamic_configuration_is_left_out() {
+    let gates = "featureGates: {DynamicKubeletConfig: true}";
+    let note = |out: &Configuration| out.notes.iter().any(|note| note.contains("DynamicKubeletConfig"));
+    for merge in [Merge::Replace, Merge::Overlay] {
+        // In the payload, in the local file, beside other gates.
+        let more = "featureGates: {A: true, DynamicKubeletConfig: true}";
+        let local = format!("{HEAD}{gates}");
+        let out = run(&Case { payload: Some(more), local: Some(&local), merge, ..Case::default() }).unwrap();
+        assert_eq!(out.value["featureGates"], json!({"A": true}));
+        assert!(note(&out), "{:?}", out.notes);
+        let out = run(&Case { payload: Some("maxPods: 5"), local: Some(&local), merge, ..Case::default() }).unwrap();
+        assert!(out.value.get("featureGates").is_none() && note(&out), "{}", out.value);
+    }
+    // The node's own file is the node's; its content counts without the gate.
+    let local = |more: &str| run(&Case { local: Some(&format!("{HEAD}{more}")), ..Case::default() }).unwrap();
+    let own = local(gates);
+    assert_eq!(own.value["featureGates"], json!({"DynamicKubeletConfig": true}));
+    assert!(note(&own), "{:?}", own.notes);
+    assert_eq!(own.digest, local("").digest);
+}

@@ -1,0 +1,310 @@
+//! What the directory holds, read so that nothing half-done is taken for whole.
+//!
+//! All of this may block (a directory can lie on a network), and runs on the blocking pool.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Read as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::sync::Arc;
+
+use nix::fcntl::OFlag;
+
+use crate::core::directory::{self, Entry, SIZE_LIMIT};
+use crate::core::model::{Payload, Wishes};
+
+/// The outcome of a look.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// There is no directory (yet).
+    Missing(String),
+    /// A directory without any visible file.
+    Empty,
+    /// A payload.
+    Payload(Arc<Payload>),
+    /// It is there and cannot be taken.
+    Unusable(String),
+    /// It changes under our eyes: look again.
+    Changing(String),
+    /// Somebody has this file open for writing; its end will be heard of.
+    BeingWritten(String),
+    /// Files, but none that counts: nothing that anybody would call a decision.
+    Undecided(String),
+}
+
+/// What tells one state of a file or directory from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Print {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Print {
+    fn of(meta: &Metadata) -> Self {
+        Self {
+            device: meta.dev(),
+            inode: meta.ino(),
+            size: meta.size(),
+            modified: (meta.mtime(), meta.mtime_nsec()),
+            changed: (meta.ctime(), meta.ctime_nsec()),
+        }
+    }
+}
+
+/// The directory at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Listing {
+    /// Itself: a file that came or went, or a link that was swapped, changes its times.
+    own: Print,
+    /// Keys and wishes, links followed.
+    files: BTreeMap<String, Print>,
+    /// Visible names that do not count.
+    passed: Vec<String>,
+}
+
+/// Device and inode, to see whether another directory is there now; zeros stand for none.
+pub type Identity = (u64, u64);
+
+/// Of what is there now.
+pub fn identity(dir: &Path) -> Identity {
+    std::fs::metadata(dir).map(|meta| (meta.dev(), meta.ino())).unwrap_or_default()
+}
+
+/// Reads the directory.
+pub fn read(dir: &Path) -> Seen {
+    let listing = match list(dir) {
+        Ok(listing) => listing,
+        Err(seen) => return seen,
+    };
+    if !listing.files.keys().any(|name| directory::entry(name) == Entry::Key) {
+        return match listing.passed.first() {
+            None => Seen::Empty,
+            Some(first) => {
+                Seen::Undecided(format!("{}: {first:?} is no key, and there is no other file", dir.display()))
+            }
+        };
+    }
+    let total: u64 = listing.files.values().fold(0, |sum, print| sum.saturating_add(print.size));
+    if total > SIZE_LIMIT {
+        return Seen::Unusable(format!(
+            "{}: its files have {total} bytes, {SIZE_LIMIT} are allowed, as in a ConfigMap",
+            dir.display()
+        ));
+    }
+    let mut data = BTreeMap::new();
+    let mut wishes = Wishes::default();
+    for (name, print) in &listing.files {
+        let text = match text(dir, name, *print) {
+            Ok(text) => text,
+            Err(seen) => return seen,
+        };
+        let wish = || Some(text.trim().to_owned());
+        match name.as_str() {
+            ".merge" => wishes.merge = wish(),
+            ".acknowledge" => wishes.acknowledge = wish(),
+            ".confirm-within" => wishes.confirm_within = wish(),
+            _ => drop(data.insert(name.clone(), text)),
+        }
+    }
+    match list(dir) {
+        Ok(after) if after == listing => Seen::Payload(Arc::new(directory::payload(data, wishes))),
+        Ok(_) => Seen::Changing(format!("{} changes while it is read", dir.display())),
+        Err(seen) => seen,
+    }
+}
+
+fn list(dir: &Path) -> Result<Listing, Seen> {
+    let trouble = |error: &io::Error| match error.kind() {
+        ErrorKind::NotFound => Seen::Missing(format!("{}: {error}", dir.display())),
+        _ => Seen::Unusable(format!("{}: {error}", dir.display())),
+    };
+    let own = std::fs::metadata(dir).map_err(|error| trouble(&error))?;
+    let mut listing = Listing { own: Print::of(&own), files: BTreeMap::new(), passed: Vec::new() };
+    for entry in std::fs::read_dir(dir).map_err(|error| trouble(&error))? {
+        let name = entry.map_err(|error| trouble(&error))?.file_name();
+        add(&mut listing, dir, &name)?;
+    }
+    listing.passed.sort();
+    Ok(listing)
+}
+
+fn add(listing: &mut Listing, dir: &Path, name: &OsStr) -> Result<(), Seen> {
+    let kind = name.to_str().map_or(Entry::NoKey, directory::entry);
+    if kind == Entry::Hidden {
+        return Ok(());
+    }
+    let path = dir.join(name);
+    let shown = name.to_string_lossy().into_owned();
+    match std::fs::metadata(&path) {
+        Ok(meta) if meta.is_dir() => {}
+        Ok(meta) if meta.is_file() && kind != Entry::NoKey => drop(listing.files.insert(shown, Print::of(&meta))),
+        Ok(_) => listing.passed.push(shown),
+        Err(_) if kind == Entry::NoKey => listing.passed.push(shown),
+        Err(error) if error.kind() == ErrorKind::NotFound && path.is_symlink() => {
+            return Err(Seen::Unusable(format!("{}: the link leads nowhere", path.display())));
+        }
+        // It was there a moment ago.
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return Err(Seen::Changing(format!("{} has just gone", path.display())));
+        }
+        Err(error) => return Err(Seen::Unusable(format!("{}: {error}", path.display()))),
+    }
+    Ok(())
+}
+
+/// The text of the very file that was listed.
+fn text(dir: &Path, name: &str, listed: Print) -> Result<String, Seen> {
+    let path = dir.join(name);
+    let unusable = |error: io::Error| match error.kind() {
+        ErrorKind::NotFound => Seen::Changing(format!("{} has just gone", path.display())),
+        _ => Seen::Unusable(format!("{}: {error}", path.display())),
+    };
+    let print = |file: &File| file.metadata().map(|meta| Print::of(&meta));
+    // Not to hang on a pipe that has taken the file's place.
+    let flags = (OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).bits();
+    let mut file = OpenOptions::new().read(true).custom_flags(flags).open(&path).map_err(unusable)?;
+    if print(&file).map_err(unusable)? != listed {
+        return Err(Seen::Changing(format!("{} has just changed", path.display())));
+    }
+    let mut bytes = Vec::new();
+    (&mut file).take(SIZE_LIMIT + 1).read_to_end(&mut bytes).map_err(unusable)?;
+    if print(&file).map_err(unusable)? != listed {
+        return Err(Seen::Changing(format!("{} has just changed", path.display())));
+    }
+    String::from_utf8(bytes).map_err(|_| Seen::Unusable(format!("{}: it is not UTF-8", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    fn dir(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            fs::write(dir.path().join(name), text).unwrap();
+        }
+        dir
+    }
+
+    fn payload(dir: &Path) -> Arc<Payload> {
+        match read(dir) {
+            Seen::Payload(payload) => payload,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn keys(dir: &Path) -> Vec<String> {
+        payload(dir).data.keys().cloned().collect()
+    }
+
+    #[test]
+    fn one_visible_file_is_one_key() {
+        let dir = dir(&[
+            ("kubelet", "a: 1\n"),
+            ("ca.crt", "CA"),
+            (".merge", "overlay\n"),
+            (".confirm-within", " 5m \n"),
+            (".hidden", "x"),
+            ("kubelet~", "old"),
+            ("kubelet.tmp", "new"),
+            ("no key", "x"),
+        ]);
+        fs::create_dir(dir.path().join("subdirectory")).unwrap();
+        fs::create_dir(dir.path().join("lost+found")).unwrap();
+        let found = payload(dir.path());
+        assert_eq!(found.data["kubelet"], "a: 1\n");
+        assert_eq!(found.data.keys().collect::<Vec<_>>(), ["ca.crt", "kubelet"]);
+        assert_eq!(found.wishes.merge.as_deref(), Some("overlay"));
+        assert_eq!(found.wishes.confirm_within.as_deref(), Some("5m"));
+        assert_eq!(found.wishes.acknowledge, None);
+    }
+
+    #[test]
+    fn the_same_content_is_the_same_version() {
+        let (one, two) = (dir(&[("kubelet", "a")]), dir(&[("kubelet", "a"), (".other", "x")]));
+        let version = |dir: &tempfile::TempDir| payload(dir.path()).resource_version.clone();
+        assert_eq!(version(&one), version(&two));
+        fs::write(one.path().join(".merge"), "overlay").unwrap();
+        assert_ne!(version(&one), version(&two), "a wish is part of it");
+    }
+
+    #[test]
+    fn nothing_there() {
+        let dir = dir(&[]);
+        assert_eq!(read(dir.path()), Seen::Empty);
+        fs::create_dir(dir.path().join("lost+found")).unwrap();
+        fs::write(dir.path().join(".merge"), "overlay").unwrap();
+        assert_eq!(read(dir.path()), Seen::Empty, "a wish alone is nothing");
+        assert!(matches!(read(&dir.path().join("no/such")), Seen::Missing(_)));
+        symlink("nowhere", dir.path().join("link")).unwrap();
+        assert!(matches!(read(&dir.path().join("link")), Seen::Missing(_)), "a link to what is not there yet");
+    }
+
+    #[test]
+    fn what_is_no_decision() {
+        for name in ["kubelet~", "kubelet.tmp", "#kubelet#", "my kubelet"] {
+            assert!(matches!(read(dir(&[(name, "x")]).path()), Seen::Undecided(_)), "{name}");
+        }
+        let pipe = dir(&[]);
+        nix::unistd::mkfifo(&pipe.path().join("kubelet"), nix::sys::stat::Mode::S_IRUSR).unwrap();
+        assert!(matches!(read(pipe.path()), Seen::Undecided(_)), "a pipe is never opened");
+    }
+
+    #[test]
+    fn what_cannot_be_taken() {
+        let unusable = |dir: &Path| match read(dir) {
+            Seen::Unusable(why) => why,
+            other => panic!("{other:?}"),
+        };
+        let file = dir(&[("kubelet", "x")]);
+        assert!(unusable(&file.path().join("kubelet")).contains("kubelet"), "no directory");
+        let big = dir(&[("kubelet", "x"), ("more", &"x".repeat(1 << 20))]);
+        assert!(unusable(big.path()).contains("1048577 bytes, 1048576 are allowed"));
+        fs::write(big.path().join("more"), "x".repeat((1 << 20) - 1)).unwrap();
+        assert_eq!(keys(big.path()), ["kubelet", "more"]);
+        let odd = dir(&[]);
+        fs::write(odd.path().join("kubelet"), b"a: \xff").unwrap();
+        assert!(unusable(odd.path()).ends_with("kubelet: it is not UTF-8"));
+        let dangling = dir(&[("other", "x")]);
+        symlink("nowhere", dangling.path().join("kubelet")).unwrap();
+        assert!(unusable(dangling.path()).ends_with("kubelet: the link leads nowhere"));
+    }
+
+    /// As the kubelet's own AtomicWriter lays out a volume (pkg/volume/util/atomic_writer.go).
+    #[test]
+    fn a_projected_volume() {
+        let dir = dir(&[]);
+        let at = |name: &str| dir.path().join(name);
+        for (version, text) in [("..one", "a: 1"), ("..two", "a: 2")] {
+            fs::create_dir(at(version)).unwrap();
+            fs::write(at(version).join("kubelet"), text).unwrap();
+        }
+        symlink("..one", at("..data")).unwrap();
+        symlink("..data/kubelet", at("kubelet")).unwrap();
+        let first = payload(dir.path());
+        assert_eq!(first.data["kubelet"], "a: 1");
+        symlink("..two", at("..data_tmp")).unwrap();
+        fs::rename(at("..data_tmp"), at("..data")).unwrap();
+        assert_eq!(payload(dir.path()).data["kubelet"], "a: 2");
+        assert_ne!(payload(dir.path()).resource_version, first.resource_version);
+    }
+
+    #[test]
+    fn another_file_than_the_listed_one_is_not_taken() {
+        let dir = dir(&[("kubelet", "a: 1")]);
+        let listed = list(dir.path()).unwrap().files["kubelet"];
+        assert!(text(dir.path(), "kubelet", listed).is_ok());
+        fs::write(dir.path().join("other"), "a: 2").unwrap();
+        fs::rename(dir.path().join("other"), dir.path().join("kubelet")).unwrap();
+        assert!(matches!(text(dir.path(), "kubelet", listed), Err(Seen::Changing(_))));
+        fs::remove_file(dir.path().join("kubelet")).unwrap();
+        assert!(matches!(text(dir.path(), "kubelet", listed), Err(Seen::Changing(_))));
+    }
+}
