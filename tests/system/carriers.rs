@@ -217,6 +217,7 @@ fn edits_are_judged_at_once_and_take_effect_in_turn() {
     let other = rig.put("b", &configuration("maxPods: 44"));
     rig.label(&[("name", Some("b"))]);
     rig.wait_annotation("the assignment", has("active", &other));
+    rig.wait_running(44);
     assert_eq!(rig.starts(), 3);
 }
 
