@@ -199,7 +199,7 @@ impl Stage {
         let file = std::fs::File::create(&log).map_err(text)?;
         let mut command = Command::new(supervisor);
         command
-            .args(["run", "--trial-duration=5s", "--metrics-bind-address="])
+            .args(["run", "--trial-duration=5s", "--spread=0s", "--metrics-bind-address="])
             .arg(format!("--dynamic-config-dir={}", at("dynamic-config")))
             .arg("--")
             .arg(&kubelet.path)

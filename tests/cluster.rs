@@ -49,13 +49,24 @@ impl Bench {
         if credentials {
             server.write_kubeconfig(&kubeconfig);
         }
-        let settings = Settings { kubeconfig, node_name: Some(NODE.to_owned()), hostname_override: None };
+        let settings = Settings {
+            kubeconfig,
+            node_name: Some(NODE.to_owned()),
+            hostname_override: None,
+            config_namespace: "kube-system".to_owned(),
+        };
         let (sender, inputs) = unbounded_channel();
         Bench { server, dir, cluster: KubeCluster::start(settings, sender, Metrics::new()), inputs }
     }
 
+    /// The next input; every session begins by saying who we are.
     async fn next(&mut self) -> Input {
-        tokio::time::timeout(SOON, self.inputs.recv()).await.expect("an input in time").expect("an input")
+        loop {
+            match tokio::time::timeout(SOON, self.inputs.recv()).await.expect("an input in time").expect("an input") {
+                Input::Named(name) => assert_eq!(name, NODE),
+                input => return input,
+            }
+        }
     }
 
     /// The next input that is not about the Node.

@@ -310,3 +310,25 @@ fn the_diagram_is_what_the_machine_does() {
         (walked.difference(&drawn).collect(), drawn.difference(&walked).collect());
     assert!(missing.is_empty() && invented.is_empty(), "not drawn: {missing:#?}\nnever seen: {invented:#?}");
 }
+
+#[test]
+fn the_manifests_grant_reading_of_config_maps_and_nothing_else() {
+    let told =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/adapters/kube/sight.rs")).unwrap();
+    for variant in ["base", "narrow"] {
+        let file = format!("packaging/manifests/{variant}/rbac.yaml");
+        assert!(told.contains(&file), "a 403 names {file}");
+        let documents = read(&file);
+        let documents: Vec<serde_json::Value> =
+            documents.split("\n---\n").map(|text| serde_yaml::from_str(text).unwrap()).collect();
+        let rules = documents.iter().flat_map(|it| it["rules"].as_array().cloned().unwrap_or_default());
+        let rules: Vec<_> = rules.collect();
+        assert_eq!(rules.len(), 1, "{file}");
+        assert_eq!(rules[0]["resources"], serde_json::json!(["configmaps"]));
+        assert_eq!(rules[0]["verbs"], serde_json::json!(["get", "list", "watch"]));
+        assert_eq!(rules[0]["resourceNames"].is_array(), variant == "narrow");
+        let kinds: Vec<&str> = documents.iter().filter_map(|it| it["kind"].as_str()).collect();
+        assert_eq!(kinds, ["Role", "RoleBinding"], "{file}: of one namespace");
+        assert_eq!(documents[1]["subjects"][0]["name"], "system:nodes");
+    }
+}

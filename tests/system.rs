@@ -12,6 +12,8 @@
 
 mod support;
 
+#[path = "system/carriers.rs"]
+mod carriers;
 #[path = "system/changes.rs"]
 mod changes;
 #[path = "system/child.rs"]

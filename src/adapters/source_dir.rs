@@ -103,7 +103,7 @@ pub fn without_assignments(inputs: UnboundedSender<Input>) -> UnboundedSender<In
         while let Some(input) = queue.recv().await {
             match input {
                 Input::Node(wanted) => {
-                    if matches!(wanted, Wanted::Map(_) | Wanted::AllNil) && !said {
+                    if matches!(wanted, Wanted::Map(_) | Wanted::AllNil | Wanted::Invalid(_)) && !said {
                         tracing::warn!("the Node is assigned a ConfigMap, which is ignored: --source-dir is in force");
                         said = true;
                     }

@@ -6,8 +6,9 @@ use clap::Args;
 
 use super::{Failure, KubeletCommand, MergeOption, block_on};
 use crate::adapters::{clock, log};
+use crate::core::model::ConfigMapRef;
 use crate::core::payload::duration::GoDuration;
-use crate::core::{machine, policy};
+use crate::core::{carrier, machine, policy};
 use crate::daemon::settings::{self, Settings};
 use crate::daemon::wire;
 
@@ -31,6 +32,18 @@ pub(super) struct Options {
     /// Roll back what nobody confirmed within this time of being healthy, where the ConfigMap's annotation kubelet-supervisor.io/confirm-within says nothing.
     #[arg(long, env = "KUBELET_SUPERVISOR_CONFIRM_WITHIN", value_parser = settings::positive, value_name = "DURATION")]
     confirm_within: Option<GoDuration>,
+    /// Where a ConfigMap is that a Node's label names without a namespace.
+    #[arg(long, env = "KUBELET_SUPERVISOR_CONFIG_NAMESPACE", default_value = carrier::DEFAULT_NAMESPACE, value_name = "NAMESPACE")]
+    config_namespace: String,
+    /// What runs on a Node without an assignment, such as kubeadm's kube-system/kubelet-config.
+    #[arg(long, env = "KUBELET_SUPERVISOR_DEFAULT_SOURCE", value_parser = carrier::parse, value_name = "NAMESPACE/NAME[/KEY]")]
+    default_source: Option<ConfigMapRef>,
+    /// Edits of an assigned ConfigMap, and the default source, take effect within this time, each node at its own; 0s: at once.
+    #[arg(long, env = "KUBELET_SUPERVISOR_SPREAD", default_value = "5m", value_name = "DURATION")]
+    spread: GoDuration,
+    /// The same for a new assignment.
+    #[arg(long, env = "KUBELET_SUPERVISOR_SPREAD_ASSIGNMENT", default_value = "0s", value_name = "DURATION")]
+    spread_assignment: GoDuration,
     #[command(flatten)]
     merge: MergeOption,
     /// Where /metrics, /healthz and /readyz are served; empty turns them off.
@@ -61,6 +74,10 @@ pub(super) fn run(options: Options) -> Result<u8, Failure> {
     let (program, args) = options.kubelet.parse()?;
     let metrics = settings::listener(&options.metrics_bind_address)
         .map_err(|why| Failure::usage(format!("--metrics-bind-address: {why}")))?;
+    let source = settings::source(options.source_dir, options.source_key)
+        .map_err(|why| Failure::usage(format!("--source-key: {why}")))?;
+    // A directory is the only assignment.
+    let default_source = options.default_source.filter(|_| source.is_none());
     let settings = Settings {
         program,
         dir: settings::store_dir(options.dynamic_config_dir.as_deref(), &args),
@@ -71,13 +88,16 @@ pub(super) fn run(options: Options) -> Result<u8, Failure> {
             isolation: options.isolation_timeout.0,
             boots: options.trial_boots,
             confirm_within: options.confirm_within.map(|within| within.0),
+            default_source,
+            spread: options.spread.0,
+            spread_assignment: options.spread_assignment.0,
             boot_id: clock::boot_id(),
         },
         merge: options.merge.merge,
+        config_namespace: options.config_namespace,
         metrics,
         node_name: options.node_name.filter(|name| !name.is_empty()),
-        source: settings::source(options.source_dir, options.source_key)
-            .map_err(|why| Failure::usage(format!("--source-key: {why}")))?,
+        source,
     };
     log::init(options.log_format);
     block_on(wire::supervise(settings))?.map_err(|error| Failure::new(1, format!("{error:#}")))

@@ -1,5 +1,6 @@
 //! Decisions. Pure: no IO, clock, environment, tokio, kube or tracing (`tests/architecture.rs`).
 
+pub mod carrier;
 pub mod command;
 pub mod directory;
 pub mod evidence;

@@ -92,6 +92,11 @@ pub const CONFIRM_NOTED: Duration = Duration::from_secs(60);
 /// Versions kept for `rollback --to`, beside assigned and last known good.
 pub const PROVEN_KEPT: usize = 3;
 
+/// Edits in place, and versions of the default source, begin within this time, each node at its own
+/// (`--spread`): a restart puts pods through admission again and breaks streams, which a whole
+/// cluster should not do in one second.
+pub const SPREAD: Duration = Duration::from_secs(300);
+
 /// From SIGTERM to SIGKILL. The kubelet exits within 20 ms of SIGTERM and does not drain.
 pub const STOP_GRACE: Duration = Duration::from_secs(15);
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::evidence::Excuse;
 use super::machine::{Kubelet, State, TrialEnd};
@@ -75,6 +75,21 @@ pub struct Condition {
     pub message: String,
 }
 
+/// The Node annotation that holds the status where `status.config` is not kept, and beside it
+/// where it is: the same JSON.
+pub const STATUS_ANNOTATION: &str = "kubelet-supervisor.io/config-status";
+
+/// What the Node says of us, as the API server last showed it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shown {
+    /// `status.config`; null if there is none.
+    pub config: Value,
+    /// Our condition.
+    pub condition: Option<Value>,
+    /// [`STATUS_ANNOTATION`].
+    pub annotation: Option<String>,
+}
+
 /// Its type.
 pub const CONDITION: &str = "KubeletConfigOk";
 
@@ -107,6 +122,8 @@ impl Condition {
             ("Unknown", "AwaitsConfirmation", format!("Healthy, and rolled back unless somebody confirms {active}"))
         } else if state.trial.is_some() {
             ("Unknown", "OnTrial", format!("On trial: {active}"))
+        } else if let Some((source, at)) = state.scheduled() {
+            ("Unknown", "Scheduled", format!("Takes effect at {}: {source}", timestamp(at.wall_nanos)))
         } else if ledger.frozen {
             ("Unknown", "Frozen", format!("An operator lets no change in until thaw; {active} runs"))
         } else if state.active.is_some() {
@@ -115,6 +132,17 @@ impl Condition {
             return Self::default();
         };
         Self { status, reason, message: cut(message) }
+    }
+
+    /// As it is written; a status that stays keeps the time of its beginning.
+    fn written(&self, shown: Option<&Value>, now: &str) -> Value {
+        let Self { status, reason, message } = self;
+        let same = shown.filter(|shown| shown.get("status").and_then(Value::as_str) == Some(*status));
+        let since = same.and_then(|shown| shown.get("lastTransitionTime")).cloned().unwrap_or_else(|| json!(now));
+        json!({
+            "type": CONDITION, "status": status, "reason": reason, "message": message,
+            "lastHeartbeatTime": now, "lastTransitionTime": since,
+        })
     }
 
     /// True if the Node's list of conditions says so already. A node that never had anything but
@@ -156,20 +184,38 @@ impl NodeConfigStatus {
     }
 
     /// The body of a strategic merge patch on `nodes/NAME/status`; null deletes, and other
-    /// conditions stay. `shown` is our condition as the Node has it, `now` the time in RFC 3339.
+    /// conditions stay. The subresource takes annotations too (nodeStatusStrategy,
+    /// pkg/registry/core/node/strategy.go, v1.20.2 and v1.36.2; kubelets rely on it). `now` is the
+    /// time in RFC 3339.
     #[must_use]
-    pub fn patch(&self, shown: Option<&Value>, now: &str) -> Value {
-        let Condition { status, reason, message } = &self.condition;
-        if self.condition.is_shown(shown) {
-            return json!({ "status": { "config": self } });
+    pub fn patch(&self, shown: &Shown, now: &str) -> Value {
+        let mut status = Map::from_iter([("config".to_owned(), json!(self))]);
+        if !self.condition.is_shown(shown.condition.as_ref()) {
+            let conditions = json!([self.condition.written(shown.condition.as_ref(), now)]);
+            status.insert("conditions".to_owned(), conditions);
         }
-        let same = shown.filter(|shown| shown.get("status").and_then(Value::as_str) == Some(*status));
-        let since = same.and_then(|shown| shown.get("lastTransitionTime")).cloned().unwrap_or_else(|| json!(now));
-        let condition = json!({
-            "type": CONDITION, "status": status, "reason": reason, "message": message,
-            "lastHeartbeatTime": now, "lastTransitionTime": since,
-        });
-        json!({ "status": { "config": self, "conditions": [condition] } })
+        let mut patch = Map::from_iter([("status".to_owned(), status.into())]);
+        if !self.is_annotated(shown) {
+            let annotations = json!({ "annotations": { STATUS_ANNOTATION: self.annotation() } });
+            patch.insert("metadata".to_owned(), annotations);
+        }
+        patch.into()
+    }
+
+    /// The text of [`STATUS_ANNOTATION`]: what is unset is left out, as in `status.config`.
+    #[must_use]
+    pub fn annotation(&self) -> String {
+        let mut config = json!(self);
+        if let Some(fields) = config.as_object_mut() {
+            fields.retain(|_, value| !value.is_null());
+        }
+        config.to_string()
+    }
+
+    /// True if the Node's annotation says the same.
+    #[must_use]
+    pub fn is_annotated(&self, shown: &Shown) -> bool {
+        shown.annotation.as_ref().is_some_and(|shown| *shown == self.annotation())
     }
 
     /// True if both say the same in `status.config`.
@@ -317,6 +363,10 @@ pub fn status_document(state: &State, version: Option<&str>) -> Value {
             "ready": state.is_ready(),
             "restarts": state.starts.saturating_sub(1),
         },
+        "scheduled": state.scheduled().map(|(source, at)| json!({
+            "source": config_source(Some(source)),
+            "at": timestamp(at.wall_nanos),
+        })),
         "shadowedByFlags": state.in_force.shadowed,
         "pinned": state.saved.ledger.pin.is_some(),
         "frozen": state.saved.ledger.frozen,
@@ -384,10 +434,12 @@ pub fn summary(state: &State) -> String {
     let suspended = state.suspended.map(|excuse| format!(" (suspended: {})", excuse.words()));
     let confirm =
         state.confirm_left().map(|left| format!(", to be confirmed within {}", GoDuration(Duration::from_secs(left))));
+    let scheduled =
+        state.scheduled().map(|(source, at)| format!(", {source} takes effect at {}", timestamp(at.wall_nanos)));
     let pinned = if state.saved.ledger.pin.is_some() { ", pinned" } else { "" };
     let frozen = if state.saved.ledger.frozen { ", frozen" } else { "" };
     let error = NodeConfigStatus::of(state).error.map(|error| format!("; {error}"));
-    let parts = [trial, suspended, confirm].map(Option::unwrap_or_default).concat();
+    let parts = [trial, suspended, confirm, scheduled].map(Option::unwrap_or_default).concat();
     format!("kubelet {kubelet} with {active}{parts}{pinned}{frozen}{}", error.unwrap_or_default())
 }
 
@@ -418,7 +470,7 @@ mod tests {
         let status =
             NodeConfigStatus { assigned: Some(source()), error: Some(LOAD_ERROR.into()), ..Default::default() };
         assert_eq!(
-            status.patch(None, "2026-01-01T00:00:00Z"),
+            status.patch(&Shown { annotation: Some(status.annotation()), ..Shown::default() }, "2026-01-01T00:00:00Z"),
             json!({"status": {"config": {
                 "assigned": {"configMap": {"namespace": "n", "name": "m", "kubeletConfigKey": "k", "resourceVersion": "7", "uid": "u"}},
                 "active": null, "lastKnownGood": null, "error": LOAD_ERROR,

@@ -25,6 +25,8 @@ pub struct Settings {
     pub machine: machine::Settings,
     /// Merge mode of ConfigMaps that say nothing.
     pub merge: Merge,
+    /// `--config-namespace`.
+    pub config_namespace: String,
     /// Metrics and health; `None` is off.
     pub metrics: Option<SocketAddr>,
     /// `--node-name`.

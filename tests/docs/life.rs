@@ -1,12 +1,11 @@
 //! The life of a version, walked on the bare machine: which state follows which, and what is said of it.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
 use kubelet_supervisor::core::command::{Command, Target};
 use kubelet_supervisor::core::evidence::PodSight;
 use kubelet_supervisor::core::machine::{Effect, Input, State, Wanted};
-use kubelet_supervisor::core::model::{Payload, Wishes};
+use kubelet_supervisor::core::model::Wishes;
 use serde_json::json;
 
 use crate::node::{Node, source};
@@ -139,14 +138,8 @@ fn good(seen: &mut BTreeSet<String>) {
     // The same version again, after a label edit, has its trial without a restart.
     walk.told = walk.node.effects.len();
     walk.then(|node| {
-        node.step(Input::Map(Arc::new(Payload {
-            namespace: "n".into(),
-            name: "a".into(),
-            uid: "uid-a".into(),
-            resource_version: "2".into(),
-            data: BTreeMap::default(),
-            wishes: Wishes::default(),
-        })));
+        node.same_content.insert("a@2".to_owned(), "a".to_owned());
+        node.edit("a", "2");
     });
     walk.expect(Phase::OnTrial);
 }

@@ -64,6 +64,12 @@ pub fn source(name: &str) -> Source {
     Source { reference: reference(name), resource_version: "1".into(), uid: format!("uid-{name}") }
 }
 
+/// What the content of a version is called.
+fn content(source: &Source) -> String {
+    let Source { reference, resource_version, .. } = source;
+    if resource_version == "1" { reference.name.clone() } else { format!("{}@{resource_version}", reference.name) }
+}
+
 impl Node {
     /// A node on its local configuration for a minute, all signals good.
     pub fn new() -> Self {
@@ -72,7 +78,7 @@ impl Node {
 
     pub fn with(settings: Settings) -> Self {
         let mut node = Self {
-            state: State::new(settings),
+            state: State::new(settings.clone()),
             now: Duration::from_secs(1000),
             wall_nanos: 1_700_000_000_000_000_000,
             disk: Durable::default(),
@@ -105,7 +111,7 @@ impl Node {
 
     /// A life of the supervisor begins on what is durable.
     pub fn boot(&mut self) {
-        self.state = State::new(self.settings);
+        self.state = State::new(self.settings.clone());
         let stored = Stored {
             assigned: Ok(self.disk.assigned.clone()),
             last_known_good: Ok(self.disk.last_known_good.clone()),
@@ -139,18 +145,23 @@ impl Node {
     }
 
     fn map(&mut self, name: &str) {
+        self.edit(name, "1");
+    }
+
+    /// The watched ConfigMap has this version now; its content is called `NAME@VERSION`.
+    pub fn edit(&mut self, name: &str, version: &str) {
         self.step(Input::Map(Arc::new(Payload {
             namespace: "n".into(),
             name: name.into(),
             uid: format!("uid-{name}"),
-            resource_version: "1".into(),
+            resource_version: version.into(),
             data: BTreeMap::default(),
             wishes: Wishes::default(),
         })));
     }
 
     fn rendered(&self, source: Option<&Source>) -> Rendered {
-        let name = &source.map(|source| source.reference.name.clone()).unwrap_or_default();
+        let name = &source.map(content).unwrap_or_default();
         let (mut fields, wishes) = self.configurations.get(name).cloned().unwrap_or((json!({}), Wishes::default()));
         // Differs, and nobody minds.
         fields["syncFrequency"] = json!(name);

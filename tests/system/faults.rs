@@ -27,7 +27,7 @@ fn silent(verb: Verb, path: &str, kind: FaultKind, times: u32) {
 
 #[test]
 fn a_short_403_of_the_node_authorizer_is_no_error() {
-    silent(Verb::List, "configmaps", FaultKind::Status(403), 3);
+    silent(Verb::Any, "configmaps", FaultKind::Status(403), 6);
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn a_500_that_lasts_is_an_error_until_it_goes() {
 fn lasting(code: u16) {
     let mut rig = Rig::new();
     rig.up();
-    rig.server.faults().push(Fault::new(Verb::List, "configmaps", FaultKind::Status(code)));
+    rig.server.faults().push(Fault::new(Verb::Any, "configmaps", FaultKind::Status(code)));
     let version = rig.put("a", &configuration("maxPods: 42"));
     rig.assign("a");
     rig.wait_config("the error", |config| config["error"] == DOWNLOAD);

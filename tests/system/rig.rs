@@ -109,6 +109,8 @@ impl Rig {
             format!("--dynamic-config-dir={}", at("dynamic")),
             format!("--trial-duration={trial}"),
             "--start-timeout=10s".to_owned(),
+            // Edits take effect at once, save where a test is about that.
+            "--spread=0s".to_owned(),
             format!("--metrics-bind-address={}", metrics.address()),
         ];
         let args = vec![

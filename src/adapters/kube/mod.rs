@@ -1,6 +1,7 @@
 //! The API server: watches in, status and events out, looks at Lease and pods.
 
 pub mod credentials;
+mod feed;
 mod meter;
 mod outbox;
 mod requests;
@@ -36,6 +37,8 @@ pub struct Settings {
     pub kubeconfig: PathBuf,
     /// `--node-name`.
     pub node_name: Option<String>,
+    /// `--config-namespace`.
+    pub config_namespace: String,
     /// The kubelet's `--hostname-override`.
     pub hostname_override: Option<String>,
 }
@@ -171,7 +174,8 @@ async fn run(
             Ok((client, node_name)) => {
                 said.clear();
                 tracing::info!("reading {}, this is node {node_name}", settings.kubeconfig.display());
-                let mut session = Session::new(client, node_name, inputs.clone(), &mut outbox);
+                let namespace = settings.config_namespace.clone();
+                let mut session = Session::new(client, node_name, namespace, inputs.clone(), &mut outbox);
                 if session
                     .run(&mut commands, || credentials::fingerprint(&settings.kubeconfig) != print)
                     .await
@@ -247,7 +251,7 @@ async fn connect(settings: &Settings, metrics: &Metrics) -> Result<(Client, Stri
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .map_err(|error| format!("{path}: {}", credentials::chain(&error)))?;
-    config.read_timeout = Some(session::READ_TIMEOUT);
+    config.read_timeout = Some(feed::READ_TIMEOUT);
     config.connect_timeout = Some(Duration::from_secs(10));
     config.default_retry = false; // it hangs a call for minutes; the session retries, and says so
     // An exec plugin is run while the client is built: not on the thread that minds the kubelet.

@@ -7,11 +7,12 @@ use serde_json::Value;
 
 use super::credentials::chain;
 use super::types::{ConfigMapView, ContainerView, LeaseView, NodeView, PodSpecView, PodView};
+use crate::core::carrier;
 use crate::core::evidence::{LeaseSight, NodeSight, PodSight};
 use crate::core::hazard::quantity;
 use crate::core::machine::Wanted;
-use crate::core::model::{Payload, Wishes};
-use crate::core::report::CONDITION;
+use crate::core::model::{ConfigMapRef, Payload, Wishes};
+use crate::core::report::{CONDITION, STATUS_ANNOTATION, Shown};
 
 /// Our annotations, on Nodes and ConfigMaps.
 const PREFIX: &str = "kubelet-supervisor.io/";
@@ -31,12 +32,35 @@ pub(super) fn asked(node: &NodeView) -> Asked {
     Asked { retry: annotation("retry"), confirm: annotation("confirm") }
 }
 
-/// What the Node is to run.
-pub(super) fn wanted(node: &NodeView) -> Wanted {
+/// What the Node is to run: `spec.configSource`, where a server keeps it and somebody set it, wins
+/// over labels. `namespace` is that of labels which name none.
+pub(super) fn wanted(node: &NodeView, namespace: &str) -> Wanted {
     let source = node.spec.config_source.as_ref().filter(|source| !source.is_null());
-    let Some(source) = source else { return Wanted::Local };
+    let Some(source) = source else {
+        let labels = node.metadata.labels.as_ref();
+        return labels.map_or(Wanted::Local, |labels| carrier::labelled(labels, namespace));
+    };
     let map = source.get("configMap").cloned().unwrap_or_default();
     serde_json::from_value(map).map_or(Wanted::AllNil, Wanted::Map)
+}
+
+/// What the Node says of us.
+pub(super) fn shown(node: NodeView) -> Shown {
+    Shown {
+        condition: own_condition(&node),
+        annotation: node.metadata.annotations.and_then(|mut all| all.remove(STATUS_ANNOTATION)),
+        config: node.status.config.unwrap_or_default(),
+    }
+}
+
+/// What is missing when a ConfigMap may not be read, and where it is to be had.
+pub(super) fn forbidden(map: &ConfigMapRef, why: &str) -> String {
+    let ConfigMapRef { namespace, name, .. } = map;
+    format!(
+        "this node may not read ConfigMap {namespace}/{name}: grant verbs get, list and watch on configmaps in namespace \
+         {namespace} to group system:nodes, as packaging/manifests/base/rbac.yaml does for one namespace and \
+         packaging/manifests/narrow/rbac.yaml for single names (kubectl apply -k): {why}"
+    )
 }
 
 /// The condition Ready; `None` while there is none.
@@ -53,7 +77,7 @@ pub(super) fn node_sight(node: &NodeView) -> Option<NodeSight> {
 }
 
 /// Our own condition, as the Node has it.
-pub(super) fn own_condition(node: &NodeView) -> Option<Value> {
+fn own_condition(node: &NodeView) -> Option<Value> {
     let conditions = node.status.conditions.as_ref()?.as_array()?;
     conditions.iter().find(|condition| text(condition, "type") == CONDITION).cloned()
 }
@@ -168,7 +192,26 @@ mod tests {
         assert_eq!(sight.message, "KubeletReady: kubelet is posting ready status");
         assert_eq!(capacity(&node).len(), 3);
         assert_eq!(asked(&node), Asked { retry: Some("222".to_owned()), confirm: None });
-        assert_eq!(wanted(&node), Wanted::Local);
+        assert_eq!(wanted(&node, "ns"), Wanted::Local);
+    }
+
+    #[test]
+    fn config_source_wins_over_labels() {
+        let label = |part: &str| format!("{}{part}", carrier::LABELS);
+        let reference = |namespace: &str, name: &str| {
+            Wanted::Map(ConfigMapRef {
+                namespace: namespace.into(),
+                name: name.into(),
+                kubelet_config_key: "kubelet".into(),
+            })
+        };
+        let metadata = json!({"name": "n1", "labels": {label("name"): "a"}});
+        assert_eq!(wanted(&node(json!({"metadata": metadata})), "ns"), reference("ns", "a"));
+        let source = json!({"configMap": {"namespace": "n", "name": "b", "kubeletConfigKey": "kubelet"}});
+        let both = node(json!({"metadata": metadata, "spec": {"configSource": source}}));
+        assert_eq!(wanted(&both, "ns"), reference("n", "b"));
+        let nil = node(json!({"metadata": metadata, "spec": {"configSource": null}}));
+        assert_eq!(wanted(&nil, "ns"), reference("ns", "a"), "null is absent");
     }
 
     #[test]
@@ -182,7 +225,7 @@ mod tests {
             let node = node(json!({"metadata": {"name": "n1"}, "spec": {"configSource": 5}, "status": status}));
             assert_eq!(node_sight(&node), None);
             assert!(capacity(&node).is_empty());
-            assert_eq!(wanted(&node), Wanted::AllNil);
+            assert_eq!(wanted(&node, "ns"), Wanted::AllNil);
         }
         let node = node(
             json!({"metadata": {}, "status": {"conditions": [{"type": "Ready", "status": "Unknown", "lastHeartbeatTime": 1}]}}),

@@ -17,6 +17,10 @@ use crate::core::report::{self, SyncError};
 impl State {
     /// The Node's assignment. Watching follows the object, not the key.
     pub(super) fn node(&mut self, wanted: Wanted, fx: &mut Vec<Effect>) {
+        let wanted = match (wanted, &self.settings.default_source) {
+            (Wanted::Local, Some(default)) => Wanted::Default(default.clone()),
+            (wanted, _) => wanted,
+        };
         if wanted == Wanted::Unknown || wanted == self.wanted {
             return; // a Node that is gone asks for nothing: keep what is
         }
@@ -40,7 +44,7 @@ impl State {
 
     fn wanted_map(&self) -> Option<&ConfigMapRef> {
         match &self.wanted {
-            Wanted::Map(reference) => Some(reference),
+            Wanted::Map(reference) | Wanted::Default(reference) => Some(reference),
             _ => None,
         }
     }
@@ -93,6 +97,7 @@ impl State {
         if self.records().ledger.frozen {
             return;
         }
+        self.take_turn(fx);
         if let Some(Change { stage: Stage::Weighing(_), .. }) = self.change {
             self.weigh(fx);
             if self.change.is_none() || fx.iter().any(|effect| matches!(effect, Effect::Record(..))) {
@@ -104,8 +109,9 @@ impl State {
             Wanted::AllNil => {
                 self.sync_failed(SyncError::AllNil, "the Node's configSource names no source".to_owned(), fx);
             }
+            Wanted::Invalid(why) => self.sync_failed(SyncError::Download, why, fx),
             Wanted::Local => self.consider_local(fx),
-            Wanted::Map(reference) => match self.map.clone() {
+            Wanted::Map(reference) | Wanted::Default(reference) => match self.map.clone() {
                 MapState::Pending => {}
                 MapState::Failed { why, since } => {
                     if self.now >= later(since, policy::DOWNLOAD_PATIENCE) {
@@ -163,6 +169,7 @@ impl State {
 
     fn begin(&mut self, to: Option<Source>) {
         let seen = self.applying_since.take().unwrap_or(self.now);
+        let turn = to.as_ref().and_then(|source| self.turn(source));
         self.change = Some(Change {
             to,
             seen,
@@ -170,6 +177,7 @@ impl State {
             baseline: Baseline::new(),
             unanswered: Baseline::new(),
             baseline_until: self.now,
+            turn,
             census: None,
         });
     }
@@ -230,11 +238,12 @@ impl State {
                     // Held against this version, not its content: an acknowledgement changes only the former.
                     self.reject(source, None, report::VALIDATE_ERROR, &why, fx);
                 } else if self.is_judged(&rendered) {
-                    self.look_before(fx);
-                    self.set_stage(Stage::Weighing(rendered));
-                    self.weigh(fx);
+                    self.accepted(rendered, fx);
                 } else {
-                    self.look_before(fx);
+                    // Where there is no turn to wait for, both judges are asked at once.
+                    if self.waits_for_turn().is_none() {
+                        self.look_before(fx);
+                    }
                     let ticket = self.next_ticket();
                     fx.push(Effect::Preflight(ticket, rendered.clone()));
                     self.set_stage(Stage::Judging(ticket, rendered));
@@ -271,14 +280,12 @@ impl State {
                     say(fx, Level::Warn, format!("{source} is accepted, but: {remark}"));
                 }
                 self.remember_verdict(&rendered);
-                self.set_stage(Stage::Weighing(rendered));
-                self.weigh(fx);
+                self.accepted(rendered, fx);
             }
             Verdict::Inconclusive(why) => {
                 say(fx, Level::Warn, format!("the preflight of {source} gave no verdict, the trial decides: {why}"));
                 self.waived = Some((rendered.digest.clone(), self.kubelet_id.clone()));
-                self.set_stage(Stage::Weighing(rendered));
-                self.weigh(fx);
+                self.accepted(rendered, fx);
             }
             Verdict::NotItsFault(why) => self.postpone(&why, fx),
         }

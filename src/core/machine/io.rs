@@ -41,6 +41,8 @@ pub enum Because {
 pub enum Input {
     /// First of all: the store's content and the kubelet binary's identity.
     Boot(Box<Stored>, KubeletId),
+    /// The name of the own Node.
+    Named(String),
     /// The own Node, or its absence.
     Node(Wanted),
     /// The watched ConfigMap is this.

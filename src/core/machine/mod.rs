@@ -38,7 +38,7 @@ use super::record::Ledger;
 use super::report::SyncError;
 
 /// What the operator chose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Continuous health that earns the title last known good.
     pub trial_duration: Duration,
@@ -50,6 +50,12 @@ pub struct Settings {
     pub boots: u32,
     /// What needs an acknowledgement although its ConfigMap does not say so, and within what time.
     pub confirm_within: Option<Duration>,
+    /// What runs on a Node without an assignment.
+    pub default_source: Option<ConfigMapRef>,
+    /// Edits in place and versions of the default source begin within this time, each node at its own.
+    pub spread: Duration,
+    /// The same for an explicit assignment.
+    pub spread_assignment: Duration,
     /// Tells one boot of the machine from another.
     pub boot_id: u128,
 }
@@ -69,6 +75,9 @@ impl Default for Settings {
             isolation: policy::ISOLATION,
             boots: policy::TRIAL_BOOTS,
             confirm_within: None,
+            default_source: None,
+            spread: Duration::ZERO,
+            spread_assignment: Duration::ZERO,
             boot_id: 0,
         }
     }
@@ -106,8 +115,12 @@ pub enum Wanted {
     Local,
     /// A `configSource` without any subfield.
     AllNil,
+    /// Labels that name nothing a ConfigMap can be; with the label and the reason.
+    Invalid(String),
     /// A ConfigMap.
     Map(ConfigMapRef),
+    /// No assignment, but `--default-source`.
+    Default(ConfigMapRef),
 }
 
 /// What is known of the wanted ConfigMap.
@@ -223,6 +236,8 @@ pub struct Change {
     pub unanswered: Baseline,
     /// They are waited for until then.
     pub baseline_until: Moment,
+    /// This node's turn among the many that have the same change; `None`: now.
+    pub turn: Option<Moment>,
     /// The pods before the change.
     pub census: Option<Census>,
 }
@@ -234,6 +249,8 @@ pub enum Stage {
     Preparing,
     /// The preflight with this ticket is out.
     Judging(u64, Rendered),
+    /// Accepted; this node's turn is waited for.
+    Spread(Rendered),
     /// Accepted; the baseline is waited for.
     Weighing(Rendered),
     /// [`Effect::Record`] is out; switch when it is durable.
@@ -278,10 +295,14 @@ pub struct State {
     pub settings: Settings,
     /// The records as they are on disk.
     pub saved: Durable,
+    /// The version that waits for its turn, and when it was first seen.
+    first_seen: Option<(Source, Moment)>,
     /// Records that could not be written yet.
     pub unsaved: Option<Durable>,
     /// What the Node asks for.
     pub wanted: Wanted,
+    /// Its name, once known: tells its turn from other nodes'.
+    pub node_name: String,
     /// The wanted ConfigMap.
     pub map: MapState,
     /// The kubelet process.
@@ -366,8 +387,10 @@ impl State {
         Self {
             settings,
             saved: Durable::default(),
+            first_seen: None,
             unsaved: None,
             wanted: Wanted::Unknown,
+            node_name: String::new(),
             map: MapState::Pending,
             kubelet: Kubelet::Down,
             kubelet_id: KubeletId::default(),
@@ -422,6 +445,7 @@ impl State {
         let mut fx = Vec::new();
         match input {
             Input::Boot(stored, id) => self.boot(*stored, id, &mut fx),
+            Input::Named(name) => self.node_name = name,
             Input::Node(wanted) => self.node(wanted, &mut fx),
             Input::Map(payload) => self.map_seen(payload),
             Input::MapFailed { why, definite } => self.map_failed(why, definite),
@@ -494,6 +518,7 @@ impl State {
         if let Some(Change { stage: Stage::Weighing(_), baseline_until, .. }) = &self.change {
             due.push(*baseline_until);
         }
+        due.extend(self.waits_for_turn());
         if let (MapState::Failed { since, .. }, None) = (&self.map, &self.sync_error) {
             due.push(later(*since, policy::DOWNLOAD_PATIENCE));
         }
@@ -560,8 +585,10 @@ impl State {
     }
 }
 
+/// For people the wall clock goes on as the boot clock does.
 fn later(moment: Moment, by: Duration) -> Moment {
-    Moment { boot: moment.boot.saturating_add(by), wall_nanos: moment.wall_nanos }
+    let nanos = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+    Moment { boot: moment.boot.saturating_add(by), wall_nanos: moment.wall_nanos.saturating_add(nanos) }
 }
 
 fn say(fx: &mut Vec<Effect>, level: Level, text: impl Into<String>) {

@@ -12,7 +12,9 @@ impl State {
     pub(super) fn launch(&mut self, fx: &mut Vec<Effect>) {
         self.kubelet = Kubelet::Launching;
         self.launching = None;
-        let waits = |change: &mut super::Change| matches!(change.stage, Stage::Judging(..) | Stage::Weighing(_));
+        let waits = |change: &mut super::Change| {
+            matches!(change.stage, Stage::Judging(..) | Stage::Spread(_) | Stage::Weighing(_))
+        };
         if let Some(change) = self.change.take_if(waits) {
             // There is one preflight at a time and the start goes first; and what was weighed may be
             // what comes up now. The change is found again by `tick_change`.

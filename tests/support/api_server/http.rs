@@ -276,12 +276,10 @@ fn write_or_get(state: &mut State, verb: Verb, target: &Target, content_type: &s
     if let Some(message) = dynamic_config_error(&wanted["status"]["config"]).filter(|_| target.status) {
         return (422, status(422, &format!("Node \"{name}\" is invalid: {message}")));
     }
-    // The subresource keeps to the status, the main resource keeps off it.
+    // The subresource keeps to the status and the metadata, the main resource keeps off the status.
     let mut object = wanted;
     if target.status {
-        let status = std::mem::take(&mut object["status"]);
-        object = old;
-        object["status"] = status;
+        object["spec"] = old["spec"].clone();
     } else if target.resource == Resource::Node {
         object["status"] = old["status"].clone();
     }

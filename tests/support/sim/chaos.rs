@@ -63,7 +63,10 @@ impl Chaos {
         // Short trials, because every probe is simulated; most longer than the patience with healthz.
         let trial = Duration::from_secs(rng.pick(&[40, 90, 90, 240]));
         let confirm_within = rng.one_in(6).then(|| Duration::from_secs(rng.pick(&[60, 200])));
-        let settings = Settings { trial_duration: trial, confirm_within, ..Settings::default() };
+        // Of its own, so that worlds with and without are alike in all else.
+        let turns = Rng::new(seed ^ 0x7125).one_in(3);
+        let spread = if turns { Duration::from_secs(120) } else { Duration::ZERO };
+        let settings = Settings { trial_duration: trial, confirm_within, spread, ..Settings::default() };
         let node = Node::with(seed, local, settings, tamper);
         {
             let mut outside = node.outside.borrow_mut();

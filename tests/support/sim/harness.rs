@@ -63,7 +63,7 @@ impl Node {
     /// A node whose machine is tampered with.
     pub fn with(seed: u64, local: Behaviour, settings: Settings, tamper: &'static Tamper) -> Self {
         let outside = Rc::new(RefCell::new(Outside::new(Rng::new(seed), local, tamper)));
-        let executor = Self::executor(&outside, settings);
+        let executor = Self::executor(&outside, settings.clone());
         Self {
             outside,
             executor,
@@ -95,7 +95,7 @@ impl Node {
     pub fn boot(&mut self) {
         self.outside.borrow_mut().forget_life();
         self.tidy();
-        self.executor = Self::executor(&self.outside, self.settings);
+        self.executor = Self::executor(&self.outside, self.settings.clone());
         self.ended = false;
         let (moment, faults) = {
             let outside = self.outside.borrow();

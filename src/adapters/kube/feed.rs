@@ -1,0 +1,283 @@
+//! One object, followed: by a watch, or by asking again and again where only `get` is granted.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, FutureExt as _};
+use futures_util::{Stream, StreamExt as _};
+use kube::Api;
+use kube::api::GetParams;
+use kube::runtime::watcher::{self, watcher};
+use tokio::time::Instant;
+
+use super::credentials::chain;
+use super::types::ConfigMapView;
+use crate::core::policy;
+
+/// The API server ends a watch after this long; we ask again. Longer means fewer requests, and a
+/// longer wait until a connection that died silently is noticed.
+const WATCH_SECONDS: u32 = 120;
+
+/// A watch that says nothing for this long is dead: the API server sends bookmarks, and ends it.
+pub const READ_TIMEOUT: Duration = Duration::from_secs(150);
+
+/// Pauses after failures: 50 ms at first, because right after an assignment the Node authorizer
+/// needs a moment; 15 s at most.
+const PAUSE_FIRST: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(15);
+
+/// Failures in a row, and until when to pause for them.
+#[derive(Debug, Default)]
+pub(super) struct Pause {
+    pub(super) failures: u32,
+    until: Option<Instant>,
+}
+
+impl Pause {
+    pub(super) fn failed(&mut self, retry_after: Option<u64>) {
+        let pause = policy::backoff(PAUSE_FIRST, PAUSE_MAX, self.failures);
+        // Half of it is jitter, so that nodes do not come back in step.
+        let jitter = pause.mul_f64(chance() / 2.0);
+        let asked = Duration::from_secs(retry_after.unwrap_or_default().min(60));
+        self.failures = self.failures.saturating_add(1);
+        self.until = Some(Instant::now() + (pause / 2 + jitter).max(asked));
+    }
+
+    pub(super) fn succeeded(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Cancel-safe: an interrupted pause is taken up again.
+    pub(super) async fn pass(&mut self) {
+        if let Some(until) = self.until {
+            tokio::time::sleep_until(until).await;
+            self.until = None;
+        }
+    }
+}
+
+/// From 0 to 1, with no claim to quality: nodes are not to act in step.
+fn chance() -> f64 {
+    f64::from(jiff::Timestamp::now().subsec_nanosecond() % 1000) / 1000.0
+}
+
+type Events<K> = Pin<Box<dyn Stream<Item = watcher::Result<watcher::Event<K>>> + Send>>;
+
+/// A watch of one object.
+pub(super) struct Watch<K> {
+    api: Api<K>,
+    name: String,
+    events: Events<K>,
+    pause: Pause,
+    found: bool,
+}
+
+/// What became of an object.
+pub(super) enum Seen<K> {
+    Object(K),
+    Absent,
+    Failed { why: String, code: Option<u16> },
+}
+
+impl<K> Watch<K>
+where
+    K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + 'static,
+{
+    pub(super) fn new(api: Api<K>, name: &str) -> Self {
+        let events = Self::begin(&api, name);
+        Self { api, name: name.to_owned(), events, pause: Pause::default(), found: false }
+    }
+
+    fn begin(api: &Api<K>, name: &str) -> Events<K> {
+        let config = watcher::Config::default().fields(&format!("metadata.name={name}")).timeout(WATCH_SECONDS);
+        watcher(api.clone(), config).boxed()
+    }
+
+    /// Begins with a new list.
+    fn begin_anew(&mut self) {
+        self.events = Self::begin(&self.api, &self.name);
+    }
+
+    /// The next thing worth knowing. Cancel-safe: stream and pause keep their place.
+    pub(super) async fn next(&mut self) -> Seen<K> {
+        loop {
+            self.pause.pass().await;
+            match self.events.next().await {
+                Some(Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object))) => {
+                    self.pause.succeeded();
+                    self.found = true;
+                    return Seen::Object(object);
+                }
+                Some(Ok(watcher::Event::Init)) => self.found = false,
+                Some(Ok(watcher::Event::InitDone)) => {
+                    self.pause.succeeded();
+                    if !self.found {
+                        return Seen::Absent;
+                    }
+                }
+                Some(Ok(watcher::Event::Delete(_))) => return Seen::Absent,
+                Some(Err(error)) => {
+                    let status = api_status(&error);
+                    self.pause.failed(
+                        status.and_then(|status| Some(u64::from(status.details.as_ref()?.retry_after_seconds))),
+                    );
+                    let code = status.map(|status| status.code);
+                    if code == Some(410) {
+                        // A history that is gone is the server's way of asking for a new list.
+                        // kube's watcher does so if told within the stream, but asks on for the
+                        // lost version if told by the status of the answer.
+                        self.begin_anew();
+                    } else {
+                        return Seen::Failed { why: chain(&error), code };
+                    }
+                }
+                None => std::future::pending().await, // a watcher never ends
+            }
+        }
+    }
+}
+
+fn api_status(error: &watcher::Error) -> Option<&kube::core::Status> {
+    match error {
+        watcher::Error::WatchError(status) => Some(status),
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchFailed(kube::Error::Api(status)) => Some(status),
+        _ => None,
+    }
+}
+
+/// Pauses between two questions where a watch is forbidden: one to two minutes, so that ten thousand
+/// nodes ask a hundred times a second for metadata the API server has at hand.
+const POLL: Duration = Duration::from_secs(60);
+
+/// The watch is tried again after this long, because right after an assignment the Node authorizer
+/// may have allowed the question only just now; ...
+const WATCH_AGAIN: Duration = Duration::from_secs(2);
+/// ... and ever more seldom, up to this: somebody may grant it one day.
+const WATCH_AGAIN_MAX: Duration = Duration::from_secs(600);
+
+/// An answer to a question: nothing, if the version is the one that was seen before.
+type Answer = kube::Result<Option<ConfigMapView>>;
+
+/// The assigned ConfigMap.
+pub(super) struct Feed {
+    watch: Watch<ConfigMapView>,
+    /// Set while watching is forbidden and asking is not.
+    poll: Option<Poll>,
+    /// How often the watch was refused.
+    refused: u32,
+    /// The version that asking has told of, while the watch is tried.
+    told: Option<String>,
+}
+
+/// Asking, because watching is forbidden.
+struct Poll {
+    /// The question under way.
+    question: Option<BoxFuture<'static, Answer>>,
+    /// The next one is due.
+    due: Instant,
+    /// It was answered since the watch was refused.
+    answered: bool,
+    /// The version seen last.
+    version: Option<String>,
+    /// The first refusal's words, for when asking is refused too.
+    why: String,
+    /// The watch is tried again then.
+    until: Instant,
+}
+
+impl Feed {
+    pub(super) fn new(api: Api<ConfigMapView>, name: &str) -> Self {
+        Self { watch: Watch::new(api, name), poll: None, refused: 0, told: None }
+    }
+
+    /// The next thing worth knowing. Cancel-safe: watch, question and pauses keep their place.
+    pub(super) async fn next(&mut self) -> Seen<ConfigMapView> {
+        loop {
+            let Some(poll) = &mut self.poll else {
+                match self.watch.next().await {
+                    Seen::Failed { why, code: Some(403) } => {
+                        let pause = policy::backoff(WATCH_AGAIN, WATCH_AGAIN_MAX, self.refused);
+                        self.refused = self.refused.saturating_add(1);
+                        self.poll = Some(Poll::new(why, self.told.take(), Instant::now() + pause));
+                        continue;
+                    }
+                    seen => {
+                        self.told = None;
+                        if !matches!(seen, Seen::Failed { .. }) {
+                            self.refused = 0;
+                        }
+                        return seen;
+                    }
+                }
+            };
+            match poll.answer(&self.watch.api, &self.watch.name).await {
+                Some(Ok(Some(map))) => return Seen::Object(map),
+                Some(Ok(None)) => {}
+                Some(Err(error)) => {
+                    let code = match &error {
+                        kube::Error::Api(status) => Some(status.code),
+                        _ => None,
+                    };
+                    if code == Some(404) {
+                        return Seen::Absent;
+                    }
+                    // The watch has its pauses, and is what the administrator is to grant.
+                    let why = if code == Some(403) { poll.why.clone() } else { chain(&error) };
+                    self.poll = None;
+                    return Seen::Failed { why, code };
+                }
+                None => {
+                    self.watch.begin_anew();
+                    self.told = self.poll.take().and_then(|poll| poll.version);
+                }
+            }
+        }
+    }
+}
+
+impl Poll {
+    fn new(why: String, version: Option<String>, until: Instant) -> Self {
+        Self { question: None, due: Instant::now(), answered: false, version, why, until }
+    }
+
+    /// The next answer; `None` when it is time to try a watch.
+    async fn answer(&mut self, api: &Api<ConfigMapView>, name: &str) -> Option<Answer> {
+        if self.question.is_none() {
+            // Not between a refusal and the answer to the question after it, however short the time.
+            if self.answered && self.until <= self.due {
+                tokio::time::sleep_until(self.until).await;
+                return None;
+            }
+            tokio::time::sleep_until(self.due).await;
+        }
+        let question =
+            self.question.get_or_insert_with(|| ask(api.clone(), name.to_owned(), self.version.clone()).boxed());
+        let answer = question.await;
+        self.question = None;
+        self.answered = true;
+        self.due = Instant::now() + POLL + POLL.mul_f64(chance());
+        match &answer {
+            Ok(Some(map)) => self.version.clone_from(&map.metadata.resource_version),
+            Err(_) => self.version = None,
+            Ok(None) => {}
+        }
+        Some(answer)
+    }
+}
+
+/// Asks for the metadata, out of the API server's cache, and for the rest only if it is another
+/// version than `known`.
+async fn ask(api: Api<ConfigMapView>, name: String, known: Option<String>) -> Answer {
+    if known.is_some() {
+        let cached = GetParams { resource_version: Some("0".to_owned()) };
+        if api.get_metadata_with(&name, &cached).await?.metadata.resource_version == known {
+            return Ok(None);
+        }
+    }
+    api.get(&name).await.map(Some)
+}
+
+#[cfg(test)]
+mod tests;

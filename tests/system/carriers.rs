@@ -1,0 +1,243 @@
+//! Where an assignment comes from when it is not `spec.configSource`, where the status goes when
+//! `status.config` is dropped, and when a change that reaches many nodes begins on this one.
+
+use serde_json::{Value, json};
+
+use crate::rig::{NAMESPACE, NODE, Rig, SOON, Version, configuration, eventually, is, told};
+use crate::support::api_server::{FaultKind, Verb};
+
+const LABELS: &str = "kubelet-config.node-restriction.kubernetes.io/";
+const ANNOTATION: &str = "kubelet-supervisor.io/config-status";
+
+impl Rig {
+    /// On a server since 1.26.
+    fn modern() -> Rig {
+        let rig = Rig::new();
+        rig.server.drop_dynamic_config(true);
+        rig
+    }
+
+    fn label(&self, labels: &[(&str, Option<&str>)]) {
+        let labels: serde_json::Map<String, Value> =
+            labels.iter().map(|(name, value)| (format!("{LABELS}{name}"), json!(value))).collect();
+        self.server.patch_node(NODE, json!({"metadata": {"labels": labels}}));
+    }
+
+    /// Waits for the status in the annotation.
+    fn wait_annotation(&self, what: &str, good: impl Fn(&Value) -> bool) -> Value {
+        let node = self.server.wait_node(NODE, SOON, |node| good(&annotation(node)));
+        annotation(&node.unwrap_or_else(|error| panic!("{what}: {error}")))
+    }
+
+    fn wait_condition(&self, status: &str, reason: &str) -> String {
+        let is = |condition: &Value| condition["status"] == status && condition["reason"] == reason;
+        let node = self.server.wait_node(NODE, SOON, |node| condition(node).is_some_and(is));
+        let node = node.unwrap_or_else(|error| panic!("{status} {reason}: {error}"));
+        condition(&node).unwrap()["message"].as_str().unwrap().to_owned()
+    }
+
+    fn wait_running(&self, max_pods: u64) {
+        eventually(&format!("maxPods {max_pods}"), || (self.last_config()["maxPods"] == max_pods).then_some(()));
+    }
+}
+
+fn annotation(node: &Value) -> Value {
+    let text = node["metadata"]["annotations"][ANNOTATION].as_str().unwrap_or("null");
+    serde_json::from_str(text).expect("the annotation is JSON")
+}
+
+fn condition(node: &Value) -> Option<&Value> {
+    node["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == "KubeletConfigOk")
+}
+
+fn has(field: &'static str, version: &Version) -> impl Fn(&Value) -> bool {
+    move |status| is(status, field, version)
+}
+
+#[test]
+fn labels_carry_what_the_server_drops() {
+    let mut rig = Rig::modern();
+    let version = rig.put("a", &configuration("maxPods: 42"));
+    rig.up();
+    rig.wait_annotation("a node that says that it is local", |status| *status == json!({}));
+    rig.label(&[("name", Some("a"))]);
+    rig.wait_annotation("active", has("active", &version));
+    let status = rig.wait_annotation("proven", has("lastKnownGood", &version));
+    rig.wait_running(42);
+    assert_eq!(status.as_object().unwrap().len(), 3, "nothing is there that is unset: {status}");
+    rig.wait_condition("True", "LastKnownGood");
+    assert_eq!(rig.server.node(NODE)["status"]["config"], Value::Null, "the server drops it");
+    assert_eq!(rig.starts(), 2);
+
+    // Removing the label is the reset.
+    rig.label(&[("name", None)]);
+    rig.wait_annotation("reset", |status| *status == json!({}));
+    rig.wait_running(110);
+    rig.wait_condition("True", "Local");
+}
+
+#[test]
+fn labels_name_namespace_and_key() {
+    let mut rig = Rig::modern();
+    rig.option("--config-namespace", "pools");
+    let text = configuration("maxPods: 43");
+    let version = rig.server.put_config_map("pools", "a", &[("kubelet", &configuration("maxPods: 41"))]);
+    let other = rig.server.put_config_map("elsewhere", "a", &[("kubelet.yaml", &text)]);
+    rig.label(&[("name", Some("a"))]);
+    rig.up();
+    rig.wait_annotation("the option's namespace", has("active", &version));
+    rig.label(&[("namespace", Some("elsewhere")), ("key", Some("kubelet.yaml"))]);
+    let status = rig.wait_annotation("the labels'", has("active", &other));
+    assert_eq!(status["active"]["configMap"]["kubeletConfigKey"], "kubelet.yaml");
+    rig.wait_running(43);
+}
+
+#[test]
+fn labels_that_name_nothing_are_said_and_nothing_changes() {
+    let mut rig = Rig::modern();
+    rig.put("a", &configuration("maxPods: 42"));
+    rig.label(&[("name", Some("a"))]);
+    rig.up();
+    rig.wait_running(42);
+    rig.label(&[("name", Some("Pool_A"))]);
+    let said = rig.wait_condition("False", "SyncFailed");
+    assert!(said.contains("kubelet-config.node-restriction.kubernetes.io/name: \"Pool_A\" cannot be"), "{said}");
+    rig.label(&[("name", Some("a"))]);
+    rig.wait_condition("True", "LastKnownGood");
+    assert_eq!(rig.starts(), 2);
+}
+
+#[test]
+fn config_source_wins_and_labels_take_over() {
+    let mut rig = Rig::new();
+    let (a, b) = (rig.put("a", &configuration("maxPods: 1")), rig.put("b", &configuration("maxPods: 2")));
+    rig.label(&[("name", Some("b"))]);
+    rig.assign("a");
+    rig.up();
+    rig.wait_active(&a);
+    let both = |status: &Value| is(status, "active", &a);
+    rig.wait_annotation("the annotation stands beside status.config", both);
+    rig.server.unassign(NODE);
+    rig.wait_active(&b);
+    rig.wait_annotation("and follows it", has("active", &b));
+    rig.assign("a");
+    rig.wait_active(&a);
+    rig.wait_running(1);
+}
+
+#[test]
+fn an_annotation_that_somebody_edits_is_written_again() {
+    let mut rig = Rig::modern();
+    let version = rig.put("a", &configuration("maxPods: 42"));
+    rig.label(&[("name", Some("a"))]);
+    rig.up();
+    rig.wait_annotation("proven", has("lastKnownGood", &version));
+    rig.server.patch_node(NODE, json!({"metadata": {"annotations": {ANNOTATION: "{\"error\":\"a lie\"}"}}}));
+    rig.wait_annotation("mended", has("lastKnownGood", &version));
+    rig.server.patch_node(NODE, json!({"metadata": {"annotations": {ANNOTATION: null, "other": "x"}}}));
+    rig.wait_annotation("back", has("lastKnownGood", &version));
+    assert_eq!(rig.server.node(NODE)["metadata"]["annotations"]["other"], "x", "others' are left alone");
+}
+
+#[test]
+fn get_alone_is_enough() {
+    let mut rig = Rig::modern();
+    for verb in [Verb::List, Verb::Watch] {
+        rig.fault(verb, "configmaps", FaultKind::Status(403), u32::MAX);
+    }
+    let version = rig.put("a", &configuration("maxPods: 42"));
+    rig.label(&[("name", Some("a"))]);
+    rig.up();
+    rig.wait_annotation("active", has("active", &version));
+    rig.wait_running(42);
+    // The right to watch is found within seconds of the first refusal.
+    rig.server.faults().clear();
+    let edited = rig.put("a", &configuration("maxPods: 43"));
+    rig.wait_annotation("the edit", has("active", &edited));
+}
+
+#[test]
+fn a_missing_right_is_named_with_the_file_that_grants_it() {
+    let mut rig = Rig::modern();
+    rig.fault(Verb::Any, "configmaps", FaultKind::Status(403), u32::MAX);
+    let version = rig.put("a", &configuration("maxPods: 42"));
+    rig.label(&[("name", Some("a"))]);
+    rig.up();
+    let said = rig.wait_condition("False", "SyncFailed");
+    for part in [
+        "get, list and watch on configmaps",
+        "namespace kube-system",
+        "system:nodes",
+        "packaging/manifests/base/rbac.yaml",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    rig.server.faults().clear();
+    rig.wait_annotation("granted", has("active", &version));
+}
+
+#[test]
+fn a_default_source_runs_where_nothing_is_assigned() {
+    let mut rig = Rig::modern();
+    rig.option("--default-source", "kube-system/kubelet-config");
+    let default = rig.put("kubelet-config", &configuration("maxPods: 50"));
+    let special = rig.put("special", &configuration("maxPods: 60"));
+    rig.up();
+    rig.wait_annotation("the default", has("active", &default));
+    rig.label(&[("name", Some("special"))]);
+    rig.wait_annotation("the assignment", has("active", &special));
+    rig.label(&[("name", None)]);
+    rig.wait_annotation("the default again", has("active", &default));
+    rig.wait_running(50);
+    rig.option("--default-source", "kubelet-config");
+    let (code, _, said) = told(&rig.command().output().unwrap());
+    assert_eq!(code, 64);
+    assert!(said.contains("--default-source") && said.contains("NAMESPACE/NAME"), "{said}");
+}
+
+#[test]
+fn edits_are_judged_at_once_and_take_effect_in_turn() {
+    let mut rig = Rig::modern();
+    rig.option("--spread", "100h");
+    let first = rig.put("a", &configuration("maxPods: 42"));
+    rig.label(&[("name", Some("a"))]);
+    rig.up();
+    rig.wait_annotation("an assignment does not wait", has("lastKnownGood", &first));
+    let edited = rig.put("a", &configuration("maxPods: 43"));
+    let said = rig.wait_condition("Unknown", "Scheduled");
+    assert!(said.starts_with("Takes effect at 20") && said.contains(&edited.0), "{said}");
+    let status = rig.status();
+    assert_eq!(status["scheduled"]["source"]["configMap"]["resourceVersion"], edited.1, "{status}");
+    assert_eq!(rig.last_config()["maxPods"], 42);
+    // A bad edit is refused everywhere, while it has cost nothing.
+    let bad = rig.put("a", &configuration("maxPods: -1"));
+    rig.wait_annotation("rejected", has("assigned", &bad));
+    rig.wait_condition("False", "Rejected");
+    // What somebody assigns by name takes effect at once.
+    let other = rig.put("b", &configuration("maxPods: 44"));
+    rig.label(&[("name", Some("b"))]);
+    rig.wait_annotation("the assignment", has("active", &other));
+    rig.wait_running(44);
+    assert_eq!(rig.starts(), 3);
+}
+
+#[test]
+fn its_turn_comes() {
+    let mut rig = Rig::modern();
+    rig.option("--spread", "3s");
+    rig.option("--spread-assignment", "3s");
+    let first = rig.put("a", &configuration("maxPods: 42"));
+    rig.label(&[("name", Some("a"))]);
+    rig.up();
+    rig.wait_annotation("an assignment, in time", has("lastKnownGood", &first));
+    let edited = rig.put("a", &configuration("maxPods: 43"));
+    rig.wait_annotation("an edit, in time", has("lastKnownGood", &edited));
+    // Equal content costs no restart, and so need not wait.
+    rig.option("--spread", "100h");
+    rig.stop();
+    rig.up();
+    let labelled = rig.server.label_config_map(NAMESPACE, "a", "x", "y");
+    rig.wait_annotation("adopted", has("active", &labelled));
+    rig.stop();
+    assert_eq!(rig.starts(), 4);
+}
