@@ -18,6 +18,8 @@ mod changes;
 mod child;
 #[path = "system/cli.rs"]
 mod cli;
+#[path = "system/credentials.rs"]
+mod credentials;
 #[path = "system/evidence.rs"]
 mod evidence;
 #[path = "system/faults.rs"]
