@@ -83,6 +83,7 @@ fn adapters_do_not_know_each_other() {
         ("host", "process"),          // systemctl is asked
         ("http", "metrics"),
         ("kube", "metrics"),
+        ("kube", "process"), // an exec credential plugin is run
         ("preflight", "metrics"),
     ];
     for (file, text) in sources() {

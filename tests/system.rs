@@ -22,6 +22,8 @@ mod child;
 mod cli;
 #[path = "system/command_lines.rs"]
 mod command_lines;
+#[path = "system/credentials.rs"]
+mod credentials;
 #[path = "system/evidence.rs"]
 mod evidence;
 #[path = "system/faults.rs"]

@@ -245,3 +245,59 @@ pub async fn run_to_end(program: &PathBuf, args: &[String], limit: Duration) -> 
     }
     Ok(Run { exit, output: kept })
 }
+
+/// What a helper program printed.
+#[derive(Clone, Debug, Default)]
+pub struct Printed {
+    /// How it ended; `None`: it was ended after its time.
+    pub exit: Option<Exit>,
+    /// Its standard output, which may hold secrets.
+    pub stdout: Vec<u8>,
+    /// Its standard error.
+    pub stderr: Vec<u8>,
+}
+
+/// Runs a program that others wrote, such as a credential plugin, with our environment and `env`, nothing to read, and
+/// an end: after `limit` it is killed, with all that it started.
+///
+/// # Errors
+/// If it cannot be started.
+pub async fn run_helper(
+    program: &Path,
+    args: &[String],
+    env: &[(String, String)],
+    limit: Duration,
+) -> io::Result<Printed> {
+    let mut command = Command::new(program);
+    command.args(args).envs(env.iter().map(|(name, value)| (name, value)));
+    for ours in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"] {
+        command.env_remove(ours);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
+    die_with_parent(&mut command);
+    let mut child = command.spawn()?;
+    let group = child.id().and_then(|id| i32::try_from(id).ok());
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let work = async { tokio::join!(take_in(stdout), take_in(stderr), child.wait()) };
+    if let Ok((stdout, stderr, status)) = tokio::time::timeout(limit, work).await {
+        return Ok(Printed { exit: Some(exit_of(&status)), stdout, stderr });
+    }
+    // Also when it has ended itself, and a child of it keeps the output open.
+    if let Some(group) = group {
+        let _ = nix::sys::signal::killpg(Pid::from_raw(group), Signal::SIGKILL);
+    }
+    let _ = child.wait().await;
+    Ok(Printed::default())
+}
+
+/// All that comes, as much as is kept.
+async fn take_in(output: Option<impl tokio::io::AsyncRead + Unpin>) -> Vec<u8> {
+    let mut kept = Vec::new();
+    let Some(mut output) = output else { return kept };
+    let mut chunk = vec![0_u8; 16 << 10];
+    while let Ok(count @ 1..) = output.read(&mut chunk).await {
+        let room = OUTPUT_LIMIT.saturating_sub(kept.len());
+        kept.extend_from_slice(chunk.get(..count.min(room)).unwrap_or_default());
+    }
+    kept
+}
