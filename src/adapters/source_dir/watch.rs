@@ -155,7 +155,7 @@ async fn mount_events(mounts: Option<&AsyncFd<File>>) {
 }
 
 /// Takes an event in; true if the directory is to be looked at.
-fn heed(event: &InotifyEvent, places: &mut Places, writing: &mut Writing) -> bool {
+pub(super) fn heed(event: &InotifyEvent, places: &mut Places, writing: &mut Writing) -> bool {
     let is = |flags: AddWatchFlags| event.mask.intersects(flags);
     if is(AddWatchFlags::IN_Q_OVERFLOW) {
         // Whatever was open may be closed by now; the reader sees for itself whether it changes.

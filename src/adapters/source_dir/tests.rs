@@ -1,0 +1,201 @@
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use nix::sys::inotify::{AddWatchFlags, InotifyEvent};
+
+use super::*;
+
+const LONG: Duration = Duration::from_secs(20);
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn task(dir: &Path) -> (Task, UnboundedReceiver<Input>) {
+    let (inputs, queue) = unbounded_channel();
+    let dir = dir.to_owned();
+    let task = Task {
+        dir,
+        key: "kubelet".to_owned(),
+        inputs,
+        told: Told::Nothing,
+        said: String::new(),
+        blind: None,
+        since: None,
+    };
+    (task, queue)
+}
+
+fn look(seen: Seen) -> Look {
+    Look { identity: (1, 1), blind: None, seen }
+}
+
+fn version(text: &str) -> Seen {
+    let data = [("kubelet".to_owned(), text.to_owned())].into();
+    Seen::Payload(std::sync::Arc::new(directory::payload(data, crate::core::model::Wishes::default())))
+}
+
+/// What the machine is told, in a word each.
+fn told(queue: &mut UnboundedReceiver<Input>) -> Vec<String> {
+    std::iter::from_fn(|| queue.try_recv().ok())
+        .map(|input| match input {
+            Input::Node(Wanted::Local) => "local".to_owned(),
+            Input::Node(Wanted::Map(reference)) => reference.to_string(),
+            Input::Map(payload) => payload.data["kubelet"].clone(),
+            Input::MapFailed { why, definite: true } => why,
+            other => panic!("{other:?}"),
+        })
+        .collect()
+}
+
+#[test]
+fn the_machine_is_told_once_and_again_when_it_asks() {
+    let (mut task, mut queue) = task(Path::new("/d"));
+    let mut asked = false;
+    for (seen, expected) in [
+        (Seen::Missing("/d: not there".to_owned()), vec![]),
+        (Seen::Empty, vec!["local"]),
+        (Seen::Empty, vec![]),
+        (version("a"), vec!["local/source-dir[kubelet]", "a"]),
+        (version("a"), vec![]),
+        (Seen::Undecided("x".to_owned()), vec![]),
+        (Seen::Missing("/d: gone".to_owned()), vec![]),
+        (version("a"), vec![]),
+        (Seen::Unusable("too big".to_owned()), vec!["local/source-dir[kubelet]", "too big"]),
+        (Seen::Unusable("too big".to_owned()), vec![]),
+        (version("a"), vec!["local/source-dir[kubelet]", "a"]),
+    ] {
+        assert_eq!(task.heed(look(seen.clone()), &mut asked), None);
+        assert_eq!(told(&mut queue), expected, "{seen:?}");
+    }
+    // A question stays one until there is an answer.
+    asked = true;
+    assert_eq!(task.heed(look(Seen::Changing("x".to_owned())), &mut asked), Some(SETTLE));
+    assert_eq!(task.heed(look(Seen::BeingWritten("x".to_owned())), &mut asked), Some(PATIENCE));
+    assert!(asked && told(&mut queue).is_empty());
+    task.heed(look(version("a")), &mut asked);
+    assert_eq!(told(&mut queue), ["local/source-dir[kubelet]", "a"]);
+    assert!(!asked);
+}
+
+#[test]
+fn without_inotify_two_looks_must_agree() {
+    let (mut task, mut queue) = task(Path::new("/d"));
+    let mut blind = |text: &str| {
+        let error = std::io::Error::from(std::io::ErrorKind::QuotaExceeded);
+        let again = task.heed(Look { blind: Some(error), ..look(version(text)) }, &mut true);
+        assert_eq!(again, Some(SLOW));
+        told(&mut queue)
+    };
+    assert!(blind("half").is_empty());
+    assert!(blind("whole").is_empty());
+    assert_eq!(blind("whole").last().map(String::as_str), Some("whole"));
+}
+
+#[test]
+fn a_burst_is_waited_for_but_not_for_ever() {
+    let begin = Instant::now();
+    let mut due = Due::after(begin, SETTLE, None, true);
+    assert_eq!((due.at, due.mounts_only), (begin + SETTLE, true));
+    for millis in (100..5000).step_by(100) {
+        due = Due::after(begin + Duration::from_millis(millis), SETTLE, Some(due), false);
+    }
+    assert_eq!((due.at, due.mounts_only), (begin + SETTLE_MOST, false));
+    // An event brings a far look nearer; mounts do not make it a lesser one.
+    let far = Due::after(begin, SLOW, None, false);
+    let near = Due::after(begin, SETTLE, Some(far), true);
+    assert_eq!((near.at, near.mounts_only), (begin + SETTLE, false));
+    assert!(Due::after(begin + SLOW, SETTLE, Some(far), false).at <= far.at.max(begin + SLOW));
+}
+
+/// Looks as the task does, and waits for what is said of it.
+async fn touch(eye: &mut Eye, task: &mut Task, act: impl FnOnce()) -> Touched {
+    task.look(eye, None).await.unwrap();
+    act();
+    loop {
+        match tokio::time::timeout(LONG, eye.touched()).await.expect("it is noticed") {
+            Touched::Files => return Touched::Files,
+            // Somebody else's, on a machine that is in use.
+            Touched::Mounts | Touched::Nothing => {}
+        }
+    }
+}
+
+/// Everything that can change what the path means is noticed, wherever it happens.
+#[test]
+fn each_link_and_each_parent_is_watched() {
+    let home = tempfile::tempdir().unwrap();
+    let at = |name: &str| home.path().join(name);
+    let source = at("a/b/current");
+    let (mut task, _queue) = task(&source);
+    runtime().block_on(async {
+        let mut eye = Eye::open();
+        let steps: [(&str, &dyn Fn()); 10] = [
+            ("a parent", &|| fs::create_dir(at("a")).unwrap()),
+            ("the next", &|| fs::create_dir(at("a/b")).unwrap()),
+            ("a link to nothing", &|| symlink("../../releases/7", at("a/b/current")).unwrap()),
+            ("where it leads", &|| fs::create_dir(at("releases")).unwrap()),
+            ("the directory", &|| fs::create_dir(at("releases/7")).unwrap()),
+            ("a link in it", &|| symlink("../../shared/kubelet", at("releases/7/kubelet")).unwrap()),
+            ("where that leads", &|| fs::create_dir(at("shared")).unwrap()),
+            ("the file at last", &|| fs::write(at("shared/kubelet"), "x").unwrap()),
+            ("the file behind the link", &|| fs::write(at("shared/kubelet"), "y").unwrap()),
+            ("a parent goes", &|| fs::rename(at("a"), at("z")).unwrap()),
+        ];
+        for (what, act) in steps {
+            assert_eq!(touch(&mut eye, &mut task, act).await, Touched::Files, "{what}");
+        }
+        let look = task.look(&mut eye, None).await.unwrap();
+        assert!(matches!(look.seen, Seen::Missing(_)));
+        assert_eq!(look.blind.map(|error| error.to_string()), None);
+    });
+}
+
+#[test]
+fn a_look_wakes_nobody_and_strangers_do_not_matter() {
+    let home = tempfile::tempdir().unwrap();
+    let source = home.path().join("source");
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("kubelet"), "x").unwrap();
+    let (mut task, _queue) = task(&source);
+    runtime().block_on(async {
+        let mut eye = Eye::open();
+        for _ in 0..3 {
+            assert!(matches!(task.look(&mut eye, None).await.unwrap().seen, Seen::Payload(_)));
+        }
+        fs::write(home.path().join("stranger"), "x").unwrap();
+        fs::write(source.join(".hidden"), "x").unwrap();
+        // Events come in order: what is heard up to the last one is all there is.
+        symlink("x", source.join("last")).unwrap();
+        let mut heard = Vec::new();
+        while !eye.writing.keys().any(|(_, name)| name == "last") && heard.len() < 50 {
+            heard.push(tokio::time::timeout(LONG, eye.touched()).await.unwrap());
+        }
+        assert!(heard.iter().filter(|touched| **touched == Touched::Files).count() <= 1, "{heard:?}");
+        assert_eq!(eye.places.len(), source.components().count(), "each directory once");
+    });
+}
+
+#[test]
+fn an_overflow_and_a_lost_watch_mean_another_look() {
+    let home = tempfile::tempdir().unwrap();
+    fs::write(home.path().join("kubelet"), "x").unwrap();
+    let (mut task, _queue) = task(home.path());
+    runtime().block_on(async {
+        let mut eye = Eye::open();
+        task.look(&mut eye, None).await.unwrap();
+        let wd = *eye.places.keys().next().unwrap();
+        let event = |mask| InotifyEvent { wd, mask, cookie: 0, name: None };
+        eye.writing.insert((wd, "kubelet".into()), true);
+        assert!(watch::heed(&event(AddWatchFlags::IN_Q_OVERFLOW), &mut eye.places, &mut eye.writing));
+        assert!(eye.writing.is_empty(), "its end may be what was lost");
+        let before = eye.places.len();
+        assert!(watch::heed(&event(AddWatchFlags::IN_IGNORED), &mut eye.places, &mut eye.writing));
+        assert!(!watch::heed(&event(AddWatchFlags::IN_IGNORED), &mut eye.places, &mut eye.writing), "ours, by now");
+        task.look(&mut eye, None).await.unwrap();
+        assert_eq!(eye.places.len(), before, "watched again");
+        // The same directory at the same place: a mount elsewhere is none of ours.
+        assert!(task.look(&mut eye, Some(read::identity(home.path()))).await.is_none());
+    });
+}
