@@ -32,6 +32,8 @@ mod operate;
 mod process;
 #[path = "system/rejects.rs"]
 mod rejects;
+#[path = "system/reload.rs"]
+mod reload;
 #[path = "system/rig.rs"]
 mod rig;
 #[path = "system/sources.rs"]

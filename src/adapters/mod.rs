@@ -16,4 +16,5 @@ pub mod probe;
 pub mod process;
 pub mod relay;
 pub mod store;
+pub mod successor;
 pub mod systemd;

@@ -1,10 +1,13 @@
 //! `run`: the daemon.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, Parser as _};
 
-use super::{Failure, KubeletCommand, MergeOption, block_on};
+use super::{Cli, Failure, KubeletCommand, MergeOption, Verb, block_on};
+use crate::adapters::successor::Beginning;
 use crate::adapters::{clock, log};
 use crate::core::payload::duration::GoDuration;
 use crate::core::{machine, policy};
@@ -51,26 +54,44 @@ pub(super) struct Options {
     kubelet: KubeletCommand,
 }
 
-pub(super) fn run(options: Options) -> Result<u8, Failure> {
-    let (program, args) = options.kubelet.parse()?;
-    let metrics = settings::listener(&options.metrics_bind_address)
-        .map_err(|why| Failure::usage(format!("--metrics-bind-address: {why}")))?;
-    let settings = Settings {
-        program,
-        dir: settings::store_dir(options.dynamic_config_dir.as_deref(), &args),
-        args,
-        machine: machine::Settings {
-            trial_duration: options.trial_duration.0,
-            start_timeout: options.start_timeout.0,
-            isolation: options.isolation_timeout.0,
-            boots: options.trial_boots,
-            confirm_within: options.confirm_within.map(|within| within.0),
-            boot_id: clock::boot_id(),
-        },
-        merge: options.merge.merge,
-        metrics,
-        node_name: options.node_name.filter(|name| !name.is_empty()),
-    };
+impl Options {
+    /// What they amount to.
+    pub(super) fn settings(&self) -> Result<Settings, Failure> {
+        let (program, args) = self.kubelet.parse()?;
+        let metrics = settings::listener(&self.metrics_bind_address)
+            .map_err(|why| Failure::usage(format!("--metrics-bind-address: {why}")))?;
+        Ok(Settings {
+            program,
+            dir: settings::store_dir(self.dynamic_config_dir.as_deref(), &args),
+            args,
+            machine: machine::Settings {
+                trial_duration: self.trial_duration.0,
+                start_timeout: self.start_timeout.0,
+                isolation: self.isolation_timeout.0,
+                boots: self.trial_boots,
+                confirm_within: self.confirm_within.map(|within| within.0),
+                boot_id: clock::boot_id(),
+            },
+            merge: self.merge.merge,
+            metrics,
+            node_name: self.node_name.clone().filter(|name| !name.is_empty()),
+        })
+    }
+}
+
+pub(super) fn run(options: &Options, beginning: Beginning) -> Result<u8, Failure> {
+    let settings = options.settings()?;
     log::init(options.log_format);
-    block_on(wire::supervise(settings))?.map_err(|error| Failure::new(1, format!("{error:#}")))
+    block_on(wire::supervise(settings, beginning))?.map_err(|error| Failure::new(1, format!("{error:#}")))
+}
+
+/// The directory of a running supervisor, by its command line.
+pub(super) fn store_of(pid: &str) -> Option<PathBuf> {
+    let pid: u32 = pid.parse().ok()?;
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let words = line.strip_suffix(b"\0")?.split(|byte| *byte == 0).map(|word| OsStr::from_bytes(word).to_owned());
+    match Cli::try_parse_from(words).ok()?.verb {
+        Verb::Run(options) => Some(options.settings().ok()?.dir),
+        _ => None,
+    }
 }

@@ -37,7 +37,7 @@ impl State {
         }
     }
 
-    fn wanted_map(&self) -> Option<&ConfigMapRef> {
+    pub(super) fn wanted_map(&self) -> Option<&ConfigMapRef> {
         match &self.wanted {
             Wanted::Map(reference) => Some(reference),
             _ => None,

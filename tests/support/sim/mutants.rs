@@ -214,6 +214,22 @@ pub static MUTANTS: &[Mutant] = &[
         "the boot ignores what is assigned",
         Tamper { load: |stored| stored.assigned = stored.last_known_good.clone(), ..HONEST },
     ),
+    (
+        "a reload forgets the exits",
+        Tamper { handover: |it| it.state_mut().trial.iter_mut().for_each(|trial| trial.exits = 0), ..HONEST },
+    ),
+    (
+        "a reload proves the trial",
+        Tamper {
+            handover: |it| {
+                it.state_mut().trial.iter_mut().for_each(|trial| trial.banked = Duration::from_secs(3600));
+            },
+            ..HONEST
+        },
+    ),
+    ("a reload forgets the trial", Tamper { handover: |it| it.state_mut().trial = None, ..HONEST }),
+    ("a reload forgets what is assigned", Tamper { handover: |it| it.state_mut().saved.assigned = None, ..HONEST }),
+    ("a reload forgets the marks", Tamper { handover: |it| it.state_mut().saved.ledger.bad.clear(), ..HONEST }),
 ];
 
 fn hurry(state: &mut State) {
