@@ -34,6 +34,8 @@ mod process;
 mod rejects;
 #[path = "system/reload.rs"]
 mod reload;
+#[path = "system/restart_by.rs"]
+mod restart_by;
 #[path = "system/rig.rs"]
 mod rig;
 #[path = "system/sources.rs"]

@@ -34,6 +34,9 @@ pub(super) struct Options {
     /// Roll back what nobody confirmed within this time of being healthy, where the ConfigMap's annotation kubelet-supervisor.io/confirm-within says nothing.
     #[arg(long, env = "KUBELET_SUPERVISOR_CONFIRM_WITHIN", value_parser = settings::positive, value_name = "DURATION")]
     confirm_within: Option<GoDuration>,
+    /// Who starts the next kubelet: the supervisor itself (exec), or systemd, after the supervisor's own end with exit code 75 (exit), so that ExecStartPre runs.
+    #[arg(long, env = "KUBELET_SUPERVISOR_RESTART_BY", default_value = "exec", value_name = "exec|exit")]
+    restart_by: machine::RestartBy,
     #[command(flatten)]
     merge: MergeOption,
     /// Where /metrics, /healthz and /readyz are served; empty turns them off.
@@ -70,6 +73,7 @@ impl Options {
                 isolation: self.isolation_timeout.0,
                 boots: self.trial_boots,
                 confirm_within: self.confirm_within.map(|within| within.0),
+                restart_by: self.restart_by,
                 boot_id: clock::boot_id(),
             },
             merge: self.merge.merge,
@@ -82,6 +86,11 @@ impl Options {
 pub(super) fn run(options: &Options, beginning: Beginning) -> Result<u8, Failure> {
     let settings = options.settings()?;
     log::init(options.log_format);
+    if options.restart_by == machine::RestartBy::Exit && std::env::var_os("INVOCATION_ID").is_none() {
+        tracing::warn!(
+            "--restart-by exit, and INVOCATION_ID is not set: if systemd did not start this, nobody will start the kubelet again"
+        );
+    }
     block_on(wire::supervise(settings, beginning))?.map_err(|error| Failure::new(1, format!("{error:#}")))
 }
 

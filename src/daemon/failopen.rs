@@ -51,7 +51,7 @@ pub async fn run_guarded<P: Ports>(
     let leaving = Cell::new(false);
     let work = run(executor, start, queue, signals, clock, |kind| line.signal(kind), &leaving);
     let panic = match AssertUnwindSafe(work).catch_unwind().await {
-        Ok(at_once) => return u8::from(at_once),
+        Ok(code) => return code,
         Err(panic) => panic,
     };
     Signals::release(); // it may have happened while they were held

@@ -78,8 +78,8 @@ enum Woken {
     Reload,
 }
 
-/// Runs until the machine quits. True if it ended by the second SIGTERM; `leaving` is set by the
-/// first.
+/// Runs until the machine quits; gives the supervisor's exit code, 1 if it ended by the second
+/// SIGTERM. `leaving` is set by the first.
 pub async fn run<P: Ports>(
     executor: &mut Executor<P>,
     start: Start,
@@ -88,7 +88,7 @@ pub async fn run<P: Ports>(
     clock: &impl Clock,
     forward: impl Fn(nix::sys::signal::Signal),
     leaving: &Cell<bool>,
-) -> bool {
+) -> u8 {
     let mut go_on = match start {
         Start::Boot => executor.boot(clock.now()),
         Start::Resume(handover) => executor.resume(*handover, clock.now()),
@@ -100,7 +100,7 @@ pub async fn run<P: Ports>(
             Signals::hold();
             let woken = wake(Some(clock.now().boot), inputs, signals, clock).await;
             if matches!(woken, Woken::Input(Input::Tick)) && executor.hand_over(clock.now()) {
-                return false;
+                return 0;
             }
             Signals::release();
             woken
@@ -116,7 +116,7 @@ pub async fn run<P: Ports>(
             }
             Woken::Leave if leaving.get() => {
                 executor.ports.kubelet().kill();
-                return true;
+                return 1;
             }
             Woken::Leave => {
                 leaving.set(true);
@@ -125,7 +125,7 @@ pub async fn run<P: Ports>(
         };
         go_on = executor.handle(input, clock.now());
     }
-    false
+    executor.state.exit_code()
 }
 
 async fn wake(

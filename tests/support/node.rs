@@ -8,7 +8,7 @@ use std::time::Duration;
 use kubelet_supervisor::core::command::Command;
 use kubelet_supervisor::core::evidence::{Census, Environment, LeaseSight, Look, NodeSight};
 use kubelet_supervisor::core::machine::{
-    Durable, Effect, Handover, Input, Kubelet, Purpose, Settings, State, Stored, Wanted,
+    Durable, Effect, Handover, Input, Kubelet, Purpose, RESTART, RestartBy, Settings, State, Stored, Wanted,
 };
 use kubelet_supervisor::core::model::{
     ConfigMapRef, Digest, Exit, HealthzTarget, KubeletId, Moment, Payload, Rendered, Source, Verdict, Wishes,
@@ -71,13 +71,21 @@ fn is_reloaded() -> bool {
     module_path!().starts_with("reloaded")
 }
 
+/// In those of `restarted.rs` each kubelet has a supervisor of its own.
+fn by_exit() -> bool {
+    module_path!().starts_with("restarted")
+}
+
 impl Node {
     /// A node on its local configuration for a minute, all signals good.
     pub fn new() -> Self {
         Self::with(Settings::default())
     }
 
-    pub fn with(settings: Settings) -> Self {
+    pub fn with(mut settings: Settings) -> Self {
+        if by_exit() {
+            settings.restart_by = RestartBy::Exit;
+        }
         let mut node = Self {
             state: State::new(settings),
             now: Duration::from_secs(1000),
@@ -133,14 +141,26 @@ impl Node {
         self.state = State::new(self.settings);
         let handover = Handover::decode(&handover.encode()).unwrap();
         self.step(Input::Resume(Box::new(handover)));
-        // The API server shows what it has to whoever comes.
-        let wanted = self.state.wanted.clone();
+        self.hear(self.state.wanted.clone());
+        assert_eq!(self.state.pid(), before.pid());
+        true
+    }
+
+    /// The API server shows what it has to whoever comes.
+    fn hear(&mut self, wanted: Wanted) {
         self.step(Input::Node(wanted.clone()));
         if let Wanted::Map(reference) = wanted {
             self.map(&reference.name);
         }
-        assert_eq!(self.state.pid(), before.pid());
-        true
+    }
+
+    /// The supervisor ended for a restart: systemd starts another.
+    fn restart(&mut self) {
+        if self.state.exit_code() == RESTART {
+            let wanted = self.state.wanted.clone();
+            self.boot();
+            self.hear(wanted);
+        }
     }
 
     /// The machine loses power and comes up again, its clock near zero.
@@ -209,6 +229,9 @@ impl Node {
     pub fn step(&mut self, input: Input) {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
+            if self.state.kubelet == Kubelet::Gone {
+                break;
+            }
             let now = Moment { boot: self.now, wall_nanos: self.wall_nanos };
             for effect in self.state.step(input, now) {
                 // Words are had at once; looks take their time.
@@ -219,6 +242,7 @@ impl Node {
                 self.effects.push(effect);
             }
         }
+        self.restart();
     }
 
     fn answer(&mut self, effect: &Effect) -> Option<Input> {

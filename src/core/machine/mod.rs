@@ -18,6 +18,7 @@ mod io;
 mod marks;
 mod operate;
 mod process;
+mod restart;
 mod settings;
 mod trial;
 mod watch;
@@ -30,6 +31,8 @@ use std::time::Duration;
 pub use handover::{Handover, Reload, ReloadStage};
 pub use io::{Because, Counter, Effect, Input, Level, Purpose};
 pub use operate::offline;
+use restart::Ending;
+pub use restart::{RESTART, RestartBy};
 pub use settings::Settings;
 pub use trial::Accusation;
 
@@ -317,6 +320,8 @@ pub struct State {
     pub applying_since: Option<Moment>,
     /// We are told to leave.
     pub leaving: bool,
+    /// The end for the sake of a restart by systemd.
+    ending: Ending,
     /// The wish for another supervisor in our place.
     pub reload: Reload,
     /// A record was unreadable at boot: what it names is unknown, and the store leaves it as it is
@@ -382,6 +387,7 @@ impl State {
             retry: None,
             applying_since: None,
             leaving: false,
+            ending: Ending::None,
             reload: Reload::default(),
             keep_all: false,
             stranded: false,

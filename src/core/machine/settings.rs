@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::RestartBy;
 use crate::core::policy;
 
 /// What the operator chose.
@@ -17,6 +18,8 @@ pub struct Settings {
     pub boots: u32,
     /// What needs an acknowledgement although its ConfigMap does not say so, and within what time.
     pub confirm_within: Option<Duration>,
+    /// Who starts the next kubelet.
+    pub restart_by: RestartBy,
     /// Tells one boot of the machine from another.
     pub boot_id: u128,
 }
@@ -36,6 +39,7 @@ impl Default for Settings {
             isolation: policy::ISOLATION,
             boots: policy::TRIAL_BOOTS,
             confirm_within: None,
+            restart_by: RestartBy::Exec,
             boot_id: 0,
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kubelet_supervisor::core::command::{Command, Target};
-use kubelet_supervisor::core::machine::{Input, Settings, Wanted};
+use kubelet_supervisor::core::machine::{Input, RestartBy, Settings, Wanted};
 
 use super::Rng;
 use super::api::Mood;
@@ -63,7 +63,9 @@ impl Chaos {
         // Short trials, because every probe is simulated; most longer than the patience with healthz.
         let trial = Duration::from_secs(rng.pick(&[40, 90, 90, 240]));
         let confirm_within = rng.one_in(6).then(|| Duration::from_secs(rng.pick(&[60, 200])));
-        let settings = Settings { trial_duration: trial, confirm_within, ..Settings::default() };
+        // Drawn from the seed, so that the worlds without it stay what they were.
+        let restart_by = if seed % 5 == 3 { RestartBy::Exit } else { RestartBy::Exec };
+        let settings = Settings { trial_duration: trial, confirm_within, restart_by, ..Settings::default() };
         let node = Node::with(seed, local, settings, tamper);
         {
             let mut outside = node.outside.borrow_mut();
