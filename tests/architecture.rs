@@ -81,6 +81,7 @@ fn adapters_do_not_know_each_other() {
         ("notify_socket", "process"), // whose READY=1 counts
         ("process", "relay"),         // a process has a standard error
         ("host", "process"),          // systemctl is asked
+        ("successor", "process"),     // a reload is an exec, with the kubelet as it is
         ("http", "metrics"),
         ("kube", "metrics"),
         ("kube", "process"), // an exec credential plugin is run

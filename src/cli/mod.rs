@@ -4,6 +4,7 @@ mod check;
 mod control;
 mod history;
 mod operate;
+mod reload;
 mod render;
 mod run;
 mod status;
@@ -15,6 +16,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::adapters::local::{self, LocalFiles};
+use crate::adapters::{process, successor};
 use crate::core::command::Command;
 use crate::core::flags::KubeletArgs;
 use crate::core::model::Merge;
@@ -56,6 +58,10 @@ enum Verb {
     Thaw(operate::Plain),
     /// Acknowledge the configuration that waits for it.
     Confirm(operate::Confirm),
+    /// Let the installed binary go on in the running supervisor's place: same pid, same kubelet.
+    Reload(reload::Options),
+    #[command(name = successor::VERB, hide = true)]
+    CanTakeOver(reload::Asked),
 }
 
 /// The kubelet's command line, after `--`.
@@ -106,6 +112,7 @@ impl Failure {
 
 /// Runs the command.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let beginning = successor::begin();
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
@@ -115,7 +122,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let result = match cli.verb {
-        Verb::Run(options) => run::run(options),
+        Verb::Run(options) => run::run(&options, beginning),
         Verb::Status(options) => status::run(&options),
         Verb::Check(options) => check::run(&options),
         Verb::Render(options) => render::run(&options),
@@ -127,6 +134,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Verb::Freeze(options) => options.run(&Command::Freeze),
         Verb::Thaw(options) => options.run(&Command::Thaw),
         Verb::Confirm(options) => options.run(),
+        Verb::Reload(options) => reload::run(options),
+        Verb::CanTakeOver(asked) => asked.run(),
     };
     match result {
         Ok(code) => ExitCode::from(code),
@@ -142,6 +151,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        .on_thread_start(process::keep_signals_away)
         .build()
         .map_err(|error| Failure::new(1, format!("cannot start the runtime: {error}")))?;
     let value = runtime.block_on(future);
