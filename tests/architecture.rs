@@ -81,6 +81,8 @@ fn adapters_do_not_know_each_other() {
         ("notify_socket", "process"), // whose READY=1 counts
         ("process", "relay"),         // a process has a standard error
         ("host", "process"),          // systemctl is asked
+        ("units", "process"),         // systemctl again
+        ("units", "fsx"),             // a drop-in is a durable file
         ("http", "metrics"),
         ("kube", "metrics"),
         ("preflight", "metrics"),
@@ -134,7 +136,7 @@ fn core_and_ports_are_pure() {
         "Instant",
         "tokio",
         "kube::",
-        "hyper",
+        "hyper::",
         "nix::",
         "tracing::",
         "println!",

@@ -17,3 +17,4 @@ pub mod process;
 pub mod relay;
 pub mod store;
 pub mod systemd;
+pub mod units;

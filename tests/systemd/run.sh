@@ -34,16 +34,15 @@ mkdir -p "$work"/{upper,workdir,root,suite}
 mount -t overlay overlay -o "lowerdir=/,upperdir=$work/upper,workdir=$work/workdir" "$work/root"
 
 root=$work/root
-# What a node has: the package's unit, kubeadm's drop-in, our drop-in, the three programs.
-mkdir -p "$root"/{usr/lib/systemd/system/kubelet.service.d,etc/systemd/system/kubelet.service.d,var/lib/kubelet,etc/kubernetes}
-cp "$here/kubelet.service" "$root/usr/lib/systemd/system/"
-cp "$here/10-kubeadm.conf" "$root/usr/lib/systemd/system/kubelet.service.d/"
+# What a node has: the package's unit, kubeadm's drop-in, and a kubelet under both of its names.
+mkdir -p "$root"/{usr/lib/systemd/system/kubelet.service.d,etc/systemd/system,var/lib/kubelet,etc/kubernetes}
+cp "$here/forms/package.service" "$root/usr/lib/systemd/system/kubelet.service"
+cp "$here/forms/10-kubeadm.conf" "$root/usr/lib/systemd/system/kubelet.service.d/"
 cp "$here/suite.service" "$root/etc/systemd/system/"
 install -m 755 "$target/examples/stand-in-kubelet" "$root/usr/bin/kubelet"
-mkdir "$work"/suite/{systemd,packaging}
-cp "$top/systemd/90-kubelet-supervisor.conf" "$work/suite/systemd/"
-cp "$top/packaging/install.sh" "$work/suite/packaging/"
-cp "$target/kubelet-supervisor" "$here/inside.sh" "$work/suite/"
+ln -f "$root/usr/bin/kubelet" "$root/usr/bin/hyperkube"
+cp -r "$here"/{forms,*.sh} "$top/systemd/90-kubelet-supervisor.conf" "$work/suite/"
+cp "$target/kubelet-supervisor" "$target/examples/stand-in-api-server" "$work/suite/"
 cat >"$root/var/lib/kubelet/config.yaml" <<'END'
 kind: KubeletConfiguration
 apiVersion: kubelet.config.k8s.io/v1beta1

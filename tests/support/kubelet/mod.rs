@@ -36,7 +36,12 @@ pub fn run(args: Vec<OsString>) -> ! {
     let args: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
     let settings = Settings::find(args.first().map_or("", String::as_str));
     let mut kubelet = Kubelet::new(&settings);
-    let args = args.get(1..).unwrap_or_default();
+    let hyperkube = args.first().is_some_and(|program| program.ends_with("/hyperkube"));
+    let args = match args.get(1..).unwrap_or_default() {
+        // A binary of many programs: the first word says which.
+        [word, rest @ ..] if hyperkube && word == "kubelet" => rest,
+        args => args,
+    };
 
     let flags = match flags::parse(args, kubelet.style) {
         Ok(Parsed::Run(flags)) => flags,
