@@ -1,8 +1,9 @@
-//! The stand-in API server as an executable of its own: one Node, and one ConfigMap that is assigned to it.
+//! The stand-in API server as an executable of its own: one Node, and one ConfigMap that is assigned to it as soon as
+//! there is FILE, which becomes its key `kubelet`.
 //!
 //!     stand-in-api-server PORT NODE KUBECONFIG FILE
 //!
-//! KUBECONFIG is written; FILE is the ConfigMap's key `kubelet`. It serves until it is killed, and remembers nothing.
+//! KUBECONFIG is written. It serves until it is killed, and remembers nothing.
 // Test support may panic, and its threads hold no process of ours.
 #![allow(
     dead_code,
@@ -25,10 +26,15 @@ fn main() {
     };
     let server = support::api_server::ApiServer::start_on(port.parse().expect("a port"));
     server.create_node(node);
-    let payload = std::fs::read_to_string(file).expect("read the payload");
+    server.write_kubeconfig(kubeconfig);
+    let payload = loop {
+        if let Ok(payload) = std::fs::read_to_string(file) {
+            break payload;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    };
     server.put_config_map("kube-system", "pool", &[("kubelet", &payload)]);
     server.assign(node, "kube-system", "pool", "kubelet");
-    server.write_kubeconfig(kubeconfig);
     loop {
         std::thread::park();
     }

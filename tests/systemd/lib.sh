@@ -77,7 +77,3 @@ form_eks() {
     cp /suite/forms/eks.service /etc/systemd/system/kubelet.service
     form_package
 }
-summary() {
-    echo "test result: $([ $failed = 0 ] && echo ok || echo FAILED). $passed passed; $failed failed"
-    [ $failed = 0 ]
-}
