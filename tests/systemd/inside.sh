@@ -18,6 +18,7 @@ done
 # The first boot's counts go along into the second.
 echo "$passed $failed" >>counts
 if [ ! -e second-boot ] && [[ $topics = *shutdown* ]]; then
+    touch again
     exit 0
 fi
 read -r passed failed < <(awk '{ passed += $1; failed += $2 } END { print passed, failed }' counts)
