@@ -19,3 +19,4 @@ pub mod source_dir;
 pub mod store;
 pub mod successor;
 pub mod systemd;
+pub mod units;

@@ -2,6 +2,7 @@
 
 mod check;
 mod control;
+mod enable;
 mod history;
 mod operate;
 mod reload;
@@ -13,7 +14,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
 use crate::adapters::local::{self, LocalFiles};
 use crate::adapters::{process, successor};
@@ -62,6 +63,10 @@ enum Verb {
     Reload(reload::Options),
     #[command(name = successor::VERB, hide = true)]
     CanTakeOver(reload::Asked),
+    /// Put the supervisor between systemd and the kubelet of this node; restarts nothing.
+    Enable(enable::Enable),
+    /// Give the unit back to the kubelet alone; restarts nothing.
+    Disable(enable::Disable),
 }
 
 /// The kubelet's command line, after `--`.
@@ -110,6 +115,28 @@ impl Failure {
     }
 }
 
+/// The command line's definition, for manuals and completions.
+#[doc(hidden)]
+#[must_use]
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// Tells now what `run` would say of these options at the next start of the node's kubelet.
+fn check_options_of_run(options: &[String]) -> Result<(), Failure> {
+    if options.iter().any(|option| option == "--") {
+        return Err(Failure::usage(
+            "the options for `run` end before the kubelet's command, which the unit has: no second --",
+        ));
+    }
+    let words =
+        ["kubelet-supervisor", "run"].into_iter().chain(options.iter().map(String::as_str)).chain(["--", "kubelet"]);
+    match Cli::try_parse_from(words) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Failure::usage(format!("the options for `run`: {error}"))),
+    }
+}
+
 /// Runs the command.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let beginning = successor::begin();
@@ -136,6 +163,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Verb::Confirm(options) => options.run(),
         Verb::Reload(options) => reload::run(options),
         Verb::CanTakeOver(asked) => asked.run(),
+        Verb::Enable(options) => options.run(),
+        Verb::Disable(options) => options.run(),
     };
     match result {
         Ok(code) => ExitCode::from(code),
