@@ -102,8 +102,8 @@ impl<'a> Audit<'a> {
     fn start(case: &'a Case<'a>) -> Audit<'a> {
         let dir = &case.cluster.dir;
         let policy = dir.join("audit-policy.yaml");
-        let rules =
-            json!([{"level": "Metadata", "users": [node(case)], "omitStages": ["RequestReceived"]}, {"level": "None"}]);
+        // All stages: this API server tells of a watch that has begun only with its end, but of the request at once.
+        let rules = json!([{"level": "Metadata", "users": [node(case)]}, {"level": "None"}]);
         std::fs::write(&policy, json!({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules}).to_string())
             .unwrap();
         let log = dir.join("logs/audit.log");
@@ -125,6 +125,14 @@ impl<'a> Audit<'a> {
         std::fs::write(&path, text.lines().map(line).collect::<String>()).unwrap();
         self.case.script("stop", Some("apiserver"));
         self.case.script("start", Some("apiserver"));
+    }
+
+    /// How many of the supervisor's watches by this group came to this stage.
+    fn watches(&self, stage: &str, group: &str) -> usize {
+        let is_it = |(groups, event): &(Vec<String>, Value)| {
+            event["verb"] == "watch" && event["stage"] == stage && groups.iter().any(|one| one == group)
+        };
+        self.requests().iter().filter(|request| is_it(request)).count()
     }
 
     /// The supervisor's requests with their groups, oldest first.
@@ -169,12 +177,13 @@ pub fn rotated(case: &Case) {
             map = relabel(case, &map, &format!("{number}-{}", versions.len()));
             versions.push(map.version.clone());
             case.await_config(&map.source(), &map.source(), &map.source(), "");
-            let watches = audit
-                .requests()
-                .iter()
-                .filter(|(groups, event)| event["verb"] == "watch" && groups.contains(&group(number)))
-                .count();
+            let watches = audit.watches("RequestReceived", &group(number));
             if watches >= 2 { Ok(()) } else { Err(format!("{watches} after {} edits", versions.len())) }
+        });
+        let old = group(number - 1);
+        until("the end of the old watches", || {
+            let (begun, over) = (audit.watches("RequestReceived", &old), audit.watches("ResponseComplete", &old));
+            if begun == over { Ok(()) } else { Err(format!("{over} of {begun} by {old}")) }
         });
     }
     assert_eq!(supervisor.process(), before, "the kubelet is not touched");
@@ -197,9 +206,9 @@ pub fn rotated(case: &Case) {
         seen
     };
     assert_eq!(seen, [0, 1, 2, 3], "{order:?}");
-    let refused: Vec<_> =
-        requests.iter().filter(|(_, event)| event["responseStatus"]["code"].as_u64() > Some(399)).collect();
-    assert!(refused.iter().all(|(_, event)| event["responseStatus"]["code"] == 403), "{refused:#?}");
+    // A new edge in the Node authorizer takes a moment (403), a Lease is there after the first look for it (404).
+    let codes: Vec<u64> = requests.iter().filter_map(|(_, event)| event["responseStatus"]["code"].as_u64()).collect();
+    assert!(codes.iter().all(|code| matches!(code, 200..400 | 403 | 404)), "{codes:?}");
 }
 
 /// A node without a kubeconfig: the kubelet asks for a certificate, somebody approves, somebody signs.
