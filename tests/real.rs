@@ -72,6 +72,18 @@ const CASES: &[Test] = &[
     Test("tutorial", BOTH, edges::tutorial),
     Test("cut_off", BOTH, trial::cut_off),
     Test("not_to_blame", BOTH, trial::not_to_blame),
+    Test("server_drops", LABELS, carriers::server_drops),
+    Test("node_cannot_label", LABELS, carriers::node_cannot_label),
+    Test("without_rights", LABELS, carriers::without_rights),
+    Test("narrow_rights", LABELS, carriers::narrow_rights),
+    Test("name_alone", LABELS, carriers::name_alone),
+    Test("spread", LABELS, carriers::spread),
+    Test("peace", LABELS, carriers::peace),
+    // A cluster of each kind: a source that is kept beside labels, and one that is kept no more.
+    Test("both_carriers", NATIVE, carriers::both_carriers),
+    Test("still_in_use", NATIVE, carriers::still_in_use),
+    // By itself a node may read no such ConfigMap, whatever the API server keeps.
+    Test("default_source", NATIVE, carriers::default_source),
     // These are about processes, files, credentials and pods; no carrier takes part in what they show, so one cluster
     // each is enough, wherever the queue is shorter.
     Test("bad_disk", NATIVE, store::bad_disk),

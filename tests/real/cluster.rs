@@ -21,14 +21,19 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
 /// Polls until there is a value; the last reason for there being none is in the panic.
-pub fn until<T>(what: &str, mut get: impl FnMut() -> Result<T, String>) -> T {
+pub fn until<T>(what: &str, get: impl FnMut() -> Result<T, String>) -> T {
+    until_within(PATIENCE, what, get)
+}
+
+/// The same for what is meant to take longer.
+pub fn until_within<T>(patience: Duration, what: &str, mut get: impl FnMut() -> Result<T, String>) -> T {
     let begin = Instant::now();
     loop {
         match get() {
             Ok(value) => return value,
             Err(why) => {
                 assert!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted while waiting: {what}");
-                assert!(begin.elapsed() < PATIENCE, "waited in vain: {what}; last seen: {why}");
+                assert!(begin.elapsed() < patience, "waited in vain: {what}; last seen: {why}");
             }
         }
         pause(100);
