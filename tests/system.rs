@@ -38,6 +38,10 @@ mod operate;
 mod process;
 #[path = "system/rejects.rs"]
 mod rejects;
+#[path = "system/reload.rs"]
+mod reload;
+#[path = "system/restart_by.rs"]
+mod restart_by;
 #[path = "system/rig.rs"]
 mod rig;
 #[path = "system/source_dir.rs"]

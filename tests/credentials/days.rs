@@ -42,8 +42,9 @@ struct Rotating {
 }
 
 impl Access for Rotating {
-    fn print(&self) -> Print {
-        print(self.world.lock().unwrap().on_disk)
+    fn print(&self) -> BoxFuture<'_, Print> {
+        let print = print(self.world.lock().unwrap().on_disk);
+        async move { print }.boxed()
     }
 
     fn connect(&self, layer: MeterLayer) -> BoxFuture<'_, Result<Connected, String>> {

@@ -210,8 +210,8 @@ async fn an_expired_certificate_is_used_and_spoken_of() {
     assert!(notice.contains(&named) && notice.contains("expired at 2020-12-31T00:00:00Z"), "{notice}");
 }
 
-#[test]
-fn the_print_changes_with_the_content_and_with_nothing_else() {
+#[tokio::test]
+async fn the_print_changes_with_the_content_and_with_nothing_else() {
     let desk = Desk::new();
     let access = desk.access();
     let at = |name: &str| desk.dir.path().join(name);
@@ -219,40 +219,40 @@ fn the_print_changes_with_the_content_and_with_nothing_else() {
         std::os::unix::fs::symlink(target, at("next")).unwrap();
         std::fs::rename(at("next"), at(link)).unwrap();
     };
-    let mut prints = vec![access.print()];
-    let mut changed = |what: &str| {
-        let print = access.print();
-        assert_eq!(print, access.print());
+    let mut prints = vec![access.print().await];
+    let mut changed = async |what: &str| {
+        let print = access.print().await;
+        assert_eq!(print, access.print().await);
         assert!(!prints.contains(&print), "{what}");
         prints.push(print);
     };
     desk.write("kubelet.conf", "");
-    changed("it is there");
+    changed("it is there").await;
     let user = json!({"client-certificate": "current.pem", "client-key": "current.pem", "tokenFile": "token",
         "exec": {"command": "./plugin"}});
     desk.kubeconfig(&json!({"certificate-authority": "ca.crt"}), &user);
-    changed("it has content");
+    changed("it has content").await;
     for name in ["ca.crt", "token", "one.pem", "plugin"] {
         desk.write(name, "1");
         if name != "one.pem" {
-            changed(name);
+            changed(name).await;
             desk.write(name, "12");
-            changed(name);
+            changed(name).await;
         }
     }
     swap("one.pem", "current.pem");
-    changed("a link");
+    changed("a link").await;
     desk.write("two.pem", "2");
     swap("two.pem", "current.pem");
-    changed("another link");
+    changed("another link").await;
     std::fs::remove_file(at("token")).unwrap();
-    changed("a file that is gone");
+    changed("a file that is gone").await;
     desk.write("token", "");
-    changed("an empty one");
-    let last = access.print();
+    changed("an empty one").await;
+    let last = access.print().await;
     desk.write("token", "");
     desk.write("unrelated", "x");
     swap("two.pem", "current.pem");
-    assert_eq!(access.print(), last);
+    assert_eq!(access.print().await, last);
     assert!(Path::new(&at("current.pem")).is_symlink());
 }

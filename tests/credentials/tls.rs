@@ -1,5 +1,6 @@
 //! TLS with client certificates: what the API server sees of a rotation, and what is said of authorities that do not fit.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
 use kubelet_supervisor::adapters::kube::{KubeCluster, Settings};
@@ -29,6 +30,11 @@ struct Bench {
 impl Bench {
     /// Its kubeconfig is that of a kubelet after its TLS bootstrap.
     fn start(servers: &Authority, shown: &Authority, names: &[&str], more: &Value) -> Bench {
+        let user = json!({"client-certificate": "current.pem", "client-key": "current.pem"});
+        Bench::start_as(&user, servers, shown, names, more)
+    }
+
+    fn start_as(user: &Value, servers: &Authority, shown: &Authority, names: &[&str], more: &Value) -> Bench {
         let server = ApiServer::start();
         server.create_node(NODE);
         let clients = Authority::new("clients");
@@ -39,7 +45,7 @@ impl Bench {
         cluster.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
             "clusters": [{"name": "c", "cluster": cluster}],
-            "users": [{"name": "c", "user": {"client-certificate": "current.pem", "client-key": "current.pem"}}],
+            "users": [{"name": "c", "user": user}],
             "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}]});
         let kubeconfig = dir.path().join("kubelet.conf");
         std::fs::write(&kubeconfig, config.to_string()).unwrap();
@@ -178,4 +184,52 @@ async fn a_client_certificate_that_the_server_does_not_take() {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+}
+
+#[tokio::test]
+async fn a_plugin_that_gives_certificates_is_asked_again_before_they_end() {
+    let authority = Authority::new("ca");
+    let user = json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "./plugin.sh"}});
+    let mut bench = Bench::start_as(&user, &authority, &authority, &["127.0.0.1"], &json!({}));
+    let gives = |serial: u64, lasts: i64| {
+        let pair = bench.clients.node(NODE, serial, 2100);
+        let end = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(lasts);
+        let status = json!({"clientCertificateData": pair.certificate, "clientKeyData": pair.key,
+            "expirationTimestamp": end.to_string()});
+        let given =
+            json!({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status});
+        std::fs::write(bench.path("given"), given.to_string()).unwrap();
+    };
+    gives(5, 12);
+    let script = format!("#!/bin/sh\necho >>{}\nexec cat {}\n", bench.path("runs"), bench.path("given"));
+    std::fs::write(bench.path("plugin.new"), script).unwrap();
+    std::fs::set_permissions(bench.path("plugin.new"), std::fs::Permissions::from_mode(0o700)).unwrap();
+    std::fs::rename(bench.path("plugin.new"), bench.path("plugin.sh")).unwrap();
+    bench.seen("05").await;
+    gives(6, 1000);
+    bench.seen("06").await;
+    assert_eq!(bench.next().await, Input::Node(Wanted::Local));
+    assert_eq!(std::fs::read_to_string(bench.path("runs")).unwrap().lines().count(), 2);
+}
+
+#[tokio::test]
+async fn a_pair_of_files_of_which_one_is_new() {
+    let authority = Authority::new("ca");
+    let user = json!({"client-certificate": "node.crt", "client-key": "node.key"});
+    let mut bench = Bench::start_as(&user, &authority, &authority, &["127.0.0.1"], &json!({}));
+    let (one, two) = (bench.clients.node(NODE, 1, 2100), bench.clients.node(NODE, 2, 2100));
+    std::fs::write(bench.path("node.crt"), &one.certificate).unwrap();
+    std::fs::write(bench.path("node.key"), &one.key).unwrap();
+    assert_eq!(bench.next().await, Input::Node(Wanted::Local));
+    std::fs::write(bench.path("node.crt"), &two.certificate).unwrap();
+    // Failures make it look at once: what it finds cannot be used, and the old client goes on.
+    bench.server.stop();
+    bench.trouble("").await;
+    bench.server.restart();
+    bench.cluster.emit(&Entry { number: 7, nanos: 7, reason: "R".to_owned(), ..Entry::default() });
+    while bench.next().await != Input::Reported(7) {}
+    let requests = bench.server.requests();
+    assert!(requests.iter().all(|request| request.peer == "01"), "{requests:?}");
+    std::fs::write(bench.path("node.key"), &two.key).unwrap();
+    bench.seen("02").await;
 }

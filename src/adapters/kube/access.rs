@@ -26,7 +26,7 @@ const END_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Where clients come from.
 pub trait Access: Send + Sync + 'static {
     /// Changes when the credentials do. Cheap, and asks nobody.
-    fn print(&self) -> Print;
+    fn print(&self) -> BoxFuture<'_, Print>;
 
     /// Builds a client; nothing is sent. The layer goes round all of its requests.
     ///
@@ -58,8 +58,8 @@ pub struct KubeconfigAccess {
 }
 
 impl Access for KubeconfigAccess {
-    fn print(&self) -> Print {
-        Gathered::look(&self.settings.kubeconfig).print()
+    fn print(&self) -> BoxFuture<'_, Print> {
+        Box::pin(async { self.look().await.map(|gathered| gathered.print()).unwrap_or_default() })
     }
 
     fn connect(&self, layer: MeterLayer) -> BoxFuture<'_, Result<Connected, String>> {
@@ -77,7 +77,7 @@ impl KubeconfigAccess {
     async fn build(&self, layer: MeterLayer) -> Result<Connected, String> {
         let path = self.settings.kubeconfig.display().to_string();
         let at = |why: String| format!("{path}: {why}");
-        let gathered = Gathered::look(&self.settings.kubeconfig);
+        let gathered = self.look().await?;
         let print = gathered.print();
         let mut login = gathered.login()?;
         let mut renew_at = None;
@@ -114,6 +114,12 @@ impl KubeconfigAccess {
             .map_err(|error| at(unusable(&chain(&error))))?;
         let client = builder.with_layer(&layer).build();
         Ok(Connected { client, print, node_name, origin: path, renew_at, notices })
+    }
+
+    /// Not on the thread that minds the kubelet: a file may be on a file system that hangs.
+    async fn look(&self) -> Result<Gathered, String> {
+        let path = self.settings.kubeconfig.clone();
+        tokio::task::spawn_blocking(move || Gathered::look(&path)).await.map_err(|error| error.to_string())
     }
 
     fn node_name(&self, login: &Login, notices: &mut Vec<String>) -> String {

@@ -144,10 +144,9 @@ impl Gathered {
         let mut given = Granted::default();
         let (mut known, mut source) = (Identity::default(), String::new());
         let inline = (user.client_certificate_data.clone(), secret("client-key-data"));
-        if let Some((pair, from)) = self.pair(inline.0.as_ref(), inline.1.as_ref())? {
-            known = identity::identity(&pair.0).map_err(|why| format!("{from}: {why}"))?;
+        if let Some((pair, identity, from)) = self.pair(inline.0.as_ref(), inline.1.as_ref())? {
             given.pair = Some(pair);
-            source = from;
+            (known, source) = (identity, from);
         }
         if let Some((token, from)) = self.token(secret("token"))? {
             given.token = Some(token);
@@ -172,17 +171,22 @@ impl Gathered {
         Ok(source)
     }
 
-    /// Certificates and key, each apart, and where the certificate is from.
-    fn pair(&mut self, certificate: Option<&String>, key: Option<&String>) -> Result<Option<(Pair, String)>, String> {
+    /// Certificates and key, each apart, what the certificate says, and where it is from.
+    fn pair(
+        &mut self,
+        certificate: Option<&String>,
+        key: Option<&String>,
+    ) -> Result<Option<(Pair, Identity, String)>, String> {
         let (certificate, source) = self.take(CERTIFICATE, certificate)?;
         let (key, key_source) = self.take(KEY, key)?;
         match (certificate, key) {
             (Some(certificate), Some(key)) => {
+                let identity = identity::identity(&certificate).map_err(|why| format!("{source}: {why}"))?;
                 let key = identity::sections(&key, "PRIVATE KEY");
                 if key.is_empty() {
                     return Err(format!("{key_source}: there is no PEM private key in it"));
                 }
-                Ok(Some(((identity::sections(&certificate, "CERTIFICATE"), key), source)))
+                Ok(Some(((identity::sections(&certificate, "CERTIFICATE"), key), identity, source)))
             }
             (None, None) => Ok(None),
             (Some(_), None) => Err(format!("there is a {CERTIFICATE}, but no {KEY}")),

@@ -226,7 +226,14 @@ async fn run(
             replaced = search.successor(print, renew_at, &alarm) => replaced,
         };
         drop(session);
-        if replaced.is_some() || search.access.print() != print {
+        let changed = match &replaced {
+            Some(_) => true,
+            None => match meanwhile(search.access.print(), &mut commands, &inputs, &mut outbox, REFUSED).await {
+                Some(found) => found != print,
+                None => return,
+            },
+        };
+        if changed {
             tracing::info!("the credentials have changed, connecting anew");
             next = replaced;
             continue;
@@ -235,12 +242,15 @@ async fn run(
         if !pause.is_zero() {
             search.say(format!("the API server does not accept the credentials of {origin} (401); waiting for others"));
             let wait = search.other(print, pause);
-            if meanwhile(wait, &mut commands, &inputs, &mut outbox, "the credentials were refused").await.is_none() {
+            if meanwhile(wait, &mut commands, &inputs, &mut outbox, REFUSED).await.is_none() {
                 return;
             }
         }
     }
 }
+
+/// The answer to a look meanwhile.
+const REFUSED: &str = "the credentials were refused";
 
 /// How long to wait with credentials that were refused: not at all at first, as a plugin may have others, and the
 /// refusal may have been the API server's own fault; then longer and longer, unless the files change.
@@ -275,7 +285,7 @@ impl<A: Access> Search<A> {
     async fn find(&mut self, without: &str) -> (Connected, Arc<Alarm>) {
         let mut failures = 0;
         loop {
-            let print = self.access.print();
+            let print = self.access.print().await;
             let layer = MeterLayer::new(self.metrics.clone());
             let alarm = layer.alarm();
             match self.access.connect(layer).await {
@@ -318,7 +328,7 @@ impl<A: Access> Search<A> {
                 () = alarm.rung() => false,
                 () = renewal => true,
             };
-            if due || self.access.print() != print {
+            if due || self.access.print().await != print {
                 return Some(self.find("the new credentials cannot be used yet, those before are kept").await);
             }
             if alarm.is_refused() {
@@ -332,7 +342,7 @@ impl<A: Access> Search<A> {
         let end = Instant::now() + limit;
         while Instant::now() < end {
             tokio::time::sleep_until(end.min(Instant::now() + LOOK_SOON)).await;
-            if self.access.print() != print {
+            if self.access.print().await != print {
                 return true;
             }
         }
