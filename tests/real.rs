@@ -2,18 +2,26 @@
 //!
 //!     cargo test --test real [SUBSTRING]...
 //!
-//! The cases run one after the other on one cluster, which is taken down in the end whatever happens. On a machine that
-//! cannot have one (not root, not Debian 12) the suite is skipped, and says so; where `CI` is set that is a failure.
+//! There are two clusters, one for each carrier of an assignment: an API server that keeps `spec.configSource`, and one
+//! that drops it as modern ones do. A kubelet mostly waits, so the two run side by side, each with its own queue of
+//! cases, one after the other, and are taken down in the end whatever happens. A filter is a part of what is printed,
+//! such as `'assign [labels]'`; a cluster that no case needs is not started. On a machine that cannot have them (not
+//! root, not Debian 12) the suite is skipped, and says so; where `CI` is set that is a failure.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+#[path = "real/assignment.rs"]
+mod assignment;
 #[path = "real/bad.rs"]
 mod bad;
+#[path = "real/carriers.rs"]
+mod carriers;
 #[path = "real/changes.rs"]
 mod changes;
 #[path = "real/cluster.rs"]
@@ -31,53 +39,89 @@ mod supervisor;
 #[path = "real/trial.rs"]
 mod trial;
 
+use assignment::Carrier;
 use cluster::{Cluster, INTERRUPTED};
 use supervisor::Case;
 
-type Test = (&'static str, fn(&Case));
+/// A case and the clusters it runs on.
+struct Test(&'static str, &'static [Carrier], fn(&Case));
+
+const BOTH: &[Carrier] = &[Carrier::Native, Carrier::Labels];
+const NATIVE: &[Carrier] = &[Carrier::Native];
+const LABELS: &[Carrier] = &[Carrier::Labels];
 
 const CASES: &[Test] = &[
-    ("first_start", process::first_start), // first: there is no Node yet
-    ("assign", changes::assign),
-    ("label_edit", changes::label_edit),
-    ("rejected", bad::rejected),
-    ("killing", bad::killing),
-    ("reset", changes::reset),
-    ("api_server_away", process::api_server_away),
-    ("kill", process::kill),
-    ("map_deleted", changes::map_deleted),
-    ("key_changed", changes::key_changed),
-    ("overlay", changes::overlay),
-    ("relative_path", changes::relative_path),
-    ("burst", changes::burst),
-    ("while_on_trial", changes::while_on_trial),
-    ("node_deleted", process::node_deleted),
-    ("native_and_back", store::native_and_back),
-    ("corrupt_store", store::corrupt_store),
-    ("second_supervisor", store::second_supervisor),
-    ("bad_disk", store::bad_disk),
-    ("credentials", edges::credentials),
-    ("credentials_rotated", credentials::rotated),
-    ("credentials_late", credentials::late),
-    ("credentials_expired", credentials::expired),
-    ("credentials_wrong_authority", credentials::wrong_authority),
-    ("tutorial", edges::tutorial),
-    ("check_and_render", edges::check_and_render),
-    ("runtime_away", trial::runtime_away),
-    ("api_server_lost", trial::api_server_lost),
-    ("cut_off", trial::cut_off),
-    ("not_to_blame", trial::not_to_blame),
-    ("cpu_manager", trial::cpu_manager),
-    ("power_loss", trial::power_loss),
-    ("max_pods", trial::max_pods),
-    ("terminate", process::terminate),
+    Test("first_start", BOTH, process::first_start), // first: there is no Node yet
+    Test("assign", BOTH, changes::assign),
+    Test("label_edit", BOTH, changes::label_edit),
+    Test("rejected", BOTH, bad::rejected),
+    Test("killing", BOTH, bad::killing),
+    Test("reset", BOTH, changes::reset),
+    Test("api_server_away", BOTH, process::api_server_away),
+    Test("kill", BOTH, process::kill),
+    Test("map_deleted", BOTH, changes::map_deleted),
+    Test("key_changed", BOTH, changes::key_changed),
+    Test("overlay", BOTH, changes::overlay),
+    Test("relative_path", BOTH, changes::relative_path),
+    Test("burst", BOTH, changes::burst),
+    Test("while_on_trial", BOTH, changes::while_on_trial),
+    Test("node_deleted", BOTH, process::node_deleted),
+    // A kubelet on its own follows nothing but a source that the API server keeps.
+    Test("native_and_back", NATIVE, store::native_and_back),
+    Test("corrupt_store", BOTH, store::corrupt_store),
+    Test("tutorial", BOTH, edges::tutorial),
+    Test("cut_off", BOTH, trial::cut_off),
+    Test("not_to_blame", BOTH, trial::not_to_blame),
+    Test("server_drops", LABELS, carriers::server_drops),
+    Test("node_cannot_label", LABELS, carriers::node_cannot_label),
+    Test("without_rights", LABELS, carriers::without_rights),
+    Test("narrow_rights", LABELS, carriers::narrow_rights),
+    Test("name_alone", LABELS, carriers::name_alone),
+    Test("spread", LABELS, carriers::spread),
+    Test("peace", LABELS, carriers::peace),
+    // A cluster of each kind: a source that is kept beside labels, and one that is kept no more.
+    Test("both_carriers", NATIVE, carriers::both_carriers),
+    Test("still_in_use", NATIVE, carriers::still_in_use),
+    // By itself a node may read no such ConfigMap, whatever the API server keeps.
+    Test("default_source", NATIVE, carriers::default_source),
+    // These are about processes, files, credentials and pods; no carrier takes part in what they show, so one cluster
+    // each is enough, wherever the queue is shorter.
+    Test("bad_disk", NATIVE, store::bad_disk),
+    Test("second_supervisor", NATIVE, store::second_supervisor),
+    Test("credentials", NATIVE, edges::credentials),
+    Test("credentials_late", NATIVE, credentials::late),
+    Test("credentials_expired", NATIVE, credentials::expired),
+    Test("check_and_render", NATIVE, edges::check_and_render),
+    Test("runtime_away", NATIVE, trial::runtime_away),
+    Test("cpu_manager", NATIVE, trial::cpu_manager),
+    Test("credentials_rotated", LABELS, credentials::rotated),
+    Test("credentials_wrong_authority", LABELS, credentials::wrong_authority),
+    Test("power_loss", LABELS, trial::power_loss),
+    Test("api_server_lost", LABELS, trial::api_server_lost),
+    Test("max_pods", LABELS, trial::max_pods),
+    Test("terminate", LABELS, process::terminate),
 ];
 
 /// Take a quarter of an hour each, and run only when they are asked for by their whole names.
-const LONG: &[Test] = &[("long_killing", trial::long_killing), ("long_killing_ten", trial::long_killing_ten)];
+const LONG: &[Test] =
+    &[Test("long_killing", NATIVE, trial::long_killing), Test("long_killing_ten", NATIVE, trial::long_killing_ten)];
 
 /// What `cargo nextest` sees of this: one test, for the cases share a cluster.
 const SUITE: &str = "suite";
+
+/// What is printed of a case.
+fn title(test: &Test, carrier: Carrier) -> String {
+    format!("{} [{}]", test.0, carrier.name())
+}
+
+/// The cases of a carrier that these filters choose, and all there are.
+fn queue(carrier: Carrier, filters: &[String]) -> (Vec<&'static Test>, usize) {
+    let of = |tests: &'static [Test]| tests.iter().filter(move |test| test.1.contains(&carrier));
+    let wanted = |test: &&Test| filters.is_empty() || filters.iter().any(|part| title(test, carrier).contains(part));
+    let asked = |test: &&Test| filters.iter().any(|part| part == test.0);
+    let chosen = of(CASES).filter(wanted).chain(of(LONG).filter(asked)).collect();
+    (chosen, of(CASES).chain(of(LONG)).count())
+}
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
@@ -95,14 +139,13 @@ fn main() -> ExitCode {
             _ => filters.push(arg),
         }
     }
-    let usual = CASES.iter().filter(|(name, _)| filters.is_empty() || filters.iter().any(|part| name.contains(part)));
-    let long = LONG.iter().filter(|(name, _)| filters.iter().any(|part| part == name));
-    let chosen: Vec<_> = usual.chain(long).collect();
-    if chosen.is_empty() {
-        println!(
-            "\nrunning 0 tests\n\ntest result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; {} filtered out",
-            CASES.len()
-        );
+    let queues = BOTH.iter().map(|carrier| (*carrier, queue(*carrier, &filters)));
+    let (queues, all): (Vec<_>, Vec<_>) = queues.map(|(carrier, (chosen, all))| ((carrier, chosen), all)).unzip();
+    let chosen: usize = queues.iter().map(|(_, queue)| queue.len()).sum();
+    let others = all.iter().sum::<usize>() - chosen;
+    if chosen == 0 {
+        println!("\nrunning 0 tests");
+        println!("\ntest result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; {others} filtered out");
         return ExitCode::SUCCESS;
     }
     if let Some(why) = cluster::missing() {
@@ -113,45 +156,69 @@ fn main() -> ExitCode {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&INTERRUPTED)).unwrap();
     }
-    run(&chosen)
-}
-
-fn run(chosen: &[&Test]) -> ExitCode {
     let begin = Instant::now();
-    // A short name: there are sockets below it.
-    let dir = tempfile::Builder::new().prefix("ksr").tempdir().unwrap().keep();
-    println!("\nrunning {} tests", chosen.len());
-    let mut cluster = Cluster::up(&dir);
-    let mut failed = Vec::new();
-    for (name, case) in chosen {
-        if INTERRUPTED.load(Ordering::Relaxed) {
-            failed.push(*name);
-            continue;
-        }
-        let begin = Instant::now();
-        let result = catch_unwind(AssertUnwindSafe(|| {
-            cluster.tidy();
-            case(&Case { cluster: &cluster, name });
-        }));
-        let word = if result.is_ok() { "ok" } else { "FAILED" };
-        println!("test {name} ... {word} ({:.1} s)", begin.elapsed().as_secs_f64());
-        if result.is_err() {
-            failed.push(*name);
-        }
-    }
-    let down = catch_unwind(AssertUnwindSafe(|| cluster.down())).is_ok();
-    let word = if failed.is_empty() && down { "ok" } else { "FAILED" };
-    if word == "ok" {
-        let _ = std::fs::remove_dir_all(&dir);
-    } else {
-        println!("\nfailures: {failed:?}; logs: {}/logs", dir.display());
-    }
+    println!("\nrunning {chosen} tests");
+    let failed = run(queues);
     println!(
-        "\ntest result: {word}. {} passed; {} failed; 0 ignored; 0 measured; {} filtered out; finished in {:.2}s\n",
-        chosen.len() - failed.len(),
+        "\ntest result: {}. {} passed; {} failed; 0 ignored; 0 measured; {others} filtered out; finished in {:.2}s\n",
+        if failed.is_empty() { "ok" } else { "FAILED" },
+        chosen.saturating_sub(failed.len()),
         failed.len(),
-        (CASES.len() + LONG.len()).saturating_sub(chosen.len()),
         begin.elapsed().as_secs_f64()
     );
-    ExitCode::from(u8::from(word != "ok"))
+    ExitCode::from(u8::from(!failed.is_empty()))
+}
+
+/// Runs each queue on a cluster of its own, all at the same time; what failed.
+fn run(queues: Vec<(Carrier, Vec<&'static Test>)>) -> Vec<String> {
+    // A short name: there are sockets below it.
+    let dir = tempfile::Builder::new().prefix("ksr").tempdir().unwrap().keep();
+    // One cluster comes up at a time: a port is free until somebody listens on it.
+    let turn = Mutex::new(());
+    let failed: Vec<String> = std::thread::scope(|scope| {
+        let work = |carrier: Carrier, queue: Vec<&'static Test>| {
+            let (dir, turn) = (dir.join(carrier.name()), &turn);
+            let thread = std::thread::Builder::new().name(carrier.name().to_owned());
+            thread.spawn_scoped(scope, move || run_queue(carrier, &queue, &dir, turn)).unwrap()
+        };
+        let busy = queues.into_iter().filter(|(_, queue)| !queue.is_empty());
+        let threads: Vec<_> = busy.map(|(carrier, queue)| work(carrier, queue)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    if failed.is_empty() {
+        let _ = std::fs::remove_dir_all(&dir);
+    } else {
+        println!("\nfailures: {failed:?}; logs: {}/*/logs", dir.display());
+    }
+    failed
+}
+
+fn run_queue(carrier: Carrier, queue: &[&'static Test], dir: &Path, turn: &Mutex<()>) -> Vec<String> {
+    let up = || {
+        let _mine = turn.lock();
+        let cluster = Cluster::up(dir, carrier);
+        carriers::grant(&cluster);
+        cluster
+    };
+    let Ok(mut cluster) = catch_unwind(up) else {
+        return queue.iter().map(|test| title(test, carrier)).collect();
+    };
+    let mut failed = Vec::new();
+    for test in queue {
+        let (begin, title) = (Instant::now(), title(test, carrier));
+        let passed = !INTERRUPTED.load(Ordering::Relaxed)
+            && catch_unwind(AssertUnwindSafe(|| {
+                cluster.tidy();
+                test.2(&Case { cluster: &cluster, name: test.0 });
+            }))
+            .is_ok();
+        println!("test {title} ... {} ({:.1} s)", if passed { "ok" } else { "FAILED" }, begin.elapsed().as_secs_f64());
+        if !passed {
+            failed.push(title);
+        }
+    }
+    if catch_unwind(AssertUnwindSafe(|| cluster.down())).is_err() {
+        failed.push(format!("taking down [{}]", carrier.name()));
+    }
+    failed
 }

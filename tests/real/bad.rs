@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::cluster::{ConfigMap, pause};
+use crate::assignment::ConfigMap;
+use crate::cluster::pause;
 use crate::supervisor::Case;
 
 const LOAD: &str = "failed to load config, see Kubelet log for details";
@@ -17,7 +18,7 @@ pub fn rejected(case: &Case) {
     let mut made: Vec<ConfigMap> = Vec::new();
     for (name, body, error, words) in payloads(case) {
         let map = case.map(&case.id(name), &body);
-        println!("    {name}");
+        case.say(name);
         case.assign(&map);
         case.await_config(&map.source(), &good, &good, error);
         case.await_event("KubeletConfigRejected", &[&map.words(), words]);

@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::Value;
+
+use crate::assignment::Carrier;
 
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real");
-const NAMESPACE: &str = "kube-system";
 
 /// No assertion is about time; this only ends a test that would wait for ever.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -20,14 +21,19 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
 /// Polls until there is a value; the last reason for there being none is in the panic.
-pub fn until<T>(what: &str, mut get: impl FnMut() -> Result<T, String>) -> T {
+pub fn until<T>(what: &str, get: impl FnMut() -> Result<T, String>) -> T {
+    until_within(PATIENCE, what, get)
+}
+
+/// The same for what is meant to take longer.
+pub fn until_within<T>(patience: Duration, what: &str, mut get: impl FnMut() -> Result<T, String>) -> T {
     let begin = Instant::now();
     loop {
         match get() {
             Ok(value) => return value,
             Err(why) => {
                 assert!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted while waiting: {what}");
-                assert!(begin.elapsed() < PATIENCE, "waited in vain: {what}; last seen: {why}");
+                assert!(begin.elapsed() < patience, "waited in vain: {what}; last seen: {why}");
             }
         }
         pause(100);
@@ -63,49 +69,16 @@ pub fn missing() -> Option<String> {
     (!child.wait().unwrap().success()).then_some(last)
 }
 
-/// A ConfigMap as the API server has it.
-#[derive(Clone, Debug)]
-pub struct ConfigMap {
-    pub name: String,
-    pub uid: String,
-    pub version: String,
-}
-
-impl ConfigMap {
-    fn of(object: &Value) -> Self {
-        let field = |name: &str| object["metadata"][name].as_str().unwrap().to_owned();
-        Self { name: field("name"), uid: field("uid"), version: field("resourceVersion") }
-    }
-
-    /// As a source in `status.config`, key `kubelet`.
-    pub fn source(&self) -> Value {
-        self.key("kubelet")
-    }
-
-    pub fn key(&self, key: &str) -> Value {
-        json!({ "configMap": {
-            "namespace": NAMESPACE, "name": self.name, "kubeletConfigKey": key, "uid": self.uid, "resourceVersion": self.version,
-        }})
-    }
-
-    /// How native's event names it.
-    pub fn words(&self) -> String {
-        format!(
-            "/api/v1/namespaces/{NAMESPACE}/configmaps/{}, UID: {}, ResourceVersion: {}, KubeletConfigKey: kubelet",
-            self.name, self.uid, self.version
-        )
-    }
-}
-
 pub struct Cluster {
     pub dir: PathBuf,
+    pub carrier: Carrier,
     env: BTreeMap<String, String>,
     up: bool,
 }
 
 impl Cluster {
-    pub fn up(dir: &Path) -> Self {
-        let mut cluster = Self { dir: dir.to_owned(), env: BTreeMap::new(), up: true };
+    pub fn up(dir: &Path, carrier: Carrier) -> Self {
+        let mut cluster = Self { dir: dir.to_owned(), carrier, env: BTreeMap::new(), up: true };
         cluster.script("up", None);
         let text = std::fs::read_to_string(dir.join("env")).unwrap();
         let pairs = text.lines().filter_map(|line| line.strip_prefix("export ")?.split_once('='));
@@ -116,7 +89,26 @@ impl Cluster {
     /// A verb of `cluster.sh`.
     pub fn script(&self, verb: &str, daemon: Option<&str>) -> String {
         let mut command = Command::new(format!("{SCRIPTS}/cluster.sh"));
+        command.env("APISERVER_EXTRA_FLAGS", self.carrier.server_flags());
         run(command.arg(verb).arg(&self.dir).args(daemon)).unwrap()
+    }
+
+    /// Restarts the API server with other flags than this cluster's.
+    pub fn restart_server(&self, flags: &str) {
+        let file = self.dir.join("env");
+        let text = std::fs::read_to_string(&file).unwrap();
+        let line = |line: &str| {
+            let own = line.starts_with("export APISERVER_FLAGS=");
+            if own { format!("export APISERVER_FLAGS=\"{flags}\"\n") } else { format!("{line}\n") }
+        };
+        std::fs::write(&file, text.lines().map(line).collect::<String>()).unwrap();
+        self.script("stop", Some("apiserver"));
+        self.script("start", Some("apiserver"));
+    }
+
+    /// `kubectl`, as the administrator.
+    pub fn kubectl(&self, args: &[&str]) -> String {
+        run(Command::new(self.var("KUBECTL")).args(args).env("KUBECONFIG", self.var("KUBECONFIG"))).unwrap()
     }
 
     /// A variable of the cluster's `env` file.
@@ -148,19 +140,21 @@ impl Cluster {
         std::fs::read_dir("/proc").unwrap().filter_map(of).collect()
     }
 
-    /// A request to the API server.
+    /// A request to the API server, as its administrator.
     pub fn api(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, String> {
+        self.api_as("ADMIN", method, path, body)
+    }
+
+    /// A request with the credential `ADMIN` or `NODE`; an error begins with method, path and HTTP status.
+    pub fn api_as(&self, who: &str, method: &str, path: &str, body: Option<&Value>) -> Result<Value, String> {
         let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
         let mut command = Command::new("curl");
         command.args(["-sS", "-m", "20", "-X", method, "-H", &format!("Content-Type: {kind}"), "-w", "\n%{http_code}"]);
-        command.args([
-            "--cacert",
-            self.var("CA_CERT"),
-            "--cert",
-            self.var("ADMIN_CERT"),
-            "--key",
-            self.var("ADMIN_KEY"),
-        ]);
+        for (option, name) in
+            [("--cacert", "CA_CERT"), ("--cert", &format!("{who}_CERT")), ("--key", &format!("{who}_KEY"))]
+        {
+            command.args([option, self.var(name)]);
+        }
         if body.is_some() {
             command.args(["--data-binary", "@-"]);
         }
@@ -190,71 +184,7 @@ impl Cluster {
         format!("/api/v1/nodes/{}", self.var("NODE_NAME"))
     }
 
-    // ------------------------------------------------------------ configuration
-
-    /// The local configuration with more lines.
-    pub fn payload(&self, lines: &str) -> String {
-        let local = std::fs::read_to_string(self.var("KUBELET_CONFIG")).unwrap();
-        format!("{local}{lines}\n")
-    }
-
-    /// Makes a ConfigMap with the local configuration and more lines under the key `kubelet`.
-    pub fn good(&self, name: &str, lines: &str) -> ConfigMap {
-        self.map(name, &json!({ "data": { "kubelet": self.payload(lines) } }))
-    }
-
-    /// Makes a ConfigMap: `data`, `binaryData` and the like come from `rest`.
-    pub fn map(&self, name: &str, rest: &Value) -> ConfigMap {
-        let mut body = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": {} });
-        body.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
-        body["metadata"]["name"] = json!(name);
-        ConfigMap::of(&self.ask("POST", &format!("/api/v1/namespaces/{NAMESPACE}/configmaps"), Some(&body)))
-    }
-
-    pub fn edit_map(&self, map: &ConfigMap, patch: &Value) -> ConfigMap {
-        ConfigMap::of(&self.ask("PATCH", &Self::map_path(map), Some(patch)))
-    }
-
-    pub fn delete_map(&self, map: &ConfigMap) {
-        self.ask("DELETE", &Self::map_path(map), None);
-    }
-
-    fn map_path(map: &ConfigMap) -> String {
-        format!("/api/v1/namespaces/{NAMESPACE}/configmaps/{}", map.name)
-    }
-
-    pub fn get_map(&self, name: &str) -> ConfigMap {
-        ConfigMap::of(&self.ask("GET", &format!("/api/v1/namespaces/{NAMESPACE}/configmaps/{name}"), None))
-    }
-
-    pub fn assign(&self, map: &ConfigMap) {
-        self.assign_key(map, "kubelet");
-    }
-
-    pub fn assign_key(&self, map: &ConfigMap, key: &str) {
-        let source = json!({ "namespace": NAMESPACE, "name": map.name, "kubeletConfigKey": key });
-        self.ask("PATCH", &self.node_path(), Some(&json!({ "spec": { "configSource": { "configMap": source } } })));
-    }
-
-    pub fn reset(&self) {
-        self.ask("PATCH", &self.node_path(), Some(&json!({ "spec": { "configSource": null } })));
-    }
-
     // ------------------------------------------------------------ what is to be seen
-
-    /// Waits for exactly this `status.config` on the Node; null is local, "" no error.
-    pub fn await_config(&self, assigned: &Value, active: &Value, lkg: &Value, error: &str) {
-        let wanted = json!({ "assigned": assigned, "active": active, "lastKnownGood": lkg, "error": error });
-        until(&format!("status.config {wanted:#}"), || {
-            let node = self.api("GET", &self.node_path(), None)?;
-            let seen = &node["status"]["config"];
-            let seen = json!({
-                "assigned": seen["assigned"], "active": seen["active"], "lastKnownGood": seen["lastKnownGood"],
-                "error": seen["error"].as_str().unwrap_or_default(),
-            });
-            if seen == wanted { Ok(()) } else { Err(format!("{seen:#}")) }
-        });
-    }
 
     /// Waits for the Node to be Ready, said by a kubelet that lives.
     pub fn await_node_ready(&self) {
@@ -301,7 +231,7 @@ impl Cluster {
         self.script("start", Some("apiserver"));
         self.script("start", Some("containerd"));
         if self.api("GET", &self.node_path(), None).is_ok() {
-            self.reset();
+            self.reset_all();
         }
         self.ask("DELETE", "/api/v1/namespaces/default/events", None);
     }

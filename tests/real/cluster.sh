@@ -39,10 +39,11 @@ image=docker.io/local/busybox:1 # `local/busybox:1` in a pod
 [ ! -f "$DIR/env" ] || . "$DIR/env"
 need_up() { [ -f "$DIR/env" ] || die "no cluster in $DIR (cluster.sh up $DIR)"; }
 
-free_port() { # below the ports the kernel hands out to clients, and never the same twice
+free_port() { # below the ports the kernel hands out to clients, never the same twice, and none of a cluster beside this one
     local p
     while p=$((RANDOM % 20000 + 11000)); do
-        [[ " ${taken:-} " != *" $p "* ]] && ! (: <>"/dev/tcp/127.0.0.1/$p") 2>/dev/null && break
+        [[ " ${taken:-} " != *" $p "* ]] && ! (: <>"/dev/tcp/127.0.0.1/$p") 2>/dev/null &&
+            ! grep -qsE "[:=]$p\$" "$DIR"/../*/env && break
     done
     taken="${taken:-} $p"
     port=$p
@@ -255,10 +256,12 @@ END
 kubelet_args() {
     need_up
     # The address and the cgroup are flags, which win over any configuration file: whatever a test configures, this
-    # kubelet stays reachable and never touches another cluster's pods.
+    # kubelet stays reachable and never touches another cluster's pods. Device plugins are off, since their directory,
+    # /var/lib/kubelet/device-plugins, has no setting: two kubelets that start at once would empty it under each other.
     printf '%s\n' "$KUBELET" --config="$KUBELET_CONFIG" --kubeconfig="$DIR/node.kubeconfig" --hostname-override="$NODE_NAME" \
         --node-ip="$node_ip" --container-runtime=remote --container-runtime-endpoint="unix://$sock" \
-        --root-dir="$DIR/kubelet" --cert-dir="$DIR/kubelet/pki" --cgroup-root="/$net" --v=2
+        --root-dir="$DIR/kubelet" --cert-dir="$DIR/kubelet/pki" --cgroup-root="/$net" \
+        --feature-gates=DevicePlugins=false --v=2
 }
 
 up() {

@@ -9,7 +9,8 @@ use std::time::{Duration, SystemTime};
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
 
-use crate::cluster::{ConfigMap, pause, run, until};
+use crate::assignment::ConfigMap;
+use crate::cluster::{pause, run, until};
 use crate::supervisor::Case;
 
 const LOCAL: Value = Value::Null;
@@ -115,16 +116,8 @@ impl<'a> Audit<'a> {
 
     /// Gives the API server further flags.
     fn flags(&self, more: &str) {
-        let path = self.case.cluster.dir.join("env");
         let own = self.case.var("APISERVER_FLAGS");
-        let text = std::fs::read_to_string(&path).unwrap();
-        let line = |line: &str| {
-            let is_it = line.starts_with("export APISERVER_FLAGS=");
-            if is_it { format!("export APISERVER_FLAGS=\"{own} {more}\"\n") } else { format!("{line}\n") }
-        };
-        std::fs::write(&path, text.lines().map(line).collect::<String>()).unwrap();
-        self.case.script("stop", Some("apiserver"));
-        self.case.script("start", Some("apiserver"));
+        self.case.restart_server(&format!("{own} {more}"));
     }
 
     /// How many of the supervisor's watches by this group came to this stage.

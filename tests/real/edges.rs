@@ -5,6 +5,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::assignment::Carrier;
 use crate::cluster::{run, until};
 use crate::supervisor::{BINARY, Case};
 
@@ -42,7 +43,7 @@ pub fn credentials(case: &Case) {
         (case.cluster.dir.join("absent.kubeconfig"), &["absent.kubeconfig: No such file"]),
     ];
     for (path, words) in kinds {
-        println!("    {}", path.file_name().unwrap().display());
+        case.say(path.file_name().unwrap().to_str().unwrap());
         let mut args = case.kubelet_args();
         args.retain(|arg| !arg.starts_with("--kubeconfig"));
         args.push(format!("--kubeconfig={}", path.display()));
@@ -60,25 +61,56 @@ pub fn credentials(case: &Case) {
     }
 }
 
-/// The tutorial of the Kubernetes documentation (seeds/002) as written, but for the port and the editor's commands.
+/// The tutorial of the Kubernetes documentation (seeds/002) as written, but for the port, the editor's commands, and the
+/// lines in which the carriers differ.
 const TUTORIAL: &str = r#"
 kubectl proxy --port=$PORT &
 trap 'kill %1' EXIT
 until curl -sf "http://localhost:$PORT/version" >/dev/null; do sleep 0.1; done
 curl -sSL "http://localhost:$PORT/api/v1/nodes/${NODE_NAME}/proxy/configz" | jq '.kubeletconfig|.kind="KubeletConfiguration"|.apiVersion="kubelet.config.k8s.io/v1beta1"' > kubelet_configz_${NODE_NAME}
 sed -i 's/"eventRecordQPS": 5/"eventRecordQPS": 7/' kubelet_configz_${NODE_NAME}
-kubectl -n kube-system create configmap my-node-config --from-file=kubelet=kubelet_configz_${NODE_NAME} --append-hash -o yaml > created
+kubectl -n $NAMESPACE create configmap my-node-config --from-file=kubelet=kubelet_configz_${NODE_NAME} --append-hash -o yaml > created
 CONFIG_MAP_NAME=$(sed -n 's/^  name: //p' created)
-kubectl patch node ${NODE_NAME} -p "{\"spec\":{\"configSource\":{\"configMap\":{\"name\":\"${CONFIG_MAP_NAME}\",\"namespace\":\"kube-system\",\"kubeletConfigKey\":\"kubelet\"}}}}"
-until kubectl get no ${NODE_NAME} -o json | jq '.status.config' | tee config | jq -e .lastKnownGood >/dev/null; do sleep 0.3; done
+eval "$ASSIGN"
+until kubectl get no ${NODE_NAME} -o json | jq "$STATUS" | tee config | jq -e .lastKnownGood >/dev/null; do sleep 0.3; done
 jq -e '.active == .assigned and .active == .lastKnownGood and .error == null' config >/dev/null
 echo "name=$CONFIG_MAP_NAME"
 "#;
 
 const TUTORIAL_RESET: &str = r#"
-KUBE_EDITOR="sed -i '/^  configSource:/,/^      namespace:/d'" kubectl edit node ${NODE_NAME}
-until kubectl get no ${NODE_NAME} -o json | jq -e '.status.config | . == null or . == {}' >/dev/null; do sleep 0.3; done
+eval "$WITHDRAW"
+until kubectl get no ${NODE_NAME} -o json | jq -e "$STATUS | . == null or . == {}" >/dev/null; do sleep 0.3; done
 "#;
+
+/// How to assign, to withdraw, and where to read (for jq).
+fn commands(carrier: Carrier) -> [(&'static str, &'static str); 3] {
+    match carrier {
+        Carrier::Native => [
+            (
+                "ASSIGN",
+                r#"kubectl patch node ${NODE_NAME} -p "{\"spec\":{\"configSource\":{\"configMap\":{\"name\":\"${CONFIG_MAP_NAME}\",\"namespace\":\"kube-system\",\"kubeletConfigKey\":\"kubelet\"}}}}""#,
+            ),
+            (
+                "WITHDRAW",
+                r#"KUBE_EDITOR="sed -i '/^  configSource:/,/^      namespace:/d'" kubectl edit node ${NODE_NAME}"#,
+            ),
+            ("STATUS", ".status.config"),
+        ],
+        Carrier::Labels => [
+            (
+                "ASSIGN",
+                "kubectl label node ${NODE_NAME} kubelet-config.node-restriction.kubernetes.io/name=${CONFIG_MAP_NAME} \
+                 kubelet-config.node-restriction.kubernetes.io/namespace=${NAMESPACE}",
+            ),
+            (
+                "WITHDRAW",
+                "kubectl label node ${NODE_NAME} kubelet-config.node-restriction.kubernetes.io/name- \
+                 kubelet-config.node-restriction.kubernetes.io/namespace-",
+            ),
+            ("STATUS", r#".metadata.annotations["kubelet-supervisor.io/config-status"] // "null" | fromjson"#),
+        ],
+    }
+}
 
 pub fn tutorial(case: &Case) {
     let supervisor = case.supervisor();
@@ -93,6 +125,7 @@ pub fn tutorial(case: &Case) {
     let shell = |script: &str| {
         let mut command = Command::new("timeout");
         command.args(["100", "bash", "-euo", "pipefail", "-c", script]).current_dir(&work).envs(case.vars());
+        command.env("NAMESPACE", case.carrier.namespace()).envs(commands(case.carrier));
         run(command.env("PORT", port.to_string()).env("PATH", &path)).unwrap()
     };
     let said = shell(TUTORIAL);

@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
+use crate::assignment::STATUS;
 use crate::cluster::{pause, run, until};
 use crate::supervisor::{BINARY, Case, Native};
 
@@ -43,8 +44,9 @@ pub fn native_and_back(case: &Case) {
     supervisor.await_status(&[("/kubelet/restarts", json!(1))]);
     assert!(supervisor.stop().success());
 
-    // What native says now is its own word.
+    // What native says now is its own word, and nobody writes the annotation.
     case.ask("PATCH", &format!("{}/status", case.node_path()), Some(&json!({ "status": { "config": null } })));
+    case.ask("PATCH", &case.node_path(), Some(&json!({ "metadata": { "annotations": { STATUS: null } } })));
     case.await_config(&LOCAL, &LOCAL, &LOCAL, "");
     let mut native = Native::start(case);
     until("native to use our store", || {
@@ -85,7 +87,7 @@ pub fn corrupt_store(case: &Case) {
         }),
     ];
     for (name, damage) in &rounds[..2] {
-        println!("    {name}");
+        case.say(name);
         damage();
         let supervisor = case.supervisor();
         case.await_config(&source, &source, &source, "");
@@ -99,7 +101,7 @@ pub fn corrupt_store(case: &Case) {
 
     // Files where directories belong are beyond repair by us; the kubelet runs all the same.
     let (name, damage) = &rounds[2];
-    println!("    {name}");
+    case.say(name);
     damage();
     let supervisor = case.launch("4s", &case.dir(), case.kubelet_args());
     case.await_configz("maxPods", &json!(110));

@@ -7,6 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use serde_json::{Value, json};
 
+use crate::assignment::ConfigMap;
 use crate::cluster::{Cluster, pause, run, until};
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_kubelet-supervisor");
@@ -29,6 +30,11 @@ impl<'a> Case<'a> {
     /// The dynamic configuration directory.
     pub fn dir(&self) -> PathBuf {
         self.cluster.dir.join("dynamic").join(self.name)
+    }
+
+    /// Tells how far the case is; the other carrier's cases talk at the same time.
+    pub fn say(&self, words: &str) {
+        println!("    {} [{}]: {words}", self.name, self.carrier.name());
     }
 
     /// A name for a ConfigMap of this case.
@@ -63,22 +69,17 @@ impl<'a> Case<'a> {
         // The kubelet's own flag says where the store is.
         let given = kubelet.iter().any(|arg| arg.starts_with("--dynamic-config-dir"));
         let own = if given { vec![] } else { vec!["--dynamic-config-dir".into(), dir.to_owned()] };
+        // An edit would else take effect within five minutes, which is a case of its own.
+        let at_once: &[&str] = if options.contains(&"--spread") { &[] } else { &["--spread", "0s"] };
         let log = self.cluster.dir.join("logs").join(format!("{}.log", self.name));
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let file = File::options().create(true).append(true).open(&log).unwrap();
         let child = Command::new(BINARY)
             .arg("run")
             .args(own)
+            .args(at_once)
             .args(options)
-            .args([
-                "--trial-duration",
-                trial,
-                "--spread",
-                "0s",
-                "--metrics-bind-address",
-                &format!("127.0.0.1:{port}"),
-                "--",
-            ])
+            .args(["--trial-duration", trial, "--metrics-bind-address", &format!("127.0.0.1:{port}"), "--"])
             .args(kubelet)
             .process_group(0)
             .stdin(Stdio::null())
@@ -90,7 +91,7 @@ impl<'a> Case<'a> {
     }
 
     /// A supervisor with a configuration that is last known good.
-    pub fn proven(&self) -> (Supervisor<'a>, crate::cluster::ConfigMap) {
+    pub fn proven(&self) -> (Supervisor<'a>, ConfigMap) {
         let supervisor = self.supervisor();
         let map = self.good(&self.id("lkg"), "maxPods: 41");
         self.assign(&map);

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::cluster::{ConfigMap, pause, until};
+use crate::assignment::ConfigMap;
+use crate::cluster::{pause, until};
 use crate::supervisor::{Case, Supervisor};
 
 const LOAD: &str = "failed to load config, see Kubelet log for details";
@@ -41,9 +42,13 @@ fn assert_suspended(supervisor: &Supervisor, why: &str, seconds: u64) {
     assert_eq!(status["badVersions"], json!([]), "{status:#}");
 }
 
+/// Shorter than an outage of these cases. A kubelet that reports before its first look at the runtime says NotReady, and
+/// the next word comes 10 s later: that must fit in.
+const ISOLATION: &str = "25s";
+
 /// containerd is stopped in mid-trial: nobody is blamed, and the trial is passed when it is back.
 pub fn runtime_away(case: &Case) {
-    let supervisor = case.supervisor_options("20s", &["--isolation-timeout", "10s"]);
+    let supervisor = case.supervisor_options("20s", &["--isolation-timeout", ISOLATION]);
     case.await_node_ready();
     let map = case.good(&case.id("map"), "maxPods: 42");
     case.assign(&map);
@@ -59,7 +64,7 @@ pub fn runtime_away(case: &Case) {
 
 /// The API server is stopped in mid-trial: nobody is blamed, and the clock stands still.
 pub fn api_server_lost(case: &Case) {
-    let supervisor = case.supervisor_options("70s", &["--isolation-timeout", "10s"]);
+    let supervisor = case.supervisor_options("70s", &["--isolation-timeout", ISOLATION]);
     case.await_node_ready();
     let map = case.good(&case.id("map"), "maxPods: 42");
     case.assign(&map);
@@ -244,7 +249,10 @@ fn kill_for_long(case: &Case, trial: &str) {
         assert_eq!(supervisor.restarts(), restarts);
         pause(5000);
     }
-    println!("    healed after {:.1} s with {restarts} restarts; nothing changed in 12 minutes", healed.as_secs_f64());
+    case.say(&format!(
+        "healed after {:.1} s with {restarts} restarts; nothing changed in 12 minutes",
+        healed.as_secs_f64()
+    ));
 }
 
 pub fn long_killing(case: &Case) {
