@@ -18,6 +18,8 @@ mod bad;
 mod changes;
 #[path = "real/cluster.rs"]
 mod cluster;
+#[path = "real/directory.rs"]
+mod directory;
 #[path = "real/edges.rs"]
 mod edges;
 #[path = "real/process.rs"]
@@ -57,6 +59,8 @@ const CASES: &[Test] = &[
     ("credentials", edges::credentials),
     ("tutorial", edges::tutorial),
     ("check_and_render", edges::check_and_render),
+    ("source_dir", directory::source_dir),
+    ("standalone", directory::standalone),
     ("runtime_away", trial::runtime_away),
     ("api_server_lost", trial::api_server_lost),
     ("cut_off", trial::cut_off),
