@@ -22,6 +22,8 @@ pub trait Clock {
 pub trait Store {
     /// Reads the records; unreadable ones say why.
     fn load(&mut self) -> Stored;
+    /// Instead of that, where somebody else knows what was last read or written.
+    fn assume(&mut self, records: &Durable);
     /// Makes a checkpoint durable.
     ///
     /// # Errors
@@ -153,6 +155,27 @@ pub trait Notifier {
     fn say(&mut self, level: crate::core::machine::Level, line: &str);
 }
 
+/// Whoever goes on in our place.
+pub trait Successor {
+    /// Finds out whether the binary that is installed now can go on from this document; answers
+    /// with [`Input::Successor`](crate::core::machine::Input).
+    fn prove(&mut self, document: &str);
+    /// Becomes that binary. Comes back only if nothing changed, or where this is only played.
+    ///
+    /// # Errors
+    /// Why we are still here.
+    fn replace(&mut self, document: &str) -> Result<(), Stay>;
+}
+
+/// Why a supervisor was not replaced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stay {
+    /// Something is under way that will come as an input; then it can be tried again.
+    Busy,
+    /// It cannot be done, and why.
+    Failed(String),
+}
+
 /// All of them.
 pub trait Ports {
     /// The store.
@@ -171,4 +194,6 @@ pub trait Ports {
     fn cluster(&mut self) -> &mut dyn Cluster;
     /// systemd, metrics, journal.
     fn notifier(&mut self) -> &mut dyn Notifier;
+    /// A reload.
+    fn successor(&mut self) -> &mut dyn Successor;
 }

@@ -252,7 +252,7 @@ fn every_verb_is_listed_and_exists() {
     let listed: BTreeSet<String> =
         names(&table(REFERENCE, "verb")).iter().map(|verb| verb.split(' ').next().unwrap().to_owned()).collect();
     // These have chapters of their own, or none.
-    let others = ["run", "status", "check", "render", "help"].map(str::to_owned);
+    let others = ["run", "status", "check", "render", "enable", "disable", "help"].map(str::to_owned);
     let expected: BTreeSet<String> = known.difference(&others.into()).cloned().collect();
     assert_eq!(listed, expected);
     assert!(listed.len() >= 8, "{listed:?}");
@@ -265,6 +265,20 @@ fn every_verb_is_listed_and_exists() {
                 "{verb} {option}"
             );
         }
+    }
+}
+
+#[test]
+fn every_option_of_enable_and_disable_is_listed_and_exists() {
+    for verb in ["enable", "disable"] {
+        let mut rows = table(REFERENCE, "install option");
+        rows.retain(|row| code(&row[1]).iter().any(|of| of == verb));
+        let listed: BTreeSet<String> = names(&rows)
+            .iter()
+            .map(|option| option.split(' ').next().unwrap().to_owned())
+            .filter(|it| it != "--")
+            .collect();
+        assert_eq!(listed, options(&help(&[verb])), "{verb}");
     }
 }
 

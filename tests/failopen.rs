@@ -32,12 +32,13 @@ use kubelet_supervisor::adapters::process::{ChildPid, KubeletProcess};
 use kubelet_supervisor::adapters::store::FsStore;
 use kubelet_supervisor::core::command::Command;
 use kubelet_supervisor::core::flags::KubeletArgs;
-use kubelet_supervisor::core::machine::{Input, Settings, State, Wanted};
-use kubelet_supervisor::core::model::{ConfigMapRef, Merge, Payload};
+use kubelet_supervisor::core::machine::{Input, Purpose, Settings, State, Stored, Wanted};
+use kubelet_supervisor::core::model::{ConfigMapRef, KubeletId, Merge, Moment, Payload, Rendered};
+use kubelet_supervisor::core::record::Ledger;
 use kubelet_supervisor::core::report::NodeConfigStatus;
-use kubelet_supervisor::daemon::Signals;
 use kubelet_supervisor::daemon::exec::Executor;
 use kubelet_supervisor::daemon::failopen::{Lifeline, run_guarded};
+use kubelet_supervisor::daemon::{Signals, Start};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpid};
 use tokio::sync::mpsc::unbounded_channel;
@@ -114,6 +115,8 @@ fn is(source: Option<&kubelet_supervisor::core::model::Source>, name: &str) -> b
 async fn story(world: &World) {
     until(world, "boot", |_| true).await;
     let _ = world.inputs.send(Input::Operator(1, Command::Retry));
+    let _ = world.inputs.send(Input::Reload);
+    tokio::time::timeout(SOON, called(world, "successor.replace")).await.expect("a reload");
     assign(world, payload("good", ""));
     until(world, "a change", |status| is(status.active.as_ref(), "good")).await;
     until(world, "its proof", |status| is(status.last_known_good.as_ref(), "good")).await;
@@ -189,7 +192,7 @@ fn tell(dir: &Path, kubelet: &Installed, port: &Port, fault_at: Fault) -> Rc<Wor
         let settings = Settings { trial_duration: Duration::from_millis(50), ..Settings::default() };
         let mut executor = Executor::new(State::new(settings), ports, args);
         let line = Line(pid.clone());
-        let supervisor = run_guarded(&mut executor, &mut queue, &mut signals, &BootClock, &line);
+        let supervisor = run_guarded(&mut executor, Start::Boot, &mut queue, &mut signals, &BootClock, &line);
         let mut pids = Vec::new();
         let script = async {
             tokio::select! {
@@ -238,6 +241,78 @@ fn tell(dir: &Path, kubelet: &Installed, port: &Port, fault_at: Fault) -> Rc<Wor
     world
 }
 
+/// A supervisor takes over a kubelet, and its n-th call to a port panics: that kubelet runs on.
+fn take_over(dir: &Path, kubelet: &Installed, port: &Port, at: u32) {
+    let local = dir.join("local.yaml").display().to_string();
+    let args = KubeletArgs::parse(&[
+        format!("--config={local}"),
+        "--kubeconfig=/nowhere".to_owned(),
+        format!("--healthz-port={}", port.number()),
+    ]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (inputs, mut queue) = unbounded_channel();
+        let pid = ChildPid::default();
+        let mut signals = Signals::register().unwrap();
+        let world = World::new(Fault { at, after: false, starts: 0 }, inputs.clone());
+        let rest = || Tap(world.clone(), ());
+        let mut process = KubeletProcess {
+            program: kubelet.path.clone(),
+            args: args.clone(),
+            notify_socket: "@nobody".to_owned(),
+            watchdog: Duration::from_secs(30),
+            pid: pid.clone(),
+            inputs,
+            relays: Vec::new(),
+        };
+        let started = kubelet_supervisor::ports::Kubelet::start(&mut process, None);
+        let running = pid.get().expect("a kubelet");
+        let mut before = State::new(Settings::default());
+        let stored = Stored { assigned: Ok(None), last_known_good: Ok(None), ledger: Ok(Ledger::default()) };
+        let id = KubeletId::default();
+        before.step(Input::Boot(Box::new(stored), id.clone()), Moment::default());
+        let rendered = Input::Rendered(Purpose::Launch, None, id, Ok(Rendered::default()));
+        before.step(rendered, Moment::default());
+        before.step(Input::Started(started), Moment::default());
+        let handover = Box::new(before.hand_over().expect("a kubelet runs"));
+        let ports = Faulty {
+            store: Tap(world.clone(), FsStore::new(RealDisk, &dir.join("dynamic"))),
+            local: Tap(
+                world.clone(),
+                LocalFiles { program: kubelet.path.clone(), args: args.clone(), merge: Merge::Replace },
+            ),
+            kubelet: Tap(world.clone(), process),
+            rest: rest(),
+            cluster: rest(),
+            notifier: rest(),
+            probe: rest(),
+            host: rest(),
+        };
+        let mut executor = Executor::new(State::new(Settings::default()), ports, args);
+        let line = Line(pid.clone());
+        let start = Start::Resume(handover);
+        let supervisor = run_guarded(&mut executor, start, &mut queue, &mut signals, &BootClock, &line);
+        let script = async {
+            tokio::select! {
+                () = fault(&world) => {}
+                // Not so many calls are made.
+                () = tokio::time::sleep(Duration::from_millis(300)) => {}
+            }
+            kubelet_runs(&pid, &format!("taking over, {:?}", world.fired.get())).await;
+            assert_eq!(pid.get(), Some(running), "the very same kubelet");
+            assert!(!world.called.borrow().contains(&"kubelet.start"));
+            loop {
+                terminate();
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let ended = tokio::time::timeout(SOON, async {
+            tokio::select! { _ = supervisor => (), () = script => unreachable!() }
+        });
+        assert!(ended.await.is_ok(), "no end after {:?}", world.fired.get());
+    });
+}
+
 #[test]
 fn a_panic_anywhere_leaves_a_kubelet() {
     let memory = Path::new("/dev/shm");
@@ -284,6 +359,9 @@ fn a_panic_anywhere_leaves_a_kubelet() {
     assert_eq!(tell(starts[0], false, 1).0, Some("kubelet.start"));
 
     let total: u32 = hits.values().sum();
+    for at in 1..=8 {
+        take_over(dir.path(), &kubelet, &port, at);
+    }
     println!("{total} fault points; by method: {hits:?}");
     for method in METHODS {
         assert!(hits.contains_key(method), "{method} was never hit");

@@ -18,6 +18,8 @@ mod bad;
 mod changes;
 #[path = "real/cluster.rs"]
 mod cluster;
+#[path = "real/credentials.rs"]
+mod credentials;
 #[path = "real/directory.rs"]
 mod directory;
 #[path = "real/edges.rs"]
@@ -57,6 +59,10 @@ const CASES: &[Test] = &[
     ("second_supervisor", store::second_supervisor),
     ("bad_disk", store::bad_disk),
     ("credentials", edges::credentials),
+    ("credentials_rotated", credentials::rotated),
+    ("credentials_late", credentials::late),
+    ("credentials_expired", credentials::expired),
+    ("credentials_wrong_authority", credentials::wrong_authority),
     ("tutorial", edges::tutorial),
     ("check_and_render", edges::check_and_render),
     ("source_dir", directory::source_dir),

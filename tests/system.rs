@@ -22,6 +22,8 @@ mod child;
 mod cli;
 #[path = "system/command_lines.rs"]
 mod command_lines;
+#[path = "system/credentials.rs"]
+mod credentials;
 #[path = "system/evidence.rs"]
 mod evidence;
 #[path = "system/faults.rs"]
@@ -36,6 +38,10 @@ mod operate;
 mod process;
 #[path = "system/rejects.rs"]
 mod rejects;
+#[path = "system/reload.rs"]
+mod reload;
+#[path = "system/restart_by.rs"]
+mod restart_by;
 #[path = "system/rig.rs"]
 mod rig;
 #[path = "system/source_dir.rs"]

@@ -17,4 +17,6 @@ pub mod process;
 pub mod relay;
 pub mod source_dir;
 pub mod store;
+pub mod successor;
 pub mod systemd;
+pub mod units;

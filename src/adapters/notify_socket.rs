@@ -4,7 +4,7 @@
 //! namespace could write to it, so the kernel's credentials of each datagram are checked.
 
 use std::io;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram as StdDatagram};
 
@@ -31,9 +31,26 @@ impl NotifySocket {
     /// As the system gives them.
     pub fn bind() -> io::Result<Self> {
         let (name, socket) = Self::bind_free()?;
-        socket.set_nonblocking(true)?;
         setsockopt(&socket, PassCred, &true)?;
-        Ok(Self { socket: UnixDatagram::from_std(socket)?, name: format!("@{name}") })
+        Self::adopt(socket.into(), format!("@{name}"))
+    }
+
+    /// Goes on with another supervisor's, with what waits in it.
+    ///
+    /// # Errors
+    /// As the system gives them.
+    pub fn adopt(socket: OwnedFd, name: String) -> io::Result<Self> {
+        let socket = StdDatagram::from(socket);
+        socket.set_nonblocking(true)?;
+        Ok(Self { socket: UnixDatagram::from_std(socket)?, name })
+    }
+
+    /// The same socket once more, to hand it over.
+    ///
+    /// # Errors
+    /// As the system gives them.
+    pub fn share(&self) -> io::Result<OwnedFd> {
+        self.socket.as_fd().try_clone_to_owned()
     }
 
     /// Any process in the network namespace may take a name, by chance or on purpose: that must not

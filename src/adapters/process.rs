@@ -2,18 +2,25 @@
 //! one that may say `unsafe`.
 #![allow(unsafe_code)]
 
+use std::ffi::{CString, OsString};
 use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getppid};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
 
 use super::relay::{Relay, Started};
 use crate::core::flags::KubeletArgs;
@@ -149,6 +156,42 @@ impl ports::Kubelet for KubeletProcess {
     }
 }
 
+impl KubeletProcess {
+    /// Goes on with the kubelet that another supervisor started in this very process. It is not
+    /// tokio's child: it is waited for by its id whenever some child has ended, and at once.
+    ///
+    /// # Errors
+    /// If the end of children cannot be noticed.
+    pub fn adopt(&mut self, pid: i32, last_lines: Option<oneshot::Receiver<()>>) -> io::Result<()> {
+        let mut ended = signal(SignalKind::child())?;
+        let strays = children().into_iter().filter(|child| *child != pid).collect::<Vec<_>>();
+        for stray in &strays {
+            let _ = kill(Pid::from_raw(*stray), Signal::SIGKILL); // a preflight that nobody waits for any more
+        }
+        self.pid.set(pid);
+        let (shared, inputs) = (self.pid.clone(), self.inputs.clone());
+        tokio::spawn(async move {
+            let mut strays = strays;
+            let exit = loop {
+                strays.retain(|stray| reap(*stray).is_none());
+                match reap(pid) {
+                    Some(exit) => break exit,
+                    None => ended.recv().await,
+                };
+            };
+            shared.set(0);
+            if let Some(last_lines) = last_lines {
+                let _ = tokio::time::timeout(LAST_LINES, last_lines).await;
+            }
+            let _ = inputs.send(Input::Exited(exit));
+            while !strays.is_empty() && ended.recv().await.is_some() {
+                strays.retain(|stray| reap(*stray).is_none());
+            }
+        });
+        Ok(())
+    }
+}
+
 impl Drop for KubeletProcess {
     fn drop(&mut self) {
         for relay in &self.relays {
@@ -189,11 +232,105 @@ fn exit_of(status: &io::Result<std::process::ExitStatus>) -> Exit {
     }
 }
 
+/// How a child ended, if it has; a process that is not our child has, for all we can know.
+fn reap(pid: i32) -> Option<Exit> {
+    match waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG)) {
+        Ok(WaitStatus::Exited(_, code)) => Some(Exit::Code(code)),
+        Ok(WaitStatus::Signaled(_, signal, _)) => Some(Exit::Signal(signal as i32)),
+        Ok(_) | Err(nix::errno::Errno::EINTR) => None,
+        Err(_) => Some(Exit::Code(-1)),
+    }
+}
+
+/// Our children, where the kernel tells (CONFIG_PROC_CHILDREN, which distributions set).
+fn children() -> Vec<i32> {
+    let path = format!("/proc/self/task/{}/children", std::process::id());
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// Ends a child of ours and waits for it: SIGTERM first, SIGKILL after `grace`. Blocks; for a
+/// supervisor that can do nothing else with it.
+pub fn end_child(pid: i32, grace: Duration) {
+    let begun = Instant::now();
+    let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+    let mut killed = false;
+    while reap(pid).is_none() {
+        if !killed && begun.elapsed() >= grace {
+            killed = true;
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// For threads beside the main one: a signal to the process must come to where it can be held.
+pub fn keep_signals_away() {
+    let _ = SigSet::all().thread_block();
+}
+
+/// Becomes another program; signals stay as they are held. Comes back with an error only.
+#[must_use]
+pub fn become_program(program: &Path, args: &[OsString], env: &[(OsString, OsString)]) -> io::Error {
+    let text = |bytes: &[u8]| CString::new(bytes).map_err(io::Error::from);
+    let words = || -> io::Result<(CString, Vec<CString>, Vec<CString>)> {
+        let args = args.iter().map(|word| text(word.as_bytes())).collect::<Result<_, _>>()?;
+        let pair = |(name, value): &(OsString, OsString)| text(&[name.as_bytes(), b"=", value.as_bytes()].concat());
+        let env = env.iter().map(pair).collect::<Result<_, _>>()?;
+        Ok((text(program.as_os_str().as_bytes())?, args, env))
+    };
+    match words() {
+        Ok((program, args, env)) => match nix::unistd::execve(&program, &args, &env) {
+            Ok(never) => match never {},
+            Err(error) => error.into(),
+        },
+        Err(error) => error,
+    }
+}
+
+/// Takes an environment variable out, so that no child inherits it. For the beginning of `main`
+/// only, while there is one thread.
+#[must_use]
+pub fn take_variable(name: &str) -> Option<OsString> {
+    let value = std::env::var_os(name)?;
+    // SAFETY: nobody reads the environment meanwhile: there is no other thread yet.
+    unsafe { std::env::remove_var(name) };
+    Some(value)
+}
+
+/// Takes over a file descriptor that survived an `exec` of this process; it does not survive another.
+#[must_use]
+pub fn inherited(fd: RawFd) -> Option<OwnedFd> {
+    if fd <= 2 || !Path::new("/proc/self/fd").join(fd.to_string()).exists() {
+        return None;
+    }
+    // SAFETY: it is open, and it was left open for us: nobody else in this process knows of it.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    inherit(fd.as_fd(), false).ok().map(|()| fd)
+}
+
+/// Whether a file descriptor survives an `exec`.
+///
+/// # Errors
+/// As the system gives them.
+pub fn inherit(fd: BorrowedFd<'_>, survives: bool) -> io::Result<()> {
+    let flags = if survives { FdFlag::empty() } else { FdFlag::FD_CLOEXEC };
+    fcntl(fd, FcntlArg::F_SETFD(flags)).map(drop).map_err(io::Error::from)
+}
+
+/// Closes whatever an `exec` left open beside the standard streams. For the beginning of `main` only.
+pub fn close_inherited() {
+    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let fds: Vec<RawFd> = open.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    fds.into_iter().filter_map(inherited).for_each(drop);
+}
+
 /// Becomes the kubelet: the last resort of a supervisor that cannot even begin. It has our pid, so
 /// systemd goes on as if there had never been a supervisor. Comes back with an error only.
 #[must_use]
 pub fn become_kubelet(program: &Path, args: &KubeletArgs) -> io::Error {
     use std::os::unix::process::CommandExt as _;
+    let _ = SigSet::all().thread_unblock(); // they may have been held through a reload
     std::process::Command::new(program).args(args.for_run(None)).exec()
 }
 
@@ -201,23 +338,34 @@ pub fn become_kubelet(program: &Path, args: &KubeletArgs) -> io::Error {
 ///
 /// # Errors
 /// If it cannot be started.
-pub async fn run_to_end(program: &PathBuf, args: &[String], limit: Duration) -> io::Result<Run> {
-    let (reader, writer) = io::pipe()?;
+pub async fn run_to_end(program: &Path, args: &[String], limit: Duration) -> io::Result<Run> {
     let mut command = Command::new(program);
     command
         .args(args)
+        .stdin(Stdio::null())
         .env_clear()
         // Nothing may be executed: v1.20 would start a transient systemd scope.
         .env("PATH", "/nonexistent")
-        .env("HOME", "/")
-        .stdin(Stdio::null())
-        .stdout(writer.try_clone()?)
-        .stderr(writer)
-        .process_group(0)
-        .kill_on_drop(true);
+        .env("HOME", "/");
     if let Some(value) = std::env::var_os("KUBELET_CONFIG_DROPIN_DIR_ALPHA") {
         command.env("KUBELET_CONFIG_DROPIN_DIR_ALPHA", value); // v1.28 and v1.29 want it for --config-dir
     }
+    collect(command, limit).await
+}
+
+/// Runs a program to its end in our own environment, with something to read.
+///
+/// # Errors
+/// If it cannot be started.
+pub async fn run_with_input(program: &Path, args: &[OsString], input: OwnedFd, limit: Duration) -> io::Result<Run> {
+    let mut command = Command::new(program);
+    command.args(args).stdin(input).env_remove("NOTIFY_SOCKET");
+    collect(command, limit).await
+}
+
+async fn collect(mut command: Command, limit: Duration) -> io::Result<Run> {
+    let (reader, writer) = io::pipe()?;
+    command.stdout(writer.try_clone()?).stderr(writer).process_group(0).kill_on_drop(true);
     die_with_parent(&mut command);
     let mut child = command.spawn()?;
     drop(command); // and with it our copies of the pipe's writing end
@@ -244,4 +392,60 @@ pub async fn run_to_end(program: &PathBuf, args: &[String], limit: Duration) -> 
         let _ = child.wait().await;
     }
     Ok(Run { exit, output: kept })
+}
+
+/// What a helper program printed.
+#[derive(Clone, Debug, Default)]
+pub struct Printed {
+    /// How it ended; `None`: it was ended after its time.
+    pub exit: Option<Exit>,
+    /// Its standard output, which may hold secrets.
+    pub stdout: Vec<u8>,
+    /// Its standard error.
+    pub stderr: Vec<u8>,
+}
+
+/// Runs a program that others wrote, such as a credential plugin, with our environment and `env`, nothing to read, and
+/// an end: after `limit` it is killed, with all that it started.
+///
+/// # Errors
+/// If it cannot be started.
+pub async fn run_helper(
+    program: &Path,
+    args: &[String],
+    env: &[(String, String)],
+    limit: Duration,
+) -> io::Result<Printed> {
+    let mut command = Command::new(program);
+    command.args(args).envs(env.iter().map(|(name, value)| (name, value)));
+    for ours in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"] {
+        command.env_remove(ours);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
+    die_with_parent(&mut command);
+    let mut child = command.spawn()?;
+    let group = child.id().and_then(|id| i32::try_from(id).ok());
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let work = async { tokio::join!(take_in(stdout), take_in(stderr), child.wait()) };
+    if let Ok((stdout, stderr, status)) = tokio::time::timeout(limit, work).await {
+        return Ok(Printed { exit: Some(exit_of(&status)), stdout, stderr });
+    }
+    // Also when it has ended itself, and a child of it keeps the output open.
+    if let Some(group) = group {
+        let _ = nix::sys::signal::killpg(Pid::from_raw(group), Signal::SIGKILL);
+    }
+    let _ = child.wait().await;
+    Ok(Printed::default())
+}
+
+/// All that comes, as much as is kept.
+async fn take_in(output: Option<impl tokio::io::AsyncRead + Unpin>) -> Vec<u8> {
+    let mut kept = Vec::new();
+    let Some(mut output) = output else { return kept };
+    let mut chunk = vec![0_u8; 16 << 10];
+    while let Ok(count @ 1..) = output.read(&mut chunk).await {
+        let room = OUTPUT_LIMIT.saturating_sub(kept.len());
+        kept.extend_from_slice(chunk.get(..count.min(room)).unwrap_or_default());
+    }
+    kept
 }

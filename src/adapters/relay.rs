@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::SigSet;
 use tokio::sync::oneshot;
 
 use crate::core::words;
@@ -67,6 +68,8 @@ struct Gate {
     busy: AtomicBool,
     /// Nothing more shall be read.
     closing: AtomicBool,
+    /// Nothing more shall be read for now.
+    paused: AtomicBool,
     ended: AtomicBool,
 }
 
@@ -96,17 +99,42 @@ impl Relay {
     pub fn start(sink: impl FnMut(&[u8]) + Send + 'static) -> io::Result<Started> {
         let (reader, writer) = io::pipe()?;
         let _ = fcntl(&writer, FcntlArg::F_SETPIPE_SZ(PIPE)); // 64 KiB do as well, if there is no more
+        let (relay, ended) = Self::read(reader, &[], sink)?;
+        Ok(Started { relay, writer, ended })
+    }
+
+    /// Goes on to our own standard error where another supervisor stopped.
+    ///
+    /// # Errors
+    /// If there is no thread to be had.
+    pub fn adopt(reader: OwnedFd, words: &[String]) -> io::Result<(Self, oneshot::Receiver<()>)> {
+        Self::read(reader.into(), words, |bytes| pass_on(&mut io::stderr().lock(), bytes))
+    }
+
+    fn read(
+        reader: PipeReader,
+        words: &[String],
+        sink: impl FnMut(&[u8]) + Send + 'static,
+    ) -> io::Result<(Self, oneshot::Receiver<()>)> {
+        let mut ring = Ring::default();
+        for line in words {
+            ring.note(line.as_bytes());
+            ring.end_line();
+        }
         let gate = Arc::new(Gate {
             reader,
             busy: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            paused: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         });
-        let relay = Self { ring: Arc::default(), gate };
+        let relay = Self { ring: Arc::new(Mutex::new(ring)), gate };
         let (done, ended) = oneshot::channel();
         let mut work =
             Work { ring: relay.ring.clone(), gate: relay.gate.clone(), missed: Vec::new(), gap: false, sink };
         std::thread::Builder::new().name("kubelet-stderr".to_owned()).stack_size(STACK).spawn(move || {
+            // A signal to the process must come to the main thread, where it can be held.
+            let _ = SigSet::all().thread_block();
             if catch_unwind(AssertUnwindSafe(|| work.run())).is_err() {
                 // No panic is known of; if there is one, this still does the one thing that counts.
                 let _ = io::copy(&mut &work.gate.reader, &mut io::stderr());
@@ -116,7 +144,32 @@ impl Relay {
             work.catch_up(&mut work.ring.clone().lock().unwrap_or_else(PoisonError::into_inner));
             let _ = done.send(());
         })?;
-        Ok(Started { relay, writer, ended })
+        Ok((relay, ended))
+    }
+
+    /// Stops reading. False if what was read could not be written within `limit`.
+    #[must_use]
+    pub fn pause(&self, limit: Duration) -> bool {
+        self.gate.paused.store(true, SeqCst);
+        let begun = Instant::now();
+        while !self.is_ended() && self.gate.busy.load(SeqCst) {
+            if begun.elapsed() >= limit {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+
+    /// Goes on after a pause.
+    pub fn go_on(&self) {
+        self.gate.paused.store(false, SeqCst);
+    }
+
+    /// Where the kubelet's lines come from.
+    #[must_use]
+    pub fn reader(&self) -> BorrowedFd<'_> {
+        self.gate.reader.as_fd()
     }
 
     /// The last lines, oldest first; the last one may be unfinished.
@@ -178,7 +231,14 @@ impl<S: FnMut(&[u8])> Work<S> {
             if filled == 0 && self.gate.closing.load(SeqCst) {
                 break;
             }
-            let room = chunk.get_mut(filled..).unwrap_or_default();
+            if filled == 0 && self.gate.paused.load(SeqCst) {
+                self.gate.busy.store(false, SeqCst);
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            }
+            // The rest of a line is for us, what follows it for whoever goes on.
+            let most = if self.gate.paused.load(SeqCst) { filled + 1 } else { CHUNK };
+            let room = chunk.get_mut(filled..most.min(CHUNK)).unwrap_or_default();
             let ended = match (&self.gate.reader).read(room) {
                 Ok(0) => true,
                 Ok(count) => {
@@ -222,10 +282,13 @@ impl<S: FnMut(&[u8])> Work<S> {
     /// How much to pass on now: in a flood up to the last line end, lest a line of another writer
     /// gets into the middle of one; else everything, also an unfinished line.
     fn whole_lines(&self, bytes: &[u8]) -> usize {
-        if bytes.len() < CHUNK || self.gate.closing.load(SeqCst) || !self.gate.is_readable(PollTimeout::ZERO) {
+        let (closing, paused) = (self.gate.closing.load(SeqCst), self.gate.paused.load(SeqCst));
+        let flood = bytes.len() == CHUNK || paused;
+        if !flood || closing || !self.gate.is_readable(PollTimeout::ZERO) {
             return bytes.len();
         }
-        bytes.iter().rposition(|byte| *byte == b'\n').map_or(bytes.len(), |at| at + 1)
+        let end = bytes.iter().rposition(|byte| *byte == b'\n').map(|at| at + 1);
+        end.unwrap_or(if bytes.len() == CHUNK { CHUNK } else { 0 })
     }
 
     /// Notes the lines if nobody holds the lock; else later.

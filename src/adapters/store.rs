@@ -60,6 +60,12 @@ pub struct FsStore<D> {
     history: History,
 }
 
+fn texts(records: &Durable) -> [String; 3] {
+    let meta = [&records.assigned, &records.last_known_good].map(|source| record::encode_meta(source.as_ref()));
+    let [assigned, last_known_good] = meta;
+    [records.ledger.encode(), assigned, last_known_good]
+}
+
 impl<D: Disk> FsStore<D> {
     /// A store below `root`, which must be absolute.
     pub fn new(disk: D, root: &Path) -> Self {
@@ -199,6 +205,10 @@ impl<D: Disk> Store for FsStore<D> {
         stored
     }
 
+    fn assume(&mut self, records: &Durable) {
+        self.written = texts(records).map(Some);
+    }
+
     fn save(&mut self, source: &Source, payload: &Payload) -> Result<(), String> {
         if let Some(key) = payload.data.keys().find(|key| !record::is_safe_key(key)) {
             return Err(format!("the ConfigMap's key {key:?} cannot be a file name"));
@@ -281,11 +291,7 @@ impl<D: Disk> Store for FsStore<D> {
     }
 
     fn record(&mut self, records: &Durable) -> Result<(), String> {
-        let texts = [
-            records.ledger.encode(),
-            record::encode_meta(records.assigned.as_ref()),
-            record::encode_meta(records.last_known_good.as_ref()),
-        ];
+        let texts = texts(records);
         let mut ready = false;
         for ((path, text), written) in self.record_paths().iter().zip(texts).zip(0_usize..) {
             if self.written.get(written).is_some_and(|known| known.as_ref() == Some(&text)) {

@@ -11,6 +11,31 @@ pub struct Systemd {
 }
 
 impl Systemd {
+    /// One that goes on in another's place.
+    #[must_use]
+    pub fn resumed(ready: bool) -> Self {
+        if ready {
+            Self::say_ready(); // the reload is over, whatever the kubelet does
+        }
+        Self { ready, ..Self::default() }
+    }
+
+    /// True once READY=1 was said.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.ready
+    }
+
+    /// A reload begins, or is off. systemd takes the former for a state of a service that was ready.
+    pub fn reloading(&self, begins: bool) {
+        match NotifyState::monotonic_usec_now() {
+            _ if !self.ready => {}
+            Ok(now) if begins => send(&[NotifyState::Reloading, now]),
+            _ if begins => send(&[NotifyState::Reloading]),
+            _ => send(&[NotifyState::Ready]),
+        }
+    }
+
     /// Passes on that the kubelet is ready, that we are leaving, and what is going on.
     pub fn update(&mut self, ready: bool, leaving: bool, status: String) {
         let mut news = Vec::new();

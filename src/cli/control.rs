@@ -53,6 +53,13 @@ pub(super) fn denied(why: impl std::fmt::Display) -> Failure {
 }
 
 impl StoreDir {
+    /// As an ExecReload of systemd, which sets MAINPID, asks for it: the directory of that very
+    /// process, also if it was chosen by an option that only ExecStart has.
+    pub(super) fn of_main_process(self) -> Self {
+        let found = std::env::var("MAINPID").ok().and_then(|pid| super::run::store_of(&pid));
+        Self { dynamic_config_dir: found.unwrap_or(self.dynamic_config_dir) }
+    }
+
     pub(super) fn path(&self) -> PathBuf {
         std::path::absolute(&self.dynamic_config_dir).unwrap_or_else(|_| self.dynamic_config_dir.clone())
     }

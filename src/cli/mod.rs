@@ -2,8 +2,10 @@
 
 mod check;
 mod control;
+mod enable;
 mod history;
 mod operate;
+mod reload;
 mod render;
 mod run;
 mod status;
@@ -12,9 +14,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
 use crate::adapters::local::{self, LocalFiles};
+use crate::adapters::{process, successor};
 use crate::core::command::Command;
 use crate::core::flags::KubeletArgs;
 use crate::core::model::Merge;
@@ -56,6 +59,14 @@ enum Verb {
     Thaw(operate::Plain),
     /// Acknowledge the configuration that waits for it.
     Confirm(operate::Confirm),
+    /// Let the installed binary go on in the running supervisor's place: same pid, same kubelet.
+    Reload(reload::Options),
+    #[command(name = successor::VERB, hide = true)]
+    CanTakeOver(reload::Asked),
+    /// Put the supervisor between systemd and the kubelet of this node; restarts nothing.
+    Enable(enable::Enable),
+    /// Give the unit back to the kubelet alone; restarts nothing.
+    Disable(enable::Disable),
 }
 
 /// The kubelet's command line, after `--`.
@@ -104,8 +115,31 @@ impl Failure {
     }
 }
 
+/// The command line's definition, for manuals and completions.
+#[doc(hidden)]
+#[must_use]
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// Tells now what `run` would say of these options at the next start of the node's kubelet.
+fn check_options_of_run(options: &[String]) -> Result<(), Failure> {
+    if options.iter().any(|option| option == "--") {
+        return Err(Failure::usage(
+            "the options for `run` end before the kubelet's command, which the unit has: no second --",
+        ));
+    }
+    let words =
+        ["kubelet-supervisor", "run"].into_iter().chain(options.iter().map(String::as_str)).chain(["--", "kubelet"]);
+    match Cli::try_parse_from(words) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Failure::usage(format!("the options for `run`: {error}"))),
+    }
+}
+
 /// Runs the command.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let beginning = successor::begin();
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
@@ -115,7 +149,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let result = match cli.verb {
-        Verb::Run(options) => run::run(options),
+        Verb::Run(options) => run::run(&options, beginning),
         Verb::Status(options) => status::run(&options),
         Verb::Check(options) => check::run(&options),
         Verb::Render(options) => render::run(&options),
@@ -127,6 +161,10 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Verb::Freeze(options) => options.run(&Command::Freeze),
         Verb::Thaw(options) => options.run(&Command::Thaw),
         Verb::Confirm(options) => options.run(),
+        Verb::Reload(options) => reload::run(options),
+        Verb::CanTakeOver(asked) => asked.run(),
+        Verb::Enable(options) => options.run(),
+        Verb::Disable(options) => options.run(),
     };
     match result {
         Ok(code) => ExitCode::from(code),
@@ -142,6 +180,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        .on_thread_start(process::keep_signals_away)
         .build()
         .map_err(|error| Failure::new(1, format!("cannot start the runtime: {error}")))?;
     let value = runtime.block_on(future);

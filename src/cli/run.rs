@@ -1,10 +1,13 @@
 //! `run`: the daemon.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, Parser as _};
 
-use super::{Failure, KubeletCommand, MergeOption, block_on};
+use super::{Cli, Failure, KubeletCommand, MergeOption, Verb, block_on};
+use crate::adapters::successor::Beginning;
 use crate::adapters::{clock, log};
 use crate::core::model::ConfigMapRef;
 use crate::core::payload::duration::GoDuration;
@@ -44,6 +47,9 @@ pub(super) struct Options {
     /// The same for a new assignment.
     #[arg(long, env = "KUBELET_SUPERVISOR_SPREAD_ASSIGNMENT", default_value = "0s", value_name = "DURATION")]
     spread_assignment: GoDuration,
+    /// Who starts the next kubelet: the supervisor itself (exec), or systemd, after the supervisor's own end with exit code 75 (exit), so that ExecStartPre runs.
+    #[arg(long, env = "KUBELET_SUPERVISOR_RESTART_BY", default_value = "exec", value_name = "exec|exit")]
+    restart_by: machine::RestartBy,
     #[command(flatten)]
     merge: MergeOption,
     /// Where /metrics, /healthz and /readyz are served; empty turns them off.
@@ -70,35 +76,59 @@ pub(super) struct Options {
     kubelet: KubeletCommand,
 }
 
-pub(super) fn run(options: Options) -> Result<u8, Failure> {
-    let (program, args) = options.kubelet.parse()?;
-    let metrics = settings::listener(&options.metrics_bind_address)
-        .map_err(|why| Failure::usage(format!("--metrics-bind-address: {why}")))?;
-    let source = settings::source(options.source_dir, options.source_key)
-        .map_err(|why| Failure::usage(format!("--source-key: {why}")))?;
-    // A directory is the only assignment.
-    let default_source = options.default_source.filter(|_| source.is_none());
-    let settings = Settings {
-        program,
-        dir: settings::store_dir(options.dynamic_config_dir.as_deref(), &args),
-        args,
-        machine: machine::Settings {
-            trial_duration: options.trial_duration.0,
-            start_timeout: options.start_timeout.0,
-            isolation: options.isolation_timeout.0,
-            boots: options.trial_boots,
-            confirm_within: options.confirm_within.map(|within| within.0),
-            default_source,
-            spread: options.spread.0,
-            spread_assignment: options.spread_assignment.0,
-            boot_id: clock::boot_id(),
-        },
-        merge: options.merge.merge,
-        config_namespace: options.config_namespace,
-        metrics,
-        node_name: options.node_name.filter(|name| !name.is_empty()),
-        source,
-    };
+impl Options {
+    /// What they amount to.
+    pub(super) fn settings(&self) -> Result<Settings, Failure> {
+        let (program, args) = self.kubelet.parse()?;
+        let metrics = settings::listener(&self.metrics_bind_address)
+            .map_err(|why| Failure::usage(format!("--metrics-bind-address: {why}")))?;
+        let source = settings::source(self.source_dir.clone(), self.source_key.clone())
+            .map_err(|why| Failure::usage(format!("--source-key: {why}")))?;
+        // A directory is the only assignment.
+        let default_source = self.default_source.clone().filter(|_| source.is_none());
+        Ok(Settings {
+            program,
+            dir: settings::store_dir(self.dynamic_config_dir.as_deref(), &args),
+            args,
+            machine: machine::Settings {
+                trial_duration: self.trial_duration.0,
+                start_timeout: self.start_timeout.0,
+                isolation: self.isolation_timeout.0,
+                boots: self.trial_boots,
+                confirm_within: self.confirm_within.map(|within| within.0),
+                default_source,
+                spread: self.spread.0,
+                spread_assignment: self.spread_assignment.0,
+                restart_by: self.restart_by,
+                boot_id: clock::boot_id(),
+            },
+            merge: self.merge.merge,
+            config_namespace: self.config_namespace.clone(),
+            metrics,
+            node_name: self.node_name.clone().filter(|name| !name.is_empty()),
+            source,
+        })
+    }
+}
+
+pub(super) fn run(options: &Options, beginning: Beginning) -> Result<u8, Failure> {
+    let settings = options.settings()?;
     log::init(options.log_format);
-    block_on(wire::supervise(settings))?.map_err(|error| Failure::new(1, format!("{error:#}")))
+    if options.restart_by == machine::RestartBy::Exit && std::env::var_os("INVOCATION_ID").is_none() {
+        tracing::warn!(
+            "--restart-by exit, and INVOCATION_ID is not set: if systemd did not start this, nobody will start the kubelet again"
+        );
+    }
+    block_on(wire::supervise(settings, beginning))?.map_err(|error| Failure::new(1, format!("{error:#}")))
+}
+
+/// The directory of a running supervisor, by its command line.
+pub(super) fn store_of(pid: &str) -> Option<PathBuf> {
+    let pid: u32 = pid.parse().ok()?;
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let words = line.strip_suffix(b"\0")?.split(|byte| *byte == 0).map(|word| OsStr::from_bytes(word).to_owned());
+    match Cli::try_parse_from(words).ok()?.verb {
+        Verb::Run(options) => Some(options.settings().ok()?.dir),
+        _ => None,
+    }
 }

@@ -142,7 +142,7 @@ impl Failure {
 }
 
 /// Why nobody is blamed for now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Excuse {
     /// The container runtime does not answer.
     Runtime,
@@ -171,7 +171,8 @@ impl Excuse {
 pub type Baseline = BTreeSet<Signal>;
 
 /// The Node's condition Ready, as the API server shows it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct NodeSight {
     /// Its status is "True".
     pub ready: bool,
@@ -193,7 +194,7 @@ pub enum LeaseSight {
 }
 
 /// An amount of something that runs out, as eviction thresholds name it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Supply {
     /// What is left.
     pub available: u64,
@@ -202,7 +203,8 @@ pub struct Supply {
 }
 
 /// The node without its kubelet: what is no configuration's fault.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Environment {
     /// The container runtime answered; `None` where its socket is not known.
     pub runtime: Option<bool>,

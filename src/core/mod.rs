@@ -13,4 +13,5 @@ pub mod policy;
 pub mod preflight;
 pub mod record;
 pub mod report;
+pub mod unit;
 pub mod words;

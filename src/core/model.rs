@@ -161,7 +161,7 @@ impl KubeletId {
 }
 
 /// A point in time: the boot clock decides, the wall clock is only for people.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Moment {
     /// Time since boot (CLOCK_BOOTTIME); never jumps.
     pub boot: Duration,
@@ -232,7 +232,7 @@ pub struct StateFiles {
 }
 
 /// Address of the kubelet's plain healthz listener.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HealthzTarget {
     /// IP address to connect to.
     pub host: String,

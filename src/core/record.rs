@@ -1,9 +1,11 @@
 //! Texts of the store's records: native's `meta` files byte for byte, and our own state file.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::evidence::{Baseline, Failure};
+use super::evidence::{Baseline, Failure, NodeSight};
 use super::model::{ConfigMapRef, Digest, KubeletId, Source, Wishes};
 use super::payload::yaml;
 
@@ -117,13 +119,43 @@ pub struct Attempt {
     /// and nothing to fail.
     #[serde(default)]
     pub adopted: bool,
+    /// Left by a supervisor that ended for a restart in the middle of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carried: Option<Carried>,
+}
+
+/// What a trial knows beside its records, where each kubelet is started by another supervisor.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Carried {
+    /// The kubelet's exits so far.
+    pub exits: u32,
+    /// Uids of the pods that ran before the change.
+    pub pods: BTreeSet<String>,
+    /// The container runtime's socket before the change.
+    pub runtime: Option<String>,
+    /// It has answered.
+    pub runtime_answered: bool,
+    /// The Node's condition Ready before the start.
+    pub node: Option<NodeSight>,
+    /// The Lease's renew time before the start.
+    pub lease: Option<String>,
 }
 
 impl Attempt {
     /// A first try.
     #[must_use]
     pub fn of(source: Source) -> Self {
-        Self { source, tries: 1, baseline: None, confirm_within: None, confirm: None, confirmed: false, adopted: false }
+        Self {
+            source,
+            tries: 1,
+            baseline: None,
+            confirm_within: None,
+            confirm: None,
+            confirmed: false,
+            adopted: false,
+            carried: None,
+        }
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::evidence::Excuse;
-use super::machine::{Kubelet, State, TrialEnd};
+use super::machine::{Kubelet, ReloadStage, State, TrialEnd};
 use super::model::Source;
 use super::payload::duration::GoDuration;
 use super::record::REJECTED;
@@ -18,8 +18,11 @@ pub const VALIDATE_ERROR: &str = "failed to validate config, see Kubelet log for
 /// See [`LOAD_ERROR`].
 pub const INTERNAL_ERROR: &str = "internal failure, see Kubelet log for details";
 
+/// The supervisor's own.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// Errors of synchronisation; native prefixes them with "failed to sync: ".
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SyncError {
     /// `configSource` without a subfield.
     AllNil,
@@ -367,6 +370,12 @@ pub fn status_document(state: &State, version: Option<&str>) -> Value {
             "source": config_source(Some(source)),
             "at": timestamp(at.wall_nanos),
         })),
+        "supervisor": {
+            "version": VERSION,
+            "reloads": state.reload.count,
+            "reloading": state.reload.stage != ReloadStage::None,
+            "reloadError": state.reload.error,
+        },
         "shadowedByFlags": state.in_force.shadowed,
         "pinned": state.saved.ledger.pin.is_some(),
         "frozen": state.saved.ledger.frozen,

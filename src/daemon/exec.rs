@@ -6,12 +6,12 @@ use std::sync::Arc;
 use crate::core::directory;
 use crate::core::evidence::{Look, runtime_socket};
 use crate::core::flags::KubeletArgs;
-use crate::core::machine::{Effect, Input, Level, Purpose, State, Stored};
+use crate::core::machine::{Effect, Handover, Input, Level, Purpose, State, Stored};
 use crate::core::model::{Merge, Moment, RenderError, Rendered, Source, StateFiles};
 use crate::core::payload::render::{self, Configuration, Fault, Ingredients, Text};
 use crate::core::record::{Entry, Ledger};
 use crate::core::report::{Event, NodeConfigStatus};
-use crate::ports::{Checkpoint, Local, Ports, Store};
+use crate::ports::{Checkpoint, Local, Ports, Stay, Store};
 
 /// The kubelet's `--root-dir` if the command line has none (options.go, v1.20.2).
 const DEFAULT_ROOT_DIR: &str = "/var/lib/kubelet";
@@ -26,6 +26,8 @@ pub struct Executor<P> {
     args: KubeletArgs,
     dynamic: bool,
     published: Option<NodeConfigStatus>,
+    /// The machine wants to be replaced, as soon as nothing is left in the queue.
+    pub handing_over: bool,
 }
 
 impl<P: Ports> Executor<P> {
@@ -33,7 +35,7 @@ impl<P: Ports> Executor<P> {
     /// leaves such a one to its local configuration, and so do we, whatever the store holds.
     pub fn new(state: State, ports: P, args: KubeletArgs) -> Self {
         let dynamic = args.last("kubeconfig").is_some();
-        Self { state, ports, args, dynamic, published: None }
+        Self { state, ports, args, dynamic, published: None, handing_over: false }
     }
 
     /// A standalone kubelet too can be told what to run, by a source directory.
@@ -51,12 +53,40 @@ impl<P: Ports> Executor<P> {
             Stored { assigned: Ok(None), last_known_good: Ok(None), ledger: Ok(Ledger::default()) }
         };
         let id = self.ports.local().kubelet_id();
-        // Before the events of this boot: the API server's share of the history is a number up to
-        // which it has them all.
+        self.send_unreported();
+        self.handle(Input::Boot(Box::new(stored), id), now)
+    }
+
+    /// Goes on where another supervisor stopped.
+    pub fn resume(&mut self, handover: Handover, now: Moment) -> bool {
+        if let Some(records) = handover.records() {
+            self.ports.store().assume(records);
+        }
+        self.send_unreported();
+        self.handle(Input::Resume(Box::new(handover)), now)
+    }
+
+    /// Before any event of ours: the API server's share of the history is a number up to which it
+    /// has them all.
+    fn send_unreported(&mut self) {
         for entry in self.ports.store().unreported() {
             self.ports.cluster().emit(&entry);
         }
-        self.handle(Input::Boot(Box::new(stored), id), now)
+    }
+
+    /// Lets the successor take over, if there still is one wanted. True if it did: this supervisor
+    /// has ended. In truth it does not come back from that.
+    pub fn hand_over(&mut self, now: Moment) -> bool {
+        self.handing_over = false;
+        let Some(handover) = self.state.hand_over() else { return false };
+        match self.ports.successor().replace(&handover.encode()) {
+            Ok(()) => return true,
+            Err(Stay::Busy) => {}
+            Err(Stay::Failed(why)) => {
+                self.handle(Input::Stayed(why), now);
+            }
+        }
+        false
     }
 
     /// Takes an input through to its last effect; false when the supervisor shall end.
@@ -120,6 +150,8 @@ impl<P: Ports> Executor<P> {
             Effect::Emit(event) => self.emit(event),
             Effect::Say(level, line) => self.ports.notifier().say(level, &line),
             Effect::Count(counter) => self.ports.notifier().count(&counter),
+            Effect::Prove(handover) => self.ports.successor().prove(&handover.encode()),
+            Effect::HandOver => self.handing_over = true,
             Effect::Quit => {}
         }
         None

@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::exec::Executor;
-use super::{Signals, Woken, run, wake};
+use super::{Signals, Start, Woken, run, wake};
 use crate::core::machine::Input;
 use crate::core::policy;
 use crate::ports::{Clock, Ports};
@@ -42,17 +42,19 @@ pub trait Lifeline {
 /// the supervisor's exit code.
 pub async fn run_guarded<P: Ports>(
     executor: &mut Executor<P>,
+    start: Start,
     queue: &mut UnboundedReceiver<Input>,
     signals: &mut Signals,
     clock: &impl Clock,
     line: &impl Lifeline,
 ) -> u8 {
     let leaving = Cell::new(false);
-    let work = run(executor, queue, signals, clock, |kind| line.signal(kind), &leaving);
+    let work = run(executor, start, queue, signals, clock, |kind| line.signal(kind), &leaving);
     let panic = match AssertUnwindSafe(work).catch_unwind().await {
-        Ok(at_once) => return u8::from(at_once),
+        Ok(code) => return code,
         Err(panic) => panic,
     };
+    Signals::release(); // it may have happened while they were held
     let what = words(panic.as_ref());
     tracing::error!(
         "internal error: {what}; the kubelet runs on without configuration changes; restart kubelet.service when convenient"
@@ -105,6 +107,7 @@ async fn babysit<P: Ports>(
                 kill_at = Some(now() + policy::STOP_GRACE);
             }
             Woken::Forward(kind) => line.signal(kind),
+            Woken::Reload => tracing::error!("no reload after an internal error: restart kubelet.service"),
             // A service of Type=notify that is starting waits for it.
             Woken::Input(Input::Ready) => line.ready(),
             Woken::Input(_) => {}

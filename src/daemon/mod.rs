@@ -8,19 +8,21 @@ pub mod wire;
 use std::cell::Cell;
 use std::time::Duration;
 
+use nix::sys::signal::SigSet;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::core::machine::Input;
+use crate::core::machine::{Handover, Input};
 use crate::ports::{Clock, Ports};
 use exec::Executor;
 
-/// Signals that end the supervisor, and those that are passed on to the kubelet.
+/// Signals that end or reload the supervisor, and those that are passed on to the kubelet.
 #[derive(Debug)]
 pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    forwarded: [(nix::sys::signal::Signal, Signal); 4],
+    hangup: Signal,
+    forwarded: [(nix::sys::signal::Signal, Signal); 3],
 }
 
 impl Signals {
@@ -29,15 +31,41 @@ impl Signals {
     /// # Errors
     /// As the system gives them.
     pub fn register() -> std::io::Result<Self> {
-        use nix::sys::signal::Signal::{SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+        use nix::sys::signal::Signal::{SIGQUIT, SIGUSR1, SIGUSR2};
         let forward =
             |kind: nix::sys::signal::Signal| signal(SignalKind::from_raw(kind as i32)).map(|stream| (kind, stream));
-        Ok(Self {
+        let signals = Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
-            forwarded: [forward(SIGHUP)?, forward(SIGQUIT)?, forward(SIGUSR1)?, forward(SIGUSR2)?],
-        })
+            hangup: signal(SignalKind::hangup())?,
+            forwarded: [forward(SIGQUIT)?, forward(SIGUSR1)?, forward(SIGUSR2)?],
+        };
+        Self::release(); // after a reload they are held until somebody takes them
+        Ok(signals)
     }
+
+    fn all() -> SigSet {
+        use nix::sys::signal::Signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+        [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2].into_iter().collect()
+    }
+
+    /// What comes from now on waits, also through an `exec`, which forgets who would have taken it.
+    fn hold() {
+        let _ = Self::all().thread_block();
+    }
+
+    fn release() {
+        let _ = Self::all().thread_unblock();
+    }
+}
+
+/// How the loop begins.
+#[derive(Debug)]
+pub enum Start {
+    /// From the store.
+    Boot,
+    /// From what another supervisor handed over.
+    Resume(Box<Handover>),
 }
 
 /// What woke the loop.
@@ -46,29 +74,49 @@ enum Woken {
     Forward(nix::sys::signal::Signal),
     /// SIGTERM or SIGINT.
     Leave,
+    /// SIGHUP.
+    Reload,
 }
 
-/// Runs until the machine quits. True if it ended by the second SIGTERM; `leaving` is set by the
-/// first.
+/// Runs until the machine quits; gives the supervisor's exit code, 1 if it ended by the second
+/// SIGTERM. `leaving` is set by the first.
 pub async fn run<P: Ports>(
     executor: &mut Executor<P>,
+    start: Start,
     inputs: &mut UnboundedReceiver<Input>,
     signals: &mut Signals,
     clock: &impl Clock,
     forward: impl Fn(nix::sys::signal::Signal),
     leaving: &Cell<bool>,
-) -> bool {
-    let mut go_on = executor.boot(clock.now());
+) -> u8 {
+    let mut go_on = match start {
+        Start::Boot => executor.boot(clock.now()),
+        Start::Resume(handover) => executor.resume(*handover, clock.now()),
+    };
     while go_on {
-        let input = match wake(executor.state.deadline(), inputs, signals, clock).await {
+        let woken = if executor.handing_over {
+            // One more turn, so that whatever was delivered before the signals were held is seen;
+            // between the last look at the queue and the exec nothing else runs on this thread.
+            Signals::hold();
+            let woken = wake(Some(clock.now().boot), inputs, signals, clock).await;
+            if matches!(woken, Woken::Input(Input::Tick)) && executor.hand_over(clock.now()) {
+                return 0;
+            }
+            Signals::release();
+            woken
+        } else {
+            wake(executor.state.deadline(), inputs, signals, clock).await
+        };
+        let input = match woken {
             Woken::Input(input) => input,
+            Woken::Reload => Input::Reload,
             Woken::Forward(kind) => {
                 forward(kind);
                 continue;
             }
             Woken::Leave if leaving.get() => {
                 executor.ports.kubelet().kill();
-                return true;
+                return 1;
             }
             Woken::Leave => {
                 leaving.set(true);
@@ -77,7 +125,7 @@ pub async fn run<P: Ports>(
         };
         go_on = executor.handle(input, clock.now());
     }
-    false
+    executor.state.exit_code()
 }
 
 async fn wake(
@@ -86,7 +134,7 @@ async fn wake(
     signals: &mut Signals,
     clock: &impl Clock,
 ) -> Woken {
-    let [hangup, quit, user1, user2] = &mut signals.forwarded;
+    let [quit, user1, user2] = &mut signals.forwarded;
     let due = async {
         match deadline {
             // A moment more, so that the deadline has passed by the boot clock too.
@@ -103,7 +151,7 @@ async fn wake(
         _ = signals.interrupt.recv() => Woken::Leave,
         input = inputs.recv() => Woken::Input(input.unwrap_or(Input::Tick)),
         () = due => Woken::Input(Input::Tick),
-        _ = hangup.1.recv() => Woken::Forward(hangup.0),
+        _ = signals.hangup.recv() => Woken::Reload,
         _ = quit.1.recv() => Woken::Forward(quit.0),
         _ = user1.1.recv() => Woken::Forward(user1.0),
         _ = user2.1.recv() => Woken::Forward(user2.0),

@@ -1,5 +1,6 @@
 //! The only place that names concrete adapters and hands them to the loop.
 
+use std::fs::File;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -9,10 +10,10 @@ use futures_util::FutureExt as _;
 use nix::sys::signal::Signal;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::Signals;
 use super::exec::Executor;
 use super::failopen::{self, Lifeline, run_guarded};
 use super::settings::Settings;
+use super::{Signals, Start};
 use crate::adapters::clock::BootClock;
 use crate::adapters::fsx::RealDisk;
 use crate::adapters::host::NodeHost;
@@ -25,8 +26,10 @@ use crate::adapters::notify_socket::NotifySocket;
 use crate::adapters::preflight::{KubeletJudge, Recipe};
 use crate::adapters::probe::HealthzProbe;
 use crate::adapters::process::{self, ChildPid, KubeletProcess};
+use crate::adapters::relay::Relay;
 use crate::adapters::source_dir::{self, SourceDir};
 use crate::adapters::store::FsStore;
+use crate::adapters::successor::{Beginning, Inheritance, Successor, Told};
 use crate::adapters::systemd::Systemd;
 use crate::core::machine::{Counter, Input, Level, State};
 use crate::core::{policy, report};
@@ -42,6 +45,7 @@ struct RealPorts {
     host: NodeHost,
     cluster: Box<dyn ports::Cluster>,
     notifier: Public,
+    successor: Successor,
 }
 
 impl ports::Ports for RealPorts {
@@ -68,6 +72,21 @@ impl ports::Ports for RealPorts {
     }
     fn notifier(&mut self) -> &mut dyn ports::Notifier {
         &mut self.notifier
+    }
+    fn successor(&mut self) -> &mut dyn ports::Successor {
+        self
+    }
+}
+
+impl ports::Successor for RealPorts {
+    fn prove(&mut self, document: &str) {
+        self.successor.prove(document, self.kubelet.pid.get());
+    }
+    fn replace(&mut self, document: &str) -> Result<(), ports::Stay> {
+        let systemd = &self.notifier.systemd;
+        let version = self.notifier.version.lock().ok().and_then(|version| version.clone());
+        let told = Told { ready: systemd.is_ready(), version };
+        self.successor.replace(document, &self.kubelet, told, |begins| systemd.reloading(begins))
     }
 }
 
@@ -114,46 +133,77 @@ impl ports::Notifier for Public {
 ///
 /// # Errors
 /// What kept it from starting the kubelet at all: another supervisor does, or it cannot be executed.
-pub async fn supervise(settings: Settings) -> anyhow::Result<u8> {
-    let _lock = match lock::take(&settings.dir) {
-        Lock::Held(file) => Some(file),
+pub async fn supervise(settings: Settings, beginning: Beginning) -> anyhow::Result<u8> {
+    let mut heir = match beginning {
+        Beginning::Heir(heir) => Some(*heir),
+        Beginning::Afresh => None,
+        Beginning::Disinherited(why) => {
+            tracing::error!("the reload failed ({why}): the kubelet was stopped, and is started again");
+            None
+        }
+    };
+    let lock = match heir.as_mut().and_then(|heir| heir.lock.take()) {
+        Some(lock) => Some(lock),
+        None => locked(&settings)?,
+    };
+    let (program, args) = (settings.program.clone(), settings.args.clone());
+    let kubelet = heir.as_ref().map(|heir| heir.pid);
+    let why = match AssertUnwindSafe(assemble(settings, heir, lock)).catch_unwind().await {
+        Ok(Ok(mut all)) => {
+            let Assembled { executor, start, queue, signals, child } = &mut all;
+            let start = std::mem::replace(start, Start::Boot);
+            return Ok(run_guarded(executor, start, queue, signals, &BootClock, &Line(child.clone())).await);
+        }
+        Ok(Err(error)) => format!("{error:#}"),
+        Err(panic) => failopen::words(panic.as_ref()),
+    };
+    tracing::error!("the supervisor cannot begin: {why}; the kubelet runs without it, with its own arguments");
+    if let Some(pid) = kubelet {
+        process::end_child(pid, policy::STOP_GRACE); // never two of them
+    }
+    let error = process::become_kubelet(&program, &args);
+    Err(error).with_context(|| format!("cannot run {}", program.display()))
+}
+
+fn locked(settings: &Settings) -> anyhow::Result<Option<File>> {
+    match lock::take(&settings.dir) {
+        Lock::Held(file) => Ok(Some(file)),
         Lock::Taken(pid) => anyhow::bail!(
             "{} is in use by another kubelet-supervisor, pid {pid}; stop that one or give --dynamic-config-dir",
             settings.dir.display()
         ),
         Lock::Unavailable(why) => {
             tracing::warn!("cannot lock the store, going on without: {why}");
-            None
+            Ok(None)
         }
-    };
-    let (program, args) = (settings.program.clone(), settings.args.clone());
-    let why = match AssertUnwindSafe(assemble(settings)).catch_unwind().await {
-        Ok(Ok(mut all)) => {
-            let Assembled { executor, queue, signals, child } = &mut all;
-            return Ok(run_guarded(executor, queue, signals, &BootClock, &Line(child.clone())).await);
-        }
-        Ok(Err(error)) => format!("{error:#}"),
-        Err(panic) => failopen::words(panic.as_ref()),
-    };
-    tracing::error!("the supervisor cannot begin: {why}; the kubelet runs without it, with its own arguments");
-    let error = process::become_kubelet(&program, &args);
-    Err(error).with_context(|| format!("cannot run {}", program.display()))
+    }
 }
 
 /// All that the loop needs.
 struct Assembled {
     executor: Executor<RealPorts>,
+    start: Start,
     queue: UnboundedReceiver<Input>,
     signals: Signals,
     child: ChildPid,
 }
 
-async fn assemble(settings: Settings) -> anyhow::Result<Assembled> {
+async fn assemble(settings: Settings, heir: Option<Inheritance>, lock: Option<File>) -> anyhow::Result<Assembled> {
     let (inputs, queue) = unbounded_channel();
     let child = ChildPid::default();
     let signals = Signals::register().context("cannot register signal handlers")?;
-    let socket = NotifySocket::bind().context("cannot bind a socket for the kubelet's READY=1")?;
+    let (mut heir, mut notify) = (heir, None);
+    if let Some(heir) = &mut heir {
+        notify = heir.notify.take();
+    }
+    let socket = match notify {
+        Some((fd, name)) => NotifySocket::adopt(fd, name),
+        None => NotifySocket::bind(),
+    };
+    let socket = socket.context("cannot bind a socket for the kubelet's READY=1")?;
     let notify_socket = socket.name.clone();
+    let successor =
+        Successor { notify: socket.share().ok().map(|fd| (fd, socket.name.clone())), lock, inputs: inputs.clone() };
     tokio::spawn(socket.listen(child.clone(), inputs.clone()));
     tokio::spawn(Systemd::watchdog());
 
@@ -162,13 +212,14 @@ async fn assemble(settings: Settings) -> anyhow::Result<Assembled> {
     let desk = Desk::new(inputs.clone());
     serve(&settings, &pages, &desk).await;
 
-    let version = Arc::new(Mutex::new(None));
+    let known = heir.as_ref().and_then(|heir| heir.told.version.clone());
+    let version = Arc::new(Mutex::new(known));
     let recipe = Recipe {
         program: settings.program.clone(),
         args: settings.args.clone(),
         dir: settings.dir.join("supervisor/preflight"),
     };
-    let ports = RealPorts {
+    let mut ports = RealPorts {
         store: FsStore::new(RealDisk, &settings.dir),
         local: LocalFiles { program: settings.program.clone(), args: settings.args.clone(), merge: settings.merge },
         kubelet: KubeletProcess {
@@ -185,10 +236,38 @@ async fn assemble(settings: Settings) -> anyhow::Result<Assembled> {
         host: NodeHost::new(root_dir(&settings), settings.dir.clone(), inputs.clone()),
         cluster: cluster(&settings, inputs, &metrics),
         notifier: Public { systemd: Systemd::default(), metrics, pages, desk, version },
+        successor,
+    };
+    let start = match heir {
+        Some(heir) => ports.take_over(heir)?,
+        None => Start::Boot,
     };
     let executor = Executor::new(State::new(settings.machine), ports, settings.args);
     let executor = executor.with_source_dir(settings.source.is_some());
-    Ok(Assembled { executor, queue, signals, child })
+    Ok(Assembled { executor, start, queue, signals, child })
+}
+
+impl RealPorts {
+    /// Takes over the kubelet of the supervisor before us.
+    fn take_over(&mut self, heir: Inheritance) -> anyhow::Result<Start> {
+        let mut last_lines = None;
+        for (fd, words) in heir.relays {
+            match Relay::adopt(fd, &words) {
+                Ok((relay, ended)) => {
+                    self.kubelet.relays.push(relay);
+                    last_lines = Some(ended);
+                }
+                // Without a reader it would stand still sooner or later.
+                Err(error) => anyhow::bail!("the kubelet's output cannot be read: {error}"),
+            }
+        }
+        self.kubelet.adopt(heir.pid, last_lines).context("the kubelet's end could not be noticed")?;
+        self.notifier.systemd = Systemd::resumed(heir.told.ready);
+        if heir.told.version.is_none() {
+            ports::Preflight::self_test(&mut self.preflight); // its answer was on its way
+        }
+        Ok(Start::Resume(Box::new(heir.handover)))
+    }
 }
 
 /// The kubelet process and systemd, past all ports.

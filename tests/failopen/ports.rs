@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
 /// Every method of a port that an effect, the boot or a rendering calls.
-pub const METHODS: [&str; 30] = [
+pub const METHODS: [&str; 32] = [
     "store.load",
     "store.save",
     "store.open",
@@ -51,6 +51,8 @@ pub const METHODS: [&str; 30] = [
     "notifier.count",
     "notifier.answer",
     "notifier.say",
+    "successor.prove",
+    "successor.replace",
 ];
 
 /// Which call panics.
@@ -162,11 +164,28 @@ impl ports::Ports for Faulty {
     fn notifier(&mut self) -> &mut dyn ports::Notifier {
         &mut self.notifier
     }
+    fn successor(&mut self) -> &mut dyn ports::Successor {
+        &mut self.rest
+    }
+}
+
+impl ports::Successor for Tap<()> {
+    fn prove(&mut self, _document: &str) {
+        self.0.call("successor.prove", || {
+            let _ = self.0.inputs.send(Input::Successor(Ok("0".to_owned())));
+        });
+    }
+    fn replace(&mut self, _document: &str) -> Result<(), ports::Stay> {
+        self.0.call("successor.replace", || Err(ports::Stay::Failed("this is only a test".to_owned())))
+    }
 }
 
 impl ports::Store for Tap<FsStore<RealDisk>> {
     fn load(&mut self) -> Stored {
         self.0.call("store.load", || self.1.load())
+    }
+    fn assume(&mut self, records: &Durable) {
+        self.0.call("store.assume", || self.1.assume(records));
     }
     fn save(&mut self, source: &Source, payload: &Payload) -> Result<(), String> {
         self.0.call("store.save", || self.1.save(source, payload))

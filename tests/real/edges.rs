@@ -33,8 +33,11 @@ pub fn credentials(case: &Case) {
         path
     };
     let kinds: [(PathBuf, &[&str]); 4] = [
-        (file("v1.kubeconfig", &v1), &["v1.crt is X.509 V1; only version 3 can be used"]),
-        (file("expired.kubeconfig", &expired), &["expired.kubeconfig has expired", "does not accept the credentials"]),
+        (file("v1.kubeconfig", &v1), &["v1.crt: it is X.509 V1; only version 3 can be used"]),
+        (
+            file("expired.kubeconfig", &expired),
+            &["expired.crt in ", "expired.kubeconfig expired at ", "does not accept the credentials"],
+        ),
         (file("garbage.kubeconfig", "{: garbage"), &["garbage.kubeconfig: "]),
         (case.cluster.dir.join("absent.kubeconfig"), &["absent.kubeconfig: No such file"]),
     ];

@@ -71,7 +71,15 @@ impl<'a> Case<'a> {
             .arg("run")
             .args(own)
             .args(options)
-            .args(["--trial-duration", trial, "--metrics-bind-address", &format!("127.0.0.1:{port}"), "--"])
+            .args([
+                "--trial-duration",
+                trial,
+                "--spread",
+                "0s",
+                "--metrics-bind-address",
+                &format!("127.0.0.1:{port}"),
+                "--",
+            ])
             .args(kubelet)
             .process_group(0)
             .stdin(Stdio::null())

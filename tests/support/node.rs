@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use kubelet_supervisor::core::command::Command;
 use kubelet_supervisor::core::evidence::{Census, Environment, LeaseSight, Look, NodeSight};
-use kubelet_supervisor::core::machine::{Durable, Effect, Input, Kubelet, Purpose, Settings, State, Stored, Wanted};
+use kubelet_supervisor::core::machine::{
+    Durable, Effect, Handover, Input, Kubelet, Purpose, RESTART, RestartBy, Settings, State, Stored, Wanted,
+};
 use kubelet_supervisor::core::model::{
     ConfigMapRef, Digest, Exit, HealthzTarget, KubeletId, Moment, Payload, Rendered, Source, Verdict, Wishes,
 };
@@ -70,13 +72,26 @@ fn content(source: &Source) -> String {
     if resource_version == "1" { reference.name.clone() } else { format!("{}@{resource_version}", reference.name) }
 }
 
+/// In the tests of `reloaded.rs`, which has those of other files, a reload happens every seven seconds.
+fn is_reloaded() -> bool {
+    module_path!().starts_with("reloaded")
+}
+
+/// In those of `restarted.rs` each kubelet has a supervisor of its own.
+fn by_exit() -> bool {
+    module_path!().starts_with("restarted")
+}
+
 impl Node {
     /// A node on its local configuration for a minute, all signals good.
     pub fn new() -> Self {
         Self::with(Settings::default())
     }
 
-    pub fn with(settings: Settings) -> Self {
+    pub fn with(mut settings: Settings) -> Self {
+        if by_exit() {
+            settings.restart_by = RestartBy::Exit;
+        }
         let mut node = Self {
             state: State::new(settings.clone()),
             now: Duration::from_secs(1000),
@@ -122,6 +137,35 @@ impl Node {
         if let Some(assigned) = self.disk.assigned.clone() {
             self.step(Input::Node(Wanted::Map(assigned.reference.clone())));
             self.map(&assigned.reference.name);
+        }
+    }
+
+    /// Another supervisor goes on in this one's place, if it can just now.
+    pub fn reload(&mut self) -> bool {
+        let Some(handover) = self.state.hand_over() else { return false };
+        let before = self.state.clone();
+        self.state = State::new(self.settings.clone());
+        let handover = Handover::decode(&handover.encode()).unwrap();
+        self.step(Input::Resume(Box::new(handover)));
+        self.hear(self.state.wanted.clone());
+        assert_eq!(self.state.pid(), before.pid());
+        true
+    }
+
+    /// The API server shows what it has to whoever comes.
+    fn hear(&mut self, wanted: Wanted) {
+        self.step(Input::Node(wanted.clone()));
+        if let Wanted::Map(reference) = wanted {
+            self.map(&reference.name);
+        }
+    }
+
+    /// The supervisor ended for a restart: systemd starts another.
+    fn restart(&mut self) {
+        if self.state.exit_code() == RESTART {
+            let wanted = self.state.wanted.clone();
+            self.boot();
+            self.hear(wanted);
         }
     }
 
@@ -196,6 +240,9 @@ impl Node {
     pub fn step(&mut self, input: Input) {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
+            if self.state.kubelet == Kubelet::Gone {
+                break;
+            }
             let now = Moment { boot: self.now, wall_nanos: self.wall_nanos };
             for effect in self.state.step(input, now) {
                 // Words are had at once; looks take their time.
@@ -206,6 +253,7 @@ impl Node {
                 self.effects.push(effect);
             }
         }
+        self.restart();
     }
 
     fn answer(&mut self, effect: &Effect) -> Option<Input> {
@@ -282,6 +330,9 @@ impl Node {
                 }
             }
             self.step(Input::Tick);
+            if is_reloaded() && self.now.as_secs().is_multiple_of(7) {
+                self.reload();
+            }
         }
     }
 

@@ -36,7 +36,11 @@ pub fn killer() -> String {
 }
 
 pub fn supervisor() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kubelet-supervisor"));
+    supervisor_at(None)
+}
+
+fn supervisor_at(path: Option<&std::path::Path>) -> Command {
+    let mut command = Command::new(path.unwrap_or(env!("CARGO_BIN_EXE_kubelet-supervisor").as_ref()));
     command.stdin(Stdio::null()).env_remove("NOTIFY_SOCKET").env_remove("JOURNAL_STREAM");
     command
 }
@@ -73,6 +77,8 @@ pub struct Rig {
     pub dir: tempfile::TempDir,
     pub server: ApiServer,
     pub kubelet: Installed,
+    /// The supervisor's binary, where it is a copy of this test's own.
+    pub installed: Option<PathBuf>,
     /// What stands for KUBELET on the command line.
     pub program: PathBuf,
     /// The supervisor's options.
@@ -122,7 +128,19 @@ impl Rig {
             format!("--root-dir={}", at("kubelet")),
         ];
         let program = kubelet.path.clone();
-        Rig { dir, server, kubelet, program, options, args, env: Vec::new(), metrics, _healthz: healthz, child: None }
+        Rig {
+            dir,
+            server,
+            kubelet,
+            installed: None,
+            program,
+            options,
+            args,
+            env: Vec::new(),
+            metrics,
+            _healthz: healthz,
+            child: None,
+        }
     }
 
     /// A path in the test's directory.
@@ -143,7 +161,7 @@ impl Rig {
     }
 
     pub fn command(&self) -> Command {
-        let mut command = supervisor();
+        let mut command = supervisor_at(self.installed.as_deref());
         command.arg("run").args(&self.options).arg("--").arg(&self.program).args(&self.args);
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command

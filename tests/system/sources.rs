@@ -143,9 +143,12 @@ fn kubeconfigs_that_cannot_be_used() {
     let cases = [
         ("{0xdeadbeef".to_owned(), "kubeconfig: "),
         (String::new(), "kubeconfig: "),
-        (user(fixture), "x509-v1.pem is X.509 V1; only version 3 can be used for TLS, issue it again with extensions"),
-        (user("/no/such.pem"), "client certificate /no/such.pem: No such file or directory"),
-        (user("/dev/null"), "client certificate /dev/null: there is no PEM certificate in it"),
+        (
+            user(fixture),
+            "x509-v1.pem: it is X.509 V1; only version 3 can be used for TLS, issue it again with extensions",
+        ),
+        (user("/no/such.pem"), "kubeconfig: client-certificate /no/such.pem: No such file or directory"),
+        (user("/dev/null"), "client-certificate /dev/null: it is not a regular file"),
         (with(json!({"client-certificate-data": "?"})), "client-certificate-data is not base64"),
     ];
     std::fs::write(&path, &cases[0].0).unwrap();

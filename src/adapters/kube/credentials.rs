@@ -1,120 +1,325 @@
-//! The kubelet's own credentials: found through its `--kubeconfig`, looked at for changes.
+//! The kubelet's own credentials: its `--kubeconfig` and the files that names, read at one moment.
 
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use kube::config::Kubeconfig;
-use rustls_pki_types::{CertificateDer, pem::PemObject as _};
+use k8s_openapi::ByteString;
+use kube::config::{AuthInfo, Cluster, ExecConfig, Kubeconfig};
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use x509_cert::Certificate;
-use x509_cert::der::Decode as _;
 
-/// What the client certificate says.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Identity {
-    /// `system:node:<name>` without the prefix.
-    pub node_name: Option<String>,
-    /// End of validity, seconds since 1970.
-    pub not_after: Option<u64>,
+use super::identity::{self, Identity, NO_CERTIFICATE};
+use super::plugin::{Granted, Pair};
+
+/// A hash of all that a client is made of.
+pub type Print = [u8; 32];
+
+/// Kubeconfigs and certificates have some kilobytes, CA bundles at times a few hundred.
+const MAX_BYTES: u64 = 4 << 20;
+
+/// What a kubeconfig can name, by field.
+const AUTHORITY: &str = "certificate-authority";
+const CERTIFICATE: &str = "client-certificate";
+const KEY: &str = "client-key";
+const TOKEN: &str = "tokenFile";
+
+/// The kubeconfig and what it names, as found.
+pub struct Gathered {
+    path: PathBuf,
+    text: Result<Vec<u8>, String>,
+    config: Result<Kubeconfig, String>,
+    /// Field, file, content.
+    files: BTreeMap<&'static str, (PathBuf, Result<Vec<u8>, String>)>,
+    /// Tells one credential plugin's binary from another.
+    plugin: Option<[u64; 4]>,
 }
 
-/// Reads a kubeconfig.
-///
-/// # Errors
-/// A message that names the file.
-pub fn read(path: &Path) -> Result<Kubeconfig, String> {
-    // kube's own message lacks the cause.
-    std::fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    Kubeconfig::read_from(path).map_err(|error| format!("{}: {}", path.display(), chain(&error)))
+/// What a client is made of: nothing in it names a file any more.
+#[derive(Debug)]
+pub struct Login {
+    config: Kubeconfig,
+    /// To be run for the user's credentials.
+    pub exec: Option<ExecConfig>,
+    /// The client certificate, if it is known before a plugin is run.
+    pub identity: Identity,
+    /// Where all that came from.
+    pub named: Named,
 }
 
-/// A hash over the kubeconfig and every file it names, links followed; it changes when a
-/// credential is rotated.
-#[must_use]
-pub fn fingerprint(path: &Path) -> [u8; 32] {
-    let mut hash = Sha256::new();
-    let mut add = |path: &Path| hash.update(std::fs::read(path).unwrap_or_default());
-    add(path);
-    if let Ok(config) = Kubeconfig::read_from(path) {
-        let clusters = config.clusters.iter().filter_map(|named| named.cluster.as_ref()?.certificate_authority.clone());
-        let users = config.auth_infos.iter().filter_map(|named| named.auth_info.as_ref());
-        let users =
-            users.flat_map(|user| [user.client_certificate.clone(), user.client_key.clone(), user.token_file.clone()]);
-        for file in clusters.chain(users.flatten()) {
-            add(&PathBuf::from(file));
+/// Where credentials came from, for messages.
+#[derive(Clone, Debug, Default)]
+pub struct Named {
+    /// The kubeconfig.
+    pub kubeconfig: String,
+    /// `server`.
+    pub server: String,
+    /// As in `certificate-authority /etc/kubernetes/pki/ca.crt`; empty if the system's are used.
+    pub authority: String,
+    /// As in `client-certificate /var/lib/kubelet/pki/kubelet-client-current.pem`, or the token's.
+    pub user: String,
+}
+
+impl Gathered {
+    /// Looks at the files. Cheap: five small ones at the most, and no request leaves the node.
+    #[must_use]
+    pub fn look(path: &Path) -> Self {
+        let text = read(path);
+        let mut config = text.as_ref().map_err(Clone::clone).and_then(|text| parse(text));
+        let mut gathered =
+            Self { path: path.to_owned(), config: Err(String::new()), text, files: BTreeMap::new(), plugin: None };
+        if let Ok(config) = &mut config
+            && let Ok((cluster, user)) = current(config)
+        {
+            gathered.gather(cluster, user);
         }
+        gathered.config = config;
+        gathered
     }
-    hash.finalize().into()
-}
 
-/// Looks at the client certificate of the current context.
-///
-/// # Errors
-/// A message that names the file, when it cannot be read or used.
-pub fn identity(config: &Kubeconfig) -> Result<Identity, String> {
-    let context = config.current_context.as_deref().unwrap_or_default();
-    let context = config.contexts.iter().find(|named| named.name == context).and_then(|named| named.context.as_ref());
-    let user = context.and_then(|context| context.user.clone());
-    let user = config
-        .auth_infos
-        .iter()
-        .find(|named| Some(&named.name) == user.as_ref())
-        .and_then(|named| named.auth_info.as_ref());
-    let Some(user) = user else { return Ok(Identity::default()) };
-    let (name, pem) = match (&user.client_certificate_data, &user.client_certificate) {
-        (Some(data), _) => {
-            let pem = decode_base64(data).ok_or("client-certificate-data is not base64")?;
-            ("client-certificate-data".to_owned(), pem)
-        }
-        (None, Some(path)) => {
-            (path.clone(), std::fs::read(path).map_err(|error| format!("client certificate {path}: {error}"))?)
-        }
-        (None, None) => return Ok(Identity::default()),
-    };
-    let der = CertificateDer::pem_slice_iter(&pem)
-        .next()
-        .ok_or_else(|| format!("client certificate {name}: there is no PEM certificate in it"))?
-        .map_err(|error| format!("client certificate {name}: {error}"))?;
-    let certificate = Certificate::from_der(&der).map_err(|error| format!("client certificate {name}: {error}"))?;
-    let body = certificate.tbs_certificate();
-    if body.version() != x509_cert::Version::V3 {
-        return Err(format!(
-            "client certificate {name} is X.509 {:?}; only version 3 can be used for TLS, issue it again with extensions",
-            body.version()
-        ));
-    }
-    Ok(Identity {
-        node_name: common_name(&certificate).and_then(|name| name.strip_prefix("system:node:").map(str::to_owned)),
-        not_after: Some(body.validity().not_after.to_unix_duration().as_secs()),
-    })
-}
-
-fn common_name(certificate: &Certificate) -> Option<String> {
-    let common_name = x509_cert::der::oid::db::rfc4519::CN;
-    let subject = certificate.tbs_certificate().subject();
-    let value = subject.iter().find(|part| part.oid == common_name).map(|part| &part.value)?;
-    String::from_utf8(value.value().to_vec()).ok()
-}
-
-fn decode_base64(text: &str) -> Option<Vec<u8>> {
-    let mut out = Vec::with_capacity(text.len() / 4 * 3);
-    let (mut bits, mut count) = (0_u32, 0_u32);
-    for byte in text.bytes().filter(|byte| !byte.is_ascii_whitespace() && *byte != b'=') {
-        let value = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
+    fn gather(&mut self, cluster: &Cluster, user: &mut AuthInfo) {
+        // Relative to the kubeconfig's directory (ResolveLocalPaths, client-go tools/clientcmd/loader.go, v1.20.2).
+        let dir = self.path.parent().unwrap_or(Path::new("/")).to_owned();
+        let mut named = |field, file: &Option<String>, data: bool| {
+            if let Some(file) = file.as_ref().filter(|file| !file.is_empty() && !data) {
+                let file = dir.join(file);
+                let content = read(&file);
+                self.files.insert(field, (file, content));
+            }
         };
-        bits = bits << 6 | u32::from(value);
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            out.push(u8::try_from(bits >> count & 0xff).ok()?);
+        named(AUTHORITY, &cluster.certificate_authority, cluster.certificate_authority_data.is_some());
+        named(CERTIFICATE, &user.client_certificate, user.client_certificate_data.is_some());
+        named(KEY, &user.client_key, user.client_key_data.is_some());
+        named(TOKEN, &user.token_file, false);
+        if let Some(command) = user.exec.as_mut().and_then(|exec| exec.command.as_mut())
+            && command.contains('/')
+        {
+            let program = dir.join(&*command);
+            *command = program.display().to_string();
+            self.plugin = std::fs::metadata(&program)
+                .ok()
+                .map(|meta| [meta.ino(), meta.size(), meta.mtime().cast_unsigned(), meta.mtime_nsec().cast_unsigned()]);
         }
     }
-    Some(out)
+
+    /// Changes when any of it changes, links followed.
+    #[must_use]
+    pub fn print(&self) -> Print {
+        let mut hash = Sha256::new();
+        let mut add = |content: &Result<Vec<u8>, String>| {
+            let content = content.as_ref().map_or_else(|why| ("absent", why.as_bytes()), |bytes| ("there", bytes));
+            hash.update(format!("{} {} ", content.0, content.1.len()));
+            hash.update(content.1);
+        };
+        add(&self.text);
+        for (_, content) in self.files.values() {
+            add(content);
+        }
+        for part in self.plugin.into_iter().flatten() {
+            hash.update(part.to_le_bytes());
+        }
+        hash.finalize().into()
+    }
+
+    /// What a client is to be made of.
+    ///
+    /// # Errors
+    /// What is wrong, with kubeconfig, field and file.
+    pub fn login(self) -> Result<Login, String> {
+        let kubeconfig = self.path.display().to_string();
+        self.read_in(&kubeconfig).map_err(|why| format!("{kubeconfig}: {why}"))
+    }
+
+    fn read_in(mut self, kubeconfig: &str) -> Result<Login, String> {
+        let mut config = std::mem::replace(&mut self.config, Err(String::new()))?;
+        let (cluster, user) = current(&mut config)?;
+        let server = cluster.server.clone().filter(|server| !server.is_empty());
+        let server = server.ok_or("there is no server in its cluster")?;
+        let authority = self.authority(cluster)?;
+
+        let exec = user.exec.take();
+        let secrets = serde_json::to_value(&*user).map_err(|error| error.to_string())?;
+        let secret = |field: &str| secrets.get(field).and_then(Value::as_str).map(str::to_owned);
+        let mut given = Granted::default();
+        let (mut known, mut source) = (Identity::default(), String::new());
+        let inline = (user.client_certificate_data.clone(), secret("client-key-data"));
+        if let Some((pair, identity, from)) = self.pair(inline.0.as_ref(), inline.1.as_ref())? {
+            given.pair = Some(pair);
+            (known, source) = (identity, from);
+        }
+        if let Some((token, from)) = self.token(secret("token"))? {
+            given.token = Some(token);
+            if source.is_empty() {
+                source = from;
+            }
+        }
+        let exec = exec.filter(|_| given.token.is_none() && user.username.is_none());
+        *user = granted(secrets, &given)?;
+        let named = Named { kubeconfig: kubeconfig.to_owned(), server, authority, user: source };
+        Ok(Login { config, exec, identity: known, named })
+    }
+
+    /// Puts the authorities in; tells where they are from.
+    fn authority(&mut self, cluster: &mut Cluster) -> Result<String, String> {
+        let (authority, source) = self.take(AUTHORITY, cluster.certificate_authority_data.as_ref())?;
+        if authority.as_ref().is_some_and(|pem| identity::sections(pem, "CERTIFICATE").is_empty()) {
+            return Err(format!("{source}: {NO_CERTIFICATE}"));
+        }
+        cluster.certificate_authority = None;
+        cluster.certificate_authority_data = authority.map(base64);
+        Ok(source)
+    }
+
+    /// Certificates and key, each apart, what the certificate says, and where it is from.
+    fn pair(
+        &mut self,
+        certificate: Option<&String>,
+        key: Option<&String>,
+    ) -> Result<Option<(Pair, Identity, String)>, String> {
+        let (certificate, source) = self.take(CERTIFICATE, certificate)?;
+        let (key, key_source) = self.take(KEY, key)?;
+        match (certificate, key) {
+            (Some(certificate), Some(key)) => {
+                let identity = identity::identity(&certificate).map_err(|why| format!("{source}: {why}"))?;
+                let key = identity::sections(&key, "PRIVATE KEY");
+                if key.is_empty() {
+                    return Err(format!("{key_source}: there is no PEM private key in it"));
+                }
+                Ok(Some(((identity::sections(&certificate, "CERTIFICATE"), key), identity, source)))
+            }
+            (None, None) => Ok(None),
+            (Some(_), None) => Err(format!("there is a {CERTIFICATE}, but no {KEY}")),
+            (None, Some(_)) => Err(format!("there is a {KEY}, but no {CERTIFICATE}")),
+        }
+    }
+
+    /// The bearer token and where it is from. Where there is an inline one beside a file, it is for the time until the
+    /// file is there, as for client-go.
+    fn token(&mut self, inline: Option<String>) -> Result<Option<(String, String)>, String> {
+        let inline = inline.map(|token| (token, "token".to_owned()));
+        let Some((file, content)) = self.files.remove(TOKEN) else { return Ok(inline) };
+        let source = format!("{TOKEN} {}", file.display());
+        let found = content.and_then(|content| {
+            let token = String::from_utf8(content).map_err(|_| "it is not text".to_owned())?.trim().to_owned();
+            if token.is_empty() { Err("it is empty".to_owned()) } else { Ok(token) }
+        });
+        match found {
+            Ok(token) => Ok(Some((token, source))),
+            Err(why) => inline.map(Some).ok_or_else(|| format!("{source}: {why}")),
+        }
+    }
+
+    /// A field's content, and what to call it: inline data win over a file.
+    fn take(&mut self, field: &'static str, data: Option<&String>) -> Result<(Option<Vec<u8>>, String), String> {
+        if let Some(data) = data {
+            let bytes = identity::decode_base64(data).ok_or_else(|| format!("{field}-data is not base64"))?;
+            return Ok((Some(bytes), format!("{field}-data")));
+        }
+        let Some((file, content)) = self.files.remove(field) else { return Ok((None, String::new())) };
+        let source = format!("{field} {}", file.display());
+        Ok((Some(content.map_err(|why| format!("{source}: {why}"))?), source))
+    }
+}
+
+impl Login {
+    /// Takes over what a plugin gave.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn grant(&mut self, given: &Granted) -> Result<(), String> {
+        if let Some((certificate, _)) = &given.pair {
+            self.identity =
+                identity::identity(certificate).map_err(|why| format!("its clientCertificateData: {why}"))?;
+        }
+        let (_, user) = current(&mut self.config)?;
+        let rest = serde_json::to_value(&*user).map_err(|error| error.to_string())?;
+        *user = granted(rest, given)?;
+        Ok(())
+    }
+
+    /// The cluster, for a plugin that asks for it.
+    pub fn cluster(&mut self) -> Option<&Cluster> {
+        current(&mut self.config).ok().map(|(cluster, _)| &*cluster)
+    }
+
+    /// For the client.
+    #[must_use]
+    pub fn into_config(self) -> Kubeconfig {
+        self.config
+    }
+}
+
+/// The user with these credentials instead of files. By way of JSON, as the type of its secrets is kube's own.
+fn granted(mut user: Value, given: &Granted) -> Result<AuthInfo, String> {
+    let fields = user.as_object_mut().ok_or("its user is no mapping")?;
+    for field in [CERTIFICATE, KEY, TOKEN] {
+        fields.remove(field);
+    }
+    if let Some(token) = &given.token {
+        // What no header takes would fail every request, and say nothing of where it came from.
+        if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err("the token is empty, or holds characters that no HTTP header may".to_owned());
+        }
+        fields.insert("token".to_owned(), json!(token));
+    }
+    if let Some((certificate, key)) = &given.pair {
+        fields.insert("client-certificate-data".to_owned(), json!(ByteString(certificate.clone())));
+        fields.insert("client-key-data".to_owned(), json!(ByteString(key.clone())));
+    }
+    serde_json::from_value(user).map_err(|error| error.to_string())
+}
+
+fn base64(bytes: Vec<u8>) -> String {
+    json!(ByteString(bytes)).as_str().unwrap_or_default().to_owned()
+}
+
+/// A regular file: anything else could make us wait.
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    let words = |error: std::io::Error| error.to_string();
+    if !std::fs::metadata(path).map_err(words)?.is_file() {
+        return Err("it is not a regular file".to_owned());
+    }
+    let mut bytes = Vec::new();
+    std::fs::File::open(path).map_err(words)?.take(MAX_BYTES).read_to_end(&mut bytes).map_err(words)?;
+    Ok(bytes)
+}
+
+fn parse(text: &[u8]) -> Result<Kubeconfig, String> {
+    let text = std::str::from_utf8(text).map_err(|_| "it is not text".to_owned())?;
+    if text.trim().is_empty() {
+        return Err("it is empty".to_owned());
+    }
+    // The parser's own words may quote a line, and any line can be a secret.
+    Kubeconfig::from_yaml(text).map_err(|error| format!("it is not a kubeconfig{}", place(&chain(&error))))
+}
+
+/// Where a parser gave up, taken from its words.
+fn place(words: &str) -> String {
+    let number = |after: &str| {
+        let rest = words.split(after).nth(1)?.trim_start_matches([' ', ':']);
+        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        (!digits.is_empty()).then_some(digits)
+    };
+    number("line").map_or_else(String::new, |line| format!(": the parser gives up in line {line}"))
+}
+
+/// Cluster and user of the current context. A user that is not there is anonymous, as for client-go.
+fn current(config: &mut Kubeconfig) -> Result<(&mut Cluster, &mut AuthInfo), String> {
+    let name = config.current_context.clone().filter(|name| !name.is_empty()).ok_or("it has no current-context")?;
+    let context = config.contexts.iter().find(|named| named.name == name).and_then(|named| named.context.clone());
+    let context = context.ok_or_else(|| format!("its current-context {name:?} is not among its contexts"))?;
+    let cluster = config.clusters.iter_mut().find(|named| named.name == context.cluster);
+    let cluster = cluster.and_then(|named| named.cluster.as_mut());
+    let cluster =
+        cluster.ok_or_else(|| format!("the cluster {:?} of context {name:?} is not there", context.cluster))?;
+    let user = context.user.unwrap_or_default();
+    let index = config.auth_infos.iter().position(|named| named.name == user).unwrap_or_else(|| {
+        config.auth_infos.push(kube::config::NamedAuthInfo { name: user, ..Default::default() });
+        config.auth_infos.len() - 1
+    });
+    let user = config.auth_infos.get_mut(index).ok_or("it has no users")?;
+    Ok((cluster, user.auth_info.get_or_insert_default()))
 }
 
 /// An error and its causes, once each.
@@ -129,31 +334,4 @@ pub fn chain(error: &dyn std::error::Error) -> String {
         next = cause.source();
     }
     text
-}
-
-/// The name the kubelet would register under, when no certificate tells.
-///
-/// Upstream: `GetHostname` (component-helpers/node/util): override or host name, lower-cased.
-#[must_use]
-pub fn host_name(hostname_override: Option<&str>) -> String {
-    let host = || nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
-    hostname_override.map_or_else(host, str::to_owned).trim().to_lowercase()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn base64() {
-        assert_eq!(decode_base64("aGVs\nbG8=").unwrap(), b"hello");
-        assert_eq!(decode_base64("aGVsbG8h").unwrap(), b"hello!");
-        assert!(decode_base64("a!").is_none());
-    }
-
-    #[test]
-    fn the_override_wins_and_is_lower_case() {
-        assert_eq!(host_name(Some(" Node-1 ")), "node-1");
-        assert!(!host_name(None).is_empty());
-    }
 }

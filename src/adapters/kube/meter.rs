@@ -1,16 +1,19 @@
 //! A layer round every request: counts it, bounds the wait for an answer's head, and keeps all of
 //! them back for as long as the API server asks for (`Retry-After`). Bodies may take their time: a
-//! watch is one.
+//! watch is one. What may be the credentials' fault it reports, in the words of the kubeconfig.
 
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use hyper::{Request, Response, StatusCode, header};
+use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
 use tower::{BoxError, Layer, Service};
 
+use super::credentials::{Named, chain};
 use crate::adapters::metrics::Metrics;
 
 /// An API server that has not begun to answer by then is treated as gone.
@@ -19,15 +22,58 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(15);
 /// A longer `Retry-After` is not believed.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
-/// Makes [`Meter`]s.
+/// Makes [`Meter`]s; one for each client.
 #[derive(Clone, Debug)]
-pub struct MeterLayer(pub Metrics);
+pub struct MeterLayer {
+    metrics: Metrics,
+    alarm: Arc<Alarm>,
+    named: Named,
+}
+
+/// Rings when a request failed in a way that other credentials may mend.
+#[derive(Debug, Default)]
+pub struct Alarm {
+    refused: AtomicBool,
+    rung: Notify,
+}
+
+impl Alarm {
+    /// Waits for the next time. Cancel-safe; what rang meanwhile is told at once.
+    pub async fn rung(&self) {
+        self.rung.notified().await;
+    }
+
+    /// True once the API server has answered 401.
+    pub fn is_refused(&self) -> bool {
+        self.refused.load(Ordering::Relaxed)
+    }
+}
+
+impl MeterLayer {
+    /// Counts here.
+    #[must_use]
+    pub fn new(metrics: Metrics) -> Self {
+        Self { metrics, alarm: Arc::default(), named: Named::default() }
+    }
+
+    /// For messages.
+    #[must_use]
+    pub fn naming(self, named: Named) -> Self {
+        Self { named, ..self }
+    }
+
+    /// Rings for the clients of this layer.
+    #[must_use]
+    pub fn alarm(&self) -> Arc<Alarm> {
+        Arc::clone(&self.alarm)
+    }
+}
 
 impl<S> Layer<S> for MeterLayer {
     type Service = Meter<S>;
 
     fn layer(&self, inner: S) -> Meter<S> {
-        Meter { inner, metrics: self.0.clone(), held_until: Arc::default(), pause: None }
+        Meter { inner, layer: self.clone(), held_until: Arc::default(), pause: None }
     }
 }
 
@@ -35,7 +81,7 @@ impl<S> Layer<S> for MeterLayer {
 #[derive(Debug)]
 pub struct Meter<S> {
     inner: S,
-    metrics: Metrics,
+    layer: MeterLayer,
     /// Set by an answer, taken up by the next request.
     held_until: Arc<Mutex<Option<Instant>>>,
     pause: Option<Pin<Box<Sleep>>>,
@@ -63,7 +109,7 @@ where
 
     fn call(&mut self, request: Request<A>) -> Self::Future {
         let verb = verb(&request);
-        let metrics = self.metrics.clone();
+        let MeterLayer { metrics, alarm, named } = self.layer.clone();
         let held_until = Arc::clone(&self.held_until);
         let answer = tokio::time::timeout(HEAD_TIMEOUT, self.inner.call(request));
         Box::pin(async move {
@@ -73,14 +119,41 @@ where
                 .as_ref()
                 .map_or_else(|_| "<error>".to_owned(), |response| response.status().as_u16().to_string());
             metrics.request(verb, &code);
+            let refused = answer.as_ref().is_ok_and(|response| response.status() == StatusCode::UNAUTHORIZED);
+            if refused {
+                alarm.refused.store(true, Ordering::Relaxed);
+            }
+            if refused || answer.is_err() {
+                alarm.rung.notify_one();
+            }
             if let Some(pause) = answer.as_ref().ok().and_then(retry_after)
                 && let Ok(mut held) = held_until.lock()
             {
                 *held = Some(Instant::now() + pause);
             }
-            answer
+            answer.map_err(|error| explain(error, &named))
         })
     }
+}
+
+/// TLS errors in the words of the kubeconfig. rustls' own (v0.23) have names for what happened, not for what to look at.
+fn explain(error: BoxError, named: &Named) -> BoxError {
+    let words = chain(error.as_ref());
+    let Named { kubeconfig, server, authority, user } = named;
+    let authority = if authority.is_empty() { "the system's certificate authorities" } else { authority };
+    let about = |part: &str| words.contains(part);
+    let meaning = if about("UnknownIssuer") || about("BadSignature") {
+        format!("{authority} of {kubeconfig} did not issue the certificate that {server} shows")
+    } else if about("not valid for name") || about("NotValidForName") {
+        format!("the certificate of {server} is for other names; see server and tls-server-name in {kubeconfig}")
+    } else if about("invalid peer certificate: certificate expired") || about("certificate not valid yet") {
+        format!("the certificate of the API server {server} is out of date, or the clock of this node is wrong")
+    } else if about("received fatal alert") && !user.is_empty() {
+        format!("{server} does not accept {user} of {kubeconfig}")
+    } else {
+        return error;
+    };
+    format!("{meaning} ({words})").into()
 }
 
 /// What an overloaded server asks for. The real one's 429 has it in the header only, its body is
@@ -99,5 +172,40 @@ fn verb<A>(request: &Request<A>) -> &'static str {
         "PATCH" => "patch",
         "POST" => "post",
         _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tls_errors_name_field_and_file() {
+        let named = Named {
+            kubeconfig: "/etc/k.conf".to_owned(),
+            server: "https://api:6443".to_owned(),
+            authority: "certificate-authority /etc/ca.crt".to_owned(),
+            user: "client-certificate /var/c.pem".to_owned(),
+        };
+        for (error, words) in [
+            (
+                "invalid peer certificate: UnknownIssuer",
+                "certificate-authority /etc/ca.crt of /etc/k.conf did not issue",
+            ),
+            ("invalid peer certificate: BadSignature", "did not issue the certificate that https://api:6443 shows"),
+            (
+                "invalid peer certificate: certificate not valid for name \"x\"; certificate is only valid for y",
+                "tls-server-name in /etc/k.conf",
+            ),
+            (
+                "invalid peer certificate: certificate expired: verification time 9 (UNIX)",
+                "https://api:6443 is out of date",
+            ),
+            ("received fatal alert: BadCertificate", "does not accept client-certificate /var/c.pem of /etc/k.conf"),
+        ] {
+            let said = explain(error.into(), &named).to_string();
+            assert!(said.contains(words) && said.ends_with(&format!("({error})")), "{said}");
+        }
+        assert_eq!(explain("connection refused".into(), &named).to_string(), "connection refused");
     }
 }

@@ -1,34 +1,54 @@
 //! The API server: watches in, status and events out, looks at Lease and pods.
 
-pub mod credentials;
+mod access;
+mod credentials;
 mod feed;
+mod identity;
 mod meter;
 mod outbox;
+mod plugin;
+mod proxy;
 mod requests;
 mod session;
 mod sight;
 mod types;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use kube::client::ClientBuilder;
-use kube::config::KubeConfigOptions;
-use kube::{Client, Config};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::Instant;
 
 use crate::adapters::metrics::Metrics;
 use crate::core::evidence::LeaseSight;
 use crate::core::machine::Input;
 use crate::core::model::ConfigMapRef;
+use crate::core::policy;
 use crate::core::record::Entry;
 use crate::core::report::NodeConfigStatus;
 use crate::ports;
+pub use access::{Access, Connected, KubeconfigAccess};
+pub use credentials::Print;
+pub use meter::{Alarm, MeterLayer};
 use outbox::Outbox;
-use session::Session;
+use session::{End, Session};
 
-/// How often the credential files are looked at. Five small files; no request leaves the node.
-const CREDENTIALS_INTERVAL: Duration = Duration::from_secs(15);
+/// How often the credential files are looked at while all is well; at once when a request fails. Five small files; no
+/// request leaves the node.
+const LOOK_INTERVAL: Duration = Duration::from_secs(15);
+
+/// And while there are none that can be used.
+const LOOK_SOON: Duration = Duration::from_secs(2);
+
+/// After a second refusal in a row; doubled each time.
+const REFUSAL_PAUSE: Duration = Duration::from_secs(15);
+
+/// The longest wait for credentials that are refused, or for a plugin that fails, to become better by themselves.
+const PAUSE_MAX: Duration = Duration::from_secs(120);
+
+/// A session that lasted this long was accepted: a refusal after it is a first one.
+const REFUSAL_FORGOTTEN: Duration = Duration::from_secs(60);
 
 /// Where to find the API server and ourselves.
 #[derive(Clone, Debug)]
@@ -83,8 +103,20 @@ impl KubeCluster {
     /// Starts the task.
     #[must_use]
     pub fn start(settings: Settings, inputs: UnboundedSender<Input>, metrics: Metrics) -> Self {
+        let namespace = settings.config_namespace.clone();
+        Self::start_with(KubeconfigAccess::new(settings, metrics.clone()), namespace, inputs, metrics)
+    }
+
+    /// The same with clients from elsewhere; `namespace` is that of labels which name none.
+    #[must_use]
+    pub fn start_with(
+        access: impl Access,
+        namespace: String,
+        inputs: UnboundedSender<Input>,
+        metrics: Metrics,
+    ) -> Self {
         let (commands, queue) = unbounded_channel();
-        tokio::spawn(run(settings, queue, inputs, metrics));
+        tokio::spawn(run(access, namespace, queue, inputs, metrics));
         Self { commands }
     }
 
@@ -152,62 +184,175 @@ impl ports::Cluster for Standalone {
     }
 }
 
+/// One session after the other, for as long as the supervisor runs.
 async fn run(
-    settings: Settings,
+    access: impl Access,
+    namespace: String,
     mut commands: UnboundedReceiver<Command>,
     inputs: UnboundedSender<Input>,
     metrics: Metrics,
 ) {
     let mut outbox = Outbox::default();
-    let mut said = String::new();
-    let mut rejected = None;
+    let mut search = Search { access, metrics, said: String::new(), noticed: Vec::new() };
+    let mut refusals = Refusals::default();
+    let mut next = None;
     loop {
-        let print = credentials::fingerprint(&settings.kubeconfig);
-        // The same credentials are not tried at once after a 401.
-        let connecting = async {
-            if rejected == Some(print) { Err(None) } else { connect(&settings, &metrics).await.map_err(Some) }
+        let (connected, alarm) = match next.take() {
+            Some(next) => next,
+            None => match meanwhile(
+                search.find("no credentials yet"),
+                &mut commands,
+                &inputs,
+                &mut outbox,
+                "no credentials",
+            )
+            .await
+            {
+                Some(found) => found,
+                None => return,
+            },
         };
-        let Some(connected) = meanwhile(connecting, &mut commands, &inputs, &mut outbox, "connecting").await else {
-            return;
+        tracing::info!("reading {}, this is node {}", connected.origin, connected.node_name);
+        let Connected { client, print, origin, node_name, renew_at, .. } = connected;
+        let began = Instant::now();
+        let mut session = Session::new(client, node_name, namespace.clone(), inputs.clone(), &mut outbox);
+        // A session that is dropped takes its watches and its connections along; what was not answered yet is still in
+        // the outbox.
+        let replaced = tokio::select! {
+            end = session.run(&mut commands) => match end {
+                None => return,
+                Some(End::Credentials) => None,
+            },
+            replaced = search.successor(print, renew_at, &alarm) => replaced,
         };
-        match connected {
-            Ok((client, node_name)) => {
-                said.clear();
-                tracing::info!("reading {}, this is node {node_name}", settings.kubeconfig.display());
-                let namespace = settings.config_namespace.clone();
-                let mut session = Session::new(client, node_name, namespace, inputs.clone(), &mut outbox);
-                if session
-                    .run(&mut commands, || credentials::fingerprint(&settings.kubeconfig) != print)
-                    .await
-                    .is_none()
-                {
-                    return;
+        drop(session);
+        let changed = match &replaced {
+            Some(_) => true,
+            None => match meanwhile(search.access.print(), &mut commands, &inputs, &mut outbox, REFUSED).await {
+                Some(found) => found != print,
+                None => return,
+            },
+        };
+        if changed {
+            tracing::info!("the credentials have changed, connecting anew");
+            next = replaced;
+            continue;
+        }
+        let pause = refusals.pause(began.elapsed());
+        if !pause.is_zero() {
+            search.say(format!("the API server does not accept the credentials of {origin} (401); waiting for others"));
+            let wait = search.other(print, pause);
+            if meanwhile(wait, &mut commands, &inputs, &mut outbox, REFUSED).await.is_none() {
+                return;
+            }
+        }
+    }
+}
+
+/// The answer to a look meanwhile.
+const REFUSED: &str = "the credentials were refused";
+
+/// How long to wait with credentials that were refused: not at all at first, as a plugin may have others, and the
+/// refusal may have been the API server's own fault; then longer and longer, unless the files change.
+#[derive(Debug, Default)]
+struct Refusals(u32);
+
+impl Refusals {
+    fn pause(&mut self, lasted: Duration) -> Duration {
+        if lasted >= REFUSAL_FORGOTTEN {
+            self.0 = 0;
+        }
+        self.0 = self.0.saturating_add(1);
+        match self.0 {
+            1 => Duration::ZERO,
+            count => policy::backoff(REFUSAL_PAUSE, PAUSE_MAX, count - 2),
+        }
+    }
+}
+
+/// Looks for credentials.
+struct Search<A> {
+    access: A,
+    metrics: Metrics,
+    /// What was said last of why there are none.
+    said: String,
+    /// What was said last of those there are.
+    noticed: Vec<String>,
+}
+
+impl<A: Access> Search<A> {
+    /// Tries until there is a client. `without` is how things stand until then.
+    async fn find(&mut self, without: &str) -> (Connected, Arc<Alarm>) {
+        let mut failures = 0;
+        loop {
+            let print = self.access.print().await;
+            let layer = MeterLayer::new(self.metrics.clone());
+            let alarm = layer.alarm();
+            match self.access.connect(layer).await {
+                Ok(connected) => {
+                    for notice in connected.notices.iter().filter(|notice| !self.noticed.contains(notice)) {
+                        tracing::warn!("{notice}");
+                    }
+                    self.noticed.clone_from(&connected.notices);
+                    return (connected, alarm);
                 }
-                if credentials::fingerprint(&settings.kubeconfig) == print {
-                    rejected = Some(print);
-                    tracing::warn!(
-                        "the API server does not accept the credentials of {}; waiting for others",
-                        settings.kubeconfig.display()
-                    );
+                Err(why) => {
+                    self.say(format!("{without} ({why}); the kubelet runs, its configuration is kept"));
+                    let changed = self.other(print, policy::backoff(LOOK_SOON, PAUSE_MAX, failures)).await;
+                    failures = if changed { 0 } else { failures.saturating_add(1) };
                 }
             }
-            Err(why) => {
-                if let Some(why) = why.filter(|why| *why != said) {
-                    tracing::info!("no credentials yet ({why}); the kubelet runs, its configuration is kept");
-                    said = why;
+        }
+    }
+
+    /// Waits for the end of these credentials: others are there and usable, or these are refused (`None`). What cannot
+    /// be used, because it is half-written for instance, ends nothing.
+    async fn successor(
+        &mut self,
+        print: Print,
+        renew_at: Option<Instant>,
+        alarm: &Alarm,
+    ) -> Option<(Connected, Arc<Alarm>)> {
+        loop {
+            let renewal = async {
+                match renew_at {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
                 }
-                let (pause, what) = if rejected.is_some() {
-                    (CREDENTIALS_INTERVAL, "the credentials were refused")
-                } else {
-                    (Duration::from_secs(2), "no credentials")
-                };
-                let pause = tokio::time::sleep(pause);
-                if meanwhile(pause, &mut commands, &inputs, &mut outbox, what).await.is_none() {
-                    return;
+            };
+            let due = tokio::select! {
+                () = tokio::time::sleep(LOOK_INTERVAL) => {
+                    self.said.clear(); // this is another story now
+                    false
                 }
-                // A rejection is not for ever: the API server may have been the one in error.
-                rejected = None;
+                () = alarm.rung() => false,
+                () = renewal => true,
+            };
+            if due || self.access.print().await != print {
+                return Some(self.find("the new credentials cannot be used yet, those before are kept").await);
             }
+            if alarm.is_refused() {
+                return None;
+            }
+        }
+    }
+
+    /// Waits for other credentials than these, but not for ever. True if they are there.
+    async fn other(&self, print: Print, limit: Duration) -> bool {
+        let end = Instant::now() + limit;
+        while Instant::now() < end {
+            tokio::time::sleep_until(end.min(Instant::now() + LOOK_SOON)).await;
+            if self.access.print().await != print {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn say(&mut self, why: String) {
+        if why != self.said {
+            tracing::info!("{why}");
+            self.said = why;
         }
     }
 }
@@ -230,34 +375,4 @@ async fn meanwhile<T>(
             },
         }
     }
-}
-
-async fn connect(settings: &Settings, metrics: &Metrics) -> Result<(Client, String), String> {
-    let kubeconfig = credentials::read(&settings.kubeconfig)?;
-    let identity = credentials::identity(&kubeconfig)?;
-    if let Some(not_after) = identity.not_after {
-        metrics.certificate_expires(not_after);
-        if jiff::Timestamp::now().as_second().cast_unsigned() > not_after {
-            tracing::warn!("the client certificate of {} has expired", settings.kubeconfig.display());
-        }
-    }
-    let fallback = || credentials::host_name(settings.hostname_override.as_deref());
-    let certified = identity.node_name;
-    let node_name = settings.node_name.clone().or_else(|| certified.clone()).unwrap_or_else(fallback);
-    if certified.as_ref().is_some_and(|certified| *certified != node_name) {
-        tracing::warn!("--node-name {node_name} is not the name in the client certificate");
-    }
-    let path = settings.kubeconfig.display();
-    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-        .await
-        .map_err(|error| format!("{path}: {}", credentials::chain(&error)))?;
-    config.read_timeout = Some(feed::READ_TIMEOUT);
-    config.connect_timeout = Some(Duration::from_secs(10));
-    config.default_retry = false; // it hangs a call for minutes; the session retries, and says so
-    // An exec plugin is run while the client is built: not on the thread that minds the kubelet.
-    let builder = tokio::task::spawn_blocking(move || ClientBuilder::try_from(config))
-        .await
-        .map_err(|error| error.to_string())?
-        .map_err(|error| format!("{path}: {}", credentials::chain(&error)))?;
-    Ok((builder.with_layer(&meter::MeterLayer(metrics.clone())).build(), node_name))
 }

@@ -11,7 +11,7 @@ use super::credentials::chain;
 use super::feed::{Feed, Pause, Seen, Watch};
 use super::outbox::{Outbox, Posted};
 use super::types::{ConfigMapView, NodeView};
-use super::{CREDENTIALS_INTERVAL, Command, Look, requests, sight};
+use super::{Command, Look, requests, sight};
 use crate::core::evidence::NodeSight;
 use crate::core::machine::{Input, Wanted};
 use crate::core::report::{CONDITION, NodeConfigStatus, STATUS_ANNOTATION, Shown};
@@ -19,7 +19,7 @@ use crate::core::report::{CONDITION, NodeConfigStatus, STATUS_ANNOTATION, Shown}
 /// Why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Other credentials are there, or these were refused.
+    /// They were refused.
     Credentials,
 }
 
@@ -65,14 +65,12 @@ impl<'a> Session<'a> {
     }
 
     /// Works until the credentials are of no more use; `None` when the supervisor ends.
-    pub async fn run(&mut self, commands: &mut UnboundedReceiver<Command>, changed: impl Fn() -> bool) -> Option<End> {
+    pub async fn run(&mut self, commands: &mut UnboundedReceiver<Command>) -> Option<End> {
         let mut node = Watch::<NodeView>::new(Api::all(self.client.clone()), &self.node_name);
         let _ = self.inputs.send(Input::Named(self.node_name.clone()));
         let mut map = self.map_feed();
         let mut status_pause = Pause::default();
         let mut event_pause = Pause::default();
-        let mut look = tokio::time::interval(CREDENTIALS_INTERVAL);
-        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut patch: InFlight<NodeView> = None;
         let mut post: InFlight<()> = None;
         let (mut sent, mut posted) = (None, Posted::default());
@@ -80,7 +78,7 @@ impl<'a> Session<'a> {
             let status = self.due_status();
             let event = self.outbox.events.front().cloned();
             tokio::select! {
-                // Cancel-safe: recv, next, pass and tick keep their place, and requests in flight
+                // Cancel-safe: recv, next and pass keep their place, and requests in flight
                 // are kept across turns.
                 command = commands.recv() => {
                     let watch = matches!(command, Some(Command::Watch(_)));
@@ -105,10 +103,6 @@ impl<'a> Session<'a> {
                     post = Some(requests::post_event(self.client.clone(), self.node_name.clone(), event).boxed());
                 },
                 result = answer(&mut post) => self.posted(result, posted, &mut event_pause),
-                _ = look.tick() => if changed() {
-                    tracing::info!("the credentials have changed, connecting anew");
-                    return Some(End::Credentials);
-                },
             }
         }
     }

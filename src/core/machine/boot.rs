@@ -54,7 +54,10 @@ impl State {
             self.error = Some((bad.error.clone(), bad.detail.clone()));
             return self.fallback();
         }
-        let pardon = self.saved.ledger.pardon.as_ref().filter(|pardon| pardon.source == assigned);
+        // One that ended for a restart was about to run it.
+        let carried = self.saved.ledger.attempt.as_ref().filter(|attempt| attempt.source == assigned);
+        let carried = carried.and_then(|attempt| attempt.carried.clone());
+        let pardon = self.saved.ledger.pardon.as_ref().filter(|pardon| pardon.source == assigned && carried.is_none());
         if let Some(pardon) = pardon {
             let detail = format!("not to blame, will be tried again: {}", pardon.why);
             self.error = Some((report::LOAD_ERROR.to_owned(), detail));
@@ -68,6 +71,9 @@ impl State {
             self.mark_bad(&assigned, None, Failure::Boots.label(), report::LOAD_ERROR, &detail, fx);
             self.say_rolled_back(&assigned, Failure::Boots, &detail, fx);
             return self.fallback();
+        }
+        if let Some(carried) = carried {
+            self.take_up(carried);
         }
         // Spend the try before trying.
         let mut records = self.records().clone();

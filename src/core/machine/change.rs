@@ -42,7 +42,7 @@ impl State {
         }
     }
 
-    fn wanted_map(&self) -> Option<&ConfigMapRef> {
+    pub(super) fn wanted_map(&self) -> Option<&ConfigMapRef> {
         match &self.wanted {
             Wanted::Map(reference) | Wanted::Default(reference) => Some(reference),
             _ => None,

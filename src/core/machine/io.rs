@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Durable, Stored, Wanted};
+use super::{Durable, Handover, Stored, Wanted};
 use crate::core::command::Command;
 use crate::core::evidence::{Census, Environment, LeaseSight, Look, NodeSight};
 use crate::core::model::{
@@ -43,6 +43,14 @@ pub enum Input {
     Boot(Box<Stored>, KubeletId),
     /// The name of the own Node.
     Named(String),
+    /// First of all, after a reload: what the supervisor before us knew. Its kubelet runs.
+    Resume(Box<Handover>),
+    /// SIGHUP: the installed binary shall go on in our place.
+    Reload,
+    /// Outcome of [`Effect::Prove`]: the version of the binary that can go on.
+    Successor(Result<String, String>),
+    /// [`Effect::HandOver`] failed, and why: we are still in charge.
+    Stayed(String),
     /// The own Node, or its absence.
     Node(Wanted),
     /// The watched ConfigMap is this.
@@ -140,6 +148,10 @@ pub enum Effect {
     Say(Level, String),
     /// Count something.
     Count(Counter),
+    /// See whether the binary that is installed now can read this and go on from it.
+    Prove(Box<Handover>),
+    /// Become that binary, as soon as nothing is left to be read.
+    HandOver,
     /// End the supervisor.
     Quit,
 }

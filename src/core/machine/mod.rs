@@ -13,10 +13,13 @@
 
 mod boot;
 mod change;
+mod handover;
 mod io;
 mod marks;
 mod operate;
 mod process;
+mod restart;
+mod settings;
 mod trial;
 mod watch;
 mod weigh;
@@ -25,10 +28,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use handover::{Handover, Reload, ReloadStage};
 pub use io::{Because, Counter, Effect, Input, Level, Purpose};
 pub use operate::offline;
+use restart::Ending;
+pub use restart::{RESTART, RestartBy};
+pub use settings::Settings;
 pub use trial::Accusation;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::evidence::{Baseline, Census, Environment, Excuse, NodeSight, Signal};
@@ -36,52 +44,6 @@ use super::model::{ConfigMapRef, Digest, HealthzTarget, KubeletId, Moment, Paylo
 use super::policy;
 use super::record::Ledger;
 use super::report::SyncError;
-
-/// What the operator chose.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Continuous health that earns the title last known good.
-    pub trial_duration: Duration,
-    /// A kubelet not healthy by then has failed its trial.
-    pub start_timeout: Duration,
-    /// A node that is cut off since a change for this long is put back.
-    pub isolation: Duration,
-    /// Supervisor starts without proof that fail a trial.
-    pub boots: u32,
-    /// What needs an acknowledgement although its ConfigMap does not say so, and within what time.
-    pub confirm_within: Option<Duration>,
-    /// What runs on a Node without an assignment.
-    pub default_source: Option<ConfigMapRef>,
-    /// Edits in place and versions of the default source begin within this time, each node at its own.
-    pub spread: Duration,
-    /// The same for an explicit assignment.
-    pub spread_assignment: Duration,
-    /// Tells one boot of the machine from another.
-    pub boot_id: u128,
-}
-
-impl Settings {
-    /// The boot id as it is written down.
-    fn boot_id(&self) -> String {
-        format!("{:032x}", self.boot_id)
-    }
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            trial_duration: policy::TRIAL_DURATION,
-            start_timeout: policy::START_TIMEOUT,
-            isolation: policy::ISOLATION,
-            boots: policy::TRIAL_BOOTS,
-            confirm_within: None,
-            default_source: None,
-            spread: Duration::ZERO,
-            spread_assignment: Duration::ZERO,
-            boot_id: 0,
-        }
-    }
-}
 
 /// What the store held when we started; an unreadable record says why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,7 +57,8 @@ pub struct Stored {
 }
 
 /// The durable records: `None` is the local configuration.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Durable {
     /// `meta/assigned`.
     pub assigned: Option<Source>,
@@ -106,7 +69,7 @@ pub struct Durable {
 }
 
 /// What the own Node asks for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Wanted {
     /// The API server has not answered yet, or there is no Node object: keep what is.
     #[default]
@@ -124,11 +87,12 @@ pub enum Wanted {
 }
 
 /// What is known of the wanted ConfigMap.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MapState {
     /// Not heard of since the watch began.
     Pending,
     /// This version; the bytes are let go once they are checkpointed.
+    #[serde(skip)]
     Present(Arc<Payload>),
     /// Checkpointed; only the identity is kept.
     Checkpointed(Source),
@@ -142,7 +106,7 @@ pub enum MapState {
 }
 
 /// The kubelet process as the machine sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kubelet {
     /// Before [`Input::Boot`].
     Down,
@@ -167,7 +131,8 @@ pub enum Kubelet {
 }
 
 /// A running kubelet.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Run {
     /// Process id.
     pub pid: u32,
@@ -208,7 +173,8 @@ pub struct Run {
 }
 
 /// A configuration that is being tried.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Trial {
     /// Exits so far.
     pub exits: u32,
@@ -258,7 +224,8 @@ pub enum Stage {
 }
 
 /// What the running process was given.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct InForce {
     /// The source it was rendered from.
     pub source: Option<Source>,
@@ -277,7 +244,7 @@ pub struct InForce {
 }
 
 /// The last trial's end, for `status`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TrialEnd {
     /// There was none.
     #[default]
@@ -289,9 +256,11 @@ pub enum TrialEnd {
 }
 
 /// Everything the machine knows.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct State {
     /// The operator's choices.
+    #[serde(skip)]
     pub settings: Settings,
     /// The records as they are on disk.
     pub saved: Durable,
@@ -316,14 +285,17 @@ pub struct State {
     /// What the process was given.
     pub in_force: InForce,
     /// What the next start was rendered to.
+    #[serde(skip)]
     pub launching: Option<(u64, Rendered)>,
     /// The change under way.
+    #[serde(skip)]
     pub change: Option<Change>,
     /// The trial under way; its source is `active`.
     pub trial: Option<Trial>,
     /// How the last trial ended.
     pub trial_end: TrialEnd,
     /// A failure that waits for a look at the surroundings.
+    #[serde(skip)]
     pub accused: Option<Accusation>,
     /// Nobody is blamed for now, because.
     pub suspended: Option<Excuse>,
@@ -360,6 +332,10 @@ pub struct State {
     pub applying_since: Option<Moment>,
     /// We are told to leave.
     pub leaving: bool,
+    /// The end for the sake of a restart by systemd.
+    ending: Ending,
+    /// The wish for another supervisor in our place.
+    pub reload: Reload,
     /// A record was unreadable at boot: what it names is unknown, and the store leaves it as it is
     /// where only ignorance would replace it. No checkpoint is removed until the next start.
     keep_all: bool,
@@ -380,8 +356,14 @@ pub struct State {
     now: Moment,
 }
 
+impl Default for State {
+    fn default() -> Self {
+        Self::new(Settings::default())
+    }
+}
+
 impl State {
-    /// A machine that waits for [`Input::Boot`].
+    /// A machine that waits for [`Input::Boot`] or [`Input::Resume`].
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self {
@@ -419,6 +401,8 @@ impl State {
             retry: None,
             applying_since: None,
             leaving: false,
+            ending: Ending::None,
+            reload: Reload::default(),
             keep_all: false,
             stranded: false,
             lease: None,
@@ -434,18 +418,15 @@ impl State {
 
     /// Takes one step.
     pub fn step(&mut self, input: Input, now: Moment) -> Vec<Effect> {
-        // A clock that stands still or runs back must not undo what was decided.
-        let before = self.now;
-        let quiet = now.since(before) > policy::LOOK_HOLDS;
-        let due = if quiet { self.deadline() } else { None };
-        self.now = Moment { boot: now.boot.max(before.boot), wall_nanos: now.wall_nanos };
-        if due.is_some_and(|due| self.now.boot.saturating_sub(due) > policy::LOOK_HOLDS) {
-            self.woke_up();
-        }
+        self.advance(now);
         let mut fx = Vec::new();
         match input {
             Input::Boot(stored, id) => self.boot(*stored, id, &mut fx),
             Input::Named(name) => self.node_name = name,
+            Input::Resume(handover) => self.resume(*handover, &mut fx),
+            Input::Reload => drop(self.ask_reload()),
+            Input::Successor(result) => self.successor_judged(result, &mut fx),
+            Input::Stayed(why) => self.stayed(&why, &mut fx),
             Input::Node(wanted) => self.node(wanted, &mut fx),
             Input::Map(payload) => self.map_seen(payload),
             Input::MapFailed { why, definite } => self.map_failed(why, definite),
@@ -474,7 +455,19 @@ impl State {
             Input::Tick => {}
         }
         self.settle(&mut fx);
+        self.tick_reload(&mut fx);
         fx
+    }
+
+    /// A clock that stands still or runs back must not undo what was decided.
+    fn advance(&mut self, now: Moment) {
+        let before = self.now;
+        let quiet = now.since(before) > policy::LOOK_HOLDS;
+        let due = if quiet { self.deadline() } else { None };
+        self.now = Moment { boot: now.boot.max(before.boot), wall_nanos: now.wall_nanos };
+        if due.is_some_and(|due| self.now.boot.saturating_sub(due) > policy::LOOK_HOLDS) {
+            self.woke_up();
+        }
     }
 
     /// Starts whatever is due in the state as it is now.

@@ -25,6 +25,9 @@ impl State {
         if self.leaving {
             return Err("the supervisor is on its way out".to_owned());
         }
+        if *command == Command::Reload {
+            return self.ask_reload();
+        }
         if self.unsaved.is_some() {
             return Err("the store cannot be written at the moment, so this would not last; see the log".to_owned());
         }
@@ -50,6 +53,7 @@ impl State {
             Command::Freeze => "KubeletConfigFrozen",
             Command::Thaw => "KubeletConfigThawed",
             Command::Confirm { .. } => "KubeletConfigConfirmed",
+            Command::Reload => return Ok(answer),
         };
         let about = match command {
             Command::Rollback { .. } | Command::Pin { .. } => self.pinned().cloned().flatten(),
@@ -84,7 +88,7 @@ impl State {
                 }
             }
             Command::Freeze => self.change = None,
-            Command::Thaw | Command::Confirm { .. } => {}
+            Command::Thaw | Command::Confirm { .. } | Command::Reload => {}
         }
         Ok(answer)
     }
@@ -236,6 +240,7 @@ fn apply(records: &Durable, command: &Command, context: &Context) -> Result<(Dur
             after.ledger.frozen = false;
             "changes are taken up again".to_owned()
         }
+        Command::Reload => return Err("there is no supervisor to reload".to_owned()),
         Command::Confirm { extend_seconds } => confirm(&mut after.ledger, *extend_seconds, context)?,
     };
     Ok((after, answer))

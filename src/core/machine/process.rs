@@ -1,5 +1,7 @@
 //! The kubelet process: launch, stop, exits.
 
+use std::time::Duration;
+
 use super::{Because, Counter, Effect, InForce, Kubelet, Level, Purpose, Run, Stage, State, Trial, later, say};
 use crate::core::hazard;
 use crate::core::model::{Exit, KubeletId, RenderError, Rendered, Source, StateFiles, Verdict};
@@ -10,6 +12,9 @@ use crate::core::report;
 impl State {
     /// Begins a start of `target`.
     pub(super) fn launch(&mut self, fx: &mut Vec<Effect>) {
+        if self.leaves_restarts() && self.leave_restart(fx) {
+            return;
+        }
         self.kubelet = Kubelet::Launching;
         self.launching = None;
         let waits = |change: &mut super::Change| {
@@ -149,9 +154,10 @@ impl State {
                 self.active.clone_from(&self.in_force.source);
                 self.stranded &= self.active.is_none();
                 let attempt = self.records().ledger.attempt.as_ref();
+                let exits = attempt.and_then(|it| it.carried.as_ref()).map_or(0, |carried| carried.exits);
                 let (attempt, adopted) = (attempt.map(|it| &it.source), attempt.is_some_and(|it| it.adopted));
                 if self.active.is_some() && self.active.as_ref() == attempt && self.pinned().is_none() {
-                    self.trial.get_or_insert_with(|| Trial { adopted, ..Trial::default() });
+                    self.trial.get_or_insert_with(|| Trial { exits, adopted, ..Trial::default() });
                 } else {
                     self.trial = None;
                 }
@@ -261,7 +267,9 @@ impl State {
         }
         fx.push(Effect::Count(Counter::Restart("exit")));
         let quick = self.suspended.is_none() && self.trial.as_ref().is_some_and(|trial| !trial.adopted);
-        let pause = if quick {
+        let pause = if self.leaves_restarts() && self.unsaved.is_none() {
+            Duration::ZERO // RestartSec is systemd's own
+        } else if quick {
             policy::BACKOFF_TRIAL
         } else {
             policy::backoff(policy::BACKOFF_FIRST, policy::BACKOFF_MAX, self.crashes)
@@ -305,7 +313,7 @@ impl State {
         }
     }
 
-    fn leave(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn leave(&mut self, fx: &mut Vec<Effect>) {
         self.kubelet = Kubelet::Gone;
         fx.push(Effect::Quit);
     }

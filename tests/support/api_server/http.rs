@@ -8,7 +8,7 @@ use std::time::Instant;
 use futures_util::stream;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::body::{Bytes, Frame, Incoming};
+use hyper::body::{Bytes, Frame};
 use hyper::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 use super::faults::{self, FaultKind, Verb};
 use super::state::{Key, Request, Resource, Shared, State, status, version_of};
-use super::{merge, watch};
+use super::{merge, tls, watch};
 
 pub type Body = BoxBody<Bytes, std::io::Error>;
 pub type Response = hyper::Response<Body>;
@@ -30,20 +30,34 @@ pub fn serve(listener: TcpListener, shared: Arc<Shared>, stopped: oneshot::Recei
         loop {
             let Ok((stream, _)) = listener.accept().await else { continue };
             let shared = Arc::clone(&shared);
+            let tls = shared.read(|s| s.tls.clone());
             tokio::spawn(async move {
-                let service = service_fn(|request| {
-                    let shared = Arc::clone(&shared);
-                    async move { Ok::<_, Infallible>(answer(request, shared).await) }
-                });
-                // An error here is a client that left, or a body that a fault cut.
-                let _ =
-                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+                match tls {
+                    None => converse(TokioIo::new(stream), &shared, String::new()).await,
+                    Some(config) => {
+                        // An error here is a client that does not trust us, or the other way round.
+                        if let Ok(stream) = tokio_rustls::TlsAcceptor::from(config).accept(stream).await {
+                            let peer = tls::peer(stream.get_ref().1);
+                            converse(TokioIo::new(stream), &shared, peer).await;
+                        }
+                    }
+                }
             });
         }
     };
     runtime.block_on(async {
         tokio::select! { () = accept => {}, _ = stopped => {} }
     });
+}
+
+/// One connection.
+async fn converse(io: impl hyper::rt::Read + hyper::rt::Write + Unpin, shared: &Arc<Shared>, peer: String) {
+    let service = service_fn(|request| {
+        let (shared, peer) = (Arc::clone(shared), peer.clone());
+        async move { Ok::<_, Infallible>(answer(request, shared, peer).await) }
+    });
+    // An error here is a client that left, or a body that a fault cut.
+    let _ = hyper::server::conn::http1::Builder::new().serve_connection(io, service).await;
 }
 
 /// What a URL's path names.
@@ -134,7 +148,8 @@ impl Selection {
     }
 }
 
-async fn answer(request: hyper::Request<Incoming>, shared: Arc<Shared>) -> Response {
+/// One request. `peer` is the serial number of the client's certificate, if there is one.
+pub async fn answer<B: hyper::body::Body>(request: hyper::Request<B>, shared: Arc<Shared>, peer: String) -> Response {
     let (parts, body) = request.into_parts();
     let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
     let path = parts.uri.path().to_owned();
@@ -156,6 +171,8 @@ async fn answer(request: hyper::Request<Incoming>, shared: Arc<Shared>) -> Respo
         method: parts.method.to_string(),
         path: path.clone(),
         query: raw_query.clone(),
+        token: header(AUTHORIZATION).trim_start_matches("Bearer ").to_owned(),
+        peer,
         at: Instant::now(),
         status: 0,
         body: body.clone(),

@@ -11,6 +11,7 @@ mod faults;
 mod http;
 mod merge;
 mod state;
+pub mod tls;
 mod watch;
 
 use std::net::TcpListener;
@@ -30,6 +31,22 @@ use state::{Key, Shared};
 
 /// The bearer token that [`ApiServer::write_kubeconfig`] hands out; only checked after [`ApiServer::require_token`].
 pub const TOKEN: &str = "stand-in-token";
+
+/// A way in that is not a socket.
+#[derive(Clone)]
+pub struct Door(Arc<Shared>);
+
+impl Door {
+    /// One request.
+    pub async fn answer<B: hyper::body::Body>(&self, request: hyper::Request<B>) -> http::Response {
+        http::answer(request, Arc::clone(&self.0), String::new()).await
+    }
+
+    /// Ends all watches, without waiting for it.
+    pub fn end_watches(&self) {
+        self.0.change(|s| s.watch_epoch += 1);
+    }
+}
 
 /// The server. Dropping it stops it.
 pub struct ApiServer {
@@ -106,6 +123,16 @@ impl ApiServer {
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
         });
         std::fs::write(path, format!("{config:#}\n")).expect("write the kubeconfig");
+    }
+
+    /// From now on connections are TLS with this server's side of it; `None`: plain. Those there are go on.
+    pub fn use_tls(&self, config: Option<Arc<tokio_rustls::rustls::ServerConfig>>) {
+        self.shared.change(|s| s.tls = config);
+    }
+
+    /// Answers without a socket, on the caller's runtime: its clock may be a simulated one.
+    pub fn door(&self) -> Door {
+        Door(Arc::clone(&self.shared))
     }
 
     /// From now on requests without this bearer token get 401 (`None`: anyone may).

@@ -80,6 +80,10 @@ pub struct Request {
     pub method: String,
     pub path: String,
     pub query: String,
+    /// The bearer token.
+    pub token: String,
+    /// Serial number of the client certificate, hexadecimal.
+    pub peer: String,
     pub at: Instant,
     /// 0 until the answer is decided, which for a request that hangs is never.
     pub status: u16,
@@ -106,6 +110,7 @@ pub struct State {
     pub(super) drop_dynamic_config: bool,
     pub(super) gone_as_http: bool,
     pub(super) required_token: Option<String>,
+    pub(super) tls: Option<std::sync::Arc<tokio_rustls::rustls::ServerConfig>>,
     /// A watch ends when this differs from what it was when the watch began.
     pub(super) watch_epoch: u64,
     /// A watch sends a bookmark when this differs from what it was at its last one.

@@ -154,6 +154,12 @@ impl Account {
         }
     }
 
+    /// So does an end for a restart.
+    pub fn end_for_restart(&mut self) {
+        self.end_life_cleanly();
+        self.leaving = false;
+    }
+
     /// Health that a process of this content inherits.
     pub fn carried(&mut self, content: Content) -> (Duration, bool) {
         let carried = self.carried.take().filter(|(of, ..)| *of == content);

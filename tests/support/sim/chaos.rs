@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kubelet_supervisor::core::command::{Command, Target};
-use kubelet_supervisor::core::machine::{Input, Settings, Wanted};
+use kubelet_supervisor::core::machine::{Input, RestartBy, Settings, Wanted};
 
 use super::Rng;
 use super::api::Mood;
@@ -63,10 +63,11 @@ impl Chaos {
         // Short trials, because every probe is simulated; most longer than the patience with healthz.
         let trial = Duration::from_secs(rng.pick(&[40, 90, 90, 240]));
         let confirm_within = rng.one_in(6).then(|| Duration::from_secs(rng.pick(&[60, 200])));
-        // Of its own, so that worlds with and without are alike in all else.
+        // Drawn from the seed, so that the worlds without them stay what they were.
+        let restart_by = if seed % 5 == 3 { RestartBy::Exit } else { RestartBy::Exec };
         let turns = Rng::new(seed ^ 0x7125).one_in(3);
         let spread = if turns { Duration::from_secs(120) } else { Duration::ZERO };
-        let settings = Settings { trial_duration: trial, confirm_within, spread, ..Settings::default() };
+        let settings = Settings { trial_duration: trial, confirm_within, spread, restart_by, ..Settings::default() };
         let node = Node::with(seed, local, settings, tamper);
         {
             let mut outside = node.outside.borrow_mut();
@@ -127,6 +128,7 @@ impl Chaos {
             17 | 18 => self.spoil(),
             19 => self.interrupt(),
             21 if self.rng.one_in(2) => self.operate(),
+            22 => format!("reload: {}", self.node.reload()),
             20 => {
                 self.node.outside.borrow().disk.heal();
                 "the disk works".to_owned()

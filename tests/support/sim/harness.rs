@@ -9,7 +9,7 @@ use kubelet_supervisor::adapters::store::FsStore;
 use kubelet_supervisor::core::command::Command;
 use kubelet_supervisor::core::evidence::Signal;
 use kubelet_supervisor::core::flags::KubeletArgs;
-use kubelet_supervisor::core::machine::{Input, Settings, State, Stored, Wanted};
+use kubelet_supervisor::core::machine::{Handover, Input, RESTART, Settings, State, Stored, Wanted};
 use kubelet_supervisor::core::model::Source;
 use kubelet_supervisor::core::policy;
 use kubelet_supervisor::core::record::Ledger;
@@ -111,6 +111,25 @@ impl Node {
         (self.tamper.after)(&mut self.executor.state);
         self.outside.borrow_mut().note_failures();
         self.check();
+    }
+
+    /// Another supervisor goes on in this one's place, if it can just now; what this one asked is
+    /// answered to nobody.
+    pub fn reload(&mut self) -> bool {
+        if self.ended || self.outside.borrow().disk.is_off() {
+            return false;
+        }
+        let Some(handover) = self.executor.state.hand_over() else { return false };
+        let mut handover = Handover::decode(&handover.encode()).unwrap_or_else(|why| panic!("{why}"));
+        (self.tamper.handover)(&mut handover);
+        self.outside.borrow_mut().forget_questions();
+        self.executor = Self::executor(&self.outside, self.settings.clone());
+        let moment = self.outside.borrow().moment();
+        self.executor.resume(handover, moment);
+        (self.tamper.after)(&mut self.executor.state);
+        self.outside.borrow_mut().note_failures();
+        self.check();
+        true
     }
 
     /// The power went, by a fault or now, and comes back.
@@ -233,9 +252,22 @@ impl Node {
             outside.moment()
         };
         self.ended |= !self.executor.handle(input, moment);
+        if self.ended && self.executor.state.exit_code() == RESTART && !self.outside.borrow().disk.is_off() {
+            return self.restart();
+        }
         (self.tamper.after)(&mut self.executor.state);
         self.outside.borrow_mut().note_failures();
         self.check();
+    }
+
+    /// The supervisor left a restart to systemd, which does not take long.
+    fn restart(&mut self) {
+        self.check();
+        let gone = self.outside.borrow().process.is_none();
+        self.must(Law::OneKubelet, gone, || "it ends before its kubelet".to_owned());
+        self.outside.borrow_mut().account.end_for_restart();
+        self.kill_supervisor();
+        self.boot();
     }
 
     /// An administrator removes a history that has grown.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use kubelet_supervisor::core::evidence::{Baseline, Environment, Signal};
 use kubelet_supervisor::core::machine::{Durable, Input, Kubelet, State, Stored, Wanted};
 use kubelet_supervisor::core::model::{Moment, Verdict};
-use kubelet_supervisor::core::record::Pardon;
+use kubelet_supervisor::core::record::{Carried, Pardon};
 
 use super::disk::Syncing;
 use super::tamper::{Call, HONEST, Tamper};
@@ -214,6 +214,23 @@ pub static MUTANTS: &[Mutant] = &[
         "the boot ignores what is assigned",
         Tamper { load: |stored| stored.assigned = stored.last_known_good.clone(), ..HONEST },
     ),
+    (
+        "a reload forgets the exits",
+        Tamper { handover: |it| it.state_mut().trial.iter_mut().for_each(|trial| trial.exits = 0), ..HONEST },
+    ),
+    (
+        "a reload proves the trial",
+        Tamper {
+            handover: |it| {
+                it.state_mut().trial.iter_mut().for_each(|trial| trial.banked = Duration::from_secs(3600));
+            },
+            ..HONEST
+        },
+    ),
+    ("a reload forgets the trial", Tamper { handover: |it| it.state_mut().trial = None, ..HONEST }),
+    ("a reload forgets what is assigned", Tamper { handover: |it| it.state_mut().saved.assigned = None, ..HONEST }),
+    ("a reload forgets the marks", Tamper { handover: |it| it.state_mut().saved.ledger.bad.clear(), ..HONEST }),
+    ("an end for a restart forgets the exits", Tamper { load: |stored| carried(stored, |it| it.exits = 0), ..HONEST }),
 ];
 
 fn hurry(state: &mut State) {
@@ -321,4 +338,9 @@ fn judge_all(records: &mut Durable) {
 
 fn judge_none(records: &mut Durable) {
     records.ledger.attempt.iter_mut().for_each(|attempt| attempt.baseline = Some(Baseline::new()));
+}
+
+fn carried(stored: &mut Stored, change: fn(&mut Carried)) {
+    let attempt = stored.ledger.as_mut().ok().and_then(|ledger| ledger.attempt.as_mut());
+    attempt.and_then(|attempt| attempt.carried.as_mut()).into_iter().for_each(change);
 }

@@ -85,6 +85,17 @@ impl ports::Ports for World {
     fn notifier(&mut self) -> &mut dyn ports::Notifier {
         &mut self.outside
     }
+    fn successor(&mut self) -> &mut dyn ports::Successor {
+        &mut self.outside
+    }
+}
+
+/// The harness plays a reload; nobody here asks for one.
+impl ports::Successor for Handle {
+    fn prove(&mut self, _document: &str) {}
+    fn replace(&mut self, _document: &str) -> Result<(), ports::Stay> {
+        Err(ports::Stay::Busy)
+    }
 }
 
 impl ports::Store for SimStore {
@@ -92,6 +103,10 @@ impl ports::Store for SimStore {
         let mut stored = self.inner.load();
         (self.tamper.load)(&mut stored);
         stored
+    }
+
+    fn assume(&mut self, records: &Durable) {
+        self.inner.assume(records);
     }
 
     fn save(&mut self, source: &Source, payload: &Payload) -> Result<(), String> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use kubelet_supervisor::core::machine::{Durable, Input, State, Stored};
+use kubelet_supervisor::core::machine::{Durable, Handover, Input, State, Stored};
 use kubelet_supervisor::core::model::{Moment, Source};
 
 use super::disk::Syncing;
@@ -34,6 +34,8 @@ pub struct Tamper {
     pub moment: fn(Moment) -> Moment,
     /// Records as they are found at boot.
     pub load: fn(&mut Stored),
+    /// What a reload hands over.
+    pub handover: fn(&mut Handover),
     /// Records on their way to the disk.
     pub record: fn(&mut Durable),
     /// What is not to be collected.
@@ -50,6 +52,7 @@ pub const HONEST: Tamper = Tamper {
     after: |_| {},
     moment: |moment| moment,
     load: |_| {},
+    handover: |_| {},
     record: |_| {},
     keep: |_| {},
     times: |_| 1,

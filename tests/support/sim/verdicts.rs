@@ -102,7 +102,7 @@ impl Outside {
         let pin = ledger.pin.as_ref().map(|pin| pin.source.clone());
         let account = &mut self.account;
         match command {
-            Command::Retry | Command::Rollback { to: Target::Lkg } => {}
+            Command::Reload | Command::Retry | Command::Rollback { to: Target::Lkg } => {}
             Command::Rollback { to } | Command::Pin { to: Some(to) } => {
                 let fits = pin.as_ref().is_some_and(|pin| match to {
                     Target::Local => pin.is_none(),

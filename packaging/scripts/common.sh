@@ -1,0 +1,76 @@
+# What the packages' scripts share. It goes in front of each of them; POSIX sh.
+#
+# Nothing here starts, stops or restarts anything: a package that is unpacked on ten thousand nodes
+# at night must not restart ten thousand kubelets.
+program=/usr/bin/kubelet-supervisor
+store=/var/lib/kubelet/dynamic-config
+
+say() { echo "kubelet-supervisor: $*"; }
+
+# Units that `kubelet-supervisor enable` was called for.
+enabled_units() {
+    for file in /etc/systemd/system/*.service.d/90-kubelet-supervisor.conf; do
+        [ ! -e "$file" ] || basename "$(dirname "$file")" .d
+    done
+}
+
+installed() {
+    say "not in use yet: kubelet-supervisor enable, then systemctl restart kubelet"
+}
+
+upgraded() {
+    for unit in $(enabled_units); do
+        if "$program" reload --help >/dev/null 2>&1; then
+            say "nothing was restarted; to run the new version now: systemctl reload ${unit%.service} (the kubelet goes on)"
+        else
+            say "nothing was restarted; to run the new version now: systemctl restart ${unit%.service} (pods keep running)"
+        fi
+    done
+}
+
+# Before the binary goes: a unit that names it would have no kubelet after the next boot.
+give_back() {
+    for unit in $(enabled_units); do
+        if ! "$program" disable --unit "$unit"; then
+            # As in an image that is not booted.
+            rm -f "/etc/systemd/system/$unit.d/90-kubelet-supervisor.conf"
+            rmdir "/etc/systemd/system/$unit.d" 2>/dev/null || true
+            [ ! -d /run/systemd/system ] || systemctl daemon-reload
+            say "removed the drop-in of $unit"
+        fi
+    done
+    left=$(grep -ls "^ExecStart=.*$program " /etc/systemd/system/*.service /etc/systemd/system/*.service.d/*.conf) || true
+    if [ -n "$left" ]; then
+        say "not removed: these still name it, and the kubelet would not start any more; change them first:" >&2
+        echo "$left" >&2
+        exit 1
+    fi
+}
+
+# What only a supervisor reads goes. store/ stays where it holds anything: it has the layout of native
+# dynamic configuration and may be a kubelet's own.
+purge_store() {
+    [ -d "$store/supervisor" ] || return 0
+    if in_use; then
+        say "$store is kept: the kubelet runs with files in there until it is restarted (systemctl restart kubelet)"
+        say "afterwards: rm -r $store"
+        return 0
+    fi
+    rm -rf "$store/supervisor"
+    if [ -z "$(find "$store/store" -type f -size +0 2>/dev/null)" ]; then
+        rm -rf "$store/store"
+    fi
+    if [ -e "$store/store" ]; then
+        say "$store/store is kept: it holds configurations in native's layout (rm -r $store, if no kubelet is to have them)"
+    fi
+    rmdir "$store" 2>/dev/null || true
+}
+
+# A supervisor holds the lock, or a kubelet has a file in there as its --config.
+in_use() {
+    if [ -e "$store/supervisor/lock" ] && ! flock -n "$store/supervisor/lock" true; then
+        return 0
+    fi
+    # The brackets, so that it does not find itself.
+    grep -qs -- "$store/supervisor/[r]endered/" /proc/[0-9]*/cmdline
+}

@@ -1,0 +1,4 @@
+# Not for an upgrade.
+case $1 in
+remove) give_back ;;
+esac

@@ -1,0 +1,197 @@
+//! How to get at the API server: clients, built from the kubelet's credentials whenever those change.
+
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use jiff::Timestamp;
+use kube::client::ClientBuilder;
+use kube::config::KubeConfigOptions;
+use kube::{Client, Config};
+use tokio::time::Instant;
+
+use super::credentials::{Gathered, Login, Print, chain};
+use super::meter::MeterLayer;
+use super::{Settings, feed, identity, plugin, proxy};
+use crate::adapters::metrics::Metrics;
+
+/// A plugin's credentials are replaced this long before they expire: a request on its way, and clocks that differ.
+const RENEW_BEFORE: Duration = Duration::from_secs(60);
+
+/// And not more often than this, whatever it says of their expiry.
+const RENEW_MIN: Duration = Duration::from_secs(10);
+
+/// A fresh client after this long does no harm, and no timer is asked for what it cannot do.
+const END_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Where clients come from.
+pub trait Access: Send + Sync + 'static {
+    /// Changes when the credentials do. Cheap, and asks nobody.
+    fn print(&self) -> BoxFuture<'_, Print>;
+
+    /// Builds a client; nothing is sent. The layer goes round all of its requests.
+    ///
+    /// Fails with what is wrong, in the words of the user's files.
+    fn connect(&self, layer: MeterLayer) -> BoxFuture<'_, Result<Connected, String>>;
+}
+
+/// A client, before its first request.
+pub struct Connected {
+    /// The client. A new one shares nothing with those before: no connection, no TLS session.
+    pub client: Client,
+    /// What it was built from.
+    pub print: Print,
+    /// Our Node.
+    pub node_name: String,
+    /// Where the credentials come from.
+    pub origin: String,
+    /// When to build another, even if no file changes.
+    pub renew_at: Option<Instant>,
+    /// What an operator should know.
+    pub notices: Vec<String>,
+}
+
+/// The kubelet's kubeconfig.
+#[derive(Clone, Debug)]
+pub struct KubeconfigAccess {
+    settings: Settings,
+    metrics: Metrics,
+}
+
+impl Access for KubeconfigAccess {
+    fn print(&self) -> BoxFuture<'_, Print> {
+        Box::pin(async { self.look().await.map(|gathered| gathered.print()).unwrap_or_default() })
+    }
+
+    fn connect(&self, layer: MeterLayer) -> BoxFuture<'_, Result<Connected, String>> {
+        Box::pin(self.build(layer))
+    }
+}
+
+impl KubeconfigAccess {
+    /// Of these settings; the certificate's end goes to the metrics.
+    #[must_use]
+    pub fn new(settings: Settings, metrics: Metrics) -> Self {
+        Self { settings, metrics }
+    }
+
+    async fn build(&self, layer: MeterLayer) -> Result<Connected, String> {
+        let path = self.settings.kubeconfig.display().to_string();
+        let at = |why: String| format!("{path}: {why}");
+        let gathered = self.look().await?;
+        let print = gathered.print();
+        let mut login = gathered.login()?;
+        let mut renew_at = None;
+        if let Some(exec) = login.exec.take() {
+            let granted = plugin::run(&exec, login.cluster()).await.map_err(at)?;
+            let named = format!("the credential plugin {}", exec.command.as_deref().unwrap_or_default());
+            login.grant(&granted).map_err(|why| at(format!("{named}: {why}")))?;
+            login.named.user = named;
+            renew_at = granted.expires.map(|expires| Instant::now() + renew_in(expires, Timestamp::now()));
+        }
+        // Its end is to be noticed, and said, when it comes: a watch would go on beyond it.
+        let end = login.identity.not_after.and_then(|end| ends_in(end, Timestamp::now()));
+        renew_at = [renew_at, end.map(|end| Instant::now() + end)].into_iter().flatten().min();
+        let mut notices = Vec::new();
+        // 0 where there is none, also after there has been one.
+        self.metrics.certificate_expires(login.identity.not_after.unwrap_or_default());
+        notices.extend(expired(&login, Timestamp::now()));
+        let node_name = self.node_name(&login, &mut notices);
+
+        let own_proxy =
+            login.cluster().is_some_and(|cluster| cluster.proxy_url.as_ref().is_some_and(|url| !url.is_empty()));
+        let layer = layer.naming(login.named.clone());
+        let mut config = Config::from_custom_kubeconfig(login.into_config(), &KubeConfigOptions::default())
+            .await
+            .map_err(|error| at(chain(&error)))?;
+        config.proxy_url = proxy::choose(config.proxy_url.take(), own_proxy, &config.cluster_url, env);
+        config.read_timeout = Some(feed::READ_TIMEOUT);
+        config.connect_timeout = Some(Duration::from_secs(10));
+        config.default_retry = false; // it hangs a call for minutes; the session retries, and says so
+        // Where the kubeconfig has no authority, the system's are read: not on the thread that minds the kubelet.
+        let builder = tokio::task::spawn_blocking(move || ClientBuilder::try_from(config))
+            .await
+            .map_err(|error| error.to_string())?
+            .map_err(|error| at(unusable(&chain(&error))))?;
+        let client = builder.with_layer(&layer).build();
+        Ok(Connected { client, print, node_name, origin: path, renew_at, notices })
+    }
+
+    /// Not on the thread that minds the kubelet: a file may be on a file system that hangs.
+    async fn look(&self) -> Result<Gathered, String> {
+        let path = self.settings.kubeconfig.clone();
+        tokio::task::spawn_blocking(move || Gathered::look(&path)).await.map_err(|error| error.to_string())
+    }
+
+    fn node_name(&self, login: &Login, notices: &mut Vec<String>) -> String {
+        let fallback = || identity::host_name(self.settings.hostname_override.as_deref());
+        let certified = login.identity.node_name.clone();
+        let name = self.settings.node_name.clone().or_else(|| certified.clone()).unwrap_or_else(fallback);
+        if let Some(certified) = certified.filter(|certified| *certified != name) {
+            notices.push(format!("--node-name {name} is not the name in the client certificate, {certified}"));
+        }
+        name
+    }
+}
+
+fn env(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// What kube says of a client that cannot be built, in words that lead somewhere.
+fn unusable(words: &str) -> String {
+    if words.contains("KeyMismatch") || words.contains("keys may not be consistent") {
+        return format!(
+            "client-certificate and client-key do not belong together; while they are being replaced that passes ({words})"
+        );
+    }
+    if words.contains("proxy") {
+        // The words have the URL, and that may have a password.
+        return "its proxy-url, or HTTPS_PROXY, is not of a kind that can be used: http, https, socks5".to_owned();
+    }
+    words.to_owned()
+}
+
+/// Said of a certificate that is of no use any more.
+fn expired(login: &Login, now: Timestamp) -> Option<String> {
+    let not_after = i64::try_from(login.identity.not_after?).ok()?;
+    if now.as_second() <= not_after {
+        return None;
+    }
+    let time = Timestamp::from_second(not_after).map_or_else(|_| not_after.to_string(), |time| time.to_string());
+    let named = &login.named;
+    Some(format!(
+        "the certificate of {} in {} expired at {time}. A kubelet with rotateCertificates renews its own before that; one \
+         that missed it needs other credentials: a new {}, or a valid --bootstrap-kubeconfig and a restart of the kubelet",
+        named.user, named.kubeconfig, named.kubeconfig
+    ))
+}
+
+/// Until a certificate is out of date; `None` if it is.
+fn ends_in(not_after: u64, now: Timestamp) -> Option<Duration> {
+    let left = not_after.checked_sub(u64::try_from(now.as_second()).ok()?)?;
+    Some(Duration::from_secs(left.saturating_add(1)).min(END_MAX))
+}
+
+fn renew_in(expires: Timestamp, now: Timestamp) -> Duration {
+    let left = Duration::try_from(expires.duration_since(now)).unwrap_or_default();
+    left.saturating_sub(RENEW_BEFORE.min(left / 4)).max(RENEW_MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plugins_credentials_are_renewed_in_time_and_not_in_a_loop() {
+        let now = Timestamp::from_second(1_767_225_600).unwrap();
+        let renew = |seconds: i64| renew_in(Timestamp::from_second(1_767_225_600 + seconds).unwrap(), now).as_secs();
+        assert_eq!((renew(900), renew(100), renew(12), renew(0), renew(-99)), (840, 75, 10, 10, 10));
+    }
+
+    #[test]
+    fn the_end_of_a_certificate_comes_once() {
+        let now = Timestamp::from_second(1000).unwrap();
+        let ends = |not_after| ends_in(not_after, now).map(|left| left.as_secs());
+        assert_eq!((ends(1060), ends(1000), ends(999), ends(u64::MAX)), (Some(61), Some(1), None, Some(31_536_000)));
+    }
+}

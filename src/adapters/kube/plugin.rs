@@ -1,0 +1,214 @@
+//! An exec credential plugin (`users[].user.exec`): run once for each client, with an end.
+//!
+//! kube would run it itself, three times for each client, on a thread of its own, and wait for it for ever.
+//! Upstream: client-go plugin/pkg/client/auth/exec/exec.go, v1.22.
+
+use std::path::Path;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::config::{Cluster, ExecConfig};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::adapters::process::{self, Printed};
+use crate::core::model::Exit;
+use crate::core::payload::yaml;
+
+/// What asks a metadata service with retries takes ten seconds at times; client-go waits for ever.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Of its standard error, in a message.
+const WORDS: usize = 300;
+
+/// A client certificate with what else is in its chain, and its key; PEM.
+pub type Pair = (Vec<u8>, Vec<u8>);
+
+/// Credentials.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Granted {
+    /// A bearer token.
+    pub token: Option<String>,
+    /// Certificate and key.
+    pub pair: Option<Pair>,
+    /// When they are to be replaced.
+    pub expires: Option<Timestamp>,
+}
+
+/// No secrets.
+impl std::fmt::Debug for Granted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Granted").field("expires", &self.expires).finish_non_exhaustive()
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Credential {
+    api_version: Option<String>,
+    kind: Option<String>,
+    status: Option<Status>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Status {
+    token: Option<String>,
+    client_certificate_data: Option<String>,
+    client_key_data: Option<String>,
+    expiration_timestamp: Option<String>,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// What went wrong, with the command. Never anything of its standard output: that is where the credentials are.
+pub async fn run(exec: &ExecConfig, cluster: Option<&Cluster>) -> Result<Granted, String> {
+    let command = exec.command.clone().filter(|command| !command.is_empty()).ok_or("its exec has no command")?;
+    let at = |why: String| format!("the credential plugin {command} {why}");
+    let printed =
+        process::run_helper(Path::new(&command), exec.args.as_deref().unwrap_or_default(), &env(exec, cluster), LIMIT)
+            .await
+            .map_err(|error| {
+                let hint =
+                    exec.install_hint.as_deref().map(|hint| format!(" ({})", last_line(hint))).unwrap_or_default();
+                at(format!("cannot be run: {error}{hint}"))
+            })?;
+    judge(&printed).and_then(|text| understand(&text, exec.api_version.as_deref())).map_err(at)
+}
+
+fn env(exec: &ExecConfig, cluster: Option<&Cluster>) -> Vec<(String, String)> {
+    let mut told = Value::Null;
+    if let Some(cluster) = cluster.filter(|_| exec.provide_cluster_info) {
+        let fields = serde_json::to_value(cluster).unwrap_or_default();
+        let mut map = serde_json::Map::new();
+        for field in
+            ["server", "tls-server-name", "insecure-skip-tls-verify", "certificate-authority-data", "proxy-url"]
+        {
+            if let Some(value) = fields.get(field).filter(|value| !value.is_null()) {
+                map.insert(field.to_owned(), value.clone());
+            }
+        }
+        let extension =
+            cluster.extensions.iter().flatten().find(|named| named.name == "client.authentication.k8s.io/exec");
+        if let Some(extension) = extension {
+            map.insert("config".to_owned(), extension.extension.clone());
+        }
+        told = Value::Object(map);
+    }
+    let spec = match told {
+        Value::Null => json!({ "interactive": false }),
+        cluster => json!({ "interactive": false, "cluster": cluster }),
+    };
+    let info = json!({ "apiVersion": exec.api_version, "kind": "ExecCredential", "spec": spec });
+    let pair =
+        |env: &std::collections::HashMap<String, String>| Some((env.get("name")?.clone(), env.get("value")?.clone()));
+    let own = exec.env.iter().flatten().filter_map(pair);
+    own.chain([("KUBERNETES_EXEC_INFO".to_owned(), info.to_string())]).collect()
+}
+
+fn judge(printed: &Printed) -> Result<String, String> {
+    let words = match last_line(&String::from_utf8_lossy(&printed.stderr)) {
+        words if words.is_empty() => String::new(),
+        words => format!(": {words}"),
+    };
+    match printed.exit {
+        None => return Err(format!("did not end within {} s and was killed", LIMIT.as_secs())),
+        Some(Exit::Code(0)) => {}
+        Some(Exit::Code(code)) => return Err(format!("failed with exit code {code}{words}")),
+        Some(Exit::Signal(signal)) => return Err(format!("was ended by signal {signal}{words}")),
+    }
+    String::from_utf8(printed.stdout.clone()).map_err(|_| "printed something that is not text".to_owned())
+}
+
+fn last_line(text: &str) -> String {
+    let line = text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
+    line.chars().filter(|c| !c.is_control()).take(WORDS).collect()
+}
+
+fn understand(text: &str, api_version: Option<&str>) -> Result<Granted, String> {
+    let rubbish = || format!("printed {} bytes that are no ExecCredential", text.len());
+    // YAML, which client-go takes too, holds JSON.
+    let value = yaml::parse(text).map_err(|_| rubbish())?.value;
+    let credential: Credential = serde_json::from_value(value).map_err(|_| rubbish())?;
+    if credential.kind.as_deref() != Some("ExecCredential") {
+        return Err(rubbish());
+    }
+    if credential.api_version.as_deref() != api_version {
+        let name = |version: Option<&str>| version.unwrap_or("none").chars().take(64).collect::<String>();
+        let (given, asked) = (name(credential.api_version.as_deref()), name(api_version));
+        return Err(format!("printed an ExecCredential of version {given}; the kubeconfig asks for {asked}"));
+    }
+    let status = credential.status.ok_or("printed an ExecCredential without status")?;
+    let filled = |field: Option<String>| field.filter(|text| !text.is_empty());
+    let expires = match filled(status.expiration_timestamp) {
+        None => None,
+        Some(time) => Some(time.parse().map_err(|_| "printed an expirationTimestamp that is no time".to_owned())?),
+    };
+    let pair = match (filled(status.client_certificate_data), filled(status.client_key_data)) {
+        (Some(certificate), Some(key)) => Some((certificate.into_bytes(), key.into_bytes())),
+        (None, None) => None,
+        _ => return Err("printed only one of clientCertificateData and clientKeyData".to_owned()),
+    };
+    let token = filled(status.token);
+    if token.is_none() && pair.is_none() {
+        return Err("printed neither token nor certificate".to_owned());
+    }
+    Ok(Granted { token, pair, expires })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V1: &str = "client.authentication.k8s.io/v1";
+
+    fn said(status: &Value) -> Result<Granted, String> {
+        let text = json!({"apiVersion": V1, "kind": "ExecCredential", "status": status}).to_string();
+        understand(&text, Some(V1))
+    }
+
+    #[test]
+    fn what_plugins_print() {
+        let granted = said(&json!({"token": "t", "expirationTimestamp": "2026-01-01T00:00:00Z"})).unwrap();
+        assert_eq!((granted.token.as_deref(), granted.expires.unwrap().as_second()), (Some("t"), 1_767_225_600));
+        let granted = said(&json!({"clientCertificateData": "c", "clientKeyData": "k"})).unwrap();
+        assert_eq!(granted.pair.unwrap(), (b"c".to_vec(), b"k".to_vec()));
+        let yaml = format!("apiVersion: {V1}\nkind: ExecCredential\nstatus: {{token: t}}\n");
+        assert_eq!(understand(&yaml, Some(V1)).unwrap().token.as_deref(), Some("t"));
+    }
+
+    #[test]
+    fn what_they_should_not_print_is_named_and_never_shown() {
+        for (text, words) in [
+            ("", "printed 0 bytes that are no ExecCredential"),
+            ("SECRET", "no ExecCredential"),
+            ("{SECRET", "no ExecCredential"),
+            (r#"{"kind": "SECRET"}"#, "no ExecCredential"),
+            (r#"{"kind": "ExecCredential", "apiVersion": "v0", "status": {"token": "SECRET"}}"#, "of version v0; the"),
+        ] {
+            let why = understand(text, Some(V1)).unwrap_err();
+            assert!(why.contains(words) && !why.contains("SECRET"), "{why}");
+        }
+        for (status, words) in [
+            (Value::Null, "without status"),
+            (json!({}), "neither token nor certificate"),
+            (json!({"token": ""}), "neither token nor certificate"),
+            (json!({"clientKeyData": "SECRET"}), "only one of"),
+            (json!({"token": "SECRET", "expirationTimestamp": "SECRET"}), "no time"),
+        ] {
+            let why = said(&status).unwrap_err();
+            assert!(why.contains(words) && !why.contains("SECRET"), "{why}");
+        }
+    }
+
+    #[test]
+    fn how_it_ends() {
+        let printed = |exit, stderr: &str| Printed { exit, stdout: b"SECRET".to_vec(), stderr: stderr.into() };
+        assert!(judge(&printed(None, "x")).unwrap_err().contains("did not end within 30 s"));
+        let why = judge(&printed(Some(Exit::Code(3)), "one\ntwo\n\n")).unwrap_err();
+        assert_eq!(why, "failed with exit code 3: two");
+        assert_eq!(judge(&printed(Some(Exit::Signal(9)), "")).unwrap_err(), "was ended by signal 9");
+        assert_eq!(judge(&printed(Some(Exit::Code(0)), "warning")).unwrap(), "SECRET");
+    }
+}

@@ -1,0 +1,119 @@
+//! Which proxy a request takes: the kubeconfig's, else the environment's, as for the kubelet.
+//!
+//! kube holds NO_PROXY against the proxy instead of the API server (config/file_loader.rs, v5.0), so the choice is made
+//! here. Upstream: golang.org/x/net/http/httpproxy, `useProxy`.
+
+use std::net::IpAddr;
+
+use hyper::Uri;
+
+/// The proxy for this server, if any. `given` is what kube found, in the kubeconfig or in the environment.
+pub fn choose(given: Option<Uri>, from_file: bool, server: &Uri, env: impl Fn(&str) -> Option<String>) -> Option<Uri> {
+    if from_file {
+        return given;
+    }
+    let env = |upper: &str, lower: &str| env(upper).or_else(|| env(lower));
+    if server.scheme_str() != Some("https") {
+        return None;
+    }
+    let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
+    let local = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    let spared = env("NO_PROXY", "no_proxy").is_some_and(|list| spares(&list, host, server.port_u16().unwrap_or(443)));
+    given.filter(|_| !local && !spared)
+}
+
+/// True if a NO_PROXY list names this host: `*`, an address, a network, a domain with all below it, each but `*` with or
+/// without a port.
+fn spares(list: &str, host: &str, port: u16) -> bool {
+    let host = host.to_lowercase();
+    let address = host.parse::<IpAddr>().ok();
+    list.split(',').map(|entry| entry.trim().to_lowercase()).filter(|entry| !entry.is_empty()).any(|entry| {
+        if entry == "*" {
+            return true;
+        }
+        if let Some((network, bits)) = entry.split_once('/') {
+            return address.is_some_and(|address| is_within(address, network, bits));
+        }
+        let bare = entry.trim_matches(['[', ']']);
+        if let Ok(entry) = bare.parse::<IpAddr>() {
+            return address == Some(entry);
+        }
+        let (name, of_port) = match entry.rsplit_once(':') {
+            Some((name, number)) => {
+                (name.trim_matches(['[', ']']), number.parse().is_ok_and(|number: u16| number == port))
+            }
+            None => (entry.as_str(), true),
+        };
+        if let Ok(entry) = name.parse::<IpAddr>() {
+            return of_port && address == Some(entry);
+        }
+        let name = name.strip_prefix('*').unwrap_or(name);
+        let below = format!(".{}", name.trim_start_matches('.'));
+        of_port && (host.ends_with(&below) || (!name.starts_with('.') && host == name))
+    })
+}
+
+fn is_within(address: IpAddr, network: &str, bits: &str) -> bool {
+    let (Ok(network), Ok(bits)) = (network.parse::<IpAddr>(), bits.parse::<u32>()) else { return false };
+    match (address, network) {
+        (IpAddr::V4(address), IpAddr::V4(network)) => {
+            let rest = 32_u32.saturating_sub(bits);
+            (u32::from(address) ^ u32::from(network)).checked_shr(rest).unwrap_or_default() == 0
+        }
+        (IpAddr::V6(address), IpAddr::V6(network)) => {
+            let rest = 128_u32.saturating_sub(bits);
+            (u128::from(address) ^ u128::from(network)).checked_shr(rest).unwrap_or_default() == 0
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_proxy_as_go_reads_it() {
+        for (list, host, spared) in [
+            ("*", "a.b", true),
+            ("a.b", "a.b", true),
+            ("a.b", "x.a.b", true),
+            ("a.b", "xa.b", false),
+            (".a.b", "x.a.b", true),
+            (".a.b", "a.b", false),
+            ("*.a.b", "x.a.b", true),
+            ("c, A.B:6443", "a.b", true),
+            ("a.b:443", "a.b", false),
+            ("10.0.0.0/8", "10.1.2.3", true),
+            ("10.0.0.0/8", "11.1.2.3", false),
+            ("0.0.0.0/0", "11.1.2.3", true),
+            ("10.1.2.3", "10.1.2.3", true),
+            ("10.1.2.3:6443", "10.1.2.3", true),
+            ("fd00::/8", "fd00::1", true),
+            ("[fd00::1]:6443", "fd00::1", true),
+            ("", "a.b", false),
+        ] {
+            assert_eq!(spares(list, host, 6443), spared, "{list} {host}");
+        }
+    }
+
+    #[test]
+    fn the_kubeconfigs_proxy_wins_and_loopback_needs_none() {
+        let proxy = || Some(Uri::from_static("http://proxy:3128"));
+        let choose = |from_file, server: &'static str, no_proxy: Option<&str>| {
+            let env = |name: &str| no_proxy.filter(|_| name == "no_proxy").map(str::to_owned);
+            choose(proxy(), from_file, &Uri::from_static(server), env).is_some()
+        };
+        assert!(choose(true, "https://127.0.0.1:6443", Some("*")));
+        assert!(choose(false, "https://api:6443", None));
+        for (server, no_proxy) in [
+            ("https://127.0.0.1:6443", None),
+            ("https://localhost", None),
+            ("https://[::1]:6443", None),
+            ("http://api", None),
+            ("https://api:6443", Some("api")),
+        ] {
+            assert!(!choose(false, server, no_proxy), "{server}");
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! `enable` and `disable`: the supervisor between systemd and the kubelet of this node, and out
+//! again. Neither restarts anything.
+
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::{Failure, block_on};
+use crate::adapters::units::{self, Units};
+use crate::core::unit::{self, Properties, Request, ServiceType};
+
+/// What of a unit `enable` may change and an operator wants to see.
+const SHOWN: [&str; 5] = ["Type", "NotifyAccess", "TimeoutStartUSec", "KillMode", "OOMScoreAdjust"];
+
+#[derive(Debug, Args)]
+pub(super) struct UnitOption {
+    /// The unit of the kubelet.
+    #[arg(long, env = "KUBELET_SUPERVISOR_UNIT", default_value = "kubelet.service", value_name = "UNIT")]
+    unit: String,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Enable {
+    #[command(flatten)]
+    unit: UnitOption,
+    /// When systemd takes the unit for started: at once, or when the kubelet is ready [default: as the unit has it]
+    #[arg(long = "type", value_name = "simple|notify")]
+    service_type: Option<ServiceType>,
+    /// Print the drop-in, and change nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Options for `run`, such as `-- --trial-duration 5m` [default: those of an earlier `enable`]
+    #[arg(last = true, value_name = "OPTIONS OF run")]
+    options: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Disable {
+    #[command(flatten)]
+    unit: UnitOption,
+}
+
+impl Enable {
+    pub(super) fn run(&self) -> Result<u8, Failure> {
+        let unit = unit::unit_name(&self.unit.unit).map_err(|why| Failure::usage(format!("--unit: {why}")))?;
+        super::check_options_of_run(&self.options)?;
+        if !self.dry_run {
+            require_root("enable")?;
+        }
+        block_on(self.enable(&unit))?.map_err(|why| Failure::new(1, why))?;
+        Ok(0)
+    }
+
+    async fn enable(&self, unit: &str) -> Result<(), String> {
+        let units = Units::find()?;
+        let mut before = units.show(unit).await?;
+        if before.get("NeedDaemonReload") == "yes" {
+            if self.dry_run {
+                eprintln!("note: {unit} changed on disk since systemd read it: `systemctl daemon-reload` comes first");
+            } else {
+                units.reload().await?;
+                before = units.show(unit).await?;
+            }
+        }
+        check_loaded(unit, &before)?;
+        // Another name of it may have been given.
+        let unit = Some(before.get("Id")).filter(|id| !id.is_empty()).unwrap_or(unit);
+        let supervisor = own_program(self.dry_run)?;
+        let plan = unit::plan(&Request {
+            unit,
+            files: &units::files(&before)?,
+            properties: &before,
+            supervisor: &supervisor,
+            options: Some(self.options.as_slice()).filter(|options| !options.is_empty()),
+            service_type: self.service_type,
+        })?;
+        check_program(&plan.program)?;
+        let path = Path::new(&plan.path);
+        if self.dry_run {
+            println!("# {}\n{}", plan.path, plan.text);
+        } else {
+            let old = units::read(path)?;
+            if old.as_ref() == Some(&plan.text) {
+                println!("{} is up to date", plan.path);
+                units.reload().await?;
+            } else {
+                units::write(path, &plan.text)?;
+                println!("wrote {}", plan.path);
+            }
+            let after = match in_force(&units, unit, &supervisor).await {
+                Ok(after) => after,
+                Err(why) => return Err(undo(&units, path, old.as_deref(), &why).await),
+            };
+            show(&before, &after);
+        }
+        if self.options.is_empty() && !plan.options.is_empty() {
+            println!("kept the options of `run` it had: {} (`disable` forgets them)", plan.options);
+        }
+        for note in &plan.notes {
+            println!("note: {note}");
+        }
+        if !self.dry_run {
+            in_force_after(unit);
+        }
+        Ok(())
+    }
+}
+
+impl Disable {
+    pub(super) fn run(&self) -> Result<u8, Failure> {
+        let unit = unit::unit_name(&self.unit.unit).map_err(|why| Failure::usage(format!("--unit: {why}")))?;
+        require_root("disable")?;
+        block_on(disable(&unit))?.map_err(|why| Failure::new(1, why))?;
+        Ok(0)
+    }
+}
+
+async fn disable(unit: &str) -> Result<(), String> {
+    let units = Units::find()?;
+    let known = units.show(unit).await?;
+    let unit = Some(known.get("Id")).filter(|id| !id.is_empty()).unwrap_or(unit);
+    let path = unit::drop_in_path(unit);
+    if units::read(Path::new(&path))?.is_none() {
+        println!("{path} is not there: nothing to disable");
+        return Ok(());
+    }
+    units::remove(Path::new(&path))?;
+    println!("removed {path}");
+    units.reload().await?;
+    let after = units.show(unit).await?;
+    show(&known, &after);
+    if after.exec_start().is_some_and(|(program, _)| program.ends_with("/kubelet-supervisor")) {
+        println!("note: another file of the unit has the supervisor too: systemctl cat {unit}");
+    } else if after.get("ActiveState") == "active" {
+        println!("the supervisor that runs now goes on until then, and the kubelet with it");
+    }
+    in_force_after(unit);
+    Ok(())
+}
+
+fn in_force_after(unit: &str) {
+    let short = unit.strip_suffix(".service").unwrap_or(unit);
+    println!("nothing was restarted; in force after: systemctl restart {short} (pods keep running)");
+}
+
+fn show(before: &Properties, after: &Properties) {
+    if let Some((_, command)) = after.exec_start() {
+        println!("ExecStart={command}");
+    }
+    for key in SHOWN {
+        let (old, new) = (before.get(key), after.get(key));
+        if old != new {
+            println!("{key}={new} (was {old})");
+        }
+    }
+}
+
+fn require_root(verb: &str) -> Result<(), Failure> {
+    if nix::unistd::geteuid().is_root() {
+        return Ok(());
+    }
+    Err(Failure::new(1, format!("{verb} changes a unit of this node: run it as root, such as with sudo")))
+}
+
+fn check_loaded(unit: &str, found: &Properties) -> Result<(), String> {
+    match found.get("LoadState") {
+        "loaded" => Ok(()),
+        "masked" => Err(format!("{unit} is masked: systemctl unmask {unit}, if this node is to have a kubelet")),
+        "not-found" => Err(format!(
+            "there is no {unit}: install the kubelet first, or name the unit that runs it with --unit (systemctl list-units)"
+        )),
+        other => {
+            let why = found.get("LoadError");
+            Err(format!("systemd cannot load {unit} ({other}{why}): systemctl status {unit} says why"))
+        }
+    }
+}
+
+/// The executable that is to be in the unit: this one.
+fn own_program(dry_run: bool) -> Result<String, String> {
+    let path = std::env::current_exe().map_err(|error| format!("cannot find the path of this program: {error}"))?;
+    let shown = path.to_str().map(str::to_owned).ok_or_else(|| format!("{} is not UTF-8", path.display()))?;
+    if dry_run {
+        return Ok(shown);
+    }
+    let hint = "install it first (install -m 755 kubelet-supervisor /usr/bin/), then run that one";
+    if let Some(place) = ["/tmp/", "/var/tmp/", "/run/", "/dev/shm/"].into_iter().find(|place| shown.starts_with(place))
+    {
+        return Err(format!("{shown} is in {place}, which the next boot empties: {hint}"));
+    }
+    let meta = std::fs::metadata(&path).map_err(|error| format!("{shown}: {error}"))?;
+    if meta.uid() != 0 || meta.mode() & 0o022 != 0 {
+        return Err(format!("{shown} can be changed by others than root, whose kubelet it would run: {hint}"));
+    }
+    if !shown.starts_with("/usr/") && !shown.starts_with("/opt/") {
+        println!("note: the kubelet depends on {shown} from now on; it must stay there");
+    }
+    Ok(shown)
+}
+
+/// The kubelet must be a program, whose arguments are what the unit says.
+fn check_program(program: &str) -> Result<(), String> {
+    let path = PathBuf::from(program);
+    let mut head = [0; 2];
+    match std::fs::File::open(&path).and_then(|mut file| file.read_exact(&mut head)) {
+        Ok(()) if head == *b"#!" => Err(format!(
+            "{program} is a script, and the supervisor has to be given the kubelet itself with its own arguments: put \
+             them into ExecStart= (`systemctl edit`), and what the script computes into a file that EnvironmentFile= \
+             names, written by an ExecStartPre="
+        )),
+        Ok(()) => Ok(()),
+        Err(error) => {
+            // A name without a path, a specifier: systemd knows.
+            if path.is_absolute() && !program.contains('%') {
+                println!("note: {program}: {error}");
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Has systemd read the unit again, and looks whether it obeys.
+async fn in_force(units: &Units, unit: &str, supervisor: &str) -> Result<Properties, String> {
+    units.reload().await?;
+    let after = units.show(unit).await?;
+    check_loaded(unit, &after)?;
+    match after.exec_start() {
+        Some((program, _)) if program == supervisor => Ok(after),
+        found => {
+            let found = found.map_or("nothing", |(program, _)| program);
+            Err(format!("systemd would run {found}, not {supervisor}: systemctl cat {unit}"))
+        }
+    }
+}
+
+/// Puts back what was there.
+async fn undo(units: &Units, path: &Path, old: Option<&str>, why: &str) -> String {
+    let undone = match old {
+        Some(old) => units::write(path, old),
+        None => units::remove(path),
+    };
+    match undone.and(units.reload().await) {
+        Ok(()) => format!("{why}; the unit is as it was before"),
+        Err(error) => format!("{why}; and that could not be undone: {error}"),
+    }
+}

@@ -1,0 +1,258 @@
+//! Kubeconfigs in every state, and the words for what is wrong with them.
+
+use std::path::Path;
+
+use kubelet_supervisor::adapters::kube::{Access as _, Connected, KubeconfigAccess, MeterLayer, Settings};
+use kubelet_supervisor::adapters::metrics::Metrics;
+use serde_json::{Value, json};
+
+use crate::support::api_server::tls::Authority;
+
+const NODE: &str = "n1";
+
+/// A directory with a kubeconfig in it.
+struct Desk {
+    dir: tempfile::TempDir,
+    metrics: Metrics,
+}
+
+impl Desk {
+    fn new() -> Desk {
+        Desk { dir: tempfile::tempdir().unwrap(), metrics: Metrics::new() }
+    }
+
+    fn access(&self) -> KubeconfigAccess {
+        let kubeconfig = self.dir.path().join("kubelet.conf");
+        let settings = Settings {
+            kubeconfig,
+            node_name: None,
+            config_namespace: String::new(),
+            hostname_override: Some("other".to_owned()),
+        };
+        KubeconfigAccess::new(settings, self.metrics.clone())
+    }
+
+    fn write(&self, name: &str, text: impl AsRef<[u8]>) {
+        std::fs::write(self.dir.path().join(name), text).unwrap();
+    }
+
+    fn kubeconfig(&self, cluster: &Value, user: &Value) {
+        self.write("kubelet.conf", config(cluster, user).to_string());
+    }
+
+    async fn connect(&self) -> Result<Connected, String> {
+        self.access().connect(MeterLayer::new(self.metrics.clone())).await
+    }
+
+    /// Why it cannot be used: the kubeconfig is named, whatever it is.
+    async fn refusal(&self) -> String {
+        let why = self.connect().await.err().expect("a refusal");
+        assert!(
+            why.starts_with(&self.dir.path().join("kubelet.conf: ").display().to_string().replace(": ", "")),
+            "{why}"
+        );
+        assert!(!why.contains("SECRET"), "{why}");
+        why
+    }
+}
+
+fn config(cluster: &Value, user: &Value) -> Value {
+    let mut cluster = cluster.clone();
+    if cluster["server"].is_null() {
+        cluster["server"] = json!("https://127.0.0.1:1");
+    }
+    json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": cluster}, {"name": "other", "cluster": {"certificate-authority": "/absent"}}],
+        "users": [{"name": "c", "user": user}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}]})
+}
+
+fn base64(bytes: &str) -> Value {
+    json!(k8s_openapi::ByteString(bytes.as_bytes().to_vec()))
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_kubeconfig() {
+    let desk = Desk::new();
+    let refused = async |text: String, words: &str| {
+        desk.write("kubelet.conf", text);
+        let why = desk.refusal().await;
+        assert!(why.contains(words), "{words}: {why}");
+    };
+    let why = desk.refusal().await;
+    assert!(why.contains("No such file or directory"), "{why}");
+    let whole = config(&json!({}), &json!({"token": "SECRET"}));
+    let without = |pointer: &str, value: Value| {
+        let mut config = whole.clone();
+        *config.pointer_mut(pointer).unwrap() = value;
+        config.to_string()
+    };
+    for (text, words) in [
+        (String::new(), "it is empty"),
+        ("\n \n".to_owned(), "it is empty"),
+        ("{SECRET: ".to_owned(), "it is not a kubeconfig"),
+        ("users:\n- name: c\n  user: {token: SECRET\nx".to_owned(), "it is not a kubeconfig"),
+        ("users:\n- name: c\n  user: {token: [SECRET]}\n".to_owned(), "it is not a kubeconfig"),
+        ("kind: Config".to_owned(), "it has no current-context"),
+        (without("/current-context", json!("")), "it has no current-context"),
+        (without("/current-context", json!("x")), "current-context \"x\" is not among its contexts"),
+        (without("/contexts/0/context/cluster", json!("x")), "cluster \"x\" of context \"c\" is not there"),
+        (without("/clusters/0/cluster/server", json!("")), "there is no server in its cluster"),
+        (without("/users/0/user/token", json!("SECRET\nX: y")), "characters that no HTTP header may"),
+    ] {
+        refused(text, words).await;
+    }
+    // As it is at any moment of being written: a file that is cut somewhere.
+    let whole = format!("{whole:#}");
+    for end in 0..whole.trim_end().len() {
+        desk.write("kubelet.conf", whole.get(..end).unwrap());
+        desk.refusal().await;
+    }
+    desk.write("kubelet.conf", &whole);
+    let connected = desk.connect().await.unwrap();
+    assert_eq!((connected.node_name.as_str(), connected.notices.len()), ("other", 0));
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_the_files_it_names() {
+    let desk = Desk::new();
+    let authority = Authority::new("ca");
+    let (one, two) = (authority.node(NODE, 1, 2100), authority.node(NODE, 2, 2100));
+    desk.write("ca.crt", &authority.pem);
+    desk.write("one.crt", &one.certificate);
+    desk.write("one.key", &one.key);
+    desk.write("two.key", &two.key);
+    desk.write("empty", "");
+    desk.write("words", "SECRET words");
+    std::fs::create_dir(desk.dir.path().join("dir")).unwrap();
+    nix::unistd::mkfifo(&desk.dir.path().join("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+
+    let ca = |file: &str| json!({"certificate-authority": file});
+    let pair = |certificate: &str, key: &str| json!({"client-certificate": certificate, "client-key": key});
+    for (cluster, user, words) in [
+        (ca("absent"), json!({}), "/certificate-authority /D/absent: No such file"),
+        (ca("words"), json!({}), "/certificate-authority /D/words: there is no PEM certificate in it"),
+        (ca("dir"), json!({}), "/certificate-authority /D/dir: it is not a regular file"),
+        (ca("fifo"), json!({}), "/certificate-authority /D/fifo: it is not a regular file"),
+        (json!({"certificate-authority-data": "?"}), json!({}), "/certificate-authority-data is not base64"),
+        (ca("ca.crt"), pair("absent", "one.key"), "/client-certificate /D/absent: No such file"),
+        (ca("ca.crt"), pair("empty", "one.key"), "/client-certificate /D/empty: there is no PEM certificate in it"),
+        (ca("ca.crt"), pair("one.crt", "absent"), "/client-key /D/absent: No such file"),
+        (ca("ca.crt"), pair("one.crt", "one.crt"), "/client-key /D/one.crt: there is no PEM private key in it"),
+        (ca("ca.crt"), pair("one.crt", "two.key"), "client-certificate and client-key do not belong together"),
+        (ca("ca.crt"), json!({"client-certificate": "one.crt"}), "/there is a client-certificate, but no client-key"),
+        (ca("ca.crt"), json!({"client-key": "one.key"}), "/there is a client-key, but no client-certificate"),
+        (json!({}), json!({"client-certificate-data": "?"}), "/client-certificate-data is not base64"),
+        (json!({}), json!({"tokenFile": "absent"}), "/tokenFile /D/absent: No such file"),
+        (json!({}), json!({"tokenFile": "empty"}), "/tokenFile /D/empty: it is empty"),
+        (json!({}), json!({"tokenFile": "words"}), "characters that no HTTP header may"),
+        (json!({"proxy-url": "ftp://u:SECRET@proxy"}), json!({"token": "t"}), "proxy-url, or HTTPS_PROXY, is not of"),
+    ] {
+        desk.kubeconfig(&cluster, &user);
+        let why = desk.refusal().await.replace(&desk.dir.path().display().to_string(), "/D");
+        assert!(why.replace("/D/kubelet.conf: ", "/").contains(words), "{words}: {why}");
+    }
+}
+
+#[tokio::test]
+async fn what_can_be_used() {
+    let desk = Desk::new();
+    let authority = Authority::new("ca");
+    let pair = authority.node(NODE, 1, 2100);
+    let both = format!("{}{}", pair.certificate, pair.key);
+    desk.write("ca.crt", format!("# words\n{0}{0}", authority.pem));
+    desk.write("both.pem", &both);
+    std::os::unix::fs::symlink("both.pem", desk.dir.path().join("current.pem")).unwrap();
+    desk.write("token", "t\n");
+    let ca = json!({"certificate-authority": "ca.crt"});
+    for (cluster, user, node) in [
+        (ca.clone(), json!({"client-certificate": "current.pem", "client-key": "current.pem"}), NODE),
+        (
+            json!({"certificate-authority-data": base64(&authority.pem), "certificate-authority": "/absent"}),
+            json!({"client-certificate-data": base64(&pair.certificate), "client-key-data": base64(&pair.key)}),
+            NODE,
+        ),
+        (ca.clone(), json!({"tokenFile": "token"}), "other"),
+        (ca.clone(), json!({"tokenFile": "absent", "token": "t"}), "other"),
+        (ca, json!({}), "other"),
+        (json!({"insecure-skip-tls-verify": true, "tls-server-name": "api"}), json!({"token": "t"}), "other"),
+        (json!({"server": "http://127.0.0.1:1", "proxy-url": "http://127.0.0.1:2"}), json!({"token": "t"}), "other"),
+    ] {
+        desk.kubeconfig(&cluster, &user);
+        let connected = desk.connect().await.unwrap_or_else(|why| panic!("{cluster} {user}: {why}"));
+        assert_eq!(connected.node_name, node, "{cluster} {user}");
+        assert!(connected.notices.is_empty());
+        assert_eq!(connected.renew_at.is_some(), node == NODE, "the end of the certificate is awaited");
+        let end = if node == NODE { "4133894400" } else { "0" };
+        let line = desk
+            .metrics
+            .text()
+            .lines()
+            .find(|line| line.starts_with("kubelet_supervisor_client_certificate_expiration_timestamp_seconds "))
+            .unwrap()
+            .to_owned();
+        assert!(line.split(' ').nth(1).unwrap().starts_with(end), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn an_expired_certificate_is_used_and_spoken_of() {
+    let desk = Desk::new();
+    let pair = Authority::new("ca").node(NODE, 1, 2020);
+    desk.write("both.pem", format!("{}{}", pair.certificate, pair.key));
+    desk.kubeconfig(
+        &json!({"insecure-skip-tls-verify": true}),
+        &json!({"client-certificate": "both.pem", "client-key": "both.pem"}),
+    );
+    let connected = desk.connect().await.unwrap();
+    let notice = &connected.notices[0];
+    let named = format!("client-certificate {} in ", desk.dir.path().join("both.pem").display());
+    assert!(notice.contains(&named) && notice.contains("expired at 2020-12-31T00:00:00Z"), "{notice}");
+}
+
+#[tokio::test]
+async fn the_print_changes_with_the_content_and_with_nothing_else() {
+    let desk = Desk::new();
+    let access = desk.access();
+    let at = |name: &str| desk.dir.path().join(name);
+    let swap = |target: &str, link: &str| {
+        std::os::unix::fs::symlink(target, at("next")).unwrap();
+        std::fs::rename(at("next"), at(link)).unwrap();
+    };
+    let mut prints = vec![access.print().await];
+    let mut changed = async |what: &str| {
+        let print = access.print().await;
+        assert_eq!(print, access.print().await);
+        assert!(!prints.contains(&print), "{what}");
+        prints.push(print);
+    };
+    desk.write("kubelet.conf", "");
+    changed("it is there").await;
+    let user = json!({"client-certificate": "current.pem", "client-key": "current.pem", "tokenFile": "token",
+        "exec": {"command": "./plugin"}});
+    desk.kubeconfig(&json!({"certificate-authority": "ca.crt"}), &user);
+    changed("it has content").await;
+    for name in ["ca.crt", "token", "one.pem", "plugin"] {
+        desk.write(name, "1");
+        if name != "one.pem" {
+            changed(name).await;
+            desk.write(name, "12");
+            changed(name).await;
+        }
+    }
+    swap("one.pem", "current.pem");
+    changed("a link").await;
+    desk.write("two.pem", "2");
+    swap("two.pem", "current.pem");
+    changed("another link").await;
+    std::fs::remove_file(at("token")).unwrap();
+    changed("a file that is gone").await;
+    desk.write("token", "");
+    changed("an empty one").await;
+    let last = access.print().await;
+    desk.write("token", "");
+    desk.write("unrelated", "x");
+    swap("two.pem", "current.pem");
+    assert_eq!(access.print().await, last);
+    assert!(Path::new(&at("current.pem")).is_symlink());
+}

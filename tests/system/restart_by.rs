@@ -1,0 +1,102 @@
+//! `--restart-by exit`: where a second kubelet would be started the supervisor ends, and whoever started it starts both
+//! anew. Here that is the test.
+
+use crate::rig::{LOAD, Rig, configuration, eventually, is, is_gone, killer};
+
+/// EX_TEMPFAIL.
+const RESTART: i32 = 75;
+
+fn rig(trial: &str) -> Rig {
+    let mut rig = Rig::new();
+    rig.option("--trial-duration", trial);
+    rig.option("--restart-by", "exit");
+    rig.env = vec![("INVOCATION_ID".to_owned(), "x".to_owned())];
+    rig
+}
+
+/// As systemd would.
+fn again(rig: &mut Rig) {
+    assert_eq!(rig.wait_exit().code(), Some(RESTART), "{}", rig.log());
+    assert!(is_gone(rig.last_pid()), "it ended before its kubelet");
+    rig.start();
+}
+
+fn attempt(rig: &Rig) -> serde_json::Value {
+    let state = std::fs::read_to_string(rig.at("dynamic/supervisor/state.json")).unwrap();
+    serde_json::from_str::<serde_json::Value>(&state).unwrap()["attempt"].clone()
+}
+
+#[test]
+fn a_switch_ends_the_supervisor_and_costs_no_try() {
+    let mut rig = rig("1s");
+    rig.up();
+    let version = rig.put("a", &configuration("maxPods: 42"));
+    rig.assign("a");
+    again(&mut rig);
+    rig.wait_status("proven", |status| is(status, "lastKnownGood", &version));
+    assert_eq!(rig.starts(), 2);
+    // Each change costs one such end, however many there are.
+    for pods in 43..47 {
+        let version = rig.put("a", &configuration(&format!("maxPods: {pods}")));
+        again(&mut rig);
+        let status = rig.wait_status("the change", |status| is(status, "active", &version));
+        assert_eq!(status["error"], "", "{status}");
+        assert_eq!(attempt(&rig)["tries"], 1, "given back, and spent once");
+        rig.wait_status("ready", |status| status["kubelet"]["ready"] == true);
+    }
+    assert!(!rig.log().contains("nobody will start the kubelet again"));
+    rig.stop();
+}
+
+#[test]
+fn two_exits_fail_a_trial_and_one_does_not() {
+    let mut rig = rig("10m");
+    rig.up();
+    let version = rig.put("a", &configuration("standIn: {exitAfterReady: 300ms}"));
+    rig.assign("a");
+    again(&mut rig); // the switch
+    again(&mut rig); // the first exit
+    let state = attempt(&rig);
+    assert!(state["carried"]["exits"] == 1, "{state}");
+    again(&mut rig); // the second
+    let status = rig.wait_status("a rollback", |status| status["active"].is_null() && status["error"] == LOAD);
+    assert!(is(&status, "assigned", &version), "{status}");
+    let detail = status["errorDetail"].as_str().unwrap();
+    assert!(detail.contains("ended 2 times within the trial"), "{detail}");
+    assert_eq!(rig.starts(), 4);
+    rig.stop();
+}
+
+#[test]
+fn what_kills_the_kubelet_is_rolled_back() {
+    let mut rig = rig("10m");
+    rig.up();
+    rig.put("a", &killer());
+    rig.assign("a");
+    let mut ends = 0;
+    eventually("the rollback", || {
+        if rig.child.as_mut().unwrap().try_wait().unwrap().is_some() {
+            again(&mut rig);
+            ends += 1;
+        }
+        let (code, text, _) = rig.status_text(&["-o", "json"]);
+        (code == 0 && text.contains(LOAD) && rig.starts() == ends + 1).then_some(())
+    });
+    rig.wait_status("local", |status| status["active"].is_null() && status["error"] == LOAD);
+    assert!((2..=3).contains(&ends), "{ends}");
+    rig.stop();
+}
+
+#[test]
+fn a_crash_outside_a_trial_is_systemds_to_mend() {
+    let mut rig = rig("10m");
+    rig.env.clear();
+    rig.local("standIn: {exitAfterReady: 200ms, exitCode: 0}");
+    rig.start();
+    again(&mut rig);
+    again(&mut rig);
+    let log = rig.log();
+    assert!(log.contains("ended by itself after") && log.contains("left to systemd"), "{log}");
+    assert!(log.contains("INVOCATION_ID is not set"), "{log}");
+    eventually("its end", || rig.child.as_mut().unwrap().try_wait().unwrap());
+}

@@ -1,0 +1,99 @@
+# The packages: install, upgrade, remove and purge restart nothing, and never leave a node without a kubelet. Sourced.
+store=/var/lib/kubelet/dynamic-config
+shared=/usr/share
+
+installed_files() {
+    local file
+    for file in man/man1/kubelet-supervisor{,-run,-enable}.1.gz bash-completion/completions/kubelet-supervisor \
+        fish/vendor_completions.d/kubelet-supervisor.fish doc/kubelet-supervisor/{README.md,LICENSE,docs/usage/install.md}; do
+        is "$(stat -c '%a %U' "$shared/$file")" "644 root" || { echo "$file" && return 1; }
+    done
+    is "$(stat -c '%a %U' /usr/bin/kubelet-supervisor)" "755 root"
+    diff $shared/doc/kubelet-supervisor/systemd/90-kubelet-supervisor.conf /suite/90-kubelet-supervisor.conf
+}
+# Supervisor and kubelet, neither started anew.
+both() { echo "$(property MainPID) $(kubelet_pids) $(property NRestarts)"; }
+
+# FIRST and SECOND install a version, REMOVE takes it away.
+life() { # FIRST SECOND REMOVE
+    local first=$1 second=$2 remove=$3 before
+    bare kubeadm
+    topic=$4
+    rm -f /usr/bin/kubelet-supervisor
+    systemctl start kubelet && until_true 30 one_kubelet
+    before=$(both)
+    ok "install" eval "$first >/tmp/installed 2>&1"
+    ok "install: says how to go on" says "kubelet-supervisor enable" /tmp/installed
+    ok "install: nothing is restarted or enabled" eval 'is "$(both)" "$before" && [ ! -e $dropin ]'
+    ok "install: all files are there" installed_files
+    ok "install: completions are sound" bash -n $shared/bash-completion/completions/kubelet-supervisor
+    ok "enable and restart" eval 'kubelet-supervisor enable && systemctl restart kubelet && until_true 30 ready && main_is_supervisor'
+    before=$(both)
+    ok "upgrade" eval "$second >/tmp/upgraded 2>&1"
+    ok "upgrade: nothing is restarted" is "$(both)" "$before"
+    ok "upgrade: the unit is still ours" test -e $dropin
+    ok "upgrade: says what to do" says "nothing was restarted; to run the new version now: systemctl re[a-z]* kubelet" /tmp/upgraded
+    ok "upgrade: the old one still runs" grep -q deleted <(readlink "/proc/$(property MainPID)/exe")
+    if kubelet-supervisor reload --help >/dev/null 2>&1; then
+        ok "reload" timeout 60 systemctl reload kubelet
+        ok "reload: the new one runs" until_true 30 eval 'is "$(readlink "/proc/$(property MainPID)/exe")" /usr/bin/kubelet-supervisor'
+        ok "reload: with the same process ids" is "$(both)" "$before"
+        ok "reload: ready" until_true 30 ready
+        kill -9 "$(kubelet_pids)"
+        ok "reload: it minds the kubelet" until_true 30 ready
+        before=$(both)
+    else
+        left_out "reload: this kubelet-supervisor has no such verb"
+    fi
+    before=$(both)
+    ok "remove" eval "$remove >/tmp/removed 2>&1"
+    ok "remove: the program is gone" test ! -e /usr/bin/kubelet-supervisor
+    ok "remove: the unit has the plain kubelet" grep -q "path=/usr/bin/kubelet ;" <(property ExecStart)
+    ok "remove: nothing is restarted" is "$(both)" "$before"
+    before=$(kubelet_pids)
+    kill -9 "$before"
+    ok "remove: the supervisor that still runs minds the kubelet" until_true 30 another_kubelet "$before"
+}
+
+purges() {
+    topic=deb
+    ok "purge while a supervisor runs keeps its files" eval 'dpkg -P kubelet-supervisor >/tmp/purged 2>&1 && says "is kept" /tmp/purged && test -e $store/supervisor/lock'
+    ok "then: a restart, and the plain kubelet" eval 'systemctl restart kubelet && until_true 30 one_kubelet && is "$(supervisors)" 0'
+    dpkg -i $first_deb >/dev/null 2>&1
+    ok "purge: nothing of ours is left" eval 'dpkg -P kubelet-supervisor && [ ! -e $store ] && [ ! -e $shared/doc/kubelet-supervisor ]'
+    dpkg -i $first_deb >/dev/null 2>&1
+    mkdir -p $store/{supervisor,store/checkpoints/u/1} && echo kind: >$store/store/checkpoints/u/1/kubelet
+    ok "purge: configurations in native's layout stay" eval 'dpkg -P kubelet-supervisor >/tmp/purged 2>&1 && says "is kept" /tmp/purged && [ ! -e $store/supervisor ] && [ -e $store/store/checkpoints/u/1/kubelet ]'
+    dpkg -i $first_deb >/dev/null 2>&1
+    printf '[Service]\nExecStart=\nExecStart=/usr/bin/kubelet-supervisor run -- /usr/bin/kubelet\n' >/etc/systemd/system/kubelet.service.d/30-own.conf
+    ok "remove: refused while another file names the program" fails "not removed: these still name it" dpkg -r kubelet-supervisor
+    ok "remove: and the program is still there" test -x /usr/bin/kubelet-supervisor
+    rm /etc/systemd/system/kubelet.service.d/30-own.conf
+    ok "remove: without it, done" dpkg -P kubelet-supervisor
+}
+
+# As in an image that is built and not booted: no systemd to talk to.
+offline() {
+    topic=deb
+    dpkg -i $first_deb >/dev/null 2>&1
+    kubelet-supervisor enable >/dev/null
+    mkdir -p /tmp/empty && mount --bind /tmp/empty /run/systemd
+    ok "not booted: remove takes the drop-in away" eval 'dpkg -P kubelet-supervisor && [ ! -e $dropin ]'
+    umount /run/systemd
+    systemctl daemon-reload
+}
+
+first_deb=$(echo /suite/packages/kubelet-supervisor_0*.deb)
+life "dpkg -i $first_deb" "dpkg -i /suite/packages/kubelet-supervisor_99*.deb" "dpkg -r kubelet-supervisor" deb
+purges
+offline
+if command -v rpm >/dev/null; then
+    systemctl stop kubelet
+    # Debian's libraries are not in rpm's database.
+    life "rpm -i --nodeps /suite/packages/kubelet-supervisor-0*.rpm" "rpm -U --nodeps /suite/packages/kubelet-supervisor-99*.rpm" "rpm -e kubelet-supervisor" rpm
+    ok "the store stays" test -e $store/supervisor
+else
+    left_out "there is no rpm here"
+fi
+install -m 755 /suite/kubelet-supervisor /usr/bin/
+bare kubeadm

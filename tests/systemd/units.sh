@@ -1,0 +1,134 @@
+# Every form of unit: enable, live, die, disable. Sourced.
+
+# The life of a unit under the supervisor. ARGS must be in the kubelet's command line.
+walk() { # FORM ARGS
+    local form=$1 args=$2 plain before type
+    bare "$form"
+    ok "a bare kubelet runs" eval 'systemctl start kubelet && until_true 30 one_kubelet'
+    plain=$(kubelet_pids)
+    type=$(property Type)
+    ok "no supervisor" is "$(supervisors)" 0
+
+    ok "enable --dry-run changes nothing" eval 'kubelet-supervisor enable --dry-run && [ ! -e $dropin ]'
+    ok "enable" eval 'kubelet-supervisor enable >/tmp/enable'
+    ok "enable: shows the ExecStart in force" says "^ExecStart=/usr/bin/kubelet-supervisor run -- /usr/bin/" /tmp/enable
+    ok "enable: says how to put it in force" says "systemctl restart kubelet (pods keep running)" /tmp/enable
+    ok "enable: the running kubelet is not touched" is "$(kubelet_pids) $(property NRestarts)" "$plain 0"
+    cp $dropin /tmp/first
+    ok "enable: again is harmless" eval 'kubelet-supervisor enable | grep "is up to date" && diff $dropin /tmp/first'
+    ok "systemd finds no fault with it" no_fault
+    ok "Type= is the unit's own" is "$(property Type)" "$type"
+
+    ok "restart" timeout 60 systemctl restart kubelet
+    [ "$type" != notify ] || ok "it returns when the kubelet is ready" ready
+    ok "the kubelet is ready" until_true 30 ready
+    ok "the unit is active" is "$(property ActiveState)" active
+    ok "the main process is the supervisor" main_is_supervisor
+    ok "there is one kubelet" one_kubelet
+    ok "it has its arguments" grep -qF -- "$args" <(kubelet_args)
+    ok "it stays in the unit's cgroup" is "$(cat "/proc/$(kubelet_pids)/cgroup")" "$(cat "/proc/$(property MainPID)/cgroup")"
+    ok "STATUS is in words" grep -q "kubelet ready with the local configuration" <(property StatusText)
+    ok "status verb works" grep -q "^Kubelet: .*ready" <(kubelet-supervisor status)
+
+    before=$(kubelet_pids)
+    kill -9 "$before"
+    ok "kubelet killed: another one comes up" until_true 30 another_kubelet "$before"
+    ok "kubelet killed: the unit did not restart" is "$(property NRestarts)" 0
+    for mode in mixed control-group process; do
+        mkdir -p /run/systemd/system/kubelet.service.d
+        printf '[Service]\nKillMode=%s\n' $mode >/run/systemd/system/kubelet.service.d/99-mode.conf
+        systemctl daemon-reload
+        ok "KillMode=$mode: restart" timeout 60 systemctl restart kubelet
+        ok "KillMode=$mode: ready" until_true 30 ready
+        before=$(kubelet_pids)
+        kill -9 "$(property MainPID)"
+        ok "KillMode=$mode: supervisor killed: its kubelet goes with it" until_true 10 gone "$before"
+        ok "KillMode=$mode: supervisor killed: systemd brings both back" until_true 60 another_kubelet "$before"
+        ok "KillMode=$mode: supervisor killed: ready" until_true 30 ready
+        ok "KillMode=$mode: supervisor killed: there is one kubelet" one_kubelet
+        ok "KillMode=$mode: stop" timeout 60 systemctl stop kubelet
+        ok "KillMode=$mode: no kubelet is left" no_kubelet
+        ok "KillMode=$mode: the result is success" is "$(property Result)" success
+    done
+    rm /run/systemd/system/kubelet.service.d/99-mode.conf
+
+    systemctl daemon-reload && systemctl start kubelet
+    ok "ready for the last time" until_true 30 ready
+    before=$(kubelet_pids)
+    ok "disable" eval 'kubelet-supervisor disable >/tmp/disable'
+    ok "disable: shows the kubelet's own ExecStart" says "^ExecStart=/usr/bin/[a-z]*kube" /tmp/disable
+    ok "disable: the drop-in is gone" test ! -e $dropin
+    ok "disable: the running kubelet is not touched" is "$(kubelet_pids)" "$before"
+    ok "disable: again is harmless" kubelet-supervisor disable
+    ok "plain again: restart" timeout 60 systemctl restart kubelet
+    ok "plain again: a bare kubelet runs" until_true 30 eval 'another_kubelet "$before" && [ "$(supervisors)" = 0 ]'
+    ok "plain again: with its arguments" grep -qF -- "$args" <(kubelet_args)
+}
+
+types() {
+    bare kubeadm
+    kubelet-supervisor enable >/tmp/enable 2>&1
+    ok "what enable writes is what is shipped" diff $dropin /suite/90-kubelet-supervisor.conf
+    ok "what enable says is what install.md shows" diff <(sed -n '/^```text/,/^```/p' /suite/install.md | grep -v '^```') /tmp/enable
+    ok "Type=notify on demand" kubelet-supervisor enable --type notify
+    ok "Type=notify: start returns when the kubelet is ready" eval 'timeout 60 systemctl restart kubelet && ready'
+    ok "Type=notify: systemd was told" is "$(property Type) $(property ActiveState)" "notify active"
+    ok "Type=notify: kept by the next enable" eval 'kubelet-supervisor enable && is "$(property Type)" notify'
+    printf '[Service]\nType=simple\n' >/etc/systemd/system/kubelet.service.d/95-simple.conf
+    ok "Type=simple set back by a drop-in" eval 'systemctl daemon-reload && systemctl restart kubelet && is "$(property Type)" simple'
+    ok "Type=simple: ready, and STATUS in words" until_true 30 eval 'ready && property StatusText | grep -q "kubelet ready"'
+    ok "Type=simple: stop" timeout 60 systemctl stop kubelet
+    ok "Type=simple: no kubelet is left" no_kubelet
+    printf '[Service]\nWatchdogSec=2\n' >/etc/systemd/system/kubelet.service.d/95-simple.conf
+    systemctl daemon-reload
+    ok "WatchdogSec: it is answered" eval 'systemctl restart kubelet && before=$(property WatchdogTimestampMonotonic) && until_true 30 eval "[ \"\$(property WatchdogTimestampMonotonic)\" != $before ]"'
+    systemctl stop kubelet
+}
+
+options() {
+    bare kubeadm
+    ok "options are given to run" kubelet-supervisor enable -- --trial-duration 7m --node-name 'a $b%i'
+    ok "systemd takes them" systemctl restart kubelet
+    ok "in one piece" until_true 30 grep -qzx 'a $b%i' "/proc/$(property MainPID)/cmdline"
+    echo 'KUBELET_EXTRA_ARGS=--max-pods=43' >/etc/default/kubelet
+    sed 's/^ExecStart=..*/& --event-qps=9/' /usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf >/etc/systemd/system/kubelet.service.d/10-kubeadm.conf
+    ok "a changed unit, and options, survive another enable" eval 'kubelet-supervisor enable && systemctl restart kubelet && until_true 30 one_kubelet && until_true 30 eval "kubelet_args | grep -q -- \"--max-pods=43 --event-qps=9\""'
+    ok "and the options" grep -q -- '--trial-duration 7m' $dropin
+    ok "bad options are told now" fails "options for .run." kubelet-supervisor enable -- --trial-duration 7x
+}
+
+refusals() {
+    bare kubeadm
+    ok "no such unit" fails "there is no nothing.service" kubelet-supervisor enable --unit nothing
+    ok "not root" fails "run it as root" setpriv --reuid=65534 --clear-groups kubelet-supervisor enable
+    ok "another's program" eval 'install -o nobody /suite/kubelet-supervisor /opt/ks && fails "by others than root" /opt/ks enable; rm /opt/ks'
+    ok "a program that the next boot removes" eval 'install /suite/kubelet-supervisor /tmp/ks && fails "next boot empties" /tmp/ks enable; rm /tmp/ks'
+    printf '[Service]\nExecStart=\nExecStart=/bin/sh -c "exec /usr/bin/kubelet"\n' >/etc/systemd/system/kubelet.service.d/30-shell.conf
+    ok "a shell" fails "runs a shell" kubelet-supervisor enable
+    printf '#!/bin/sh\nexec /usr/bin/kubelet "$@"\n' >/usr/local/bin/kubelet && chmod 755 /usr/local/bin/kubelet
+    printf '[Service]\nExecStart=\nExecStart=/usr/local/bin/kubelet\n' >/etc/systemd/system/kubelet.service.d/30-shell.conf
+    ok "a script" fails "is a script" kubelet-supervisor enable
+    rm /usr/local/bin/kubelet
+    mv /etc/systemd/system/kubelet.service.d/{30-shell,99-later}.conf
+    ok "a later drop-in with another command" fails "99-later.conf sets ExecStart" kubelet-supervisor enable
+    # systemd itself refuses this one, once it has seen it.
+    printf '[Service]\nType=dbus\n' >/etc/systemd/system/kubelet.service.d/99-later.conf
+    ok "a unit that systemd refuses" fails "systemctl status kubelet.service says why" kubelet-supervisor enable
+    rm /etc/systemd/system/kubelet.service.d/99-later.conf
+    ok "nothing was written" test ! -e $dropin
+    systemctl daemon-reload
+    rm -f /etc/systemd/system/kubelet.service
+    systemctl mask kubelet 2>/dev/null
+    ok "masked" fails "is masked" kubelet-supervisor enable
+    systemctl unmask kubelet 2>/dev/null
+    ok "after all that it works" eval 'systemctl daemon-reload; kubelet-supervisor enable && kubelet-supervisor disable'
+}
+
+walk package ""
+walk kubeadm "--config=/var/lib/kubelet/config.yaml --max-pods=42 --v=2"
+walk openshift "--cloud-provider= --volume-plugin-dir=/etc/kubernetes/kubelet-plugins/volume/exec --hostname-override= --register-with-taints=node-role.kubernetes.io/master=:NoSchedule"
+walk eks "--config=/var/lib/kubelet/config.yaml --hostname-override=ip-10-0-0-1.ec2.internal --node-ip=10.0.0.1"
+types
+options
+refusals
+bare kubeadm
