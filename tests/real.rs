@@ -28,6 +28,8 @@ mod changes;
 mod cluster;
 #[path = "real/credentials.rs"]
 mod credentials;
+#[path = "real/directory.rs"]
+mod directory;
 #[path = "real/edges.rs"]
 mod edges;
 #[path = "real/process.rs"]
@@ -92,6 +94,8 @@ const CASES: &[Test] = &[
     Test("credentials_late", NATIVE, credentials::late),
     Test("credentials_expired", NATIVE, credentials::expired),
     Test("check_and_render", NATIVE, edges::check_and_render),
+    Test("source_dir", LABELS, directory::source_dir),
+    Test("standalone", LABELS, directory::standalone),
     Test("runtime_away", NATIVE, trial::runtime_away),
     Test("cpu_manager", NATIVE, trial::cpu_manager),
     Test("credentials_rotated", LABELS, credentials::rotated),

@@ -65,7 +65,8 @@ impl<'a> Case<'a> {
         self.launch_with(trial, &[], dir, kubelet)
     }
 
-    fn launch_with(&self, trial: &str, options: &[&str], dir: &Path, kubelet: Vec<String>) -> Supervisor<'a> {
+    /// The same with further options.
+    pub fn launch_with(&self, trial: &str, options: &[&str], dir: &Path, kubelet: Vec<String>) -> Supervisor<'a> {
         // The kubelet's own flag says where the store is.
         let given = kubelet.iter().any(|arg| arg.starts_with("--dynamic-config-dir"));
         let own = if given { vec![] } else { vec!["--dynamic-config-dir".into(), dir.to_owned()] };
