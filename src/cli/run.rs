@@ -8,6 +8,7 @@ use clap::{Args, Parser as _};
 
 use super::{Cli, Failure, KubeletCommand, MergeOption, Verb, block_on};
 use crate::adapters::successor::Beginning;
+use crate::adapters::systemd::Systemd;
 use crate::adapters::{clock, log};
 use crate::core::payload::duration::GoDuration;
 use crate::core::{machine, policy};
@@ -74,6 +75,7 @@ impl Options {
                 boots: self.trial_boots,
                 confirm_within: self.confirm_within.map(|within| within.0),
                 restart_by: self.restart_by,
+                watchdog: Systemd::watchdog(),
                 boot_id: clock::boot_id(),
             },
             merge: self.merge.merge,

@@ -20,6 +20,8 @@ pub struct Settings {
     pub confirm_within: Option<Duration>,
     /// Who starts the next kubelet.
     pub restart_by: RestartBy,
+    /// systemd's watchdog, where it has one for us.
+    pub watchdog: Option<Duration>,
     /// Tells one boot of the machine from another.
     pub boot_id: u128,
 }
@@ -40,6 +42,7 @@ impl Default for Settings {
             boots: policy::TRIAL_BOOTS,
             confirm_within: None,
             restart_by: RestartBy::Exec,
+            watchdog: None,
             boot_id: 0,
         }
     }
