@@ -137,6 +137,13 @@ impl State {
         if environment.runtime == Some(true) {
             self.runtime_answered = true;
         }
+        // A shutdown that was called off; or a restart that is systemd's, which paces it by itself.
+        let at_once = !environment.shutting_down && (self.is_going_down() || self.leaves_restarts());
+        if let Kubelet::Waiting { until } = &mut self.kubelet
+            && at_once
+        {
+            *until = self.now;
+        }
         self.environment = Some((environment, self.now));
         self.excuse_or_not(fx);
         if self.accused.is_some() {
