@@ -151,6 +151,8 @@ pub trait Notifier {
     fn count(&mut self, counter: &crate::core::machine::Counter);
     /// What became of an operator's command.
     fn answer(&mut self, ticket: u64, result: &Result<String, String>);
+    /// A ping for systemd's watchdog.
+    fn beat(&mut self);
     /// A line for the journal.
     fn say(&mut self, level: crate::core::machine::Level, line: &str);
 }

@@ -63,6 +63,7 @@ impl Lifeline for Line {
         self.0.signal(signal);
     }
     fn ready(&self) {}
+    fn beat(&self) {}
     fn status(&self, text: &str) {
         assert!(text.starts_with("internal error: fault: "), "{text}");
     }

@@ -52,3 +52,5 @@ mod sources;
 mod store;
 #[path = "system/trials.rs"]
 mod trials;
+#[path = "system/watchdog.rs"]
+mod watchdog;

@@ -266,8 +266,8 @@ fn a_pardon_is_over_once_the_fault_is_settled() {
     node.ready_after = None;
     node.assign("a");
     node.exit(255);
+    node.ready_after = Some(1); // the next one
     node.exit(255); // local too: a is pardoned
-    node.ready_after = Some(1);
     node.pass(60);
     assert_eq!(node.active(), "a");
     node.exit(1);
@@ -496,6 +496,30 @@ fn rollback_to_an_older_proven_version() {
         _ => None,
     });
     assert!(kept.unwrap().contains(&source("b")), "still to be had");
+}
+
+/// The runtime may be stopped before us, and the kubelet with it.
+#[test]
+fn nothing_is_started_while_the_system_goes_down() {
+    for on_trial in [false, true] {
+        let mut node = Node::new();
+        if on_trial {
+            node.assign("a");
+            node.pass(30);
+        }
+        let (starts, tries) = (node.starts.len(), node.disk.ledger.attempt.as_ref().map(|attempt| attempt.tries));
+        node.environment.shutting_down = true;
+        node.exit(1);
+        node.pass(25);
+        assert_eq!(node.starts.len(), starts, "on trial: {on_trial}");
+        assert_eq!(node.disk.ledger.attempt.as_ref().map(|attempt| attempt.tries), tries);
+        assert!(!node.events().contains(&"KubeletConfigRolledBack"), "{:?}", node.events());
+        // Somebody called it off.
+        node.environment.shutting_down = false;
+        node.pass(15);
+        assert_eq!(node.starts.len(), starts + 1, "on trial: {on_trial}");
+        assert!(!node.is_marked("a"));
+    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! systemd, if it started us: READY, STATUS, WATCHDOG, STOPPING (sd_notify(3)).
 
+use std::time::Duration;
+
 use sd_notify::NotifyState;
 
 /// What was last said, so that nothing is said twice.
@@ -67,14 +69,15 @@ impl Systemd {
         send(&[NotifyState::Status(text)]);
     }
 
-    /// Answers systemd's watchdog for as long as the main thread runs.
-    pub async fn watchdog() {
-        let Some(limit) = sd_notify::watchdog_enabled() else { return };
-        let mut beat = tokio::time::interval(limit / 2);
-        loop {
-            beat.tick().await;
-            send(&[NotifyState::Watchdog]);
-        }
+    /// The interval in which systemd wants to be pinged, if at all (`WatchdogSec=`).
+    #[must_use]
+    pub fn watchdog() -> Option<Duration> {
+        sd_notify::watchdog_enabled().filter(|interval| !interval.is_zero())
+    }
+
+    /// Pings.
+    pub fn beat() {
+        send(&[NotifyState::Watchdog]);
     }
 }
 

@@ -8,6 +8,7 @@ use clap::{Args, Parser as _};
 
 use super::{Cli, Failure, KubeletCommand, MergeOption, Verb, block_on};
 use crate::adapters::successor::Beginning;
+use crate::adapters::systemd::Systemd;
 use crate::adapters::{clock, log};
 use crate::core::model::ConfigMapRef;
 use crate::core::payload::duration::GoDuration;
@@ -100,6 +101,7 @@ impl Options {
                 spread: self.spread.0,
                 spread_assignment: self.spread_assignment.0,
                 restart_by: self.restart_by,
+                watchdog: Systemd::watchdog(),
                 boot_id: clock::boot_id(),
             },
             merge: self.merge.merge,

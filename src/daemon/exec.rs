@@ -151,6 +151,7 @@ impl<P: Ports> Executor<P> {
             Effect::Say(level, line) => self.ports.notifier().say(level, &line),
             Effect::Count(counter) => self.ports.notifier().count(&counter),
             Effect::Prove(handover) => self.ports.successor().prove(&handover.encode()),
+            Effect::Beat => self.ports.notifier().beat(),
             Effect::HandOver => self.handing_over = true,
             Effect::Quit => {}
         }

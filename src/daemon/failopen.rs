@@ -36,6 +36,8 @@ pub trait Lifeline {
     fn ready(&self);
     /// Tells systemd what is going on.
     fn status(&self, text: &str);
+    /// Pings systemd's watchdog, if there is one.
+    fn beat(&self);
 }
 
 /// Runs the machine until it quits, or, after a panic, the babysitter until the kubelet ends. Gives
@@ -82,7 +84,13 @@ async fn babysit<P: Ports>(
         line.signal(Signal::SIGTERM); // maybe once more: it only makes the kubelet end at once
         kill_at = Some(now() + policy::STOP_GRACE);
     }
+    // A kubelet that pings is relayed, and nothing more; see `core/machine/beat.rs`.
+    let mut pings = false;
     loop {
+        pings &= line.is_alive();
+        if !pings {
+            line.beat();
+        }
         if line.is_alive() {
             if kill_at.is_some_and(|at| now() >= at) {
                 line.signal(Signal::SIGKILL);
@@ -110,6 +118,10 @@ async fn babysit<P: Ports>(
             Woken::Reload => tracing::error!("no reload after an internal error: restart kubelet.service"),
             // A service of Type=notify that is starting waits for it.
             Woken::Input(Input::Ready) => line.ready(),
+            Woken::Input(Input::Watchdog) => {
+                pings = true;
+                line.beat();
+            }
             Woken::Input(_) => {}
         }
     }

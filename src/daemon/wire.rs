@@ -121,6 +121,10 @@ impl ports::Notifier for Public {
         self.desk.answer(ticket, result);
     }
 
+    fn beat(&mut self) {
+        Systemd::beat();
+    }
+
     fn say(&mut self, level: Level, line: &str) {
         match level {
             Level::Info => tracing::info!("{line}"),
@@ -205,7 +209,6 @@ async fn assemble(settings: Settings, heir: Option<Inheritance>, lock: Option<Fi
     let successor =
         Successor { notify: socket.share().ok().map(|fd| (fd, socket.name.clone())), lock, inputs: inputs.clone() };
     tokio::spawn(socket.listen(child.clone(), inputs.clone()));
-    tokio::spawn(Systemd::watchdog());
 
     let metrics = Metrics::new();
     let pages = Pages::new(metrics.clone());
@@ -226,7 +229,7 @@ async fn assemble(settings: Settings, heir: Option<Inheritance>, lock: Option<Fi
             program: settings.program.clone(),
             args: settings.args.clone(),
             notify_socket,
-            watchdog: policy::WATCHDOG_INTERVAL,
+            watchdog: settings.machine.watchdog.unwrap_or(policy::WATCHDOG_INTERVAL),
             pid: child.clone(),
             inputs: inputs.clone(),
             relays: Vec::new(),
@@ -288,6 +291,11 @@ impl Lifeline for Line {
     }
     fn status(&self, text: &str) {
         Systemd::say_status(text);
+    }
+    fn beat(&self) {
+        if Systemd::watchdog().is_some() {
+            Systemd::beat();
+        }
     }
 }
 

@@ -298,6 +298,7 @@ impl ports::Notifier for Tap<()> {
     fn answer(&mut self, _ticket: u64, _result: &Result<String, String>) {
         self.0.call("notifier.answer", || ());
     }
+    fn beat(&mut self) {}
     fn say(&mut self, _level: Level, _line: &str) {
         self.0.call("notifier.say", || ());
     }

@@ -73,7 +73,7 @@ fn the_environment_is_kept_but_for_the_service_managers() {
     assert!(env.contains(&"KUBELET_EXTRA=a b=c".to_owned()));
     assert!(env.contains(&format!("NOTIFY_SOCKET=@kubelet-supervisor/{pid}")), "{env:?}");
     let watchdog: Vec<_> = env.iter().filter(|entry| entry.starts_with("WATCHDOG_")).collect();
-    assert_eq!(watchdog, ["WATCHDOG_USEC=30000000"], "the supervisor's own, not systemd's");
+    assert_eq!(watchdog, ["WATCHDOG_USEC=60000000"], "systemd's interval; it pings the supervisor");
     let cgroup = |pid: u64| std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
     assert_eq!(cgroup(rig.last_pid()), cgroup(pid));
 }

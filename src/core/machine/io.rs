@@ -152,6 +152,8 @@ pub enum Effect {
     Prove(Box<Handover>),
     /// Become that binary, as soon as nothing is left to be read.
     HandOver,
+    /// Ping systemd's watchdog.
+    Beat,
     /// End the supervisor.
     Quit,
 }

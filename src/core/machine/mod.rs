@@ -11,6 +11,7 @@
 //! - a version marked bad is not started until source, content or kubelet change;
 //! - every input in every state gives a next state, no panic.
 
+mod beat;
 mod boot;
 mod change;
 mod handover;
@@ -332,6 +333,8 @@ pub struct State {
     pub applying_since: Option<Moment>,
     /// We are told to leave.
     pub leaving: bool,
+    /// The next ping to systemd is due.
+    beat_at: Option<Moment>,
     /// The end for the sake of a restart by systemd.
     ending: Ending,
     /// The wish for another supervisor in our place.
@@ -401,6 +404,7 @@ impl State {
             retry: None,
             applying_since: None,
             leaving: false,
+            beat_at: None,
             ending: Ending::None,
             reload: Reload::default(),
             keep_all: false,
@@ -441,7 +445,10 @@ impl State {
             Input::Ready => self.ready(&mut fx),
             Input::Exited(exit) => self.exited(exit, &mut fx),
             Input::Probed(ok) => self.probed(ok),
-            Input::Watchdog => self.watchdog(),
+            Input::Watchdog => {
+                self.watchdog();
+                self.relay_beat(&mut fx);
+            }
             Input::NodeSeen(sight) => self.node_seen(sight),
             Input::Asked { retry, confirm } => self.asked(retry.as_deref(), confirm.as_deref(), &mut fx),
             Input::LeaseSeen(sight) => self.lease_seen(&sight),
@@ -456,6 +463,7 @@ impl State {
         }
         self.settle(&mut fx);
         self.tick_reload(&mut fx);
+        self.tick_beat(&mut fx);
         fx
     }
 
@@ -508,6 +516,7 @@ impl State {
         }
         due.extend(self.accused.as_ref().map(|accused| later(accused.at, policy::CONSULT)));
         self.confirm_deadlines(&mut due);
+        due.extend(self.beat_deadline());
         if let Some(Change { stage: Stage::Weighing(_), baseline_until, .. }) = &self.change {
             due.push(*baseline_until);
         }

@@ -1,8 +1,7 @@
 //! The kubelet process: launch, stop, exits.
 
-use std::time::Duration;
-
 use super::{Because, Counter, Effect, InForce, Kubelet, Level, Purpose, Run, Stage, State, Trial, later, say};
+use crate::core::evidence::Look;
 use crate::core::hazard;
 use crate::core::model::{Exit, KubeletId, RenderError, Rendered, Source, StateFiles, Verdict};
 use crate::core::policy;
@@ -265,10 +264,12 @@ impl State {
         if self.leaving {
             return self.leave(fx);
         }
+        // Where the system is going down nothing is started again: the answer comes within the pause.
+        fx.push(Effect::Look(Look::Environment(self.runtime.clone())));
         fx.push(Effect::Count(Counter::Restart("exit")));
         let quick = self.suspended.is_none() && self.trial.as_ref().is_some_and(|trial| !trial.adopted);
         let pause = if self.leaves_restarts() && self.unsaved.is_none() {
-            Duration::ZERO // RestartSec is systemd's own
+            policy::CONSULT // RestartSec is systemd's own; this is for the look's answer alone
         } else if quick {
             policy::BACKOFF_TRIAL
         } else {
@@ -285,9 +286,24 @@ impl State {
                 self.kubelet = Kubelet::Stopping { kill_at: None };
                 fx.push(Effect::Kill);
             }
-            Kubelet::Waiting { until } if self.now >= until && self.accused.is_none() => self.launch(fx),
+            Kubelet::Waiting { until } if self.now >= until && self.accused.is_none() => {
+                if self.is_going_down() {
+                    // Its SIGTERM is on the way to us. If not, systemd says so at the next look.
+                    self.kubelet = Kubelet::Waiting { until: later(self.now, policy::LOOK_INTERVAL) };
+                    fx.push(Effect::Look(Look::Environment(self.runtime.clone())));
+                } else {
+                    self.launch(fx);
+                }
+            }
             _ => {}
         }
+    }
+
+    /// True if the system was on its way down when last looked at, a moment ago.
+    pub(super) fn is_going_down(&self) -> bool {
+        self.environment
+            .as_ref()
+            .is_some_and(|(seen, at)| seen.shutting_down && self.now.since(*at) <= policy::LOOK_HOLDS)
     }
 
     pub(super) fn shutdown(&mut self, fx: &mut Vec<Effect>) {

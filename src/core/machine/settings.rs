@@ -27,6 +27,8 @@ pub struct Settings {
     pub spread_assignment: Duration,
     /// Who starts the next kubelet.
     pub restart_by: RestartBy,
+    /// systemd's watchdog, where it has one for us.
+    pub watchdog: Option<Duration>,
     /// Tells one boot of the machine from another.
     pub boot_id: u128,
 }
@@ -50,6 +52,7 @@ impl Default for Settings {
             spread: Duration::ZERO,
             spread_assignment: Duration::ZERO,
             restart_by: RestartBy::Exec,
+            watchdog: None,
             boot_id: 0,
         }
     }

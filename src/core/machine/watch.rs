@@ -137,6 +137,13 @@ impl State {
         if environment.runtime == Some(true) {
             self.runtime_answered = true;
         }
+        // A shutdown that was called off; or a restart that is systemd's, which paces it by itself.
+        let at_once = !environment.shutting_down && (self.is_going_down() || self.leaves_restarts());
+        if let Kubelet::Waiting { until } = &mut self.kubelet
+            && at_once
+        {
+            *until = self.now;
+        }
         self.environment = Some((environment, self.now));
         self.excuse_or_not(fx);
         if self.accused.is_some() {
@@ -277,7 +284,7 @@ impl State {
                     && signal.class() == Class::Required
                     // Nobody can tell how the Node does while the API server does not answer.
                     && !(unreachable && matches!(signal, Signal::NodeReady | Signal::Lease))
-                    && now.since(**since) >= signal.patience(self.settings.isolation)
+                    && now.since(**since) >= self.patience(**signal)
             })
             .map(|(signal, since)| (Failure::Signal(*signal), self.describe(*signal, now.since(*since))))
             .next()
@@ -310,7 +317,7 @@ impl State {
         let now = self.now;
         let pods = self.trial.is_some() && self.is_judged_by(Signal::Pods) && !self.accepts_lost_pods();
         let in_contact = self.is_judged_by(Signal::Lease) || self.is_judged_by(Signal::ApiServer);
-        let socket = self.runtime.clone();
+        let (socket, interval) = (self.runtime.clone(), self.watchdog_interval());
         let Kubelet::Running(run) = &mut self.kubelet else { return };
         if run.probe_at.is_some_and(|at| now >= at) {
             run.probe_at = None; // set again by its answer
@@ -319,7 +326,7 @@ impl State {
             }
         }
         if let Some(pinged) = run.good.get(&Signal::Watchdog).copied()
-            && now.since(pinged) >= policy::WATCHDOG_INTERVAL
+            && now.since(pinged) >= interval
         {
             run.is_bad(Signal::Watchdog, pinged);
         }
@@ -356,7 +363,7 @@ impl State {
         }
         due.extend(run.probe_at.into_iter().chain(run.look_at).chain(run.lease_at).chain(run.pods_at));
         due.extend(run.failing_since.map(|since| later(since, policy::HEALTHZ_PATIENCE)));
-        due.extend(run.bad.iter().map(|(signal, since)| later(*since, signal.patience(self.settings.isolation))));
+        due.extend(run.bad.iter().map(|(signal, since)| later(*since, self.patience(*signal))));
         if !run.was_up {
             due.push(later(run.judged_from, self.settings.start_timeout));
         }

@@ -58,7 +58,7 @@ impl State {
             baseline.insert(Signal::NodeReady);
         }
         let pinged = run.good.get(&Signal::Watchdog);
-        if pinged.is_some_and(|at| self.now.since(*at) <= policy::WATCHDOG_PATIENCE) {
+        if pinged.is_some_and(|at| self.now.since(*at) <= self.patience(Signal::Watchdog)) {
             baseline.insert(Signal::Watchdog);
         }
         Some(baseline)

@@ -324,7 +324,11 @@ impl Node {
         let now = outside.now;
         outside.check_dues();
         let (law, fine) = match &outside.process {
-            None => (Law::Runs, self.ended || now.saturating_sub(outside.down_since) <= DOWN_AT_MOST),
+            None => {
+                // Nothing is started while the system goes down.
+                let leaving = self.ended || outside.surroundings.shutting_down;
+                (Law::Runs, leaving || now.saturating_sub(outside.down_since) <= DOWN_AT_MOST)
+            }
             Some(process) => match process.stopping {
                 Some(since) => (Law::StopEnds, now - since <= policy::STOP_GRACE + SLACK),
                 None => match self.fault(&outside, process) {

@@ -331,5 +331,6 @@ impl ports::Notifier for Handle {
     fn answer(&mut self, _ticket: u64, result: &Result<String, String>) {
         self.0.borrow_mut().answers.push(result.clone());
     }
+    fn beat(&mut self) {}
     fn say(&mut self, _level: Level, _line: &str) {}
 }
