@@ -46,7 +46,8 @@ another_kubelet() { one_kubelet && [ "$(kubelet_pids)" != "$1" ]; }
 kubelet_args() { tr '\0' ' ' <"/proc/$(kubelet_pids)/cmdline"; }
 supervisors() { pgrep -c kubelet-superv; }
 gone() { ! kill -0 "$1" 2>/dev/null; }
-ready() { kubelet-supervisor status -o json 2>/dev/null | grep -q '"ready": *true'; }
+# grep reads to the end: with -q a writer that is not done yet would see a broken pipe.
+ready() { kubelet-supervisor status -o json 2>/dev/null | grep '"ready": *true' >/dev/null; }
 main_is_supervisor() { is "$(cat "/proc/$(property MainPID)/comm")" kubelet-supervi; }
 no_fault() { ! systemd-analyze verify kubelet.service 2>&1 | grep -i 'kubelet.*:'; }
 # The unit as an installer left it: FORM, as one of the functions below puts it there.

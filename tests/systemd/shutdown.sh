@@ -12,7 +12,7 @@ answers() { # PATH PATTERN: the API server says that
     [[ $said = *$2* ]]
 }
 lease() { answers /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/node-1 renewTime 2>/dev/null; }
-shows() { kubelet-supervisor status 2>/dev/null | grep -q "$1"; }
+shows() { kubelet-supervisor status 2>/dev/null | grep "$1" >/dev/null; }
 on_trial() { shows "^Trial: *running" && ready; }
 tries() { sed -n 's/.*"tries": *\([0-9]*\).*/\1/p'; }
 # What must not be in the history of a trial that nothing was wrong with.
