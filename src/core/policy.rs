@@ -108,6 +108,10 @@ pub const BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// A kubelet that ran this long starts the back-off afresh.
 pub const BACKOFF_RESET: Duration = Duration::from_secs(60);
 
+/// With `--restart-by exit`, a supervisor younger than this restarts a kubelet that ended by itself in place: it takes an
+/// API server's answer, a download and a preflight to mend a configuration that kills the kubelet within a second.
+pub const YOUNG: Duration = Duration::from_secs(60);
+
 /// In a trial the first restart is quick: the second exit is the evidence we wait for.
 pub const BACKOFF_TRIAL: Duration = Duration::from_millis(100);
 

@@ -12,6 +12,7 @@ impl State {
             return;
         }
         self.kubelet_id = id;
+        self.began = self.now;
         let mut keep = |what: &str, result: Result<Option<Source>, String>| {
             result.unwrap_or_else(|why| {
                 say(

@@ -335,6 +335,10 @@ pub struct State {
     pub leaving: bool,
     /// The next ping to systemd is due.
     beat_at: Option<Moment>,
+    /// When this supervisor, or the one whose place it took, began.
+    began: Moment,
+    /// The next start follows a crash too early to leave it to systemd.
+    in_place: bool,
     /// The end for the sake of a restart by systemd.
     ending: Ending,
     /// The wish for another supervisor in our place.
@@ -405,6 +409,8 @@ impl State {
             applying_since: None,
             leaving: false,
             beat_at: None,
+            began: Moment::default(),
+            in_place: false,
             ending: Ending::None,
             reload: Reload::default(),
             keep_all: false,

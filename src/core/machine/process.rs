@@ -11,7 +11,7 @@ use crate::core::report;
 impl State {
     /// Begins a start of `target`.
     pub(super) fn launch(&mut self, fx: &mut Vec<Effect>) {
-        if self.leaves_restarts() && self.leave_restart(fx) {
+        if !std::mem::take(&mut self.in_place) && self.leaves_restarts() && self.leave_restart(fx) {
             return;
         }
         self.kubelet = Kubelet::Launching;
@@ -221,6 +221,7 @@ impl State {
     pub(super) fn switch(&mut self, target: Option<Source>, cause: &'static str, fx: &mut Vec<Effect>) {
         self.target = target;
         self.accused = None;
+        self.in_place = false;
         self.crashes = 0;
         fx.push(Effect::Count(Counter::Restart(cause)));
         match self.kubelet {
@@ -268,7 +269,8 @@ impl State {
         fx.push(Effect::Look(Look::Environment(self.runtime.clone())));
         fx.push(Effect::Count(Counter::Restart("exit")));
         let quick = self.suspended.is_none() && self.trial.as_ref().is_some_and(|trial| !trial.adopted);
-        let pause = if self.leaves_restarts() && self.unsaved.is_none() {
+        self.in_place = self.now.since(self.began) < policy::YOUNG;
+        let pause = if self.leaves_crashes() && self.unsaved.is_none() {
             policy::CONSULT // RestartSec is systemd's own; this is for the look's answer alone
         } else if quick {
             policy::BACKOFF_TRIAL

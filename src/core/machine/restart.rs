@@ -3,6 +3,8 @@
 //!
 //! Such an end costs no try, and what a trial has seen goes along in the records. While records
 //! cannot be written the restart is done in place: a supervisor that ends then forgets what it decided.
+//! So is one after a crash in the supervisor's first minute: if the local configuration kills the kubelet at
+//! once, no supervisor would live to hear what the API server has in its place.
 
 use super::{Effect, Kubelet, Level, State, say};
 use crate::core::record::Carried;
@@ -54,6 +56,11 @@ impl State {
     /// True if the next start is not ours to do, as far as the records allow.
     pub(super) fn leaves_restarts(&self) -> bool {
         self.settings.restart_by == RestartBy::Exit && self.starts > 0 && !self.leaving
+    }
+
+    /// The same for a restart that nothing but the kubelet's own end asks for.
+    pub(super) fn leaves_crashes(&self) -> bool {
+        self.leaves_restarts() && !self.in_place
     }
 
     /// Ends instead of a start. False if the start has to be done in place.
@@ -111,5 +118,33 @@ impl State {
         self.runtime_answered = carried.runtime_answered;
         self.node = carried.node;
         self.lease = carried.lease;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::{Input, Run, Settings};
+    use super::*;
+    use crate::core::model::{Exit, Moment};
+
+    /// What becomes of a kubelet without a trial that ends by itself so many seconds after the supervisor's start.
+    fn crash_at(second: u64) -> State {
+        let at = |second| Moment { boot: Duration::from_secs(second), wall_nanos: 0 };
+        let mut state = State::new(Settings { restart_by: RestartBy::Exit, ..Settings::default() });
+        state.starts = 1;
+        state.kubelet = Kubelet::Running(Run { pid: 1, ..Run::default() });
+        state.step(Input::Exited(Exit::Code(1)), at(second));
+        state.step(Input::Tick, at(second + 11));
+        state
+    }
+
+    #[test]
+    fn a_young_supervisor_stays_to_hear_of_something_better() {
+        let state = crash_at(5);
+        assert_eq!((&state.kubelet, state.exit_code()), (&Kubelet::Launching, 0));
+        let state = crash_at(90);
+        assert_eq!((&state.kubelet, state.exit_code()), (&Kubelet::Gone, RESTART));
     }
 }

@@ -138,7 +138,7 @@ impl State {
             self.runtime_answered = true;
         }
         // A shutdown that was called off; or a restart that is systemd's, which paces it by itself.
-        let at_once = !environment.shutting_down && (self.is_going_down() || self.leaves_restarts());
+        let at_once = !environment.shutting_down && (self.is_going_down() || self.leaves_crashes());
         if let Kubelet::Waiting { until } = &mut self.kubelet
             && at_once
         {

@@ -156,8 +156,9 @@ impl ports::Store for SimStore {
     }
 
     fn append(&mut self, entry: &Entry) -> Result<u64, String> {
-        // What is emitted without that is sent again after a boot.
-        self.outside.0.borrow_mut().account.is_news = true;
+        // What is emitted without that is sent again, after a boot or a reload; what is local never is.
+        // What is emitted without that is sent again after a boot or a reload; what is local never is.
+        self.outside.0.borrow_mut().account.is_news = !entry.local;
         self.inner.append(entry)
     }
 

@@ -275,7 +275,7 @@ impl Outside {
         let failure = mark.and_then(|bad| Failure::all().find(|failure| failure.label() == bad.reason));
         let ailing = self.disk_is_ailing();
         self.account.check(Law::MarksAreDurable, durable.is_some() || ailing, || {
-            format!("{source} failed, and the disk does not know it")
+            format!("{source} failed ({}: {}), and the disk does not know it", entry.reason, entry.message)
         });
         if let Some(failure) = failure.filter(|_| rolled_back && !ailing) {
             self.check_verdict(source, failure);
@@ -340,7 +340,9 @@ impl Outside {
                 other(it)
                     && (far
                         || it.sick_since.is_some_and(|since| minutes(since, 25))
-                        || !it.was_healthy && minutes(it.started, 100))
+                        || !it.was_healthy && minutes(it.started, 100)
+                        // As long as a kubelet's watchdog is waited for.
+                        || !it.was_healthy && it.ready_at.is_some_and(|at| minutes(at, 60)))
             }
         };
         // A proof that was half written may have made the version its own last known good.
