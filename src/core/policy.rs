@@ -110,7 +110,7 @@ pub const BACKOFF_RESET: Duration = Duration::from_secs(60);
 
 /// With `--restart-by exit`, a supervisor younger than this restarts a kubelet that ended by itself in place: it takes an
 /// API server's answer, a download and a preflight to mend a configuration that kills the kubelet within a second.
-pub const YOUNG: Duration = Duration::from_secs(60);
+pub const YOUNG: Duration = Duration::from_secs(30);
 
 /// In a trial the first restart is quick: the second exit is the evidence we wait for.
 pub const BACKOFF_TRIAL: Duration = Duration::from_millis(100);
