@@ -269,7 +269,7 @@ impl State {
         fx.push(Effect::Look(Look::Environment(self.runtime.clone())));
         fx.push(Effect::Count(Counter::Restart("exit")));
         let quick = self.suspended.is_none() && self.trial.as_ref().is_some_and(|trial| !trial.adopted);
-        self.in_place = self.now.since(self.began) < policy::YOUNG;
+        self.in_place = self.now.since(self.began) < policy::YOUNG || self.change.is_some();
         let pause = if self.leaves_crashes() && self.unsaved.is_none() {
             policy::CONSULT // RestartSec is systemd's own; this is for the look's answer alone
         } else if quick {

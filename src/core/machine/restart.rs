@@ -3,8 +3,9 @@
 //!
 //! Such an end costs no try, and what a trial has seen goes along in the records. While records
 //! cannot be written the restart is done in place: a supervisor that ends then forgets what it decided.
-//! So is one after a crash in the supervisor's first 30 s: if the local configuration kills the kubelet at
-//! once, no supervisor would live to hear what the API server has in its place.
+//! So is one after a crash in the supervisor's first 30 s, or while a change is on its way: if the local
+//! configuration kills the kubelet at once, no supervisor would live to hear what the API server has
+//! in its place.
 
 use super::{Effect, Kubelet, Level, State, say};
 use crate::core::record::Carried;
