@@ -55,9 +55,7 @@ fn two_exits_fail_a_trial_and_one_does_not() {
     let version = rig.put("a", &configuration("standIn: {exitAfterReady: 300ms}"));
     rig.assign("a");
     again(&mut rig); // the switch
-    again(&mut rig); // the first exit
-    let state = attempt(&rig);
-    assert!(state["carried"]["exits"] == 1, "{state}");
+    // The first exit is this young supervisor's to mend.
     again(&mut rig); // the second
     let status = rig.wait_status("a rollback", |status| status["active"].is_null() && status["error"] == LOAD);
     assert!(is(&status, "assigned", &version), "{status}");
@@ -80,23 +78,32 @@ fn what_kills_the_kubelet_is_rolled_back() {
             ends += 1;
         }
         let (code, text, _) = rig.status_text(&["-o", "json"]);
-        (code == 0 && text.contains(LOAD) && rig.starts() == ends + 1).then_some(())
+        (code == 0 && text.contains(LOAD)).then_some(())
     });
     rig.wait_status("local", |status| status["active"].is_null() && status["error"] == LOAD);
-    assert!((2..=3).contains(&ends), "{ends}");
+    assert_eq!(ends, 2, "the switch and the rollback");
+    assert!((3..=4).contains(&rig.starts()), "local, the killer once or twice, local");
     rig.stop();
 }
 
+/// It waits for half a minute, as that is how long there may be better to hear of.
 #[test]
-fn a_crash_outside_a_trial_is_systemds_to_mend() {
+fn a_crash_outside_a_trial_is_systemds_to_mend_in_the_end() {
     let mut rig = rig("10m");
     rig.env.clear();
     rig.local("standIn: {exitAfterReady: 200ms, exitCode: 0}");
+    let begun = std::time::Instant::now();
     rig.start();
     again(&mut rig);
-    again(&mut rig);
+    assert!(begun.elapsed().as_secs() >= 30);
     let log = rig.log();
     assert!(log.contains("ended by itself after") && log.contains("left to systemd"), "{log}");
     assert!(log.contains("INVOCATION_ID is not set"), "{log}");
-    eventually("its end", || rig.child.as_mut().unwrap().try_wait().unwrap());
+    assert!(rig.starts() > 2, "in place at first");
+    // What the API server has comes up, however bad the local one is.
+    let version = rig.put("a", &configuration("maxPods: 42"));
+    rig.assign("a");
+    again(&mut rig);
+    rig.wait_status("the way out", |status| is(status, "active", &version) && status["kubelet"]["ready"] == true);
+    rig.stop();
 }

@@ -193,7 +193,8 @@ impl Rig {
 
     pub fn wait_exit(&mut self) -> ExitStatus {
         let child = self.child.as_mut().expect("a supervisor");
-        let status = eventually("the supervisor ends", || child.try_wait().unwrap());
+        // Longer than --restart-by exit waits for something better to hear.
+        let status = eventually_within(2 * SOON, "the supervisor ends", || child.try_wait().unwrap());
         self.child = None;
         status
     }
