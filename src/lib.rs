@@ -21,4 +21,5 @@ pub mod adapters;
 pub mod cli;
 pub mod core;
 pub mod daemon;
+pub mod plugin;
 pub mod ports;

@@ -61,6 +61,7 @@ fn rooms_know_only_the_rooms_below() {
         ("ports", &["core"]),
         ("adapters", &["adapters", "ports", "core"]),
         ("daemon", &["daemon", "adapters", "ports", "core"]),
+        ("plugin", &["plugin", "core"]),
         ("cli", &["cli", "daemon", "adapters", "ports", "core"]),
     ];
     for (file, text) in sources() {

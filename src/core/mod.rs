@@ -5,6 +5,7 @@ pub mod command;
 pub mod directory;
 pub mod evidence;
 pub mod flags;
+pub mod fleet;
 pub mod hazard;
 pub mod machine;
 pub mod model;

@@ -1,0 +1,122 @@
+//! The user's connection to the cluster, and errors in words.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+/// Where kubelet configurations are kept if nobody says otherwise: the namespace that
+/// `packaging/manifests/base` makes.
+pub const NAMESPACE: &str = "kubelet-config";
+
+/// As kubectl has them.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Options {
+    /// The kubeconfig file.
+    #[arg(long, global = true, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// The kubeconfig's context.
+    #[arg(long, global = true, value_name = "NAME")]
+    context: Option<String>,
+    /// The kubeconfig's cluster.
+    #[arg(long, global = true, value_name = "NAME")]
+    cluster: Option<String>,
+    /// The kubeconfig's user.
+    #[arg(long, global = true, value_name = "NAME")]
+    user: Option<String>,
+    /// Do it in the name of this user.
+    #[arg(long = "as", global = true, value_name = "USER")]
+    impersonate: Option<String>,
+    /// The namespace of the ConfigMaps, and of labels that name none.
+    #[arg(short, long, global = true, value_name = "NAMESPACE", default_value = NAMESPACE)]
+    namespace: String,
+}
+
+impl Options {
+    fn names_nothing(&self) -> bool {
+        self.context.is_none() && self.cluster.is_none() && self.user.is_none()
+    }
+}
+
+/// What every command needs.
+pub struct Context {
+    /// With the user's credentials.
+    pub client: Client,
+    /// Of ConfigMaps.
+    pub namespace: String,
+}
+
+impl Context {
+    /// Reads the kubeconfig; asks the API server nothing.
+    ///
+    /// # Errors
+    /// The file, or the entry in it, that is not there or makes no sense.
+    pub async fn new(options: &Options) -> Result<Self, Failure> {
+        let chosen = KubeConfigOptions {
+            context: options.context.clone(),
+            cluster: options.cluster.clone(),
+            user: options.user.clone(),
+        };
+        let config = match &options.kubeconfig {
+            Some(file) => {
+                let read =
+                    Kubeconfig::read_from(file).map_err(|error| Failure::new(format!("--kubeconfig: {error}")))?;
+                Config::from_custom_kubeconfig(read, &chosen).await
+            }
+            None => match Config::from_kubeconfig(&chosen).await {
+                // A Job in the cluster has no kubeconfig.
+                Err(_) if options.names_nothing() && std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() => {
+                    return Self::of(Config::incluster().map_err(|error| Failure::new(error.to_string()))?, options);
+                }
+                result => result,
+            },
+        };
+        Self::of(config.map_err(|error| Failure::new(format!("the kubeconfig: {error}")))?, options)
+    }
+
+    fn of(mut config: Config, options: &Options) -> Result<Self, Failure> {
+        if options.impersonate.is_some() {
+            config.auth_info.impersonate.clone_from(&options.impersonate);
+        }
+        let client = Client::try_from(config).map_err(|error| Failure::new(format!("the kubeconfig: {error}")))?;
+        Ok(Self { client, namespace: options.namespace.clone() })
+    }
+}
+
+/// A message for the user and an exit code.
+#[derive(Debug)]
+pub struct Failure {
+    /// The exit code.
+    pub code: u8,
+    /// What went wrong, and what to do.
+    pub message: String,
+}
+
+impl Failure {
+    /// Exit code 1.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { code: 1, message: message.into() }
+    }
+
+    /// What the API server answered to an attempt to do `what`, such as "list nodes".
+    #[must_use]
+    pub fn api(what: &str, error: &kube::Error) -> Self {
+        let message = match error {
+            kube::Error::Api(status) if status.code == 403 => format!(
+                "you have no right to {what} ({}); somebody with cluster-admin can grant it, \
+                 `kubectl kubelet-config doctor` says which rules are missing",
+                status.message
+            ),
+            kube::Error::Api(status) if status.code == 401 => {
+                format!(
+                    "the API server does not know your credential ({what}): log in again, or choose another --context"
+                )
+            }
+            kube::Error::Api(status) if status.code == 404 => format!("{what}: {}", status.message),
+            kube::Error::Api(status) => format!("{what}: {} ({})", status.message, status.code),
+            other => format!("{what}: {other}"),
+        };
+        Self::new(message)
+    }
+}

@@ -1,0 +1,182 @@
+//! Tables as kubectl prints them, colours on terminals only, and machine formats.
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+use clap::ValueEnum;
+use serde_json::Value;
+
+use super::Failure;
+
+/// `-o`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people, within the terminal's width.
+    #[default]
+    Table,
+    /// All columns.
+    Wide,
+    /// For programs.
+    Json,
+    /// For programs and people.
+    Yaml,
+}
+
+/// How something is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tone {
+    /// Nothing to say of it.
+    #[default]
+    Plain,
+    /// As it should be.
+    Good,
+    /// Not yet as it should be.
+    Open,
+    /// Not as it should be.
+    Bad,
+}
+
+/// Where output goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Out {
+    /// ANSI colours may be used.
+    pub colour: bool,
+    /// Columns of the terminal; none if it is not one.
+    pub width: Option<usize>,
+}
+
+impl Out {
+    /// Standard output: colours unless NO_COLOR (no-color.org) or TERM=dumb.
+    #[must_use]
+    pub fn stdout() -> Self {
+        let terminal = io::stdout().is_terminal();
+        let plain = std::env::var_os("NO_COLOR").is_some_and(|it| !it.is_empty())
+            || std::env::var_os("TERM").is_some_and(|it| it == "dumb");
+        let columns = std::env::var("COLUMNS").ok().and_then(|it| it.parse().ok());
+        Self { colour: terminal && !plain, width: terminal.then(|| columns.unwrap_or(80)) }
+    }
+
+    /// The text in the colour of its tone.
+    #[must_use]
+    pub fn paint(self, tone: Tone, text: &str) -> String {
+        let code = match tone {
+            Tone::Good => "32",
+            Tone::Open => "33",
+            Tone::Bad => "31",
+            Tone::Plain => return text.to_owned(),
+        };
+        if self.colour { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
+    }
+}
+
+/// Writes to standard output. A reader that went away (`| head`) is no failure.
+///
+/// # Errors
+/// The output cannot be written.
+pub fn print(text: &str) -> Result<(), Failure> {
+    match io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::new(format!("standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Prints a value as JSON or YAML.
+///
+/// # Errors
+/// See [`print`].
+pub fn document(format: Format, value: &Value) -> Result<(), Failure> {
+    let text = if format == Format::Yaml {
+        serde_yaml::to_string(value).map_err(|error| Failure::new(format!("as YAML: {error}")))?
+    } else {
+        format!("{value:#}\n")
+    };
+    print(&text)
+}
+
+/// Columns as kubectl aligns them: three blanks between, the last one as long as it wants, or cut to the
+/// terminal's width.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    rows: Vec<Vec<(Tone, String)>>,
+}
+
+impl Table {
+    /// With these headings.
+    #[must_use]
+    pub fn new(headings: &[&str]) -> Self {
+        Self { rows: vec![headings.iter().map(|heading| (Tone::Plain, (*heading).to_owned())).collect()] }
+    }
+
+    /// Adds a row; what is empty is shown as `-`.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = (Tone, String)>) {
+        let shown = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+        self.rows.push(cells.into_iter().map(|(tone, text)| (tone, shown(text))).collect());
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn render(&self, out: Out) -> String {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or_default();
+        let length = |cell: &(Tone, String)| cell.1.chars().count();
+        let width = |column: usize| self.rows.iter().filter_map(|row| row.get(column)).map(length).max();
+        let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or_default()).collect();
+        let mut text = String::new();
+        for row in &self.rows {
+            let mut used = 0;
+            for (column, (tone, cell)) in row.iter().enumerate() {
+                let last = column + 1 == row.len();
+                let room = out.width.map(|width| width.saturating_sub(used)).filter(|_| last);
+                let cell = fit(cell, room);
+                let pad = widths.get(column).copied().unwrap_or_default().saturating_sub(cell.chars().count());
+                text.push_str(&out.paint(*tone, &cell));
+                if !last {
+                    text.extend(std::iter::repeat_n(' ', pad + 3));
+                }
+                used += cell.chars().count() + pad + 3;
+            }
+            text.truncate(text.trim_end_matches(' ').len());
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// Cut to so many characters.
+fn fit(text: &str, room: Option<usize>) -> String {
+    match room {
+        Some(room) if room > 1 && text.chars().count() > room => {
+            text.chars().take(room - 1).chain(std::iter::once('…')).collect()
+        }
+        _ => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Table {
+        let mut table = Table::new(&["NODE", "STATE", "MESSAGE"]);
+        table.row([(Tone::Plain, "node-1".into()), (Tone::Good, "proven".into()), (Tone::Plain, String::new())]);
+        table.row([(Tone::Plain, "n2".into()), (Tone::Bad, "failed".into()), (Tone::Plain, "ä".repeat(70))]);
+        table
+    }
+
+    #[test]
+    fn columns_line_up() {
+        let text = table().render(Out { colour: false, width: None });
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "NODE     STATE    MESSAGE");
+        assert_eq!(lines[1], "node-1   proven   -");
+        assert_eq!(lines[2], format!("n2       failed   {}", "ä".repeat(70)));
+    }
+
+    #[test]
+    fn a_terminal_gets_no_line_longer_than_itself() {
+        let text = table().render(Out { colour: false, width: Some(80) });
+        assert_eq!(text.lines().map(|line| line.chars().count()).max(), Some(80));
+        let coloured = table().render(Out { colour: true, width: Some(80) });
+        assert!(coloured.contains("\u{1b}[32mproven\u{1b}[0m   -"));
+    }
+}
