@@ -36,7 +36,7 @@ give_back() {
         /run/systemd/system/*.service /run/systemd/system/*.service.d/*.conf \
         /usr/lib/systemd/system/*.service /usr/lib/systemd/system/*.service.d/*.conf | grep -v "^/etc/systemd/system/.*/$ours\$") || true
     if [ -n "$left" ]; then
-        say "not removed: these name it too, and the kubelet would not start any more; change them first:" >&2
+        say "not removed: these still name it, and the kubelet would not start any more; change them first:" >&2
         echo "$left" >&2
         exit 1
     fi
