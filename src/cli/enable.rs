@@ -190,7 +190,9 @@ fn as_called(file: &Path) -> PathBuf {
         Vec::new()
     };
     let same = |path: &PathBuf| path.is_absolute() && path.canonicalize().is_ok_and(|path| path == file);
-    candidates.into_iter().find(same).unwrap_or_else(|| file.to_owned())
+    // Where /bin is a link to /usr/bin, the packages' own name for it is the one without.
+    let found = candidates.into_iter().filter(same).reduce(|first, next| if next == file { next } else { first });
+    found.unwrap_or_else(|| file.to_owned())
 }
 
 /// The options in the unit, as far as they stand there word for word: those of an earlier version may be unknown to this
