@@ -137,7 +137,7 @@ impl State {
                 let message = format!("By annotation: {source} is tried again");
                 fx.push(Effect::Emit(report::operated("KubeletConfigRetried", Some(source), message)));
             }
-            return self.remember(records, fx); // a confirmation that came along is seen again with the next change
+            return self.remember(records, fx); // a confirmation that came along is said again with the next sight of the Node
         }
         let waiting = self.records().ledger.attempt.clone().filter(|attempt| !attempt.confirmed);
         if let (Some(wish), Some(attempt)) = (confirm, waiting)
