@@ -9,6 +9,8 @@
 
 #[path = "docs/life.rs"]
 mod life;
+#[path = "docs/metrics.rs"]
+mod metrics;
 #[path = "support/node.rs"]
 mod node;
 

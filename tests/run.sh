@@ -50,6 +50,7 @@ step cargo test --locked --lib "${fast[@]/#/--test=}"
 step cargo test --locked --profile sim --test crash --test simulation
 # These mostly wait for processes: more of them at once than there are cores.
 step cargo test --locked --test system -- --test-threads=6
+step tests/prometheus/run.sh
 step deny
 [ "${1:-all}" != fast ] || exit 0
 step cargo test --locked --test real
