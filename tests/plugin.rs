@@ -12,6 +12,8 @@ mod support;
 
 #[path = "plugin/doctor.rs"]
 mod doctor;
+#[path = "plugin/krew.rs"]
+mod krew;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

@@ -163,7 +163,7 @@ impl Report {
         for ((namespace, name), patients) in &maps {
             match keys(context, namespace, name).await {
                 Ok(keys) => {
-                    self.findings.extend(patients.iter().filter_map(|patient| patient.config_map(keys.as_ref())))
+                    self.findings.extend(patients.iter().filter_map(|patient| patient.config_map(keys.as_ref())));
                 }
                 Err(error) => self.not_seen(&format!("ConfigMap {namespace}/{name}"), &error),
             }
