@@ -68,7 +68,7 @@ if [ "$kind" = krew ]; then
     mkdir -p "$out" "$work/krew"
     install -m 755 "$plugin" "$work/krew/$kubectl"
     strip "$work/krew/$kubectl"
-    install -m 755 packaging/kubectl_complete-kubelet_config "$work/krew/"
+    install -m 755 packaging/plugin/kubectl_complete-kubelet_config "$work/krew/"
     install -m 644 LICENSE "$work/krew/"
     plain=${version//\~/-}
     archive=$kubectl-$plain-linux-$deb_arch.tar
@@ -76,7 +76,7 @@ if [ "$kind" = krew ]; then
     gzip -9nf "$out/$archive" && echo "$out/$archive.gz"
     [ -n "$url" ] || exit 0
     # One platform for each archive of this version that lies there, also of other machines.
-    template=packaging/krew/kubelet-config.yaml
+    template=packaging/plugin/krew/kubelet-config.yaml
     {
         sed -e '/^#/d' -e '/^  platforms:/q' $template
         for archive in "$out/$kubectl-$plain"-linux-*.tar.gz; do
@@ -96,7 +96,7 @@ stage() { # DIR ZSH_DIR
     install -D -m 755 "$binary" "$stage/usr/bin/$name"
     install -m 755 "$plugin" "$stage/usr/bin/$kubectl"
     strip "$stage/usr/bin/$name" "$stage/usr/bin/$kubectl"
-    install -m 755 packaging/kubectl_complete-kubelet_config "$stage/usr/bin/"
+    install -m 755 packaging/plugin/kubectl_complete-kubelet_config "$stage/usr/bin/"
     for page in "$work"/generated/*.1; do
         install -d "$shared/man/man1"
         gzip -9n <"$page" >"$shared/man/man1/${page##*/}.gz"

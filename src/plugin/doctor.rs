@@ -13,7 +13,7 @@ use super::output::{self, Format, Out, Tone};
 use super::{Context, Failure, nodes};
 use crate::core::carrier::LABELS;
 use crate::core::fleet::doctor::rights::{self, RIGHTS, Right};
-use crate::core::fleet::doctor::{Finding, Patient, gathered};
+use crate::core::fleet::doctor::{Finding, Patient, gathered, newest};
 use crate::core::fleet::node::Carrier;
 
 /// Could not look.
@@ -152,8 +152,10 @@ impl Report {
     /// The nodes, the ConfigMaps assigned to them, and whether they may read these.
     async fn patients(&mut self, context: &Context, patients: &[Patient]) {
         let mut maps: BTreeMap<(String, String), Vec<&Patient>> = BTreeMap::new();
+        let newest = newest(patients);
         for patient in patients {
             self.findings.extend(patient.findings());
+            self.findings.extend(newest.and_then(|newest| patient.is_older(newest)));
             if let Some((_, wanted)) = patient.assigned() {
                 maps.entry((wanted.namespace.clone(), wanted.name.clone())).or_default().push(patient);
             }

@@ -22,7 +22,8 @@ fn well() -> Bench {
         NODE,
         json!({
             "metadata": {"labels": {format!("{LABEL}/name"): "pool-a"},
-                "annotations": {"kubelet-supervisor.io/config-status": status}},
+                "annotations": {"kubelet-supervisor.io/config-status": status,
+                    "kubelet-supervisor.io/supervisor": r#"{"version":"0.1.0","shadowedByFlags":[]}"#}},
             "status": {"conditions": [condition, {"type": "Ready", "status": "True"}],
                 "nodeInfo": {"kubeletVersion": "v1.36.2"}},
         }),
@@ -146,6 +147,20 @@ fn nodes_without_a_supervisor_are_gathered() {
     assert_eq!(json_of(&bench).json()["findings"][0]["nodes"].as_array().unwrap().len(), 5);
     let ran = bench.run(&["doctor", NODE, "bare3", "-o", "yaml"]);
     assert!(ran.code == 1 && ran.out.contains("- bare3") && !ran.out.contains("bare0"), "{ran:#?}");
+}
+
+#[test]
+fn an_old_supervisor_and_flags_that_win() {
+    let bench = well();
+    let about = r#"{"version":"0.2.0","shadowedByFlags":["maxPods","cgroupDriver"]}"#;
+    let status = json!({"metadata": {"annotations": {"kubelet-supervisor.io/supervisor": about,
+        "kubelet-supervisor.io/config-status": "{}"}}});
+    bench.server.create_node("n2");
+    bench.server.patch_node("n2", status);
+    let ran = json_of(&bench);
+    assert_eq!(found(&ran), ["old-supervisor", "shadowed-fields"]);
+    let nodes: Vec<Value> = (0..2).map(|index| ran.json()["findings"][index]["nodes"][0].clone()).collect();
+    assert_eq!(nodes, ["n1", "n2"]);
 }
 
 #[test]

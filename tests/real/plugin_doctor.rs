@@ -30,6 +30,11 @@ pub fn doctor_finds(case: &Case) {
     case.await_config(&source, &source, &source, "");
     let node = case.ask("GET", &case.node_path(), None);
 
+    // What its supervisor is, and that no flag wins over its configuration, it tells itself.
+    let about = node["metadata"]["annotations"]["kubelet-supervisor.io/supervisor"].as_str().unwrap_or_default();
+    let about: Value = serde_json::from_str(about).unwrap_or_else(|error| panic!("{error}: {node:#}"));
+    assert_eq!(about["version"], env!("CARGO_PKG_VERSION"));
+
     // Well: the carrier told by a dry run, the labels guarded, the node allowed to read.
     let (code, report) = doctor(case);
     assert_eq!((code, &report["findings"], &report["couldNotLook"]), (0, &json!([]), &json!([])), "{report:#}");

@@ -10,6 +10,7 @@ use super::node::{Carrier, Keeper, NodeRow, Stage};
 use crate::core::carrier::{LABELS, labelled};
 use crate::core::machine::Wanted;
 use crate::core::model::ConfigMapRef;
+use crate::core::report::ABOUT_ANNOTATION;
 
 /// Something that is missing or wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +67,10 @@ pub struct Patient {
     labels: Wanted,
     /// A namespace or key without a name.
     lonely: bool,
+    /// The supervisor's version; none where it is of before it told.
+    version: Option<String>,
+    /// Fields that flags win over.
+    shadowed: Vec<String>,
 }
 
 impl Patient {
@@ -77,7 +82,12 @@ impl Patient {
         let lonely = !label("name") && (label("namespace") || label("key"));
         let labels = labelled(&row.labels, namespace);
         row.labels = BTreeMap::new();
-        Self { row, labels, lonely }
+        let about = node.pointer("/metadata/annotations").and_then(|all| all.get(ABOUT_ANNOTATION)?.as_str());
+        let about: Value = about.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        let version = about.get("version").and_then(Value::as_str).map(str::to_owned);
+        let shadowed = about.get("shadowedByFlags").and_then(Value::as_array).into_iter().flatten();
+        let shadowed = shadowed.filter_map(Value::as_str).map(str::to_owned).collect();
+        Self { row, labels, lonely, version, shadowed }
     }
 
     /// The Node's name.
@@ -101,7 +111,25 @@ impl Patient {
         if self.row.keeper == Some(Keeper::Supervisor) {
             self.state(&mut found);
         }
+        if !self.shadowed.is_empty() {
+            let problem = format!("flags of the kubelet's command line win over {}", self.shadowed.join(", "));
+            let mend = vec!["on the node: take them out of KUBELET_EXTRA_ARGS or kubeadm-flags.env".to_owned()];
+            found.push(Finding::of_node("shadowed-fields", &self.row.name, problem, mend));
+        }
         found
+    }
+
+    /// Whether its supervisor is older than this version.
+    #[must_use]
+    pub fn is_older(&self, newest: &str) -> Option<Finding> {
+        if self.row.keeper != Some(Keeper::Supervisor) {
+            return None;
+        }
+        let own = self.version.as_deref().unwrap_or("too old to tell its version");
+        let older = self.version.as_deref().is_none_or(|own| release(own) < release(newest));
+        let mend = vec!["on the node, once the new package is there: systemctl reload kubelet".to_owned()];
+        let problem = format!("its supervisor is {own}; the newest among these nodes is {newest}");
+        older.then(|| Finding::of_node("old-supervisor", &self.row.name, problem, mend))
     }
 
     fn assignment(&self, found: &mut Vec<Finding>) {
@@ -222,6 +250,18 @@ impl Patient {
     }
 }
 
+/// The newest of the nodes' supervisors; none if none told.
+#[must_use]
+pub fn newest(patients: &[Patient]) -> Option<&str> {
+    patients.iter().filter_map(|patient| patient.version.as_deref()).max_by_key(|version| release(version))
+}
+
+/// For comparison: 1.0.0-rc.1 is before 1.0.0.
+fn release(version: &str) -> (Vec<u64>, bool, &str) {
+    let (numbers, suffix) = version.split_once('-').unwrap_or((version, ""));
+    (numbers.split('.').map(|number| number.parse().unwrap_or_default()).collect(), suffix.is_empty(), suffix)
+}
+
 /// `24` of `v1.24.3`.
 fn minor(version: &str) -> Option<u32> {
     version.split('.').nth(1)?.parse().ok()
@@ -254,7 +294,9 @@ mod tests {
         let map = json!({"configMap": {"namespace": "n", "name": "m", "kubeletConfigKey": "k", "uid": "u", "resourceVersion": "1"}});
         let config = json!({"assigned": map, "active": map, "lastKnownGood": map});
         let node = json!({
-            "metadata": {"name": "n1", "labels": labels, "annotations": {STATUS_ANNOTATION: config.to_string()}},
+            "metadata": {"name": "n1", "labels": labels, "annotations": {
+                STATUS_ANNOTATION: config.to_string(), ABOUT_ANNOTATION: r#"{"version":"0.2.0","shadowedByFlags":[]}"#,
+            }},
             "spec": spec,
             "status": {"conditions": [condition, {"type": "Ready", "status": "True"}], "nodeInfo": {"kubeletVersion": "v1.36.2"}},
         });
@@ -332,6 +374,22 @@ mod tests {
         assert!(
             found.mend[0].ends_with(r#"-p '{"spec":{"configSource":{"configMap":{"kubeletConfigKey":"kubelet"}}}}'"#)
         );
+    }
+
+    #[test]
+    fn versions_and_flags() {
+        let patient = patient(&source("m"), &json!({}), "LastKnownGood");
+        let old = Patient { version: Some("0.1.9".into()), shadowed: vec!["maxPods".into()], ..patient.clone() };
+        let untold = Patient { version: None, ..patient.clone() };
+        let all = [old.clone(), patient.clone(), untold.clone()];
+        assert_eq!(newest(&all), Some("0.2.0"));
+        assert_eq!(newest(&[untold.clone()]), None);
+        let is_older: Vec<bool> = all.iter().map(|patient| patient.is_older("0.2.0").is_some()).collect();
+        assert_eq!(is_older, [true, false, true]);
+        assert!(release("1.10.0") > release("1.9.0") && release("1.0.0-rc.1") < release("1.0.0"));
+        let found = old.findings();
+        assert_eq!((found.len(), found[0].check), (1, "shadowed-fields"));
+        assert!(found[0].problem.ends_with("win over maxPods"), "{}", found[0].problem);
     }
 
     #[test]
