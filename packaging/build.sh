@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
-# Builds the packages: binary, manual, completions, documents. In use after `kubelet-supervisor enable`.
+# Builds the packages: the supervisor, the kubectl plugin, manual, completions, documents. The supervisor is in use after
+# `kubelet-supervisor enable`. `krew` packs the plugin alone, with a manifest for krew.
 #
-#   packaging/build.sh [deb|rpm|all] [--out DIR] [--version V] [--binary FILE] [--fast]
+#   packaging/build.sh [deb|rpm|all|krew] [--out DIR] [--version V] [--binary FILE --plugin FILE] [--url URL] [--fast]
 #
 #   --out DIR       where they go (default: target/packages)
 #   --version V     theirs (default: Cargo.toml's)
-#   --binary FILE   packs this binary instead of a release build, as tests do
+#   --binary FILE   packs this supervisor instead of a release build, as tests do
+#   --plugin FILE   the same for the plugin
+#   --url URL       where the archives of krew will lie; without it there is no manifest
 #   --fast          packs loosely
 #
 # deb needs dpkg-deb, rpm needs rpmbuild (Debian: apt-get install rpm), both need objdump and strip (binutils).
@@ -16,10 +19,10 @@ umask 022
 top=$(cd "$(dirname "$0")/.." && pwd)
 name=kubelet-supervisor
 die() { echo "build.sh: $*" >&2; exit 1; }
-usage() { sed -n '4,9s/^#  *//p' "$0" >&2; exit 64; }
+usage() { sed -n '5,12s/^#  *//p' "$0" >&2; exit 64; }
 
-kind=all out=$top/target/packages version='' binary='' level=6
-case ${1:-} in deb | rpm | all) kind=$1 && shift ;; esac
+kind=all out=$top/target/packages version='' binary='' plugin='' url='' level=6
+case ${1:-} in deb | rpm | all | krew) kind=$1 && shift ;; esac
 while [ $# -gt 0 ]; do
     [ "$1" != --fast ] || { level=1 && shift && continue; }
     [ $# -ge 2 ] || usage
@@ -27,14 +30,16 @@ while [ $# -gt 0 ]; do
     --out) mkdir -p "$2" && out=$(cd "$2" && pwd) ;;
     --version) version=$2 ;;
     --binary) binary=$2 ;;
+    --plugin) plugin=$2 ;;
+    --url) url=${2%/} ;;
     *) usage ;;
     esac
     shift 2
 done
 tool() { command -v "$1" >/dev/null || die "$1 is missing: $2"; }
 tool objdump "install binutils"
-[ "$kind" = rpm ] || tool dpkg-deb "this builds a .deb on Debian and its kin; try: build.sh rpm"
-[ "$kind" = deb ] || tool rpmbuild "install rpm (Debian) or rpm-build, or try: build.sh deb"
+[[ $kind == rpm || $kind == krew ]] || tool dpkg-deb "this builds a .deb on Debian and its kin; try: build.sh rpm"
+[[ $kind == deb || $kind == krew ]] || tool rpmbuild "install rpm (Debian) or rpm-build, or try: build.sh deb"
 case $(uname -m) in
 x86_64) deb_arch=amd64 ;;
 aarch64) deb_arch=arm64 ;;
@@ -48,20 +53,50 @@ target=${CARGO_TARGET_DIR:-$top/target}
 version=${version//-/\~} # 1.0.0-rc.1 is before 1.0.0
 [ -n "${SOURCE_DATE_EPOCH:-}" ] || SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || date +%s)
 export SOURCE_DATE_EPOCH
+kubectl=kubectl-kubelet_config
 if [ -z "$binary" ]; then
-    cargo build --locked --quiet --release --bin $name
+    cargo build --locked --quiet --release --bin $name --bin $kubectl
     binary=$target/release/$name
 fi
+[ -n "$plugin" ] || plugin=$(dirname "$binary")/$kubectl
 [ -f "$binary" ] || die "--binary $binary: no such file"
+[ -f "$plugin" ] || die "--plugin $plugin: no such file"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+if [ "$kind" = krew ]; then
+    tool sha256sum "install coreutils"
+    mkdir -p "$out" "$work/krew"
+    install -m 755 "$plugin" "$work/krew/$kubectl"
+    strip "$work/krew/$kubectl"
+    install -m 755 packaging/plugin/kubectl_complete-kubelet_config "$work/krew/"
+    install -m 644 LICENSE "$work/krew/"
+    plain=${version//\~/-}
+    archive=$kubectl-$plain-linux-$deb_arch.tar
+    tar -C "$work/krew" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -cf "$out/$archive" .
+    gzip -9nf "$out/$archive" && echo "$out/$archive.gz"
+    [ -n "$url" ] || exit 0
+    # One platform for each archive of this version that lies there, also of other machines.
+    template=packaging/plugin/krew/kubelet-config.yaml
+    {
+        sed -e '/^#/d' -e '/^  platforms:/q' $template
+        for archive in "$out/$kubectl-$plain"-linux-*.tar.gz; do
+            archive=${archive##*/} arch=${archive##*-linux-}
+            sum=$(sha256sum <"$out/$archive")
+            sed -e "1,/^  platforms:/d" -e "s|@ARCHIVE@|$archive|" -e "s|@ARCH@|${arch%.tar.gz}|" -e "s|@SHA256@|${sum%% *}|" $template
+        done
+    } | sed -e "s|@URL@|$url|" -e "s|@VERSION@|$plain|" >"$out/kubelet-config.yaml"
+    echo "$out/kubelet-config.yaml"
+    exit 0
+fi
 cargo run --locked --quiet --example manual -- "$work/generated"
 
 # The tree that both hold. Where zsh looks for completions is the one difference.
 stage() { # DIR ZSH_DIR
     local stage=$1 zsh=$2 page shared=$1/usr/share
     install -D -m 755 "$binary" "$stage/usr/bin/$name"
-    strip "$stage/usr/bin/$name"
+    install -m 755 "$plugin" "$stage/usr/bin/$kubectl"
+    strip "$stage/usr/bin/$name" "$stage/usr/bin/$kubectl"
+    install -m 755 packaging/plugin/kubectl_complete-kubelet_config "$stage/usr/bin/"
     for page in "$work"/generated/*.1; do
         install -d "$shared/man/man1"
         gzip -9n <"$page" >"$shared/man/man1/${page##*/}.gz"
@@ -69,17 +104,23 @@ stage() { # DIR ZSH_DIR
     install -D -m 644 "$work/generated/$name.bash" "$shared/bash-completion/completions/$name"
     install -D -m 644 "$work/generated/_$name" "$shared/zsh/$zsh/_$name"
     install -D -m 644 "$work/generated/$name.fish" "$shared/fish/vendor_completions.d/$name.fish"
+    # The plugin brings its own, for those who call it by its own name.
+    if "$plugin" completion --help >/dev/null 2>&1; then
+        "$plugin" completion bash >"$shared/bash-completion/completions/$kubectl"
+        "$plugin" completion zsh >"$shared/zsh/$zsh/_$kubectl"
+        "$plugin" completion fish >"$shared/fish/vendor_completions.d/$kubectl.fish"
+    fi
     # As in the repository, so that links between documents work.
     local doc=$shared/doc/$name file
-    for file in README.md LICENSE docs/usage systemd packaging/manifests packaging/prometheus; do
+    for file in README.md LICENSE docs/usage systemd packaging/manifests packaging/prometheus packaging/grafana; do
         [ ! -e "$file" ] || { install -d "$doc/$(dirname "$file")" && cp -r "$file" "$doc/$file"; }
     done
     find "$stage" -type d -exec chmod 755 {} + -o ! -path '*/bin/*' -type f -exec chmod 644 {} +
     find "$stage" -exec touch -hd "@$SOURCE_DATE_EPOCH" {} +
 }
 
-# The C library must know the newest symbol that the binary asks for.
-glibc() { objdump -T "$binary" | sed -n 's/.*(GLIBC_\([0-9.]*\)).*/\1/p' | sort -Vu | tail -n 1; }
+# The C library must know the newest symbol that the binaries ask for.
+glibc() { objdump -T "$binary" "$plugin" | sed -n 's/.*(GLIBC_\([0-9.]*\)).*/\1/p' | sort -Vu | tail -n 1; }
 
 deb() {
     local stage=$work/deb script
@@ -115,6 +156,8 @@ Description: dynamic kubelet configuration around an unmodified kubelet
  Puts a supervisor between systemd and the kubelet. An administrator points a
  Node at a ConfigMap; the supervisor has it judged by the kubelet itself,
  restarts the kubelet into it, and rolls back what does not stay healthy.
+ .
+ With it comes the administrator's side: kubectl kubelet-config.
  .
  It is in use after: kubelet-supervisor enable.
 CONTROL

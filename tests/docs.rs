@@ -9,6 +9,8 @@
 
 #[path = "docs/life.rs"]
 mod life;
+#[path = "docs/metrics.rs"]
+mod metrics;
 #[path = "support/node.rs"]
 mod node;
 
@@ -345,4 +347,25 @@ fn the_manifests_grant_reading_of_config_maps_and_nothing_else() {
         assert_eq!(kinds, ["Role", "RoleBinding"], "{file}: of one namespace");
         assert_eq!(documents[1]["subjects"][0]["name"], "system:nodes");
     }
+}
+
+#[test]
+fn every_check_and_right_of_doctor_is_listed_and_exists() {
+    const DOCTOR: &str = "docs/usage/doctor.md";
+    let sources = ["src/core/fleet/doctor/mod.rs", "src/core/fleet/doctor/rights.rs", "src/plugin/doctor.rs"].map(read);
+    let mut known = BTreeSet::new();
+    for source in &sources {
+        let body = source.split("#[cfg(test)]").next().unwrap();
+        for made in body.split("Finding::of_").skip(1) {
+            let call: String = made.split('(').nth(1).unwrap().split(',').next().unwrap().to_owned();
+            known.extend(call.split('"').nth(1).map(str::to_owned));
+        }
+    }
+    assert!(known.len() > 10, "{known:?}");
+    assert_eq!(names(&table(DOCTOR, "check")), known);
+    let rights = kubelet_supervisor::core::fleet::doctor::rights::RIGHTS;
+    let rights: Vec<[String; 2]> =
+        rights.iter().map(|it| [format!("`{} {}`", it.verb, it.resource), it.commands.to_owned()]).collect();
+    let listed: Vec<[String; 2]> = table(DOCTOR, "right").iter().map(|row| [row[0].clone(), row[2].clone()]).collect();
+    assert_eq!(listed, rights);
 }

@@ -24,6 +24,8 @@ pub struct Metrics {
     registry: Arc<Mutex<Registry>>,
     configs: [Family<Labels, Gauge>; 3],
     error: Gauge,
+    condition: Family<Labels, Gauge>,
+    reload_failed: Gauge,
     restarts: Family<Labels, PlainCounter>,
     preflights: Family<Labels, PlainCounter>,
     rollbacks: Family<Labels, PlainCounter>,
@@ -68,6 +70,8 @@ impl Metrics {
             registry: Arc::default(),
             configs,
             error,
+            condition: Family::default(),
+            reload_failed: Gauge::default(),
             restarts: Family::default(),
             preflights: Family::default(),
             rollbacks: Family::default(),
@@ -79,6 +83,16 @@ impl Metrics {
             requests: Family::default(),
             expiration: FloatGauge::default(),
         };
+        own.register(
+            "condition",
+            "The Node's condition KubeletConfigOk, by status and reason. The count is always 1",
+            metrics.condition.clone(),
+        );
+        own.register(
+            "reload_failed",
+            "True (1) if the latest reload was refused and the old supervisor stayed, false (0) otherwise",
+            metrics.reload_failed.clone(),
+        );
         own.register("kubelet_restarts", "Restarts of the kubelet, by cause", metrics.restarts.clone());
         own.register("preflight", "Preflights, by result", metrics.preflights.clone());
         own.register("preflight_duration_seconds", "Time a preflight took", metrics.preflight_seconds.clone());
@@ -124,6 +138,10 @@ impl Metrics {
             family.get_or_create(&source_labels(source.as_ref())).set(1);
         }
         self.error.set(i64::from(status.error.is_some()));
+        let said = vec![label("status", status.condition.status), label("reason", status.condition.reason)];
+        self.condition.clear();
+        self.condition.get_or_create(&said).set(1);
+        self.reload_failed.set(i64::from(state.reload.error.is_some()));
         self.remaining.set(state.trial_remaining().map_or(0.0, |left| left.as_secs_f64()));
     }
 

@@ -64,6 +64,9 @@ pub struct NodeConfigStatus {
     /// The Node condition beside it: what native had no words for.
     #[serde(skip)]
     pub condition: Condition,
+    /// Fields that flags of the kubelet win over.
+    #[serde(skip)]
+    pub shadowed: Vec<String>,
 }
 
 /// The Node condition `KubeletConfigOk`.
@@ -82,6 +85,10 @@ pub struct Condition {
 /// where it is: the same JSON.
 pub const STATUS_ANNOTATION: &str = "kubelet-supervisor.io/config-status";
 
+/// The Node annotation that tells who looks after it: the supervisor's version, and the fields that flags win over.
+/// What `kubectl kubelet-config doctor` cannot see from afar.
+pub const ABOUT_ANNOTATION: &str = "kubelet-supervisor.io/supervisor";
+
 /// What the Node says of us, as the API server last showed it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shown {
@@ -91,6 +98,8 @@ pub struct Shown {
     pub condition: Option<Value>,
     /// [`STATUS_ANNOTATION`].
     pub annotation: Option<String>,
+    /// [`ABOUT_ANNOTATION`].
+    pub about: Option<String>,
 }
 
 /// Its type.
@@ -183,6 +192,7 @@ impl NodeConfigStatus {
                 .map(|(error, _)| error.text().to_owned())
                 .or_else(|| state.error.as_ref().map(|(error, _)| error.clone())),
             condition: Condition::of(state),
+            shadowed: state.in_force.shadowed.clone(),
         }
     }
 
@@ -198,11 +208,20 @@ impl NodeConfigStatus {
             status.insert("conditions".to_owned(), conditions);
         }
         let mut patch = Map::from_iter([("status".to_owned(), status.into())]);
-        if !self.is_annotated(shown) {
-            let annotations = json!({ "annotations": { STATUS_ANNOTATION: self.annotation() } });
-            patch.insert("metadata".to_owned(), annotations);
+        let status = (STATUS_ANNOTATION, self.annotation(), &shown.annotation);
+        let about = (ABOUT_ANNOTATION, self.about(), &shown.about);
+        let unsaid = [status, about].into_iter().filter(|(_, text, shown)| shown.as_ref() != Some(text));
+        let annotations: Map<String, Value> = unsaid.map(|(name, text, _)| (name.to_owned(), text.into())).collect();
+        if !annotations.is_empty() {
+            patch.insert("metadata".to_owned(), json!({ "annotations": annotations }));
         }
         patch.into()
+    }
+
+    /// The text of [`ABOUT_ANNOTATION`].
+    #[must_use]
+    pub fn about(&self) -> String {
+        json!({ "version": VERSION, "shadowedByFlags": self.shadowed }).to_string()
     }
 
     /// The text of [`STATUS_ANNOTATION`]: what is unset is left out, as in `status.config`.
@@ -215,10 +234,11 @@ impl NodeConfigStatus {
         config.to_string()
     }
 
-    /// True if the Node's annotation says the same.
+    /// True if the Node's annotations say the same.
     #[must_use]
     pub fn is_annotated(&self, shown: &Shown) -> bool {
         shown.annotation.as_ref().is_some_and(|shown| *shown == self.annotation())
+            && shown.about.as_ref().is_some_and(|shown| *shown == self.about())
     }
 
     /// True if both say the same in `status.config`.
@@ -478,13 +498,23 @@ mod tests {
     fn status_has_native_shape() {
         let status =
             NodeConfigStatus { assigned: Some(source()), error: Some(LOAD_ERROR.into()), ..Default::default() };
+        let shown = Shown {
+            annotation: Some(status.annotation()),
+            about: Some(status.about()),
+            condition: None,
+            config: Value::Null,
+        };
         assert_eq!(
-            status.patch(&Shown { annotation: Some(status.annotation()), ..Shown::default() }, "2026-01-01T00:00:00Z"),
+            status.patch(&shown, "2026-01-01T00:00:00Z"),
             json!({"status": {"config": {
                 "assigned": {"configMap": {"namespace": "n", "name": "m", "kubeletConfigKey": "k", "resourceVersion": "7", "uid": "u"}},
                 "active": null, "lastKnownGood": null, "error": LOAD_ERROR,
             }}})
         );
+        let older = Shown { about: Some(r#"{"version":"0.0.1"}"#.into()), ..shown };
+        let annotations = json!({ABOUT_ANNOTATION: format!(r#"{{"shadowedByFlags":[],"version":"{VERSION}"}}"#)});
+        assert!(!status.is_annotated(&older), "another supervisor wrote it");
+        assert_eq!(status.patch(&older, "2026-01-01T00:00:00Z")["metadata"]["annotations"], annotations);
         assert!(status.matches(&json!({"assigned": {"configMap": source()}, "error": LOAD_ERROR})));
         assert!(!status.matches(&json!({"assigned": {"configMap": source()}})));
         assert!(NodeConfigStatus::default().matches(&Value::Null));

@@ -45,6 +45,8 @@ pub struct Context {
     pub client: Client,
     /// Of ConfigMaps.
     pub namespace: String,
+    /// In somebody else's name.
+    pub impersonates: bool,
 }
 
 impl Context {
@@ -79,8 +81,9 @@ impl Context {
         if options.impersonate.is_some() {
             config.auth_info.impersonate.clone_from(&options.impersonate);
         }
+        let impersonates = config.auth_info.impersonate.is_some();
         let client = Client::try_from(config).map_err(|error| Failure::new(format!("the kubeconfig: {error}")))?;
-        Ok(Self { client, namespace: options.namespace.clone() })
+        Ok(Self { client, namespace: options.namespace.clone(), impersonates })
     }
 }
 

@@ -1,6 +1,7 @@
 //! The kubectl plugin: one command a file; what they decide is in [`crate::core::fleet`].
 
 mod context;
+mod doctor;
 mod nodes;
 mod output;
 mod status;
@@ -27,6 +28,8 @@ struct Cli {
 enum Command {
     /// One row a node: what is assigned, what runs, and how far it is.
     Status(status::Options),
+    /// Finds what is missing on the cluster and its nodes, and says what mends it. Changes nothing.
+    Doctor(doctor::Options),
 }
 
 /// The command line's definition, for manuals and completions.
@@ -36,7 +39,8 @@ pub fn command() -> clap::Command {
     Cli::command()
 }
 
-/// Runs the plugin. Exit codes: 0; 1 on failure (`diff`: different); 2 for a usage error (`diff`: any error).
+/// Runs the plugin. Exit codes: 0; 1 on failure (`diff`: different); 2 for a usage error (`diff`: any error;
+/// `doctor`: it could not look).
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
@@ -66,6 +70,7 @@ impl Cli {
         let context = Context::new(&self.connection).await?;
         match self.command {
             Command::Status(options) => options.run(&context).await,
+            Command::Doctor(options) => options.run(&context).await,
         }
     }
 }

@@ -49,7 +49,11 @@ pub async fn get(context: &Context, name: &str) -> Result<Value, Failure> {
 }
 
 /// Shows all Nodes of a selector, page by page.
-async fn each(context: &Context, selector: Option<&str>, mut show: impl FnMut(&Value)) -> Result<(), Failure> {
+pub(super) async fn each(
+    context: &Context,
+    selector: Option<&str>,
+    mut show: impl FnMut(&Value),
+) -> Result<(), Failure> {
     let mut params =
         ListParams { label_selector: selector.map(str::to_owned), limit: Some(PAGE), ..ListParams::default() };
     loop {

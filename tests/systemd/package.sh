@@ -8,7 +8,10 @@ installed_files() {
         fish/vendor_completions.d/kubelet-supervisor.fish doc/kubelet-supervisor/{README.md,LICENSE,docs/usage/install.md}; do
         is "$(stat -c '%a %U' "$shared/$file")" "644 root" || { echo "$file" && return 1; }
     done
-    is "$(stat -c '%a %U' /usr/bin/kubelet-supervisor)" "755 root"
+    for file in kubelet-supervisor kubectl-kubelet_config kubectl_complete-kubelet_config; do
+        is "$(stat -c '%a %U' "/usr/bin/$file")" "755 root" || { echo "$file" && return 1; }
+    done
+    kubectl-kubelet_config --version >/dev/null && gzip -dc $shared/man/man1/kubectl-kubelet_config-doctor.1.gz | grep -q 'what is missing'
     diff $shared/doc/kubelet-supervisor/systemd/90-kubelet-supervisor.conf /suite/90-kubelet-supervisor.conf
 }
 # Supervisor and kubelet, neither started anew.

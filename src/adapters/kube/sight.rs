@@ -12,7 +12,7 @@ use crate::core::evidence::{LeaseSight, NodeSight, PodSight};
 use crate::core::hazard::quantity;
 use crate::core::machine::Wanted;
 use crate::core::model::{ConfigMapRef, Payload, Wishes};
-use crate::core::report::{CONDITION, STATUS_ANNOTATION, Shown};
+use crate::core::report::{ABOUT_ANNOTATION, CONDITION, STATUS_ANNOTATION, Shown};
 
 /// Our annotations, on Nodes and ConfigMaps.
 const PREFIX: &str = "kubelet-supervisor.io/";
@@ -46,9 +46,12 @@ pub(super) fn wanted(node: &NodeView, namespace: &str) -> Wanted {
 
 /// What the Node says of us.
 pub(super) fn shown(node: NodeView) -> Shown {
+    let condition = own_condition(&node);
+    let mut annotations = node.metadata.annotations.unwrap_or_default();
     Shown {
-        condition: own_condition(&node),
-        annotation: node.metadata.annotations.and_then(|mut all| all.remove(STATUS_ANNOTATION)),
+        condition,
+        annotation: annotations.remove(STATUS_ANNOTATION),
+        about: annotations.remove(ABOUT_ANNOTATION),
         config: node.status.config.unwrap_or_default(),
     }
 }

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 use super::faults::{self, FaultKind, Verb};
 use super::state::{Key, Request, Resource, Shared, State, status, version_of};
-use super::{merge, tls, watch};
+use super::{access, merge, tls, watch};
 
 pub type Body = BoxBody<Bytes, std::io::Error>;
 pub type Response = hyper::Response<Body>;
@@ -201,6 +201,10 @@ pub async fn answer<B: hyper::body::Body>(request: hyper::Request<B>, shared: Ar
         return reply(401, &status(401, "Unauthorized"));
     }
 
+    let refused = shared.read(|s| access::restricted(s, &parts.headers, &path, &body));
+    if let Some((code, body)) = refused.or_else(|| shared.read(|s| access::review(s, &path, &body))) {
+        return reply(code, &body);
+    }
     let Some(target) = target else {
         let (code, body) = shared.read(|s| outside_objects(s, &path));
         return reply(code, &body);
@@ -222,6 +226,9 @@ pub async fn answer<B: hyper::body::Body>(request: hyper::Request<B>, shared: Ar
     }
     let (code, object) = shared.change(|s| match verb {
         Verb::List => (200, list(s, &selection, &query)),
+        Verb::Patch if query.get("dryRun").is_some() => {
+            write_or_get(&mut s.sketch(), verb, &target, header(CONTENT_TYPE), body)
+        }
         _ => write_or_get(s, verb, &target, header(CONTENT_TYPE), body),
     });
     let whole = reply(code, &object);

@@ -7,6 +7,7 @@
 //! The server runs on a thread of its own, the API for tests is synchronous. Whoever waits, waits on a condition
 //! variable that every change and every request signals; nothing here polls.
 
+mod access;
 mod faults;
 mod http;
 mod merge;
@@ -143,6 +144,16 @@ impl ApiServer {
     /// Whether writes lose `spec.configSource` and `status.config`, as on servers since 1.26. The answer is 200.
     pub fn drop_dynamic_config(&self, drop: bool) {
         self.shared.change(|s| s.drop_dynamic_config = drop);
+    }
+
+    /// What access reviews say, given their `spec`.
+    pub fn judge_access(&self, allowed: impl Fn(&Value) -> bool + Send + 'static) {
+        self.shared.change(|s| s.judge = Some(Box::new(allowed)));
+    }
+
+    /// Whether NodeRestriction keeps nodes from labels of ours, as it does unless told otherwise.
+    pub fn guard_labels(&self, guard: bool) {
+        self.shared.change(|s| s.unguarded = !guard);
     }
 
     pub fn faults(&self) -> Faults<'_> {

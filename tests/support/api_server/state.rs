@@ -106,6 +106,10 @@ pub struct State {
     /// Changes up to and including this version are no longer in the history.
     compacted: u64,
     requests: Vec<Request>,
+    /// Of access reviews; none: all is allowed.
+    pub(super) judge: Option<super::access::Judge>,
+    /// NodeRestriction is off.
+    pub(super) unguarded: bool,
     pub(super) faults: Vec<Fault>,
     pub(super) drop_dynamic_config: bool,
     pub(super) gone_as_http: bool,
@@ -122,6 +126,17 @@ pub struct State {
 impl State {
     pub fn version(&self) -> u64 {
         self.version
+    }
+
+    /// The objects as they are, to try something on them.
+    pub fn sketch(&self) -> State {
+        State {
+            version: self.version,
+            uids: self.uids,
+            objects: self.objects.clone(),
+            drop_dynamic_config: self.drop_dynamic_config,
+            ..State::default()
+        }
     }
 
     pub fn get(&self, key: &Key) -> Option<&Value> {

@@ -1,0 +1,378 @@
+//! `doctor`: finds what is missing, and says what mends it. It changes nothing: what it tries it tries as a dry run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use clap::Args;
+use hyper::header::CONTENT_TYPE;
+use hyper::{Method, Request};
+use serde_json::{Value, json};
+
+use super::output::{self, Format, Out, Tone};
+use super::{Context, Failure, nodes};
+use crate::core::carrier::LABELS;
+use crate::core::fleet::doctor::rights::{self, RIGHTS, Right};
+use crate::core::fleet::doctor::{Finding, Patient, gathered, newest};
+use crate::core::fleet::node::Carrier;
+
+/// Could not look.
+const NOT_LOOKED: u8 = 2;
+
+/// A name that no ConfigMap and no label has.
+const NOBODY: &str = "kubectl-kubelet-config-doctor";
+
+/// Names that are shown of many.
+const SHOWN: usize = 3;
+
+/// Options of `doctor`.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// These; else all.
+    #[arg(value_name = "NODE")]
+    nodes: Vec<String>,
+    /// Those with these labels.
+    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "nodes")]
+    selector: Option<String>,
+    /// How.
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Format,
+}
+
+/// What was seen.
+#[derive(Debug, Default)]
+struct Report {
+    /// Of those nodes it is about.
+    nodes: usize,
+    /// Different ones that are assigned.
+    maps: usize,
+    carrier: Option<Carrier>,
+    findings: Vec<Finding>,
+    /// What could not be looked at, and why.
+    unseen: Vec<String>,
+}
+
+/// An answer, or why there is none.
+type Asked<T> = Result<T, kube::Error>;
+
+impl Options {
+    pub(super) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
+        let examine = async {
+            let mut report = Report::default();
+            report.rights(context).await?;
+            let patients = self.patients(context, &mut report).await?;
+            report.cluster(context, patients.first()).await;
+            report.patients(context, &patients).await;
+            Ok(report)
+        };
+        let mut report = examine.await.map_err(|failure: Failure| Failure { code: NOT_LOOKED, ..failure })?;
+        report.findings = gathered(std::mem::take(&mut report.findings));
+        match self.output {
+            Format::Json | Format::Yaml => output::document(self.output, &report.document())?,
+            _ => output::print(&report.text(Out::stdout()))?,
+        }
+        Ok(report.code())
+    }
+
+    async fn patients(&self, context: &Context, report: &mut Report) -> Result<Vec<Patient>, Failure> {
+        let mut patients = Vec::new();
+        if self.nodes.is_empty() {
+            let keep = |node: &Value| patients.push(Patient::of(node, &context.namespace));
+            if let Err(failure) = nodes::each(context, self.selector.as_deref(), keep).await {
+                report.unseen.push(failure.message);
+            } else if patients.is_empty() {
+                let why =
+                    self.selector.as_ref().map(|selector| format!(" has the labels {selector}")).unwrap_or_default();
+                return Err(Failure::new(format!(
+                    "no node{why}: `kubectl get nodes --show-labels` shows what there is"
+                )));
+            }
+        }
+        for name in &self.nodes {
+            let name = match name.split_once('/') {
+                Some(("node" | "nodes" | "no", name)) => name,
+                _ => name,
+            };
+            patients.push(Patient::of(&nodes::get(context, name).await?, &context.namespace));
+        }
+        report.nodes = patients.len();
+        Ok(patients)
+    }
+}
+
+impl Report {
+    /// The user's rights. If not even that can be asked, nothing can.
+    async fn rights(&mut self, context: &Context) -> Result<(), Failure> {
+        let mut lacking: Vec<Right> = Vec::new();
+        for right in RIGHTS {
+            let spec = json!({"resourceAttributes": right.attributes(&context.namespace)});
+            let allowed = review(context, "selfsubjectaccessreviews", "SelfSubjectAccessReview", &spec).await;
+            if !allowed.map_err(|error| Failure::new(format!("asking which rights you have: {}", cause(&error))))? {
+                lacking.push(*right);
+            }
+        }
+        if !lacking.is_empty() {
+            let user = who(context).await;
+            self.findings.extend(rights::missing(&lacking, &context.namespace, user.as_deref()));
+        }
+        Ok(())
+    }
+
+    /// What the API server keeps, and whether it keeps nodes from choosing for themselves. Both are tried on a node, as
+    /// dry runs.
+    async fn cluster(&mut self, context: &Context, patient: Option<&Patient>) {
+        let Some(node) = patient.map(Patient::name) else { return };
+        match keeps_source(context, node).await {
+            Ok(true) => self.carrier = Some(Carrier::Native),
+            Ok(false) => self.carrier = Some(Carrier::Labels),
+            Err(error) => self.not_seen("whether this API server keeps spec.configSource (a dry run)", &error),
+        }
+        if context.impersonates {
+            self.unseen.push("whether nodes are kept from labelling themselves: not with --as".to_owned());
+            return;
+        }
+        match guards_labels(context, node).await {
+            Ok(true) => {}
+            Ok(false) => {
+                let problem = format!(
+                    "node {node} may set its own labels under {LABELS}: whoever has a node's credential chooses its configuration"
+                );
+                let mend = vec![
+                    "on the control plane: kube-apiserver --enable-admission-plugins=NodeRestriction --authorization-mode=Node,RBAC"
+                        .to_owned(),
+                ];
+                self.findings.push(Finding::of_cluster("labels-not-guarded", problem, mend));
+            }
+            Err(error) => {
+                self.not_seen("whether nodes are kept from labelling themselves (as the node, a dry run)", &error);
+            }
+        }
+    }
+
+    /// The nodes, the ConfigMaps assigned to them, and whether they may read these.
+    async fn patients(&mut self, context: &Context, patients: &[Patient]) {
+        let mut maps: BTreeMap<(String, String), Vec<&Patient>> = BTreeMap::new();
+        let newest = newest(patients);
+        for patient in patients {
+            self.findings.extend(patient.findings());
+            self.findings.extend(newest.and_then(|newest| patient.is_older(newest)));
+            if let Some((_, wanted)) = patient.assigned() {
+                maps.entry((wanted.namespace.clone(), wanted.name.clone())).or_default().push(patient);
+            }
+        }
+        self.maps = maps.len();
+        let mut labelled: BTreeMap<String, BTreeMap<String, &Patient>> = BTreeMap::new();
+        for ((namespace, name), patients) in &maps {
+            match keys(context, namespace, name).await {
+                Ok(keys) => {
+                    self.findings.extend(patients.iter().filter_map(|patient| patient.config_map(keys.as_ref())));
+                }
+                Err(error) => self.not_seen(&format!("ConfigMap {namespace}/{name}"), &error),
+            }
+            let by_label =
+                |patient: &&&Patient| patient.assigned().is_some_and(|(carrier, _)| carrier == Carrier::Labels);
+            if let Some(patient) = patients.iter().find(by_label) {
+                labelled.entry(namespace.clone()).or_default().insert(name.clone(), patient);
+            }
+        }
+        if self.carrier == Some(Carrier::Labels) && !patients.is_empty() {
+            labelled.entry(context.namespace.clone()).or_default();
+        }
+        let anybody = patients.first().map_or(NOBODY, Patient::name);
+        for (namespace, names) in &labelled {
+            if let Err(error) = self.readers(context, namespace, names, anybody).await {
+                self.not_seen(
+                    &format!("whether nodes may read ConfigMaps in {namespace} (SubjectAccessReview)"),
+                    &error,
+                );
+            }
+        }
+    }
+
+    /// All of the namespace, or else each that is assigned.
+    async fn readers(
+        &mut self,
+        context: &Context,
+        namespace: &str,
+        names: &BTreeMap<String, &Patient>,
+        anybody: &str,
+    ) -> Asked<()> {
+        let general = cannot(context, anybody, namespace, None).await?;
+        if general.is_empty() {
+            return Ok(());
+        }
+        if names.is_empty() {
+            self.findings.extend(rights::nodes_cannot(&general, namespace, None));
+        }
+        for (name, patient) in names {
+            let verbs = cannot(context, patient.name(), namespace, Some(name)).await?;
+            self.findings.extend(rights::nodes_cannot(&verbs, namespace, Some(name)));
+        }
+        Ok(())
+    }
+
+    fn not_seen(&mut self, what: &str, error: &kube::Error) {
+        self.unseen.push(format!("{what}: {}", cause(error)));
+    }
+
+    fn code(&self) -> ExitCode {
+        match (self.findings.is_empty(), self.unseen.is_empty()) {
+            (false, _) => ExitCode::FAILURE,
+            (true, false) => ExitCode::from(NOT_LOOKED),
+            (true, true) => ExitCode::SUCCESS,
+        }
+    }
+
+    fn document(&self) -> Value {
+        json!({
+            "nodes": self.nodes,
+            "configMaps": self.maps,
+            "carrier": self.carrier.map(word),
+            "findings": self.findings.iter().map(Finding::document).collect::<Vec<_>>(),
+            "couldNotLook": self.unseen,
+        })
+    }
+
+    fn text(&self, out: Out) -> String {
+        let mut text = String::new();
+        for finding in &self.findings {
+            let _ = writeln!(text, "{}: {}", out.paint(Tone::Bad, &whom(&finding.nodes)), finding.problem);
+            for command in &finding.mend {
+                let _ = writeln!(text, "    {command}");
+            }
+            if finding.nodes.len() > 1 {
+                let _ = writeln!(text, "    and so for the others: -o json names them");
+            }
+        }
+        for unseen in &self.unseen {
+            let _ = writeln!(text, "{}: {unseen}", out.paint(Tone::Open, "could not look"));
+        }
+        let carrier = self.carrier.map(|carrier| format!("; assignments are written as {}", word(carrier)));
+        let (nodes, maps) = (count(self.nodes, "node"), count(self.maps, "assigned ConfigMap"));
+        let verdict = match self.findings.len() {
+            0 if self.unseen.is_empty() => out.paint(Tone::Good, "nothing is missing"),
+            findings => count(findings, "finding"),
+        };
+        let _ = writeln!(
+            text,
+            "{verdict}: {nodes}, {maps}, {} rights looked at{}",
+            RIGHTS.len(),
+            carrier.unwrap_or_default()
+        );
+        text
+    }
+}
+
+fn word(carrier: Carrier) -> &'static str {
+    match carrier {
+        Carrier::Native => "spec.configSource",
+        Carrier::Labels => "labels",
+    }
+}
+
+fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+fn whom(nodes: &[String]) -> String {
+    let shown: Vec<String> = nodes.iter().take(SHOWN).map(|name| format!("node/{name}")).collect();
+    match nodes.len().saturating_sub(SHOWN) {
+        _ if nodes.is_empty() => "cluster".to_owned(),
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+fn cause(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) if status.code == 401 => {
+            "the API server does not know your credential: log in again, or choose another --context".to_owned()
+        }
+        kube::Error::Api(status) => format!("{} ({})", status.message, status.code),
+        other => other.to_string(),
+    }
+}
+
+/// A request with a JSON body.
+fn request(method: Method, path: &str, kind: &str, body: &Value) -> Result<Request<Vec<u8>>, kube::Error> {
+    let request = Request::builder().method(method).uri(path).header(CONTENT_TYPE, kind);
+    request.body(body.to_string().into_bytes()).map_err(kube::Error::HttpError)
+}
+
+/// An access review's verdict.
+async fn review(context: &Context, resource: &str, kind: &str, spec: &Value) -> Asked<bool> {
+    let body = json!({"apiVersion": "authorization.k8s.io/v1", "kind": kind, "metadata": {}, "spec": spec});
+    let path = format!("/apis/authorization.k8s.io/v1/{resource}");
+    let answer: Value = context.client.request(request(Method::POST, &path, "application/json", &body)?).await?;
+    Ok(answer.pointer("/status/allowed").and_then(Value::as_bool).unwrap_or_default())
+}
+
+/// The user's name; servers before 1.28 do not tell.
+async fn who(context: &Context) -> Option<String> {
+    let (kind, api) = ("SelfSubjectReview", "authentication.k8s.io/v1");
+    let body = json!({"apiVersion": api, "kind": kind, "metadata": {}});
+    let request = request(Method::POST, &format!("/apis/{api}/selfsubjectreviews"), "application/json", &body).ok()?;
+    let answer: Value = context.client.request(request).await.ok()?;
+    answer.pointer("/status/userInfo/username").and_then(Value::as_str).map(str::to_owned)
+}
+
+/// Which of get, list and watch this node may not.
+async fn cannot(context: &Context, node: &str, namespace: &str, name: Option<&str>) -> Asked<Vec<&'static str>> {
+    let mut verbs = Vec::new();
+    for verb in ["get", "list", "watch"] {
+        let spec = rights::node_reads(node, verb, namespace, name);
+        if !review(context, "subjectaccessreviews", "SubjectAccessReview", &spec).await? {
+            verbs.push(verb);
+        }
+    }
+    Ok(verbs)
+}
+
+/// The keys of a ConfigMap; `None`: there is none.
+async fn keys(context: &Context, namespace: &str, name: &str) -> Asked<Option<BTreeSet<String>>> {
+    let path = format!("/api/v1/namespaces/{namespace}/configmaps");
+    let request = kube::core::request::Request::new(path).get(name, &kube::api::GetParams::default());
+    let answer: Value = match context.client.request(request.map_err(kube::Error::BuildRequest)?).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(None),
+        result => result?,
+    };
+    let data = answer.get("data").and_then(Value::as_object).into_iter().flatten();
+    Ok(Some(data.map(|(key, _)| key.clone()).collect()))
+}
+
+fn patch(node: &str, body: &Value) -> Asked<Request<Vec<u8>>> {
+    request(Method::PATCH, &format!("/api/v1/nodes/{node}?dryRun=All"), "application/merge-patch+json", body)
+}
+
+/// Whether a Node's `spec.configSource` stays when it is written.
+async fn keeps_source(context: &Context, node: &str) -> Asked<bool> {
+    let map = json!({"namespace": context.namespace, "name": NOBODY, "kubeletConfigKey": "kubelet"});
+    let body = json!({"spec": {"configSource": {"configMap": map}}});
+    let answer: Value = context.client.request(patch(node, &body)?).await?;
+    Ok(answer.pointer("/spec/configSource/configMap/name").and_then(Value::as_str) == Some(NOBODY))
+}
+
+/// Whether the node itself, whom the user impersonates, is refused a label of ours.
+async fn guards_labels(context: &Context, node: &str) -> Asked<bool> {
+    let body = json!({"metadata": {"labels": {format!("{LABELS}{NOBODY}"): "asks"}}});
+    let mut request = patch(node, &body)?;
+    let user = format!("system:node:{node}");
+    for (name, value) in [("impersonate-user", user.as_str()), ("impersonate-group", rights::NODES)] {
+        let value =
+            value.parse().map_err(|error: hyper::header::InvalidHeaderValue| kube::Error::HttpError(error.into()))?;
+        request.headers_mut().insert(hyper::header::HeaderName::from_static(name), value);
+    }
+    match context.client.request::<Value>(request).await {
+        Ok(_) => Ok(false),
+        // NodeRestriction's words (plugin/pkg/admission/noderestriction/admission.go, v1.20.2 and v1.36.2), and those of
+        // an authorizer that lets nodes patch nothing.
+        Err(kube::Error::Api(status))
+            if status.code == 403
+                && (status.message.contains("is not allowed to modify labels")
+                    || status.message.contains(&format!("User \"{user}\" cannot patch"))) =>
+        {
+            Ok(true)
+        }
+        Err(error) => Err(error),
+    }
+}
