@@ -385,8 +385,8 @@ impl State {
         // A new word on the time allowed moves the deadline.
         let moved = |confirm: Confirm| {
             let left = within?;
-            let until = self.now.boot.as_secs().saturating_add(left);
-            Some(if before.confirm_within == within { confirm } else { Confirm { until, left, ..confirm } })
+            let same = before.confirm_within == within;
+            Some(if same { confirm } else { Confirm::within(left, self.now, confirm.boot_id) })
         };
         let confirm = before.confirm.clone().and_then(moved);
         let attempt = Attempt { source: source.clone(), confirm_within: within, confirm, ..before };

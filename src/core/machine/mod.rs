@@ -514,17 +514,6 @@ impl State {
         self.unsaved.as_ref().unwrap_or(&self.saved)
     }
 
-    /// What `status` and the metrics say of the trial.
-    #[must_use]
-    pub fn trial_remaining(&self) -> Option<Duration> {
-        let trial = self.trial.as_ref()?;
-        let healthy = match &self.kubelet {
-            Kubelet::Running(run) => run.healthy_since.map_or(Duration::ZERO, |since| self.now.since(since)),
-            _ => Duration::ZERO,
-        };
-        Some(self.settings.trial_duration.saturating_sub(trial.banked + healthy))
-    }
-
     /// True while a trial's clock runs.
     #[must_use]
     pub fn is_counting(&self) -> bool {

@@ -290,8 +290,7 @@ fn confirm(ledger: &mut Ledger, extend: Option<u64>, context: &Context) -> Resul
         if attempt.confirm.is_none() {
             attempt.confirm_within = Some(left);
         } else {
-            let until = context.now.boot.as_secs().saturating_add(left);
-            attempt.confirm = Some(Confirm { boot_id: context.boot_id.clone(), until, left });
+            attempt.confirm = Some(Confirm::within(left, context.now, context.boot_id.clone()));
         }
         return Ok(format!("{source} is to be confirmed within {left} s from now"));
     }
