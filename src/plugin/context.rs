@@ -30,7 +30,7 @@ pub struct Options {
     impersonate: Option<String>,
     /// The namespace of the ConfigMaps, and of labels that name none.
     #[arg(short, long, global = true, value_name = "NAMESPACE", default_value = NAMESPACE)]
-    namespace: String,
+    pub(super) namespace: String,
 }
 
 impl Options {

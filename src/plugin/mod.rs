@@ -1,8 +1,14 @@
 //! The kubectl plugin: one command a file; what they decide is in [`crate::core::fleet`].
 
+mod capture;
+mod config;
 mod context;
+mod diff;
+mod explain;
+mod history;
 mod nodes;
 mod output;
+mod push;
 mod status;
 
 use std::ffi::OsString;
@@ -27,6 +33,16 @@ struct Cli {
 enum Command {
     /// One row a node: what is assigned, what runs, and how far it is.
     Status(status::Options),
+    /// What a node's kubelet runs with, as a file.
+    Capture(capture::Options),
+    /// Makes an immutable ConfigMap of a file; the same file gives the same name.
+    Push(push::Options),
+    /// Two configurations by field, and what going from one to the other takes.
+    Diff(diff::Options),
+    /// Where each value comes from that a node's kubelet runs with.
+    Explain(explain::Options),
+    /// The events of a node's configuration.
+    History(history::Options),
 }
 
 /// The command line's definition, for manuals and completions.
@@ -63,9 +79,15 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 impl Cli {
     async fn run(self) -> Result<ExitCode, Failure> {
-        let context = Context::new(&self.connection).await?;
+        let connection = &self.connection;
         match self.command {
-            Command::Status(options) => options.run(&context).await,
+            Command::Status(options) => options.run(&Context::new(connection).await?).await,
+            Command::Capture(options) => options.run(&Context::new(connection).await?).await,
+            // These may do without a cluster.
+            Command::Push(options) => options.run(connection).await,
+            Command::Diff(options) => options.run(connection).await,
+            Command::Explain(options) => options.run(&Context::new(connection).await?).await,
+            Command::History(options) => options.run(&Context::new(connection).await?).await,
         }
     }
 }

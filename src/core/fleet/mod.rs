@@ -1,3 +1,10 @@
 //! Many nodes at once, as an administrator sees them through the API server: `kubectl kubelet-config`.
 
+pub mod compare;
+pub mod defaults;
+pub mod explain;
+pub mod happened;
+pub mod hash;
 pub mod node;
+pub mod place;
+pub mod schema;
