@@ -76,6 +76,7 @@ impl Context {
     }
 
     fn of(mut config: Config, options: &Options) -> Result<Self, Failure> {
+        config.default_retry = false; // it holds back a 503, such as of a kubelet that is away, for six minutes
         if options.impersonate.is_some() {
             config.auth_info.impersonate.clone_from(&options.impersonate);
         }

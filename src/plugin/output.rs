@@ -81,12 +81,6 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// One line, and nothing that a terminal would obey.
-#[must_use]
-pub fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
-}
-
 /// A line, on a terminal broken between words; what follows the first is indented.
 #[must_use]
 pub fn paragraph(out: Out, tone: Tone, text: &str) -> String {
@@ -117,6 +111,18 @@ pub fn document(format: Format, value: &Value) -> Result<(), Failure> {
         format!("{value:#}\n")
     };
     print(&text)
+}
+
+/// The text without what would move a terminal's cursor, change its colours or turn its writing round.
+#[must_use]
+pub fn plain(text: &str) -> String {
+    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let shown = |c: char| match c {
+        '\n' | '\t' => " ".to_owned(),
+        c if c.is_control() || turns(c) => c.escape_default().to_string(),
+        c => c.to_string(),
+    };
+    text.chars().map(shown).collect()
 }
 
 /// Columns as kubectl aligns them: three blanks between, the last one as long as it wants, or cut to the
@@ -204,7 +210,7 @@ mod tests {
         assert!(text.lines().all(|line| line.chars().count() <= 20 && !line.contains('\u{1b}')), "{text}");
         assert!(text.lines().skip(1).all(|line| line.starts_with("  ")), "{text}");
         let whole = paragraph(Out { colour: false, width: None }, Tone::Plain, words);
-        assert_eq!(whole, "a note with [31m words that are too many for a narrow terminal\n");
+        assert_eq!(whole, "a note with \\u{1b}[31m words that are too many for a narrow terminal\n");
     }
 
     #[test]

@@ -106,6 +106,8 @@ pub struct State {
     /// Changes up to and including this version are no longer in the history.
     compacted: u64,
     requests: Vec<Request>,
+    /// By Node: what its kubelet runs with.
+    pub(super) configz: BTreeMap<String, Value>,
     pub(super) faults: Vec<Fault>,
     pub(super) drop_dynamic_config: bool,
     pub(super) gone_as_http: bool,
