@@ -32,6 +32,8 @@ mod credentials;
 mod directory;
 #[path = "real/edges.rs"]
 mod edges;
+#[path = "real/plugin_configurations.rs"]
+mod plugin_configurations;
 #[path = "real/process.rs"]
 mod process;
 #[path = "real/store.rs"]
@@ -74,6 +76,7 @@ const CASES: &[Test] = &[
     Test("tutorial", BOTH, edges::tutorial),
     Test("cut_off", BOTH, trial::cut_off),
     Test("not_to_blame", BOTH, trial::not_to_blame),
+    Test("plugin_configurations", BOTH, plugin_configurations::from_capture_to_history),
     Test("server_drops", LABELS, carriers::server_drops),
     Test("node_cannot_label", LABELS, carriers::node_cannot_label),
     Test("without_rights", LABELS, carriers::without_rights),

@@ -1,6 +1,6 @@
 //! `diff`: two configurations by field, and what going from one to the other would take.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use super::output::{self, Format, Out, Table, Tone};
 use super::{Context, Failure, config, context};
-use crate::core::fleet::compare::{Comparison, compare};
-use crate::core::fleet::explain::{self, From, Given, Origin};
-use crate::core::fleet::node::NodeRow;
+use crate::core::fleet::compare::{Around, Comparison, compare};
+use crate::core::fleet::explain::{self, From, Given};
+use crate::core::fleet::node::{Keeper, NodeRow};
 use crate::core::fleet::place::Place;
 use crate::core::fleet::schema;
 use crate::core::hazard::{Asks, Change, HazardClass};
@@ -47,14 +47,6 @@ pub struct Options {
     output: Shown,
 }
 
-/// What a flag or drop-in of the node holds against its ConfigMap, and what can be said of that.
-#[derive(Default)]
-struct Overrides {
-    /// By field: what the ConfigMap says in vain.
-    fields: BTreeMap<String, Value>,
-    notes: Vec<String>,
-}
-
 impl Options {
     pub(super) async fn run(self, connection: &context::Options) -> Result<ExitCode, Failure> {
         self.compare(connection).await.map_err(|failure| Failure { code: ERROR, ..failure })
@@ -69,24 +61,22 @@ impl Options {
         let (from, from_row) = config::side(context, &self.from).await?;
         let (to, to_row) = config::side(context, &self.to).await?;
         let mut notes = Vec::new();
-        let mut census = None;
+        let mut around = Around::default();
         if let (Some(row), Some(context)) = (&from_row, context) {
             match config::census(context, &row.name).await {
-                Ok(counted) => census = Some(counted),
+                Ok(census) => around.census = Some(census),
                 Err(failure) => notes.push(format!("which pods would be lost is not known: {}", failure.message)),
             }
         }
-        let mut comparison = compare(&from, &to, census.as_ref());
-        let mut overrides = Overrides::default();
         let runs = from_row.as_ref().map(|row| (row, &from.value)).or(to_row.as_ref().map(|row| (row, &to.value)));
         if let (Some((row, configz)), Some(context)) = (runs, context)
             && from_row.is_some() != to_row.is_some()
         {
-            overrides = overridden(context, row, configz).await;
+            notes.extend(look_around(context, row, configz, &mut around).await);
         }
+        let mut comparison = compare(&from, &to, &around);
         comparison.notes.extend(notes);
-        comparison.notes.append(&mut overrides.notes);
-        let result = Shows { options: &self, comparison: &comparison, overrides: &overrides.fields };
+        let result = Shows { options: &self, comparison: &comparison, around: &around };
         match self.output {
             Shown::Table => output::print(&result.text(Out::stdout()))?,
             Shown::Json => output::document(Format::Json, &result.document())?,
@@ -96,72 +86,107 @@ impl Options {
     }
 }
 
-/// A flag is not to be read through the API server, but it is seen by what it does.
-async fn overridden(context: &Context, row: &NodeRow, configz: &Value) -> Overrides {
+/// A flag is not to be read through the API server, but it is seen by what it does. What else to say of that.
+async fn look_around(context: &Context, row: &NodeRow, configz: &Value, around: &mut Around) -> Vec<String> {
     let elsewhere = format!(
         "flags and drop-ins of node {} cannot be read through the API server; `kubelet-supervisor status` on it names \
          the fields they shadow",
         row.name
     );
     let Some(in_force) = config::in_force(context, row).await else {
-        return Overrides { notes: vec![elsewhere], ..Overrides::default() };
+        // Of a node that says nothing nobody knows.
+        around.gates = (row.keeper != Some(Keeper::Nobody)).then(BTreeSet::new);
+        return vec![elsewhere];
     };
     let mut notes = in_force.notes;
     let Some(map) = in_force.map else {
         notes.push(elsewhere);
-        return Overrides { notes, ..Overrides::default() };
+        return notes;
     };
     let given = Given { payload: &map.value, merge: map.merge };
     let origins = explain::explain(configz, Some(given), schema::minor(&row.kubelet).ok());
-    let held = |origin: Origin| (origin.from == From::Overridden).then_some((origin.field, origin.intended));
-    notes.push(format!("{elsewhere}; those that go against ConfigMap {} are marked", in_force.title));
-    Overrides { fields: origins.into_iter().filter_map(held).collect(), notes }
+    let held = origins.into_iter().filter(|origin| matches!(origin.from, From::Overridden | From::Flag));
+    around.held = held.map(|origin| origin.field).collect();
+    let gates = map.value.get("featureGates").and_then(Value::as_object).into_iter().flatten();
+    around.gates = Some(gates.map(|(gate, _)| gate.clone()).collect());
+    notes.push(format!("{elsewhere}; those that hold a field against ConfigMap {} are marked", in_force.title));
+    notes
 }
 
 struct Shows<'a> {
     options: &'a Options,
     comparison: &'a Comparison,
-    overrides: &'a BTreeMap<String, Value>,
+    around: &'a Around,
 }
 
 impl Shows<'_> {
-    /// A flag or drop-in holds this field, or a part of it.
     fn is_held(&self, change: &Change) -> bool {
-        let near =
-            |field: &String| explain::is_within(field, &change.field) || explain::is_within(&change.field, field);
-        self.overrides.keys().any(near)
+        self.around.holds(&change.field)
+    }
+
+    fn is_refused(&self, change: &Change) -> bool {
+        change.class.is_refused() && !self.is_held(change)
+    }
+
+    /// A line a change; what does not fit on a terminal has a second one, for no value must be cut off another.
+    fn table(&self, out: Out) -> String {
+        let mut table = Table::new(&["FIELD", "CLASS", "ASKS FOR"]);
+        let mut values = vec!["CHANGE".to_owned()];
+        for change in &self.comparison.changes {
+            let asks = if self.is_held(change) { "held by flag or drop-in" } else { change.asks().words() };
+            let field = output::plain(&change.field);
+            table.row([
+                (Tone::Plain, field),
+                (self.tone(change), change.class.to_string()),
+                (Tone::Plain, asks.to_owned()),
+            ]);
+            values.push(output::plain(&shown(change)));
+        }
+        let bare = table.render(Out { colour: false, width: None });
+        let width = bare.lines().map(|line| line.chars().count()).max().unwrap_or_default();
+        let mut text = String::new();
+        let lines = table.render(Out { width: None, ..out });
+        for ((line, bare), value) in lines.lines().zip(bare.lines()).zip(&values) {
+            let gap = width.saturating_sub(bare.chars().count()) + 3;
+            let fits = out.width.is_none_or(|room| width + 3 + value.chars().count() <= room);
+            let between = if fits { " ".repeat(gap) } else { format!("\n{}", " ".repeat(4)) };
+            let _ = writeln!(text, "{line}{between}{value}");
+        }
+        text
+    }
+
+    fn tone(&self, change: &Change) -> Tone {
+        match change.class {
+            _ if self.is_held(change) => Tone::Plain,
+            class if class.is_refused() => Tone::Bad,
+            HazardClass::Tuning => Tone::Plain,
+            _ => Tone::Open,
+        }
     }
 
     fn text(&self, out: Out) -> String {
         let Comparison { changes, impacts, open, notes } = self.comparison;
-        let mut text = String::new();
-        let title = format!("{} → {}", self.options.from, self.options.to);
-        if changes.is_empty() {
-            let _ = writeln!(text, "{}: no field differs", output::plain(&title));
+        let mut text = if changes.is_empty() {
+            let title = format!("{} → {}", self.options.from, self.options.to);
+            format!("{}: no field differs\n", output::plain(&title))
         } else {
-            let mut table = Table::new(&["FIELD", "CLASS", "ASKS FOR", "CHANGE"]);
-            for change in changes {
-                let asks = if self.is_held(change) { "held by flag or drop-in" } else { change.asks().words() };
-                let plain = |text: &str| (Tone::Plain, output::plain(text));
-                table.row([
-                    plain(&change.field),
-                    (tone(change), change.class.to_string()),
-                    plain(asks),
-                    plain(&values(change)),
-                ]);
-            }
-            text.push_str(&table.render(out));
-        }
+            self.table(out)
+        };
         let mut lines = Vec::new();
         for impact in impacts {
             let pods = if impact.pods.is_empty() { String::new() } else { format!(": {}", impact.pods.join(", ")) };
             lines.push((Tone::Bad, format!("pods lost ({}): {}{pods}", impact.field, impact.message)));
         }
-        lines.extend(needs(changes).into_iter().map(|line| (Tone::Plain, line)));
-        if changes.iter().any(|change| change.class.is_refused()) {
-            let why = "a supervisor refuses it on a live node until the ConfigMap acknowledges it (annotation \
-                       kubelet-supervisor.io/acknowledge)";
-            lines.push((Tone::Bad, why.to_owned()));
+        lines.extend(self.needs().into_iter().map(|line| (Tone::Plain, line)));
+        let refused: BTreeSet<&str> =
+            changes.iter().filter(|change| self.is_refused(change)).map(Change::top).collect();
+        if !refused.is_empty() {
+            let fields = refused.into_iter().collect::<Vec<_>>().join(", ");
+            let why = format!(
+                "{fields}: refused by the supervisor of a live node until the ConfigMap acknowledges it (annotation \
+                 kubelet-supervisor.io/acknowledge)"
+            );
+            lines.push((Tone::Bad, why));
         }
         let unsaid = |field: &String| {
             (Tone::Plain, format!("{field}: one side leaves it to a default that depends on the node"))
@@ -177,6 +202,22 @@ impl Shows<'_> {
         text
     }
 
+    /// What to know, each said once with the fields it is about.
+    fn needs(&self) -> Vec<String> {
+        let mut said: Vec<(&str, Vec<&str>)> = Vec::new();
+        let worth = |change: &&Change| {
+            !change.needs.is_empty() && change.asks() != Asks::NewContainers && !self.is_held(change)
+        };
+        for change in self.comparison.changes.iter().filter(worth) {
+            match said.iter_mut().find(|(needs, _)| *needs == change.needs) {
+                Some((_, fields)) if fields.contains(&change.top()) => {}
+                Some((_, fields)) => fields.push(change.top()),
+                None => said.push((change.needs, vec![change.top()])),
+            }
+        }
+        said.into_iter().map(|(needs, fields)| format!("{}: {needs}", fields.join(", "))).collect()
+    }
+
     fn document(&self) -> Value {
         let Comparison { changes, impacts, open, notes } = self.comparison;
         let change = |change: &Change| {
@@ -184,7 +225,7 @@ impl Shows<'_> {
             json!({
                 "field": change.field, "old": value(&change.old), "new": value(&change.new),
                 "class": change.class.word(), "asksFor": change.asks().words(), "needs": change.needs,
-                "refusedOnLiveNode": change.class.is_refused(), "heldByFlagOrDropIn": self.is_held(change),
+                "refusedOnLiveNode": self.is_refused(change), "heldByFlagOrDropIn": self.is_held(change),
             })
         };
         let impact = |impact: &crate::core::hazard::Impact| json!({ "field": impact.field, "message": impact.message, "pods": impact.pods });
@@ -197,30 +238,9 @@ impl Shows<'_> {
     }
 }
 
-fn tone(change: &Change) -> Tone {
-    match change.class {
-        class if class.is_refused() => Tone::Bad,
-        HazardClass::Tuning => Tone::Plain,
-        _ => Tone::Open,
-    }
-}
-
 /// `110 → 50`.
-fn values(change: &Change) -> String {
+fn shown(change: &Change) -> String {
     let line = change.to_string();
     // A long field is cut in it, and a secret's values are hidden.
     line.split_once(": ").map_or(line.clone(), |(_, values)| values.to_owned())
-}
-
-/// What to know, each said once with the fields it is about.
-fn needs(changes: &[Change]) -> Vec<String> {
-    let mut said: Vec<(&str, Vec<&str>)> = Vec::new();
-    for change in changes.iter().filter(|change| !change.needs.is_empty() && change.asks() != Asks::NewContainers) {
-        match said.iter_mut().find(|(needs, _)| *needs == change.needs) {
-            Some((_, fields)) if fields.contains(&change.top()) => {}
-            Some((_, fields)) => fields.push(change.top()),
-            None => said.push((change.needs, vec![change.top()])),
-        }
-    }
-    said.into_iter().map(|(needs, fields)| format!("{}: {needs}", fields.join(", "))).collect()
 }

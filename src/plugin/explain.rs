@@ -95,9 +95,9 @@ impl Options {
             lines.push(format!("{hidden} fields are at their defaults; --all shows them"));
         }
         if let Some(hazard) = self.field.as_deref().and_then(|field| table::find(field.split('.').next()?)) {
-            let needs = if hazard.needs.is_empty() { String::new() } else { format!("; {}", hazard.needs) };
+            let needs = if hazard.needs.is_empty() { String::new() } else { format!(" ({})", hazard.needs) };
             lines.push(format!(
-                "a change of {} is of class {}: {}{needs}",
+                "a change of {} is of class {} and asks for: {}{needs}",
                 hazard.field,
                 hazard.class,
                 hazard.asks().words()

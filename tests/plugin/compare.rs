@@ -33,7 +33,7 @@ staticPodURLHeader   pods     restart            (hidden)
 cgroupDriver: cordon, drain and reboot the node
 maxPods: lowered, the newest pods beyond it are turned away at the restart: move them away first
 staticPodURLHeader: static pods that are no longer found are killed, those of a control plane too
-a supervisor refuses it on a live node until the ConfigMap acknowledges it (annotation kubelet-supervisor.io/acknowledge)
+cgroupDriver: refused by the supervisor of a live node until the ConfigMap acknowledges it (annotation kubelet-supervisor.io/acknowledge)
 "
     );
     for (one, other, words) in [
@@ -101,6 +101,33 @@ fn a_node_against_what_it_would_get() {
     // The other way round nobody loses anything.
     assert_eq!(bench.run(&["diff", "cm/next", NODE, "-o", "json"]).json()["podsLost"], json!([]));
     assert_eq!(bench.run(&["diff", NODE, "node/n1"]).code, 0);
+}
+
+#[test]
+fn what_a_flag_holds_is_refused_by_nobody_and_costs_no_pods() {
+    let bench = Bench::new();
+    bench.server.set_configz(NODE, configz());
+    bench.server.set_capacity(NODE, "4", "8Gi", "110");
+    // That the ConfigMap in force says nothing of maxPods and cgroupDriver leaves a flag or a drop-in.
+    let merge = Some(("kubelet-supervisor.io/merge", "replace"));
+    runs(&bench, "pool-a", &format!("{HEAD}clusterDomain: cluster.local\n"), merge);
+    for name in ["a", "b"] {
+        bench.server.put_pod(NODE, "d", name, json!({}));
+    }
+    let next = bench.file("next.yaml", &format!("{HEAD}maxPods: 1\ncgroupDriver: cgroupfs\nclusterDomain: x.local\n"));
+    let ran = bench.run(&["diff", NODE, &next, "-o", "json"]);
+    let value = ran.json();
+    let of = |field: &str| {
+        let changes = value["changes"].as_array().unwrap();
+        let change =
+            changes.iter().find(|change| change["field"] == field).unwrap_or_else(|| panic!("{field}: {value:#}"));
+        (change["heldByFlagOrDropIn"].as_bool().unwrap(), change["refusedOnLiveNode"].as_bool().unwrap())
+    };
+    assert_eq!(
+        (of("cgroupDriver"), of("maxPods"), of("clusterDomain")),
+        ((true, false), (true, false), (false, false))
+    );
+    assert_eq!((ran.code, &value["podsLost"]), (1, &json!([])));
 }
 
 #[test]

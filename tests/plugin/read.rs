@@ -111,7 +111,7 @@ staticPodURLHeader.Authorization   (hidden)          -          flag or drop-in
     );
     assert!(bench.run(&["explain", NODE, "--all"]).ok().contains("syncFrequency"));
     let ran = bench.run(&["explain", NODE, "cgroupDriver"]);
-    assert!(ran.ok().contains("a change of cgroupDriver is of class reboot: drain and reboot"));
+    assert!(ran.ok().contains("a change of cgroupDriver is of class reboot and asks for: drain and reboot (cordon"));
     let ran = bench.run(&["explain", NODE, "maxpods"]);
     assert!(ran.code == 1 && ran.err.contains("no field of a KubeletConfiguration"), "{ran:?}");
     assert!(!bench.run(&["explain", NODE, "-o", "json"]).ok().contains("hush"));

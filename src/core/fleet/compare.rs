@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::defaults::{depends_on_node, filled};
+use super::explain::is_within;
 use crate::core::evidence::Census;
 use crate::core::hazard::{self, Change, HazardClass, Impact, table};
 use crate::core::model::Merge;
@@ -42,13 +43,33 @@ pub struct Comparison {
     pub notes: Vec<String>,
 }
 
-/// Compares. `census`: of the node that `from` runs on.
+/// What is known of the node beside its configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Around {
+    /// Its pods, if it is `from`.
+    pub census: Option<Census>,
+    /// The feature gates that the ConfigMap it runs sets; none at all if it runs its own configuration, nothing if
+    /// nobody knows. All others are from its flags and files, and stay whatever ConfigMap comes.
+    pub gates: Option<BTreeSet<String>>,
+    /// Fields that its flags or drop-ins hold, whatever a ConfigMap says.
+    pub held: BTreeSet<String>,
+}
+
+impl Around {
+    /// True if this field, or a part of it, is held.
+    #[must_use]
+    pub fn holds(&self, field: &str) -> bool {
+        self.held.iter().any(|held| is_within(held, field) || is_within(field, held))
+    }
+}
+
+/// Compares.
 #[must_use]
-pub fn compare(from: &Side, to: &Side, census: Option<&Census>) -> Comparison {
+pub fn compare(from: &Side, to: &Side, around: &Around) -> Comparison {
     let mut notes = Vec::new();
     let (old, new) = match (from.kind, to.kind) {
-        (Kind::Running(_), Kind::Written(merge)) => (from.value.clone(), on(&from.value, &to.value, merge)),
-        (Kind::Written(merge), Kind::Running(_)) => (on(&to.value, &from.value, merge), to.value.clone()),
+        (Kind::Running(_), Kind::Written(merge)) => (from.value.clone(), on(&from.value, &to.value, merge, around)),
+        (Kind::Written(merge), Kind::Running(_)) => (on(&to.value, &from.value, merge, around), to.value.clone()),
         _ => (from.value.clone(), to.value.clone()),
     };
     let minor = |kind: Kind| if let Kind::Running(minor) = kind { minor } else { None };
@@ -82,13 +103,16 @@ pub fn compare(from: &Side, to: &Side, census: Option<&Census>) -> Comparison {
     let (open, changes): (Vec<_>, Vec<_>) = changes
         .into_iter()
         .partition(|change| depends_on_node(change.top()) && (change.old.is_null() || change.new.is_null()));
-    if changes.iter().any(|change| change.top() == "featureGates" && change.new.is_null())
-        && to.kind == Kind::Written(Merge::Replace)
-    {
-        notes.push("feature gates of the node's own --config file stay under those of a ConfigMap; which they are is not to be seen from here".to_owned());
+    let loses_gates = changes.iter().any(|change| change.top() == "featureGates" && change.new.is_null());
+    if loses_gates && around.gates.is_none() && to.kind == Kind::Written(Merge::Replace) {
+        notes.push(
+            "feature gates of the node's own flags and files stay below any ConfigMap; which they are is not to be seen from here"
+                .to_owned(),
+        );
     }
     let impacts = if matches!(from.kind, Kind::Running(_)) {
-        hazard::preview(&old, &new, census, &BTreeMap::new())
+        let new = with_held(&new, &changes, around);
+        hazard::preview(&old, &new, around.census.as_ref(), &BTreeMap::new())
     } else {
         Vec::new()
     };
@@ -96,14 +120,35 @@ pub fn compare(from: &Side, to: &Side, census: Option<&Census>) -> Comparison {
 }
 
 /// What a payload comes to where this runs.
-fn on(running: &Value, payload: &Value, mode: Merge) -> Value {
+fn on(running: &Value, payload: &Value, mode: Merge, around: &Around) -> Value {
     let payload = settle_paths(payload, running);
-    if mode == Merge::Replace {
-        return payload;
+    if mode == Merge::Overlay {
+        let mut value = running.clone();
+        merge(&mut value, &payload);
+        return value;
     }
-    let mut value = running.clone();
+    let mut value = Value::Object(serde_json::Map::new());
+    let gates = running.get("featureGates").and_then(Value::as_object).into_iter().flatten();
+    let stays = |gate: &str| around.gates.as_ref().is_some_and(|of_map| !of_map.contains(gate));
+    for (gate, on) in gates.filter(|(gate, _)| stays(gate)) {
+        merge(&mut value, &json!({ "featureGates": { gate.as_str(): on } }));
+    }
     merge(&mut value, &payload);
     value
+}
+
+/// The new configuration where what is held stays.
+fn with_held(new: &Value, changes: &[Change], around: &Around) -> Value {
+    let mut new = new.clone();
+    for change in changes.iter().filter(|change| around.holds(&change.field)) {
+        let old = match change.field.split_once('.') {
+            // Entries of maps may have dots in their names; deeper structs cost no pods.
+            Some((top, entry)) => json!({ top: { entry: change.old } }),
+            None => json!({ change.field.as_str(): change.old }),
+        };
+        merge(&mut new, &old);
+    }
+    new
 }
 
 /// Relative paths name other keys of a ConfigMap, which the supervisor makes absolute: where the
@@ -182,8 +227,6 @@ fn left_out(old: &Value, new: &Value, known: &[Change]) -> Vec<Change> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::core::evidence::PodSight;
 
@@ -215,16 +258,16 @@ mod tests {
                 "authentication": {"x509": {"clientCAFile": "ca.crt"}}}),
             Merge::Replace,
         );
-        let comparison = compare(&running(configz()), &to, None);
+        let comparison = compare(&running(configz()), &to, &Around::default());
         assert_eq!(comparison, Comparison::default());
-        assert_eq!(compare(&to, &running(configz()), None), Comparison::default());
+        assert_eq!(compare(&to, &running(configz()), &Around::default()), Comparison::default());
         // What a later kubelet adds is no change either.
         let mut later = configz();
         later["evictionHard"]["imagefs.inodesFree"] = json!("5%");
         later["logging"] =
             json!({"format": "text", "flushFrequency": "5s", "options": {"json": {"infoBufferSize": "0"}}});
         later["singleProcessOOMKill"] = json!(false);
-        let comparison = compare(&running(later), &to, None);
+        let comparison = compare(&running(later), &to, &Around::default());
         assert_eq!(
             (fields(&comparison), comparison.open.as_slice()),
             (vec![], ["singleProcessOOMKill".to_owned()].as_slice())
@@ -233,9 +276,11 @@ mod tests {
 
     #[test]
     fn an_overlay_is_laid_over_what_runs() {
-        let comparison = compare(&running(configz()), &written(json!({"maxPods": 50}), Merge::Overlay), None);
+        let comparison =
+            compare(&running(configz()), &written(json!({"maxPods": 50}), Merge::Overlay), &Around::default());
         assert_eq!(fields(&comparison), ["maxPods"]);
-        let comparison = compare(&running(configz()), &written(json!({"maxPods": 50}), Merge::Replace), None);
+        let comparison =
+            compare(&running(configz()), &written(json!({"maxPods": 50}), Merge::Replace), &Around::default());
         assert_eq!(
             fields(&comparison),
             ["authentication.x509.clientCAFile", "cgroupDriver", "clusterDomain", "maxPods"]
@@ -245,29 +290,44 @@ mod tests {
     #[test]
     fn two_overlays_have_no_defaults() {
         let overlay = |value: Value| written(value, Merge::Overlay);
-        let comparison = compare(&overlay(json!({"maxPods": 110})), &overlay(json!({"kind": "x"})), None);
+        let comparison = compare(&overlay(json!({"maxPods": 110})), &overlay(json!({"kind": "x"})), &Around::default());
         assert_eq!(fields(&comparison), ["maxPods"]);
         assert_eq!((comparison.changes[0].old.clone(), comparison.notes.len()), (json!(110), 1));
-        let same = compare(&overlay(json!({"syncFrequency": "60s"})), &overlay(json!({"syncFrequency": "1m"})), None);
+        let same = compare(
+            &overlay(json!({"syncFrequency": "60s"})),
+            &overlay(json!({"syncFrequency": "1m"})),
+            &Around::default(),
+        );
         assert_eq!(fields(&same), Vec::<&str>::new());
     }
 
     #[test]
     fn pods_that_would_go() {
         let pod = |name: &str| PodSight { name: format!("d/{name}"), phase: "Running".into(), ..PodSight::default() };
-        let census = Census { pods: vec![pod("a"), pod("b")], ..Census::default() };
+        let census = Some(Census { pods: vec![pod("a"), pod("b")], ..Census::default() });
+        let around = Around { census, ..Around::default() };
         let to = written(json!({"maxPods": 1}), Merge::Overlay);
-        let comparison = compare(&running(configz()), &to, Some(&census));
+        let comparison = compare(&running(configz()), &to, &around);
         assert_eq!(comparison.impacts[0].pods, ["d/b"]);
-        assert_eq!(compare(&to, &running(configz()), Some(&census)).impacts, [], "no pod runs with a file");
+        assert_eq!(compare(&to, &running(configz()), &around).impacts, [], "no pod runs with a file");
+        let around = Around { held: BTreeSet::from(["maxPods".to_owned()]), ..around };
+        let comparison = compare(&running(configz()), &to, &around);
+        assert_eq!((fields(&comparison), comparison.impacts.len()), (vec!["maxPods"], 0), "a flag has the last word");
     }
 
     #[test]
-    fn gates_of_the_local_file_are_spoken_of() {
-        let mut running_gates = configz();
-        running_gates["featureGates"] = json!({"A": true});
-        let comparison = compare(&running(running_gates), &written(configz(), Merge::Replace), None);
-        assert_eq!(fields(&comparison), ["featureGates.A"]);
-        assert!(comparison.notes[0].contains("--config file"), "{:?}", comparison.notes);
+    fn gates_of_flags_and_files_stay() {
+        let mut gated = configz();
+        gated["featureGates"] = json!({"A": true, "B": false});
+        let to = written(configz(), Merge::Replace);
+        let diff = |gates: Option<&[&str]>| {
+            let gates = gates.map(|gates| gates.iter().map(|gate| (*gate).to_owned()).collect());
+            compare(&running(gated.clone()), &to, &Around { gates, ..Around::default() })
+        };
+        let unknown = diff(None);
+        assert_eq!((fields(&unknown), unknown.notes.len()), (vec!["featureGates.A", "featureGates.B"], 1));
+        assert_eq!(fields(&diff(Some(&[]))), Vec::<&str>::new(), "the node runs its own configuration");
+        let known = diff(Some(&["B", "C"]));
+        assert_eq!((fields(&known), known.notes.len()), (vec!["featureGates.B"], 0));
     }
 }
