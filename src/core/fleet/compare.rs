@@ -179,7 +179,7 @@ pub fn clean(value: &Value) -> Value {
 }
 
 /// Kubelets of today have a default for `imagefs.inodesFree` that v1.20 had not.
-fn later_eviction_default(config: &mut Value, running: &Value) {
+pub(super) fn later_eviction_default(config: &mut Value, running: &Value) {
     const SIGNAL: &str = "imagefs.inodesFree";
     let theirs = running.pointer(&format!("/evictionHard/{SIGNAL}"));
     if theirs.is_some_and(|value| value == "5%")
@@ -195,7 +195,7 @@ fn later_eviction_default(config: &mut Value, running: &Value) {
 }
 
 /// Options of logging and tracing that are spelt out on one side, at zero, and left out on the other.
-fn is_spelling(change: &Change) -> bool {
+pub(super) fn is_spelling(change: &Change) -> bool {
     let zero = |value: &Value| {
         value.is_null() || *value == 0 || *value == "0" || *value == false || *value == "" || is_empty(value)
     };
