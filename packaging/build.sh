@@ -134,6 +134,10 @@ Copyright: the $name authors
 License: Apache-2.0
  See LICENSE beside this file, or /usr/share/common-licenses/Apache-2.0.
 COPYRIGHT
+    # Ubuntu's needrestart would restart the kubelet with the next libc: a kubelet alone is static, a supervisor is not.
+    install -d "$stage/etc/needrestart/conf.d"
+    printf '%s\n' '# No package restarts the kubelet: the supervisor is renewed by systemctl reload kubelet.' \
+        '$nrconf{override_rc}{qr(^kubelet(\.service)?$)} = 0;' >"$stage/etc/needrestart/conf.d/kubelet-supervisor.conf"
     local size
     size=$(du -sk "$stage" | cut -f1)
     mkdir "$stage/DEBIAN"
@@ -157,6 +161,7 @@ Description: dynamic kubelet configuration around an unmodified kubelet
  .
  It is in use after: kubelet-supervisor enable.
 CONTROL
+    echo /etc/needrestart/conf.d/kubelet-supervisor.conf >"$stage/DEBIAN/conffiles"
     for script in postinst prerm postrm; do
         { printf '#!/bin/sh\nset -e\n' && cat packaging/scripts/{common,deb-$script}.sh; } >"$stage/DEBIAN/$script"
         chmod 755 "$stage/DEBIAN/$script"

@@ -285,6 +285,42 @@ fn every_option_of_enable_and_disable_is_listed_and_exists() {
 }
 
 #[test]
+fn every_command_of_the_plugin_about_nodes_is_listed_with_its_options() {
+    let plugin = kubelet_supervisor::plugin::command();
+    let rows = table(REFERENCE, "node command");
+    assert_eq!(rows.len(), 7);
+    for row in rows {
+        let words = code(&row[0]);
+        let name = words[0].split(' ').next().unwrap();
+        let command = plugin.find_subcommand(name).unwrap_or_else(|| panic!("{name}"));
+        let known = command.get_arguments().filter_map(|option| option.get_long()).filter(|long| *long != "help");
+        let known: BTreeSet<String> = known.map(|long| format!("--{long}")).collect();
+        let listed = code(&row[1]).into_iter().filter(|option| option.starts_with("--"));
+        let listed: BTreeSet<String> =
+            listed.map(|option| option.split([' ', '[']).next().unwrap().to_owned()).collect();
+        assert_eq!(listed, known, "{name}");
+    }
+}
+
+#[test]
+fn every_state_of_a_node_is_listed() {
+    use kubelet_supervisor::core::fleet::node::Stage;
+    let listed = names(&table(REFERENCE, "state shown"));
+    for stage in [
+        Stage::Local,
+        Stage::Pending,
+        Stage::Scheduled,
+        Stage::OnTrial,
+        Stage::AwaitsConfirmation,
+        Stage::Proven,
+        Stage::Failed,
+        Stage::Held,
+    ] {
+        assert!(listed.iter().any(|shown| shown.starts_with(stage.word())), "{}", stage.word());
+    }
+}
+
+#[test]
 fn every_link_between_the_documents_leads_somewhere() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut documents = vec![root.join("README.md")];

@@ -10,10 +10,16 @@
 
 mod support;
 
+#[path = "plugin/assign.rs"]
+mod assign;
+#[path = "plugin/complete.rs"]
+mod complete;
 #[path = "plugin/doctor.rs"]
 mod doctor;
 #[path = "plugin/krew.rs"]
 mod krew;
+#[path = "plugin/status.rs"]
+mod status;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

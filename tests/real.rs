@@ -34,6 +34,8 @@ mod directory;
 mod edges;
 #[path = "real/plugin_doctor.rs"]
 mod plugin_doctor;
+#[path = "real/plugin_nodes.rs"]
+mod plugin_nodes;
 #[path = "real/process.rs"]
 mod process;
 #[path = "real/store.rs"]
@@ -74,6 +76,7 @@ const CASES: &[Test] = &[
     Test("native_and_back", NATIVE, store::native_and_back),
     Test("corrupt_store", BOTH, store::corrupt_store),
     Test("tutorial", BOTH, edges::tutorial),
+    Test("plugin_nodes", BOTH, plugin_nodes::from_assign_to_reset),
     Test("cut_off", BOTH, trial::cut_off),
     Test("not_to_blame", BOTH, trial::not_to_blame),
     Test("plugin_doctor", BOTH, plugin_doctor::doctor_finds),

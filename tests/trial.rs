@@ -55,8 +55,9 @@ fn who_does_not_answer_in_time_counts_for_nothing() {
     let mut node = Node::new();
     node.looks_answered = false;
     node.assign("a");
+    node.pass(5);
     assert_eq!(node.active(), "", "the baseline is waited for");
-    node.pass(2);
+    node.pass(9); // a reload meanwhile lets it wait anew
     assert_eq!(node.active(), "a", "but not for long");
     node.pass(minutes(11));
     assert_eq!(node.last_known_good(), "a");
@@ -117,6 +118,25 @@ fn the_api_server_goes_away_in_mid_trial_and_nobody_is_blamed() {
     assert_eq!(node.last_known_good(), "", "four and five are less than ten");
     node.pass(minutes(2));
     assert_eq!(node.last_known_good(), "a", "what was earned before counts");
+    assert_eq!(node.starts, ["", "a"]);
+}
+
+/// From the first second on, and beyond every patience.
+#[test]
+fn an_overloaded_api_server_is_nobodys_fault() {
+    let mut node = Node::new();
+    node.assign("a");
+    node.busy = true;
+    node.pass(120);
+    node.api = false; // it does not even answer any more, as happens to it
+    node.busy = false;
+    node.pass(120);
+    assert_eq!((node.active(), node.state.suspended), ("a", Some(Excuse::ApiServer)));
+    node.api = true;
+    node.pass(minutes(9));
+    assert_eq!(node.last_known_good(), "", "it earned nothing meanwhile");
+    node.pass(minutes(3));
+    assert_eq!(node.last_known_good(), "a");
     assert_eq!(node.starts, ["", "a"]);
 }
 

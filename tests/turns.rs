@@ -65,6 +65,26 @@ fn each_node_has_its_turn_within_the_window() {
     assert!((4..=16).contains(&late), "{waits:?}");
 }
 
+/// An edit that somebody wished back.
+#[test]
+fn a_change_that_nobody_asks_for_any_more_is_not_made() {
+    let gone = Input::MapFailed { why: "the ConfigMap does not exist".into(), definite: true };
+    let elsewhere = Input::Node(Wanted::Map(reference("no-such-map")));
+    let nonsense = Input::Node(Wanted::Invalid("the Node's label".into()));
+    for abort in [gone, elsewhere, nonsense] {
+        let mut node = patient();
+        let starts = node.starts.clone();
+        node.step(abort);
+        node.pass(600);
+        assert_eq!((&node.starts, node.active()), (&starts, "a"));
+        assert_eq!(node.disk.assigned.as_ref().map(|source| &*source.resource_version), Some("1"));
+        node.step(Input::Node(Wanted::Map(reference("a"))));
+        node.edit("a", "2");
+        node.pass(310);
+        assert_eq!(node.starts.last().unwrap(), "a@2", "asked for again");
+    }
+}
+
 /// A node that has long to wait: 20 names hold one.
 fn patient() -> Node {
     let names = (0..).map(|number| format!("patient-{number}"));

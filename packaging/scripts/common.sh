@@ -10,7 +10,8 @@ say() { echo "kubelet-supervisor: $*"; }
 # Units that `kubelet-supervisor enable` was called for.
 enabled_units() {
     for file in /etc/systemd/system/*.service.d/90-kubelet-supervisor.conf; do
-        [ ! -e "$file" ] || basename "$(dirname "$file")" .d
+        # One that names another binary, such as one in /opt, is not this package's.
+        if [ -e "$file" ] && grep -q "^ExecStart=.*$program " "$file"; then basename "$(dirname "$file")" .d; fi
     done
 }
 
@@ -30,21 +31,24 @@ upgraded() {
 
 # Before the binary goes: a unit that names it would have no kubelet after the next boot.
 give_back() {
-    for unit in $(enabled_units); do
-        if ! "$program" disable --unit "$unit"; then
-            # As in an image that is not booted.
-            rm -f "/etc/systemd/system/$unit.d/90-kubelet-supervisor.conf"
-            rmdir "/etc/systemd/system/$unit.d" 2>/dev/null || true
-            [ ! -d /run/systemd/system ] || systemctl daemon-reload
-            say "removed the drop-in of $unit"
-        fi
-    done
-    left=$(grep -ls "^ExecStart=.*$program " /etc/systemd/system/*.service /etc/systemd/system/*.service.d/*.conf) || true
+    ours=90-kubelet-supervisor.conf
+    left=$(grep -lsE "^[[:space:]]*ExecStart=.*$program " /etc/systemd/system/*.service /etc/systemd/system/*.service.d/*.conf \
+        /run/systemd/system/*.service /run/systemd/system/*.service.d/*.conf \
+        /usr/lib/systemd/system/*.service /usr/lib/systemd/system/*.service.d/*.conf | grep -v "^/etc/systemd/system/.*/$ours\$") || true
     if [ -n "$left" ]; then
         say "not removed: these still name it, and the kubelet would not start any more; change them first:" >&2
         echo "$left" >&2
         exit 1
     fi
+    for unit in $(enabled_units); do
+        if ! "$program" disable --unit "$unit"; then
+            # As in an image that is not booted.
+            rm -f "/etc/systemd/system/$unit.d/90-kubelet-supervisor.conf"
+            rmdir "/etc/systemd/system/$unit.d" 2>/dev/null || true
+            [ ! -d /run/systemd/system ] || systemctl daemon-reload || true
+            say "removed the drop-in of $unit"
+        fi
+    done
 }
 
 # What only a supervisor reads goes. store/ stays where it holds anything: it has the layout of native

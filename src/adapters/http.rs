@@ -37,8 +37,10 @@ pub struct Pages {
     pub metrics: Metrics,
     /// The state, as of the latest step.
     pub shown: Arc<RwLock<Shown>>,
-    /// Bounds the connections.
+    /// Bounds the connections to the listener, which every process of the node can open.
     pub slots: Arc<Semaphore>,
+    /// Bounds those to the control socket, which only root can.
+    pub desk_slots: Arc<Semaphore>,
 }
 
 /// See [`Pages`].
@@ -70,7 +72,8 @@ impl Pages {
     /// Nothing shown yet.
     #[must_use]
     pub fn new(metrics: Metrics) -> Self {
-        Self { metrics, shown: Arc::default(), slots: Arc::new(Semaphore::new(CONNECTIONS)) }
+        let slots = || Arc::new(Semaphore::new(CONNECTIONS));
+        Self { metrics, shown: Arc::default(), slots: slots(), desk_slots: slots() }
     }
 
     fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
@@ -96,7 +99,8 @@ impl Pages {
 
     /// Serves a connection; commands are taken where there is a desk for them.
     fn serve(&self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static + Send, desk: Option<&Desk>) {
-        let Ok(slot) = self.slots.clone().try_acquire_owned() else { return };
+        let slots = if desk.is_some() { &self.desk_slots } else { &self.slots };
+        let Ok(slot) = Arc::clone(slots).try_acquire_owned() else { return };
         let (pages, desk) = (self.clone(), desk.cloned());
         tokio::spawn(async move {
             let _slot = slot;

@@ -83,9 +83,10 @@ impl NotifySocket {
                         }
                     }
                 }
+                // Whoever may send to it must not be able to close it: one odd datagram, one line, on we go.
                 Err(error) => {
-                    tracing::warn!("the notify socket failed: {error}");
-                    return;
+                    tracing::warn!("the notify socket: {error}");
+                    tokio::time::sleep(PAUSE).await;
                 }
             }
         }
@@ -96,14 +97,20 @@ impl NotifySocket {
         let mut control = nix::cmsg_space!(nix::sys::socket::UnixCredentials);
         let mut parts = [io::IoSliceMut::new(&mut buffer)];
         let message = recvmsg::<()>(self.socket.as_raw_fd(), &mut parts, Some(&mut control), MsgFlags::MSG_DONTWAIT)?;
-        let sender = message.cmsgs()?.find_map(|part| match part {
-            ControlMessageOwned::ScmCredentials(credentials) => Some(credentials.pid()),
-            _ => None,
+        // More control data than there is room for, such as descriptors, is not a kubelet's: no sender.
+        let sender = message.cmsgs().ok().and_then(|mut parts| {
+            parts.find_map(|part| match part {
+                ControlMessageOwned::ScmCredentials(credentials) => Some(credentials.pid()),
+                _ => None,
+            })
         });
         let bytes = message.bytes;
         Ok((String::from_utf8_lossy(buffer.get(..bytes).unwrap_or_default()).into_owned(), sender))
     }
 }
+
+/// After a failure, lest a socket that is broken for good keeps the only thread busy.
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 
 fn news(line: &str) -> Option<Input> {
     match line {
@@ -122,6 +129,8 @@ fn is_kubelet(sender: Option<i32>, child: &ChildPid) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use nix::sys::socket::{ControlMessage, UnixAddr, sendmsg};
+
     use super::*;
 
     #[tokio::test]
@@ -150,6 +159,12 @@ mod tests {
             heard = queue.recv().await;
         }
         assert_eq!(heard, Some(Input::Watchdog));
+        // Control data beyond what there is room for ends nothing.
+        let target = UnixAddr::new_abstract(address.as_abstract_name().unwrap()).unwrap();
+        let descriptors = [sender.as_raw_fd(); 8];
+        let parts = [io::IoSlice::new(b"READY=1")];
+        let rights = [ControlMessage::ScmRights(&descriptors)];
+        sendmsg(sender.as_raw_fd(), &parts, &rights, MsgFlags::empty(), Some(&target)).unwrap();
         send("READY=1\nWATCHDOG=1");
         assert_eq!((queue.recv().await, queue.recv().await), (Some(Input::Ready), Some(Input::Watchdog)));
     }

@@ -107,17 +107,25 @@ async fn judge_tested(recipe: &Recipe, tested: &SelfTest, path: &str) -> Verdict
     }
 }
 
-/// Tests the binary once. That the test's files cannot be written is the disk's fault, not the
-/// binary's, and is not remembered: the disk may be well again when the next candidate comes.
+/// A self-test that went wrong.
+struct Failed {
+    why: String,
+    /// It may go well another time.
+    passing: bool,
+}
+
+/// Tests the binary once. That the test's files cannot be written is the disk's fault, and that it gave
+/// no answer in time the machine's: such things are not remembered, they may be over when the next candidate comes.
 async fn ensure_tested(recipe: &Recipe, tested: &SelfTest) -> Result<(), String> {
     let mut tested = tested.lock().await;
     if let Some(known) = tested.as_ref() {
         return known.clone();
     }
     recipe.prepare()?;
-    let result = recipe.try_out().await;
-    *tested = Some(result.clone());
-    result
+    match recipe.try_out().await {
+        Err(Failed { why, passing: true }) => Err(why),
+        result => tested.insert(result.map_err(|failed| failed.why)).clone(),
+    }
 }
 
 impl Recipe {
@@ -145,16 +153,20 @@ impl Recipe {
     /// What it did instead.
     pub async fn self_test(&self) -> Result<(), String> {
         self.prepare()?;
-        self.try_out().await
+        self.try_out().await.map_err(|failed| failed.why)
     }
 
-    async fn try_out(&self) -> Result<(), String> {
+    async fn try_out(&self) -> Result<(), Failed> {
         for (name, _, expected) in SELF_TESTS {
             match self.run(Some(&self.test_file(name).display().to_string())).await {
                 Class::Candidate(verdict) if verdict.label() == expected => {}
-                Class::Flags(words) => return Err(format!("it refuses its own command line: {words}")),
+                Class::Flags(words) => {
+                    return Err(Failed { why: format!("it refuses its own command line: {words}"), passing: false });
+                }
                 Class::Candidate(verdict) => {
-                    return Err(format!("self-test {name}: expected {expected}, got {verdict:?}"));
+                    let passing = matches!(verdict, Verdict::Inconclusive(_) | Verdict::NotItsFault(_));
+                    let why = format!("self-test {name}: expected {expected}, got {verdict:?}");
+                    return Err(Failed { why, passing });
                 }
             }
         }
@@ -184,7 +196,11 @@ impl Recipe {
         let args = self.args.for_preflight(config, &self.dir.display().to_string());
         match process::run_to_end(&self.program, &args, TIME_LIMIT).await {
             Ok(run) => classify(&run),
-            Err(error) => Class::Candidate(Verdict::Inconclusive(format!("{}: {error}", self.program.display()))),
+            // What cannot be run to judge cannot be run to replace the kubelet that runs: an upgrade is copying it, say.
+            Err(error) => {
+                let why = format!("the kubelet cannot be run: {}: {error}", self.program.display());
+                Class::Candidate(Verdict::NotItsFault(why))
+            }
         }
     }
 

@@ -424,18 +424,28 @@ pub async fn run_helper(
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
     die_with_parent(&mut command);
     let mut child = command.spawn()?;
-    let group = child.id().and_then(|id| i32::try_from(id).ok());
+    let mut group = Group(child.id().and_then(|id| i32::try_from(id).ok()));
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let work = async { tokio::join!(take_in(stdout), take_in(stderr), child.wait()) };
     if let Ok((stdout, stderr, status)) = tokio::time::timeout(limit, work).await {
+        group.0 = None;
         return Ok(Printed { exit: Some(exit_of(&status)), stdout, stderr });
     }
-    // Also when it has ended itself, and a child of it keeps the output open.
-    if let Some(group) = group {
-        let _ = nix::sys::signal::killpg(Pid::from_raw(group), Signal::SIGKILL);
-    }
+    drop(group);
     let _ = child.wait().await;
     Ok(Printed::default())
+}
+
+/// A process group that is killed when nobody waits for it any more, also if its leader has ended and a child of
+/// that keeps the output open.
+struct Group(Option<i32>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(group) = self.0 {
+            let _ = nix::sys::signal::killpg(Pid::from_raw(group), Signal::SIGKILL);
+        }
+    }
 }
 
 /// All that comes, as much as is kept.

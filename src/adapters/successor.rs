@@ -175,7 +175,10 @@ pub struct Successor {
 impl Successor {
     /// Asks the installed binary whether it could go on from this.
     pub fn prove(&self, document: &str, pid: Option<i32>) {
-        let estate = Estate { machine: document.to_owned(), pid: pid.unwrap_or_default(), ..Estate::default() };
+        // A kubelet that was just reaped is in the document all the same; it will be asked again then.
+        let told = || Handover::decode(document).ok()?.pid().and_then(|pid| i32::try_from(pid).ok());
+        let pid = pid.or_else(told).unwrap_or_default();
+        let estate = Estate { machine: document.to_owned(), pid, ..Estate::default() };
         let inputs = self.inputs.clone();
         tokio::spawn(async move {
             let _ = inputs.send(Input::Successor(proof(&estate).await));
@@ -250,8 +253,13 @@ fn document(estate: &Estate) -> std::io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// The binary that is installed where ours came from; a package may have put another one there.
+/// The binary that is installed where ours came from; a package may have put another one there, or an
+/// administrator turned a link: what the unit's command names counts, and the file that runs only without that.
 fn installed() -> Result<PathBuf, String> {
+    let named = std::env::args_os().next().map(PathBuf::from).filter(|path| path.is_absolute() && path.exists());
+    if let Some(named) = named {
+        return Ok(named);
+    }
     let link = std::fs::read_link("/proc/self/exe").map_err(|error| format!("/proc/self/exe: {error}"))?;
     let path = link.to_string_lossy().into_owned();
     Ok(path.strip_suffix(" (deleted)").map_or(link, PathBuf::from))

@@ -77,6 +77,7 @@ impl Enable {
             service_type: self.service_type,
         })?;
         check_program(&plan.program)?;
+        check_kept(&plan.options)?;
         let path = Path::new(&plan.path);
         if self.dry_run {
             println!("# {}\n{}", plan.path, plan.text);
@@ -178,9 +179,37 @@ fn check_loaded(unit: &str, found: &Properties) -> Result<(), String> {
     }
 }
 
+/// This program's path as it was called, with its links: the one that is turned at the next upgrade.
+fn as_called(file: &Path) -> PathBuf {
+    let Some(called) = std::env::args_os().next().map(PathBuf::from) else { return file.to_owned() };
+    let candidates: Vec<PathBuf> = if called.is_absolute() {
+        vec![called]
+    } else if called.components().count() == 1 {
+        std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).map(|dir| dir.join(&called)).collect()
+    } else {
+        Vec::new()
+    };
+    let same = |path: &PathBuf| path.is_absolute() && path.canonicalize().is_ok_and(|path| path == file);
+    // Where /bin is a link to /usr/bin, the packages' own name for it is the one without.
+    let found = candidates.into_iter().filter(same).reduce(|first, next| if next == file { next } else { first });
+    found.unwrap_or_else(|| file.to_owned())
+}
+
+/// The options in the unit, as far as they stand there word for word: those of an earlier version may be unknown to this
+/// one.
+fn check_kept(options: &str) -> Result<(), String> {
+    if options.contains(['$', '%', '\\']) {
+        return Ok(());
+    }
+    super::check_options_of_run(&unit::words(options)).map_err(|failure| {
+        format!("{}; these stand in the unit, name others: kubelet-supervisor enable -- OPTIONS", failure.message)
+    })
+}
+
 /// The executable that is to be in the unit: this one.
 fn own_program(dry_run: bool) -> Result<String, String> {
-    let path = std::env::current_exe().map_err(|error| format!("cannot find the path of this program: {error}"))?;
+    let file = std::env::current_exe().map_err(|error| format!("cannot find the path of this program: {error}"))?;
+    let path = as_called(&file);
     let shown = path.to_str().map(str::to_owned).ok_or_else(|| format!("{} is not UTF-8", path.display()))?;
     if dry_run {
         return Ok(shown);
@@ -190,9 +219,13 @@ fn own_program(dry_run: bool) -> Result<String, String> {
     {
         return Err(format!("{shown} is in {place}, which the next boot empties: {hint}"));
     }
-    let meta = std::fs::metadata(&path).map_err(|error| format!("{shown}: {error}"))?;
-    if meta.uid() != 0 || meta.mode() & 0o022 != 0 {
-        return Err(format!("{shown} can be changed by others than root, whose kubelet it would run: {hint}"));
+    // Whoever may write to a directory on the way can put another file there.
+    for place in path.ancestors().chain(file.ancestors()) {
+        let meta = std::fs::metadata(place).map_err(|error| format!("{}: {error}", place.display()))?;
+        if meta.uid() != 0 || meta.mode() & 0o022 != 0 {
+            let place = place.display();
+            return Err(format!("{place} can be changed by others than root, whose kubelet {shown} would run: {hint}"));
+        }
     }
     if !shown.starts_with("/usr/") && !shown.starts_with("/opt/") {
         println!("note: the kubelet depends on {shown} from now on; it must stay there");

@@ -129,9 +129,15 @@ fn check_options_of_run(options: &[String]) -> Result<(), Failure> {
             "the options for `run` end before the kubelet's command, which the unit has: no second --",
         ));
     }
-    let words =
-        ["kubelet-supervisor", "run"].into_iter().chain(options.iter().map(String::as_str)).chain(["--", "kubelet"]);
+    let words = ["kubelet-supervisor", "run"]
+        .into_iter()
+        .chain(options.iter().map(String::as_str))
+        .chain(["--", "/proc/self/exe"]);
     match Cli::try_parse_from(words) {
+        Ok(Cli { verb: Verb::Run(options) }) => options
+            .settings()
+            .map(drop)
+            .map_err(|failure| Failure::usage(format!("the options for `run`: {}", failure.message))),
         Ok(_) => Ok(()),
         Err(error) => Err(Failure::usage(format!("the options for `run`: {error}"))),
     }
@@ -140,16 +146,20 @@ fn check_options_of_run(options: &[String]) -> Result<(), Failure> {
 /// Runs the command.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let beginning = successor::begin();
-    let cli = match Cli::try_parse_from(args) {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         Err(error) => {
             let _ = error.print();
+            if error.use_stderr() {
+                run::without_us(&args, beginning);
+            }
             // --help and --version are errors to clap, but not to the user.
             return ExitCode::from(if error.use_stderr() { USAGE } else { 0 });
         }
     };
     let result = match cli.verb {
-        Verb::Run(options) => run::run(&options, beginning),
+        Verb::Run(options) => run::run(&options, &args, beginning),
         Verb::Status(options) => status::run(&options),
         Verb::Check(options) => check::run(&options),
         Verb::Render(options) => render::run(&options),

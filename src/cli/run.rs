@@ -1,6 +1,6 @@
 //! `run`: the daemon.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
@@ -9,7 +9,8 @@ use clap::{Args, Parser as _};
 use super::{Cli, Failure, KubeletCommand, MergeOption, Verb, block_on};
 use crate::adapters::successor::Beginning;
 use crate::adapters::systemd::Systemd;
-use crate::adapters::{clock, log};
+use crate::adapters::{clock, local, log, process};
+use crate::core::flags::KubeletArgs;
 use crate::core::model::ConfigMapRef;
 use crate::core::payload::duration::GoDuration;
 use crate::core::{carrier, machine, policy};
@@ -113,8 +114,15 @@ impl Options {
     }
 }
 
-pub(super) fn run(options: &Options, beginning: Beginning) -> Result<u8, Failure> {
-    let settings = options.settings()?;
+pub(super) fn run(options: &Options, args: &[OsString], beginning: Beginning) -> Result<u8, Failure> {
+    let settings = match options.settings() {
+        Ok(settings) => settings,
+        Err(failure) => {
+            eprintln!("kubelet-supervisor: {}", failure.message);
+            without_us(args, beginning);
+            return Err(failure);
+        }
+    };
     log::init(options.log_format);
     if options.restart_by == machine::RestartBy::Exit && std::env::var_os("INVOCATION_ID").is_none() {
         tracing::warn!(
@@ -122,6 +130,27 @@ pub(super) fn run(options: &Options, beginning: Beginning) -> Result<u8, Failure
         );
     }
     block_on(wire::supervise(settings, beginning))?.map_err(|error| Failure::new(1, format!("{error:#}")))
+}
+
+/// Law 1 for options we cannot go by: what systemd started is the node's kubelet, so the kubelet is what it gets, with
+/// its own arguments. Comes back where nobody but a person waits, or there is no kubelet to be.
+pub(super) fn without_us(args: &[OsString], beginning: Beginning) {
+    let command: Vec<String> =
+        args.iter().skip_while(|word| *word != "--").skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let is_run = args.get(1).is_some_and(|verb| verb == "run");
+    let Some((program, words)) = command.split_first() else { return };
+    if !is_run || std::env::var_os("INVOCATION_ID").is_none() {
+        return;
+    }
+    let Ok(program) = local::resolve_program(program) else { return };
+    eprintln!(
+        "kubelet-supervisor: these options are of no use; the kubelet runs without a supervisor until they are mended"
+    );
+    if let Beginning::Heir(heir) = beginning {
+        process::end_child(heir.pid, policy::STOP_GRACE); // never two of them
+    }
+    let error = process::become_kubelet(&program, &KubeletArgs::parse(words));
+    eprintln!("kubelet-supervisor: cannot run {}: {error}", program.display());
 }
 
 /// The directory of a running supervisor, by its command line.

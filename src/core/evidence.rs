@@ -189,6 +189,8 @@ pub enum LeaseSight {
     Renewed(String),
     /// The API server answered; there is no Lease, or it is not ours to read.
     Absent,
+    /// The API server, or what stands before it, answered that it is overloaded or out of order; its words.
+    Busy(String),
     /// The API server did not answer in time, or refused the credentials; its words.
     Unreachable(String),
 }

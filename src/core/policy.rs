@@ -70,8 +70,9 @@ pub const AFTER_EXCUSE: Duration = Duration::from_secs(30);
 /// What is learnt of the surroundings holds for so long.
 pub const LOOK_HOLDS: Duration = Duration::from_secs(30);
 
-/// A change waits this long for the baseline; who has not answered by then counts for nothing.
-pub const BASELINE: Duration = Duration::from_secs(2);
+/// A change waits this long for the baseline; who has not answered by then counts for nothing. Each look ends within
+/// 5 s: a slow API server must not hide which pods a change would cost.
+pub const BASELINE: Duration = Duration::from_secs(6);
 
 /// A Lease renewed within this time is alive: kubelets renew every 10 s.
 pub const LEASE_FRESH: Duration = Duration::from_secs(60);

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::evidence::{Baseline, Failure, NodeSight};
-use super::model::{ConfigMapRef, Digest, KubeletId, Source, Wishes};
+use super::model::{ConfigMapRef, Digest, KubeletId, Moment, Source, Wishes};
 use super::payload::yaml;
 
 /// Upstream: `SerializedNodeConfigSource` (k8s.io/kubelet/config/v1beta1, v1.20.2).
@@ -170,6 +170,19 @@ pub struct Confirm {
     pub until: u64,
     /// Seconds left when this was written.
     pub left: u64,
+    /// The wall clock at `until`, seconds since 1970, as it went when this was written: for people alone.
+    /// 0: unknown.
+    #[serde(default)]
+    pub wall: u64,
+}
+
+impl Confirm {
+    /// So many seconds from now.
+    #[must_use]
+    pub fn within(left: u64, now: Moment, boot_id: String) -> Self {
+        let until = now.boot.as_secs().saturating_add(left);
+        Self { boot_id, until, left, wall: (now.wall_nanos / 1_000_000_000).saturating_add(left) }
+    }
 }
 
 /// A failure whose cause is not certain yet: last known good runs, and if it fails in the same way

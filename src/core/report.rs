@@ -61,6 +61,13 @@ pub struct NodeConfigStatus {
     pub last_known_good: Option<Source>,
     /// Native's error string.
     pub error: Option<String>,
+    /// When the trial is passed if all stays well (RFC 3339); in the annotation alone. It is a moment and not what is
+    /// left of it, so that it costs a write only when what was promised changes.
+    #[serde(skip)]
+    pub trial_ends: Option<String>,
+    /// Until when what runs is to be confirmed; in the annotation alone.
+    #[serde(skip)]
+    pub confirm_by: Option<String>,
     /// The Node condition beside it: what native had no words for.
     #[serde(skip)]
     pub condition: Condition,
@@ -88,6 +95,11 @@ pub const STATUS_ANNOTATION: &str = "kubelet-supervisor.io/config-status";
 /// The Node annotation that tells who looks after it: the supervisor's version, and the fields that flags win over.
 /// What `kubectl kubelet-config doctor` cannot see from afar.
 pub const ABOUT_ANNOTATION: &str = "kubelet-supervisor.io/supervisor";
+/// The annotation's field for [`NodeConfigStatus::trial_ends`].
+pub const TRIAL_ENDS: &str = "trialEnds";
+
+/// The annotation's field for [`NodeConfigStatus::confirm_by`].
+pub const CONFIRM_BY: &str = "confirmBy";
 
 /// What the Node says of us, as the API server last showed it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -131,9 +143,11 @@ impl Condition {
         } else if let Some(excuse) = state.suspended.filter(|_| state.trial.is_some()) {
             ("Unknown", "TrialSuspended", format!("On trial, nobody is blamed for now: {}", excuse.words()))
         } else if state.confirm_left().is_some() {
-            ("Unknown", "AwaitsConfirmation", format!("Healthy, and rolled back unless somebody confirms {active}"))
+            let at = confirm_by(state).map(|time| format!(" at {time}")).unwrap_or_default();
+            ("Unknown", "AwaitsConfirmation", format!("Healthy, and rolled back{at} unless somebody confirms {active}"))
         } else if state.trial.is_some() {
-            ("Unknown", "OnTrial", format!("On trial: {active}"))
+            let until = trial_ends(state).map(|time| format!(" until {time}")).unwrap_or_default();
+            ("Unknown", "OnTrial", format!("On trial{until}: {active}"))
         } else if let Some((source, at)) = state.scheduled() {
             ("Unknown", "Scheduled", format!("Takes effect at {}: {source}", timestamp(at.wall_nanos)))
         } else if ledger.frozen {
@@ -191,6 +205,8 @@ impl NodeConfigStatus {
                 .as_ref()
                 .map(|(error, _)| error.text().to_owned())
                 .or_else(|| state.error.as_ref().map(|(error, _)| error.clone())),
+            trial_ends: trial_ends(state),
+            confirm_by: confirm_by(state),
             condition: Condition::of(state),
             shadowed: state.in_force.shadowed.clone(),
         }
@@ -224,11 +240,14 @@ impl NodeConfigStatus {
         json!({ "version": VERSION, "shadowedByFlags": self.shadowed }).to_string()
     }
 
-    /// The text of [`STATUS_ANNOTATION`]: what is unset is left out, as in `status.config`.
+    /// The text of [`STATUS_ANNOTATION`]: what is unset is left out, as in `status.config`, and what native had no
+    /// field for is added.
     #[must_use]
     pub fn annotation(&self) -> String {
         let mut config = json!(self);
         if let Some(fields) = config.as_object_mut() {
+            fields.insert(TRIAL_ENDS.to_owned(), json!(self.trial_ends));
+            fields.insert(CONFIRM_BY.to_owned(), json!(self.confirm_by));
             fields.retain(|_, value| !value.is_null());
         }
         config.to_string()
@@ -431,6 +450,16 @@ fn trial_words(state: &State) -> (&'static str, Option<String>) {
     ("running", since.map(|moment| timestamp(moment.wall_nanos)))
 }
 
+/// While its clock runs, and nobody is asked to confirm what it has found.
+fn trial_ends(state: &State) -> Option<String> {
+    state.trial_ends().filter(|_| state.confirm_left().is_none()).map(|end| timestamp(end.wall_nanos))
+}
+
+fn confirm_by(state: &State) -> Option<String> {
+    state.trial.as_ref()?;
+    state.confirm_by().map(|wall| timestamp(wall.saturating_mul(1_000_000_000)))
+}
+
 /// Seconds between an RFC 3339 time and the wall clock, whichever is earlier.
 #[must_use]
 pub fn seconds_between(time: &str, wall_nanos: u64) -> Option<u64> {
@@ -475,7 +504,9 @@ pub fn summary(state: &State) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::model::ConfigMapRef;
+    use crate::core::machine::{Input, Run, Settings, Trial};
+    use crate::core::model::{ConfigMapRef, HealthzTarget, Moment};
+    use crate::core::record::{Attempt, Confirm};
 
     fn source() -> Source {
         Source {
@@ -518,6 +549,73 @@ mod tests {
         assert!(status.matches(&json!({"assigned": {"configMap": source()}, "error": LOAD_ERROR})));
         assert!(!status.matches(&json!({"assigned": {"configMap": source()}})));
         assert!(NodeConfigStatus::default().matches(&Value::Null));
+    }
+
+    fn at(seconds: u64) -> Moment {
+        let wall = 1_767_225_600 + seconds; // 2026-01-01
+        Moment { boot: Duration::from_secs(seconds), wall_nanos: wall * 1_000_000_000 + 7 }
+    }
+
+    fn on_trial() -> State {
+        let mut state = State::new(Settings::default());
+        state.active = Some(source());
+        state.saved.assigned = Some(source());
+        state.in_force.healthz = Some(HealthzTarget { host: "127.0.0.1".into(), port: 10248 });
+        state.trial = Some(Trial::default());
+        state.kubelet = Kubelet::Running(Run { pid: 1, ready: true, ..Run::default() });
+        state
+    }
+
+    /// Every status that would be written, as the executor does it: when it is another than the last.
+    fn written(state: &mut State, steps: impl Iterator<Item = (Input, u64)>) -> Vec<NodeConfigStatus> {
+        let mut written: Vec<NodeConfigStatus> = Vec::new();
+        for (input, second) in steps {
+            state.step(input, at(second));
+            let status = NodeConfigStatus::of(state);
+            if written.last() != Some(&status) {
+                written.push(status);
+            }
+        }
+        written
+    }
+
+    #[test]
+    fn a_whole_trial_is_promised_once() {
+        let mut state = on_trial();
+        let probes = (1..590).map(|second| (if second % 5 == 1 { Input::Probed(true) } else { Input::Tick }, second));
+        let written = written(&mut state, probes);
+        assert_eq!(written.len(), 1, "{written:#?}");
+        assert_eq!(written[0].trial_ends.as_deref(), Some("2026-01-01T00:10:01Z"));
+        assert!(written[0].condition.message.starts_with("On trial until 2026-01-01T00:10:01Z: /api/v1/"));
+        assert!(written[0].annotation().contains(r#""trialEnds":"2026-01-01T00:10:01Z""#));
+        assert!(written[0].patch(&Shown::default(), "x")["status"]["config"].get(TRIAL_ENDS).is_none());
+    }
+
+    #[test]
+    fn a_broken_promise_is_withdrawn_and_given_anew() {
+        let mut state = on_trial();
+        let answers = [(true, 1), (true, 6), (false, 11), (false, 16), (true, 21), (true, 26)];
+        let written = written(&mut state, answers.into_iter().map(|(good, second)| (Input::Probed(good), second)));
+        let ends: Vec<Option<&str>> = written.iter().map(|status| status.trial_ends.as_deref()).collect();
+        assert_eq!(ends, [Some("2026-01-01T00:10:01Z"), None, Some("2026-01-01T00:10:21Z")]);
+        assert!(written[1].condition.message.starts_with("On trial: /api/v1/"), "{:?}", written[1].condition);
+    }
+
+    #[test]
+    fn the_time_to_confirm_is_said_once_too() {
+        let mut state = on_trial();
+        let confirm = Confirm::within(1800, at(650), String::new());
+        let attempt = Attempt { confirm_within: Some(1800), confirm: Some(confirm), ..Attempt::of(source()) };
+        state.saved.ledger.attempt = Some(attempt);
+        let probes = (651..720).map(|second| (Input::Probed(true), second));
+        let written = written(&mut state, probes);
+        assert_eq!(written.len(), 1, "{written:#?}");
+        assert_eq!(
+            (written[0].trial_ends.as_ref(), written[0].confirm_by.as_deref()),
+            (None, Some("2026-01-01T00:40:50Z"))
+        );
+        let words = "Healthy, and rolled back at 2026-01-01T00:40:50Z unless somebody confirms /api/v1/";
+        assert!(written[0].condition.message.starts_with(words), "{:?}", written[0].condition);
     }
 
     #[test]

@@ -118,8 +118,22 @@ impl Failure {
             }
             kube::Error::Api(status) if status.code == 404 => format!("{what}: {}", status.message),
             kube::Error::Api(status) => format!("{what}: {} ({})", status.message, status.code),
-            other => format!("{what}: {other}"),
+            other => format!("{what}: {}", chain(other)),
         };
         Self::new(message)
     }
+}
+
+/// An error with its causes, each said once.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let words = error.to_string();
+        if !text.contains(&words) {
+            text = format!("{text}: {words}");
+        }
+        cause = error.source();
+    }
+    text
 }

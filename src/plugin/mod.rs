@@ -1,10 +1,19 @@
 //! The kubectl plugin: one command a file; what they decide is in [`crate::core::fleet`].
 
+mod assign;
+mod completion;
+mod confirm;
 mod context;
 mod doctor;
+mod follow;
 mod nodes;
 mod output;
+mod reset;
+mod retry;
+mod rollback;
 mod status;
+mod wait;
+mod write;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -30,6 +39,18 @@ enum Command {
     Status(status::Options),
     /// Finds what is missing on the cluster and its nodes, and says what mends it. Changes nothing.
     Doctor(doctor::Options),
+    /// Points nodes at a ConfigMap.
+    Assign(assign::Options),
+    /// Withdraws the assignment: nodes run their own configuration again.
+    Reset(reset::Options),
+    /// Has nodes try a version again that failed there.
+    Retry(retry::Options),
+    /// Confirms what waits for that: it becomes last known good.
+    Confirm(confirm::Options),
+    /// Assigns nodes their last known good again, or a ConfigMap that is named.
+    Rollback(rollback::Options),
+    /// Prints a completion script for a shell.
+    Completion(completion::Options),
 }
 
 /// The command line's definition, for manuals and completions.
@@ -42,13 +63,21 @@ pub fn command() -> clap::Command {
 /// Runs the plugin. Exit codes: 0; 1 on failure (`diff`: different); 2 for a usage error (`diff`: any error;
 /// `doctor`: it could not look).
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(args) {
-        Ok(cli) => cli,
+    let args: Vec<OsString> = args.into_iter().collect();
+    // Not for clap: what is to be completed is no command line yet.
+    if let Some(asked) = completion::Asked::of(&args) {
+        return block_on(asked.run());
+    }
+    match Cli::try_parse_from(args) {
+        Ok(cli) => block_on(cli.run()),
         Err(error) => {
             let _ = error.print();
-            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+            ExitCode::from(if error.use_stderr() { 2 } else { 0 })
         }
-    };
+    }
+}
+
+fn block_on(work: impl Future<Output = Result<ExitCode, Failure>>) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -56,7 +85,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match runtime.block_on(cli.run()) {
+    match runtime.block_on(work) {
         Ok(code) => code,
         Err(failure) => {
             eprintln!("error: {}", failure.message);
@@ -67,10 +96,16 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 impl Cli {
     async fn run(self) -> Result<ExitCode, Failure> {
-        let context = Context::new(&self.connection).await?;
+        let connection = &self.connection;
         match self.command {
-            Command::Status(options) => options.run(&context).await,
-            Command::Doctor(options) => options.run(&context).await,
+            Command::Status(options) => options.run(&Context::new(connection).await?).await,
+            Command::Assign(options) => options.run(&Context::new(connection).await?).await,
+            Command::Reset(options) => options.run(&Context::new(connection).await?).await,
+            Command::Retry(options) => options.run(&Context::new(connection).await?).await,
+            Command::Confirm(options) => options.run(&Context::new(connection).await?).await,
+            Command::Rollback(options) => options.run(&Context::new(connection).await?).await,
+            Command::Doctor(options) => options.run(&Context::new(connection).await?).await,
+            Command::Completion(options) => options.run(),
         }
     }
 }

@@ -6,6 +6,7 @@ use clap::ValueEnum;
 use serde_json::Value;
 
 use super::Failure;
+pub use crate::core::fleet::view::Mood as Tone;
 
 /// `-o`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -19,20 +20,6 @@ pub enum Format {
     Json,
     /// For programs and people.
     Yaml,
-}
-
-/// How something is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Tone {
-    /// Nothing to say of it.
-    #[default]
-    Plain,
-    /// As it should be.
-    Good,
-    /// Not yet as it should be.
-    Open,
-    /// Not as it should be.
-    Bad,
 }
 
 /// Where output goes.
@@ -94,46 +81,98 @@ pub fn document(format: Format, value: &Value) -> Result<(), Failure> {
     print(&text)
 }
 
-/// Columns as kubectl aligns them: three blanks between, the last one as long as it wants, or cut to the
-/// terminal's width.
+/// The text without what would move a terminal's cursor, change its colours or turn its writing round.
+#[must_use]
+pub fn plain(text: &str) -> String {
+    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let shown = |c: char| match c {
+        '\n' | '\t' => " ".to_owned(),
+        c if c.is_control() || turns(c) => c.escape_default().to_string(),
+        c => c.to_string(),
+    };
+    text.chars().map(shown).collect()
+}
+
+/// A column of names is cut to no less than this where the terminal is narrow.
+const NAME_MIN: usize = 12;
+
+/// The last column gets so much of a terminal, if names can be cut for it.
+const LAST_MIN: usize = 24;
+
+/// Columns as kubectl aligns them: three blanks between, the last one as long as it wants. On a terminal no line is
+/// longer than it is wide: names are cut in the middle, for what tells them apart is at both ends, the last column at
+/// its end.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     rows: Vec<Vec<(Tone, String)>>,
+    /// Widths of what was printed before, for rows that follow.
+    floor: Vec<usize>,
 }
 
 impl Table {
     /// With these headings.
     #[must_use]
     pub fn new(headings: &[&str]) -> Self {
-        Self { rows: vec![headings.iter().map(|heading| (Tone::Plain, (*heading).to_owned())).collect()] }
+        let headings = headings.iter().map(|heading| (Tone::Plain, (*heading).to_owned())).collect();
+        Self { rows: vec![headings], floor: Vec::new() }
     }
 
-    /// Adds a row; what is empty is shown as `-`.
+    /// Adds a row; what is empty is shown as `-`, what would upset a terminal is escaped.
     pub fn row(&mut self, cells: impl IntoIterator<Item = (Tone, String)>) {
-        let shown = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+        let shown = |text: String| if text.is_empty() { "-".to_owned() } else { plain(&text) };
         self.rows.push(cells.into_iter().map(|(tone, text)| (tone, shown(text))).collect());
+    }
+
+    /// The text of what was added since the last time, in columns at least as wide as before.
+    #[must_use]
+    pub fn take(&mut self, out: Out) -> String {
+        let text = self.render(out);
+        self.floor = self.widths();
+        self.rows.clear();
+        text
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or_default();
+        let floor = |column: usize| self.floor.get(column).copied().unwrap_or_default();
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.map(|cell| cell.1.chars().count()).max().unwrap_or_default().max(floor(column))
+        };
+        (0..columns.max(self.floor.len())).map(width).collect()
     }
 
     /// The text.
     #[must_use]
     pub fn render(&self, out: Out) -> String {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or_default();
-        let length = |cell: &(Tone, String)| cell.1.chars().count();
-        let width = |column: usize| self.rows.iter().filter_map(|row| row.get(column)).map(length).max();
-        let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or_default()).collect();
+        let mut widths = self.widths();
+        if let (Some(width), Some((last, names))) = (out.width, widths.split_last_mut()) {
+            let room = width.saturating_sub((*last).min(LAST_MIN));
+            // One character of the widest at a time: columns are few and narrow.
+            while names.iter().map(|name| name + GAP).sum::<usize>() > room {
+                match names.iter_mut().max() {
+                    Some(widest) if *widest > NAME_MIN => *widest -= 1,
+                    _ => break,
+                }
+            }
+        }
         let mut text = String::new();
         for row in &self.rows {
             let mut used = 0;
             for (column, (tone, cell)) in row.iter().enumerate() {
                 let last = column + 1 == row.len();
-                let room = out.width.map(|width| width.saturating_sub(used)).filter(|_| last);
-                let cell = fit(cell, room);
-                let pad = widths.get(column).copied().unwrap_or_default().saturating_sub(cell.chars().count());
+                let width = widths.get(column).copied().unwrap_or_default();
+                let cell = match out.width {
+                    Some(whole) if last => fit(cell, whole.saturating_sub(used)),
+                    Some(_) => squeeze(cell, width),
+                    None => cell.clone(),
+                };
+                let pad = width.saturating_sub(cell.chars().count());
                 text.push_str(&out.paint(*tone, &cell));
                 if !last {
-                    text.extend(std::iter::repeat_n(' ', pad + 3));
+                    text.extend(std::iter::repeat_n(' ', pad + GAP));
                 }
-                used += cell.chars().count() + pad + 3;
+                used += cell.chars().count() + pad + GAP;
             }
             text.truncate(text.trim_end_matches(' ').len());
             text.push('\n');
@@ -142,14 +181,27 @@ impl Table {
     }
 }
 
-/// Cut to so many characters.
-fn fit(text: &str, room: Option<usize>) -> String {
-    match room {
-        Some(room) if room > 1 && text.chars().count() > room => {
-            text.chars().take(room - 1).chain(std::iter::once('…')).collect()
-        }
-        _ => text.to_owned(),
+/// Blanks between columns.
+const GAP: usize = 3;
+
+/// Cut to so many characters at its end.
+fn fit(text: &str, room: usize) -> String {
+    if room > 1 && text.chars().count() > room {
+        text.chars().take(room - 1).chain(std::iter::once('…')).collect()
+    } else {
+        text.to_owned()
     }
+}
+
+/// Cut to so many characters in its middle.
+fn squeeze(text: &str, room: usize) -> String {
+    let length = text.chars().count();
+    if length <= room || room < 3 {
+        return text.to_owned();
+    }
+    let tail = (room - 1) / 2;
+    let head = text.chars().take(room - 1 - tail);
+    head.chain(std::iter::once('…')).chain(text.chars().skip(length - tail)).collect()
 }
 
 #[cfg(test)]
@@ -178,5 +230,32 @@ mod tests {
         assert_eq!(text.lines().map(|line| line.chars().count()).max(), Some(80));
         let coloured = table().render(Out { colour: true, width: Some(80) });
         assert!(coloured.contains("\u{1b}[32mproven\u{1b}[0m   -"));
+    }
+
+    #[test]
+    fn narrow_terminals_cut_names_in_their_middle() {
+        let mut table = Table::new(&["NODE", "ASSIGNED", "STATE", "MESSAGE"]);
+        let name = "ip-10-0-113-77.eu-central-1.compute.internal";
+        let map = "kubelet-pool-memory-optimised-hf7m2k9d5t";
+        let cells = [name, map, "failed", "the kubelet refuses it: unknown field"];
+        table.row(cells.map(|cell| (Tone::Plain, cell.to_owned())));
+        let text = table.render(Out { colour: false, width: Some(80) });
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[1].chars().count(), 80, "{text}");
+        assert!(lines[1].contains("9d5t   failed   the kubelet refuses it"), "{text}");
+        assert!(table.render(Out { colour: false, width: None }).contains(map), "not a terminal: whole");
+    }
+
+    #[test]
+    fn rows_that_follow_stay_in_line() {
+        let mut table = table();
+        let _ = table.take(Out { colour: false, width: None });
+        table.row([(Tone::Plain, "n".into()), (Tone::Plain, "x".into()), (Tone::Plain, "y".into())]);
+        assert_eq!(table.take(Out { colour: false, width: None }), "n        x        y\n");
+    }
+
+    #[test]
+    fn nothing_moves_the_cursor() {
+        assert_eq!(plain("a\u{1b}[31mb\nc\u{202e}d\u{7}ä"), "a\\u{1b}[31mb c\\u{202e}d\\u{7}ä");
     }
 }

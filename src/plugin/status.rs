@@ -1,76 +1,185 @@
 //! `status`: one row a node.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 
+use super::follow::{Follow, Seen};
 use super::nodes::{self, Choice};
 use super::output::{self, Format, Out, Table, Tone};
 use super::{Context, Failure};
-use crate::core::fleet::node::{Keeper, NodeRow, Stage};
-use crate::core::report::config_source;
+use crate::core::fleet::node::{Carrier, NodeRow};
+use crate::core::fleet::view::{View, human};
+use crate::core::model::Source;
 
 /// Options of `status`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// These; else all.
+    /// These, as NODE or node/NODE; else all.
     #[arg(value_name = "NODE")]
     nodes: Vec<String>,
     /// Those with these labels.
     #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "nodes")]
     selector: Option<String>,
-    /// How.
+    /// Go on with a row for each change, until interrupted.
+    #[arg(short, long)]
+    watch: bool,
+    /// How: table (80 columns on a terminal), wide (all there is), json, yaml.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Format,
 }
 
 impl Options {
     pub(super) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
-        let choice = Choice { names: self.nodes, selector: self.selector };
-        let rows = nodes::read(context, &choice).await?;
+        let choice = Choice::new(self.nodes, self.selector);
+        if self.watch {
+            return watch(context, choice, self.output).await;
+        }
+        let (rows, failed) = nodes::read_each(context, &choice).await?;
         match self.output {
             Format::Json | Format::Yaml => {
-                output::document(self.output, &json!(rows.iter().map(document).collect::<Vec<_>>()))?
+                let now = now();
+                let rows: Vec<Value> = rows.iter().map(|row| View::new(row, now).document()).collect();
+                output::document(self.output, &json!(rows))?;
             }
-            _ => output::print(&table(&rows).render(Out::stdout()))?,
+            _ if rows.is_empty() && failed.is_empty() => eprintln!("No nodes found"),
+            _ if rows.is_empty() => {}
+            format => {
+                let mut table = table(format);
+                for row in &rows {
+                    table.row(cells(row, format));
+                }
+                output::print(&table.render(out(format)))?;
+            }
         }
-        Ok(ExitCode::SUCCESS)
+        for failure in &failed {
+            eprintln!("error: {}", failure.message);
+        }
+        Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }
 
-fn document(row: &NodeRow) -> serde_json::Value {
-    json!({
-        "node": row.name,
-        "assigned": config_source(row.assigned.as_ref()),
-        "active": config_source(row.active.as_ref()),
-        "lastKnownGood": config_source(row.last_known_good.as_ref()),
-        "error": row.error,
-    })
+/// Seconds since 1970.
+pub(super) fn now() -> i64 {
+    jiff::Timestamp::now().as_second()
 }
 
-fn table(rows: &[NodeRow]) -> Table {
-    let mut table = Table::new(&["NODE", "KUBELET", "ASSIGNED", "STATE", "MESSAGE"]);
-    for row in rows {
-        let (tone, words) = state(row);
-        let message = row.condition.as_ref().map(|condition| condition.message.clone()).unwrap_or_default();
-        let wanted = row.wanted.as_ref().map(|wanted| wanted.name.clone()).unwrap_or_default();
-        let cells = [row.name.clone(), row.kubelet.clone(), wanted].map(|text| (Tone::Plain, text));
-        table.row(cells.into_iter().chain([(tone, words.to_owned()), (Tone::Plain, message)]));
-    }
-    table
+/// What a change is told by: a heartbeat, a label or an image changes nothing of it.
+fn essence(row: &NodeRow) -> NodeRow {
+    NodeRow { version: String::new(), assigned_by: String::new(), labels: BTreeMap::new(), ..row.clone() }
 }
 
-fn state(row: &NodeRow) -> (Tone, &'static str) {
-    match (row.keeper, row.stage()) {
-        (Some(Keeper::Nobody), _) => (Tone::Plain, "no supervisor"),
-        (_, Stage::Local) => (Tone::Plain, "local"),
-        (_, Stage::Pending) => (Tone::Open, "pending"),
-        (_, Stage::Scheduled) => (Tone::Open, "scheduled"),
-        (_, Stage::OnTrial) => (Tone::Open, "on trial"),
-        (_, Stage::AwaitsConfirmation) => (Tone::Open, "to be confirmed"),
-        (_, Stage::Proven) => (Tone::Good, "proven"),
-        (_, Stage::Failed) => (Tone::Bad, "failed"),
-        (_, Stage::Held) => (Tone::Open, "held"),
+async fn watch(context: &Context, choice: Choice, format: Format) -> Result<ExitCode, Failure> {
+    let wanted = choice.names.clone();
+    let (mut follow, rows) = Follow::begin(context, choice).await?;
+    for name in wanted.iter().filter(|name| rows.iter().all(|row| row.name != **name)) {
+        eprintln!("warning: there is no node {name} yet");
     }
+    let mut table = table(format);
+    let mut shown = BTreeMap::new();
+    for row in &rows {
+        add(&mut table, row, format)?;
+        shown.insert(row.name.clone(), essence(row));
+    }
+    output::print(&table.take(out(format)))?;
+    loop {
+        match follow.next().await? {
+            Seen::Row(row) => {
+                let essence = essence(&row);
+                if shown.get(&row.name) == Some(&essence) {
+                    continue;
+                }
+                add(&mut table, &row, format)?;
+                shown.insert(row.name.clone(), essence);
+            }
+            Seen::Gone(name) => {
+                shown.remove(&name);
+                if matches!(format, Format::Json | Format::Yaml) {
+                    one(format, &json!({"node": name, "state": "deleted"}))?;
+                } else {
+                    let row = NodeRow { name, ..NodeRow::default() };
+                    table.row(row_of(&row, format, &(Tone::Bad, "deleted".to_owned()), String::new()));
+                }
+            }
+        }
+        output::print(&table.take(out(format)))?;
+    }
+}
+
+fn add(table: &mut Table, row: &NodeRow, format: Format) -> Result<(), Failure> {
+    if matches!(format, Format::Json | Format::Yaml) {
+        return one(format, &View::new(row, now()).document());
+    }
+    table.row(cells(row, format));
+    Ok(())
+}
+
+/// One document of a stream.
+fn one(format: Format, document: &Value) -> Result<(), Failure> {
+    if format == Format::Yaml {
+        output::print("---\n")?;
+    }
+    output::document(format, document)
+}
+
+/// Wide lines are as long as they are.
+fn out(format: Format) -> Out {
+    let out = Out::stdout();
+    if format == Format::Wide { Out { width: None, ..out } } else { out }
+}
+
+fn table(format: Format) -> Table {
+    match format {
+        Format::Json | Format::Yaml => Table::default(),
+        Format::Wide => Table::new(&[
+            "NODE",
+            "KUBELET",
+            "CARRIER",
+            "ASSIGNED",
+            "ACTIVE",
+            "LAST-KNOWN-GOOD",
+            "STATE",
+            "AGE",
+            "MESSAGE",
+        ]),
+        Format::Table => Table::new(&["NODE", "ASSIGNED", "STATE", "AGE", "MESSAGE"]),
+    }
+}
+
+fn cells(row: &NodeRow, format: Format) -> Vec<(Tone, String)> {
+    let view = View::new(row, now());
+    row_of(row, format, &view.state(), view.message())
+}
+
+fn row_of(row: &NodeRow, format: Format, state: &(Tone, String), message: String) -> Vec<(Tone, String)> {
+    let plain = |text: String| (Tone::Plain, text);
+    let age = View::new(row, now()).age().map(human).unwrap_or_default();
+    let name = |source: Option<&Source>| source.map_or_else(|| "local".to_owned(), version);
+    let wanted = row.wanted.as_ref();
+    let mut cells = vec![plain(row.name.clone())];
+    if format == Format::Wide {
+        let said = row.condition.is_some() || row.assigned.is_some() || row.active.is_some();
+        let of = |source: Option<&Source>| if said { name(source) } else { String::new() };
+        cells.extend(
+            [
+                row.kubelet.clone(),
+                row.carrier.map(Carrier::word).unwrap_or_default().to_owned(),
+                wanted.map(ToString::to_string).unwrap_or_default(),
+                of(row.active.as_ref()),
+                of(row.last_known_good.as_ref()),
+            ]
+            .map(plain),
+        );
+    } else {
+        cells.push(plain(wanted.map(|wanted| wanted.name.clone()).unwrap_or_default()));
+    }
+    cells.extend([state.clone(), plain(age), plain(message)]);
+    cells
+}
+
+/// A version in a column: the ConfigMap and its resourceVersion.
+fn version(source: &Source) -> String {
+    format!("{}/{}@{}", source.reference.namespace, source.reference.name, source.resource_version)
 }

@@ -34,6 +34,8 @@ pub struct Node {
     pub is_deaf: bool,
     /// The API server answers this node.
     pub api: bool,
+    /// The API server answers everything with 503.
+    pub busy: bool,
     /// The kubelet renews its Lease and posts its Node.
     pub contact: bool,
     pub is_ready: bool,
@@ -104,6 +106,7 @@ impl Node {
             start_fails: false,
             is_deaf: false,
             api: true,
+            busy: false,
             contact: true,
             is_ready: true,
             pings: true,
@@ -291,6 +294,7 @@ impl Node {
             Effect::Probe(_) => self.healthz.map(Input::Probed),
             Effect::ReadWords => Some(Input::Words(self.words.clone())),
             Effect::Look(_) if !self.looks_answered => None,
+            Effect::Look(Look::Lease) if self.busy => Some(Input::LeaseSeen(LeaseSight::Busy("503".into()))),
             Effect::Look(Look::Lease) if !self.api => Some(Input::LeaseSeen(LeaseSight::Unreachable("refused".into()))),
             Effect::Look(Look::Lease) => Some(Input::LeaseSeen(LeaseSight::Renewed(self.renewed()))),
             Effect::Look(Look::Pods) => Some(Input::PodsSeen(self.api.then(|| self.census.clone()))),

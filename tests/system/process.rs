@@ -251,6 +251,26 @@ fn without_a_kubeconfig_the_kubelet_is_standalone() {
 }
 
 /// Law 1, before there is anything to supervise with: here for want of file descriptors.
+/// Options it cannot go by: a person is told, a node gets its kubelet.
+#[test]
+fn a_bad_option_of_ours_costs_no_node() {
+    for (option, value) in [("--trial-duration", "soon"), ("--metrics-bind-address", "localhost:x"), ("--no-such", "x")]
+    {
+        let mut rig = Rig::new();
+        rig.option(option, value);
+        rig.start();
+        assert_eq!(rig.wait_exit().code(), Some(64), "{option}: {}", rig.log());
+        assert_eq!(rig.starts(), 0);
+        rig.env = vec![("INVOCATION_ID".to_owned(), "x".to_owned())];
+        rig.start();
+        rig.wait_starts(1);
+        assert_eq!(Some(rig.last_pid()), rig.child.as_ref().map(|child| u64::from(child.id())), "in our place");
+        assert!(rig.log().contains("runs without a supervisor"), "{}", rig.log());
+        rig.signal(Signal::SIGTERM);
+        rig.wait_exit();
+    }
+}
+
 #[test]
 fn a_supervisor_that_cannot_begin_becomes_the_kubelet() {
     let mut rig = Rig::new();

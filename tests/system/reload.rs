@@ -24,7 +24,9 @@ fn same(rig: &Rig) -> Same {
 }
 
 fn reloads(rig: &Rig) -> u64 {
-    rig.status()["supervisor"]["reloads"].as_u64().unwrap()
+    // Nobody answers for the moment of a reload.
+    let status = rig.wait_status("an answer", |status| status["supervisor"]["reloads"].is_u64());
+    status["supervisor"]["reloads"].as_u64().unwrap()
 }
 
 /// Puts a copy of the supervisor into the test's directory, to be run from there.

@@ -129,7 +129,9 @@ fn a_bad_payload_is_rejected_and_a_killer_rolled_back() {
     place(&rig, ".acknowledge", "systemReservedCgroup\n");
     rig.wait_status("rolled back", |status| status["trial"]["state"] == "failed");
     let status = wait_running(&rig, 42);
-    assert_eq!((status["error"].as_str().unwrap(), rig.starts()), (LOAD, starts + 3), "{status:#}");
+    assert_eq!(status["error"].as_str().unwrap(), LOAD, "{status:#}");
+    // Once or twice, as its end was heard before its READY or after.
+    assert!((starts + 2..=starts + 3).contains(&rig.starts()), "{status:#}");
     assert!(reasons(&rig).contains(&"KubeletConfigRolledBack".to_owned()));
 
     // The way out: other content.

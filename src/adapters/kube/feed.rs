@@ -14,9 +14,10 @@ use super::credentials::chain;
 use super::types::ConfigMapView;
 use crate::core::policy;
 
-/// The API server ends a watch after this long; we ask again. Longer means fewer requests, and a
-/// longer wait until a connection that died silently is noticed.
-const WATCH_SECONDS: u32 = 120;
+/// The API server ends a watch after so many seconds; we ask again. Longer means fewer requests, and a
+/// longer wait until a connection that died silently is noticed. Each watch chooses, so that
+/// nodes whose watches broke together do not renew them together for ever.
+const WATCH_SECONDS: std::ops::Range<u32> = 90..130;
 
 /// A watch that says nothing for this long is dead: the API server sends bookmarks, and ends it.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(150);
@@ -89,7 +90,9 @@ where
     }
 
     fn begin(api: &Api<K>, name: &str) -> Events<K> {
-        let config = watcher::Config::default().fields(&format!("metadata.name={name}")).timeout(WATCH_SECONDS);
+        let share = jiff::Timestamp::now().subsec_microsecond().unsigned_abs();
+        let seconds = WATCH_SECONDS.start + share % (WATCH_SECONDS.end - WATCH_SECONDS.start);
+        let config = watcher::Config::default().fields(&format!("metadata.name={name}")).timeout(seconds);
         watcher(api.clone(), config).boxed()
     }
 

@@ -136,7 +136,8 @@ impl<'a> Session<'a> {
                 }
                 let _ = self.inputs.send(Input::Node(sight::wanted(&node, &self.namespace)));
                 let asked = sight::asked(&node);
-                if asked != self.outbox.asked {
+                // A confirmation may be there before the version it is for: it is told of as long as it stands.
+                if asked != self.outbox.asked || asked.confirm.is_some() {
                     self.outbox.asked = asked.clone();
                     let _ = self.inputs.send(Input::Asked { retry: asked.retry, confirm: asked.confirm });
                 }
@@ -211,7 +212,6 @@ impl<'a> Session<'a> {
     fn patched(&mut self, result: kube::Result<NodeView>, status: Option<NodeConfigStatus>, pause: &mut Pause) {
         match result {
             Ok(node) => {
-                pause.succeeded();
                 let shown = sight::shown(node);
                 if let Some(status) = status.filter(|status| !status.matches(&shown.config)) {
                     if self.dropped.is_none() {
@@ -223,6 +223,11 @@ impl<'a> Session<'a> {
                     self.dropped = Some(status);
                 }
                 self.shown = Some(shown);
+                if self.due_status().is_none() {
+                    pause.succeeded();
+                } else {
+                    pause.failed(None); // somebody takes it away, or there is more to say
+                }
             }
             Err(error) => {
                 if pause.failures == 2 {

@@ -95,8 +95,8 @@ pub(super) fn capacity(node: &NodeView) -> BTreeMap<String, String> {
     entries.filter_map(|(name, amount)| Some((name.clone(), amount.as_str()?.to_owned()))).collect()
 }
 
-/// What asking for the Lease came to. Only an answer that is the API server's own, and about the
-/// Lease, is one: 401 is about the credentials, 429 and 5xx about itself.
+/// What asking for the Lease came to. 401 is about the credentials, which a change can break; 408, 429 and 5xx
+/// are about the API server itself, or a balancer's before it.
 pub(super) fn lease_sight(result: Result<LeaseView, Error>) -> LeaseSight {
     match result {
         Ok(lease) => match lease.spec.as_ref().and_then(|spec| spec.get("renewTime")).and_then(Value::as_str) {
@@ -106,6 +106,7 @@ pub(super) fn lease_sight(result: Result<LeaseView, Error>) -> LeaseSight {
         Err(Error::Api(status)) if (400..500).contains(&status.code) && !matches!(status.code, 401 | 408 | 429) => {
             LeaseSight::Absent
         }
+        Err(Error::Api(status)) if status.code != 401 => LeaseSight::Busy(status.message.clone()),
         Err(error) => LeaseSight::Unreachable(chain(&error)),
     }
 }
@@ -253,12 +254,10 @@ mod tests {
         for code in [403, 404] {
             assert_eq!(lease_sight(refusal(code)), LeaseSight::Absent, "{code}");
         }
-        for code in [401, 429, 500, 503] {
-            assert!(
-                matches!(lease_sight(refusal(code)), LeaseSight::Unreachable(why) if why.contains("scripted")),
-                "{code}"
-            );
+        for code in [408, 429, 500, 503] {
+            assert_eq!(lease_sight(refusal(code)), LeaseSight::Busy("scripted".into()), "{code}");
         }
+        assert!(matches!(lease_sight(refusal(401)), LeaseSight::Unreachable(why) if why.contains("scripted")));
     }
 
     fn sight(spec: &Value) -> (u64, u64) {

@@ -33,6 +33,8 @@ pub const BOOLEANS: &[&str] = &[
     "kernel-memcg-notification",
     "local-storage-capacity-isolation",
     "log-cadvisor-usage",
+    "log-json-split-stream",
+    "log-text-split-stream",
     "logtostderr",
     "make-iptables-util-chains",
     "one-output",
@@ -48,6 +50,7 @@ pub const BOOLEANS: &[&str] = &[
     "serialize-image-pulls",
     "skip-headers",
     "skip-log-headers",
+    "storage-driver-secure",
     "version",
 ];
 

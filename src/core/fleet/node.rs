@@ -7,7 +7,13 @@ use serde_json::Value;
 use crate::core::carrier;
 use crate::core::machine::Wanted;
 use crate::core::model::{ConfigMapRef, Source};
-use crate::core::report::{CONDITION, STATUS_ANNOTATION};
+use crate::core::report::{CONDITION, CONFIRM_BY, STATUS_ANNOTATION, TRIAL_ENDS};
+
+/// An administrator's annotation on a Node: a version to try again.
+pub const RETRY: &str = "kubelet-supervisor.io/retry";
+
+/// An administrator's annotation on a Node: a version to confirm.
+pub const CONFIRM: &str = "kubelet-supervisor.io/confirm";
 
 /// Where a Node's assignment is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +61,13 @@ pub enum Stage {
 pub struct NodeRow {
     /// Its name.
     pub name: String,
+    /// `metadata.resourceVersion`.
+    pub version: String,
+    /// `metadata.creationTimestamp`.
+    pub created: String,
+    /// The assignment is at least as old as this: the last write of whoever owns its fields (`managedFields`).
+    /// Empty if nobody is known to.
+    pub assigned_by: String,
     /// `status.nodeInfo.kubeletVersion`.
     pub kubelet: String,
     /// `topology.kubernetes.io/zone`, or the older label.
@@ -75,6 +88,12 @@ pub struct NodeRow {
     pub last_known_good: Option<Source>,
     /// Native's error string.
     pub error: String,
+    /// The annotation `kubelet-supervisor.io/retry`.
+    pub retry: Option<String>,
+    /// When the trial is passed if all stays well (RFC 3339).
+    pub trial_ends: Option<String>,
+    /// Until when what runs is to be confirmed (RFC 3339).
+    pub confirm_by: Option<String>,
     /// The condition `KubeletConfigOk`: status, reason, message, since (RFC 3339).
     pub condition: Option<Condition>,
     /// The Node's condition Ready is True.
@@ -94,8 +113,10 @@ pub struct Condition {
     pub reason: String,
     /// For people.
     pub message: String,
-    /// RFC 3339.
+    /// Has this status since (RFC 3339).
     pub since: String,
+    /// These words were said then (RFC 3339).
+    pub said: String,
 }
 
 impl NodeRow {
@@ -125,12 +146,18 @@ impl NodeRow {
         let zone = ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"];
         let mut row = Self {
             name: text("/metadata/name"),
+            version: text("/metadata/resourceVersion"),
+            created: text("/metadata/creationTimestamp"),
+            assigned_by: assigned_by(node),
             kubelet: text("/status/nodeInfo/kubeletVersion"),
             zone: zone.iter().find_map(|label| labels.get(*label)).cloned().unwrap_or_default(),
             assigned: source("assigned"),
             active: source("active"),
             last_known_good: source("lastKnownGood"),
             error: said.get("error").and_then(Value::as_str).unwrap_or_default().to_owned(),
+            retry: node.pointer("/metadata/annotations").and_then(|all| all.get(RETRY)?.as_str()).map(str::to_owned),
+            trial_ends: said.get(TRIAL_ENDS).and_then(Value::as_str).map(str::to_owned),
+            confirm_by: said.get(CONFIRM_BY).and_then(Value::as_str).map(str::to_owned),
             condition,
             ready: self::condition(node, "Ready").is_some_and(|ready| ready.status == "True"),
             cordoned: node.pointer("/spec/unschedulable").and_then(Value::as_bool).unwrap_or_default(),
@@ -199,7 +226,20 @@ fn condition(node: &Value, of: &str) -> Option<Condition> {
         reason: text("reason"),
         message: text("message"),
         since: text("lastTransitionTime"),
+        said: text("lastHeartbeatTime"),
     })
+}
+
+/// The newest write of a manager that owns a field of the assignment: it was there by then.
+fn assigned_by(node: &Value) -> String {
+    let owns = |entry: &&Value| {
+        let source = entry.pointer("/fieldsV1/f:spec/f:configSource").is_some();
+        let labels = entry.pointer("/fieldsV1/f:metadata/f:labels").and_then(Value::as_object);
+        source || labels.is_some_and(|labels| labels.contains_key(&format!("f:{}name", carrier::LABELS)))
+    };
+    let entries = node.pointer("/metadata/managedFields").and_then(Value::as_array).into_iter().flatten();
+    let times = entries.filter(owns).filter_map(|entry| entry.get("time")?.as_str());
+    times.max().unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]

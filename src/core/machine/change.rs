@@ -97,6 +97,7 @@ impl State {
         if self.records().ledger.frozen {
             return;
         }
+        self.drop_unwanted();
         self.take_turn(fx);
         if let Some(Change { stage: Stage::Weighing(_), .. }) = self.change {
             self.weigh(fx);
@@ -122,6 +123,16 @@ impl State {
                 MapState::Checkpointed(source) => self.consider(&source, None, fx),
             },
         }
+    }
+
+    /// A change that nobody asks for any more is not made, however far it is: the Node names another object, or
+    /// none that there is.
+    pub(super) fn drop_unwanted(&mut self) {
+        let (wanted, gone) = (self.wanted_map().cloned(), matches!(self.map, MapState::Failed { .. }));
+        self.change.take_if(|change| {
+            let open = matches!(change.stage, Stage::Judging(..) | Stage::Spread(_) | Stage::Weighing(_));
+            open && change.to.as_ref().is_some_and(|to| gone || wanted.as_ref() != Some(&to.reference))
+        });
     }
 
     /// A kubelet that is being started or stopped is let be; one that was just switched gets time
@@ -374,8 +385,8 @@ impl State {
         // A new word on the time allowed moves the deadline.
         let moved = |confirm: Confirm| {
             let left = within?;
-            let until = self.now.boot.as_secs().saturating_add(left);
-            Some(if before.confirm_within == within { confirm } else { Confirm { until, left, ..confirm } })
+            let same = before.confirm_within == within;
+            Some(if same { confirm } else { Confirm::within(left, self.now, confirm.boot_id) })
         };
         let confirm = before.confirm.clone().and_then(moved);
         let attempt = Attempt { source: source.clone(), confirm_within: within, confirm, ..before };

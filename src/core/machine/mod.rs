@@ -20,12 +20,13 @@ mod marks;
 mod operate;
 mod process;
 mod restart;
+mod run;
 mod settings;
 mod trial;
 mod watch;
 mod weigh;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,13 +35,14 @@ pub use io::{Because, Counter, Effect, Input, Level, Purpose};
 pub use operate::offline;
 use restart::Ending;
 pub use restart::{RESTART, RestartBy};
+pub use run::Run;
 pub use settings::Settings;
 pub use trial::Accusation;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::evidence::{Baseline, Census, Environment, Excuse, NodeSight, Signal};
+use super::evidence::{Baseline, Census, Environment, Excuse, NodeSight};
 use super::model::{ConfigMapRef, Digest, HealthzTarget, KubeletId, Moment, Payload, Rendered, Source, Wishes};
 use super::policy;
 use super::record::Ledger;
@@ -129,48 +131,6 @@ pub enum Kubelet {
     },
     /// We are leaving.
     Gone,
-}
-
-/// A running kubelet.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Run {
-    /// Process id.
-    pub pid: u32,
-    /// When it was started.
-    pub started: Moment,
-    /// READY=1 was heard.
-    pub ready: bool,
-    /// READY=1 was heard then.
-    pub ready_at: Option<Moment>,
-    /// Its start time-out counts from here: later than `started` if judgement was suspended.
-    pub judged_from: Moment,
-    /// Every signal it is judged by has been good since then.
-    pub healthy_since: Option<Moment>,
-    /// healthz last answered then.
-    pub answered: Option<Moment>,
-    /// It was ready once, and answered healthz if it is judged by that.
-    pub was_up: bool,
-    /// Healthz fails since then without a break.
-    pub failing_since: Option<Moment>,
-    /// The next probe is due.
-    pub probe_at: Option<Moment>,
-    /// The next look at the surroundings is due.
-    pub look_at: Option<Moment>,
-    /// The next look at the Lease is due.
-    pub lease_at: Option<Moment>,
-    /// The next look at the pods is due.
-    pub pods_at: Option<Moment>,
-    /// The Node's last heartbeat before the start.
-    pub heartbeat: String,
-    /// The Lease's renew time as last seen.
-    pub lease: Option<String>,
-    /// Signals that were good, and when last.
-    pub good: BTreeMap<Signal, Moment>,
-    /// Signals that are bad, and since when.
-    pub bad: BTreeMap<Signal, Moment>,
-    /// A switch to a new configuration started it: further changes wait a little.
-    pub switched: bool,
 }
 
 /// A configuration that is being tried.
@@ -552,17 +512,6 @@ impl State {
     /// The newest records, durable or not.
     fn records(&self) -> &Durable {
         self.unsaved.as_ref().unwrap_or(&self.saved)
-    }
-
-    /// What `status` and the metrics say of the trial.
-    #[must_use]
-    pub fn trial_remaining(&self) -> Option<Duration> {
-        let trial = self.trial.as_ref()?;
-        let healthy = match &self.kubelet {
-            Kubelet::Running(run) => run.healthy_since.map_or(Duration::ZERO, |since| self.now.since(since)),
-            _ => Duration::ZERO,
-        };
-        Some(self.settings.trial_duration.saturating_sub(trial.banked + healthy))
     }
 
     /// True while a trial's clock runs.

@@ -137,7 +137,7 @@ impl State {
                 let message = format!("By annotation: {source} is tried again");
                 fx.push(Effect::Emit(report::operated("KubeletConfigRetried", Some(source), message)));
             }
-            return self.remember(records, fx); // a confirmation that came along is seen again with the next change
+            return self.remember(records, fx); // a confirmation that came along is said again with the next sight of the Node
         }
         let waiting = self.records().ledger.attempt.clone().filter(|attempt| !attempt.confirmed);
         if let (Some(wish), Some(attempt)) = (confirm, waiting)
@@ -290,8 +290,7 @@ fn confirm(ledger: &mut Ledger, extend: Option<u64>, context: &Context) -> Resul
         if attempt.confirm.is_none() {
             attempt.confirm_within = Some(left);
         } else {
-            let until = context.now.boot.as_secs().saturating_add(left);
-            attempt.confirm = Some(Confirm { boot_id: context.boot_id.clone(), until, left });
+            attempt.confirm = Some(Confirm::within(left, context.now, context.boot_id.clone()));
         }
         return Ok(format!("{source} is to be confirmed within {left} s from now"));
     }

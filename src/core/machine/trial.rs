@@ -1,5 +1,7 @@
 //! The trial: when it is passed, when it has failed, and who is to blame.
 
+use std::time::Duration;
+
 use super::{Because, Effect, Kubelet, Level, Run, State, TrialEnd, later, say};
 use crate::core::evidence::{Failure, Look};
 use crate::core::model::{Exit, Moment};
@@ -198,11 +200,10 @@ impl State {
     fn await_confirmation(&mut self, within: u64, fx: &mut Vec<Effect>) {
         let mut records = self.records().clone();
         let Some(attempt) = &mut records.ledger.attempt else { return };
-        let until = self.now.boot.as_secs().saturating_add(within);
-        attempt.confirm = Some(Confirm { boot_id: self.settings.boot_id(), until, left: within });
+        attempt.confirm = Some(Confirm::within(within, self.now, self.settings.boot_id()));
         let source = attempt.source.clone();
         self.remember(records, fx);
-        fx.push(Effect::Emit(report::awaits_confirmation(&source, std::time::Duration::from_secs(within))));
+        fx.push(Effect::Emit(report::awaits_confirmation(&source, Duration::from_secs(within))));
     }
 
     /// The wait for an acknowledgement: it ends, or what is left of it is noted now and then.
@@ -220,8 +221,10 @@ impl State {
         if noted || confirm.boot_id != self.settings.boot_id() {
             let mut records = self.records().clone();
             if let Some(attempt) = &mut records.ledger.attempt {
-                let until = now.saturating_add(left);
-                attempt.confirm = Some(Confirm { boot_id: self.settings.boot_id(), until, left });
+                let renewed = Confirm::within(left, self.now, self.settings.boot_id());
+                // What people were promised stays, to the second, unless the machine was started anew.
+                let wall = if confirm.boot_id == renewed.boot_id { confirm.wall } else { renewed.wall };
+                attempt.confirm = Some(Confirm { wall, ..renewed });
             }
             self.remember(records, fx);
         }
@@ -234,13 +237,40 @@ impl State {
         Some(attempt.confirm.as_ref()?.until.saturating_sub(self.now.boot.as_secs()))
     }
 
+    /// What `status` and the metrics say of the trial.
+    #[must_use]
+    pub fn trial_remaining(&self) -> Option<Duration> {
+        let trial = self.trial.as_ref()?;
+        let healthy = match &self.kubelet {
+            Kubelet::Running(run) => run.healthy_since.map_or(Duration::ZERO, |since| self.now.since(since)),
+            _ => Duration::ZERO,
+        };
+        Some(self.settings.trial_duration.saturating_sub(trial.banked + healthy))
+    }
+
+    /// When the trial is passed if nothing goes wrong; `None` while its clock stands still. It is another moment
+    /// only when that clock was stopped, or begins anew.
+    #[must_use]
+    pub fn trial_ends(&self) -> Option<Moment> {
+        let trial = self.trial.as_ref()?;
+        let Kubelet::Running(run) = &self.kubelet else { return None };
+        run.healthy_since.map(|since| later(since, self.settings.trial_duration.saturating_sub(trial.banked)))
+    }
+
+    /// The wall clock when that wait ends, as it was promised.
+    #[must_use]
+    pub fn confirm_by(&self) -> Option<u64> {
+        let attempt = self.saved.ledger.attempt.as_ref().filter(|attempt| !attempt.confirmed)?;
+        attempt.confirm.as_ref().map(|confirm| confirm.wall).filter(|wall| *wall != 0)
+    }
+
     /// When the wait for an acknowledgement wants attention.
     pub(super) fn confirm_deadlines(&self, due: &mut Vec<Moment>) {
         let confirm = self.records().ledger.attempt.as_ref().and_then(|attempt| attempt.confirm.as_ref());
         if let (Some(confirm), Some(_)) = (confirm, &self.trial) {
             let noted = confirm.until.saturating_sub(confirm.left) + policy::CONFIRM_NOTED.as_secs();
             for seconds in [confirm.until, noted] {
-                due.push(Moment { boot: std::time::Duration::from_secs(seconds), ..self.now });
+                due.push(Moment { boot: Duration::from_secs(seconds), ..self.now });
             }
         }
     }
@@ -298,13 +328,12 @@ impl State {
 }
 
 /// How long last known good must be healthy before a pardoned version is tried again.
-fn patience(pardon: &Pardon) -> std::time::Duration {
+fn patience(pardon: &Pardon) -> Duration {
     policy::backoff(policy::PARDON_FIRST, policy::PARDON_MAX, pardon.times)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
 
     use super::super::{Input, Settings, Trial};
     use super::*;

@@ -89,12 +89,16 @@ impl State {
     pub(super) fn lease_seen(&mut self, sight: &LeaseSight) {
         let fresh = matches!(sight, LeaseSight::Renewed(time)
             if report::seconds_between(time, self.now.wall_nanos).is_some_and(|age| age <= policy::LEASE_FRESH.as_secs()));
-        self.note_baseline(Signal::ApiServer, Some(!matches!(sight, LeaseSight::Unreachable(_))));
+        self.note_baseline(Signal::ApiServer, Some(!matches!(sight, LeaseSight::Unreachable(_) | LeaseSight::Busy(_))));
         self.note_baseline(Signal::Lease, Some(fresh));
         let now = self.now;
         let Kubelet::Running(run) = &mut self.kubelet else { return };
         match sight {
             LeaseSight::Unreachable(_) => run.is_bad(Signal::ApiServer, now),
+            LeaseSight::Busy(_) => {
+                run.is_bad(Signal::ApiServer, now);
+                run.was_answered = true;
+            }
             LeaseSight::Absent => run.is_good(Signal::ApiServer, now),
             LeaseSight::Renewed(time) => {
                 run.is_good(Signal::ApiServer, now);
@@ -138,7 +142,8 @@ impl State {
             self.runtime_answered = true;
         }
         // A shutdown that was called off; or a restart that is systemd's, which paces it by itself.
-        let at_once = !environment.shutting_down && (self.is_going_down() || self.leaves_crashes());
+        let at_once =
+            !environment.shutting_down && (self.is_going_down() || self.leaves_crashes() && self.unsaved.is_none());
         if let Kubelet::Waiting { until } = &mut self.kubelet
             && at_once
         {
@@ -169,7 +174,8 @@ impl State {
         }
         let Kubelet::Running(run) = &self.kubelet else { return None };
         let lost = run.bad.get(&Signal::ApiServer)?;
-        let elsewhere = self.is_judged_by(Signal::ApiServer) && !run.is_attributable(*lost);
+        // A node that got an answer, and be it that the server is overloaded, is not cut off.
+        let elsewhere = self.is_judged_by(Signal::ApiServer) && (run.was_answered || !run.is_attributable(*lost));
         elsewhere.then_some(Excuse::ApiServer)
     }
 
@@ -370,53 +376,6 @@ impl State {
         if let (Some(_), Some((_, at))) = (self.suspended, &self.environment) {
             due.push(later(*at, policy::LOOK_HOLDS + Duration::from_secs(1)));
         }
-    }
-}
-
-impl Run {
-    /// True if healthz answered a moment ago. A gap that nobody watched (a suspended machine, a
-    /// stopped supervisor) is not health.
-    pub(super) fn is_watched(&self, now: Moment) -> bool {
-        self.answered.is_some_and(|at| now.since(at) <= policy::HEALTHZ_PATIENCE)
-    }
-
-    /// Whatever is bad is so only from this moment on. When contact was lost stays known: that
-    /// tells whether the change did it.
-    fn begin_anew(&mut self, from: Moment) {
-        self.judged_from = from;
-        self.failing_since = self.failing_since.map(|_| from);
-        let bad = self.bad.iter_mut().filter(|(signal, _)| **signal != Signal::ApiServer);
-        bad.for_each(|(_, since)| *since = from);
-    }
-
-    /// True if a loss of contact at that moment can come of the change.
-    fn is_attributable(&self, lost: Moment) -> bool {
-        let proven = self.good.contains_key(&Signal::Lease) || self.good.contains_key(&Signal::NodeReady);
-        let settled = self.ready_at.is_some_and(|ready| lost.since(ready) >= policy::ATTRIBUTION);
-        !(proven && settled)
-    }
-
-    fn is_good(&mut self, signal: Signal, now: Moment) {
-        self.good.insert(signal, now);
-        self.bad.remove(&signal);
-    }
-
-    fn is_bad(&mut self, signal: Signal, since: Moment) {
-        self.bad.entry(signal).or_insert(since);
-    }
-
-    /// At READY=1: the signals that come by themselves are awaited from now on.
-    pub(super) fn await_signals(&mut self, now: Moment) {
-        for signal in [Signal::Watchdog, Signal::NodeReady, Signal::Lease] {
-            // The first ping may come just before READY=1.
-            if !self.good.contains_key(&signal) {
-                self.is_bad(signal, now);
-            }
-        }
-        self.probe_at = Some(now);
-        self.look_at = Some(now);
-        self.lease_at = Some(now);
-        self.pods_at = Some(later(now, policy::PODS_FIRST));
     }
 }
 

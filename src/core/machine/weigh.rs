@@ -127,6 +127,7 @@ impl State {
 
     /// Goes on with an accepted change as soon as the baseline is known, or was waited for.
     pub(super) fn weigh(&mut self, fx: &mut Vec<Effect>) {
+        self.drop_unwanted();
         let Some(Change { to: Some(source), stage: Stage::Weighing(rendered), .. }) = self.change.clone() else {
             return;
         };

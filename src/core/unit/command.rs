@@ -14,7 +14,7 @@ pub struct Command {
 }
 
 /// Programs that start another one, as far as they were seen before a kubelet.
-const LAUNCHERS: [&str; 20] = [
+const LAUNCHERS: [&str; 21] = [
     "env",
     "nice",
     "ionice",
@@ -35,6 +35,7 @@ const LAUNCHERS: [&str; 20] = [
     "stdbuf",
     "exec",
     "kubelet-wrapper",
+    "kubenswrapper",
 ];
 
 const SHELLS: [&str; 7] = ["sh", "bash", "dash", "ash", "zsh", "ksh", "busybox"];
@@ -54,7 +55,7 @@ impl Command {
             return Err(format!("the prefix {c:?} {why}: take it away (`systemctl edit`), then try again: {value}"));
         }
         let (options, kubelet) = match bare.split_once(char::is_whitespace) {
-            Some((program, rest)) if base(program) == "kubelet-supervisor" => behind_supervisor(rest)?,
+            Some((program, rest)) if is_supervisor(program, rest) => behind_supervisor(rest)?,
             _ => (None, bare.trim().to_owned()),
         };
         let words = words(&kubelet);
@@ -64,6 +65,11 @@ impl Command {
         let program = program_of(&words).map_err(|why| format!("{why}: {kubelet}"))?;
         Ok(Self { prefix: prefix.to_owned(), options, kubelet, program })
     }
+}
+
+/// By its name, or, whatever it is called, by its command line: no kubelet has a verb `run`.
+fn is_supervisor(program: &str, rest: &str) -> bool {
+    base(program).starts_with("kubelet-supervisor") || (rest.trim_start().starts_with("run ") && rest.contains(" -- "))
 }
 
 /// What follows `kubelet-supervisor`: its options, and the kubelet's command.
@@ -104,7 +110,8 @@ fn base(program: &str) -> &str {
 }
 
 /// The words of a command, as far as it takes to tell whose it is.
-pub(super) fn words(command: &str) -> Vec<String> {
+#[must_use]
+pub fn words(command: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut word: Option<String> = None;
     let mut quote = None;

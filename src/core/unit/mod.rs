@@ -9,7 +9,7 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
-pub use command::{Command, quote};
+pub use command::{Command, quote, words};
 pub use plan::{Plan, Request, ServiceType, plan};
 
 use std::collections::BTreeMap;

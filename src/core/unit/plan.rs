@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::command::{Command, quote};
 use super::{DROP_IN, Properties, Service, UnitFile, drop_in_path, span};
+use crate::core::payload::duration::GoDuration;
 
 /// When systemd takes the unit for started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +72,7 @@ pub struct Plan {
 
 /// A unit that says READY must do so within this long, or systemd kills and restarts it. A new
 /// configuration has 2 minutes (`--start-timeout`), the way back 30 s for stopping and the same
-/// again; systemd's own default of 90 s would cut in before the rollback. `START_TEXT` says it too.
+/// again; systemd's own default of 90 s would cut in before the rollback.
 const START_LIMIT: Duration = Duration::from_secs(300);
 
 /// Exit code by which `run --restart-by exit` asks systemd for a restart.
@@ -173,8 +174,9 @@ fn text(
     if chosen != own_type {
         blocks.push(format!("# As `enable --type` was told.\nType={chosen}"));
     }
-    if chosen == ServiceType::Notify && wants_longer(base) {
-        blocks.push(START_TEXT.to_owned());
+    let limit = start_limit(options);
+    if chosen == ServiceType::Notify && wants_longer(base, limit) {
+        blocks.push(start_text(limit));
     }
     if matches!(base.last("NotifyAccess"), None | Some("none")) {
         blocks.push("# STATUS in words and the watchdog, whatever the Type.\nNotifyAccess=main".to_owned());
@@ -193,9 +195,19 @@ fn text(
     blocks.join("\n\n") + "\n"
 }
 
-const START_TEXT: &str = "\
-# The supervisor says READY when the kubelet does, if need be after a rollback.
-TimeoutStartSec=5min";
+fn start_text(limit: Duration) -> String {
+    let seconds = limit.as_secs();
+    let limit = if seconds.is_multiple_of(60) { format!("{}min", seconds / 60) } else { format!("{seconds}s") };
+    format!("# The supervisor says READY when the kubelet does, if need be after a rollback.\nTimeoutStartSec={limit}")
+}
+
+/// As long as two starts and a stop may take.
+fn start_limit(options: &str) -> Duration {
+    let words = options.replace('=', " ");
+    let mut words = words.split_whitespace().skip_while(|word| *word != "--start-timeout").skip(1);
+    let chosen = words.next().and_then(|text| text.trim_matches('"').parse::<GoDuration>().ok());
+    chosen.map_or(START_LIMIT, |chosen| START_LIMIT.max(chosen.0.saturating_mul(2) + Duration::from_secs(60)))
+}
 
 const KILL_MIXED: &str = "\
 # SIGTERM goes to the supervisor alone, which stops the kubelet; SIGKILL later takes whatever is
@@ -211,11 +223,11 @@ const OOM: &str = "\
 OOMScoreAdjust=-999";
 
 /// True if the unit's own time to start is too short for a rollback.
-fn wants_longer(base: &Service<'_>) -> bool {
+fn wants_longer(base: &Service<'_>, limit: Duration) -> bool {
     match base.last("TimeoutStartSec").or_else(|| base.last("TimeoutSec")).map(span) {
         None => true,
         // 0 and infinity: no limit.
-        Some(own) => own.is_some_and(|own| !own.is_zero() && own < START_LIMIT),
+        Some(own) => own.is_some_and(|own| !own.is_zero() && own < limit),
     }
 }
 
@@ -250,8 +262,8 @@ fn notes(
     let limit = base.last("WatchdogSec").filter(|limit| span(limit).is_none_or(|limit| !limit.is_zero()));
     if let Some(limit) = limit {
         notes.push(format!(
-            "WatchdogSec={limit}: it is the supervisor that answers systemd's watchdog from now on; it watches the \
-             kubelet by a watchdog of its own"
+            "WatchdogSec={limit}: the supervisor passes a kubelet's pings on, so that one that hangs is restarted as \
+             before, and pings in the place of one that never does"
         ));
     }
     if chosen == ServiceType::Notify && own_type == ServiceType::Simple {

@@ -175,6 +175,21 @@ fn the_type_that_was_asked_for_stays() {
     assert!(values(&ask(&files, Some(ServiceType::Simple)).unwrap(), "Type").is_empty());
 }
 
+/// Two starts of that length and a stop fit in.
+#[test]
+fn the_time_to_start_follows_the_start_timeout() {
+    let unit = PACKAGE.replace("[Service]", "[Service]\nType=notify");
+    for (options, expected) in [
+        (["--start-timeout", "10m"].as_slice(), "21min"),
+        (&["--start-timeout=200s"], "460s"),
+        (&["--start-timeout=1m"], "5min"),
+        (&["--start-timeout=$LONG"], "5min"),
+    ] {
+        let plan = planned(&[file(UNIT, &unit)], Some(options)).unwrap();
+        assert_eq!(values(&plan, "TimeoutStartSec"), [expected], "{options:?}");
+    }
+}
+
 #[test]
 fn options_are_quoted_and_kept_until_others_are_given() {
     let mut files = vec![file(UNIT, PACKAGE)];
@@ -197,13 +212,15 @@ fn options_are_quoted_and_kept_until_others_are_given() {
 
 #[test]
 fn a_supervisor_in_another_file_is_taken_over() {
-    let own =
-        PACKAGE.replace("/usr/bin/kubelet", "/opt/kubelet-supervisor run --merge overlay -- /usr/bin/kubelet --v=2");
-    let plan = planned(&[file(UNIT, &own)], None).unwrap();
-    assert_eq!(
-        values(&plan, "ExecStart")[1],
-        "/usr/bin/kubelet-supervisor run --merge overlay -- /usr/bin/kubelet --v=2"
-    );
+    for named in ["/opt/kubelet-supervisor", "/opt/kubelet-supervisor-0.1/bin/kubelet-supervisor-0.1", "/opt/ks"] {
+        let own =
+            PACKAGE.replace("/usr/bin/kubelet", &format!("{named} run --merge overlay -- /usr/bin/kubelet --v=2"));
+        let plan = planned(&[file(UNIT, &own)], None).unwrap();
+        assert_eq!(
+            values(&plan, "ExecStart")[1],
+            "/usr/bin/kubelet-supervisor run --merge overlay -- /usr/bin/kubelet --v=2"
+        );
+    }
 }
 
 #[test]
@@ -231,6 +248,7 @@ fn commands_that_are_not() {
         ("/usr/bin/nice -n 5 /usr/bin/kubelet", "nice"),
         ("/usr/bin/docker run kubelet", "container"),
         ("/usr/lib/coreos/kubelet-wrapper --x", "kubelet-wrapper"),
+        ("/usr/local/bin/kubenswrapper /usr/bin/kubelet --x", "by way of kubenswrapper"),
         ("/usr/local/bin/k3s agent", "does not look like a kubelet"),
         ("@/usr/bin/kubelet kubelet", "prefix '@'"),
         ("|/usr/bin/kubelet", "prefix '|'"),

@@ -107,7 +107,8 @@ pub struct Query(Vec<(String, String)>);
 
 impl Query {
     fn parse(query: &str) -> Query {
-        let unescape = |text: &str| text.replace("%3D", "=").replace("%3d", "=").replace("%2C", ",");
+        let unescape =
+            |text: &str| text.replace("%3D", "=").replace("%3d", "=").replace("%2C", ",").replace("%2F", "/");
         let pair = |pair: &str| pair.split_once('=').map(|(key, value)| (key.to_owned(), unescape(value)));
         Query(query.split('&').filter_map(pair).collect())
     }
@@ -118,6 +119,13 @@ impl Query {
 
     pub fn is(&self, key: &str) -> bool {
         self.get(key).is_some_and(|value| value == "true" || value == "1")
+    }
+
+    /// What a label selector asks for.
+    fn labels(&self) -> Vec<(String, String)> {
+        let terms = self.get("labelSelector").into_iter().flat_map(|selector| selector.split(','));
+        let pair = |term: &str| term.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+        terms.filter_map(pair).collect()
     }
 
     /// What a field selector asks of this field; fields that nobody asks about here select everything.
@@ -137,11 +145,14 @@ pub struct Selection {
     name: Option<String>,
     /// `spec.nodeName`.
     node: Option<String>,
+    /// `labelSelector`, of which there is only `name=value`, and commas.
+    labels: Vec<(String, String)>,
 }
 
 impl Selection {
     pub fn has(&self, key: &Key, object: &Value) -> bool {
         key.resource == self.resource
+            && self.labels.iter().all(|(name, value)| object["metadata"]["labels"][name] == **value)
             && self.node.as_ref().is_none_or(|node| object["spec"]["nodeName"] == **node)
             && self.namespace.as_ref().is_none_or(|namespace| *namespace == key.namespace)
             && self.name.as_ref().is_none_or(|name| *name == key.name)
@@ -214,6 +225,7 @@ pub async fn answer<B: hyper::body::Body>(request: hyper::Request<B>, shared: Ar
         namespace: target.namespace.clone(),
         name: query.selected("metadata.name").or(target.name.as_deref()).map(str::to_owned),
         node: query.selected("spec.nodeName").map(str::to_owned),
+        labels: query.labels(),
     };
     if verb == Verb::Watch {
         return match watch::start(&shared, selection, &query, fault) {
@@ -226,10 +238,7 @@ pub async fn answer<B: hyper::body::Body>(request: hyper::Request<B>, shared: Ar
     }
     let (code, object) = shared.change(|s| match verb {
         Verb::List => (200, list(s, &selection, &query)),
-        Verb::Patch if query.get("dryRun").is_some() => {
-            write_or_get(&mut s.sketch(), verb, &target, header(CONTENT_TYPE), body)
-        }
-        _ => write_or_get(s, verb, &target, header(CONTENT_TYPE), body),
+        _ => write_or_get(s, verb, &target, header(CONTENT_TYPE), body, query.get("dryRun").is_some()),
     });
     let whole = reply(code, &object);
     if matches!(fault, Some(FaultKind::CutMidLine)) { cut(code, &object) } else { whole }
@@ -260,7 +269,14 @@ fn list(state: &State, selection: &Selection, query: &Query) -> Value {
         "metadata": metadata, "items": items})
 }
 
-fn write_or_get(state: &mut State, verb: Verb, target: &Target, content_type: &str, body: Value) -> (u16, Value) {
+fn write_or_get(
+    state: &mut State,
+    verb: Verb,
+    target: &Target,
+    content_type: &str,
+    body: Value,
+    dry_run: bool,
+) -> (u16, Value) {
     let name = target.name.as_deref().or(body["metadata"]["name"].as_str()).unwrap_or_default().to_owned();
     let key = target.key(&name);
     let plural = target.resource.plural();
@@ -306,6 +322,10 @@ fn write_or_get(state: &mut State, verb: Verb, target: &Target, content_type: &s
         object["spec"] = old["spec"].clone();
     } else if target.resource == Resource::Node {
         object["status"] = old["status"].clone();
+    }
+    if dry_run {
+        state.shape(&key, &mut object);
+        return (200, object);
     }
     (200, state.put(&key, object))
 }

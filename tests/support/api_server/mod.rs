@@ -167,6 +167,11 @@ impl ApiServer {
         self.shared.change(|s| s.put(&Key::node(name), node))
     }
 
+    /// Creates a Node with all that is in `node`, or replaces it.
+    pub fn put_node(&self, name: &str, node: Value) -> Value {
+        self.shared.change(|s| s.put(&Key::node(name), node))
+    }
+
     pub fn delete_node(&self, name: &str) {
         self.shared.change(|s| s.delete(&Key::node(name))).expect("no such Node");
     }

@@ -164,6 +164,28 @@ impl State {
     /// Creates or replaces. A replacement that changes nothing keeps the resourceVersion and no watch hears of it,
     /// as on the real server.
     pub fn put(&mut self, key: &Key, mut object: Value) -> Value {
+        self.shape(key, &mut object);
+        let meta = &mut object["metadata"];
+        let kind = if let Some(old) = self.objects.get(key) {
+            if *old == object {
+                return object;
+            }
+            "MODIFIED"
+        } else {
+            self.uids += 1;
+            meta["uid"] = format!("5eed0000-0000-4000-8000-{:012x}", self.uids).into();
+            // The real server has no ear for wishes here; tests need Pods and Nodes of different age.
+            let wished = meta["creationTimestamp"].is_string();
+            if !(matches!(key.resource, Resource::Pod | Resource::Node) && wished) {
+                meta["creationTimestamp"] = format!("{:.0}", jiff::Timestamp::now()).into();
+            }
+            "ADDED"
+        };
+        self.commit(kind, key, object)
+    }
+
+    /// What an object would be as this server keeps it; what a dry run answers.
+    pub fn shape(&self, key: &Key, object: &mut Value) {
         if self.drop_dynamic_config {
             for (part, field) in [("spec", "configSource"), ("status", "config")] {
                 object.get_mut(part).and_then(Value::as_object_mut).map(|part| part.remove(field));
@@ -179,24 +201,11 @@ impl State {
         if !key.namespace.is_empty() {
             meta["namespace"] = key.namespace.as_str().into();
         }
-        let kind = if let Some(old) = self.objects.get(key) {
+        if let Some(old) = self.objects.get(key) {
             for field in ["uid", "creationTimestamp", "resourceVersion"] {
                 meta[field] = old["metadata"][field].clone();
             }
-            if *old == object {
-                return object;
-            }
-            "MODIFIED"
-        } else {
-            self.uids += 1;
-            meta["uid"] = format!("5eed0000-0000-4000-8000-{:012x}", self.uids).into();
-            // The real server has no ear for wishes here; tests need Pods of different age.
-            if !(key.resource == Resource::Pod && meta["creationTimestamp"].is_string()) {
-                meta["creationTimestamp"] = format!("{:.0}", jiff::Timestamp::now()).into();
-            }
-            "ADDED"
-        };
-        self.commit(kind, key, object)
+        }
     }
 
     /// RFC 7396 on any part of an object. `None`: there is no such object.
