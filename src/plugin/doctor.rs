@@ -1,12 +1,12 @@
 //! `doctor`: finds what is missing, and says what mends it. It changes nothing: what it tries it tries as a dry run.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod ask;
+
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use clap::Args;
-use hyper::header::CONTENT_TYPE;
-use hyper::{Method, Request};
 use serde_json::{Value, json};
 
 use super::output::{self, Format, Out, Tone};
@@ -52,9 +52,6 @@ struct Report {
     unseen: Vec<String>,
 }
 
-/// An answer, or why there is none.
-type Asked<T> = Result<T, kube::Error>;
-
 impl Options {
     pub(super) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
         let examine = async {
@@ -77,9 +74,12 @@ impl Options {
     async fn patients(&self, context: &Context, report: &mut Report) -> Result<Vec<Patient>, Failure> {
         let mut patients = Vec::new();
         if self.nodes.is_empty() {
-            let keep = |node: &Value| patients.push(Patient::of(node, &context.namespace));
-            if let Err(failure) = nodes::each(context, self.selector.as_deref(), keep).await {
-                report.unseen.push(failure.message);
+            let keep = |node: Option<&Value>| match node {
+                Some(node) => patients.push(Patient::of(node, &context.namespace)),
+                None => patients.clear(),
+            };
+            if let Err(error) = ask::each(context, self.selector.as_deref(), keep).await {
+                report.not_seen("the nodes", &error);
             } else if patients.is_empty() {
                 let why =
                     self.selector.as_ref().map(|selector| format!(" has the labels {selector}")).unwrap_or_default();
@@ -106,13 +106,13 @@ impl Report {
         let mut lacking: Vec<Right> = Vec::new();
         for right in RIGHTS {
             let spec = json!({"resourceAttributes": right.attributes(&context.namespace)});
-            let allowed = review(context, "selfsubjectaccessreviews", "SelfSubjectAccessReview", &spec).await;
+            let allowed = ask::review(context, "selfsubjectaccessreviews", "SelfSubjectAccessReview", &spec).await;
             if !allowed.map_err(|error| Failure::new(format!("asking which rights you have: {}", cause(&error))))? {
                 lacking.push(*right);
             }
         }
         if !lacking.is_empty() {
-            let user = who(context).await;
+            let user = ask::who(context).await;
             self.findings.extend(rights::missing(&lacking, &context.namespace, user.as_deref()));
         }
         Ok(())
@@ -122,7 +122,7 @@ impl Report {
     /// dry runs.
     async fn cluster(&mut self, context: &Context, patient: Option<&Patient>) {
         let Some(node) = patient.map(Patient::name) else { return };
-        match keeps_source(context, node).await {
+        match ask::keeps_source(context, node).await {
             Ok(true) => self.carrier = Some(Carrier::Native),
             Ok(false) => self.carrier = Some(Carrier::Labels),
             Err(error) => self.not_seen("whether this API server keeps spec.configSource (a dry run)", &error),
@@ -131,7 +131,7 @@ impl Report {
             self.unseen.push("whether nodes are kept from labelling themselves: not with --as".to_owned());
             return;
         }
-        match guards_labels(context, node).await {
+        match ask::guards_labels(context, node).await {
             Ok(true) => {}
             Ok(false) => {
                 let problem = format!(
@@ -163,7 +163,7 @@ impl Report {
         self.maps = maps.len();
         let mut labelled: BTreeMap<String, BTreeMap<String, &Patient>> = BTreeMap::new();
         for ((namespace, name), patients) in &maps {
-            match keys(context, namespace, name).await {
+            match ask::keys(context, namespace, name).await {
                 Ok(keys) => {
                     self.findings.extend(patients.iter().filter_map(|patient| patient.config_map(keys.as_ref())));
                 }
@@ -196,8 +196,8 @@ impl Report {
         namespace: &str,
         names: &BTreeMap<String, &Patient>,
         anybody: &str,
-    ) -> Asked<()> {
-        let general = cannot(context, anybody, namespace, None).await?;
+    ) -> ask::Asked<()> {
+        let general = ask::cannot(context, anybody, namespace, None).await?;
         if general.is_empty() {
             return Ok(());
         }
@@ -205,7 +205,7 @@ impl Report {
             self.findings.extend(rights::nodes_cannot(&general, namespace, None));
         }
         for (name, patient) in names {
-            let verbs = cannot(context, patient.name(), namespace, Some(name)).await?;
+            let verbs = ask::cannot(context, patient.name(), namespace, Some(name)).await?;
             self.findings.extend(rights::nodes_cannot(&verbs, namespace, Some(name)));
         }
         Ok(())
@@ -290,89 +290,5 @@ fn cause(error: &kube::Error) -> String {
         }
         kube::Error::Api(status) => format!("{} ({})", status.message, status.code),
         other => other.to_string(),
-    }
-}
-
-/// A request with a JSON body.
-fn request(method: Method, path: &str, kind: &str, body: &Value) -> Result<Request<Vec<u8>>, kube::Error> {
-    let request = Request::builder().method(method).uri(path).header(CONTENT_TYPE, kind);
-    request.body(body.to_string().into_bytes()).map_err(kube::Error::HttpError)
-}
-
-/// An access review's verdict.
-async fn review(context: &Context, resource: &str, kind: &str, spec: &Value) -> Asked<bool> {
-    let body = json!({"apiVersion": "authorization.k8s.io/v1", "kind": kind, "metadata": {}, "spec": spec});
-    let path = format!("/apis/authorization.k8s.io/v1/{resource}");
-    let answer: Value = context.client.request(request(Method::POST, &path, "application/json", &body)?).await?;
-    Ok(answer.pointer("/status/allowed").and_then(Value::as_bool).unwrap_or_default())
-}
-
-/// The user's name; servers before 1.28 do not tell.
-async fn who(context: &Context) -> Option<String> {
-    let (kind, api) = ("SelfSubjectReview", "authentication.k8s.io/v1");
-    let body = json!({"apiVersion": api, "kind": kind, "metadata": {}});
-    let request = request(Method::POST, &format!("/apis/{api}/selfsubjectreviews"), "application/json", &body).ok()?;
-    let answer: Value = context.client.request(request).await.ok()?;
-    answer.pointer("/status/userInfo/username").and_then(Value::as_str).map(str::to_owned)
-}
-
-/// Which of get, list and watch this node may not.
-async fn cannot(context: &Context, node: &str, namespace: &str, name: Option<&str>) -> Asked<Vec<&'static str>> {
-    let mut verbs = Vec::new();
-    for verb in ["get", "list", "watch"] {
-        let spec = rights::node_reads(node, verb, namespace, name);
-        if !review(context, "subjectaccessreviews", "SubjectAccessReview", &spec).await? {
-            verbs.push(verb);
-        }
-    }
-    Ok(verbs)
-}
-
-/// The keys of a ConfigMap; `None`: there is none.
-async fn keys(context: &Context, namespace: &str, name: &str) -> Asked<Option<BTreeSet<String>>> {
-    let path = format!("/api/v1/namespaces/{namespace}/configmaps");
-    let request = kube::core::request::Request::new(path).get(name, &kube::api::GetParams::default());
-    let answer: Value = match context.client.request(request.map_err(kube::Error::BuildRequest)?).await {
-        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(None),
-        result => result?,
-    };
-    let data = answer.get("data").and_then(Value::as_object).into_iter().flatten();
-    Ok(Some(data.map(|(key, _)| key.clone()).collect()))
-}
-
-fn patch(node: &str, body: &Value) -> Asked<Request<Vec<u8>>> {
-    request(Method::PATCH, &format!("/api/v1/nodes/{node}?dryRun=All"), "application/merge-patch+json", body)
-}
-
-/// Whether a Node's `spec.configSource` stays when it is written.
-async fn keeps_source(context: &Context, node: &str) -> Asked<bool> {
-    let map = json!({"namespace": context.namespace, "name": NOBODY, "kubeletConfigKey": "kubelet"});
-    let body = json!({"spec": {"configSource": {"configMap": map}}});
-    let answer: Value = context.client.request(patch(node, &body)?).await?;
-    Ok(answer.pointer("/spec/configSource/configMap/name").and_then(Value::as_str) == Some(NOBODY))
-}
-
-/// Whether the node itself, whom the user impersonates, is refused a label of ours.
-async fn guards_labels(context: &Context, node: &str) -> Asked<bool> {
-    let body = json!({"metadata": {"labels": {format!("{LABELS}{NOBODY}"): "asks"}}});
-    let mut request = patch(node, &body)?;
-    let user = format!("system:node:{node}");
-    for (name, value) in [("impersonate-user", user.as_str()), ("impersonate-group", rights::NODES)] {
-        let value =
-            value.parse().map_err(|error: hyper::header::InvalidHeaderValue| kube::Error::HttpError(error.into()))?;
-        request.headers_mut().insert(hyper::header::HeaderName::from_static(name), value);
-    }
-    match context.client.request::<Value>(request).await {
-        Ok(_) => Ok(false),
-        // NodeRestriction's words (plugin/pkg/admission/noderestriction/admission.go, v1.20.2 and v1.36.2), and those of
-        // an authorizer that lets nodes patch nothing.
-        Err(kube::Error::Api(status))
-            if status.code == 403
-                && (status.message.contains("is not allowed to modify labels")
-                    || status.message.contains(&format!("User \"{user}\" cannot patch"))) =>
-        {
-            Ok(true)
-        }
-        Err(error) => Err(error),
     }
 }

@@ -28,6 +28,7 @@ pub fn doctor_finds(case: &Case) {
     case.assign(&map);
     let source = map.source();
     case.await_config(&source, &source, &source, "");
+    case.await_node_ready();
     let node = case.ask("GET", &case.node_path(), None);
 
     // What its supervisor is, and that no flag wins over its configuration, it tells itself.
