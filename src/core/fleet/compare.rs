@@ -179,7 +179,7 @@ pub fn clean(value: &Value) -> Value {
 }
 
 /// Kubelets of today have a default for `imagefs.inodesFree` that v1.20 had not.
-fn later_eviction_default(config: &mut Value, running: &Value) {
+pub(super) fn later_eviction_default(config: &mut Value, running: &Value) {
     const SIGNAL: &str = "imagefs.inodesFree";
     let theirs = running.pointer(&format!("/evictionHard/{SIGNAL}"));
     if theirs.is_some_and(|value| value == "5%")
@@ -195,7 +195,7 @@ fn later_eviction_default(config: &mut Value, running: &Value) {
 }
 
 /// Options of logging and tracing that are spelt out on one side, at zero, and left out on the other.
-fn is_spelling(change: &Change) -> bool {
+pub(super) fn is_spelling(change: &Change) -> bool {
     let zero = |value: &Value| {
         value.is_null() || *value == 0 || *value == "0" || *value == false || *value == "" || is_empty(value)
     };
@@ -317,12 +317,12 @@ mod tests {
 
     #[test]
     fn gates_of_flags_and_files_stay() {
-        let mut gated = configz();
-        gated["featureGates"] = json!({"A": true, "B": false});
+        let mut node = configz();
+        node["featureGates"] = json!({"A": true, "B": false});
         let to = written(configz(), Merge::Replace);
         let diff = |gates: Option<&[&str]>| {
             let gates = gates.map(|gates| gates.iter().map(|gate| (*gate).to_owned()).collect());
-            compare(&running(gated.clone()), &to, &Around { gates, ..Around::default() })
+            compare(&running(node.clone()), &to, &Around { gates, ..Around::default() })
         };
         let unknown = diff(None);
         assert_eq!((fields(&unknown), unknown.notes.len()), (vec!["featureGates.A", "featureGates.B"], 1));

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::compare::{clean, settle_paths};
+use super::compare::{clean, is_spelling, later_eviction_default, settle_paths};
 use super::defaults::filled;
 use crate::core::hazard;
 use crate::core::model::Merge;
@@ -80,9 +80,12 @@ pub struct Given<'a> {
 pub fn explain(configz: &Value, given: Option<Given<'_>>, minor: Option<u64>) -> Vec<Origin> {
     let payload = given.map(|given| clean(&settle_paths(given.payload, configz)));
     let empty = Value::Object(serde_json::Map::new());
-    let named =
-        |changes: Vec<hazard::Change>| -> BTreeSet<String> { changes.into_iter().map(|change| change.field).collect() };
-    let set = named(hazard::diff(&filled(&empty, minor), configz));
+    let named = |changes: Vec<hazard::Change>| -> BTreeSet<String> {
+        changes.into_iter().filter(|change| !is_spelling(change)).map(|change| change.field).collect()
+    };
+    let mut defaults = filled(&empty, minor);
+    later_eviction_default(&mut defaults, configz);
+    let set = named(hazard::diff(&defaults, configz));
     // As it would be if nothing but the ConfigMap had a say in what the ConfigMap sets.
     let mut meant = configz.clone();
     if let Some(payload) = &payload {
@@ -199,6 +202,20 @@ mod tests {
         let origins = explain(&configz(), Some(Given { payload: &payload, merge: Merge::Overlay }), Some(27));
         assert_eq!((of(&origins, "maxPods"), of(&origins, "clusterDomain")), (From::ConfigMap, From::Node));
         assert_eq!(of(&origins, "eventRecordQPS"), From::Node, "the default of 1.27 is 50");
+    }
+
+    /// What a v1.33 kubelet spells out without having been told.
+    #[test]
+    fn defaults_of_later_kubelets_are_defaults() {
+        let configz = json!({"eventRecordQPS": 50, "kubeAPIBurst": 100, "imageMaximumGCAge": "0s", "memorySwap": {},
+            "mergeDefaultEvictionSettings": false, "shutdownGracePeriod": "0s", "memoryThrottlingFactor": 0.9,
+            "evictionHard": {"imagefs.available": "15%", "memory.available": "100Mi", "nodefs.available": "10%",
+                "nodefs.inodesFree": "5%", "imagefs.inodesFree": "5%"},
+            "logging": {"format": "text", "flushFrequency": "5s", "verbosity": 0, "options": {"json": {"infoBufferSize": "0"}}},
+            "authentication": {"x509": {}, "webhook": {"enabled": true, "cacheTTL": "2m0s"}, "anonymous": {"enabled": false}}});
+        let origins = explain(&configz, None, Some(33));
+        let set: Vec<&Origin> = origins.iter().filter(|origin| origin.from != From::Default).collect();
+        assert!(set.is_empty() && origins.len() > 15, "{set:#?}");
     }
 
     #[test]
