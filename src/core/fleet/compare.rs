@@ -317,12 +317,12 @@ mod tests {
 
     #[test]
     fn gates_of_flags_and_files_stay() {
-        let mut gated = configz();
-        gated["featureGates"] = json!({"A": true, "B": false});
+        let mut node = configz();
+        node["featureGates"] = json!({"A": true, "B": false});
         let to = written(configz(), Merge::Replace);
         let diff = |gates: Option<&[&str]>| {
             let gates = gates.map(|gates| gates.iter().map(|gate| (*gate).to_owned()).collect());
-            compare(&running(gated.clone()), &to, &Around { gates, ..Around::default() })
+            compare(&running(node.clone()), &to, &Around { gates, ..Around::default() })
         };
         let unknown = diff(None);
         assert_eq!((fields(&unknown), unknown.notes.len()), (vec!["featureGates.A", "featureGates.B"], 1));
