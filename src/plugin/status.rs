@@ -31,7 +31,7 @@ impl Options {
         let rows = nodes::read(context, &choice).await?;
         match self.output {
             Format::Json | Format::Yaml => {
-                output::document(self.output, &json!(rows.iter().map(document).collect::<Vec<_>>()))?
+                output::document(self.output, &json!(rows.iter().map(document).collect::<Vec<_>>()))?;
             }
             _ => output::print(&table(&rows).render(Out::stdout()))?,
         }
