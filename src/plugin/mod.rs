@@ -3,6 +3,7 @@
 mod context;
 mod nodes;
 mod output;
+mod rollout;
 mod status;
 
 use std::ffi::OsString;
@@ -27,6 +28,8 @@ struct Cli {
 enum Command {
     /// One row a node: what is assigned, what runs, and how far it is.
     Status(status::Options),
+    /// A ConfigMap for many nodes: canaries first, then waves; stops by itself where a node does not like it.
+    Rollout(rollout::Options),
 }
 
 /// The command line's definition, for manuals and completions.
@@ -61,11 +64,29 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
+/// Runs a command with a connection that is there, for tests.
+///
+/// # Errors
+/// What the user would be told.
+#[doc(hidden)]
+pub async fn run(context: &Context, args: &[&str]) -> Result<ExitCode, Failure> {
+    let args = std::iter::once("kubectl-kubelet_config").chain(args.iter().copied());
+    let cli = Cli::try_parse_from(args).map_err(|error| Failure { code: 2, message: error.to_string() })?;
+    cli.command.run(context).await
+}
+
 impl Cli {
     async fn run(self) -> Result<ExitCode, Failure> {
         let context = Context::new(&self.connection).await?;
-        match self.command {
-            Command::Status(options) => options.run(&context).await,
+        self.command.run(&context).await
+    }
+}
+
+impl Command {
+    async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
+        match self {
+            Self::Status(options) => options.run(context).await,
+            Self::Rollout(options) => options.run(context).await,
         }
     }
 }

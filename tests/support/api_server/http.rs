@@ -101,13 +101,12 @@ impl Target {
     }
 }
 
-/// The query parameters that matter. None of them needs unescaping but `=` in a selector.
+/// The query parameters that matter, unescaped.
 #[derive(Default)]
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
     fn parse(query: &str) -> Query {
-        let unescape = |text: &str| text.replace("%3D", "=").replace("%3d", "=").replace("%2C", ",");
         let pair = |pair: &str| pair.split_once('=').map(|(key, value)| (key.to_owned(), unescape(value)));
         Query(query.split('&').filter_map(pair).collect())
     }
@@ -129,6 +128,33 @@ impl Query {
     }
 }
 
+/// `%XX`, and `+` for a blank.
+fn unescape(text: &str) -> String {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next().unwrap_or_default().replace('+', " ").into_bytes();
+    for part in parts {
+        let (code, rest) = part.split_at(part.len().min(2));
+        bytes.extend(u8::from_str_radix(code, 16).ok());
+        bytes.extend(rest.replace('+', " ").bytes());
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Whether labels are as a selector wants them: `a`, `!a`, `a=b`, `a==b` and `a!=b`, joined by commas.
+fn labelled(selector: &str, labels: &Value) -> bool {
+    selector.split(',').map(str::trim).filter(|term| !term.is_empty()).all(|term| {
+        if let Some((label, value)) = term.split_once("!=") {
+            labels[label] != *value
+        } else if let Some((label, value)) = term.split_once('=') {
+            labels[label] == *value.trim_start_matches('=')
+        } else if let Some(label) = term.strip_prefix('!') {
+            labels[label].is_null()
+        } else {
+            !labels[term].is_null()
+        }
+    })
+}
+
 /// Which objects a list or watch is about.
 #[derive(Clone)]
 pub struct Selection {
@@ -137,6 +163,7 @@ pub struct Selection {
     name: Option<String>,
     /// `spec.nodeName`.
     node: Option<String>,
+    labels: Option<String>,
 }
 
 impl Selection {
@@ -145,6 +172,7 @@ impl Selection {
             && self.node.as_ref().is_none_or(|node| object["spec"]["nodeName"] == **node)
             && self.namespace.as_ref().is_none_or(|namespace| *namespace == key.namespace)
             && self.name.as_ref().is_none_or(|name| *name == key.name)
+            && self.labels.as_ref().is_none_or(|selector| labelled(selector, &object["metadata"]["labels"]))
     }
 }
 
@@ -210,6 +238,7 @@ pub async fn answer<B: hyper::body::Body>(request: hyper::Request<B>, shared: Ar
         namespace: target.namespace.clone(),
         name: query.selected("metadata.name").or(target.name.as_deref()).map(str::to_owned),
         node: query.selected("spec.nodeName").map(str::to_owned),
+        labels: query.get("labelSelector").map(str::to_owned),
     };
     if verb == Verb::Watch {
         return match watch::start(&shared, selection, &query, fault) {
@@ -220,9 +249,14 @@ pub async fn answer<B: hyper::body::Body>(request: hyper::Request<B>, shared: Ar
             Err(gone) => reply(410, &gone),
         };
     }
-    let (code, object) = shared.change(|s| match verb {
-        Verb::List => (200, list(s, &selection, &query)),
-        _ => write_or_get(s, verb, &target, header(CONTENT_TYPE), body),
+    let (code, object) = shared.change(|s| {
+        if verb == Verb::List {
+            return (200, list(s, &selection, &query));
+        }
+        s.dry_run = query.get("dryRun").is_some();
+        let answer = write_or_get(s, verb, &target, header(CONTENT_TYPE), body);
+        s.dry_run = false;
+        answer
     });
     let whole = reply(code, &object);
     if matches!(fault, Some(FaultKind::CutMidLine)) { cut(code, &object) } else { whole }

@@ -108,6 +108,8 @@ pub struct State {
     requests: Vec<Request>,
     pub(super) faults: Vec<Fault>,
     pub(super) drop_dynamic_config: bool,
+    /// The request under way changes nothing (`dryRun=All`); deletions excepted, which nobody tries here.
+    pub(super) dry_run: bool,
     pub(super) gone_as_http: bool,
     pub(super) required_token: Option<String>,
     pub(super) tls: Option<std::sync::Arc<tokio_rustls::rustls::ServerConfig>>,
@@ -181,7 +183,7 @@ impl State {
             }
             "ADDED"
         };
-        self.commit(kind, key, object)
+        if self.dry_run { object } else { self.commit(kind, key, object) }
     }
 
     /// RFC 7396 on any part of an object. `None`: there is no such object.

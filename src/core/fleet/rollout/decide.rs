@@ -178,10 +178,7 @@ impl Fleet<'_> {
         if !canaries().any(|sight| self.is_settled(sight)) {
             return self.change(|record| {
                 record.phase = Phase::Stopped;
-                record.why =
-                    "no canary is left to prove it: they are gone, not Ready, held, or were assigned something \
-                              else; abort this rollout and begin anew"
-                        .to_owned();
+                record.why = String::from(NO_CANARY);
             });
         }
         let pause = self.record.options.pause_after_canaries && self.record.last_wave() > 0;

@@ -317,7 +317,7 @@ fn a_good_rollout_is_canaries_then_waves() {
                 (sights[place].has, sights[place].doing) = (Has::Target, Doing::Moving);
             }
             Step::Wait(_) => {
-                sights.iter_mut().filter(|it| it.has == Has::Target).for_each(|it| it.doing = Doing::Proven)
+                sights.iter_mut().filter(|it| it.has == Has::Target).for_each(|it| it.doing = Doing::Proven);
             }
             Step::Restore(place) => panic!("{place}"),
             Step::End => break,
