@@ -1,8 +1,12 @@
 //! Whole rollouts, good and bad.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::world::{Fate, NAMESPACE, NODES, TARGET, World, name, number};
+use crate::support::api_server::{Fault, FaultKind, Request, Verb};
 
 const ALL: &[&str] = &[TARGET, "-l", "all=yes", "--canary", "3", "--max-unavailable", "5%", "--quiet"];
 
@@ -179,4 +183,46 @@ async fn of_two_that_begin_at_once_one_at_the_most_goes_on() {
     nodes.sort();
     nodes.dedup();
     assert_eq!(nodes.len(), world.sent().len(), "no node twice");
+}
+
+/// What the manifest grants, as `VERB RESOURCE`.
+fn granted() -> BTreeSet<String> {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/manifests/rollout-job/rbac.yaml");
+    let text = std::fs::read_to_string(file).unwrap();
+    let documents = text.split("\n---\n").map(|text| serde_yaml::from_str::<Value>(text).unwrap());
+    let rules = documents.flat_map(|it| it["rules"].as_array().cloned().unwrap_or_default());
+    let words = |list: &Value| -> Vec<String> {
+        list.as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect()
+    };
+    let rights = |rule: Value| {
+        let (verbs, resources) = (words(&rule["verbs"]), words(&rule["resources"]));
+        verbs.into_iter().flat_map(move |verb| resources.clone().into_iter().map(move |it| format!("{verb} {it}")))
+    };
+    rules.flat_map(rights).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_job_may_do_what_it_does_and_nothing_else() {
+    let world = World::new(6);
+    let begin = [TARGET, "-l", "all=yes", "--max-unavailable", "6", "--quiet"];
+    world.good(&begin).await;
+    world.good(&["undo", TARGET, "--quiet"]).await;
+    // Somebody takes hold of a Node between a look and a write, which has to look again.
+    world.server.faults().push(Fault::once(Verb::Patch, "/api/v1/nodes/node-0003?", FaultKind::Status(409)));
+    world.good(&begin).await;
+    let right = |request: &Request| {
+        let is_one = request.path.split('/').next_back().is_some_and(|last| last != "nodes" && last != "configmaps");
+        let verb = match request.method.as_str() {
+            "GET" if request.is_watch() => "watch",
+            "GET" if is_one => "get",
+            "GET" => "list",
+            "POST" => "create",
+            "PUT" => "update",
+            "PATCH" => "patch",
+            _ => "delete",
+        };
+        format!("{verb} {}", if request.path.contains("/nodes") { "nodes" } else { "configmaps" })
+    };
+    let used: BTreeSet<String> = world.server.requests().iter().map(right).collect();
+    assert_eq!(used, granted());
 }

@@ -26,6 +26,9 @@ use fleet::Fleet;
 use records::{Lock, Taken};
 use show::Show;
 
+/// Exit code of a client that did not come to the end of its rollout: the same command goes on (EX_TEMPFAIL).
+const AGAIN: u8 = 75;
+
 /// Options of `rollout`.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -193,14 +196,15 @@ async fn drive_with(api: &Api, lock: Lock, members: Vec<Member>, show: Show) -> 
     let record = match outcome {
         Ok(Outcome::Ended(record)) => record,
         Ok(Outcome::Interrupted) => {
-            return Err(Failure::new(format!(
+            let message = format!(
                 "interrupted; nothing more is sent, and nodes in flight come to their end. Go on with `kubectl kubelet-config \
                  rollout resume {name}`"
-            )));
+            );
+            return Err(Failure { code: AGAIN, message });
         }
         Err(failure) => {
             let message = format!("{}\nGo on with `kubectl kubelet-config rollout resume {name}`", failure.message);
-            return Err(Failure { message, ..failure });
+            return Err(Failure { code: AGAIN, message });
         }
     };
     let why = if record.why.is_empty() { String::new() } else { format!(": {}", show::clean(&record.why)) };
