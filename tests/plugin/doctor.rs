@@ -50,7 +50,7 @@ fn nothing_is_missing() {
         "nothing is missing: 1 node, 1 assigned ConfigMap, 13 rights looked at; assignments are written as labels\n"
     );
     for args in [["doctor", "node/n1"], ["doctor", NODE], ["doctor", "-l"]] {
-        let args: Vec<&str> = args.into_iter().chain((args[1] == "-l").then_some("a=b")).collect();
+        let args: Vec<&str> = args.into_iter().chain((args[1] == "-l").then_some("!no-such")).collect();
         assert_eq!(bench.run(&args).code, 0, "{args:?}");
     }
     assert_eq!(bench.server.node(NODE), before, "what was tried was tried as a dry run");
