@@ -154,23 +154,3 @@ pub(super) async fn list(context: &Context, choice: &Choice) -> Result<(Vec<Node
 pub async fn ask(context: &Context, request: Request<Vec<u8>>, what: &str) -> Result<Value, Failure> {
     context.client.request(request).await.map_err(|error| Failure::api(what, &error))
 }
-
-/// Shows all Nodes of a selector, page by page.
-pub(super) async fn each(
-    context: &Context,
-    selector: Option<&str>,
-    mut show: impl FnMut(&Value),
-) -> Result<(), Failure> {
-    let mut params =
-        ListParams { label_selector: selector.map(str::to_owned), limit: Some(PAGE), ..ListParams::default() };
-    loop {
-        let request = Path::new("/api/v1/nodes").list(&params);
-        let request = request.map_err(|error| Failure::new(format!("list nodes: {error}")))?;
-        let page: Value = ask(context, request, "list nodes").await?;
-        page.get("items").and_then(Value::as_array).into_iter().flatten().for_each(&mut show);
-        match page.pointer("/metadata/continue").and_then(Value::as_str).filter(|token| !token.is_empty()) {
-            Some(token) => params.continue_token = Some(token.to_owned()),
-            None => return Ok(()),
-        }
-    }
-}

@@ -383,7 +383,7 @@ mod tests {
         let untold = Patient { version: None, ..patient.clone() };
         let all = [old.clone(), patient.clone(), untold.clone()];
         assert_eq!(newest(&all), Some("0.2.0"));
-        assert_eq!(newest(&[untold.clone()]), None);
+        assert_eq!(newest(std::slice::from_ref(&untold)), None);
         let is_older: Vec<bool> = all.iter().map(|patient| patient.is_older("0.2.0").is_some()).collect();
         assert_eq!(is_older, [true, false, true]);
         assert!(release("1.10.0") > release("1.9.0") && release("1.0.0-rc.1") < release("1.0.0"));
