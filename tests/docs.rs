@@ -405,3 +405,35 @@ fn every_check_and_right_of_doctor_is_listed_and_exists() {
     let listed: Vec<[String; 2]> = table(DOCTOR, "right").iter().map(|row| [row[0].clone(), row[2].clone()]).collect();
     assert_eq!(listed, rights);
 }
+
+#[test]
+fn every_command_of_the_plugin_about_configurations_is_listed_with_its_options() {
+    let plugin = kubelet_supervisor::plugin::command();
+    let rows = table(REFERENCE, "configuration command");
+    assert_eq!(rows.len(), 5);
+    for row in rows {
+        let words = code(&row[0]);
+        let name = words[0].split(' ').next().unwrap();
+        let command = plugin.find_subcommand(name).unwrap_or_else(|| panic!("{name}"));
+        let known: BTreeSet<String> = command
+            .get_arguments()
+            .filter_map(|option| option.get_long())
+            .filter(|long| !["help", "version"].contains(long))
+            .map(|long| format!("--{long}"))
+            .collect();
+        let long =
+            |option: &String| option.split([' ', '[']).next().filter(|it| it.starts_with("--")).map(str::to_owned);
+        let listed: BTreeSet<String> = code(&row[1]).iter().filter_map(long).collect();
+        assert_eq!(listed, known, "{name}");
+        let usage: Vec<&str> = words[0].split(' ').skip(1).collect();
+        let positionals = command.get_positionals().map(|arg| arg.get_value_names().unwrap()[0].as_str());
+        assert_eq!(
+            usage.iter().map(|word| word.trim_matches(['[', ']'])).collect::<Vec<_>>(),
+            positionals.collect::<Vec<_>>()
+        );
+    }
+    let reference = read(REFERENCE);
+    for hazard in kubelet_supervisor::core::hazard::table::HAZARDS {
+        assert!(reference.contains(&format!("`{}`", hazard.asks().words())), "{}", hazard.asks().words());
+    }
+}

@@ -12,12 +12,18 @@ mod support;
 
 #[path = "plugin/assign.rs"]
 mod assign;
+#[path = "plugin/compare.rs"]
+mod compare;
 #[path = "plugin/complete.rs"]
 mod complete;
 #[path = "plugin/doctor.rs"]
 mod doctor;
 #[path = "plugin/krew.rs"]
 mod krew;
+#[path = "plugin/push.rs"]
+mod push;
+#[path = "plugin/read.rs"]
+mod read;
 #[path = "plugin/status.rs"]
 mod status;
 
@@ -66,6 +72,12 @@ impl Bench {
 
     fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
+    }
+
+    /// A file in the directory; its path as text.
+    fn file(&self, name: &str, text: &str) -> String {
+        std::fs::write(self.path(name), text).unwrap();
+        self.path(name).to_str().unwrap().to_owned()
     }
 
     fn run(&self, args: &[&str]) -> Ran {

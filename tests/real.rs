@@ -32,6 +32,8 @@ mod credentials;
 mod directory;
 #[path = "real/edges.rs"]
 mod edges;
+#[path = "real/plugin_configurations.rs"]
+mod plugin_configurations;
 #[path = "real/plugin_doctor.rs"]
 mod plugin_doctor;
 #[path = "real/plugin_nodes.rs"]
@@ -80,6 +82,7 @@ const CASES: &[Test] = &[
     Test("cut_off", BOTH, trial::cut_off),
     Test("not_to_blame", BOTH, trial::not_to_blame),
     Test("plugin_doctor", BOTH, plugin_doctor::doctor_finds),
+    Test("plugin_configurations", BOTH, plugin_configurations::from_capture_to_history),
     Test("server_drops", LABELS, carriers::server_drops),
     Test("node_cannot_label", LABELS, carriers::node_cannot_label),
     Test("without_rights", LABELS, carriers::without_rights),

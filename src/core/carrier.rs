@@ -65,7 +65,8 @@ fn reference(namespace: &str, name: &str, key: &str) -> Result<ConfigMapRef, (&'
 }
 
 /// DNS-1123 subdomain (apimachinery/pkg/util/validation, v1.20.2).
-fn is_subdomain(text: &str, limit: usize) -> bool {
+#[must_use]
+pub fn is_subdomain(text: &str, limit: usize) -> bool {
     let edge = |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
     let label = |label: &str| {
         let bytes = label.as_bytes();

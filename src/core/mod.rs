@@ -1,6 +1,7 @@
 //! Decisions. Pure: no IO, clock, environment, tokio, kube or tracing (`tests/architecture.rs`).
 
 pub mod carrier;
+pub mod census;
 pub mod command;
 pub mod directory;
 pub mod evidence;

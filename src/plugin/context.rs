@@ -30,7 +30,7 @@ pub struct Options {
     impersonate: Option<String>,
     /// The namespace of the ConfigMaps, and of labels that name none.
     #[arg(short, long, global = true, value_name = "NAMESPACE", default_value = NAMESPACE)]
-    namespace: String,
+    pub(super) namespace: String,
 }
 
 impl Options {
@@ -78,6 +78,7 @@ impl Context {
     }
 
     fn of(mut config: Config, options: &Options) -> Result<Self, Failure> {
+        config.default_retry = false; // it holds back a 503, such as of a kubelet that is away, for six minutes
         if options.impersonate.is_some() {
             config.auth_info.impersonate.clone_from(&options.impersonate);
         }

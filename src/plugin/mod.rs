@@ -1,13 +1,19 @@
 //! The kubectl plugin: one command a file; what they decide is in [`crate::core::fleet`].
 
 mod assign;
+mod capture;
 mod completion;
+mod config;
 mod confirm;
 mod context;
+mod diff;
 mod doctor;
+mod explain;
 mod follow;
+mod history;
 mod nodes;
 mod output;
+mod push;
 mod reset;
 mod retry;
 mod rollback;
@@ -51,6 +57,16 @@ enum Command {
     Rollback(rollback::Options),
     /// Prints a completion script for a shell.
     Completion(completion::Options),
+    /// What a node's kubelet runs with, as a file.
+    Capture(capture::Options),
+    /// Makes an immutable ConfigMap of a file; the same file gives the same name.
+    Push(push::Options),
+    /// Two configurations by field, and what going from one to the other takes.
+    Diff(diff::Options),
+    /// Where each value comes from that a node's kubelet runs with.
+    Explain(explain::Options),
+    /// The events of a node's configuration.
+    History(history::Options),
 }
 
 /// The command line's definition, for manuals and completions.
@@ -106,6 +122,12 @@ impl Cli {
             Command::Rollback(options) => options.run(&Context::new(connection).await?).await,
             Command::Doctor(options) => options.run(&Context::new(connection).await?).await,
             Command::Completion(options) => options.run(),
+            Command::Capture(options) => options.run(&Context::new(connection).await?).await,
+            // These may do without a cluster.
+            Command::Push(options) => options.run(connection).await,
+            Command::Diff(options) => options.run(connection).await,
+            Command::Explain(options) => options.run(&Context::new(connection).await?).await,
+            Command::History(options) => options.run(&Context::new(connection).await?).await,
         }
     }
 }

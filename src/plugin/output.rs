@@ -68,6 +68,25 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
+/// A line, on a terminal broken between words; what follows the first is indented.
+#[must_use]
+pub fn paragraph(out: Out, tone: Tone, text: &str) -> String {
+    let width = out.width.unwrap_or(usize::MAX);
+    let mut lines = vec![String::new()];
+    for word in plain(text).split_whitespace() {
+        let line = lines.last().map_or(0, |line| line.chars().count());
+        if line > 2 && line.saturating_add(1).saturating_add(word.chars().count()) > width {
+            lines.push("  ".to_owned());
+        }
+        let Some(line) = lines.last_mut() else { continue };
+        if !line.trim().is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    lines.iter().map(|line| out.paint(tone, line) + "\n").collect()
+}
+
 /// Prints a value as JSON or YAML.
 ///
 /// # Errors
@@ -222,6 +241,16 @@ mod tests {
         assert_eq!(lines[0], "NODE     STATE    MESSAGE");
         assert_eq!(lines[1], "node-1   proven   -");
         assert_eq!(lines[2], format!("n2       failed   {}", "ä".repeat(70)));
+    }
+
+    #[test]
+    fn paragraphs_fit_a_terminal_and_obey_nothing() {
+        let words = "a note\n with \u{1b}[31m words that are too many for a narrow terminal";
+        let text = paragraph(Out { colour: false, width: Some(20) }, Tone::Plain, words);
+        assert!(text.lines().all(|line| line.chars().count() <= 20 && !line.contains('\u{1b}')), "{text}");
+        assert!(text.lines().skip(1).all(|line| line.starts_with("  ")), "{text}");
+        let whole = paragraph(Out { colour: false, width: None }, Tone::Plain, words);
+        assert_eq!(whole, "a note with \\u{1b}[31m words that are too many for a narrow terminal\n");
     }
 
     #[test]

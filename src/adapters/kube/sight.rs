@@ -6,10 +6,10 @@ use kube::Error;
 use serde_json::Value;
 
 use super::credentials::chain;
-use super::types::{ConfigMapView, ContainerView, LeaseView, NodeView, PodSpecView, PodView};
+use super::types::{ConfigMapView, LeaseView, NodeView, PodView};
 use crate::core::carrier;
+use crate::core::census;
 use crate::core::evidence::{LeaseSight, NodeSight, PodSight};
-use crate::core::hazard::quantity;
 use crate::core::machine::Wanted;
 use crate::core::model::{ConfigMapRef, Payload, Wishes};
 use crate::core::report::{ABOUT_ANNOTATION, CONDITION, STATUS_ANNOTATION, Shown};
@@ -113,40 +113,13 @@ pub(super) fn lease_sight(result: Result<LeaseView, Error>) -> LeaseSight {
 
 pub(super) fn pod_sight(pod: PodView) -> PodSight {
     let meta = pod.metadata;
-    let word = |value: Option<Value>| value.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
-    PodSight {
+    let who = PodSight {
         uid: meta.uid.unwrap_or_default(),
         name: format!("{}/{}", meta.namespace.unwrap_or_default(), meta.name.unwrap_or_default()),
         created: meta.creation_timestamp.map(|time| time.0.to_string()).unwrap_or_default(),
-        phase: word(pod.status.phase),
-        reason: word(pod.status.reason),
-        cpu_millis: requests(&pod.spec, "cpu", quantity::millis),
-        memory: requests(&pod.spec, "memory", quantity::whole),
-    }
-}
-
-/// What the kubelet's admission counts for a pod (PodRequests, component-helpers/resource, v1.36):
-/// all containers together, or the largest init container if that is more; sidecars count with
-/// both; a request of the pod as a whole stands for all of these; overhead comes on top.
-fn requests(spec: &PodSpecView, resource: &str, read: fn(&str) -> Option<u64>) -> u64 {
-    let amount = |from: Option<&Value>| from.and_then(|list| list.get(resource)).and_then(Value::as_str).and_then(read);
-    let of = |container: &ContainerView| {
-        amount(container.resources.as_ref().and_then(|resources| resources.get("requests"))).unwrap_or_default()
+        ..PodSight::default()
     };
-    let mut running: u64 = spec.containers.iter().flatten().map(of).fold(0, u64::saturating_add);
-    let (mut sidecars, mut starting) = (0_u64, 0_u64);
-    for container in spec.init_containers.iter().flatten() {
-        let own = of(container);
-        if container.restart_policy.as_ref().and_then(Value::as_str) == Some("Always") {
-            running = running.saturating_add(own);
-            sidecars = sidecars.saturating_add(own);
-            starting = starting.max(sidecars);
-        } else {
-            starting = starting.max(sidecars.saturating_add(own));
-        }
-    }
-    let whole = amount(spec.resources.as_ref().and_then(|resources| resources.get("requests")));
-    whole.unwrap_or(running.max(starting)).saturating_add(amount(spec.overhead.as_ref()).unwrap_or_default())
+    census::pod(who, &pod.spec, pod.status)
 }
 
 pub(super) fn payload(map: ConfigMapView) -> Payload {

@@ -9,6 +9,8 @@ use kube::Resource;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::core::census::{PodSpecView, PodStatusView};
+
 /// A Node, as far as we look at it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct NodeView {
@@ -73,40 +75,6 @@ pub struct PodView {
     /// How it fares.
     #[serde(default)]
     pub status: PodStatusView,
-}
-
-/// `Pod.spec`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct PodSpecView {
-    /// `containers`.
-    pub containers: Option<Vec<ContainerView>>,
-    /// `initContainers`.
-    pub init_containers: Option<Vec<ContainerView>>,
-    /// `overhead` of the runtime class, unread.
-    pub overhead: Option<Value>,
-    /// `resources` of the pod as a whole (v1.32), unread.
-    pub resources: Option<Value>,
-}
-
-/// A container.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ContainerView {
-    /// `resources`, unread.
-    pub resources: Option<Value>,
-    /// `restartPolicy`, unread: `Always` makes an init container a sidecar.
-    pub restart_policy: Option<Value>,
-}
-
-/// `Pod.status`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct PodStatusView {
-    /// `phase`, unread.
-    pub phase: Option<Value>,
-    /// `reason`, unread.
-    pub reason: Option<Value>,
 }
 
 macro_rules! resource {

@@ -17,7 +17,7 @@ use super::payload::duration::GoDuration;
 pub use acknowledge::Acknowledged;
 pub use impact::{Impact, preview, refused_impact};
 pub use managers::policy_word;
-pub use table::{Hazard, HazardClass, Unset};
+pub use table::{Asks, Hazard, HazardClass, Unset};
 
 /// The annotation that accepts hazards.
 pub const ANNOTATION: &str = "kubelet-supervisor.io/acknowledge";
@@ -51,6 +51,18 @@ pub struct Change {
 }
 
 impl Change {
+    /// What it asks for on the node.
+    #[must_use]
+    pub fn asks(&self) -> Asks {
+        table::find(self.top()).map_or(Asks::Restart, Hazard::asks)
+    }
+
+    /// True if its values are nobody's business.
+    #[must_use]
+    pub fn is_secret(&self) -> bool {
+        is_secret(self.top())
+    }
+
     /// The top-level field it is in.
     #[must_use]
     pub fn top(&self) -> &str {
@@ -62,11 +74,17 @@ impl Change {
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let field = cut(&self.field);
-        if SECRETS.contains(&self.top()) {
+        if self.is_secret() {
             return write!(f, "{field}: (hidden)");
         }
         write!(f, "{field}: {} → {}", shown(&self.old), shown(&self.new))
     }
+}
+
+/// True for a top-level field whose values hold credentials.
+#[must_use]
+pub fn is_secret(field: &str) -> bool {
+    SECRETS.contains(&field)
 }
 
 fn shown(value: &Value) -> String {
@@ -110,7 +128,7 @@ fn compare(field: &str, old: Value, new: Value, add: &mut impl FnMut(String, Val
     // Entry by entry; an object against nothing has all of its entries new.
     let none = Map::new();
     let (before, after) = match (&old, &new) {
-        _ if SECRETS.contains(&field) => (None, None),
+        _ if is_secret(field) => (None, None),
         (Value::Object(before), Value::Object(after)) => (Some(before), Some(after)),
         (Value::Object(before), Value::Null) => (Some(before), Some(&none)),
         (Value::Null, Value::Object(after)) => (Some(&none), Some(after)),

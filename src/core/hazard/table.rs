@@ -107,6 +107,57 @@ pub struct Hazard {
     pub needs: &'static str,
 }
 
+/// What has to happen on a node for a change to take hold, beyond its being written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asks {
+    /// A restart of the kubelet, as every change.
+    Restart,
+    /// The same; containers that run keep what they have.
+    NewContainers,
+    /// The same; pods that run keep what they have, until they are drained.
+    NewPods,
+    /// The node is drained first.
+    Drain,
+    /// The same, and the resource managers' state files start afresh.
+    StateFiles,
+    /// The node is drained and rebooted.
+    Reboot,
+    /// It is not to be set from afar.
+    OnTheNode,
+}
+
+impl Asks {
+    /// For people.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Restart => "restart",
+            Self::NewContainers => "restart; new containers only",
+            Self::NewPods => "restart; new pods only",
+            Self::Drain => "drain",
+            Self::StateFiles => "drain; new state files",
+            Self::Reboot => "drain and reboot",
+            Self::OnTheNode => "set it on the node",
+        }
+    }
+}
+
+impl Hazard {
+    /// What it asks for.
+    #[must_use]
+    pub fn asks(&self) -> Asks {
+        match self.class {
+            Reboot if self.needs == POLICY => Asks::StateFiles,
+            Reboot => Asks::Reboot,
+            Forbidden => Asks::OnTheNode,
+            Drain if self.needs == NEW_PODS => Asks::NewPods,
+            Drain => Asks::Drain,
+            _ if self.needs == NEW_CONTAINERS => Asks::NewContainers,
+            _ => Asks::Restart,
+        }
+    }
+}
+
 /// The entry of a top-level field.
 #[must_use]
 pub fn find(field: &str) -> Option<&'static Hazard> {
@@ -305,6 +356,21 @@ mod tests {
     fn a_refused_field_has_a_known_default() {
         for hazard in HAZARDS.iter().filter(|hazard| hazard.class.is_refused()) {
             assert_ne!(hazard.unset, Varies, "{}: absent and default would be a change", hazard.field);
+        }
+    }
+
+    #[test]
+    fn what_a_change_asks_for() {
+        for (field, asks) in [
+            ("maxPods", Asks::Restart),
+            ("cgroupDriver", Asks::Reboot),
+            ("cpuManagerPolicy", Asks::StateFiles),
+            ("clusterDNS", Asks::NewPods),
+            ("enableControllerAttachDetach", Asks::Drain),
+            ("cpuCFSQuota", Asks::NewContainers),
+            ("podCIDR", Asks::OnTheNode),
+        ] {
+            assert_eq!(find(field).map(Hazard::asks), Some(asks), "{field}");
         }
     }
 

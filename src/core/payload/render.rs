@@ -11,7 +11,7 @@ use crate::core::model::{Digest, HealthzTarget, Merge};
 /// Fields that are paths; relative ones are against the directory of the file they stand in.
 /// Upstream: `KubeletConfigurationPathRefs` (pkg/kubelet/apis/config/helpers.go, v1.20.2, and
 /// `podLogsDir` of v1.36).
-const PATH_FIELDS: [&[&str]; 7] = [
+pub const PATH_FIELDS: [&[&str]; 7] = [
     &["staticPodPath"],
     &["authentication", "x509", "clientCAFile"],
     &["tlsCertFile"],
@@ -21,8 +21,10 @@ const PATH_FIELDS: [&[&str]; 7] = [
     &["podLogsDir"],
 ];
 
-const KIND: &str = "KubeletConfiguration";
-const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
+/// `kind` of what a kubelet reads.
+pub const KIND: &str = "KubeletConfiguration";
+/// Its `apiVersion`.
+pub const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 
 /// A configuration text and the directory its relative paths refer to.
 #[derive(Clone, Copy, Debug)]
@@ -127,8 +129,8 @@ pub fn render(from: &Ingredients<'_>) -> Result<Configuration, Fault> {
     Ok(finish(from, value, &portable, notes, shadowed))
 }
 
-/// True if it was there.
-fn drop_native_gate(value: &mut Value) -> bool {
+/// Takes the gate `DynamicKubeletConfig` out; true if it was there.
+pub fn drop_native_gate(value: &mut Value) -> bool {
     let Some(Value::Object(gates)) = value.get_mut("featureGates") else { return false };
     let found = gates.remove(NATIVE_GATE).is_some();
     if found
@@ -187,8 +189,11 @@ fn note_duplicate(duplicate: Option<&String>, what: &str, notes: &mut Vec<String
     }
 }
 
-/// The kubelet refuses any other kind or version at load; an overlay may leave them out.
-fn check_kind(value: &mut Value, may_lack: bool) -> Result<(), String> {
+/// The kubelet refuses any other kind or version at load; what may lack them (an overlay) is given them.
+///
+/// # Errors
+/// Which of the two is wrong, and what it must be.
+pub fn check_kind(value: &mut Value, may_lack: bool) -> Result<(), String> {
     for (field, expected) in [("kind", KIND), ("apiVersion", API_VERSION)] {
         match value.get(field) {
             Some(Value::String(found)) if found == expected => {}

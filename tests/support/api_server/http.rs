@@ -67,6 +67,8 @@ struct Target {
     namespace: Option<String>,
     name: Option<String>,
     status: bool,
+    /// What the kubelet of a Node is asked for, through the API server.
+    proxy: Option<String>,
 }
 
 impl Target {
@@ -88,12 +90,13 @@ impl Target {
             _ => return None,
         };
         let name = parts.next().map(str::to_owned);
-        let status = match parts.next() {
-            None => false,
-            Some("status") if resource == Resource::Node => true,
+        let (status, proxy) = match parts.next() {
+            None => (false, None),
+            Some("status") if resource == Resource::Node => (true, None),
+            Some("proxy") if resource == Resource::Node => (false, Some(parts.collect::<Vec<_>>().join("/"))),
             Some(_) => return None,
         };
-        Some(Target { resource, namespace, name, status })
+        Some(Target { resource, namespace, name, status, proxy })
     }
 
     fn key(&self, name: &str) -> Key {
@@ -147,6 +150,8 @@ pub struct Selection {
     node: Option<String>,
     /// `labelSelector`, of which there is only `name=value`, and commas.
     labels: Vec<(String, String)>,
+    /// `involvedObject.kind` and `involvedObject.name`.
+    involved: [Option<String>; 2],
 }
 
 impl Selection {
@@ -154,6 +159,10 @@ impl Selection {
         key.resource == self.resource
             && self.labels.iter().all(|(name, value)| object["metadata"]["labels"][name] == **value)
             && self.node.as_ref().is_none_or(|node| object["spec"]["nodeName"] == **node)
+            && ["kind", "name"]
+                .iter()
+                .zip(&self.involved)
+                .all(|(field, wanted)| wanted.as_ref().is_none_or(|wanted| object["involvedObject"][field] == **wanted))
             && self.namespace.as_ref().is_none_or(|namespace| *namespace == key.namespace)
             && self.name.as_ref().is_none_or(|name| *name == key.name)
     }
@@ -226,6 +235,7 @@ pub async fn answer<B: hyper::body::Body>(request: hyper::Request<B>, shared: Ar
         name: query.selected("metadata.name").or(target.name.as_deref()).map(str::to_owned),
         node: query.selected("spec.nodeName").map(str::to_owned),
         labels: query.labels(),
+        involved: ["involvedObject.kind", "involvedObject.name"].map(|field| query.selected(field).map(str::to_owned)),
     };
     if verb == Verb::Watch {
         return match watch::start(&shared, selection, &query, fault) {
@@ -236,7 +246,13 @@ pub async fn answer<B: hyper::body::Body>(request: hyper::Request<B>, shared: Ar
             Err(gone) => reply(410, &gone),
         };
     }
+    if let (Some(path), Some(name)) = (&target.proxy, &target.name) {
+        let (code, body) = shared.read(|s| kubelet(s, name, path));
+        return reply(code, &body);
+    }
+    let dry = query.get("dryRun").is_some();
     let (code, object) = shared.change(|s| match verb {
+        Verb::Post if dry => dry_create(s, &target, body),
         Verb::List => (200, list(s, &selection, &query)),
         _ => write_or_get(s, verb, &target, header(CONTENT_TYPE), body, query.get("dryRun").is_some()),
     });
@@ -252,6 +268,25 @@ fn outside_objects(state: &State, path: &str) -> (u16, Value) {
         }
         "/healthz" | "/livez" | "/readyz" => (200, "ok".into()),
         _ => (404, status(404, "the server could not find the requested resource")),
+    }
+}
+
+/// What a Node's kubelet answers through the API server, if it is there.
+fn kubelet(state: &State, node: &str, path: &str) -> (u16, Value) {
+    match (state.node(node), state.configz.get(node)) {
+        (None, _) => (404, status(404, &format!("nodes \"{node}\" not found"))),
+        (_, Some(configz)) if path == "configz" => (200, json!({ "kubeletconfig": configz })),
+        (_, Some(_)) => (404, status(404, "the server could not find the requested resource")),
+        _ => (503, status(503, "error trying to reach service: dial tcp 127.0.0.1:10250: connect: connection refused")),
+    }
+}
+
+/// What a POST would come to.
+fn dry_create(state: &State, target: &Target, body: Value) -> (u16, Value) {
+    let name = body["metadata"]["name"].as_str().unwrap_or_default();
+    match state.get(&target.key(name)) {
+        Some(_) => (409, status(409, &format!("{} \"{name}\" already exists", target.resource.plural()))),
+        None => (201, body),
     }
 }
 

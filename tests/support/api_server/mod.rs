@@ -201,6 +201,21 @@ impl ApiServer {
         self.patch_node(node, json!({"spec": {"configSource": null}}))
     }
 
+    /// Gives the Node a kubelet that answers through the API server, with this for its `/configz`.
+    pub fn set_configz(&self, node: &str, config: Value) {
+        self.shared.change(|s| s.configz.insert(node.to_owned(), config));
+    }
+
+    /// Posts an Event, as it is.
+    pub fn put_event(&self, name: &str, event: Value) {
+        self.shared.change(|s| s.put(&Key::new(Resource::Event, "default", name), event));
+    }
+
+    /// Any part of a ConfigMap. Panics if there is none.
+    pub fn config_map(&self, namespace: &str, name: &str) -> Value {
+        self.shared.read(|s| s.config_map(namespace, name).cloned()).expect("no such ConfigMap")
+    }
+
     /// Sets one condition of the Node's status, e.g. `("Ready", "True")`.
     pub fn set_condition(&self, node: &str, kind: &str, status: &str) {
         let now = jiff::Timestamp::now().to_string();

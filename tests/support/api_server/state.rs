@@ -110,6 +110,8 @@ pub struct State {
     pub(super) judge: Option<super::access::Judge>,
     /// NodeRestriction is off.
     pub(super) unguarded: bool,
+    /// By Node: what its kubelet runs with.
+    pub(super) configz: BTreeMap<String, Value>,
     pub(super) faults: Vec<Fault>,
     pub(super) drop_dynamic_config: bool,
     pub(super) gone_as_http: bool,
@@ -126,17 +128,6 @@ pub struct State {
 impl State {
     pub fn version(&self) -> u64 {
         self.version
-    }
-
-    /// The objects as they are, to try something on them.
-    pub fn sketch(&self) -> State {
-        State {
-            version: self.version,
-            uids: self.uids,
-            objects: self.objects.clone(),
-            drop_dynamic_config: self.drop_dynamic_config,
-            ..State::default()
-        }
     }
 
     pub fn get(&self, key: &Key) -> Option<&Value> {

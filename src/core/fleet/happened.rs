@@ -1,0 +1,95 @@
+//! What events say of a node's configuration.
+
+use serde_json::{Value, json};
+
+/// Reasons of such events begin with this, native's too.
+const PREFIX: &str = "KubeletConfig";
+
+/// One kind of event, as often as it happened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Happened {
+    /// The last time, RFC 3339.
+    pub last: String,
+    /// The first time.
+    pub first: String,
+    /// How often.
+    pub count: u64,
+    /// Warning instead of Normal.
+    pub warning: bool,
+    /// Machine word.
+    pub reason: String,
+    /// For people.
+    pub message: String,
+}
+
+impl Happened {
+    /// An Event, core/v1's fields or those of events.k8s.io; none if it is about something else.
+    #[must_use]
+    pub fn of(event: &Value) -> Option<Self> {
+        let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
+        let number = |pointer: &str| event.pointer(pointer).and_then(Value::as_u64);
+        let reason = text("/reason")?;
+        if !reason.starts_with(PREFIX) {
+            return None;
+        }
+        let once = text("/eventTime").or(text("/metadata/creationTimestamp")).unwrap_or_default();
+        let first = text("/firstTimestamp").unwrap_or(once);
+        let last = text("/series/lastObservedTime").or(text("/lastTimestamp")).unwrap_or(first);
+        Some(Self {
+            last: last.to_owned(),
+            first: first.to_owned(),
+            count: number("/series/count").or(number("/count")).unwrap_or(1).max(1),
+            warning: text("/type") == Some("Warning"),
+            reason: reason.to_owned(),
+            message: text("/message").unwrap_or_default().to_owned(),
+        })
+    }
+
+    /// For programs.
+    #[must_use]
+    pub fn document(&self) -> Value {
+        json!({
+            "lastTime": self.last, "firstTime": self.first, "count": self.count,
+            "type": if self.warning { "Warning" } else { "Normal" }, "reason": self.reason, "message": self.message,
+        })
+    }
+}
+
+/// Sorted by the last time, the newest at the end.
+pub fn sort(events: &mut [Happened]) {
+    events.sort_by(|one, other| (instant(&one.last), &one.first).cmp(&(instant(&other.last), &other.first)));
+}
+
+/// With and without fractions they sort by time, not by letter.
+fn instant(text: &str) -> (String, String) {
+    let (seconds, fraction) = text.trim_end_matches('Z').split_once('.').unwrap_or((text.trim_end_matches('Z'), ""));
+    (seconds.to_owned(), fraction.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_kinds_of_events_are_read() {
+        let old = json!({"reason": "KubeletConfigChanged", "type": "Normal", "count": 3, "message": "m",
+            "firstTimestamp": "2026-01-01T00:00:00Z", "lastTimestamp": "2026-01-01T00:00:09Z"});
+        let new = json!({"reason": "KubeletConfigRejected", "type": "Warning", "eventTime": "2026-01-01T00:00:01.5Z",
+            "firstTimestamp": null, "lastTimestamp": null, "count": null,
+            "series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:09.000001Z"}});
+        let mut events: Vec<Happened> = [&new, &old].into_iter().filter_map(Happened::of).collect();
+        sort(&mut events);
+        let short: Vec<_> =
+            events.iter().map(|it| (it.reason.as_str(), it.count, it.warning, it.first.as_str())).collect();
+        assert_eq!(
+            short,
+            [
+                ("KubeletConfigChanged", 3, false, "2026-01-01T00:00:00Z"),
+                ("KubeletConfigRejected", 2, true, "2026-01-01T00:00:01.5Z")
+            ]
+        );
+        for other in [json!({}), json!({"reason": "NodeReady"}), json!(null)] {
+            assert_eq!(Happened::of(&other), None);
+        }
+    }
+}
