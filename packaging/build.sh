@@ -105,11 +105,9 @@ stage() { # DIR ZSH_DIR
     install -D -m 644 "$work/generated/_$name" "$shared/zsh/$zsh/_$name"
     install -D -m 644 "$work/generated/$name.fish" "$shared/fish/vendor_completions.d/$name.fish"
     # The plugin brings its own, for those who call it by its own name.
-    if "$plugin" completion --help >/dev/null 2>&1; then
-        "$plugin" completion bash >"$shared/bash-completion/completions/$kubectl"
-        "$plugin" completion zsh >"$shared/zsh/$zsh/_$kubectl"
-        "$plugin" completion fish >"$shared/fish/vendor_completions.d/$kubectl.fish"
-    fi
+    "$plugin" completion bash >"$shared/bash-completion/completions/$kubectl"
+    "$plugin" completion zsh >"$shared/zsh/$zsh/_$kubectl"
+    "$plugin" completion fish >"$shared/fish/vendor_completions.d/$kubectl.fish"
     # As in the repository, so that links between documents work.
     local doc=$shared/doc/$name file
     for file in README.md LICENSE docs/usage systemd packaging/manifests packaging/prometheus packaging/grafana; do

@@ -49,10 +49,12 @@ fn nothing_is_missing() {
         said,
         "nothing is missing: 1 node, 1 assigned ConfigMap, 13 rights looked at; assignments are written as labels\n"
     );
-    for args in [["doctor", "node/n1"], ["doctor", NODE], ["doctor", "-l"]] {
-        let args: Vec<&str> = args.into_iter().chain((args[1] == "-l").then_some("!no-such")).collect();
-        assert_eq!(bench.run(&args).code, 0, "{args:?}");
+    let chosen = format!("{LABEL}/name=pool-a");
+    for args in [&["doctor", "node/n1"][..], &["doctor", NODE], &["doctor", "-l", &chosen]] {
+        assert_eq!(bench.run(args).code, 0, "{args:?}");
     }
+    let ran = bench.run(&["doctor", "-l", "pool=none"]);
+    assert!(ran.code == 2 && ran.err.contains("no node has the labels pool=none"), "{ran:#?}");
     assert_eq!(bench.server.node(NODE), before, "what was tried was tried as a dry run");
     let writes = bench.server.requests().into_iter().filter(|it| it.method == "PATCH");
     assert!(writes.into_iter().all(|it| it.query == "dryRun=All"));

@@ -30,6 +30,8 @@ life() { # FIRST SECOND REMOVE
     ok "install: nothing is restarted or enabled" eval 'is "$(both)" "$before" && [ ! -e $dropin ]'
     ok "install: all files are there" installed_files
     ok "install: completions are sound" bash -n $shared/bash-completion/completions/kubelet-supervisor
+    ok "install: the plugin's are" bash -n $shared/bash-completion/completions/kubectl-kubelet_config
+    ok "install: kubectl is answered" grep -q "^doctor" <(kubectl_complete-kubelet_config d)
     ok "enable and restart" eval 'kubelet-supervisor enable && systemctl restart kubelet && until_true 30 ready && main_is_supervisor'
     before=$(both)
     ok "upgrade" eval "$second >/tmp/upgraded 2>&1"

@@ -39,11 +39,11 @@ pub const RIGHTS: &[Right] = &[
     right("watch", "nodes", Place::Cluster, "status -w, assign --wait, rollout"),
     right("patch", "nodes", Place::Cluster, "assign, reset, retry, confirm, rollback, rollout"),
     right("get", "nodes/proxy", Place::Cluster, "capture, diff NODE, explain"),
-    right("list", "pods", Place::Cluster, "diff NODE, rollout --drain"),
-    right("create", "pods/eviction", Place::Cluster, "rollout --drain"),
+    right("list", "pods", Place::Cluster, "diff NODE"),
     right("list", "events", Place::Default, "history"),
-    right("get", "configmaps", Place::ConfigMaps, "push, diff, assign, rollout"),
+    right("get", "configmaps", Place::ConfigMaps, "push, diff, explain, assign, rollback, rollout"),
     right("list", "configmaps", Place::ConfigMaps, "rollout"),
+    right("watch", "configmaps", Place::ConfigMaps, "rollout"),
     right("create", "configmaps", Place::ConfigMaps, "push, rollout"),
     right("update", "configmaps", Place::ConfigMaps, "rollout"),
     right("delete", "configmaps", Place::ConfigMaps, "rollout"),
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(
             found[1].mend,
             [
-                "kubectl -n ns create role kubelet-config-configmaps --verb=get,list,create,update,delete --resource=configmaps",
+                "kubectl -n ns create role kubelet-config-configmaps --verb=get,list,watch,create,update,delete --resource=configmaps",
                 "kubectl -n ns create rolebinding kubelet-config-configmaps --role=kubelet-config-configmaps --user='jane doe'",
             ]
         );
@@ -174,8 +174,8 @@ mod tests {
 
     #[test]
     fn attributes_as_the_api_has_them() {
-        let eviction = RIGHTS.iter().find(|right| right.resource == "pods/eviction").unwrap().attributes("ns");
-        assert_eq!((&eviction["resource"], &eviction["subresource"]), (&json!("pods"), &json!("eviction")));
+        let proxy = RIGHTS.iter().find(|right| right.resource == "nodes/proxy").unwrap().attributes("ns");
+        assert_eq!((&proxy["resource"], &proxy["subresource"]), (&json!("nodes"), &json!("proxy")));
         let maps = RIGHTS.iter().find(|right| right.resource == "configmaps").unwrap().attributes("ns");
         assert_eq!(maps["namespace"], "ns");
     }
