@@ -109,6 +109,7 @@ async fn look_around(context: &Context, row: &NodeRow, configz: &Value, around: 
     around.held = held.map(|origin| origin.field).collect();
     let gates = map.value.get("featureGates").and_then(Value::as_object).into_iter().flatten();
     around.gates = Some(gates.map(|(gate, _)| gate.clone()).collect());
+    around.payload = Some(map.value);
     notes.push(format!("{elsewhere}; those that hold a field against ConfigMap {} are marked", in_force.title));
     notes
 }
