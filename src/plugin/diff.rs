@@ -96,7 +96,7 @@ async fn look_around(context: &Context, row: &NodeRow, configz: &Value, around: 
     let Some(in_force) = config::in_force(context, row).await else {
         // Of a node that says nothing nobody knows.
         around.gates = (row.keeper != Some(Keeper::Nobody)).then(BTreeSet::new);
-        return vec![elsewhere];
+        return vec![format!("{elsewhere}; a change of a field that one of them holds will not take place")];
     };
     let mut notes = in_force.notes;
     let Some(map) = in_force.map else {

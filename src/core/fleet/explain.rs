@@ -91,7 +91,7 @@ pub fn explain(configz: &Value, given: Option<Given<'_>>, minor: Option<u64>) ->
     if let Some(payload) = &payload {
         merge(&mut meant, payload);
     }
-    let overridden = named(hazard::diff(&meant, configz));
+    let overridden = named(hazard::diff(&filled(&meant, minor), configz));
     let mut fields = BTreeSet::new();
     leaves("", configz, &mut fields);
     if let Some(payload) = &payload {
