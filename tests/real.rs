@@ -32,6 +32,8 @@ mod credentials;
 mod directory;
 #[path = "real/edges.rs"]
 mod edges;
+#[path = "real/plugin_rollout.rs"]
+mod plugin_rollout;
 #[path = "real/process.rs"]
 mod process;
 #[path = "real/store.rs"]
@@ -103,6 +105,7 @@ const CASES: &[Test] = &[
     Test("power_loss", LABELS, trial::power_loss),
     Test("api_server_lost", LABELS, trial::api_server_lost),
     Test("max_pods", LABELS, trial::max_pods),
+    Test("rollout", BOTH, plugin_rollout::rollout),
     Test("terminate", LABELS, process::terminate),
 ];
 
