@@ -16,5 +16,7 @@ mod support;
 mod kills;
 #[path = "rollout/life.rs"]
 mod life;
+#[path = "rollout/look.rs"]
+mod look;
 #[path = "rollout/world.rs"]
 mod world;

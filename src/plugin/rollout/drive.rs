@@ -100,6 +100,7 @@ impl Drive {
                 }
                 Step::End => return Ok(Outcome::Ended(self.lock.kept.record.clone())),
                 Step::Wait(time) => {
+                    let time = time.into_iter().chain(self.show.redraw()).min();
                     let until =
                         self.lock.due().min(Instant::now() + time.unwrap_or(LONG).max(Duration::from_millis(1)));
                     tokio::select! {

@@ -16,6 +16,10 @@ const APART: Duration = Duration::from_secs(30);
 /// The bar is drawn anew so often.
 const REDRAW: Duration = Duration::from_millis(200);
 
+/// The bar's columns, and those that are kept for the words behind it, so that it does not change its size.
+const BAR: usize = 24;
+const WORDS: usize = 44;
+
 pub(super) struct Show {
     quiet: bool,
     /// Its columns.
@@ -71,21 +75,26 @@ impl Show {
         let left = time_left(now.duration_since(since), counts.done.saturating_sub(done), counts.left());
         let left = left.filter(|_| matches!(record.phase, Phase::Running | Phase::Reverting) && counts.left() > 0);
         let left = left.map_or(String::new(), |left| format!(", about {} left", duration(left)));
-        let words = format!("{}{left}", counts.words());
         if let Some(width) = self.terminal {
             let head = format!("{name}: {place} ");
-            let room = width.saturating_sub(head.chars().count() + words.chars().count() + 4);
-            let bar = if room >= 10 { bar(&counts, record.nodes, room.min(40)) } else { String::new() };
-            let line: String = format!("{head}{bar} {words}").chars().take(width.saturating_sub(1)).collect();
+            let room = width.saturating_sub(head.chars().count() + WORDS);
+            let bar = if room >= 8 { bar(&counts, record.nodes, room.min(BAR)) + " " } else { String::new() };
+            let line = format!("{head}{bar}{}{left}", counts.short(record.nodes));
+            let line: String = line.chars().take(width.saturating_sub(1)).collect();
             eprint!("\r\u{1b}[2K{line}");
             let _ = io::stderr().flush();
         } else {
             let same = self.last.as_ref().is_some_and(|(_, _, before)| *before == counts);
             if moved || !same {
-                println!("{name}: {place}, {words}");
+                println!("{name}: {place}, {}{left}", counts.words());
             }
         }
         self.last = Some((now, place, counts));
+    }
+
+    /// When to draw anew, whatever happens: the time left goes on.
+    pub(super) fn redraw(&self) -> Option<Duration> {
+        self.terminal.map(|_| Duration::from_secs(1))
     }
 
     /// Leaves the bar's line.

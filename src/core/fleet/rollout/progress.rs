@@ -51,6 +51,16 @@ impl Counts {
         self.waiting + self.in_flight
     }
 
+    /// For a line with a bar: `3/10 done, 2 in flight`, and what is wrong.
+    #[must_use]
+    pub fn short(&self, total: usize) -> String {
+        let Self { done, in_flight, away, bad, .. } = *self;
+        let parts = [(in_flight, "in flight"), (bad, "bad"), (away, "away")];
+        let parts = parts.into_iter().filter(|(number, _)| *number > 0);
+        let parts: Vec<String> = parts.map(|(number, what)| format!(", {number} {what}")).collect();
+        format!("{done}/{total} done{}", parts.concat())
+    }
+
     /// `3 done, 2 in flight, 5 waiting`: what is zero is not said.
     #[must_use]
     pub fn words(&self) -> String {
@@ -120,6 +130,7 @@ mod tests {
             assert_eq!(bar(&Counts { done, ..Counts::default() }, 7, 20).len(), 22);
         }
         assert_eq!(bar(&Counts::default(), 0, 4), "[....]");
+        assert_eq!(counts.short(100), "50/100 done, 10 in flight, 1 bad");
         assert_eq!(counts.words(), "50 done, 10 in flight, 39 waiting, 1 bad");
     }
 
