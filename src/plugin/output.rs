@@ -61,11 +61,18 @@ impl Out {
 /// # Errors
 /// The output cannot be written.
 pub fn print(text: &str) -> Result<(), Failure> {
+    offer(text).map(drop)
+}
+
+/// The same for what has no end: false if the reader went away.
+///
+/// # Errors
+/// See [`print`].
+pub fn offer(text: &str) -> Result<bool, Failure> {
     match io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::new(format!("standard output: {error}")))
-        }
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::new(format!("standard output: {error}"))),
     }
 }
 
@@ -93,12 +100,18 @@ pub fn paragraph(out: Out, tone: Tone, text: &str) -> String {
 /// # Errors
 /// See [`print`].
 pub fn document(format: Format, value: &Value) -> Result<(), Failure> {
-    let text = if format == Format::Yaml {
-        serde_yaml::to_string(value).map_err(|error| Failure::new(format!("as YAML: {error}")))?
-    } else {
-        format!("{value:#}\n")
-    };
-    print(&text)
+    print(&text_of(format, value)?)
+}
+
+/// A value as JSON or YAML.
+///
+/// # Errors
+/// It has no YAML.
+pub fn text_of(format: Format, value: &Value) -> Result<String, Failure> {
+    if format == Format::Yaml {
+        return serde_yaml::to_string(value).map_err(|error| Failure::new(format!("as YAML: {error}")));
+    }
+    Ok(format!("{value:#}\n"))
 }
 
 /// The text without what would move a terminal's cursor, change its colours or turn its writing round.

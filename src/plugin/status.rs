@@ -77,51 +77,68 @@ async fn watch(context: &Context, choice: Choice, format: Format) -> Result<Exit
     for name in wanted.iter().filter(|name| rows.iter().all(|row| row.name != **name)) {
         eprintln!("warning: there is no node {name} yet");
     }
-    let mut table = table(format);
+    let mut lines = Lines { format, table: table(format), documents: String::new() };
     let mut shown = BTreeMap::new();
     for row in &rows {
-        add(&mut table, row, format)?;
+        lines.row(row)?;
         shown.insert(row.name.clone(), essence(row));
     }
-    output::print(&table.take(out(format)))?;
-    loop {
+    while lines.flush()? {
         match follow.next().await? {
             Seen::Row(row) => {
                 let essence = essence(&row);
-                if shown.get(&row.name) == Some(&essence) {
-                    continue;
+                if shown.get(&row.name) != Some(&essence) {
+                    lines.row(&row)?;
+                    shown.insert(row.name.clone(), essence);
                 }
-                add(&mut table, &row, format)?;
-                shown.insert(row.name.clone(), essence);
             }
             Seen::Gone(name) => {
                 shown.remove(&name);
-                if matches!(format, Format::Json | Format::Yaml) {
-                    one(format, &json!({"node": name, "state": "deleted"}))?;
-                } else {
-                    let row = NodeRow { name, ..NodeRow::default() };
-                    table.row(row_of(&row, format, &(Tone::Bad, "deleted".to_owned()), String::new()));
-                }
+                lines.gone(name)?;
             }
         }
-        output::print(&table.take(out(format)))?;
     }
+    Ok(ExitCode::SUCCESS)
 }
 
-fn add(table: &mut Table, row: &NodeRow, format: Format) -> Result<(), Failure> {
-    if matches!(format, Format::Json | Format::Yaml) {
-        return one(format, &View::new(row, now()).document());
-    }
-    table.row(cells(row, format));
-    Ok(())
+/// What is to be printed next: rows, or documents.
+struct Lines {
+    format: Format,
+    table: Table,
+    documents: String,
 }
 
-/// One document of a stream.
-fn one(format: Format, document: &Value) -> Result<(), Failure> {
-    if format == Format::Yaml {
-        output::print("---\n")?;
+impl Lines {
+    fn row(&mut self, row: &NodeRow) -> Result<(), Failure> {
+        if matches!(self.format, Format::Json | Format::Yaml) {
+            return self.document(&View::new(row, now()).document());
+        }
+        self.table.row(cells(row, self.format));
+        Ok(())
     }
-    output::document(format, document)
+
+    fn gone(&mut self, name: String) -> Result<(), Failure> {
+        if matches!(self.format, Format::Json | Format::Yaml) {
+            return self.document(&json!({"node": name, "state": "deleted"}));
+        }
+        let row = NodeRow { name, ..NodeRow::default() };
+        self.table.row(row_of(&row, self.format, &(Tone::Bad, "deleted".to_owned()), String::new()));
+        Ok(())
+    }
+
+    fn document(&mut self, document: &Value) -> Result<(), Failure> {
+        if self.format == Format::Yaml {
+            self.documents.push_str("---\n");
+        }
+        self.documents.push_str(&output::text_of(self.format, document)?);
+        Ok(())
+    }
+
+    /// Prints it; false if nobody reads any more.
+    fn flush(&mut self) -> Result<bool, Failure> {
+        let text = std::mem::take(&mut self.documents) + &self.table.take(out(self.format));
+        if text.is_empty() { Ok(true) } else { output::offer(&text) }
+    }
 }
 
 /// Wide lines are as long as they are.

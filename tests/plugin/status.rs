@@ -4,8 +4,6 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::Bench;
@@ -139,7 +137,8 @@ fn a_node_that_is_not_there_hides_no_other() {
 
 struct Watching {
     child: Child,
-    lines: BufReader<ChildStdout>,
+    /// None once nobody reads any more.
+    lines: Option<BufReader<ChildStdout>>,
 }
 
 impl Watching {
@@ -152,21 +151,20 @@ impl Watching {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap());
+        let lines = Some(BufReader::new(child.stdout.take().unwrap()));
         Self { child, lines }
     }
 
     fn line(&mut self) -> String {
         let mut line = String::new();
-        self.lines.read_line(&mut line).unwrap();
+        self.lines.as_mut().unwrap().read_line(&mut line).unwrap();
         line.trim_end().to_owned()
     }
 }
 
 impl Drop for Watching {
     fn drop(&mut self) {
-        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
-        let _ = kill(pid, Signal::SIGTERM);
+        let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
@@ -233,4 +231,15 @@ fn a_watch_is_one_list_and_goes_on_from_where_it_was() {
     assert!(rows[0].contains("deleted") && rows[0].starts_with("elsewhere"), "{rows:?}");
     assert!(rows[1].starts_with("n3"), "{rows:?}");
     assert_eq!(asked(&bench).0, 2);
+}
+
+#[test]
+fn a_watch_ends_when_nobody_reads_it() {
+    let bench = Bench::new();
+    let mut watching = Watching::begin(&bench, &["status", "-w", "-o", "json"]);
+    assert_eq!(watching.line(), "{");
+    await_watches(&bench, 1);
+    watching.lines = None;
+    bench.server.patch_node("n1", json!({"spec": {"unschedulable": true}}));
+    assert!(watching.child.wait().unwrap().success());
 }
