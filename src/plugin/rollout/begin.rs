@@ -228,7 +228,7 @@ impl Begin {
         }
         let map = &record.target.reference.name;
         show.say(&format!(
-            "rollout {name}: {map} to {} nodes, {} canaries, {} at a time",
+            "rollout {name}: {map} to {} nodes; canaries: {}, at a time: {}",
             members.len(),
             record.options.canaries,
             record.options.max_unavailable
