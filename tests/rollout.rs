@@ -12,6 +12,8 @@
 
 mod support;
 
+#[path = "rollout/faults.rs"]
+mod faults;
 #[path = "rollout/kills.rs"]
 mod kills;
 #[path = "rollout/life.rs"]

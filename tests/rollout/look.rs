@@ -1,10 +1,14 @@
 //! What people and programs see.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 use super::world::{Fate, NAMESPACE, TARGET, World};
+use crate::support::api_server::Request;
 
 /// The built plugin, not on a terminal: standard output, standard error, and how it ended.
 fn plugin(world: &World, args: &[&str]) -> (String, String, Option<i32>) {
@@ -26,7 +30,7 @@ async fn a_dry_run_shows_who_comes_when_and_writes_nothing() {
     world.unready(0, 1000);
     tokio::select! {
         () = world.live() => {}
-        () = tokio::time::sleep(std::time::Duration::from_secs(3)) => {}
+        () = tokio::time::sleep(Duration::from_secs(3)) => {}
     }
     let (shown, said, code) = plugin(&world, &[TARGET, "-l", "all=yes", "--max-unavailable", "50%", "--dry-run"]);
     assert_eq!((said.as_str(), code), ("", Some(0)));
@@ -87,4 +91,31 @@ async fn refusals_say_what_to_do() {
     world.server.put_config_map(NAMESPACE, "empty", &[]);
     assert!(said(&with(&["empty"])).contains("has no key kubelet, but: none"));
     assert!(world.server.requests().iter().all(|request| request.method == "GET"), "nothing was written");
+}
+
+#[tokio::test]
+async fn an_interrupted_client_lets_others_drive_at_once() {
+    let world = World::new(5);
+    let dir = tempfile::tempdir().unwrap();
+    let kubeconfig = dir.path().join("kubeconfig");
+    world.server.write_kubeconfig(&kubeconfig);
+    let client = Command::new(env!("CARGO_BIN_EXE_kubectl-kubelet_config"))
+        .args(["--kubeconfig", kubeconfig.to_str().unwrap(), "rollout", TARGET, "-l", "all=yes"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let sent =
+        |request: &Request| request.method == "PATCH" && request.status == 200 && !request.query.contains("dryRun");
+    world.server.wait_request(Duration::from_secs(60), sent).unwrap();
+    let pid = Pid::from_raw(i32::try_from(client.id()).unwrap());
+    kill(pid, Signal::SIGINT).unwrap();
+    let output = client.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(75), "{said}");
+    assert!(said.contains("Go on with `kubectl kubelet-config rollout resume pool-b`"), "{said}");
+    let (document, ..) = plugin(&world, &["status", TARGET, "-o", "json"]);
+    let document: Value = serde_json::from_str(&document).unwrap();
+    assert_eq!((&document["phase"], &document["holder"]), (&"running".into(), &Value::Null));
+    assert_eq!(document["counts"]["inFlight"], 1);
 }

@@ -193,6 +193,23 @@ impl Begin {
             api.forget(&old).await?;
         }
         record.parts = crate::core::fleet::rollout::record::encode_nodes(name, &members).len();
+        let reference = &record.target.reference;
+        let longest = [&reference.name, &reference.namespace, &reference.kubelet_config_key].map(String::len);
+        if longest.into_iter().any(|length| length > LABEL_ROOM)
+            && !super::drive::writer(api, &members).await?.takes_long_names()
+        {
+            return Err(Failure::new(format!(
+                "this API server keeps no spec.configSource, and the label that takes its place holds {LABEL_ROOM} characters: \
+                 give ConfigMap {} and its key shorter names",
+                reference.name
+            )));
+        }
+        if !record.target.immutable {
+            show.say(&format!(
+                "note: ConfigMap {} can be edited while it is rolled out; `kubectl kubelet-config push` makes immutable ones",
+                reference.name
+            ));
+        }
         let id = identity();
         record.holder = Some(Holder { id: id.clone(), beat: 0 });
         let Some(kept) = api.create(name, &record).await? else {
@@ -211,7 +228,7 @@ impl Begin {
         }
         let map = &record.target.reference.name;
         show.say(&format!(
-            "rollout {name}: {map} to {} nodes, {} canaries, {} at a time",
+            "rollout {name}: {map} to {} nodes; canaries: {}, at a time: {}",
             members.len(),
             record.options.canaries,
             record.options.max_unavailable

@@ -1,23 +1,23 @@
 //! Driving a rollout: news in, one step at a time out.
 
 use std::future::Future;
-use std::pin::pin;
 use std::time::Duration;
 
 use kube::api::{GetParams, Patch, PatchParams};
 use kube::core::request::Request as Path;
-use serde_json::Value;
 use tokio::time::Instant;
 
-use super::api::{Answer, Api};
+use super::api::{ANSWER, Answer, Api};
 use super::feed::{Choice, Feed, News};
 use super::fleet::Fleet;
 use super::records::Lock;
 use super::show::Show;
 use super::write::{self, Writer};
 use crate::core::fleet::rollout::decide::{Step, decide};
+use crate::core::fleet::rollout::plan::Member;
 use crate::core::fleet::rollout::record::map_name;
 use crate::core::fleet::rollout::{Phase, Record};
+use crate::core::model::ConfigMapRef;
 use crate::plugin::Failure;
 
 /// An hour; for waits without an end.
@@ -48,21 +48,24 @@ impl Drive {
     /// A right that is missing, an API server that stays away, or a lock that is lost. The rollout
     /// stands where it is.
     pub(super) async fn run(mut self, stop: impl Future<Output = ()>) -> Result<Outcome, Failure> {
-        let result = self.until_end(stop).await;
+        // Wherever it is interrupted, the next client goes on from there.
+        let result = tokio::select! {
+            result = self.until_end() => result,
+            () = stop => Ok(Outcome::Interrupted),
+        };
         self.show.end();
-        // If it is not ours any more, this does nothing.
-        self.lock.release().await;
+        // If it is not ours any more, this does nothing; if nobody answers, others have to wait for the lock.
+        let _ = tokio::time::timeout(ANSWER, self.lock.release()).await;
         result
     }
 
-    async fn until_end(&mut self, stop: impl Future<Output = ()>) -> Result<Outcome, Failure> {
+    async fn until_end(&mut self) -> Result<Outcome, Failure> {
         let selector = Some(self.lock.kept.record.selector.clone()).filter(|selector| !selector.is_empty());
         let field = format!("metadata.name={}", map_name(&self.lock.kept.name));
         let choice = Choice { labels: selector, fields: None };
         let mut nodes = Feed::new(&self.api, Path::new("/api/v1/nodes"), "nodes", choice);
         let choice = Choice { labels: None, fields: Some(field) };
         let mut record = Feed::new(&self.api, self.api.config_maps(), "ConfigMaps", choice);
-        let mut stop = pin!(stop);
         loop {
             while let Ok(news) = nodes.news.try_recv() {
                 self.fleet.hear(news)?;
@@ -91,12 +94,6 @@ impl Drive {
                     } else {
                         self.lock.beat().await?;
                     }
-                    // Whoever interrupts wants it at once.
-                    tokio::select! {
-                        biased;
-                        () = &mut stop => return Ok(Outcome::Interrupted),
-                        () = tokio::task::yield_now() => {}
-                    }
                 }
                 Step::End => return Ok(Outcome::Ended(self.lock.kept.record.clone())),
                 Step::Wait(time) => {
@@ -104,7 +101,6 @@ impl Drive {
                     let until =
                         self.lock.due().min(Instant::now() + time.unwrap_or(LONG).max(Duration::from_millis(1)));
                     tokio::select! {
-                        () = &mut stop => return Ok(Outcome::Interrupted),
                         Some(news) = nodes.news.recv() => self.fleet.hear(news)?,
                         Some(news) = record.news.recv() => self.hear(news)?,
                         () = tokio::time::sleep_until(until) => {}
@@ -170,19 +166,21 @@ impl Drive {
 ///
 /// # Errors
 /// The right to patch nodes is missing.
-pub(super) async fn writer(api: &Api, node: &str) -> Result<Box<dyn Writer>, Failure> {
-    let source = crate::core::model::ConfigMapRef {
+pub(super) async fn writer(api: &Api, members: &[Member]) -> Result<Box<dyn Writer>, Failure> {
+    let source = ConfigMapRef {
         namespace: "default".to_owned(),
         name: "probe".to_owned(),
         kubelet_config_key: "kubelet".to_owned(),
     };
     let params = PatchParams { dry_run: true, ..PatchParams::default() };
-    let request = Path::new("/api/v1/nodes").patch(node, &params, &Patch::Merge(write::Native.assign(&source)));
-    let what = format!("patch node {node} (a dry run, to see whether this API server keeps spec.configSource)");
-    let tried = match api.try_once(&what, request).await? {
-        Some(Answer::Object(tried)) => tried,
-        _ => Value::Null,
-    };
-    let keeps = tried.pointer("/spec/configSource/configMap/name").is_some();
-    Ok(if keeps { Box::new(write::Native) } else { Box::new(write::Labels) })
+    // The first one that is still there.
+    for Member { name, .. } in members {
+        let request = Path::new("/api/v1/nodes").patch(name, &params, &Patch::Merge(write::Native.assign(&source)));
+        let what = format!("patch node {name} (a dry run, to see whether this API server keeps spec.configSource)");
+        if let Answer::Object(tried) = api.ask(&what, request).await? {
+            let keeps = tried.pointer("/spec/configSource/configMap/name").is_some();
+            return Ok(if keeps { Box::new(write::Native) } else { Box::new(write::Labels) });
+        }
+    }
+    Ok(Box::new(write::Labels))
 }

@@ -18,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::core::fleet::rollout::plan::Member;
 use crate::core::fleet::rollout::{OnFailure, Phase, WaitFor};
 use crate::core::payload::duration::GoDuration;
-use crate::plugin::output::Format;
+use crate::plugin::output::{self, Format};
 use crate::plugin::{Context, Failure};
 use api::Api;
 use drive::{Drive, Outcome};
@@ -173,10 +173,13 @@ impl Options {
 /// Drives a rollout that is recorded, unless a living client does.
 async fn drive_on(api: &Api, name: &str, show: Show, what: &str) -> Result<ExitCode, Failure> {
     match Lock::take(api, name, |text| show.say(text)).await? {
-        Taken::Lock(lock) => {
-            let members = api.all_members(&lock.kept).await?;
-            drive_with(api, lock, members, show).await
-        }
+        Taken::Lock(lock) => match api.all_members(&lock.kept).await {
+            Ok(members) => drive_with(api, lock, members, show).await,
+            Err(failure) => {
+                lock.release().await;
+                Err(failure)
+            }
+        },
         Taken::Alive(other) => {
             show.say(&format!("{other} {what}; `kubectl kubelet-config rollout status {name}` says how far it is"));
             Ok(ExitCode::SUCCESS)
@@ -185,10 +188,15 @@ async fn drive_on(api: &Api, name: &str, show: Show, what: &str) -> Result<ExitC
 }
 
 async fn drive_with(api: &Api, lock: Lock, members: Vec<Member>, show: Show) -> Result<ExitCode, Failure> {
-    let record = &lock.kept.record;
     let name = lock.kept.name.clone();
-    let probe = members.first().map_or("", |member| member.name.as_str());
-    let writer = drive::writer(api, probe).await?;
+    let writer = match drive::writer(api, &members).await {
+        Ok(writer) => writer,
+        Err(failure) => {
+            lock.release().await;
+            return Err(failure);
+        }
+    };
+    let record = &lock.kept.record;
     let fleet = Fleet::new(members, record.target.clone(), record.options.wait_for, record.namespace.clone());
     let drive = Drive { api: api.clone(), lock, fleet, writer, show };
     let outcome = drive.run(interrupted()).await;
@@ -210,7 +218,7 @@ async fn drive_with(api: &Api, lock: Lock, members: Vec<Member>, show: Show) -> 
     let why = if record.why.is_empty() { String::new() } else { format!(": {}", show::clean(&record.why)) };
     match record.phase {
         Phase::Done | Phase::Reverted if record.phase == Phase::Done || record.why.is_empty() => {
-            println!("rollout/{name} {}{why} ({requests} requests)", record.phase.words());
+            output::print(&format!("rollout/{name} {}{why} ({requests} requests)\n", record.phase.words()))?;
             Ok(ExitCode::SUCCESS)
         }
         Phase::Stopped => Err(Failure::new(format!(

@@ -9,7 +9,7 @@ use super::fleet::Fleet;
 use super::records::Kept;
 use crate::core::fleet::rollout::progress::{Counts, bar, duration, place, time_left};
 use crate::core::fleet::rollout::{Phase, Record};
-use crate::plugin::Out;
+use crate::plugin::output::{self, Out};
 
 /// Lines of counts come no closer than this; where the rollout is, is always said.
 const APART: Duration = Duration::from_secs(30);
@@ -40,13 +40,13 @@ impl Show {
     pub(super) fn say(&self, text: &str) {
         if !self.quiet {
             self.clear();
-            eprintln!("{}", clean(text));
+            tell(&format!("{}\n", clean(text)));
         }
     }
 
     fn clear(&self) {
         if self.terminal.is_some() {
-            eprint!("\r\u{1b}[2K");
+            tell(ERASE);
         }
     }
 
@@ -56,7 +56,7 @@ impl Show {
             return;
         }
         let what = if forward { kept.record.target.reference.name.as_str() } else { "what it had before" };
-        println!("node/{node} assigned {what}");
+        let _ = output::print(&format!("node/{node} assigned {what}\n"));
     }
 
     pub(super) fn progress(&mut self, name: &str, record: &Record, fleet: &Fleet) {
@@ -81,12 +81,11 @@ impl Show {
             let bar = if room >= 8 { bar(&counts, record.nodes, room.min(BAR)) + " " } else { String::new() };
             let line = format!("{head}{bar}{}{left}", counts.short(record.nodes));
             let line: String = line.chars().take(width.saturating_sub(1)).collect();
-            eprint!("\r\u{1b}[2K{line}");
-            let _ = io::stderr().flush();
+            tell(&format!("{ERASE}{line}"));
         } else {
             let same = self.last.as_ref().is_some_and(|(_, _, before)| *before == counts);
             if moved || !same {
-                println!("{name}: {place}, {}{left}", counts.words());
+                let _ = output::print(&format!("{name}: {place}, {}{left}\n", counts.words()));
             }
         }
         self.last = Some((now, place, counts));
@@ -100,9 +99,18 @@ impl Show {
     /// Leaves the bar's line.
     pub(super) fn end(&self) {
         if self.terminal.is_some() && self.last.is_some() {
-            eprintln!();
+            tell("\n");
         }
     }
+}
+
+/// The beginning of the terminal's line, and nothing on it.
+const ERASE: &str = "\r\u{1b}[2K";
+
+/// To standard error. That nobody reads it is no reason to stop.
+fn tell(text: &str) {
+    let mut error = io::stderr().lock();
+    let _ = error.write_all(text.as_bytes()).and_then(|()| error.flush());
 }
 
 /// What a Node or ConfigMap says, without what would steer a terminal.

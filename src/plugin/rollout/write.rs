@@ -12,6 +12,10 @@ pub(super) trait Writer {
     fn assign(&self, to: &ConfigMapRef) -> Value;
     /// Puts back what was there.
     fn restore(&self, before: &Before) -> Value;
+    /// Names of more than 63 characters.
+    fn takes_long_names(&self) -> bool {
+        false
+    }
 }
 
 /// `spec.configSource`.
@@ -25,6 +29,10 @@ impl Writer for Native {
     fn restore(&self, before: &Before) -> Value {
         let source = before.native.as_ref().map(|map| json!({"configMap": map}));
         json!({"spec": {"configSource": source}})
+    }
+
+    fn takes_long_names(&self) -> bool {
+        true
     }
 }
 

@@ -113,10 +113,10 @@ impl Fleet<'_> {
                 let bad = Bad { node: name.to_owned(), why: why.clone() };
                 return Some(halt(format!("node {name} called it bad: {why}"), Some(bad)));
             }
-            if sight.same || sight.doing == Doing::Proven {
+            if sight.doing == Doing::Proven || sight.is_away() {
                 continue;
             }
-            if sight.clocks.unready >= NOT_READY {
+            if !sight.same && sight.clocks.unready >= NOT_READY {
                 let seconds = NOT_READY.as_secs();
                 return Some(halt(format!("node {name} is not Ready for more than {seconds} s"), None));
             }

@@ -378,3 +378,23 @@ fn a_moment_of_not_ready_is_no_failure() {
     assert_eq!(stopped.phase, Phase::Stopped);
     assert!(stopped.why.contains("n0 is not Ready") && stopped.bad.is_empty());
 }
+
+#[test]
+fn nodes_that_had_it_before_are_waited_for_and_not_given_it_again() {
+    let (mut record, members) = (record(3, options(0, 2)), members(3));
+    record.wave = 1;
+    let mut sights = vec![fresh(); 3];
+    (sights[0].has, sights[0].same, sights[0].doing) = (Has::Target, true, Doing::Moving);
+    (sights[1].has, sights[1].same, sights[1].doing) = (Has::Target, true, Doing::Proven);
+    assert!(matches!(decide(&record, &members, &sights), Step::Wait(_)), "on its way");
+    sights[0].clocks.moving = Duration::from_secs(TIMEOUT);
+    let Step::Record(stopped) = decide(&record, &members, &sights) else { panic!("no record") };
+    assert!(stopped.why.contains("n0 did not come to an end"), "{}", stopped.why);
+    // One that is not Ready has been so before, for all we know.
+    (sights[0].ready, sights[0].clocks.unready) = (false, Duration::from_secs(TIMEOUT));
+    let Step::Record(next) = decide(&record, &members, &sights) else { panic!("no record") };
+    assert_eq!((next.phase, next.wave), (Phase::Running, 2));
+    record.phase = Phase::Reverting;
+    let Step::Record(reverted) = decide(&record, &members, &sights) else { panic!("no record") };
+    assert_eq!(reverted.phase, Phase::Reverted, "what they had is what they have");
+}
