@@ -40,6 +40,8 @@ mod plugin_doctor;
 mod plugin_nodes;
 #[path = "real/plugin_rollout.rs"]
 mod plugin_rollout;
+#[path = "real/plugin_tutorial.rs"]
+mod plugin_tutorial;
 #[path = "real/process.rs"]
 mod process;
 #[path = "real/store.rs"]
@@ -84,6 +86,7 @@ const CASES: &[Test] = &[
     Test("cut_off", BOTH, trial::cut_off),
     Test("not_to_blame", BOTH, trial::not_to_blame),
     Test("plugin_doctor", BOTH, plugin_doctor::doctor_finds),
+    Test("plugin_tutorial", BOTH, plugin_tutorial::as_written),
     Test("plugin_configurations", BOTH, plugin_configurations::from_capture_to_history),
     Test("server_drops", LABELS, carriers::server_drops),
     Test("node_cannot_label", LABELS, carriers::node_cannot_label),
