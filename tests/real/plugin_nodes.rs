@@ -54,6 +54,7 @@ impl<'a> Kubectl<'a> {
 /// From nothing to an assignment that is proven, through one that is refused, and back to nothing.
 pub fn from_assign_to_reset(case: &Case) {
     let supervisor = case.supervisor_with("15s");
+    case.await_node_ready(); // the first case of a cluster comes before there is a Node
     let kubectl = Kubectl::new(case);
     let node = case.var("NODE_NAME").to_owned();
     until("a row without an assignment", || {
