@@ -39,19 +39,17 @@ struct Cost {
 }
 
 fn main() {
-    let costs: Vec<Cost> = [200, 1000, 5000].into_iter().map(measure).collect();
-    println!(
-        "{:>6} {:>9} {:>6} {:>10} {:>9} {:>10} {:>9}",
-        "nodes", "requests", "beats", "per node", "MB", "KB a node", "peak MiB"
-    );
-    for Cost { nodes, requests, beats, bytes, peak_kib } in &costs {
-        let each = (requests - beats) as f64 / *nodes as f64;
-        let (mb, kb) = (*bytes as f64 / 1e6, *bytes as f64 / 1e3 / *nodes as f64);
-        println!(
-            "{nodes:>6} {requests:>9} {beats:>6} {each:>10.2} {mb:>9.1} {kb:>10.1} {:>9.1}",
-            *peak_kib as f64 / 1024.0
-        );
-    }
+    println!(" nodes  requests  beats   per node        MB  KB a node  peak MiB");
+    let shown = |nodes| {
+        let cost = measure(nodes);
+        let Cost { requests, beats, bytes, peak_kib, .. } = cost;
+        let each = (requests - beats) as f64 / nodes as f64;
+        let (mb, kb) = (bytes as f64 / 1e6, bytes as f64 / 1e3 / nodes as f64);
+        let peak = peak_kib as f64 / 1024.0;
+        println!("{nodes:>6} {requests:>9} {beats:>6} {each:>10.2} {mb:>9.1} {kb:>10.1} {peak:>9.1}");
+        cost
+    };
+    let costs: Vec<Cost> = [200, 1000, 5000].into_iter().map(shown).collect();
     for pair in costs.windows(2) {
         let each = |count: u64, cost: &Cost| count as f64 / cost.nodes as f64;
         let [small, big] = pair else { continue };
@@ -87,6 +85,7 @@ fn peak(world: &World) -> u64 {
     let mut client = Command::new(env!("CARGO_BIN_EXE_kubectl-kubelet_config"))
         .args(["--kubeconfig", kubeconfig.to_str().unwrap(), "rollout", TARGET, "-l", "all=yes", "--name", "other"])
         .stdout(Stdio::null())
+        .stderr(Stdio::null())
         .spawn()
         .unwrap();
     let sent = |request: &support::api_server::Request| {
