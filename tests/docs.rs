@@ -437,3 +437,35 @@ fn every_command_of_the_plugin_about_configurations_is_listed_with_its_options()
         assert!(reference.contains(&format!("`{}`", hazard.asks().words())), "{}", hazard.asks().words());
     }
 }
+
+#[test]
+fn every_option_and_verb_of_rollout_is_listed_and_exists() {
+    let help = |args: &[&str]| {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_kubectl-kubelet_config")).arg("rollout").args(args).arg("--help").output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    let text = help(&[]);
+    let line = |line: &str| {
+        let words = line.trim_start().starts_with('-').then(|| line.split_whitespace())?;
+        words.take(2).find(|word| word.starts_with("--")).map(str::to_owned)
+    };
+    let mut known: BTreeSet<String> = text.lines().filter_map(line).collect();
+    known.remove("--help");
+    // Those of every command.
+    for common in ["--kubeconfig", "--context", "--cluster", "--user", "--as", "--namespace"] {
+        assert!(known.remove(common), "{common}");
+    }
+    let option = |cell: &str| {
+        code(cell).iter().find_map(|it| it.split(' ').next().filter(|it| it.starts_with("--")).map(str::to_owned))
+    };
+    let listed: BTreeSet<String> =
+        table(REFERENCE, "rollout option").iter().filter_map(|row| option(&row[0])).collect();
+    assert_eq!(listed, known);
+    let commands = text.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let mut known: BTreeSet<String> =
+        commands.filter_map(|line| Some(line.split_whitespace().next()?.to_owned())).collect();
+    known.remove("help");
+    let verbs = names(&table(REFERENCE, "rollout verb"));
+    assert_eq!(verbs.iter().map(|verb| verb.split(' ').next().unwrap().to_owned()).collect::<BTreeSet<_>>(), known);
+}

@@ -38,6 +38,8 @@ mod plugin_configurations;
 mod plugin_doctor;
 #[path = "real/plugin_nodes.rs"]
 mod plugin_nodes;
+#[path = "real/plugin_rollout.rs"]
+mod plugin_rollout;
 #[path = "real/plugin_tutorial.rs"]
 mod plugin_tutorial;
 #[path = "real/process.rs"]
@@ -115,6 +117,7 @@ const CASES: &[Test] = &[
     Test("power_loss", LABELS, trial::power_loss),
     Test("api_server_lost", LABELS, trial::api_server_lost),
     Test("max_pods", LABELS, trial::max_pods),
+    Test("rollout", BOTH, plugin_rollout::rollout),
     Test("terminate", LABELS, process::terminate),
 ];
 

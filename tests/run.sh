@@ -44,7 +44,7 @@ step cargo build --locked --quiet --bins --examples
 # The README's first look tells by its exit code whether all went as it says.
 step cargo run --locked --quiet --example demo
 # Unit, property, architecture and system tests, each file with its summary.
-fast=(architecture behaviour cluster credentials docs failopen machine_props plugin reloaded restarted support_selftest trial turns)
+fast=(architecture behaviour cluster credentials docs failopen machine_props plugin reloaded restarted rollout support_selftest trial turns)
 step cargo test --locked --lib "${fast[@]/#/--test=}"
 # Ten million steps, and the mutants: built optimized.
 step cargo test --locked --profile sim --test crash --test simulation

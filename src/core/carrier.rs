@@ -64,6 +64,12 @@ fn reference(namespace: &str, name: &str, key: &str) -> Result<ConfigMapRef, (&'
     Ok(ConfigMapRef { namespace: namespace.to_owned(), name: name.to_owned(), kubelet_config_key: key.to_owned() })
 }
 
+/// Whether the API server takes this as an object's name.
+#[must_use]
+pub fn is_object_name(text: &str) -> bool {
+    is_subdomain(text, 253)
+}
+
 /// DNS-1123 subdomain (apimachinery/pkg/util/validation, v1.20.2).
 #[must_use]
 pub fn is_subdomain(text: &str, limit: usize) -> bool {

@@ -15,6 +15,7 @@ use crate::core::model::ConfigMapRef;
 
 /// Options of `assign`.
 #[derive(Debug, Args)]
+#[command(override_usage = "kubectl kubelet-config assign CONFIGMAP <NODE...|-l SELECTOR> [OPTIONS]")]
 pub struct Options {
     /// The ConfigMap, in the namespace of -n.
     #[arg(value_name = "CONFIGMAP")]

@@ -13,6 +13,7 @@ use crate::core::fleet::view::View;
 
 /// Options of `confirm`.
 #[derive(Debug, Args)]
+#[command(override_usage = "kubectl kubelet-config confirm <NODE...|-l SELECTOR> [OPTIONS]")]
 pub struct Options {
     #[command(flatten)]
     targets: Targets,

@@ -96,7 +96,7 @@ async fn look_around(context: &Context, row: &NodeRow, configz: &Value, around: 
     let Some(in_force) = config::in_force(context, row).await else {
         // Of a node that says nothing nobody knows.
         around.gates = (row.keeper != Some(Keeper::Nobody)).then(BTreeSet::new);
-        return vec![elsewhere];
+        return vec![format!("{elsewhere}; a change of a field that one of them holds will not take place")];
     };
     let mut notes = in_force.notes;
     let Some(map) = in_force.map else {
@@ -109,6 +109,7 @@ async fn look_around(context: &Context, row: &NodeRow, configz: &Value, around: 
     around.held = held.map(|origin| origin.field).collect();
     let gates = map.value.get("featureGates").and_then(Value::as_object).into_iter().flatten();
     around.gates = Some(gates.map(|(gate, _)| gate.clone()).collect());
+    around.payload = Some(map.value);
     notes.push(format!("{elsewhere}; those that hold a field against ConfigMap {} are marked", in_force.title));
     notes
 }

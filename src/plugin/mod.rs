@@ -17,6 +17,7 @@ mod push;
 mod reset;
 mod retry;
 mod rollback;
+mod rollout;
 mod status;
 mod wait;
 mod write;
@@ -67,6 +68,8 @@ enum Command {
     Explain(explain::Options),
     /// The events of a node's configuration.
     History(history::Options),
+    /// A ConfigMap for many nodes: canaries first, then waves; stops by itself where a node does not like it.
+    Rollout(rollout::Options),
 }
 
 /// The command line's definition, for manuals and completions.
@@ -110,6 +113,21 @@ fn block_on(work: impl Future<Output = Result<ExitCode, Failure>>) -> ExitCode {
     }
 }
 
+/// Runs a command with a connection that is there, for tests.
+///
+/// # Errors
+/// What the user would be told.
+#[doc(hidden)]
+pub async fn run(context: &Context, args: &[&str]) -> Result<ExitCode, Failure> {
+    let args = std::iter::once("kubectl-kubelet_config").chain(args.iter().copied());
+    let cli = Cli::try_parse_from(args).map_err(|error| Failure { code: 2, message: error.to_string() })?;
+    match cli.command {
+        Command::Status(options) => options.run(context).await,
+        Command::Rollout(options) => options.run(context).await,
+        _ => Err(Failure::new("this command brings its own connection")),
+    }
+}
+
 impl Cli {
     async fn run(self) -> Result<ExitCode, Failure> {
         let connection = &self.connection;
@@ -128,6 +146,7 @@ impl Cli {
             Command::Diff(options) => options.run(connection).await,
             Command::Explain(options) => options.run(&Context::new(connection).await?).await,
             Command::History(options) => options.run(&Context::new(connection).await?).await,
+            Command::Rollout(options) => options.run(&Context::new(connection).await?).await,
         }
     }
 }

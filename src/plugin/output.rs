@@ -1,5 +1,6 @@
 //! Tables as kubectl prints them, colours on terminals only, and machine formats.
 
+use std::collections::BTreeSet;
 use std::io::{self, IsTerminal as _, Write as _};
 
 use clap::ValueEnum;
@@ -112,15 +113,17 @@ pub fn plain(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
-/// A column of names is cut to no less than this where the terminal is narrow.
+/// A column of names is cut to no less than this where the terminal is narrow, ...
 const NAME_MIN: usize = 12;
+
+/// ... and one that is no wider than this by itself is not cut: states, ages, versions.
+const SHORT: usize = 20;
 
 /// The last column gets so much of a terminal, if names can be cut for it.
 const LAST_MIN: usize = 24;
 
 /// Columns as kubectl aligns them: three blanks between, the last one as long as it wants. On a terminal no line is
-/// longer than it is wide: names are cut in the middle, for what tells them apart is at both ends, the last column at
-/// its end.
+/// longer than it is wide: the last column is cut at its end, and names so that they still differ.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     rows: Vec<Vec<(Tone, String)>>,
@@ -161,20 +164,41 @@ impl Table {
         (0..columns.max(self.floor.len())).map(width).collect()
     }
 
+    /// How to cut a column to this width so that different names stay different; none if they cannot.
+    fn cut(&self, column: usize, width: usize) -> Option<Cut> {
+        let cells = || self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.1.as_str());
+        let names: BTreeSet<&str> = cells().collect();
+        [Cut::Middle, Cut::End].into_iter().find(|cut| {
+            let cut: BTreeSet<String> = names.iter().map(|name| cut.apply(name, width)).collect();
+            cut.len() == names.len()
+        })
+    }
+
+    /// Widths that leave room for the last column: one character less of the widest that can be cut, again and again.
+    fn squeezed(&self, room: usize) -> Vec<usize> {
+        let natural = self.widths();
+        let mut widths = natural.clone();
+        let Some((last, names)) = widths.split_last_mut() else { return widths };
+        let room = room.saturating_sub((*last).min(LAST_MIN));
+        while names.iter().map(|name| name + GAP).sum::<usize>() > room {
+            let may = |(column, width): &(usize, &mut usize)| {
+                let long = natural.get(*column).is_some_and(|natural| *natural > SHORT);
+                long && **width > NAME_MIN && self.cut(*column, **width - 1).is_some()
+            };
+            let Some((_, widest)) = names.iter_mut().enumerate().filter(may).max_by_key(|(_, width)| **width) else {
+                break;
+            };
+            *widest -= 1;
+        }
+        widths
+    }
+
     /// The text.
     #[must_use]
     pub fn render(&self, out: Out) -> String {
-        let mut widths = self.widths();
-        if let (Some(width), Some((last, names))) = (out.width, widths.split_last_mut()) {
-            let room = width.saturating_sub((*last).min(LAST_MIN));
-            // One character of the widest at a time: columns are few and narrow.
-            while names.iter().map(|name| name + GAP).sum::<usize>() > room {
-                match names.iter_mut().max() {
-                    Some(widest) if *widest > NAME_MIN => *widest -= 1,
-                    _ => break,
-                }
-            }
-        }
+        let widths = out.width.map_or_else(|| self.widths(), |room| self.squeezed(room));
+        let cuts: Vec<Cut> =
+            widths.iter().enumerate().map(|(column, width)| self.cut(column, *width).unwrap_or(Cut::End)).collect();
         let mut text = String::new();
         for row in &self.rows {
             let mut used = 0;
@@ -182,8 +206,8 @@ impl Table {
                 let last = column + 1 == row.len();
                 let width = widths.get(column).copied().unwrap_or_default();
                 let cell = match out.width {
-                    Some(whole) if last => fit(cell, whole.saturating_sub(used)),
-                    Some(_) => squeeze(cell, width),
+                    Some(whole) if last => Cut::End.apply(cell, whole.saturating_sub(used)),
+                    Some(_) => cuts.get(column).copied().unwrap_or(Cut::End).apply(cell, width),
                     None => cell.clone(),
                 };
                 let pad = width.saturating_sub(cell.chars().count());
@@ -203,24 +227,26 @@ impl Table {
 /// Blanks between columns.
 const GAP: usize = 3;
 
-/// Cut to so many characters at its end.
-fn fit(text: &str, room: usize) -> String {
-    if room > 1 && text.chars().count() > room {
-        text.chars().take(room - 1).chain(std::iter::once('…')).collect()
-    } else {
-        text.to_owned()
-    }
+/// Where what is too long is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cut {
+    /// What tells names apart is at both ends: a pool and a hash.
+    Middle,
+    /// What tells them apart is in front: hosts of a domain.
+    End,
 }
 
-/// Cut to so many characters in its middle.
-fn squeeze(text: &str, room: usize) -> String {
-    let length = text.chars().count();
-    if length <= room || room < 3 {
-        return text.to_owned();
+impl Cut {
+    /// The text within so many characters.
+    fn apply(self, text: &str, room: usize) -> String {
+        let length = text.chars().count();
+        if length <= room || room < 2 {
+            return text.to_owned();
+        }
+        let tail = if self == Self::Middle { (room - 1) / 2 } else { 0 };
+        let head = text.chars().take(room - 1 - tail);
+        head.chain(std::iter::once('…')).chain(text.chars().skip(length - tail)).collect()
     }
-    let tail = (room - 1) / 2;
-    let head = text.chars().take(room - 1 - tail);
-    head.chain(std::iter::once('…')).chain(text.chars().skip(length - tail)).collect()
 }
 
 #[cfg(test)]
@@ -262,16 +288,17 @@ mod tests {
     }
 
     #[test]
-    fn narrow_terminals_cut_names_in_their_middle() {
-        let mut table = Table::new(&["NODE", "ASSIGNED", "STATE", "MESSAGE"]);
-        let name = "ip-10-0-113-77.eu-central-1.compute.internal";
+    fn on_narrow_terminals_names_still_differ() {
+        let mut table = Table::new(&["NODE", "ASSIGNED", "STATE", "AGE", "MESSAGE"]);
         let map = "kubelet-pool-memory-optimised-hf7m2k9d5t";
-        let cells = [name, map, "failed", "the kubelet refuses it: unknown field"];
-        table.row(cells.map(|cell| (Tone::Plain, cell.to_owned())));
+        for host in 110..130 {
+            let name = format!("ip-10-0-113-{host}.eu-central-1.compute.internal");
+            let cells = [name.as_str(), map, "to confirm 28m", "6m41s", "the kubelet refuses it: unknown field"];
+            table.row(cells.map(|cell| (Tone::Plain, cell.to_owned())));
+        }
         let text = table.render(Out { colour: false, width: Some(80) });
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[1].chars().count(), 80, "{text}");
-        assert!(lines[1].contains("9d5t   failed   the kubelet refuses it"), "{text}");
+        let line = text.lines().nth(1).unwrap();
+        assert_eq!(line, "ip-10-0-113-110…   kubele…k9d5t   to confirm 28m   6m41s   the kubelet refuses …", "{text}");
         assert!(table.render(Out { colour: false, width: None }).contains(map), "not a terminal: whole");
     }
 

@@ -12,6 +12,7 @@ use crate::core::fleet::wait::{Goal, Wish};
 
 /// Options of `reset`.
 #[derive(Debug, Args)]
+#[command(override_usage = "kubectl kubelet-config reset <NODE...|-l SELECTOR> [OPTIONS]")]
 pub struct Options {
     #[command(flatten)]
     targets: Targets,

@@ -14,6 +14,7 @@ use crate::core::model::Source;
 
 /// Options of `retry`.
 #[derive(Debug, Args)]
+#[command(override_usage = "kubectl kubelet-config retry <NODE...|-l SELECTOR> [OPTIONS]")]
 pub struct Options {
     #[command(flatten)]
     targets: Targets,

@@ -18,6 +18,7 @@ use crate::core::model::ConfigMapRef;
 
 /// Options of `rollback`.
 #[derive(Debug, Args)]
+#[command(override_usage = "kubectl kubelet-config rollback <NODE...|-l SELECTOR> [OPTIONS]")]
 pub struct Options {
     #[command(flatten)]
     targets: Targets,

@@ -41,7 +41,7 @@ fn bash(bench: &Bench, line: &str) -> Vec<String> {
 #[test]
 fn bash_completes() {
     let bench = Bench::new();
-    assert_eq!(bash(&bench, "kubectl-kubelet_config rol"), ["rollback"]);
+    assert_eq!(bash(&bench, "kubectl-kubelet_config rol"), ["rollback", "rollout"]);
     assert_eq!(bash(&bench, "kubectl-kubelet_config status "), [NODE]);
     assert_eq!(bash(&bench, "kubectl-kubelet_config reset n1 --dry-run=s"), ["server"]);
     for shell in ["zsh", "fish"] {

@@ -95,7 +95,7 @@ fn one_row_a_node() {
         "n2-trial     pool-a-2   on trial 7m2?s   65s   -",
         "n3-refused   pool-a-2   failed           65s   invalid configuration: evictionHard \\u{1b}[31mmust be set,",
         "n4-local     -          local            -     -",
-        "n5-bare      pool-a-2   no supervisor    -     enable kubelet-supervisor on the node",
+        "n5-bare      pool-a-2   no supervisor    -     kubelet-supervisor enable, on the node",
         "n6-joining   -          no word yet      -     the Node is 30s old",
         "n7-silent    pool-a-2   silent           65s   its supervisor says nothing of it, 30m after it was assigned",
         "n8-down      pool-a-2   proven           65s   the Node is NotReady",

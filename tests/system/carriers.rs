@@ -77,6 +77,27 @@ fn labels_carry_what_the_server_drops() {
 }
 
 #[test]
+fn what_is_left_of_a_trial_costs_one_patch() {
+    let mut rig = Rig::modern();
+    let version = rig.put("a", &configuration("maxPods: 42"));
+    rig.up();
+    rig.wait_annotation("a node that says that it is local", |status| *status == json!({}));
+    let before = rig.server.requests().len();
+    rig.label(&[("name", Some("a"))]);
+    rig.wait_annotation("proven", has("lastKnownGood", &version));
+    rig.wait_condition("True", "LastKnownGood");
+    let patches = rig.server.requests().into_iter().skip(before).filter(|request| request.method == "PATCH");
+    let ends: Vec<Value> = patches
+        .map(|patch| serde_json::from_str(patch.body["metadata"]["annotations"][ANNOTATION].as_str().unwrap()).unwrap())
+        .map(|said: Value| said["trialEnds"].clone())
+        .collect();
+    // Recorded, started, promised when the kubelet is healthy, proven. A slow machine may see health begin twice.
+    let promised = ends.iter().filter(|end| end.is_string()).count();
+    assert!(promised >= 1 && ends.len() <= 2 + 2 * promised, "{ends:?}");
+    assert_eq!((&ends[0], &ends[ends.len() - 1]), (&Value::Null, &Value::Null), "{ends:?}");
+}
+
+#[test]
 fn labels_name_namespace_and_key() {
     let mut rig = Rig::modern();
     rig.option("--config-namespace", "pools");

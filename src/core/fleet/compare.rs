@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::defaults::{depends_on_node, filled};
-use super::explain::is_within;
+use super::explain::{at, is_within, leaves};
 use crate::core::evidence::Census;
 use crate::core::hazard::{self, Change, HazardClass, Impact, table};
 use crate::core::model::Merge;
@@ -51,6 +51,8 @@ pub struct Around {
     /// The feature gates that the ConfigMap it runs sets; none at all if it runs its own configuration, nothing if
     /// nobody knows. All others are from its flags and files, and stay whatever ConfigMap comes.
     pub gates: Option<BTreeSet<String>>,
+    /// The KubeletConfiguration of the ConfigMap it runs, if it runs one and that is known.
+    pub payload: Option<Value>,
     /// Fields that its flags or drop-ins hold, whatever a ConfigMap says.
     pub held: BTreeSet<String>,
 }
@@ -100,6 +102,20 @@ pub fn compare(from: &Side, to: &Side, around: &Around) -> Comparison {
         changes.sort_by(|one, other| one.field.cmp(&other.field));
     }
     changes.retain(|change| !is_spelling(change));
+    if let (Kind::Running(_), Kind::Written(Merge::Overlay), Some(payload)) = (from.kind, to.kind, &around.payload) {
+        let back: Vec<Change> =
+            given_back(&clean(payload), from, to).into_iter().filter(|change| !around.holds(&change.field)).collect();
+        if !back.is_empty() {
+            let fields: Vec<&str> = back.iter().map(|change| change.field.as_str()).collect();
+            notes.push(format!(
+                "{}: set by the ConfigMap that the node runs and not by the overlay, so they go back to the node's own \
+                 file, which cannot be read from here",
+                fields.join(", ")
+            ));
+            changes.extend(back);
+            changes.sort_by(|one, other| one.field.cmp(&other.field));
+        }
+    }
     let (open, changes): (Vec<_>, Vec<_>) = changes
         .into_iter()
         .partition(|change| depends_on_node(change.top()) && (change.old.is_null() || change.new.is_null()));
@@ -207,6 +223,21 @@ fn is_empty(value: &Value) -> bool {
     value.as_object().is_some_and(serde_json::Map::is_empty) || value.as_array().is_some_and(Vec::is_empty)
 }
 
+/// What the ConfigMap in force sets and an overlay after it does not.
+fn given_back(payload: &Value, from: &Side, to: &Side) -> Vec<Change> {
+    let mut fields = BTreeSet::new();
+    leaves("", payload, &mut fields);
+    let value = |field: &String| at(&from.value, field).filter(|value| !value.is_null()).cloned();
+    let lost = fields.into_iter().filter(|field| at(&to.value, field).is_none());
+    lost.filter_map(|field| value(&field).map(|old| change(field, old, Value::Null))).collect()
+}
+
+fn change(field: String, old: Value, new: Value) -> Change {
+    let hazard = field.split('.').next().and_then(table::find);
+    let class = hazard.map_or(HazardClass::Unknown, |hazard| hazard.class);
+    Change { class, old, new, needs: hazard.map_or("", |hazard| hazard.needs), field }
+}
+
 /// Top-level fields that only one of them has, and that are set to a default there.
 fn left_out(old: &Value, new: &Value, known: &[Change]) -> Vec<Change> {
     let fields = |value: &Value| -> BTreeSet<String> {
@@ -215,14 +246,9 @@ fn left_out(old: &Value, new: &Value, known: &[Change]) -> Vec<Change> {
     };
     let known: BTreeSet<&str> = known.iter().map(Change::top).collect();
     let only = fields(old).symmetric_difference(&fields(new)).cloned().collect::<Vec<_>>();
-    let change = |field: String| {
-        let hazard = table::find(&field);
-        let of = |value: &Value| value.get(&field).cloned().unwrap_or_default();
-        let (old, new) = (of(old), of(new));
-        let class = hazard.map_or(HazardClass::Unknown, |hazard| hazard.class);
-        Change { class, old, new, needs: hazard.map_or("", |hazard| hazard.needs), field }
-    };
-    only.into_iter().filter(|field| !known.contains(field.as_str())).map(change).collect()
+    let of = |value: &Value, field: &String| value.get(field).cloned().unwrap_or_default();
+    let only = only.into_iter().filter(|field| !known.contains(field.as_str()));
+    only.map(|field| change(field.clone(), of(old, &field), of(new, &field))).collect()
 }
 
 #[cfg(test)]
@@ -285,6 +311,18 @@ mod tests {
             fields(&comparison),
             ["authentication.x509.clientCAFile", "cgroupDriver", "clusterDomain", "maxPods"]
         );
+    }
+
+    #[test]
+    fn what_an_overlay_no_longer_sets_goes_back() {
+        let payload =
+            Some(json!({"kind": "x", "maxPods": 110, "syncFrequency": "1m", "clusterDomain": "cluster.local"}));
+        let around = Around { payload, held: BTreeSet::from(["clusterDomain".to_owned()]), ..Around::default() };
+        let to = written(json!({"syncFrequency": "2m"}), Merge::Overlay);
+        let comparison = compare(&running(configz()), &to, &around);
+        assert_eq!(fields(&comparison), ["maxPods", "syncFrequency"]);
+        assert_eq!((&comparison.changes[0].old, &comparison.changes[0].new), (&json!(110), &Value::Null));
+        assert!(comparison.notes[0].starts_with("maxPods: set by the ConfigMap"), "{:?}", comparison.notes);
     }
 
     #[test]

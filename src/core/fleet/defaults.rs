@@ -27,6 +27,9 @@ pub fn filled(config: &Value, minor: Option<u64>) -> Value {
         let (rate, burst) = if minor < 27 { (5, 10) } else { (50, 100) };
         defaults.extend([("eventRecordQPS", json!(rate)), ("kubeAPIQPS", json!(rate))]);
         defaults.extend([("eventBurst", json!(burst)), ("kubeAPIBurst", json!(burst))]);
+        if minor < 23 {
+            defaults.push(("resolvConf", json!("/etc/resolv.conf"))); // no pointer in Go yet: "" is not set
+        }
         if minor >= 22 {
             defaults.push(("memoryThrottlingFactor", if minor < 27 { json!(0.8) } else { json!(0.9) }));
         }
@@ -63,6 +66,8 @@ mod tests {
         assert_eq!((of(20, "memoryThrottlingFactor"), of(26, "memoryThrottlingFactor")), (Value::Null, json!(0.8)));
         assert_eq!((of(30, "failCgroupV1"), of(34, "failCgroupV1")), (Value::Null, json!(false)));
         assert_eq!(of(35, "failCgroupV1"), json!(true));
+        let none = |minor| filled(&json!({"resolvConf": ""}), Some(minor))["resolvConf"].clone();
+        assert_eq!((none(22), none(23)), (json!("/etc/resolv.conf"), json!("")));
         assert_eq!(filled(&json!({}), None).get("kubeAPIQPS"), None);
         assert_eq!(filled(&json!(1), Some(20)), json!(1));
     }

@@ -91,7 +91,7 @@ pub fn explain(configz: &Value, given: Option<Given<'_>>, minor: Option<u64>) ->
     if let Some(payload) = &payload {
         merge(&mut meant, payload);
     }
-    let overridden = named(hazard::diff(&meant, configz));
+    let overridden = named(hazard::diff(&filled(&meant, minor), configz));
     let mut fields = BTreeSet::new();
     leaves("", configz, &mut fields);
     if let Some(payload) = &payload {
@@ -127,7 +127,7 @@ pub fn is_within(field: &str, parent: &str) -> bool {
 }
 
 /// The paths of all that is no object, and of objects without entries.
-fn leaves(path: &str, value: &Value, found: &mut BTreeSet<String>) {
+pub(super) fn leaves(path: &str, value: &Value, found: &mut BTreeSet<String>) {
     match value {
         Value::Object(fields) if !fields.is_empty() => {
             for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
@@ -144,7 +144,7 @@ fn leaves(path: &str, value: &Value, found: &mut BTreeSet<String>) {
 }
 
 /// The value at a dotted path; names of entries may hold dots (`evictionHard.memory.available`).
-fn at<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
+pub(super) fn at<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
     if let Some(found) = value.get(path) {
         return Some(found);
     }

@@ -9,6 +9,7 @@ pub mod happened;
 pub mod hash;
 pub mod node;
 pub mod place;
+pub mod rollout;
 pub mod schema;
 pub mod view;
 pub mod wait;

@@ -146,15 +146,20 @@ impl<'a> View<'a> {
         self.row.condition.as_ref().map_or("", |condition| condition.reason.as_str())
     }
 
-    /// Seconds to the end of the trial, or of the time to confirm, if all stays well.
+    /// Seconds to the end of the trial, or of the time to confirm, if all stays well; or to its turn.
     #[must_use]
     pub fn left(&self) -> Option<u64> {
-        let end = match self.row.stage() {
-            Stage::OnTrial => self.row.trial_ends.as_ref(),
-            Stage::AwaitsConfirmation => self.row.confirm_by.as_ref(),
-            _ => None,
-        }?;
-        let end: jiff::Timestamp = end.parse().ok()?;
+        let row = self.row;
+        let end: jiff::Timestamp = match row.stage() {
+            Stage::OnTrial => row.trial_ends.as_ref()?.parse().ok()?,
+            Stage::AwaitsConfirmation => row.confirm_by.as_ref()?.parse().ok()?,
+            // The condition's message is the one place that has it.
+            Stage::Scheduled => {
+                let words = row.condition.as_ref()?.message.split_whitespace();
+                words.map(|word| word.trim_end_matches(':')).find_map(|word| word.parse().ok())?
+            }
+            _ => return None,
+        };
         Some(u64::try_from(end.as_second().saturating_sub(self.now)).unwrap_or_default())
     }
 
@@ -179,11 +184,11 @@ impl<'a> View<'a> {
                 let age = self.since(&row.created).map(|age| format!("the Node is {} old", human(age)));
                 age.unwrap_or_default()
             }
-            (Voice::Nobody, _) => "enable kubelet-supervisor on the node".to_owned(),
+            (Voice::Nobody, _) => "kubelet-supervisor enable, on the node".to_owned(),
             _ if row.invalid.is_some() => row.invalid.clone().unwrap_or_default(),
-            (_, Stage::Failed | Stage::Held | Stage::Scheduled) => said.to_owned(),
+            (_, Stage::Failed | Stage::Held) => said.to_owned(),
             (_, Stage::OnTrial) if self.reason() == "TrialSuspended" => said.to_owned(),
-            (_, Stage::AwaitsConfirmation) => format!("kubectl kubelet-config confirm {}", row.name),
+            (_, Stage::AwaitsConfirmation) => "rolled back unless confirmed".to_owned(),
             (Voice::Native, _) => "native dynamic configuration, without a supervisor".to_owned(),
             _ => String::new(),
         };
@@ -213,7 +218,8 @@ impl<'a> View<'a> {
             "trial": { "ends": row.trial_ends, "confirmBy": row.confirm_by, "secondsLeft": self.left() },
             "error": row.error,
             "reason": condition.map(|condition| &condition.reason),
-            "message": self.message(),
+            "message": condition.map(|condition| &condition.message),
+            "note": self.message(),
             "said": condition.map(|condition| &condition.said),
         })
     }
@@ -288,7 +294,10 @@ mod tests {
         assert_eq!((state(&row), View::new(&row, NOW).message()), ("suspended".into(), "words".into()));
         let row = NodeRow { confirm_by: Some("2026-01-01T00:28:00Z".into()), ..assigned("AwaitsConfirmation") };
         assert_eq!(state(&row), "to confirm 28m");
-        assert_eq!(View::new(&row, NOW).message(), "kubectl kubelet-config confirm n1");
+        assert_eq!(View::new(&row, NOW).message(), "rolled back unless confirmed");
+        let mut row = assigned("Scheduled");
+        row.condition.as_mut().unwrap().message = "Takes effect at 2026-01-01T00:04:30Z: /api/v1/x, UID: u".into();
+        assert_eq!((state(&row), View::new(&row, NOW).message()), ("scheduled 4m30s".into(), String::new()));
     }
 
     #[test]

@@ -104,14 +104,12 @@ impl Target {
     }
 }
 
-/// The query parameters that matter. None of them needs unescaping but `=` in a selector.
+/// The query parameters that matter, unescaped.
 #[derive(Default)]
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
     fn parse(query: &str) -> Query {
-        let unescape =
-            |text: &str| text.replace("%3D", "=").replace("%3d", "=").replace("%2C", ",").replace("%2F", "/");
         let pair = |pair: &str| pair.split_once('=').map(|(key, value)| (key.to_owned(), unescape(value)));
         Query(query.split('&').filter_map(pair).collect())
     }
@@ -140,6 +138,33 @@ impl Query {
     }
 }
 
+/// `%XX`, and `+` for a blank.
+fn unescape(text: &str) -> String {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next().unwrap_or_default().replace('+', " ").into_bytes();
+    for part in parts {
+        let (code, rest) = part.split_at(part.len().min(2));
+        bytes.extend(u8::from_str_radix(code, 16).ok());
+        bytes.extend(rest.replace('+', " ").bytes());
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Whether labels are as a selector wants them: `a`, `!a`, `a=b`, `a==b` and `a!=b`, joined by commas.
+fn labelled(selector: &str, labels: &Value) -> bool {
+    selector.split(',').map(str::trim).filter(|term| !term.is_empty()).all(|term| {
+        if let Some((label, value)) = term.split_once("!=") {
+            labels[label] != *value
+        } else if let Some((label, value)) = term.split_once('=') {
+            labels[label] == *value.trim_start_matches('=')
+        } else if let Some(label) = term.strip_prefix('!') {
+            labels[label].is_null()
+        } else {
+            !labels[term].is_null()
+        }
+    })
+}
+
 /// Which objects a list or watch is about.
 #[derive(Clone)]
 pub struct Selection {
@@ -148,8 +173,7 @@ pub struct Selection {
     name: Option<String>,
     /// `spec.nodeName`.
     node: Option<String>,
-    /// `labelSelector`, of which there is only `name=value`, and commas.
-    labels: Vec<(String, String)>,
+    labels: Option<String>,
     /// `involvedObject.kind` and `involvedObject.name`.
     involved: [Option<String>; 2],
 }
@@ -157,7 +181,6 @@ pub struct Selection {
 impl Selection {
     pub fn has(&self, key: &Key, object: &Value) -> bool {
         key.resource == self.resource
-            && self.labels.iter().all(|(name, value)| object["metadata"]["labels"][name] == **value)
             && self.node.as_ref().is_none_or(|node| object["spec"]["nodeName"] == **node)
             && ["kind", "name"]
                 .iter()
@@ -165,6 +188,7 @@ impl Selection {
                 .all(|(field, wanted)| wanted.as_ref().is_none_or(|wanted| object["involvedObject"][field] == **wanted))
             && self.namespace.as_ref().is_none_or(|namespace| *namespace == key.namespace)
             && self.name.as_ref().is_none_or(|name| *name == key.name)
+            && self.labels.as_ref().is_none_or(|selector| labelled(selector, &object["metadata"]["labels"]))
     }
 }
 
@@ -234,7 +258,7 @@ pub async fn answer<B: hyper::body::Body>(request: hyper::Request<B>, shared: Ar
         namespace: target.namespace.clone(),
         name: query.selected("metadata.name").or(target.name.as_deref()).map(str::to_owned),
         node: query.selected("spec.nodeName").map(str::to_owned),
-        labels: query.labels(),
+        labels: query.get("labelSelector").map(str::to_owned),
         involved: ["involvedObject.kind", "involvedObject.name"].map(|field| query.selected(field).map(str::to_owned)),
     };
     if verb == Verb::Watch {

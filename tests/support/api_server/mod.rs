@@ -43,6 +43,11 @@ impl Door {
         http::answer(request, Arc::clone(&self.0), String::new()).await
     }
 
+    /// Reads anything out of the state.
+    pub fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+        self.0.read(look)
+    }
+
     /// Ends all watches, without waiting for it.
     pub fn end_watches(&self) {
         self.0.change(|s| s.watch_epoch += 1);

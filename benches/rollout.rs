@@ -1,0 +1,101 @@
+//! What a rollout costs: requests, bytes of answers, and the client's memory, by the number of nodes.
+//!
+//! ```text
+//! cargo bench --profile sim --bench rollout        # a few minutes
+//! ```
+//! Nodes are simulated, in simulated time, with 15 KB of images and the like each, as Nodes in use have. 5% at a time.
+
+// A benchmark may panic, and its numbers are small.
+#![allow(
+    clippy::cast_precision_loss,
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    dead_code
+)]
+
+#[path = "../tests/support/mod.rs"]
+mod support;
+#[path = "../tests/rollout/world.rs"]
+mod world;
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::json;
+use world::{TARGET, World, name};
+
+const FILLING: usize = 15_000;
+const ARGS: [&str; 8] = [TARGET, "-l", "all=yes", "--canary", "3", "--max-unavailable", "5%", "--quiet"];
+
+struct Cost {
+    nodes: usize,
+    requests: u64,
+    beats: u64,
+    bytes: u64,
+    peak_kib: u64,
+}
+
+fn main() {
+    let costs: Vec<Cost> = [200, 1000, 5000].into_iter().map(measure).collect();
+    println!(
+        "{:>6} {:>9} {:>6} {:>10} {:>9} {:>10} {:>9}",
+        "nodes", "requests", "beats", "per node", "MB", "KB a node", "peak MiB"
+    );
+    for Cost { nodes, requests, beats, bytes, peak_kib } in &costs {
+        let each = (requests - beats) as f64 / *nodes as f64;
+        let (mb, kb) = (*bytes as f64 / 1e6, *bytes as f64 / 1e3 / *nodes as f64);
+        println!(
+            "{nodes:>6} {requests:>9} {beats:>6} {each:>10.2} {mb:>9.1} {kb:>10.1} {:>9.1}",
+            *peak_kib as f64 / 1024.0
+        );
+    }
+    for pair in costs.windows(2) {
+        let each = |count: u64, cost: &Cost| count as f64 / cost.nodes as f64;
+        let [small, big] = pair else { continue };
+        let requests = (each(small.requests - small.beats, small), each(big.requests - big.beats, big));
+        let bytes = (each(small.bytes, small), each(big.bytes, big));
+        assert!(requests.1 <= requests.0 * 1.05, "requests grow faster than nodes: {requests:?}");
+        assert!(bytes.1 <= bytes.0 * 1.05, "bytes grow faster than nodes: {bytes:?}");
+    }
+}
+
+fn measure(nodes: usize) -> Cost {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let _inside = runtime.enter();
+    let world = World::new(nodes);
+    for number in 0..nodes {
+        let images = json!([{"names": ["x".repeat(FILLING)], "sizeBytes": 1}]);
+        world.server.patch_node(&name(number), json!({"status": {"images": images}}));
+    }
+    let peak_kib = peak(&world);
+    world.server.delete_config_map(world::NAMESPACE, "rollout-other");
+    let begun = tokio::time::Instant::now();
+    runtime.block_on(world.good(&ARGS));
+    assert_eq!(world.count(TARGET), nodes);
+    let (requests, bytes) = world.traffic();
+    Cost { nodes, requests, beats: begun.elapsed().as_secs() / 8, bytes, peak_kib }
+}
+
+/// The built client's largest resident set, once it has read all nodes and begins to send.
+fn peak(world: &World) -> u64 {
+    let dir = tempfile::tempdir().unwrap();
+    let kubeconfig = dir.path().join("kubeconfig");
+    world.server.write_kubeconfig(&kubeconfig);
+    let mut client = Command::new(env!("CARGO_BIN_EXE_kubectl-kubelet_config"))
+        .args(["--kubeconfig", kubeconfig.to_str().unwrap(), "rollout", TARGET, "-l", "all=yes", "--name", "other"])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let sent = |request: &support::api_server::Request| {
+        request.method == "PATCH" && request.status == 200 && !request.query.contains("dryRun")
+    };
+    world.server.wait_request(Duration::from_secs(120), sent).unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", client.id())).unwrap();
+    client.kill().unwrap();
+    client.wait().unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}

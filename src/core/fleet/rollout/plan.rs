@@ -1,0 +1,136 @@
+//! Which node comes when.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use crate::core::carrier::LABELS;
+use crate::core::fleet::node::{NodeRow, Stage};
+use crate::core::model::ConfigMapRef;
+
+/// What a node was assigned, as it was written.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Before {
+    /// `spec.configSource.configMap`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub native: Option<ConfigMapRef>,
+    /// The labels of an assignment, without their prefix.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+}
+
+/// The labels an assignment is made of, without their prefix.
+pub const LABEL_NAMES: [&str; 3] = ["name", "namespace", "key"];
+
+impl Before {
+    /// As it stands on a Node.
+    #[must_use]
+    pub fn of(row: &NodeRow) -> Self {
+        let native = row.wanted.clone().filter(|_| row.carrier == Some(crate::core::fleet::node::Carrier::Native));
+        let label = |name: &str| Some((name.to_owned(), row.labels.get(&format!("{LABELS}{name}"))?.clone()));
+        Self { native, labels: LABEL_NAMES.into_iter().filter_map(label).collect() }
+    }
+}
+
+/// A node of a rollout.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its name.
+    pub name: String,
+    /// What it was assigned when the rollout began.
+    pub before: Before,
+}
+
+/// All nodes in their order: round the zones, so that canaries and waves are of as many zones as
+/// there are. What cannot take a change now (not Ready, held on the node) goes to the end.
+///
+/// `zone`: the label that says where a node is.
+#[must_use]
+pub fn order(rows: &[NodeRow], zone: Option<&str>) -> Vec<Member> {
+    let (fit, unfit): (Vec<&NodeRow>, Vec<&NodeRow>) =
+        rows.iter().partition(|row| row.ready && row.stage() != Stage::Held);
+    let members = [fit, unfit].into_iter().flat_map(|rows| round(&rows, zone));
+    members.map(|row| Member { name: row.name.clone(), before: Before::of(row) }).collect()
+}
+
+/// One of each zone in turn.
+fn round<'a>(rows: &[&'a NodeRow], zone: Option<&str>) -> Vec<&'a NodeRow> {
+    let mut zones: BTreeMap<&str, VecDeque<&NodeRow>> = BTreeMap::new();
+    let mut sorted = rows.to_vec();
+    sorted.sort_by(|one, other| one.name.cmp(&other.name));
+    for row in sorted {
+        zones.entry(zone_of(row, zone)).or_default().push_back(row);
+    }
+    let mut order = Vec::with_capacity(rows.len());
+    while order.len() < rows.len() {
+        order.extend(zones.values_mut().filter_map(VecDeque::pop_front));
+    }
+    order
+}
+
+/// Where a node is; empty if it does not say.
+#[must_use]
+pub fn zone_of<'a>(row: &'a NodeRow, key: Option<&str>) -> &'a str {
+    match key {
+        Some(key) => row.labels.get(key).map_or("", String::as_str),
+        None => &row.zone,
+    }
+}
+
+/// `--max-unavailable`: a number, or a share of the nodes; at least one.
+///
+/// # Errors
+/// What it should be.
+pub fn unavailable(text: &str, nodes: usize) -> Result<usize, String> {
+    let bad = || format!("--max-unavailable {text:?}: a number from 1, or a share such as 10%");
+    if let Some(share) = text.strip_suffix('%') {
+        let share: usize = share.parse().map_err(|_| bad())?;
+        // Rounded down: what is asked for is a limit.
+        return if (1..=100).contains(&share) { Ok((nodes * share / 100).max(1)) } else { Err(bad()) };
+    }
+    text.parse().ok().filter(|number| *number > 0).ok_or_else(bad)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(name: &str, zone: &str, ready: bool) -> NodeRow {
+        NodeRow { name: name.into(), zone: zone.into(), ready, ..NodeRow::default() }
+    }
+
+    #[test]
+    fn canaries_are_of_different_zones_and_able() {
+        let rows = [row("a1", "a", true), row("a2", "a", true), row("b0", "b", false), row("b1", "b", true)];
+        let order: Vec<String> = order(&rows, None).into_iter().map(|member| member.name).collect();
+        assert_eq!(order, ["a1", "b1", "a2", "b0"]);
+    }
+
+    #[test]
+    fn another_key_may_say_where_nodes_are() {
+        let mut rows = [row("n1", "a", true), row("n2", "a", true), row("n3", "a", true)];
+        for (row, rack) in rows.iter_mut().zip(["r1", "r1", "r2"]) {
+            row.labels.insert("rack".into(), rack.into());
+        }
+        let order: Vec<String> = order(&rows, Some("rack")).into_iter().map(|member| member.name).collect();
+        assert_eq!(order, ["n1", "n3", "n2"]);
+    }
+
+    #[test]
+    fn shares_are_rounded_down_to_one_at_least() {
+        assert_eq!(unavailable("10%", 25), Ok(2));
+        assert_eq!(unavailable("10%", 3), Ok(1));
+        assert_eq!(unavailable("7", 3), Ok(7));
+        for bad in ["0", "0%", "101%", "-1", "x", ""] {
+            assert!(unavailable(bad, 10).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_there_before_is_kept_as_it_was_written() {
+        let mut row = row("n", "a", true);
+        row.labels.insert(format!("{LABELS}name"), "pool".into());
+        row.labels.insert("else".into(), "x".into());
+        assert_eq!(Before::of(&row).labels, BTreeMap::from([("name".to_owned(), "pool".to_owned())]));
+    }
+}

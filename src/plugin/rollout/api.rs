@@ -1,0 +1,138 @@
+//! Requests of a rollout: counted, and tried again while the API server is away.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use hyper::Request;
+use kube::core::request::Request as Path;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::plugin::{Context, Failure};
+
+/// An API server that does not answer for so long ends the client; the rollout stands where it is.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// Pauses between two tries.
+const PAUSE_FIRST: Duration = Duration::from_millis(250);
+const PAUSE_MAX: Duration = Duration::from_secs(15);
+/// One answer takes no longer. A request that is older than the lock must not arrive any more.
+pub(super) const ANSWER: Duration = Duration::from_secs(8);
+
+/// The API server, as one rollout uses it.
+#[derive(Clone)]
+pub(super) struct Api {
+    pub(super) client: kube::Client,
+    pub(super) namespace: String,
+    /// Requests so far.
+    count: Arc<AtomicU64>,
+}
+
+/// What became of a write.
+pub(super) enum Answer {
+    /// Done; the object as it is now.
+    Object(Value),
+    /// The object is another one by now.
+    Conflict,
+    /// There is none.
+    Absent,
+}
+
+impl Api {
+    pub(super) fn new(context: &Context) -> Self {
+        Self { client: context.client.clone(), namespace: context.namespace.clone(), count: Arc::default() }
+    }
+
+    pub(super) fn requests(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count(&self) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn config_maps(&self) -> Path {
+        Path::new(format!("/api/v1/namespaces/{}/configmaps", self.namespace))
+    }
+
+    /// Asks until there is an answer. `what`: such as "list nodes".
+    ///
+    /// # Errors
+    /// The API server's refusal, or that it is away.
+    pub(super) async fn ask(
+        &self,
+        what: &str,
+        request: Result<Request<Vec<u8>>, kube::core::request::Error>,
+    ) -> Result<Answer, Failure> {
+        let request = request.map_err(|error| Failure::new(format!("{what}: {error}")))?;
+        let begun = Instant::now();
+        let mut pause = PAUSE_FIRST;
+        loop {
+            self.count();
+            let answer = in_time(self.client.request::<Value>(request.clone())).await;
+            let error = match answer {
+                Some(Ok(object)) => return Ok(Answer::Object(object)),
+                Some(Err(kube::Error::Api(status))) if status.code == 409 => return Ok(Answer::Conflict),
+                Some(Err(kube::Error::Api(status))) if status.code == 404 => return Ok(Answer::Absent),
+                Some(Err(error)) if !may_pass(&error) || begun.elapsed() > PATIENCE => {
+                    return Err(Failure::api(what, &error));
+                }
+                None if begun.elapsed() > PATIENCE => {
+                    return Err(Failure::new(format!("{what}: the API server does not answer")));
+                }
+                other => other.and_then(Result::err),
+            };
+            let asked = match &error {
+                Some(kube::Error::Api(status)) => status.details.as_ref().map(|details| details.retry_after_seconds),
+                _ => None,
+            };
+            let asked = Duration::from_secs(u64::from(asked.unwrap_or_default().min(60)));
+            tokio::time::sleep(pause.max(asked)).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// Asks once. None: there was no answer, and it may or may not have been done.
+    pub(super) async fn try_once(
+        &self,
+        what: &str,
+        request: Result<Request<Vec<u8>>, kube::core::request::Error>,
+    ) -> Result<Option<Answer>, Failure> {
+        let request = request.map_err(|error| Failure::new(format!("{what}: {error}")))?;
+        self.count();
+        match in_time(self.client.request::<Value>(request)).await {
+            Some(Ok(object)) => Ok(Some(Answer::Object(object))),
+            Some(Err(kube::Error::Api(status))) if status.code == 409 => Ok(Some(Answer::Conflict)),
+            Some(Err(kube::Error::Api(status))) if status.code == 404 => Ok(Some(Answer::Absent)),
+            Some(Err(error)) if !may_pass(&error) => Err(Failure::api(what, &error)),
+            _ => Ok(None),
+        }
+    }
+
+    /// The same, where the object must be there and nobody else writes.
+    pub(super) async fn object(
+        &self,
+        what: &str,
+        request: Result<Request<Vec<u8>>, kube::core::request::Error>,
+    ) -> Result<Value, Failure> {
+        match self.ask(what, request).await? {
+            Answer::Object(object) => Ok(object),
+            Answer::Absent => Err(Failure::new(format!("{what}: it does not exist"))),
+            Answer::Conflict => Err(Failure::new(format!("{what}: somebody else writes it now; try again"))),
+        }
+    }
+}
+
+async fn in_time<T>(future: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(ANSWER, future).await.ok()
+}
+
+/// The API server, or the way to it, may recover from this.
+pub(super) fn may_pass(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => status.code == 429 || status.code >= 500,
+        kube::Error::Auth(_) | kube::Error::BuildRequest(_) => false,
+        _ => true,
+    }
+}

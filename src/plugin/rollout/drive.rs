@@ -1,0 +1,188 @@
+//! Driving a rollout: news in, one step at a time out.
+
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+
+use kube::api::{GetParams, Patch, PatchParams};
+use kube::core::request::Request as Path;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::api::{Answer, Api};
+use super::feed::{Choice, Feed, News};
+use super::fleet::Fleet;
+use super::records::Lock;
+use super::show::Show;
+use super::write::{self, Writer};
+use crate::core::fleet::rollout::decide::{Step, decide};
+use crate::core::fleet::rollout::record::map_name;
+use crate::core::fleet::rollout::{Phase, Record};
+use crate::plugin::Failure;
+
+/// An hour; for waits without an end.
+const LONG: Duration = Duration::from_secs(3600);
+/// After an answer that was lost.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// How a client came to its end.
+pub(super) enum Outcome {
+    /// The rollout is where this client can do nothing more.
+    Ended(Record),
+    /// This client was told to stop.
+    Interrupted,
+}
+
+pub(super) struct Drive {
+    pub(super) api: Api,
+    pub(super) lock: Lock,
+    pub(super) fleet: Fleet,
+    pub(super) writer: Box<dyn Writer>,
+    pub(super) show: Show,
+}
+
+impl Drive {
+    /// Until the rollout, or this client, has come to an end. The lock is given back.
+    ///
+    /// # Errors
+    /// A right that is missing, an API server that stays away, or a lock that is lost. The rollout
+    /// stands where it is.
+    pub(super) async fn run(mut self, stop: impl Future<Output = ()>) -> Result<Outcome, Failure> {
+        let result = self.until_end(stop).await;
+        self.show.end();
+        // If it is not ours any more, this does nothing.
+        self.lock.release().await;
+        result
+    }
+
+    async fn until_end(&mut self, stop: impl Future<Output = ()>) -> Result<Outcome, Failure> {
+        let selector = Some(self.lock.kept.record.selector.clone()).filter(|selector| !selector.is_empty());
+        let field = format!("metadata.name={}", map_name(&self.lock.kept.name));
+        let choice = Choice { labels: selector, fields: None };
+        let mut nodes = Feed::new(&self.api, Path::new("/api/v1/nodes"), "nodes", choice);
+        let choice = Choice { labels: None, fields: Some(field) };
+        let mut record = Feed::new(&self.api, self.api.config_maps(), "ConfigMaps", choice);
+        let mut stop = pin!(stop);
+        loop {
+            while let Ok(news) = nodes.news.try_recv() {
+                self.fleet.hear(news)?;
+            }
+            while let Ok(news) = record.news.try_recv() {
+                self.hear(news)?;
+            }
+            if self.lock.due() <= Instant::now() {
+                self.lock.beat().await?;
+            }
+            self.fleet.tick();
+            let kept = &self.lock.kept;
+            self.show.progress(&kept.name, &kept.record, &self.fleet);
+            let next = if self.fleet.is_known {
+                decide(&kept.record, &self.fleet.members, &self.fleet.sights)
+            } else if matches!(kept.record.phase, Phase::Running | Phase::Paused | Phase::Reverting) {
+                Step::Wait(None)
+            } else {
+                Step::End
+            };
+            match next {
+                Step::Record(record) => self.lock.save(*record).await?,
+                Step::Send(place) | Step::Restore(place) => {
+                    if self.lock.is_fresh() {
+                        self.write(place, matches!(next, Step::Send(_))).await?;
+                    } else {
+                        self.lock.beat().await?;
+                    }
+                    // Whoever interrupts wants it at once.
+                    tokio::select! {
+                        biased;
+                        () = &mut stop => return Ok(Outcome::Interrupted),
+                        () = tokio::task::yield_now() => {}
+                    }
+                }
+                Step::End => return Ok(Outcome::Ended(self.lock.kept.record.clone())),
+                Step::Wait(time) => {
+                    let time = time.into_iter().chain(self.show.redraw()).min();
+                    let until =
+                        self.lock.due().min(Instant::now() + time.unwrap_or(LONG).max(Duration::from_millis(1)));
+                    tokio::select! {
+                        () = &mut stop => return Ok(Outcome::Interrupted),
+                        Some(news) = nodes.news.recv() => self.fleet.hear(news)?,
+                        Some(news) = record.news.recv() => self.hear(news)?,
+                        () = tokio::time::sleep_until(until) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    fn hear(&mut self, news: News) -> Result<(), Failure> {
+        match news {
+            News::Object(map) => self.lock.hear(&map),
+            News::Gone(_) => {
+                let name = &self.lock.kept.name;
+                Err(Failure::new(format!("the ConfigMap {} was deleted: rollout {name} is no more", map_name(name))))
+            }
+            News::Failed(failure) => Err(failure),
+            News::Begins | News::Listed => Ok(()),
+        }
+    }
+
+    /// Assigns, or gives back, if the Node is still the one that was seen.
+    async fn write(&mut self, place: usize, forward: bool) -> Result<(), Failure> {
+        let Some(member) = self.fleet.members.get(place).cloned() else { return Ok(()) };
+        let patch = if forward {
+            self.writer.assign(&self.lock.kept.record.target.reference)
+        } else {
+            self.writer.restore(&member.before)
+        };
+        let patch = write::only_of(patch, self.fleet.version(place));
+        self.fleet.before_write(place);
+        let nodes = Path::new("/api/v1/nodes");
+        let what = format!("patch node {}", member.name);
+        let request = nodes.patch(&member.name, &PatchParams::default(), &Patch::Merge(&patch));
+        match self.api.try_once(&what, request).await? {
+            Some(Answer::Object(node)) => {
+                self.fleet.see(&node);
+                self.show.wrote(&self.lock.kept, &member.name, forward);
+            }
+            Some(Answer::Absent) => self.fleet.lose(place),
+            answer => {
+                if answer.is_none() {
+                    tokio::time::sleep(PAUSE).await;
+                }
+                self.look(place, &member.name).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads one Node anew.
+    async fn look(&mut self, place: usize, name: &str) -> Result<(), Failure> {
+        let request = Path::new("/api/v1/nodes").get(name, &GetParams::default());
+        match self.api.ask(&format!("get node {name}"), request).await? {
+            Answer::Object(node) => self.fleet.see(&node),
+            _ => self.fleet.lose(place),
+        }
+        Ok(())
+    }
+}
+
+/// The writer for what this API server keeps: asked of it by a patch that it only tries.
+///
+/// # Errors
+/// The right to patch nodes is missing.
+pub(super) async fn writer(api: &Api, node: &str) -> Result<Box<dyn Writer>, Failure> {
+    let source = crate::core::model::ConfigMapRef {
+        namespace: "default".to_owned(),
+        name: "probe".to_owned(),
+        kubelet_config_key: "kubelet".to_owned(),
+    };
+    let params = PatchParams { dry_run: true, ..PatchParams::default() };
+    let request = Path::new("/api/v1/nodes").patch(node, &params, &Patch::Merge(write::Native.assign(&source)));
+    let what = format!("patch node {node} (a dry run, to see whether this API server keeps spec.configSource)");
+    let tried = match api.try_once(&what, request).await? {
+        Some(Answer::Object(tried)) => tried,
+        _ => Value::Null,
+    };
+    let keeps = tried.pointer("/spec/configSource/configMap/name").is_some();
+    Ok(if keeps { Box::new(write::Native) } else { Box::new(write::Labels) })
+}

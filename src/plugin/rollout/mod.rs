@@ -1,0 +1,234 @@
+//! `rollout`: a ConfigMap for many nodes, canaries first, that stops by itself.
+
+mod api;
+mod begin;
+mod drive;
+mod feed;
+mod fleet;
+mod records;
+mod show;
+mod verbs;
+mod write;
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand, ValueEnum};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::core::fleet::rollout::plan::Member;
+use crate::core::fleet::rollout::{OnFailure, Phase, WaitFor};
+use crate::core::payload::duration::GoDuration;
+use crate::plugin::output::Format;
+use crate::plugin::{Context, Failure};
+use api::Api;
+use drive::{Drive, Outcome};
+use fleet::Fleet;
+use records::{Lock, Taken};
+use show::Show;
+
+/// Exit code of a client that did not come to the end of its rollout: the same command goes on (EX_TEMPFAIL).
+const AGAIN: u8 = 75;
+
+/// Options of `rollout`.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct Options {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+    #[command(flatten)]
+    begin: Option<Begin>,
+}
+
+/// A rollout to begin.
+#[derive(Debug, Args)]
+struct Begin {
+    /// The ConfigMap.
+    #[arg(value_name = "CONFIGMAP", required = true)]
+    config_map: String,
+    /// Nodes with these labels, as they are now; those that come later are not its own.
+    #[arg(short = 'l', long, value_name = "SELECTOR", required = true)]
+    selector: String,
+    /// The key of its data.
+    #[arg(long, value_name = "KEY", default_value = crate::core::carrier::DEFAULT_KEY)]
+    key: String,
+    /// The rollout's name, if not the ConfigMap's.
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Nodes that go first, of as many zones as there are; 0: none.
+    #[arg(long, value_name = "N", default_value = "1")]
+    canary: usize,
+    /// Nodes that may be in flight or not Ready at a time: a number, or a share of all, rounded down.
+    #[arg(long, value_name = "N|P%", default_value = "1")]
+    max_unavailable: String,
+    /// A node is done when it runs with it, or when it is last known good.
+    #[arg(long, value_enum, default_value = "proven")]
+    wait_for: Wait,
+    /// Wait for `rollout resume` there.
+    #[arg(long, value_enum, value_name = "WHEN")]
+    pause_after: Option<Pause>,
+    /// The label that says where a node is.
+    #[arg(long, value_name = "KEY")]
+    zone_key: Option<String>,
+    /// What the first node that does not like it brings about: no further node gets it, or all get back what they had.
+    #[arg(long, value_enum, default_value = "stop")]
+    on_failure: Failing,
+    /// A node that is not done after so long has failed.
+    #[arg(long, value_name = "DURATION", default_value = "30m")]
+    timeout_per_node: GoDuration,
+    /// Show who would be next when, and write nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Say only how it ends.
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// How far it is; without a name, all rollouts.
+    Status(Shown),
+    /// No further node gets it; those in flight come to their end.
+    Pause(Named),
+    /// Go on with what is paused, has stopped, or lost its client.
+    Resume(Named),
+    /// Give it up; nodes keep what they have.
+    Abort(Named),
+    /// Give all nodes back what they had.
+    Undo(Named),
+}
+
+#[derive(Debug, Args)]
+struct Shown {
+    /// Its name.
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+    /// How.
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Format,
+}
+
+#[derive(Debug, Args)]
+struct Named {
+    /// Its name.
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Say only how it ends.
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Wait {
+    Active,
+    Proven,
+}
+
+impl From<Wait> for WaitFor {
+    fn from(wait: Wait) -> Self {
+        match wait {
+            Wait::Active => Self::Active,
+            Wait::Proven => Self::Proven,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Pause {
+    Canary,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Failing {
+    Stop,
+    Revert,
+}
+
+impl From<Failing> for OnFailure {
+    fn from(failing: Failing) -> Self {
+        match failing {
+            Failing::Stop => Self::Stop,
+            Failing::Revert => Self::Revert,
+        }
+    }
+}
+
+impl Options {
+    pub(super) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
+        let api = Api::new(context);
+        match (self.verb, self.begin) {
+            (Some(Verb::Status(Shown { name: Some(name), output })), _) => verbs::status(&api, &name, output).await,
+            (Some(Verb::Status(Shown { output, .. })), _) => verbs::list(&api, output).await,
+            (Some(Verb::Pause(named)), _) => verbs::pause(&api, &named).await,
+            (Some(Verb::Resume(named)), _) => verbs::resume(&api, &named).await,
+            (Some(Verb::Abort(named)), _) => verbs::abort(&api, &named).await,
+            (Some(Verb::Undo(named)), _) => verbs::undo(&api, &named).await,
+            (None, Some(begin)) => begin.run(&api).await,
+            (None, None) => {
+                Err(Failure { code: 2, message: "rollout of what? A ConfigMap and -l SELECTOR".to_owned() })
+            }
+        }
+    }
+}
+
+/// Drives a rollout that is recorded, unless a living client does.
+async fn drive_on(api: &Api, name: &str, show: Show, what: &str) -> Result<ExitCode, Failure> {
+    match Lock::take(api, name, |text| show.say(text)).await? {
+        Taken::Lock(lock) => {
+            let members = api.all_members(&lock.kept).await?;
+            drive_with(api, lock, members, show).await
+        }
+        Taken::Alive(other) => {
+            show.say(&format!("{other} {what}; `kubectl kubelet-config rollout status {name}` says how far it is"));
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+async fn drive_with(api: &Api, lock: Lock, members: Vec<Member>, show: Show) -> Result<ExitCode, Failure> {
+    let record = &lock.kept.record;
+    let name = lock.kept.name.clone();
+    let probe = members.first().map_or("", |member| member.name.as_str());
+    let writer = drive::writer(api, probe).await?;
+    let fleet = Fleet::new(members, record.target.clone(), record.options.wait_for, record.namespace.clone());
+    let drive = Drive { api: api.clone(), lock, fleet, writer, show };
+    let outcome = drive.run(interrupted()).await;
+    let requests = api.requests();
+    let record = match outcome {
+        Ok(Outcome::Ended(record)) => record,
+        Ok(Outcome::Interrupted) => {
+            let message = format!(
+                "interrupted; nothing more is sent, and nodes in flight come to their end. Go on with `kubectl kubelet-config \
+                 rollout resume {name}`"
+            );
+            return Err(Failure { code: AGAIN, message });
+        }
+        Err(failure) => {
+            let message = format!("{}\nGo on with `kubectl kubelet-config rollout resume {name}`", failure.message);
+            return Err(Failure { code: AGAIN, message });
+        }
+    };
+    let why = if record.why.is_empty() { String::new() } else { format!(": {}", show::clean(&record.why)) };
+    match record.phase {
+        Phase::Done | Phase::Reverted if record.phase == Phase::Done || record.why.is_empty() => {
+            println!("rollout/{name} {}{why} ({requests} requests)", record.phase.words());
+            Ok(ExitCode::SUCCESS)
+        }
+        Phase::Stopped => Err(Failure::new(format!(
+            "rollout {name} stopped{why}\n`kubectl kubelet-config rollout undo {name}` gives nodes back what they had; `resume` goes \
+             on once the cause is mended, `abort` leaves all as it is"
+        ))),
+        phase => Err(Failure::new(format!("rollout {name} is {}{why}", phase.words()))),
+    }
+}
+
+/// SIGINT or SIGTERM.
+async fn interrupted() {
+    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+}

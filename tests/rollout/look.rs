@@ -1,0 +1,90 @@
+//! What people and programs see.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::world::{Fate, NAMESPACE, TARGET, World};
+
+/// The built plugin, not on a terminal: standard output, standard error, and how it ended.
+fn plugin(world: &World, args: &[&str]) -> (String, String, Option<i32>) {
+    let dir = tempfile::tempdir().unwrap();
+    let kubeconfig = dir.path().join("kubeconfig");
+    world.server.write_kubeconfig(&kubeconfig);
+    let output = Command::new(env!("CARGO_BIN_EXE_kubectl-kubelet_config"))
+        .args(["--kubeconfig", kubeconfig.to_str().unwrap(), "rollout"])
+        .args(args)
+        .output()
+        .unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (text(output.stdout), text(output.stderr), output.status.code())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dry_run_shows_who_comes_when_and_writes_nothing() {
+    let world = World::new(5);
+    world.unready(0, 1000);
+    tokio::select! {
+        () = world.live() => {}
+        () = tokio::time::sleep(std::time::Duration::from_secs(3)) => {}
+    }
+    let (shown, said, code) = plugin(&world, &[TARGET, "-l", "all=yes", "--max-unavailable", "50%", "--dry-run"]);
+    assert_eq!((said.as_str(), code), ("", Some(0)));
+    let expected = "\
+WAVE     NODE        ZONE   READY   BEFORE
+canary   node-0003   z0     yes     pool-a
+1        node-0001   z1     yes     pool-a
+1        node-0002   z2     yes     pool-a
+2        node-0004   z1     yes     pool-a
+2        node-0000   z0     no      pool-a
+";
+    assert_eq!(shown, expected);
+    assert!(world.server.requests().iter().all(|request| request.method == "GET"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn status_tells_what_is_open_and_why() {
+    let world = World::new(5);
+    assert_eq!(plugin(&world, &["status"]).1, "No rollouts found in kubelet-config namespace.\n");
+    world.fate(1, Fate::Rejects);
+    world.bad(&[TARGET, "-l", "all=yes", "--canary", "2", "--max-unavailable", "2", "--quiet"]).await;
+    let (shown, _, code) = plugin(&world, &["status", TARGET]);
+    let expected = "\
+pool-b: stopped, 0 done, 1 in flight, 3 waiting, 1 bad; nobody drives it
+node node-0001 called it bad: in my words
+NODE        STATE      MESSAGE
+node-0000   on trial   -
+node-0001   bad        in my words
+";
+    assert_eq!((shown.as_str(), code), (expected, Some(0)));
+    let (listed, ..) = plugin(&world, &["status"]);
+    let lines: Vec<Vec<&str>> = listed.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[0], ["NAME", "CONFIGMAP", "NODES", "STATE", "STARTED", "WHY"]);
+    assert_eq!(lines[1][..4], ["pool-b", "pool-b", "5", "stopped"]);
+    let (document, ..) = plugin(&world, &["status", TARGET, "-o", "json"]);
+    let document: Value = serde_json::from_str(&document).unwrap();
+    assert_eq!((&document["phase"], &document["counts"]["bad"]), (&"stopped".into(), &1.into()));
+    assert_eq!(document["bad"][0]["node"], "node-0001");
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusals_say_what_to_do() {
+    let world = World::new(3);
+    let said = |args: &[&str]| {
+        let (_, said, code) = plugin(&world, args);
+        assert_ne!(code, Some(0), "{args:?}");
+        said
+    };
+    let all = ["-l", "all=yes"];
+    let with = |first: &[&'static str]| [first, &all].concat();
+    assert!(said(&with(&["nothing"])).contains("error: there is no ConfigMap nothing in namespace kubelet-config"));
+    assert!(said(&with(&[TARGET, "--key", "x"])).contains("has no key x, but: kubelet"));
+    assert!(said(&[TARGET, "-l", "no=such"]).contains("no node has the labels \"no=such\""));
+    assert!(said(&with(&[TARGET, "--max-unavailable", "0"])).contains("a number from 1, or a share such as 10%"));
+    assert!(said(&[TARGET]).contains("--selector"));
+    assert!(said(&["status", "x"]).contains("there is no rollout \"x\" in namespace kubelet-config"));
+    assert!(said(&with(&[TARGET, "--name", "No"])).contains("cannot be the name of a rollout"));
+    world.server.put_config_map(NAMESPACE, "empty", &[]);
+    assert!(said(&with(&["empty"])).contains("has no key kubelet, but: none"));
+    assert!(world.server.requests().iter().all(|request| request.method == "GET"), "nothing was written");
+}
