@@ -112,6 +112,11 @@ mod tests {
         assert_eq!(with("reservedMemory", json!([])), word);
         assert_eq!(with("reservedMemory", json!([{"numaNode": 0}])), word, "no memory policy");
         assert_ne!(with("reservedSystemCPUs", json!("0-2")), word);
+        assert_ne!(
+            with("reservedSystemCPUs", json!("0")),
+            with("reservedSystemCPUs", Value::Null),
+            "CPU 0 is not none"
+        );
         assert_ne!(with("topologyManagerPolicy", json!("restricted")), word);
         assert_ne!(with("cpuManagerPolicyOptions", json!({"full-pcpus-only": "true"})), word);
         assert_ne!(with("memoryManagerPolicy", json!("Static")), word);

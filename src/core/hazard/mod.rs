@@ -170,6 +170,8 @@ pub fn effective(config: &Value, field: &str) -> Value {
     let Some(hazard) = table::find(field) else { return given };
     let read = |text: &str| serde_json::from_str::<Value>(text).unwrap_or_default();
     match hazard.unset {
+        // A list of CPUs, in which "0" is one of them.
+        Unset::Zero if field == "reservedSystemCPUs" && given.as_str().is_some_and(|cpus| !cpus.is_empty()) => given,
         Unset::Zero if is_zero(&given) => Value::Null,
         Unset::Zeros(text) if is_zero(&given) => read(text),
         Unset::Absent(text) if given.is_null() => read(text),
