@@ -115,7 +115,9 @@ impl Asked {
             let name = word.split('=').next().unwrap_or_default();
             if ["--kubeconfig", "--context", "--cluster", "--user", "--as", "--namespace", "-n"].contains(&name) {
                 args.push(word.clone());
-                args.extend(words.next().filter(|_| !word.contains('=')).cloned());
+                if !word.contains('=') {
+                    args.extend(words.next().cloned());
+                }
             }
         }
         Context::new(&Cli::try_parse_from(args).ok()?.connection).await.ok()

@@ -120,15 +120,15 @@ pub fn read_file(path: &str) -> Result<String, Failure> {
     String::from_utf8(bytes).map_err(|error| Failure::new(format!("{title}: no text in UTF-8: {error}")))
 }
 
-/// A side of a comparison.
+/// A side of a comparison. `files`: how they are to be put together with a node's own.
 ///
 /// # Errors
 /// Whatever keeps it from being read.
-pub async fn side(context: Option<&Context>, place: &Place) -> Result<(Side, Option<NodeRow>), Failure> {
+pub async fn side(context: Option<&Context>, place: &Place, files: Merge) -> Result<(Side, Option<NodeRow>), Failure> {
     match (place, context) {
         (Place::File(path), _) => {
             let value = parse(&read_file(path)?, true).map_err(|error| Failure::new(format!("{place}: {error}")))?;
-            Ok((Side { value, kind: Kind::Written(Merge::Replace) }, None))
+            Ok((Side { value, kind: Kind::Written(files) }, None))
         }
         (Place::ConfigMap { namespace, name, key }, Some(context)) => {
             let namespace = namespace.as_deref().unwrap_or(&context.namespace);

@@ -15,6 +15,7 @@ use crate::core::fleet::node::{Keeper, NodeRow};
 use crate::core::fleet::place::Place;
 use crate::core::fleet::schema;
 use crate::core::hazard::{Asks, Change, HazardClass};
+use crate::core::model::Merge;
 
 /// There are differences.
 const DIFFERENT: u8 = 1;
@@ -42,6 +43,9 @@ pub struct Options {
     /// The same.
     #[arg(value_name = "TO", value_parser = Place::parse)]
     to: Place,
+    /// Files are overlays, as `push --overlay` makes of them.
+    #[arg(long)]
+    overlay: bool,
     /// How.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Shown,
@@ -58,8 +62,9 @@ impl Options {
         let context =
             if is_file(&self.from) && is_file(&self.to) { None } else { Some(Context::new(connection).await?) };
         let context = context.as_ref();
-        let (from, from_row) = config::side(context, &self.from).await?;
-        let (to, to_row) = config::side(context, &self.to).await?;
+        let files = if self.overlay { Merge::Overlay } else { Merge::Replace };
+        let (from, from_row) = config::side(context, &self.from, files).await?;
+        let (to, to_row) = config::side(context, &self.to, files).await?;
         let mut notes = Vec::new();
         let mut around = Around::default();
         if let (Some(row), Some(context)) = (&from_row, context) {

@@ -212,7 +212,7 @@ impl Report {
     }
 
     fn not_seen(&mut self, what: &str, error: &kube::Error) {
-        self.unseen.push(format!("{what}: {}", cause(error)));
+        self.unseen.push(format!("{what}: {}", output::plain(&cause(error))));
     }
 
     fn code(&self) -> ExitCode {

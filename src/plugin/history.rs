@@ -46,7 +46,12 @@ impl Options {
                 output::document(self.output, &json!(events.iter().map(Happened::document).collect::<Vec<_>>()))?;
             }
             _ if events.is_empty() => {}
-            format => output::print(&table(&events, format == Format::Wide).render(Out::stdout()))?,
+            format => {
+                let wide = format == Format::Wide;
+                let out = Out::stdout();
+                let out = if wide { Out { width: None, ..out } } else { out };
+                output::print(&table(&events, wide).render(out))?;
+            }
         }
         Ok(ExitCode::SUCCESS)
     }

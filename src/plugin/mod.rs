@@ -107,7 +107,7 @@ fn block_on(work: impl Future<Output = Result<ExitCode, Failure>>) -> ExitCode {
     match runtime.block_on(work) {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("error: {}", failure.message);
+            eprintln!("error: {}", output::plain_lines(&failure.message));
             ExitCode::from(failure.code)
         }
     }

@@ -126,6 +126,12 @@ pub fn plain(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
+/// The same for text of several lines.
+#[must_use]
+pub fn plain_lines(text: &str) -> String {
+    text.lines().map(plain).collect::<Vec<_>>().join("\n")
+}
+
 /// A column of names is cut to no less than this where the terminal is narrow, ...
 const NAME_MIN: usize = 12;
 

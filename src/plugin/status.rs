@@ -55,7 +55,7 @@ impl Options {
             }
         }
         for failure in &failed {
-            eprintln!("error: {}", failure.message);
+            eprintln!("error: {}", output::plain_lines(&failure.message));
         }
         Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }

@@ -177,6 +177,8 @@ fn says(bench: &Bench, reason: &str, good: bool, message: &str) {
 
 /// Runs a command that waits, and what happens meanwhile as soon as it watches.
 fn meanwhile(bench: &Bench, args: &[&str], then: impl Fn()) -> Ran {
+    // The watch of a command before.
+    bench.server.wait_until(SOON, |state| (state.watches() == 0).then_some(())).unwrap();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| bench.run(args));
         bench.server.wait_until(SOON, |state| (state.watches() > 0).then_some(())).unwrap();

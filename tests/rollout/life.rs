@@ -209,7 +209,9 @@ async fn the_job_may_do_what_it_does_and_nothing_else() {
     world.good(&["undo", TARGET, "--quiet"]).await;
     // Somebody takes hold of a Node between a look and a write, which has to look again.
     world.server.faults().push(Fault::once(Verb::Patch, "/api/v1/nodes/node-0003?", FaultKind::Status(409)));
-    world.good(&begin).await;
+    let why = world.bad(&begin).await;
+    assert!(why.contains("was reverted; to begin it anew"), "a Job's next Pod ends there: {why}");
+    world.good(&[TARGET, "-l", "all", "--max-unavailable", "6", "--quiet"]).await;
     let right = |request: &Request| {
         let is_one = request.path.split('/').next_back().is_some_and(|last| last != "nodes" && last != "configmaps");
         let verb = match request.method.as_str() {

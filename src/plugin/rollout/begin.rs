@@ -46,6 +46,19 @@ impl Begin {
                 return drive_on(api, &name, show, "drives it").await;
             }
         }
+        // A Job's next Pod must not begin again what somebody ended.
+        if let Some(old) = old.as_ref().filter(|old| {
+            matches!(old.record.phase, Phase::Aborted | Phase::Reverted)
+                && old.record.target.uid == target.uid
+                && old.record.selector == self.selector
+                && !self.dry_run
+        }) {
+            let (phase, namespace) = (old.record.phase.words(), &api.namespace);
+            return Err(Failure::new(format!(
+                "rollout {name} was {phase}; to begin it anew give it another --name, or forget it: \
+                 kubectl -n {namespace} delete configmap rollout-{name}"
+            )));
+        }
         let others = api.records().await?;
         if let Some((other, bad)) = others.iter().find_map(|it| {
             let same = it.record.target.uid == target.uid

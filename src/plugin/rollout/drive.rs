@@ -60,9 +60,10 @@ impl Drive {
     }
 
     async fn until_end(&mut self) -> Result<Outcome, Failure> {
-        let selector = Some(self.lock.kept.record.selector.clone()).filter(|selector| !selector.is_empty());
         let field = format!("metadata.name={}", map_name(&self.lock.kept.name));
-        let choice = Choice { labels: selector, fields: None };
+        // Not by its selector: what is sent may itself take a node out of that, and a node that loses the labels on
+        // its way is on its way all the same.
+        let choice = Choice { labels: None, fields: None };
         let mut nodes = Feed::new(&self.api, Path::new("/api/v1/nodes"), "nodes", choice);
         let choice = Choice { labels: None, fields: Some(field) };
         let mut record = Feed::new(&self.api, self.api.config_maps(), "ConfigMaps", choice);

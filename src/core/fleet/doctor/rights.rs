@@ -1,8 +1,10 @@
 //! Which rights each command needs, of the user's and of the nodes'.
 
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use super::{Finding, quoted};
+use crate::core::payload::render::hex;
 
 /// Where a right is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +94,10 @@ pub fn missing(lacking: &[Right], namespace: &str, user: Option<&str>) -> Vec<Fi
 }
 
 fn grant(right: &Right, verbs: &[&str], namespace: &str, user: Option<&str>) -> Vec<String> {
-    let name = format!("kubelet-config-{}", right.resource.replace('/', "-"));
+    // Each user's and each set of verbs has a name of its own: a second `create` would change nothing.
+    let seed = format!("{}/{}/{}", user.unwrap_or_default(), verbs.join(","), right.resource);
+    let hash = hex(&Sha256::digest(seed.as_bytes()));
+    let name = format!("kubelet-config-{}-{}", right.resource.replace('/', "-"), hash.get(..6).unwrap_or_default());
     let user = user.map_or_else(|| "USER".to_owned(), quoted);
     let (verbs, resource) = (verbs.join(","), right.resource);
     match right.namespace(namespace) {
@@ -133,7 +138,7 @@ pub fn nodes_cannot(verbs: &[&str], namespace: &str, name: Option<&str>) -> Opti
         "they learn of a change within two minutes instead of at once"
     };
     let problem = format!("nodes (group {NODES}) may not {} {of}: {effect}", verbs.join(", "));
-    let (namespace, role) = (quoted(namespace), "kubelet-config-reader");
+    let (namespace, role) = (quoted(namespace), "kubelet-config-nodes");
     let only = name.map(|name| format!(" --resource-name={}", quoted(name))).unwrap_or_default();
     let role = name.map_or_else(|| role.to_owned(), |name| format!("{role}-{name}"));
     let role = quoted(&role);
@@ -160,13 +165,13 @@ mod tests {
         assert_eq!(found[0].problem, "you may not get nodes/proxy; needed by capture, diff NODE, explain");
         assert_eq!(
             found[0].mend[0],
-            "kubectl create clusterrole kubelet-config-nodes-proxy --verb=get --resource=nodes/proxy"
+            "kubectl create clusterrole kubelet-config-nodes-proxy-439e69 --verb=get --resource=nodes/proxy"
         );
         assert_eq!(
             found[1].mend,
             [
-                "kubectl -n ns create role kubelet-config-configmaps --verb=get,list,watch,create,update,delete --resource=configmaps",
-                "kubectl -n ns create rolebinding kubelet-config-configmaps --role=kubelet-config-configmaps --user='jane doe'",
+                "kubectl -n ns create role kubelet-config-configmaps-0f24b9 --verb=get,list,watch,create,update,delete --resource=configmaps",
+                "kubectl -n ns create rolebinding kubelet-config-configmaps-0f24b9 --role=kubelet-config-configmaps-0f24b9 --user='jane doe'",
             ]
         );
         assert!(missing(&[], "ns", None).is_empty());

@@ -64,7 +64,7 @@ impl Fleet<'_> {
     fn is_busy(&self, sight: &Sight) -> bool {
         match sight.has {
             Has::Gone => false,
-            Has::Target => !sight.ready || !self.is_settled(sight),
+            Has::Target => !sight.ready || !(self.is_settled(sight) || sight.is_away()),
             // On its way back; one that takes too long for that is not waited for.
             Has::Before | Has::Other => {
                 !sight.ready || (sight.doing == Doing::Moving && sight.clocks.moving < self.timeout())
@@ -211,20 +211,33 @@ impl Fleet<'_> {
     /// Gives back, first to those that are not well, which makes nothing worse.
     fn back(&self) -> Step {
         let ours = |sight: &Sight| sight.has == Has::Target && !sight.same;
-        let mut sent = self.places().filter(|(_, sight)| ours(sight));
-        if let Some((place, _)) = sent.find(|(_, sight)| self.is_busy(sight)) {
-            return Step::Restore(place);
-        }
-        if let Some((place, _)) = self.places().find(|(_, sight)| ours(sight)) {
-            return if self.has_room() { Step::Restore(place) } else { Step::Wait(self.alarm()) };
-        }
         let moves = |sight: &Sight| {
             sight.has == Has::Before && sight.doing == Doing::Moving && sight.clocks.moving < self.timeout()
         };
+        let mut sent = self.places().filter(|(_, sight)| ours(sight));
+        if let Some((place, _)) = sent.find(|(_, sight)| !sight.ready || matches!(sight.doing, Doing::Bad(_))) {
+            return Step::Restore(place);
+        }
+        // Those on their way go before those that are settled: they are restarting anyhow. But an edit of the ConfigMap
+        // puts all of them on their way, and they must not all go back at once.
+        let unsettled = self.places().find(|(_, sight)| ours(sight) && !self.is_settled(sight));
+        if let Some((place, _)) = unsettled.or_else(|| self.places().find(|(_, sight)| ours(sight))) {
+            let down = |sight: &&Sight| sight.has != Has::Gone && (!sight.ready || moves(sight));
+            let room = self.sights.iter().filter(down).count() < self.record.options.max_unavailable.max(1);
+            return if room { Step::Restore(place) } else { Step::Wait(self.alarm()) };
+        }
         if self.sights.iter().any(moves) {
             return Step::Wait(self.alarm());
         }
-        self.change(|record| record.phase = Phase::Reverted)
+        let gave_up = |sight: &Sight| sight.has == Has::Before && sight.doing == Doing::Moving;
+        let names: Vec<&str> =
+            self.places().filter(|(_, sight)| gave_up(sight)).map(|(place, _)| self.name(place)).collect();
+        self.change(|record| {
+            record.phase = Phase::Reverted;
+            if !names.is_empty() {
+                record.why = format!("did not come back within --timeout-per-node: {}", few(&names));
+            }
+        })
     }
 }
 
@@ -233,8 +246,12 @@ fn left_out(names: &[&str]) -> String {
     if names.is_empty() {
         return String::new();
     }
+    format!("left out, as not Ready, held, or assigned something else: {}", few(names))
+}
+
+fn few(names: &[&str]) -> String {
     let shown: Vec<&str> = names.iter().copied().take(5).collect();
     let more = names.len() - shown.len();
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("left out, as not Ready, held, or assigned something else: {}{more}", shown.join(", "))
+    format!("{}{more}", shown.join(", "))
 }

@@ -149,6 +149,8 @@ fn doing(row: &NodeRow, target: &Target, prior: Option<&Condition>) -> Doing {
     match row.stage() {
         Stage::Failed => Doing::Bad(words()),
         Stage::Proven => Doing::Proven,
+        // Held on the node, with this very version: nothing is outstanding.
+        Stage::Held if row.active == row.assigned && row.last_known_good == row.assigned => Doing::Proven,
         Stage::OnTrial | Stage::AwaitsConfirmation => Doing::Runs,
         _ => Doing::Moving,
     }
