@@ -63,6 +63,8 @@ async fn what_others_write_meanwhile_is_left_alone() {
         for number in [0, 4, 50] {
             world.server.patch_node(&name(number), mine("mine"));
         }
+        // And one that has it gets back, by hand, what it had.
+        world.server.patch_node(&name(1), mine("pool-a"));
         loop {
             let touched = usize::try_from(random.below(60)).unwrap();
             let label = json!({"metadata": {"labels": {"touched": random.below(1_000_000).to_string()}}});
@@ -75,9 +77,20 @@ async fn what_others_write_meanwhile_is_left_alone() {
         () = others => unreachable!(),
     }
     world.promises_held();
-    assert_eq!((world.count("mine"), world.count(TARGET)), (3, 57));
+    assert_eq!((world.count("mine"), world.count("pool-a"), world.count(TARGET)), (3, 1, 56));
     world.good(&["undo", TARGET, "--quiet"]).await;
     assert_eq!((world.count("mine"), world.count("pool-a")), (3, 57));
+}
+
+/// What is sent takes the node out of the selection.
+#[tokio::test(start_paused = true)]
+async fn a_selector_on_the_assignment_itself_keeps_the_promises() {
+    let world = World::new(12);
+    world.expect(&[0], 2);
+    let label = format!("{}name=pool-a", kubelet_supervisor::core::carrier::LABELS);
+    world.good(&[TARGET, "-l", &label, "--canary", "1", "--max-unavailable", "2", "--quiet"]).await;
+    world.promises_held();
+    assert_eq!(world.count(TARGET), 12);
 }
 
 #[tokio::test(start_paused = true)]

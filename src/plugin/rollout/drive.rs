@@ -68,6 +68,7 @@ impl Drive {
         let choice = Choice { labels: None, fields: Some(field) };
         let mut record = Feed::new(&self.api, self.api.config_maps(), "ConfigMaps", choice);
         loop {
+            self.fleet.reverting = self.lock.kept.record.phase == Phase::Reverting;
             while let Ok(news) = nodes.news.try_recv() {
                 self.fleet.hear(news)?;
             }

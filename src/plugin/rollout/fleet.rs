@@ -27,6 +27,8 @@ struct Slot {
     away: Option<Instant>,
     /// The list it was last in.
     listed: u64,
+    /// Somebody else took the target from it again: theirs, not to be sent once more.
+    withdrawn: bool,
 }
 
 pub(super) struct Fleet {
@@ -40,6 +42,8 @@ pub(super) struct Fleet {
     list: u64,
     /// All nodes were seen once.
     pub(super) is_known: bool,
+    /// Nodes get back what they had.
+    pub(super) reverting: bool,
 }
 
 impl Fleet {
@@ -56,6 +60,7 @@ impl Fleet {
             namespace,
             list: 0,
             is_known: false,
+            reverting: false,
         }
     }
 
@@ -107,7 +112,12 @@ impl Fleet {
         }
         version.clone_into(&mut slot.version);
         let row = NodeRow::of(node, &self.namespace);
-        let seen = Sight::of(&row, member, &self.target, slot.prior.as_ref());
+        let mut seen = Sight::of(&row, member, &self.target, slot.prior.as_ref());
+        slot.withdrawn |= sight.has == Has::Target && seen.has == Has::Before;
+        slot.withdrawn &= seen.has == Has::Before && !self.reverting;
+        if slot.withdrawn {
+            seen.has = Has::Other;
+        }
         // One that moves from one thing to another begins to move.
         if seen.has != sight.has {
             slot.moving = None;
