@@ -172,10 +172,14 @@ impl KubeletArgs {
         overlay::overlay(self, config)
     }
 
-    /// The fields of `payload` that a flag on this command line overrides.
+    /// The fields of `payload` that a flag on this command line overrides with something else.
     #[must_use]
     pub fn shadowed(&self, payload: &Value) -> Vec<Shadow> {
-        let stands = |field: &str| field.split('.').try_fold(payload, |at, name| at.get(name)).is_some();
+        fn at<'a>(config: &'a Value, field: &str) -> Option<&'a Value> {
+            field.split('.').try_fold(config, |at, name| at.get(name))
+        }
+        let effective = self.overlay(payload);
+        let stands = |field: &str| at(payload, field).is_some();
         let mut shadows: Vec<Shadow> = table::FIELDS
             .iter()
             .filter(|(flag, field, _)| self.has(flag) && stands(field))
@@ -190,6 +194,7 @@ impl KubeletArgs {
                 shadows.push(Shadow { field, flag: "feature-gates" });
             }
         }
+        shadows.retain(|shadow| at(payload, &shadow.field) != at(&effective, &shadow.field));
         shadows
     }
 }

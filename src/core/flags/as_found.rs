@@ -34,12 +34,13 @@ const NOTHING: Found = Found {
 };
 
 /// Fields that people like to set by flag as well.
+/// With no value that any of the command lines has.
 fn payload() -> serde_json::Value {
     json!({
-        "maxPods": 5, "systemReserved": {"cpu": "1"}, "clusterDNS": ["10.0.0.10"], "address": "0.0.0.0",
-        "staticPodPath": "/x", "authentication": {"anonymous": {"enabled": false}, "x509": {"clientCAFile": "/ca"}},
-        "logging": {"verbosity": 2}, "featureGates": {"RotateKubeletServerCertificate": true, "DynamicKubeletConfig": true},
-        "containerRuntimeEndpoint": "unix:///x", "registerWithTaints": [], "cgroupDriver": "systemd",
+        "maxPods": 3, "systemReserved": {"cpu": "1"}, "clusterDNS": ["10.0.0.10"], "address": "0.0.0.0",
+        "staticPodPath": "/x", "authentication": {"anonymous": {"enabled": true}, "x509": {"clientCAFile": "/ca"}},
+        "logging": {"verbosity": 7}, "featureGates": {"RotateKubeletServerCertificate": true, "DynamicKubeletConfig": true},
+        "containerRuntimeEndpoint": "unix:///x", "registerWithTaints": [], "cgroupDriver": "other",
         "podInfraContainerImage": "x", "volumePluginDir": "/v", "healthzPort": 1,
     })
 }
