@@ -117,7 +117,7 @@ const CASES: &[Test] = &[
     Test("power_loss", LABELS, trial::power_loss),
     Test("api_server_lost", LABELS, trial::api_server_lost),
     Test("max_pods", LABELS, trial::max_pods),
-    Test("rollout", BOTH, plugin_rollout::rollout),
+    Test("rollout", NATIVE, plugin_rollout::rollout),
     Test("terminate", LABELS, process::terminate),
 ];
 

@@ -119,8 +119,8 @@ pub fn from_assign_to_reset(case: &Case) {
     assert!(out.ends_with(&format!("node/{node} runs its own configuration\n")), "{out}");
     case.await_config(&Value::Null, &Value::Null, &Value::Null, "");
     // What was asked of this node is not to be asked of the next case's supervisor, which has another store.
-    let none = json!({"metadata": {"annotations": {"kubelet-supervisor.io/retry": null, "kubelet-supervisor.io/confirm": null}}});
-    case.api("PATCH", &format!("/api/v1/nodes/{node}"), Some(&none)).unwrap();
+    let nothing = json!({"metadata": {"annotations": {"kubelet-supervisor.io/retry": null, "kubelet-supervisor.io/confirm": null}}});
+    case.api("PATCH", &format!("/api/v1/nodes/{node}"), Some(&nothing)).unwrap();
     // kubectl asks plugins since v1.26; the one of this suite's own build is older.
     let (_, version, _) = kubectl.run(&["version", "--client", "-o", "json"]);
     let version: Value = serde_json::from_str(&version).unwrap();

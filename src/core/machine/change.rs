@@ -503,7 +503,7 @@ impl State {
         self.back_off();
     }
 
-    fn sync_failed(&mut self, error: SyncError, why: String, fx: &mut Vec<Effect>) {
+    pub(super) fn sync_failed(&mut self, error: SyncError, why: String, fx: &mut Vec<Effect>) {
         let now = Some((error, why));
         if self.sync_error != now {
             if let Some((error, why)) = &now {

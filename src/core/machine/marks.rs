@@ -1,11 +1,11 @@
 //! What is remembered of failed versions.
 
-use super::{Counter, Durable, Effect, Level, State, TrialEnd, say};
+use super::{Counter, Durable, Effect, Level, MapState, State, TrialEnd, say};
 use crate::core::evidence::Failure;
 use crate::core::model::{Digest, KubeletId, Source};
 use crate::core::policy;
 use crate::core::record::BadVersion;
-use crate::core::report;
+use crate::core::report::{self, SyncError};
 
 impl State {
     /// The mark of a version that failed before, if it still holds.
@@ -81,7 +81,13 @@ impl State {
 
     pub(super) fn record_failed(&mut self, why: &str, fx: &mut Vec<Effect>) {
         fx.push(Effect::Count(Counter::StoreError));
-        say(fx, Level::Warn, format!("the store cannot be written: {why}"));
+        let why = format!("the store cannot be written: {why}");
+        // Nothing new is taken up until that is written; whoever waits for it is told.
+        if matches!(self.map, MapState::Present(_)) {
+            self.sync_failed(SyncError::Internal, why, fx);
+        } else {
+            say(fx, Level::Warn, why);
+        }
         self.back_off();
     }
 }
