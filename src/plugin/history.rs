@@ -47,10 +47,7 @@ impl Options {
             }
             _ if events.is_empty() => {}
             format => {
-                let wide = format == Format::Wide;
-                let out = Out::stdout();
-                let out = if wide { Out { width: None, ..out } } else { out };
-                output::print(&table(&events, wide).render(out))?;
+                output::print(&table(&events, format == Format::Wide).render(Out::of(format)))?;
             }
         }
         Ok(ExitCode::SUCCESS)

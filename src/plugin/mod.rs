@@ -121,32 +121,39 @@ fn block_on(work: impl Future<Output = Result<ExitCode, Failure>>) -> ExitCode {
 pub async fn run(context: &Context, args: &[&str]) -> Result<ExitCode, Failure> {
     let args = std::iter::once("kubectl-kubelet_config").chain(args.iter().copied());
     let cli = Cli::try_parse_from(args).map_err(|error| Failure { code: 2, message: error.to_string() })?;
-    match cli.command {
-        Command::Status(options) => options.run(context).await,
-        Command::Rollout(options) => options.run(context).await,
-        _ => Err(Failure::new("this command brings its own connection")),
-    }
+    cli.command.run(context).await
 }
 
 impl Cli {
     async fn run(self) -> Result<ExitCode, Failure> {
-        let connection = &self.connection;
         match self.command {
-            Command::Status(options) => options.run(&Context::new(connection).await?).await,
-            Command::Assign(options) => options.run(&Context::new(connection).await?).await,
-            Command::Reset(options) => options.run(&Context::new(connection).await?).await,
-            Command::Retry(options) => options.run(&Context::new(connection).await?).await,
-            Command::Confirm(options) => options.run(&Context::new(connection).await?).await,
-            Command::Rollback(options) => options.run(&Context::new(connection).await?).await,
-            Command::Doctor(options) => options.run(&Context::new(connection).await?).await,
-            Command::Completion(options) => options.run(),
-            Command::Capture(options) => options.run(&Context::new(connection).await?).await,
             // These may do without a cluster.
-            Command::Push(options) => options.run(connection).await,
-            Command::Diff(options) => options.run(connection).await,
-            Command::Explain(options) => options.run(&Context::new(connection).await?).await,
-            Command::History(options) => options.run(&Context::new(connection).await?).await,
-            Command::Rollout(options) => options.run(&Context::new(connection).await?).await,
+            Command::Completion(options) => options.run(),
+            Command::Push(options) => options.run(&self.connection).await,
+            Command::Diff(options) => options.run(&self.connection).await,
+            command => command.run(&Context::new(&self.connection).await?).await,
+        }
+    }
+}
+
+impl Command {
+    /// With a connection that is there.
+    async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
+        match self {
+            Self::Status(options) => options.run(context).await,
+            Self::Assign(options) => options.run(context).await,
+            Self::Reset(options) => options.run(context).await,
+            Self::Retry(options) => options.run(context).await,
+            Self::Confirm(options) => options.run(context).await,
+            Self::Rollback(options) => options.run(context).await,
+            Self::Doctor(options) => options.run(context).await,
+            Self::Capture(options) => options.run(context).await,
+            Self::Explain(options) => options.run(context).await,
+            Self::History(options) => options.run(context).await,
+            Self::Rollout(options) => options.run(context).await,
+            Self::Completion(_) | Self::Push(_) | Self::Diff(_) => {
+                Err(Failure::new("this command brings its own connection"))
+            }
         }
     }
 }

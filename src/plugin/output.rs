@@ -43,6 +43,13 @@ impl Out {
         Self { colour: terminal && !plain, width: terminal.then(|| columns.unwrap_or(80)) }
     }
 
+    /// The same for this format: wide lines are as long as they are.
+    #[must_use]
+    pub fn of(format: Format) -> Self {
+        let out = Self::stdout();
+        if format == Format::Wide { Self { width: None, ..out } } else { out }
+    }
+
     /// The text in the colour of its tone.
     #[must_use]
     pub fn paint(self, tone: Tone, text: &str) -> String {

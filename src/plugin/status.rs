@@ -51,7 +51,7 @@ impl Options {
                 for row in &rows {
                     table.row(cells(row, format));
                 }
-                output::print(&table.render(out(format)))?;
+                output::print(&table.render(Out::of(format)))?;
             }
         }
         for failure in &failed {
@@ -136,15 +136,9 @@ impl Lines {
 
     /// Prints it; false if nobody reads any more.
     fn flush(&mut self) -> Result<bool, Failure> {
-        let text = std::mem::take(&mut self.documents) + &self.table.take(out(self.format));
+        let text = std::mem::take(&mut self.documents) + &self.table.take(Out::of(self.format));
         if text.is_empty() { Ok(true) } else { output::offer(&text) }
     }
-}
-
-/// Wide lines are as long as they are.
-fn out(format: Format) -> Out {
-    let out = Out::stdout();
-    if format == Format::Wide { Out { width: None, ..out } } else { out }
 }
 
 fn table(format: Format) -> Table {

@@ -9,7 +9,7 @@ use crate::cluster::until;
 use crate::supervisor::Case;
 
 const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-kubelet_config");
-const COMPLETE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/kubectl_complete-kubelet_config");
+const COMPLETE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/plugin/kubectl_complete-kubelet_config");
 
 struct Kubectl<'a> {
     case: &'a Case<'a>,

@@ -14,10 +14,12 @@ use super::credentials::chain;
 use super::types::ConfigMapView;
 use crate::core::policy;
 
-/// The API server ends a watch after so many seconds; we ask again. Longer means fewer requests, and a
+/// The API server ends a watch after this long and a share of [`WATCH_SPREAD`]; we ask again. Longer means fewer requests, and a
 /// longer wait until a connection that died silently is noticed. Each watch chooses, so that
 /// nodes whose watches broke together do not renew them together for ever.
-const WATCH_SECONDS: std::ops::Range<u32> = 90..130;
+const WATCH_SECONDS: u32 = 90;
+/// See [`WATCH_SECONDS`].
+const WATCH_SPREAD: Duration = Duration::from_secs(40);
 
 /// A watch that says nothing for this long is dead: the API server sends bookmarks, and ends it.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(150);
@@ -90,8 +92,8 @@ where
     }
 
     fn begin(api: &Api<K>, name: &str) -> Events<K> {
-        let share = jiff::Timestamp::now().subsec_microsecond().unsigned_abs();
-        let seconds = WATCH_SECONDS.start + share % (WATCH_SECONDS.end - WATCH_SECONDS.start);
+        let share = WATCH_SPREAD.mul_f64(chance()).as_secs();
+        let seconds = WATCH_SECONDS + u32::try_from(share).unwrap_or_default();
         let config = watcher::Config::default().fields(&format!("metadata.name={name}")).timeout(seconds);
         watcher(api.clone(), config).boxed()
     }

@@ -278,7 +278,7 @@ pub async fn answer<B: hyper::body::Body>(request: hyper::Request<B>, shared: Ar
     let (code, object) = shared.change(|s| match verb {
         Verb::Post if dry => dry_create(s, &target, body),
         Verb::List => (200, list(s, &selection, &query)),
-        _ => write_or_get(s, verb, &target, header(CONTENT_TYPE), body, query.get("dryRun").is_some()),
+        _ => write_or_get(s, verb, &target, header(CONTENT_TYPE), body, dry),
     });
     let whole = reply(code, &object);
     if matches!(fault, Some(FaultKind::CutMidLine)) { cut(code, &object) } else { whole }
