@@ -39,8 +39,8 @@ use kubelet_supervisor::core::report::NodeConfigStatus;
 use kubelet_supervisor::daemon::exec::Executor;
 use kubelet_supervisor::daemon::failopen::{Lifeline, run_guarded};
 use kubelet_supervisor::daemon::{Signals, Start};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, getpid};
+use nix::sys::signal::{Signal, kill, raise};
+use nix::unistd::Pid;
 use tokio::sync::mpsc::unbounded_channel;
 
 use ports::{Fault, Faulty, METHODS, Tap, World};
@@ -104,8 +104,10 @@ fn assign(world: &World, payload: Payload) {
     let _ = world.inputs.send(Input::Map(Arc::new(payload)));
 }
 
+/// To this thread, so that it has arrived on return: one sent to the process may be taken by the harness's thread, a
+/// moment later, and then ends the next story.
 fn terminate() {
-    kill(getpid(), Signal::SIGTERM).unwrap();
+    raise(Signal::SIGTERM).unwrap();
 }
 
 fn is(source: Option<&kubelet_supervisor::core::model::Source>, name: &str) -> bool {
@@ -225,7 +227,7 @@ fn tell(dir: &Path, kubelet: &Installed, port: &Port, fault_at: Fault) -> Rc<Wor
             tokio::select! { code = supervisor => code, () = script => unreachable!() }
         });
         let code = ended.await.unwrap_or_else(|_| panic!("no end after {fault_at:?} {:?}", world.fired.get()));
-        assert_eq!(code, 1, "a panic and a second SIGTERM are failures");
+        assert_eq!(code, 1, "a panic and a second SIGTERM are failures: {fault_at:?} {:?}", world.fired.get());
         (world, pids)
     });
     drop(runtime);
