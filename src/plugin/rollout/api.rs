@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::plugin::{Context, Failure};
 
 /// An API server that does not answer for so long ends the client; the rollout stands where it is.
-const PATIENCE: Duration = Duration::from_secs(600);
+pub(super) const PATIENCE: Duration = Duration::from_secs(600);
 /// Pauses between two tries.
 const PAUSE_FIRST: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(15);
@@ -37,6 +37,8 @@ pub(super) enum Answer {
     Conflict,
     /// There is none.
     Absent,
+    /// What was asked for goes on from a version that the API server no longer has.
+    Expired,
 }
 
 impl Api {
@@ -75,6 +77,7 @@ impl Api {
                 Some(Ok(object)) => return Ok(Answer::Object(object)),
                 Some(Err(kube::Error::Api(status))) if status.code == 409 => return Ok(Answer::Conflict),
                 Some(Err(kube::Error::Api(status))) if status.code == 404 => return Ok(Answer::Absent),
+                Some(Err(kube::Error::Api(status))) if status.code == 410 => return Ok(Answer::Expired),
                 Some(Err(error)) if !may_pass(&error) || begun.elapsed() > PATIENCE => {
                     return Err(Failure::api(what, &error));
                 }
@@ -119,7 +122,9 @@ impl Api {
         match self.ask(what, request).await? {
             Answer::Object(object) => Ok(object),
             Answer::Absent => Err(Failure::new(format!("{what}: it does not exist"))),
-            Answer::Conflict => Err(Failure::new(format!("{what}: somebody else writes it now; try again"))),
+            Answer::Conflict | Answer::Expired => {
+                Err(Failure::new(format!("{what}: somebody else writes it now; try again")))
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use kube::api::{GetParams, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
 use kube::core::request::Request as Path;
 use tokio::time::Instant;
 
@@ -37,6 +37,8 @@ pub(super) struct Drive {
     pub(super) api: Api,
     pub(super) lock: Lock,
     pub(super) fleet: Fleet,
+    /// The version of the list by which the fleet is known, if it is.
+    pub(super) from: Option<String>,
     pub(super) writer: Box<dyn Writer>,
     pub(super) show: Show,
 }
@@ -61,12 +63,9 @@ impl Drive {
 
     async fn until_end(&mut self) -> Result<Outcome, Failure> {
         let field = format!("metadata.name={}", map_name(&self.lock.kept.name));
-        // Not by its selector: what is sent may itself take a node out of that, and a node that loses the labels on
-        // its way is on its way all the same.
-        let choice = Choice { labels: None, fields: None };
-        let mut nodes = Feed::new(&self.api, Path::new("/api/v1/nodes"), "nodes", choice);
+        let mut nodes = self.fleet.feed(&self.api, self.from.take());
         let choice = Choice { labels: None, fields: Some(field) };
-        let mut record = Feed::new(&self.api, self.api.config_maps(), "ConfigMaps", choice);
+        let mut record = Feed::new(&self.api, self.api.config_maps(), "ConfigMaps", choice, None);
         loop {
             self.fleet.reverting = self.lock.kept.record.phase == Phase::Reverting;
             while let Ok(news) = nodes.news.try_recv() {
@@ -77,6 +76,13 @@ impl Drive {
             }
             if self.lock.due() <= Instant::now() {
                 self.lock.beat().await?;
+            }
+            if let Some(place) = self.fleet.unsure() {
+                if let Some(feed) = self.fleet.find(&self.api, place).await? {
+                    nodes = feed;
+                    self.show.say(&outside(&self.fleet, place, &self.lock.kept.record));
+                }
+                continue;
             }
             self.fleet.tick();
             let kept = &self.lock.kept;
@@ -120,7 +126,7 @@ impl Drive {
                 Err(Failure::new(format!("the ConfigMap {} was deleted: rollout {name} is no more", map_name(name))))
             }
             News::Failed(failure) => Err(failure),
-            News::Begins | News::Listed => Ok(()),
+            News::Begins | News::Listed(_) => Ok(()),
         }
     }
 
@@ -147,21 +153,21 @@ impl Drive {
                 if answer.is_none() {
                     tokio::time::sleep(PAUSE).await;
                 }
-                self.look(place, &member.name).await?;
+                self.fleet.look(&self.api, place).await?;
             }
         }
         Ok(())
     }
+}
 
-    /// Reads one Node anew.
-    async fn look(&mut self, place: usize, name: &str) -> Result<(), Failure> {
-        let request = Path::new("/api/v1/nodes").get(name, &GetParams::default());
-        match self.api.ask(&format!("get node {name}"), request).await? {
-            Answer::Object(node) => self.fleet.see(&node),
-            _ => self.fleet.lose(place),
-        }
-        Ok(())
-    }
+/// Said once: from then on there is no selection.
+fn outside(fleet: &Fleet, place: usize, record: &Record) -> String {
+    let name = fleet.members.get(place).map_or("", |member| member.name.as_str());
+    format!(
+        "note: node {name} no longer has the labels {:?}, and is this rollout's own all the same: all nodes of the cluster are \
+         followed from now on",
+        record.selector
+    )
 }
 
 /// The writer for what this API server keeps: asked of it by a patch that it only tries.
