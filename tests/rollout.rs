@@ -12,6 +12,8 @@
 
 mod support;
 
+#[path = "rollout/carriers.rs"]
+mod carriers;
 #[path = "rollout/faults.rs"]
 mod faults;
 #[path = "rollout/kills.rs"]

@@ -357,7 +357,9 @@ impl World {
 }
 
 fn wanted(node: &Value) -> String {
-    node["metadata"]["labels"][format!("{LABELS}name")].as_str().unwrap_or_default().to_owned()
+    let native = node["spec"]["configSource"]["configMap"]["name"].as_str();
+    let label = node["metadata"]["labels"][format!("{LABELS}name")].as_str();
+    native.or(label).unwrap_or_default().to_owned()
 }
 
 /// The node that a request assigns something.

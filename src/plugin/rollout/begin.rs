@@ -12,6 +12,7 @@ use super::pages::Pages;
 use super::records::{Kept, Lock, Taken, identity};
 use super::show::Show;
 use super::{Begin, Nodes, Pause, drive_on};
+use crate::core::fleet::assign::label_fault;
 use crate::core::fleet::node::NodeRow;
 use crate::core::fleet::rollout::plan::{Before, Member, order, unavailable, zone_of};
 use crate::core::fleet::rollout::sight::{Doing, Has, Sight};
@@ -88,7 +89,7 @@ impl Begin {
             ));
             return Ok(std::process::ExitCode::SUCCESS);
         }
-        let nodes = Nodes { members, listed: Some((rows, version)) };
+        let nodes = Nodes { members, listed: Some((rows, version)), keeps: None };
         self.start(api, &name, old, record, nodes, show).await
     }
 
@@ -187,7 +188,7 @@ impl Begin {
         name: &str,
         old: Option<Kept>,
         mut record: Record,
-        nodes: Nodes,
+        mut nodes: Nodes,
         show: Show,
     ) -> Result<std::process::ExitCode, Failure> {
         if let Some(old) = old {
@@ -203,15 +204,11 @@ impl Begin {
         let members = nodes.members.as_slice();
         record.parts = crate::core::fleet::rollout::record::encode_nodes(name, members).len();
         let reference = &record.target.reference;
-        let longest = [&reference.name, &reference.namespace, &reference.kubelet_config_key].map(String::len);
-        if longest.into_iter().any(|length| length > LABEL_ROOM)
-            && !super::drive::writer(api, members).await?.takes_long_names()
-        {
-            return Err(Failure::new(format!(
-                "this API server keeps no spec.configSource, and the label that takes its place holds {LABEL_ROOM} characters: \
-                 give ConfigMap {} and its key shorter names",
-                reference.name
-            )));
+        if let Some(why) = label_fault(reference) {
+            nodes.keeps = super::drive::keeps_source(api, members, reference).await?;
+            if nodes.keeps != Some(true) {
+                return Err(Failure::new(why));
+            }
         }
         if !record.target.immutable {
             show.say(&format!(

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::api::{Answer, Api};
 use super::feed::{Choice, Feed, News};
 use super::records::older;
+use crate::core::fleet::assign::Written;
 use crate::core::fleet::node::{Condition, NodeRow};
 use crate::core::fleet::rollout::plan::Member;
 use crate::core::fleet::rollout::sight::{Clocks, Doing, Has, Sight};
@@ -23,6 +24,8 @@ use crate::plugin::nodes::NODES;
 struct Slot {
     /// The Node's resourceVersion.
     version: String,
+    /// What it is assigned.
+    written: Written,
     condition: Option<Condition>,
     /// Its condition when it was assigned the target.
     prior: Option<Condition>,
@@ -200,6 +203,7 @@ impl Fleet {
         else {
             return;
         };
+        slot.written = Written::of(&row);
         let mut seen = Sight::of(&row, member, &self.target, slot.prior.as_ref());
         slot.withdrawn |= sight.has == Has::Target && seen.has == Has::Before;
         slot.withdrawn &= seen.has == Has::Before && !self.reverting;
@@ -233,6 +237,15 @@ impl Fleet {
 
     pub(super) fn version(&self, place: usize) -> &str {
         self.slots.get(place).map_or("", |slot| &slot.version)
+    }
+
+    pub(super) fn has(&self, place: usize) -> Option<Has> {
+        self.sights.get(place).map(|sight| sight.has)
+    }
+
+    /// What a Node is assigned, of that version.
+    pub(super) fn written(&self, place: usize) -> Written {
+        self.slots.get(place).map(|slot| slot.written.clone()).unwrap_or_default()
     }
 
     /// Brings the clocks to now.

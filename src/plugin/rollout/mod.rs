@@ -9,7 +9,6 @@ mod pages;
 mod records;
 mod show;
 mod verbs;
-mod write;
 
 use std::process::ExitCode;
 
@@ -176,7 +175,7 @@ impl Options {
 async fn drive_on(api: &Api, name: &str, show: Show, what: &str) -> Result<ExitCode, Failure> {
     match Lock::take(api, name, |text| show.say(text)).await? {
         Taken::Lock(lock) => match api.all_members(&lock.kept).await {
-            Ok(members) => drive_with(api, lock, Nodes { members, listed: None }, show).await,
+            Ok(members) => drive_with(api, lock, Nodes { members, listed: None, keeps: None }, show).await,
             Err(failure) => {
                 lock.release().await;
                 Err(failure)
@@ -194,24 +193,19 @@ struct Nodes {
     members: Vec<Member>,
     /// As a list by its selector has them, if there was one, and its version.
     listed: Option<(Vec<NodeRow>, String)>,
+    /// Whether the API server keeps `spec.configSource`, if somebody asked.
+    keeps: Option<bool>,
 }
 
 async fn drive_with(api: &Api, lock: Lock, nodes: Nodes, show: Show) -> Result<ExitCode, Failure> {
     let name = lock.kept.name.clone();
-    let Nodes { members, listed } = nodes;
-    let writer = match drive::writer(api, &members).await {
-        Ok(writer) => writer,
-        Err(failure) => {
-            lock.release().await;
-            return Err(failure);
-        }
-    };
+    let Nodes { members, listed, keeps } = nodes;
     let mut fleet = Fleet::new(members, &lock.kept.record);
     let from = listed.map(|(rows, version)| {
         fleet.know(rows);
         version
     });
-    let drive = Drive { api: api.clone(), lock, fleet, from, writer, show };
+    let drive = Drive { api: api.clone(), lock, fleet, from, keeps, show };
     let outcome = Box::pin(drive.run(interrupted())).await;
     let requests = api.requests();
     let record = match outcome {

@@ -68,7 +68,7 @@ impl<'a> Pages<'a> {
                          the API server overloaded"
                     )));
                 }
-                Answer::Absent | Answer::Conflict => {
+                _ => {
                     return Err(Failure::new(format!("{what}: there is no such list")));
                 }
             };

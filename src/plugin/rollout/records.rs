@@ -107,7 +107,7 @@ impl Api {
                 let there = self.record(name).await?;
                 Ok(there.filter(|there| there.record.holder == record.holder))
             }
-            Answer::Absent | Answer::Expired => Err(no_namespace(&self.namespace)),
+            _ => Err(no_namespace(&self.namespace)),
         }
     }
 
@@ -165,9 +165,7 @@ impl Api {
         match self.ask(&what, self.config_maps().replace(&name, &PostParams::default(), body)).await? {
             Answer::Object(map) => self::kept(&map).map(Some),
             Answer::Conflict => Ok(None),
-            Answer::Absent | Answer::Expired => {
-                Err(Failure::new(format!("the ConfigMap {name} was deleted: rollout {} is no more", kept.name)))
-            }
+            _ => Err(Failure::new(format!("the ConfigMap {name} was deleted: rollout {} is no more", kept.name))),
         }
     }
 }
