@@ -12,6 +12,8 @@
 
 mod support;
 
+#[path = "rollout/carriers.rs"]
+mod carriers;
 #[path = "rollout/faults.rs"]
 mod faults;
 #[path = "rollout/kills.rs"]
@@ -20,5 +22,7 @@ mod kills;
 mod life;
 #[path = "rollout/look.rs"]
 mod look;
+#[path = "rollout/selection.rs"]
+mod selection;
 #[path = "rollout/world.rs"]
 mod world;

@@ -173,6 +173,18 @@ impl World {
         self.wire.lock().unwrap().active = true;
     }
 
+    /// The Node and its supervisor go.
+    pub fn delete(&self, number: usize) {
+        self.nodes.lock().unwrap().remove(&name(number));
+        self.server.delete_node(&name(number));
+    }
+
+    /// A Node with these labels, and a supervisor that knows nothing.
+    pub fn create(&self, number: usize, labels: &Value) {
+        self.server.put_node(&name(number), json!({"metadata": {"labels": labels}, "spec": {}, "status": {}}));
+        self.nodes.lock().unwrap().insert(name(number), Supervisor::new(number));
+    }
+
     pub fn fate(&self, number: usize, fate: Fate) {
         self.nodes.lock().unwrap().get_mut(&name(number)).unwrap().fate = fate;
     }
@@ -345,7 +357,9 @@ impl World {
 }
 
 fn wanted(node: &Value) -> String {
-    node["metadata"]["labels"][format!("{LABELS}name")].as_str().unwrap_or_default().to_owned()
+    let native = node["spec"]["configSource"]["configMap"]["name"].as_str();
+    let label = node["metadata"]["labels"][format!("{LABELS}name")].as_str();
+    native.or(label).unwrap_or_default().to_owned()
 }
 
 /// The node that a request assigns something.

@@ -72,6 +72,8 @@ pub struct Change {
     pub kind: &'static str,
     pub key: Key,
     pub object: Value,
+    /// What it was before.
+    pub old: Option<Value>,
 }
 
 /// One request as it came in.
@@ -213,7 +215,7 @@ impl State {
     }
 
     pub fn delete(&mut self, key: &Key) -> Option<Value> {
-        let object = self.objects.remove(key)?;
+        let object = self.objects.get(key)?.clone();
         let object = self.commit("DELETED", key, object);
         self.objects.remove(key);
         Some(object)
@@ -222,11 +224,11 @@ impl State {
     fn commit(&mut self, kind: &'static str, key: &Key, mut object: Value) -> Value {
         self.version += 1;
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
-        self.objects.insert(key.clone(), object.clone());
+        let old = self.objects.insert(key.clone(), object.clone());
         if self.history.len() == HISTORY {
             self.compacted = self.history.pop_front().map_or(self.compacted, |oldest| oldest.version);
         }
-        self.history.push_back(Change { version: self.version, kind, key: key.clone(), object: object.clone() });
+        self.history.push_back(Change { version: self.version, kind, key: key.clone(), object: object.clone(), old });
         object
     }
 

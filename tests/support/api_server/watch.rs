@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::faults::{FaultKind, half};
 use super::http::{Body, Query, Selection};
-use super::state::{Shared, State, status};
+use super::state::{Change, Shared, State, status};
 
 type Sender = mpsc::Sender<Result<Frame<Bytes>, std::io::Error>>;
 
@@ -124,10 +124,7 @@ impl Watch {
         let Some(changes) = self.version.and_then(|version| state.since(version)) else {
             return (vec![json!({"type": "ERROR", "object": gone()})], true);
         };
-        let mut lines: Vec<Value> = changes
-            .filter(|change| self.selection.has(&change.key, &change.object))
-            .map(|change| json!({"type": change.kind, "object": change.object}))
-            .collect();
+        let mut lines: Vec<Value> = changes.filter_map(|change| self.line(change)).collect();
         self.version = Some(state.version());
         if self.bookmarks != state.bookmarks {
             self.bookmarks = state.bookmarks;
@@ -136,6 +133,24 @@ impl Watch {
             }
         }
         (lines, self.epoch != state.watch_epoch)
+    }
+
+    /// A change as this watch sees it: what leaves the selection is deleted as far as that goes.
+    fn line(&self, change: &Change) -> Option<Value> {
+        let has = |object: &Value| self.selection.has(&change.key, object);
+        let is = change.kind != "DELETED" && has(&change.object);
+        let old = change.old.as_ref().filter(|old| has(old));
+        let (kind, object) = match (old, is) {
+            (None, false) => return None,
+            (None, true) => ("ADDED", change.object.clone()),
+            (Some(_), true) => ("MODIFIED", change.object.clone()),
+            (Some(old), false) => {
+                let mut object = old.clone();
+                object["metadata"]["resourceVersion"] = change.version.to_string().into();
+                ("DELETED", object)
+            }
+        };
+        Some(json!({"type": kind, "object": object}))
     }
 
     fn bookmark(&self, ends_initial_events: bool) -> Value {
