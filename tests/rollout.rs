@@ -15,6 +15,8 @@ mod support;
 #[path = "support/fleet/mod.rs"]
 mod fleet;
 
+#[path = "rollout/carriers.rs"]
+mod carriers;
 #[path = "rollout/faults.rs"]
 mod faults;
 #[path = "rollout/kills.rs"]
@@ -25,5 +27,7 @@ mod life;
 mod look;
 #[path = "rollout/promises.rs"]
 mod promises;
+#[path = "rollout/selection.rs"]
+mod selection;
 #[path = "rollout/world.rs"]
 mod world;

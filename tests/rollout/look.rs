@@ -11,7 +11,7 @@ use super::world::{Fate, NAMESPACE, TARGET, World};
 use crate::support::api_server::Request;
 
 /// The built plugin, not on a terminal: standard output, standard error, and how it ended.
-fn plugin(world: &World, args: &[&str]) -> (String, String, Option<i32>) {
+pub fn plugin(world: &World, args: &[&str]) -> (String, String, Option<i32>) {
     let dir = tempfile::tempdir().unwrap();
     let kubeconfig = dir.path().join("kubeconfig");
     world.server.write_kubeconfig(&kubeconfig);

@@ -96,11 +96,13 @@ impl World {
             log.lock().unwrap().note(node, false);
         }
         server.listen(move |change| listener.lock().unwrap().note(&change.object, change.kind == "DELETED"));
-        let mut world = World {
+        let expected = Expectation { target: TARGET.to_owned(), max_unavailable: usize::MAX, ..Expectation::default() };
+        log.lock().unwrap().expect(expected.clone());
+        let world = World {
             fleet: Fleet::new(surroundings(&server.door().quiet(), trial)),
             server,
             log,
-            expected: Mutex::default(),
+            expected: Mutex::new(expected),
             wire: Arc::default(),
             died: Arc::default(),
         };
@@ -112,7 +114,6 @@ impl World {
 
     pub fn expect(&self, canaries: &[usize], max: usize) {
         self.expect_more(|it| {
-            TARGET.clone_into(&mut it.target);
             it.canaries = canaries.iter().map(|number| name(*number)).collect();
             it.max_unavailable = max;
         });
@@ -126,6 +127,20 @@ impl World {
         let mut expected = self.expected.lock().unwrap();
         change(&mut expected);
         self.log.lock().unwrap().expect(expected.clone());
+    }
+
+    /// The Node and its supervisor go.
+    pub fn delete(&self, number: usize) {
+        self.fleet.remove(&name(number));
+        self.server.delete_node(&name(number));
+    }
+
+    /// A Node with these labels, and a supervisor that knows nothing.
+    pub fn create(&self, number: usize, labels: &Value) {
+        let ready = json!({"type": "Ready", "status": "True"});
+        let node = json!({"metadata": {"labels": labels}, "spec": {}, "status": {"conditions": [ready]}});
+        self.server.put_node(&name(number), node);
+        self.fleet.add(&name(number), None);
     }
 
     /// What a node does with [`TARGET`].
@@ -230,13 +245,13 @@ impl World {
 
     /// No promise was broken.
     pub fn promises_held(&self) {
-        assert!(self.expected.lock().unwrap().max_unavailable > 0, "something is expected");
         let broken = self.log.lock().unwrap().broken(LAG);
         assert!(broken.is_empty(), "{broken:#?}");
     }
 
     pub fn count(&self, map: &str) -> usize {
-        self.server.read(|s| self.fleet.names().filter(|node| wanted(s.node(node).unwrap()) == map).count())
+        let names = self.fleet.names();
+        self.server.read(|s| names.iter().filter(|node| wanted(s.node(node).unwrap()) == map).count())
     }
 
     pub fn phase(&self, rollout: &str) -> Option<String> {
@@ -254,7 +269,9 @@ impl World {
 }
 
 fn wanted(node: &Value) -> String {
-    node["metadata"]["labels"][format!("{LABELS}name")].as_str().unwrap_or_default().to_owned()
+    let native = node["spec"]["configSource"]["configMap"]["name"].as_str();
+    let label = node["metadata"]["labels"][format!("{LABELS}name")].as_str();
+    native.or(label).unwrap_or_default().to_owned()
 }
 
 /// The node that a request assigns something.

@@ -3,12 +3,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use kube::api::{DeleteParams, GetParams, ListParams, PostParams};
+use kube::api::{DeleteParams, GetParams, PostParams};
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::api::{Answer, Api};
-use super::feed::PAGE;
+use super::feed::Choice;
+use super::pages::Pages;
 use crate::core::fleet::rollout::plan::Member;
 use crate::core::fleet::rollout::record::{decode, decode_nodes, encode, encode_nodes, map_name, part_name};
 use crate::core::fleet::rollout::{Holder, LABEL, Record};
@@ -60,19 +61,9 @@ impl Api {
 
     /// All records.
     pub(super) async fn records(&self) -> Result<Vec<Kept>, Failure> {
-        let mut params = ListParams { limit: Some(PAGE), ..ListParams::default().labels(LABEL) };
-        let mut found = Vec::new();
-        loop {
-            let what = format!("list ConfigMaps in {}", self.namespace);
-            let page = self.object(&what, self.config_maps().list(&params)).await?;
-            for map in page.get("items").and_then(Value::as_array).into_iter().flatten() {
-                found.push(kept(map)?);
-            }
-            match page.pointer("/metadata/continue").and_then(Value::as_str).filter(|token| !token.is_empty()) {
-                Some(token) => params.continue_token = Some(token.to_owned()),
-                None => return Ok(found),
-            }
-        }
+        let what = format!("list ConfigMaps in {}", self.namespace);
+        let choice = Choice { labels: Some(LABEL.to_owned()), fields: None };
+        Ok(Pages::new(self, &self.config_maps(), &what, &choice).all(kept).await?.0)
     }
 
     /// The nodes that are recorded, and whether these are all.
@@ -116,7 +107,7 @@ impl Api {
                 let there = self.record(name).await?;
                 Ok(there.filter(|there| there.record.holder == record.holder))
             }
-            Answer::Absent => Err(no_namespace(&self.namespace)),
+            _ => Err(no_namespace(&self.namespace)),
         }
     }
 
@@ -174,9 +165,7 @@ impl Api {
         match self.ask(&what, self.config_maps().replace(&name, &PostParams::default(), body)).await? {
             Answer::Object(map) => self::kept(&map).map(Some),
             Answer::Conflict => Ok(None),
-            Answer::Absent => {
-                Err(Failure::new(format!("the ConfigMap {name} was deleted: rollout {} is no more", kept.name)))
-            }
+            _ => Err(Failure::new(format!("the ConfigMap {name} was deleted: rollout {} is no more", kept.name))),
         }
     }
 }

@@ -292,7 +292,7 @@ async fn handle<B: hyper::body::Body>(
     let dry = query.get("dryRun").is_some();
     let (code, object) = shared.change(|s| match verb {
         Verb::Post if dry => dry_create(s, &target, body),
-        Verb::List => (200, list(s, &selection, &query)),
+        Verb::List => list(s, &selection, &query),
         _ => write_or_get(s, verb, &target, header(CONTENT_TYPE), body, dry),
     });
     let whole = reply(code, &object);
@@ -329,18 +329,28 @@ fn dry_create(state: &State, target: &Target, body: Value) -> (u16, Value) {
     }
 }
 
-fn list(state: &State, selection: &Selection, query: &Query) -> Value {
-    let number = |key: &str| query.get(key).and_then(|value| value.parse::<usize>().ok());
-    let skip = number("continue").unwrap_or(0);
-    let limit = number("limit").filter(|limit| *limit > 0).unwrap_or(usize::MAX);
-    let mut rest = state.list(|key, object| selection.has(key, object)).skip(skip);
-    let items: Vec<&Value> = rest.by_ref().take(limit).collect();
-    let mut metadata = json!({"resourceVersion": state.version().to_string()});
-    if rest.next().is_some() {
-        metadata["continue"] = (skip + items.len()).to_string().into();
+/// All pages are of the first one's version as far as its watch knows: what changed since, it says once more.
+fn list(state: &State, selection: &Selection, query: &Query) -> (u16, Value) {
+    let limit = query.get("limit").and_then(|value| value.parse().ok()).filter(|limit| *limit > 0);
+    let mut parts = query.get("continue").unwrap_or_default().splitn(3, '/');
+    let version = parts.next().and_then(|version| version.parse().ok());
+    let last = Key::new(selection.resource, parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    if version.is_some_and(|version| state.since(version).is_none()) {
+        let message = "The provided continue parameter is too old to display a consistent list result.";
+        return (410, status(410, message));
     }
-    json!({"kind": format!("{}List", selection.resource.kind()), "apiVersion": selection.resource.api_version(),
-        "metadata": metadata, "items": items})
+    let version = version.unwrap_or_else(|| state.version()).to_string();
+    let all = |key: &Key, object: &Value| *key > last && selection.has(key, object);
+    let mut rest = state.list(all);
+    let items: Vec<&Value> = rest.by_ref().take(limit.unwrap_or(usize::MAX)).collect();
+    let mut metadata = json!({"resourceVersion": version});
+    if let (Some(_), Some(last)) = (rest.next(), items.last()) {
+        let field = |name: &str| last["metadata"][name].as_str().unwrap_or_default();
+        metadata["continue"] = format!("{version}/{}/{}", field("namespace"), field("name")).into();
+    }
+    let answer = json!({"kind": format!("{}List", selection.resource.kind()), "apiVersion": selection.resource.api_version(),
+        "metadata": metadata, "items": items});
+    (200, answer)
 }
 
 fn write_or_get(

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::faults::{FaultKind, half};
 use super::http::{Body, Query, Selection};
-use super::state::{Change, Resource, Running, Shared, State, status};
+use super::state::{Line, Resource, Running, Shared, State, status};
 
 type Sender = mpsc::Sender<Result<Frame<Bytes>, std::io::Error>>;
 
@@ -143,9 +143,7 @@ impl Watch {
         let Some(changes) = running.version.and_then(|version| state.since(version)) else {
             return (vec![json!({"type": "ERROR", "object": gone()})], true);
         };
-        let mine = |change: &&Change| running.selection.has(&change.key, &change.object);
-        let line = |change: &Change| json!({"type": change.kind, "object": change.object});
-        let mut lines: Vec<Value> = changes.filter(mine).map(line).collect();
+        let mut lines: Vec<Value> = changes.filter_map(|change| running.line(change)).map(Line::json).collect();
         let (version, last) = (Some(state.version()), running.epoch != state.watch_epoch);
         if let Some(running) = state.watches.get_mut(&self.number) {
             (running.version, running.is_behind) = (version, false);
