@@ -33,6 +33,8 @@ mod credentials;
 mod directory;
 #[path = "real/edges.rs"]
 mod edges;
+#[path = "support/fleet/mod.rs"]
+mod fleet;
 #[path = "real/plugin_configurations.rs"]
 mod plugin_configurations;
 #[path = "real/plugin_doctor.rs"]
@@ -118,7 +120,7 @@ const CASES: &[Test] = &[
     Test("power_loss", LABELS, trial::power_loss),
     Test("api_server_lost", LABELS, trial::api_server_lost),
     Test("max_pods", LABELS, trial::max_pods),
-    Test("rollout", NATIVE, plugin_rollout::rollout),
+    Test("rollout", BOTH, plugin_rollout::rollout),
     Test("terminate", LABELS, process::terminate),
 ];
 

@@ -1,246 +1,402 @@
-//! `kubectl kubelet-config rollout` over two hundred Node objects of the real API server, each with a simulated
-//! supervisor: this thread, which looks at all of them again and again, and says what a supervisor would.
+//! `kubectl kubelet-config rollout` over Node objects of the real API server, each with a supervisor of its own in this
+//! process: real core, executor and API server adapter, and a kubelet that is played. All have the administrator's
+//! credential: what a node may do is for other cases.
+//!
+//! Clients are run in this process too, with another patience than users': fifty of them are killed by dropping them in
+//! mid-flight, and the next one would wait half a minute each time. On the second carrier it is the built binary, killed
+//! with SIGKILL, and the true patience.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{ExitCode, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use kube::api::{Patch, PatchParams};
-use kube::core::request::Request as Path;
-use kubelet_supervisor::core::carrier::LABELS;
+use futures_util::TryStreamExt as _;
+use kube::api::{Patch, PatchParams, PostParams, WatchParams};
+use kube::client::ClientBuilder;
+use kube::core::WatchEvent;
+use kube::core::request::Request;
+use kubelet_supervisor::adapters::kube::MeterLayer;
+use kubelet_supervisor::plugin::{self, Context, Failure, Pace as Patience};
 use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 
+use crate::assignment::Carrier;
+use crate::fleet::log::{Expectation, Log};
+use crate::fleet::{Fate, Fleet, Pace, Surroundings};
 use crate::supervisor::Case;
 
 /// No assertion is about time; this only ends a test that would wait for ever.
 const PATIENCE_LONG: Duration = Duration::from_secs(600);
-const NODES: usize = 200;
-const MAX: usize = 20;
 const CANARIES: usize = 3;
 const NAMESPACE: &str = "kubelet-config";
+const NODES: &str = "/api/v1/nodes";
+const MAPS: &str = "/api/v1/namespaces/kubelet-config/configmaps";
+const SELECTOR: &str = "simulated=yes";
+/// A watch tells of a change some milliseconds later; a busy machine needs some more to do what follows from it.
+const LAG: Duration = Duration::from_secs(2);
+const SEED: u64 = 5;
+const KILLS: usize = 50;
+
+/// About a fifteenth of what users have.
+const IMPATIENT: Patience = Patience {
+    lock: Duration::from_secs(2),
+    beat: Duration::from_millis(500),
+    stale: Duration::from_secs(1),
+    look: Duration::from_millis(130),
+    answer: Duration::from_secs(1),
+};
 
 fn node(number: usize) -> String {
     format!("simulated-{number:03}")
 }
 
-/// The nodes, as they were last seen, and what they have proven.
-struct Fleet<'a> {
-    case: &'a Case<'a>,
-    runtime: tokio::runtime::Runtime,
-    client: kube::Client,
-    /// What they have heard of, and how often they have been looked at since.
-    heard: BTreeMap<String, (String, u32)>,
-    proven: BTreeMap<String, String>,
-    /// Refuse what they are assigned.
-    refuse: BTreeSet<String>,
-    sources: BTreeMap<String, Value>,
-    most: usize,
+/// A generator that needs no crate: SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % limit
+    }
 }
 
-impl<'a> Fleet<'a> {
-    fn new(case: &'a Case<'a>) -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let client = runtime.block_on(async {
-            let file = kube::config::Kubeconfig::read_from(case.var("KUBECONFIG")).unwrap();
-            let config = kube::Config::from_custom_kubeconfig(file, &kube::config::KubeConfigOptions::default()).await;
-            kube::Client::try_from(config.unwrap()).unwrap()
-        });
-        let fleet = Self {
-            case,
-            runtime,
-            client,
-            heard: BTreeMap::new(),
-            proven: BTreeMap::new(),
-            refuse: BTreeSet::new(),
-            sources: BTreeMap::new(),
-            most: 0,
+struct World<'a> {
+    case: &'a Case<'a>,
+    config: kube::Config,
+    client: kube::Client,
+    nodes: usize,
+    fleet: Fleet,
+    log: Arc<Mutex<Log>>,
+    /// Resourceversions up to which the watches of Nodes and ConfigMaps have told.
+    told: [watch::Receiver<u64>; 2],
+    _watches: JoinSet<()>,
+}
+
+impl<'a> World<'a> {
+    async fn new(case: &'a Case<'a>, nodes: usize) -> World<'a> {
+        let file = kube::config::Kubeconfig::read_from(case.var("KUBECONFIG")).unwrap();
+        let config = kube::Config::from_custom_kubeconfig(file, &kube::config::KubeConfigOptions::default()).await;
+        let mut config = config.unwrap();
+        config.default_retry = false;
+        let client = kube::Client::try_from(config.clone()).unwrap();
+        let log = Arc::new(Mutex::new(Log::default()));
+        let mut watches = JoinSet::new();
+        let mut follow = |path: &'static str, params: WatchParams| {
+            let (sender, told) = watch::channel(0);
+            watches.spawn(self::follow(client.clone(), path, params, Arc::clone(&log), sender));
+            told
         };
-        for number in 0..NODES {
+        let told = [follow(NODES, WatchParams::default().labels(SELECTOR)), follow(MAPS, WatchParams::default())];
+        let each = config.clone();
+        let connect =
+            move |layer: MeterLayer| ClientBuilder::try_from(each.clone()).unwrap().with_layer(&layer).build();
+        let pace = Pace {
+            trial: Duration::from_secs(1),
+            preflight: Duration::from_millis(50),
+            ready: Duration::from_millis(100),
+            trouble: Duration::from_millis(300),
+        };
+        let fleet = Fleet::new(Surroundings {
+            connect: Arc::new(connect),
+            kubelets: client.clone(),
+            namespace: NAMESPACE.to_owned(),
+            pace,
+        });
+        let world = World { case, config, client, nodes, fleet, log, told, _watches: watches };
+        for number in 0..nodes {
             let name = node(number);
             let body = json!({"metadata": {"name": name, "labels":
-                {"simulated": "yes", "topology.kubernetes.io/zone": format!("z{}", number % 3)}}});
-            case.ask("POST", "/api/v1/nodes", Some(&body));
-            fleet.say(&name, "Local", None, None, false);
+                {"simulated": "yes", "topology.kubernetes.io/zone": format!("z{}", number % 3)}},
+                "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+            world.post(NODES, &body).await;
+            world.fleet.add(&name, None);
         }
-        fleet
+        tokio::time::timeout(PATIENCE_LONG, world.fleet.is_up()).await.unwrap();
+        world
     }
 
-    fn map(&mut self, name: &str) {
-        let body = json!({"metadata": {"name": name}, "immutable": true,
-            "data": {"kubelet": "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n"}});
-        let map = self.case.ask("POST", &format!("/api/v1/namespaces/{NAMESPACE}/configmaps"), Some(&body));
-        let source = json!({"configMap": {"namespace": NAMESPACE, "name": name, "kubeletConfigKey": "kubelet",
-            "uid": map["metadata"]["uid"], "resourceVersion": map["metadata"]["resourceVersion"]}});
-        self.sources.insert(name.to_owned(), source);
+    async fn post(&self, path: &str, body: &Value) {
+        let request = Request::new(path).create(&PostParams::default(), body.to_string().into_bytes()).unwrap();
+        let _: Value = self.client.request(request).await.unwrap();
     }
 
-    fn patch(&self, path: &'static str, name: &str, change: &Value) {
-        let params = PatchParams::default();
-        let request = Path::new("/api/v1/nodes");
-        let merge = Patch::Merge(change);
-        let request = match path {
-            "status" => request.patch_subresource("status", name, &params, &merge),
-            _ => request.patch(name, &params, &merge),
+    async fn map(&self, name: &str, number: u32) {
+        let text =
+            format!("kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\neventBurst: {number}\n");
+        let body = json!({"metadata": {"name": name}, "immutable": true, "data": {"kubelet": text}});
+        self.post(MAPS, &body).await;
+    }
+
+    /// A client in this process.
+    async fn client(&self, args: &[&str]) -> Result<ExitCode, Failure> {
+        let client = kube::Client::try_from(self.config.clone()).unwrap();
+        let context = Context { client, namespace: NAMESPACE.to_owned(), impersonates: false, pace: IMPATIENT };
+        let args = [&["rollout"], args].concat();
+        let run = Box::pin(plugin::run(&context, &args));
+        tokio::time::timeout(PATIENCE_LONG, run).await.unwrap()
+    }
+
+    async fn good(&self, args: &[&str]) {
+        let result = self.client(args).await;
+        result.unwrap_or_else(|failure| panic!("{args:?}: {}", failure.message));
+    }
+
+    async fn bad(&self, args: &[&str], words: &str) {
+        let Err(Failure { message: said, .. }) = self.client(args).await else { panic!("{args:?} did it") };
+        assert!(said.contains(words), "{args:?}: {said}");
+    }
+
+    /// Lives until the log is so.
+    async fn until(&self, what: &str, is: impl Fn(&Log) -> bool) {
+        let mut told = self.told[0].clone();
+        let wait = async {
+            while !is(&self.log.lock().unwrap()) {
+                told.changed().await.unwrap();
+            }
         };
-        let _: Value = self.runtime.block_on(self.client.request(request.unwrap())).unwrap();
+        assert!(tokio::time::timeout(PATIENCE_LONG, wait).await.is_ok(), "waited in vain: {what}");
     }
 
-    fn say(&self, name: &str, reason: &str, assigned: Option<&str>, active: Option<&str>, failed: bool) {
-        let source = |map: Option<&str>| map.and_then(|map| self.sources.get(map));
-        let proven = self.proven.get(name).map(String::as_str);
-        let mut status = json!({});
-        for (field, map) in [("assigned", assigned), ("active", active), ("lastKnownGood", proven)] {
-            if let Some(source) = source(map) {
-                status[field] = source.clone();
-            }
-        }
-        if failed {
-            status["error"] = "failed to validate config, see Kubelet log for details".into();
-        }
-        let conditions = json!([
-            {"type": "Ready", "status": "True"},
-            {"type": "KubeletConfigOk", "status": "Unknown", "reason": reason, "message": "in my words"},
-        ]);
-        self.patch(
-            "",
-            name,
-            &json!({"metadata": {"annotations": {"kubelet-supervisor.io/config-status": status.to_string()}}}),
-        );
-        self.patch("status", name, &json!({"status": {"conditions": conditions}}));
+    fn has(&self, map: &str) -> usize {
+        self.log.lock().unwrap().count(map)
     }
 
-    /// One look at all nodes: what is assigned. Those that heard of it some looks ago say something.
-    fn look(&mut self) -> BTreeMap<String, String> {
-        let list = self.case.ask("GET", "/api/v1/nodes?labelSelector=simulated%3Dyes", None);
-        let mut assigned = BTreeMap::new();
-        for item in list["items"].as_array().unwrap() {
-            let name = item["metadata"]["name"].as_str().unwrap().to_owned();
-            let native = item["spec"]["configSource"]["configMap"]["name"].as_str();
-            let label = item["metadata"]["labels"][format!("{LABELS}name")].as_str();
-            assigned.insert(name, native.or(label).unwrap_or_default().to_owned());
-        }
-        let flight = assigned.iter().filter(|(name, map)| {
-            let proven = self.proven.get(*name).map_or("", String::as_str);
-            !map.is_empty() && proven != map.as_str()
-        });
-        self.most = self.most.max(flight.count());
-        for (name, map) in &assigned {
-            let heard = self.heard.entry(name.clone()).or_default();
-            if heard.0 != *map {
-                *heard = (map.clone(), 0);
-            }
-            heard.1 += 1;
-            let looks = heard.1;
-            let (target, proven) = (Some(map.as_str()), self.proven.get(name).cloned());
-            if map.is_empty() {
-                if looks == 1 && proven.is_some() {
-                    self.proven.remove(name);
-                    self.say(name, "Local", None, None, false);
-                }
-            } else if self.refuse.contains(name) {
-                if looks == 2 {
-                    self.say(name, "Rejected", target, proven.as_deref(), true);
-                }
-            } else if looks == 2 {
-                self.say(name, "OnTrial", target, target, false);
-            } else if looks == 3 {
-                self.proven.insert(name.clone(), map.clone());
-                self.say(name, "LastKnownGood", target, target, false);
-            }
-        }
-        assigned
+    fn expect(&self, target: &str, max_unavailable: usize) {
+        let canaries = (0..CANARIES).map(node).collect();
+        let expectation = Expectation { target: target.to_owned(), canaries, max_unavailable, active: false };
+        self.log.lock().unwrap().expect(expectation);
     }
 
-    /// Looks until the client has ended; its exit code.
-    fn until_end(&mut self, client: &mut Child) -> Option<i32> {
-        let begun = Instant::now();
-        loop {
-            self.look();
-            if let Some(status) = client.try_wait().unwrap() {
-                return status.code();
-            }
-            assert!(begun.elapsed() < PATIENCE_LONG, "the client does not end");
+    /// All that was written up to now is in the log, and no promise was broken. Says how many nodes got it.
+    async fn promises_held(&self, target: &str) -> usize {
+        let marker = Patch::Merge(json!({"metadata": {"annotations": {"marker": target}}}));
+        let maps = format!("{MAPS}/{target}");
+        for (path, mut told) in [format!("{NODES}/{}", node(0)), maps].into_iter().zip(self.told.clone()) {
+            let (path, name) = path.rsplit_once('/').unwrap();
+            let request = Request::new(path).patch(name, &PatchParams::default(), &marker).unwrap();
+            let object: Value = self.client.request(request).await.unwrap();
+            let wait = told.wait_for(|told| *told >= version(&object));
+            tokio::time::timeout(PATIENCE_LONG, wait).await.unwrap().unwrap();
         }
-    }
-
-    /// Looks until so many nodes have it, and kills the client then.
-    fn kill_at(&mut self, client: &mut Child, map: &str, count: usize) {
-        let begun = Instant::now();
-        while self.look().values().filter(|it| *it == map).count() < count {
-            assert_eq!(client.try_wait().unwrap(), None, "the client lives");
-            assert!(begun.elapsed() < PATIENCE_LONG, "{count} nodes have it");
-        }
-        client.kill().unwrap();
-        client.wait().unwrap();
-    }
-
-    fn has(&mut self, map: &str) -> usize {
-        self.look().values().filter(|it| *it == map).count()
+        let mut log = self.log.lock().unwrap();
+        let broken = log.broken(LAG);
+        assert!(broken.is_empty(), "{broken:#?}");
+        let assigned = log.assigned(target);
+        assert!(assigned.values().all(|times| *times == 1), "no node gets it twice: {assigned:?}");
+        assigned.len()
     }
 }
 
-impl Drop for Fleet<'_> {
+impl Drop for World<'_> {
     fn drop(&mut self) {
         let _ = self.case.api("DELETE", "/api/v1/nodes?labelSelector=simulated%3Dyes", None);
     }
 }
 
-fn log(case: &Case) -> PathBuf {
-    case.cluster.dir.join("logs").join(format!("{}.log", case.name))
+fn version(object: &Value) -> u64 {
+    object["metadata"]["resourceVersion"].as_str().and_then(|it| it.parse().ok()).unwrap_or_default()
 }
 
-fn client(case: &Case, args: &[&str]) -> Child {
-    let file = std::fs::File::options().create(true).append(true).open(log(case)).unwrap();
-    Command::new(env!("CARGO_BIN_EXE_kubectl-kubelet_config"))
-        .args(["--kubeconfig", case.var("KUBECONFIG"), "rollout"])
-        .args(args)
-        .stdin(Stdio::null())
-        .stdout(file.try_clone().unwrap())
-        .stderr(file)
-        .spawn()
-        .unwrap()
+/// Every change from now on, into the log.
+async fn follow(
+    client: kube::Client,
+    path: &'static str,
+    params: WatchParams,
+    log: Arc<Mutex<Log>>,
+    told: watch::Sender<u64>,
+) {
+    let list = Request::new(path).list(&kube::api::ListParams::default().limit(1)).unwrap();
+    let list: Value = client.request(list).await.unwrap();
+    let mut from = list["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+    loop {
+        let request = Request::new(path).watch(&params, &from).unwrap();
+        let mut events = Box::pin(client.request_events::<Value>(request).await.unwrap());
+        // It ends after some minutes, and then goes on where it was.
+        while let Ok(Some(event)) = events.try_next().await {
+            match event {
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                    log.lock().unwrap().note(&object, false);
+                    from = version(&object).to_string();
+                }
+                WatchEvent::Deleted(object) => {
+                    log.lock().unwrap().note(&object, true);
+                    from = version(&object).to_string();
+                }
+                WatchEvent::Bookmark(bookmark) => from = bookmark.metadata.resource_version,
+                WatchEvent::Error(error) => panic!("{path}: {error:?}"),
+            }
+            told.send_replace(from.parse().unwrap());
+        }
+    }
 }
 
-/// A good one whose client is killed twice, one that a canary rejects, and back again.
 pub fn rollout(case: &Case) {
-    let mut fleet = Fleet::new(case);
-    fleet.map("sim-good");
-    fleet.map("sim-bad");
-    let max = MAX.to_string();
-    let canaries = CANARIES.to_string();
-    let begin = |map: &'static str| {
-        ["-l", "simulated=yes", "--canary", &canaries, "--max-unavailable", &max, map].map(str::to_owned)
+    let begun = Instant::now();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        match case.carrier {
+            Carrier::Native => in_this_process(case).await,
+            Carrier::Labels => the_binary(case).await,
+        }
+    });
+    case.say(&format!("took {:.0} s", begun.elapsed().as_secs_f64()));
+}
+
+fn begin<'a>(map: &'a str, max: &'a str) -> [&'a str; 8] {
+    [map, "-l", SELECTOR, "--canary", "3", "--max-unavailable", max, "--quiet"]
+}
+
+async fn in_this_process(case: &Case<'_>) {
+    let world = World::new(case, 200).await;
+    for (name, number) in [("sim-a", 11), ("sim-b", 12), ("sim-c", 13), ("sim-d", 14)] {
+        world.map(name, number).await;
+    }
+    case.say("200 supervisors are up");
+    good_paused_and_alone(&world).await;
+    a_canary_rejects(&world).await;
+    the_third_wave_breaks(&world).await;
+    killed_at_fifty_moments(&world).await;
+}
+
+async fn good_paused_and_alone(world: &World<'_>) {
+    world.expect("sim-a", 20);
+    let told = async {
+        world.until("the second wave", |log| log.count("sim-a") > CANARIES + 20).await;
+        world.good(&["pause", "sim-a"]).await;
+        world.until("nobody in flight", |log| log.in_flight("sim-a") == 0).await;
+        let before = world.has("sim-a");
+        assert!(before < world.nodes, "paused in time: {before}");
+        world.bad(&[&begin("sim-b", "20")[..], &["--name", "other"]].concat(), "are in rollout sim-a").await;
+        assert_eq!(world.has("sim-a"), before, "nothing is sent in a pause");
+        world.good(&["resume", "sim-a", "--quiet"]).await;
     };
-    let run = |args: &[String]| client(case, &args.iter().map(String::as_str).collect::<Vec<_>>());
+    let all = begin("sim-a", "20");
+    tokio::join!(world.good(&all), told);
+    assert_eq!(world.promises_held("sim-a").await, world.nodes);
+    world.case.say("a good one, paused and resumed; a second one was refused");
+}
 
-    case.say("killed while the canaries are on trial, and in the fourth wave");
-    let mut first = run(&begin("sim-good"));
-    fleet.kill_at(&mut first, "sim-good", 1);
-    let mut second = run(&begin("sim-good"));
-    fleet.kill_at(&mut second, "sim-good", CANARIES + 3 * MAX + 1);
-    let mut third = client(case, &["resume", "sim-good"]);
-    assert_eq!(fleet.until_end(&mut third), Some(0));
-    assert_eq!(fleet.has("sim-good"), NODES);
-    assert!(fleet.most <= MAX, "{} in flight at once", fleet.most);
+async fn a_canary_rejects(world: &World<'_>) {
+    world.fleet.control(&node(1), |node| {
+        node.fates.insert("sim-b".to_owned(), Fate::Rejects);
+    });
+    world.expect("sim-b", 20);
+    world.bad(&begin("sim-b", "20"), "simulated-001 called it bad").await;
+    let sent = world.promises_held("sim-b").await;
+    assert!((2..=CANARIES).contains(&sent), "{sent}");
+    world.good(&["undo", "sim-b", "--quiet"]).await;
+    world.until("all are back", |log| log.count("sim-b") == 0).await;
+    world.bad(&[&begin("sim-b", "20")[..], &["--name", "other"]].concat(), "called sim-b bad").await;
+    assert_eq!(world.promises_held("sim-b").await, sent);
+    world.case.say("a canary rejected one; nobody else gets it, whatever is tried");
+}
 
-    case.say("a canary rejects the next one");
-    fleet.refuse.insert(node(1));
-    let mut fourth = run(&begin("sim-bad"));
-    assert_eq!(fleet.until_end(&mut fourth), Some(1));
-    assert_eq!(fleet.has("sim-bad"), CANARIES);
-    fleet.refuse.clear();
-    let mut undo = client(case, &["undo", "sim-bad"]);
-    assert_eq!(fleet.until_end(&mut undo), Some(0));
-    assert_eq!((fleet.has("sim-good"), fleet.has("sim-bad")), (NODES, 0));
-    let mut again = run(&begin("sim-bad"));
-    assert_eq!(fleet.until_end(&mut again), Some(1), "a version that a node called bad is not sent again");
+async fn the_third_wave_breaks(world: &World<'_>) {
+    let number = CANARIES + 45;
+    world.fleet.control(&node(number), |node| {
+        node.fates.insert("sim-c".to_owned(), Fate::RollsBack);
+    });
+    world.expect("sim-c", 20);
+    world.bad(&begin("sim-c", "20"), &format!("{} called it bad", node(number))).await;
+    let sent = world.promises_held("sim-c").await;
+    assert!((number..=CANARIES + 60).contains(&sent), "canaries and three waves: {sent}");
+    world.good(&["undo", "sim-c", "--quiet"]).await;
+    world.until("all are back", |log| log.count("sim-c") == 0 && log.count("sim-a") == 200).await;
+    world.case.say("the third wave of one broke; all have back what they had");
+}
 
-    case.say("the good one is undone");
-    let mut undo = client(case, &["undo", "sim-good"]);
-    assert_eq!(fleet.until_end(&mut undo), Some(0));
-    assert_eq!(fleet.has(""), NODES);
-    let said = std::fs::read_to_string(log(case)).unwrap();
+/// The first ones while it begins, others while they wait for the lock or drive.
+async fn killed_at_fifty_moments(world: &World<'_>) {
+    world.case.say(&format!("seed {SEED}"));
+    let mut random = Random(SEED);
+    world.expect("sim-d", 10);
+    let all = begin("sim-d", "10");
+    let lock = u64::try_from(IMPATIENT.lock.as_millis()).unwrap();
+    for kill in 0..KILLS {
+        let moment = Duration::from_millis(random.below(if kill < 8 { 100 } else { lock + 1600 }));
+        let resume = world.log.lock().unwrap().phase("sim-d").as_deref() == Some("Running") && random.below(2) == 0;
+        let args = if resume { &["resume", "sim-d", "--quiet"][..] } else { &all };
+        if let Ok(end) = tokio::time::timeout(moment, world.client(args)).await {
+            panic!("it ended before it was killed {KILLS} times ({kill}): {:?}", end.map_err(|it| it.message));
+        }
+    }
+    let reached = world.has("sim-d");
+    world.good(&all).await;
+    assert_eq!(world.promises_held("sim-d").await, world.nodes);
+    world.case.say(&format!("killed {KILLS} times ({reached} nodes had it by then), one came to its end"));
+    world.good(&["undo", "sim-d", "--quiet"]).await;
+    world.until("all are back", |log| log.count("sim-a") == 200).await;
+    world.case.say("and was undone");
+}
+
+/// The built binary, as users have it.
+struct Built<'a> {
+    world: &'a World<'a>,
+    log: PathBuf,
+}
+
+impl Built<'_> {
+    fn run(&self, args: &[&str]) -> tokio::process::Child {
+        let file = std::fs::File::options().create(true).append(true).open(&self.log).unwrap();
+        tokio::process::Command::new(env!("CARGO_BIN_EXE_kubectl-kubelet_config"))
+            .args(["--kubeconfig", self.world.case.var("KUBECONFIG"), "rollout"])
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().unwrap())
+            .stderr(file)
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap()
+    }
+
+    async fn ends(&self, args: &[&str]) -> Option<i32> {
+        let mut client = self.run(args);
+        let status = tokio::time::timeout(PATIENCE_LONG, client.wait()).await.unwrap();
+        status.unwrap().code()
+    }
+
+    /// SIGKILL once so many nodes have it.
+    async fn dies(&self, args: &[&str], map: &str, count: usize) {
+        let mut client = self.run(args);
+        self.world.until("enough nodes have it", |log| log.count(map) >= count).await;
+        assert!(client.try_wait().unwrap().is_none(), "it lives");
+        client.kill().await.unwrap();
+    }
+}
+
+async fn the_binary(case: &Case<'_>) {
+    let world = World::new(case, 60).await;
+    for (name, number) in [("sim-a", 11), ("sim-b", 12)] {
+        world.map(name, number).await;
+    }
+    let built = Built { world: &world, log: case.cluster.dir.join("logs").join(format!("{}.log", case.name)) };
+    let all = |map: &'static str| begin(map, "10");
+    world.expect("sim-a", 10);
+    built.dies(&all("sim-a"), "sim-a", 1).await;
+    built.dies(&all("sim-a"), "sim-a", CANARIES + 21).await;
+    assert_eq!(built.ends(&["resume", "sim-a"]).await, Some(0));
+    assert_eq!(world.promises_held("sim-a").await, world.nodes);
+    case.say("killed with its canaries on trial, and in the third wave, and resumed");
+
+    world.fleet.control(&node(1), |node| {
+        node.fates.insert("sim-b".to_owned(), Fate::Rejects);
+    });
+    world.expect("sim-b", 10);
+    assert_eq!(built.ends(&all("sim-b")).await, Some(1));
+    assert!(world.promises_held("sim-b").await <= CANARIES);
+    assert_eq!(built.ends(&["undo", "sim-b"]).await, Some(0));
+    world.until("all are back", |log| log.count("sim-a") == world.nodes).await;
+    assert_eq!(built.ends(&all("sim-b")).await, Some(1), "a version that a node called bad is not sent again");
+
+    assert_eq!(built.ends(&["undo", "sim-a"]).await, Some(0));
+    world.until("none has one", |log| log.count("") == world.nodes).await;
+    case.say("a canary rejected one; all was undone");
+    let said = std::fs::read_to_string(&built.log).unwrap();
     for line in said.lines().filter(|line| line.contains(" requests)")) {
         case.say(line);
     }

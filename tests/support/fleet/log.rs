@@ -145,8 +145,24 @@ impl Log {
         found
     }
 
-    pub fn len(&self) -> usize {
-        self.lines.len()
+    /// Nodes that want it now.
+    pub fn count(&self, map: &str) -> usize {
+        self.last.values().filter(|word| word.has(map)).count()
+    }
+
+    /// Those of them that are not done with it.
+    pub fn in_flight(&self, map: &str) -> usize {
+        self.last.values().filter(|word| word.has(map) && !word.is_settled(map, false)).count()
+    }
+
+    /// Where the rollout of this name is.
+    pub fn phase(&self, rollout: &str) -> Option<String> {
+        let is = |name: &str| name.strip_prefix("rollout-") == Some(rollout);
+        let said = self.lines.iter().rev().find_map(|line| match &line.what {
+            What::Record(name, said) if is(name) => Some(said),
+            _ => None,
+        });
+        said?.as_ref().map(|(_, phase)| phase.clone())
     }
 
     /// Every promise that was broken. `lag`: what happened so shortly before a write its sender may not have heard of.
