@@ -56,10 +56,10 @@ step cargo build --locked --quiet --bins --examples
 # The README's first look tells by its exit code whether all went as it says.
 step cargo run --locked --quiet --example demo
 # Unit, property, architecture and system tests, each file with its summary.
-fast=(architecture behaviour cluster credentials docs failopen machine_props plugin reloaded restarted rollout support_selftest trial turns)
+fast=(architecture behaviour cluster credentials docs failopen machine_props plugin reloaded restarted support_selftest trial turns)
 step cargo test --locked --no-fail-fast --lib "${fast[@]/#/--test=}"
-# Ten million steps, and the mutants: built optimized.
-step cargo test --locked --no-fail-fast --profile sim --test crash --test simulation
+# Ten million steps and the mutants; hours of two hundred supervisors: built optimized.
+step cargo test --locked --no-fail-fast --profile sim --test crash --test rollout --test simulation
 # These mostly wait for processes: more of them at once than there are cores.
 step cargo test --locked --test system -- --test-threads=6
 step tests/prometheus/run.sh

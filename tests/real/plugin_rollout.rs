@@ -18,6 +18,7 @@ use kube::core::WatchEvent;
 use kube::core::request::Request;
 use kubelet_supervisor::adapters::kube::MeterLayer;
 use kubelet_supervisor::plugin::{self, Context, Failure, Pace as Patience};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -237,6 +238,9 @@ async fn follow(
 
 pub fn rollout(case: &Case) {
     let begun = Instant::now();
+    // Each supervisor has some connections, and 1024 files are all that many shells allow.
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         match case.carrier {
