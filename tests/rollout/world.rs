@@ -10,7 +10,7 @@ use kubelet_supervisor::adapters::kube::MeterLayer;
 use kubelet_supervisor::core::carrier::LABELS;
 use kubelet_supervisor::core::model::{ConfigMapRef, Payload, Source, Wishes};
 use kubelet_supervisor::core::report::{Condition, NodeConfigStatus, Shown};
-use kubelet_supervisor::plugin::{self, Context, Failure};
+use kubelet_supervisor::plugin::{self, Context, Failure, Pace};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -147,7 +147,8 @@ impl World {
 
     /// The client with these arguments, until it ends; None if it died.
     pub async fn client(&self, args: &[&str]) -> Option<Result<ExitCode, Failure>> {
-        let context = Context { client: self.connect(), namespace: NAMESPACE.to_owned(), impersonates: false };
+        let (client, namespace) = (self.connect(), NAMESPACE.to_owned());
+        let context = Context { client, namespace, impersonates: false, pace: Pace::default() };
         let args: Vec<&str> = ["rollout"].into_iter().chain(args.iter().copied()).collect();
         self.fleet.is_up().await;
         tokio::select! {

@@ -5,6 +5,7 @@ mod begin;
 mod drive;
 mod feed;
 mod fleet;
+mod pace;
 mod records;
 mod show;
 mod verbs;
@@ -23,6 +24,7 @@ use crate::plugin::{Context, Failure};
 use api::Api;
 use drive::{Drive, Outcome};
 use fleet::Fleet;
+pub use pace::Pace;
 use records::{Lock, Taken};
 use show::Show;
 
