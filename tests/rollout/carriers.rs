@@ -6,7 +6,7 @@ use kubelet_supervisor::core::carrier::LABELS;
 use serde_json::{Value, json};
 
 use super::kills::Random;
-use super::world::{NAMESPACE, TARGET, World, name};
+use super::world::{NAMESPACE, TARGET, World, content, name};
 use crate::support::api_server::Request;
 
 const COUNT: usize = 12;
@@ -102,7 +102,7 @@ async fn a_long_name_is_refused_before_anything_is_written_unless_the_source_is_
     let args = [&long, "-l", "all=yes", "--name", "long", "--max-unavailable", "12", "--quiet"];
     for keeps in [false, true] {
         let world = if keeps { native() } else { World::new(COUNT) };
-        world.server.put_config_map(NAMESPACE, &long, &[("kubelet", "kind: KubeletConfiguration")]);
+        world.server.put_config_map(NAMESPACE, &long, &[("kubelet", &content(&long))]);
         if keeps {
             world.good(&args).await;
             assert_eq!(world.count(&long), COUNT);

@@ -10,6 +10,7 @@ use kube::core::request::Request as Path;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::pace::Pace;
 use crate::plugin::{Context, Failure};
 
 /// An API server that does not answer for so long ends the client; the rollout stands where it is.
@@ -17,14 +18,13 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(600);
 /// Pauses between two tries.
 const PAUSE_FIRST: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(15);
-/// One answer takes no longer. A request that is older than the lock must not arrive any more.
-pub(super) const ANSWER: Duration = Duration::from_secs(8);
 
 /// The API server, as one rollout uses it.
 #[derive(Clone)]
 pub(super) struct Api {
     pub(super) client: kube::Client,
     pub(super) namespace: String,
+    pub(super) pace: Pace,
     /// Requests so far.
     count: Arc<AtomicU64>,
 }
@@ -59,7 +59,8 @@ impl Answer {
 
 impl Api {
     pub(super) fn new(context: &Context) -> Self {
-        Self { client: context.client.clone(), namespace: context.namespace.clone(), count: Arc::default() }
+        let (client, namespace) = (context.client.clone(), context.namespace.clone());
+        Self { client, namespace, pace: context.pace, count: Arc::default() }
     }
 
     pub(super) fn requests(&self) -> u64 {
@@ -88,7 +89,7 @@ impl Api {
         let mut pause = PAUSE_FIRST;
         loop {
             self.count();
-            let answer = in_time(self.client.request::<Value>(request.clone())).await;
+            let answer = self.in_time(self.client.request::<Value>(request.clone())).await;
             if let Some(answer) = answer.as_ref().and_then(|answer| Answer::of(answer.as_ref().err()?)) {
                 return Ok(answer);
             }
@@ -120,7 +121,7 @@ impl Api {
     ) -> Result<Option<Answer>, Failure> {
         let request = request.map_err(|error| Failure::new(format!("{what}: {error}")))?;
         self.count();
-        match in_time(self.client.request::<Value>(request)).await {
+        match self.in_time(self.client.request::<Value>(request)).await {
             Some(Ok(object)) => Ok(Some(Answer::Object(object))),
             Some(Err(error)) => match Answer::of(&error) {
                 None if !may_pass(&error) => Err(Failure::api(what, &error)),
@@ -128,6 +129,10 @@ impl Api {
             },
             None => Ok(None),
         }
+    }
+
+    pub(super) async fn in_time<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        tokio::time::timeout(self.pace.answer, future).await.ok()
     }
 
     /// The same, where the object must be there and nobody else writes.
@@ -144,10 +149,6 @@ impl Api {
             }
         }
     }
-}
-
-async fn in_time<T>(future: impl Future<Output = T>) -> Option<T> {
-    tokio::time::timeout(ANSWER, future).await.ok()
 }
 
 /// The API server, or the way to it, may recover from this.

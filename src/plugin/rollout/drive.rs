@@ -7,7 +7,7 @@ use kube::api::{Patch, PatchParams};
 use kube::core::request::Request as Path;
 use tokio::time::Instant;
 
-use super::api::{ANSWER, Answer, Api};
+use super::api::{Answer, Api};
 use super::feed::{Choice, Feed, News};
 use super::fleet::Fleet;
 use super::records::Lock;
@@ -64,7 +64,7 @@ impl Drive {
         };
         self.show.end();
         // If it is not ours any more, this does nothing; if nobody answers, others have to wait for the lock.
-        let _ = tokio::time::timeout(ANSWER, self.lock.release()).await;
+        let _ = self.api.clone().in_time(self.lock.release()).await;
         result
     }
 

@@ -5,6 +5,7 @@ mod begin;
 mod drive;
 mod feed;
 mod fleet;
+mod pace;
 mod pages;
 mod records;
 mod show;
@@ -24,6 +25,7 @@ use crate::plugin::{Context, Failure};
 use api::Api;
 use drive::{Drive, Outcome};
 use fleet::Fleet;
+pub use pace::Pace;
 use records::{Lock, Taken};
 use show::Show;
 

@@ -1,7 +1,6 @@
 //! The ConfigMaps of rollouts, and the lock in them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use kube::api::{DeleteParams, GetParams, PostParams};
 use serde_json::Value;
@@ -14,15 +13,6 @@ use crate::core::fleet::rollout::plan::Member;
 use crate::core::fleet::rollout::record::{decode, decode_nodes, encode, encode_nodes, map_name, part_name};
 use crate::core::fleet::rollout::{Holder, LABEL, Record};
 use crate::plugin::Failure;
-
-/// A client whose beat stands still for so long is dead.
-pub(super) const LOCK: Duration = Duration::from_secs(30);
-/// It beats this often, and without a beat for twice as long it does nothing: what it sent before
-/// has arrived by then, or never will.
-pub(super) const BEAT: Duration = Duration::from_secs(8);
-const STALE: Duration = Duration::from_secs(16);
-/// How often a client that waits for the lock looks.
-const LOOK: Duration = Duration::from_secs(2);
 
 /// One record, and the resourceVersion it was read at.
 #[derive(Clone)]
@@ -220,9 +210,10 @@ impl Lock {
             let mut kept = api.known(name).await?;
             match (&kept.record.holder, &seen) {
                 (Some(now), Some((then, _))) if now != then => return Ok(Taken::Alive(now.id.clone())),
-                (Some(_), Some((_, since))) if since.elapsed() < LOCK => {}
+                (Some(_), Some((_, since))) if since.elapsed() < api.pace.lock => {}
                 (Some(now), None) => {
-                    tell(&format!("waiting for up to {} s to see whether {} still drives it", LOCK.as_secs(), now.id));
+                    let seconds = api.pace.lock.as_secs();
+                    tell(&format!("waiting for up to {seconds} s to see whether {} still drives it", now.id));
                     seen = Some((now.clone(), Instant::now()));
                 }
                 (None | Some(_), _) => {
@@ -234,19 +225,20 @@ impl Lock {
                     continue; // somebody was quicker, or changed it
                 }
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(api.pace.look).await;
         }
     }
 
     /// When the next beat is due.
     pub(super) fn due(&self) -> Instant {
-        self.beaten + BEAT
+        self.beaten + self.api.pace.beat
     }
 
     /// Nobody can have taken it. A machine that slept knows that by its wall clock alone.
     pub(super) fn is_fresh(&self) -> bool {
-        let wall = jiff::Timestamp::now().as_second().abs_diff(self.beaten_wall.as_second());
-        self.beaten.elapsed() < STALE && wall < STALE.as_secs()
+        let wall = jiff::Timestamp::now().as_millisecond().abs_diff(self.beaten_wall.as_millisecond());
+        let stale = self.api.pace.stale;
+        self.beaten.elapsed() < stale && u128::from(wall) < stale.as_millis()
     }
 
     /// Says that this client lives.

@@ -194,6 +194,19 @@ impl Selection {
 
 /// One request. `peer` is the serial number of the client's certificate, if there is one.
 pub async fn answer<B: hyper::body::Body>(request: hyper::Request<B>, shared: Arc<Shared>, peer: String) -> Response {
+    handle(request, shared, Some(peer)).await
+}
+
+/// The same past the log and the faults.
+pub async fn answer_quietly<B: hyper::body::Body>(request: hyper::Request<B>, shared: Arc<Shared>) -> Response {
+    handle(request, shared, None).await
+}
+
+async fn handle<B: hyper::body::Body>(
+    request: hyper::Request<B>,
+    shared: Arc<Shared>,
+    peer: Option<String>,
+) -> Response {
     let (parts, body) = request.into_parts();
     let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
     let path = parts.uri.path().to_owned();
@@ -211,7 +224,7 @@ pub async fn answer<B: hyper::body::Body>(request: hyper::Request<B>, shared: Ar
     };
     let header = |name| parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let entry = Request {
+    let entry = peer.map(|peer| Request {
         method: parts.method.to_string(),
         path: path.clone(),
         query: raw_query.clone(),
@@ -220,14 +233,16 @@ pub async fn answer<B: hyper::body::Body>(request: hyper::Request<B>, shared: Ar
         at: Instant::now(),
         status: 0,
         body: body.clone(),
-    };
-    let (index, fault) = shared.change(|s| {
-        let index = s.log(entry);
-        (index, faults::take(&mut s.faults, verb, &format!("{path}?{raw_query}")))
     });
+    let logged = entry.map(|entry| {
+        shared.change(|s| (s.log(entry), faults::take(&mut s.faults, verb, &format!("{path}?{raw_query}"))))
+    });
+    let (index, fault) = logged.unzip();
+    let fault = fault.flatten();
+    let log_status = |code| index.inspect(|index| shared.change(|s| s.log_status(*index, code)));
 
     let reply = |code: u16, body: &Value| {
-        shared.change(|s| s.log_status(index, code));
+        log_status(code);
         json_response(code, body)
     };
     match &fault {
@@ -264,7 +279,7 @@ pub async fn answer<B: hyper::body::Body>(request: hyper::Request<B>, shared: Ar
     if verb == Verb::Watch {
         return match watch::start(&shared, selection, &query, fault) {
             Ok(body) => {
-                shared.change(|s| s.log_status(index, 200));
+                log_status(200);
                 response(200, body)
             }
             Err(gone) => reply(410, &gone),
