@@ -1,6 +1,6 @@
 //! Progress: a bar that stays on its line on a terminal, lines elsewhere.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, Write as _};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -22,8 +22,8 @@ const WORDS: usize = 44;
 
 pub(super) struct Show {
     quiet: bool,
-    /// Its columns.
-    terminal: Option<usize>,
+    /// Standard error is a terminal.
+    terminal: bool,
     last: Option<(Instant, String, Counts)>,
     /// Since when, and with how many done.
     begun: Option<(Instant, usize)>,
@@ -31,9 +31,7 @@ pub(super) struct Show {
 
 impl Show {
     pub(super) fn new(quiet: bool) -> Self {
-        let terminal = io::stderr().is_terminal() && !quiet;
-        let width = Out::stdout().width.unwrap_or(80);
-        Self { quiet, terminal: terminal.then_some(width), last: None, begun: None }
+        Self { quiet, terminal: !quiet && Out::stderr().width.is_some(), last: None, begun: None }
     }
 
     /// A sentence.
@@ -45,14 +43,14 @@ impl Show {
     }
 
     fn clear(&self) {
-        if self.terminal.is_some() {
+        if self.terminal {
             tell(ERASE);
         }
     }
 
     /// As kubectl says it.
     pub(super) fn wrote(&self, kept: &Kept, node: &str, forward: bool) {
-        if self.quiet || self.terminal.is_some() {
+        if self.quiet || self.terminal {
             return;
         }
         let what = if forward { kept.record.target.reference.name.as_str() } else { "what it had before" };
@@ -67,7 +65,7 @@ impl Show {
         let is_due = |apart: Duration| self.last.as_ref().is_none_or(|(then, ..)| now.duration_since(*then) >= apart);
         let place = place(record);
         let moved = self.last.as_ref().is_none_or(|(_, before, _)| *before != place);
-        if !moved && !is_due(if self.terminal.is_some() { REDRAW } else { APART }) {
+        if !moved && !is_due(if self.terminal { REDRAW } else { APART }) {
             return;
         }
         let counts = Counts::of(record, &fleet.sights);
@@ -75,7 +73,9 @@ impl Show {
         let left = time_left(now.duration_since(since), counts.done.saturating_sub(done), counts.left());
         let left = left.filter(|_| matches!(record.phase, Phase::Running | Phase::Reverting) && counts.left() > 0);
         let left = left.map_or(String::new(), |left| format!(", about {} left", duration(left)));
-        if let Some(width) = self.terminal {
+        if self.terminal {
+            // Asked anew: windows change their size.
+            let width = Out::stderr().width.unwrap_or(80);
             let head = format!("{name}: {place} ");
             let room = width.saturating_sub(head.chars().count() + WORDS);
             let bar = if room >= 8 { bar(&counts, record.nodes, room.min(BAR)) + " " } else { String::new() };
@@ -93,12 +93,12 @@ impl Show {
 
     /// When to draw anew, whatever happens: the time left goes on.
     pub(super) fn redraw(&self) -> Option<Duration> {
-        self.terminal.map(|_| Duration::from_secs(1))
+        self.terminal.then_some(Duration::from_secs(1))
     }
 
     /// Leaves the bar's line.
     pub(super) fn end(&self) {
-        if self.terminal.is_some() && self.last.is_some() {
+        if self.terminal && self.last.is_some() {
             tell("\n");
         }
     }
