@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -164,6 +166,52 @@ fn the_width_is_the_terminals() {
     for line in help.replace("\u{1b}[1m", "").replace("\u{1b}[4m", "").replace("\u{1b}[0m", "").lines() {
         assert!(line.chars().count() <= 80 || line.starts_with("Usage: "), "{line}");
     }
+}
+
+/// Marks each node that is labelled with this as proven, until told to stop.
+fn prove(bench: &Bench, nodes: &[String], version: &Value, stop: &AtomicBool) {
+    let said = json!({"assigned": version, "active": version, "lastKnownGood": version}).to_string();
+    while !stop.load(Ordering::Relaxed) {
+        for name in nodes {
+            let node = bench.server.node(name);
+            let label = &node["metadata"]["labels"]["kubelet-config.node-restriction.kubernetes.io/name"];
+            let annotation = "kubelet-supervisor.io/config-status";
+            if *label == version["configMap"]["name"] && node["metadata"]["annotations"][annotation] != said.as_str() {
+                bench.server.patch_node(name, json!({"metadata": {"annotations": {annotation: said}}}));
+            }
+        }
+        std::thread::sleep(Duration::from_millis(300)); // a kubelet takes its time, and the bar is to be seen
+    }
+}
+
+#[test]
+fn a_rollout_keeps_to_its_line() {
+    let bench = Bench::new();
+    bench.server.delete_node(crate::NODE);
+    bench.server.drop_dynamic_config(true);
+    let (old, (uid, at)) =
+        (version("pool-a-1", "10"), bench.server.put_config_map("kubelet-config", "pool-a-2", &[("kubelet", "{}")]));
+    let mut new = version("pool-a-2", &at);
+    new["configMap"]["uid"] = json!(uid);
+    let proven = json!({"assigned": old, "active": old, "lastKnownGood": old});
+    let nodes: Vec<String> = (10..22).map(|number| format!("node-{number}")).collect();
+    for name in &nodes {
+        bench.server.put_node(name, node(Some("pool-a-1"), Some(&proven), "LastKnownGood", "Proven: x"));
+    }
+    let stop = AtomicBool::new(false);
+    let args = ["rollout", "pool-a-2", "-l", "pool=a", "--canary", "2", "--max-unavailable", "4"];
+    let seen = std::thread::scope(|scope| {
+        scope.spawn(|| prove(&bench, &nodes, &new, &stop));
+        let seen = on_terminal(&bench, "rows 24 cols 80", &[], &args);
+        stop.store(true, Ordering::Relaxed);
+        seen
+    });
+    let frames: Vec<&str> = seen.split("\r\u{1b}[2K").collect();
+    assert!(frames.iter().any(|frame| frame.contains("wave 2 of 3 [###")), "{seen:?}");
+    let lines = || frames.iter().flat_map(|frame| frame.lines());
+    assert!(lines().all(|line| line.chars().count() < 80), "{seen:?}");
+    assert!(seen.contains("pool-a-2 done"), "{seen:?}");
+    println!("{}", frames.join("\n"));
 }
 
 #[test]

@@ -9,16 +9,19 @@ use super::fleet::Fleet;
 use super::records::Kept;
 use crate::core::fleet::rollout::progress::{Counts, bar, duration, place, time_left};
 use crate::core::fleet::rollout::{Phase, Record};
-use crate::plugin::output::{self, Out};
+use crate::plugin::output::{self, Out, Tone};
 
 /// Lines of counts come no closer than this; where the rollout is, is always said.
 const APART: Duration = Duration::from_secs(30);
 /// The bar is drawn anew so often.
 const REDRAW: Duration = Duration::from_millis(200);
 
-/// The bar's columns, and those that are kept for the words behind it, so that it does not change its size.
+/// The bar's columns at the most and at the least, and those that are kept for where it is (`wave 100 of 100`) and for
+/// the words behind the bar, so that it does not change its size.
 const BAR: usize = 24;
-const WORDS: usize = 44;
+const LEAST: usize = 10;
+const PLACE: usize = 15;
+const WORDS: usize = 43;
 
 pub(super) struct Show {
     quiet: bool,
@@ -38,7 +41,10 @@ impl Show {
     pub(super) fn say(&self, text: &str) {
         if !self.quiet {
             self.clear();
-            tell(&format!("{}\n", clean(text)));
+            let out = Out { colour: false, ..Out::stderr() };
+            let text = clean(text);
+            let lines = text.lines().map(|line| output::paragraph(out, Tone::Plain, line));
+            tell(&lines.collect::<String>());
         }
     }
 
@@ -76,11 +82,8 @@ impl Show {
         if self.terminal {
             // Asked anew: windows change their size.
             let width = Out::stderr().width.unwrap_or(80);
-            let head = format!("{name}: {place} ");
-            let room = width.saturating_sub(head.chars().count() + WORDS);
-            let bar = if room >= 8 { bar(&counts, record.nodes, room.min(BAR)) + " " } else { String::new() };
-            let line = format!("{head}{bar}{}{left}", counts.short(record.nodes));
-            let line: String = line.chars().take(width.saturating_sub(1)).collect();
+            let words = format!("{}{left}", counts.short(record.nodes));
+            let line = line(name, &place, |cells| bar(&counts, record.nodes, cells), &words, width);
             tell(&format!("{ERASE}{line}"));
         } else {
             let same = self.last.as_ref().is_some_and(|(_, _, before)| *before == counts);
@@ -104,6 +107,17 @@ impl Show {
     }
 }
 
+/// A line within a terminal of so many columns. The rollout's name was said before: a bar comes before it.
+fn line(name: &str, place: &str, bar: impl Fn(usize) -> String, words: &str, width: usize) -> String {
+    // The last column stays free, for some terminals go to the next line there; three are brackets and a blank.
+    let room = width.saturating_sub(1 + PLACE + 1 + 3 + WORDS);
+    let named = room.saturating_sub(name.chars().count() + 2);
+    let (name, room) = if named >= LEAST { (format!("{name}: "), named) } else { (String::new(), room) };
+    let bar = if room >= LEAST { bar(room.min(BAR)) + " " } else { String::new() };
+    let line = format!("{name}{place} {bar}{words}");
+    line.chars().take(width.saturating_sub(1)).collect()
+}
+
 /// The beginning of the terminal's line, and nothing on it.
 const ERASE: &str = "\r\u{1b}[2K";
 
@@ -116,4 +130,25 @@ fn tell(text: &str) {
 /// What a Node or ConfigMap says, without what would steer a terminal.
 pub(super) fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_a_bar_before_it_has_a_name() {
+        let words = "333/400 done, 20 in flight, about 6h10m left";
+        let at = |name: &str, width: usize| {
+            line(name, "wave 17 of 40", |cells| format!("[{}]", "#".repeat(cells)), words, width)
+        };
+        assert_eq!(at("pool-a-7d4f5c2k8m", 80), format!("wave 17 of 40 [{}] {words}", "#".repeat(17)));
+        assert_eq!(
+            at("pool-a-7d4f5c2k8m", 120),
+            format!("pool-a-7d4f5c2k8m: wave 17 of 40 [{}] {words}", "#".repeat(24))
+        );
+        for width in 0..200 {
+            assert!(at("pool-a-7d4f5c2k8m", width).chars().count() < width.max(1));
+        }
+    }
 }
