@@ -87,6 +87,7 @@ fn commands() -> Vec<Vec<&'static str>> {
     let lines = [
         "status",
         "explain NODE",
+        "diff cm/pool-memory-optimised-hf7m2k9d5t next.yaml",
         "diff NODE next.yaml",
         "history NODE",
         "doctor",
@@ -95,6 +96,24 @@ fn commands() -> Vec<Vec<&'static str>> {
         "rollout pool-memory-optimised-9c4w7d82px -l pool=a --dry-run --max-unavailable 50%",
     ];
     lines.into_iter().map(line).collect()
+}
+
+/// Boxes of the README and of the pages that begin with `$ kubectl kubelet-config` show what a terminal of 80 columns shows.
+#[test]
+fn the_pages_show_what_is_to_be_seen() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let seen = fs::read_to_string(root.join("tests/fixtures/plugin/terminal/80.txt")).unwrap();
+    let mut shown = 0;
+    for page in ["README.md", "docs/usage/tutorial.md", "docs/usage/rollouts.md", "docs/usage/reference.md"] {
+        let text = fs::read_to_string(root.join(page)).unwrap();
+        for text in text.split("```text\n").skip(1).filter_map(|rest| rest.split("```").next()) {
+            if text.starts_with("$ kubectl kubelet-config") {
+                assert!(seen.contains(text.trim_end()), "{page}: {text}");
+                shown += 1;
+            }
+        }
+    }
+    assert!(shown >= 2, "{shown}");
 }
 
 /// `tests/fixtures/plugin/terminal/` is there to be looked at; `UPDATE_SNAPSHOTS=1` writes it anew.

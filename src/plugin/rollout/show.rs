@@ -150,5 +150,12 @@ mod tests {
         for width in 0..200 {
             assert!(at("pool-a-7d4f5c2k8m", width).chars().count() < width.max(1));
         }
+        let counts = Counts { done: 133, in_flight: 20, waiting: 247, ..Counts::default() };
+        let words = format!("{}, about 4h10m left", counts.short(400));
+        let shown = line("pool-a-7d4f5c2k8m", "wave 7 of 20", |cells| bar(&counts, 400, cells), &words, 80);
+        for page in ["README.md", "docs/usage/rollouts.md"] {
+            let text = std::fs::read_to_string(format!("{}/{page}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+            assert!(text.lines().any(|line| line == shown), "{page} does not show this line:\n{shown}");
+        }
     }
 }
