@@ -198,6 +198,7 @@ impl Begin {
                 if let Taken::Alive(other) = Lock::take(api, name, tell).await? {
                     return Err(Failure::new(format!("rollout {name} is just being begun by {other}")));
                 }
+                nodes.listed = None; // half a minute ago
             }
             api.forget(&old).await?;
         }
