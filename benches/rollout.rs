@@ -16,6 +16,8 @@
     dead_code
 )]
 
+#[path = "../tests/support/fleet/mod.rs"]
+mod fleet;
 #[path = "../tests/support/mod.rs"]
 mod support;
 #[path = "../tests/rollout/world.rs"]

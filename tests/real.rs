@@ -2,18 +2,19 @@
 //!
 //!     cargo test --test real [SUBSTRING]...
 //!
-//! There are two clusters, one for each carrier of an assignment: an API server that keeps `spec.configSource`, and one
-//! that drops it as modern ones do. A kubelet mostly waits, so the two run side by side, each with its own queue of
-//! cases, one after the other, and are taken down in the end whatever happens. A filter is a part of what is printed,
-//! such as `'assign [labels]'`; a cluster that no case needs is not started. On a machine that cannot have them (not
-//! root, not Debian 12) the suite is skipped, and says so; where `CI` is set that is a failure.
+//! There are clusters of two kinds, one for each carrier of an assignment: their API servers keep `spec.configSource`, or
+//! drop it as modern ones do. A kubelet mostly waits, so a long queue of cases has two clusters of its kind and all run
+//! side by side; each takes one case after the other, and is taken down in the end whatever happens. A filter is a part
+//! of what is printed, such as `'assign [labels]'`; a cluster that no case needs is not started. On a machine that cannot
+//! have them (not root, not Debian 12) the suite is skipped, and says so; where `CI` is set that is a failure.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, clippy::string_slice, missing_docs)]
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 #[path = "real/assignment.rs"]
@@ -184,20 +185,34 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(!failed.is_empty()))
 }
 
-/// Runs each queue on a cluster of its own, all at the same time; what failed.
+/// Cases that are worth another cluster, which takes a quarter of a minute.
+const CASES_PER_CLUSTER: usize = 12;
+/// Of a kind; with more, two cores are too busy for a kubelet to start in its time.
+const CLUSTERS: usize = 2;
+
+/// Runs each queue on clusters of its own, all at the same time; what failed.
 fn run(queues: Vec<(Carrier, Vec<&'static Test>)>) -> Vec<String> {
     // A short name: there are sockets below it.
     let dir = tempfile::Builder::new().prefix("ksr").tempdir().unwrap().keep();
     // One cluster comes up at a time: a port is free until somebody listens on it.
     let turn = Mutex::new(());
+    let queues: Vec<(Carrier, usize, Mutex<VecDeque<&Test>>)> = queues
+        .into_iter()
+        .filter(|(_, queue)| !queue.is_empty())
+        .map(|(carrier, queue)| {
+            (carrier, queue.len().div_ceil(CASES_PER_CLUSTER).min(CLUSTERS), Mutex::new(queue.into()))
+        })
+        .collect();
     let failed: Vec<String> = std::thread::scope(|scope| {
-        let work = |carrier: Carrier, queue: Vec<&'static Test>| {
-            let (dir, turn) = (dir.join(carrier.name()), &turn);
-            let thread = std::thread::Builder::new().name(carrier.name().to_owned());
-            thread.spawn_scoped(scope, move || run_queue(carrier, &queue, &dir, turn)).unwrap()
-        };
-        let busy = queues.into_iter().filter(|(_, queue)| !queue.is_empty());
-        let threads: Vec<_> = busy.map(|(carrier, queue)| work(carrier, queue)).collect();
+        let mut threads = Vec::new();
+        for (carrier, clusters, queue) in &queues {
+            for number in 1..=*clusters {
+                let name = format!("{}{number}", carrier.name());
+                let (dir, turn) = (dir.join(&name), &turn);
+                let thread = std::thread::Builder::new().name(name);
+                threads.push(thread.spawn_scoped(scope, move || run_queue(*carrier, queue, &dir, turn)).unwrap());
+            }
+        }
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
     if failed.is_empty() {
@@ -208,18 +223,22 @@ fn run(queues: Vec<(Carrier, Vec<&'static Test>)>) -> Vec<String> {
     failed
 }
 
-fn run_queue(carrier: Carrier, queue: &[&'static Test], dir: &Path, turn: &Mutex<()>) -> Vec<String> {
+/// On one cluster, until the queue is empty.
+fn run_queue(carrier: Carrier, queue: &Mutex<VecDeque<&'static Test>>, dir: &Path, turn: &Mutex<()>) -> Vec<String> {
     let up = || {
         let _mine = turn.lock();
         let cluster = Cluster::up(dir, carrier);
         carriers::grant(&cluster);
         cluster
     };
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
     let Ok(mut cluster) = catch_unwind(up) else {
-        return queue.iter().map(|test| title(test, carrier)).collect();
+        // If there is no other cluster of this kind, nothing of it was shown.
+        let left = std::iter::from_fn(next).map(|test| title(test, carrier));
+        return [format!("bringing up [{}]", carrier.name())].into_iter().chain(left).collect();
     };
     let mut failed = Vec::new();
-    for test in queue {
+    while let Some(test) = next() {
         let (begin, title) = (Instant::now(), title(test, carrier));
         let passed = !INTERRUPTED.load(Ordering::Relaxed)
             && catch_unwind(AssertUnwindSafe(|| {

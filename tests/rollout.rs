@@ -1,6 +1,6 @@
 //! `kubectl kubelet-config rollout` over two hundred simulated nodes, in simulated time: the client is the real one,
-//! the API server the tests' own, each node a simulated supervisor. What the client promises is checked at each of its
-//! writes, against what the API server knows at that moment.
+//! the API server the tests' own, each node a supervisor (the real core and API server adapter) over a played kubelet.
+//! What the client promises is held against the log of all changes, at each assignment.
 
 #![allow(
     clippy::expect_used,
@@ -12,6 +12,11 @@
 
 mod support;
 
+#[path = "rollout/carriers.rs"]
+mod carriers;
+#[path = "support/fleet/mod.rs"]
+mod fleet;
+
 #[path = "rollout/faults.rs"]
 mod faults;
 #[path = "rollout/kills.rs"]
@@ -20,5 +25,9 @@ mod kills;
 mod life;
 #[path = "rollout/look.rs"]
 mod look;
+#[path = "rollout/promises.rs"]
+mod promises;
+#[path = "rollout/selection.rs"]
+mod selection;
 #[path = "rollout/world.rs"]
 mod world;

@@ -14,7 +14,7 @@ use super::directory;
 ///
 /// Upstream: `ConfigMapNodeConfigSource` (k8s.io/api/core/v1 types.go, v1.20.2); `uid` and
 /// `resourceVersion` are forbidden there.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigMapRef {
     /// The ConfigMap's namespace.

@@ -6,6 +6,8 @@ use clap::Args;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
+use super::rollout::Pace;
+
 /// Where kubelet configurations are kept if nobody says otherwise: the namespace that
 /// `packaging/manifests/base` makes.
 pub const NAMESPACE: &str = "kubelet-config";
@@ -48,6 +50,8 @@ pub struct Context {
     pub namespace: String,
     /// In somebody else's name.
     pub impersonates: bool,
+    /// Of a rollout's clients.
+    pub pace: Pace,
 }
 
 impl Context {
@@ -85,7 +89,7 @@ impl Context {
         }
         let impersonates = config.auth_info.impersonate.is_some();
         let client = Client::try_from(config).map_err(|error| Failure::new(format!("the kubeconfig: {error}")))?;
-        Ok(Self { client, namespace: options.namespace.clone(), impersonates })
+        Ok(Self { client, namespace: options.namespace.clone(), impersonates, pace: Pace::default() })
     }
 }
 

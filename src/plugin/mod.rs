@@ -30,6 +30,8 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 
 pub use context::{Context, Failure};
 pub use output::{Format, Out, Table};
+#[doc(hidden)]
+pub use rollout::Pace;
 
 /// Kubelet configuration of nodes that run kubelet-supervisor.
 #[derive(Debug, Parser)]

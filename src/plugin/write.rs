@@ -11,12 +11,12 @@ use serde_json::Value;
 use super::nodes::{self, NODES};
 use super::output::{self, plain};
 use super::{Context, Failure};
-use crate::core::fleet::assign::{self, Choice, Step};
+use crate::core::fleet::assign::{self, Choice, Step, Written};
 use crate::core::fleet::node::{Carrier, Keeper, NodeRow};
 use crate::core::model::ConfigMapRef;
 
 /// Whose fields these are, in `metadata.managedFields`.
-const MANAGER: &str = "kubectl-kubelet_config";
+pub(super) const MANAGER: &str = "kubectl-kubelet_config";
 
 /// A Node that a kubelet reports on changes under our hands now and then; so often in a row it does not.
 const CONFLICTS: u32 = 10;
@@ -155,7 +155,7 @@ impl<'a> Writer<'a> {
     async fn settle(&mut self, first: NodeRow, target: Option<&ConfigMapRef>) -> Result<(NodeRow, bool), Failure> {
         let (mut row, mut conflicts, mut written) = (first.clone(), 0, false);
         for _ in 0..(STEPS + CONFLICTS) {
-            let patch = match assign::next(&row, target, self.choice, self.keeps) {
+            let patch = match assign::next(&Written::of(&row), &row.version, target, self.choice, self.keeps) {
                 Step::Done => return Ok((row, written)),
                 Step::Refuse(why) => return Err(Failure::new(why)),
                 Step::Write(patch) => patch,
@@ -165,20 +165,18 @@ impl<'a> Writer<'a> {
                 return Ok((applied(&row, &patch, &self.context.namespace), true));
             }
             match self.patch(&row.name, &patch).await {
-                Ok(answer) if sets_source && assign::was_dropped(&patch, &answer) => {
-                    self.keeps = Some(false);
-                    // What a dry run answers was not kept; what was dropped changed nothing but the version.
-                    row = if self.is_real() { answer } else { row };
-                }
                 Ok(answer) => {
-                    written = true;
-                    if sets_source {
-                        self.keeps = Some(true);
-                    }
-                    row = answer;
+                    let (was, is) = (Written::of(&row), Written::of(&answer));
+                    let kept = assign::is_kept(&patch, &is);
+                    self.keeps = kept.or(self.keeps);
                     if !self.is_real() {
-                        return Ok((row, true));
+                        // What a dry run answers was not kept.
+                        if kept == Some(false) {
+                            continue;
+                        }
+                        return Ok((answer, true));
                     }
+                    (row, written) = (answer, written || was != is);
                 }
                 Err(Trouble::NoSource) if sets_source && self.choice.is_none() => self.keeps = Some(false),
                 Err(Trouble::NoSource) => {

@@ -5,14 +5,14 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::kills::Random;
-use super::world::{NODES, TARGET, World, name};
+use super::world::{TARGET, World, content, name};
 use crate::support::api_server::{Fault, FaultKind, Verb};
 
 const ALL: &[&str] = &[TARGET, "-l", "all=yes", "--canary", "3", "--max-unavailable", "10", "--quiet"];
 
 #[tokio::test(start_paused = true)]
 async fn lost_answers_errors_and_cut_watches_change_nothing() {
-    let world = World::new(NODES);
+    let world = World::new(100);
     world.expect(&[0, 1, 2], 10);
     let mut random = Random(7);
     let troubles = async {
@@ -47,7 +47,7 @@ async fn lost_answers_errors_and_cut_watches_change_nothing() {
         () = troubles => unreachable!(),
     }
     world.promises_held();
-    assert_eq!((world.count(TARGET), world.phase(TARGET).as_deref()), (NODES, Some("Done")));
+    assert_eq!((world.count(TARGET), world.phase(TARGET).as_deref()), (100, Some("Done")));
 }
 
 #[tokio::test(start_paused = true)]
@@ -55,7 +55,7 @@ async fn what_others_write_meanwhile_is_left_alone() {
     let world = World::new(60);
     world.expect(&[], 10);
     let mine = |map: &str| json!({"metadata": {"labels": {format!("{}name", kubelet_supervisor::core::carrier::LABELS): map}}});
-    world.server.put_config_map(super::world::NAMESPACE, "mine", &[("kubelet", "kind: KubeletConfiguration")]);
+    world.server.put_config_map(super::world::NAMESPACE, "mine", &[("kubelet", &content("mine"))]);
     let others = async {
         let mut random = Random(3);
         tokio::time::sleep(Duration::from_secs(30)).await;

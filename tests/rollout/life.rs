@@ -10,9 +10,15 @@ use crate::support::api_server::{Fault, FaultKind, Request, Verb};
 
 const ALL: &[&str] = &[TARGET, "-l", "all=yes", "--canary", "3", "--max-unavailable", "5%", "--quiet"];
 
+/// As they are where nobody asks for others.
+const TEN_MINUTES: Duration = Duration::from_secs(600);
+
 /// The first three of round the zones are the first three nodes.
 fn world() -> World {
-    let world = World::new(NODES);
+    expecting(World::new(NODES))
+}
+
+fn expecting(world: World) -> World {
     world.expect(&[0, 1, 2], 10);
     world
 }
@@ -23,7 +29,7 @@ fn with(more: &[&'static str]) -> Vec<&'static str> {
 
 #[tokio::test(start_paused = true)]
 async fn a_good_one_reaches_all_nodes() {
-    let world = world();
+    let world = expecting(World::with_trial(NODES, TEN_MINUTES));
     world.good(ALL).await;
     world.promises_held();
     assert_eq!(world.count(TARGET), NODES);
@@ -48,7 +54,7 @@ async fn a_good_one_reaches_all_nodes() {
 
 #[tokio::test(start_paused = true)]
 async fn a_canary_that_rejects_it_stops_it() {
-    let world = world();
+    let world = expecting(World::with_trial(NODES, TEN_MINUTES));
     world.fate(1, Fate::Rejects);
     let said = world.bad(ALL).await;
     assert!(said.contains("stopped: node node-0001 called it bad: in my words"), "{said}");
@@ -67,7 +73,7 @@ async fn a_canary_that_rejects_it_stops_it() {
 #[tokio::test(start_paused = true)]
 async fn a_third_wave_that_breaks_is_the_last_one() {
     for (fate, why) in [(Fate::RollsBack, "called it bad"), (Fate::GoesNotReady, "is not Ready")] {
-        let world = world();
+        let world = expecting(World::with_trial(NODES, TEN_MINUTES));
         world.fate(3 + 25, fate);
         let said = world.bad(ALL).await;
         assert!(said.contains("node-0028") && said.contains(why), "{said}");
@@ -90,11 +96,11 @@ async fn on_failure_revert_gives_all_nodes_back_what_they_had() {
 async fn it_waits_for_active_alone_if_asked_to() {
     let world = world();
     world.expect_active();
-    world.fate(150, Fate::RollsBack);
+    world.fate(100, Fate::RollsBack);
     let said = world.bad(&with(&["--wait-for", "active"])).await;
-    assert!(said.contains("node-0150 called it bad"), "{said}");
+    assert!(said.contains("node-0100 called it bad"), "{said}");
     world.promises_held();
-    assert!(world.count(TARGET) > 150, "by then others have it");
+    assert!(world.count(TARGET) > 110, "by then others have it");
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,7 +11,7 @@ use super::world::{Fate, NAMESPACE, TARGET, World};
 use crate::support::api_server::Request;
 
 /// The built plugin, not on a terminal: standard output, standard error, and how it ended.
-fn plugin(world: &World, args: &[&str]) -> (String, String, Option<i32>) {
+pub fn plugin(world: &World, args: &[&str]) -> (String, String, Option<i32>) {
     let dir = tempfile::tempdir().unwrap();
     let kubeconfig = dir.path().join("kubeconfig");
     world.server.write_kubeconfig(&kubeconfig);
@@ -56,9 +56,9 @@ async fn status_tells_what_is_open_and_why() {
     let expected = "\
 pool-b: stopped, 0 done, 1 in flight, 3 waiting, 1 bad; nobody drives it
 node node-0001 called it bad: in my words
-NODE        STATE      MESSAGE
-node-0000   on trial   -
-node-0001   bad        in my words
+NODE        STATE       MESSAGE
+node-0000   in flight   -
+node-0001   bad         in my words
 ";
     assert_eq!((shown.as_str(), code), (expected, Some(0)));
     let (listed, ..) = plugin(&world, &["status"]);

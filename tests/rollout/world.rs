@@ -1,18 +1,25 @@
-//! The cluster: nodes with simulated supervisors, and a way in that counts, checks and cuts.
+//! The cluster: nodes with supervisors, simulated time, and a way in that counts and cuts.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kube::client::Body;
+use kube::client::{Body, ClientBuilder};
+use kubelet_supervisor::adapters::kube::MeterLayer;
 use kubelet_supervisor::core::carrier::LABELS;
+use kubelet_supervisor::core::model::{ConfigMapRef, Payload, Source, Wishes};
+use kubelet_supervisor::core::report::{Condition, NodeConfigStatus, Shown};
 use kubelet_supervisor::plugin::{self, Context, Failure};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::support::api_server::{ApiServer, Door, State};
+use crate::fleet::log::{Expectation, Log};
+use crate::fleet::{Fleet, Pace, Surroundings};
+use crate::support::api_server::{ApiServer, Door};
+
+pub use crate::fleet::Fate;
 
 pub const NAMESPACE: &str = "kubelet-config";
 /// What is rolled out.
@@ -20,84 +27,10 @@ pub const TARGET: &str = "pool-b";
 /// What all nodes have before.
 const BEFORE: &str = "pool-a";
 pub const NODES: usize = 200;
-
-/// What a node does with [`TARGET`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    Good,
-    Rejects,
-    RollsBack,
-    GoesNotReady,
-}
-
-/// Assigned, active, reason, error, and whether the node is Ready.
-type Said = (String, String, &'static str, Option<&'static str>, bool);
-
-/// A supervisor as the API server sees it: it takes up what its Node is assigned after some seconds, refuses it or
-/// runs it, and proves it or goes back.
-struct Supervisor {
-    fate: Fate,
-    /// What it has heard of, and when.
-    heard: (String, Instant),
-    proven: String,
-    bad: Vec<String>,
-    /// What it said last, in short and in full.
-    said: Said,
-    shown: Value,
-    ready: bool,
-    unready_until: Option<Instant>,
-    unready_since: Option<Instant>,
-    slow: u64,
-}
-
-impl Supervisor {
-    fn new(number: usize) -> Supervisor {
-        Supervisor {
-            fate: Fate::Good,
-            heard: (BEFORE.to_owned(), Instant::now()),
-            proven: BEFORE.to_owned(),
-            bad: Vec::new(),
-            said: Said::default(),
-            shown: Value::Null,
-            ready: true,
-            unready_until: None,
-            unready_since: None,
-            slow: (number % 7) as u64,
-        }
-    }
-
-    /// What it says now of what it is assigned: assigned, active, reason, error.
-    fn says(&mut self, wanted: &str) -> (String, String, &'static str, Option<&'static str>) {
-        if self.heard.0 != wanted {
-            self.heard = (wanted.to_owned(), Instant::now());
-        }
-        let passed = self.heard.1.elapsed().as_secs();
-        let (wanted, proven) = (wanted.to_owned(), self.proven.clone());
-        let fate = if wanted == TARGET { self.fate } else { Fate::Good };
-        let error = Some("failed to load config, see Kubelet log for details");
-        if wanted == proven {
-            return (wanted.clone(), wanted, "LastKnownGood", None);
-        }
-        if passed < 2 + self.slow {
-            return (proven.clone(), proven, "LastKnownGood", None);
-        }
-        if self.bad.contains(&wanted) || (fate == Fate::Rejects && passed >= 4) {
-            return (wanted, proven, if fate == Fate::Rejects { "Rejected" } else { "RolledBack" }, error);
-        }
-        if fate == Fate::RollsBack && passed >= 40 {
-            self.bad.push(wanted.clone());
-            return (wanted, proven, "RolledBack", error);
-        }
-        if fate == Fate::GoesNotReady && passed >= 20 {
-            self.unready_until = Some(Instant::now() + Duration::from_secs(86_400));
-        }
-        if fate == Fate::Good && passed >= 60 {
-            self.proven.clone_from(&wanted);
-            return (wanted.clone(), wanted, "LastKnownGood", None);
-        }
-        (wanted.clone(), wanted, "OnTrial", None)
-    }
-}
+/// A trial, where nobody says how long: simulated time costs something too.
+const TRIAL: Duration = Duration::from_secs(60);
+/// What a client may not have heard of. No time passes on the way, but things happen at the same moment.
+const LAG: Duration = Duration::from_millis(1);
 
 pub fn name(number: usize) -> String {
     format!("node-{number:04}")
@@ -122,118 +55,118 @@ struct Wire {
     /// The client dies at this request; with true, after it was carried out.
     dies_at: Option<(u64, bool)>,
     sent: Vec<Sent>,
-    broken: Vec<String>,
-    canaries: Vec<String>,
-    max: usize,
-    active: bool,
 }
 
 pub struct World {
     pub server: ApiServer,
-    nodes: Arc<Mutex<BTreeMap<String, Supervisor>>>,
+    fleet: Fleet,
+    log: Arc<Mutex<Log>>,
+    expected: Mutex<Expectation>,
     wire: Arc<Mutex<Wire>>,
     died: Arc<Notify>,
+}
+
+/// A ConfigMap's content; no two are the same, or going from one to the other would be nothing.
+pub fn content(map: &str) -> String {
+    let number = map.bytes().fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into())) % 10_000;
+    format!("kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\neventBurst: {number}\n")
 }
 
 impl World {
     /// In three zones and two pools, all with [`BEFORE`] proven.
     pub fn new(count: usize) -> World {
+        World::with_trial(count, TRIAL)
+    }
+
+    /// The same with trials of this length.
+    pub fn with_trial(count: usize, trial: Duration) -> World {
         let server = ApiServer::start();
         server.drop_dynamic_config(true);
         for map in [BEFORE, TARGET] {
-            server.put_config_map(NAMESPACE, map, &[("kubelet", "kind: KubeletConfiguration")]);
+            server.put_config_map(NAMESPACE, map, &[("kubelet", &content(map))]);
         }
-        let mut nodes = BTreeMap::new();
+        let before = server.config_map(NAMESPACE, BEFORE);
         for number in 0..count {
-            let node = name(number);
-            server.create_node(&node);
-            let labels = json!({
-                format!("{LABELS}name"): BEFORE, "topology.kubernetes.io/zone": format!("z{}", number % 3),
-                "all": "yes", "pool": if number % 2 == 0 { "even" } else { "odd" },
-            });
-            server.patch_node(&node, json!({"metadata": {"labels": labels}}));
-            nodes.insert(node, Supervisor::new(number));
+            server.put_node(&name(number), node(number, &source(&before)));
         }
+        let log = Arc::new(Mutex::new(Log::default()));
+        let listener = Arc::clone(&log);
+        let nodes = server.read(|s| (0..count).filter_map(|number| s.node(&name(number)).cloned()).collect::<Vec<_>>());
+        for node in &nodes {
+            log.lock().unwrap().note(node, false);
+        }
+        server.listen(move |change| listener.lock().unwrap().note(&change.object, change.kind == "DELETED"));
         let world = World {
+            fleet: Fleet::new(surroundings(&server.door().quiet(), trial)),
             server,
-            nodes: Arc::new(Mutex::new(nodes)),
-            wire: Arc::new(Mutex::new(Wire { max: usize::MAX, ..Wire::default() })),
+            log,
+            expected: Mutex::default(),
+            wire: Arc::default(),
             died: Arc::default(),
         };
-        world.second();
+        for number in 0..count {
+            world.fleet.add(&name(number), Some((source(&before), payload(&before))));
+        }
         world
     }
 
     pub fn expect(&self, canaries: &[usize], max: usize) {
-        let mut wire = self.wire.lock().unwrap();
-        (wire.canaries, wire.max) = (canaries.iter().map(|number| name(*number)).collect(), max);
+        self.expect_more(|it| {
+            TARGET.clone_into(&mut it.target);
+            it.canaries = canaries.iter().map(|number| name(*number)).collect();
+            it.max_unavailable = max;
+        });
     }
 
     pub fn expect_active(&self) {
-        self.wire.lock().unwrap().active = true;
+        self.expect_more(|it| it.active = true);
     }
 
+    /// The Node and its supervisor go.
+    pub fn delete(&self, number: usize) {
+        self.fleet.remove(&name(number));
+        self.server.delete_node(&name(number));
+    }
+
+    /// A Node with these labels, and a supervisor that knows nothing.
+    pub fn create(&self, number: usize, labels: &Value) {
+        self.server.put_node(&name(number), json!({"metadata": {"labels": labels}, "spec": {}, "status": {}}));
+        self.fleet.add(&name(number), None);
+    }
+
+    fn expect_more(&self, change: impl FnOnce(&mut Expectation)) {
+        let mut expected = self.expected.lock().unwrap();
+        change(&mut expected);
+        self.log.lock().unwrap().expect(expected.clone());
+    }
+
+    /// What a node does with [`TARGET`].
     pub fn fate(&self, number: usize, fate: Fate) {
-        self.nodes.lock().unwrap().get_mut(&name(number)).unwrap().fate = fate;
+        self.fleet.control(&name(number), |node| {
+            node.fates.insert(TARGET.to_owned(), fate);
+        });
     }
 
     pub fn unready(&self, number: usize, seconds: u64) {
         let until = Instant::now() + Duration::from_secs(seconds);
-        self.nodes.lock().unwrap().get_mut(&name(number)).unwrap().unready_until = Some(until);
+        self.fleet.control(&name(number), |node| node.unready_until = Some(until));
     }
 
-    /// All supervisors look at their Nodes, and say what is new.
-    fn second(&self) {
-        let mut nodes = self.nodes.lock().unwrap();
-        for (name, node) in nodes.iter_mut() {
-            let wanted = self.server.read(|s| wanted(s.node(name).unwrap()));
-            let (assigned, active, reason, error) = node.says(&wanted);
-            node.ready = node.unready_until.is_none_or(|until| Instant::now() >= until);
-            node.unready_since = if node.ready { None } else { node.unready_since.or(Some(Instant::now())) };
-            let said = (assigned.clone(), active.clone(), reason, error, node.ready);
-            if said == node.said {
-                continue;
-            }
-            node.said = said;
-            let source = |map: &str| {
-                let identity = self.server.read(|s| s.config_map(NAMESPACE, map).unwrap()["metadata"].clone());
-                json!({"configMap": {"namespace": NAMESPACE, "name": map, "kubeletConfigKey": "kubelet",
-                    "uid": identity["uid"], "resourceVersion": identity["resourceVersion"]}})
-            };
-            let mut status = json!({"assigned": source(&assigned), "active": source(&active), "lastKnownGood": source(&node.proven)});
-            if let Some(error) = error {
-                status["error"] = error.into();
-            }
-            let ready = if node.ready { "True" } else { "Unknown" };
-            let shown = json!({
-                "metadata": {"annotations": {"kubelet-supervisor.io/config-status": status.to_string()}},
-                "status": {"conditions": [
-                    {"type": "KubeletConfigOk", "status": "Unknown", "reason": reason, "message": "in my words"},
-                    {"type": "Ready", "status": ready},
-                ]},
-            });
-            node.shown = shown.clone();
-            self.server.patch_node(name, shown);
-        }
-    }
-
-    /// Time passes, and the nodes live.
+    /// Time passes; the nodes live whenever it does.
     pub async fn live(&self) {
-        loop {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            self.second();
-        }
+        std::future::pending::<()>().await;
     }
 
     /// The client with these arguments, until it ends; None if it died.
     pub async fn client(&self, args: &[&str]) -> Option<Result<ExitCode, Failure>> {
-        let context = Context { client: self.connect(), namespace: NAMESPACE.to_owned(), impersonates: false };
+        let (client, namespace) = (self.connect(), NAMESPACE.to_owned());
+        let context = Context { client, namespace, impersonates: false, pace: plugin::Pace::default() };
         let args: Vec<&str> = ["rollout"].into_iter().chain(args.iter().copied()).collect();
+        self.fleet.is_up().await;
         tokio::select! {
             biased;
             () = self.died.notified() => None,
             result = plugin::run(&context, &args) => Some(result),
-            () = self.live() => unreachable!("life goes on"),
             () = tokio::time::sleep(Duration::from_secs(3 * 86_400)) => panic!("no end: {:?}", self.phase(TARGET)),
         }
     }
@@ -259,12 +192,9 @@ impl World {
     }
 
     pub fn connect(&self) -> kube::Client {
-        let (wire, nodes, died) = (Arc::clone(&self.wire), Arc::clone(&self.nodes), Arc::clone(&self.died));
-        let door = self.server.door();
-        let state = self.server.door();
+        let (wire, died, door) = (Arc::clone(&self.wire), Arc::clone(&self.died), self.server.door());
         let service = tower::service_fn(move |request: hyper::Request<Body>| {
-            let (wire, nodes, died) = (Arc::clone(&wire), Arc::clone(&nodes), Arc::clone(&died));
-            let (door, state) = (door.clone(), state.clone());
+            let (wire, died, door) = (Arc::clone(&wire), Arc::clone(&died), door.clone());
             async move {
                 let number = {
                     let mut wire = wire.lock().unwrap();
@@ -277,16 +207,10 @@ impl World {
                     std::future::pending::<()>().await;
                 }
                 let node = assigned_node(&request);
-                let problems =
-                    node.as_ref().map(|node| check(&wire.lock().unwrap(), &state, &nodes.lock().unwrap(), node));
                 let response = door.answer(request).await;
-                if let (Some(node), true) = (&node, response.status().is_success()) {
-                    let to = state.read(|s| wanted(s.node(node).unwrap()));
-                    let mut wire = wire.lock().unwrap();
-                    if to == TARGET {
-                        wire.broken.extend(problems.unwrap_or_default());
-                    }
-                    wire.sent.push(Sent { node: node.clone(), to, at: Instant::now() });
+                if let (Some(node), true) = (node, response.status().is_success()) {
+                    let to = door.read(|s| wanted(s.node(&node).unwrap()));
+                    wire.lock().unwrap().sent.push(Sent { node, to, at: Instant::now() });
                 }
                 if dying.is_some() {
                     died.notify_one();
@@ -319,15 +243,13 @@ impl World {
 
     /// No promise was broken.
     pub fn promises_held(&self) {
-        let wire = self.wire.lock().unwrap();
-        assert!(wire.broken.is_empty(), "{:#?}", wire.broken);
+        assert!(self.expected.lock().unwrap().max_unavailable > 0, "something is expected");
+        let broken = self.log.lock().unwrap().broken(LAG);
+        assert!(broken.is_empty(), "{broken:#?}");
     }
 
     pub fn count(&self, map: &str) -> usize {
-        self.server.read(|s| {
-            let nodes = self.nodes.lock().unwrap();
-            nodes.keys().filter(|node| wanted(s.node(node).unwrap()) == map).count()
-        })
+        self.server.read(|s| self.fleet.names().iter().filter(|node| wanted(s.node(node).unwrap()) == map).count())
     }
 
     pub fn phase(&self, rollout: &str) -> Option<String> {
@@ -345,7 +267,9 @@ impl World {
 }
 
 fn wanted(node: &Value) -> String {
-    node["metadata"]["labels"][format!("{LABELS}name")].as_str().unwrap_or_default().to_owned()
+    let native = node["spec"]["configSource"]["configMap"]["name"].as_str();
+    let label = node["metadata"]["labels"][format!("{LABELS}name")].as_str();
+    native.or(label).unwrap_or_default().to_owned()
 }
 
 /// The node that a request assigns something.
@@ -354,37 +278,57 @@ fn assigned_node(request: &hyper::Request<Body>) -> Option<String> {
     request.uri().path().strip_prefix("/api/v1/nodes/").filter(|_| is_write).map(str::to_owned)
 }
 
-/// What would be wrong with assigning the target to this node now.
-fn check(wire: &Wire, door: &Door, nodes: &BTreeMap<String, Supervisor>, node: &str) -> Vec<String> {
-    let mut problems = Vec::new();
-    if wire.max == usize::MAX {
-        return problems; // nobody asked, and with thousands of nodes it takes long
-    }
-    door.read(|s: &State| {
-        let is_settled = |name: &str| {
-            let says = &nodes[name].shown["status"]["conditions"][0]["reason"];
-            let caught_up = nodes[name].shown["metadata"]["annotations"]["kubelet-supervisor.io/config-status"]
-                .as_str()
-                .and_then(|text| serde_json::from_str::<Value>(text).ok())
-                .is_some_and(|status| status["assigned"]["configMap"]["name"] == TARGET && status["error"].is_null());
-            caught_up && (says == "LastKnownGood" || (wire.active && says == "OnTrial"))
-        };
-        let has = |name: &str| s.node(name).is_some_and(|node| wanted(node) == TARGET);
-        let busy = |name: &&String| {
-            // What happened at this very moment nobody can know.
-            let unready = nodes[*name].unready_since.is_some_and(|since| since.elapsed() >= Duration::from_secs(1));
-            unready || (has(name) && !is_settled(name))
-        };
-        let busy = nodes.keys().filter(busy).count();
-        if busy >= wire.max {
-            problems.push(format!("{node}: {busy} are in flight or not Ready, of {} that may be", wire.max));
-        }
-        if !wire.canaries.iter().any(|canary| canary == node) {
-            let open = wire.canaries.iter().find(|canary| !(has(canary) && is_settled(canary)));
-            problems.extend(open.map(|open| format!("{node}: before the canary {open}")));
-        }
-        let bad = nodes.iter().find(|(name, it)| has(name) && it.shown.to_string().contains("failed to load"));
-        problems.extend(bad.map(|(bad, _)| format!("{node}: {bad} called it bad")));
+/// Supervisors and kubelets come in by this door.
+fn surroundings(door: &Door, trial: Duration) -> Surroundings {
+    let service = |door: &Door| {
+        let door = door.clone();
+        tower::service_fn(move |request: hyper::Request<Body>| {
+            let door = door.clone();
+            async move { Ok::<_, tower::BoxError>(door.answer(request).await) }
+        })
+    };
+    let kubelets = kube::Client::new(service(door), "default");
+    let door = door.clone();
+    let connect = move |layer: MeterLayer| ClientBuilder::new(service(&door), "default").with_layer(&layer).build();
+    let pace = Pace {
+        trial,
+        preflight: Duration::from_secs(2),
+        ready: Duration::from_secs(3),
+        trouble: Duration::from_secs(5),
+    };
+    Surroundings { connect: Arc::new(connect), kubelets, namespace: NAMESPACE.to_owned(), pace }
+}
+
+/// A Node as its supervisor and its kubelet left it when they were last seen.
+fn node(number: usize, before: &Source) -> Value {
+    let status = NodeConfigStatus {
+        assigned: Some(before.clone()),
+        active: Some(before.clone()),
+        last_known_good: Some(before.clone()),
+        condition: Condition { status: "True", reason: "LastKnownGood", message: format!("Proven: {before}") },
+        ..NodeConfigStatus::default()
+    };
+    let mut node = status.patch(&Shown::default(), "2026-01-01T00:00:00Z");
+    node["spec"] = json!({});
+    node["metadata"]["labels"] = json!({
+        format!("{LABELS}name"): BEFORE, "topology.kubernetes.io/zone": format!("z{}", number % 3),
+        "all": "yes", "pool": if number.is_multiple_of(2) { "even" } else { "odd" },
     });
-    problems
+    let ready = json!({"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:00Z"});
+    node["status"]["conditions"].as_array_mut().unwrap().push(ready);
+    node
+}
+
+fn source(map: &Value) -> Source {
+    let text = |field: &str| map["metadata"][field].as_str().unwrap().to_owned();
+    let reference =
+        ConfigMapRef { namespace: text("namespace"), name: text("name"), kubelet_config_key: "kubelet".to_owned() };
+    Source { reference, resource_version: text("resourceVersion"), uid: text("uid") }
+}
+
+fn payload(map: &Value) -> Payload {
+    let Source { reference, resource_version, uid } = source(map);
+    let data: BTreeMap<String, String> = serde_json::from_value(map["data"].clone()).unwrap();
+    let ConfigMapRef { namespace, name, .. } = reference;
+    Payload { namespace, name, uid, resource_version, data, wishes: Wishes::default() }
 }

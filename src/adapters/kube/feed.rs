@@ -29,6 +29,11 @@ pub const READ_TIMEOUT: Duration = Duration::from_secs(150);
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(15);
 
+/// Half of it by chance, so that nodes do not come back in step.
+pub(super) fn jittered(pause: Duration) -> Duration {
+    pause / 2 + pause.mul_f64(chance() / 2.0)
+}
+
 /// Failures in a row, and until when to pause for them.
 #[derive(Debug, Default)]
 pub(super) struct Pause {
@@ -39,11 +44,9 @@ pub(super) struct Pause {
 impl Pause {
     pub(super) fn failed(&mut self, retry_after: Option<u64>) {
         let pause = policy::backoff(PAUSE_FIRST, PAUSE_MAX, self.failures);
-        // Half of it is jitter, so that nodes do not come back in step.
-        let jitter = pause.mul_f64(chance() / 2.0);
         let asked = Duration::from_secs(retry_after.unwrap_or_default().min(60));
         self.failures = self.failures.saturating_add(1);
-        self.until = Some(Instant::now() + (pause / 2 + jitter).max(asked));
+        self.until = Some(Instant::now() + jittered(pause).max(asked));
     }
 
     pub(super) fn succeeded(&mut self) {

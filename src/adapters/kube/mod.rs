@@ -241,7 +241,7 @@ async fn run(
         let pause = refusals.pause(began.elapsed());
         if !pause.is_zero() {
             search.say(format!("the API server does not accept the credentials of {origin} (401); waiting for others"));
-            let wait = search.other(print, pause);
+            let wait = search.other(print, feed::jittered(pause));
             if meanwhile(wait, &mut commands, &inputs, &mut outbox, REFUSED).await.is_none() {
                 return;
             }

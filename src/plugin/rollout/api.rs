@@ -10,21 +10,21 @@ use kube::core::request::Request as Path;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::pace::Pace;
 use crate::plugin::{Context, Failure};
 
 /// An API server that does not answer for so long ends the client; the rollout stands where it is.
-const PATIENCE: Duration = Duration::from_secs(600);
+pub(super) const PATIENCE: Duration = Duration::from_secs(600);
 /// Pauses between two tries.
 const PAUSE_FIRST: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(15);
-/// One answer takes no longer. A request that is older than the lock must not arrive any more.
-pub(super) const ANSWER: Duration = Duration::from_secs(8);
 
 /// The API server, as one rollout uses it.
 #[derive(Clone)]
 pub(super) struct Api {
     pub(super) client: kube::Client,
     pub(super) namespace: String,
+    pub(super) pace: Pace,
     /// Requests so far.
     count: Arc<AtomicU64>,
 }
@@ -37,11 +37,30 @@ pub(super) enum Answer {
     Conflict,
     /// There is none.
     Absent,
+    /// What was asked for goes on from a version that the API server no longer has.
+    Expired,
+    /// This API server wants no `spec.configSource`.
+    NoSource,
+}
+
+impl Answer {
+    /// What the API server says on its own part; none if it may say something else later, or of other things.
+    fn of(error: &kube::Error) -> Option<Self> {
+        let kube::Error::Api(status) = error else { return None };
+        match status.code {
+            404 => Some(Self::Absent),
+            409 => Some(Self::Conflict),
+            410 => Some(Self::Expired),
+            422 if status.message.contains("configSource") => Some(Self::NoSource),
+            _ => None,
+        }
+    }
 }
 
 impl Api {
     pub(super) fn new(context: &Context) -> Self {
-        Self { client: context.client.clone(), namespace: context.namespace.clone(), count: Arc::default() }
+        let (client, namespace) = (context.client.clone(), context.namespace.clone());
+        Self { client, namespace, pace: context.pace, count: Arc::default() }
     }
 
     pub(super) fn requests(&self) -> u64 {
@@ -70,11 +89,12 @@ impl Api {
         let mut pause = PAUSE_FIRST;
         loop {
             self.count();
-            let answer = in_time(self.client.request::<Value>(request.clone())).await;
+            let answer = self.in_time(self.client.request::<Value>(request.clone())).await;
+            if let Some(answer) = answer.as_ref().and_then(|answer| Answer::of(answer.as_ref().err()?)) {
+                return Ok(answer);
+            }
             let error = match answer {
                 Some(Ok(object)) => return Ok(Answer::Object(object)),
-                Some(Err(kube::Error::Api(status))) if status.code == 409 => return Ok(Answer::Conflict),
-                Some(Err(kube::Error::Api(status))) if status.code == 404 => return Ok(Answer::Absent),
                 Some(Err(error)) if !may_pass(&error) || begun.elapsed() > PATIENCE => {
                     return Err(Failure::api(what, &error));
                 }
@@ -101,13 +121,18 @@ impl Api {
     ) -> Result<Option<Answer>, Failure> {
         let request = request.map_err(|error| Failure::new(format!("{what}: {error}")))?;
         self.count();
-        match in_time(self.client.request::<Value>(request)).await {
+        match self.in_time(self.client.request::<Value>(request)).await {
             Some(Ok(object)) => Ok(Some(Answer::Object(object))),
-            Some(Err(kube::Error::Api(status))) if status.code == 409 => Ok(Some(Answer::Conflict)),
-            Some(Err(kube::Error::Api(status))) if status.code == 404 => Ok(Some(Answer::Absent)),
-            Some(Err(error)) if !may_pass(&error) => Err(Failure::api(what, &error)),
-            _ => Ok(None),
+            Some(Err(error)) => match Answer::of(&error) {
+                None if !may_pass(&error) => Err(Failure::api(what, &error)),
+                answer => Ok(answer),
+            },
+            None => Ok(None),
         }
+    }
+
+    pub(super) async fn in_time<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        tokio::time::timeout(self.pace.answer, future).await.ok()
     }
 
     /// The same, where the object must be there and nobody else writes.
@@ -119,13 +144,11 @@ impl Api {
         match self.ask(what, request).await? {
             Answer::Object(object) => Ok(object),
             Answer::Absent => Err(Failure::new(format!("{what}: it does not exist"))),
-            Answer::Conflict => Err(Failure::new(format!("{what}: somebody else writes it now; try again"))),
+            Answer::Conflict | Answer::Expired | Answer::NoSource => {
+                Err(Failure::new(format!("{what}: somebody else writes it now; try again")))
+            }
         }
     }
-}
-
-async fn in_time<T>(future: impl Future<Output = T>) -> Option<T> {
-    tokio::time::timeout(ANSWER, future).await.ok()
 }
 
 /// The API server, or the way to it, may recover from this.

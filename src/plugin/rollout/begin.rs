@@ -3,21 +3,23 @@
 use std::collections::BTreeSet;
 
 use kube::api::GetParams;
-use kube::api::ListParams;
 use kube::core::request::Request as Path;
 use serde_json::Value;
 
 use super::api::{Answer, Api};
-use super::feed::PAGE;
+use super::feed::Choice;
+use super::pages::Pages;
 use super::records::{Kept, Lock, Taken, identity};
 use super::show::Show;
-use super::{Begin, Pause, drive_on};
+use super::{Begin, Nodes, Pause, drive_on};
+use crate::core::fleet::assign::label_fault;
 use crate::core::fleet::node::NodeRow;
 use crate::core::fleet::rollout::plan::{Before, Member, order, unavailable, zone_of};
 use crate::core::fleet::rollout::sight::{Doing, Has, Sight};
 use crate::core::fleet::rollout::{Holder, Options, Phase, Record, Target, WaitFor};
 use crate::core::model::ConfigMapRef;
 use crate::plugin::Failure;
+use crate::plugin::nodes::NODES;
 use crate::plugin::output::{self, Out, Table, Tone};
 
 /// A label's value holds so many characters.
@@ -73,7 +75,7 @@ impl Begin {
                 bad.node, bad.why
             )));
         }
-        let rows = self.rows(api, &target).await?;
+        let (rows, version) = self.rows(api, &target).await?;
         let members = order(&rows, self.zone_key.as_deref());
         let record = self.record(&target, &members)?;
         if self.dry_run {
@@ -87,7 +89,8 @@ impl Begin {
             ));
             return Ok(std::process::ExitCode::SUCCESS);
         }
-        self.start(api, &name, old, record, members, show).await
+        let nodes = Nodes { members, listed: Some((rows, version)), keeps: None };
+        self.start(api, &name, old, record, nodes, show).await
     }
 
     /// The ConfigMap as it is now.
@@ -122,36 +125,29 @@ impl Begin {
         })
     }
 
-    /// The nodes, none of which may have called it bad.
-    async fn rows(&self, api: &Api, target: &Target) -> Result<Vec<NodeRow>, Failure> {
-        let mut params = ListParams { limit: Some(PAGE), ..ListParams::default().labels(&self.selector) };
-        let mut rows = Vec::new();
-        loop {
-            let page = api.object("list nodes", Path::new("/api/v1/nodes").list(&params)).await?;
-            for node in page.get("items").and_then(Value::as_array).into_iter().flatten() {
-                let row = NodeRow::of(node, &api.namespace);
-                let member = Member { name: row.name.clone(), before: Before::of(&row) };
-                let sight = Sight::of(&row, &member, target, None);
-                if let (Has::Target, Doing::Bad(why)) = (sight.has, &sight.doing) {
-                    return Err(Failure::new(format!(
-                        "node {} calls {} bad: {why}; push a corrected one, or mend the node and `kubectl kubelet-config retry {}`",
-                        row.name, target.reference.name, row.name
-                    )));
-                }
-                rows.push(row);
+    /// The nodes, none of which may have called it bad, and the version of their list.
+    async fn rows(&self, api: &Api, target: &Target) -> Result<(Vec<NodeRow>, String), Failure> {
+        let read = |node: &Value| {
+            let row = NodeRow::of(node, &api.namespace);
+            let member = Member { name: row.name.clone(), before: Before::of(&row) };
+            let sight = Sight::of(&row, &member, target, None);
+            if let (Has::Target, Doing::Bad(why)) = (sight.has, &sight.doing) {
+                return Err(Failure::new(format!(
+                    "node {} calls {} bad: {why}; push a corrected one, or mend the node and `kubectl kubelet-config retry {}`",
+                    row.name, target.reference.name, row.name
+                )));
             }
-            match page.pointer("/metadata/continue").and_then(Value::as_str).filter(|token| !token.is_empty()) {
-                Some(token) => params.continue_token = Some(token.to_owned()),
-                None => break,
-            }
-        }
+            Ok(row)
+        };
+        let choice = Choice { labels: Some(self.selector.clone()), fields: None };
+        let (rows, version) = Pages::new(api, &Path::new(NODES), "list nodes", &choice).all(read).await?;
         if rows.is_empty() {
             return Err(Failure::new(format!(
                 "no node has the labels {:?}: `kubectl get nodes --show-labels` shows those they have",
                 self.selector
             )));
         }
-        Ok(rows)
+        Ok((rows, version))
     }
 
     fn record(&self, target: &Target, members: &[Member]) -> Result<Record, Failure> {
@@ -192,7 +188,7 @@ impl Begin {
         name: &str,
         old: Option<Kept>,
         mut record: Record,
-        members: Vec<Member>,
+        mut nodes: Nodes,
         show: Show,
     ) -> Result<std::process::ExitCode, Failure> {
         if let Some(old) = old {
@@ -205,17 +201,14 @@ impl Begin {
             }
             api.forget(&old).await?;
         }
-        record.parts = crate::core::fleet::rollout::record::encode_nodes(name, &members).len();
+        let members = nodes.members.as_slice();
+        record.parts = crate::core::fleet::rollout::record::encode_nodes(name, members).len();
         let reference = &record.target.reference;
-        let longest = [&reference.name, &reference.namespace, &reference.kubelet_config_key].map(String::len);
-        if longest.into_iter().any(|length| length > LABEL_ROOM)
-            && !super::drive::writer(api, &members).await?.takes_long_names()
-        {
-            return Err(Failure::new(format!(
-                "this API server keeps no spec.configSource, and the label that takes its place holds {LABEL_ROOM} characters: \
-                 give ConfigMap {} and its key shorter names",
-                reference.name
-            )));
+        if let Some(why) = label_fault(reference) {
+            nodes.keeps = super::drive::keeps_source(api, members, reference).await?;
+            if nodes.keeps != Some(true) {
+                return Err(Failure::new(why));
+            }
         }
         if !record.target.immutable {
             show.say(&format!(
@@ -230,8 +223,8 @@ impl Begin {
         };
         let mut lock = Lock::of_new(api, id, kept);
         let begun = async {
-            api.create_nodes(name, &members).await?;
-            no_overlap(api, name, &members).await?;
+            api.create_nodes(name, members).await?;
+            no_overlap(api, name, members).await?;
             let running = Record { phase: Phase::Running, ..lock.kept.record.clone() };
             lock.save(running).await
         };
@@ -247,7 +240,7 @@ impl Begin {
             record.options.canaries,
             record.options.max_unavailable
         ));
-        super::drive_with(api, lock, members, show).await
+        super::drive_with(api, lock, nodes, show).await
     }
 }
 

@@ -3,25 +3,31 @@
 use std::future::Future;
 use std::time::Duration;
 
-use kube::api::{GetParams, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
 use kube::core::request::Request as Path;
 use tokio::time::Instant;
 
-use super::api::{ANSWER, Answer, Api};
+use super::api::{Answer, Api};
 use super::feed::{Choice, Feed, News};
 use super::fleet::Fleet;
 use super::records::Lock;
 use super::show::Show;
-use super::write::{self, Writer};
+use crate::core::fleet::assign::{self, Written};
+use crate::core::fleet::node::NodeRow;
 use crate::core::fleet::rollout::decide::{Step, decide};
 use crate::core::fleet::rollout::plan::Member;
 use crate::core::fleet::rollout::record::map_name;
+use crate::core::fleet::rollout::sight::Has;
 use crate::core::fleet::rollout::{Phase, Record};
 use crate::core::model::ConfigMapRef;
 use crate::plugin::Failure;
+use crate::plugin::nodes::NODES;
+use crate::plugin::write::MANAGER;
 
 /// An hour; for waits without an end.
 const LONG: Duration = Duration::from_secs(3600);
+/// Two carriers, a contradiction to remove, and as many troubles.
+const STEPS: u32 = 6;
 /// After an answer that was lost.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -37,7 +43,10 @@ pub(super) struct Drive {
     pub(super) api: Api,
     pub(super) lock: Lock,
     pub(super) fleet: Fleet,
-    pub(super) writer: Box<dyn Writer>,
+    /// The version of the list by which the fleet is known, if it is.
+    pub(super) from: Option<String>,
+    /// Whether this API server keeps `spec.configSource`, once that is known.
+    pub(super) keeps: Option<bool>,
     pub(super) show: Show,
 }
 
@@ -55,18 +64,15 @@ impl Drive {
         };
         self.show.end();
         // If it is not ours any more, this does nothing; if nobody answers, others have to wait for the lock.
-        let _ = tokio::time::timeout(ANSWER, self.lock.release()).await;
+        let _ = self.api.clone().in_time(self.lock.release()).await;
         result
     }
 
     async fn until_end(&mut self) -> Result<Outcome, Failure> {
         let field = format!("metadata.name={}", map_name(&self.lock.kept.name));
-        // Not by its selector: what is sent may itself take a node out of that, and a node that loses the labels on
-        // its way is on its way all the same.
-        let choice = Choice { labels: None, fields: None };
-        let mut nodes = Feed::new(&self.api, Path::new("/api/v1/nodes"), "nodes", choice);
+        let mut nodes = self.fleet.feed(&self.api, self.from.take());
         let choice = Choice { labels: None, fields: Some(field) };
-        let mut record = Feed::new(&self.api, self.api.config_maps(), "ConfigMaps", choice);
+        let mut record = Feed::new(&self.api, self.api.config_maps(), "ConfigMaps", choice, None);
         loop {
             self.fleet.reverting = self.lock.kept.record.phase == Phase::Reverting;
             while let Ok(news) = nodes.news.try_recv() {
@@ -77,6 +83,13 @@ impl Drive {
             }
             if self.lock.due() <= Instant::now() {
                 self.lock.beat().await?;
+            }
+            if let Some(place) = self.fleet.unsure() {
+                if let Some(feed) = self.fleet.find(&self.api, place).await? {
+                    nodes = feed;
+                    self.show.say(&outside(&self.fleet, place, &self.lock.kept.record));
+                }
+                continue;
             }
             self.fleet.tick();
             let kept = &self.lock.kept;
@@ -120,69 +133,103 @@ impl Drive {
                 Err(Failure::new(format!("the ConfigMap {} was deleted: rollout {name} is no more", map_name(name))))
             }
             News::Failed(failure) => Err(failure),
-            News::Begins | News::Listed => Ok(()),
+            News::Begins | News::Listed(_) => Ok(()),
         }
     }
 
     /// Assigns, or gives back, if the Node is still the one that was seen.
     async fn write(&mut self, place: usize, forward: bool) -> Result<(), Failure> {
         let Some(member) = self.fleet.members.get(place).cloned() else { return Ok(()) };
-        let patch = if forward {
-            self.writer.assign(&self.lock.kept.record.target.reference)
-        } else {
-            self.writer.restore(&member.before)
-        };
-        let patch = write::only_of(patch, self.fleet.version(place));
-        self.fleet.before_write(place);
-        let nodes = Path::new("/api/v1/nodes");
         let what = format!("patch node {}", member.name);
-        let request = nodes.patch(&member.name, &PatchParams::default(), &Patch::Merge(&patch));
-        match self.api.try_once(&what, request).await? {
-            Some(Answer::Object(node)) => {
-                self.fleet.see(&node);
-                self.show.wrote(&self.lock.kept, &member.name, forward);
-            }
-            Some(Answer::Absent) => self.fleet.lose(place),
-            answer => {
-                if answer.is_none() {
-                    tokio::time::sleep(PAUSE).await;
+        let target = self.lock.kept.record.target.reference.clone();
+        self.fleet.before_write(place);
+        let mut written = false;
+        for _ in 0..STEPS {
+            let (now, version) = (self.fleet.written(place), self.fleet.version(place));
+            let step = if forward {
+                assign::next(&now, version, Some(&target), None, self.keeps)
+            } else {
+                assign::back(&now, version, &member.before, self.keeps)
+            };
+            let patch = match step {
+                assign::Step::Done => return Ok(()),
+                assign::Step::Refuse(why) => return Err(Failure::new(format!("node {}: {why}", member.name))),
+                assign::Step::Write(patch) => patch,
+            };
+            let request = Path::new(NODES).patch(&member.name, &params(false), &Patch::Merge(&patch));
+            match self.api.try_once(&what, request).await? {
+                Some(Answer::Object(node)) => {
+                    self.fleet.see(&node);
+                    self.keeps = assign::is_kept(&patch, &self.fleet.written(place)).or(self.keeps);
+                    if !written {
+                        self.show.wrote(&self.lock.kept, &member.name, forward);
+                    }
+                    written = true;
                 }
-                self.look(place, &member.name).await?;
+                Some(Answer::NoSource) if self.keeps != Some(false) => self.keeps = Some(false),
+                Some(Answer::NoSource) => {
+                    return Err(Failure::new(format!("{what}: the API server refuses its spec.configSource")));
+                }
+                Some(Answer::Absent) => {
+                    self.fleet.lose(place);
+                    return Ok(());
+                }
+                answer => {
+                    if answer.is_none() {
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                    self.fleet.look(&self.api, place).await?;
+                    // What is left to do is to take away what says the same; but not from what somebody else wrote.
+                    if !(written && self.fleet.has(place) == Some(Has::Target)) {
+                        return Ok(());
+                    }
+                }
+            }
+            if !self.lock.is_fresh() {
+                return Ok(());
             }
         }
-        Ok(())
-    }
-
-    /// Reads one Node anew.
-    async fn look(&mut self, place: usize, name: &str) -> Result<(), Failure> {
-        let request = Path::new("/api/v1/nodes").get(name, &GetParams::default());
-        match self.api.ask(&format!("get node {name}"), request).await? {
-            Answer::Object(node) => self.fleet.see(&node),
-            _ => self.fleet.lose(place),
-        }
-        Ok(())
+        Err(Failure::new(format!(
+            "{what}: the API server does not keep what is written into this Node; an admission webhook may undo it"
+        )))
     }
 }
 
-/// The writer for what this API server keeps: asked of it by a patch that it only tries.
+/// Said once: from then on there is no selection.
+fn outside(fleet: &Fleet, place: usize, record: &Record) -> String {
+    let name = fleet.members.get(place).map_or("", |member| member.name.as_str());
+    format!(
+        "note: node {name} no longer has the labels {:?}, and is this rollout's own all the same: all nodes of the cluster are \
+         followed from now on",
+        record.selector
+    )
+}
+
+/// Whether this API server keeps `spec.configSource`: asked of it by a patch that it only tries. None: no node is left.
 ///
 /// # Errors
 /// The right to patch nodes is missing.
-pub(super) async fn writer(api: &Api, members: &[Member]) -> Result<Box<dyn Writer>, Failure> {
-    let source = ConfigMapRef {
-        namespace: "default".to_owned(),
-        name: "probe".to_owned(),
-        kubelet_config_key: "kubelet".to_owned(),
-    };
-    let params = PatchParams { dry_run: true, ..PatchParams::default() };
+pub(super) async fn keeps_source(
+    api: &Api,
+    members: &[Member],
+    target: &ConfigMapRef,
+) -> Result<Option<bool>, Failure> {
+    let patch = assign::trial(target);
     // The first one that is still there.
     for Member { name, .. } in members {
-        let request = Path::new("/api/v1/nodes").patch(name, &params, &Patch::Merge(write::Native.assign(&source)));
+        let request = Path::new(NODES).patch(name, &params(true), &Patch::Merge(&patch));
         let what = format!("patch node {name} (a dry run, to see whether this API server keeps spec.configSource)");
-        if let Answer::Object(tried) = api.ask(&what, request).await? {
-            let keeps = tried.pointer("/spec/configSource/configMap/name").is_some();
-            return Ok(if keeps { Box::new(write::Native) } else { Box::new(write::Labels) });
+        match api.ask(&what, request).await? {
+            Answer::Object(tried) => {
+                return Ok(assign::is_kept(&patch, &Written::of(&NodeRow::of(&tried, &api.namespace))));
+            }
+            Answer::NoSource => return Ok(Some(false)),
+            _ => {}
         }
     }
-    Ok(Box::new(write::Labels))
+    Ok(None)
+}
+
+fn params(dry_run: bool) -> PatchParams {
+    PatchParams { dry_run, field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }
 }

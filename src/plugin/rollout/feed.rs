@@ -1,10 +1,10 @@
-//! Objects of a kind, followed: listed once by pages, then watched.
+//! Objects of a kind, followed: listed once by pages, or where somebody else's list ended, then watched.
 
 use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use kube::api::{ListParams, WatchParams};
+use kube::api::WatchParams;
 use kube::core::WatchEvent;
 use kube::core::request::Request as Path;
 use serde_json::Value;
@@ -13,10 +13,9 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::api::{Api, may_pass};
+use super::pages::Pages;
 use crate::plugin::Failure;
 
-/// Objects of one answer; a Node of a busy cluster takes about 20 KB.
-pub(super) const PAGE: u32 = 250;
 /// The API server ends a watch after this long; kube allows 295 at the most.
 const WATCH_SECONDS: u32 = 240;
 /// A watch that says nothing for longer than it may last is dead.
@@ -33,11 +32,11 @@ const QUEUE: usize = 64;
 pub(super) enum News {
     /// A list begins.
     Begins,
-    /// All of a list was said: what was not in it is gone.
-    Listed,
+    /// All of a list of this version was said: what was not in it is gone, or not of the choice any more.
+    Listed(String),
     /// An object as it is now.
     Object(Box<Value>),
-    /// An object is gone.
+    /// An object is gone, or not of the choice any more.
     Gone(Box<Value>),
     /// It cannot be followed.
     Failed(Failure),
@@ -50,11 +49,11 @@ pub(super) struct Feed {
 }
 
 impl Feed {
-    /// `what`: such as "nodes".
-    pub(super) fn new(api: &Api, path: Path, what: &'static str, choice: Choice) -> Self {
+    /// `what`: such as "nodes". `from`: the version of a list that was read already; none: begins with one.
+    pub(super) fn new(api: &Api, path: Path, what: &'static str, choice: Choice, from: Option<String>) -> Self {
         let (sender, news) = mpsc::channel(QUEUE);
         let follower = Follower { api: api.clone(), path, what, choice, sender };
-        Self { news, task: tokio::spawn(follower.run()) }
+        Self { news, task: tokio::spawn(follower.run(from)) }
     }
 }
 
@@ -89,9 +88,13 @@ enum End {
 }
 
 impl Follower {
-    async fn run(self) {
+    async fn run(self, mut from: Option<String>) {
         loop {
-            let mut version = match self.list().await {
+            let listed = match from.take() {
+                Some(version) => Ok(Some(version)),
+                None => self.list().await,
+            };
+            let mut version = match listed {
                 Ok(Some(version)) => version,
                 Ok(None) => return,
                 Err(failure) => {
@@ -125,30 +128,20 @@ impl Follower {
 
     /// The version of the list; none if nobody reads any more.
     async fn list(&self) -> Result<Option<String>, Failure> {
-        let Choice { labels, fields } = self.choice.clone();
-        let mut params =
-            ListParams { label_selector: labels, field_selector: fields, limit: Some(PAGE), ..ListParams::default() };
         let what = format!("list {}", self.what);
-        if self.sender.send(News::Begins).await.is_err() {
-            return Ok(None);
-        }
+        let mut pages = Pages::new(&self.api, &self.path, &what, &self.choice);
         loop {
-            let mut page = self.api.object(&what, self.path.list(&params)).await?;
-            let items = page.get_mut("items").map(Value::take).unwrap_or_default();
-            let Value::Array(items) = items else {
-                return Err(Failure::new(format!("{what}: what answers is no Kubernetes API server")));
-            };
-            for item in items {
-                if self.sender.send(News::Object(Box::new(item))).await.is_err() {
+            let page = pages.next().await?;
+            let begins = page.is_first.then_some(News::Begins);
+            let listed = page.version.clone().map(News::Listed);
+            let objects = page.items.into_iter().map(|object| News::Object(Box::new(object)));
+            for news in begins.into_iter().chain(objects).chain(listed) {
+                if self.sender.send(news).await.is_err() {
                     return Ok(None);
                 }
             }
-            let text = |pointer: &str| page.pointer(pointer).and_then(Value::as_str).filter(|it| !it.is_empty());
-            if let Some(token) = text("/metadata/continue") {
-                params.continue_token = Some(token.to_owned());
-            } else {
-                let version = text("/metadata/resourceVersion").unwrap_or_default().to_owned();
-                return Ok(self.sender.send(News::Listed).await.is_ok().then_some(version));
+            if page.version.is_some() {
+                return Ok(page.version);
             }
         }
     }
@@ -187,6 +180,8 @@ impl Follower {
                     version.clone_from(&bookmark.metadata.resource_version);
                     continue;
                 }
+                // A server in trouble has forgotten nothing: a list would be more trouble.
+                WatchEvent::Error(status) if status.code == 429 || status.code >= 500 => return Ok(End::Again),
                 WatchEvent::Error(_) => return Ok(End::Relist),
             };
             if self.sender.send(news).await.is_err() {

@@ -1,24 +1,31 @@
 //! The nodes of a rollout as they were last seen, and since when. A few hundred bytes each: Node
 //! objects are read and dropped.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use kube::api::GetParams;
+use kube::core::request::Request as Path;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::feed::News;
+use super::api::{Answer, Api};
+use super::feed::{Choice, Feed, News};
 use super::records::older;
+use crate::core::fleet::assign::Written;
 use crate::core::fleet::node::{Condition, NodeRow};
 use crate::core::fleet::rollout::plan::Member;
 use crate::core::fleet::rollout::sight::{Clocks, Doing, Has, Sight};
-use crate::core::fleet::rollout::{Target, WaitFor};
+use crate::core::fleet::rollout::{Record, Target, WaitFor};
 use crate::plugin::Failure;
+use crate::plugin::nodes::NODES;
 
 #[derive(Default)]
 struct Slot {
     /// The Node's resourceVersion.
     version: String,
+    /// What it is assigned.
+    written: Written,
     condition: Option<Condition>,
     /// Its condition when it was assigned the target.
     prior: Option<Condition>,
@@ -39,6 +46,11 @@ pub(super) struct Fleet {
     target: Target,
     wait_for: WaitFor,
     namespace: String,
+    /// The labels by which nodes are listed and watched; none: all nodes are.
+    selector: Option<String>,
+    /// Members that are not in that selection any more, and the `uid` that left it, if it is known: gone, or a Node
+    /// that lost its labels and is the rollout's own all the same.
+    unsure: BTreeMap<usize, Option<String>>,
     list: u64,
     /// All nodes were seen once.
     pub(super) is_known: bool,
@@ -47,7 +59,8 @@ pub(super) struct Fleet {
 }
 
 impl Fleet {
-    pub(super) fn new(members: Vec<Member>, target: Target, wait_for: WaitFor, namespace: String) -> Self {
+    /// Nothing is known of its nodes.
+    pub(super) fn new(members: Vec<Member>, record: &Record) -> Self {
         let count = members.len();
         let places = members.iter().enumerate().map(|(place, member)| (member.name.clone(), place)).collect();
         Self {
@@ -55,30 +68,53 @@ impl Fleet {
             sights: vec![Sight::gone(); count],
             slots: std::iter::repeat_with(Slot::default).take(count).collect(),
             places,
-            target,
-            wait_for,
-            namespace,
+            target: record.target.clone(),
+            wait_for: record.options.wait_for,
+            namespace: record.namespace.clone(),
+            selector: Some(record.selector.clone()),
+            unsure: BTreeMap::new(),
             list: 0,
             is_known: false,
             reverting: false,
         }
     }
 
+    /// All of its nodes, as a list by its selector has them.
+    pub(super) fn know(&mut self, rows: Vec<NodeRow>) {
+        for row in rows {
+            self.see_row(row);
+        }
+        self.is_known = true;
+    }
+
+    /// What is to be followed: the selection, and all nodes once one of them lost its labels. `from`: see [`Feed::new`].
+    pub(super) fn feed(&self, api: &Api, from: Option<String>) -> Feed {
+        let choice = Choice { labels: self.selector.clone(), fields: None };
+        Feed::new(api, Path::new(NODES), "nodes", choice, from)
+    }
+
     pub(super) fn hear(&mut self, news: News) -> Result<(), Failure> {
         match news {
             News::Begins => self.list += 1,
-            News::Listed => {
-                for place in 0..self.slots.len() {
-                    if self.slots.get(place).is_some_and(|slot| slot.listed != self.list) {
-                        self.lose(place);
+            News::Listed(version) => self.heard_all(&version),
+            News::Object(node) => {
+                if let Some(place) = self.place(&node) {
+                    if self.unsure.remove(&place).flatten().is_some_and(|left| left != text(&node, "uid")) {
+                        self.lose(place); // another Node of this name
                     }
+                    if let Some(slot) = self.slots.get_mut(place) {
+                        slot.listed = self.list;
+                    }
+                    self.see(&node);
                 }
-                self.is_known = true;
             }
-            News::Object(node) => self.see(&node),
             News::Gone(node) => {
                 if let Some(place) = self.place(&node) {
-                    self.lose(place);
+                    if self.selector.is_some() {
+                        self.unsure.insert(place, Some(text(&node, "uid").to_owned()));
+                    } else if !older(text(&node, "resourceVersion"), self.version(place)) {
+                        self.lose(place);
+                    }
                 }
             }
             News::Failed(failure) => return Err(failure),
@@ -86,8 +122,63 @@ impl Fleet {
         Ok(())
     }
 
+    /// What was not in a list of this version.
+    fn heard_all(&mut self, version: &str) {
+        for place in 0..self.slots.len() {
+            if self.slots.get(place).is_none_or(|slot| slot.listed == self.list) {
+                continue;
+            }
+            if self.selector.is_some() {
+                self.unsure.entry(place).or_default();
+            } else if !older(version, self.version(place)) {
+                self.lose(place);
+            }
+        }
+        self.is_known = true;
+    }
+
+    /// A member that has to be looked at, as the selection says no more of it.
+    pub(super) fn unsure(&self) -> Option<usize> {
+        self.unsure.first_key_value().map(|(place, _)| *place)
+    }
+
+    /// Reads one Node anew.
+    pub(super) async fn look(&mut self, api: &Api, place: usize) -> Result<(), Failure> {
+        match self.get(api, place).await? {
+            Answer::Object(node) => self.see(&node),
+            _ => self.lose(place),
+        }
+        Ok(())
+    }
+
+    /// Looks at a member that is out of the selection. Some: it lives, and all nodes have to be followed from now on,
+    /// by this feed; nothing is known until that has listed them.
+    pub(super) async fn find(&mut self, api: &Api, place: usize) -> Result<Option<Feed>, Failure> {
+        let answer = self.get(api, place).await?;
+        let left = self.unsure.remove(&place).flatten();
+        match answer {
+            Answer::Object(node) if left.is_none_or(|uid| uid == text(&node, "uid")) => {
+                self.see(&node);
+                self.selector = None;
+                self.unsure.clear();
+                self.is_known = false;
+                Ok(Some(self.feed(api, None)))
+            }
+            // There is none, or another one of this name: if that has the labels, the watch tells of it.
+            _ => {
+                self.lose(place);
+                Ok(None)
+            }
+        }
+    }
+
+    async fn get(&self, api: &Api, place: usize) -> Result<Answer, Failure> {
+        let name = self.members.get(place).map_or("", |member| &member.name);
+        api.ask(&format!("get node {name}"), Path::new(NODES).get(name, &GetParams::default())).await
+    }
+
     fn place(&self, node: &Value) -> Option<usize> {
-        self.places.get(node.pointer("/metadata/name").and_then(Value::as_str)?).copied()
+        self.places.get(text(node, "name")).copied()
     }
 
     pub(super) fn lose(&mut self, place: usize) {
@@ -99,19 +190,20 @@ impl Fleet {
 
     /// A Node as it is now, or was: an older one than the one that is known is passed over.
     pub(super) fn see(&mut self, node: &Value) {
-        let Some(place) = self.place(node) else { return };
+        // Of all nodes of a cluster few may be its own: the others are not read.
+        if self.place(node).is_some_and(|place| !older(text(node, "resourceVersion"), self.version(place))) {
+            self.see_row(NodeRow::of(node, &self.namespace));
+        }
+    }
+
+    fn see_row(&mut self, row: NodeRow) {
+        let Some(place) = self.places.get(&row.name).copied() else { return };
         let (Some(slot), Some(member), Some(sight)) =
             (self.slots.get_mut(place), self.members.get(place), self.sights.get_mut(place))
         else {
             return;
         };
-        slot.listed = self.list;
-        let version = node.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default();
-        if older(version, &slot.version) {
-            return;
-        }
-        version.clone_into(&mut slot.version);
-        let row = NodeRow::of(node, &self.namespace);
+        slot.written = Written::of(&row);
         let mut seen = Sight::of(&row, member, &self.target, slot.prior.as_ref());
         slot.withdrawn |= sight.has == Has::Target && seen.has == Has::Before;
         slot.withdrawn &= seen.has == Has::Before && !self.reverting;
@@ -123,7 +215,7 @@ impl Fleet {
             slot.moving = None;
         }
         *sight = seen;
-        slot.condition = row.condition;
+        (slot.version, slot.condition) = (row.version, row.condition);
         let moves = match sight.has {
             Has::Target => !sight.is_settled(self.wait_for),
             Has::Before | Has::Other => sight.doing == Doing::Moving,
@@ -147,6 +239,15 @@ impl Fleet {
         self.slots.get(place).map_or("", |slot| &slot.version)
     }
 
+    pub(super) fn has(&self, place: usize) -> Option<Has> {
+        self.sights.get(place).map(|sight| sight.has)
+    }
+
+    /// What a Node is assigned, of that version.
+    pub(super) fn written(&self, place: usize) -> Written {
+        self.slots.get(place).map(|slot| slot.written.clone()).unwrap_or_default()
+    }
+
     /// Brings the clocks to now.
     pub(super) fn tick(&mut self) {
         // Never zero for something that holds: zero is "not at all".
@@ -154,5 +255,89 @@ impl Fleet {
         for (slot, sight) in self.slots.iter().zip(&mut self.sights) {
             sight.clocks = Clocks { unready: of(slot.unready), moving: of(slot.moving), away: of(slot.away) };
         }
+    }
+}
+
+/// A field of an object's metadata.
+fn text<'a>(object: &'a Value, field: &str) -> &'a str {
+    object.get("metadata").and_then(|it| it.get(field)).and_then(Value::as_str).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::core::carrier::LABELS;
+
+    fn node(uid: &str, version: &str, map: &str) -> Value {
+        json!({"metadata": {"name": "n1", "uid": uid, "resourceVersion": version,
+            "labels": {format!("{LABELS}name"): map}}})
+    }
+
+    fn object(uid: &str, version: &str, map: &str) -> News {
+        News::Object(Box::new(node(uid, version, map)))
+    }
+
+    fn gone(uid: &str, version: &str, map: &str) -> News {
+        News::Gone(Box::new(node(uid, version, map)))
+    }
+
+    /// One node, which was assigned "old", as a list of version 10 has it.
+    fn fleet() -> Fleet {
+        let record = json!({
+            "target": {"namespace": "n", "name": "new", "kubeletConfigKey": "kubelet", "uid": "u", "resourceVersion": "1", "immutable": true},
+            "options": {"canaries": 0, "maxUnavailable": 1, "waitFor": "proven", "pauseAfterCanaries": false, "onFailure": "stop",
+                "timeoutSeconds": 60},
+            "selector": "a=b", "nodes": 1, "parts": 1, "namespace": "n", "phase": "Running", "wave": 1,
+        });
+        let row = NodeRow::of(&node("u1", "10", "old"), "n");
+        let members = crate::core::fleet::rollout::plan::order(std::slice::from_ref(&row), None);
+        let mut fleet = Fleet::new(members, &serde_json::from_value(record).unwrap());
+        fleet.know(vec![row]);
+        fleet
+    }
+
+    fn hear(fleet: &mut Fleet, news: News) -> Has {
+        fleet.hear(news).unwrap();
+        fleet.sights[0].has
+    }
+
+    #[test]
+    fn what_leaves_the_selection_is_not_gone_for_that() {
+        let mut fleet = fleet();
+        assert_eq!(hear(&mut fleet, gone("u1", "11", "old")), Has::Before);
+        assert_eq!(fleet.unsure(), Some(0), "somebody has to look");
+        assert_eq!(hear(&mut fleet, object("u1", "12", "new")), Has::Target);
+        assert_eq!(fleet.unsure(), None, "it came back");
+        fleet.hear(News::Begins).unwrap();
+        fleet.see(&node("u1", "13", "new"));
+        assert_eq!(hear(&mut fleet, News::Listed("20".into())), Has::Target);
+        assert_eq!(fleet.unsure(), Some(0), "what was read beside a list is not in it");
+    }
+
+    #[test]
+    fn another_node_of_a_name_begins_anew() {
+        for (uid, has) in [("u1", Has::Other), ("u2", Has::Before)] {
+            let mut fleet = fleet();
+            fleet.see(&node("u1", "11", "new"));
+            fleet.hear(gone("u1", "12", "new")).unwrap();
+            assert_eq!(hear(&mut fleet, object(uid, "13", "old")), has, "{uid}");
+        }
+    }
+
+    #[test]
+    fn without_a_selection_what_is_newer_wins() {
+        let mut fleet = fleet();
+        fleet.selector = None;
+        fleet.see(&node("u2", "30", "old"));
+        assert_eq!(hear(&mut fleet, gone("u1", "20", "old")), Has::Before, "the one before was deleted");
+        assert_eq!(hear(&mut fleet, object("u1", "20", "new")), Has::Before);
+        fleet.hear(News::Begins).unwrap();
+        assert_eq!(hear(&mut fleet, News::Listed("29".into())), Has::Before);
+        assert_eq!(hear(&mut fleet, News::Listed("31".into())), Has::Gone);
+        assert_eq!(fleet.unsure(), None);
+        fleet.see(&node("u3", "32", "new"));
+        assert_eq!(hear(&mut fleet, gone("u3", "33", "new")), Has::Gone);
     }
 }

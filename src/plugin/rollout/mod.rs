@@ -5,16 +5,18 @@ mod begin;
 mod drive;
 mod feed;
 mod fleet;
+mod pace;
+mod pages;
 mod records;
 mod show;
 mod verbs;
-mod write;
 
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::core::fleet::node::NodeRow;
 use crate::core::fleet::rollout::plan::Member;
 use crate::core::fleet::rollout::{OnFailure, Phase, WaitFor};
 use crate::core::payload::duration::GoDuration;
@@ -23,6 +25,7 @@ use crate::plugin::{Context, Failure};
 use api::Api;
 use drive::{Drive, Outcome};
 use fleet::Fleet;
+pub use pace::Pace;
 use records::{Lock, Taken};
 use show::Show;
 
@@ -174,7 +177,7 @@ impl Options {
 async fn drive_on(api: &Api, name: &str, show: Show, what: &str) -> Result<ExitCode, Failure> {
     match Lock::take(api, name, |text| show.say(text)).await? {
         Taken::Lock(lock) => match api.all_members(&lock.kept).await {
-            Ok(members) => drive_with(api, lock, members, show).await,
+            Ok(members) => drive_with(api, lock, Nodes { members, listed: None, keeps: None }, show).await,
             Err(failure) => {
                 lock.release().await;
                 Err(failure)
@@ -187,19 +190,25 @@ async fn drive_on(api: &Api, name: &str, show: Show, what: &str) -> Result<ExitC
     }
 }
 
-async fn drive_with(api: &Api, lock: Lock, members: Vec<Member>, show: Show) -> Result<ExitCode, Failure> {
+/// The nodes of a rollout.
+struct Nodes {
+    members: Vec<Member>,
+    /// As a list by its selector has them, if there was one, and its version.
+    listed: Option<(Vec<NodeRow>, String)>,
+    /// Whether the API server keeps `spec.configSource`, if somebody asked.
+    keeps: Option<bool>,
+}
+
+async fn drive_with(api: &Api, lock: Lock, nodes: Nodes, show: Show) -> Result<ExitCode, Failure> {
     let name = lock.kept.name.clone();
-    let writer = match drive::writer(api, &members).await {
-        Ok(writer) => writer,
-        Err(failure) => {
-            lock.release().await;
-            return Err(failure);
-        }
-    };
-    let record = &lock.kept.record;
-    let fleet = Fleet::new(members, record.target.clone(), record.options.wait_for, record.namespace.clone());
-    let drive = Drive { api: api.clone(), lock, fleet, writer, show };
-    let outcome = drive.run(interrupted()).await;
+    let Nodes { members, listed, keeps } = nodes;
+    let mut fleet = Fleet::new(members, &lock.kept.record);
+    let from = listed.map(|(rows, version)| {
+        fleet.know(rows);
+        version
+    });
+    let drive = Drive { api: api.clone(), lock, fleet, from, keeps, show };
+    let outcome = Box::pin(drive.run(interrupted())).await;
     let requests = api.requests();
     let record = match outcome {
         Ok(Outcome::Ended(record)) => record,

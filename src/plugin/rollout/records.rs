@@ -1,27 +1,18 @@
 //! The ConfigMaps of rollouts, and the lock in them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use kube::api::{DeleteParams, GetParams, ListParams, PostParams};
+use kube::api::{DeleteParams, GetParams, PostParams};
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::api::{Answer, Api};
-use super::feed::PAGE;
+use super::feed::Choice;
+use super::pages::Pages;
 use crate::core::fleet::rollout::plan::Member;
 use crate::core::fleet::rollout::record::{decode, decode_nodes, encode, encode_nodes, map_name, part_name};
 use crate::core::fleet::rollout::{Holder, LABEL, Record};
 use crate::plugin::Failure;
-
-/// A client whose beat stands still for so long is dead.
-pub(super) const LOCK: Duration = Duration::from_secs(30);
-/// It beats this often, and without a beat for twice as long it does nothing: what it sent before
-/// has arrived by then, or never will.
-pub(super) const BEAT: Duration = Duration::from_secs(8);
-const STALE: Duration = Duration::from_secs(16);
-/// How often a client that waits for the lock looks.
-const LOOK: Duration = Duration::from_secs(2);
 
 /// One record, and the resourceVersion it was read at.
 #[derive(Clone)]
@@ -60,19 +51,9 @@ impl Api {
 
     /// All records.
     pub(super) async fn records(&self) -> Result<Vec<Kept>, Failure> {
-        let mut params = ListParams { limit: Some(PAGE), ..ListParams::default().labels(LABEL) };
-        let mut found = Vec::new();
-        loop {
-            let what = format!("list ConfigMaps in {}", self.namespace);
-            let page = self.object(&what, self.config_maps().list(&params)).await?;
-            for map in page.get("items").and_then(Value::as_array).into_iter().flatten() {
-                found.push(kept(map)?);
-            }
-            match page.pointer("/metadata/continue").and_then(Value::as_str).filter(|token| !token.is_empty()) {
-                Some(token) => params.continue_token = Some(token.to_owned()),
-                None => return Ok(found),
-            }
-        }
+        let what = format!("list ConfigMaps in {}", self.namespace);
+        let choice = Choice { labels: Some(LABEL.to_owned()), fields: None };
+        Ok(Pages::new(self, &self.config_maps(), &what, &choice).all(kept).await?.0)
     }
 
     /// The nodes that are recorded, and whether these are all.
@@ -116,7 +97,7 @@ impl Api {
                 let there = self.record(name).await?;
                 Ok(there.filter(|there| there.record.holder == record.holder))
             }
-            Answer::Absent => Err(no_namespace(&self.namespace)),
+            _ => Err(no_namespace(&self.namespace)),
         }
     }
 
@@ -174,9 +155,7 @@ impl Api {
         match self.ask(&what, self.config_maps().replace(&name, &PostParams::default(), body)).await? {
             Answer::Object(map) => self::kept(&map).map(Some),
             Answer::Conflict => Ok(None),
-            Answer::Absent => {
-                Err(Failure::new(format!("the ConfigMap {name} was deleted: rollout {} is no more", kept.name)))
-            }
+            _ => Err(Failure::new(format!("the ConfigMap {name} was deleted: rollout {} is no more", kept.name))),
         }
     }
 }
@@ -231,9 +210,10 @@ impl Lock {
             let mut kept = api.known(name).await?;
             match (&kept.record.holder, &seen) {
                 (Some(now), Some((then, _))) if now != then => return Ok(Taken::Alive(now.id.clone())),
-                (Some(_), Some((_, since))) if since.elapsed() < LOCK => {}
+                (Some(_), Some((_, since))) if since.elapsed() < api.pace.lock => {}
                 (Some(now), None) => {
-                    tell(&format!("waiting for up to {} s to see whether {} still drives it", LOCK.as_secs(), now.id));
+                    let seconds = api.pace.lock.as_secs();
+                    tell(&format!("waiting for up to {seconds} s to see whether {} still drives it", now.id));
                     seen = Some((now.clone(), Instant::now()));
                 }
                 (None | Some(_), _) => {
@@ -245,19 +225,20 @@ impl Lock {
                     continue; // somebody was quicker, or changed it
                 }
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(api.pace.look).await;
         }
     }
 
     /// When the next beat is due.
     pub(super) fn due(&self) -> Instant {
-        self.beaten + BEAT
+        self.beaten + self.api.pace.beat
     }
 
     /// Nobody can have taken it. A machine that slept knows that by its wall clock alone.
     pub(super) fn is_fresh(&self) -> bool {
-        let wall = jiff::Timestamp::now().as_second().abs_diff(self.beaten_wall.as_second());
-        self.beaten.elapsed() < STALE && wall < STALE.as_secs()
+        let wall = jiff::Timestamp::now().as_millisecond().abs_diff(self.beaten_wall.as_millisecond());
+        let stale = self.api.pace.stale;
+        self.beaten.elapsed() < stale && u128::from(wall) < stale.as_millis()
     }
 
     /// Says that this client lives.

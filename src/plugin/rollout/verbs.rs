@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 use super::api::Api;
 use super::begin::no_overlap;
-use super::feed::{Choice, Feed};
 use super::fleet::Fleet;
 use super::records::Kept;
 use super::show::{Show, clean};
@@ -220,14 +219,16 @@ pub(super) async fn status(api: &Api, name: &str, format: Format) -> Result<Exit
 
 /// The nodes as they are now.
 async fn look(api: &Api, kept: &Kept) -> Result<Fleet, Failure> {
-    let members = api.all_members(kept).await?;
-    let record = &kept.record;
-    let mut fleet = Fleet::new(members, record.target.clone(), record.options.wait_for, record.namespace.clone());
-    let choice = Choice { labels: Some(record.selector.clone()), fields: None };
-    let mut nodes = Feed::new(api, kube::core::request::Request::new("/api/v1/nodes"), "nodes", choice);
-    while !fleet.is_known {
-        let Some(news) = nodes.news.recv().await else { break };
-        fleet.hear(news)?;
+    let mut fleet = Fleet::new(api.all_members(kept).await?, &kept.record);
+    let mut nodes = fleet.feed(api, None);
+    loop {
+        if let Some(place) = fleet.unsure() {
+            nodes = fleet.find(api, place).await?.unwrap_or(nodes);
+        } else if fleet.is_known {
+            return Ok(fleet);
+        } else {
+            let Some(news) = nodes.news.recv().await else { return Ok(fleet) };
+            fleet.hear(news)?;
+        }
     }
-    Ok(fleet)
 }

@@ -194,6 +194,19 @@ impl Selection {
 
 /// One request. `peer` is the serial number of the client's certificate, if there is one.
 pub async fn answer<B: hyper::body::Body>(request: hyper::Request<B>, shared: Arc<Shared>, peer: String) -> Response {
+    handle(request, shared, Some(peer)).await
+}
+
+/// The same past the log and the faults.
+pub async fn answer_quietly<B: hyper::body::Body>(request: hyper::Request<B>, shared: Arc<Shared>) -> Response {
+    handle(request, shared, None).await
+}
+
+async fn handle<B: hyper::body::Body>(
+    request: hyper::Request<B>,
+    shared: Arc<Shared>,
+    peer: Option<String>,
+) -> Response {
     let (parts, body) = request.into_parts();
     let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
     let path = parts.uri.path().to_owned();
@@ -211,7 +224,7 @@ pub async fn answer<B: hyper::body::Body>(request: hyper::Request<B>, shared: Ar
     };
     let header = |name| parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let entry = Request {
+    let entry = peer.map(|peer| Request {
         method: parts.method.to_string(),
         path: path.clone(),
         query: raw_query.clone(),
@@ -220,14 +233,16 @@ pub async fn answer<B: hyper::body::Body>(request: hyper::Request<B>, shared: Ar
         at: Instant::now(),
         status: 0,
         body: body.clone(),
-    };
-    let (index, fault) = shared.change(|s| {
-        let index = s.log(entry);
-        (index, faults::take(&mut s.faults, verb, &format!("{path}?{raw_query}")))
     });
+    let logged = entry.map(|entry| {
+        shared.change(|s| (s.log(entry), faults::take(&mut s.faults, verb, &format!("{path}?{raw_query}"))))
+    });
+    let (index, fault) = logged.unzip();
+    let fault = fault.flatten();
+    let log_status = |code| index.inspect(|index| shared.change(|s| s.log_status(*index, code)));
 
     let reply = |code: u16, body: &Value| {
-        shared.change(|s| s.log_status(index, code));
+        log_status(code);
         json_response(code, body)
     };
     match &fault {
@@ -264,7 +279,7 @@ pub async fn answer<B: hyper::body::Body>(request: hyper::Request<B>, shared: Ar
     if verb == Verb::Watch {
         return match watch::start(&shared, selection, &query, fault) {
             Ok(body) => {
-                shared.change(|s| s.log_status(index, 200));
+                log_status(200);
                 response(200, body)
             }
             Err(gone) => reply(410, &gone),
@@ -277,7 +292,7 @@ pub async fn answer<B: hyper::body::Body>(request: hyper::Request<B>, shared: Ar
     let dry = query.get("dryRun").is_some();
     let (code, object) = shared.change(|s| match verb {
         Verb::Post if dry => dry_create(s, &target, body),
-        Verb::List => (200, list(s, &selection, &query)),
+        Verb::List => list(s, &selection, &query),
         _ => write_or_get(s, verb, &target, header(CONTENT_TYPE), body, dry),
     });
     let whole = reply(code, &object);
@@ -314,18 +329,28 @@ fn dry_create(state: &State, target: &Target, body: Value) -> (u16, Value) {
     }
 }
 
-fn list(state: &State, selection: &Selection, query: &Query) -> Value {
-    let number = |key: &str| query.get(key).and_then(|value| value.parse::<usize>().ok());
-    let skip = number("continue").unwrap_or(0);
-    let limit = number("limit").filter(|limit| *limit > 0).unwrap_or(usize::MAX);
-    let mut rest = state.list(|key, object| selection.has(key, object)).skip(skip);
-    let items: Vec<&Value> = rest.by_ref().take(limit).collect();
-    let mut metadata = json!({"resourceVersion": state.version().to_string()});
-    if rest.next().is_some() {
-        metadata["continue"] = (skip + items.len()).to_string().into();
+/// All pages are of the first one's version as far as its watch knows: what changed since, it says once more.
+fn list(state: &State, selection: &Selection, query: &Query) -> (u16, Value) {
+    let limit = query.get("limit").and_then(|value| value.parse().ok()).filter(|limit| *limit > 0);
+    let mut parts = query.get("continue").unwrap_or_default().splitn(3, '/');
+    let version = parts.next().and_then(|version| version.parse().ok());
+    let last = Key::new(selection.resource, parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    if version.is_some_and(|version| state.since(version).is_none()) {
+        let message = "The provided continue parameter is too old to display a consistent list result.";
+        return (410, status(410, message));
     }
-    json!({"kind": format!("{}List", selection.resource.kind()), "apiVersion": selection.resource.api_version(),
-        "metadata": metadata, "items": items})
+    let version = version.unwrap_or_else(|| state.version()).to_string();
+    let all = |key: &Key, object: &Value| *key > last && selection.has(key, object);
+    let mut rest = state.list(all);
+    let items: Vec<&Value> = rest.by_ref().take(limit.unwrap_or(usize::MAX)).collect();
+    let mut metadata = json!({"resourceVersion": version});
+    if let (Some(_), Some(last)) = (rest.next(), items.last()) {
+        let field = |name: &str| last["metadata"][name].as_str().unwrap_or_default();
+        metadata["continue"] = format!("{version}/{}/{}", field("namespace"), field("name")).into();
+    }
+    let answer = json!({"kind": format!("{}List", selection.resource.kind()), "apiVersion": selection.resource.api_version(),
+        "metadata": metadata, "items": items});
+    (200, answer)
 }
 
 fn write_or_get(

@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 pub use faults::{Fault, FaultKind, Faults, Verb};
-pub use state::{Request, Resource, State};
+pub use state::{Change, Request, Resource, State};
 
 use super::port::Port;
 use state::{Key, Shared};
@@ -35,22 +35,35 @@ pub const TOKEN: &str = "stand-in-token";
 
 /// A way in that is not a socket.
 #[derive(Clone)]
-pub struct Door(Arc<Shared>);
+pub struct Door {
+    shared: Arc<Shared>,
+    quiet: bool,
+}
 
 impl Door {
     /// One request.
     pub async fn answer<B: hyper::body::Body>(&self, request: hyper::Request<B>) -> http::Response {
-        http::answer(request, Arc::clone(&self.0), String::new()).await
+        let shared = Arc::clone(&self.shared);
+        if self.quiet {
+            return http::answer_quietly(request, shared).await;
+        }
+        http::answer(request, shared, String::new()).await
+    }
+
+    /// For those who are not what a test is about: their requests are not in the log, and no fault is meant for them.
+    #[must_use]
+    pub fn quiet(self) -> Door {
+        Door { quiet: true, ..self }
     }
 
     /// Reads anything out of the state.
     pub fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
-        self.0.read(look)
+        self.shared.read(look)
     }
 
     /// Ends all watches, without waiting for it.
     pub fn end_watches(&self) {
-        self.0.change(|s| s.watch_epoch += 1);
+        self.shared.change(|s| s.watch_epoch += 1);
     }
 }
 
@@ -138,7 +151,12 @@ impl ApiServer {
 
     /// Answers without a socket, on the caller's runtime: its clock may be a simulated one.
     pub fn door(&self) -> Door {
-        Door(Arc::clone(&self.shared))
+        Door { shared: Arc::clone(&self.shared), quiet: false }
+    }
+
+    /// From now on this hears of every change, in order.
+    pub fn listen(&self, listener: impl FnMut(&Change) + Send + 'static) {
+        self.shared.change(|s| s.listener = Some(Box::new(listener)));
     }
 
     /// From now on requests without this bearer token get 401 (`None`: anyone may).
@@ -345,7 +363,7 @@ impl ApiServer {
             s.watch_epoch += 1;
             s.watch_epoch
         });
-        let over = |s: &State| s.watches.iter().all(|began| *began >= epoch).then_some(());
+        let over = |s: &State| s.watches.values().all(|watch| watch.epoch >= epoch).then_some(());
         self.wait_until(Duration::from_secs(10), over).expect("the watches end");
     }
 

@@ -1,16 +1,19 @@
 //! The objects, their history, and the log of requests.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
 use serde_json::{Map, Value, json};
+use tokio::sync::Notify;
 
 use super::faults::Fault;
+use super::http::Selection;
 use super::merge;
 
-/// How many changes a watch can be behind before it is told 410.
-const HISTORY: usize = 1000;
+/// How many changes a watch can be behind before it is told 410. Five hundred nodes may say something at the same moment
+/// of simulated time, several times each.
+const HISTORY: usize = 10_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Resource {
@@ -72,6 +75,8 @@ pub struct Change {
     pub kind: &'static str,
     pub key: Key,
     pub object: Value,
+    /// What it was before.
+    pub old: Option<Value>,
 }
 
 /// One request as it came in.
@@ -95,6 +100,21 @@ impl Request {
     pub fn is_watch(&self) -> bool {
         self.method == "GET" && self.query.contains("watch=")
     }
+}
+
+/// Hears of every change, in order.
+pub type Listener = Box<dyn FnMut(&Change) + Send>;
+
+/// A watch that is being served.
+pub(super) struct Running {
+    /// Of the server, when the watch began.
+    pub(super) epoch: u64,
+    pub(super) selection: Selection,
+    /// What its client has seen. `None`: it asks for what the history no longer has.
+    pub(super) version: Option<u64>,
+    /// Something that it selects has changed since.
+    pub(super) is_behind: bool,
+    pub(super) wake: Arc<Notify>,
 }
 
 #[derive(Default)]
@@ -121,8 +141,9 @@ pub struct State {
     pub(super) watch_epoch: u64,
     /// A watch sends a bookmark when this differs from what it was at its last one.
     pub(super) bookmarks: u64,
-    /// Of every running watch, the epoch it began in.
-    pub(super) watches: Vec<u64>,
+    /// Those that run, by the order they began in.
+    pub(super) watches: BTreeMap<u64, Running>,
+    pub(super) listener: Option<Listener>,
 }
 
 impl State {
@@ -213,7 +234,7 @@ impl State {
     }
 
     pub fn delete(&mut self, key: &Key) -> Option<Value> {
-        let object = self.objects.remove(key)?;
+        let object = self.objects.get(key)?.clone();
         let object = self.commit("DELETED", key, object);
         self.objects.remove(key);
         Some(object)
@@ -222,17 +243,32 @@ impl State {
     fn commit(&mut self, kind: &'static str, key: &Key, mut object: Value) -> Value {
         self.version += 1;
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
-        self.objects.insert(key.clone(), object.clone());
+        let old = self.objects.insert(key.clone(), object.clone());
         if self.history.len() == HISTORY {
             self.compacted = self.history.pop_front().map_or(self.compacted, |oldest| oldest.version);
         }
-        self.history.push_back(Change { version: self.version, kind, key: key.clone(), object: object.clone() });
+        let change = Change { version: self.version, kind, key: key.clone(), object: object.clone(), old };
+        for watch in self.watches.values_mut() {
+            // One that has nothing to say of this is not behind because of it.
+            let mine = |object: &Value| watch.selection.has(key, object);
+            if mine(&object) || change.old.as_ref().is_some_and(mine) {
+                watch.is_behind = true;
+                watch.wake.notify_one();
+            } else if !watch.is_behind && watch.version.is_some() {
+                watch.version = Some(self.version);
+            }
+        }
+        if let Some(listener) = &mut self.listener {
+            listener(&change);
+        }
+        self.history.push_back(change);
         object
     }
 
     /// The changes after `version`. `None`: the history does not reach back so far.
     pub fn since(&self, version: u64) -> Option<impl Iterator<Item = &Change>> {
-        (version >= self.compacted).then(|| self.history.iter().filter(move |change| change.version > version))
+        let from = self.history.partition_point(|change| change.version <= version);
+        (version >= self.compacted).then(|| self.history.range(from..))
     }
 
     /// Also uses up a version, so that a client which is up to date is behind too.
@@ -240,6 +276,12 @@ impl State {
         self.version += 1;
         self.compacted = self.version;
         self.history.clear();
+        self.watches.values_mut().for_each(|watch| watch.is_behind = true);
+        self.wake_watches();
+    }
+
+    pub(super) fn wake_watches(&self) {
+        self.watches.values().for_each(|watch| watch.wake.notify_one());
     }
 
     pub fn requests(&self) -> &[Request] {
@@ -272,18 +314,11 @@ pub fn version_of(object: &Value) -> u64 {
 }
 
 /// The state between the server's thread and the test's.
+#[derive(Default)]
 pub struct Shared {
     state: Mutex<State>,
     /// Wakes tests.
     pub changed: Condvar,
-    /// Wakes the server's watches.
-    pub ticks: tokio::sync::watch::Sender<()>,
-}
-
-impl Default for Shared {
-    fn default() -> Shared {
-        Shared { state: Mutex::default(), changed: Condvar::new(), ticks: tokio::sync::watch::Sender::new(()) }
-    }
 }
 
 impl Shared {
@@ -298,9 +333,14 @@ impl Shared {
 
     /// Changes the state and wakes everybody who waits for that.
     pub fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        let result = change(&mut self.lock());
+        let mut state = self.lock();
+        let before = (state.watch_epoch, state.bookmarks);
+        let result = change(&mut state);
+        if before != (state.watch_epoch, state.bookmarks) {
+            state.wake_watches();
+        }
+        drop(state);
         self.changed.notify_all();
-        self.ticks.send_replace(());
         result
     }
 }

@@ -8,12 +8,12 @@ use futures_util::stream;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Bytes, Frame};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, timeout_at};
 
 use super::faults::{FaultKind, half};
 use super::http::{Body, Query, Selection};
-use super::state::{Shared, State, status};
+use super::state::{Change, Resource, Running, Shared, State, status};
 
 type Sender = mpsc::Sender<Result<Frame<Bytes>, std::io::Error>>;
 
@@ -29,29 +29,21 @@ pub fn start(
 ) -> Result<Body, Value> {
     let timeout = query.get("timeoutSeconds").and_then(|s| s.parse().ok()).map_or(LONG, Duration::from_secs);
     let deadline = Instant::now() + timeout;
-    let (mut watch, first, gone_as_http) = shared.change(|s| {
-        let (watch, first) = Watch::begin(s, selection, query);
-        s.watches.push(watch.epoch);
-        (watch, first, s.gone_as_http)
-    });
-    let counted = Counted(Arc::clone(shared), watch.epoch);
-    if matches!(fault, Some(FaultKind::GoneInStream)) {
-        watch.version = None;
-    } else if watch.version.is_none() && gone_as_http {
+    let is_gone = matches!(fault, Some(FaultKind::GoneInStream));
+    let (mut watch, first, refused) = shared.change(|s| Watch::begin(s, Arc::clone(shared), selection, query, is_gone));
+    if refused && !is_gone {
         return Err(gone());
     }
     let (lines, receiver) = mpsc::channel(64);
-    let shared = Arc::clone(shared);
     tokio::spawn(async move {
-        let _counted = counted;
         if matches!(fault, Some(FaultKind::CutMidLine)) {
-            let line = first.first().map_or_else(|| watch.bookmark(false), Value::clone).to_string();
+            let line = first.first().map_or_else(|| watch.bookmark(None, false), Value::clone).to_string();
             let _ = lines.send(Ok(Frame::data(half(&line)))).await;
             let _ = lines.send(Err(ErrorKind::ConnectionAborted.into())).await;
             return;
         }
         tokio::select! {
-            _ = watch.serve(&shared, &lines, first, deadline) => {}
+            _ = watch.serve(&lines, first, deadline) => {}
             () = lines.closed() => {}
         }
     });
@@ -59,60 +51,84 @@ pub fn start(
     Ok(BodyExt::boxed(StreamBody::new(frames)))
 }
 
+/// Takes itself off the list of those that run, however it ends.
 struct Watch {
-    selection: Selection,
-    /// What the client has seen. `None`: it asks for what the history no longer has.
-    version: Option<u64>,
+    shared: Arc<Shared>,
+    number: u64,
+    resource: Resource,
     wants_bookmarks: bool,
     bookmarks: u64,
-    epoch: u64,
+    wake: Arc<Notify>,
 }
 
 impl Watch {
-    /// The watch, and what it has to say before the first change.
-    fn begin(state: &State, selection: Selection, query: &Query) -> (Watch, Vec<Value>) {
-        let mut watch = Watch {
+    /// The watch, what it has to say before the first change, and whether it asks for what is gone and is to be told so
+    /// at once.
+    fn begin(
+        state: &mut State,
+        shared: Arc<Shared>,
+        selection: Selection,
+        query: &Query,
+        is_gone: bool,
+    ) -> (Watch, Vec<Value>, bool) {
+        let number = state.watches.last_key_value().map_or(0, |(number, _)| number + 1);
+        let mut running = Running {
+            epoch: state.watch_epoch,
             selection,
             version: Some(state.version()),
+            is_behind: true,
+            wake: Arc::default(),
+        };
+        let watch = Watch {
+            shared,
+            number,
+            resource: running.selection.resource,
             wants_bookmarks: query.is("allowWatchBookmarks"),
             bookmarks: state.bookmarks,
-            epoch: state.watch_epoch,
+            wake: Arc::clone(&running.wake),
         };
         let from = query.get("resourceVersion").and_then(|v| v.parse::<u64>().ok()).unwrap_or(0);
+        let mut lines = Vec::new();
         if from != 0 && !query.is("sendInitialEvents") {
-            watch.version = state.since(from).map(|_| from);
-            return (watch, Vec::new());
+            running.version = state.since(from).map(|_| from);
+        } else {
+            // Without a version, or from 0, a watch begins with the objects there are.
+            let there = state.list(|key, object| running.selection.has(key, object));
+            lines.extend(there.map(|object| json!({"type": "ADDED", "object": object})));
+            if query.is("sendInitialEvents") {
+                lines.push(watch.bookmark(running.version, true));
+            }
         }
-        // Without a version, or from 0, a watch begins with the objects there are.
-        let mut lines: Vec<Value> = state
-            .list(|key, object| watch.selection.has(key, object))
-            .map(|object| json!({"type": "ADDED", "object": object}))
-            .collect();
-        if query.is("sendInitialEvents") {
-            lines.push(watch.bookmark(true));
+        if is_gone {
+            running.version = None;
         }
-        (watch, lines)
+        let refused = running.version.is_none() && state.gone_as_http;
+        state.watches.insert(number, running);
+        (watch, lines, refused)
     }
 
     /// Sends lines until the client leaves (`None`), the time is over, or a test ends the watch.
-    async fn serve(&mut self, shared: &Shared, lines: &Sender, first: Vec<Value>, deadline: Instant) -> Option<()> {
-        // Before the state is read for the first time, so that no change slips in between.
-        let mut ticks = shared.ticks.subscribe();
+    async fn serve(&mut self, lines: &Sender, first: Vec<Value>, deadline: Instant) -> Option<()> {
         for line in first {
             send(lines, &line).await?;
         }
         loop {
-            let (batch, last) = shared.read(|s| self.next(s));
+            let (batch, last) = self.next();
             for line in batch {
                 send(lines, &line).await?;
             }
             if last {
                 return Some(());
             }
-            if timeout_at(deadline, ticks.changed()).await.is_err() {
+            if timeout_at(deadline, self.wake.notified()).await.is_err() {
                 // The real server, too, says where it got to before it hangs up.
+                let (batch, _) = self.next();
+                for line in batch {
+                    send(lines, &line).await?;
+                }
                 if self.wants_bookmarks {
-                    send(lines, &self.bookmark(false)).await?;
+                    let version = self.shared.read(|s| s.watches.get(&self.number).and_then(|it| it.version));
+                    send(lines, &self.bookmark(version, false)).await?;
                 }
                 return Some(());
             }
@@ -120,32 +136,40 @@ impl Watch {
     }
 
     /// The lines that are due, and whether they are the last ones.
-    fn next(&mut self, state: &State) -> (Vec<Value>, bool) {
-        let Some(changes) = self.version.and_then(|version| state.since(version)) else {
+    fn next(&mut self) -> (Vec<Value>, bool) {
+        let mut state = self.shared.lock();
+        let state = &mut *state;
+        let Some(running) = state.watches.get(&self.number) else { return (Vec::new(), true) };
+        let Some(changes) = running.version.and_then(|version| state.since(version)) else {
             return (vec![json!({"type": "ERROR", "object": gone()})], true);
         };
-        let mut lines: Vec<Value> = changes
-            .filter(|change| self.selection.has(&change.key, &change.object))
-            .map(|change| json!({"type": change.kind, "object": change.object}))
-            .collect();
-        self.version = Some(state.version());
+        let mut lines: Vec<Value> = changes.filter_map(|change| line(&running.selection, change)).collect();
+        let (version, last) = (Some(state.version()), running.epoch != state.watch_epoch);
+        if let Some(running) = state.watches.get_mut(&self.number) {
+            (running.version, running.is_behind) = (version, false);
+        }
         if self.bookmarks != state.bookmarks {
             self.bookmarks = state.bookmarks;
             if self.wants_bookmarks {
-                lines.push(self.bookmark(false));
+                lines.push(self.bookmark(version, false));
             }
         }
-        (lines, self.epoch != state.watch_epoch)
+        (lines, last)
     }
 
-    fn bookmark(&self, ends_initial_events: bool) -> Value {
-        let resource = self.selection.resource;
-        let mut metadata = json!({"resourceVersion": self.version.unwrap_or_default().to_string()});
+    fn bookmark(&self, version: Option<u64>, ends_initial_events: bool) -> Value {
+        let mut metadata = json!({"resourceVersion": version.unwrap_or_default().to_string()});
         if ends_initial_events {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
         json!({"type": "BOOKMARK", "object":
-            {"kind": resource.kind(), "apiVersion": resource.api_version(), "metadata": metadata}})
+            {"kind": self.resource.kind(), "apiVersion": self.resource.api_version(), "metadata": metadata}})
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.shared.change(|s| s.watches.remove(&self.number));
     }
 }
 
@@ -157,14 +181,20 @@ fn gone() -> Value {
     status(410, "The resourceVersion for the provided watch is too old.")
 }
 
-/// Takes the watch off the list of those that run, however it ends.
-struct Counted(Arc<Shared>, u64);
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.change(|s| {
-            let index = s.watches.iter().position(|epoch| *epoch == self.1);
-            index.map(|index| s.watches.swap_remove(index))
-        });
-    }
+/// A change as a watch of these sees it: what leaves the selection is deleted as far as that goes.
+fn line(selection: &Selection, change: &Change) -> Option<Value> {
+    let has = |object: &Value| selection.has(&change.key, object);
+    let is = change.kind != "DELETED" && has(&change.object);
+    let old = change.old.as_ref().filter(|old| has(old));
+    let (kind, object) = match (old, is) {
+        (None, false) => return None,
+        (None, true) => ("ADDED", change.object.clone()),
+        (Some(_), true) => ("MODIFIED", change.object.clone()),
+        (Some(old), false) => {
+            let mut object = old.clone();
+            object["metadata"]["resourceVersion"] = change.version.to_string().into();
+            ("DELETED", object)
+        }
+    };
+    Some(json!({"type": kind, "object": object}))
 }

@@ -2,35 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use serde::{Deserialize, Serialize};
-
-use crate::core::carrier::LABELS;
+use crate::core::fleet::assign::Written;
 use crate::core::fleet::node::{NodeRow, Stage};
-use crate::core::model::ConfigMapRef;
 
 /// What a node was assigned, as it was written.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Before {
-    /// `spec.configSource.configMap`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub native: Option<ConfigMapRef>,
-    /// The labels of an assignment, without their prefix.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub labels: BTreeMap<String, String>,
-}
-
-/// The labels an assignment is made of, without their prefix.
-pub const LABEL_NAMES: [&str; 3] = ["name", "namespace", "key"];
-
-impl Before {
-    /// As it stands on a Node.
-    #[must_use]
-    pub fn of(row: &NodeRow) -> Self {
-        let native = row.wanted.clone().filter(|_| row.carrier == Some(crate::core::fleet::node::Carrier::Native));
-        let label = |name: &str| Some((name.to_owned(), row.labels.get(&format!("{LABELS}{name}"))?.clone()));
-        Self { native, labels: LABEL_NAMES.into_iter().filter_map(label).collect() }
-    }
-}
+pub type Before = Written;
 
 /// A node of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,6 +70,7 @@ pub fn unavailable(text: &str, nodes: usize) -> Result<usize, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::carrier::LABELS;
 
     fn row(name: &str, zone: &str, ready: bool) -> NodeRow {
         NodeRow { name: name.into(), zone: zone.into(), ready, ..NodeRow::default() }
