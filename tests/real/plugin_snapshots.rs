@@ -165,6 +165,9 @@ const FILES: &[&str] = &[
 ];
 
 pub fn every_command(case: &Case) {
+    // What cases before it had, its status would tell: a Node that never had a configuration, and no rollouts.
+    case.kubectl(&["delete", "nodes", "--all"]);
+    case.kubectl(&["-n", "kubelet-config", "delete", "configmaps", "--all"]);
     let supervisor = case.supervisor_with("8s");
     case.await_node_ready();
     let mut plugin = Plugin::new(case);
