@@ -12,11 +12,11 @@
 
 mod support;
 
-#[path = "rollout/carriers.rs"]
-mod carriers;
 #[path = "support/fleet/mod.rs"]
 mod fleet;
 
+#[path = "rollout/carriers.rs"]
+mod carriers;
 #[path = "rollout/faults.rs"]
 mod faults;
 #[path = "rollout/kills.rs"]

@@ -10,7 +10,7 @@ use kubelet_supervisor::adapters::kube::MeterLayer;
 use kubelet_supervisor::core::carrier::LABELS;
 use kubelet_supervisor::core::model::{ConfigMapRef, Payload, Source, Wishes};
 use kubelet_supervisor::core::report::{Condition, NodeConfigStatus, Shown};
-use kubelet_supervisor::plugin::{self, Context, Failure};
+use kubelet_supervisor::plugin::{self, Context, Failure, Pace as Patience};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -96,11 +96,13 @@ impl World {
             log.lock().unwrap().note(node, false);
         }
         server.listen(move |change| listener.lock().unwrap().note(&change.object, change.kind == "DELETED"));
+        let expected = Expectation { target: TARGET.to_owned(), max_unavailable: usize::MAX, ..Expectation::default() };
+        log.lock().unwrap().expect(expected.clone());
         let world = World {
             fleet: Fleet::new(surroundings(&server.door().quiet(), trial)),
             server,
             log,
-            expected: Mutex::default(),
+            expected: Mutex::new(expected),
             wire: Arc::default(),
             died: Arc::default(),
         };
@@ -112,7 +114,6 @@ impl World {
 
     pub fn expect(&self, canaries: &[usize], max: usize) {
         self.expect_more(|it| {
-            TARGET.clone_into(&mut it.target);
             it.canaries = canaries.iter().map(|number| name(*number)).collect();
             it.max_unavailable = max;
         });
@@ -120,6 +121,12 @@ impl World {
 
     pub fn expect_active(&self) {
         self.expect_more(|it| it.active = true);
+    }
+
+    fn expect_more(&self, change: impl FnOnce(&mut Expectation)) {
+        let mut expected = self.expected.lock().unwrap();
+        change(&mut expected);
+        self.log.lock().unwrap().expect(expected.clone());
     }
 
     /// The Node and its supervisor go.
@@ -130,14 +137,10 @@ impl World {
 
     /// A Node with these labels, and a supervisor that knows nothing.
     pub fn create(&self, number: usize, labels: &Value) {
-        self.server.put_node(&name(number), json!({"metadata": {"labels": labels}, "spec": {}, "status": {}}));
+        let ready = json!({"type": "Ready", "status": "True"});
+        let node = json!({"metadata": {"labels": labels}, "spec": {}, "status": {"conditions": [ready]}});
+        self.server.put_node(&name(number), node);
         self.fleet.add(&name(number), None);
-    }
-
-    fn expect_more(&self, change: impl FnOnce(&mut Expectation)) {
-        let mut expected = self.expected.lock().unwrap();
-        change(&mut expected);
-        self.log.lock().unwrap().expect(expected.clone());
     }
 
     /// What a node does with [`TARGET`].
@@ -160,7 +163,7 @@ impl World {
     /// The client with these arguments, until it ends; None if it died.
     pub async fn client(&self, args: &[&str]) -> Option<Result<ExitCode, Failure>> {
         let (client, namespace) = (self.connect(), NAMESPACE.to_owned());
-        let context = Context { client, namespace, impersonates: false, pace: plugin::Pace::default() };
+        let context = Context { client, namespace, impersonates: false, pace: Patience::default() };
         let args: Vec<&str> = ["rollout"].into_iter().chain(args.iter().copied()).collect();
         self.fleet.is_up().await;
         tokio::select! {
@@ -243,13 +246,13 @@ impl World {
 
     /// No promise was broken.
     pub fn promises_held(&self) {
-        assert!(self.expected.lock().unwrap().max_unavailable > 0, "something is expected");
         let broken = self.log.lock().unwrap().broken(LAG);
         assert!(broken.is_empty(), "{broken:#?}");
     }
 
     pub fn count(&self, map: &str) -> usize {
-        self.server.read(|s| self.fleet.names().iter().filter(|node| wanted(s.node(node).unwrap()) == map).count())
+        let names = self.fleet.names();
+        self.server.read(|s| names.iter().filter(|node| wanted(s.node(node).unwrap()) == map).count())
     }
 
     pub fn phase(&self, rollout: &str) -> Option<String> {

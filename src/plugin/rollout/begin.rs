@@ -235,8 +235,9 @@ impl Begin {
         }
         let map = &record.target.reference.name;
         show.say(&format!(
-            "rollout {name}: {map} to {} nodes; canaries: {}, at a time: {}",
+            "rollout {name}: {map} to {} node{}; canaries: {}, at a time: {}",
             members.len(),
+            if members.len() == 1 { "" } else { "s" },
             record.options.canaries,
             record.options.max_unavailable
         ));

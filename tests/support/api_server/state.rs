@@ -11,9 +11,8 @@ use super::faults::Fault;
 use super::http::Selection;
 use super::merge;
 
-/// How many changes a watch can be behind before it is told 410. Five hundred nodes may say something at the same moment
-/// of simulated time, several times each.
-const HISTORY: usize = 10_000;
+/// How many changes a watch can be behind before it is told 410: some of each node, where there are hundreds.
+const HISTORY: usize = 5000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Resource {
@@ -115,6 +114,42 @@ pub(super) struct Running {
     /// Something that it selects has changed since.
     pub(super) is_behind: bool,
     pub(super) wake: Arc<Notify>,
+}
+
+/// One change as one watch tells of it.
+pub(super) enum Line<'a> {
+    Added(&'a Value),
+    Modified(&'a Value),
+    /// What it was before, and when it went.
+    Gone(&'a Value, u64),
+}
+
+impl Line<'_> {
+    pub(super) fn json(self) -> Value {
+        match self {
+            Line::Added(object) => json!({"type": "ADDED", "object": object}),
+            Line::Modified(object) => json!({"type": "MODIFIED", "object": object}),
+            Line::Gone(old, version) => {
+                let mut object = old.clone();
+                object["metadata"]["resourceVersion"] = version.to_string().into();
+                json!({"type": "DELETED", "object": object})
+            }
+        }
+    }
+}
+
+impl Running {
+    /// What leaves the selection is deleted as far as this watch goes.
+    pub(super) fn line<'a>(&self, change: &'a Change) -> Option<Line<'a>> {
+        let has = |object: &&Value| self.selection.has(&change.key, object);
+        let is = change.kind != "DELETED" && has(&&change.object);
+        match (change.old.as_ref().filter(has), is) {
+            (None, false) => None,
+            (None, true) => Some(Line::Added(&change.object)),
+            (Some(_), true) => Some(Line::Modified(&change.object)),
+            (Some(old), false) => Some(Line::Gone(old, change.version)),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -250,8 +285,7 @@ impl State {
         let change = Change { version: self.version, kind, key: key.clone(), object: object.clone(), old };
         for watch in self.watches.values_mut() {
             // One that has nothing to say of this is not behind because of it.
-            let mine = |object: &Value| watch.selection.has(key, object);
-            if mine(&object) || change.old.as_ref().is_some_and(mine) {
+            if watch.line(&change).is_some() {
                 watch.is_behind = true;
                 watch.wake.notify_one();
             } else if !watch.is_behind && watch.version.is_some() {

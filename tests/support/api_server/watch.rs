@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::faults::{FaultKind, half};
 use super::http::{Body, Query, Selection};
-use super::state::{Change, Resource, Running, Shared, State, status};
+use super::state::{Line, Resource, Running, Shared, State, status};
 
 type Sender = mpsc::Sender<Result<Frame<Bytes>, std::io::Error>>;
 
@@ -143,7 +143,7 @@ impl Watch {
         let Some(changes) = running.version.and_then(|version| state.since(version)) else {
             return (vec![json!({"type": "ERROR", "object": gone()})], true);
         };
-        let mut lines: Vec<Value> = changes.filter_map(|change| line(&running.selection, change)).collect();
+        let mut lines: Vec<Value> = changes.filter_map(|change| running.line(change)).map(Line::json).collect();
         let (version, last) = (Some(state.version()), running.epoch != state.watch_epoch);
         if let Some(running) = state.watches.get_mut(&self.number) {
             (running.version, running.is_behind) = (version, false);
@@ -179,22 +179,4 @@ async fn send(lines: &Sender, line: &Value) -> Option<()> {
 
 fn gone() -> Value {
     status(410, "The resourceVersion for the provided watch is too old.")
-}
-
-/// A change as a watch of these sees it: what leaves the selection is deleted as far as that goes.
-fn line(selection: &Selection, change: &Change) -> Option<Value> {
-    let has = |object: &Value| selection.has(&change.key, object);
-    let is = change.kind != "DELETED" && has(&change.object);
-    let old = change.old.as_ref().filter(|old| has(old));
-    let (kind, object) = match (old, is) {
-        (None, false) => return None,
-        (None, true) => ("ADDED", change.object.clone()),
-        (Some(_), true) => ("MODIFIED", change.object.clone()),
-        (Some(old), false) => {
-            let mut object = old.clone();
-            object["metadata"]["resourceVersion"] = change.version.to_string().into();
-            ("DELETED", object)
-        }
-    };
-    Some(json!({"type": kind, "object": object}))
 }

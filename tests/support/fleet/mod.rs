@@ -9,7 +9,7 @@ pub mod log;
 mod stand_in;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -72,6 +72,7 @@ struct Node {
     name: String,
     control: Mutex<Control>,
     poke: Notify,
+    up: AtomicBool,
 }
 
 impl Node {
@@ -106,19 +107,19 @@ pub struct Surroundings {
 /// Dropping it ends them all.
 pub struct Fleet {
     surroundings: Surroundings,
-    nodes: Mutex<BTreeMap<String, Present>>,
-    up: Arc<(AtomicUsize, Notify)>,
+    nodes: Mutex<BTreeMap<String, Member>>,
+    /// Some kubelet has come up.
+    news: Arc<Notify>,
 }
 
-/// A node, and what makes it live; dropping it ends that.
-struct Present {
+struct Member {
     node: Arc<Node>,
     _tasks: JoinSet<()>,
 }
 
 impl Fleet {
     pub fn new(surroundings: Surroundings) -> Fleet {
-        Fleet { surroundings, nodes: Mutex::default(), up: Arc::default() }
+        Fleet { surroundings, nodes: Mutex::default(), news: Arc::default() }
     }
 
     /// A further node, with this proven on its disk. Its Node is there.
@@ -127,10 +128,7 @@ impl Fleet {
         let node = Arc::new(Node { name: name.to_owned(), ..Node::default() });
         let (inputs, queue) = unbounded_channel();
         let access = Given { connect, node_name: name.to_owned() };
-        let cluster = {
-            // The adapter's own task belongs to the runtime that all is on.
-            KubeCluster::start_with(access, namespace, inputs.clone(), Metrics::new())
-        };
+        let cluster = KubeCluster::start_with(access, namespace, inputs.clone(), Metrics::new());
         let (report, reports) = watch::channel(Report::default());
         let stand_in = StandIn::new(Arc::clone(&node), pace, cluster, inputs, report, proven);
         let settings = Settings { trial_duration: pace.trial, ..Settings::default() };
@@ -138,31 +136,35 @@ impl Fleet {
         let executor = Executor::new(State::new(settings), stand_in, args);
         let mut tasks = JoinSet::new();
         tasks.spawn(supervise(executor, queue, Clock::new()));
-        tasks.spawn(report_on(Arc::clone(&node), reports, kubelets, Arc::clone(&self.up)));
-        self.nodes.lock().unwrap().insert(name.to_owned(), Present { node, _tasks: tasks });
+        tasks.spawn(report_on(Arc::clone(&node), reports, kubelets, Arc::clone(&self.news)));
+        self.nodes().insert(name.to_owned(), Member { node, _tasks: tasks });
     }
 
-    /// The machine is gone.
+    /// A node goes, in good time or not.
     pub fn remove(&self, name: &str) {
-        self.nodes.lock().unwrap().remove(name);
+        self.nodes().remove(name);
+        self.news.notify_one();
+    }
+
+    fn nodes(&self) -> MutexGuard<'_, BTreeMap<String, Member>> {
+        self.nodes.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// All kubelets have come up once.
     pub async fn is_up(&self) {
-        while self.up.0.load(Ordering::Relaxed) < self.nodes.lock().unwrap().len() {
-            self.up.1.notified().await;
+        while self.nodes().values().any(|member| !member.node.up.load(Ordering::Relaxed)) {
+            self.news.notified().await;
         }
     }
 
     pub fn control(&self, name: &str, change: impl FnOnce(&mut Control)) {
-        let nodes = self.nodes.lock().unwrap();
-        let Present { node, .. } = nodes.get(name).expect("a node of the fleet");
+        let node = Arc::clone(&self.nodes().get(name).expect("a node of the fleet").node);
         change(&mut node.control());
         node.poke.notify_one();
     }
 
     pub fn names(&self) -> Vec<String> {
-        self.nodes.lock().unwrap().keys().cloned().collect()
+        self.nodes().keys().cloned().collect()
     }
 }
 
@@ -248,12 +250,7 @@ async fn supervise(mut executor: Executor<StandIn>, mut queue: UnboundedReceiver
 }
 
 /// Writes the Node's condition Ready, as its kubelet does.
-async fn report_on(
-    node: Arc<Node>,
-    mut reports: watch::Receiver<Report>,
-    client: kube::Client,
-    up: Arc<(AtomicUsize, Notify)>,
-) {
+async fn report_on(node: Arc<Node>, mut reports: watch::Receiver<Report>, client: kube::Client, news: Arc<Notify>) {
     let mut said = (true, 0);
     let mut heartbeat = 0;
     loop {
@@ -267,9 +264,9 @@ async fn report_on(
                 tokio::time::sleep(Duration::from_millis(500)).await;
                 continue;
             }
-            if said.1 == 0 && report.up {
-                up.0.fetch_add(1, Ordering::Relaxed);
-                up.1.notify_one();
+            if report.up {
+                node.up.store(true, Ordering::Relaxed);
+                news.notify_one();
             }
             said = (ready, report.start);
         }
