@@ -4,6 +4,7 @@
 //! cargo bench --profile sim --bench rollout        # a few minutes
 //! ```
 //! Nodes are simulated, in simulated time, with 15 KB of images and the like each, as Nodes in use have. 5% at a time.
+//! The last line is of a rollout to some nodes of a bigger cluster.
 
 // A benchmark may panic, and its numbers are small.
 #![allow(
@@ -30,9 +31,10 @@ use serde_json::json;
 use world::{TARGET, World, name};
 
 const FILLING: usize = 15_000;
-const ARGS: [&str; 8] = [TARGET, "-l", "all=yes", "--canary", "3", "--max-unavailable", "5%", "--quiet"];
+const ARGS: [&str; 8] = [TARGET, "-l", "rolled=yes", "--canary", "3", "--max-unavailable", "5%", "--quiet"];
 
 struct Cost {
+    /// Of the rollout.
     nodes: usize,
     requests: u64,
     beats: u64,
@@ -41,34 +43,42 @@ struct Cost {
 }
 
 fn main() {
-    println!(" nodes  requests  beats   per node        MB  KB a node  peak MiB");
-    let shown = |nodes| {
-        let cost = measure(nodes);
+    println!(" nodes      of  requests  beats   per node        MB  KB a node  peak MiB");
+    let shown = |(nodes, of)| {
+        let cost = measure(nodes, of);
         let Cost { requests, beats, bytes, peak_kib, .. } = cost;
         let each = (requests - beats) as f64 / nodes as f64;
         let (mb, kb) = (bytes as f64 / 1e6, bytes as f64 / 1e3 / nodes as f64);
         let peak = peak_kib as f64 / 1024.0;
-        println!("{nodes:>6} {requests:>9} {beats:>6} {each:>10.2} {mb:>9.1} {kb:>10.1} {peak:>9.1}");
+        println!("{nodes:>6} {of:>7} {requests:>9} {beats:>6} {each:>10.2} {mb:>9.1} {kb:>10.1} {peak:>9.1}");
         cost
     };
-    let costs: Vec<Cost> = [200, 1000, 5000].into_iter().map(shown).collect();
-    for pair in costs.windows(2) {
-        let each = |count: u64, cost: &Cost| count as f64 / cost.nodes as f64;
-        let [small, big] = pair else { continue };
+    let costs: Vec<Cost> = [(200, 200), (1000, 1000), (5000, 5000)].into_iter().map(shown).collect();
+    let each = |count: u64, cost: &Cost| count as f64 / cost.nodes as f64;
+    let grows = |small: &Cost, big: &Cost| {
         let requests = (each(small.requests - small.beats, small), each(big.requests - big.beats, big));
         let bytes = (each(small.bytes, small), each(big.bytes, big));
         assert!(requests.1 <= requests.0 * 1.05, "requests grow faster than nodes: {requests:?}");
         assert!(bytes.1 <= bytes.0 * 1.05, "bytes grow faster than nodes: {bytes:?}");
+    };
+    for pair in costs.windows(2) {
+        let [small, big] = pair else { continue };
+        grows(small, big);
     }
+    // What is not the rollout's own costs nothing.
+    grows(&costs[0], &shown((200, 5000)));
 }
 
-fn measure(nodes: usize) -> Cost {
+/// A rollout to so many nodes of a cluster of so many.
+fn measure(nodes: usize, of: usize) -> Cost {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
     let _inside = runtime.enter();
-    let world = World::new(nodes);
-    for number in 0..nodes {
+    let world = World::new(of);
+    for number in 0..of {
         let images = json!([{"names": ["x".repeat(FILLING)], "sizeBytes": 1}]);
-        world.server.patch_node(&name(number), json!({"status": {"images": images}}));
+        let rolled = if number < nodes { json!("yes") } else { json!(null) };
+        let patch = json!({"metadata": {"labels": {"rolled": rolled}}, "status": {"images": images}});
+        world.server.patch_node(&name(number), patch);
     }
     let peak_kib = peak(&world);
     world.server.delete_config_map(world::NAMESPACE, "rollout-other");
@@ -85,7 +95,7 @@ fn peak(world: &World) -> u64 {
     let kubeconfig = dir.path().join("kubeconfig");
     world.server.write_kubeconfig(&kubeconfig);
     let mut client = Command::new(env!("CARGO_BIN_EXE_kubectl-kubelet_config"))
-        .args(["--kubeconfig", kubeconfig.to_str().unwrap(), "rollout", TARGET, "-l", "all=yes", "--name", "other"])
+        .args(["--kubeconfig", kubeconfig.to_str().unwrap(), "rollout", TARGET, "-l", "rolled=yes", "--name", "other"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()

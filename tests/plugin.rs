@@ -26,6 +26,8 @@ mod push;
 mod read;
 #[path = "plugin/status.rs"]
 mod status;
+#[path = "plugin/terminal.rs"]
+mod terminal;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

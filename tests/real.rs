@@ -7,7 +7,7 @@
 //! side by side; each takes one case after the other, and is taken down in the end whatever happens. A filter is a part
 //! of what is printed, such as `'assign [labels]'`; a cluster that no case needs is not started. On a machine that cannot
 //! have them (not root, not Debian 12) the suite is skipped, and says so; where `CI` is set that is a failure.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, clippy::string_slice, missing_docs)]
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -35,18 +35,16 @@ mod directory;
 mod edges;
 #[path = "support/fleet/mod.rs"]
 mod fleet;
-#[path = "real/plugin_configurations.rs"]
-mod plugin_configurations;
-#[path = "real/plugin_doctor.rs"]
-mod plugin_doctor;
-#[path = "real/plugin_nodes.rs"]
-mod plugin_nodes;
 #[path = "real/plugin_rollout.rs"]
 mod plugin_rollout;
+#[path = "real/plugin_snapshots.rs"]
+mod plugin_snapshots;
 #[path = "real/plugin_tutorial.rs"]
 mod plugin_tutorial;
 #[path = "real/process.rs"]
 mod process;
+#[path = "real/snapshots.rs"]
+mod snapshots;
 #[path = "real/store.rs"]
 mod store;
 #[path = "real/supervisor.rs"]
@@ -85,12 +83,10 @@ const CASES: &[Test] = &[
     Test("native_and_back", NATIVE, store::native_and_back),
     Test("corrupt_store", BOTH, store::corrupt_store),
     Test("tutorial", BOTH, edges::tutorial),
-    Test("plugin_nodes", BOTH, plugin_nodes::from_assign_to_reset),
+    Test("plugin_snapshots", BOTH, plugin_snapshots::every_command),
     Test("cut_off", BOTH, trial::cut_off),
     Test("not_to_blame", BOTH, trial::not_to_blame),
-    Test("plugin_doctor", BOTH, plugin_doctor::doctor_finds),
     Test("plugin_tutorial", BOTH, plugin_tutorial::as_written),
-    Test("plugin_configurations", BOTH, plugin_configurations::from_capture_to_history),
     Test("server_drops", LABELS, carriers::server_drops),
     Test("node_cannot_label", LABELS, carriers::node_cannot_label),
     Test("without_rights", LABELS, carriers::without_rights),

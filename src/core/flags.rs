@@ -8,6 +8,8 @@ use std::ops::Range;
 
 use serde_json::Value;
 
+use super::hazard;
+
 mod overlay;
 mod table;
 
@@ -175,11 +177,7 @@ impl KubeletArgs {
     /// The fields of `payload` that a flag on this command line overrides with something else.
     #[must_use]
     pub fn shadowed(&self, payload: &Value) -> Vec<Shadow> {
-        fn at<'a>(config: &'a Value, field: &str) -> Option<&'a Value> {
-            field.split('.').try_fold(config, |at, name| at.get(name))
-        }
-        let effective = self.overlay(payload);
-        let stands = |field: &str| at(payload, field).is_some();
+        let stands = |field: &str| field.split('.').try_fold(payload, |at, name| at.get(name)).is_some();
         let mut shadows: Vec<Shadow> = table::FIELDS
             .iter()
             .filter(|(flag, field, _)| self.has(flag) && stands(field))
@@ -194,7 +192,14 @@ impl KubeletArgs {
                 shadows.push(Shadow { field, flag: "feature-gates" });
             }
         }
-        shadows.retain(|shadow| at(payload, &shadow.field) != at(&effective, &shadow.field));
+        // By what they mean: `60s` is `1m0s`, and 110 the default of maxPods.
+        let changed = hazard::diff(payload, &self.overlay(payload));
+        let within = |field: &str, parent: &str| {
+            field.strip_prefix(parent).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        shadows.retain(|shadow| {
+            changed.iter().any(|change| within(&change.field, &shadow.field) || within(&shadow.field, &change.field))
+        });
         shadows
     }
 }
@@ -266,6 +271,17 @@ mod tests {
         );
         assert!(!args("--config=/a").for_preflight(None, "/p").contains(&"--logtostderr=true".to_owned()));
         assert!(args("--config=/a").for_preflight(None, "/p").contains(&"--config=/a".to_owned()));
+    }
+
+    #[test]
+    fn a_flag_that_says_the_same_shadows_nothing() {
+        let flags = args(
+            "--max-pods=42 --sync-frequency=60s --cluster-dns=10.0.0.10 --feature-gates=A=true,B=true --fail-swap-on=false",
+        );
+        let payload = json!({"maxPods": 42, "syncFrequency": "1m0s", "clusterDNS": ["10.0.0.10"], "failSwapOn": true,
+            "featureGates": {"A": true, "B": false}});
+        let fields: Vec<String> = flags.shadowed(&payload).into_iter().map(|shadow| shadow.field).collect();
+        assert_eq!(fields, ["failSwapOn", "featureGates.B"]);
     }
 
     #[test]

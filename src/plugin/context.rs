@@ -14,6 +14,7 @@ pub const NAMESPACE: &str = "kubelet-config";
 
 /// As kubectl has them.
 #[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Options of every command")]
 pub struct Options {
     /// The kubeconfig file.
     #[arg(long, global = true, value_name = "FILE")]

@@ -65,7 +65,7 @@ impl Options {
         let files = if self.overlay { Merge::Overlay } else { Merge::Replace };
         let (from, from_row) = config::side(context, &self.from, files).await?;
         let (to, to_row) = config::side(context, &self.to, files).await?;
-        let mut notes = Vec::new();
+        let (mut notes, mut elsewhere) = (Vec::new(), None);
         let mut around = Around::default();
         if let (Some(row), Some(context)) = (&from_row, context) {
             match config::census(context, &row.name).await {
@@ -77,9 +77,13 @@ impl Options {
         if let (Some((row, configz)), Some(context)) = (runs, context)
             && from_row.is_some() != to_row.is_some()
         {
-            notes.extend(look_around(context, row, configz, &mut around).await);
+            let known;
+            (known, elsewhere) = look_around(context, row, configz, &mut around).await;
+            notes.extend(known);
         }
         let mut comparison = compare(&from, &to, &around);
+        // What may be held matters to who changes something.
+        notes.extend(elsewhere.filter(|_| !comparison.changes.is_empty()));
         comparison.notes.extend(notes);
         let result = Shows { options: &self, comparison: &comparison, around: &around };
         match self.output {
@@ -91,8 +95,14 @@ impl Options {
     }
 }
 
-/// A flag is not to be read through the API server, but it is seen by what it does. What else to say of that.
-async fn look_around(context: &Context, row: &NodeRow, configz: &Value, around: &mut Around) -> Vec<String> {
+/// A flag is not to be read through the API server, but it is seen by what it does. What else to say of the ConfigMap
+/// that runs, and of flags.
+async fn look_around(
+    context: &Context,
+    row: &NodeRow,
+    configz: &Value,
+    around: &mut Around,
+) -> (Vec<String>, Option<String>) {
     let elsewhere = format!(
         "flags and drop-ins of node {} cannot be read through the API server; `kubelet-supervisor status` on it names \
          the fields they shadow",
@@ -101,12 +111,12 @@ async fn look_around(context: &Context, row: &NodeRow, configz: &Value, around: 
     let Some(in_force) = config::in_force(context, row).await else {
         // Of a node that says nothing nobody knows.
         around.gates = (row.keeper != Some(Keeper::Nobody)).then(BTreeSet::new);
-        return vec![format!("{elsewhere}; a change of a field that one of them holds will not take place")];
+        let unknown = format!("{elsewhere}; a change of a field that one of them holds will not take place");
+        return (Vec::new(), Some(unknown));
     };
-    let mut notes = in_force.notes;
+    let notes = in_force.notes;
     let Some(map) = in_force.map else {
-        notes.push(elsewhere);
-        return notes;
+        return (notes, Some(elsewhere));
     };
     let given = Given { payload: &map.value, merge: map.merge };
     let origins = explain::explain(configz, Some(given), schema::minor(&row.kubelet).ok());
@@ -115,8 +125,8 @@ async fn look_around(context: &Context, row: &NodeRow, configz: &Value, around: 
     let gates = map.value.get("featureGates").and_then(Value::as_object).into_iter().flatten();
     around.gates = Some(gates.map(|(gate, _)| gate.clone()).collect());
     around.payload = Some(map.value);
-    notes.push(format!("{elsewhere}; those that hold a field against ConfigMap {} are marked", in_force.title));
-    notes
+    let elsewhere = format!("{elsewhere}; those that hold a field against ConfigMap {} are marked", in_force.title);
+    (notes, Some(elsewhere))
 }
 
 struct Shows<'a> {

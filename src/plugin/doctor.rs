@@ -175,7 +175,8 @@ impl Report {
                 labelled.entry(namespace.clone()).or_default().insert(name.clone(), patient);
             }
         }
-        if self.carrier == Some(Carrier::Labels) && !patients.is_empty() {
+        // Where nothing is assigned yet, it will be in the user's namespace.
+        if self.carrier == Some(Carrier::Labels) && !patients.is_empty() && labelled.is_empty() {
             labelled.entry(context.namespace.clone()).or_default();
         }
         let anybody = patients.first().map_or(NOBODY, Patient::name);
@@ -201,7 +202,7 @@ impl Report {
         if general.is_empty() {
             return Ok(());
         }
-        if names.is_empty() {
+        if names.is_empty() && !ask::may_read_some(context, anybody, namespace).await? {
             self.findings.extend(rights::nodes_cannot(&general, namespace, None));
         }
         for (name, patient) in names {
@@ -236,7 +237,7 @@ impl Report {
     fn text(&self, out: Out) -> String {
         let mut text = String::new();
         for finding in &self.findings {
-            let _ = writeln!(text, "{}: {}", out.paint(Tone::Bad, &whom(&finding.nodes)), finding.problem);
+            text.push_str(&headed(out, Tone::Bad, &whom(&finding.nodes), &finding.problem));
             for command in &finding.mend {
                 let _ = writeln!(text, "    {command}");
             }
@@ -245,21 +246,26 @@ impl Report {
             }
         }
         for unseen in &self.unseen {
-            let _ = writeln!(text, "{}: {unseen}", out.paint(Tone::Open, "could not look"));
+            text.push_str(&headed(out, Tone::Open, "could not look", unseen));
         }
         let carrier = self.carrier.map(|carrier| format!("; assignments are written as {}", word(carrier)));
         let (nodes, maps) = (count(self.nodes, "node"), count(self.maps, "assigned ConfigMap"));
-        let verdict = match self.findings.len() {
-            0 if self.unseen.is_empty() => out.paint(Tone::Good, "nothing is missing"),
-            findings => count(findings, "finding"),
+        let (tone, verdict) = match self.findings.len() {
+            0 if self.unseen.is_empty() => (Tone::Good, "nothing is missing".to_owned()),
+            findings => (Tone::Plain, count(findings, "finding")),
         };
-        let _ = writeln!(
-            text,
-            "{verdict}: {nodes}, {maps}, {} rights looked at{}",
-            RIGHTS.len(),
-            carrier.unwrap_or_default()
-        );
-        text
+        let looked = format!("{nodes}, {maps}, {} rights looked at{}", RIGHTS.len(), carrier.unwrap_or_default());
+        text + &headed(out, tone, &verdict, &looked)
+    }
+}
+
+/// A line that fits the terminal, the part before the colon in this tone.
+fn headed(out: Out, tone: Tone, head: &str, text: &str) -> String {
+    let line = output::paragraph(Out { colour: false, ..out }, Tone::Plain, &format!("{head}: {text}"));
+    match line.strip_prefix(head) {
+        Some(rest) => out.paint(tone, head) + rest,
+        // A head of several lines.
+        None => line,
     }
 }
 

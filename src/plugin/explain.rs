@@ -52,7 +52,7 @@ impl Options {
         let known = Known { row, map, origins: self.chosen(origins)?, notes };
         match self.output {
             Format::Json | Format::Yaml => output::document(self.output, &known.document())?,
-            _ => output::print(&self.text(&known, Out::stdout()))?,
+            format => output::print(&self.text(&known, Out::of(format)))?,
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -75,24 +75,36 @@ impl Options {
     }
 
     fn text(&self, known: &Known, out: Out) -> String {
-        let mut table = Table::new(&["FIELD", "VALUE", "INTENDED", "FROM"]);
+        let wide = self.output == Format::Wide;
+        let headings: &[&str] =
+            if wide { &["FIELD", "VALUE", "INTENDED", "FROM"] } else { &["FIELD", "VALUE", "FROM"] };
+        let mut table = Table::new(headings);
         let shown = |origin: &&Origin| self.all || self.field.is_some() || origin.from != From::Default;
+        // On a terminal a value leaves room for where it comes from.
+        let word =
+            |field: &str, value: &Value| word(field, value, if out.width.is_some() { LONGEST } else { usize::MAX });
         for origin in known.origins.iter().filter(shown) {
             let tone = if origin.from == From::Overridden { Tone::Bad } else { Tone::Plain };
-            let plain = |text: String| (Tone::Plain, output::plain(&text));
+            let intended = word(&origin.field, &origin.intended);
             let from = match (origin.from, &known.map) {
-                (From::ConfigMap, Some(map)) => format!("ConfigMap {map}"),
+                (From::ConfigMap, Some(map)) if wide => format!("ConfigMap {map}"),
+                (From::Overridden, _) if !wide => format!("{}: {intended}", origin.from.words()),
                 (from, _) => from.words().to_owned(),
             };
-            let cells =
-                [origin.field.clone(), word(&origin.field, &origin.value), word(&origin.field, &origin.intended)];
-            table.row(cells.map(plain).into_iter().chain([(tone, output::plain(&from))]));
+            let value = word(&origin.field, &origin.value);
+            let values = if wide { vec![value, intended] } else { vec![value] };
+            let cells = std::iter::once(origin.field.clone()).chain(values).map(|text| (Tone::Plain, text));
+            table.row(cells.chain([(tone, from)]));
         }
         let mut text = table.render(out);
         let mut lines = Vec::new();
+        if let Some(map) = known.map.as_ref().filter(|_| !wide) {
+            lines.push(format!("the ConfigMap is {map}"));
+        }
         let hidden = known.origins.iter().filter(|origin| !shown(origin)).count();
         if hidden > 0 {
-            lines.push(format!("{hidden} fields are at their defaults; --all shows them"));
+            let are = if hidden == 1 { "field is at its default" } else { "fields are at their defaults" };
+            lines.push(format!("{hidden} {are}; --all shows them"));
         }
         if let Some(hazard) = self.field.as_deref().and_then(|field| table::find(field.split('.').next()?)) {
             let needs = if hazard.needs.is_empty() { String::new() } else { format!(" ({})", hazard.needs) };
@@ -134,19 +146,21 @@ fn is_secret(field: &str) -> bool {
     hazard::is_secret(field.split('.').next().unwrap_or_default())
 }
 
-/// A cell: JSON, of a length that leaves room for others.
-fn word(field: &str, value: &Value) -> String {
-    const LONGEST: usize = 28;
-    match value {
-        Value::Null => String::new(),
-        _ if is_secret(field) => "(hidden)".to_owned(),
-        value => {
-            let text = value.to_string();
-            match text.char_indices().nth(LONGEST) {
-                Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
-                None => text,
-            }
-        }
+/// Of a value on a terminal: it leaves half of 80 columns for others.
+const LONGEST: usize = 28;
+
+/// A cell: JSON, of no more characters than this.
+fn word(field: &str, value: &Value, longest: usize) -> String {
+    if value.is_null() {
+        return String::new();
+    }
+    if is_secret(field) {
+        return "(hidden)".to_owned();
+    }
+    let text = value.to_string();
+    match text.char_indices().nth(longest) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text,
     }
 }
 

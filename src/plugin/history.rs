@@ -7,8 +7,10 @@ use kube::api::ListParams;
 use serde_json::json;
 
 use super::output::{self, Format, Out, Table, Tone};
+use super::status::now;
 use super::{Context, Failure, config, nodes};
 use crate::core::fleet::happened::{self, Happened};
+use crate::core::fleet::view::human;
 
 /// Where events about Nodes, which have no namespace, are kept.
 const EVENTS: &str = "/api/v1/namespaces/default/events";
@@ -55,17 +57,27 @@ impl Options {
 }
 
 fn table(events: &[Happened], wide: bool) -> Table {
-    let first: &[&str] = if wide { &["LAST (UTC)", "FIRST (UTC)"] } else { &["LAST (UTC)"] };
+    let first: &[&str] = if wide { &["LAST (UTC)", "FIRST (UTC)"] } else { &["LAST SEEN"] };
     let headings: Vec<&str> = first.iter().chain(&["COUNT", "REASON", "MESSAGE"]).copied().collect();
-    let mut table = Table::new(&headings);
+    let mut table = Table::new(&headings).whole();
+    let now = now();
+    let utc = |time: &str| time.split('.').next().unwrap_or_default().trim_end_matches('Z').to_owned();
     for event in events {
-        let plain = |text: &str| (Tone::Plain, output::plain(text));
+        let times = if wide { vec![utc(&event.last), utc(&event.first)] } else { vec![ago(&event.last, now)] };
+        let times = times.into_iter().map(|time| (Tone::Plain, time));
         let tone = if event.warning { Tone::Bad } else { Tone::Plain };
-        let times = if wide { vec![&event.last, &event.first] } else { vec![&event.last] };
-        let times =
-            times.into_iter().map(|time| plain(time.split('.').next().unwrap_or_default().trim_end_matches('Z')));
-        let rest = [plain(&event.count.to_string()), (tone, output::plain(&event.reason)), plain(&event.message)];
+        let rest = [
+            (Tone::Plain, event.count.to_string()),
+            (tone, event.reason.clone()),
+            (Tone::Plain, event.message.clone()),
+        ];
         table.row(times.chain(rest));
     }
     table
+}
+
+/// How long ago an RFC 3339 time is, as kubectl shows it.
+pub(super) fn ago(time: &str, now: i64) -> String {
+    let time = time.parse::<jiff::Timestamp>();
+    time.map(|time| human(u64::try_from(now.saturating_sub(time.as_second())).unwrap_or_default())).unwrap_or_default()
 }

@@ -19,6 +19,7 @@ mod retry;
 mod rollback;
 mod rollout;
 mod status;
+mod table;
 mod wait;
 mod write;
 

@@ -127,7 +127,11 @@ impl<'a> Writer<'a> {
         match self.settle(row, target).await {
             Ok((after, true)) => {
                 let was = if target.is_none() { format!(", was {before}") } else { String::new() };
-                let line = format!("node/{name} {verb}: {}{was}{}\n", assign::shown(&after), self.dry_run.suffix());
+                // Whoever asks nobody cannot know.
+                let unsure = self.dry_run == DryRun::Client && self.choice.is_none() && self.keeps.is_none();
+                let unsure = unsure && target.is_some() && after.carrier == Some(Carrier::Native);
+                let or = if unsure { ", or labels if the API server drops that" } else { "" };
+                let line = format!("node/{name} {verb}: {}{or}{was}{}\n", assign::shown(&after), self.dry_run.suffix());
                 output::print(&(plain(line.trim_end()) + "\n"))?;
             }
             Ok((after, false)) => {

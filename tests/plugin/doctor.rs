@@ -95,6 +95,16 @@ fn nodes_that_may_not_read() {
     // On the list it is well, though not all of the namespace may be read.
     bench.server.judge_access(|spec| spec["user"].is_null() || spec["resourceAttributes"]["name"] == "pool-a");
     assert_eq!(json_of(&bench).code, 0);
+    // Nor is it missed in the user's namespace, where nothing is assigned.
+    let label = json!({"metadata": {"labels": {format!("{LABEL}/namespace"): NAMESPACE}}});
+    bench.server.patch_node(NODE, label);
+    assert_eq!(bench.run(&["doctor", "-n", "kube-system", "-o", "json"]).code, 0);
+    // Nothing is assigned at all: the right to one that is there is enough.
+    let label = json!({"metadata": {"labels": {format!("{LABEL}/name"): null, format!("{LABEL}/namespace"): null}}});
+    bench.server.patch_node(NODE, label);
+    assert_eq!(json_of(&bench).code, 0);
+    bench.server.judge_access(|spec| spec["user"].is_null() || spec["resourceAttributes"]["name"] == "not-there");
+    assert_eq!(found(&json_of(&bench)), ["nodes-may-not-read"]);
 }
 
 #[test]

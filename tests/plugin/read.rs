@@ -94,16 +94,20 @@ fn each_value_with_where_it_comes_from() {
     assert_eq!(
         bench.run(&["explain", NODE]).ok(),
         "\
-FIELD                              VALUE             INTENDED   FROM
-cgroupDriver                       \"systemd\"         -          flag or drop-in
-clusterDomain                      \"cluster.local\"   -          flag or drop-in
-kubeReserved.cpu                   \"1\"               \"500m\"     flag or drop-in, against the ConfigMap
-maxPods                            50                50         ConfigMap kubelet-config/pool-a
-staticPodURLHeader.Authorization   (hidden)          -          flag or drop-in
+FIELD                              VALUE             FROM
+cgroupDriver                       \"systemd\"         flag or drop-in
+clusterDomain                      \"cluster.local\"   flag or drop-in
+kubeReserved.cpu                   \"1\"               flag or drop-in, not the ConfigMap: \"500m\"
+maxPods                            50                ConfigMap
+staticPodURLHeader.Authorization   (hidden)          flag or drop-in
 
+the ConfigMap is kubelet-config/pool-a
 8 fields are at their defaults; --all shows them
 "
     );
+    let wide = bench.run(&["explain", NODE, "-o", "wide"]).ok();
+    assert!(wide.contains("\"1\"               \"500m\"     flag or drop-in, not the ConfigMap\n"), "{wide}");
+    assert!(wide.contains("50                50         ConfigMap kubelet-config/pool-a\n"), "{wide}");
     let ran = bench.run(&["explain", NODE, "kubeReserved", "-o", "json"]);
     assert_eq!(
         ran.json()["fields"][0],
@@ -128,10 +132,10 @@ fn a_map_that_was_edited_says_nothing_of_what_runs() {
         None,
     );
     let ran = bench.run(&["explain", NODE, "maxPods"]);
-    assert!(ran.out.contains("ConfigMap kubelet-config/pool-a") && ran.out.contains("has no annotation"), "{ran:?}");
+    assert!(ran.out.contains("ConfigMap is kubelet-config/pool-a") && ran.out.contains("has no annotation"), "{ran:?}");
     bench.server.label_config_map("kubelet-config", "pool-a", "a", "b");
     let ran = bench.run(&["explain", NODE, "maxPods"]);
-    assert!(ran.out.contains("local file, drop-in or flag") && ran.out.contains("was edited after version"), "{ran:?}");
+    assert!(ran.out.contains("local files or flags") && ran.out.contains("was edited after version"), "{ran:?}");
 }
 
 #[test]
@@ -150,13 +154,15 @@ fn events_are_a_table_and_json() {
     put("c", event(NODE, "NodeReady", "2026-01-02T00:00:06Z", json!({})));
     put("d", event("n2", "KubeletConfigChanged", "2026-01-02T00:00:07Z", json!({})));
     assert_eq!(
-        bench.run(&["history", NODE]).ok(),
+        bench.run(&["history", NODE, "-o", "wide"]).ok(),
         "\
-LAST (UTC)            COUNT   REASON                  MESSAGE
-2026-01-02T00:00:05   1       KubeletConfigChanged    words
-2026-01-02T00:00:09   3       KubeletConfigRejected   Rejected\\u{1b}[31m it
+LAST (UTC)            FIRST (UTC)           COUNT   REASON                  MESSAGE
+2026-01-02T00:00:05   2026-01-02T00:00:05   1       KubeletConfigChanged    words
+2026-01-02T00:00:09   2026-01-02T00:00:01   3       KubeletConfigRejected   Rejected\\u{1b}[31m it
 "
     );
+    let table = bench.run(&["history", NODE]).ok();
+    assert!(table.starts_with("LAST SEEN   COUNT   REASON                  MESSAGE\n"), "{table}");
     let events = bench.run(&["history", "node/n1", "-o", "json"]).json();
     assert_eq!(events[1]["firstTime"], "2026-01-02T00:00:01Z");
     assert_eq!((events.as_array().unwrap().len(), &events[1]["count"]), (2, &json!(3)));

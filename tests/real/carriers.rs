@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::assignment::{Carrier, ConfigMap, LABEL, STATUS};
 use crate::cluster::{Cluster, pause, until, until_within};
+use crate::plugin_snapshots::doctor_finds;
 use crate::supervisor::{Case, signal};
 
 const CONDITION: &str = "KubeletConfigOk";
@@ -158,8 +159,15 @@ pub fn narrow_rights(case: &Case) {
     let named = case.good_in("kube-system", "kubelet-config-pool-a", "maxPods: 42");
     let other = case.good_in("kube-system", &case.id("other"), "maxPods: 43");
     case.kubectl(&["apply", "-k", &manifests]);
+    let finds = || doctor_finds(case, "kube-system");
+    case.await_node_ready();
+    until("nothing to find: what may be read is there, though nothing is assigned", || {
+        let found = finds();
+        if found.is_empty() { Ok(()) } else { Err(format!("{found:?}")) }
+    });
     case.assign(&named);
     case.await_config(&named.source(), &named.source(), &named.source(), "");
+    assert!(finds().is_empty(), "{:?}", finds());
     // Watched, too: asking again and again would take a minute at least.
     let edited = case.edit_map(&named, &json!({ "data": { "kubelet": case.payload("maxPods: 44") } }));
     let source = edited.source();
@@ -171,6 +179,7 @@ pub fn narrow_rights(case: &Case) {
     case.await_config(&source, &source, &source, DOWNLOAD);
     let place = format!("kube-system/{}", other.name);
     await_condition(case, "False", &[&place, "packaging/manifests/narrow/rbac.yaml"]);
+    assert!(finds().contains(&"nodes-may-not-read".to_owned()));
     case.assign(&edited);
     case.await_config(&source, &source, &source, "");
     assert_eq!(supervisor.process(), before);

@@ -63,7 +63,7 @@ node-0001   bad         in my words
     assert_eq!((shown.as_str(), code), (expected, Some(0)));
     let (listed, ..) = plugin(&world, &["status"]);
     let lines: Vec<Vec<&str>> = listed.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(lines[0], ["NAME", "CONFIGMAP", "NODES", "STATE", "STARTED", "WHY"]);
+    assert_eq!(lines[0], ["NAME", "CONFIGMAP", "NODES", "STATE", "AGE", "WHY"]);
     assert_eq!(lines[1][..4], ["pool-b", "pool-b", "5", "stopped"]);
     let (document, ..) = plugin(&world, &["status", TARGET, "-o", "json"]);
     let document: Value = serde_json::from_str(&document).unwrap();

@@ -77,6 +77,7 @@ async fn one_that_loses_its_labels_in_flight_counts_on() {
         super::world::number(node)
     };
     world.fate(38, Fate::RollsBack);
+    world.expect(&[], 5);
     let (said, in_flight) = tokio::join!(world.bad(EVEN), disturbed);
     assert!(said.contains(&format!("node {} called it bad", name(38))), "{said}");
     world.promises_held();

@@ -22,9 +22,9 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, pin_mut};
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
-use kube::api::{Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams, WatchEvent, WatchParams};
 use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt as _};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
@@ -170,6 +170,43 @@ fn a_config_map_is_watched_alone() {
         let hung = tokio::time::timeout(Duration::from_millis(100), maps.get("m")).await;
         assert!(hung.is_err(), "no answer");
         maps.get("m").await.unwrap();
+    });
+}
+
+#[test]
+fn a_selection_is_all_that_its_watch_knows() {
+    let server = ApiServer::start();
+    let pool = |node: &str, pool: &str| server.patch_node(node, json!({"metadata": {"labels": {"pool": pool}}}));
+    for node in ["n1", "n2", "n3"] {
+        server.create_node(node);
+        pool(node, "a");
+    }
+    runtime().block_on(async {
+        let nodes: Api<Node> = Api::all(client(&server).await);
+        let selected = ListParams::default().labels("pool=a").limit(2);
+        let first = nodes.list(&selected).await.unwrap();
+        let version = first.metadata.resource_version.clone().unwrap();
+        let rest = selected.clone().continue_token(first.metadata.continue_.as_deref().unwrap());
+        server.delete_node("n1");
+        let second = nodes.list(&rest).await.unwrap();
+        let names = |list: &[Node]| list.iter().map(|it| it.metadata.name.clone().unwrap()).collect::<Vec<_>>();
+        assert_eq!((names(&first.items), names(&second.items)), (vec!["n1".into(), "n2".into()], vec!["n3".into()]));
+        assert_eq!(second.metadata.resource_version.as_ref(), Some(&version), "all pages are of one version");
+
+        let events = nodes.watch(&WatchParams::default().labels("pool=a"), &version).await.unwrap();
+        pin_mut!(events);
+        let left = pool("n2", "b")["metadata"]["resourceVersion"].clone();
+        pool("n2", "c");
+        pool("n2", "a");
+        let Ok(Some(WatchEvent::Deleted(node))) = events.try_next().await else { panic!("it is gone") };
+        assert_eq!(node.name_any(), "n1");
+        let Ok(Some(WatchEvent::Deleted(node))) = events.try_next().await else { panic!("it left") };
+        assert_eq!(node.labels()["pool"], "a", "as it last was");
+        assert_eq!(node.metadata.resource_version.as_deref(), left.as_str());
+        assert!(matches!(events.try_next().await, Ok(Some(WatchEvent::Added(_)))));
+
+        server.compact();
+        assert!(matches!(nodes.list(&rest).await, Err(kube::Error::Api(status)) if status.code == 410));
     });
 }
 

@@ -47,8 +47,8 @@ impl From {
             Self::Default => "default",
             Self::ConfigMap => "ConfigMap",
             Self::Flag => "flag or drop-in",
-            Self::Overridden => "flag or drop-in, against the ConfigMap",
-            Self::Node => "local file, drop-in or flag",
+            Self::Overridden => "flag or drop-in, not the ConfigMap",
+            Self::Node => "local files or flags",
         }
     }
 }

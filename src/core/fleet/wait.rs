@@ -55,7 +55,13 @@ impl Wish {
             return match stage {
                 Stage::Held => Answer::Failed(view.message()),
                 _ if local && row.keeper.is_some() => Answer::Reached,
-                _ => waiting(),
+                // What its state says is of a version that it is to leave.
+                _ => match (&row.active, stage) {
+                    (Some(active), Stage::Proven | Stage::OnTrial | Stage::AwaitsConfirmation) if row.ready => {
+                        Answer::Waiting(format!("still runs {}", active.reference))
+                    }
+                    _ => waiting(),
+                },
             };
         };
         let about = row.assigned.as_ref().filter(|assigned| assigned.reference == *target);
@@ -146,7 +152,7 @@ mod tests {
     fn a_reset_is_over_when_the_nodes_own_runs() {
         let wish = Wish::of(None, None, Goal::Active);
         let still = NodeRow { wanted: None, ..row("LastKnownGood", None) };
-        assert!(matches!(wish.answer(&still, 0), Answer::Waiting(_)));
+        assert_eq!(wish.answer(&still, 0), Answer::Waiting("still runs n/m[k]".into()));
         let local = NodeRow { assigned: None, active: None, ..still };
         assert_eq!(wish.answer(&local, 0), Answer::Reached);
     }

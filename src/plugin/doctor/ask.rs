@@ -16,6 +16,9 @@ use crate::plugin::Context;
 /// Nodes of one answer.
 const PAGE: u32 = 500;
 
+/// ConfigMaps whose rights are asked for one by one: a kube-system has about twenty.
+const SOME: u32 = 50;
+
 /// An answer, or why there is none.
 pub(super) type Asked<T> = Result<T, kube::Error>;
 
@@ -81,6 +84,26 @@ pub(super) async fn cannot(
         }
     }
     Ok(verbs)
+}
+
+/// Whether this node may read one of the namespace's ConfigMaps: rights may be by name, as `packaging/manifests/narrow`
+/// gives them. A user who may not list them is told so elsewhere.
+pub(super) async fn may_read_some(context: &Context, node: &str, namespace: &str) -> Asked<bool> {
+    let path = format!("/api/v1/namespaces/{namespace}/configmaps");
+    let first = ListParams { limit: Some(SOME), ..ListParams::default() };
+    let request = Path::new(path).list_metadata(&first).map_err(kube::Error::BuildRequest)?;
+    let list: Value = match context.client.request(request).await {
+        Err(kube::Error::Api(status)) if status.code == 403 => return Ok(false),
+        result => result?,
+    };
+    let items = list.get("items").and_then(Value::as_array).into_iter().flatten();
+    for name in items.filter_map(|item| item.pointer("/metadata/name")?.as_str()) {
+        let spec = rights::node_reads(node, "get", namespace, Some(name));
+        if review(context, "subjectaccessreviews", "SubjectAccessReview", &spec).await? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The keys of a ConfigMap; `None`: there is none.

@@ -198,6 +198,7 @@ impl Begin {
                 if let Taken::Alive(other) = Lock::take(api, name, tell).await? {
                     return Err(Failure::new(format!("rollout {name} is just being begun by {other}")));
                 }
+                nodes.listed = None; // half a minute ago
             }
             api.forget(&old).await?;
         }
@@ -234,8 +235,9 @@ impl Begin {
         }
         let map = &record.target.reference.name;
         show.say(&format!(
-            "rollout {name}: {map} to {} nodes; canaries: {}, at a time: {}",
+            "rollout {name}: {map} to {} node{}; canaries: {}, at a time: {}",
             members.len(),
+            if members.len() == 1 { "" } else { "s" },
             record.options.canaries,
             record.options.max_unavailable
         ));

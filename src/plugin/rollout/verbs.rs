@@ -14,7 +14,9 @@ use crate::core::fleet::rollout::progress::{Counts, place};
 use crate::core::fleet::rollout::sight::{Doing, Has};
 use crate::core::fleet::rollout::{Phase, Record};
 use crate::plugin::Failure;
+use crate::plugin::history::ago;
 use crate::plugin::output::{self, Format, Out, Table, Tone};
+use crate::plugin::status::now;
 
 fn refuse(name: &str, record: &Record, what: &str) -> Failure {
     Failure::new(format!("rollout {name} is {}: it cannot be {what}", record.phase.words()))
@@ -111,7 +113,8 @@ pub(super) async fn list(api: &Api, format: Format) -> Result<ExitCode, Failure>
         eprintln!("No rollouts found in {} namespace.", api.namespace);
         return Ok(ExitCode::SUCCESS);
     }
-    let mut table = Table::new(&["NAME", "CONFIGMAP", "NODES", "STATE", "STARTED", "WHY"]);
+    let mut table = Table::new(&["NAME", "CONFIGMAP", "NODES", "STATE", "AGE", "WHY"]);
+    let now = now();
     for Kept { name, record, .. } in &found {
         let plain = |text: &str| (Tone::Plain, clean(text));
         table.row([
@@ -119,11 +122,11 @@ pub(super) async fn list(api: &Api, format: Format) -> Result<ExitCode, Failure>
             plain(&record.target.reference.name),
             plain(&record.nodes.to_string()),
             (tone(record.phase), place(record)),
-            plain(&record.started),
+            plain(&ago(&record.started, now)),
             plain(&record.why),
         ]);
     }
-    output::print(&table.render(Out::stdout()))?;
+    output::print(&table.render(Out::of(format)))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -196,18 +199,21 @@ pub(super) async fn status(api: &Api, name: &str, format: Format) -> Result<Exit
         return Ok(ExitCode::SUCCESS);
     }
     let driver = record.holder.as_ref().map_or("nobody drives it", |holder| holder.id.as_str());
-    let mut text = format!("{name}: {}, {}; {driver}\n", place(record), counts.words());
+    let out = Out::of(format);
+    let said = format!("{name}: {}, {}; {driver}", place(record), counts.words());
+    let mut text = output::paragraph(out, Tone::Plain, &clean(&said));
     if !record.why.is_empty() {
-        text.push_str(&record.why);
-        text.push('\n');
+        text.push_str(&output::paragraph(out, tone(record.phase), &clean(&record.why)));
     }
     let mut table = Table::new(&["NODE", "STATE", "MESSAGE"]);
     for (node, state, words) in &open {
         let tone = if *state == "bad" { Tone::Bad } else { Tone::Open };
         table.row([(Tone::Plain, clean(node)), (tone, (*state).to_owned()), (Tone::Plain, clean(words))]);
     }
-    let table = if open.is_empty() { String::new() } else { table.render(Out::stdout()) };
-    output::print(&(clean(&text) + &table))?;
+    if !open.is_empty() {
+        text.push_str(&table.render(out));
+    }
+    output::print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
