@@ -6,6 +6,7 @@
 //! mid-flight, and the next one would wait half a minute each time. On the second carrier it is the built binary, killed
 //! with SIGKILL, and the true patience.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
 use std::sync::{Arc, Mutex};
@@ -37,6 +38,8 @@ const MAPS: &str = "/api/v1/namespaces/kubelet-config/configmaps";
 const SELECTOR: &str = "simulated=yes";
 /// A watch tells of a change some milliseconds later; a busy machine needs some more to do what follows from it.
 const LAG: Duration = Duration::from_secs(2);
+/// Several connections each: 1,024 are too few.
+const FILES: u64 = 4096;
 const SEED: u64 = 5;
 const KILLS: usize = 50;
 
@@ -195,7 +198,9 @@ impl<'a> World<'a> {
 
 impl Drop for World<'_> {
     fn drop(&mut self) {
-        let _ = self.case.api("DELETE", "/api/v1/nodes?labelSelector=simulated%3Dyes", None);
+        // Also while it fails: a second panic would leave the clusters behind.
+        let delete = || self.case.api("DELETE", "/api/v1/nodes?labelSelector=simulated%3Dyes", None);
+        let _ = catch_unwind(AssertUnwindSafe(delete));
     }
 }
 
@@ -240,6 +245,7 @@ pub fn rollout(case: &Case) {
     let begun = Instant::now();
     // Each supervisor has some connections, and 1024 files are all that many shells allow.
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    assert!(most >= FILES, "200 supervisors need {FILES} files open, and `ulimit -Hn` allows {most}");
     setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
