@@ -20,5 +20,7 @@ mod kills;
 mod life;
 #[path = "rollout/look.rs"]
 mod look;
+#[path = "rollout/marks.rs"]
+mod marks;
 #[path = "rollout/world.rs"]
 mod world;

@@ -55,7 +55,7 @@ async fn a_canary_that_rejects_it_stops_it() {
     world.promises_held();
     assert_eq!(world.count(TARGET), 3);
     // Nobody else gets that version: not by resume, not by another rollout, not after an undo.
-    assert!(world.bad(&["resume", TARGET, "--quiet"]).await.contains("called it bad"));
+    assert!(world.bad(&["resume", TARGET, "--quiet"]).await.contains("called pool-b bad"));
     let other = [TARGET, "-l", "all=yes", "--name", "other", "--quiet"];
     assert!(world.bad(&other).await.contains("called pool-b bad"));
     world.good(&["undo", TARGET, "--quiet"]).await;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use kube::api::{GetParams, Patch, PatchParams};
 use kube::core::request::Request as Path;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::api::{ANSWER, Answer, Api};
@@ -15,8 +16,8 @@ use super::show::Show;
 use super::write::{self, Writer};
 use crate::core::fleet::rollout::decide::{Step, decide};
 use crate::core::fleet::rollout::plan::Member;
-use crate::core::fleet::rollout::record::map_name;
-use crate::core::fleet::rollout::{Phase, Record};
+use crate::core::fleet::rollout::record::{decode, map_name};
+use crate::core::fleet::rollout::{Bad, LABEL, Phase, Record};
 use crate::core::model::ConfigMapRef;
 use crate::plugin::Failure;
 
@@ -39,6 +40,10 @@ pub(super) struct Drive {
     pub(super) fleet: Fleet,
     pub(super) writer: Box<dyn Writer>,
     pub(super) show: Show,
+    /// What other rollouts say of the same version, until it is in the record.
+    pub(super) heard: Vec<Bad>,
+    /// All of them were heard once.
+    pub(super) heard_all: bool,
 }
 
 impl Drive {
@@ -60,15 +65,15 @@ impl Drive {
     }
 
     async fn until_end(&mut self) -> Result<Outcome, Failure> {
-        let field = format!("metadata.name={}", map_name(&self.lock.kept.name));
         // Not by its selector: what is sent may itself take a node out of that, and a node that loses the labels on
         // its way is on its way all the same.
         let choice = Choice { labels: None, fields: None };
         let mut nodes = Feed::new(&self.api, Path::new("/api/v1/nodes"), "nodes", choice);
-        let choice = Choice { labels: None, fields: Some(field) };
+        // Others' too: what a node of theirs calls bad is not sent to ours.
+        let choice = Choice { labels: Some(LABEL.to_owned()), fields: None };
         let mut record = Feed::new(&self.api, self.api.config_maps(), "ConfigMaps", choice);
         loop {
-            self.fleet.reverting = self.lock.kept.record.phase == Phase::Reverting;
+            self.fleet.follow(&self.lock.kept.record);
             while let Ok(news) = nodes.news.try_recv() {
                 self.fleet.hear(news)?;
             }
@@ -81,7 +86,9 @@ impl Drive {
             self.fleet.tick();
             let kept = &self.lock.kept;
             self.show.progress(&kept.name, &kept.record, &self.fleet);
-            let next = if self.fleet.is_known {
+            let next = if let Some(marked) = marked(&kept.record, &mut self.heard) {
+                Step::Record(Box::new(marked))
+            } else if self.fleet.is_known && self.heard_all {
                 decide(&kept.record, &self.fleet.members, &self.fleet.sights)
             } else if matches!(kept.record.phase, Phase::Running | Phase::Paused | Phase::Reverting) {
                 Step::Wait(None)
@@ -113,14 +120,27 @@ impl Drive {
     }
 
     fn hear(&mut self, news: News) -> Result<(), Failure> {
+        let own = map_name(&self.lock.kept.name);
+        let is_own = |map: &Value| map.pointer("/metadata/name").and_then(Value::as_str) == Some(&own);
         match news {
-            News::Object(map) => self.lock.hear(&map),
-            News::Gone(_) => {
+            News::Object(map) if is_own(&map) => self.lock.hear(&map),
+            News::Object(map) => {
+                // One that another version of this program wrote is none of our business.
+                if let Ok((name, other, _)) = decode(&map) {
+                    self.heard.extend(other.own_marks(&name, &self.lock.kept.record.target));
+                }
+                Ok(())
+            }
+            News::Gone(map) if is_own(&map) => {
                 let name = &self.lock.kept.name;
-                Err(Failure::new(format!("the ConfigMap {} was deleted: rollout {name} is no more", map_name(name))))
+                Err(Failure::new(format!("the ConfigMap {own} was deleted: rollout {name} is no more")))
             }
             News::Failed(failure) => Err(failure),
-            News::Begins | News::Listed => Ok(()),
+            News::Listed => {
+                self.heard_all = true;
+                Ok(())
+            }
+            News::Gone(_) | News::Begins => Ok(()),
         }
     }
 
@@ -162,6 +182,16 @@ impl Drive {
         }
         Ok(())
     }
+}
+
+/// The record with what other rollouts say, if that is news; what is in it already goes.
+fn marked(record: &Record, heard: &mut Vec<Bad>) -> Option<Record> {
+    if heard.is_empty() {
+        return None;
+    }
+    let mut marked = record.clone();
+    heard.retain(|bad| marked.mark(bad.clone()));
+    (!heard.is_empty()).then_some(marked)
 }
 
 /// The writer for what this API server keeps: asked of it by a patch that it only tries.

@@ -12,7 +12,7 @@ use super::records::older;
 use crate::core::fleet::node::{Condition, NodeRow};
 use crate::core::fleet::rollout::plan::Member;
 use crate::core::fleet::rollout::sight::{Clocks, Doing, Has, Sight};
-use crate::core::fleet::rollout::{Target, WaitFor};
+use crate::core::fleet::rollout::{Record, Target, WaitFor};
 use crate::plugin::Failure;
 
 #[derive(Default)]
@@ -27,7 +27,7 @@ struct Slot {
     away: Option<Instant>,
     /// The list it was last in.
     listed: u64,
-    /// Somebody else took the target from it again: theirs, not to be sent once more.
+    /// Somebody else took the target from it: theirs, not to be sent once more.
     withdrawn: bool,
 }
 
@@ -43,7 +43,9 @@ pub(super) struct Fleet {
     /// All nodes were seen once.
     pub(super) is_known: bool,
     /// Nodes get back what they had.
-    pub(super) reverting: bool,
+    reverting: bool,
+    /// So many names of the record are taken up.
+    withdrawn: usize,
 }
 
 impl Fleet {
@@ -61,6 +63,7 @@ impl Fleet {
             list: 0,
             is_known: false,
             reverting: false,
+            withdrawn: 0,
         }
     }
 
@@ -86,14 +89,31 @@ impl Fleet {
         Ok(())
     }
 
+    /// Takes up what the record says: where it is going, and from which nodes somebody took the target.
+    pub(super) fn follow(&mut self, record: &Record) {
+        let reverting = !record.is_forward();
+        let turned = reverting != self.reverting;
+        self.reverting = reverting;
+        for name in record.withdrawn.iter().skip(std::mem::replace(&mut self.withdrawn, record.withdrawn.len())) {
+            let Some(place) = self.places.get(name).copied() else { continue };
+            if let (Some(slot), Some(sight)) = (self.slots.get_mut(place), self.sights.get_mut(place)) {
+                slot.withdrawn = true;
+                withdraw(sight, !reverting);
+            }
+        }
+        if turned {
+            self.sights.iter_mut().filter(|sight| sight.taken_back).for_each(|sight| withdraw(sight, !reverting));
+        }
+    }
+
     fn place(&self, node: &Value) -> Option<usize> {
         self.places.get(node.pointer("/metadata/name").and_then(Value::as_str)?).copied()
     }
 
     pub(super) fn lose(&mut self, place: usize) {
         if let (Some(slot), Some(sight)) = (self.slots.get_mut(place), self.sights.get_mut(place)) {
-            let prior = slot.prior.take();
-            (*slot, *sight) = (Slot { prior, ..Slot::default() }, Sight::gone());
+            let (prior, withdrawn) = (slot.prior.take(), slot.withdrawn);
+            (*slot, *sight) = (Slot { prior, withdrawn, ..Slot::default() }, Sight::gone());
         }
     }
 
@@ -113,10 +133,9 @@ impl Fleet {
         version.clone_into(&mut slot.version);
         let row = NodeRow::of(node, &self.namespace);
         let mut seen = Sight::of(&row, member, &self.target, slot.prior.as_ref());
-        slot.withdrawn |= sight.has == Has::Target && seen.has == Has::Before;
-        slot.withdrawn &= seen.has == Has::Before && !self.reverting;
+        slot.withdrawn |= !self.reverting && sight.has == Has::Target && seen.has == Has::Before;
         if slot.withdrawn {
-            seen.has = Has::Other;
+            withdraw(&mut seen, !self.reverting);
         }
         // One that moves from one thing to another begins to move.
         if seen.has != sight.has {
@@ -154,5 +173,14 @@ impl Fleet {
         for (slot, sight) in self.slots.iter().zip(&mut self.sights) {
             sight.clocks = Clocks { unready: of(slot.unready), moving: of(slot.moving), away: of(slot.away) };
         }
+    }
+}
+
+/// One from which somebody took the target has, as long as nodes are given it, what is none of ours.
+fn withdraw(sight: &mut Sight, forward: bool) {
+    if forward && sight.has == Has::Before {
+        (sight.has, sight.taken_back) = (Has::Other, true);
+    } else if !forward && sight.taken_back {
+        (sight.has, sight.taken_back) = (Has::Before, false);
     }
 }

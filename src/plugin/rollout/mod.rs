@@ -5,6 +5,7 @@ mod begin;
 mod drive;
 mod feed;
 mod fleet;
+mod marks;
 mod records;
 mod show;
 mod verbs;
@@ -16,7 +17,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::core::fleet::rollout::plan::Member;
-use crate::core::fleet::rollout::{OnFailure, Phase, WaitFor};
+use crate::core::fleet::rollout::{OnFailure, Phase, Record, WaitFor};
 use crate::core::payload::duration::GoDuration;
 use crate::plugin::output::{self, Format};
 use crate::plugin::{Context, Failure};
@@ -75,6 +76,9 @@ struct Begin {
     /// A node that is not done after so long has failed.
     #[arg(long, value_name = "DURATION", default_value = "30m")]
     timeout_per_node: GoDuration,
+    /// What these nodes say of the version counts for nothing: they were to blame for what they called bad.
+    #[arg(long, value_name = "NODE", value_delimiter = ',')]
+    despite: Vec<String>,
     /// Show who would be next when, and write nothing.
     #[arg(long)]
     dry_run: bool,
@@ -90,7 +94,7 @@ enum Verb {
     /// No further node gets it; those in flight come to their end.
     Pause(Named),
     /// Go on with what is paused, has stopped, or lost its client.
-    Resume(Named),
+    Resume(Resumed),
     /// Give it up; nodes keep what they have.
     Abort(Named),
     /// Give all nodes back what they had.
@@ -115,6 +119,15 @@ struct Named {
     /// Say only how it ends.
     #[arg(short, long)]
     quiet: bool,
+}
+
+#[derive(Debug, Args)]
+struct Resumed {
+    #[command(flatten)]
+    named: Named,
+    /// What these nodes say of the version counts for nothing: they were to blame for what they called bad.
+    #[arg(long, value_name = "NODE", value_delimiter = ',')]
+    despite: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -159,10 +172,10 @@ impl Options {
             (Some(Verb::Status(Shown { name: Some(name), output })), _) => verbs::status(&api, &name, output).await,
             (Some(Verb::Status(Shown { output, .. })), _) => verbs::list(&api, output).await,
             (Some(Verb::Pause(named)), _) => verbs::pause(&api, &named).await,
-            (Some(Verb::Resume(named)), _) => verbs::resume(&api, &named).await,
+            (Some(Verb::Resume(resumed)), _) => Box::pin(verbs::resume(&api, &resumed)).await,
             (Some(Verb::Abort(named)), _) => verbs::abort(&api, &named).await,
-            (Some(Verb::Undo(named)), _) => verbs::undo(&api, &named).await,
-            (None, Some(begin)) => begin.run(&api).await,
+            (Some(Verb::Undo(named)), _) => Box::pin(verbs::undo(&api, &named)).await,
+            (None, Some(begin)) => Box::pin(begin.run(&api)).await,
             (None, None) => {
                 Err(Failure { code: 2, message: "rollout of what? A ConfigMap and -l SELECTOR".to_owned() })
             }
@@ -173,16 +186,20 @@ impl Options {
 /// Drives a rollout that is recorded, unless a living client does.
 async fn drive_on(api: &Api, name: &str, show: Show, what: &str) -> Result<ExitCode, Failure> {
     match Lock::take(api, name, |text| show.say(text)).await? {
-        Taken::Lock(lock) => match api.all_members(&lock.kept).await {
-            Ok(members) => drive_with(api, lock, members, show).await,
-            Err(failure) => {
-                lock.release().await;
-                Err(failure)
-            }
-        },
+        Taken::Lock(lock) => drive_locked(api, lock, show).await,
         Taken::Alive(other) => {
             show.say(&format!("{other} {what}; `kubectl kubelet-config rollout status {name}` says how far it is"));
             Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+async fn drive_locked(api: &Api, lock: Lock, show: Show) -> Result<ExitCode, Failure> {
+    match api.all_members(&lock.kept).await {
+        Ok(members) => drive_with(api, lock, members, show).await,
+        Err(failure) => {
+            lock.release().await;
+            Err(failure)
         }
     }
 }
@@ -198,8 +215,9 @@ async fn drive_with(api: &Api, lock: Lock, members: Vec<Member>, show: Show) -> 
     };
     let record = &lock.kept.record;
     let fleet = Fleet::new(members, record.target.clone(), record.options.wait_for, record.namespace.clone());
-    let drive = Drive { api: api.clone(), lock, fleet, writer, show };
-    let outcome = drive.run(interrupted()).await;
+    let (heard, heard_all) = (Vec::new(), false);
+    let drive = Drive { api: api.clone(), lock, fleet, writer, show, heard, heard_all };
+    let outcome = Box::pin(drive.run(interrupted())).await;
     let requests = api.requests();
     let record = match outcome {
         Ok(Outcome::Ended(record)) => record,
@@ -215,18 +233,33 @@ async fn drive_with(api: &Api, lock: Lock, members: Vec<Member>, show: Show) -> 
             return Err(Failure { code: AGAIN, message });
         }
     };
+    ended(&name, &record, &format!(" ({requests} requests)"))
+}
+
+/// How a rollout that is not driven any more has ended: 0 if all is as it should be.
+fn ended(name: &str, record: &Record, requests: &str) -> Result<ExitCode, Failure> {
     let why = if record.why.is_empty() { String::new() } else { format!(": {}", show::clean(&record.why)) };
     match record.phase {
-        Phase::Done | Phase::Reverted if record.phase == Phase::Done || record.why.is_empty() => {
-            output::print(&format!("rollout/{name} {}{why} ({requests} requests)\n", record.phase.words()))?;
-            Ok(ExitCode::SUCCESS)
+        Phase::Done => {}
+        Phase::Reverted if record.undone && record.behind == 0 => {}
+        Phase::Reverted if record.behind > 0 => {
+            return Err(Failure::new(format!(
+                "rollout {name} is reverted, but for {} nodes{why}\n`kubectl kubelet-config status` says how they fare, and \
+                 `kubectl kubelet-config rollout undo {name}` looks again",
+                record.behind
+            )));
         }
-        Phase::Stopped => Err(Failure::new(format!(
-            "rollout {name} stopped{why}\n`kubectl kubelet-config rollout undo {name}` gives nodes back what they had; `resume` goes \
-             on once the cause is mended, `abort` leaves all as it is"
-        ))),
-        phase => Err(Failure::new(format!("rollout {name} is {}{why}", phase.words()))),
+        Phase::Stopped => {
+            return Err(Failure::new(format!(
+                "rollout {name} stopped{why}\n`kubectl kubelet-config rollout undo {name}` gives nodes back what they had; \
+                 `resume` goes on once the cause is mended (with --despite NODE if a node alone was to blame), `abort` leaves all \
+                 as it is"
+            )));
+        }
+        phase => return Err(Failure::new(format!("rollout {name} is {}{why}", phase.words()))),
     }
+    output::print(&format!("rollout/{name} {}{why}{requests}\n", record.phase.words()))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// SIGINT or SIGTERM.

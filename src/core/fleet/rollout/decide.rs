@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::plan::Member;
 use super::sight::{Doing, Has, Sight};
-use super::{Bad, NOT_READY, OnFailure, Phase, Record};
+use super::{Bad, NOT_READY, OnFailure, Phase, Record, WITHDRAWN, wave};
 
 /// The next thing to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,17 +21,21 @@ pub enum Step {
     End,
 }
 
-const NO_CANARY: &str = "no canary is left to prove it: they are gone, not Ready, held, or were assigned something \
-                         else; abort this rollout and begin anew";
+const PROVED: &str = "it has proven it since";
+const NO_CANARY: &str = "no canary is left to prove it: they are gone, not Ready, held, excused by --despite, or were \
+                         assigned something else; abort this rollout and begin anew by another --name";
 
 /// Decides. `sights` are of `members`, which are in the order of the plan.
 #[must_use]
 pub fn decide(record: &Record, members: &[Member], sights: &[Sight]) -> Step {
-    let fleet = Fleet { record, members, sights };
+    let fleet = Fleet { record, members, sights, canaries: canaries(record, members) };
     match record.phase {
-        Phase::Running => fleet.failure().unwrap_or_else(|| fleet.forward()),
+        Phase::Running => fleet.change_of_marks().or_else(|| fleet.failure()).unwrap_or_else(|| fleet.forward()),
         // A node that goes back while somebody looks at the canaries ends the pause.
-        Phase::Paused => fleet.failure().unwrap_or_else(|| Step::Wait(fleet.alarm())),
+        Phase::Paused => {
+            let news = fleet.change_of_marks().or_else(|| fleet.failure());
+            news.unwrap_or_else(|| Step::Wait(fleet.alarm()))
+        }
         Phase::Reverting => fleet.back(),
         Phase::Starting | Phase::Stopped | Phase::Done | Phase::Reverted | Phase::Aborted => Step::End,
     }
@@ -41,11 +45,31 @@ struct Fleet<'a> {
     record: &'a Record,
     members: &'a [Member],
     sights: &'a [Sight],
+    canaries: usize,
+}
+
+/// The first nodes of the plan, of which as many as asked for are not excused: for each that proves nothing another one
+/// has to.
+fn canaries(record: &Record, members: &[Member]) -> usize {
+    let canaries = record.options.canaries;
+    if record.despite.is_empty() || canaries == 0 {
+        return canaries;
+    }
+    let mut able = members.iter().enumerate().filter(|(_, member)| !record.excuses(&member.name));
+    able.nth(canaries - 1).map_or(members.len(), |(place, _)| place + 1)
 }
 
 impl Fleet<'_> {
     fn timeout(&self) -> Duration {
         Duration::from_secs(self.record.options.timeout_seconds)
+    }
+
+    fn wave(&self, place: usize) -> usize {
+        wave(place, self.canaries, self.record.options.max_unavailable)
+    }
+
+    fn last_wave(&self) -> usize {
+        self.wave(self.members.len().saturating_sub(1))
     }
 
     fn name(&self, place: usize) -> &str {
@@ -60,11 +84,20 @@ impl Fleet<'_> {
         sight.is_settled(self.record.options.wait_for)
     }
 
+    /// It called the version bad, and that counts for nothing: what runs there is its last known good one.
+    fn is_excused(&self, place: usize, sight: &Sight) -> bool {
+        sight.has == Has::Target
+            && matches!(sight.doing, Doing::Bad(_))
+            && self.members.get(place).is_some_and(|member| self.record.excuses(&member.name))
+    }
+
     /// In flight, or not Ready for whatever reason.
-    fn is_busy(&self, sight: &Sight) -> bool {
+    fn is_busy(&self, place: usize, sight: &Sight) -> bool {
         match sight.has {
             Has::Gone => false,
-            Has::Target => !sight.ready || !(self.is_settled(sight) || sight.is_away()),
+            Has::Target => {
+                !sight.ready || !(self.is_settled(sight) || sight.is_away() || self.is_excused(place, sight))
+            }
             // On its way back; one that takes too long for that is not waited for.
             Has::Before | Has::Other => {
                 !sight.ready || (sight.doing == Doing::Moving && sight.clocks.moving < self.timeout())
@@ -73,7 +106,7 @@ impl Fleet<'_> {
     }
 
     fn has_room(&self) -> bool {
-        let busy = self.sights.iter().filter(|sight| self.is_busy(sight)).count();
+        let busy = self.places().filter(|(place, sight)| self.is_busy(*place, sight)).count();
         busy < self.record.options.max_unavailable.max(1)
     }
 
@@ -83,42 +116,76 @@ impl Fleet<'_> {
         Step::Record(Box::new(record))
     }
 
-    /// The first node that speaks against it.
-    fn failure(&self) -> Option<Step> {
-        let halt = |why: String, bad: Option<Bad>| {
-            self.change(|record| {
-                record.phase = match record.options.on_failure {
-                    OnFailure::Stop => Phase::Stopped,
-                    OnFailure::Revert => Phase::Reverting,
-                };
-                record.why = why;
-                if let Some(bad) = bad.filter(|bad| record.bad.iter().all(|known| known.node != bad.node)) {
-                    record.bad.push(bad);
-                }
-            })
-        };
-        // What a node said once it has to take back itself: by proving it.
-        let takes_back = |bad: &Bad| {
+    fn halt(&self, why: String, bad: Option<Bad>) -> Step {
+        self.change(|record| {
+            record.phase = match record.options.on_failure {
+                OnFailure::Stop => Phase::Stopped,
+                OnFailure::Revert => Phase::Reverting,
+            };
+            record.why = why;
+            if let Some(bad) = bad {
+                record.mark(bad);
+            }
+        })
+    }
+
+    /// What is to be remembered before anything else is done: from which nodes somebody took the target, and who has
+    /// proven what he called bad before.
+    fn change_of_marks(&self) -> Option<Step> {
+        let taken = self.places().filter(|(_, sight)| sight.taken_back).map(|(place, _)| self.name(place));
+        let taken: Vec<String> =
+            taken.filter(|name| !self.record.withdrawn.iter().any(|it| it == name)).map(str::to_owned).collect();
+        if self.record.withdrawn.len() + taken.len() >= WITHDRAWN {
+            // What somebody takes from so many is not to be given to others, whatever --on-failure says.
+            return Some(self.change(|record| {
+                record.withdrawn.extend(taken);
+                record.withdrawn.truncate(WITHDRAWN);
+                record.phase = Phase::Stopped;
+                record.why = format!(
+                    "somebody took it from {WITHDRAWN} nodes and more again; abort this rollout, and begin anew by another \
+                     --name if it is to go on"
+                );
+            }));
+        }
+        let proven = |bad: &&Bad| {
             let place = self.members.iter().position(|member| member.name == bad.node);
             let sight = place.and_then(|place| self.sights.get(place));
             sight.is_some_and(|sight| sight.has == Has::Target && sight.doing == Doing::Proven)
         };
-        if let Some(bad) = self.record.bad.iter().find(|bad| !takes_back(bad)) {
-            return Some(halt(format!("node {} called it bad: {}", bad.node, bad.why), None));
+        let proven: Vec<&Bad> = self.record.bad.iter().filter(proven).collect();
+        if taken.is_empty() && proven.is_empty() {
+            return None;
+        }
+        Some(self.change(|record| {
+            record.withdrawn.extend(taken);
+            for bad in proven {
+                record.lift(&bad.node, PROVED);
+            }
+        }))
+    }
+
+    /// The first node that speaks against it.
+    fn failure(&self) -> Option<Step> {
+        if let Some(Bad { node, why, from }) = self.record.bad.first() {
+            let of = from.as_ref().map_or(String::new(), |name| format!(" of rollout {name}"));
+            return Some(self.halt(format!("node {node}{of} called it bad: {why}"), None));
         }
         let sent = self.places().filter(|(_, sight)| sight.has == Has::Target);
         for (place, sight) in sent {
             let name = self.name(place);
             if let Doing::Bad(why) = &sight.doing {
-                let bad = Bad { node: name.to_owned(), why: why.clone() };
-                return Some(halt(format!("node {name} called it bad: {why}"), Some(bad)));
+                if self.is_excused(place, sight) {
+                    continue;
+                }
+                let bad = Bad { node: name.to_owned(), why: why.clone(), from: None };
+                return Some(self.halt(format!("node {name} called it bad: {why}"), Some(bad)));
             }
             if sight.doing == Doing::Proven || sight.is_away() {
                 continue;
             }
             if !sight.same && sight.clocks.unready >= NOT_READY {
                 let seconds = NOT_READY.as_secs();
-                return Some(halt(format!("node {name} is not Ready for more than {seconds} s"), None));
+                return Some(self.halt(format!("node {name} is not Ready for more than {seconds} s"), None));
             }
             if !self.is_settled(sight) && sight.clocks.moving >= self.timeout() {
                 let seconds = self.record.options.timeout_seconds;
@@ -126,10 +193,10 @@ impl Fleet<'_> {
                     "node {name} did not come to an end within {seconds} s (--timeout-per-node); \
                      see `kubectl kubelet-config status {name}`, and whether a supervisor runs there"
                 );
-                return Some(halt(why, None));
+                return Some(self.halt(why, None));
             }
         }
-        if self.record.bad.is_empty() { None } else { Some(self.change(|record| record.bad.clear())) }
+        None
     }
 
     /// When time alone may change something.
@@ -150,20 +217,22 @@ impl Fleet<'_> {
     }
 
     fn forward(&self) -> Step {
-        let options = &self.record.options;
-        let open = |place: usize| options.wave(place) <= self.record.wave;
+        let open = |place: usize| self.wave(place) <= self.record.wave;
         let is_next = |sight: &Sight| sight.has == Has::Before && !sight.is_away();
         if let Some((place, _)) = self.places().find(|(place, sight)| open(*place) && is_next(sight)) {
             return if self.has_room() { Step::Send(place) } else { Step::Wait(self.alarm()) };
         }
-        let under_way = |sight: &Sight| sight.has == Has::Target && !self.is_settled(sight) && !sight.is_away();
-        if self.places().any(|(place, sight)| open(place) && under_way(sight)) {
+        let under_way = |place: usize, sight: &Sight| {
+            let rests = self.is_settled(sight) || sight.is_away() || self.is_excused(place, sight);
+            sight.has == Has::Target && !rests
+        };
+        if self.places().any(|(place, sight)| open(place) && under_way(place, sight)) {
             return Step::Wait(self.alarm());
         }
-        if self.record.wave == 0 && options.canaries > 0 {
+        if self.record.wave == 0 && self.canaries > 0 {
             return self.after_canaries();
         }
-        if self.record.wave < self.record.last_wave() {
+        if self.record.wave < self.last_wave() {
             return self.change(|record| record.wave += 1);
         }
         self.finish()
@@ -171,7 +240,7 @@ impl Fleet<'_> {
 
     /// All canaries that could be sent are done.
     fn after_canaries(&self) -> Step {
-        let canaries = || self.sights.iter().take(self.record.options.canaries);
+        let canaries = || self.sights.iter().take(self.canaries);
         if canaries().any(|sight| sight.is_away() && sight.clocks.away < self.timeout()) {
             return Step::Wait(self.alarm());
         }
@@ -181,8 +250,8 @@ impl Fleet<'_> {
                 record.why = String::from(NO_CANARY);
             });
         }
-        let pause = self.record.options.pause_after_canaries && self.record.last_wave() > 0;
-        if self.record.last_wave() == 0 {
+        let pause = self.record.options.pause_after_canaries && self.last_wave() > 0;
+        if self.last_wave() == 0 {
             return self.finish();
         }
         self.change(|record| {
@@ -199,12 +268,12 @@ impl Fleet<'_> {
         if self.sights.iter().any(|sight| sight.is_away() && sight.clocks.away < self.timeout()) {
             return Step::Wait(self.alarm());
         }
-        let without = |sight: &Sight| sight.is_away() || sight.has == Has::Other;
-        let names: Vec<&str> =
-            self.places().filter(|(_, sight)| without(sight)).map(|(place, _)| self.name(place)).collect();
+        let without =
+            |place: usize, sight: &Sight| sight.is_away() || sight.has == Has::Other || self.is_excused(place, sight);
+        let names = self.names(|place, sight| without(place, sight));
         self.change(|record| {
             record.phase = Phase::Done;
-            record.why = left_out(&names);
+            record.why = said("left out, as not Ready, held, excused or assigned something else", &names);
         })
     }
 
@@ -229,24 +298,26 @@ impl Fleet<'_> {
         if self.sights.iter().any(moves) {
             return Step::Wait(self.alarm());
         }
-        let gave_up = |sight: &Sight| sight.has == Has::Before && sight.doing == Doing::Moving;
-        let names: Vec<&str> =
-            self.places().filter(|(_, sight)| gave_up(sight)).map(|(place, _)| self.name(place)).collect();
+        let late = self.names(|_, sight| sight.has == Has::Before && sight.doing == Doing::Moving);
+        let left = self.names(|_, sight| sight.has == Has::Other);
         self.change(|record| {
             record.phase = Phase::Reverted;
-            if !names.is_empty() {
-                record.why = format!("did not come back within --timeout-per-node: {}", few(&names));
-            }
+            record.behind = late.len();
+            let late = said("did not come back within --timeout-per-node", &late);
+            let left = said("left alone, as somebody assigned them something else", &left);
+            let parts = [std::mem::take(&mut record.why), late, left];
+            record.why = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
         })
+    }
+
+    fn names(&self, which: impl Fn(usize, &Sight) -> bool) -> Vec<&str> {
+        self.places().filter(|(place, sight)| which(*place, sight)).map(|(place, _)| self.name(place)).collect()
     }
 }
 
-/// Names, five at the most.
-fn left_out(names: &[&str]) -> String {
-    if names.is_empty() {
-        return String::new();
-    }
-    format!("left out, as not Ready, held, or assigned something else: {}", few(names))
+/// Names, five at the most; nothing of none.
+fn said(what: &str, names: &[&str]) -> String {
+    if names.is_empty() { String::new() } else { format!("{what}: {}", few(names)) }
 }
 
 fn few(names: &[&str]) -> String {

@@ -51,6 +51,8 @@ pub struct Sight {
     pub has: Has,
     /// It was assigned the target before the rollout began.
     pub same: bool,
+    /// Somebody took the target from it again; it has, for us, something else.
+    pub taken_back: bool,
     /// How far it is.
     pub doing: Doing,
     /// Condition Ready.
@@ -66,7 +68,7 @@ impl Sight {
     #[must_use]
     pub fn gone() -> Self {
         let clocks = Clocks::default();
-        Self { has: Has::Gone, same: false, doing: Doing::Moving, ready: false, held: false, clocks }
+        Self { has: Has::Gone, same: false, taken_back: false, doing: Doing::Moving, ready: false, held: false, clocks }
     }
 
     /// What the Node says. `prior`: its condition when it was assigned the target: old news.
@@ -88,6 +90,7 @@ impl Sight {
         Self {
             has,
             same: is_same(&member.before, target),
+            taken_back: false,
             doing,
             ready: row.ready,
             held: row.stage() == Stage::Held,
@@ -117,7 +120,7 @@ impl Sight {
     }
 }
 
-fn is_same(before: &Before, target: &Target) -> bool {
+pub(super) fn is_same(before: &Before, target: &Target) -> bool {
     if let Some(native) = &before.native {
         return *native == target.reference;
     }
