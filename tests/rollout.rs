@@ -12,6 +12,8 @@
 
 mod support;
 
+#[path = "rollout/drain.rs"]
+mod drain;
 #[path = "rollout/faults.rs"]
 mod faults;
 #[path = "rollout/kills.rs"]

@@ -196,6 +196,7 @@ impl Begin {
                 pause_after_canaries: self.pause_after == Some(Pause::Canary),
                 on_failure: self.on_failure.into(),
                 timeout_seconds,
+                drain: self.drain.map(Into::into),
             },
             nodes: members.len(),
             parts: 0,

@@ -9,12 +9,14 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::api::{ANSWER, Answer, Api};
+use super::drain::Drains;
 use super::feed::{Choice, Feed, News};
 use super::fleet::Fleet;
 use super::records::Lock;
 use super::show::Show;
 use super::write::{self, Writer};
 use crate::core::fleet::rollout::decide::{Step, decide};
+use crate::core::fleet::rollout::drain::Cordon;
 use crate::core::fleet::rollout::plan::Member;
 use crate::core::fleet::rollout::record::{decode, map_name};
 use crate::core::fleet::rollout::{Bad, LABEL, Phase, Record};
@@ -28,8 +30,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// How a client came to its end.
 pub(super) enum Outcome {
-    /// The rollout is where this client can do nothing more.
-    Ended(Record),
+    /// The rollout is where this client can do nothing more; nodes that it leaves cordoned.
+    Ended(Record, Vec<String>),
     /// This client was told to stop.
     Interrupted,
 }
@@ -44,6 +46,7 @@ pub(super) struct Drive {
     pub(super) heard: Vec<Bad>,
     /// All of them were heard once.
     pub(super) heard_all: bool,
+    pub(super) drains: Drains,
 }
 
 impl Drive {
@@ -73,7 +76,7 @@ impl Drive {
         let choice = Choice { labels: Some(LABEL.to_owned()), fields: None };
         let mut record = Feed::new(&self.api, self.api.config_maps(), "ConfigMaps", choice);
         loop {
-            self.fleet.follow(&self.lock.kept.record);
+            self.fleet.follow(&self.lock.kept.name, &self.lock.kept.record);
             while let Ok(news) = nodes.news.try_recv() {
                 self.fleet.hear(news)?;
             }
@@ -83,28 +86,35 @@ impl Drive {
             if self.lock.due() <= Instant::now() {
                 self.lock.beat().await?;
             }
+            while let Ok(news) = self.drains.news.try_recv() {
+                self.drains.hear(news)?;
+            }
             self.fleet.tick();
+            self.drains.refresh(&self.lock.kept.record, &mut self.fleet);
             let kept = &self.lock.kept;
             self.show.progress(&kept.name, &kept.record, &self.fleet);
             let next = if let Some(marked) = marked(&kept.record, &mut self.heard) {
                 Step::Record(Box::new(marked))
             } else if self.fleet.is_known && self.heard_all {
                 decide(&kept.record, &self.fleet.members, &self.fleet.sights)
-            } else if matches!(kept.record.phase, Phase::Running | Phase::Paused | Phase::Reverting) {
+            } else if kept.record.options.drain.is_some()
+                || matches!(kept.record.phase, Phase::Running | Phase::Paused | Phase::Reverting)
+            {
                 Step::Wait(None)
             } else {
                 Step::End
             };
             match next {
                 Step::Record(record) => self.lock.save(*record).await?,
-                Step::Send(place) | Step::Restore(place) => {
+                Step::Look(place) => self.drains.look(place, &mut self.fleet),
+                Step::Send(_) | Step::Restore(_) | Step::Cordon(_) | Step::Uncordon(_) | Step::Evict(_) => {
                     if self.lock.is_fresh() {
-                        self.write(place, matches!(next, Step::Send(_))).await?;
+                        self.write(next).await?;
                     } else {
                         self.lock.beat().await?;
                     }
                 }
-                Step::End => return Ok(Outcome::Ended(self.lock.kept.record.clone())),
+                Step::End => return Ok(Outcome::Ended(self.lock.kept.record.clone(), self.fleet.cordoned())),
                 Step::Wait(time) => {
                     let time = time.into_iter().chain(self.show.redraw()).min();
                     let until =
@@ -112,6 +122,7 @@ impl Drive {
                     tokio::select! {
                         Some(news) = nodes.news.recv() => self.fleet.hear(news)?,
                         Some(news) = record.news.recv() => self.hear(news)?,
+                        Some(news) = self.drains.news.recv() => self.drains.hear(news)?,
                         () = tokio::time::sleep_until(until) => {}
                     }
                 }
@@ -144,23 +155,45 @@ impl Drive {
         }
     }
 
-    /// Assigns, or gives back, if the Node is still the one that was seen.
-    async fn write(&mut self, place: usize, forward: bool) -> Result<(), Failure> {
+    /// Assigns, gives back, cordons, if the Node is still the one that was seen; or evicts one of its Pods.
+    async fn write(&mut self, step: Step) -> Result<(), Failure> {
+        let (Step::Send(place)
+        | Step::Restore(place)
+        | Step::Cordon(place)
+        | Step::Uncordon(place)
+        | Step::Evict(place)) = step
+        else {
+            return Ok(());
+        };
         let Some(member) = self.fleet.members.get(place).cloned() else { return Ok(()) };
-        let patch = if forward {
-            self.writer.assign(&self.lock.kept.record.target.reference)
-        } else {
-            self.writer.restore(&member.before)
+        let kept = &self.lock.kept;
+        let patch = match step {
+            Step::Send(_) => self.writer.assign(&kept.record.target.reference),
+            Step::Restore(_) => self.writer.restore(&member.before),
+            Step::Cordon(_) => Cordon::on(&kept.name),
+            Step::Uncordon(_) => Cordon::off(),
+            _ => {
+                if let Some(pod) = self.drains.evict(place).await? {
+                    self.show.did(&format!("pod/{pod} evicted from {}", member.name));
+                }
+                return Ok(());
+            }
         };
         let patch = write::only_of(patch, self.fleet.version(place));
-        self.fleet.before_write(place);
+        if matches!(step, Step::Send(_) | Step::Restore(_)) {
+            self.fleet.before_write(place);
+        }
         let nodes = Path::new("/api/v1/nodes");
         let what = format!("patch node {}", member.name);
         let request = nodes.patch(&member.name, &PatchParams::default(), &Patch::Merge(&patch));
         match self.api.try_once(&what, request).await? {
             Some(Answer::Object(node)) => {
                 self.fleet.see(&node);
-                self.show.wrote(&self.lock.kept, &member.name, forward);
+                match step {
+                    Step::Cordon(_) => self.show.did(&format!("node/{} cordoned", member.name)),
+                    Step::Uncordon(_) => self.show.did(&format!("node/{} uncordoned", member.name)),
+                    _ => self.show.wrote(&self.lock.kept, &member.name, matches!(step, Step::Send(_))),
+                }
             }
             Some(Answer::Absent) => self.fleet.lose(place),
             answer => {

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::feed::News;
 use super::records::older;
 use crate::core::fleet::node::{Condition, NodeRow};
+use crate::core::fleet::rollout::drain::{Cordon, Drain};
 use crate::core::fleet::rollout::plan::Member;
 use crate::core::fleet::rollout::sight::{Clocks, Doing, Has, Sight};
 use crate::core::fleet::rollout::{Record, Target, WaitFor};
@@ -25,6 +26,7 @@ struct Slot {
     unready: Option<Instant>,
     moving: Option<Instant>,
     away: Option<Instant>,
+    draining: Option<Instant>,
     /// The list it was last in.
     listed: u64,
     /// Somebody else took the target from it: theirs, not to be sent once more.
@@ -46,6 +48,8 @@ pub(super) struct Fleet {
     reverting: bool,
     /// So many names of the record are taken up.
     withdrawn: usize,
+    /// The rollout's name, which its cordons bear.
+    rollout: String,
 }
 
 impl Fleet {
@@ -64,6 +68,7 @@ impl Fleet {
             is_known: false,
             reverting: false,
             withdrawn: 0,
+            rollout: String::new(),
         }
     }
 
@@ -90,7 +95,10 @@ impl Fleet {
     }
 
     /// Takes up what the record says: where it is going, and from which nodes somebody took the target.
-    pub(super) fn follow(&mut self, record: &Record) {
+    pub(super) fn follow(&mut self, rollout: &str, record: &Record) {
+        if self.rollout != rollout {
+            rollout.clone_into(&mut self.rollout);
+        }
         let reverting = !record.is_forward();
         let turned = reverting != self.reverting;
         self.reverting = reverting;
@@ -137,6 +145,8 @@ impl Fleet {
         if slot.withdrawn {
             withdraw(&mut seen, !self.reverting);
         }
+        seen.cordon = Cordon::of(row.cordoned, row.cordoned_by.as_deref(), &self.rollout);
+        seen.drain = std::mem::take(&mut sight.drain);
         // One that moves from one thing to another begins to move.
         if seen.has != sight.has {
             slot.moving = None;
@@ -162,6 +172,21 @@ impl Fleet {
         }
     }
 
+    /// How far a node's drain is.
+    pub(super) fn drained(&mut self, place: usize, drain: Drain) {
+        if let (Some(slot), Some(sight)) = (self.slots.get_mut(place), self.sights.get_mut(place)) {
+            let on = drain.is_on() && drain != Drain::Empty;
+            slot.draining = on.then(|| slot.draining.unwrap_or_else(Instant::now));
+            sight.drain = drain;
+        }
+    }
+
+    /// Nodes that this rollout cordoned, and that are so still.
+    pub(super) fn cordoned(&self) -> Vec<String> {
+        let cordoned = self.members.iter().zip(&self.sights).filter(|(_, sight)| sight.cordon == Cordon::Ours);
+        cordoned.map(|(member, _)| member.name.clone()).collect()
+    }
+
     pub(super) fn version(&self, place: usize) -> &str {
         self.slots.get(place).map_or("", |slot| &slot.version)
     }
@@ -171,7 +196,12 @@ impl Fleet {
         // Never zero for something that holds: zero is "not at all".
         let of = |since: Option<Instant>| since.map_or(Duration::ZERO, |it| it.elapsed().max(Duration::from_nanos(1)));
         for (slot, sight) in self.slots.iter().zip(&mut self.sights) {
-            sight.clocks = Clocks { unready: of(slot.unready), moving: of(slot.moving), away: of(slot.away) };
+            sight.clocks = Clocks {
+                unready: of(slot.unready),
+                moving: of(slot.moving),
+                away: of(slot.away),
+                draining: of(slot.draining),
+            };
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod api;
 mod begin;
+mod drain;
 mod drive;
 mod feed;
 mod fleet;
@@ -16,12 +17,14 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::core::fleet::rollout::drain::Draining;
 use crate::core::fleet::rollout::plan::Member;
 use crate::core::fleet::rollout::{OnFailure, Phase, Record, WaitFor};
 use crate::core::payload::duration::GoDuration;
 use crate::plugin::output::{self, Format};
 use crate::plugin::{Context, Failure};
 use api::Api;
+use drain::Drains;
 use drive::{Drive, Outcome};
 use fleet::Fleet;
 use records::{Lock, Taken};
@@ -76,6 +79,10 @@ struct Begin {
     /// A node that is not done after so long has failed.
     #[arg(long, value_name = "DURATION", default_value = "30m")]
     timeout_per_node: GoDuration,
+    /// Drain each node before it gets it, and before it gets back what it had: cordon it, and evict its Pods. Refused
+    /// are Pods without a controller and those with an emptyDir; =force evicts them too.
+    #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "careful")]
+    drain: Option<Drained>,
     /// What these nodes say of the version counts for nothing: they were to blame for what they called bad.
     #[arg(long, value_name = "NODE", value_delimiter = ',')]
     despite: Vec<String>,
@@ -156,6 +163,21 @@ enum Failing {
     Revert,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Drained {
+    Careful,
+    Force,
+}
+
+impl From<Drained> for Draining {
+    fn from(drained: Drained) -> Self {
+        match drained {
+            Drained::Careful => Self::Careful,
+            Drained::Force => Self::Force,
+        }
+    }
+}
+
 impl From<Failing> for OnFailure {
     fn from(failing: Failing) -> Self {
         match failing {
@@ -195,8 +217,15 @@ async fn drive_on(api: &Api, name: &str, show: Show, what: &str) -> Result<ExitC
 }
 
 async fn drive_locked(api: &Api, lock: Lock, show: Show) -> Result<ExitCode, Failure> {
+    let name = lock.kept.name.clone();
+    let record = run_locked(api, lock, show).await?;
+    ended(&name, &record, &format!(" ({} requests)", api.requests()))
+}
+
+/// The same, to its end, whatever that is.
+async fn run_locked(api: &Api, lock: Lock, show: Show) -> Result<Record, Failure> {
     match api.all_members(&lock.kept).await {
-        Ok(members) => drive_with(api, lock, members, show).await,
+        Ok(members) => run_with(api, lock, members, show).await,
         Err(failure) => {
             lock.release().await;
             Err(failure)
@@ -205,6 +234,12 @@ async fn drive_locked(api: &Api, lock: Lock, show: Show) -> Result<ExitCode, Fai
 }
 
 async fn drive_with(api: &Api, lock: Lock, members: Vec<Member>, show: Show) -> Result<ExitCode, Failure> {
+    let name = lock.kept.name.clone();
+    let record = run_with(api, lock, members, show).await?;
+    ended(&name, &record, &format!(" ({} requests)", api.requests()))
+}
+
+async fn run_with(api: &Api, lock: Lock, members: Vec<Member>, show: Show) -> Result<Record, Failure> {
     let name = lock.kept.name.clone();
     let writer = match drive::writer(api, &members).await {
         Ok(writer) => writer,
@@ -215,25 +250,34 @@ async fn drive_with(api: &Api, lock: Lock, members: Vec<Member>, show: Show) -> 
     };
     let record = &lock.kept.record;
     let fleet = Fleet::new(members, record.target.clone(), record.options.wait_for, record.namespace.clone());
+    let drains = Drains::new(api, record.options.drain);
+    let left = if drains.is_on() { ", and stay cordoned until somebody goes on" } else { "" };
     let (heard, heard_all) = (Vec::new(), false);
-    let drive = Drive { api: api.clone(), lock, fleet, writer, show, heard, heard_all };
-    let outcome = Box::pin(drive.run(interrupted())).await;
-    let requests = api.requests();
-    let record = match outcome {
-        Ok(Outcome::Ended(record)) => record,
+    let drive = Drive { api: api.clone(), lock, fleet, writer, show, heard, heard_all, drains };
+    match Box::pin(drive.run(interrupted())).await {
+        Ok(Outcome::Ended(record, cordoned)) => {
+            if let Some(first) = cordoned.first() {
+                eprintln!(
+                    "warning: {} nodes stay cordoned by this rollout, as they are not well: {}; `kubectl uncordon {first}` once \
+                     one is",
+                    cordoned.len(),
+                    show::clean(&cordoned.join(", "))
+                );
+            }
+            Ok(record)
+        }
         Ok(Outcome::Interrupted) => {
             let message = format!(
-                "interrupted; nothing more is sent, and nodes in flight come to their end. Go on with `kubectl kubelet-config \
-                 rollout resume {name}`"
+                "interrupted; nothing more is sent, and nodes in flight come to their end{left}. Go on with `kubectl \
+                 kubelet-config rollout resume {name}`"
             );
-            return Err(Failure { code: AGAIN, message });
+            Err(Failure { code: AGAIN, message })
         }
         Err(failure) => {
             let message = format!("{}\nGo on with `kubectl kubelet-config rollout resume {name}`", failure.message);
-            return Err(Failure { code: AGAIN, message });
+            Err(Failure { code: AGAIN, message })
         }
-    };
-    ended(&name, &record, &format!(" ({requests} requests)"))
+    }
 }
 
 /// How a rollout that is not driven any more has ended: 0 if all is as it should be.

@@ -10,7 +10,8 @@ use super::feed::{Choice, Feed, News};
 use super::fleet::Fleet;
 use super::records::{Kept, LOCK, Lock, Taken};
 use super::show::{Show, clean};
-use super::{Named, Resumed, drive_locked, drive_on, ended, marks};
+use super::{Named, Resumed, drive_locked, drive_on, ended, marks, run_locked};
+use crate::core::fleet::rollout::drain::Cordon;
 use crate::core::fleet::rollout::progress::{Counts, place};
 use crate::core::fleet::rollout::record::{decode, map_name};
 use crate::core::fleet::rollout::sight::{Doing, Has};
@@ -97,10 +98,18 @@ pub(super) async fn abort(api: &Api, named: &Named) -> Result<ExitCode, Failure>
         record.why = String::from("somebody gave it up");
         Ok(())
     };
-    api.change(name, change).await?;
+    let kept = api.change(name, change).await?;
     output::print(&format!(
         "rollout/{name} aborted; nodes keep what they have, `kubectl kubelet-config rollout undo {name}` gives back what they had\n"
     ))?;
+    if kept.record.options.drain.is_some() {
+        // A client that lives does it too; one that died left its nodes cordoned.
+        let show = Show::new(named.quiet);
+        show.say("uncordoning what it cordoned; nodes in flight are waited for");
+        if let Taken::Lock(lock) = Lock::take(api, name, |text| show.say(text)).await? {
+            run_locked(api, lock, show).await?;
+        }
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -250,6 +259,7 @@ pub(super) async fn status(api: &Api, name: &str, format: Format) -> Result<Exit
                 (Has::Target, Doing::Runs) => ("on trial", String::new()),
                 (Has::Target, _) => ("in flight", String::new()),
                 (Has::Before, Doing::Moving) => ("on its way back", String::new()),
+                (Has::Before, _) if sight.cordon == Cordon::Ours => ("draining", String::new()),
                 (Has::Before, _) => return None,
                 (Has::Other, _) if sight.taken_back => ("taken back", String::new()),
                 (Has::Other, _) => ("assigned something else", String::new()),
@@ -296,7 +306,7 @@ async fn look(api: &Api, kept: &Kept) -> Result<Fleet, Failure> {
     let members = api.all_members(kept).await?;
     let record = &kept.record;
     let mut fleet = Fleet::new(members, record.target.clone(), record.options.wait_for, record.namespace.clone());
-    fleet.follow(record);
+    fleet.follow(&kept.name, record);
     let choice = Choice { labels: Some(record.selector.clone()), fields: None };
     let mut nodes = Feed::new(api, kube::core::request::Request::new("/api/v1/nodes"), "nodes", choice);
     while !fleet.is_known {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::drain::{Cordon, Drain};
 use super::plan::Member;
 use super::sight::{Doing, Has, Sight};
 use super::{Bad, NOT_READY, OnFailure, Phase, Record, WITHDRAWN, wave};
@@ -15,6 +16,14 @@ pub enum Step {
     Send(usize),
     /// Give this node back what it had.
     Restore(usize),
+    /// Look at the Pods of this node, from now on until its assignment has changed or nothing is to be sent to it.
+    Look(usize),
+    /// Cordon this node, with the rollout's mark.
+    Cordon(usize),
+    /// Evict a Pod of this node: one that is due.
+    Evict(usize),
+    /// Take cordon and mark from this node.
+    Uncordon(usize),
     /// Wait for a node to say something, or for this long.
     Wait(Option<Duration>),
     /// This client has nothing left to do.
@@ -29,22 +38,38 @@ const NO_CANARY: &str = "no canary is left to prove it: they are gone, not Ready
 #[must_use]
 pub fn decide(record: &Record, members: &[Member], sights: &[Sight]) -> Step {
     let fleet = Fleet { record, members, sights, canaries: canaries(record, members) };
+    let news = || fleet.change_of_marks().or_else(|| fleet.failure()).or_else(|| fleet.uncordon());
     match record.phase {
-        Phase::Running => fleet.change_of_marks().or_else(|| fleet.failure()).unwrap_or_else(|| fleet.forward()),
+        Phase::Running => news().unwrap_or_else(|| fleet.forward()),
         // A node that goes back while somebody looks at the canaries ends the pause.
-        Phase::Paused => {
-            let news = fleet.change_of_marks().or_else(|| fleet.failure());
-            news.unwrap_or_else(|| Step::Wait(fleet.alarm()))
-        }
-        Phase::Reverting => fleet.back(),
-        Phase::Starting | Phase::Stopped | Phase::Done | Phase::Reverted | Phase::Aborted => Step::End,
+        Phase::Paused => news().unwrap_or_else(|| Step::Wait(fleet.alarm())),
+        Phase::Reverting => fleet.uncordon().unwrap_or_else(|| fleet.back()),
+        Phase::Stopped | Phase::Done | Phase::Reverted | Phase::Aborted => fleet.tidy(),
+        Phase::Starting => Step::End,
     }
 }
 
-struct Fleet<'a> {
-    record: &'a Record,
+/// Its Pods are of interest: it is, or may be, drained.
+#[must_use]
+pub fn is_drained(record: &Record, sight: &Sight) -> bool {
+    match record.phase {
+        Phase::Running => sight.has == Has::Before && !sight.is_away(),
+        Phase::Reverting => sight.has == Has::Target,
+        _ => false,
+    }
+}
+
+/// Why a node that is on its way back is not tried any more.
+#[must_use]
+pub fn gives_up(record: &Record, sight: &Sight) -> Option<String> {
+    let fleet = Fleet { record, members: &[], sights: &[], canaries: 0 };
+    (record.phase == Phase::Reverting).then(|| fleet.undrained(sight)).flatten()
+}
+
+pub(super) struct Fleet<'a> {
+    pub(super) record: &'a Record,
     members: &'a [Member],
-    sights: &'a [Sight],
+    pub(super) sights: &'a [Sight],
     canaries: usize,
 }
 
@@ -60,11 +85,11 @@ fn canaries(record: &Record, members: &[Member]) -> usize {
 }
 
 impl Fleet<'_> {
-    fn timeout(&self) -> Duration {
+    pub(super) fn timeout(&self) -> Duration {
         Duration::from_secs(self.record.options.timeout_seconds)
     }
 
-    fn wave(&self, place: usize) -> usize {
+    pub(super) fn wave(&self, place: usize) -> usize {
         wave(place, self.canaries, self.record.options.max_unavailable)
     }
 
@@ -76,11 +101,11 @@ impl Fleet<'_> {
         self.members.get(place).map_or("", |member| &member.name)
     }
 
-    fn places(&self) -> impl Iterator<Item = (usize, &Sight)> {
+    pub(super) fn places(&self) -> impl Iterator<Item = (usize, &Sight)> {
         self.sights.iter().enumerate()
     }
 
-    fn is_settled(&self, sight: &Sight) -> bool {
+    pub(super) fn is_settled(&self, sight: &Sight) -> bool {
         sight.is_settled(self.record.options.wait_for)
     }
 
@@ -95,6 +120,7 @@ impl Fleet<'_> {
     fn is_busy(&self, place: usize, sight: &Sight) -> bool {
         match sight.has {
             Has::Gone => false,
+            _ if sight.cordon == Cordon::Ours || sight.drain.is_on() => true,
             Has::Target => {
                 !sight.ready || !(self.is_settled(sight) || sight.is_away() || self.is_excused(place, sight))
             }
@@ -105,9 +131,24 @@ impl Fleet<'_> {
         }
     }
 
-    fn has_room(&self) -> bool {
-        let busy = self.places().filter(|(place, sight)| self.is_busy(*place, sight)).count();
-        busy < self.record.options.max_unavailable.max(1)
+    /// On its way back, and in time.
+    fn moves_back(&self, sight: &Sight) -> bool {
+        sight.has == Has::Before && sight.doing == Doing::Moving && sight.clocks.moving < self.timeout()
+    }
+
+    /// How many nodes are not as they should be: in flight, drained, or not Ready.
+    pub(super) fn busy(&self) -> usize {
+        let reverting = self.record.phase == Phase::Reverting;
+        let down = |sight: &Sight| {
+            let drained = sight.cordon == Cordon::Ours || sight.drain.is_on();
+            sight.has != Has::Gone && (!sight.ready || drained || self.moves_back(sight))
+        };
+        let busy = |(place, sight): &(usize, &Sight)| if reverting { down(sight) } else { self.is_busy(*place, sight) };
+        self.places().filter(busy).count()
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.busy() < self.record.options.max_unavailable.max(1)
     }
 
     fn change(&self, change: impl FnOnce(&mut Record)) -> Step {
@@ -196,11 +237,18 @@ impl Fleet<'_> {
                 return Some(self.halt(why, None));
             }
         }
-        None
+        // That is no fault of the version, and taking it back would take drains too: whatever --on-failure says.
+        self.places().find_map(|(place, sight)| {
+            let why = self.undrained(sight)?;
+            Some(self.change(|record| {
+                record.phase = Phase::Stopped;
+                record.why = format!("node {} cannot be drained: {why}", self.name(place));
+            }))
+        })
     }
 
     /// When time alone may change something.
-    fn alarm(&self) -> Option<Duration> {
+    pub(super) fn alarm(&self) -> Option<Duration> {
         let left = |limit: Duration, passed: Duration| {
             limit.checked_sub(passed).filter(|left| !left.is_zero() && !passed.is_zero())
         };
@@ -210,6 +258,12 @@ impl Fleet<'_> {
                 left(NOT_READY, clocks.unready).filter(|_| sight.has == Has::Target),
                 left(self.timeout(), clocks.moving),
                 left(self.timeout(), clocks.away),
+                left(self.timeout(), clocks.draining),
+                left(self.timeout(), clocks.unready).filter(|_| sight.cordon == Cordon::Ours),
+                match sight.drain {
+                    Drain::Going { next, .. } => next.filter(|next| !next.is_zero()),
+                    _ => None,
+                },
             ];
             alarms.into_iter().flatten().min()
         };
@@ -219,7 +273,11 @@ impl Fleet<'_> {
     fn forward(&self) -> Step {
         let open = |place: usize| self.wave(place) <= self.record.wave;
         let is_next = |sight: &Sight| sight.has == Has::Before && !sight.is_away();
-        if let Some((place, _)) = self.places().find(|(place, sight)| open(*place) && is_next(sight)) {
+        if self.drains() {
+            if let Some(step) = self.forward_drained(open) {
+                return step;
+            }
+        } else if let Some((place, _)) = self.places().find(|(place, sight)| open(*place) && is_next(sight)) {
             return if self.has_room() { Step::Send(place) } else { Step::Wait(self.alarm()) };
         }
         let under_way = |place: usize, sight: &Sight| {
@@ -280,32 +338,38 @@ impl Fleet<'_> {
     /// Gives back, first to those that are not well, which makes nothing worse.
     fn back(&self) -> Step {
         let ours = |sight: &Sight| sight.has == Has::Target && !sight.same;
-        let moves = |sight: &Sight| {
-            sight.has == Has::Before && sight.doing == Doing::Moving && sight.clocks.moving < self.timeout()
-        };
-        let mut sent = self.places().filter(|(_, sight)| ours(sight));
-        if let Some((place, _)) = sent.find(|(_, sight)| !sight.ready || matches!(sight.doing, Doing::Bad(_))) {
+        let sent = || self.places().filter(|(_, sight)| ours(sight));
+        if let Some((place, _)) = sent().find(|(_, sight)| !sight.ready || matches!(sight.doing, Doing::Bad(_))) {
             return Step::Restore(place);
         }
         // Those on their way go before those that are settled: they are restarting anyhow. But an edit of the ConfigMap
         // puts all of them on their way, and they must not all go back at once.
-        let unsettled = self.places().find(|(_, sight)| ours(sight) && !self.is_settled(sight));
-        if let Some((place, _)) = unsettled.or_else(|| self.places().find(|(_, sight)| ours(sight))) {
-            let down = |sight: &&Sight| sight.has != Has::Gone && (!sight.ready || moves(sight));
-            let room = self.sights.iter().filter(down).count() < self.record.options.max_unavailable.max(1);
-            return if room { Step::Restore(place) } else { Step::Wait(self.alarm()) };
+        let moving = || sent().filter(|(_, sight)| !self.is_settled(sight));
+        if self.drains() {
+            let settled = sent().filter(|(_, sight)| self.is_settled(sight));
+            let order: Vec<usize> = moving().chain(settled).map(|(place, _)| place).collect();
+            if let Some(step) = self.back_drained(&order) {
+                return step;
+            }
+        } else if let Some((place, _)) = moving().next().or_else(|| sent().next()) {
+            return if self.has_room() { Step::Restore(place) } else { Step::Wait(self.alarm()) };
         }
-        if self.sights.iter().any(moves) {
+        if self.sights.iter().any(|sight| self.moves_back(sight)) {
             return Step::Wait(self.alarm());
         }
+        let undrained: Vec<String> = sent()
+            .filter_map(|(place, sight)| Some(format!("{}: {}", self.name(place), self.undrained(sight)?)))
+            .collect();
         let late = self.names(|_, sight| sight.has == Has::Before && sight.doing == Doing::Moving);
         let left = self.names(|_, sight| sight.has == Has::Other);
         self.change(|record| {
             record.phase = Phase::Reverted;
-            record.behind = late.len();
+            record.behind = late.len() + undrained.len();
             let late = said("did not come back within --timeout-per-node", &late);
+            let undrained: Vec<&str> = undrained.iter().map(String::as_str).collect();
+            let undrained = said("cannot be drained", &undrained);
             let left = said("left alone, as somebody assigned them something else", &left);
-            let parts = [std::mem::take(&mut record.why), late, left];
+            let parts = [std::mem::take(&mut record.why), late, undrained, left];
             record.why = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
         })
     }

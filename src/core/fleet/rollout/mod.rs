@@ -7,6 +7,10 @@
 //! on as the dead one would have.
 
 pub mod decide;
+pub mod drain;
+mod draining;
+#[cfg(test)]
+mod draining_tests;
 pub mod marks;
 #[cfg(test)]
 mod memory_tests;
@@ -74,6 +78,9 @@ pub struct Options {
     pub on_failure: OnFailure,
     /// A node that is not done after so long fails.
     pub timeout_seconds: u64,
+    /// Nodes are drained first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain: Option<drain::Draining>,
 }
 
 impl Options {

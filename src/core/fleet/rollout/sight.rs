@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::drain::{Cordon, Drain};
 use super::plan::{Before, Member};
 use super::{Target, WaitFor};
 use crate::core::fleet::node::{Condition, NodeRow, Stage};
@@ -42,6 +43,8 @@ pub struct Clocks {
     pub moving: Duration,
     /// Not able to take a change: not Ready, or held on the node.
     pub away: Duration,
+    /// Drained, and not yet empty.
+    pub draining: Duration,
 }
 
 /// A node as it was last seen.
@@ -59,6 +62,10 @@ pub struct Sight {
     pub ready: bool,
     /// An operator on the node lets no change in.
     pub held: bool,
+    /// Whether Pods may come, and who says that they may not.
+    pub cordon: Cordon,
+    /// How far its drain is.
+    pub drain: Drain,
     /// How long.
     pub clocks: Clocks,
 }
@@ -67,11 +74,20 @@ impl Sight {
     /// A Node that is not there.
     #[must_use]
     pub fn gone() -> Self {
-        let clocks = Clocks::default();
-        Self { has: Has::Gone, same: false, taken_back: false, doing: Doing::Moving, ready: false, held: false, clocks }
+        Self {
+            has: Has::Gone,
+            same: false,
+            taken_back: false,
+            doing: Doing::Moving,
+            ready: false,
+            held: false,
+            cordon: Cordon::No,
+            drain: Drain::Idle,
+            clocks: Clocks::default(),
+        }
     }
 
-    /// What the Node says. `prior`: its condition when it was assigned the target: old news.
+    /// What the Node says, but for its cordon, which is a matter of one rollout. `prior`: its condition when it was assigned the target: old news.
     #[must_use]
     pub fn of(row: &NodeRow, member: &Member, target: &Target, prior: Option<&Condition>) -> Self {
         let is_target = |source: Option<&Source>| source.is_some_and(|source| source.reference == target.reference);
@@ -94,6 +110,8 @@ impl Sight {
             doing,
             ready: row.ready,
             held: row.stage() == Stage::Held,
+            cordon: Cordon::No,
+            drain: Drain::Idle,
             clocks: Clocks::default(),
         }
     }

@@ -47,6 +47,7 @@ pub(super) fn options(canaries: usize, max_unavailable: usize) -> Options {
         pause_after_canaries: false,
         on_failure: OnFailure::Stop,
         timeout_seconds: TIMEOUT,
+        drain: None,
     }
 }
 
@@ -55,8 +56,7 @@ pub(super) fn members(count: usize) -> Vec<Member> {
 }
 
 pub(super) fn fresh() -> Sight {
-    let clocks = Clocks::default();
-    Sight { has: Has::Before, same: false, taken_back: false, doing: Doing::Runs, ready: true, held: false, clocks }
+    Sight { has: Has::Before, doing: Doing::Runs, ready: true, ..Sight::gone() }
 }
 
 /// What a node does with the target, by seconds since it was sent.
@@ -176,6 +176,7 @@ impl World {
                 Step::Restore(place) => self.restore(place),
                 Step::Wait(_) => return false,
                 Step::End => return true,
+                other => panic!("{other:?}"),
             }
         }
         panic!("it goes round in circles: {self:#?}");
@@ -324,7 +325,9 @@ fn a_good_rollout_is_canaries_then_waves() {
             Step::Wait(_) => {
                 sights.iter_mut().filter(|it| it.has == Has::Target).for_each(|it| it.doing = Doing::Proven);
             }
-            Step::Restore(place) => panic!("{place}"),
+            other @ (Step::Restore(_) | Step::Look(_) | Step::Cordon(_) | Step::Evict(_) | Step::Uncordon(_)) => {
+                panic!("{other:?}")
+            }
             Step::End => break,
         }
     }
