@@ -36,6 +36,8 @@ mod edges;
 mod plugin_configurations;
 #[path = "real/plugin_doctor.rs"]
 mod plugin_doctor;
+#[path = "real/plugin_drain.rs"]
+mod plugin_drain;
 #[path = "real/plugin_nodes.rs"]
 mod plugin_nodes;
 #[path = "real/plugin_rollout.rs"]
@@ -118,6 +120,7 @@ const CASES: &[Test] = &[
     Test("api_server_lost", LABELS, trial::api_server_lost),
     Test("max_pods", LABELS, trial::max_pods),
     Test("rollout", NATIVE, plugin_rollout::rollout),
+    Test("drain", NATIVE, plugin_drain::drain),
     Test("terminate", LABELS, process::terminate),
 ];
 
