@@ -273,6 +273,8 @@ async fn run_with(api: &Api, lock: Lock, members: Vec<Member>, show: Show) -> Re
             );
             Err(Failure { code: AGAIN, message })
         }
+        // What is not there any more is nothing to go on with.
+        Err(failure) if matches!(api.record(&name).await, Ok(None)) => Err(failure),
         Err(failure) => {
             let message = format!("{}\nGo on with `kubectl kubelet-config rollout resume {name}`", failure.message);
             Err(Failure { code: AGAIN, message })
