@@ -113,6 +113,8 @@ impl Fleet<'_> {
             (Phase::Running, Has::Before) => !self.drains() || sight.is_away() || self.wave(place) > self.record.wave,
             // It is drained, to be given back what it had.
             (Phase::Reverting, Has::Target) if !sight.same => sight.ready && self.undrained(sight).is_some(),
+            // Only the mark is left.
+            _ if sight.cordon == Cordon::Stale => true,
             (Phase::Reverting, Has::Before) => sight.ready && !moves,
             // It never had it, or has gone back.
             (_, Has::Before) => !moves,
