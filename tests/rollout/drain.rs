@@ -98,7 +98,10 @@ fn nodes(state: &State) -> impl Iterator<Item = &Value> {
 
 impl Drained {
     fn new(count: usize) -> Drained {
-        let world = World::new(count);
+        Drained::of(World::new(count), count)
+    }
+
+    fn of(world: World, count: usize) -> Drained {
         let drained = Drained { world, seen: Arc::default(), died: Arc::default() };
         for number in 0..count {
             drained.pod(number, "web", json!({}));
@@ -411,7 +414,8 @@ async fn revert_drains_too_but_not_what_is_unwell() {
 
 #[tokio::test(start_paused = true)]
 async fn one_that_never_comes_back_stays_cordoned_and_is_named() {
-    let drained = Drained::new(6);
+    // The trial is longer than what a node may be not Ready.
+    let drained = Drained::of(World::with_trial(6, Duration::from_secs(600)), 6);
     drained.world.fate(0, Fate::GoesNotReady);
     assert!(drained.bad(ALL).await.contains("node-0000 is not Ready"));
     assert_eq!(drained.cordoned(), [(name(0), Some(TARGET.to_owned()))]);

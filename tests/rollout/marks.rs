@@ -94,9 +94,12 @@ async fn after_an_undo_the_node_is_given_it_by_hand_first() {
     let again = with(&["--name", "again"]);
     let refused = world.bad(&again).await;
     let advice = advised(&refused);
-    assert_eq!(advice, ["assign pool-b node-0001 --wait=proven"]);
+    assert_eq!(advice, ["assign pool-b node-0001", "retry node-0001"]);
     world.fate(1, Fate::Good);
-    command(&world, &advice[0]).await.unwrap_or_else(|failure| panic!("{}", failure.message));
+    for line in &advice {
+        command(&world, line).await.unwrap_or_else(|failure| panic!("{}", failure.message));
+        pass(&world, 200).await;
+    }
     world.good(&again).await;
     assert_eq!(world.count(TARGET), 12);
     world.good(&["undo", "again", "--quiet"]).await;
@@ -133,13 +136,11 @@ async fn a_node_that_is_gone_can_only_be_excused() {
     world.fate(1, Fate::Rejects);
     world.bad(ALL).await;
     world.good(&["undo", TARGET, "--quiet"]).await;
-    let text = record(&world, TARGET).to_string().replace("node-0001", "node-gone");
-    world.server.put_config_map(NAMESPACE, "rollout-pool-b", &[("rollout", &text)]);
-    world.fate(1, Fate::Good);
+    world.delete(1);
     let said = world.bad(&with(&["--name", "again"])).await;
-    assert!(said.contains("it is gone. If the node alone was to blame, add --despite node-gone"), "{said}");
-    world.good(&with(&["--name", "again", "--despite", "node-gone"])).await;
-    assert_eq!(world.count(TARGET), 6);
+    assert!(said.contains("it is gone. If the node alone was to blame, add --despite node-0001"), "{said}");
+    world.good(&with(&["--name", "again", "--despite", "node-0001"])).await;
+    assert_eq!(world.count(TARGET), 5);
     assert_eq!(record(&world, TARGET)["bad"], json!([]));
 }
 
@@ -222,20 +223,20 @@ async fn undo_ends_well_if_all_that_should_be_back_is_back() {
 async fn undo_fails_if_nodes_do_not_come_back() {
     let world = World::new(6);
     world.good(ALL).await;
-    // Their supervisors are gone: they say what they said.
-    let context = Context {
-        client: world.connect(),
-        namespace: NAMESPACE.to_owned(),
-        impersonates: false,
-        pace: plugin::Pace::default(),
-    };
-    let said = plugin::run(&context, &["rollout", "undo", TARGET, "--quiet"]).await.unwrap_err().message;
+    // Their machines are off, and nobody has noticed: they say what they said.
+    for number in 0..6 {
+        world.stop(number);
+    }
+    let said = world.bad(&["undo", TARGET, "--quiet"]).await;
     assert!(
         said.contains("is reverted, but for 6 nodes: did not come back within --timeout-per-node: node-0000"),
         "{said}"
     );
     assert_eq!(advised(&said), ["status", "rollout undo pool-b"]);
-    // And now they are back.
+    // And now they are back, with new disks.
+    for number in 0..6 {
+        world.start(number);
+    }
     world.good(&["undo", TARGET, "--quiet"]).await;
     assert_eq!(record(&world, TARGET)["behind"], 0);
 }

@@ -89,7 +89,10 @@ pub(super) fn refusal(map: &str, bad: &Bad, word: &Word, again: &str) -> String 
         Word::Gone => return format!("node {node} called {map} bad: {why}; and it is gone. {excuse}"),
         Word::Bad(_) => format!("mend it, `kubectl kubelet-config retry {node}`"),
         Word::Moving | Word::Proven => format!("it tries it now: `kubectl kubelet-config status {node} -w`"),
-        Word::Elsewhere => format!("mend it, `kubectl kubelet-config assign {map} {node} --wait=proven`"),
+        // Its supervisor remembers, too, and refuses it at once until it is told to try again.
+        Word::Elsewhere => format!(
+            "mend it, `kubectl kubelet-config assign {map} {node}`, and `kubectl kubelet-config retry {node}` when it refuses that"
+        ),
     };
     format!(
         "node {node} called {map} bad: {why}; push a corrected one. To have {map} all the same: {helps}; once the node has proven \
