@@ -446,9 +446,10 @@ fn every_option_and_verb_of_rollout_is_listed_and_exists() {
         String::from_utf8(output.unwrap().stdout).unwrap()
     };
     let text = help(&[]);
+    let bare = |word: &str| word.split('[').next().unwrap().to_owned();
     let line = |line: &str| {
         let words = line.trim_start().starts_with('-').then(|| line.split_whitespace())?;
-        words.take(2).find(|word| word.starts_with("--")).map(str::to_owned)
+        words.take(2).find(|word| word.starts_with("--")).map(bare)
     };
     let mut known: BTreeSet<String> = text.lines().filter_map(line).collect();
     known.remove("--help");
@@ -456,9 +457,8 @@ fn every_option_and_verb_of_rollout_is_listed_and_exists() {
     for common in ["--kubeconfig", "--context", "--cluster", "--user", "--as", "--namespace"] {
         assert!(known.remove(common), "{common}");
     }
-    let option = |cell: &str| {
-        code(cell).iter().find_map(|it| it.split(' ').next().filter(|it| it.starts_with("--")).map(str::to_owned))
-    };
+    let option =
+        |cell: &str| code(cell).iter().find_map(|it| it.split(' ').next().filter(|it| it.starts_with("--")).map(bare));
     let listed: BTreeSet<String> =
         table(REFERENCE, "rollout option").iter().filter_map(|row| option(&row[0])).collect();
     assert_eq!(listed, known);

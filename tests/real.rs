@@ -35,6 +35,8 @@ mod directory;
 mod edges;
 #[path = "support/fleet/mod.rs"]
 mod fleet;
+#[path = "real/plugin_drain.rs"]
+mod plugin_drain;
 #[path = "real/plugin_rollout.rs"]
 mod plugin_rollout;
 #[path = "real/plugin_snapshots.rs"]
@@ -117,6 +119,7 @@ const CASES: &[Test] = &[
     Test("api_server_lost", LABELS, trial::api_server_lost),
     Test("max_pods", LABELS, trial::max_pods),
     Test("rollout", BOTH, plugin_rollout::rollout),
+    Test("drain", NATIVE, plugin_drain::drain),
     Test("terminate", LABELS, process::terminate),
 ];
 

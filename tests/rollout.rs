@@ -17,6 +17,8 @@ mod fleet;
 
 #[path = "rollout/carriers.rs"]
 mod carriers;
+#[path = "rollout/drain.rs"]
+mod drain;
 #[path = "rollout/faults.rs"]
 mod faults;
 #[path = "rollout/kills.rs"]
@@ -25,6 +27,8 @@ mod kills;
 mod life;
 #[path = "rollout/look.rs"]
 mod look;
+#[path = "rollout/marks.rs"]
+mod marks;
 #[path = "rollout/promises.rs"]
 mod promises;
 #[path = "rollout/selection.rs"]

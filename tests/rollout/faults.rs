@@ -104,6 +104,6 @@ async fn a_record_that_is_deleted_ends_its_client() {
     };
     let (said, before) =
         tokio::join!(world.bad(&[TARGET, "-l", "all=yes", "--max-unavailable", "2", "--quiet"]), deleted);
-    assert!(said.contains("was deleted: rollout pool-b is no more"), "{said}");
+    assert!(said.contains("was deleted: rollout pool-b is no more") && !said.contains("Go on"), "{said}");
     assert_eq!(world.sent().len(), before);
 }

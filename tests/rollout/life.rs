@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::world::{Fate, NAMESPACE, NODES, TARGET, World, name, number};
-use crate::support::api_server::{Fault, FaultKind, Request, Verb};
+use crate::support::api_server::{Fault, FaultKind, Request, State, Verb};
 
 const ALL: &[&str] = &[TARGET, "-l", "all=yes", "--canary", "3", "--max-unavailable", "5%", "--quiet"];
 
@@ -61,7 +61,7 @@ async fn a_canary_that_rejects_it_stops_it() {
     world.promises_held();
     assert_eq!(world.count(TARGET), 3);
     // Nobody else gets that version: not by resume, not by another rollout, not after an undo.
-    assert!(world.bad(&["resume", TARGET, "--quiet"]).await.contains("called it bad"));
+    assert!(world.bad(&["resume", TARGET, "--quiet"]).await.contains("called pool-b bad"));
     let other = [TARGET, "-l", "all=yes", "--name", "other", "--quiet"];
     assert!(world.bad(&other).await.contains("called pool-b bad"));
     world.good(&["undo", TARGET, "--quiet"]).await;
@@ -217,9 +217,20 @@ async fn the_job_may_do_what_it_does_and_nothing_else() {
     world.server.faults().push(Fault::once(Verb::Patch, "/api/v1/nodes/node-0003?", FaultKind::Status(409)));
     let why = world.bad(&begin).await;
     assert!(why.contains("was reverted; to begin it anew"), "a Job's next Pod ends there: {why}");
-    world.good(&[TARGET, "-l", "all", "--max-unavailable", "6", "--quiet"]).await;
+    let owner = json!([{"kind": "ReplicaSet", "controller": true}]);
+    world.server.put_pod(&name(2), "apps", "web", json!({"metadata": {"ownerReferences": owner}}));
+    let kubelet = async {
+        let ends = |s: &State| s.list(|_, object| object["metadata"]["deletionTimestamp"].is_string()).next().is_some();
+        while !world.server.read(ends) {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        world.server.delete_pod("apps", "web");
+    };
+    let drained = [TARGET, "-l", "all", "--max-unavailable", "6", "--drain", "--quiet"];
+    tokio::join!(world.good(&drained), kubelet);
     let right = |request: &Request| {
-        let is_one = request.path.split('/').next_back().is_some_and(|last| last != "nodes" && last != "configmaps");
+        let last = request.path.split('/').next_back().unwrap();
+        let is_one = !["nodes", "configmaps", "pods"].contains(&last);
         let verb = match request.method.as_str() {
             "GET" if request.is_watch() => "watch",
             "GET" if is_one => "get",
@@ -229,8 +240,11 @@ async fn the_job_may_do_what_it_does_and_nothing_else() {
             "PATCH" => "patch",
             _ => "delete",
         };
-        format!("{verb} {}", if request.path.contains("/nodes") { "nodes" } else { "configmaps" })
+        let resource = ["/eviction", "/pods", "/nodes", "/configmaps"].into_iter().find(|it| request.path.contains(it));
+        format!("{verb} {}", resource.unwrap().replace("/eviction", "pods/eviction").trim_start_matches('/'))
     };
-    let used: BTreeSet<String> = world.server.requests().iter().map(right).collect();
+    let requests = world.server.requests();
+    // What there is, everybody who is known may ask.
+    let used: BTreeSet<String> = requests.iter().filter(|request| request.path != "/api/v1").map(right).collect();
     assert_eq!(used, granted());
 }

@@ -129,9 +129,19 @@ impl World {
         self.log.lock().unwrap().expect(expected.clone());
     }
 
+    /// The machine is off, and its Node as it was.
+    pub fn stop(&self, number: usize) {
+        self.fleet.remove(&name(number));
+    }
+
+    /// A machine with an empty disk.
+    pub fn start(&self, number: usize) {
+        self.fleet.add(&name(number), None);
+    }
+
     /// The Node and its supervisor go.
     pub fn delete(&self, number: usize) {
-        self.fleet.remove(&name(number));
+        self.stop(number);
         self.server.delete_node(&name(number));
     }
 

@@ -100,6 +100,8 @@ pub struct NodeRow {
     pub ready: bool,
     /// `spec.unschedulable`.
     pub cordoned: bool,
+    /// The annotation `kubelet-supervisor.io/cordoned-by-rollout`.
+    pub cordoned_by: Option<String>,
     /// Who looks after it.
     pub keeper: Option<Keeper>,
 }
@@ -160,6 +162,7 @@ impl NodeRow {
             confirm_by: said.get(CONFIRM_BY).and_then(Value::as_str).map(str::to_owned),
             condition,
             ready: self::condition(node, "Ready").is_some_and(|ready| ready.status == "True"),
+            cordoned_by: strings(node.pointer("/metadata/annotations")).remove(super::rollout::drain::CORDONED_BY),
             cordoned: node.pointer("/spec/unschedulable").and_then(Value::as_bool).unwrap_or_default(),
             keeper: Some(keeper),
             ..Self::default()

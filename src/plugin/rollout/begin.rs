@@ -1,5 +1,6 @@
 //! Beginning a rollout: everything that can be refused is refused before anything is written.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use kube::api::GetParams;
@@ -11,12 +12,14 @@ use super::feed::Choice;
 use super::pages::Pages;
 use super::records::{Kept, Lock, Taken, identity};
 use super::show::Show;
-use super::{Begin, Nodes, Pause, drive_on};
+use super::{Begin, Nodes, Pause, drive_on, marks};
+use crate::core::carrier::DEFAULT_KEY;
 use crate::core::fleet::assign::label_fault;
 use crate::core::fleet::node::NodeRow;
-use crate::core::fleet::rollout::plan::{Before, Member, order, unavailable, zone_of};
-use crate::core::fleet::rollout::sight::{Doing, Has, Sight};
-use crate::core::fleet::rollout::{Holder, Options, Phase, Record, Target, WaitFor};
+use crate::core::fleet::rollout::marks::Word;
+use crate::core::fleet::rollout::plan::{Before, Member, carry, order, unavailable, zone_of};
+use crate::core::fleet::rollout::sight::Sight;
+use crate::core::fleet::rollout::{Bad, Holder, Options, Phase, Record, Target, WaitFor};
 use crate::core::model::ConfigMapRef;
 use crate::plugin::Failure;
 use crate::plugin::nodes::NODES;
@@ -44,10 +47,17 @@ impl Begin {
                 return Err(busy(old));
             }
             if old.record.phase != Phase::Starting {
+                if !self.despite.is_empty() {
+                    return Err(Failure::new(format!(
+                        "rollout {name} has begun already; `kubectl kubelet-config rollout resume {name} --despite {}`",
+                        self.despite.join(",")
+                    )));
+                }
                 show.say(&format!("rollout {name} has begun already; going on with it"));
                 return drive_on(api, &name, show, "drives it").await;
             }
         }
+        let records = api.records().await?;
         // A Job's next Pod must not begin again what somebody ended.
         if let Some(old) = old.as_ref().filter(|old| {
             matches!(old.record.phase, Phase::Aborted | Phase::Reverted)
@@ -55,29 +65,18 @@ impl Begin {
                 && old.record.selector == self.selector
                 && !self.dry_run
         }) {
-            let (phase, namespace) = (old.record.phase.words(), &api.namespace);
-            return Err(Failure::new(format!(
-                "rollout {name} was {phase}; to begin it anew give it another --name, or forget it: \
-                 kubectl -n {namespace} delete configmap rollout-{name}"
-            )));
+            let phase = old.record.phase.words();
+            return Err(Failure::new(format!("rollout {name} was {phase}; {}", anew(old, &records))));
         }
-        let others = api.records().await?;
-        if let Some((other, bad)) = others.iter().find_map(|it| {
-            let same = it.record.target.uid == target.uid
-                && (target.immutable || it.record.target.resource_version == target.resource_version);
-            let bad = it.record.bad.first().filter(|_| same)?;
-            Some((it, bad))
-        }) {
-            let (map, other, namespace) = (&target.reference.name, &other.name, &api.namespace);
-            return Err(Failure::new(format!(
-                "node {} called {map} bad: {}; push a corrected one. If the node was to blame, mend it and `kubectl kubelet-config \
-                 rollout resume {other}`, or forget it with `kubectl -n {namespace} delete configmap rollout-{other}`",
-                bad.node, bad.why
-            )));
+        let lift = marks::judge(api, &target, &records, &self.despite, "run this again").await?;
+        if let Some(old) = old.as_ref().filter(|_| !self.dry_run) {
+            self.keeps_no_mark(api, old, &target, &records).await?;
         }
         let (rows, version) = self.rows(api, &target).await?;
-        let members = order(&rows, self.zone_key.as_deref());
-        let record = self.record(&target, &members)?;
+        let mut members = order(&rows, self.zone_key.as_deref());
+        carry(&mut members, &target, former(api, &target, &records, &rows).await?);
+        let mut record = self.record(&target, &members)?;
+        lift.apply(&mut record, true);
         if self.dry_run {
             return print_plan(&record, &members, &rows, self.zone_key.as_deref());
         }
@@ -89,8 +88,35 @@ impl Begin {
             ));
             return Ok(std::process::ExitCode::SUCCESS);
         }
+        lift.write(api, &target, &records).await?;
+        if let Some(words) = lift.words() {
+            show.say(&words);
+        }
         let nodes = Nodes { members, listed: Some((rows, version)), keeps: None };
         self.start(api, &name, old, record, nodes, show).await
+    }
+
+    /// The record that this one would take the place of must not be the only one that knows of a bad version.
+    async fn keeps_no_mark(&self, api: &Api, old: &Kept, target: &Target, records: &[Kept]) -> Result<(), Failure> {
+        let theirs = &old.record.target;
+        let Some(Bad { node, .. }) = old.record.bad.first().filter(|_| !theirs.is_version(target)) else {
+            return Ok(());
+        };
+        let map = &theirs.reference.name;
+        let request = api.config_maps().get(map, &GetParams::default());
+        let there = match api.ask(&format!("get the ConfigMap {map} in {}", api.namespace), request).await? {
+            Answer::Object(map) => map.pointer("/metadata/uid").and_then(Value::as_str) == Some(theirs.uid.as_str()),
+            _ => false,
+        };
+        if there {
+            return Err(Failure::new(format!(
+                "rollout {} remembers that node {node} called {map} bad, and is not to be forgotten while there is that ConfigMap: \
+                 give this one another name, such as --name {}",
+                old.name,
+                free_name(&old.name, records)
+            )));
+        }
+        Ok(())
     }
 
     /// The ConfigMap as it is now.
@@ -131,11 +157,10 @@ impl Begin {
             let row = NodeRow::of(node, &api.namespace);
             let member = Member { name: row.name.clone(), before: Before::of(&row) };
             let sight = Sight::of(&row, &member, target, None);
-            if let (Has::Target, Doing::Bad(why)) = (sight.has, &sight.doing) {
-                return Err(Failure::new(format!(
-                    "node {} calls {} bad: {why}; push a corrected one, or mend the node and `kubectl kubelet-config retry {}`",
-                    row.name, target.reference.name, row.name
-                )));
+            if let (Word::Bad(why), false) = (Word::of(&sight), self.despite.contains(&row.name)) {
+                let bad = Bad { node: row.name, why, from: None };
+                let word = Word::Bad(String::new());
+                return Err(Failure::new(marks::refusal(&target.reference.name, &bad, &word, "run this again")));
             }
             Ok(row)
         };
@@ -167,6 +192,7 @@ impl Begin {
                 pause_after_canaries: self.pause_after == Some(Pause::Canary),
                 on_failure: self.on_failure.into(),
                 timeout_seconds,
+                drain: self.drain.map(Into::into),
             },
             nodes: members.len(),
             parts: 0,
@@ -175,6 +201,11 @@ impl Begin {
             wave: usize::from(self.canary == 0),
             why: String::new(),
             bad: Vec::new(),
+            lifted: Vec::new(),
+            despite: Vec::new(),
+            withdrawn: Vec::new(),
+            undone: false,
+            behind: 0,
             holder: None,
             started: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         })
@@ -265,6 +296,50 @@ pub(super) async fn no_overlap(api: &Api, name: &str, members: &[Member]) -> Res
     Ok(())
 }
 
+/// The nodes of rollouts of the same ConfigMap that are over, newest first, as far as any of them is needed: a node has
+/// the target already, and what it had before is to be had nowhere else.
+async fn former(
+    api: &Api,
+    target: &Target,
+    records: &[Kept],
+    rows: &[NodeRow],
+) -> Result<Vec<(bool, Vec<Member>)>, Failure> {
+    if !rows.iter().any(|row| row.wanted.as_ref() == Some(&target.reference)) {
+        return Ok(Vec::new());
+    }
+    let over = |kept: &&Kept| kept.record.phase.is_over() && kept.record.target.uid == target.uid;
+    let mut over: Vec<&Kept> = records.iter().filter(over).collect();
+    over.sort_by(|one, other| if one.is_older(other) { Ordering::Greater } else { Ordering::Less });
+    let mut former = Vec::new();
+    for kept in over {
+        former.push((kept.record.phase == Phase::Reverted, api.members(kept).await?.0));
+    }
+    Ok(former)
+}
+
+/// How to begin anew what is over.
+pub(super) fn anew(old: &Kept, records: &[Kept]) -> String {
+    let Record { target, selector, .. } = &old.record;
+    let map = &target.reference.name;
+    let key = match target.reference.kubelet_config_key.as_str() {
+        DEFAULT_KEY => String::new(),
+        key => format!(" --key {key}"),
+    };
+    let name = free_name(&old.name, records);
+    format!(
+        "to begin it anew give it another name: `kubectl kubelet-config rollout {map} -l '{selector}'{key} --name {name}` and the \
+         options it had"
+    )
+}
+
+/// A name like this one that no rollout has.
+fn free_name(name: &str, records: &[Kept]) -> String {
+    let base: String = name.chars().take(LABEL_ROOM - 4).collect();
+    let base = base.trim_end_matches(['-', '.']);
+    let free = |name: &String| records.iter().all(|kept| kept.name != *name);
+    (2..=records.len() + 2).map(|number| format!("{base}-{number}")).find(free).unwrap_or_default()
+}
+
 fn busy(old: &Kept) -> Failure {
     let (name, phase, map) = (&old.name, old.record.phase.words(), &old.record.target.reference.name);
     let selector = &old.record.selector;
@@ -297,7 +372,8 @@ fn print_plan(
             0 => "canary".to_owned(),
             wave => wave.to_string(),
         };
-        let before = row.wanted.as_ref().map(|map| map.name.clone()).unwrap_or_default();
+        let Before { native, labels } = &member.before;
+        let before = native.as_ref().map(|map| &map.name).or_else(|| labels.get("name")).cloned().unwrap_or_default();
         let ready = if row.ready { (Tone::Plain, "yes") } else { (Tone::Bad, "no") };
         let plain = |text: String| (Tone::Plain, super::show::clean(&text));
         table.row([

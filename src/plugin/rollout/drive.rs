@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use kube::api::{Patch, PatchParams};
 use kube::core::request::Request as Path;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::api::{Answer, Api};
+use super::drain::Drains;
 use super::feed::{Choice, Feed, News};
 use super::fleet::Fleet;
 use super::records::Lock;
@@ -15,10 +17,11 @@ use super::show::Show;
 use crate::core::fleet::assign::{self, Written};
 use crate::core::fleet::node::NodeRow;
 use crate::core::fleet::rollout::decide::{Step, decide};
+use crate::core::fleet::rollout::drain::Cordon;
 use crate::core::fleet::rollout::plan::Member;
-use crate::core::fleet::rollout::record::map_name;
+use crate::core::fleet::rollout::record::{decode, map_name};
 use crate::core::fleet::rollout::sight::Has;
-use crate::core::fleet::rollout::{Phase, Record};
+use crate::core::fleet::rollout::{Bad, LABEL, Phase, Record};
 use crate::core::model::ConfigMapRef;
 use crate::plugin::Failure;
 use crate::plugin::nodes::NODES;
@@ -33,8 +36,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// How a client came to its end.
 pub(super) enum Outcome {
-    /// The rollout is where this client can do nothing more.
-    Ended(Record),
+    /// The rollout is where this client can do nothing more; nodes that it leaves cordoned.
+    Ended(Record, Vec<String>),
     /// This client was told to stop.
     Interrupted,
 }
@@ -48,6 +51,11 @@ pub(super) struct Drive {
     /// Whether this API server keeps `spec.configSource`, once that is known.
     pub(super) keeps: Option<bool>,
     pub(super) show: Show,
+    /// What other rollouts say of the same version, until it is in the record.
+    pub(super) heard: Vec<Bad>,
+    /// All of them were heard once.
+    pub(super) heard_all: bool,
+    pub(super) drains: Drains,
 }
 
 impl Drive {
@@ -69,12 +77,12 @@ impl Drive {
     }
 
     async fn until_end(&mut self) -> Result<Outcome, Failure> {
-        let field = format!("metadata.name={}", map_name(&self.lock.kept.name));
         let mut nodes = self.fleet.feed(&self.api, self.from.take());
-        let choice = Choice { labels: None, fields: Some(field) };
+        // Others' too: what a node of theirs calls bad is not sent to ours.
+        let choice = Choice { labels: Some(LABEL.to_owned()), fields: None };
         let mut record = Feed::new(&self.api, self.api.config_maps(), "ConfigMaps", choice, None);
         loop {
-            self.fleet.reverting = self.lock.kept.record.phase == Phase::Reverting;
+            self.fleet.follow(&self.lock.kept.name, &self.lock.kept.record);
             while let Ok(news) = nodes.news.try_recv() {
                 self.fleet.hear(news)?;
             }
@@ -91,26 +99,35 @@ impl Drive {
                 }
                 continue;
             }
+            while let Ok(news) = self.drains.news.try_recv() {
+                self.drains.hear(news)?;
+            }
             self.fleet.tick();
+            self.drains.refresh(&self.lock.kept.record, &mut self.fleet);
             let kept = &self.lock.kept;
             self.show.progress(&kept.name, &kept.record, &self.fleet);
-            let next = if self.fleet.is_known {
+            let next = if let Some(marked) = marked(&kept.record, &mut self.heard) {
+                Step::Record(Box::new(marked))
+            } else if self.fleet.is_known && self.heard_all {
                 decide(&kept.record, &self.fleet.members, &self.fleet.sights)
-            } else if matches!(kept.record.phase, Phase::Running | Phase::Paused | Phase::Reverting) {
+            } else if kept.record.options.drain.is_some()
+                || matches!(kept.record.phase, Phase::Running | Phase::Paused | Phase::Reverting)
+            {
                 Step::Wait(None)
             } else {
                 Step::End
             };
             match next {
                 Step::Record(record) => self.lock.save(*record).await?,
-                Step::Send(place) | Step::Restore(place) => {
+                Step::Look(place) => self.drains.look(place, &mut self.fleet),
+                Step::Send(_) | Step::Restore(_) | Step::Cordon(_) | Step::Uncordon(_) | Step::Evict(_) => {
                     if self.lock.is_fresh() {
-                        self.write(place, matches!(next, Step::Send(_))).await?;
+                        self.act(next).await?;
                     } else {
                         self.lock.beat().await?;
                     }
                 }
-                Step::End => return Ok(Outcome::Ended(self.lock.kept.record.clone())),
+                Step::End => return Ok(Outcome::Ended(self.lock.kept.record.clone(), self.fleet.cordoned())),
                 Step::Wait(time) => {
                     let time = time.into_iter().chain(self.show.redraw()).min();
                     let until =
@@ -118,6 +135,7 @@ impl Drive {
                     tokio::select! {
                         Some(news) = nodes.news.recv() => self.fleet.hear(news)?,
                         Some(news) = record.news.recv() => self.hear(news)?,
+                        Some(news) = self.drains.news.recv() => self.drains.hear(news)?,
                         () = tokio::time::sleep_until(until) => {}
                     }
                 }
@@ -126,19 +144,70 @@ impl Drive {
     }
 
     fn hear(&mut self, news: News) -> Result<(), Failure> {
+        let own = map_name(&self.lock.kept.name);
+        let is_own = |map: &Value| map.pointer("/metadata/name").and_then(Value::as_str) == Some(&own);
         match news {
-            News::Object(map) => self.lock.hear(&map),
-            News::Gone(_) => {
+            News::Object(map) if is_own(&map) => self.lock.hear(&map),
+            News::Object(map) => {
+                // One that another version of this program wrote is none of our business.
+                if let Ok((name, other, _)) = decode(&map) {
+                    self.heard.extend(other.own_marks(&name, &self.lock.kept.record.target));
+                }
+                Ok(())
+            }
+            News::Gone(map) if is_own(&map) => {
                 let name = &self.lock.kept.name;
-                Err(Failure::new(format!("the ConfigMap {} was deleted: rollout {name} is no more", map_name(name))))
+                Err(Failure::new(format!("the ConfigMap {own} was deleted: rollout {name} is no more")))
             }
             News::Failed(failure) => Err(failure),
-            News::Begins | News::Listed(_) => Ok(()),
+            News::Listed(_) => {
+                self.heard_all = true;
+                Ok(())
+            }
+            News::Gone(_) | News::Begins => Ok(()),
         }
     }
 
+    /// Does to a node, or to one of its Pods, what was decided.
+    async fn act(&mut self, step: Step) -> Result<(), Failure> {
+        match step {
+            Step::Send(place) => self.assign(place, true).await,
+            Step::Restore(place) => self.assign(place, false).await,
+            Step::Cordon(place) => self.cordon(place, true).await,
+            Step::Uncordon(place) => self.cordon(place, false).await,
+            Step::Evict(place) => {
+                if let Some(pod) = self.drains.evict(place).await? {
+                    self.show.did(&format!("pod/{pod} evicted from {}", self.fleet.name(place)));
+                }
+                Ok(())
+            }
+            Step::Record(_) | Step::Look(_) | Step::Wait(_) | Step::End => Ok(()),
+        }
+    }
+
+    /// Cordons a node, or takes the cordon away, if the Node is still the one that was seen.
+    async fn cordon(&mut self, place: usize, on: bool) -> Result<(), Failure> {
+        let name = self.fleet.name(place).to_owned();
+        let patch = Cordon::patch(on.then_some(&self.lock.kept.name), self.fleet.version(place));
+        let request = Path::new(NODES).patch(&name, &params(false), &Patch::Merge(&patch));
+        match self.api.try_once(&format!("patch node {name}"), request).await? {
+            Some(Answer::Object(node)) => {
+                self.fleet.see(&node);
+                self.show.did(&format!("node/{name} {}", if on { "cordoned" } else { "uncordoned" }));
+            }
+            Some(Answer::Absent) => self.fleet.lose(place),
+            answer => {
+                if answer.is_none() {
+                    tokio::time::sleep(PAUSE).await;
+                }
+                self.fleet.look(&self.api, place).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// Assigns, or gives back, if the Node is still the one that was seen.
-    async fn write(&mut self, place: usize, forward: bool) -> Result<(), Failure> {
+    async fn assign(&mut self, place: usize, forward: bool) -> Result<(), Failure> {
         let Some(member) = self.fleet.members.get(place).cloned() else { return Ok(()) };
         let what = format!("patch node {}", member.name);
         let target = self.lock.kept.record.target.reference.clone();
@@ -197,12 +266,22 @@ impl Drive {
 
 /// Said once: from then on there is no selection.
 fn outside(fleet: &Fleet, place: usize, record: &Record) -> String {
-    let name = fleet.members.get(place).map_or("", |member| member.name.as_str());
+    let name = fleet.name(place);
     format!(
         "note: node {name} no longer has the labels {:?}, and is this rollout's own all the same: all nodes of the cluster are \
          followed from now on",
         record.selector
     )
+}
+
+/// The record with what other rollouts say, if that is news; what is in it already goes.
+fn marked(record: &Record, heard: &mut Vec<Bad>) -> Option<Record> {
+    if heard.is_empty() {
+        return None;
+    }
+    let mut marked = record.clone();
+    heard.retain(|bad| marked.mark(bad.clone()));
+    (!heard.is_empty()).then_some(marked)
 }
 
 /// Whether this API server keeps `spec.configSource`: asked of it by a patch that it only tries. None: no node is left.

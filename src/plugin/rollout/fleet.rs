@@ -14,6 +14,7 @@ use super::feed::{Choice, Feed, News};
 use super::records::older;
 use crate::core::fleet::assign::Written;
 use crate::core::fleet::node::{Condition, NodeRow};
+use crate::core::fleet::rollout::drain::{Cordon, Drain};
 use crate::core::fleet::rollout::plan::Member;
 use crate::core::fleet::rollout::sight::{Clocks, Doing, Has, Sight};
 use crate::core::fleet::rollout::{Record, Target, WaitFor};
@@ -32,9 +33,10 @@ struct Slot {
     unready: Option<Instant>,
     moving: Option<Instant>,
     away: Option<Instant>,
+    draining: Option<Instant>,
     /// The list it was last in.
     listed: u64,
-    /// Somebody else took the target from it again: theirs, not to be sent once more.
+    /// Somebody else took the target from it: theirs, not to be sent once more.
     withdrawn: bool,
 }
 
@@ -55,7 +57,11 @@ pub(super) struct Fleet {
     /// All nodes were seen once.
     pub(super) is_known: bool,
     /// Nodes get back what they had.
-    pub(super) reverting: bool,
+    reverting: bool,
+    /// So many names of the record are taken up.
+    withdrawn: usize,
+    /// The rollout's name, which its cordons bear.
+    rollout: String,
 }
 
 impl Fleet {
@@ -76,6 +82,8 @@ impl Fleet {
             list: 0,
             is_known: false,
             reverting: false,
+            withdrawn: 0,
+            rollout: String::new(),
         }
     }
 
@@ -173,8 +181,28 @@ impl Fleet {
     }
 
     async fn get(&self, api: &Api, place: usize) -> Result<Answer, Failure> {
-        let name = self.members.get(place).map_or("", |member| &member.name);
+        let name = self.name(place);
         api.ask(&format!("get node {name}"), Path::new(NODES).get(name, &GetParams::default())).await
+    }
+
+    /// Takes up what the record says: where it is going, and from which nodes somebody took the target.
+    pub(super) fn follow(&mut self, rollout: &str, record: &Record) {
+        if self.rollout != rollout {
+            rollout.clone_into(&mut self.rollout);
+        }
+        let reverting = !record.is_forward();
+        let turned = reverting != self.reverting;
+        self.reverting = reverting;
+        for name in record.withdrawn.iter().skip(std::mem::replace(&mut self.withdrawn, record.withdrawn.len())) {
+            let Some(place) = self.places.get(name).copied() else { continue };
+            if let (Some(slot), Some(sight)) = (self.slots.get_mut(place), self.sights.get_mut(place)) {
+                slot.withdrawn = true;
+                withdraw(sight, !reverting);
+            }
+        }
+        if turned {
+            self.sights.iter_mut().filter(|sight| sight.taken_back).for_each(|sight| withdraw(sight, !reverting));
+        }
     }
 
     fn place(&self, node: &Value) -> Option<usize> {
@@ -183,8 +211,8 @@ impl Fleet {
 
     pub(super) fn lose(&mut self, place: usize) {
         if let (Some(slot), Some(sight)) = (self.slots.get_mut(place), self.sights.get_mut(place)) {
-            let prior = slot.prior.take();
-            (*slot, *sight) = (Slot { prior, ..Slot::default() }, Sight::gone());
+            let (prior, withdrawn) = (slot.prior.take(), slot.withdrawn);
+            (*slot, *sight) = (Slot { prior, withdrawn, ..Slot::default() }, Sight::gone());
         }
     }
 
@@ -205,11 +233,12 @@ impl Fleet {
         };
         slot.written = Written::of(&row);
         let mut seen = Sight::of(&row, member, &self.target, slot.prior.as_ref());
-        slot.withdrawn |= sight.has == Has::Target && seen.has == Has::Before;
-        slot.withdrawn &= seen.has == Has::Before && !self.reverting;
+        slot.withdrawn |= !self.reverting && sight.has == Has::Target && seen.has == Has::Before;
         if slot.withdrawn {
-            seen.has = Has::Other;
+            withdraw(&mut seen, !self.reverting);
         }
+        seen.cordon = Cordon::of(row.cordoned, row.cordoned_by.as_deref(), &self.rollout);
+        seen.drain = std::mem::take(&mut sight.drain);
         // One that moves from one thing to another begins to move.
         if seen.has != sight.has {
             slot.moving = None;
@@ -235,6 +264,25 @@ impl Fleet {
         }
     }
 
+    /// How far a node's drain is.
+    pub(super) fn drained(&mut self, place: usize, drain: Drain) {
+        if let (Some(slot), Some(sight)) = (self.slots.get_mut(place), self.sights.get_mut(place)) {
+            let on = drain.is_on() && drain != Drain::Empty;
+            slot.draining = on.then(|| slot.draining.unwrap_or_else(Instant::now));
+            sight.drain = drain;
+        }
+    }
+
+    /// Nodes that this rollout cordoned, and that are so still.
+    pub(super) fn cordoned(&self) -> Vec<String> {
+        let cordoned = self.members.iter().zip(&self.sights).filter(|(_, sight)| sight.cordon == Cordon::Ours);
+        cordoned.map(|(member, _)| member.name.clone()).collect()
+    }
+
+    pub(super) fn name(&self, place: usize) -> &str {
+        self.members.get(place).map_or("", |member| &member.name)
+    }
+
     pub(super) fn version(&self, place: usize) -> &str {
         self.slots.get(place).map_or("", |slot| &slot.version)
     }
@@ -253,8 +301,22 @@ impl Fleet {
         // Never zero for something that holds: zero is "not at all".
         let of = |since: Option<Instant>| since.map_or(Duration::ZERO, |it| it.elapsed().max(Duration::from_nanos(1)));
         for (slot, sight) in self.slots.iter().zip(&mut self.sights) {
-            sight.clocks = Clocks { unready: of(slot.unready), moving: of(slot.moving), away: of(slot.away) };
+            sight.clocks = Clocks {
+                unready: of(slot.unready),
+                moving: of(slot.moving),
+                away: of(slot.away),
+                draining: of(slot.draining),
+            };
         }
+    }
+}
+
+/// One from which somebody took the target has, as long as nodes are given it, what is none of ours.
+fn withdraw(sight: &mut Sight, forward: bool) {
+    if forward && sight.has == Has::Before {
+        (sight.has, sight.taken_back) = (Has::Other, true);
+    } else if !forward && sight.taken_back {
+        (sight.has, sight.taken_back) = (Has::Before, false);
     }
 }
 

@@ -2,9 +2,11 @@
 
 mod api;
 mod begin;
+mod drain;
 mod drive;
 mod feed;
 mod fleet;
+mod marks;
 mod pace;
 mod pages;
 mod records;
@@ -17,12 +19,14 @@ use clap::{Args, Subcommand, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::core::fleet::node::NodeRow;
+use crate::core::fleet::rollout::drain::Draining;
 use crate::core::fleet::rollout::plan::Member;
-use crate::core::fleet::rollout::{OnFailure, Phase, WaitFor};
+use crate::core::fleet::rollout::{OnFailure, Phase, Record, WaitFor};
 use crate::core::payload::duration::GoDuration;
 use crate::plugin::output::{self, Format};
 use crate::plugin::{Context, Failure};
 use api::Api;
+use drain::Drains;
 use drive::{Drive, Outcome};
 use fleet::Fleet;
 pub use pace::Pace;
@@ -78,6 +82,13 @@ struct Begin {
     /// A node that is not done after so long has failed.
     #[arg(long, value_name = "DURATION", default_value = "30m")]
     timeout_per_node: GoDuration,
+    /// Drain each node before it gets it, and before it gets back what it had: cordon it, and evict its Pods. Refused
+    /// are Pods without a controller and those with an emptyDir; =force evicts them too.
+    #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "careful")]
+    drain: Option<Drained>,
+    /// What these nodes say of the version counts for nothing: they were to blame for what they called bad.
+    #[arg(long, value_name = "NODE", value_delimiter = ',')]
+    despite: Vec<String>,
     /// Show who would be next when, and write nothing.
     #[arg(long)]
     dry_run: bool,
@@ -93,7 +104,7 @@ enum Verb {
     /// No further node gets it; those in flight come to their end.
     Pause(Named),
     /// Go on with what is paused, has stopped, or lost its client.
-    Resume(Named),
+    Resume(Resumed),
     /// Give it up; nodes keep what they have.
     Abort(Named),
     /// Give all nodes back what they had.
@@ -118,6 +129,15 @@ struct Named {
     /// Say only how it ends.
     #[arg(short, long)]
     quiet: bool,
+}
+
+#[derive(Debug, Args)]
+struct Resumed {
+    #[command(flatten)]
+    named: Named,
+    /// What these nodes say of the version counts for nothing: they were to blame for what they called bad.
+    #[arg(long, value_name = "NODE", value_delimiter = ',')]
+    despite: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -146,6 +166,21 @@ enum Failing {
     Revert,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Drained {
+    Careful,
+    Force,
+}
+
+impl From<Drained> for Draining {
+    fn from(drained: Drained) -> Self {
+        match drained {
+            Drained::Careful => Self::Careful,
+            Drained::Force => Self::Force,
+        }
+    }
+}
+
 impl From<Failing> for OnFailure {
     fn from(failing: Failing) -> Self {
         match failing {
@@ -162,10 +197,10 @@ impl Options {
             (Some(Verb::Status(Shown { name: Some(name), output })), _) => verbs::status(&api, &name, output).await,
             (Some(Verb::Status(Shown { output, .. })), _) => verbs::list(&api, output).await,
             (Some(Verb::Pause(named)), _) => verbs::pause(&api, &named).await,
-            (Some(Verb::Resume(named)), _) => verbs::resume(&api, &named).await,
+            (Some(Verb::Resume(resumed)), _) => Box::pin(verbs::resume(&api, &resumed)).await,
             (Some(Verb::Abort(named)), _) => verbs::abort(&api, &named).await,
-            (Some(Verb::Undo(named)), _) => verbs::undo(&api, &named).await,
-            (None, Some(begin)) => begin.run(&api).await,
+            (Some(Verb::Undo(named)), _) => Box::pin(verbs::undo(&api, &named)).await,
+            (None, Some(begin)) => Box::pin(begin.run(&api)).await,
             (None, None) => {
                 Err(Failure { code: 2, message: "rollout of what? A ConfigMap and -l SELECTOR".to_owned() })
             }
@@ -176,13 +211,7 @@ impl Options {
 /// Drives a rollout that is recorded, unless a living client does.
 async fn drive_on(api: &Api, name: &str, show: Show, what: &str) -> Result<ExitCode, Failure> {
     match Lock::take(api, name, |text| show.say(text)).await? {
-        Taken::Lock(lock) => match api.all_members(&lock.kept).await {
-            Ok(members) => drive_with(api, lock, Nodes { members, listed: None, keeps: None }, show).await,
-            Err(failure) => {
-                lock.release().await;
-                Err(failure)
-            }
-        },
+        Taken::Lock(lock) => drive_locked(api, lock, show).await,
         Taken::Alive(other) => {
             show.say(&format!("{other} {what}; `kubectl kubelet-config rollout status {name}` says how far it is"));
             Ok(ExitCode::SUCCESS)
@@ -199,43 +228,96 @@ struct Nodes {
     keeps: Option<bool>,
 }
 
+async fn drive_locked(api: &Api, lock: Lock, show: Show) -> Result<ExitCode, Failure> {
+    let name = lock.kept.name.clone();
+    let record = run_locked(api, lock, show).await?;
+    ended(&name, &record, &format!(" ({} requests)", api.requests()))
+}
+
+/// The same, to its end, whatever that is.
+async fn run_locked(api: &Api, lock: Lock, show: Show) -> Result<Record, Failure> {
+    match api.all_members(&lock.kept).await {
+        Ok(members) => run_with(api, lock, Nodes { members, listed: None, keeps: None }, show).await,
+        Err(failure) => {
+            lock.release().await;
+            Err(failure)
+        }
+    }
+}
+
 async fn drive_with(api: &Api, lock: Lock, nodes: Nodes, show: Show) -> Result<ExitCode, Failure> {
     let name = lock.kept.name.clone();
+    let record = run_with(api, lock, nodes, show).await?;
+    ended(&name, &record, &format!(" ({} requests)", api.requests()))
+}
+
+async fn run_with(api: &Api, lock: Lock, nodes: Nodes, show: Show) -> Result<Record, Failure> {
+    let name = lock.kept.name.clone();
     let Nodes { members, listed, keeps } = nodes;
-    let mut fleet = Fleet::new(members, &lock.kept.record);
+    let record = &lock.kept.record;
+    let mut fleet = Fleet::new(members, record);
+    // What the record says of nodes counts from the first sight of them.
+    fleet.follow(&name, record);
     let from = listed.map(|(rows, version)| {
         fleet.know(rows);
         version
     });
-    let drive = Drive { api: api.clone(), lock, fleet, from, keeps, show };
-    let outcome = Box::pin(drive.run(interrupted())).await;
-    let requests = api.requests();
-    let record = match outcome {
-        Ok(Outcome::Ended(record)) => record,
+    let drains = Drains::new(api, record.options.drain);
+    let left = if drains.is_on() { ", and stay cordoned until somebody goes on" } else { "" };
+    let (heard, heard_all) = (Vec::new(), false);
+    let drive = Drive { api: api.clone(), lock, fleet, from, keeps, show, heard, heard_all, drains };
+    match Box::pin(drive.run(interrupted())).await {
+        Ok(Outcome::Ended(record, cordoned)) => {
+            if let Some(first) = cordoned.first() {
+                eprintln!(
+                    "warning: {} nodes stay cordoned by this rollout, as they are not well: {}; `kubectl uncordon {first}` once \
+                     one is",
+                    cordoned.len(),
+                    show::clean(&cordoned.join(", "))
+                );
+            }
+            Ok(record)
+        }
         Ok(Outcome::Interrupted) => {
             let message = format!(
-                "interrupted; nothing more is sent, and nodes in flight come to their end. Go on with `kubectl kubelet-config \
-                 rollout resume {name}`"
+                "interrupted; nothing more is sent, and nodes in flight come to their end{left}. Go on with `kubectl \
+                 kubelet-config rollout resume {name}`"
             );
-            return Err(Failure { code: AGAIN, message });
+            Err(Failure { code: AGAIN, message })
         }
+        // What is not there any more is nothing to go on with.
+        Err(failure) if matches!(api.record(&name).await, Ok(None)) => Err(failure),
         Err(failure) => {
             let message = format!("{}\nGo on with `kubectl kubelet-config rollout resume {name}`", failure.message);
-            return Err(Failure { code: AGAIN, message });
+            Err(Failure { code: AGAIN, message })
         }
-    };
+    }
+}
+
+/// How a rollout that is not driven any more has ended: 0 if all is as it should be.
+fn ended(name: &str, record: &Record, requests: &str) -> Result<ExitCode, Failure> {
     let why = if record.why.is_empty() { String::new() } else { format!(": {}", show::clean(&record.why)) };
     match record.phase {
-        Phase::Done | Phase::Reverted if record.phase == Phase::Done || record.why.is_empty() => {
-            output::print(&format!("rollout/{name} {}{why} ({requests} requests)\n", record.phase.words()))?;
-            Ok(ExitCode::SUCCESS)
+        Phase::Done => {}
+        Phase::Reverted if record.undone && record.behind == 0 => {}
+        Phase::Reverted if record.behind > 0 => {
+            return Err(Failure::new(format!(
+                "rollout {name} is reverted, but for {} nodes{why}\n`kubectl kubelet-config status` says how they fare, and \
+                 `kubectl kubelet-config rollout undo {name}` looks again",
+                record.behind
+            )));
         }
-        Phase::Stopped => Err(Failure::new(format!(
-            "rollout {name} stopped{why}\n`kubectl kubelet-config rollout undo {name}` gives nodes back what they had; `resume` goes \
-             on once the cause is mended, `abort` leaves all as it is"
-        ))),
-        phase => Err(Failure::new(format!("rollout {name} is {}{why}", phase.words()))),
+        Phase::Stopped => {
+            return Err(Failure::new(format!(
+                "rollout {name} stopped{why}\n`kubectl kubelet-config rollout undo {name}` gives nodes back what they had; \
+                 `resume` goes on once the cause is mended (with --despite NODE if a node alone was to blame), `abort` leaves all \
+                 as it is"
+            )));
+        }
+        phase => return Err(Failure::new(format!("rollout {name} is {}{why}", phase.words()))),
     }
+    output::print(&format!("rollout/{name} {}{why}{requests}\n", record.phase.words()))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// SIGINT or SIGTERM.

@@ -22,6 +22,13 @@ pub(super) struct Kept {
     version: String,
 }
 
+impl Kept {
+    /// Written before the other one was.
+    pub(super) fn is_older(&self, other: &Self) -> bool {
+        older(&self.version, &other.version)
+    }
+}
+
 fn kept(map: &Value) -> Result<Kept, Failure> {
     let (name, record, version) = decode(map).map_err(Failure::new)?;
     Ok(Kept { name, record, version })

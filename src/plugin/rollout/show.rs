@@ -63,6 +63,13 @@ impl Show {
         let _ = output::print(&format!("node/{node} assigned {what}\n"));
     }
 
+    /// One step of a drain.
+    pub(super) fn did(&self, what: &str) {
+        if !self.quiet && !self.terminal {
+            let _ = output::print(&format!("{}\n", clean(what)));
+        }
+    }
+
     pub(super) fn progress(&mut self, name: &str, record: &Record, fleet: &Fleet) {
         if self.quiet || !fleet.is_known {
             return;

@@ -5,12 +5,15 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use super::api::Api;
-use super::begin::no_overlap;
+use super::begin::{anew, no_overlap};
+use super::feed::{Choice, Feed, News};
 use super::fleet::Fleet;
-use super::records::Kept;
+use super::records::{Kept, Lock, Taken};
 use super::show::{Show, clean};
-use super::{Named, drive_on};
+use super::{Named, Resumed, drive_locked, drive_on, ended, marks, run_locked};
+use crate::core::fleet::rollout::drain::Cordon;
 use crate::core::fleet::rollout::progress::{Counts, place};
+use crate::core::fleet::rollout::record::{decode, map_name};
 use crate::core::fleet::rollout::sight::{Doing, Has};
 use crate::core::fleet::rollout::{Phase, Record};
 use crate::plugin::Failure;
@@ -40,22 +43,48 @@ pub(super) async fn pause(api: &Api, named: &Named) -> Result<ExitCode, Failure>
 }
 
 /// `rollout resume`.
-pub(super) async fn resume(api: &Api, named: &Named) -> Result<ExitCode, Failure> {
+pub(super) async fn resume(api: &Api, Resumed { named, despite }: &Resumed) -> Result<ExitCode, Failure> {
     let name = &named.name;
-    let change = |record: &mut Record| match record.phase {
-        Phase::Paused | Phase::Stopped => {
-            record.phase = Phase::Running;
-            record.why = String::new();
-            Ok(())
-        }
-        Phase::Running | Phase::Reverting => Ok(()),
-        Phase::Starting => Err(Failure::new(format!(
-            "rollout {name} never began, and no node has heard of it: begin it anew by the same command"
-        ))),
-        _ => Err(refuse(name, record, "resumed")),
-    };
-    api.change(name, change).await?;
+    let kept = api.known(name).await?;
     let show = Show::new(named.quiet);
+    match kept.record.phase {
+        Phase::Starting => {
+            return Err(Failure::new(format!(
+                "rollout {name} never began, and no node has heard of it: begin it anew by the same command"
+            )));
+        }
+        phase if phase.is_over() => {
+            let words = phase.words();
+            return Err(Failure::new(format!(
+                "rollout {name} is {words}: it cannot be resumed; {}",
+                anew(&kept, &api.records().await?)
+            )));
+        }
+        Phase::Reverting if !despite.is_empty() => {
+            return Err(Failure::new(format!(
+                "rollout {name} gives nodes back what they had, and sends nothing: there is nothing to do despite a node"
+            )));
+        }
+        Phase::Reverting => {}
+        _ => {
+            let again = format!("`kubectl kubelet-config rollout resume {name}`");
+            let (target, records) = (&kept.record.target, api.records().await?);
+            let lift = marks::judge(api, target, &records, despite, &again).await?;
+            lift.write(api, target, &records).await?;
+            if let Some(words) = lift.words() {
+                show.say(&words);
+            }
+            let change = |record: &mut Record| {
+                lift.apply(record, true);
+                if matches!(record.phase, Phase::Paused | Phase::Stopped) {
+                    record.phase = Phase::Running;
+                    record.why = lift.words().unwrap_or_default();
+                }
+                Ok(())
+            };
+            api.change(name, change).await?;
+        }
+    }
     show.say(&format!("rollout/{name} resumed"));
     drive_on(api, name, show, "goes on with it").await
 }
@@ -71,33 +100,88 @@ pub(super) async fn abort(api: &Api, named: &Named) -> Result<ExitCode, Failure>
         record.why = String::from("somebody gave it up");
         Ok(())
     };
-    api.change(name, change).await?;
+    let kept = api.change(name, change).await?;
     output::print(&format!(
         "rollout/{name} aborted; nodes keep what they have, `kubectl kubelet-config rollout undo {name}` gives back what they had\n"
     ))?;
+    if kept.record.options.drain.is_some() {
+        // A client that lives does it too; one that died left its nodes cordoned.
+        let show = Show::new(named.quiet);
+        show.say("uncordoning what it cordoned; nodes in flight are waited for");
+        if let Taken::Lock(lock) = Lock::take(api, name, |text| show.say(text)).await? {
+            run_locked(api, lock, show).await?;
+        }
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-/// `rollout undo`.
+/// `rollout undo`. Unlike the other verbs it waits for the end even if another client drives it: what it ends with says
+/// whether all is back.
 pub(super) async fn undo(api: &Api, named: &Named) -> Result<ExitCode, Failure> {
     let name = &named.name;
     let kept = api.known(name).await?;
+    if kept.record.phase == Phase::Reverted && kept.record.behind == 0 {
+        output::print(&format!("rollout/{name} is reverted already\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if kept.record.phase.is_over() {
         no_overlap(api, name, &api.all_members(&kept).await?).await?;
     }
-    let change = |record: &mut Record| match record.phase {
-        Phase::Starting | Phase::Reverted => Err(refuse(name, record, "undone: no node has it")),
-        Phase::Reverting => Ok(()),
-        _ => {
-            record.phase = Phase::Reverting;
-            record.why = String::new();
-            Ok(())
+    let change = |record: &mut Record| {
+        match record.phase {
+            Phase::Starting => return Err(refuse(name, record, "undone: no node has it")),
+            Phase::Reverting => {}
+            _ => {
+                record.phase = Phase::Reverting;
+                record.behind = 0;
+                record.why = String::new();
+            }
         }
+        record.undone = true;
+        Ok(())
     };
     api.change(name, change).await?;
-    let show = Show::new(named.quiet);
-    show.say(&format!("rollout/{name}: nodes get back what they had"));
-    drive_on(api, name, show, "gives back what nodes had").await
+    loop {
+        let show = Show::new(named.quiet);
+        show.say(&format!("rollout/{name}: nodes get back what they had"));
+        let other = match Lock::take(api, name, |text| show.say(text)).await? {
+            Taken::Lock(lock) => return drive_locked(api, lock, show).await,
+            Taken::Alive(other) => other,
+        };
+        show.say(&format!("{other} gives back what nodes had; waiting for its end"));
+        if let Some(record) = until_reverted(api, name).await? {
+            return ended(name, &record, "");
+        }
+    }
+}
+
+/// Follows the record until nodes are not given back any more what they had; none if its client is silent.
+async fn until_reverted(api: &Api, name: &str) -> Result<Option<Record>, Failure> {
+    let field = format!("metadata.name={}", map_name(name));
+    let mut record =
+        Feed::new(api, api.config_maps(), "ConfigMaps", Choice { labels: None, fields: Some(field) }, None);
+    loop {
+        match tokio::time::timeout(api.pace.lock, record.news.recv()).await {
+            Ok(Some(News::Object(map))) => {
+                let (_, record, _) = decode(&map).map_err(Failure::new)?;
+                if record.phase != Phase::Reverting {
+                    return Ok(Some(record));
+                }
+                if record.holder.is_none() {
+                    return Ok(None);
+                }
+            }
+            Ok(Some(News::Gone(_))) => {
+                return Err(Failure::new(format!(
+                    "the ConfigMap {} was deleted: rollout {name} is no more",
+                    map_name(name)
+                )));
+            }
+            Ok(Some(News::Failed(failure))) => return Err(failure),
+            Ok(Some(News::Listed(_) | News::Begins)) => {}
+            Ok(None) | Err(_) => return Ok(None),
+        }
+    }
 }
 
 /// `rollout status` without a name.
@@ -153,6 +237,9 @@ fn document(kept: &Kept) -> Value {
         "waves": record.last_wave(),
         "why": record.why,
         "bad": record.bad,
+        "lifted": record.lifted,
+        "despite": record.despite,
+        "withdrawn": record.withdrawn,
         "holder": record.holder.as_ref().map(|holder| &holder.id),
         "started": record.started,
     })
@@ -176,7 +263,9 @@ pub(super) async fn status(api: &Api, name: &str, format: Format) -> Result<Exit
                 (Has::Target, Doing::Runs) => ("on trial", String::new()),
                 (Has::Target, _) => ("in flight", String::new()),
                 (Has::Before, Doing::Moving) => ("on its way back", String::new()),
+                (Has::Before, _) if sight.cordon == Cordon::Ours => ("draining", String::new()),
                 (Has::Before, _) => return None,
+                (Has::Other, _) if sight.taken_back => ("taken back", String::new()),
                 (Has::Other, _) => ("assigned something else", String::new()),
                 (Has::Gone, _) => ("gone", String::new()),
             };
@@ -205,6 +294,8 @@ pub(super) async fn status(api: &Api, name: &str, format: Format) -> Result<Exit
     if !record.why.is_empty() {
         text.push_str(&output::paragraph(out, tone(record.phase), &clean(&record.why)));
     }
+    let lifted = record.lifted.iter().map(|it| format!("node {} called it bad: {}; {}\n", it.node, it.why, it.how));
+    text.extend(lifted);
     let mut table = Table::new(&["NODE", "STATE", "MESSAGE"]);
     for (node, state, words) in &open {
         let tone = if *state == "bad" { Tone::Bad } else { Tone::Open };
@@ -220,6 +311,7 @@ pub(super) async fn status(api: &Api, name: &str, format: Format) -> Result<Exit
 /// The nodes as they are now.
 async fn look(api: &Api, kept: &Kept) -> Result<Fleet, Failure> {
     let mut fleet = Fleet::new(api.all_members(kept).await?, &kept.record);
+    fleet.follow(&kept.name, &kept.record);
     let mut nodes = fleet.feed(api, None);
     loop {
         if let Some(place) = fleet.unsure() {

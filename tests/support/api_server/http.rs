@@ -67,6 +67,8 @@ struct Target {
     namespace: Option<String>,
     name: Option<String>,
     status: bool,
+    /// The Eviction of a Pod.
+    eviction: bool,
     /// What the kubelet of a Node is asked for, through the API server.
     proxy: Option<String>,
 }
@@ -90,13 +92,14 @@ impl Target {
             _ => return None,
         };
         let name = parts.next().map(str::to_owned);
-        let (status, proxy) = match parts.next() {
-            None => (false, None),
-            Some("status") if resource == Resource::Node => (true, None),
-            Some("proxy") if resource == Resource::Node => (false, Some(parts.collect::<Vec<_>>().join("/"))),
+        let (status, eviction, proxy) = match parts.next() {
+            None => (false, false, None),
+            Some("status") if resource == Resource::Node => (true, false, None),
+            Some("eviction") if resource == Resource::Pod => (false, true, None),
+            Some("proxy") if resource == Resource::Node => (false, false, Some(parts.collect::<Vec<_>>().join("/"))),
             Some(_) => return None,
         };
-        Some(Target { resource, namespace, name, status, proxy })
+        Some(Target { resource, namespace, name, status, eviction, proxy })
     }
 
     fn key(&self, name: &str) -> Key {
@@ -291,6 +294,7 @@ async fn handle<B: hyper::body::Body>(
     }
     let dry = query.get("dryRun").is_some();
     let (code, object) = shared.change(|s| match verb {
+        Verb::Post if target.eviction => evict(s, &target, &body),
         Verb::Post if dry => dry_create(s, &target, body),
         Verb::List => list(s, &selection, &query),
         _ => write_or_get(s, verb, &target, header(CONTENT_TYPE), body, dry),
@@ -305,9 +309,43 @@ fn outside_objects(state: &State, path: &str) -> (u16, Value) {
             let minor = if state.drop_dynamic_config { 36 } else { 20 };
             (200, json!({"major": "1", "minor": minor.to_string(), "gitVersion": format!("v1.{minor}.2")}))
         }
+        "/api/v1" => {
+            let eviction = json!({"name": "pods/eviction", "namespaced": true, "group": "policy",
+                "version": eviction_version(state), "kind": "Eviction", "verbs": ["create"]});
+            (200, json!({"kind": "APIResourceList", "groupVersion": "v1", "resources": [eviction]}))
+        }
         "/healthz" | "/livez" | "/readyz" => (200, "ok".into()),
         _ => (404, status(404, "the server could not find the requested resource")),
     }
+}
+
+/// Kubernetes 1.22 brought `policy/v1`, 1.25 took `policy/v1beta1`.
+fn eviction_version(state: &State) -> &'static str {
+    if state.drop_dynamic_config { "v1" } else { "v1beta1" }
+}
+
+/// Has a Pod end, as the real server does with one that runs on a node: it is gone when its kubelet says so, which is
+/// for the test to do. Disruption budgets are faults of the test.
+fn evict(state: &mut State, target: &Target, body: &Value) -> (u16, Value) {
+    let name = target.name.as_deref().unwrap_or_default();
+    let key = target.key(name);
+    let version = format!("policy/{}", eviction_version(state));
+    if body["kind"] != "Eviction" || body["apiVersion"] != *version {
+        let kind = format!("no kind {} is registered for version {}", body["kind"], body["apiVersion"]);
+        return (400, status(400, &kind));
+    }
+    let Some(pod) = state.get(&key) else {
+        return (404, status(404, &format!("pods \"{name}\" not found")));
+    };
+    let wanted = &body["deleteOptions"]["preconditions"]["uid"];
+    if wanted.is_string() && pod["metadata"]["uid"] != *wanted {
+        return (409, status(409, "the UID in the precondition does not match the UID in record"));
+    }
+    let ends = json!({"metadata": {"deletionTimestamp": format!("{:.0}", jiff::Timestamp::now())}});
+    if pod["metadata"]["deletionTimestamp"].is_null() {
+        state.patch(&key, &ends);
+    }
+    (201, json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}))
 }
 
 /// What a Node's kubelet answers through the API server, if it is there.

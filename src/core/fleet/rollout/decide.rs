@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use super::drain::{Cordon, Drain};
 use super::plan::Member;
 use super::sight::{Doing, Has, Sight};
-use super::{Bad, NOT_READY, OnFailure, Phase, Record};
+use super::{Bad, NOT_READY, OnFailure, Phase, Record, WITHDRAWN, wave};
 
 /// The next thing to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,56 +16,114 @@ pub enum Step {
     Send(usize),
     /// Give this node back what it had.
     Restore(usize),
+    /// Look at the Pods of this node, from now on until its assignment has changed or nothing is to be sent to it.
+    Look(usize),
+    /// Cordon this node, with the rollout's mark.
+    Cordon(usize),
+    /// Evict a Pod of this node: one that is due.
+    Evict(usize),
+    /// Take cordon and mark from this node.
+    Uncordon(usize),
     /// Wait for a node to say something, or for this long.
     Wait(Option<Duration>),
     /// This client has nothing left to do.
     End,
 }
 
-const NO_CANARY: &str = "no canary is left to prove it: they are gone, not Ready, held, or were assigned something \
-                         else; abort this rollout and begin anew";
+const PROVED: &str = "it has proven it since";
+const NO_CANARY: &str = "no canary is left to prove it: they are gone, not Ready, held, excused by --despite, or were \
+                         assigned something else; abort this rollout and begin anew by another --name";
 
 /// Decides. `sights` are of `members`, which are in the order of the plan.
 #[must_use]
 pub fn decide(record: &Record, members: &[Member], sights: &[Sight]) -> Step {
-    let fleet = Fleet { record, members, sights };
+    let fleet = Fleet { record, members, sights, canaries: canaries(record, members) };
+    let news = || fleet.change_of_marks().or_else(|| fleet.failure()).or_else(|| fleet.uncordon());
     match record.phase {
-        Phase::Running => fleet.failure().unwrap_or_else(|| fleet.forward()),
+        Phase::Running => news().unwrap_or_else(|| fleet.forward()),
         // A node that goes back while somebody looks at the canaries ends the pause.
-        Phase::Paused => fleet.failure().unwrap_or_else(|| Step::Wait(fleet.alarm())),
-        Phase::Reverting => fleet.back(),
-        Phase::Starting | Phase::Stopped | Phase::Done | Phase::Reverted | Phase::Aborted => Step::End,
+        Phase::Paused => news().unwrap_or_else(|| Step::Wait(fleet.alarm())),
+        Phase::Reverting => fleet.uncordon().unwrap_or_else(|| fleet.back()),
+        Phase::Stopped | Phase::Done | Phase::Reverted | Phase::Aborted => fleet.tidy(),
+        Phase::Starting => Step::End,
     }
 }
 
-struct Fleet<'a> {
-    record: &'a Record,
+/// Its Pods are of interest: it is, or may be, drained.
+#[must_use]
+pub fn is_drained(record: &Record, sight: &Sight) -> bool {
+    match record.phase {
+        Phase::Running => sight.has == Has::Before && !sight.is_away(),
+        Phase::Reverting => sight.has == Has::Target,
+        _ => false,
+    }
+}
+
+/// Why a node that is on its way back is not tried any more.
+#[must_use]
+pub fn gives_up(record: &Record, sight: &Sight) -> Option<String> {
+    let fleet = Fleet { record, members: &[], sights: &[], canaries: 0 };
+    (record.phase == Phase::Reverting).then(|| fleet.undrained(sight)).flatten()
+}
+
+pub(super) struct Fleet<'a> {
+    pub(super) record: &'a Record,
     members: &'a [Member],
-    sights: &'a [Sight],
+    pub(super) sights: &'a [Sight],
+    canaries: usize,
+}
+
+/// The first nodes of the plan, of which as many as asked for are not excused: for each that proves nothing another one
+/// has to.
+fn canaries(record: &Record, members: &[Member]) -> usize {
+    let canaries = record.options.canaries;
+    if record.despite.is_empty() || canaries == 0 {
+        return canaries;
+    }
+    let mut able = members.iter().enumerate().filter(|(_, member)| !record.excuses(&member.name));
+    able.nth(canaries - 1).map_or(members.len(), |(place, _)| place + 1)
 }
 
 impl Fleet<'_> {
-    fn timeout(&self) -> Duration {
+    pub(super) fn timeout(&self) -> Duration {
         Duration::from_secs(self.record.options.timeout_seconds)
+    }
+
+    pub(super) fn wave(&self, place: usize) -> usize {
+        wave(place, self.canaries, self.record.options.max_unavailable)
+    }
+
+    fn last_wave(&self) -> usize {
+        self.wave(self.members.len().saturating_sub(1))
     }
 
     fn name(&self, place: usize) -> &str {
         self.members.get(place).map_or("", |member| &member.name)
     }
 
-    fn places(&self) -> impl Iterator<Item = (usize, &Sight)> {
+    pub(super) fn places(&self) -> impl Iterator<Item = (usize, &Sight)> {
         self.sights.iter().enumerate()
     }
 
-    fn is_settled(&self, sight: &Sight) -> bool {
+    pub(super) fn is_settled(&self, sight: &Sight) -> bool {
         sight.is_settled(self.record.options.wait_for)
     }
 
+    /// It called the version bad, and that counts for nothing: what runs there is its last known good one.
+    fn is_excused(&self, place: usize, sight: &Sight) -> bool {
+        sight.has == Has::Target
+            && matches!(sight.doing, Doing::Bad(_))
+            && self.members.get(place).is_some_and(|member| self.record.excuses(&member.name))
+    }
+
     /// In flight, or not Ready for whatever reason.
-    fn is_busy(&self, sight: &Sight) -> bool {
+    fn is_busy(&self, place: usize, sight: &Sight) -> bool {
         match sight.has {
             Has::Gone => false,
-            Has::Target => !sight.ready || !(self.is_settled(sight) || sight.is_away()),
+            _ if sight.cordon == Cordon::Ours || sight.drain.is_on() => true,
+            Has::Target => {
+                !sight.ready || !(self.is_settled(sight) || sight.is_away() || self.is_excused(place, sight))
+            }
             // On its way back; one that takes too long for that is not waited for.
             Has::Before | Has::Other => {
                 !sight.ready || (sight.doing == Doing::Moving && sight.clocks.moving < self.timeout())
@@ -72,9 +131,24 @@ impl Fleet<'_> {
         }
     }
 
-    fn has_room(&self) -> bool {
-        let busy = self.sights.iter().filter(|sight| self.is_busy(sight)).count();
-        busy < self.record.options.max_unavailable.max(1)
+    /// On its way back, and in time.
+    fn moves_back(&self, sight: &Sight) -> bool {
+        sight.has == Has::Before && sight.doing == Doing::Moving && sight.clocks.moving < self.timeout()
+    }
+
+    /// How many nodes are not as they should be: in flight, drained, or not Ready.
+    pub(super) fn busy(&self) -> usize {
+        let reverting = self.record.phase == Phase::Reverting;
+        let down = |sight: &Sight| {
+            let drained = sight.cordon == Cordon::Ours || sight.drain.is_on();
+            sight.has != Has::Gone && (!sight.ready || drained || self.moves_back(sight))
+        };
+        let busy = |(place, sight): &(usize, &Sight)| if reverting { down(sight) } else { self.is_busy(*place, sight) };
+        self.places().filter(busy).count()
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.busy() < self.record.options.max_unavailable.max(1)
     }
 
     fn change(&self, change: impl FnOnce(&mut Record)) -> Step {
@@ -83,42 +157,76 @@ impl Fleet<'_> {
         Step::Record(Box::new(record))
     }
 
-    /// The first node that speaks against it.
-    fn failure(&self) -> Option<Step> {
-        let halt = |why: String, bad: Option<Bad>| {
-            self.change(|record| {
-                record.phase = match record.options.on_failure {
-                    OnFailure::Stop => Phase::Stopped,
-                    OnFailure::Revert => Phase::Reverting,
-                };
-                record.why = why;
-                if let Some(bad) = bad.filter(|bad| record.bad.iter().all(|known| known.node != bad.node)) {
-                    record.bad.push(bad);
-                }
-            })
-        };
-        // What a node said once it has to take back itself: by proving it.
-        let takes_back = |bad: &Bad| {
+    fn halt(&self, why: String, bad: Option<Bad>) -> Step {
+        self.change(|record| {
+            record.phase = match record.options.on_failure {
+                OnFailure::Stop => Phase::Stopped,
+                OnFailure::Revert => Phase::Reverting,
+            };
+            record.why = why;
+            if let Some(bad) = bad {
+                record.mark(bad);
+            }
+        })
+    }
+
+    /// What is to be remembered before anything else is done: from which nodes somebody took the target, and who has
+    /// proven what he called bad before.
+    fn change_of_marks(&self) -> Option<Step> {
+        let taken = self.places().filter(|(_, sight)| sight.taken_back).map(|(place, _)| self.name(place));
+        let taken: Vec<String> =
+            taken.filter(|name| !self.record.withdrawn.iter().any(|it| it == name)).map(str::to_owned).collect();
+        if self.record.withdrawn.len() + taken.len() >= WITHDRAWN {
+            // What somebody takes from so many is not to be given to others, whatever --on-failure says.
+            return Some(self.change(|record| {
+                record.withdrawn.extend(taken);
+                record.withdrawn.truncate(WITHDRAWN);
+                record.phase = Phase::Stopped;
+                record.why = format!(
+                    "somebody took it from {WITHDRAWN} nodes and more again; abort this rollout, and begin anew by another \
+                     --name if it is to go on"
+                );
+            }));
+        }
+        let proven = |bad: &&Bad| {
             let place = self.members.iter().position(|member| member.name == bad.node);
             let sight = place.and_then(|place| self.sights.get(place));
             sight.is_some_and(|sight| sight.has == Has::Target && sight.doing == Doing::Proven)
         };
-        if let Some(bad) = self.record.bad.iter().find(|bad| !takes_back(bad)) {
-            return Some(halt(format!("node {} called it bad: {}", bad.node, bad.why), None));
+        let proven: Vec<&Bad> = self.record.bad.iter().filter(proven).collect();
+        if taken.is_empty() && proven.is_empty() {
+            return None;
+        }
+        Some(self.change(|record| {
+            record.withdrawn.extend(taken);
+            for bad in proven {
+                record.lift(&bad.node, PROVED);
+            }
+        }))
+    }
+
+    /// The first node that speaks against it.
+    fn failure(&self) -> Option<Step> {
+        if let Some(Bad { node, why, from }) = self.record.bad.first() {
+            let of = from.as_ref().map_or(String::new(), |name| format!(" of rollout {name}"));
+            return Some(self.halt(format!("node {node}{of} called it bad: {why}"), None));
         }
         let sent = self.places().filter(|(_, sight)| sight.has == Has::Target);
         for (place, sight) in sent {
             let name = self.name(place);
             if let Doing::Bad(why) = &sight.doing {
-                let bad = Bad { node: name.to_owned(), why: why.clone() };
-                return Some(halt(format!("node {name} called it bad: {why}"), Some(bad)));
+                if self.is_excused(place, sight) {
+                    continue;
+                }
+                let bad = Bad { node: name.to_owned(), why: why.clone(), from: None };
+                return Some(self.halt(format!("node {name} called it bad: {why}"), Some(bad)));
             }
             if sight.doing == Doing::Proven || sight.is_away() {
                 continue;
             }
             if !sight.same && sight.clocks.unready >= NOT_READY {
                 let seconds = NOT_READY.as_secs();
-                return Some(halt(format!("node {name} is not Ready for more than {seconds} s"), None));
+                return Some(self.halt(format!("node {name} is not Ready for more than {seconds} s"), None));
             }
             if !self.is_settled(sight) && sight.clocks.moving >= self.timeout() {
                 let seconds = self.record.options.timeout_seconds;
@@ -126,14 +234,21 @@ impl Fleet<'_> {
                     "node {name} did not come to an end within {seconds} s (--timeout-per-node); \
                      see `kubectl kubelet-config status {name}`, and whether a supervisor runs there"
                 );
-                return Some(halt(why, None));
+                return Some(self.halt(why, None));
             }
         }
-        if self.record.bad.is_empty() { None } else { Some(self.change(|record| record.bad.clear())) }
+        // That is no fault of the version, and taking it back would take drains too: whatever --on-failure says.
+        self.places().find_map(|(place, sight)| {
+            let why = self.undrained(sight)?;
+            Some(self.change(|record| {
+                record.phase = Phase::Stopped;
+                record.why = format!("node {} cannot be drained: {why}", self.name(place));
+            }))
+        })
     }
 
     /// When time alone may change something.
-    fn alarm(&self) -> Option<Duration> {
+    pub(super) fn alarm(&self) -> Option<Duration> {
         let left = |limit: Duration, passed: Duration| {
             limit.checked_sub(passed).filter(|left| !left.is_zero() && !passed.is_zero())
         };
@@ -143,6 +258,12 @@ impl Fleet<'_> {
                 left(NOT_READY, clocks.unready).filter(|_| sight.has == Has::Target),
                 left(self.timeout(), clocks.moving),
                 left(self.timeout(), clocks.away),
+                left(self.timeout(), clocks.draining),
+                left(self.timeout(), clocks.unready).filter(|_| sight.cordon == Cordon::Ours),
+                match sight.drain {
+                    Drain::Going { next, .. } => next.filter(|next| !next.is_zero()),
+                    _ => None,
+                },
             ];
             alarms.into_iter().flatten().min()
         };
@@ -150,20 +271,26 @@ impl Fleet<'_> {
     }
 
     fn forward(&self) -> Step {
-        let options = &self.record.options;
-        let open = |place: usize| options.wave(place) <= self.record.wave;
+        let open = |place: usize| self.wave(place) <= self.record.wave;
         let is_next = |sight: &Sight| sight.has == Has::Before && !sight.is_away();
-        if let Some((place, _)) = self.places().find(|(place, sight)| open(*place) && is_next(sight)) {
+        if self.drains() {
+            if let Some(step) = self.forward_drained(open) {
+                return step;
+            }
+        } else if let Some((place, _)) = self.places().find(|(place, sight)| open(*place) && is_next(sight)) {
             return if self.has_room() { Step::Send(place) } else { Step::Wait(self.alarm()) };
         }
-        let under_way = |sight: &Sight| sight.has == Has::Target && !self.is_settled(sight) && !sight.is_away();
-        if self.places().any(|(place, sight)| open(place) && under_way(sight)) {
+        let under_way = |place: usize, sight: &Sight| {
+            let rests = self.is_settled(sight) || sight.is_away() || self.is_excused(place, sight);
+            sight.has == Has::Target && !rests
+        };
+        if self.places().any(|(place, sight)| open(place) && under_way(place, sight)) {
             return Step::Wait(self.alarm());
         }
-        if self.record.wave == 0 && options.canaries > 0 {
+        if self.record.wave == 0 && self.canaries > 0 {
             return self.after_canaries();
         }
-        if self.record.wave < self.record.last_wave() {
+        if self.record.wave < self.last_wave() {
             return self.change(|record| record.wave += 1);
         }
         self.finish()
@@ -171,7 +298,7 @@ impl Fleet<'_> {
 
     /// All canaries that could be sent are done.
     fn after_canaries(&self) -> Step {
-        let canaries = || self.sights.iter().take(self.record.options.canaries);
+        let canaries = || self.sights.iter().take(self.canaries);
         if canaries().any(|sight| sight.is_away() && sight.clocks.away < self.timeout()) {
             return Step::Wait(self.alarm());
         }
@@ -181,8 +308,8 @@ impl Fleet<'_> {
                 record.why = String::from(NO_CANARY);
             });
         }
-        let pause = self.record.options.pause_after_canaries && self.record.last_wave() > 0;
-        if self.record.last_wave() == 0 {
+        let pause = self.record.options.pause_after_canaries && self.last_wave() > 0;
+        if self.last_wave() == 0 {
             return self.finish();
         }
         self.change(|record| {
@@ -199,54 +326,62 @@ impl Fleet<'_> {
         if self.sights.iter().any(|sight| sight.is_away() && sight.clocks.away < self.timeout()) {
             return Step::Wait(self.alarm());
         }
-        let without = |sight: &Sight| sight.is_away() || sight.has == Has::Other;
-        let names: Vec<&str> =
-            self.places().filter(|(_, sight)| without(sight)).map(|(place, _)| self.name(place)).collect();
+        let without =
+            |place: usize, sight: &Sight| sight.is_away() || sight.has == Has::Other || self.is_excused(place, sight);
+        let names = self.names(|place, sight| without(place, sight));
         self.change(|record| {
             record.phase = Phase::Done;
-            record.why = left_out(&names);
+            record.why = said("left out, as not Ready, held, excused or assigned something else", &names);
         })
     }
 
     /// Gives back, first to those that are not well, which makes nothing worse.
     fn back(&self) -> Step {
         let ours = |sight: &Sight| sight.has == Has::Target && !sight.same;
-        let moves = |sight: &Sight| {
-            sight.has == Has::Before && sight.doing == Doing::Moving && sight.clocks.moving < self.timeout()
-        };
-        let mut sent = self.places().filter(|(_, sight)| ours(sight));
-        if let Some((place, _)) = sent.find(|(_, sight)| !sight.ready || matches!(sight.doing, Doing::Bad(_))) {
+        let sent = || self.places().filter(|(_, sight)| ours(sight));
+        if let Some((place, _)) = sent().find(|(_, sight)| !sight.ready || matches!(sight.doing, Doing::Bad(_))) {
             return Step::Restore(place);
         }
         // Those on their way go before those that are settled: they are restarting anyhow. But an edit of the ConfigMap
         // puts all of them on their way, and they must not all go back at once.
-        let unsettled = self.places().find(|(_, sight)| ours(sight) && !self.is_settled(sight));
-        if let Some((place, _)) = unsettled.or_else(|| self.places().find(|(_, sight)| ours(sight))) {
-            let down = |sight: &&Sight| sight.has != Has::Gone && (!sight.ready || moves(sight));
-            let room = self.sights.iter().filter(down).count() < self.record.options.max_unavailable.max(1);
-            return if room { Step::Restore(place) } else { Step::Wait(self.alarm()) };
+        let moving = || sent().filter(|(_, sight)| !self.is_settled(sight));
+        if self.drains() {
+            let settled = sent().filter(|(_, sight)| self.is_settled(sight));
+            let order: Vec<usize> = moving().chain(settled).map(|(place, _)| place).collect();
+            if let Some(step) = self.back_drained(&order) {
+                return step;
+            }
+        } else if let Some((place, _)) = moving().next().or_else(|| sent().next()) {
+            return if self.has_room() { Step::Restore(place) } else { Step::Wait(self.alarm()) };
         }
-        if self.sights.iter().any(moves) {
+        if self.sights.iter().any(|sight| self.moves_back(sight)) {
             return Step::Wait(self.alarm());
         }
-        let gave_up = |sight: &Sight| sight.has == Has::Before && sight.doing == Doing::Moving;
-        let names: Vec<&str> =
-            self.places().filter(|(_, sight)| gave_up(sight)).map(|(place, _)| self.name(place)).collect();
+        let undrained: Vec<String> = sent()
+            .filter_map(|(place, sight)| Some(format!("{}: {}", self.name(place), self.undrained(sight)?)))
+            .collect();
+        let late = self.names(|_, sight| sight.has == Has::Before && sight.doing == Doing::Moving);
+        let left = self.names(|_, sight| sight.has == Has::Other);
         self.change(|record| {
             record.phase = Phase::Reverted;
-            if !names.is_empty() {
-                record.why = format!("did not come back within --timeout-per-node: {}", few(&names));
-            }
+            record.behind = late.len() + undrained.len();
+            let late = said("did not come back within --timeout-per-node", &late);
+            let undrained: Vec<&str> = undrained.iter().map(String::as_str).collect();
+            let undrained = said("cannot be drained", &undrained);
+            let left = said("left alone, as somebody assigned them something else", &left);
+            let parts = [std::mem::take(&mut record.why), late, undrained, left];
+            record.why = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
         })
+    }
+
+    fn names(&self, which: impl Fn(usize, &Sight) -> bool) -> Vec<&str> {
+        self.places().filter(|(place, sight)| which(*place, sight)).map(|(place, _)| self.name(place)).collect()
     }
 }
 
-/// Names, five at the most.
-fn left_out(names: &[&str]) -> String {
-    if names.is_empty() {
-        return String::new();
-    }
-    format!("left out, as not Ready, held, or assigned something else: {}", few(names))
+/// Names, five at the most; nothing of none.
+fn said(what: &str, names: &[&str]) -> String {
+    if names.is_empty() { String::new() } else { format!("{what}: {}", few(names)) }
 }
 
 fn few(names: &[&str]) -> String {

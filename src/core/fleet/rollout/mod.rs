@@ -7,6 +7,13 @@
 //! on as the dead one would have.
 
 pub mod decide;
+pub mod drain;
+mod draining;
+#[cfg(test)]
+mod draining_tests;
+pub mod marks;
+#[cfg(test)]
+mod memory_tests;
 pub mod plan;
 pub mod progress;
 pub mod record;
@@ -28,6 +35,10 @@ pub const NODES_LABEL: &str = "kubelet-supervisor.io/rollout-nodes";
 /// A node in flight may be not Ready for so long. A kubelet that starts says so for some seconds,
 /// and the supervisor itself puts a node without contact back after 90 s.
 pub const NOT_READY: Duration = Duration::from_secs(60);
+
+/// From so many nodes the target may be taken by hand before the rollout stops. Their names are in the record: 64 KiB
+/// at the most, and more of them is somebody's veto.
+pub const WITHDRAWN: usize = 256;
 
 /// When a node counts as done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,16 +78,24 @@ pub struct Options {
     pub on_failure: OnFailure,
     /// A node that is not done after so long fails.
     pub timeout_seconds: u64,
+    /// Nodes are drained first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain: Option<drain::Draining>,
 }
 
 impl Options {
     /// The wave of a node in the plan: 0 are the canaries.
     #[must_use]
     pub fn wave(&self, place: usize) -> usize {
-        match place.checked_sub(self.canaries) {
-            None => 0,
-            Some(after) => 1 + after / self.max_unavailable.max(1),
-        }
+        wave(place, self.canaries, self.max_unavailable)
+    }
+}
+
+/// The wave of a place in the plan.
+fn wave(place: usize, canaries: usize, max_unavailable: usize) -> usize {
+    match place.checked_sub(canaries) {
+        None => 0,
+        Some(after) => 1 + after / max_unavailable.max(1),
     }
 }
 
@@ -146,6 +165,20 @@ pub struct Bad {
     pub node: String,
     /// In its words.
     pub why: String,
+    /// The rollout whose node it is, if it is another one's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+}
+
+/// A mark that does not stand any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lifted {
+    /// Which node called the version bad.
+    pub node: String,
+    /// In its words.
+    pub why: String,
+    /// Why it does not stand any more.
+    pub how: String,
 }
 
 /// The client that drives a rollout.
@@ -183,6 +216,21 @@ pub struct Record {
     /// Who called the version bad.
     #[serde(default)]
     pub bad: Vec<Bad>,
+    /// Marks that were lifted, the latest ones.
+    #[serde(default)]
+    pub lifted: Vec<Lifted>,
+    /// Nodes whose word on this version counts for nothing: somebody said that they were to blame.
+    #[serde(default)]
+    pub despite: Vec<String>,
+    /// Nodes from which somebody took the target again; at most [`WITHDRAWN`].
+    #[serde(default)]
+    pub withdrawn: Vec<String>,
+    /// Somebody asked for nodes to get back what they had.
+    #[serde(default)]
+    pub undone: bool,
+    /// Nodes that should be back and are not, once it is reverted.
+    #[serde(default)]
+    pub behind: usize,
     /// Who drives it.
     #[serde(default)]
     pub holder: Option<Holder>,

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::Target;
+use super::sight::is_same;
 use crate::core::fleet::assign::Written;
 use crate::core::fleet::node::{NodeRow, Stage};
 
@@ -27,6 +29,28 @@ pub fn order(rows: &[NodeRow], zone: Option<&str>) -> Vec<Member> {
         rows.iter().partition(|row| row.ready && row.stage() != Stage::Held);
     let members = [fit, unfit].into_iter().flat_map(|rows| round(&rows, zone));
     members.map(|row| Member { name: row.name.clone(), before: Before::of(row) }).collect()
+}
+
+/// Nodes that have the target from rollouts before this one get back what those remember, not the target itself.
+/// `former`: their nodes, newest rollout first; with true for one that gave all back, after which it was somebody else
+/// who assigned it.
+pub fn carry(members: &mut [Member], target: &Target, former: impl IntoIterator<Item = (bool, Vec<Member>)>) {
+    let has_it = |member: &&mut Member| is_same(&member.before, target);
+    let mut open: BTreeMap<String, &mut Before> =
+        members.iter_mut().filter(has_it).map(|member| (member.name.clone(), &mut member.before)).collect();
+    for (gave_back, theirs) in former {
+        for Member { name, before } in theirs {
+            // What the target itself is remembered for is no news; an older one may know more.
+            if is_same(&before, target) {
+                continue;
+            }
+            if let Some(ours) = open.remove(&name)
+                && !gave_back
+            {
+                *ours = before;
+            }
+        }
+    }
 }
 
 /// One of each zone in turn.
@@ -71,6 +95,7 @@ pub fn unavailable(text: &str, nodes: usize) -> Result<usize, String> {
 mod tests {
     use super::*;
     use crate::core::carrier::LABELS;
+    use crate::core::model::ConfigMapRef;
 
     fn row(name: &str, zone: &str, ready: bool) -> NodeRow {
         NodeRow { name: name.into(), zone: zone.into(), ready, ..NodeRow::default() }
@@ -101,6 +126,26 @@ mod tests {
         for bad in ["0", "0%", "101%", "-1", "x", ""] {
             assert!(unavailable(bad, 10).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn what_nodes_had_before_an_older_rollout_is_not_forgotten() {
+        let target = Target {
+            reference: ConfigMapRef { namespace: "n".into(), name: "m".into(), kubelet_config_key: "kubelet".into() },
+            uid: "u".into(),
+            resource_version: "1".into(),
+            immutable: true,
+        };
+        let before = |map: &str| Before { native: None, labels: BTreeMap::from([("name".to_owned(), map.to_owned())]) };
+        let member = |name: &str, map: &str| Member { name: name.into(), before: before(map) };
+        let now = || vec![member("a", "m"), member("b", "m"), member("c", "old"), member("d", "m"), member("e", "m")];
+        let newest = vec![member("a", "m"), member("b", "x"), member("c", "y")];
+        let gone_back = vec![member("d", "x")];
+        let oldest = vec![member("a", "z"), member("b", "z"), member("d", "z")];
+        let mut members = now();
+        carry(&mut members, &target, [(false, newest), (true, gone_back), (false, oldest)]);
+        let maps: Vec<&str> = members.iter().map(|member| member.before.labels["name"].as_str()).collect();
+        assert_eq!(maps, ["z", "x", "old", "m", "m"]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::drain::Cordon;
 use super::sight::{Doing, Has, Sight};
 use super::{Phase, Record};
 
@@ -34,6 +35,9 @@ impl Counts {
                 _ if sight.is_away() => &mut counts.away,
                 (Has::Target, Doing::Bad(_)) => &mut counts.bad,
                 (Has::Target, _) if record.is_forward() => &mut counts.in_flight,
+                (Has::Before, _) if record.is_forward() && (sight.drain.is_on() || sight.cordon == Cordon::Ours) => {
+                    &mut counts.in_flight
+                }
                 (Has::Before, _) if record.is_forward() => &mut counts.waiting,
                 (Has::Before, Doing::Moving) => &mut counts.in_flight,
                 (Has::Before, _) => &mut counts.done,

@@ -149,6 +149,22 @@ mod tests {
     }
 
     #[test]
+    fn a_record_of_a_former_version_is_read() {
+        let record = json!({
+            "target": {"namespace": "n", "name": "m", "kubeletConfigKey": "kubelet", "uid": "u", "resourceVersion": "1",
+                "immutable": true},
+            "selector": "a=b", "nodes": 1, "parts": 1, "namespace": "n", "phase": "Running", "wave": 0,
+            "options": {"canaries": 1, "maxUnavailable": 1, "waitFor": "proven", "pauseAfterCanaries": false,
+                "onFailure": "stop", "timeoutSeconds": 60},
+            "bad": [{"node": "n1", "why": "no"}],
+        });
+        let map = json!({"metadata": {"name": "rollout-r", "labels": {LABEL: "r"}, "resourceVersion": "7"},
+            "data": {"rollout": record.to_string()}});
+        let (_, record, _) = decode(&map).unwrap();
+        assert_eq!((record.options.drain, record.bad.len(), record.withdrawn.len()), (None, 1, 0));
+    }
+
+    #[test]
     fn what_somebody_edited_is_told() {
         let mut map = encode_nodes("r", &members(2, 9, 1)).remove(0);
         map["data"]["nodes"] = json!("n1 7\n");

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::drain::{Cordon, Drain};
 use super::plan::{Before, Member};
 use super::{Target, WaitFor};
 use crate::core::fleet::node::{Condition, NodeRow, Stage};
@@ -42,6 +43,8 @@ pub struct Clocks {
     pub moving: Duration,
     /// Not able to take a change: not Ready, or held on the node.
     pub away: Duration,
+    /// Drained, and not yet empty.
+    pub draining: Duration,
 }
 
 /// A node as it was last seen.
@@ -51,12 +54,18 @@ pub struct Sight {
     pub has: Has,
     /// It was assigned the target before the rollout began.
     pub same: bool,
+    /// Somebody took the target from it again; it has, for us, something else.
+    pub taken_back: bool,
     /// How far it is.
     pub doing: Doing,
     /// Condition Ready.
     pub ready: bool,
     /// An operator on the node lets no change in.
     pub held: bool,
+    /// Whether Pods may come, and who says that they may not.
+    pub cordon: Cordon,
+    /// How far its drain is.
+    pub drain: Drain,
     /// How long.
     pub clocks: Clocks,
 }
@@ -65,11 +74,20 @@ impl Sight {
     /// A Node that is not there.
     #[must_use]
     pub fn gone() -> Self {
-        let clocks = Clocks::default();
-        Self { has: Has::Gone, same: false, doing: Doing::Moving, ready: false, held: false, clocks }
+        Self {
+            has: Has::Gone,
+            same: false,
+            taken_back: false,
+            doing: Doing::Moving,
+            ready: false,
+            held: false,
+            cordon: Cordon::No,
+            drain: Drain::Idle,
+            clocks: Clocks::default(),
+        }
     }
 
-    /// What the Node says. `prior`: its condition when it was assigned the target: old news.
+    /// What the Node says, but for its cordon, which is a matter of one rollout. `prior`: its condition when it was assigned the target: old news.
     #[must_use]
     pub fn of(row: &NodeRow, member: &Member, target: &Target, prior: Option<&Condition>) -> Self {
         let is_target = |source: Option<&Source>| source.is_some_and(|source| source.reference == target.reference);
@@ -88,9 +106,12 @@ impl Sight {
         Self {
             has,
             same: is_same(&member.before, target),
+            taken_back: false,
             doing,
             ready: row.ready,
             held: row.stage() == Stage::Held,
+            cordon: Cordon::No,
+            drain: Drain::Idle,
             clocks: Clocks::default(),
         }
     }
@@ -117,7 +138,7 @@ impl Sight {
     }
 }
 
-fn is_same(before: &Before, target: &Target) -> bool {
+pub(super) fn is_same(before: &Before, target: &Target) -> bool {
     if let Some(native) = &before.native {
         return *native == target.reference;
     }

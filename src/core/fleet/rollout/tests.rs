@@ -12,7 +12,7 @@ use crate::core::model::ConfigMapRef;
 
 const TIMEOUT: u64 = 600;
 
-fn record(nodes: usize, options: Options) -> Record {
+pub(super) fn record(nodes: usize, options: Options) -> Record {
     Record {
         target: Target {
             reference: ConfigMapRef { namespace: "n".into(), name: "m".into(), kubelet_config_key: "kubelet".into() },
@@ -29,12 +29,17 @@ fn record(nodes: usize, options: Options) -> Record {
         wave: 0,
         why: String::new(),
         bad: Vec::new(),
+        lifted: Vec::new(),
+        despite: Vec::new(),
+        withdrawn: Vec::new(),
+        undone: false,
+        behind: 0,
         holder: None,
         started: String::new(),
     }
 }
 
-fn options(canaries: usize, max_unavailable: usize) -> Options {
+pub(super) fn options(canaries: usize, max_unavailable: usize) -> Options {
     Options {
         canaries,
         max_unavailable,
@@ -42,16 +47,16 @@ fn options(canaries: usize, max_unavailable: usize) -> Options {
         pause_after_canaries: false,
         on_failure: OnFailure::Stop,
         timeout_seconds: TIMEOUT,
+        drain: None,
     }
 }
 
-fn members(count: usize) -> Vec<Member> {
+pub(super) fn members(count: usize) -> Vec<Member> {
     (0..count).map(|n| Member { name: format!("n{n}"), before: Before::default() }).collect()
 }
 
-fn fresh() -> Sight {
-    let clocks = Clocks::default();
-    Sight { has: Has::Before, same: false, doing: Doing::Runs, ready: true, held: false, clocks }
+pub(super) fn fresh() -> Sight {
+    Sight { has: Has::Before, doing: Doing::Runs, ready: true, ..Sight::gone() }
 }
 
 /// What a node does with the target, by seconds since it was sent.
@@ -171,6 +176,7 @@ impl World {
                 Step::Restore(place) => self.restore(place),
                 Step::Wait(_) => return false,
                 Step::End => return true,
+                other => panic!("{other:?}"),
             }
         }
         panic!("it goes round in circles: {self:#?}");
@@ -319,7 +325,9 @@ fn a_good_rollout_is_canaries_then_waves() {
             Step::Wait(_) => {
                 sights.iter_mut().filter(|it| it.has == Has::Target).for_each(|it| it.doing = Doing::Proven);
             }
-            Step::Restore(place) => panic!("{place}"),
+            other @ (Step::Restore(_) | Step::Look(_) | Step::Cordon(_) | Step::Evict(_) | Step::Uncordon(_)) => {
+                panic!("{other:?}")
+            }
             Step::End => break,
         }
     }
@@ -356,7 +364,7 @@ fn a_pause_comes_after_the_canaries_and_resume_goes_on() {
 #[test]
 fn a_version_called_bad_stays_so_until_that_node_proves_it() {
     let (mut record, members) = (record(3, options(1, 2)), members(3));
-    record.bad.push(Bad { node: "n0".into(), why: "no".into() });
+    record.bad.push(Bad { node: "n0".into(), why: "no".into(), from: None });
     let mut sights = vec![fresh(); 3];
     let Step::Record(stopped) = decide(&record, &members, &sights) else { panic!("no record") };
     assert_eq!((stopped.phase, stopped.why.as_str()), (Phase::Stopped, "node n0 called it bad: no"));

@@ -1,0 +1,426 @@
+//! What has to leave a node before it gets another configuration, and what may not be made to leave: as `kubectl drain
+//! --ignore-daemonsets` judges it (Kubernetes 1.20, `pkg/drain/filters.go`).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// Annotation of a Node that a rollout cordoned, with the rollout's name. It comes and goes in the same patch as
+/// `spec.unschedulable`, so that whoever takes over knows whose cordon it is.
+pub const CORDONED_BY: &str = "kubelet-supervisor.io/cordoned-by-rollout";
+
+/// Annotation of a Pod that stands for one of the kubelet's own files.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// An eviction that was granted shows within moments; if it does not, its answer was meant for somebody else.
+const SHOWS: Duration = Duration::from_secs(10);
+/// A disruption budget that says no is asked again after this (kubectl: 5 s), then after twice as long, up to
+const PAUSE_FIRST: Duration = Duration::from_secs(5);
+/// this.
+const PAUSE_MAX: Duration = Duration::from_secs(40);
+
+/// Whether nodes are drained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Draining {
+    /// A Pod that nobody would start again, or whose `emptyDir` would be lost, refuses.
+    Careful,
+    /// Those too.
+    Force,
+}
+
+/// Who cordoned a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cordon {
+    /// Nobody: Pods may come.
+    #[default]
+    No,
+    /// Nobody any more; the rollout's mark was left.
+    Stale,
+    /// The rollout.
+    Ours,
+    /// Another rollout, which is over: two have no node in common.
+    Former,
+    /// An administrator. It is for him to end it.
+    Theirs,
+}
+
+impl Cordon {
+    /// `by`: what stands in [`CORDONED_BY`].
+    #[must_use]
+    pub fn of(unschedulable: bool, by: Option<&str>, rollout: &str) -> Self {
+        match (unschedulable, by) {
+            (true, Some(by)) if by == rollout => Self::Ours,
+            (true, Some(_)) => Self::Former,
+            (true, None) => Self::Theirs,
+            (false, Some(by)) if by == rollout => Self::Stale,
+            (false, _) => Self::No,
+        }
+    }
+
+    /// No Pods come, and it will stay so until the rollout or an administrator ends it.
+    #[must_use]
+    pub fn holds(self) -> bool {
+        matches!(self, Self::Ours | Self::Theirs)
+    }
+
+    /// The patch of a Node of this resourceVersion that cordons it for a rollout; without one, that ends it.
+    #[must_use]
+    pub fn patch(rollout: Option<&String>, version: &str) -> Value {
+        let on = rollout.map(|_| true);
+        json!({
+            "metadata": {"resourceVersion": version, "annotations": {CORDONED_BY: rollout}},
+            "spec": {"unschedulable": on},
+        })
+    }
+}
+
+/// How far a node's drain is, as this client sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Drain {
+    /// Nobody looks at its Pods.
+    #[default]
+    Idle,
+    /// They are being listed.
+    Looking,
+    /// Pods have to leave.
+    Going {
+        /// How many.
+        left: usize,
+        /// Until one of them is to be evicted; zero: now. None: all were, and have to end.
+        next: Option<Duration>,
+        /// One of them, and why it is still there.
+        such: String,
+    },
+    /// Nothing is left that would have to leave.
+    Empty,
+    /// A Pod must not be evicted; which, and why.
+    Refused(String),
+    /// It was tried for too long, or refused; this client does not try again.
+    GaveUp(String),
+}
+
+impl Drain {
+    /// It was begun and is not at its end.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        !matches!(self, Self::Idle | Self::GaveUp(_))
+    }
+}
+
+/// What is to become of a Pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Fate {
+    /// It may stay.
+    Stays,
+    /// It has to leave.
+    Leaves,
+    /// It would have to leave, and must not be made to.
+    Refuses(&'static str),
+}
+
+fn fate(pod: &Value, draining: Draining) -> Fate {
+    let text = |pointer: &str| pod.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let list = |pointer: &str| pod.pointer(pointer).and_then(Value::as_array).into_iter().flatten();
+    let is_mirror = pod.pointer("/metadata/annotations").and_then(|all| all.get(MIRROR)).is_some();
+    let is_controller = |owner: &&Value| owner.get("controller").and_then(Value::as_bool) == Some(true);
+    let controller = list("/metadata/ownerReferences").find(is_controller);
+    let is_daemon = controller.and_then(|owner| owner.get("kind")).and_then(Value::as_str) == Some("DaemonSet");
+    if is_mirror || is_daemon || matches!(text("/status/phase"), "Succeeded" | "Failed") {
+        return Fate::Stays;
+    }
+    // It leaves already, whoever wanted that.
+    if draining == Draining::Force || !text("/metadata/deletionTimestamp").is_empty() {
+        return Fate::Leaves;
+    }
+    if list("/spec/volumes").any(|volume| volume.get("emptyDir").is_some()) {
+        return Fate::Refuses("has an emptyDir, whose data would be lost");
+    }
+    if controller.is_none() {
+        return Fate::Refuses("has no controller: nobody would start it again");
+    }
+    Fate::Leaves
+}
+
+/// A Pod that has to leave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.uid`.
+    pub uid: String,
+}
+
+#[derive(Debug)]
+struct Leaving {
+    pod: Pod,
+    /// Why it must not be evicted.
+    refuses: Option<String>,
+    /// It has a `deletionTimestamp`.
+    ends: bool,
+    /// Not to be evicted before.
+    not_before: Duration,
+    /// The last pause after a no.
+    pause: Duration,
+    /// Why it is still there.
+    said: String,
+    /// The list it was last in.
+    listed: u64,
+}
+
+/// The Pods of a node that is drained. Times are measured from any one moment.
+#[derive(Debug)]
+pub struct Pods {
+    draining: Draining,
+    leaving: BTreeMap<(String, String), Leaving>,
+    list: u64,
+    known: bool,
+}
+
+fn key(pod: &Value) -> (String, String) {
+    let text = |pointer: &str| pod.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+    (text("/metadata/namespace"), text("/metadata/name"))
+}
+
+impl Pods {
+    /// None is known.
+    #[must_use]
+    pub fn new(draining: Draining) -> Self {
+        Self { draining, leaving: BTreeMap::new(), list: 0, known: false }
+    }
+
+    /// A list begins.
+    pub fn begin(&mut self) {
+        self.list += 1;
+    }
+
+    /// What was not in the list is gone.
+    pub fn listed(&mut self) {
+        self.leaving.retain(|_, pod| pod.listed == self.list);
+        self.known = true;
+    }
+
+    /// A Pod as it is now.
+    pub fn see(&mut self, pod: &Value) {
+        let key = key(pod);
+        let refuses = match fate(pod, self.draining) {
+            Fate::Stays => {
+                self.leaving.remove(&key);
+                return;
+            }
+            Fate::Leaves => None,
+            Fate::Refuses(why) => Some(why.to_owned()),
+        };
+        let text = |pointer: &str| pod.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let uid = text("/metadata/uid");
+        let ends = !text("/metadata/deletionTimestamp").is_empty();
+        if self.leaving.get(&key).is_some_and(|known| known.pod.uid != uid) {
+            self.leaving.remove(&key);
+        }
+        let (namespace, name) = key.clone();
+        let entry = self.leaving.entry(key).or_insert_with(|| Leaving {
+            pod: Pod { namespace, name, uid },
+            refuses: None,
+            ends,
+            not_before: Duration::ZERO,
+            pause: Duration::ZERO,
+            said: String::new(),
+            listed: 0,
+        });
+        entry.listed = self.list;
+        entry.ends = ends;
+        if ends {
+            "it is ending".clone_into(&mut entry.said);
+            entry.refuses = None;
+        } else if refuses.is_some() {
+            entry.refuses = refuses;
+        }
+    }
+
+    /// A Pod is gone.
+    pub fn lose(&mut self, pod: &Value) {
+        self.leaving.remove(&key(pod));
+    }
+
+    /// The next one to be evicted.
+    #[must_use]
+    pub fn due(&self, now: Duration) -> Option<&Pod> {
+        self.leaving.values().find(|it| !it.ends && it.not_before <= now).map(|it| &it.pod)
+    }
+
+    fn of(&mut self, pod: &Pod) -> Option<&mut Leaving> {
+        self.leaving.get_mut(&(pod.namespace.clone(), pod.name.clone())).filter(|it| it.pod.uid == pod.uid)
+    }
+
+    /// Its eviction was granted.
+    pub fn granted(&mut self, pod: &Pod, now: Duration) {
+        if let Some(entry) = self.of(pod) {
+            entry.not_before = now + SHOWS;
+            "it was evicted".clone_into(&mut entry.said);
+        }
+    }
+
+    /// Not now: a disruption budget, or an API server in trouble.
+    pub fn denied(&mut self, pod: &Pod, why: &str, now: Duration) {
+        if let Some(entry) = self.of(pod) {
+            entry.pause = (entry.pause * 2).clamp(PAUSE_FIRST, PAUSE_MAX);
+            entry.not_before = now + entry.pause;
+            why.clone_into(&mut entry.said);
+        }
+    }
+
+    /// Never: a right is missing, say.
+    pub fn refused(&mut self, pod: &Pod, why: &str) {
+        if let Some(entry) = self.of(pod) {
+            entry.refuses = Some(why.to_owned());
+        }
+    }
+
+    /// How far it is.
+    #[must_use]
+    pub fn state(&self, now: Duration) -> Drain {
+        if !self.known {
+            return Drain::Looking;
+        }
+        let name = |it: &Leaving| format!("Pod {}/{}", it.pod.namespace, it.pod.name);
+        let refused = self.leaving.values().find_map(|it| Some(format!("{} {}", name(it), it.refuses.as_ref()?)));
+        if let Some(refused) = refused {
+            return Drain::Refused(refused);
+        }
+        let waits = |it: &&Leaving| !it.said.is_empty();
+        let Some(such) = self.leaving.values().find(waits).or_else(|| self.leaving.values().next()) else {
+            return Drain::Empty;
+        };
+        let said = if such.said.is_empty() { String::new() } else { format!(": {}", such.said) };
+        let due = self.leaving.values().filter(|it| !it.ends).map(|it| it.not_before.saturating_sub(now));
+        Drain::Going { left: self.leaving.len(), next: due.min(), such: format!("{}{said}", name(such)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(name: &str, more: &Value) -> Value {
+        let mut pod = json!({"metadata": {"namespace": "n", "name": name, "uid": name,
+            "ownerReferences": [{"kind": "ReplicaSet", "controller": true}]}, "spec": {}, "status": {"phase": "Running"}});
+        for (part, fields) in more.as_object().unwrap() {
+            for (field, value) in fields.as_object().unwrap() {
+                pod[part][field] = value.clone();
+            }
+        }
+        pod
+    }
+
+    #[test]
+    fn pods_are_judged_as_kubectl_drain_does() {
+        let owner = |kind: &str| json!({"metadata": {"ownerReferences": [{"kind": kind, "controller": true}]}});
+        let cases = [
+            (json!({}), Fate::Leaves, Fate::Leaves),
+            (owner("StatefulSet"), Fate::Leaves, Fate::Leaves),
+            (owner("DaemonSet"), Fate::Stays, Fate::Stays),
+            (
+                json!({"metadata": {"annotations": {MIRROR: "x"}, "ownerReferences": [{"kind": "Node", "controller": true}]}}),
+                Fate::Stays,
+                Fate::Stays,
+            ),
+            (
+                json!({"metadata": {"ownerReferences": null}, "status": {"phase": "Succeeded"}}),
+                Fate::Stays,
+                Fate::Stays,
+            ),
+            (json!({"metadata": {"ownerReferences": null}, "status": {"phase": "Failed"}}), Fate::Stays, Fate::Stays),
+            (
+                json!({"metadata": {"ownerReferences": null}}),
+                Fate::Refuses("has no controller: nobody would start it again"),
+                Fate::Leaves,
+            ),
+            (
+                json!({"metadata": {"ownerReferences": [{"kind": "Thing"}]}}),
+                Fate::Refuses("has no controller: nobody would start it again"),
+                Fate::Leaves,
+            ),
+            (
+                json!({"spec": {"volumes": [{"name": "v", "emptyDir": {}}]}}),
+                Fate::Refuses("has an emptyDir, whose data would be lost"),
+                Fate::Leaves,
+            ),
+            (json!({"metadata": {"ownerReferences": null, "deletionTimestamp": "now"}}), Fate::Leaves, Fate::Leaves),
+        ];
+        for (more, careful, force) in cases {
+            let pod = pod("p", &more);
+            assert_eq!((fate(&pod, Draining::Careful), fate(&pod, Draining::Force)), (careful, force), "{pod:#}");
+        }
+        assert_eq!(fate(&json!({"metadata": 7}), Draining::Force), Fate::Leaves, "an odd one is read");
+    }
+
+    #[test]
+    fn a_drain_from_its_list_to_the_last_pod() {
+        let at = Duration::from_secs;
+        let mut pods = Pods::new(Draining::Careful);
+        assert_eq!(pods.state(at(0)), Drain::Looking);
+        pods.begin();
+        pods.see(&pod("a", &json!({})));
+        pods.see(&pod("b", &json!({})));
+        pods.listed();
+        let going = |pods: &Pods, now| match pods.state(now) {
+            Drain::Going { left, next, such } => (left, next.map(|next| next.as_secs()), such),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(going(&pods, at(0)), (2, Some(0), "Pod n/a".to_owned()));
+        let a = pods.due(at(0)).unwrap().clone();
+        pods.denied(&a, "the budget says no", at(0));
+        let b = pods.due(at(0)).unwrap().clone();
+        assert_eq!((a.name.as_str(), b.name.as_str()), ("a", "b"));
+        pods.granted(&b, at(0));
+        assert_eq!(pods.due(at(4)), None);
+        assert_eq!(going(&pods, at(1)), (2, Some(4), "Pod n/a: the budget says no".to_owned()));
+        // Each no makes the pause longer, up to a limit.
+        let mut now = at(5);
+        for pause in [10, 20, 40, 40] {
+            assert_eq!(pods.due(now), Some(&a));
+            pods.denied(&a, "no", now);
+            pods.see(&pod("b", &json!({"metadata": {"deletionTimestamp": "now"}})));
+            assert_eq!(going(&pods, now).1, Some(pause));
+            now += at(pause);
+        }
+        pods.granted(&a, now);
+        pods.see(&pod("a", &json!({"metadata": {"deletionTimestamp": "now"}})));
+        assert_eq!(going(&pods, now), (2, None, "Pod n/a: it is ending".to_owned()));
+        pods.lose(&pod("a", &json!({})));
+        // A list that does not have it: it is gone.
+        pods.begin();
+        pods.listed();
+        assert_eq!(pods.state(now), Drain::Empty);
+        // One that comes under the same name is another one.
+        pods.see(&pod("a", &json!({"metadata": {"uid": "other"}})));
+        pods.granted(&a, now);
+        assert_eq!(pods.due(now).map(|pod| pod.uid.as_str()), Some("other"));
+    }
+
+    #[test]
+    fn a_granted_eviction_that_does_not_show_is_asked_for_again() {
+        let mut pods = Pods::new(Draining::Force);
+        pods.begin();
+        pods.see(&pod("a", &json!({})));
+        pods.listed();
+        let a = pods.due(Duration::ZERO).unwrap().clone();
+        pods.granted(&a, Duration::ZERO);
+        assert_eq!(pods.due(SHOWS.checked_sub(Duration::from_millis(1)).unwrap()), None);
+        assert_eq!(pods.due(SHOWS), Some(&a));
+        pods.refused(&a, "cannot be evicted: forbidden");
+        assert_eq!(pods.state(SHOWS), Drain::Refused("Pod n/a cannot be evicted: forbidden".to_owned()));
+    }
+
+    #[test]
+    fn whose_cordon_it_is() {
+        let of = |unschedulable, by| Cordon::of(unschedulable, by, "r");
+        assert_eq!([of(false, None), of(false, Some("x"))], [Cordon::No; 2]);
+        assert_eq!([of(false, Some("r")), of(true, Some("r"))], [Cordon::Stale, Cordon::Ours]);
+        assert_eq!([of(true, Some("x")), of(true, None)], [Cordon::Former, Cordon::Theirs]);
+    }
+}
