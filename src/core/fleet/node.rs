@@ -185,6 +185,13 @@ impl NodeRow {
         row
     }
 
+    /// Its kubelet was seen to be healthy with what is active: the trial's clock runs, or the wait for somebody to
+    /// confirm. A kubelet that keeps its status itself says nothing of that.
+    #[must_use]
+    pub fn is_well(&self) -> bool {
+        self.trial_ends.is_some() || self.confirm_by.is_some() || self.keeper != Some(Keeper::Supervisor)
+    }
+
     /// How far it is. What the node says of another ConfigMap than the one asked for is old.
     #[must_use]
     pub fn stage(&self) -> Stage {

@@ -79,7 +79,7 @@ impl Wish {
             Stage::Failed if current && !tries_on => Answer::Failed(view.message()),
             Stage::Proven if current => Answer::Reached,
             Stage::OnTrial | Stage::AwaitsConfirmation
-                if current && self.goal == Goal::Active && row.active == row.assigned =>
+                if current && self.goal == Goal::Active && row.active == row.assigned && row.is_well() =>
             {
                 Answer::Reached
             }
@@ -128,9 +128,11 @@ mod tests {
 
     #[test]
     fn active_and_proven() {
-        let trial = row("OnTrial", Some(source("1")));
+        let starts = row("OnTrial", Some(source("1")));
+        assert_eq!(ask(&starts, Goal::Active), Answer::Waiting("on trial".into()), "nobody has seen it well");
+        let trial = NodeRow { trial_ends: Some("2026-01-01T00:10:00Z".into()), ..starts };
         assert_eq!(ask(&trial, Goal::Active), Answer::Reached);
-        assert_eq!(ask(&trial, Goal::Proven), Answer::Waiting("on trial".into()));
+        assert!(matches!(ask(&trial, Goal::Proven), Answer::Waiting(words) if words.starts_with("on trial")));
         let proven = row("LastKnownGood", Some(source("2")));
         assert_eq!((ask(&proven, Goal::Active), ask(&proven, Goal::Proven)), (Answer::Reached, Answer::Reached));
     }

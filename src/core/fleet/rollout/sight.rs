@@ -26,7 +26,7 @@ pub enum Has {
 pub enum Doing {
     /// It did not say, or is on its way.
     Moving,
-    /// It runs.
+    /// It runs, and its kubelet is healthy.
     Runs,
     /// It is last known good.
     Proven,
@@ -172,7 +172,8 @@ fn doing(row: &NodeRow, target: &Target, prior: Option<&Condition>) -> Doing {
         Stage::Proven => Doing::Proven,
         // Held on the node, with this very version: nothing is outstanding.
         Stage::Held if row.active == row.assigned && row.last_known_good == row.assigned => Doing::Proven,
-        Stage::OnTrial | Stage::AwaitsConfirmation => Doing::Runs,
+        // Before, the Node's Ready may be of the kubelet that was stopped.
+        Stage::OnTrial | Stage::AwaitsConfirmation if row.is_well() => Doing::Runs,
         _ => Doing::Moving,
     }
 }
