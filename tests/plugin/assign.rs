@@ -197,7 +197,7 @@ fn waiting_ends_when_it_is_reached_or_cannot_be() {
     assert!(ran.out.ends_with("node/n1 pending\nnode/n1 active\n"), "{ran:#?}");
     let wait = ["assign", "pool-a", NODE, "--wait=proven"];
     let ran = meanwhile(&bench, &wait, || says(&bench, "LastKnownGood", true, ""));
-    assert!(ran.out.ends_with("node/n1 on trial\nnode/n1 proven\n"), "{ran:#?}");
+    assert!(ran.out.ends_with("node/n1 on trial 0s\nnode/n1 proven\n"), "{ran:#?}");
     bench.server.put_config_map("kubelet-config", "pool-a", &[("kubelet", "worse")]);
     let ran = meanwhile(&bench, &wait, || says(&bench, "Rejected", false, "the kubelet's own words"));
     fails(&ran, &["error: node/n1: the kubelet's own words"]);
