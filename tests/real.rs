@@ -67,6 +67,7 @@ const LABELS: &[Carrier] = &[Carrier::Labels];
 
 const CASES: &[Test] = &[
     Test("first_start", BOTH, process::first_start), // first: there is no Node yet
+    Test("rollout", BOTH, plugin_rollout::rollout),  // the longest
     Test("assign", BOTH, changes::assign),
     Test("label_edit", BOTH, changes::label_edit),
     Test("rejected", BOTH, bad::rejected),
@@ -118,8 +119,7 @@ const CASES: &[Test] = &[
     Test("power_loss", LABELS, trial::power_loss),
     Test("api_server_lost", LABELS, trial::api_server_lost),
     Test("max_pods", LABELS, trial::max_pods),
-    Test("rollout", BOTH, plugin_rollout::rollout),
-    Test("drain", NATIVE, plugin_drain::drain),
+    Test("drain", BOTH, plugin_drain::drain),
     Test("terminate", LABELS, process::terminate),
 ];
 

@@ -68,7 +68,8 @@ step deny
 step cargo test --locked --test real
 # Names are compared with kubectl's; where there is none, the real suite has built one by now.
 if [ -n "${CI:-}" ] && ! command -v kubectl >/dev/null; then
-    KUBECTL=$(tests/real/prepare.sh)/kubectl step cargo test --locked --test plugin a_hundred_names
+    binaries=$(tests/real/prepare.sh)
+    KUBECTL=$binaries/kubectl step cargo test --locked --test plugin a_hundred_names
 fi
 step tests/systemd/run.sh
 finish

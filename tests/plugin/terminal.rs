@@ -121,8 +121,9 @@ fn the_pages_show_what_is_to_be_seen() {
 /// `tests/fixtures/plugin/terminal/` is there to be looked at; `UPDATE_SNAPSHOTS=1` writes it anew.
 #[test]
 fn as_a_person_sees_it() {
-    let bench = pool();
     for columns in [80, 120] {
+        // Anew: after half a minute the ages are others.
+        let bench = pool();
         let mut seen = String::new();
         for args in commands() {
             let text = on_terminal(&bench, &format!("rows 24 cols {columns}"), &[("NO_COLOR", "1")], &args);

@@ -92,7 +92,10 @@ impl<'a> Plugin<'a> {
     /// Waits for what a node does; what it does on the way is not always seen.
     fn shot_wait(&mut self, args: &[&str]) -> Ran {
         let ends = [" active", " proven", " its own configuration"];
-        self.shot_but(args, |line| line.contains(": ") || ends.iter().any(|end| line.ends_with(end)))
+        let says = [" assigned: ", " unchanged: ", " reset: ", " rolled back: ", "error: "];
+        self.shot_but(args, |line| {
+            says.iter().any(|words| line.contains(words)) || ends.iter().any(|end| line.ends_with(end))
+        })
     }
 
     fn file(&self, name: &str, lines: &str) {
@@ -126,6 +129,17 @@ impl<'a> Plugin<'a> {
             let rows: Value = serde_json::from_str(&out).map_err(|error| format!("{error}: {out}{err}"))?;
             if rows[0]["state"] == state { Ok(rows[0].clone()) } else { Err(format!("{:#}", rows[0])) }
         })
+    }
+}
+
+impl Plugin<'_> {
+    /// The same, its Node Ready: a kubelet that has just started may say for some seconds that it is not.
+    fn await_well(&self, state: &str) {
+        until(&format!("a Ready node {state}"), || {
+            let row = self.await_state(state);
+            let promised = row["trial"]["ends"].is_string() || row["trial"]["confirmBy"].is_string();
+            if promised && row["ready"] == true { Ok(()) } else { Err(format!("{row:#}")) }
+        });
     }
 }
 
@@ -168,7 +182,7 @@ pub fn every_command(case: &Case) {
     // What cases before it had, its status would tell: a Node that never had a configuration, and no rollouts.
     case.kubectl(&["delete", "nodes", "--all"]);
     case.kubectl(&["-n", "kubelet-config", "delete", "configmaps", "--all"]);
-    let supervisor = case.supervisor_with("8s");
+    let supervisor = case.supervisor_with("25s");
     case.await_node_ready();
     let mut plugin = Plugin::new(case);
     local(&mut plugin);
@@ -225,10 +239,7 @@ fn trial(plugin: &mut Plugin) -> String {
     plugin.shot(&["assign", &map, NODE, "--dry-run=server"]);
     plugin.shot_wait(&["assign", &map, NODE, "--wait"]);
     plugin.case.say("on trial");
-    until("the end of the trial", || {
-        let row = plugin.await_state("on trial");
-        if row["trial"]["ends"].is_string() { Ok(()) } else { Err(format!("{row:#}")) }
-    });
+    plugin.await_well("on trial");
     plugin.shots(&["status"], &["wide", "json"]);
     plugin.shot_wait(&["assign", &map, NODE, "--wait=proven"]);
     map
@@ -282,7 +293,7 @@ fn confirmed(plugin: &mut Plugin) {
         ["annotate", "configmap", &asked, "kubelet-supervisor.io/confirm-within=10m", "-n", "kubelet-config"];
     assert!(plugin.kubectl(&annotate).output().unwrap().status.success());
     plugin.shot_wait(&["assign", &asked, NODE, "--wait"]);
-    plugin.await_state("to confirm");
+    plugin.await_well("to confirm");
     plugin.shots(&["status"], &["wide"]);
     plugin.shot(&["confirm", NODE]);
     plugin.await_state("proven");
