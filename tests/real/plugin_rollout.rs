@@ -333,7 +333,7 @@ async fn killed_at_fifty_moments(world: &World<'_>) {
         let moment = match kill {
             0..8 => random.below(100),
             _ if kill % 5 == 0 => random.below(lock),
-            _ => lock + random.below(1600),
+            _ => lock + random.below(1200),
         };
         let moment = Duration::from_millis(moment);
         let resume = world.log.lock().unwrap().phase("sim-d").as_deref() == Some("Running") && random.below(2) == 0;
