@@ -43,8 +43,11 @@ pub fn decide(record: &Record, members: &[Member], sights: &[Sight]) -> Step {
         Phase::Running => news().unwrap_or_else(|| fleet.forward()),
         // A node that goes back while somebody looks at the canaries ends the pause.
         Phase::Paused => news().unwrap_or_else(|| Step::Wait(fleet.alarm())),
-        Phase::Reverting => fleet.uncordon().unwrap_or_else(|| fleet.back()),
-        Phase::Stopped | Phase::Done | Phase::Reverted | Phase::Aborted => fleet.tidy(),
+        // What a node said of the version goes from it with its assignment: it is written down before.
+        Phase::Reverting => fleet.words().or_else(|| fleet.uncordon()).unwrap_or_else(|| fleet.back()),
+        Phase::Stopped | Phase::Done | Phase::Reverted | Phase::Aborted => {
+            fleet.words().unwrap_or_else(|| fleet.tidy())
+        }
         Phase::Starting => Step::End,
     }
 }
@@ -157,17 +160,41 @@ impl Fleet<'_> {
         Step::Record(Box::new(record))
     }
 
-    fn halt(&self, why: String, bad: Option<Bad>) -> Step {
+    /// Whatever the reason: all that call it bad are remembered, not only the first one.
+    fn halt(&self, why: String) -> Step {
         self.change(|record| {
             record.phase = match record.options.on_failure {
                 OnFailure::Stop => Phase::Stopped,
                 OnFailure::Revert => Phase::Reverting,
             };
             record.why = why;
-            if let Some(bad) = bad {
+            self.called_bad().for_each(|bad| {
+                record.mark(bad);
+            });
+        })
+    }
+
+    /// Who calls it bad now.
+    fn called_bad(&self) -> impl Iterator<Item = Bad> {
+        self.places().filter_map(|(place, sight)| match &sight.doing {
+            Doing::Bad(why) if sight.has == Has::Target && !self.is_excused(place, sight) => {
+                Some(Bad { node: self.name(place).to_owned(), why: why.clone(), from: None })
+            }
+            _ => None,
+        })
+    }
+
+    /// Who calls it bad, if that is not in the record yet; the phase stays what it is.
+    fn words(&self) -> Option<Step> {
+        let news: Vec<Bad> = self.called_bad().filter(|bad| self.record.is_news(bad)).collect();
+        if news.is_empty() {
+            return None;
+        }
+        Some(self.change(|record| {
+            for bad in news {
                 record.mark(bad);
             }
-        })
+        }))
     }
 
     /// What is to be remembered before anything else is done: from which nodes somebody took the target, and who has
@@ -209,7 +236,7 @@ impl Fleet<'_> {
     fn failure(&self) -> Option<Step> {
         if let Some(Bad { node, why, from }) = self.record.bad.first() {
             let of = from.as_ref().map_or(String::new(), |name| format!(" of rollout {name}"));
-            return Some(self.halt(format!("node {node}{of} called it bad: {why}"), None));
+            return Some(self.halt(format!("node {node}{of} called it bad: {why}")));
         }
         let sent = self.places().filter(|(_, sight)| sight.has == Has::Target);
         for (place, sight) in sent {
@@ -218,15 +245,14 @@ impl Fleet<'_> {
                 if self.is_excused(place, sight) {
                     continue;
                 }
-                let bad = Bad { node: name.to_owned(), why: why.clone(), from: None };
-                return Some(self.halt(format!("node {name} called it bad: {why}"), Some(bad)));
+                return Some(self.halt(format!("node {name} called it bad: {why}")));
             }
             if sight.doing == Doing::Proven || sight.is_away() {
                 continue;
             }
             if !sight.same && sight.clocks.unready >= NOT_READY {
                 let seconds = NOT_READY.as_secs();
-                return Some(self.halt(format!("node {name} is not Ready for more than {seconds} s"), None));
+                return Some(self.halt(format!("node {name} is not Ready for more than {seconds} s")));
             }
             if !self.is_settled(sight) && sight.clocks.moving >= self.timeout() {
                 let seconds = self.record.options.timeout_seconds;
@@ -234,7 +260,7 @@ impl Fleet<'_> {
                     "node {name} did not come to an end within {seconds} s (--timeout-per-node); \
                      see `kubectl kubelet-config status {name}`, and whether a supervisor runs there"
                 );
-                return Some(self.halt(why, None));
+                return Some(self.halt(why));
             }
         }
         // That is no fault of the version, and taking it back would take drains too: whatever --on-failure says.

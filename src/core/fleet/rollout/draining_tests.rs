@@ -146,6 +146,8 @@ fn whoever_ends_it_waits_for_nodes_in_flight_and_no_longer_than_they_have() {
         assert_eq!(next(&record, &sights), Step::End);
         (sights[0].doing, sights[0].ready) = (Doing::Bad("no".into()), false);
         sights[0].clocks = Clocks { unready: Duration::from_secs(1), ..Clocks::default() };
+        let record = stopped(&record, &sights);
+        assert_eq!((record.phase, record.bad.len()), (phase, 1), "its word is kept");
         assert!(matches!(next(&record, &sights), Step::Wait(Some(_))), "{phase:?}");
         sights[0].ready = true;
         assert_eq!(next(&record, &sights), Step::Uncordon(0));
