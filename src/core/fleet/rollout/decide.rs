@@ -139,12 +139,24 @@ impl Fleet<'_> {
         sight.has == Has::Before && sight.doing == Doing::Moving && sight.clocks.moving < self.timeout()
     }
 
-    /// How many nodes are not as they should be: in flight, drained, or not Ready.
+    /// Not Ready for too long.
+    fn is_lost(&self, sight: &Sight) -> bool {
+        !sight.ready && sight.clocks.unready >= self.timeout()
+    }
+
+    /// It should be back, and Ready, and is not.
+    fn is_late(&self, sight: &Sight) -> bool {
+        self.is_lost(sight) || (sight.has != Has::Target && sight.clocks.moving >= self.timeout())
+    }
+
+    /// How many nodes are not as they should be: in flight, drained, or not Ready. On the way back one that stays not Ready
+    /// is not waited for without end: the others would keep for its sake what is to be taken from them.
     pub(super) fn busy(&self) -> usize {
         let reverting = self.record.phase == Phase::Reverting;
         let down = |sight: &Sight| {
-            let drained = sight.cordon == Cordon::Ours || sight.drain.is_on();
-            sight.has != Has::Gone && (!sight.ready || drained || self.moves_back(sight))
+            let unready = !sight.ready && !self.is_lost(sight);
+            let drained = (sight.cordon == Cordon::Ours || sight.drain.is_on()) && !self.is_late(sight);
+            sight.has != Has::Gone && (unready || drained || self.moves_back(sight))
         };
         let busy = |(place, sight): &(usize, &Sight)| if reverting { down(sight) } else { self.is_busy(*place, sight) };
         self.places().filter(busy).count()
@@ -168,17 +180,21 @@ impl Fleet<'_> {
                 OnFailure::Revert => Phase::Reverting,
             };
             record.why = why;
-            self.called_bad().for_each(|bad| {
-                record.mark(bad);
-            });
+            self.mark_all(record);
         })
     }
 
-    /// Who calls it bad now.
-    fn called_bad(&self) -> impl Iterator<Item = Bad> {
+    fn mark_all(&self, record: &mut Record) {
+        for (node, why) in self.called_bad() {
+            record.mark(Bad { node: node.to_owned(), why: why.to_owned(), from: None });
+        }
+    }
+
+    /// Who calls it bad now, and in which words.
+    fn called_bad(&self) -> impl Iterator<Item = (&str, &str)> {
         self.places().filter_map(|(place, sight)| match &sight.doing {
             Doing::Bad(why) if sight.has == Has::Target && !self.is_excused(place, sight) => {
-                Some(Bad { node: self.name(place).to_owned(), why: why.clone(), from: None })
+                Some((self.name(place), why.as_str()))
             }
             _ => None,
         })
@@ -186,15 +202,8 @@ impl Fleet<'_> {
 
     /// Who calls it bad, if that is not in the record yet; the phase stays what it is.
     fn words(&self) -> Option<Step> {
-        let news: Vec<Bad> = self.called_bad().filter(|bad| self.record.is_news(bad)).collect();
-        if news.is_empty() {
-            return None;
-        }
-        Some(self.change(|record| {
-            for bad in news {
-                record.mark(bad);
-            }
-        }))
+        let news = self.called_bad().any(|(node, _)| self.record.is_news(node));
+        news.then(|| self.change(|record| self.mark_all(record)))
     }
 
     /// What is to be remembered before anything else is done: from which nodes somebody took the target, and who has
@@ -278,6 +287,7 @@ impl Fleet<'_> {
         let left = |limit: Duration, passed: Duration| {
             limit.checked_sub(passed).filter(|left| !left.is_zero() && !passed.is_zero())
         };
+        let reverting = self.record.phase == Phase::Reverting;
         let of = |sight: &Sight| {
             let Sight { clocks, .. } = sight;
             let alarms = [
@@ -285,7 +295,7 @@ impl Fleet<'_> {
                 left(self.timeout(), clocks.moving),
                 left(self.timeout(), clocks.away),
                 left(self.timeout(), clocks.draining),
-                left(self.timeout(), clocks.unready).filter(|_| sight.cordon == Cordon::Ours),
+                left(self.timeout(), clocks.unready).filter(|_| sight.cordon == Cordon::Ours || reverting),
                 match sight.drain {
                     Drain::Going { next, .. } => next.filter(|next| !next.is_zero()),
                     _ => None,
@@ -387,6 +397,10 @@ impl Fleet<'_> {
             .filter_map(|(place, sight)| Some(format!("{}: {}", self.name(place), self.undrained(sight)?)))
             .collect();
         let late = self.names(|_, sight| sight.has == Has::Before && sight.doing == Doing::Moving);
+        // Named alone: whether they ever had it cannot be told any more, and one that is out of order for weeks is no
+        // reason to say that nodes are not back.
+        let lost =
+            self.names(|_, sight| sight.has == Has::Before && sight.doing != Doing::Moving && self.is_lost(sight));
         let left = self.names(|_, sight| sight.has == Has::Other);
         self.change(|record| {
             record.phase = Phase::Reverted;
@@ -395,7 +409,8 @@ impl Fleet<'_> {
             let undrained: Vec<&str> = undrained.iter().map(String::as_str).collect();
             let undrained = said("cannot be drained", &undrained);
             let left = said("left alone, as somebody assigned them something else", &left);
-            let parts = [std::mem::take(&mut record.why), late, undrained, left];
+            let lost = said("back, but not Ready for longer than --timeout-per-node", &lost);
+            let parts = [std::mem::take(&mut record.why), late, undrained, lost, left];
             record.why = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
         })
     }
