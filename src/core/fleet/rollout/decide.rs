@@ -1,5 +1,6 @@
 //! What to do next, from what is recorded and what the nodes say.
 
+use std::cell::OnceCell;
 use std::time::Duration;
 
 use super::drain::{Cordon, Drain};
@@ -37,7 +38,7 @@ const NO_CANARY: &str = "no canary is left to prove it: they are gone, not Ready
 /// Decides. `sights` are of `members`, which are in the order of the plan.
 #[must_use]
 pub fn decide(record: &Record, members: &[Member], sights: &[Sight]) -> Step {
-    let fleet = Fleet { record, members, sights, canaries: canaries(record, members) };
+    let fleet = Fleet { record, members, sights, canaries: canaries(record, members), counted: OnceCell::new() };
     let news = || fleet.change_of_marks().or_else(|| fleet.failure()).or_else(|| fleet.uncordon());
     match record.phase {
         Phase::Running => news().unwrap_or_else(|| fleet.forward()),
@@ -65,7 +66,7 @@ pub fn is_drained(record: &Record, sight: &Sight) -> bool {
 /// Why a node that is on its way back is not tried any more.
 #[must_use]
 pub fn gives_up(record: &Record, sight: &Sight) -> Option<String> {
-    let fleet = Fleet { record, members: &[], sights: &[], canaries: 0 };
+    let fleet = Fleet { record, members: &[], sights: &[], canaries: 0, counted: OnceCell::new() };
     (record.phase == Phase::Reverting).then(|| fleet.undrained(sight)).flatten()
 }
 
@@ -74,6 +75,18 @@ pub(super) struct Fleet<'a> {
     members: &'a [Member],
     pub(super) sights: &'a [Sight],
     canaries: usize,
+    counted: OnceCell<Counted>,
+}
+
+/// Nodes that are not as they should be.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counted {
+    /// Out of service.
+    pub(super) out: usize,
+    /// Those, and the ones whose drain has begun and that are not cordoned yet: their room is taken.
+    pub(super) busy: usize,
+    /// Those whose Pods are being listed.
+    pub(super) looking: usize,
 }
 
 /// The first nodes of the plan, of which as many as asked for are not excused: for each that proves nothing another one
@@ -119,11 +132,17 @@ impl Fleet<'_> {
             && self.members.get(place).is_some_and(|member| self.record.excuses(&member.name))
     }
 
-    /// In flight, or not Ready for whatever reason.
-    fn is_busy(&self, place: usize, sight: &Sight) -> bool {
+    /// Its Pods may not be there any more, or none may come: in flight, drained, or not Ready for whatever reason.
+    fn is_out(&self, place: usize, sight: &Sight) -> bool {
+        let drained = sight.cordon == Cordon::Ours || (sight.drain.is_on() && sight.cordon.holds());
         match sight.has {
             Has::Gone => false,
-            _ if sight.cordon == Cordon::Ours || sight.drain.is_on() => true,
+            // On the way back one that stays not Ready is not waited for without end: the others would keep for its
+            // sake what is to be taken from them.
+            _ if self.record.phase == Phase::Reverting => {
+                (!sight.ready && !self.is_lost(sight)) || (drained && !self.is_late(sight)) || self.moves_back(sight)
+            }
+            _ if drained => true,
             Has::Target => {
                 !sight.ready || !(self.is_settled(sight) || sight.is_away() || self.is_excused(place, sight))
             }
@@ -149,21 +168,26 @@ impl Fleet<'_> {
         self.is_lost(sight) || (sight.has != Has::Target && sight.clocks.moving >= self.timeout())
     }
 
-    /// How many nodes are not as they should be: in flight, drained, or not Ready. On the way back one that stays not Ready
-    /// is not waited for without end: the others would keep for its sake what is to be taken from them.
-    pub(super) fn busy(&self) -> usize {
-        let reverting = self.record.phase == Phase::Reverting;
-        let down = |sight: &Sight| {
-            let unready = !sight.ready && !self.is_lost(sight);
-            let drained = (sight.cordon == Cordon::Ours || sight.drain.is_on()) && !self.is_late(sight);
-            sight.has != Has::Gone && (unready || drained || self.moves_back(sight))
-        };
-        let busy = |(place, sight): &(usize, &Sight)| if reverting { down(sight) } else { self.is_busy(*place, sight) };
-        self.places().filter(busy).count()
+    /// How many nodes are not as they should be, counted once a decision.
+    pub(super) fn counted(&self) -> Counted {
+        *self.counted.get_or_init(|| {
+            let mut counted = Counted::default();
+            for (place, sight) in self.places() {
+                let out = self.is_out(place, sight);
+                counted.out += usize::from(out);
+                counted.busy += usize::from(out || (sight.has != Has::Gone && sight.drain.is_on()));
+                counted.looking += usize::from(sight.drain == Drain::Looking);
+            }
+            counted
+        })
+    }
+
+    pub(super) fn max(&self) -> usize {
+        self.record.options.max_unavailable.max(1)
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.busy() < self.record.options.max_unavailable.max(1)
+        self.counted().busy < self.max()
     }
 
     fn change(&self, change: impl FnOnce(&mut Record)) -> Step {

@@ -6,6 +6,10 @@ use super::decide::{Fleet, Step};
 use super::drain::{Cordon, Drain};
 use super::sight::{Doing, Has, Sight};
 
+/// So many nodes' Pods are listed at a time: with `--max-unavailable 10%` of 5,000 nodes it would be 500 lists at once, each
+/// of which the API server goes through all Pods for; each takes a moment, and the next one follows.
+const LOOKS: usize = 8;
+
 /// What a node's drain needs.
 enum Work {
     /// This.
@@ -35,17 +39,24 @@ impl Fleet<'_> {
         }
     }
 
+    fn may_look(&self) -> bool {
+        self.counted().looking < LOOKS
+    }
+
+    /// One that is out already changes nothing.
+    fn fits(&self) -> bool {
+        self.counted().out <= self.max()
+    }
+
     fn work(&self, place: usize, sight: &Sight) -> Work {
         if self.undrained(sight).is_some() {
             return Work::Failed;
         }
-        // It is among the busy ones itself.
-        let fits = self.busy() <= self.record.options.max_unavailable.max(1);
         match &sight.drain {
-            Drain::Idle => Work::Do(Step::Look(place)),
-            Drain::Looking => Work::Wait,
+            Drain::Idle if self.may_look() => Work::Do(Step::Look(place)),
+            Drain::Idle | Drain::Looking => Work::Wait,
             _ if !sight.cordon.holds() => {
-                if fits {
+                if self.counted().out < self.max() {
                     Work::Do(Step::Cordon(place))
                 } else {
                     Work::Wait
@@ -53,7 +64,7 @@ impl Fleet<'_> {
             }
             Drain::Going { next: Some(next), .. } if next.is_zero() => Work::Do(Step::Evict(place)),
             // What is on its way back is not held up by others that are not Ready.
-            Drain::Empty if fits || self.record.phase == Phase::Reverting => Work::Ready,
+            Drain::Empty if self.fits() || self.record.phase == Phase::Reverting => Work::Ready,
             _ => Work::Wait,
         }
     }
@@ -71,7 +82,7 @@ impl Fleet<'_> {
             }
         }
         match next().find(|(_, sight)| !is_begun(sight)) {
-            Some((place, _)) if self.has_room() => Some(Step::Look(place)),
+            Some((place, _)) if self.has_room() && self.may_look() => Some(Step::Look(place)),
             Some(_) => Some(Step::Wait(self.alarm())),
             None => left.then(|| Step::Wait(self.alarm())),
         }
@@ -92,7 +103,7 @@ impl Fleet<'_> {
         }
         let fresh = ours().find(|(_, sight)| !is_begun(sight) && self.undrained(sight).is_none());
         match fresh {
-            Some((place, _)) if self.has_room() => Some(Step::Look(place)),
+            Some((place, _)) if self.has_room() && self.may_look() => Some(Step::Look(place)),
             Some(_) => Some(Step::Wait(self.alarm())),
             None => left.then(|| Step::Wait(self.alarm())),
         }

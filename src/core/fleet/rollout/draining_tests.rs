@@ -112,6 +112,31 @@ fn nothing_more_is_taken_out_while_others_are_not_ready() {
 }
 
 #[test]
+fn pods_of_a_few_nodes_are_listed_at_a_time() {
+    for phase in [Phase::Running, Phase::Reverting] {
+        // Fresh ones, and ones that a client left behind who died.
+        for cordon in [Cordon::No, Cordon::Ours] {
+            let record = Record { phase, ..drained(20, 20) };
+            let mut sights = vec![Sight { cordon, ..fresh() }; 20];
+            if phase == Phase::Reverting {
+                for sight in &mut sights {
+                    (sight.has, sight.doing) = (Has::Target, Doing::Proven);
+                }
+            }
+            let mut looks = 0;
+            while let Step::Look(place) = next(&record, &sights) {
+                sights[place].drain = Drain::Looking;
+                looks += 1;
+            }
+            assert_eq!(looks, 8, "{phase:?}, {cordon:?}");
+            assert!(matches!(next(&record, &sights), Step::Wait(_)));
+            (sights[3].drain, sights[3].cordon) = (going(1, None), Cordon::Ours);
+            assert_eq!(next(&record, &sights), Step::Look(8), "{phase:?}, {cordon:?}");
+        }
+    }
+}
+
+#[test]
 fn what_cannot_be_drained_stops_it_whatever_on_failure_says() {
     let mut record = drained(2, 2);
     record.options.on_failure = OnFailure::Revert;
