@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::decide::{Step, decide, gives_up, is_drained};
-use super::drain::{Cordon, Drain, Draining};
+use super::drain::{Cordon, Drain, Draining, Pods};
 use super::plan::Member;
 use super::sight::{Clocks, Doing, Has, Sight};
 use super::tests::{fresh, members, options, record};
@@ -41,7 +41,12 @@ fn a_node_is_looked_at_cordoned_emptied_given_it_and_uncordoned() {
     assert!(matches!(next(&record, &sights), Step::Wait(_)), "the other one has no room");
     sights[0].drain = going(2, Some(0));
     assert_eq!(next(&record, &sights), Step::Cordon(0));
-    sights[0].cordon = Cordon::Ours;
+    // What was listed before does not count.
+    (sights[0].cordon, sights[0].drain) = (Cordon::Ours, Drain::Idle);
+    assert_eq!(next(&record, &sights), Step::Look(0));
+    sights[0].drain = Drain::Looking;
+    assert!(matches!(next(&record, &sights), Step::Wait(_)), "until it is listed");
+    sights[0].drain = going(2, Some(0));
     assert_eq!(next(&record, &sights), Step::Evict(0));
     sights[0].drain = going(2, Some(7));
     assert_eq!(next(&record, &sights), Step::Wait(Some(Duration::from_secs(7))));
@@ -261,6 +266,7 @@ struct World {
     bad: Option<usize>,
     /// Since when a node is drained, evicted, and has what it has.
     looked: Vec<Option<u64>>,
+    listed: Vec<Pods>,
     evicted: Vec<Option<u64>>,
     changed: Vec<u64>,
     unready_until: Vec<u64>,
@@ -277,6 +283,7 @@ impl World {
             pods,
             bad,
             looked: vec![None; count],
+            listed: (0..count).map(|_| Pods::new(Draining::Careful, false)).collect(),
             evicted: vec![None; count],
             changed: vec![0; count],
             unready_until: vec![0; count],
@@ -297,6 +304,7 @@ impl World {
         let sight = &mut self.sights[place];
         if sight.ready && !matches!(sight.doing, Doing::Bad(_)) {
             assert!(sight.cordon.holds() && sight.drain == Drain::Empty, "undrained: {sight:?}");
+            assert!(!self.listed[place].is_outdated(true), "a Pod may have come: {sight:?}");
         }
         (sight.has, sight.doing) = (has, Doing::Moving);
         self.changed[place] = self.now;
@@ -305,6 +313,9 @@ impl World {
 
     fn refresh(&mut self) {
         for place in 0..self.sights.len() {
+            if self.listed[place].is_outdated(self.sights[place].cordon.holds()) {
+                self.looked[place] = None;
+            }
             let drain = match (self.looked[place], &self.pods[place], self.evicted[place]) {
                 (None, ..) => Drain::Idle,
                 (_, Fate::Refuse, _) => Drain::Refused("refuses".into()),
@@ -337,7 +348,10 @@ impl World {
             let room = self.out() <= self.record.options.max_unavailable;
             match decide(&self.record, &self.members, &self.sights) {
                 Step::Record(record) => self.record = *record,
-                Step::Look(place) => self.looked[place] = Some(self.now),
+                Step::Look(place) => {
+                    self.looked[place] = Some(self.now);
+                    self.listed[place] = Pods::new(Draining::Careful, self.sights[place].cordon.holds());
+                }
                 Step::Cordon(place) => {
                     self.sights[place].cordon = Cordon::Ours;
                     assert!(!room || self.out() <= self.record.options.max_unavailable, "too many are out");
