@@ -31,10 +31,13 @@ impl Fleet<'_> {
     pub(super) fn undrained(&self, sight: &Sight) -> Option<String> {
         match &sight.drain {
             Drain::Refused(why) | Drain::GaveUp(why) => Some(why.clone()),
-            Drain::Going { left, such, .. } if sight.clocks.draining >= self.timeout() => Some(format!(
-                "{left} Pods are still there after {} s (--timeout-per-node), such as {such}",
-                self.record.options.timeout_seconds
-            )),
+            // One that is not cordoned yet waits for room, and no Pod was asked to leave.
+            Drain::Going { left, such, .. } if sight.cordon.holds() && sight.clocks.draining >= self.timeout() => {
+                Some(format!(
+                    "{left} Pods are still there after {} s (--timeout-per-node), such as {such}",
+                    self.record.options.timeout_seconds
+                ))
+            }
             _ => None,
         }
     }
@@ -109,6 +112,14 @@ impl Fleet<'_> {
         }
     }
 
+    /// It is empty and may not be sent, as others are not Ready and so more are out than may be. To send it all the same
+    /// would break the promise that nothing is sent then; to keep it empty for as long as a broken node takes, weeks
+    /// maybe, would keep it from doing its work. So it has the time that a drain has, and is opened then: that is one
+    /// less that is out, which may be all that the next one waits for. Its own drain begins anew once there is room.
+    fn waits_in_vain(&self, sight: &Sight) -> bool {
+        sight.drain == Drain::Empty && sight.clocks.draining >= self.timeout() && !self.fits()
+    }
+
     /// Takes a cordon from the first node that has it without need.
     pub(super) fn uncordon(&self) -> Option<Step> {
         let ours = |sight: &Sight| matches!(sight.cordon, Cordon::Ours | Cordon::Stale);
@@ -121,7 +132,10 @@ impl Fleet<'_> {
         match (self.record.phase, sight.has) {
             (_, Has::Gone) => false,
             // It is drained, or will be at once.
-            (Phase::Running, Has::Before) => !self.drains() || sight.is_away() || self.wave(place) > self.record.wave,
+            (Phase::Running, Has::Before) => {
+                let waits = self.wave(place) > self.record.wave || self.waits_in_vain(sight);
+                !self.drains() || sight.is_away() || waits
+            }
             // It is drained, to be given back what it had.
             (Phase::Reverting, Has::Target) if !sight.same => sight.ready && self.undrained(sight).is_some(),
             // Only the mark is left.

@@ -117,6 +117,39 @@ fn nothing_more_is_taken_out_while_others_are_not_ready() {
 }
 
 #[test]
+fn an_empty_node_that_may_not_be_sent_is_opened_after_a_while() {
+    let record = drained(4, 2);
+    let mut sights = vec![fresh(); 4];
+    for sight in &mut sights[..2] {
+        (sight.cordon, sight.drain) = (Cordon::Ours, Drain::Empty);
+        sight.clocks.draining = Duration::from_secs(record.options.timeout_seconds - 9);
+    }
+    assert_eq!(next(&record, &sights), Step::Send(0));
+    sights[3].ready = false;
+    assert_eq!(next(&record, &sights), Step::Wait(Some(Duration::from_secs(9))));
+    for sight in &mut sights[..2] {
+        sight.clocks.draining = Duration::from_secs(record.options.timeout_seconds);
+    }
+    assert_eq!(next(&record, &sights), Step::Uncordon(0));
+    (sights[0].cordon, sights[0].clocks.draining) = (Cordon::No, Duration::ZERO);
+    assert_eq!(next(&record, &sights), Step::Send(1), "there is room for the other one");
+    (sights[1].has, sights[1].drain, sights[1].doing) = (Has::Target, Drain::Idle, Doing::Moving);
+    assert!(matches!(next(&record, &sights), Step::Wait(_)));
+    sights[3].ready = true;
+    assert_eq!(next(&record, &sights), Step::Cordon(0), "its turn comes again");
+}
+
+#[test]
+fn one_that_could_not_be_cordoned_has_not_failed_to_drain() {
+    let record = drained(2, 1);
+    let mut sights = vec![fresh(); 2];
+    sights[0].drain = going(1, Some(0));
+    sights[0].clocks.draining = Duration::from_secs(record.options.timeout_seconds);
+    sights[1].ready = false;
+    assert!(matches!(next(&record, &sights), Step::Wait(_)));
+}
+
+#[test]
 fn pods_of_a_few_nodes_are_listed_at_a_time() {
     for phase in [Phase::Running, Phase::Reverting] {
         // Fresh ones, and ones that a client left behind who died.
@@ -254,6 +287,7 @@ fn outside() -> impl Strategy<Value = Outside> {
         1 => Just(Outside::Undone),
         1 => Just(Outside::Aborted),
         3 => (0..20usize, 1..100u64).prop_map(|(node, seconds)| Outside::Unready { node, seconds }),
+        1 => (0..20usize, 500..2000u64).prop_map(|(node, seconds)| Outside::Unready { node, seconds }),
         2 => (0..20usize).prop_map(|node| Outside::Uncordoned { node }),
     ]
 }
@@ -267,6 +301,7 @@ struct World {
     /// Since when a node is drained, evicted, and has what it has.
     looked: Vec<Option<u64>>,
     listed: Vec<Pods>,
+    cordoned: Vec<Option<u64>>,
     evicted: Vec<Option<u64>>,
     changed: Vec<u64>,
     unready_until: Vec<u64>,
@@ -284,6 +319,7 @@ impl World {
             bad,
             looked: vec![None; count],
             listed: (0..count).map(|_| Pods::new(Draining::Careful, false)).collect(),
+            cordoned: vec![None; count],
             evicted: vec![None; count],
             changed: vec![0; count],
             unready_until: vec![0; count],
@@ -295,7 +331,10 @@ impl World {
         let out = |sight: &&Sight| {
             let flight =
                 matches!(sight.doing, Doing::Moving) || (sight.has == Has::Target && sight.doing == Doing::Runs);
-            sight.cordon == Cordon::Ours || flight || !sight.ready
+            // On the way back, who is not Ready for too long is not waited for.
+            let timeout = Duration::from_secs(self.record.options.timeout_seconds);
+            let late = self.record.phase == Phase::Reverting && sight.clocks.unready >= timeout;
+            !late && (sight.cordon == Cordon::Ours || flight || !sight.ready)
         };
         self.sights.iter().filter(out).count()
     }
@@ -329,11 +368,16 @@ impl World {
             if !is_drained(&self.record, sight) {
                 self.looked[place] = None;
             }
+            let was_empty = sight.drain == Drain::Empty;
             let gave_up = matches!(sight.drain, Drain::GaveUp(_)) && self.record.phase == Phase::Reverting;
             if !gave_up {
                 sight.drain = if self.looked[place].is_some() { drain } else { Drain::Idle };
             }
-            sight.clocks.draining = Duration::from_secs(self.looked[place].map_or(0, |at| self.now - at));
+            let same = was_empty == (sight.drain == Drain::Empty);
+            let on = sight.drain.is_on() && sight.cordon.holds();
+            let since = on.then(|| self.cordoned[place].filter(|_| same).unwrap_or(self.now));
+            self.cordoned[place] = since;
+            sight.clocks.draining = Duration::from_secs(since.map_or(0, |at| self.now - at));
             if let Some(why) = gives_up(&self.record, sight) {
                 sight.drain = Drain::GaveUp(why);
                 self.looked[place] = None;
