@@ -79,7 +79,8 @@ impl Drains {
                 }
             }
         });
-        self.all.insert(place, One { number, pods: Pods::new(draining), task });
+        let cordoned = fleet.sights.get(place).is_some_and(|sight| sight.cordon.holds());
+        self.all.insert(place, One { number, pods: Pods::new(draining, cordoned), task });
         fleet.drained(place, Drain::Looking);
     }
 
@@ -99,7 +100,9 @@ impl Drains {
     pub(super) fn refresh(&mut self, record: &Record, fleet: &mut Fleet) {
         let now = self.begun.elapsed();
         self.all.retain(|place, one| {
-            if !fleet.sights.get(*place).is_some_and(|sight| is_drained(record, sight)) {
+            let sight = fleet.sights.get(*place).filter(|sight| is_drained(record, sight));
+            // Once it is cordoned its Pods are listed anew; until then nothing is known of them.
+            if sight.is_none_or(|sight| one.pods.is_outdated(sight.cordon.holds())) {
                 fleet.drained(*place, Drain::Idle);
                 return false;
             }

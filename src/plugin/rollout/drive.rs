@@ -193,7 +193,13 @@ impl Drive {
         match self.api.try_once(&format!("patch node {name}"), request).await? {
             Some(Answer::Object(node)) => {
                 self.fleet.see(&node);
-                self.show.did(&format!("node/{name} {}", if on { "cordoned" } else { "uncordoned" }));
+                let cordon = self.fleet.sights.get(place).map(|sight| sight.cordon);
+                if cordon.is_some_and(|it| if on { it.holds() } else { !matches!(it, Cordon::Ours | Cordon::Stale) }) {
+                    self.show.did(&format!("node/{name} {}", if on { "cordoned" } else { "uncordoned" }));
+                } else {
+                    // Somebody, a webhook say, undoes it: not to be fought as fast as the API server answers.
+                    tokio::time::sleep(PAUSE).await;
+                }
             }
             Some(Answer::Absent) => self.fleet.lose(place),
             answer => {

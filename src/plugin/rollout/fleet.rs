@@ -267,8 +267,10 @@ impl Fleet {
     /// How far a node's drain is.
     pub(super) fn drained(&mut self, place: usize, drain: Drain) {
         if let (Some(slot), Some(sight)) = (self.slots.get_mut(place), self.sights.get_mut(place)) {
-            let on = drain.is_on() && drain != Drain::Empty;
-            slot.draining = on.then(|| slot.draining.unwrap_or_else(Instant::now));
+            // Before its cordon it only waits for room; and that it is empty is something new.
+            let on = drain.is_on() && sight.cordon.holds();
+            let same = (drain == Drain::Empty) == (sight.drain == Drain::Empty);
+            slot.draining = on.then(|| slot.draining.filter(|_| same).unwrap_or_else(Instant::now));
             sight.drain = drain;
         }
     }
@@ -386,6 +388,29 @@ mod tests {
             fleet.hear(gone("u1", "12", "new")).unwrap();
             assert_eq!(hear(&mut fleet, object(uid, "13", "old")), has, "{uid}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_drain_has_its_time_from_the_cordon_on_and_anew_once_it_is_empty() {
+        let mut fleet = fleet();
+        let going = || Drain::Going { left: 1, next: None, such: "Pod n/p".into() };
+        let draining = |fleet: &mut Fleet, drain: Drain| {
+            fleet.drained(0, drain);
+            fleet.tick();
+            fleet.sights[0].clocks.draining.as_secs()
+        };
+        let second = || tokio::time::advance(Duration::from_secs(1));
+        draining(&mut fleet, going());
+        second().await;
+        assert_eq!(fleet.sights[0].clocks.draining, Duration::ZERO, "it is not cordoned");
+        fleet.sights[0].cordon = Cordon::Ours;
+        draining(&mut fleet, Drain::Looking);
+        second().await;
+        second().await;
+        assert_eq!(draining(&mut fleet, going()), 2);
+        assert_eq!(draining(&mut fleet, Drain::Empty), 0);
+        second().await;
+        assert_eq!(draining(&mut fleet, Drain::Empty), 1);
     }
 
     #[test]

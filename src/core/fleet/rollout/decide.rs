@@ -1,5 +1,6 @@
 //! What to do next, from what is recorded and what the nodes say.
 
+use std::cell::OnceCell;
 use std::time::Duration;
 
 use super::drain::{Cordon, Drain};
@@ -37,14 +38,17 @@ const NO_CANARY: &str = "no canary is left to prove it: they are gone, not Ready
 /// Decides. `sights` are of `members`, which are in the order of the plan.
 #[must_use]
 pub fn decide(record: &Record, members: &[Member], sights: &[Sight]) -> Step {
-    let fleet = Fleet { record, members, sights, canaries: canaries(record, members) };
+    let fleet = Fleet { record, members, sights, canaries: canaries(record, members), counted: OnceCell::new() };
     let news = || fleet.change_of_marks().or_else(|| fleet.failure()).or_else(|| fleet.uncordon());
     match record.phase {
         Phase::Running => news().unwrap_or_else(|| fleet.forward()),
         // A node that goes back while somebody looks at the canaries ends the pause.
         Phase::Paused => news().unwrap_or_else(|| Step::Wait(fleet.alarm())),
-        Phase::Reverting => fleet.uncordon().unwrap_or_else(|| fleet.back()),
-        Phase::Stopped | Phase::Done | Phase::Reverted | Phase::Aborted => fleet.tidy(),
+        // What a node said of the version goes from it with its assignment: it is written down before.
+        Phase::Reverting => fleet.words().or_else(|| fleet.uncordon()).unwrap_or_else(|| fleet.back()),
+        Phase::Stopped | Phase::Done | Phase::Reverted | Phase::Aborted => {
+            fleet.words().unwrap_or_else(|| fleet.tidy())
+        }
         Phase::Starting => Step::End,
     }
 }
@@ -62,7 +66,7 @@ pub fn is_drained(record: &Record, sight: &Sight) -> bool {
 /// Why a node that is on its way back is not tried any more.
 #[must_use]
 pub fn gives_up(record: &Record, sight: &Sight) -> Option<String> {
-    let fleet = Fleet { record, members: &[], sights: &[], canaries: 0 };
+    let fleet = Fleet { record, members: &[], sights: &[], canaries: 0, counted: OnceCell::new() };
     (record.phase == Phase::Reverting).then(|| fleet.undrained(sight)).flatten()
 }
 
@@ -71,6 +75,18 @@ pub(super) struct Fleet<'a> {
     members: &'a [Member],
     pub(super) sights: &'a [Sight],
     canaries: usize,
+    counted: OnceCell<Counted>,
+}
+
+/// Nodes that are not as they should be.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counted {
+    /// Out of service.
+    pub(super) out: usize,
+    /// Those, and the ones whose drain has begun and that are not cordoned yet: their room is taken.
+    pub(super) busy: usize,
+    /// Those whose Pods are being listed.
+    pub(super) looking: usize,
 }
 
 /// The first nodes of the plan, of which as many as asked for are not excused: for each that proves nothing another one
@@ -116,11 +132,17 @@ impl Fleet<'_> {
             && self.members.get(place).is_some_and(|member| self.record.excuses(&member.name))
     }
 
-    /// In flight, or not Ready for whatever reason.
-    fn is_busy(&self, place: usize, sight: &Sight) -> bool {
+    /// Its Pods may not be there any more, or none may come: in flight, drained, or not Ready for whatever reason.
+    fn is_out(&self, place: usize, sight: &Sight) -> bool {
+        let drained = sight.cordon == Cordon::Ours || (sight.drain.is_on() && sight.cordon.holds());
         match sight.has {
             Has::Gone => false,
-            _ if sight.cordon == Cordon::Ours || sight.drain.is_on() => true,
+            // On the way back one that stays not Ready is not waited for without end: the others would keep for its
+            // sake what is to be taken from them.
+            _ if self.record.phase == Phase::Reverting => {
+                (!sight.ready && !self.is_lost(sight)) || (drained && !self.is_late(sight)) || self.moves_back(sight)
+            }
+            _ if drained => true,
             Has::Target => {
                 !sight.ready || !(self.is_settled(sight) || sight.is_away() || self.is_excused(place, sight))
             }
@@ -136,19 +158,36 @@ impl Fleet<'_> {
         sight.has == Has::Before && sight.doing == Doing::Moving && sight.clocks.moving < self.timeout()
     }
 
-    /// How many nodes are not as they should be: in flight, drained, or not Ready.
-    pub(super) fn busy(&self) -> usize {
-        let reverting = self.record.phase == Phase::Reverting;
-        let down = |sight: &Sight| {
-            let drained = sight.cordon == Cordon::Ours || sight.drain.is_on();
-            sight.has != Has::Gone && (!sight.ready || drained || self.moves_back(sight))
-        };
-        let busy = |(place, sight): &(usize, &Sight)| if reverting { down(sight) } else { self.is_busy(*place, sight) };
-        self.places().filter(busy).count()
+    /// Not Ready for too long.
+    fn is_lost(&self, sight: &Sight) -> bool {
+        !sight.ready && sight.clocks.unready >= self.timeout()
+    }
+
+    /// It should be back, and Ready, and is not.
+    fn is_late(&self, sight: &Sight) -> bool {
+        self.is_lost(sight) || (sight.has != Has::Target && sight.clocks.moving >= self.timeout())
+    }
+
+    /// How many nodes are not as they should be, counted once a decision.
+    pub(super) fn counted(&self) -> Counted {
+        *self.counted.get_or_init(|| {
+            let mut counted = Counted::default();
+            for (place, sight) in self.places() {
+                let out = self.is_out(place, sight);
+                counted.out += usize::from(out);
+                counted.busy += usize::from(out || (sight.has != Has::Gone && sight.drain.is_on()));
+                counted.looking += usize::from(sight.drain == Drain::Looking);
+            }
+            counted
+        })
+    }
+
+    pub(super) fn max(&self) -> usize {
+        self.record.options.max_unavailable.max(1)
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.busy() < self.record.options.max_unavailable.max(1)
+        self.counted().busy < self.max()
     }
 
     fn change(&self, change: impl FnOnce(&mut Record)) -> Step {
@@ -157,17 +196,38 @@ impl Fleet<'_> {
         Step::Record(Box::new(record))
     }
 
-    fn halt(&self, why: String, bad: Option<Bad>) -> Step {
+    /// Whatever the reason: all that call it bad are remembered, not only the first one.
+    fn halt(&self, why: String) -> Step {
         self.change(|record| {
             record.phase = match record.options.on_failure {
                 OnFailure::Stop => Phase::Stopped,
                 OnFailure::Revert => Phase::Reverting,
             };
             record.why = why;
-            if let Some(bad) = bad {
-                record.mark(bad);
-            }
+            self.mark_all(record);
         })
+    }
+
+    fn mark_all(&self, record: &mut Record) {
+        for (node, why) in self.called_bad() {
+            record.mark(Bad { node: node.to_owned(), why: why.to_owned(), from: None });
+        }
+    }
+
+    /// Who calls it bad now, and in which words.
+    fn called_bad(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.places().filter_map(|(place, sight)| match &sight.doing {
+            Doing::Bad(why) if sight.has == Has::Target && !self.is_excused(place, sight) => {
+                Some((self.name(place), why.as_str()))
+            }
+            _ => None,
+        })
+    }
+
+    /// Who calls it bad, if that is not in the record yet; the phase stays what it is.
+    fn words(&self) -> Option<Step> {
+        let news = self.called_bad().any(|(node, _)| self.record.is_news(node));
+        news.then(|| self.change(|record| self.mark_all(record)))
     }
 
     /// What is to be remembered before anything else is done: from which nodes somebody took the target, and who has
@@ -209,7 +269,7 @@ impl Fleet<'_> {
     fn failure(&self) -> Option<Step> {
         if let Some(Bad { node, why, from }) = self.record.bad.first() {
             let of = from.as_ref().map_or(String::new(), |name| format!(" of rollout {name}"));
-            return Some(self.halt(format!("node {node}{of} called it bad: {why}"), None));
+            return Some(self.halt(format!("node {node}{of} called it bad: {why}")));
         }
         let sent = self.places().filter(|(_, sight)| sight.has == Has::Target);
         for (place, sight) in sent {
@@ -218,15 +278,14 @@ impl Fleet<'_> {
                 if self.is_excused(place, sight) {
                     continue;
                 }
-                let bad = Bad { node: name.to_owned(), why: why.clone(), from: None };
-                return Some(self.halt(format!("node {name} called it bad: {why}"), Some(bad)));
+                return Some(self.halt(format!("node {name} called it bad: {why}")));
             }
             if sight.doing == Doing::Proven || sight.is_away() {
                 continue;
             }
             if !sight.same && sight.clocks.unready >= NOT_READY {
                 let seconds = NOT_READY.as_secs();
-                return Some(self.halt(format!("node {name} is not Ready for more than {seconds} s"), None));
+                return Some(self.halt(format!("node {name} is not Ready for more than {seconds} s")));
             }
             if !self.is_settled(sight) && sight.clocks.moving >= self.timeout() {
                 let seconds = self.record.options.timeout_seconds;
@@ -234,7 +293,7 @@ impl Fleet<'_> {
                     "node {name} did not come to an end within {seconds} s (--timeout-per-node); \
                      see `kubectl kubelet-config status {name}`, and whether a supervisor runs there"
                 );
-                return Some(self.halt(why, None));
+                return Some(self.halt(why));
             }
         }
         // That is no fault of the version, and taking it back would take drains too: whatever --on-failure says.
@@ -252,6 +311,7 @@ impl Fleet<'_> {
         let left = |limit: Duration, passed: Duration| {
             limit.checked_sub(passed).filter(|left| !left.is_zero() && !passed.is_zero())
         };
+        let reverting = self.record.phase == Phase::Reverting;
         let of = |sight: &Sight| {
             let Sight { clocks, .. } = sight;
             let alarms = [
@@ -259,7 +319,7 @@ impl Fleet<'_> {
                 left(self.timeout(), clocks.moving),
                 left(self.timeout(), clocks.away),
                 left(self.timeout(), clocks.draining),
-                left(self.timeout(), clocks.unready).filter(|_| sight.cordon == Cordon::Ours),
+                left(self.timeout(), clocks.unready).filter(|_| sight.cordon == Cordon::Ours || reverting),
                 match sight.drain {
                     Drain::Going { next, .. } => next.filter(|next| !next.is_zero()),
                     _ => None,
@@ -361,6 +421,10 @@ impl Fleet<'_> {
             .filter_map(|(place, sight)| Some(format!("{}: {}", self.name(place), self.undrained(sight)?)))
             .collect();
         let late = self.names(|_, sight| sight.has == Has::Before && sight.doing == Doing::Moving);
+        // Named alone: whether they ever had it cannot be told any more, and one that is out of order for weeks is no
+        // reason to say that nodes are not back.
+        let lost =
+            self.names(|_, sight| sight.has == Has::Before && sight.doing != Doing::Moving && self.is_lost(sight));
         let left = self.names(|_, sight| sight.has == Has::Other);
         self.change(|record| {
             record.phase = Phase::Reverted;
@@ -369,7 +433,8 @@ impl Fleet<'_> {
             let undrained: Vec<&str> = undrained.iter().map(String::as_str).collect();
             let undrained = said("cannot be drained", &undrained);
             let left = said("left alone, as somebody assigned them something else", &left);
-            let parts = [std::mem::take(&mut record.why), late, undrained, left];
+            let lost = said("back, but not Ready for longer than --timeout-per-node", &lost);
+            let parts = [std::mem::take(&mut record.why), late, undrained, lost, left];
             record.why = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
         })
     }

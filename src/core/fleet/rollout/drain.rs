@@ -179,6 +179,8 @@ pub struct Pods {
     leaving: BTreeMap<(String, String), Leaving>,
     list: u64,
     known: bool,
+    /// The node was cordoned before the list, and is so.
+    cordoned: bool,
 }
 
 fn key(pod: &Value) -> (String, String) {
@@ -187,10 +189,18 @@ fn key(pod: &Value) -> (String, String) {
 }
 
 impl Pods {
-    /// None is known.
+    /// None is known. `cordoned`: the node's cordon holds.
     #[must_use]
-    pub fn new(draining: Draining) -> Self {
-        Self { draining, leaving: BTreeMap::new(), list: 0, known: false }
+    pub fn new(draining: Draining, cordoned: bool) -> Self {
+        Self { draining, leaving: BTreeMap::new(), list: 0, known: false, cordoned }
+    }
+
+    /// Whether the node's cordon holds. True: it did not all the time, so that a Pod may have come meanwhile of which
+    /// the watch did not tell yet. Only a list that is begun now has all of them.
+    #[must_use]
+    pub fn is_outdated(&mut self, cordoned: bool) -> bool {
+        self.cordoned &= cordoned;
+        cordoned && !self.cordoned
     }
 
     /// A list begins.
@@ -361,7 +371,7 @@ mod tests {
     #[test]
     fn a_drain_from_its_list_to_the_last_pod() {
         let at = Duration::from_secs;
-        let mut pods = Pods::new(Draining::Careful);
+        let mut pods = Pods::new(Draining::Careful, true);
         assert_eq!(pods.state(at(0)), Drain::Looking);
         pods.begin();
         pods.see(&pod("a", &json!({})));
@@ -404,7 +414,7 @@ mod tests {
 
     #[test]
     fn a_granted_eviction_that_does_not_show_is_asked_for_again() {
-        let mut pods = Pods::new(Draining::Force);
+        let mut pods = Pods::new(Draining::Force, true);
         pods.begin();
         pods.see(&pod("a", &json!({})));
         pods.listed();
@@ -414,6 +424,15 @@ mod tests {
         assert_eq!(pods.due(SHOWS), Some(&a));
         pods.refused(&a, "cannot be evicted: forbidden");
         assert_eq!(pods.state(SHOWS), Drain::Refused("Pod n/a cannot be evicted: forbidden".to_owned()));
+    }
+
+    #[test]
+    fn only_a_list_after_the_cordon_has_all_pods() {
+        let mut pods = Pods::new(Draining::Careful, false);
+        assert_eq!([false, true, true].map(|cordoned| pods.is_outdated(cordoned)), [false, true, true]);
+        // An administrator took the cordon away, and we gave it back.
+        let mut pods = Pods::new(Draining::Careful, true);
+        assert_eq!([true, false, true].map(|cordoned| pods.is_outdated(cordoned)), [false, false, true]);
     }
 
     #[test]

@@ -6,6 +6,10 @@ use super::decide::{Fleet, Step};
 use super::drain::{Cordon, Drain};
 use super::sight::{Doing, Has, Sight};
 
+/// So many nodes' Pods are listed at a time: with `--max-unavailable 10%` of 5,000 nodes it would be 500 lists at once, each
+/// of which the API server goes through all Pods for; each takes a moment, and the next one follows.
+const LOOKS: usize = 8;
+
 /// What a node's drain needs.
 enum Work {
     /// This.
@@ -27,25 +31,35 @@ impl Fleet<'_> {
     pub(super) fn undrained(&self, sight: &Sight) -> Option<String> {
         match &sight.drain {
             Drain::Refused(why) | Drain::GaveUp(why) => Some(why.clone()),
-            Drain::Going { left, such, .. } if sight.clocks.draining >= self.timeout() => Some(format!(
-                "{left} Pods are still there after {} s (--timeout-per-node), such as {such}",
-                self.record.options.timeout_seconds
-            )),
+            // One that is not cordoned yet waits for room, and no Pod was asked to leave.
+            Drain::Going { left, such, .. } if sight.cordon.holds() && sight.clocks.draining >= self.timeout() => {
+                Some(format!(
+                    "{left} Pods are still there after {} s (--timeout-per-node), such as {such}",
+                    self.record.options.timeout_seconds
+                ))
+            }
             _ => None,
         }
+    }
+
+    fn may_look(&self) -> bool {
+        self.counted().looking < LOOKS
+    }
+
+    /// One that is out already changes nothing.
+    fn fits(&self) -> bool {
+        self.counted().out <= self.max()
     }
 
     fn work(&self, place: usize, sight: &Sight) -> Work {
         if self.undrained(sight).is_some() {
             return Work::Failed;
         }
-        // It is among the busy ones itself.
-        let fits = self.busy() <= self.record.options.max_unavailable.max(1);
         match &sight.drain {
-            Drain::Idle => Work::Do(Step::Look(place)),
-            Drain::Looking => Work::Wait,
+            Drain::Idle if self.may_look() => Work::Do(Step::Look(place)),
+            Drain::Idle | Drain::Looking => Work::Wait,
             _ if !sight.cordon.holds() => {
-                if fits {
+                if self.counted().out < self.max() {
                     Work::Do(Step::Cordon(place))
                 } else {
                     Work::Wait
@@ -53,7 +67,7 @@ impl Fleet<'_> {
             }
             Drain::Going { next: Some(next), .. } if next.is_zero() => Work::Do(Step::Evict(place)),
             // What is on its way back is not held up by others that are not Ready.
-            Drain::Empty if fits || self.record.phase == Phase::Reverting => Work::Ready,
+            Drain::Empty if self.fits() || self.record.phase == Phase::Reverting => Work::Ready,
             _ => Work::Wait,
         }
     }
@@ -71,7 +85,7 @@ impl Fleet<'_> {
             }
         }
         match next().find(|(_, sight)| !is_begun(sight)) {
-            Some((place, _)) if self.has_room() => Some(Step::Look(place)),
+            Some((place, _)) if self.has_room() && self.may_look() => Some(Step::Look(place)),
             Some(_) => Some(Step::Wait(self.alarm())),
             None => left.then(|| Step::Wait(self.alarm())),
         }
@@ -92,10 +106,18 @@ impl Fleet<'_> {
         }
         let fresh = ours().find(|(_, sight)| !is_begun(sight) && self.undrained(sight).is_none());
         match fresh {
-            Some((place, _)) if self.has_room() => Some(Step::Look(place)),
+            Some((place, _)) if self.has_room() && self.may_look() => Some(Step::Look(place)),
             Some(_) => Some(Step::Wait(self.alarm())),
             None => left.then(|| Step::Wait(self.alarm())),
         }
+    }
+
+    /// It is empty and may not be sent, as others are not Ready and so more are out than may be. To send it all the same
+    /// would break the promise that nothing is sent then; to keep it empty for as long as a broken node takes, weeks
+    /// maybe, would keep it from doing its work. So it has the time that a drain has, and is opened then: that is one
+    /// less that is out, which may be all that the next one waits for. Its own drain begins anew once there is room.
+    fn waits_in_vain(&self, sight: &Sight) -> bool {
+        sight.drain == Drain::Empty && sight.clocks.draining >= self.timeout() && !self.fits()
     }
 
     /// Takes a cordon from the first node that has it without need.
@@ -110,7 +132,10 @@ impl Fleet<'_> {
         match (self.record.phase, sight.has) {
             (_, Has::Gone) => false,
             // It is drained, or will be at once.
-            (Phase::Running, Has::Before) => !self.drains() || sight.is_away() || self.wave(place) > self.record.wave,
+            (Phase::Running, Has::Before) => {
+                let waits = self.wave(place) > self.record.wave || self.waits_in_vain(sight);
+                !self.drains() || sight.is_away() || waits
+            }
             // It is drained, to be given back what it had.
             (Phase::Reverting, Has::Target) if !sight.same => sight.ready && self.undrained(sight).is_some(),
             // Only the mark is left.

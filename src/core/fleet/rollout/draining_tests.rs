@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::decide::{Step, decide, gives_up, is_drained};
-use super::drain::{Cordon, Drain, Draining};
+use super::drain::{Cordon, Drain, Draining, Pods};
 use super::plan::Member;
 use super::sight::{Clocks, Doing, Has, Sight};
 use super::tests::{fresh, members, options, record};
@@ -41,7 +41,12 @@ fn a_node_is_looked_at_cordoned_emptied_given_it_and_uncordoned() {
     assert!(matches!(next(&record, &sights), Step::Wait(_)), "the other one has no room");
     sights[0].drain = going(2, Some(0));
     assert_eq!(next(&record, &sights), Step::Cordon(0));
-    sights[0].cordon = Cordon::Ours;
+    // What was listed before does not count.
+    (sights[0].cordon, sights[0].drain) = (Cordon::Ours, Drain::Idle);
+    assert_eq!(next(&record, &sights), Step::Look(0));
+    sights[0].drain = Drain::Looking;
+    assert!(matches!(next(&record, &sights), Step::Wait(_)), "until it is listed");
+    sights[0].drain = going(2, Some(0));
     assert_eq!(next(&record, &sights), Step::Evict(0));
     sights[0].drain = going(2, Some(7));
     assert_eq!(next(&record, &sights), Step::Wait(Some(Duration::from_secs(7))));
@@ -112,6 +117,64 @@ fn nothing_more_is_taken_out_while_others_are_not_ready() {
 }
 
 #[test]
+fn an_empty_node_that_may_not_be_sent_is_opened_after_a_while() {
+    let record = drained(4, 2);
+    let mut sights = vec![fresh(); 4];
+    for sight in &mut sights[..2] {
+        (sight.cordon, sight.drain) = (Cordon::Ours, Drain::Empty);
+        sight.clocks.draining = Duration::from_secs(record.options.timeout_seconds - 9);
+    }
+    assert_eq!(next(&record, &sights), Step::Send(0));
+    sights[3].ready = false;
+    assert_eq!(next(&record, &sights), Step::Wait(Some(Duration::from_secs(9))));
+    for sight in &mut sights[..2] {
+        sight.clocks.draining = Duration::from_secs(record.options.timeout_seconds);
+    }
+    assert_eq!(next(&record, &sights), Step::Uncordon(0));
+    (sights[0].cordon, sights[0].clocks.draining) = (Cordon::No, Duration::ZERO);
+    assert_eq!(next(&record, &sights), Step::Send(1), "there is room for the other one");
+    (sights[1].has, sights[1].drain, sights[1].doing) = (Has::Target, Drain::Idle, Doing::Moving);
+    assert!(matches!(next(&record, &sights), Step::Wait(_)));
+    sights[3].ready = true;
+    assert_eq!(next(&record, &sights), Step::Cordon(0), "its turn comes again");
+}
+
+#[test]
+fn one_that_could_not_be_cordoned_has_not_failed_to_drain() {
+    let record = drained(2, 1);
+    let mut sights = vec![fresh(); 2];
+    sights[0].drain = going(1, Some(0));
+    sights[0].clocks.draining = Duration::from_secs(record.options.timeout_seconds);
+    sights[1].ready = false;
+    assert!(matches!(next(&record, &sights), Step::Wait(_)));
+}
+
+#[test]
+fn pods_of_a_few_nodes_are_listed_at_a_time() {
+    for phase in [Phase::Running, Phase::Reverting] {
+        // Fresh ones, and ones that a client left behind who died.
+        for cordon in [Cordon::No, Cordon::Ours] {
+            let record = Record { phase, ..drained(20, 20) };
+            let mut sights = vec![Sight { cordon, ..fresh() }; 20];
+            if phase == Phase::Reverting {
+                for sight in &mut sights {
+                    (sight.has, sight.doing) = (Has::Target, Doing::Proven);
+                }
+            }
+            let mut looks = 0;
+            while let Step::Look(place) = next(&record, &sights) {
+                sights[place].drain = Drain::Looking;
+                looks += 1;
+            }
+            assert_eq!(looks, 8, "{phase:?}, {cordon:?}");
+            assert!(matches!(next(&record, &sights), Step::Wait(_)));
+            (sights[3].drain, sights[3].cordon) = (going(1, None), Cordon::Ours);
+            assert_eq!(next(&record, &sights), Step::Look(8), "{phase:?}, {cordon:?}");
+        }
+    }
+}
+
+#[test]
 fn what_cannot_be_drained_stops_it_whatever_on_failure_says() {
     let mut record = drained(2, 2);
     record.options.on_failure = OnFailure::Revert;
@@ -146,6 +209,8 @@ fn whoever_ends_it_waits_for_nodes_in_flight_and_no_longer_than_they_have() {
         assert_eq!(next(&record, &sights), Step::End);
         (sights[0].doing, sights[0].ready) = (Doing::Bad("no".into()), false);
         sights[0].clocks = Clocks { unready: Duration::from_secs(1), ..Clocks::default() };
+        let record = stopped(&record, &sights);
+        assert_eq!((record.phase, record.bad.len()), (phase, 1), "its word is kept");
         assert!(matches!(next(&record, &sights), Step::Wait(Some(_))), "{phase:?}");
         sights[0].ready = true;
         assert_eq!(next(&record, &sights), Step::Uncordon(0));
@@ -222,6 +287,7 @@ fn outside() -> impl Strategy<Value = Outside> {
         1 => Just(Outside::Undone),
         1 => Just(Outside::Aborted),
         3 => (0..20usize, 1..100u64).prop_map(|(node, seconds)| Outside::Unready { node, seconds }),
+        1 => (0..20usize, 500..2000u64).prop_map(|(node, seconds)| Outside::Unready { node, seconds }),
         2 => (0..20usize).prop_map(|node| Outside::Uncordoned { node }),
     ]
 }
@@ -234,6 +300,8 @@ struct World {
     bad: Option<usize>,
     /// Since when a node is drained, evicted, and has what it has.
     looked: Vec<Option<u64>>,
+    listed: Vec<Pods>,
+    cordoned: Vec<Option<u64>>,
     evicted: Vec<Option<u64>>,
     changed: Vec<u64>,
     unready_until: Vec<u64>,
@@ -250,6 +318,8 @@ impl World {
             pods,
             bad,
             looked: vec![None; count],
+            listed: (0..count).map(|_| Pods::new(Draining::Careful, false)).collect(),
+            cordoned: vec![None; count],
             evicted: vec![None; count],
             changed: vec![0; count],
             unready_until: vec![0; count],
@@ -261,7 +331,10 @@ impl World {
         let out = |sight: &&Sight| {
             let flight =
                 matches!(sight.doing, Doing::Moving) || (sight.has == Has::Target && sight.doing == Doing::Runs);
-            sight.cordon == Cordon::Ours || flight || !sight.ready
+            // On the way back, who is not Ready for too long is not waited for.
+            let timeout = Duration::from_secs(self.record.options.timeout_seconds);
+            let late = self.record.phase == Phase::Reverting && sight.clocks.unready >= timeout;
+            !late && (sight.cordon == Cordon::Ours || flight || !sight.ready)
         };
         self.sights.iter().filter(out).count()
     }
@@ -270,6 +343,7 @@ impl World {
         let sight = &mut self.sights[place];
         if sight.ready && !matches!(sight.doing, Doing::Bad(_)) {
             assert!(sight.cordon.holds() && sight.drain == Drain::Empty, "undrained: {sight:?}");
+            assert!(!self.listed[place].is_outdated(true), "a Pod may have come: {sight:?}");
         }
         (sight.has, sight.doing) = (has, Doing::Moving);
         self.changed[place] = self.now;
@@ -278,6 +352,9 @@ impl World {
 
     fn refresh(&mut self) {
         for place in 0..self.sights.len() {
+            if self.listed[place].is_outdated(self.sights[place].cordon.holds()) {
+                self.looked[place] = None;
+            }
             let drain = match (self.looked[place], &self.pods[place], self.evicted[place]) {
                 (None, ..) => Drain::Idle,
                 (_, Fate::Refuse, _) => Drain::Refused("refuses".into()),
@@ -291,11 +368,16 @@ impl World {
             if !is_drained(&self.record, sight) {
                 self.looked[place] = None;
             }
+            let was_empty = sight.drain == Drain::Empty;
             let gave_up = matches!(sight.drain, Drain::GaveUp(_)) && self.record.phase == Phase::Reverting;
             if !gave_up {
                 sight.drain = if self.looked[place].is_some() { drain } else { Drain::Idle };
             }
-            sight.clocks.draining = Duration::from_secs(self.looked[place].map_or(0, |at| self.now - at));
+            let same = was_empty == (sight.drain == Drain::Empty);
+            let on = sight.drain.is_on() && sight.cordon.holds();
+            let since = on.then(|| self.cordoned[place].filter(|_| same).unwrap_or(self.now));
+            self.cordoned[place] = since;
+            sight.clocks.draining = Duration::from_secs(since.map_or(0, |at| self.now - at));
             if let Some(why) = gives_up(&self.record, sight) {
                 sight.drain = Drain::GaveUp(why);
                 self.looked[place] = None;
@@ -310,7 +392,10 @@ impl World {
             let room = self.out() <= self.record.options.max_unavailable;
             match decide(&self.record, &self.members, &self.sights) {
                 Step::Record(record) => self.record = *record,
-                Step::Look(place) => self.looked[place] = Some(self.now),
+                Step::Look(place) => {
+                    self.looked[place] = Some(self.now);
+                    self.listed[place] = Pods::new(Draining::Careful, self.sights[place].cordon.holds());
+                }
                 Step::Cordon(place) => {
                     self.sights[place].cordon = Cordon::Ours;
                     assert!(!room || self.out() <= self.record.options.max_unavailable, "too many are out");

@@ -47,12 +47,17 @@ impl Target {
 impl Record {
     /// A node called it bad. One that is excused is not listened to; true if this is news.
     pub fn mark(&mut self, bad: Bad) -> bool {
-        let known = self.bad.iter().any(|mark| mark.node == bad.node) || self.excuses(&bad.node);
-        if known || self.bad.len() >= KEPT {
-            return false;
+        let news = self.is_news(&bad.node);
+        if news {
+            self.bad.push(bad);
         }
-        self.bad.push(bad);
-        true
+        news
+    }
+
+    /// That this node calls it bad is not known, counts, and has room.
+    #[must_use]
+    pub fn is_news(&self, node: &str) -> bool {
+        self.bad.len() < KEPT && !self.bad.iter().any(|mark| mark.node == node) && !self.excuses(node)
     }
 
     /// What nodes of this rollout, not of others, say of that version.

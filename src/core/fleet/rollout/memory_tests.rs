@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::decide::{Step, decide};
-use super::sight::{Doing, Has, Sight};
+use super::drain::{Cordon, Draining};
+use super::sight::{Clocks, Doing, Has, Sight};
 use super::tests::{fresh, members, options, record};
-use super::{Bad, Lifted, Phase, Record, WITHDRAWN};
+use super::{Bad, Lifted, NOT_READY, Phase, Record, WITHDRAWN};
 
 fn written(record: &Record, sights: &[Sight]) -> Record {
     match decide(record, &members(record.nodes), sights) {
@@ -126,4 +127,79 @@ fn who_is_not_back_in_time_is_counted_and_why_it_began_is_kept() {
         "node n0 called it bad; did not come back within --timeout-per-node: n1; left alone, as somebody assigned them \
          something else: n2"
     );
+}
+
+#[test]
+fn every_word_is_remembered_whatever_it_stopped_for() {
+    let mut record = record(4, options(0, 4));
+    record.wave = 1;
+    excused(&mut record, "n3");
+    let mut sights = vec![fresh(); 4];
+    for (sight, doing) in sights.iter_mut().zip([Doing::Moving, Doing::Bad("a".into()), Doing::Bad("b".into())]) {
+        (sight.has, sight.doing) = (Has::Target, doing);
+    }
+    (sights[3].has, sights[3].doing) = (Has::Target, Doing::Bad("excused".into()));
+    (sights[0].ready, sights[0].clocks.unready) = (false, NOT_READY);
+    let stopped = written(&record, &sights);
+    let who = |record: &Record| record.bad.iter().map(|bad| bad.node.clone()).collect::<Vec<_>>();
+    assert!(stopped.why.starts_with("node n0 is not Ready"), "{}", stopped.why);
+    assert_eq!((stopped.phase, who(&stopped)), (Phase::Stopped, vec!["n1".to_owned(), "n2".to_owned()]));
+    assert_eq!(decide(&stopped, &members(4), &sights), Step::End, "that is all");
+}
+
+#[test]
+fn what_a_node_says_later_is_written_down_before_it_goes_back() {
+    let mut sights = vec![fresh(); 2];
+    (sights[0].has, sights[0].doing) = (Has::Target, Doing::Bad("went back".into()));
+    for phase in [Phase::Stopped, Phase::Reverting, Phase::Aborted] {
+        let record = Record { phase, why: "n0 was not Ready".into(), ..record(2, options(1, 1)) };
+        let next = written(&record, &sights);
+        assert_eq!((next.phase, next.why.as_str(), next.bad[0].node.as_str()), (phase, "n0 was not Ready", "n0"));
+        let then = if phase == Phase::Reverting { Step::Restore(0) } else { Step::End };
+        assert_eq!(decide(&next, &members(2), &sights), then, "{phase:?}");
+    }
+    // Of a hundred, as many are kept as there is room for.
+    let mut record = Record { phase: Phase::Reverting, ..record(100, options(1, 1)) };
+    let sights = vec![sights[0].clone(); 100];
+    record = written(&record, &sights);
+    assert_eq!(decide(&record, &members(100), &sights), Step::Restore(0), "{}", record.bad.len());
+}
+
+#[test]
+fn one_that_stays_not_ready_does_not_keep_the_others_from_going_back() {
+    let timeout = Duration::from_secs(options(0, 1).timeout_seconds);
+    for drain in [None, Some(Draining::Careful)] {
+        let mut record = Record { phase: Phase::Reverting, ..record(3, options(0, 1)) };
+        record.options.drain = drain;
+        let mut sights = vec![fresh(); 3];
+        (sights[0].has, sights[0].doing) = (Has::Target, Doing::Proven);
+        sights[1].ready = false;
+        sights[1].clocks.unready = timeout.checked_sub(Duration::from_secs(7)).unwrap();
+        let next = |sights: &[Sight]| decide(&record, &members(3), sights);
+        assert_eq!(next(&sights), Step::Wait(Some(Duration::from_secs(7))), "and wakes for it");
+        sights[1].clocks.unready = timeout;
+        let goes = if drain.is_some() { Step::Look(0) } else { Step::Restore(0) };
+        assert_eq!(next(&sights), goes);
+        // Nor does one that was drained for it.
+        sights[1].cordon = Cordon::Ours;
+        assert_eq!(next(&sights), goes);
+        (sights[1].ready, sights[1].doing, sights[1].clocks) = (true, Doing::Moving, Clocks::default());
+        assert!(matches!(next(&sights), Step::Wait(_)), "it has its time");
+        sights[1].clocks.moving = timeout;
+        assert_eq!(next(&sights), goes);
+    }
+}
+
+#[test]
+fn who_is_back_and_not_ready_is_named() {
+    let record = Record { phase: Phase::Reverting, ..record(2, options(0, 1)) };
+    let mut sights = vec![fresh(); 2];
+    (sights[0].ready, sights[0].clocks.unready) = (false, Duration::from_secs(record.options.timeout_seconds));
+    let reverted = written(&record, &sights);
+    assert_eq!(reverted.why, "back, but not Ready for longer than --timeout-per-node: n0");
+    assert_eq!((reverted.phase, reverted.behind), (Phase::Reverted, 0));
+    sights[0].doing = Doing::Moving;
+    sights[0].clocks.moving = sights[0].clocks.unready;
+    let reverted = written(&record, &sights);
+    assert_eq!((reverted.phase, reverted.behind), (Phase::Reverted, 1));
 }

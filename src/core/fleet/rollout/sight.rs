@@ -43,7 +43,7 @@ pub struct Clocks {
     pub moving: Duration,
     /// Not able to take a change: not Ready, or held on the node.
     pub away: Duration,
-    /// Drained, and not yet empty.
+    /// Cordoned, and not yet empty; once it is, empty and not yet sent.
     pub draining: Duration,
 }
 
@@ -155,9 +155,13 @@ fn doing(row: &NodeRow, target: &Target, prior: Option<&Condition>) -> Doing {
         let said = row.condition.as_ref().map(|condition| condition.message.clone()).filter(|it| !it.is_empty());
         said.or_else(|| row.invalid.clone()).unwrap_or_else(|| row.error.clone())
     };
-    // That its ConfigMap cannot be had a node says before it knows a version of it.
-    if row.condition.as_ref().is_some_and(|condition| condition.reason == "SyncFailed") {
-        return if row.condition.as_ref() == prior { Doing::Moving } else { Doing::Bad(words()) };
+    // That its ConfigMap cannot be had a node says before it knows a version of it. Of which one it speaks is known only
+    // if it was assigned that already, or if this client saw what it said before; otherwise the timeout tells.
+    let reason = row.condition.as_ref().map_or("", |condition| condition.reason.as_str());
+    if reason == "SyncFailed" {
+        let has = row.assigned.as_ref().is_some_and(|assigned| assigned.reference == target.reference);
+        let is_news = row.condition.as_ref() != prior && (prior.is_some() || has);
+        return if is_news { Doing::Bad(words()) } else { Doing::Moving };
     }
     let same = |source: &Source| {
         source.reference == target.reference
@@ -168,6 +172,8 @@ fn doing(row: &NodeRow, target: &Target, prior: Option<&Condition>) -> Doing {
         return Doing::Moving;
     }
     match row.stage() {
+        // The node had troubles of its own, and says itself that the version is not to blame.
+        Stage::Failed if reason == "NotToBlame" => Doing::Moving,
         Stage::Failed => Doing::Bad(words()),
         Stage::Proven => Doing::Proven,
         // Held on the node, with this very version: nothing is outstanding.
@@ -232,9 +238,23 @@ mod tests {
 
     #[test]
     fn a_config_map_that_cannot_be_had_is_bad_news_if_it_is_news() {
-        let row = row(Some("m"), &json!({"assigned": map("old", "7"), "error": "failed to sync"}), "SyncFailed");
-        assert_eq!(see(&row).1, Doing::Bad("words".into()));
+        let failed = |assigned: &str| {
+            row(Some("m"), &json!({"assigned": map(assigned, "7"), "error": "failed to sync"}), "SyncFailed")
+        };
         let member = Member { name: "n1".into(), before: Before::default() };
-        assert_eq!(Sight::of(&row, &member, &target(), row.condition.as_ref()).doing, Doing::Moving);
+        let see = |row: &NodeRow, prior: Option<&Condition>| Sight::of(row, &member, &target(), prior).doing;
+        let (old, new) = (failed("old"), failed("m"));
+        let other = Condition { message: "of another one".into(), ..old.condition.clone().unwrap() };
+        assert_eq!(see(&old, Some(&other)), Doing::Bad("words".into()));
+        assert_eq!(see(&old, old.condition.as_ref()), Doing::Moving, "it said so before");
+        assert_eq!(see(&old, None), Doing::Moving, "a client that took over does not know");
+        assert_eq!(see(&new, None), Doing::Bad("words".into()), "it speaks of the target");
+    }
+
+    #[test]
+    fn a_node_in_trouble_of_its_own_says_nothing_of_the_version() {
+        let status = json!({"assigned": map("m", "7"), "active": map("old", "1"), "error": "failed"});
+        assert_eq!(see(&row(Some("m"), &status, "NotToBlame")), (Has::Target, Doing::Moving));
+        assert_eq!(see(&row(Some("m"), &status, "RolledBack")), (Has::Target, Doing::Bad("words".into())));
     }
 }

@@ -158,6 +158,9 @@ impl World {
         assert_eq!((self.record.phase, sight.has), (Phase::Reverting, Has::Target));
         let well = sight.ready && sight.is_settled(self.record.options.wait_for);
         assert!(!well || self.busy() < self.record.options.max_unavailable, "too many back at once");
+        let said = matches!(sight.doing, Doing::Bad(_));
+        let marked = self.record.bad.iter().any(|bad| bad.node == self.members[place].name);
+        assert!(!said || marked || self.record.bad.len() >= 32, "its word is lost: {self:#?}");
         self.back_at[place] = Some(self.now);
         let sight = &mut self.sights[place];
         (sight.has, sight.doing, sight.clocks.moving) = (Has::Before, Doing::Moving, Duration::ZERO);
