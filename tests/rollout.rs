@@ -31,6 +31,8 @@ mod look;
 mod marks;
 #[path = "rollout/promises.rs"]
 mod promises;
+#[path = "rollout/records.rs"]
+mod records;
 #[path = "rollout/selection.rs"]
 mod selection;
 #[path = "rollout/world.rs"]

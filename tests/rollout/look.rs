@@ -32,8 +32,6 @@ async fn a_dry_run_shows_who_comes_when_and_writes_nothing() {
         () = world.live() => {}
         () = tokio::time::sleep(Duration::from_secs(3)) => {}
     }
-    let (shown, said, code) = plugin(&world, &[TARGET, "-l", "all=yes", "--max-unavailable", "50%", "--dry-run"]);
-    assert_eq!((said.as_str(), code), ("", Some(0)));
     let expected = "\
 WAVE     NODE        ZONE   READY   BEFORE
 canary   node-0003   z0     yes     pool-a
@@ -42,7 +40,10 @@ canary   node-0003   z0     yes     pool-a
 2        node-0004   z1     yes     pool-a
 2        node-0000   z0     no      pool-a
 ";
-    assert_eq!(shown, expected);
+    for dry in ["--dry-run", "--dry-run=client", "--dry-run=server"] {
+        let (shown, said, code) = plugin(&world, &[TARGET, "-l", "all=yes", "--max-unavailable", "50%", dry]);
+        assert_eq!((said.as_str(), code, shown.as_str()), ("", Some(0), expected));
+    }
     assert!(world.server.requests().iter().all(|request| request.method == "GET"));
 }
 

@@ -7,6 +7,7 @@ use kube::api::GetParams;
 use kube::core::request::Request as Path;
 use serde_json::Value;
 
+use super::anew::{put_back, take_place};
 use super::api::{Answer, Api};
 use super::feed::Choice;
 use super::pages::Pages;
@@ -24,6 +25,7 @@ use crate::core::model::ConfigMapRef;
 use crate::plugin::Failure;
 use crate::plugin::nodes::NODES;
 use crate::plugin::output::{self, Out, Table, Tone};
+use crate::plugin::write::DryRun;
 
 /// A label's value holds so many characters.
 const LABEL_ROOM: usize = 63;
@@ -38,8 +40,11 @@ impl Begin {
                 "{name:?} cannot be the name of a rollout: a-z, 0-9, - and ., at most {LABEL_ROOM}; give it one by --name"
             )));
         }
-        let old = api.record(&name).await?;
-        if let Some(old) = old.as_ref().filter(|old| !old.record.phase.is_over() && !self.dry_run) {
+        let old = match api.record(&name).await? {
+            Some(old) if !self.is_dry() => Some(put_back(api, old, &show).await?),
+            old => old,
+        };
+        if let Some(old) = old.as_ref().filter(|old| !old.record.phase.is_over() && !self.is_dry()) {
             if old.record.target.reference != target.reference
                 || old.record.target.uid != target.uid
                 || old.record.selector != self.selector
@@ -63,13 +68,13 @@ impl Begin {
             matches!(old.record.phase, Phase::Aborted | Phase::Reverted)
                 && old.record.target.uid == target.uid
                 && old.record.selector == self.selector
-                && !self.dry_run
+                && !self.is_dry()
         }) {
             let phase = old.record.phase.words();
             return Err(Failure::new(format!("rollout {name} was {phase}; {}", anew(old, &records))));
         }
         let lift = marks::judge(api, &target, &records, &self.despite, "run this again").await?;
-        if let Some(old) = old.as_ref().filter(|_| !self.dry_run) {
+        if let Some(old) = old.as_ref().filter(|_| !self.is_dry()) {
             self.keeps_no_mark(api, old, &target, &records).await?;
         }
         let (rows, version) = self.rows(api, &target).await?;
@@ -77,7 +82,7 @@ impl Begin {
         carry(&mut members, &target, former(api, &target, &records, &rows).await?);
         let mut record = self.record(&target, &members)?;
         lift.apply(&mut record, true);
-        if self.dry_run {
+        if self.is_dry() {
             return print_plan(&record, &members, &rows, self.zone_key.as_deref());
         }
         if old.as_ref().is_some_and(|old| old.record.phase.is_over()) && all_done(&record, &members, &rows) {
@@ -88,12 +93,30 @@ impl Begin {
             ));
             return Ok(std::process::ExitCode::SUCCESS);
         }
-        lift.write(api, &target, &records).await?;
+        let mut nodes = Nodes { members, listed: Some((rows, version)), keeps: None };
+        let lock = self.start(api, &name, old, record, &mut nodes, &show).await?;
+        // Not before it runs: a mark that counts for nothing in a rollout that was refused still stands for others.
+        if let Err(failure) = lift.write(api, &name, &target, &records).await {
+            lock.release().await;
+            return Err(super::again(&name, Phase::Running, &failure.message, "\n"));
+        }
         if let Some(words) = lift.words() {
             show.say(&words);
         }
-        let nodes = Nodes { members, listed: Some((rows, version)), keeps: None };
-        self.start(api, &name, old, record, nodes, show).await
+        let Record { options, nodes: count, .. } = &lock.kept.record;
+        show.say(&format!(
+            "rollout {name}: {} to {count} node{}; canaries: {}, at a time: {}",
+            target.reference.name,
+            if *count == 1 { "" } else { "s" },
+            options.canaries,
+            options.max_unavailable
+        ));
+        super::drive_with(api, lock, nodes, show).await
+    }
+
+    /// Nothing is written, and so there is nothing that an API server could check.
+    fn is_dry(&self) -> bool {
+        self.dry_run != DryRun::None
     }
 
     /// The record that this one would take the place of must not be the only one that knows of a bad version.
@@ -196,6 +219,8 @@ impl Begin {
             },
             nodes: members.len(),
             parts: 0,
+            second: false,
+            replaces: None,
             namespace: target.reference.namespace.clone(),
             phase: Phase::Starting,
             wave: usize::from(self.canary == 0),
@@ -219,22 +244,12 @@ impl Begin {
         name: &str,
         old: Option<Kept>,
         mut record: Record,
-        mut nodes: Nodes,
-        show: Show,
-    ) -> Result<std::process::ExitCode, Failure> {
-        if let Some(old) = old {
-            if old.record.phase == Phase::Starting {
-                // Nothing was sent; but the client that began may be alive.
-                let tell = |text: &str| show.say(text);
-                if let Taken::Alive(other) = Lock::take(api, name, tell).await? {
-                    return Err(Failure::new(format!("rollout {name} is just being begun by {other}")));
-                }
-                nodes.listed = None; // half a minute ago
-            }
-            api.forget(&old).await?;
-        }
+        nodes: &mut Nodes,
+        show: &Show,
+    ) -> Result<Lock, Failure> {
         let members = nodes.members.as_slice();
-        record.parts = crate::core::fleet::rollout::record::encode_nodes(name, members).len();
+        no_overlap(api, name, members).await?;
+        record.parts = crate::core::fleet::rollout::record::encode_nodes(name, false, members).len();
         let reference = &record.target.reference;
         if let Some(why) = label_fault(reference) {
             nodes.keeps = super::drive::keeps_source(api, members, reference).await?;
@@ -248,6 +263,19 @@ impl Begin {
                 reference.name
             ));
         }
+        if old.as_ref().is_some_and(|old| old.record.holder.is_some()) {
+            nodes.listed = None; // half a minute ago, once it is sure that this client is dead
+        }
+        if let Some(old) = old.as_ref().filter(|old| old.record.phase.is_over()) {
+            return take_place(api, old, record, members, show).await;
+        }
+        if let Some(old) = old {
+            // Nothing was sent; but the client that began may be alive.
+            if let Taken::Alive(other) = Lock::take(api, name, |text| show.say(text)).await? {
+                return Err(Failure::new(format!("rollout {name} is just being begun by {other}")));
+            }
+            api.forget(&old).await?;
+        }
         let id = identity();
         record.holder = Some(Holder { id: id.clone(), beat: 0 });
         let Some(kept) = api.create(name, &record).await? else {
@@ -255,24 +283,18 @@ impl Begin {
         };
         let mut lock = Lock::of_new(api, id, kept);
         let begun = async {
-            api.create_nodes(name, members).await?;
+            api.create_nodes(name, record.second, members).await?;
             no_overlap(api, name, members).await?;
             let running = Record { phase: Phase::Running, ..lock.kept.record.clone() };
             lock.save(running).await
         };
-        if let Err(failure) = begun.await {
-            api.forget(&lock.kept).await?;
-            return Err(failure);
+        match begun.await {
+            Ok(()) => Ok(lock),
+            Err(failure) => {
+                api.forget(&lock.kept).await?;
+                Err(failure)
+            }
         }
-        let map = &record.target.reference.name;
-        show.say(&format!(
-            "rollout {name}: {map} to {} node{}; canaries: {}, at a time: {}",
-            members.len(),
-            if members.len() == 1 { "" } else { "s" },
-            record.options.canaries,
-            record.options.max_unavailable
-        ));
-        super::drive_with(api, lock, nodes, show).await
     }
 }
 
@@ -312,7 +334,8 @@ async fn former(
     over.sort_by(|one, other| if one.is_older(other) { Ordering::Greater } else { Ordering::Less });
     let mut former = Vec::new();
     for kept in over {
-        former.push((kept.record.phase == Phase::Reverted, api.members(kept).await?.0));
+        let Record { phase, behind, .. } = kept.record;
+        former.push((phase == Phase::Reverted && behind == 0, api.members(kept).await?.0));
     }
     Ok(former)
 }

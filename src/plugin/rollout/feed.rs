@@ -89,6 +89,7 @@ enum End {
 
 impl Follower {
     async fn run(self, mut from: Option<String>) {
+        let mut pause = PAUSE_FIRST;
         loop {
             let listed = match from.take() {
                 Some(version) => Ok(Some(version)),
@@ -102,27 +103,30 @@ impl Follower {
                     return;
                 }
             };
-            let mut pause = PAUSE_FIRST;
             loop {
                 let begun = Instant::now();
-                match self.watch(&mut version).await {
+                let relists = match self.watch(&mut version).await {
                     Ok(End::Unread) => return,
-                    Ok(End::Relist) => break,
-                    Ok(End::Again) => {}
+                    Ok(End::Relist) => true,
+                    Ok(End::Again) => false,
                     Err(failure) => {
                         let _ = self.sender.send(News::Failed(failure)).await;
                         return;
                     }
-                }
-                // One that failed at once: a server in trouble is not to be asked without end.
-                if begun.elapsed() < SOON {
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(PAUSE_MAX);
-                } else {
+                };
+                // One that failed at once: a server in trouble is not to be asked without end, least of all for lists.
+                let failed = begun.elapsed() < SOON;
+                if !failed {
                     pause = PAUSE_FIRST;
                 }
+                if failed || relists {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+                if relists {
+                    break;
+                }
             }
-            tokio::time::sleep(PAUSE_FIRST).await;
         }
     }
 

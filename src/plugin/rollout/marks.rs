@@ -101,9 +101,10 @@ pub(super) fn refusal(map: &str, bad: &Bad, word: &Word, again: &str) -> String 
 }
 
 impl Lift {
-    /// Lifts the marks in all records.
-    pub(super) async fn write(&self, api: &Api, target: &Target, records: &[Kept]) -> Result<(), Failure> {
-        let marked = |kept: &&Kept| kept.record.target.is_version(target) && !kept.record.bad.is_empty();
+    /// Lifts the marks in the records of all other rollouts than `own`.
+    pub(super) async fn write(&self, api: &Api, own: &str, target: &Target, records: &[Kept]) -> Result<(), Failure> {
+        let marked =
+            |kept: &&Kept| kept.name != own && kept.record.target.is_version(target) && !kept.record.bad.is_empty();
         for kept in records.iter().filter(marked) {
             api.change(&kept.name, |record| {
                 self.apply(record, false);

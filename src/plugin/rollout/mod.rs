@@ -1,5 +1,6 @@
 //! `rollout`: a ConfigMap for many nodes, canaries first, that stops by itself.
 
+mod anew;
 mod api;
 mod begin;
 mod drain;
@@ -24,6 +25,7 @@ use crate::core::fleet::rollout::plan::Member;
 use crate::core::fleet::rollout::{OnFailure, Phase, Record, WaitFor};
 use crate::core::payload::duration::GoDuration;
 use crate::plugin::output::{self, Format};
+use crate::plugin::write::DryRun;
 use crate::plugin::{Context, Failure};
 use api::Api;
 use drain::Drains;
@@ -89,9 +91,9 @@ struct Begin {
     /// What these nodes say of the version counts for nothing: they were to blame for what they called bad.
     #[arg(long, value_name = "NODE", value_delimiter = ',')]
     despite: Vec<String>,
-    /// Show who would be next when, and write nothing.
-    #[arg(long)]
-    dry_run: bool,
+    /// none: do it; client, server: show who would be next when, and write nothing.
+    #[arg(long, value_enum, default_value = "none", default_missing_value = "client", num_args = 0..=1, require_equals = true)]
+    dry_run: DryRun,
     /// Say only how it ends.
     #[arg(short, long)]
     quiet: bool,
@@ -262,6 +264,7 @@ async fn run_with(api: &Api, lock: Lock, nodes: Nodes, show: Show) -> Result<Rec
         fleet.know(rows);
         version
     });
+    let phase = record.phase;
     let drains = Drains::new(api, record.options.drain);
     let left = if drains.is_on() { ", and stay cordoned until somebody goes on" } else { "" };
     let (heard, heard_all) = (Vec::new(), false);
@@ -279,19 +282,38 @@ async fn run_with(api: &Api, lock: Lock, nodes: Nodes, show: Show) -> Result<Rec
             Ok(record)
         }
         Ok(Outcome::Interrupted) => {
-            let message = format!(
-                "interrupted; nothing more is sent, and nodes in flight come to their end{left}. Go on with `kubectl \
-                 kubelet-config rollout resume {name}`"
-            );
-            Err(Failure { code: AGAIN, message })
+            // Somebody may have aborted it meanwhile, and it may have come to its end.
+            let phase = match api.in_time(api.record(&name)).await {
+                Some(Ok(Some(kept))) => kept.record.phase,
+                _ => phase,
+            };
+            let message = format!("interrupted; nothing more is sent, and nodes in flight come to their end{left}.");
+            Err(again(&name, phase, &message, " "))
         }
-        // What is not there any more is nothing to go on with.
-        Err(failure) if matches!(api.record(&name).await, Ok(None)) => Err(failure),
         Err(failure) => {
-            let message = format!("{}\nGo on with `kubectl kubelet-config rollout resume {name}`", failure.message);
-            Err(Failure { code: AGAIN, message })
+            let phase = match api.record(&name).await {
+                // What is not there any more is nothing to go on with.
+                Ok(None) => return Err(failure),
+                Ok(Some(kept)) => kept.record.phase,
+                Err(_) => phase,
+            };
+            let left =
+                if left.is_empty() { String::new() } else { format!("\nNodes in flight come to their end{left}.") };
+            Err(again(&name, phase, &format!("{}{left}", failure.message), "\n"))
         }
     }
+}
+
+/// A client came to its end before its rollout did: what goes on with a rollout in this phase.
+fn again(name: &str, phase: Phase, message: &str, between: &str) -> Failure {
+    let verb = match phase {
+        // There may be nodes that are to be uncordoned.
+        Phase::Aborted | Phase::Done | Phase::Reverted => "abort",
+        Phase::Reverting => "undo",
+        Phase::Starting | Phase::Running | Phase::Paused | Phase::Stopped => "resume",
+    };
+    let message = format!("{message}{between}Go on with `kubectl kubelet-config rollout {verb} {name}`");
+    Failure { code: AGAIN, message }
 }
 
 /// How a rollout that is not driven any more has ended: 0 if all is as it should be.

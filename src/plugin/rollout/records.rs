@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::api::{Answer, Api};
 use super::feed::Choice;
 use super::pages::Pages;
+use crate::core::fleet::rollout::drain::CORDONED_BY;
 use crate::core::fleet::rollout::plan::Member;
 use crate::core::fleet::rollout::record::{decode, decode_nodes, encode, encode_nodes, map_name, part_name};
 use crate::core::fleet::rollout::{Holder, LABEL, Record};
@@ -67,7 +68,7 @@ impl Api {
     pub(super) async fn members(&self, kept: &Kept) -> Result<(Vec<Member>, bool), Failure> {
         let mut members = Vec::with_capacity(kept.record.nodes);
         for part in 0..kept.record.parts {
-            let name = part_name(&kept.name, part);
+            let name = part_name(&kept.name, kept.record.second, part);
             let request = self.config_maps().get(&name, &GetParams::default());
             match self.ask(&format!("get the ConfigMap {name} in {}", self.namespace), request).await? {
                 Answer::Object(map) => members.extend(decode_nodes(&map).map_err(Failure::new)?),
@@ -85,11 +86,20 @@ impl Api {
         if whole {
             return Ok(members);
         }
+        let Record { phase, options, nodes, .. } = &kept.record;
+        let helps = match (phase.is_over(), options.drain) {
+            (false, _) => format!("; `kubectl kubelet-config rollout abort {name}` gives it up"),
+            (true, Some(_)) => {
+                format!(
+                    "; nodes that it cordoned have the annotation {CORDONED_BY}: {name}, and `kubectl uncordon` frees them"
+                )
+            }
+            (true, None) => String::new(),
+        };
         Err(Failure::new(format!(
-            "the ConfigMaps with the nodes of rollout {name} are not all there ({} of {} nodes): what its nodes had before is \
-             lost; `kubectl kubelet-config rollout abort {name}` gives it up",
-            members.len(),
-            kept.record.nodes
+            "the ConfigMaps with the nodes of rollout {name} are not all there ({} of {nodes} nodes): what its nodes had before \
+             is lost{helps}",
+            members.len()
         )))
     }
 
@@ -108,9 +118,9 @@ impl Api {
         }
     }
 
-    /// Writes the nodes; what is left of a rollout that never began is replaced.
-    pub(super) async fn create_nodes(&self, name: &str, members: &[Member]) -> Result<(), Failure> {
-        for map in encode_nodes(name, members) {
+    /// Writes the nodes; what is left of a rollout that never began is replaced. `second`: see [`Record::second`].
+    pub(super) async fn create_nodes(&self, name: &str, second: bool, members: &[Member]) -> Result<(), Failure> {
+        for map in encode_nodes(name, second, members) {
             let part = map.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
             let what = format!("write the ConfigMap {part} in {}", self.namespace);
             let create = || self.config_maps().create(&PostParams::default(), bytes(&map));
@@ -124,15 +134,25 @@ impl Api {
 
     /// Removes a rollout's ConfigMaps; those of its nodes first, as they are found through the record.
     pub(super) async fn forget(&self, kept: &Kept) -> Result<(), Failure> {
-        for part in 0..kept.record.parts {
-            self.delete(&part_name(&kept.name, part)).await?;
-        }
-        self.delete(&map_name(&kept.name)).await
+        self.forget_nodes(&kept.name, &kept.record).await?;
+        self.delete(&map_name(&kept.name)).await.map(drop)
     }
 
-    async fn delete(&self, name: &str) -> Result<(), Failure> {
+    /// Removes the nodes of a record, and what older ones of that name may have left behind them.
+    pub(super) async fn forget_nodes(&self, name: &str, record: &Record) -> Result<(), Failure> {
+        for part in 0.. {
+            if !self.delete(&part_name(name, record.second, part)).await? && part >= record.parts {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether there was one.
+    async fn delete(&self, name: &str) -> Result<bool, Failure> {
         let what = format!("delete the ConfigMap {name} in {}", self.namespace);
-        self.ask(&what, self.config_maps().delete(name, &DeleteParams::default())).await.map(drop)
+        let answer = self.ask(&what, self.config_maps().delete(name, &DeleteParams::default())).await?;
+        Ok(matches!(answer, Answer::Object(_)))
     }
 
     /// Changes a record that somebody else may drive, whatever happens to it meanwhile.

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
+use super::anew::put_back;
 use super::api::Api;
 use super::begin::{anew, no_overlap};
 use super::feed::{Choice, Feed, News};
@@ -48,6 +49,12 @@ pub(super) async fn resume(api: &Api, Resumed { named, despite }: &Resumed) -> R
     let kept = api.known(name).await?;
     let show = Show::new(named.quiet);
     match kept.record.phase {
+        Phase::Starting if kept.record.replaces.is_some() => {
+            return Err(Failure::new(format!(
+                "rollout {name} was to begin anew, and did not: run the same command again, or `kubectl kubelet-config rollout undo \
+                 {name}` gives nodes back what they had before the last one"
+            )));
+        }
         Phase::Starting => {
             return Err(Failure::new(format!(
                 "rollout {name} never began, and no node has heard of it: begin it anew by the same command"
@@ -70,7 +77,7 @@ pub(super) async fn resume(api: &Api, Resumed { named, despite }: &Resumed) -> R
             let again = format!("`kubectl kubelet-config rollout resume {name}`");
             let (target, records) = (&kept.record.target, api.records().await?);
             let lift = marks::judge(api, target, &records, despite, &again).await?;
-            lift.write(api, target, &records).await?;
+            lift.write(api, name, target, &records).await?;
             if let Some(words) = lift.words() {
                 show.say(&words);
             }
@@ -93,17 +100,26 @@ pub(super) async fn resume(api: &Api, Resumed { named, despite }: &Resumed) -> R
 pub(super) async fn abort(api: &Api, named: &Named) -> Result<ExitCode, Failure> {
     let name = &named.name;
     let change = |record: &mut Record| {
-        if record.phase.is_over() {
-            return Err(refuse(name, record, "aborted"));
+        match record.phase {
+            Phase::Aborted => return Ok(()),
+            // There may be nodes that a client which died left cordoned.
+            Phase::Done | Phase::Reverted if record.options.drain.is_some() => return Ok(()),
+            Phase::Done | Phase::Reverted => return Err(refuse(name, record, "aborted")),
+            _ => {}
         }
         record.phase = Phase::Aborted;
+        record.replaces = None;
         record.why = String::from("somebody gave it up");
         Ok(())
     };
     let kept = api.change(name, change).await?;
-    output::print(&format!(
-        "rollout/{name} aborted; nodes keep what they have, `kubectl kubelet-config rollout undo {name}` gives back what they had\n"
-    ))?;
+    output::print(&match kept.record.phase {
+        Phase::Aborted => format!(
+            "rollout/{name} aborted; nodes keep what they have, `kubectl kubelet-config rollout undo {name}` gives back what they \
+             had\n"
+        ),
+        phase => format!("rollout/{name} is {} and stays so\n", phase.words()),
+    })?;
     if kept.record.options.drain.is_some() {
         // A client that lives does it too; one that died left its nodes cordoned.
         let show = Show::new(named.quiet);
@@ -119,13 +135,15 @@ pub(super) async fn abort(api: &Api, named: &Named) -> Result<ExitCode, Failure>
 /// whether all is back.
 pub(super) async fn undo(api: &Api, named: &Named) -> Result<ExitCode, Failure> {
     let name = &named.name;
-    let kept = api.known(name).await?;
+    let kept = put_back(api, api.known(name).await?, &Show::new(named.quiet)).await?;
     if kept.record.phase == Phase::Reverted && kept.record.behind == 0 {
         output::print(&format!("rollout/{name} is reverted already\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
+    let mut members = Vec::new();
     if kept.record.phase.is_over() {
-        no_overlap(api, name, &api.all_members(&kept).await?).await?;
+        members = api.all_members(&kept).await?;
+        no_overlap(api, name, &members).await?;
     }
     let change = |record: &mut Record| {
         match record.phase {
@@ -141,6 +159,20 @@ pub(super) async fn undo(api: &Api, named: &Named) -> Result<ExitCode, Failure> 
         Ok(())
     };
     api.change(name, change).await?;
+    // Whoever began in between, and was not seen before, sees it now, or is seen.
+    if kept.record.phase.is_over()
+        && let Err(failure) = no_overlap(api, name, &members).await
+    {
+        let back = |record: &mut Record| {
+            if record.phase == Phase::Reverting {
+                let Record { phase, why, undone, behind, .. } = kept.record.clone();
+                (record.phase, record.why, record.undone, record.behind) = (phase, why, undone, behind);
+            }
+            Ok(())
+        };
+        api.change(name, back).await?;
+        return Err(failure);
+    }
     loop {
         let show = Show::new(named.quiet);
         show.say(&format!("rollout/{name}: nodes get back what they had"));

@@ -204,6 +204,12 @@ pub struct Record {
     pub nodes: usize,
     /// Over how many ConfigMaps they are spread.
     pub parts: usize,
+    /// In the second set of those: what takes the place of a rollout that is over writes its nodes beside that one's.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub second: bool,
+    /// While it is starting: the one that is over whose place it takes, and which is put back if it does not begin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<Box<Record>>,
     /// The namespace of labels that name none.
     pub namespace: String,
     /// See there.
@@ -237,6 +243,11 @@ pub struct Record {
     /// Since when, RFC 3339.
     #[serde(default)]
     pub started: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+fn is_false(it: &bool) -> bool {
+    !it
 }
 
 impl Record {

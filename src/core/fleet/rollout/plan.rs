@@ -32,8 +32,8 @@ pub fn order(rows: &[NodeRow], zone: Option<&str>) -> Vec<Member> {
 }
 
 /// Nodes that have the target from rollouts before this one get back what those remember, not the target itself.
-/// `former`: their nodes, newest rollout first; with true for one that gave all back, after which it was somebody else
-/// who assigned it.
+/// `former`: their nodes, newest rollout first; with true for one that gave all back, and behind which no node is
+/// left: after that it was somebody else who assigned it.
 pub fn carry(members: &mut [Member], target: &Target, former: impl IntoIterator<Item = (bool, Vec<Member>)>) {
     let has_it = |member: &&mut Member| is_same(&member.before, target);
     let mut open: BTreeMap<String, &mut Before> =

@@ -28,10 +28,11 @@ pub fn map_name(name: &str) -> String {
     format!("rollout-{name}")
 }
 
-/// The ConfigMap with part of its nodes.
+/// The ConfigMap with part of its nodes. `second`: see [`Record::second`].
 #[must_use]
-pub fn part_name(name: &str, part: usize) -> String {
-    format!("rollout-{name}-nodes-{part}")
+pub fn part_name(name: &str, second: bool, part: usize) -> String {
+    let set = if second { "nodes-again" } else { "nodes" };
+    format!("rollout-{name}-{set}-{part}")
 }
 
 /// The record as a ConfigMap. `version`: the resourceVersion it must still have.
@@ -74,7 +75,7 @@ struct Part {
 
 /// The nodes as ConfigMaps, in order.
 #[must_use]
-pub fn encode_nodes(name: &str, members: &[Member]) -> Vec<Value> {
+pub fn encode_nodes(name: &str, second: bool, members: &[Member]) -> Vec<Value> {
     let mut parts = Vec::new();
     let mut numbers: BTreeMap<&Before, usize> = BTreeMap::new();
     let (mut part, mut bytes) = (Part { before: Vec::new(), nodes: String::new() }, 0);
@@ -96,7 +97,7 @@ pub fn encode_nodes(name: &str, members: &[Member]) -> Vec<Value> {
         json!({
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": {"name": part_name(name, number), "labels": {NODES_LABEL: name}},
+            "metadata": {"name": part_name(name, second, number), "labels": {NODES_LABEL: name}},
             "data": {NODES: part.nodes, BEFORE: json!(part.before).to_string()},
         })
     };
@@ -140,7 +141,7 @@ mod tests {
         for (count, length, distinct, parts) in [(0, 9, 1, 1), (5000, 40, 3, 1), (5000, 253, 3, 5), (5000, 63, 5000, 2)]
         {
             let members = members(count, length, distinct);
-            let maps = encode_nodes("r", &members);
+            let maps = encode_nodes("r", false, &members);
             assert_eq!(maps.len(), parts, "{count} nodes of {length} bytes");
             assert!(maps.iter().all(|map| map.to_string().len() < 900_000));
             let read: Vec<Member> = maps.iter().flat_map(|map| decode_nodes(map).unwrap()).collect();
@@ -166,7 +167,7 @@ mod tests {
 
     #[test]
     fn what_somebody_edited_is_told() {
-        let mut map = encode_nodes("r", &members(2, 9, 1)).remove(0);
+        let mut map = encode_nodes("r", false, &members(2, 9, 1)).remove(0);
         map["data"]["nodes"] = json!("n1 7\n");
         assert!(decode_nodes(&map).unwrap_err().contains("rollout-r-nodes-0, key nodes"));
         assert!(decode(&json!({"metadata": {"name": "m"}})).unwrap_err().contains("it is no rollout's"));

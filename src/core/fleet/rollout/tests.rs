@@ -34,6 +34,8 @@ pub(super) fn record(nodes: usize, options: Options) -> Record {
         withdrawn: Vec::new(),
         undone: false,
         behind: 0,
+        second: false,
+        replaces: None,
         holder: None,
         started: String::new(),
     }
