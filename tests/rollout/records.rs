@@ -57,7 +57,7 @@ async fn dies_when(world: &World, args: &[&str], now: impl Fn() -> bool) {
 async fn goes_on(world: &World, args: &[&str]) {
     loop {
         if let Some(end) = world.client(args).await {
-            return end.map(drop).unwrap_or_else(|failure| panic!("{args:?}: {}", failure.message));
+            return end.map_or_else(|failure| panic!("{args:?}: {}", failure.message), drop);
         }
     }
 }

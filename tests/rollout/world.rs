@@ -179,7 +179,7 @@ impl World {
         tokio::select! {
             biased;
             () = self.died.notified() => None,
-            result = plugin::run(&context, &args) => Some(result),
+            result = Box::pin(plugin::run(&context, &args)) => Some(result),
             () = tokio::time::sleep(Duration::from_secs(3 * 86_400)) => panic!("no end: {:?}", self.phase(TARGET)),
         }
     }
