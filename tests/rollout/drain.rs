@@ -8,12 +8,12 @@ use std::time::Duration;
 use kube::client::Body;
 use kubelet_supervisor::core::carrier::LABELS;
 use kubelet_supervisor::core::fleet::rollout::drain::CORDONED_BY;
-use kubelet_supervisor::plugin::{self, Context, Failure};
+use kubelet_supervisor::plugin::{self, Failure};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use super::kills::Random;
-use super::world::{Fate, NAMESPACE, TARGET, World, name};
+use super::world::{Fate, NAMESPACE, TARGET, World, context, name};
 use crate::support::api_server::{Door, Fault, FaultKind, Resource, State, Verb};
 
 const MAX: usize = 3;
@@ -126,33 +126,29 @@ impl Drained {
         self.world.server.put_pod(&name(number), "apps", &pod_name, more);
     }
 
-    /// Nodes live, and Pods that are to end do; what a ReplicaSet misses comes elsewhere.
+    /// Pods that are to end do; what a ReplicaSet misses comes elsewhere.
     async fn live(&self) {
-        let kubelets = async {
-            let mut count = 0;
-            loop {
-                tokio::time::sleep(Duration::from_secs(2)).await;
-                let ending = |s: &State| -> Vec<String> {
-                    let all = s.list(|key, pod| {
-                        key.resource == Resource::Pod && pod["metadata"]["deletionTimestamp"].is_string()
-                    });
-                    all.map(|pod| text(pod, "/metadata/name").to_owned()).collect()
+        let mut count = 0;
+        loop {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            let ending = |s: &State| -> Vec<String> {
+                let all = s
+                    .list(|key, pod| key.resource == Resource::Pod && pod["metadata"]["deletionTimestamp"].is_string());
+                all.map(|pod| text(pod, "/metadata/name").to_owned()).collect()
+            };
+            for pod in self.world.server.read(ending) {
+                self.world.server.delete_pod("apps", &pod);
+                let open = |s: &State| {
+                    let open = nodes(s).filter(|node| node["spec"]["unschedulable"] != true);
+                    open.map(|node| text(node, "/metadata/name").to_owned()).last()
                 };
-                for pod in self.world.server.read(ending) {
-                    self.world.server.delete_pod("apps", &pod);
-                    let open = |s: &State| {
-                        let open = nodes(s).filter(|node| node["spec"]["unschedulable"] != true);
-                        open.map(|node| text(node, "/metadata/name").to_owned()).last()
-                    };
-                    if let Some(node) = self.world.server.read(open) {
-                        count += 1;
-                        let number = super::world::number(&node);
-                        self.pod(number, &format!("moved-{count}"), json!({}));
-                    }
+                if let Some(node) = self.world.server.read(open) {
+                    count += 1;
+                    let number = super::world::number(&node);
+                    self.pod(number, &format!("moved-{count}"), json!({}));
                 }
             }
-        };
-        tokio::join!(self.world.live(), kubelets);
+        }
     }
 
     fn connect(&self) -> kube::Client {
@@ -197,12 +193,7 @@ impl Drained {
 
     /// The client, until it ends; None if it died.
     async fn client(&self, args: &[&str]) -> Option<Result<ExitCode, Failure>> {
-        let context = Context {
-            client: self.connect(),
-            namespace: NAMESPACE.to_owned(),
-            impersonates: false,
-            pace: plugin::Pace::default(),
-        };
+        let context = context(self.connect());
         let args: Vec<&str> = ["rollout"].into_iter().chain(args.iter().copied()).collect();
         tokio::select! {
             biased;

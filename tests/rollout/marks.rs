@@ -4,10 +4,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use kubelet_supervisor::core::carrier::LABELS;
-use kubelet_supervisor::plugin::{self, Context, Failure};
+use kubelet_supervisor::plugin::{self, Failure};
 use serde_json::{Value, json};
 
-use super::world::{Fate, NAMESPACE, TARGET, World, name};
+use super::world::{Fate, NAMESPACE, TARGET, World, context, name};
 
 const ALL: &[&str] = &[TARGET, "-l", "all=yes", "--canary", "2", "--max-unavailable", "4", "--quiet"];
 
@@ -17,30 +17,14 @@ fn with(more: &[&'static str]) -> Vec<&'static str> {
 
 /// Any command of the plugin.
 async fn command(world: &World, line: &str) -> Result<ExitCode, Failure> {
-    let context = Context {
-        client: world.connect(),
-        namespace: NAMESPACE.to_owned(),
-        impersonates: false,
-        pace: plugin::Pace::default(),
-    };
     let args: Vec<&str> = line.split_whitespace().map(|word| word.trim_matches('\'')).collect();
-    tokio::select! {
-        result = plugin::run(&context, &args) => result,
-        () = world.live() => unreachable!("life goes on"),
-    }
+    plugin::run(&context(world.connect()), &args).await
 }
 
 /// The commands within backquotes, without `kubectl kubelet-config`.
 fn advised(said: &str) -> Vec<String> {
     let quoted = said.split('`').skip(1).step_by(2);
     quoted.map(|line| line.strip_prefix("kubectl kubelet-config ").expect("a command of ours").to_owned()).collect()
-}
-
-async fn pass(world: &World, seconds: u64) {
-    tokio::select! {
-        () = world.live() => {}
-        () = tokio::time::sleep(Duration::from_secs(seconds)) => {}
-    }
 }
 
 fn record(world: &World, rollout: &str) -> Value {
@@ -73,7 +57,7 @@ async fn after_an_abort_it_begins_anew_once_the_node_has_proven_it() {
     let advice = advised(&refused);
     assert_eq!(advice, ["retry node-0001"]);
     command(&world, &advice[0]).await.unwrap();
-    pass(&world, 200).await;
+    tokio::time::sleep(Duration::from_secs(200)).await;
     command(&world, &anew).await.unwrap_or_else(|failure| panic!("{}", failure.message));
     assert_eq!(world.count(TARGET), 12);
     for rollout in [TARGET, "pool-b-2"] {
@@ -98,7 +82,7 @@ async fn after_an_undo_the_node_is_given_it_by_hand_first() {
     world.fate(1, Fate::Good);
     for line in &advice {
         command(&world, line).await.unwrap_or_else(|failure| panic!("{}", failure.message));
-        pass(&world, 200).await;
+        tokio::time::sleep(Duration::from_secs(200)).await;
     }
     world.good(&again).await;
     assert_eq!(world.count(TARGET), 12);

@@ -165,15 +165,9 @@ impl World {
         self.fleet.control(&name(number), |node| node.unready_until = Some(until));
     }
 
-    /// Time passes; the nodes live whenever it does.
-    pub async fn live(&self) {
-        std::future::pending::<()>().await;
-    }
-
     /// The client with these arguments, until it ends; None if it died.
     pub async fn client(&self, args: &[&str]) -> Option<Result<ExitCode, Failure>> {
-        let (client, namespace) = (self.connect(), NAMESPACE.to_owned());
-        let context = Context { client, namespace, impersonates: false, pace: Patience::default() };
+        let context = context(self.connect());
         let args: Vec<&str> = ["rollout"].into_iter().chain(args.iter().copied()).collect();
         self.fleet.is_up().await;
         tokio::select! {
@@ -277,6 +271,11 @@ impl World {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     }
+}
+
+/// A user's, with this client.
+pub fn context(client: kube::Client) -> Context {
+    Context { client, namespace: NAMESPACE.to_owned(), impersonates: false, pace: Patience::default() }
 }
 
 fn wanted(node: &Value) -> String {
