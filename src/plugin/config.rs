@@ -5,7 +5,6 @@ use std::path::Path as FilePath;
 
 use hyper::Request;
 use kube::api::ListParams;
-use kube::core::request::Request as Path;
 use serde_json::Value;
 
 use super::{Context, Failure, nodes};
@@ -153,34 +152,10 @@ pub async fn census(context: &Context, node: &str) -> Result<Census, Failure> {
     let object = nodes::get(context, node).await?;
     let capacity = object.pointer("/status/capacity").and_then(Value::as_object).into_iter().flatten();
     let capacity = capacity.filter_map(|(name, amount)| Some((name.clone(), amount.as_str()?.to_owned()))).collect();
-    let mut pods = Vec::new();
     let params = ListParams::default().fields(&format!("spec.nodeName={node}"));
-    pages(context, "/api/v1/pods", params, &format!("list the pods of node {node}"), |pod| pods.push(census::of(pod)))
-        .await?;
+    let what = format!("list the pods of node {node}");
+    let (pods, _) = nodes::pages(context, "/api/v1/pods", params, &what, |pod| Some(census::of(pod))).await?;
     Ok(Census { pods, capacity })
-}
-
-/// Shows all objects of a list.
-///
-/// # Errors
-/// The API server's.
-pub async fn pages(
-    context: &Context,
-    path: &str,
-    mut params: ListParams,
-    what: &str,
-    mut show: impl FnMut(&Value),
-) -> Result<(), Failure> {
-    params.limit = Some(500);
-    loop {
-        let request = Path::new(path).list(&params).map_err(|error| Failure::new(format!("{what}: {error}")))?;
-        let page = nodes::ask(context, request, what).await?;
-        page.get("items").and_then(Value::as_array).into_iter().flatten().for_each(&mut show);
-        match page.pointer("/metadata/continue").and_then(Value::as_str).filter(|token| !token.is_empty()) {
-            Some(token) => params.continue_token = Some(token.to_owned()),
-            None => return Ok(()),
-        }
-    }
 }
 
 /// A plain GET.

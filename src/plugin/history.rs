@@ -30,10 +30,9 @@ impl Options {
     pub(super) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
         let node = self.node.strip_prefix("node/").unwrap_or(&self.node);
         let node = config::segment(node, "node")?;
-        let mut events = Vec::new();
         let params = ListParams::default().fields(&format!("involvedObject.kind=Node,involvedObject.name={node}"));
         let what = format!("list the events of node {node} in namespace default");
-        config::pages(context, EVENTS, params, &what, |event| events.extend(Happened::of(event))).await?;
+        let (mut events, _) = nodes::pages(context, EVENTS, params, &what, Happened::of).await?;
         happened::sort(&mut events);
         if events.is_empty() {
             // A node that is not there is not one without events.

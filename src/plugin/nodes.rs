@@ -10,7 +10,7 @@ use super::write::Writer;
 use super::{Context, Failure};
 use crate::core::fleet::node::NodeRow;
 
-/// Nodes of one answer; one of a busy cluster takes about 20 KB.
+/// Objects of one answer; a Node of a busy cluster takes about 20 KB.
 const PAGE: u32 = 500;
 
 /// The collection.
@@ -116,33 +116,44 @@ pub async fn get(context: &Context, name: &str) -> Result<Value, Failure> {
 /// # Errors
 /// The API server's.
 pub(super) async fn list(context: &Context, choice: &Choice) -> Result<(Vec<NodeRow>, String), Failure> {
-    const WHAT: &str = "list nodes";
-    let first = ListParams {
+    let params = ListParams {
         label_selector: choice.selector.clone(),
         field_selector: choice.field_selector(),
-        limit: Some(PAGE),
         ..ListParams::default()
     };
-    let (mut params, mut rows, mut expired) = (first.clone(), Vec::new(), 0);
+    let read = |node: &Value| Some(NodeRow::of(node, &context.namespace)).filter(|row| choice.has(&row.name));
+    pages(context, NODES, params, "list nodes", read).await
+}
+
+/// What `read` has of each object of a list, page by page, and the version from which a watch goes on.
+///
+/// # Errors
+/// The API server's.
+pub(super) async fn pages<T>(
+    context: &Context,
+    path: &str,
+    first: ListParams,
+    what: &str,
+    mut read: impl FnMut(&Value) -> Option<T>,
+) -> Result<(Vec<T>, String), Failure> {
+    let first = ListParams { limit: Some(PAGE), ..first };
+    let (mut params, mut found, mut expired) = (first.clone(), Vec::new(), 0);
     loop {
-        let request = Path::new(NODES).list(&params);
-        let request = request.map_err(|error| Failure::new(format!("{WHAT}: {error}")))?;
+        let request = Path::new(path).list(&params).map_err(|error| Failure::new(format!("{what}: {error}")))?;
         let page: Value = match context.client.request(request).await {
             // The next page belongs to a version that is gone: the whole list once more.
             Err(kube::Error::Api(status)) if status.code == 410 && expired < 3 => {
                 (params, expired) = (first.clone(), expired + 1);
-                rows.clear();
+                found.clear();
                 continue;
             }
-            result => result.map_err(|error| Failure::api(WHAT, &error))?,
+            result => result.map_err(|error| Failure::api(what, &error))?,
         };
-        let items = page.get("items").and_then(Value::as_array).into_iter().flatten();
-        let items = items.map(|node| NodeRow::of(node, &context.namespace));
-        rows.extend(items.filter(|row| choice.has(&row.name)));
+        found.extend(page.get("items").and_then(Value::as_array).into_iter().flatten().filter_map(&mut read));
         let field = |name: &str| page.pointer(&format!("/metadata/{name}")).and_then(Value::as_str);
         match field("continue").filter(|token| !token.is_empty()) {
             Some(token) => params.continue_token = Some(token.to_owned()),
-            None => return Ok((rows, field("resourceVersion").unwrap_or_default().to_owned())),
+            None => return Ok((found, field("resourceVersion").unwrap_or_default().to_owned())),
         }
     }
 }
