@@ -17,18 +17,11 @@
     dead_code
 )]
 
-#[path = "../tests/support/fleet/mod.rs"]
-mod fleet;
-#[path = "../tests/support/mod.rs"]
-mod support;
-#[path = "../tests/rollout/world.rs"]
-mod world;
-
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::json;
-use world::{TARGET, World, name};
+use testkit::rollout::{TARGET, World, name};
 
 const FILLING: usize = 15_000;
 const ARGS: [&str; 8] = [TARGET, "-l", "rolled=yes", "--canary", "3", "--max-unavailable", "5%", "--quiet"];
@@ -81,7 +74,7 @@ fn measure(nodes: usize, of: usize) -> Cost {
         world.server.patch_node(&name(number), patch);
     }
     let peak_kib = peak(&world);
-    world.server.delete_config_map(world::NAMESPACE, "rollout-other");
+    world.server.delete_config_map(testkit::rollout::NAMESPACE, "rollout-other");
     let begun = tokio::time::Instant::now();
     runtime.block_on(world.good(&ARGS));
     assert_eq!(world.count(TARGET), nodes);
@@ -94,13 +87,13 @@ fn peak(world: &World) -> u64 {
     let dir = tempfile::tempdir().unwrap();
     let kubeconfig = dir.path().join("kubeconfig");
     world.server.write_kubeconfig(&kubeconfig);
-    let mut client = Command::new(env!("CARGO_BIN_EXE_kubectl-kubelet_config"))
+    let mut client = Command::new(testkit::built::program("kubectl-kubelet_config"))
         .args(["--kubeconfig", kubeconfig.to_str().unwrap(), "rollout", TARGET, "-l", "rolled=yes", "--name", "other"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let sent = |request: &support::api_server::Request| {
+    let sent = |request: &testkit::api_server::Request| {
         request.method == "PATCH" && request.status == 200 && !request.query.contains("dryRun")
     };
     world.server.wait_request(Duration::from_secs(120), sent).unwrap();

@@ -6,9 +6,6 @@
 
 #![allow(clippy::indexing_slicing, clippy::unused_self, reason = "JSON's index never panics; a stage says it all")]
 
-#[path = "../tests/support/mod.rs"]
-mod support;
-
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -16,9 +13,9 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::api_server::ApiServer;
-use support::kubelet::{Installed, Style, install};
-use support::port::Port;
+use testkit::api_server::ApiServer;
+use testkit::kubelet::{Installed, Style, install};
+use testkit::port::Port;
 
 const NODE: &str = "node-1";
 const NAMESPACE: &str = "kube-system";
@@ -30,7 +27,7 @@ fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
     let name = args.first().and_then(|name| Path::new(name).file_name()).unwrap_or_default();
     match name.to_str() {
-        Some("kubelet") => support::kubelet::run(args),
+        Some("kubelet") => testkit::kubelet::run(args),
         Some("kubelet-supervisor") => kubelet_supervisor::cli::main(args),
         _ => match demo() {
             Ok(()) => ExitCode::SUCCESS,

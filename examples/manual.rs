@@ -18,7 +18,7 @@ fn main() -> io::Result<()> {
     // `kubectl kubelet-config` is no name for a file; its pages are found by the program's. What completes it asks the
     // plugin itself, which knows the names of nodes.
     let plugin = "kubectl-kubelet_config";
-    pages(&kubelet_supervisor::plugin::command().name(plugin).display_name(plugin), dir)
+    pages(&kubectl_plugin::command().name(plugin).display_name(plugin), dir)
 }
 
 /// One page for the command, and one for each verb but `help`.

@@ -19,7 +19,8 @@
 
 pub mod adapters;
 pub mod cli;
-pub mod core;
 pub mod daemon;
-pub mod plugin;
+pub mod kubelet_log;
+pub mod machine;
 pub mod ports;
+pub mod unit;

@@ -1,16 +1,16 @@
 //! What the core's effects need of the outside. Signatures use core types only.
 //!
-//! Every call returns at once; what takes time answers later with an [`Input`](crate::core::machine::Input)
+//! Every call returns at once; what takes time answers later with an [`Input`](crate::machine::Input)
 //! through the daemon's queue.
 
 use std::collections::BTreeSet;
 
-use crate::core::machine::{Durable, Stored};
-use crate::core::model::{
-    ConfigMapRef, HealthzTarget, KubeletId, Merge, Moment, Payload, RenderError, Rendered, Source, StateFiles, Wishes,
-};
-use crate::core::record::Entry;
-use crate::core::report::NodeConfigStatus;
+use crate::machine::model::{KubeletId, Moment, RenderError, Rendered, StateFiles};
+use crate::machine::record::Entry;
+use crate::machine::{Durable, Stored};
+use kubelet_config::rendering::HealthzTarget;
+use kubelet_config::source::{ConfigMapRef, Merge, Payload, Source, Wishes};
+use kubelet_config::status::NodeConfigStatus;
 
 /// Time.
 pub trait Clock {
@@ -129,7 +129,7 @@ pub trait Cluster {
     fn watch(&mut self, map: Option<&ConfigMapRef>);
     /// The status to bring to the Node, sooner or later.
     fn publish(&mut self, status: &NodeConfigStatus);
-    /// Sends an event, in order; [`Input::Reported`](crate::core::machine::Input) when it is there.
+    /// Sends an event, in order; [`Input::Reported`](crate::machine::Input) when it is there.
     fn emit(&mut self, entry: &Entry);
     /// Asks for the own Lease.
     fn look_lease(&mut self);
@@ -146,21 +146,21 @@ pub trait Host {
 /// Whoever started us, and whoever scrapes us.
 pub trait Notifier {
     /// The state changed: READY and STATUS to systemd, metrics, the status document.
-    fn observe(&mut self, state: &crate::core::machine::State);
+    fn observe(&mut self, state: &crate::machine::State);
     /// Something to count.
-    fn count(&mut self, counter: &crate::core::machine::Counter);
+    fn count(&mut self, counter: &crate::machine::Counter);
     /// What became of an operator's command.
     fn answer(&mut self, ticket: u64, result: &Result<String, String>);
     /// A ping for systemd's watchdog.
     fn beat(&mut self);
     /// A line for the journal.
-    fn say(&mut self, level: crate::core::machine::Level, line: &str);
+    fn say(&mut self, level: crate::machine::Level, line: &str);
 }
 
 /// Whoever goes on in our place.
 pub trait Successor {
     /// Finds out whether the binary that is installed now can go on from this document; answers
-    /// with [`Input::Successor`](crate::core::machine::Input).
+    /// with [`Input::Successor`](crate::machine::Input).
     fn prove(&mut self, document: &str);
     /// Becomes that binary. Comes back only if nothing changed, or where this is only played.
     ///

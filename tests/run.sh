@@ -50,16 +50,16 @@ deny() {
 }
 
 step cargo fmt --check
-step cargo clippy --locked --quiet --all-targets -- -D warnings
-step cargo build --locked --quiet --bins --examples
+step cargo clippy --locked --quiet --workspace --all-targets --test real -- -D warnings
+step cargo build --locked --quiet --workspace --all-targets
 [ ${#failed[@]} = 0 ] || finish
 # The README's first look tells by its exit code whether all went as it says.
 step cargo run --locked --quiet --example demo
 # Unit, property, architecture and system tests, each file with its summary.
-fast=(architecture behaviour cluster credentials docs failopen machine_props plugin reloaded restarted support_selftest trial turns)
-step cargo test --locked --no-fail-fast --lib "${fast[@]/#/--test=}"
+fast=(architecture behaviour cluster credentials docs failopen machine_props plugin reloaded restarted selftest trial turns)
+step cargo test --locked --workspace --no-fail-fast --lib "${fast[@]/#/--test=}"
 # Ten million steps and the mutants; hours of two hundred supervisors: built optimized.
-step cargo test --locked --no-fail-fast --profile sim --test crash --test rollout --test simulation
+step cargo test --locked --workspace --no-fail-fast --profile sim --test crash --test rollout --test simulation
 # These mostly wait for processes: more of them at once than there are cores.
 step cargo test --locked --test system -- --test-threads=6
 step tests/prometheus/run.sh
@@ -69,7 +69,7 @@ step cargo test --locked --test real
 # Names are compared with kubectl's; where there is none, the real suite has built one by now.
 if [ -n "${CI:-}" ] && ! command -v kubectl >/dev/null; then
     binaries=$(tests/real/prepare.sh)
-    KUBECTL=$binaries/kubectl step cargo test --locked --test plugin a_hundred_names
+    KUBECTL=$binaries/kubectl step cargo test --locked -p kubectl-plugin --test plugin a_hundred_names
 fi
 step tests/systemd/run.sh
 finish

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::time::{ClockId, clock_gettime};
 
-use crate::core::model::Moment;
+use crate::machine::model::Moment;
 use crate::ports::Clock;
 
 /// CLOCK_BOOTTIME for decisions, the wall clock for people.

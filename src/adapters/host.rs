@@ -15,10 +15,11 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::process;
-use crate::core::evidence::{Environment, Supply};
-use crate::core::machine::Input;
-use crate::core::model::Exit;
+use crate::machine::Input;
+use crate::machine::evidence::Environment;
+use crate::machine::model::Exit;
 use crate::ports;
+use kubelet_config::hazard::impact::Supply;
 
 /// A runtime under load answers in milliseconds; one that is stopped, never.
 const LIMIT: Duration = Duration::from_secs(2);

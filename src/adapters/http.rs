@@ -22,7 +22,7 @@ use tokio::sync::Semaphore;
 use serde_json::Value;
 
 use super::metrics::Metrics;
-use crate::core::command::Command;
+use crate::machine::command::Command;
 
 /// More than a scraper, a probe and a few people need, even while as many commands wait as may.
 const CONNECTIONS: usize = 32;
@@ -200,8 +200,8 @@ mod tests {
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
     use super::*;
-    use crate::core::command::Target;
-    use crate::core::machine::Input;
+    use crate::machine::Input;
+    use crate::machine::command::Target;
 
     struct Served {
         dir: tempfile::TempDir,

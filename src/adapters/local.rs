@@ -3,10 +3,11 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::core::flags::KubeletArgs;
-use crate::core::model::{KubeletId, Merge};
-use crate::core::payload::yaml;
+use crate::machine::model::KubeletId;
 use crate::ports;
+use kubelet_config::flags::KubeletArgs;
+use kubelet_config::source::Merge;
+use kubelet_config::yaml;
 
 /// Reads them when asked: kubeadm rewrites them under our feet.
 #[derive(Clone, Debug)]

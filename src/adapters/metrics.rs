@@ -1,5 +1,6 @@
 //! Metrics: native's four, and our own.
 
+use crate::machine::status::node_status;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
@@ -10,10 +11,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::core::evidence::Failure;
-use crate::core::machine::{Counter, State};
-use crate::core::model::Source;
-use crate::core::report::NodeConfigStatus;
+use crate::machine::evidence::Failure;
+use crate::machine::{Counter, State};
+use kubelet_config::source::Source;
 
 type Labels = Vec<(String, String)>;
 type FloatGauge = Gauge<f64, AtomicU64>;
@@ -132,7 +132,7 @@ impl Metrics {
 
     /// Sets the gauges.
     pub fn observe(&self, state: &State) {
-        let status = NodeConfigStatus::of(state);
+        let status = node_status(state);
         for (family, source) in self.configs.iter().zip([&status.assigned, &status.active, &status.last_known_good]) {
             family.clear();
             family.get_or_create(&source_labels(source.as_ref())).set(1);

@@ -14,7 +14,7 @@ use tokio::net::UnixDatagram;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::process::ChildPid;
-use crate::core::machine::Input;
+use crate::machine::Input;
 
 /// A bound socket.
 #[derive(Debug)]

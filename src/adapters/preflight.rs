@@ -9,11 +9,11 @@ use tokio::task::JoinHandle;
 
 use super::metrics::Metrics;
 use super::process;
-use crate::core::flags::KubeletArgs;
-use crate::core::machine::Input;
-use crate::core::model::{Rendered, Verdict};
-use crate::core::preflight::{Class, classify};
+use crate::machine::Input;
+use crate::machine::model::{Rendered, Verdict};
+use crate::machine::preflight::{Class, classify};
 use crate::ports;
+use kubelet_config::flags::KubeletArgs;
 
 /// A preflight takes 0.05 s, and half a second when it first makes its certificates.
 const TIME_LIMIT: Duration = Duration::from_secs(30);

@@ -10,10 +10,9 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 
-use crate::core::machine::Input;
-use crate::core::model::HealthzTarget;
-use crate::core::policy;
+use crate::machine::{Input, limits};
 use crate::ports;
+use kubelet_config::rendering::HealthzTarget;
 
 /// The adapter: one question at a time.
 #[derive(Debug)]
@@ -37,7 +36,7 @@ impl ports::Probe for HealthzProbe {
         }
         let (inputs, target) = (self.inputs.clone(), target.clone());
         self.asking = Some(tokio::spawn(async move {
-            let _ = inputs.send(Input::Probed(ask(&target, policy::PROBE_TIMEOUT).await));
+            let _ = inputs.send(Input::Probed(ask(&target, limits::PROBE_TIMEOUT).await));
         }));
     }
 }

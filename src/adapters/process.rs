@@ -23,11 +23,11 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
 use super::relay::{Relay, Started};
-use crate::core::flags::KubeletArgs;
-use crate::core::machine::Input;
-use crate::core::model::Exit;
-use crate::core::preflight::Run;
+use crate::machine::Input;
+use crate::machine::model::Exit;
+use crate::machine::preflight::Run;
 use crate::ports;
+use kubelet_config::flags::KubeletArgs;
 
 /// Output kept of a short run: the fatal line of v1.20 is followed by a few hundred lines of
 /// goroutines, and preceded by the whole candidate (at most 1 MiB).

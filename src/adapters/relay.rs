@@ -22,7 +22,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::SigSet;
 use tokio::sync::oneshot;
 
-use crate::core::words;
+use crate::kubelet_log;
 
 /// What is kept: a screenful or two, and no more than a few events could tell.
 const LINES: usize = 64;
@@ -380,7 +380,7 @@ impl Ring {
     fn is_deep_in_a_trace(&mut self) -> bool {
         // klog's and JSON lines begin like this; most lines need no closer look.
         let is_log = self.open.first().is_some_and(|first| first.is_ascii_uppercase() || *first == b'{');
-        if is_log || !std::str::from_utf8(&self.open).is_ok_and(words::is_frame) {
+        if is_log || !std::str::from_utf8(&self.open).is_ok_and(kubelet_log::is_frame) {
             self.frames = 0;
             return false;
         }

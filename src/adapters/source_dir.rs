@@ -14,12 +14,13 @@ use tokio::time::{Instant, sleep_until};
 
 use self::read::{Identity, Seen};
 use self::watch::{Eye, Touched};
-use crate::core::directory;
-use crate::core::machine::{Input, Wanted};
-use crate::core::model::ConfigMapRef;
-use crate::core::record::Entry;
-use crate::core::report::NodeConfigStatus;
+use crate::machine::Input;
+use crate::machine::record::Entry;
 use crate::ports;
+use kubelet_config::assignment::Wanted;
+use kubelet_config::source::ConfigMapRef;
+use kubelet_config::source_dir;
+use kubelet_config::status::NodeConfigStatus;
 
 /// The directory is read when it has been at rest for so long: `cp` and `kubectl cp` write the
 /// files of a directory milliseconds apart, and nobody notices a fifth of a second.
@@ -264,7 +265,7 @@ impl Task {
         if !matches!(look.seen, Seen::Changing(_) | Seen::BeingWritten(_)) {
             self.since = None;
         }
-        let map = || Input::Node(Wanted::Map(directory::reference(&self.key)));
+        let map = || Input::Node(Wanted::Map(source_dir::reference(&self.key)));
         let (told, inputs) = match look.seen {
             Seen::Missing(why) => {
                 self.say(format!("{why}; what runs is kept until it is there"));

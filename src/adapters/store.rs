@@ -19,6 +19,7 @@
 mod history;
 mod state_files;
 
+use kubelet_config::source;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,12 +28,13 @@ use sha2::{Digest as _, Sha256};
 
 use self::history::History;
 use super::fsx::{self, Disk};
-use crate::core::machine::{Durable, Stored};
-use crate::core::model::{Payload, RenderError, Source, StateFiles};
-use crate::core::payload::render::hex;
-use crate::core::payload::yaml;
-use crate::core::record::{self, Entry, Ledger, Seal};
+use crate::machine::model::{RenderError, StateFiles};
+use crate::machine::record::{self, Entry, Ledger, Seal};
+use crate::machine::{Durable, Stored};
 use crate::ports::{Checkpoint, Store};
+use kubelet_config::digest::hex;
+use kubelet_config::source::{Payload, Source};
+use kubelet_config::yaml;
 
 /// Records and seals are a few KiB; more is not ours.
 const RECORD_LIMIT: u64 = 1 << 20;
@@ -82,7 +84,7 @@ impl<D: Disk> FsStore<D> {
 
     fn checkpoint_dir(&self, source: &Source) -> Result<PathBuf, String> {
         let (uid, version) = (&source.uid, &source.resource_version);
-        if !record::is_safe_component(uid) || !record::is_safe_component(version) {
+        if !source::is_safe_component(uid) || !source::is_safe_component(version) {
             return Err(format!("uid {uid:?} or resourceVersion {version:?} cannot be a directory name"));
         }
         Ok(self.root.join("store/checkpoints").join(uid).join(version))
@@ -144,7 +146,7 @@ impl<D: Disk> FsStore<D> {
             None => None,
         };
         let mut names = self.disk.list(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
-        names.retain(|name| record::is_safe_key(name));
+        names.retain(|name| source::is_safe_key(name));
         let mut files = BTreeMap::new();
         for name in names {
             let path = dir.join(&name);
@@ -210,7 +212,7 @@ impl<D: Disk> Store for FsStore<D> {
     }
 
     fn save(&mut self, source: &Source, payload: &Payload) -> Result<(), String> {
-        if let Some(key) = payload.data.keys().find(|key| !record::is_safe_key(key)) {
+        if let Some(key) = payload.data.keys().find(|key| !source::is_safe_key(key)) {
             return Err(format!("the ConfigMap's key {key:?} cannot be a file name"));
         }
         let seal = Seal {

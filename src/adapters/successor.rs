@@ -21,9 +21,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::process::{self, KubeletProcess};
-use crate::core::machine::{Handover, Input};
-use crate::core::model::Exit;
-use crate::core::policy;
+use crate::machine::model::Exit;
+use crate::machine::{Handover, Input, limits};
 use crate::ports::Stay;
 
 /// `PID:FD:KUBELET`: our own process id, lest a stray variable is believed, the document, and the
@@ -117,7 +116,7 @@ pub fn begin() -> Beginning {
             // Never two kubelets, and none whose output nobody reads.
             process::close_inherited();
             if pid > 0 {
-                process::end_child(pid, policy::STOP_GRACE);
+                process::end_child(pid, limits::STOP_GRACE);
             }
             Beginning::Disinherited(why)
         }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::fsx::{Disk as _, RealDisk};
 use super::process;
-use crate::core::model::Exit;
-use crate::core::unit::{DROP_IN, Properties, UnitFile};
+use crate::machine::model::Exit;
+use crate::unit::{DROP_IN, Properties, UnitFile};
 
 /// A machine under load reads its units again in some seconds.
 const LIMIT: Duration = Duration::from_secs(60);

@@ -7,10 +7,11 @@ use clap::Args;
 
 use super::{Failure, KubeletCommand, MergeOption, block_on, local_files};
 use crate::adapters::preflight::Recipe;
-use crate::core::model::{ConfigMapRef, RenderError, Source, Verdict};
-use crate::core::payload::render::Configuration;
 use crate::daemon::exec;
+use crate::machine::model::{RenderError, Verdict};
 use crate::ports::Checkpoint;
+use kubelet_config::rendering::Configuration;
+use kubelet_config::source::{ConfigMapRef, Source};
 
 const REJECTED: u8 = 1;
 const UNKNOWN: u8 = 2;
@@ -73,7 +74,7 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
 /// Renders a file as if it were the payload of a ConfigMap in its directory.
 pub(super) fn file(
     path: &Path,
-    args: &crate::core::flags::KubeletArgs,
+    args: &kubelet_config::flags::KubeletArgs,
     local: &dyn crate::ports::Local,
 ) -> Result<Result<Configuration, RenderError>, Failure> {
     let fail = |error: std::io::Error| Failure::new(UNKNOWN, format!("{}: {error}", path.display()));

@@ -9,7 +9,7 @@ use clap::Args;
 
 use super::{Failure, block_on};
 use crate::adapters::units::{self, Units};
-use crate::core::unit::{self, Properties, Request, ServiceType};
+use crate::unit::{self, Properties, Request, ServiceType};
 
 /// What of a unit `enable` may change and an operator wants to see.
 const SHOWN: [&str; 5] = ["Type", "NotifyAccess", "TimeoutStartUSec", "KillMode", "OOMScoreAdjust"];

@@ -1,6 +1,7 @@
 //! `history`: what happened to this node's configuration. Read from the files, so it needs no
 //! supervisor.
 
+use kubelet_config::status;
 use std::fmt::Write as _;
 use std::io::Write as _;
 
@@ -11,8 +12,7 @@ use super::Failure;
 use super::control::{Output, StoreDir};
 use crate::adapters::fsx::RealDisk;
 use crate::adapters::store::FsStore;
-use crate::core::record::Entry;
-use crate::core::report;
+use crate::machine::record::Entry;
 use crate::ports::Store as _;
 
 #[derive(Debug, Args)]
@@ -52,7 +52,7 @@ fn json(entries: &[Entry]) -> String {
     let lines = entries.iter().map(|entry| {
         let mut value = serde_json::to_value(entry).unwrap_or_default();
         if let Value::Object(fields) = &mut value {
-            fields.insert("time".to_owned(), report::timestamp(entry.nanos).into());
+            fields.insert("time".to_owned(), status::timestamp(entry.nanos).into());
         }
         value.to_string()
     });
@@ -68,7 +68,7 @@ fn text(entry: &Entry) -> String {
             format!("{}/{} {key} {}/{version}", reference.namespace, reference.name, source.uid)
         },
     );
-    let time = report::timestamp(entry.nanos);
+    let time = status::timestamp(entry.nanos);
     let mut out = format!("{time} {} {source}: {}\n", entry.reason, plain(&entry.message));
     for word in &entry.words {
         let _ = writeln!(out, "    {}", plain(word)); // a String takes it
@@ -84,7 +84,7 @@ fn plain(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::model::{ConfigMapRef, Source};
+    use kubelet_config::source::{ConfigMapRef, Source};
 
     fn entries() -> Vec<Entry> {
         let source = Source {

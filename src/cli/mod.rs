@@ -18,9 +18,9 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
 use crate::adapters::local::{self, LocalFiles};
 use crate::adapters::{process, successor};
-use crate::core::command::Command;
-use crate::core::flags::KubeletArgs;
-use crate::core::model::Merge;
+use crate::machine::command::Command;
+use kubelet_config::flags::KubeletArgs;
+use kubelet_config::source::Merge;
 
 /// EX_USAGE of sysexits(3).
 const USAGE: u8 = 64;

@@ -9,11 +9,11 @@ use crate::adapters::clock::BootClock;
 use crate::adapters::fsx::RealDisk;
 use crate::adapters::lock::{self, Lock};
 use crate::adapters::store::FsStore;
-use crate::core::command::{Command, Target};
-use crate::core::machine;
-use crate::core::payload::duration::GoDuration;
 use crate::daemon::settings;
+use crate::machine;
+use crate::machine::command::{Command, Target};
 use crate::ports::{Clock as _, Store as _};
+use kubelet_config::duration::GoDuration;
 
 #[derive(Debug, Args)]
 pub(super) struct Plain {

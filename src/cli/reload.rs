@@ -1,6 +1,7 @@
 //! `reload`: the installed binary goes on in the running supervisor's place. And the hidden verb by
 //! which it is asked beforehand whether it can.
 
+use kubelet_config::status;
 use std::ffi::OsString;
 use std::io::Read as _;
 use std::time::{Duration, Instant};
@@ -11,10 +12,9 @@ use serde_json::Value;
 use super::control::{StoreDir, Unreachable, denied};
 use super::{Cli, Failure, Verb};
 use crate::adapters::successor;
-use crate::core::command::Command;
-use crate::core::payload::duration::GoDuration;
-use crate::core::report;
 use crate::daemon::settings;
+use crate::machine::command::Command;
+use kubelet_config::duration::GoDuration;
 
 /// Between looks whether the new one answers.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -107,7 +107,7 @@ impl Asked {
             Ok(_) => return Err(Failure::new(1, "these are not the arguments of `run`")),
             Err(error) => return Err(Failure::usage(error.to_string())),
         }
-        println!("can take over: {}", report::VERSION);
+        println!("can take over: {}", status::VERSION);
         Ok(0)
     }
 }

@@ -10,12 +10,13 @@ use super::{Cli, Failure, KubeletCommand, MergeOption, Verb, block_on};
 use crate::adapters::successor::Beginning;
 use crate::adapters::systemd::Systemd;
 use crate::adapters::{clock, local, log, process};
-use crate::core::flags::KubeletArgs;
-use crate::core::model::ConfigMapRef;
-use crate::core::payload::duration::GoDuration;
-use crate::core::{carrier, machine, policy};
 use crate::daemon::settings::{self, Settings};
 use crate::daemon::wire;
+use crate::machine::{self, limits};
+use kubelet_config::assignment;
+use kubelet_config::duration::GoDuration;
+use kubelet_config::flags::KubeletArgs;
+use kubelet_config::source::ConfigMapRef;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -32,16 +33,16 @@ pub(super) struct Options {
     #[arg(long, env = "KUBELET_SUPERVISOR_ISOLATION_TIMEOUT", default_value = "90s", value_parser = settings::positive, value_name = "DURATION")]
     isolation_timeout: GoDuration,
     /// Starts of the supervisor without proof, as in a machine that reboots in a loop, that fail a trial.
-    #[arg(long, env = "KUBELET_SUPERVISOR_TRIAL_BOOTS", default_value_t = policy::TRIAL_BOOTS, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
+    #[arg(long, env = "KUBELET_SUPERVISOR_TRIAL_BOOTS", default_value_t = limits::TRIAL_BOOTS, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
     trial_boots: u32,
     /// Roll back what nobody confirmed within this time of being healthy, where the ConfigMap's annotation kubelet-supervisor.io/confirm-within says nothing.
     #[arg(long, env = "KUBELET_SUPERVISOR_CONFIRM_WITHIN", value_parser = settings::positive, value_name = "DURATION")]
     confirm_within: Option<GoDuration>,
     /// Where a ConfigMap is that a Node's label names without a namespace.
-    #[arg(long, env = "KUBELET_SUPERVISOR_CONFIG_NAMESPACE", default_value = carrier::DEFAULT_NAMESPACE, value_name = "NAMESPACE")]
+    #[arg(long, env = "KUBELET_SUPERVISOR_CONFIG_NAMESPACE", default_value = assignment::DEFAULT_NAMESPACE, value_name = "NAMESPACE")]
     config_namespace: String,
     /// What runs on a Node without an assignment, such as kubeadm's kube-system/kubelet-config.
-    #[arg(long, env = "KUBELET_SUPERVISOR_DEFAULT_SOURCE", value_parser = carrier::parse, value_name = "NAMESPACE/NAME[/KEY]")]
+    #[arg(long, env = "KUBELET_SUPERVISOR_DEFAULT_SOURCE", value_parser = assignment::parse, value_name = "NAMESPACE/NAME[/KEY]")]
     default_source: Option<ConfigMapRef>,
     /// Edits of an assigned ConfigMap, and the default source, take effect within this time, each node at its own; 0s: at once.
     #[arg(long, env = "KUBELET_SUPERVISOR_SPREAD", default_value = "5m", value_name = "DURATION")]
@@ -147,7 +148,7 @@ pub(super) fn without_us(args: &[OsString], beginning: Beginning) {
         "kubelet-supervisor: these options are of no use; the kubelet runs without a supervisor until they are mended"
     );
     if let Beginning::Heir(heir) = beginning {
-        process::end_child(heir.pid, policy::STOP_GRACE); // never two of them
+        process::end_child(heir.pid, limits::STOP_GRACE); // never two of them
     }
     let error = process::become_kubelet(&program, &KubeletArgs::parse(words));
     eprintln!("kubelet-supervisor: cannot run {}: {error}", program.display());

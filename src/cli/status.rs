@@ -1,5 +1,7 @@
 //! `status`: asks the running supervisor, else looks into the store.
 
+use kubelet_config::source::SOURCE_DIR_TITLE;
+use kubelet_config::status;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -10,11 +12,9 @@ use super::Failure;
 use super::control::{Output, StoreDir, Unreachable, denied};
 use crate::adapters::fsx::RealDisk;
 use crate::adapters::store::FsStore;
-use crate::core::directory;
-use crate::core::model::Source;
-use crate::core::payload::duration::GoDuration;
-use crate::core::report;
 use crate::ports::Store as _;
+use kubelet_config::duration::GoDuration;
+use kubelet_config::source::Source;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -48,7 +48,7 @@ fn stored(store: &StoreDir, why: &str) -> Result<Value, Failure> {
     let stored = FsStore::new(RealDisk, &dir).load();
     let record = |what: &str, record: Result<Option<Source>, String>| {
         record
-            .map(|source| report::config_source(source.as_ref()))
+            .map(|source| status::config_source(source.as_ref()))
             .map_err(|why| Failure::new(1, format!("{}: the record {what} is unreadable: {why}", dir.display())))
     };
     Ok(json!({
@@ -132,10 +132,10 @@ fn source(value: &Value) -> String {
     let Some(map) = value.get("configMap") else { return "local configuration".to_owned() };
     let part = |name: &str| map.get(name).and_then(Value::as_str).unwrap_or_default();
     if let Ok(source) = serde_json::from_value::<Source>(map.clone())
-        && directory::is_source(&source)
+        && source.is_source_dir()
     {
         let (key, uid, version) = (part("kubeletConfigKey"), source.uid, source.resource_version);
-        return format!("{}, key {key} (uid {uid}, resourceVersion {version})", directory::TITLE);
+        return format!("{SOURCE_DIR_TITLE}, key {key} (uid {uid}, resourceVersion {version})");
     }
     format!(
         "{}/{} key {} (uid {}, resourceVersion {})",

@@ -1,17 +1,20 @@
 //! Effects to port calls, outcomes back to inputs. The only place that calls ports.
 
+use crate::machine::status::node_status;
+use kubelet_config::source::SOURCE_DIR_TITLE;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::core::directory;
-use crate::core::evidence::{Look, runtime_socket};
-use crate::core::flags::KubeletArgs;
-use crate::core::machine::{Effect, Handover, Input, Level, Purpose, State, Stored};
-use crate::core::model::{Merge, Moment, RenderError, Rendered, Source, StateFiles};
-use crate::core::payload::render::{self, Configuration, Fault, Ingredients, Text};
-use crate::core::record::{Entry, Ledger};
-use crate::core::report::{Event, NodeConfigStatus};
+use crate::machine::events::Event;
+use crate::machine::evidence::{Look, runtime_socket};
+use crate::machine::model::{Moment, RenderError, Rendered, StateFiles};
+use crate::machine::record::{Entry, Ledger};
+use crate::machine::{Effect, Handover, Input, Level, Purpose, State, Stored};
 use crate::ports::{Checkpoint, Local, Ports, Stay, Store};
+use kubelet_config::flags::KubeletArgs;
+use kubelet_config::rendering::{self, Configuration, Fault, Ingredients, Text};
+use kubelet_config::source::{Merge, Source};
+use kubelet_config::status::NodeConfigStatus;
 
 /// The kubelet's `--root-dir` if the command line has none (options.go, v1.20.2).
 const DEFAULT_ROOT_DIR: &str = "/var/lib/kubelet";
@@ -100,7 +103,7 @@ impl<P: Ports> Executor<P> {
             }
         }
         self.ports.notifier().observe(&self.state);
-        let status = NodeConfigStatus::of(&self.state);
+        let status = node_status(&self.state);
         if self.published.as_ref() != Some(&status) {
             self.ports.cluster().publish(&status);
             self.published = Some(status);
@@ -243,8 +246,8 @@ pub fn configuration(
             } else {
                 format!("keys: {}", keys.join(", "))
             };
-            let whose = if directory::is_source(source) {
-                format!("{} has no file {key:?}", directory::TITLE)
+            let whose = if source.is_source_dir() {
+                format!("{SOURCE_DIR_TITLE} has no file {key:?}")
             } else {
                 format!("the ConfigMap has no key {key:?} in its data")
             };
@@ -260,7 +263,7 @@ pub fn configuration(
     let keys = |key: &str| checkpoint.and_then(|(checkpoint, _)| checkpoint.files.get(key).cloned());
     let with = |own: Option<&(String, String)>| {
         let local = own.map(|(text, dir)| Text { text, dir });
-        render::render(&Ingredients { payload, local, merge, keys: &keys, drop_ins: &drop_ins, args })
+        rendering::render(&Ingredients { payload, local, merge, keys: &keys, drop_ins: &drop_ins, args })
     };
     let own = local.config();
     let fault = match &own {

@@ -13,8 +13,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::exec::Executor;
 use super::{Signals, Start, Woken, run, wake};
-use crate::core::machine::Input;
-use crate::core::policy;
+use crate::machine::{Input, limits};
 use crate::ports::{Clock, Ports};
 
 /// Between looks at the child, and between attempts to start it.
@@ -78,11 +77,11 @@ async fn babysit<P: Ports>(
     // good moment for a whole supervisor.
     let mut end_with_it = line.is_alive() && !line.is_stopping();
     // The machine would have seen to a kubelet that does not mind SIGTERM.
-    let mut kill_at = line.is_stopping().then(|| now() + policy::STOP_GRACE);
+    let mut kill_at = line.is_stopping().then(|| now() + limits::STOP_GRACE);
     let mut start_at = now();
     if leaving {
         line.signal(Signal::SIGTERM); // maybe once more: it only makes the kubelet end at once
-        kill_at = Some(now() + policy::STOP_GRACE);
+        kill_at = Some(now() + limits::STOP_GRACE);
     }
     // A kubelet that pings is relayed, and nothing more; see `core/machine/beat.rs`.
     let mut pings = false;
@@ -112,7 +111,7 @@ async fn babysit<P: Ports>(
             Woken::Leave => {
                 leaving = true;
                 line.signal(Signal::SIGTERM);
-                kill_at = Some(now() + policy::STOP_GRACE);
+                kill_at = Some(now() + limits::STOP_GRACE);
             }
             Woken::Forward(kind) => line.signal(kind),
             Woken::Reload => tracing::error!("no reload after an internal error: restart kubelet.service"),

@@ -12,7 +12,7 @@ use nix::sys::signal::SigSet;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::core::machine::{Handover, Input};
+use crate::machine::{Handover, Input};
 use crate::ports::{Clock, Ports};
 use exec::Executor;
 

@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use crate::core::directory::{self, Entry};
-use crate::core::flags::KubeletArgs;
-use crate::core::machine;
-use crate::core::model::Merge;
-use crate::core::payload::duration::GoDuration;
+use crate::machine;
+use kubelet_config::duration::GoDuration;
+use kubelet_config::flags::KubeletArgs;
+use kubelet_config::source::Merge;
+use kubelet_config::source_dir::{self, Entry};
 
 /// Where native kept its store when told to; ours when nobody says otherwise.
 pub const DEFAULT_DIR: &str = "/var/lib/kubelet/dynamic-config";
@@ -48,7 +48,7 @@ pub fn store_dir(own: Option<&Path>, args: &KubeletArgs) -> PathBuf {
 /// What is wrong with the key.
 pub fn source(dir: Option<PathBuf>, key: String) -> Result<Option<(PathBuf, String)>, String> {
     let Some(dir) = dir.filter(|dir| !dir.as_os_str().is_empty()) else { return Ok(None) };
-    if directory::entry(&key) != Entry::Key {
+    if source_dir::entry(&key) != Entry::Key {
         return Err(format!("{key:?} cannot be a file of --source-dir: letters, digits, `-`, `_` and `.` make a key"));
     }
     Ok(Some((std::path::absolute(&dir).unwrap_or(dir), key)))

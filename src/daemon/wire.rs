@@ -1,5 +1,6 @@
 //! The only place that names concrete adapters and hands them to the loop.
 
+use crate::machine::status as node_status;
 use std::fs::File;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
@@ -31,8 +32,7 @@ use crate::adapters::source_dir::{self, SourceDir};
 use crate::adapters::store::FsStore;
 use crate::adapters::successor::{Beginning, Inheritance, Successor, Told};
 use crate::adapters::systemd::Systemd;
-use crate::core::machine::{Counter, Input, Level, State};
-use crate::core::{policy, report};
+use crate::machine::{Counter, Input, Level, State, limits};
 use crate::ports;
 
 /// The supervisor's ports, all real.
@@ -101,12 +101,12 @@ struct Public {
 
 impl ports::Notifier for Public {
     fn observe(&mut self, state: &State) {
-        let summary = report::summary(state);
+        let summary = node_status::summary(state);
         self.metrics.observe(state);
         let version = self.version.lock().ok().and_then(|version| version.clone());
         if let Ok(mut shown) = self.pages.shown.write() {
             shown.ready = state.is_ready();
-            shown.status = report::status_document(state, version.as_deref());
+            shown.status = node_status::status_document(state, version.as_deref());
             shown.counting = state.is_counting().then(Instant::now);
             shown.summary.clone_from(&summary);
         }
@@ -163,7 +163,7 @@ pub async fn supervise(settings: Settings, beginning: Beginning) -> anyhow::Resu
     };
     tracing::error!("the supervisor cannot begin: {why}; the kubelet runs without it, with its own arguments");
     if let Some(pid) = kubelet {
-        process::end_child(pid, policy::STOP_GRACE); // never two of them
+        process::end_child(pid, limits::STOP_GRACE); // never two of them
     }
     let error = process::become_kubelet(&program, &args);
     Err(error).with_context(|| format!("cannot run {}", program.display()))
@@ -229,7 +229,7 @@ async fn assemble(settings: Settings, heir: Option<Inheritance>, lock: Option<Fi
             program: settings.program.clone(),
             args: settings.args.clone(),
             notify_socket,
-            watchdog: settings.machine.watchdog.unwrap_or(policy::WATCHDOG_INTERVAL),
+            watchdog: settings.machine.watchdog.unwrap_or(limits::WATCHDOG_INTERVAL),
             pid: child.clone(),
             inputs: inputs.clone(),
             relays: Vec::new(),

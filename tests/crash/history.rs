@@ -5,13 +5,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use kubelet_supervisor::adapters::store::FsStore;
-use kubelet_supervisor::core::machine::Input;
-use kubelet_supervisor::core::record::Entry;
+use kubelet_supervisor::machine::Input;
+use kubelet_supervisor::machine::record::Entry;
 use kubelet_supervisor::ports::Store as _;
 
-use crate::sim::Rng;
-use crate::sim::disk::{Fault, Plan, SimDisk};
-use crate::sim::world::{Behaviour, ROOT};
+use testkit::sim::Rng;
+use testkit::sim::disk::{Fault, Plan, SimDisk};
+use testkit::sim::world::{Behaviour, ROOT};
 
 /// Entries of 16 KiB fill a file of 256 KiB after so many; a rotation leaves at least these.
 const KEPT: usize = 15;

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use kubelet_supervisor::adapters::store::FsStore;
-use kubelet_supervisor::core::model::StateFiles;
+use kubelet_supervisor::machine::model::StateFiles;
 use kubelet_supervisor::ports::Store as _;
 
-use crate::sim::Rng;
-use crate::sim::disk::{Fault, Plan, SimDisk};
-use crate::sim::world::ROOT;
+use testkit::sim::Rng;
+use testkit::sim::disk::{Fault, Plan, SimDisk};
+use testkit::sim::world::ROOT;
 
 const KUBELET: &str = "/var/lib/kubelet";
 const NAMES: [&str; 2] = ["cpu_manager_state", "memory_manager_state"];

@@ -7,16 +7,17 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt as _};
 use kube::client::{Body, ClientBuilder};
+use kubelet_config::assignment::Wanted;
+use kubelet_config::source::{ConfigMapRef, Source};
+use kubelet_config::status::{Condition, NodeConfigStatus};
 use kubelet_supervisor::adapters::kube::{Access, Connected, KubeCluster, MeterLayer, Print};
 use kubelet_supervisor::adapters::metrics::Metrics;
-use kubelet_supervisor::core::machine::{Input, Wanted};
-use kubelet_supervisor::core::model::{ConfigMapRef, Source};
-use kubelet_supervisor::core::record::Entry;
-use kubelet_supervisor::core::report::{Condition, NodeConfigStatus};
+use kubelet_supervisor::machine::Input;
+use kubelet_supervisor::machine::record::Entry;
 use kubelet_supervisor::ports::Cluster as _;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use crate::support::api_server::{ApiServer, Door};
+use testkit::api_server::{ApiServer, Door};
 
 const NODE: &str = "n1";
 const NAMESPACE: &str = "kube-system";

@@ -6,7 +6,7 @@ use kubelet_supervisor::adapters::kube::{Access as _, Connected, KubeconfigAcces
 use kubelet_supervisor::adapters::metrics::Metrics;
 use serde_json::{Value, json};
 
-use crate::support::api_server::tls::Authority;
+use testkit::api_server::tls::Authority;
 
 const NODE: &str = "n1";
 

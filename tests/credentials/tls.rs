@@ -3,17 +3,18 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
+use kubelet_config::assignment::Wanted;
 use kubelet_supervisor::adapters::kube::{KubeCluster, Settings};
 use kubelet_supervisor::adapters::metrics::Metrics;
-use kubelet_supervisor::core::evidence::LeaseSight;
-use kubelet_supervisor::core::machine::{Input, Wanted};
-use kubelet_supervisor::core::record::Entry;
+use kubelet_supervisor::machine::Input;
+use kubelet_supervisor::machine::evidence::LeaseSight;
+use kubelet_supervisor::machine::record::Entry;
 use kubelet_supervisor::ports::Cluster as _;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use crate::support::api_server::ApiServer;
-use crate::support::api_server::tls::Authority;
+use testkit::api_server::ApiServer;
+use testkit::api_server::tls::Authority;
 
 const NODE: &str = "n1";
 const SOON: Duration = Duration::from_secs(30);

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use kubelet_supervisor::core::command::{Command, Target};
-use kubelet_supervisor::core::evidence::PodSight;
-use kubelet_supervisor::core::machine::{Effect, Input, State, Wanted};
-use kubelet_supervisor::core::model::Wishes;
+use kubelet_config::assignment::Wanted;
+use kubelet_config::pods::PodSight;
+use kubelet_config::source::Wishes;
+use kubelet_supervisor::machine::command::{Command, Target};
+use kubelet_supervisor::machine::{Effect, Input, State};
 use serde_json::json;
 
-use crate::node::{Node, source};
+use testkit::node::{Node, source};
 
 /// The states of the diagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,17 +4,17 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use kubelet_config::rendering::HealthzTarget;
+use kubelet_config::source::{ConfigMapRef, Merge, Payload, Source};
+use kubelet_config::status::NodeConfigStatus;
 use kubelet_supervisor::adapters::fsx::RealDisk;
 use kubelet_supervisor::adapters::local::LocalFiles;
 use kubelet_supervisor::adapters::process::KubeletProcess;
 use kubelet_supervisor::adapters::store::FsStore;
-use kubelet_supervisor::core::evidence::{Environment, LeaseSight};
-use kubelet_supervisor::core::machine::{Counter, Durable, Input, Level, State, Stored};
-use kubelet_supervisor::core::model::{
-    ConfigMapRef, HealthzTarget, KubeletId, Merge, Payload, RenderError, Rendered, Source, StateFiles, Verdict,
-};
-use kubelet_supervisor::core::record::Entry;
-use kubelet_supervisor::core::report::NodeConfigStatus;
+use kubelet_supervisor::machine::evidence::{Environment, LeaseSight};
+use kubelet_supervisor::machine::model::{KubeletId, RenderError, Rendered, StateFiles, Verdict};
+use kubelet_supervisor::machine::record::Entry;
+use kubelet_supervisor::machine::{Counter, Durable, Input, Level, State, Stored};
 use kubelet_supervisor::ports::{self, Checkpoint};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;

@@ -2,9 +2,10 @@
 //! without a kubelet, Pods that this test lets end, and a disruption budget that it counts as the controller would.
 
 use std::process::{Child, Command, Stdio};
+use testkit::built::program;
 
-use kubelet_supervisor::core::carrier::LABELS;
-use kubelet_supervisor::core::fleet::rollout::drain::CORDONED_BY;
+use kubectl_plugin::fleet::rollout::drain::CORDONED_BY;
+use kubelet_config::assignment::LABELS;
 use serde_json::{Value, json};
 
 use crate::cluster::until;
@@ -79,7 +80,7 @@ impl<'a> Drain<'a> {
     fn client(&self, args: &[&str]) -> Child {
         let log = self.case.cluster.dir.join("logs").join(format!("{}.log", self.case.name));
         let file = std::fs::File::options().create(true).append(true).open(log).unwrap();
-        Command::new(env!("CARGO_BIN_EXE_kubectl-kubelet_config"))
+        Command::new(program("kubectl-kubelet_config"))
             .args(["--kubeconfig", self.case.var("KUBECONFIG"), "rollout"])
             .args(args)
             .stdin(Stdio::null())

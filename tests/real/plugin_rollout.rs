@@ -11,23 +11,25 @@ use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use testkit::built::program;
 
 use futures_util::TryStreamExt as _;
 use kube::api::{Patch, PatchParams, PostParams, WatchParams};
 use kube::client::ClientBuilder;
 use kube::core::WatchEvent;
 use kube::core::request::Request;
+use kubectl_plugin;
+use kubectl_plugin::{Context, Failure, Pace as Patience};
 use kubelet_supervisor::adapters::kube::MeterLayer;
-use kubelet_supervisor::plugin::{self, Context, Failure, Pace as Patience};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::assignment::Carrier;
-use crate::fleet::log::{Expectation, Log};
-use crate::fleet::{Fate, Fleet, Pace, Surroundings};
 use crate::supervisor::Case;
+use testkit::fleet::log::{Expectation, Log};
+use testkit::fleet::{Fate, Fleet, Pace, Surroundings};
 
 /// No assertion is about time; this only ends a test that would wait for ever.
 const PATIENCE_LONG: Duration = Duration::from_secs(600);
@@ -141,7 +143,7 @@ impl<'a> World<'a> {
         let client = kube::Client::try_from(self.config.clone()).unwrap();
         let context = Context { client, namespace: NAMESPACE.to_owned(), impersonates: false, pace: IMPATIENT };
         let args = [&["rollout"], args].concat();
-        let run = Box::pin(plugin::run(&context, &args));
+        let run = Box::pin(kubectl_plugin::run(&context, &args));
         tokio::time::timeout(PATIENCE_LONG, run).await.unwrap()
     }
 
@@ -362,7 +364,7 @@ struct Built<'a> {
 impl Built<'_> {
     fn run(&self, args: &[&str]) -> tokio::process::Child {
         let file = std::fs::File::options().create(true).append(true).open(&self.log).unwrap();
-        tokio::process::Command::new(env!("CARGO_BIN_EXE_kubectl-kubelet_config"))
+        tokio::process::Command::new(program("kubectl-kubelet_config"))
             .args(["--kubeconfig", self.world.case.var("KUBECONFIG"), "rollout"])
             .args(args)
             .stdin(Stdio::null())

@@ -1,10 +1,11 @@
 //! Every command of `kubectl kubelet-config`, called by kubectl on a node that lives, and all that it prints.
 
 use std::os::unix::fs::symlink;
+use testkit::built::program;
 
 use std::process::{Command, Stdio};
 
-use kubelet_supervisor::core::flags::KubeletArgs;
+use kubelet_config::flags::KubeletArgs;
 use serde_json::{Value, json};
 
 use crate::assignment::Carrier;
@@ -13,7 +14,6 @@ use crate::cluster::until;
 use crate::snapshots::Snapshots;
 use crate::supervisor::Case;
 
-const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-kubelet_config");
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 const NODE: &str = "node1";
 
@@ -34,7 +34,7 @@ struct Plugin<'a> {
 impl<'a> Plugin<'a> {
     fn new(case: &'a Case<'a>) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        symlink(PLUGIN, dir.path().join("kubectl-kubelet_config")).unwrap();
+        symlink(program("kubectl-kubelet_config"), dir.path().join("kubectl-kubelet_config")).unwrap();
         let var = |name: &str| case.var(name).to_owned();
         let own = vec![
             (dir.path().display().to_string(), "WORK"),

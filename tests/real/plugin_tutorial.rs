@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use testkit::built::program;
 
 use serde_json::{Value, json};
 
@@ -25,7 +26,8 @@ pub fn as_written(case: &Case) {
     let _ = std::fs::remove_file(work.join("kubectl"));
     std::os::unix::fs::symlink(case.var("KUBECTL"), work.join("kubectl")).unwrap();
     // kubectl finds the plugin in the PATH.
-    let plugin = Path::new(env!("CARGO_BIN_EXE_kubectl-kubelet_config")).parent().unwrap();
+    let plugin = program("kubectl-kubelet_config");
+    let plugin = plugin.parent().unwrap();
     let path = format!("{}:{}:{}", work.display(), plugin.display(), std::env::var("PATH").unwrap());
     let mut command = Command::new("timeout");
     command.args(["200", "bash", "-euo", "pipefail", "-c", &script()]).current_dir(&work).envs(case.vars());

@@ -3,52 +3,10 @@
 
 use serde_json::{Value, json};
 
-use crate::rig::{NAMESPACE, NODE, Rig, SOON, Version, configuration, eventually, is, told};
-use crate::support::api_server::{FaultKind, Verb};
+use testkit::api_server::{FaultKind, Verb};
+use testkit::rig::{NAMESPACE, NODE, Rig, Version, configuration, is, told};
 
-const LABELS: &str = "kubelet-config.node-restriction.kubernetes.io/";
 const ANNOTATION: &str = "kubelet-supervisor.io/config-status";
-
-impl Rig {
-    /// On a server since 1.26.
-    fn modern() -> Rig {
-        let rig = Rig::new();
-        rig.server.drop_dynamic_config(true);
-        rig
-    }
-
-    fn label(&self, labels: &[(&str, Option<&str>)]) {
-        let labels: serde_json::Map<String, Value> =
-            labels.iter().map(|(name, value)| (format!("{LABELS}{name}"), json!(value))).collect();
-        self.server.patch_node(NODE, json!({"metadata": {"labels": labels}}));
-    }
-
-    /// Waits for the status in the annotation.
-    fn wait_annotation(&self, what: &str, good: impl Fn(&Value) -> bool) -> Value {
-        let node = self.server.wait_node(NODE, SOON, |node| good(&annotation(node)));
-        annotation(&node.unwrap_or_else(|error| panic!("{what}: {error}")))
-    }
-
-    fn wait_condition(&self, status: &str, reason: &str) -> String {
-        let is = |condition: &Value| condition["status"] == status && condition["reason"] == reason;
-        let node = self.server.wait_node(NODE, SOON, |node| condition(node).is_some_and(is));
-        let node = node.unwrap_or_else(|error| panic!("{status} {reason}: {error}"));
-        condition(&node).unwrap()["message"].as_str().unwrap().to_owned()
-    }
-
-    fn wait_running(&self, max_pods: u64) {
-        eventually(&format!("maxPods {max_pods}"), || (self.last_config()["maxPods"] == max_pods).then_some(()));
-    }
-}
-
-fn annotation(node: &Value) -> Value {
-    let text = node["metadata"]["annotations"][ANNOTATION].as_str().unwrap_or("null");
-    serde_json::from_str(text).expect("the annotation is JSON")
-}
-
-fn condition(node: &Value) -> Option<&Value> {
-    node["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == "KubeletConfigOk")
-}
 
 fn has(field: &'static str, version: &Version) -> impl Fn(&Value) -> bool {
     move |status| is(status, field, version)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::rig::{LOAD, NAMESPACE, NODE, Rig, SOON, configuration, eventually, is, killer};
+use testkit::rig::{LOAD, NAMESPACE, NODE, Rig, SOON, configuration, eventually, is, killer};
 
 #[test]
 fn a_change_is_applied_and_proves_itself() {

@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
+use kubelet_config::flags::KubeletArgs;
 use kubelet_supervisor::adapters::notify_socket::NotifySocket;
 use kubelet_supervisor::adapters::process::{ChildPid, KubeletProcess};
-use kubelet_supervisor::core::flags::KubeletArgs;
-use kubelet_supervisor::core::machine::Input;
-use kubelet_supervisor::core::model::Exit;
-use kubelet_supervisor::core::words;
+use kubelet_supervisor::kubelet_log;
+use kubelet_supervisor::machine::Input;
+use kubelet_supervisor::machine::model::Exit;
 use kubelet_supervisor::ports::Kubelet as _;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use crate::rig::{SOON, configuration};
-use crate::support::kubelet::{Installed, Style, install};
+use testkit::kubelet::{Installed, Style, install};
+use testkit::rig::{SOON, configuration};
 
 /// Starts a stand-in with this configuration and gives it to `work`.
 fn with<W: Future<Output = ()>>(
@@ -75,7 +75,7 @@ fn the_last_words_are_there_with_the_exit() {
     for style in [Style::V1_20, Style::V1_36] {
         with(style, "exitBeforeReady: 3, flood: 100", async |process, mut queue| {
             while queue.recv().await != Some(Input::Exited(Exit::Code(3))) {}
-            let reason = words::fatal(&process.last_words()).unwrap();
+            let reason = kubelet_log::fatal(&process.last_words()).unwrap();
             let told = "the stand-in was told to exit before READY";
             assert!(reason.starts_with("failed to run Kubelet:") && reason.ends_with(told), "{reason}");
         });

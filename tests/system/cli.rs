@@ -5,8 +5,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::rig::{Rig, configuration, supervisor, told};
-use crate::support::kubelet::Style;
+use testkit::kubelet::Style;
+use testkit::rig::{Rig, configuration, supervisor, told};
 
 fn verb(rig: &Rig, verb: &str, options: &[&str]) -> (i32, String, String) {
     let mut command = supervisor();

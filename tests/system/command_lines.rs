@@ -7,8 +7,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::rig::{NODE, Rig, configuration, eventually, is, supervisor, told};
-use crate::support::kubelet::Style;
+use testkit::kubelet::Style;
+use testkit::rig::{NODE, Rig, configuration, eventually, is, supervisor, told};
 
 /// Design seeds, 003: an OpenShift node as `ps` shows it.
 const OPENSHIFT: &str = "--config=/etc/kubernetes/kubelet.conf --bootstrap-kubeconfig=/etc/kubernetes/kubeconfig \

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::rig::{NODE, Rig, configuration, eventually};
-use crate::support::api_server::tls::Authority;
+use testkit::api_server::tls::Authority;
+use testkit::rig::{NODE, Rig, configuration, eventually};
 
 /// A rig whose kubeconfig has this user and cluster.
 fn with(cluster: &Value, user: &Value) -> Rig {
@@ -36,7 +36,7 @@ fn want(rig: &mut Rig, token: &str) {
 
 /// Watches by this token, of those that were answered.
 fn wait_token(rig: &Rig, token: &str) {
-    let watch = rig.server.wait_request(crate::rig::SOON, |request| {
+    let watch = rig.server.wait_request(testkit::rig::SOON, |request| {
         request.is_watch() && request.token == token && request.status == 200
     });
     watch.unwrap_or_else(|error| panic!("{token}: {error}\n{}", rig.log()));
@@ -44,7 +44,7 @@ fn wait_token(rig: &Rig, token: &str) {
 
 /// None of the old ones is left.
 fn two_watches(rig: &Rig) {
-    let two = rig.server.wait_until(crate::rig::SOON, |state| (state.watches() == 2).then_some(()));
+    let two = rig.server.wait_until(testkit::rig::SOON, |state| (state.watches() == 2).then_some(()));
     two.unwrap_or_else(|error| panic!("{} watches: {error}", rig.server.watches()));
 }
 
@@ -123,12 +123,12 @@ fn a_token_in_the_kubeconfig_that_is_replaced_and_a_server_that_moves() {
     rig.server.end_watches();
     rig.apply("b", &configuration("maxPods: 42"));
     // A new address, where the old one no longer answers.
-    let other = crate::support::api_server::ApiServer::start();
+    let other = testkit::api_server::ApiServer::start();
     other.create_node(NODE);
     other.require_token(Some("two"));
     rig.server.stop();
     write(&rig, &json!({"server": other.url()}), &json!({"token": "two"}));
-    let seen = other.wait_request(crate::rig::SOON, |request| request.is_watch() && request.token == "two");
+    let seen = other.wait_request(testkit::rig::SOON, |request| request.is_watch() && request.token == "two");
     seen.unwrap_or_else(|error| panic!("{error}\n{}", rig.log()));
 }
 
@@ -210,10 +210,10 @@ fn a_plugin_that_hangs_keeps_nobody_waiting_and_leaves_nothing_behind() {
     )
     .unwrap();
     rig.wait_ready(2);
-    crate::rig::eventually_within(Duration::from_secs(60), "its end", || {
+    testkit::rig::eventually_within(Duration::from_secs(60), "its end", || {
         rig.log().contains("did not end within 30 s").then_some(())
     });
-    eventually("nothing is left of it", || crate::rig::is_gone(sleeper).then_some(()));
+    eventually("nothing is left of it", || testkit::rig::is_gone(sleeper).then_some(()));
     assert!(plugin.runs() <= 2);
 }
 
@@ -233,7 +233,7 @@ fn certificates_in_the_kubeconfig_and_authorities_that_change() {
         );
     };
     let wait_peer = |rig: &Rig, peer: &str| {
-        let seen = rig.server.wait_request(crate::rig::SOON, |request| request.is_watch() && request.peer == peer);
+        let seen = rig.server.wait_request(testkit::rig::SOON, |request| request.is_watch() && request.peer == peer);
         seen.unwrap_or_else(|error| panic!("{peer}: {error}\n{}", rig.log()));
     };
     rig.server.use_tls(Some(old.server(&["127.0.0.1"], &clients)));

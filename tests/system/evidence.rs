@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::rig::{LOAD, NODE, Rig, SOON, VALIDATE, configuration, eventually_within, is, killer};
-use crate::support::kubelet::Style;
+use testkit::kubelet::Style;
+use testkit::rig::{LOAD, NODE, Rig, SOON, VALIDATE, configuration, eventually_within, is, killer};
 
 /// A kubelet that reports to the API server, with a proven configuration; a node that is cut off for 3 s is put back.
 fn in_contact() -> (Rig, (String, String)) {

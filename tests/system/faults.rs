@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::rig::{DOWNLOAD, NODE, Rig, SOON, Version, configuration, eventually, eventually_within, is};
-use crate::support::api_server::{Fault, FaultKind, Request, State, Verb};
-use crate::support::kubelet::Style;
+use testkit::api_server::{Fault, FaultKind, Request, State, Verb};
+use testkit::kubelet::Style;
+use testkit::rig::{DOWNLOAD, NODE, Rig, SOON, Version, configuration, eventually, eventually_within, is};
 
 /// Applies a configuration; no error is ever written to the status.
 fn applies_silently(rig: &Rig) -> Version {

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::rig::{
+use testkit::api_server::{FaultKind, Verb};
+use testkit::kubelet::Style;
+use testkit::rig::{
     DOWNLOAD, LOAD, NAMESPACE, NODE, Rig, SOON, VALIDATE, Version, configuration, eventually, is, killer,
 };
-use crate::support::api_server::{FaultKind, Verb};
-use crate::support::kubelet::Style;
 
 /// True if the Node's status ever named this version as last known good.
 fn was_ever_good(rig: &Rig, version: &Version) -> bool {

@@ -3,8 +3,8 @@
 
 use serde_json::Value;
 
-use crate::rig::{LOAD, Rig, Version, configuration, eventually, is, killer};
-use crate::support::kubelet::Style;
+use testkit::kubelet::Style;
+use testkit::rig::{LOAD, Rig, Version, configuration, eventually, is, killer};
 
 fn id(version: &Version) -> String {
     format!("{}/{}", version.0, version.1)
@@ -23,7 +23,7 @@ fn started_with(rig: &Rig, pods: u64) -> bool {
 /// An event with this reason that says this.
 fn wait_told(rig: &Rig, reason: &str, part: &str) {
     let told = |event: &Value| event["reason"] == reason && event["message"].as_str().unwrap().contains(part);
-    rig.server.wait_event(crate::rig::SOON, told).unwrap_or_else(|error| panic!("{reason} {part}: {error}"));
+    rig.server.wait_event(testkit::rig::SOON, told).unwrap_or_else(|error| panic!("{reason} {part}: {error}"));
 }
 
 /// A configuration that is healthy and waits to be confirmed.
@@ -159,7 +159,7 @@ fn a_pin_holds_until_unpin() {
     rig.stop();
     rig.up();
     assert_eq!(rig.last_config()["maxPods"], 1);
-    rig.server.wait_until(crate::rig::SOON, |state| (state.watches() == 2).then_some(())).unwrap();
+    rig.server.wait_until(testkit::rig::SOON, |state| (state.watches() == 2).then_some(())).unwrap();
     rig.done(&["rollback", "--to=local"]);
     wait_pods(&rig, 110);
     assert!(!started_with(&rig, 3));
@@ -179,7 +179,7 @@ fn a_freeze_holds_until_thaw() {
     let next = rig.put("a", &configuration("maxPods: 2"));
     rig.stop();
     rig.up();
-    rig.server.wait_until(crate::rig::SOON, |state| (state.watches() == 2).then_some(())).unwrap();
+    rig.server.wait_until(testkit::rig::SOON, |state| (state.watches() == 2).then_some(())).unwrap();
     assert_eq!((rig.last_config()["maxPods"].as_u64(), started_with(&rig, 2)), (Some(1), false));
     rig.done(&["thaw"]);
     rig.wait_config("taken up", |config| is(config, "lastKnownGood", &next));
@@ -206,7 +206,7 @@ fn what_is_asked_of_nobody_is_done_by_the_next_start() {
         rig.up();
         assert_eq!(rig.last_config()["maxPods"], pods, "{args:?}");
         rig.server.restart();
-        rig.server.wait_until(crate::rig::SOON, |state| (state.watches() == 2).then_some(())).unwrap();
+        rig.server.wait_until(testkit::rig::SOON, |state| (state.watches() == 2).then_some(())).unwrap();
     };
     next_start(&["rollback"], 1);
     next_start(&["retry"], 2);

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::rig::{Rig, configuration, eventually, supervisor, told};
+use testkit::rig::{Rig, configuration, eventually, supervisor, told};
 
 const VERBS: [&[&str]; 10] = [
     &["retry"],

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::rig::{Rig, SOON, configuration, eventually, is_gone};
+use testkit::rig::{Rig, SOON, configuration, eventually, is_gone};
 
 fn strings(value: &serde_json::Value) -> Vec<String> {
     value.as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect()
@@ -279,7 +279,7 @@ fn a_supervisor_that_cannot_begin_becomes_the_kubelet() {
         let mut command = std::process::Command::new("sh");
         command.args(["-c", "ulimit -n $1; shift; exec timeout 10 \"$@\"", "sh", &limit.to_string()]);
         command.arg(rig.command().get_program()).args(rig.command().get_args());
-        let (code, stdout, stderr) = crate::rig::told(&command.output().unwrap());
+        let (code, stdout, stderr) = testkit::rig::told(&command.output().unwrap());
         if stderr.contains("the supervisor cannot begin") {
             assert_eq!((code, stdout.trim_end()), (0, rig.args.join(" ").as_str()), "{stderr}");
             return;

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use crate::rig::{LOAD, NAMESPACE, NODE, Rig, VALIDATE, configuration, eventually};
-use crate::support::kubelet::Style;
+use testkit::kubelet::Style;
+use testkit::rig::{LOAD, NAMESPACE, NODE, Rig, VALIDATE, configuration, eventually};
 
 struct Row {
     text: String,

@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::rig::{Rig, SOON, configuration, eventually, is, is_gone};
+use testkit::rig::{Rig, SOON, configuration, eventually, is, is_gone};
 
 /// What must not change.
 #[derive(Debug, PartialEq)]

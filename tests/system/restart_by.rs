@@ -1,7 +1,7 @@
 //! `--restart-by exit`: where a second kubelet would be started the supervisor ends, and whoever started it starts both
 //! anew. Here that is the test.
 
-use crate::rig::{LOAD, Rig, configuration, eventually, is, is_gone, killer};
+use testkit::rig::{LOAD, Rig, configuration, eventually, is, is_gone, killer};
 
 /// EX_TEMPFAIL.
 const RESTART: i32 = 75;

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::rig::{LOAD, NODE, Rig, VALIDATE, configuration, eventually, killer};
+use testkit::rig::{LOAD, NODE, Rig, VALIDATE, configuration, eventually, killer};
 
 /// A node that knows no API server.
 fn standalone(trial: &str) -> Rig {
-    let mut rig = Rig::with(crate::support::kubelet::Style::V1_20, trial);
+    let mut rig = Rig::with(testkit::kubelet::Style::V1_20, trial);
     rig.args.retain(|arg| !arg.starts_with("--kubeconfig"));
     with_source(&mut rig);
     rig
@@ -346,13 +346,13 @@ fn beside_an_api_server_the_directory_alone_assigns() {
     wait_running(&rig, 42);
     let proven = wait_proven(&rig);
     let active = (String::from("source-dir"), version(&proven, "active"));
-    rig.wait_config("the Node shows it", |config| crate::rig::is(config, "lastKnownGood", &active));
+    rig.wait_config("the Node shows it", |config| testkit::rig::is(config, "lastKnownGood", &active));
     rig.wait_event("KubeletConfigProven", &active);
     rig.wait_log("which is ignored: --source-dir is in force");
     let asked = rig.server.requests().iter().any(|request| request.path.contains("configmaps"));
     assert!(!asked, "no ConfigMap is read");
     rig.server.unassign(NODE);
-    rig.server.assign(NODE, crate::rig::NAMESPACE, "b", "kubelet");
+    rig.server.assign(NODE, testkit::rig::NAMESPACE, "b", "kubelet");
     place(&rig, "kubelet", &max_pods(43));
     wait_running(&rig, 43);
     assert_eq!(rig.starts(), 3);
@@ -362,7 +362,7 @@ fn beside_an_api_server_the_directory_alone_assigns() {
 fn options_that_make_no_sense() {
     let mut rig = standalone("1s");
     rig.option("--source-key", "../kubelet");
-    let (code, _, stderr) = crate::rig::told(&rig.command().output().unwrap());
+    let (code, _, stderr) = testkit::rig::told(&rig.command().output().unwrap());
     assert_eq!(code, 64, "{stderr}");
     assert!(stderr.contains("--source-key: \"../kubelet\" cannot be a file of --source-dir"), "{stderr}");
 }

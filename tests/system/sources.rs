@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::rig::{DOWNLOAD, NAMESPACE, NODE, Rig, SOON, configuration, is};
+use testkit::rig::{DOWNLOAD, NAMESPACE, NODE, Rig, SOON, configuration, is};
 
 #[test]
 fn a_config_map_that_is_missing_and_then_comes() {
@@ -158,7 +158,7 @@ fn kubeconfigs_that_cannot_be_used() {
     for (text, message) in &cases {
         let said = rig.log().matches("no credentials yet").count();
         std::fs::write(&path, text).unwrap();
-        crate::rig::eventually(message, || {
+        testkit::rig::eventually(message, || {
             let log = rig.log();
             let news = log.matches("no credentials yet").count() > said || said == 1;
             (news && log.contains(message)).then_some(())

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::rig::{Rig, Version, configuration, eventually, is, told};
+use testkit::rig::{Rig, Version, configuration, eventually, is, told};
 
 #[derive(Clone, Copy, Debug)]
 enum Damage {

@@ -1,6 +1,6 @@
 //! Trials that fail, and what outlives the supervisor.
 
-use crate::rig::{LOAD, NODE, Rig, configuration, eventually, is};
+use testkit::rig::{LOAD, NODE, Rig, configuration, eventually, is};
 
 /// A configuration that fails its trial: the reason in the metric, the words in the event, and its starts.
 fn fails(payload: &str, start_timeout: &str, reason: &str, words: &str, starts: usize) {
@@ -57,7 +57,7 @@ fn two_exits_within_the_trial() {
 
 #[test]
 fn one_exit_may_be_an_accident() {
-    let mut rig = Rig::with(crate::support::kubelet::Style::V1_20, "2s");
+    let mut rig = Rig::with(testkit::kubelet::Style::V1_20, "2s");
     rig.up();
     let version = rig.apply("a", &configuration("maxPods: 42"));
     rig.wait_status("it is healthy", |status| status["trial"]["since"].is_string());
@@ -145,7 +145,7 @@ fn a_switch_kills_a_kubelet_that_does_not_stop() {
     // 15 s of patience.
     rig.apply("a", &configuration("maxPods: 42"));
     assert!(rig.log().contains("the kubelet does not stop, killing it"));
-    eventually("it is gone", || crate::rig::is_gone(first).then_some(()));
+    eventually("it is gone", || testkit::rig::is_gone(first).then_some(()));
     rig.server.node(NODE);
 }
 
@@ -155,13 +155,13 @@ fn another_kubelet_binary_gives_a_bad_version_another_try() {
     rig.up();
     let bad = rig.put("a", &configuration("featureGates: {SidecarContainers: true}"));
     rig.assign("a");
-    rig.wait_error(&bad, crate::rig::VALIDATE);
+    rig.wait_error(&bad, testkit::rig::VALIDATE);
     rig.stop();
     // An upgrade: another file, of another version, that knows the gate.
     let upgraded = rig.at("kubelet.new");
     std::fs::copy(&rig.kubelet.path, &upgraded).unwrap();
     std::fs::rename(&upgraded, &rig.kubelet.path).unwrap();
-    rig.kubelet.set_style(crate::support::kubelet::Style::V1_36);
+    rig.kubelet.set_style(testkit::kubelet::Style::V1_36);
     rig.up();
     rig.wait_active(&bad);
     rig.wait_error(&bad, "");

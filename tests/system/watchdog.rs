@@ -3,8 +3,8 @@
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
-use crate::rig::{Rig, SOON, configuration};
-use crate::support::kubelet::Style;
+use testkit::kubelet::Style;
+use testkit::rig::{Rig, SOON, configuration};
 
 /// What the unit's WatchdogSec would be; the stand-in, like the real one, pings at half of it.
 const INTERVAL: Duration = Duration::from_secs(2);

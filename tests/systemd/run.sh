@@ -47,12 +47,12 @@ mkdir -p "$root"/{usr/lib/systemd/system/kubelet.service.d,etc/systemd/system,va
 cp "$here/forms/package.service" "$root/usr/lib/systemd/system/kubelet.service"
 cp "$here/forms/10-kubeadm.conf" "$root/usr/lib/systemd/system/kubelet.service.d/"
 cp "$here/suite.service" "$root/etc/systemd/system/"
-strip -o "$root/usr/bin/kubelet" "$target/examples/stand-in-kubelet"
+strip -o "$root/usr/bin/kubelet" "$target/stand-in-kubelet"
 ln -f "$root/usr/bin/kubelet" "$root/usr/bin/hyperkube"
 cp -r "$here"/{forms,*.sh} "$top/systemd/90-kubelet-supervisor.conf" "$top/docs/usage/install.md" "$work/suite/"
 strip -o "$work/suite/kubelet-supervisor" "$target/kubelet-supervisor"
 strip -o "$work/suite/kubectl-kubelet_config" "$target/kubectl-kubelet_config"
-strip -o "$work/suite/stand-in-api-server" "$target/examples/stand-in-api-server"
+strip -o "$work/suite/stand-in-api-server" "$target/stand-in-api-server"
 # Two versions, of the same binary.
 "$top/packaging/build.sh" $packages --fast --binary "$work/suite/kubelet-supervisor" --out "$work/suite/packages"
 "$top/packaging/build.sh" $packages --fast --binary "$work/suite/kubelet-supervisor" --out "$work/suite/packages" --version 99.0.0

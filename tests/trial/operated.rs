@@ -1,13 +1,13 @@
 //! What operators and administrators do about a trial: confirm, pin, freeze, roll back, acknowledge.
 
-use kubelet_supervisor::core::command::{Command, Target};
-use kubelet_supervisor::core::evidence::PodSight;
-use kubelet_supervisor::core::machine::Effect;
-use kubelet_supervisor::core::model::Wishes;
+use kubelet_config::pods::PodSight;
+use kubelet_config::source::Wishes;
+use kubelet_supervisor::machine::Effect;
+use kubelet_supervisor::machine::command::{Command, Target};
 use serde_json::json;
 
 use super::minutes;
-use super::node::{Node, source};
+use testkit::node::{Node, source};
 
 fn confirmed(within: &str) -> Wishes {
     Wishes { confirm_within: Some(within.to_owned()), ..Wishes::default() }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::core::command::Command;
-use crate::core::machine::Input;
+use crate::machine::Input;
+use crate::machine::command::Command;
 
 /// More than a few people at one node are a runaway script.
 const PLACES: usize = 16;

@@ -1,5 +1,6 @@
 //! One object, followed: by a watch, or by asking again and again where only `get` is granted.
 
+use kubelet_config::duration;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -12,7 +13,6 @@ use tokio::time::Instant;
 
 use super::credentials::chain;
 use super::types::ConfigMapView;
-use crate::core::policy;
 
 /// The API server ends a watch after this long and a share of [`WATCH_SPREAD`]; we ask again. Longer means fewer requests, and a
 /// longer wait until a connection that died silently is noticed. Each watch chooses, so that
@@ -43,7 +43,7 @@ pub(super) struct Pause {
 
 impl Pause {
     pub(super) fn failed(&mut self, retry_after: Option<u64>) {
-        let pause = policy::backoff(PAUSE_FIRST, PAUSE_MAX, self.failures);
+        let pause = duration::backoff(PAUSE_FIRST, PAUSE_MAX, self.failures);
         let asked = Duration::from_secs(retry_after.unwrap_or_default().min(60));
         self.failures = self.failures.saturating_add(1);
         self.until = Some(Instant::now() + jittered(pause).max(asked));
@@ -206,7 +206,7 @@ impl Feed {
             let Some(poll) = &mut self.poll else {
                 match self.watch.next().await {
                     Seen::Failed { why, code: Some(403) } => {
-                        let pause = policy::backoff(WATCH_AGAIN, WATCH_AGAIN_MAX, self.refused);
+                        let pause = duration::backoff(WATCH_AGAIN, WATCH_AGAIN_MAX, self.refused);
                         self.refused = self.refused.saturating_add(1);
                         self.poll = Some(Poll::new(why, self.told.take(), Instant::now() + pause));
                         continue;

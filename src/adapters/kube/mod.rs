@@ -13,6 +13,7 @@ mod session;
 mod sight;
 mod types;
 
+use kubelet_config::duration;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,15 +22,14 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
 use crate::adapters::metrics::Metrics;
-use crate::core::evidence::LeaseSight;
-use crate::core::machine::Input;
-use crate::core::model::ConfigMapRef;
-use crate::core::policy;
-use crate::core::record::Entry;
-use crate::core::report::NodeConfigStatus;
+use crate::machine::Input;
+use crate::machine::evidence::LeaseSight;
+use crate::machine::record::Entry;
 use crate::ports;
 pub use access::{Access, Connected, KubeconfigAccess};
 pub use credentials::Print;
+use kubelet_config::source::ConfigMapRef;
+use kubelet_config::status::NodeConfigStatus;
 pub use meter::{Alarm, MeterLayer};
 use outbox::Outbox;
 use session::{End, Session};
@@ -265,7 +265,7 @@ impl Refusals {
         self.0 = self.0.saturating_add(1);
         match self.0 {
             1 => Duration::ZERO,
-            count => policy::backoff(REFUSAL_PAUSE, PAUSE_MAX, count - 2),
+            count => duration::backoff(REFUSAL_PAUSE, PAUSE_MAX, count - 2),
         }
     }
 }
@@ -298,7 +298,7 @@ impl<A: Access> Search<A> {
                 }
                 Err(why) => {
                     self.say(format!("{without} ({why}); the kubelet runs, its configuration is kept"));
-                    let changed = self.other(print, policy::backoff(LOOK_SOON, PAUSE_MAX, failures)).await;
+                    let changed = self.other(print, duration::backoff(LOOK_SOON, PAUSE_MAX, failures)).await;
                     failures = if changed { 0 } else { failures.saturating_add(1) };
                 }
             }

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use super::sight::Asked;
 use super::{Command, Look};
-use crate::core::model::ConfigMapRef;
-use crate::core::record::Entry;
-use crate::core::report::NodeConfigStatus;
+use crate::machine::record::Entry;
+use kubelet_config::source::ConfigMapRef;
+use kubelet_config::status::NodeConfigStatus;
 
 /// Events kept while the API server is away.
 const EVENTS_KEPT: usize = 32;

@@ -12,8 +12,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::adapters::process::{self, Printed};
-use crate::core::model::Exit;
-use crate::core::payload::yaml;
+use crate::machine::model::Exit;
+use kubelet_config::yaml;
 
 /// What asks a metadata service with retries takes ten seconds at times; client-go waits for ever.
 const LIMIT: Duration = Duration::from_secs(30);

@@ -13,8 +13,9 @@ use tokio::time::timeout;
 use super::credentials::chain;
 use super::sight;
 use super::types::{LeaseView, NodeView, PodView};
-use crate::core::evidence::{Census, LeaseSight};
-use crate::core::record::Entry;
+use crate::machine::evidence::LeaseSight;
+use crate::machine::record::Entry;
+use kubelet_config::pods::Census;
 
 /// A look that takes longer has failed: it is one sample of several.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(5);

@@ -12,9 +12,10 @@ use super::feed::{Feed, Pause, Seen, Watch};
 use super::outbox::{Outbox, Posted};
 use super::types::{ConfigMapView, NodeView};
 use super::{Command, Look, requests, sight};
-use crate::core::evidence::NodeSight;
-use crate::core::machine::{Input, Wanted};
-use crate::core::report::{CONDITION, NodeConfigStatus, STATUS_ANNOTATION, Shown};
+use crate::machine::Input;
+use crate::machine::evidence::NodeSight;
+use kubelet_config::assignment::Wanted;
+use kubelet_config::status::{CONDITION, NodeConfigStatus, STATUS_ANNOTATION, Shown};
 
 /// Why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

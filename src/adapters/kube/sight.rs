@@ -7,12 +7,11 @@ use serde_json::Value;
 
 use super::credentials::chain;
 use super::types::{ConfigMapView, LeaseView, NodeView, PodView};
-use crate::core::carrier;
-use crate::core::census;
-use crate::core::evidence::{LeaseSight, NodeSight, PodSight};
-use crate::core::machine::Wanted;
-use crate::core::model::{ConfigMapRef, Payload, Wishes};
-use crate::core::report::{ABOUT_ANNOTATION, CONDITION, STATUS_ANNOTATION, Shown};
+use crate::machine::evidence::{LeaseSight, NodeSight};
+use kubelet_config::assignment::{self, Wanted};
+use kubelet_config::pods::{self, PodSight};
+use kubelet_config::source::{ConfigMapRef, Payload, Wishes};
+use kubelet_config::status::{ABOUT_ANNOTATION, CONDITION, STATUS_ANNOTATION, Shown};
 
 /// Our annotations, on Nodes and ConfigMaps.
 const PREFIX: &str = "kubelet-supervisor.io/";
@@ -38,7 +37,7 @@ pub(super) fn wanted(node: &NodeView, namespace: &str) -> Wanted {
     let source = node.spec.config_source.as_ref().filter(|source| !source.is_null());
     let Some(source) = source else {
         let labels = node.metadata.labels.as_ref();
-        return labels.map_or(Wanted::Local, |labels| carrier::labelled(labels, namespace));
+        return labels.map_or(Wanted::Local, |labels| assignment::labelled(labels, namespace));
     };
     let map = source.get("configMap").cloned().unwrap_or_default();
     serde_json::from_value(map).map_or(Wanted::AllNil, Wanted::Map)
@@ -119,7 +118,7 @@ pub(super) fn pod_sight(pod: PodView) -> PodSight {
         created: meta.creation_timestamp.map(|time| time.0.to_string()).unwrap_or_default(),
         ..PodSight::default()
     };
-    census::pod(who, &pod.spec, pod.status)
+    pods::pod(who, &pod.spec, pod.status)
 }
 
 pub(super) fn payload(map: ConfigMapView) -> Payload {
@@ -174,7 +173,7 @@ mod tests {
 
     #[test]
     fn config_source_wins_over_labels() {
-        let label = |part: &str| format!("{}{part}", carrier::LABELS);
+        let label = |part: &str| format!("{}{part}", assignment::LABELS);
         let reference = |namespace: &str, name: &str| {
             Wanted::Map(ConfigMapRef {
                 namespace: namespace.into(),

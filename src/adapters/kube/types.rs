@@ -9,7 +9,7 @@ use kube::Resource;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::core::census::{PodSpecView, PodStatusView};
+use kubelet_config::pods::{PodSpecView, PodStatusView};
 
 /// A Node, as far as we look at it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

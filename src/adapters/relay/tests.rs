@@ -110,7 +110,7 @@ fn the_reason_is_not_pushed_out_by_the_stack_traces_after_it() {
     }
     let (out, words) = through(&[&text]);
     assert!(out == text);
-    assert_eq!(words::fatal(&words).as_deref(), Some("the reason"));
+    assert_eq!(crate::kubelet_log::fatal(&words).as_deref(), Some("the reason"));
 }
 
 #[test]

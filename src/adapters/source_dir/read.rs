@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use nix::fcntl::OFlag;
 
-use crate::core::directory::{self, Entry, SIZE_LIMIT};
-use crate::core::model::{Payload, Wishes};
+use kubelet_config::source::{Payload, Wishes};
+use kubelet_config::source_dir::{self, Entry, SIZE_LIMIT};
 
 /// The outcome of a look.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ pub fn read(dir: &Path) -> Seen {
         Ok(listing) => listing,
         Err(seen) => return seen,
     };
-    if !listing.files.keys().any(|name| directory::entry(name) == Entry::Key) {
+    if !listing.files.keys().any(|name| source_dir::entry(name) == Entry::Key) {
         return match listing.passed.first() {
             None => Seen::Empty,
             Some(first) => {
@@ -112,7 +112,7 @@ pub fn read(dir: &Path) -> Seen {
         }
     }
     match list(dir) {
-        Ok(after) if after == listing => Seen::Payload(Arc::new(directory::payload(data, wishes))),
+        Ok(after) if after == listing => Seen::Payload(Arc::new(source_dir::payload(data, wishes))),
         Ok(_) => Seen::Changing(format!("{} changes while it is read", dir.display())),
         Err(seen) => seen,
     }
@@ -134,7 +134,7 @@ fn list(dir: &Path) -> Result<Listing, Seen> {
 }
 
 fn add(listing: &mut Listing, dir: &Path, name: &OsStr) -> Result<(), Seen> {
-    let kind = name.to_str().map_or(Entry::NoKey, directory::entry);
+    let kind = name.to_str().map_or(Entry::NoKey, source_dir::entry);
     if kind == Entry::Hidden {
         return Ok(());
     }

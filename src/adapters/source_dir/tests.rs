@@ -33,7 +33,10 @@ fn look(seen: Seen) -> Look {
 
 fn version(text: &str) -> Seen {
     let data = [("kubelet".to_owned(), text.to_owned())].into();
-    Seen::Payload(std::sync::Arc::new(directory::payload(data, crate::core::model::Wishes::default())))
+    Seen::Payload(std::sync::Arc::new(kubelet_config::source_dir::payload(
+        data,
+        kubelet_config::source::Wishes::default(),
+    )))
 }
 
 /// What the machine is told, in a word each.

@@ -15,7 +15,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDe
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::core::directory::{self, Entry};
+use kubelet_config::source_dir::{self, Entry};
 
 /// Links that are followed in one path; the kernel follows as many (MAXSYMLINKS).
 const LINKS: usize = 40;
@@ -172,7 +172,7 @@ pub(super) fn heed(event: &InotifyEvent, places: &mut Places, writing: &mut Writ
         return false;
     }
     let file = (event.wd, name.clone());
-    let counts = !place.is_source || name.to_str().is_some_and(|name| directory::entry(name) != Entry::NoKey);
+    let counts = !place.is_source || name.to_str().is_some_and(|name| source_dir::entry(name) != Entry::NoKey);
     if is(AddWatchFlags::IN_MODIFY) {
         if counts {
             writing.insert(file, true);
@@ -191,7 +191,7 @@ pub(super) fn heed(event: &InotifyEvent, places: &mut Places, writing: &mut Writ
 
 impl Place {
     fn cares_for(&self, name: &OsStr) -> bool {
-        let counts = |name: &str| matches!(directory::entry(name), Entry::Key | Entry::Wish | Entry::NoKey);
+        let counts = |name: &str| matches!(source_dir::entry(name), Entry::Key | Entry::Wish | Entry::NoKey);
         self.names.contains(name) || (self.is_source && name.to_str().is_none_or(counts))
     }
 }
@@ -224,7 +224,7 @@ pub fn watch(descriptor: &Descriptor, dir: &Path, before: &Places) -> io::Result
             let counts = entry
                 .file_name()
                 .to_str()
-                .is_some_and(|name| matches!(directory::entry(name), Entry::Key | Entry::Wish));
+                .is_some_and(|name| matches!(source_dir::entry(name), Entry::Key | Entry::Wish));
             if counts && entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
                 follow(descriptor, &entry.path(), &mut places)?;
             }

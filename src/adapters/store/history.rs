@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::adapters::fsx::{self, Disk};
-use crate::core::record::Entry;
+use crate::machine::record::Entry;
 
 /// From here on the file is put aside, and the one put aside before is dropped.
 const ROTATE_AT: u64 = 256 << 10;

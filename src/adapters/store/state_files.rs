@@ -12,6 +12,7 @@
 //! While the owner's record says dirty, the root directory is being changed, and the owner's stash
 //! is the truth about its files. So whatever is interrupted can be finished, or taken back.
 
+use kubelet_config::source;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -20,9 +21,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::FsStore;
 use crate::adapters::fsx::{self, Disk};
-use crate::core::model::StateFiles;
-use crate::core::payload::render::hex;
-use crate::core::record;
+use crate::machine::model::StateFiles;
+use kubelet_config::digest::hex;
 
 /// Upstream: pkg/kubelet/cm/container_manager_linux.go and the managers' checkpoint names.
 const NAMES: [&str; 2] = ["cpu_manager_state", "memory_manager_state"];
@@ -47,7 +47,7 @@ struct Marker {
 fn stash_name(policy: &str) -> String {
     let plain = policy.replace(['=', ',', ':', '+'], "-");
     let ours = policy.starts_with("sha256-") || policy.starts_with("tmp_") || policy == "owner.json";
-    if record::is_safe_component(&plain) && plain.len() <= 128 && !ours {
+    if source::is_safe_component(&plain) && plain.len() <= 128 && !ours {
         policy.to_owned()
     } else {
         format!("sha256-{}", hex(&Sha256::digest(policy.as_bytes())))
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(stash_name(words), words);
         let odd = ["", "..", "../x", "a/b", "owner.json", "tmp_owner.json", "sha256-1", "a b", &"x".repeat(200)];
         let mut names: Vec<String> = odd.iter().map(|word| stash_name(word)).collect();
-        assert!(names.iter().all(|name| name.len() == 71 && record::is_safe_component(name)), "{names:?}");
+        assert!(names.iter().all(|name| name.len() == 71 && source::is_safe_component(name)), "{names:?}");
         names.sort();
         names.dedup();
         assert_eq!(names.len(), odd.len());

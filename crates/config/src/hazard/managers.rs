@@ -1,0 +1,143 @@
+//! Which configurations can share the kubelet's resource manager state files.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
+
+use super::effective;
+use crate::digest::hex;
+
+/// Node CPUs beyond this are not believed (the kernel's own limit is 8192).
+const CPUS_MAX: u32 = 16_384;
+
+/// One word for the resource manager policies of an effective configuration, such as
+/// `cpu=none_memory=None`; it differs where a kubelet could refuse the other's state files, and is
+/// fit for a file name.
+///
+/// A kubelet dies of a `cpu_manager_state` or `memory_manager_state` with another `policyName`; of
+/// a static CPU policy's whose default set lacks a reserved CPU; and of a memory policy's whose
+/// reserved memory is not what the configuration says (pkg/kubelet/cm/cpumanager/policy_static.go
+/// v1.20.2, memorymanager/policy_static.go v1.36: validateState). Under a policy that allocates,
+/// its options and the topology manager decided what stands in the file; upstream asks for a
+/// fresh one with them too. `kubeReserved.cpu` is left out: without `reservedSystemCPUs` it is a
+/// number of CPUs, and refused only where the ones it adds are taken. Policies that do not
+/// allocate leave nothing but their name.
+#[must_use]
+pub fn policy_word(config: &Value) -> String {
+    let text = |field: &str| match effective(config, field) {
+        Value::String(text) => text,
+        other => other.to_string(),
+    };
+    let (cpu, memory) = (text("cpuManagerPolicy"), text("memoryManagerPolicy"));
+    let mut details = Map::new();
+    let (pins, places) = (cpu != "none", memory != "None");
+    let mut fields = Vec::new();
+    if pins {
+        fields.extend(["cpuManagerPolicyOptions", "reservedSystemCPUs"]);
+    }
+    if places {
+        fields.push("reservedMemory");
+    }
+    if pins || places {
+        fields.extend(["topologyManagerPolicy", "topologyManagerScope", "topologyManagerPolicyOptions"]);
+    }
+    for field in fields {
+        let value = effective(config, field);
+        let value = match (field, value.as_str().and_then(cpus)) {
+            ("reservedSystemCPUs", Some(cpus)) => cpus.into_iter().collect(),
+            _ => value,
+        };
+        details.insert(field.to_owned(), value);
+    }
+    let word = format!("cpu={}_memory={}", plain(&cpu), plain(&memory));
+    if !pins && !places {
+        return word;
+    }
+    details.insert("cpu".to_owned(), cpu.into());
+    details.insert("memory".to_owned(), memory.into());
+    let hash = hex(&Sha256::digest(Value::Object(details).to_string().as_bytes()));
+    format!("{word}_{}", hash.get(..12).unwrap_or_default())
+}
+
+/// Only what a file name may hold; the hash tells apart what this makes equal.
+fn plain(text: &str) -> String {
+    let safe = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '-' };
+    text.chars().take(24).map(safe).collect()
+}
+
+/// A list of CPUs, `0-1,4`; `None` if it is none.
+pub(super) fn cpus(text: &str) -> Option<BTreeSet<u32>> {
+    let mut cpus = BTreeSet::new();
+    for part in text.split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        if last > CPUS_MAX {
+            return None;
+        }
+        cpus.extend(first..=last);
+    }
+    Some(cpus)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    #[test]
+    fn without_policies_there_is_one_word() {
+        let plain = "cpu=none_memory=None";
+        assert_eq!(policy_word(&Value::Null), plain);
+        assert_eq!(policy_word(&json!({"cpuManagerPolicy": "", "memoryManagerPolicy": "None"})), plain);
+        let idle = json!({"reservedSystemCPUs": "0", "topologyManagerPolicy": "restricted", "reservedMemory": [{"numaNode": 0}],
+            "cpuManagerPolicyOptions": {"full-pcpus-only": "true"}});
+        assert_eq!(policy_word(&idle), plain, "managers that do nothing keep nothing");
+    }
+
+    #[test]
+    fn a_policy_that_allocates_has_its_details_in_the_word() {
+        let base = json!({"cpuManagerPolicy": "static", "reservedSystemCPUs": "0-1"});
+        let word = policy_word(&base);
+        assert!(word.starts_with("cpu=static_memory=None_") && word.len() < 48, "{word}");
+        let with = |field: &str, value: Value| {
+            let mut config = base.clone();
+            config[field] = value;
+            policy_word(&config)
+        };
+        assert_eq!(with("reservedSystemCPUs", json!("0,1")), word, "the same CPUs");
+        assert_eq!(with("topologyManagerPolicy", json!("none")), word, "the default");
+        assert_eq!(with("kubeReserved", json!({"cpu": "1"})), word);
+        assert_eq!(with("reservedMemory", json!([])), word);
+        assert_eq!(with("reservedMemory", json!([{"numaNode": 0}])), word, "no memory policy");
+        assert_ne!(with("reservedSystemCPUs", json!("0-2")), word);
+        assert_ne!(
+            with("reservedSystemCPUs", json!("0")),
+            with("reservedSystemCPUs", Value::Null),
+            "CPU 0 is not none"
+        );
+        assert_ne!(with("topologyManagerPolicy", json!("restricted")), word);
+        assert_ne!(with("cpuManagerPolicyOptions", json!({"full-pcpus-only": "true"})), word);
+        assert_ne!(with("memoryManagerPolicy", json!("Static")), word);
+        let memory = json!({"memoryManagerPolicy": "Static", "reservedMemory": [{"numaNode": 0}]});
+        assert_ne!(policy_word(&memory), policy_word(&json!({"memoryManagerPolicy": "Static"})));
+    }
+
+    #[test]
+    fn lists_of_cpus() {
+        assert_eq!(cpus("0-2,5, 7"), Some(BTreeSet::from([0, 1, 2, 5, 7])));
+        assert_eq!(cpus("3-1"), Some(BTreeSet::new()));
+        assert_eq!((cpus("a"), cpus("0-4294967295"), cpus("1-2-3")), (None, None, None));
+    }
+
+    proptest! {
+        #[test]
+        fn always_fit_for_a_file_name(cpu in "\\PC{0,40}", memory in "[a-zA-Z/.]{0,30}", reserved in "[0-9,-]{0,12}") {
+            let config = json!({"cpuManagerPolicy": cpu, "memoryManagerPolicy": memory, "reservedSystemCPUs": reserved});
+            let word = policy_word(&config);
+            prop_assert!(word.len() <= 100);
+            prop_assert!(word.chars().all(|c| c.is_ascii_alphanumeric() || "=._-".contains(c)), "{}", word);
+        }
+    }
+}

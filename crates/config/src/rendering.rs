@@ -1,0 +1,297 @@
+//! Rendering: payload + local file → the configuration the kubelet is given.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
+
+use super::merge::merge;
+use super::yaml;
+use crate::digest::{Digest, hex};
+use crate::flags::{KubeletArgs, NATIVE_GATE};
+use crate::source::Merge;
+
+/// Fields that are paths; relative ones are against the directory of the file they stand in.
+/// Upstream: `KubeletConfigurationPathRefs` (pkg/kubelet/apis/config/helpers.go, v1.20.2, and
+/// `podLogsDir` of v1.36).
+pub const PATH_FIELDS: [&[&str]; 7] = [
+    &["staticPodPath"],
+    &["authentication", "x509", "clientCAFile"],
+    &["tlsCertFile"],
+    &["tlsPrivateKeyFile"],
+    &["resolvConf"],
+    &["volumePluginDir"],
+    &["podLogsDir"],
+];
+
+/// `kind` of what a kubelet reads.
+pub const KIND: &str = "KubeletConfiguration";
+/// Its `apiVersion`.
+pub const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
+
+/// A configuration text and the directory its relative paths refer to.
+#[derive(Clone, Copy, Debug)]
+pub struct Text<'a> {
+    /// YAML or JSON.
+    pub text: &'a str,
+    /// Absolute directory.
+    pub dir: &'a str,
+}
+
+/// What a rendering starts from.
+#[derive(Clone, Copy)]
+pub struct Ingredients<'a> {
+    /// The payload's kubelet key; `None` renders the local configuration.
+    pub payload: Option<Text<'a>>,
+    /// The file of the kubelet's own `--config`, if it has one.
+    pub local: Option<Text<'a>>,
+    /// How the two are put together.
+    pub merge: Merge,
+    /// Content of the payload's other keys, by name: a path field may name one of them.
+    pub keys: &'a dyn Fn(&str) -> Option<String>,
+    /// Texts of the `--config-dir` drop-ins in the kubelet's order; the kubelet merges them itself,
+    /// we only look at what comes out.
+    pub drop_ins: &'a [String],
+    /// The kubelet's command line.
+    pub args: &'a KubeletArgs,
+}
+
+/// The outcome of a rendering.
+#[derive(Clone, Debug)]
+pub struct Configuration {
+    /// The configuration, paths absolute.
+    pub value: Value,
+    /// Identifies it: equal digests mean that a restart would change nothing.
+    pub digest: Digest,
+    /// Where healthz will be, flags and drop-ins considered.
+    pub healthz: Option<HealthzTarget>,
+    /// What the kubelet will go by: drop-ins and flags over the value. Always an object.
+    pub effective: Value,
+    /// Remarks for the journal and `render`.
+    pub notes: Vec<String>,
+    /// Payload fields that a command-line flag overrides, with the flag.
+    pub shadowed: Vec<String>,
+}
+
+/// Which text was at fault.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// The payload.
+    #[error("{0}")]
+    Payload(String),
+    /// The node's own file.
+    #[error("{0}")]
+    Local(String),
+}
+
+/// Renders a configuration.
+///
+/// # Errors
+/// [`Fault`] when a text is not a KubeletConfiguration.
+pub fn render(from: &Ingredients<'_>) -> Result<Configuration, Fault> {
+    let mut notes = Vec::new();
+    let local = match from.local {
+        Some(local) => Some(read(local, "the local file", &mut notes).map_err(Fault::Local)?),
+        None => None,
+    };
+    let Some(payload) = from.payload else {
+        let value = local.unwrap_or(Value::Null);
+        // The file is the node's; but for comparison the gate is none, as in what we render.
+        let mut portable = value.clone();
+        if drop_native_gate(&mut portable) {
+            notes.push(format!(
+                "the local file sets featureGates.{NATIVE_GATE}, which kubelets from v1.24 on refuse: take it out of that file"
+            ));
+        }
+        return Ok(finish(from, value, &portable, notes, Vec::new()));
+    };
+
+    let mut parsed = yaml::parse(payload.text).map_err(Fault::Payload)?;
+    note_duplicate(parsed.duplicate.as_ref(), "the payload", &mut notes);
+    let overlay = from.merge == Merge::Overlay;
+    check_kind(&mut parsed.value, overlay && local.is_some()).map_err(Fault::Payload)?;
+    let shadowed = from
+        .args
+        .shadowed(&parsed.value)
+        .iter()
+        .map(|shadow| format!("{} (--{})", shadow.field, shadow.flag))
+        .collect();
+
+    // `portable` keeps the payload's relative paths and the hash of what they point at, so that
+    // the same content under a new resourceVersion has the same digest.
+    let mut portable = parsed.value.clone();
+    fingerprint_paths(&mut portable, from.keys);
+    let mut value = parsed.value;
+    absolute_paths(&mut value, payload.dir);
+    let mut value = combine(local.as_ref(), value, overlay);
+    let mut portable = combine(local.as_ref(), portable, overlay);
+    if drop_native_gate(&mut value) {
+        notes.push(format!("featureGates.{NATIVE_GATE} is left out: kubelets from v1.24 on refuse it, to earlier ones it means nothing here"));
+    }
+    drop_native_gate(&mut portable);
+    Ok(finish(from, value, &portable, notes, shadowed))
+}
+
+/// Takes the gate `DynamicKubeletConfig` out; true if it was there.
+pub fn drop_native_gate(value: &mut Value) -> bool {
+    let Some(Value::Object(gates)) = value.get_mut("featureGates") else { return false };
+    let found = gates.remove(NATIVE_GATE).is_some();
+    if found
+        && gates.is_empty()
+        && let Value::Object(fields) = value
+    {
+        fields.remove("featureGates");
+    }
+    found
+}
+
+fn finish(
+    from: &Ingredients<'_>,
+    value: Value,
+    portable: &Value,
+    notes: Vec<String>,
+    shadowed: Vec<String>,
+) -> Configuration {
+    let mut merged = if from.payload.is_none() && from.local.is_none() { legacy_defaults() } else { value.clone() };
+    for drop_in in from.drop_ins {
+        if let Ok(document) = yaml::parse(drop_in) {
+            merge(&mut merged, &document.value);
+        }
+    }
+    Configuration {
+        digest: digest(portable),
+        healthz: healthz(from.args, &merged),
+        effective: from.args.overlay(&merged),
+        value,
+        notes,
+        shadowed,
+    }
+}
+
+/// What a kubelet without any `--config` goes by, where it differs from a file's defaults
+/// (applyLegacyDefaults, cmd/kubelet/app/options/options.go, v1.20.2 and v1.36).
+fn legacy_defaults() -> Value {
+    json!({
+        "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
+        "authorization": {"mode": "AlwaysAllow"},
+        "readOnlyPort": 10255,
+    })
+}
+
+fn read(text: Text<'_>, what: &str, notes: &mut Vec<String>) -> Result<Value, String> {
+    let mut parsed = yaml::parse(text.text)?;
+    check_kind(&mut parsed.value, false)?;
+    note_duplicate(parsed.duplicate.as_ref(), what, notes);
+    absolute_paths(&mut parsed.value, text.dir);
+    Ok(parsed.value)
+}
+
+fn note_duplicate(duplicate: Option<&String>, what: &str, notes: &mut Vec<String>) {
+    if let Some(duplicate) = duplicate {
+        notes.push(format!("duplicate field in {what}, the last one wins: {duplicate}"));
+    }
+}
+
+/// The kubelet refuses any other kind or version at load; what may lack them (an overlay) is given them.
+///
+/// # Errors
+/// Which of the two is wrong, and what it must be.
+pub fn check_kind(value: &mut Value, may_lack: bool) -> Result<(), String> {
+    for (field, expected) in [("kind", KIND), ("apiVersion", API_VERSION)] {
+        match value.get(field) {
+            Some(Value::String(found)) if found == expected => {}
+            None if may_lack => {
+                if let Value::Object(fields) = value {
+                    fields.insert(field.to_owned(), expected.into());
+                }
+            }
+            None => return Err(format!("{field} is missing: it must be {expected}")),
+            Some(found) => return Err(format!("{field} is {found}: it must be {expected}")),
+        }
+    }
+    Ok(())
+}
+
+fn combine(local: Option<&Value>, payload: Value, overlay: bool) -> Value {
+    let Some(local) = local else { return payload };
+    if overlay {
+        let mut base = local.clone();
+        merge(&mut base, &payload);
+        return base;
+    }
+    let mut value = payload;
+    // Native sums the gates of flags, local file and payload (featuregate SetFromMap only adds).
+    if let (Some(Value::Object(gates)), Value::Object(fields)) = (local.get("featureGates"), &mut value)
+        && !gates.is_empty()
+    {
+        let entry = fields.entry("featureGates").or_insert_with(|| Value::Object(Map::new()));
+        let mut sum = Value::Object(gates.clone());
+        merge(&mut sum, entry);
+        *entry = sum;
+    }
+    value
+}
+
+fn path_field<'a>(value: &'a mut Value, path: &[&str]) -> Option<&'a mut String> {
+    let mut at = value;
+    for name in path {
+        at = at.get_mut(*name)?;
+    }
+    match at {
+        Value::String(text) if !text.is_empty() && !text.starts_with('/') => Some(text),
+        _ => None,
+    }
+}
+
+fn absolute_paths(value: &mut Value, dir: &str) {
+    for field in PATH_FIELDS {
+        if let Some(path) = path_field(value, field) {
+            *path = format!("{}/{path}", dir.trim_end_matches('/'));
+        }
+    }
+}
+
+fn fingerprint_paths(value: &mut Value, keys: &dyn Fn(&str) -> Option<String>) {
+    for field in PATH_FIELDS {
+        if let Some(path) = path_field(value, field)
+            && let Some(content) = keys(path)
+        {
+            *path = format!("{path}#{}", hex(&Sha256::digest(content.as_bytes())));
+        }
+    }
+}
+
+fn digest(value: &Value) -> Digest {
+    // serde_json without `preserve_order` sorts keys: the text is canonical.
+    Digest(hex(&Sha256::digest(value.to_string().as_bytes())))
+}
+
+/// Defaults: 127.0.0.1:10248 (SetDefaults_KubeletConfiguration, v1.20.2); flags win; port 0 is off.
+fn healthz(args: &KubeletArgs, effective: &Value) -> Option<HealthzTarget> {
+    let port = match args.last("healthz-port") {
+        Some(flag) => flag.parse().ok()?,
+        None => effective.get("healthzPort").and_then(Value::as_u64).unwrap_or(10248),
+    };
+    let host = args
+        .last("healthz-bind-address")
+        .or_else(|| effective.get("healthzBindAddress").and_then(Value::as_str))
+        .unwrap_or("127.0.0.1");
+    let host = match host {
+        "" | "0.0.0.0" => "127.0.0.1",
+        "::" => "::1",
+        host => host,
+    };
+    let port = u16::try_from(port).ok().filter(|port| *port != 0)?;
+    Some(HealthzTarget { host: host.to_owned(), port })
+}
+
+/// Address of the kubelet's plain healthz listener.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HealthzTarget {
+    /// IP address to connect to.
+    pub host: String,
+    /// TCP port, never 0.
+    pub port: u16,
+}
+
+#[cfg(test)]
+mod tests;

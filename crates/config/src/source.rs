@@ -1,0 +1,187 @@
+//! Sources: which version of which ConfigMap, and what is in it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A reference to a ConfigMap as an administrator writes it in `Node.spec.configSource.configMap`.
+///
+/// Upstream: `ConfigMapNodeConfigSource` (k8s.io/api/core/v1 types.go, v1.20.2); `uid` and
+/// `resourceVersion` are forbidden there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConfigMapRef {
+    /// The ConfigMap's namespace.
+    pub namespace: String,
+    /// The ConfigMap's name.
+    pub name: String,
+    /// The key of `data` that holds the KubeletConfiguration.
+    pub kubelet_config_key: String,
+}
+
+impl ConfigMapRef {
+    /// True when both name the same object, whatever the key.
+    #[must_use]
+    pub fn same_object(&self, other: &Self) -> bool {
+        self.namespace == other.namespace && self.name == other.name
+    }
+}
+
+impl fmt::Display for ConfigMapRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}[{}]", self.namespace, self.name, self.kubelet_config_key)
+    }
+}
+
+/// A resolved source: one version of one ConfigMap and the key in it.
+///
+/// This is `NodeConfigSource.configMap` as it stands in `Node.status.config` and in the store's
+/// `meta` records, where `uid` and `resourceVersion` are required.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Source {
+    /// What the administrator pointed at.
+    #[serde(flatten)]
+    pub reference: ConfigMapRef,
+    /// The ConfigMap's `metadata.resourceVersion`.
+    pub resource_version: String,
+    /// The ConfigMap's `metadata.uid`.
+    pub uid: String,
+}
+
+/// Stands for a namespace, name and uid where a directory on the node (`--source-dir`) is in the place of a ConfigMap. An
+/// API server that is shown them in `Node.status.config` finds them valid (ValidateConfigMapNodeConfigSource,
+/// pkg/apis/core/validation, v1.20.2).
+pub const SOURCE_DIR_NAMESPACE: &str = "local";
+/// See [`SOURCE_DIR_NAMESPACE`].
+pub const SOURCE_DIR_NAME: &str = "source-dir";
+/// See [`SOURCE_DIR_NAMESPACE`]. A ConfigMap's is a UUID.
+pub const SOURCE_DIR_UID: &str = "source-dir";
+/// What people are told instead of an API path.
+pub const SOURCE_DIR_TITLE: &str = "the source directory";
+
+impl Source {
+    /// True if this is a directory's, and no ConfigMap's.
+    #[must_use]
+    pub fn is_source_dir(&self) -> bool {
+        let ConfigMapRef { namespace, name, .. } = &self.reference;
+        self.uid == SOURCE_DIR_UID && namespace == SOURCE_DIR_NAMESPACE && name == SOURCE_DIR_NAME
+    }
+
+    /// The API path, as native prints it in events and metric labels; of a directory, that it is one.
+    #[must_use]
+    pub fn api_path(&self) -> String {
+        if self.is_source_dir() {
+            return SOURCE_DIR_TITLE.to_owned();
+        }
+        format!("/api/v1/namespaces/{}/configmaps/{}", self.reference.namespace, self.reference.name)
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}, UID: {}, ResourceVersion: {}, KubeletConfigKey: {}",
+            self.api_path(),
+            self.uid,
+            self.resource_version,
+            self.reference.kubelet_config_key
+        )
+    }
+}
+
+/// How a payload becomes a rendered configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Merge {
+    /// The payload alone (plus the local file's feature gates), as native did.
+    #[default]
+    Replace,
+    /// RFC 7396: the payload laid over the local file.
+    Overlay,
+}
+
+impl std::str::FromStr for Merge {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "replace" => Ok(Self::Replace),
+            "overlay" => Ok(Self::Overlay),
+            other => Err(format!("unknown merge mode {other:?}: use replace or overlay")),
+        }
+    }
+}
+
+/// One version of a ConfigMap as the API server gave it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Payload {
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.resourceVersion`.
+    pub resource_version: String,
+    /// `data`; `binaryData` is ignored, as in native (checkpoint/configmap.go).
+    pub data: BTreeMap<String, String>,
+    /// What its annotations ask for.
+    pub wishes: Wishes,
+}
+
+/// A ConfigMap's annotations that are meant for us, verbatim.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Wishes {
+    /// `kubelet-supervisor.io/merge`: `replace` or `overlay`.
+    pub merge: Option<String>,
+    /// `kubelet-supervisor.io/acknowledge`: hazards accepted.
+    pub acknowledge: Option<String>,
+    /// `kubelet-supervisor.io/confirm-within`: a duration.
+    pub confirm_within: Option<String>,
+}
+
+impl Payload {
+    /// The source this payload resolves `reference` to.
+    #[must_use]
+    pub fn resolve(&self, reference: &ConfigMapRef) -> Source {
+        Source { reference: reference.clone(), resource_version: self.resource_version.clone(), uid: self.uid.clone() }
+    }
+}
+
+/// True if a ConfigMap key may become a file name.
+///
+/// Upstream: `IsConfigMapKey` (apimachinery validation.go). The API server enforces it; we do not
+/// trust that.
+#[must_use]
+pub fn is_safe_key(key: &str) -> bool {
+    is_safe_component(key) && key.len() <= 253
+}
+
+/// True if a uid or resourceVersion may become a directory name.
+#[must_use]
+pub fn is_safe_component(name: &str) -> bool {
+    !name.is_empty()
+        && name.len() <= 255
+        && !name.starts_with("..")
+        && name != "."
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_never_become_paths() {
+        for bad in ["", ".", "..", "../x", "a/b", "/etc", "..data", "a\0b", "a b", "é"] {
+            assert!(!is_safe_key(bad), "{bad:?}");
+        }
+        for good in ["kubelet", "ca.crt", "a_b", "-", ".hidden"] {
+            assert!(is_safe_key(good), "{good:?}");
+        }
+    }
+}

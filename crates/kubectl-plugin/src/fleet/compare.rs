@@ -1,0 +1,371 @@
+//! Two configurations side by side, and what going from one to the other would ask of a node.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use super::defaults::{depends_on_node, filled};
+use super::explain::{at, is_within, leaves};
+use kubelet_config::hazard::{self, Change, HazardClass, Impact, table};
+use kubelet_config::merge::merge;
+use kubelet_config::pods::Census;
+use kubelet_config::rendering::{self, PATH_FIELDS};
+use kubelet_config::source::Merge;
+
+/// A configuration, and where it is from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Side {
+    /// What stands there.
+    pub value: Value,
+    /// How.
+    pub kind: Kind,
+}
+
+/// How a configuration is to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A kubelet's own word, complete; with its minor version, if that is known.
+    Running(Option<u64>),
+    /// A ConfigMap's or a file's.
+    Written(Merge),
+}
+
+/// What there is to say.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Comparison {
+    /// The fields that differ.
+    pub changes: Vec<Change>,
+    /// What pods would feel.
+    pub impacts: Vec<Impact>,
+    /// Fields that only one side sets and whose default depends on the node: nobody can say.
+    pub open: Vec<String>,
+    /// What else to know.
+    pub notes: Vec<String>,
+}
+
+/// What is known of the node beside its configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Around {
+    /// Its pods, if it is `from`.
+    pub census: Option<Census>,
+    /// The feature gates that the ConfigMap it runs sets; none at all if it runs its own configuration, nothing if
+    /// nobody knows. All others are from its flags and files, and stay whatever ConfigMap comes.
+    pub gates: Option<BTreeSet<String>>,
+    /// The KubeletConfiguration of the ConfigMap it runs, if it runs one and that is known.
+    pub payload: Option<Value>,
+    /// Fields that its flags or drop-ins hold, whatever a ConfigMap says.
+    pub held: BTreeSet<String>,
+}
+
+impl Around {
+    /// True if this field, or a part of it, is held.
+    #[must_use]
+    pub fn holds(&self, field: &str) -> bool {
+        self.held.iter().any(|held| is_within(held, field) || is_within(field, held))
+    }
+}
+
+/// Compares.
+#[must_use]
+pub fn compare(from: &Side, to: &Side, around: &Around) -> Comparison {
+    let mut notes = Vec::new();
+    let (old, new) = match (from.kind, to.kind) {
+        (Kind::Running(_), Kind::Written(merge)) => (from.value.clone(), on(&from.value, &to.value, merge, around)),
+        (Kind::Written(merge), Kind::Running(_)) => (on(&to.value, &from.value, merge, around), to.value.clone()),
+        _ => (from.value.clone(), to.value.clone()),
+    };
+    let minor = |kind: Kind| if let Kind::Running(minor) = kind { minor } else { None };
+    let any = minor(from.kind).or(minor(to.kind));
+    let (mut old, mut new) = (clean(&old), clean(&new));
+    let both_overlays = from.kind == Kind::Written(Merge::Overlay) && to.kind == Kind::Written(Merge::Overlay);
+    if both_overlays {
+        // What an overlay does not set is the node's own, and no default.
+        notes.push(
+            "two overlays: a field that one of them leaves out is then the node's own, whatever that is".to_owned(),
+        );
+    } else {
+        if [from, to].iter().any(|side| side.kind == Kind::Written(Merge::Overlay))
+            && ![from, to].iter().any(|side| matches!(side.kind, Kind::Running(_)))
+        {
+            notes.push(
+                "one of them is an overlay, laid over each node's own file: compare it with a NODE to see what comes out".to_owned(),
+            );
+        }
+        (old, new) = (filled(&old, minor(from.kind).or(any)), filled(&new, minor(to.kind).or(any)));
+        later_eviction_default(&mut old, &new);
+        let reference = old.clone();
+        later_eviction_default(&mut new, &reference);
+    }
+    let mut changes = hazard::diff(&old, &new);
+    if both_overlays {
+        changes.extend(left_out(&old, &new, &changes));
+        changes.sort_by(|one, other| one.field.cmp(&other.field));
+    }
+    changes.retain(|change| !is_spelling(change));
+    if let (Kind::Running(_), Kind::Written(Merge::Overlay), Some(payload)) = (from.kind, to.kind, &around.payload) {
+        let back: Vec<Change> =
+            given_back(&clean(payload), from, to).into_iter().filter(|change| !around.holds(&change.field)).collect();
+        if !back.is_empty() {
+            let fields: Vec<&str> = back.iter().map(|change| change.field.as_str()).collect();
+            notes.push(format!(
+                "{}: set by the ConfigMap that the node runs and not by the overlay, so they go back to the node's own \
+                 file, which cannot be read from here",
+                fields.join(", ")
+            ));
+            changes.extend(back);
+            changes.sort_by(|one, other| one.field.cmp(&other.field));
+        }
+    }
+    let (open, changes): (Vec<_>, Vec<_>) = changes
+        .into_iter()
+        .partition(|change| depends_on_node(change.top()) && (change.old.is_null() || change.new.is_null()));
+    let loses_gates = changes.iter().any(|change| change.top() == "featureGates" && change.new.is_null());
+    if loses_gates && around.gates.is_none() && to.kind == Kind::Written(Merge::Replace) {
+        notes.push(
+            "feature gates of the node's own flags and files stay below any ConfigMap; which they are is not to be seen from here"
+                .to_owned(),
+        );
+    }
+    let impacts = if matches!(from.kind, Kind::Running(_)) {
+        let new = with_held(&new, &changes, around);
+        hazard::preview(&old, &new, around.census.as_ref(), &BTreeMap::new())
+    } else {
+        Vec::new()
+    };
+    Comparison { changes, impacts, open: open.into_iter().map(|change| change.field).collect(), notes }
+}
+
+/// What a payload comes to where this runs.
+fn on(running: &Value, payload: &Value, mode: Merge, around: &Around) -> Value {
+    let payload = settle_paths(payload, running);
+    if mode == Merge::Overlay {
+        let mut value = running.clone();
+        merge(&mut value, &payload);
+        return value;
+    }
+    let mut value = Value::Object(serde_json::Map::new());
+    let gates = running.get("featureGates").and_then(Value::as_object).into_iter().flatten();
+    let stays = |gate: &str| around.gates.as_ref().is_some_and(|of_map| !of_map.contains(gate));
+    for (gate, on) in gates.filter(|(gate, _)| stays(gate)) {
+        merge(&mut value, &json!({ "featureGates": { gate.as_str(): on } }));
+    }
+    merge(&mut value, &payload);
+    value
+}
+
+/// The new configuration where what is held stays.
+fn with_held(new: &Value, changes: &[Change], around: &Around) -> Value {
+    let mut new = new.clone();
+    for change in changes.iter().filter(|change| around.holds(&change.field)) {
+        let old = match change.field.split_once('.') {
+            // Entries of maps may have dots in their names; deeper structs cost no pods.
+            Some((top, entry)) => json!({ top: { entry: change.old } }),
+            None => json!({ change.field.as_str(): change.old }),
+        };
+        merge(&mut new, &old);
+    }
+    new
+}
+
+/// Relative paths name other keys of a ConfigMap, which the supervisor makes absolute: where the
+/// node's path ends alike, that is the same.
+#[must_use]
+pub fn settle_paths(payload: &Value, running: &Value) -> Value {
+    let mut payload = payload.clone();
+    for path in PATH_FIELDS {
+        let pointer = format!("/{}", path.join("/"));
+        let Some(there) = running.pointer(&pointer).and_then(Value::as_str) else { continue };
+        if let Some(Value::String(text)) = payload.pointer_mut(&pointer)
+            && !text.is_empty()
+            && !text.starts_with('/')
+            && there.ends_with(&format!("/{text}"))
+        {
+            there.clone_into(text);
+        }
+    }
+    payload
+}
+
+/// As it takes effect below a supervisor.
+#[must_use]
+pub fn clean(value: &Value) -> Value {
+    let mut value = value.clone();
+    rendering::drop_native_gate(&mut value);
+    value
+}
+
+/// Kubelets of today have a default for `imagefs.inodesFree` that v1.20 had not.
+pub(super) fn later_eviction_default(config: &mut Value, running: &Value) {
+    const SIGNAL: &str = "imagefs.inodesFree";
+    let theirs = running.pointer(&format!("/evictionHard/{SIGNAL}"));
+    if theirs.is_some_and(|value| value == "5%")
+        && config.get("evictionHard").is_none_or(Value::is_null)
+        && let Some(fields) = config.as_object_mut()
+    {
+        let mut all: Value = serde_json::from_str(table::EVICTION_HARD).unwrap_or_default();
+        if let Some(all) = all.as_object_mut() {
+            all.insert(SIGNAL.to_owned(), "5%".into());
+        }
+        fields.insert("evictionHard".to_owned(), all);
+    }
+}
+
+/// Options of logging and tracing that are spelt out on one side, at zero, and left out on the other.
+pub(super) fn is_spelling(change: &Change) -> bool {
+    let zero = |value: &Value| {
+        value.is_null() || *value == 0 || *value == "0" || *value == false || *value == "" || is_empty(value)
+    };
+    let nested = change.field.starts_with("logging.") || change.field.starts_with("tracing.");
+    nested && (change.old.is_null() || change.new.is_null()) && zero(&change.old) && zero(&change.new)
+}
+
+fn is_empty(value: &Value) -> bool {
+    value.as_object().is_some_and(serde_json::Map::is_empty) || value.as_array().is_some_and(Vec::is_empty)
+}
+
+/// What the ConfigMap in force sets and an overlay after it does not.
+fn given_back(payload: &Value, from: &Side, to: &Side) -> Vec<Change> {
+    let mut fields = BTreeSet::new();
+    leaves("", payload, &mut fields);
+    let value = |field: &String| at(&from.value, field).filter(|value| !value.is_null()).cloned();
+    let lost = fields.into_iter().filter(|field| at(&to.value, field).is_none());
+    lost.filter_map(|field| value(&field).map(|old| change(field, old, Value::Null))).collect()
+}
+
+fn change(field: String, old: Value, new: Value) -> Change {
+    let hazard = field.split('.').next().and_then(table::find);
+    let class = hazard.map_or(HazardClass::Unknown, |hazard| hazard.class);
+    Change { class, old, new, needs: hazard.map_or("", |hazard| hazard.needs), field }
+}
+
+/// Top-level fields that only one of them has, and that are set to a default there.
+fn left_out(old: &Value, new: &Value, known: &[Change]) -> Vec<Change> {
+    let fields = |value: &Value| -> BTreeSet<String> {
+        let fields = value.as_object().into_iter().flatten().map(|(name, _)| name.clone());
+        fields.filter(|name| !matches!(name.as_str(), "apiVersion" | "kind")).collect()
+    };
+    let known: BTreeSet<&str> = known.iter().map(Change::top).collect();
+    let only = fields(old).symmetric_difference(&fields(new)).cloned().collect::<Vec<_>>();
+    let of = |value: &Value, field: &String| value.get(field).cloned().unwrap_or_default();
+    let only = only.into_iter().filter(|field| !known.contains(field.as_str()));
+    only.map(|field| change(field.clone(), of(old, &field), of(new, &field))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kubelet_config::pods::PodSight;
+
+    fn running(value: Value) -> Side {
+        Side { value, kind: Kind::Running(Some(20)) }
+    }
+
+    fn written(value: Value, merge: Merge) -> Side {
+        Side { value, kind: Kind::Written(merge) }
+    }
+
+    fn fields(comparison: &Comparison) -> Vec<&str> {
+        comparison.changes.iter().map(|change| change.field.as_str()).collect()
+    }
+
+    /// As a v1.20.2 kubelet answers, shortened.
+    fn configz() -> Value {
+        json!({"maxPods": 110, "eventRecordQPS": 5, "eventBurst": 10, "serializeImagePulls": true, "evictionHard": {
+            "memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%", "imagefs.available": "15%"},
+            "syncFrequency": "1m0s", "clusterDomain": "cluster.local", "cgroupDriver": "systemd",
+            "nodeStatusReportFrequency": "5m0s", "nodeStatusUpdateFrequency": "10s",
+            "authentication": {"x509": {"clientCAFile": "/v/checkpoints/u/1/ca.crt"}}})
+    }
+
+    #[test]
+    fn defaults_that_a_kubelet_spells_out_are_no_changes() {
+        let to = written(
+            json!({"clusterDomain": "cluster.local", "cgroupDriver": "systemd", "featureGates": {"DynamicKubeletConfig": true},
+                "authentication": {"x509": {"clientCAFile": "ca.crt"}}}),
+            Merge::Replace,
+        );
+        let comparison = compare(&running(configz()), &to, &Around::default());
+        assert_eq!(comparison, Comparison::default());
+        assert_eq!(compare(&to, &running(configz()), &Around::default()), Comparison::default());
+        // What a later kubelet adds is no change either.
+        let mut later = configz();
+        later["evictionHard"]["imagefs.inodesFree"] = json!("5%");
+        later["logging"] =
+            json!({"format": "text", "flushFrequency": "5s", "options": {"json": {"infoBufferSize": "0"}}});
+        later["singleProcessOOMKill"] = json!(false);
+        let comparison = compare(&running(later), &to, &Around::default());
+        assert_eq!(
+            (fields(&comparison), comparison.open.as_slice()),
+            (vec![], ["singleProcessOOMKill".to_owned()].as_slice())
+        );
+    }
+
+    #[test]
+    fn an_overlay_is_laid_over_what_runs() {
+        let comparison =
+            compare(&running(configz()), &written(json!({"maxPods": 50}), Merge::Overlay), &Around::default());
+        assert_eq!(fields(&comparison), ["maxPods"]);
+        let comparison =
+            compare(&running(configz()), &written(json!({"maxPods": 50}), Merge::Replace), &Around::default());
+        assert_eq!(
+            fields(&comparison),
+            ["authentication.x509.clientCAFile", "cgroupDriver", "clusterDomain", "maxPods"]
+        );
+    }
+
+    #[test]
+    fn what_an_overlay_no_longer_sets_goes_back() {
+        let payload =
+            Some(json!({"kind": "x", "maxPods": 110, "syncFrequency": "1m", "clusterDomain": "cluster.local"}));
+        let around = Around { payload, held: BTreeSet::from(["clusterDomain".to_owned()]), ..Around::default() };
+        let to = written(json!({"syncFrequency": "2m"}), Merge::Overlay);
+        let comparison = compare(&running(configz()), &to, &around);
+        assert_eq!(fields(&comparison), ["maxPods", "syncFrequency"]);
+        assert_eq!((&comparison.changes[0].old, &comparison.changes[0].new), (&json!(110), &Value::Null));
+        assert!(comparison.notes[0].starts_with("maxPods: set by the ConfigMap"), "{:?}", comparison.notes);
+    }
+
+    #[test]
+    fn two_overlays_have_no_defaults() {
+        let overlay = |value: Value| written(value, Merge::Overlay);
+        let comparison = compare(&overlay(json!({"maxPods": 110})), &overlay(json!({"kind": "x"})), &Around::default());
+        assert_eq!(fields(&comparison), ["maxPods"]);
+        assert_eq!((comparison.changes[0].old.clone(), comparison.notes.len()), (json!(110), 1));
+        let same = compare(
+            &overlay(json!({"syncFrequency": "60s"})),
+            &overlay(json!({"syncFrequency": "1m"})),
+            &Around::default(),
+        );
+        assert_eq!(fields(&same), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn pods_that_would_go() {
+        let pod = |name: &str| PodSight { name: format!("d/{name}"), phase: "Running".into(), ..PodSight::default() };
+        let census = Some(Census { pods: vec![pod("a"), pod("b")], ..Census::default() });
+        let around = Around { census, ..Around::default() };
+        let to = written(json!({"maxPods": 1}), Merge::Overlay);
+        let comparison = compare(&running(configz()), &to, &around);
+        assert_eq!(comparison.impacts[0].pods, ["d/b"]);
+        assert_eq!(compare(&to, &running(configz()), &around).impacts, [], "no pod runs with a file");
+        let around = Around { held: BTreeSet::from(["maxPods".to_owned()]), ..around };
+        let comparison = compare(&running(configz()), &to, &around);
+        assert_eq!((fields(&comparison), comparison.impacts.len()), (vec!["maxPods"], 0), "a flag has the last word");
+    }
+
+    #[test]
+    fn gates_of_flags_and_files_stay() {
+        let mut node = configz();
+        node["featureGates"] = json!({"A": true, "B": false});
+        let to = written(configz(), Merge::Replace);
+        let diff = |gates: Option<&[&str]>| {
+            let gates = gates.map(|gates| gates.iter().map(|gate| (*gate).to_owned()).collect());
+            compare(&running(node.clone()), &to, &Around { gates, ..Around::default() })
+        };
+        let unknown = diff(None);
+        assert_eq!((fields(&unknown), unknown.notes.len()), (vec!["featureGates.A", "featureGates.B"], 1));
+        assert_eq!(fields(&diff(Some(&[]))), Vec::<&str>::new(), "the node runs its own configuration");
+        let known = diff(Some(&["B", "C"]));
+        assert_eq!((fields(&known), known.notes.len()), (vec!["featureGates.B"], 0));
+    }
+}

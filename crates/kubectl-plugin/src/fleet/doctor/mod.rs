@@ -1,0 +1,408 @@
+//! `doctor`: what is missing on a cluster or a node, and the commands that mend it.
+
+pub mod rights;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use super::node::{Carrier, Keeper, NodeRow, Stage};
+use kubelet_config::assignment::{LABELS, Wanted, labelled};
+use kubelet_config::source::ConfigMapRef;
+use kubelet_config::status::ABOUT_ANNOTATION;
+
+/// Something that is missing or wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Machine word.
+    pub check: &'static str,
+    /// The nodes it is about; none: the cluster.
+    pub nodes: Vec<String>,
+    /// For people.
+    pub problem: String,
+    /// What mends it, for the first of the nodes: commands, in this order.
+    pub mend: Vec<String>,
+}
+
+impl Finding {
+    /// About the cluster.
+    #[must_use]
+    pub fn of_cluster(check: &'static str, problem: impl Into<String>, mend: Vec<String>) -> Self {
+        Self { check, nodes: Vec::new(), problem: plain(&problem.into()), mend }
+    }
+
+    fn of_node(check: &'static str, node: &str, problem: impl Into<String>, mend: Vec<String>) -> Self {
+        Self { nodes: vec![node.to_owned()], ..Self::of_cluster(check, problem, mend) }
+    }
+
+    /// For programs.
+    #[must_use]
+    pub fn document(&self) -> Value {
+        json!({"check": self.check, "nodes": self.nodes, "problem": self.problem, "mend": self.mend})
+    }
+}
+
+/// One line without control characters: messages are whoever's wrote them.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// A word for a shell.
+#[must_use]
+pub fn quoted(word: &str) -> String {
+    let safe = |c: char| c.is_ascii_alphanumeric() || "-_.:/=@,".contains(c);
+    if !word.is_empty() && word.chars().all(safe) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
+/// What a Node says that `doctor` wants to know, and no more: there may be thousands.
+#[derive(Clone, Debug)]
+pub struct Patient {
+    row: NodeRow,
+    /// What the labels ask for, whoever wins.
+    labels: Wanted,
+    /// A namespace or key without a name.
+    lonely: bool,
+    /// The supervisor's version; none where it is of before it told.
+    version: Option<String>,
+    /// Fields that flags win over.
+    shadowed: Vec<String>,
+}
+
+impl Patient {
+    /// Reads a Node.
+    #[must_use]
+    pub fn of(node: &Value, namespace: &str) -> Self {
+        let mut row = NodeRow::of(node, namespace);
+        let label = |name: &str| row.labels.get(&format!("{LABELS}{name}")).is_some_and(|value| !value.is_empty());
+        let lonely = !label("name") && (label("namespace") || label("key"));
+        let labels = labelled(&row.labels, namespace);
+        row.labels = BTreeMap::new();
+        let about = node.pointer("/metadata/annotations").and_then(|all| all.get(ABOUT_ANNOTATION)?.as_str());
+        let about: Value = about.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        let version = about.get("version").and_then(Value::as_str).map(str::to_owned);
+        let shadowed = about.get("shadowedByFlags").and_then(Value::as_array).into_iter().flatten();
+        let shadowed = shadowed.filter_map(Value::as_str).map(str::to_owned).collect();
+        Self { row, labels, lonely, version, shadowed }
+    }
+
+    /// The Node's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.row.name
+    }
+
+    /// What is assigned, and where that is written.
+    #[must_use]
+    pub fn assigned(&self) -> Option<(Carrier, &ConfigMapRef)> {
+        Some((self.row.carrier?, self.row.wanted.as_ref()?))
+    }
+
+    /// What is wrong with this Node, as far as it says so itself.
+    #[must_use]
+    pub fn findings(&self) -> Vec<Finding> {
+        let mut found = Vec::new();
+        self.assignment(&mut found);
+        self.keeper(&mut found);
+        if self.row.keeper == Some(Keeper::Supervisor) {
+            self.state(&mut found);
+        }
+        if !self.shadowed.is_empty() {
+            let problem = format!("flags of the kubelet's command line win over {}", self.shadowed.join(", "));
+            let mend = vec!["on the node: take them out of KUBELET_EXTRA_ARGS or kubeadm-flags.env".to_owned()];
+            found.push(Finding::of_node("shadowed-fields", &self.row.name, problem, mend));
+        }
+        found
+    }
+
+    /// Whether its supervisor is older than this version.
+    #[must_use]
+    pub fn is_older(&self, newest: &str) -> Option<Finding> {
+        if self.row.keeper != Some(Keeper::Supervisor) {
+            return None;
+        }
+        let own = self.version.as_deref().unwrap_or("too old to tell its version");
+        let older = self.version.as_deref().is_none_or(|own| release(own) < release(newest));
+        let mend = vec!["on the node, once the new package is there: systemctl reload kubelet".to_owned()];
+        let problem = format!("its supervisor is {own}; the newest among these nodes is {newest}");
+        older.then(|| Finding::of_node("old-supervisor", &self.row.name, problem, mend))
+    }
+
+    fn assignment(&self, found: &mut Vec<Finding>) {
+        let node = &self.row.name;
+        let unlabel =
+            || vec![format!("kubectl label node {} {LABELS}name- {LABELS}namespace- {LABELS}key-", quoted(node))];
+        if let (Some(Carrier::Native), Wanted::Map(labels)) = (self.row.carrier, &self.labels)
+            && self.row.wanted.as_ref() != Some(labels)
+        {
+            let source = self.row.wanted.as_ref().map_or_else(|| "nothing".to_owned(), ConfigMapRef::to_string);
+            let problem =
+                format!("two assignments: spec.configSource says {source}, which wins, and labels say {labels}");
+            found.push(Finding::of_node("contradicting-assignments", node, problem, unlabel()));
+        }
+        if self.lonely {
+            let problem =
+                format!("the labels {LABELS}namespace or {LABELS}key say where, and no label {LABELS}name says what");
+            found.push(Finding::of_node("incomplete-assignment", node, problem, unlabel()));
+        }
+        if let Some(why) = &self.row.invalid {
+            found.push(Finding::of_node(
+                "invalid-assignment",
+                node,
+                format!("the assignment cannot be: {why}"),
+                unlabel(),
+            ));
+        }
+    }
+
+    fn keeper(&self, found: &mut Vec<Finding>) {
+        let node = &self.row.name;
+        let enable = || vec!["on the node: kubelet-supervisor enable && systemctl restart kubelet".to_owned()];
+        match self.row.keeper {
+            Some(Keeper::Nobody) | None => {
+                let assigned =
+                    self.row.wanted.as_ref().map(|wanted| format!(", and nobody follows its assignment {wanted}"));
+                let problem = format!(
+                    "no supervisor, or none that ever reached the API server: neither its annotation nor its condition is there{}",
+                    assigned.unwrap_or_default()
+                );
+                found.push(Finding::of_node("no-supervisor", node, problem, enable()));
+            }
+            Some(Keeper::Native) if minor(&self.row.kubelet).is_none_or(|minor| minor >= 24) => {
+                let problem = format!(
+                    "no supervisor: status.config is left from former days, and kubelet {} cannot follow an assignment itself",
+                    self.row.kubelet
+                );
+                found.push(Finding::of_node("no-supervisor", node, problem, enable()));
+            }
+            _ => {}
+        }
+        if self.row.keeper == Some(Keeper::Supervisor) && self.row.wanted.is_some() && !self.row.ready {
+            let look = format!("kubectl describe node {}", quoted(node));
+            let problem = "the node is not Ready; what it says of its configuration may be old";
+            found.push(Finding::of_node("not-ready", node, problem, vec![look]));
+        }
+    }
+
+    fn state(&self, found: &mut Vec<Finding>) {
+        let node = &self.row.name;
+        let condition = self.row.condition.clone().unwrap_or_default();
+        let name = quoted(node);
+        match self.row.stage() {
+            Stage::Held => {
+                let undo = if condition.reason == "Frozen" { "thaw" } else { "unpin" };
+                let problem = format!("it does not follow its assignment: {}", condition.message);
+                let mend = vec![format!("on the node: kubelet-supervisor {undo}")];
+                found.push(Finding::of_node("held", node, problem, mend));
+            }
+            // What is wrong with the assignment itself is said already.
+            Stage::Failed if self.row.invalid.is_none() => {
+                let problem = format!("what is assigned does not run ({}): {}", condition.reason, condition.message);
+                let history = format!("kubectl kubelet-config history {name}");
+                let retry = format!("kubectl kubelet-config retry {name}");
+                let mend = match condition.reason.as_str() {
+                    // The ConfigMap and the rights to it are looked at one by one.
+                    "SyncFailed" => vec![history],
+                    _ => vec![history, retry],
+                };
+                found.push(Finding::of_node("failed", node, problem, mend));
+            }
+            Stage::AwaitsConfirmation => {
+                let mend = vec![format!("kubectl kubelet-config confirm {name}")];
+                found.push(Finding::of_node("unconfirmed", node, condition.message, mend));
+            }
+            _ => {}
+        }
+    }
+
+    /// Why this assignment leads nowhere, given the keys of the ConfigMap; `None`: there is no such ConfigMap.
+    #[must_use]
+    pub fn config_map(&self, keys: Option<&BTreeSet<String>>) -> Option<Finding> {
+        let (carrier, wanted) = self.assigned()?;
+        let (node, ConfigMapRef { namespace, name, kubelet_config_key: key }) = (quoted(self.name()), wanted);
+        let Some(keys) = keys else {
+            let problem = format!("there is no ConfigMap {namespace}/{name}, which is assigned");
+            let mend = vec![
+                format!("kubectl kubelet-config -n {} push FILE --name BASE", quoted(namespace)),
+                format!("kubectl kubelet-config reset {node}"),
+            ];
+            return Some(Finding::of_node("no-config-map", self.name(), problem, mend));
+        };
+        if keys.contains(key) {
+            return None;
+        }
+        let has: Vec<&str> = keys.iter().map(String::as_str).take(5).collect();
+        let shown = if has.is_empty() { "nothing".to_owned() } else { has.join(", ") };
+        let problem = format!("ConfigMap {namespace}/{name} has no key {key}, which is assigned; it has {shown}");
+        let other = has.first().copied().unwrap_or("KEY");
+        let mend = match carrier {
+            Carrier::Labels => format!("kubectl label --overwrite node {node} {LABELS}key={}", quoted(other)),
+            Carrier::Native => {
+                let patch = json!({"spec": {"configSource": {"configMap": {"kubeletConfigKey": other}}}});
+                format!("kubectl patch node {node} --type=merge -p {}", quoted(&patch.to_string()))
+            }
+        };
+        Some(Finding::of_node("no-key", self.name(), problem, vec![mend]))
+    }
+}
+
+/// The newest of the nodes' supervisors; none if none told.
+#[must_use]
+pub fn newest(patients: &[Patient]) -> Option<&str> {
+    patients.iter().filter_map(|patient| patient.version.as_deref()).max_by_key(|version| release(version))
+}
+
+/// For comparison: 1.0.0-rc.1 is before 1.0.0.
+fn release(version: &str) -> (Vec<u64>, bool, &str) {
+    let (numbers, suffix) = version.split_once('-').unwrap_or((version, ""));
+    (numbers.split('.').map(|number| number.parse().unwrap_or_default()).collect(), suffix.is_empty(), suffix)
+}
+
+/// `24` of `v1.24.3`.
+fn minor(version: &str) -> Option<u32> {
+    version.split('.').nth(1)?.parse().ok()
+}
+
+/// The same problem of many nodes is one finding, with the commands for the first.
+#[must_use]
+pub fn gathered(findings: Vec<Finding>) -> Vec<Finding> {
+    let mut all: Vec<Finding> = Vec::new();
+    let mut places: BTreeMap<(&'static str, String), usize> = BTreeMap::new();
+    for finding in findings {
+        match places.get(&(finding.check, finding.problem.clone())).and_then(|at| all.get_mut(*at)) {
+            Some(same) if !finding.nodes.is_empty() => same.nodes.extend(finding.nodes),
+            _ => {
+                places.insert((finding.check, finding.problem.clone()), all.len());
+                all.push(finding);
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kubelet_config::status::{CONDITION, STATUS_ANNOTATION};
+
+    fn patient(spec: &Value, labels: &Value, reason: &str) -> Patient {
+        let condition = json!({"type": CONDITION, "status": "False", "reason": reason, "message": "its\u{1b}[2Jwords"});
+        let map = json!({"configMap": {"namespace": "n", "name": "m", "kubeletConfigKey": "k", "uid": "u", "resourceVersion": "1"}});
+        let config = json!({"assigned": map, "active": map, "lastKnownGood": map});
+        let node = json!({
+            "metadata": {"name": "n1", "labels": labels, "annotations": {
+                STATUS_ANNOTATION: config.to_string(), ABOUT_ANNOTATION: r#"{"version":"0.2.0","shadowedByFlags":[]}"#,
+            }},
+            "spec": spec,
+            "status": {"conditions": [condition, {"type": "Ready", "status": "True"}], "nodeInfo": {"kubeletVersion": "v1.36.2"}},
+        });
+        Patient::of(&node, "kubelet-config")
+    }
+
+    fn source(name: &str) -> Value {
+        json!({"configSource": {"configMap": {"namespace": "n", "name": name, "kubeletConfigKey": "k"}}})
+    }
+
+    fn label(name: &str, value: &str) -> (String, Value) {
+        (format!("{LABELS}{name}"), value.into())
+    }
+
+    fn checks(patient: &Patient) -> Vec<&'static str> {
+        patient.findings().iter().map(|finding| finding.check).collect()
+    }
+
+    #[test]
+    fn a_well_node_has_nothing() {
+        assert!(checks(&patient(&source("m"), &json!({}), "LastKnownGood")).is_empty());
+        let labels = Value::from_iter([label("name", "m"), label("namespace", "n"), label("key", "k")]);
+        assert!(checks(&patient(&json!({}), &labels, "LastKnownGood")).is_empty());
+        assert!(checks(&patient(&source("m"), &labels, "LastKnownGood")).is_empty(), "both say the same");
+    }
+
+    #[test]
+    fn assignments_that_cannot_be_right() {
+        let labels = Value::from_iter([label("name", "other")]);
+        let found = patient(&source("m"), &labels, "LastKnownGood").findings();
+        assert_eq!(found[0].check, "contradicting-assignments");
+        assert!(found[0].problem.contains("n/m[k]") && found[0].problem.contains("kubelet-config/other[kubelet]"));
+        assert!(
+            found[0].mend[0].starts_with("kubectl label node n1 kubelet-config.node-restriction"),
+            "{:?}",
+            found[0].mend
+        );
+        let lonely = Value::from_iter([label("key", "k")]);
+        assert_eq!(checks(&patient(&source("m"), &lonely, "LastKnownGood")), ["incomplete-assignment"]);
+        let odd = Value::from_iter([label("name", "No_Name")]);
+        assert_eq!(checks(&patient(&json!({}), &odd, "LastKnownGood")), ["invalid-assignment"]);
+    }
+
+    #[test]
+    fn nobody_there() {
+        let bare = json!({"metadata": {"name": "n1", "labels": Value::from_iter([label("name", "m")])}});
+        let found = Patient::of(&bare, "ns").findings();
+        assert_eq!(found.len(), 1);
+        assert!(found[0].problem.contains("nobody follows its assignment ns/m[kubelet]"), "{}", found[0].problem);
+        let left =
+            json!({"metadata": {"name": "n1"}, "status": {"config": {}, "nodeInfo": {"kubeletVersion": "v1.30.0"}}});
+        assert_eq!(checks(&Patient::of(&left, "ns")), ["no-supervisor"]);
+        let native =
+            json!({"metadata": {"name": "n1"}, "status": {"config": {}, "nodeInfo": {"kubeletVersion": "v1.20.2"}}});
+        assert!(checks(&Patient::of(&native, "ns")).is_empty(), "native does it");
+    }
+
+    #[test]
+    fn what_a_node_says_of_itself_is_shown_without_control_characters() {
+        for (reason, check) in [("Frozen", "held"), ("SyncFailed", "failed"), ("AwaitsConfirmation", "unconfirmed")] {
+            let found = patient(&source("m"), &json!({}), reason).findings();
+            assert_eq!(found[0].check, check);
+            assert!(found[0].problem.contains("its [2Jwords"), "{}", found[0].problem);
+        }
+    }
+
+    #[test]
+    fn the_config_map_and_its_key() {
+        let patient = patient(&source("m"), &json!({}), "LastKnownGood");
+        let keys = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect::<BTreeSet<_>>();
+        assert_eq!(patient.config_map(Some(&keys(&["k", "x"]))), None);
+        assert_eq!(patient.config_map(None).unwrap().check, "no-config-map");
+        let found = patient.config_map(Some(&keys(&["kubelet"]))).unwrap();
+        assert_eq!(found.problem, "ConfigMap n/m has no key k, which is assigned; it has kubelet");
+        assert!(
+            found.mend[0].ends_with(r#"-p '{"spec":{"configSource":{"configMap":{"kubeletConfigKey":"kubelet"}}}}'"#)
+        );
+    }
+
+    #[test]
+    fn versions_and_flags() {
+        let patient = patient(&source("m"), &json!({}), "LastKnownGood");
+        let old = Patient { version: Some("0.1.9".into()), shadowed: vec!["maxPods".into()], ..patient.clone() };
+        let untold = Patient { version: None, ..patient.clone() };
+        let all = [old.clone(), patient.clone(), untold.clone()];
+        assert_eq!(newest(&all), Some("0.2.0"));
+        assert_eq!(newest(std::slice::from_ref(&untold)), None);
+        let is_older: Vec<bool> = all.iter().map(|patient| patient.is_older("0.2.0").is_some()).collect();
+        assert_eq!(is_older, [true, false, true]);
+        assert!(release("1.10.0") > release("1.9.0") && release("1.0.0-rc.1") < release("1.0.0"));
+        let found = old.findings();
+        assert_eq!((found.len(), found[0].check), (1, "shadowed-fields"));
+        assert!(found[0].problem.ends_with("win over maxPods"), "{}", found[0].problem);
+    }
+
+    #[test]
+    fn many_nodes_with_one_problem_are_one_finding() {
+        let of = |node: &str, problem: &str| Finding::of_node("c", node, problem, vec![node.to_owned()]);
+        let found = gathered(vec![of("a", "x"), of("b", "x"), of("c", "y")]);
+        assert_eq!(found.iter().map(|finding| finding.nodes.len()).collect::<Vec<_>>(), [2, 1]);
+        assert_eq!(found[0].mend, ["a"]);
+    }
+
+    #[test]
+    fn words_for_a_shell() {
+        assert_eq!(quoted("system:node:n1"), "system:node:n1");
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+        assert_eq!(quoted(""), "''");
+    }
+}

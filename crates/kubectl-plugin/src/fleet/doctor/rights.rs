@@ -1,0 +1,198 @@
+//! Which rights each command needs, of the user's and of the nodes'.
+
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use super::{Finding, quoted};
+use kubelet_config::digest::hex;
+
+/// Where a right is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The whole cluster.
+    Cluster,
+    /// The namespace of the ConfigMaps.
+    ConfigMaps,
+    /// `default`, where the events of nodes are.
+    Default,
+}
+
+/// A right of the user's, and the commands that need it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Right {
+    /// The verb.
+    pub verb: &'static str,
+    /// `nodes` or `nodes/proxy`.
+    pub resource: &'static str,
+    /// Where.
+    pub place: Place,
+    /// For what.
+    pub commands: &'static str,
+}
+
+const fn right(verb: &'static str, resource: &'static str, place: Place, commands: &'static str) -> Right {
+    Right { verb, resource, place, commands }
+}
+
+/// All that the commands ask for, all of the core group. `rollout` keeps its state in ConfigMaps.
+pub const RIGHTS: &[Right] = &[
+    right("list", "nodes", Place::Cluster, "status, doctor, rollout, and every -l"),
+    right("get", "nodes", Place::Cluster, "every command about a node"),
+    right("watch", "nodes", Place::Cluster, "status -w, assign --wait, rollout"),
+    right("patch", "nodes", Place::Cluster, "assign, reset, retry, confirm, rollback, rollout"),
+    right("get", "nodes/proxy", Place::Cluster, "capture, diff NODE, explain"),
+    right("list", "pods", Place::Cluster, "diff NODE, rollout --drain"),
+    right("watch", "pods", Place::Cluster, "rollout --drain"),
+    right("create", "pods/eviction", Place::Cluster, "rollout --drain"),
+    right("list", "events", Place::Default, "history"),
+    right("get", "configmaps", Place::ConfigMaps, "push, diff, explain, assign, rollback, rollout"),
+    right("list", "configmaps", Place::ConfigMaps, "rollout"),
+    right("watch", "configmaps", Place::ConfigMaps, "rollout"),
+    right("create", "configmaps", Place::ConfigMaps, "push, rollout"),
+    right("update", "configmaps", Place::ConfigMaps, "rollout"),
+    right("delete", "configmaps", Place::ConfigMaps, "rollout"),
+];
+
+/// Group of all nodes' credentials.
+pub const NODES: &str = "system:nodes";
+
+impl Right {
+    /// `spec.resourceAttributes` of a SelfSubjectAccessReview. `namespace`: the ConfigMaps'.
+    #[must_use]
+    pub fn attributes(&self, namespace: &str) -> Value {
+        let (resource, subresource) = self.resource.split_once('/').unwrap_or((self.resource, ""));
+        json!({"verb": self.verb, "group": "", "version": "v1", "resource": resource, "subresource": subresource,
+            "namespace": self.namespace(namespace).unwrap_or_default()})
+    }
+
+    fn namespace<'a>(&self, namespace: &'a str) -> Option<&'a str> {
+        match self.place {
+            Place::Cluster => None,
+            Place::ConfigMaps => Some(namespace),
+            Place::Default => Some("default"),
+        }
+    }
+}
+
+/// The rights that the user lacks, those of one object together. `user`: who that is, if the server tells.
+#[must_use]
+pub fn missing(lacking: &[Right], namespace: &str, user: Option<&str>) -> Vec<Finding> {
+    let mut found: Vec<Finding> = Vec::new();
+    for (index, right) in lacking.iter().enumerate() {
+        let same = |other: &&Right| other.resource == right.resource && other.place == right.place;
+        if lacking.iter().take(index).any(|other| same(&other)) {
+            continue;
+        }
+        let together: Vec<&Right> = lacking.iter().filter(same).collect();
+        let verbs: Vec<&str> = together.iter().map(|right| right.verb).collect();
+        let commands: Vec<&str> = together.iter().map(|right| right.commands).collect();
+        let place =
+            right.namespace(namespace).map(|namespace| format!(" in namespace {namespace}")).unwrap_or_default();
+        let words = format!("{} {}{place}", verbs.join(", "), right.resource);
+        let problem = format!("you may not {words}; needed by {}", commands.join("; "));
+        found.push(Finding::of_cluster("rights", problem, grant(right, &verbs, namespace, user)));
+    }
+    found
+}
+
+fn grant(right: &Right, verbs: &[&str], namespace: &str, user: Option<&str>) -> Vec<String> {
+    // Each user's and each set of verbs has a name of its own: a second `create` would change nothing.
+    let seed = format!("{}/{}/{}", user.unwrap_or_default(), verbs.join(","), right.resource);
+    let hash = hex(&Sha256::digest(seed.as_bytes()));
+    let name = format!("kubelet-config-{}-{}", right.resource.replace('/', "-"), hash.get(..6).unwrap_or_default());
+    let user = user.map_or_else(|| "USER".to_owned(), quoted);
+    let (verbs, resource) = (verbs.join(","), right.resource);
+    match right.namespace(namespace) {
+        None => vec![
+            format!("kubectl create clusterrole {name} --verb={verbs} --resource={resource}"),
+            format!("kubectl create clusterrolebinding {name} --clusterrole={name} --user={user}"),
+        ],
+        Some(namespace) => {
+            let namespace = quoted(namespace);
+            vec![
+                format!("kubectl -n {namespace} create role {name} --verb={verbs} --resource={resource}"),
+                format!("kubectl -n {namespace} create rolebinding {name} --role={name} --user={user}"),
+            ]
+        }
+    }
+}
+
+/// `spec` of a SubjectAccessReview: may this node do that to this ConfigMap, or to all of a namespace?
+#[must_use]
+pub fn node_reads(node: &str, verb: &str, namespace: &str, name: Option<&str>) -> Value {
+    let attributes = json!({"verb": verb, "group": "", "version": "v1", "resource": "configmaps",
+        "namespace": namespace, "name": name.unwrap_or_default()});
+    json!({"user": format!("system:node:{node}"), "groups": [NODES, "system:authenticated"],
+        "resourceAttributes": attributes})
+}
+
+/// What nodes may not do with ConfigMaps. `name`: of one that is assigned; without, of all in the namespace.
+#[must_use]
+pub fn nodes_cannot(verbs: &[&str], namespace: &str, name: Option<&str>) -> Option<Finding> {
+    if verbs.is_empty() {
+        return None;
+    }
+    let of = name
+        .map_or_else(|| format!("ConfigMaps of namespace {namespace}"), |name| format!("ConfigMap {namespace}/{name}"));
+    let effect = if verbs.contains(&"get") {
+        "an assignment by label cannot be fetched"
+    } else {
+        "they learn of a change within two minutes instead of at once"
+    };
+    let problem = format!("nodes (group {NODES}) may not {} {of}: {effect}", verbs.join(", "));
+    let (namespace, role) = (quoted(namespace), "kubelet-config-nodes");
+    let only = name.map(|name| format!(" --resource-name={}", quoted(name))).unwrap_or_default();
+    let role = name.map_or_else(|| role.to_owned(), |name| format!("{role}-{name}"));
+    let role = quoted(&role);
+    let mend = vec![
+        format!("kubectl -n {namespace} create role {role} --verb=get,list,watch --resource=configmaps{only}"),
+        format!("kubectl -n {namespace} create rolebinding {role} --role={role} --group={NODES}"),
+    ];
+    Some(Finding::of_cluster("nodes-may-not-read", problem, mend))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rights_of_one_object_are_granted_together() {
+        let lacking: Vec<Right> = RIGHTS
+            .iter()
+            .copied()
+            .filter(|right| right.resource == "configmaps" || right.resource == "nodes/proxy")
+            .collect();
+        let found = missing(&lacking, "ns", Some("jane doe"));
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[0].problem, "you may not get nodes/proxy; needed by capture, diff NODE, explain");
+        assert_eq!(
+            found[0].mend[0],
+            "kubectl create clusterrole kubelet-config-nodes-proxy-439e69 --verb=get --resource=nodes/proxy"
+        );
+        assert_eq!(
+            found[1].mend,
+            [
+                "kubectl -n ns create role kubelet-config-configmaps-0f24b9 --verb=get,list,watch,create,update,delete --resource=configmaps",
+                "kubectl -n ns create rolebinding kubelet-config-configmaps-0f24b9 --role=kubelet-config-configmaps-0f24b9 --user='jane doe'",
+            ]
+        );
+        assert!(missing(&[], "ns", None).is_empty());
+    }
+
+    #[test]
+    fn attributes_as_the_api_has_them() {
+        let proxy = RIGHTS.iter().find(|right| right.resource == "nodes/proxy").unwrap().attributes("ns");
+        assert_eq!((&proxy["resource"], &proxy["subresource"]), (&json!("nodes"), &json!("proxy")));
+        let maps = RIGHTS.iter().find(|right| right.resource == "configmaps").unwrap().attributes("ns");
+        assert_eq!(maps["namespace"], "ns");
+    }
+
+    #[test]
+    fn what_nodes_may_not_read() {
+        assert_eq!(nodes_cannot(&[], "ns", None), None);
+        let all = nodes_cannot(&["get", "list", "watch"], "ns", None).unwrap();
+        assert!(all.problem.contains("cannot be fetched") && !all.mend[0].contains("resource-name"));
+        let one = nodes_cannot(&["watch"], "ns", Some("m")).unwrap();
+        assert!(one.problem.contains("ConfigMap ns/m: they learn") && one.mend[0].ends_with("--resource-name=m"));
+    }
+}

@@ -1,0 +1,226 @@
+//! Where each value comes from that a kubelet runs with, as far as it can be told from its
+//! `/configz`, the ConfigMap and the defaults. Its command line, its own `--config` file and its
+//! drop-ins cannot be read through the API server.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::compare::{clean, is_spelling, later_eviction_default, settle_paths};
+use super::defaults::filled;
+use kubelet_config::hazard;
+use kubelet_config::merge::merge;
+use kubelet_config::source::Merge;
+
+/// Where a value comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    /// It is the default, or somebody set it to that.
+    Default,
+    /// The ConfigMap.
+    ConfigMap,
+    /// Not the ConfigMap, which is all that this node has but flags and drop-ins: one of these.
+    Flag,
+    /// The same, against what the ConfigMap says.
+    Overridden,
+    /// The node's own file, a drop-in or a flag.
+    Node,
+}
+
+impl From {
+    /// Machine word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::ConfigMap => "configMap",
+            Self::Flag => "flagOrDropIn",
+            Self::Overridden => "overridden",
+            Self::Node => "node",
+        }
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::ConfigMap => "ConfigMap",
+            Self::Flag => "flag or drop-in",
+            Self::Overridden => "flag or drop-in, not the ConfigMap",
+            Self::Node => "local files or flags",
+        }
+    }
+}
+
+/// A field that is no struct or map.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Origin {
+    /// Dotted path.
+    pub field: String,
+    /// What the kubelet goes by; null where it does not say.
+    pub value: Value,
+    /// What the ConfigMap says; null where it says nothing.
+    pub intended: Value,
+    /// Where the value comes from.
+    pub from: From,
+}
+
+/// The ConfigMap that runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Given<'a> {
+    /// Its KubeletConfiguration.
+    pub payload: &'a Value,
+    /// How it is put together with the node's own.
+    pub merge: Merge,
+}
+
+/// Each field with where it comes from, by name.
+#[must_use]
+pub fn explain(configz: &Value, given: Option<Given<'_>>, minor: Option<u64>) -> Vec<Origin> {
+    let payload = given.map(|given| clean(&settle_paths(given.payload, configz)));
+    let empty = Value::Object(serde_json::Map::new());
+    let named = |changes: Vec<hazard::Change>| -> BTreeSet<String> {
+        changes.into_iter().filter(|change| !is_spelling(change)).map(|change| change.field).collect()
+    };
+    let mut defaults = filled(&empty, minor);
+    later_eviction_default(&mut defaults, configz);
+    let set = named(hazard::diff(&defaults, configz));
+    // As it would be if nothing but the ConfigMap had a say in what the ConfigMap sets.
+    let mut meant = configz.clone();
+    if let Some(payload) = &payload {
+        merge(&mut meant, payload);
+    }
+    let overridden = named(hazard::diff(&filled(&meant, minor), configz));
+    let mut fields = BTreeSet::new();
+    leaves("", configz, &mut fields);
+    if let Some(payload) = &payload {
+        leaves("", payload, &mut fields);
+    }
+    let replaces = given.is_some_and(|given| given.merge == Merge::Replace);
+    let mut origins = Vec::new();
+    for field in fields {
+        let value = at(configz, &field).cloned().unwrap_or_default();
+        let intended = payload.as_ref().and_then(|payload| at(payload, &field)).cloned().unwrap_or_default();
+        let within =
+            |names: &BTreeSet<String>| names.iter().any(|name| is_within(&field, name) || is_within(name, &field));
+        let from = if !intended.is_null() && within(&overridden) {
+            From::Overridden
+        } else if !intended.is_null() {
+            From::ConfigMap
+        } else if !within(&set) {
+            From::Default
+        } else if replaces && !field.starts_with("featureGates.") {
+            From::Flag
+        } else {
+            From::Node
+        };
+        origins.push(Origin { field, value, intended, from });
+    }
+    origins
+}
+
+/// True if `field` is `parent` or below it.
+#[must_use]
+pub fn is_within(field: &str, parent: &str) -> bool {
+    field.strip_prefix(parent).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// The paths of all that is no object, and of objects without entries.
+pub(super) fn leaves(path: &str, value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
+                match path {
+                    "" if matches!(name.as_str(), "apiVersion" | "kind") => {}
+                    "" => leaves(name, value, found),
+                    path => leaves(&format!("{path}.{name}"), value, found),
+                }
+            }
+        }
+        _ if path.is_empty() => {}
+        _ => drop(found.insert(path.to_owned())),
+    }
+}
+
+/// The value at a dotted path; names of entries may hold dots (`evictionHard.memory.available`).
+pub(super) fn at<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
+    if let Some(found) = value.get(path) {
+        return Some(found);
+    }
+    path.match_indices('.').find_map(|(dot, _)| at(value.get(path.get(..dot)?)?, path.get(dot + 1..)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn configz() -> Value {
+        json!({"maxPods": 50, "syncFrequency": "1m0s", "clusterDomain": "x", "featureGates": {"A": true, "B": true},
+            "evictionHard": {"memory.available": "1Gi"}, "kubeReserved": {"cpu": "1"}, "eventRecordQPS": 5,
+            "authentication": {"anonymous": {"enabled": false}, "x509": {"clientCAFile": "/v/1/ca.crt"}}})
+    }
+
+    fn of(origins: &[Origin], field: &str) -> From {
+        origins.iter().find(|origin| origin.field == field).unwrap_or_else(|| panic!("{field}: {origins:#?}")).from
+    }
+
+    #[test]
+    fn a_config_map_that_replaces_leaves_flags_and_drop_ins() {
+        let payload = json!({"kind": "x", "maxPods": 50, "featureGates": {"A": true, "DynamicKubeletConfig": true},
+            "evictionHard": {"memory.available": "1024Mi"}, "kubeReserved": {"cpu": "500m"},
+            "authentication": {"x509": {"clientCAFile": "ca.crt"}}, "podPidsLimit": 100});
+        let given = Given { payload: &payload, merge: Merge::Replace };
+        let origins = explain(&configz(), Some(given), Some(20));
+        for (field, from) in [
+            ("maxPods", From::ConfigMap),
+            ("syncFrequency", From::Default),
+            ("eventRecordQPS", From::Default),
+            ("clusterDomain", From::Flag),
+            ("featureGates.A", From::ConfigMap),
+            ("featureGates.B", From::Node),
+            ("evictionHard.memory.available", From::ConfigMap),
+            ("kubeReserved.cpu", From::Overridden),
+            ("authentication.x509.clientCAFile", From::ConfigMap),
+            ("authentication.anonymous.enabled", From::Default),
+            ("podPidsLimit", From::Overridden),
+        ] {
+            assert_eq!(of(&origins, field), from, "{field}");
+        }
+        assert!(origins.iter().all(|origin| !origin.field.contains("DynamicKubeletConfig") && origin.field != "kind"));
+        let reserved = origins.iter().find(|origin| origin.field == "kubeReserved.cpu").unwrap();
+        assert_eq!((&reserved.value, &reserved.intended), (&json!("1"), &json!("500m")));
+    }
+
+    #[test]
+    fn without_one_or_below_an_overlay_the_local_file_may_be_it() {
+        let origins = explain(&configz(), None, Some(20));
+        assert_eq!((of(&origins, "maxPods"), of(&origins, "syncFrequency")), (From::Node, From::Default));
+        let payload = json!({"maxPods": 50});
+        let origins = explain(&configz(), Some(Given { payload: &payload, merge: Merge::Overlay }), Some(27));
+        assert_eq!((of(&origins, "maxPods"), of(&origins, "clusterDomain")), (From::ConfigMap, From::Node));
+        assert_eq!(of(&origins, "eventRecordQPS"), From::Node, "the default of 1.27 is 50");
+    }
+
+    /// What a v1.33 kubelet spells out without having been told.
+    #[test]
+    fn defaults_of_later_kubelets_are_defaults() {
+        let configz = json!({"eventRecordQPS": 50, "kubeAPIBurst": 100, "imageMaximumGCAge": "0s", "memorySwap": {},
+            "mergeDefaultEvictionSettings": false, "shutdownGracePeriod": "0s", "memoryThrottlingFactor": 0.9,
+            "evictionHard": {"imagefs.available": "15%", "memory.available": "100Mi", "nodefs.available": "10%",
+                "nodefs.inodesFree": "5%", "imagefs.inodesFree": "5%"},
+            "logging": {"format": "text", "flushFrequency": "5s", "verbosity": 0, "options": {"json": {"infoBufferSize": "0"}}},
+            "authentication": {"x509": {}, "webhook": {"enabled": true, "cacheTTL": "2m0s"}, "anonymous": {"enabled": false}}});
+        let origins = explain(&configz, None, Some(33));
+        let set: Vec<&Origin> = origins.iter().filter(|origin| origin.from != From::Default).collect();
+        assert!(set.is_empty() && origins.len() > 15, "{set:#?}");
+    }
+
+    #[test]
+    fn fields_within_fields() {
+        assert!(is_within("a.b", "a") && is_within("a", "a") && !is_within("ab", "a") && !is_within("a", "a.b"));
+        assert_eq!(at(&json!({"a": {"b.c": {"d": 1}}}), "a.b.c.d"), Some(&json!(1)));
+    }
+}

@@ -1,0 +1,69 @@
+//! Names of ConfigMaps that tell their content: those of `kubectl create configmap --append-hash`.
+
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use kubelet_config::digest::hex;
+
+/// The name that `kubectl create configmap BASE --from-file=KEY=FILE --append-hash` gives
+/// (kubectl/pkg/util/hash/hash.go, v1.20.2 and v1.32.4).
+///
+/// Hashed are kind, base name and data; namespace, labels and annotations are not. `immutable`
+/// would be, where it is set; but kubectl's command cannot set it, so it is left out here, and an
+/// immutable ConfigMap has the name of its mutable twin.
+#[must_use]
+pub fn name(base: &str, key: &str, text: &str) -> String {
+    let encoded = format!(
+        "{{\"data\":{{{}:{}}},\"kind\":\"ConfigMap\",\"name\":{}}}",
+        go_json(key),
+        go_json(text),
+        go_json(base)
+    );
+    let hex = hex(&Sha256::digest(encoded.as_bytes()));
+    // No vowels and none of what looks like one, so that no word comes out.
+    let mapped = hex.chars().take(10).map(|digit| match digit {
+        '0' => 'g',
+        '1' => 'h',
+        '3' => 'k',
+        'a' => 'm',
+        'e' => 't',
+        digit => digit,
+    });
+    format!("{base}-{}", mapped.collect::<String>())
+}
+
+/// A string as Go's encoding/json writes it: it also escapes what HTML and JavaScript trip over.
+/// (`\b` and `\f` are as since Go 1.22; no YAML holds them.)
+fn go_json(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    for c in Value::from(text).to_string().chars() {
+        match c {
+            '<' => out.push_str("\\u003c"),
+            '>' => out.push_str("\\u003e"),
+            '&' => out.push_str("\\u0026"),
+            '\u{2028}' => out.push_str("\\u2028"),
+            '\u{2029}' => out.push_str("\\u2029"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As kubectl v1.32.4 says; `tests/plugin.rs` asks the kubectl of the machine.
+    #[test]
+    fn names_as_kubectl_gives_them() {
+        assert_eq!(name("b", "kubelet", "kind: KubeletConfiguration\n"), "b-8hhgbtc9dm");
+    }
+
+    #[test]
+    fn go_escapes_more_than_json_asks_for() {
+        assert_eq!(
+            go_json("<a & \"b\">\u{2028}\u{7f}\n\u{1}é"),
+            "\"\\u003ca \\u0026 \\\"b\\\"\\u003e\\u2028\u{7f}\\n\\u0001é\""
+        );
+    }
+}

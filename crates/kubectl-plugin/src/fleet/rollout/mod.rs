@@ -1,0 +1,265 @@
+//! A configuration brought to many nodes: canaries, then waves, and a halt at the first node that
+//! does not like it.
+//!
+//! Nothing but the API server remembers a rollout. What it is to do and what its nodes were
+//! assigned before stands in ConfigMaps ([`record`]); how far it is, the Nodes say themselves
+//! ([`sight`]). [`decide`] is a function of both, so a client that takes over from a dead one goes
+//! on as the dead one would have.
+
+pub mod decide;
+pub mod drain;
+mod draining;
+#[cfg(test)]
+mod draining_tests;
+pub mod marks;
+#[cfg(test)]
+mod memory_tests;
+pub mod plan;
+pub mod progress;
+pub mod record;
+pub mod sight;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use kubelet_config::source::ConfigMapRef;
+
+/// Label of a rollout's ConfigMap; the value is its name.
+pub const LABEL: &str = "kubelet-supervisor.io/rollout";
+/// Label of the ConfigMaps with its nodes; the value is its name.
+pub const NODES_LABEL: &str = "kubelet-supervisor.io/rollout-nodes";
+
+/// A node in flight may be not Ready for so long. A kubelet that starts says so for some seconds,
+/// and the supervisor itself puts a node without contact back after 90 s.
+pub const NOT_READY: Duration = Duration::from_secs(60);
+
+/// From so many nodes the target may be taken by hand before the rollout stops. Their names are in the record: 64 KiB
+/// at the most, and more of them is somebody's veto.
+pub const WITHDRAWN: usize = 256;
+
+/// When a node counts as done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WaitFor {
+    /// The kubelet runs with it and the node is Ready.
+    Active,
+    /// It is last known good.
+    #[default]
+    Proven,
+}
+
+/// What a node that does not like it brings about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnFailure {
+    /// No further node gets it.
+    #[default]
+    Stop,
+    /// All nodes get back what they had.
+    Revert,
+}
+
+/// How it is to be done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Options {
+    /// The first nodes of the plan.
+    pub canaries: usize,
+    /// Nodes that may be in flight or not Ready at a time; at least one.
+    pub max_unavailable: usize,
+    /// When a node is done.
+    pub wait_for: WaitFor,
+    /// Somebody is to look at the canaries.
+    pub pause_after_canaries: bool,
+    /// See there.
+    pub on_failure: OnFailure,
+    /// A node that is not done after so long fails.
+    pub timeout_seconds: u64,
+    /// Nodes are drained first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain: Option<drain::Draining>,
+}
+
+impl Options {
+    /// The wave of a node in the plan: 0 are the canaries.
+    #[must_use]
+    pub fn wave(&self, place: usize) -> usize {
+        wave(place, self.canaries, self.max_unavailable)
+    }
+}
+
+/// The wave of a place in the plan.
+fn wave(place: usize, canaries: usize, max_unavailable: usize) -> usize {
+    match place.checked_sub(canaries) {
+        None => 0,
+        Some(after) => 1 + after / max_unavailable.max(1),
+    }
+}
+
+/// One version of the ConfigMap that is rolled out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Target {
+    /// What nodes are assigned.
+    #[serde(flatten)]
+    pub reference: ConfigMapRef,
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.resourceVersion`.
+    pub resource_version: String,
+    /// Of an immutable one, another resourceVersion is the same content.
+    pub immutable: bool,
+}
+
+/// Where a rollout is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Phase {
+    /// Its records are being written; no node has heard of it.
+    Starting,
+    /// Nodes get it.
+    Running,
+    /// Somebody paused it.
+    Paused,
+    /// It stopped by itself.
+    Stopped,
+    /// Nodes get back what they had.
+    Reverting,
+    /// All nodes have it.
+    Done,
+    /// All nodes have what they had.
+    Reverted,
+    /// Somebody gave it up; nodes keep what they have.
+    Aborted,
+}
+
+impl Phase {
+    /// Its nodes are free for other rollouts.
+    #[must_use]
+    pub fn is_over(self) -> bool {
+        matches!(self, Self::Done | Self::Reverted | Self::Aborted)
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Paused => "paused",
+            Self::Stopped => "stopped",
+            Self::Reverting => "reverting",
+            Self::Done => "done",
+            Self::Reverted => "reverted",
+            Self::Aborted => "aborted",
+        }
+    }
+}
+
+/// A node that called the version bad.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bad {
+    /// Its name.
+    pub node: String,
+    /// In its words.
+    pub why: String,
+    /// The rollout whose node it is, if it is another one's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+}
+
+/// A mark that does not stand any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lifted {
+    /// Which node called the version bad.
+    pub node: String,
+    /// In its words.
+    pub why: String,
+    /// Why it does not stand any more.
+    pub how: String,
+}
+
+/// The client that drives a rollout.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// Which.
+    pub id: String,
+    /// Counts on while it lives; others measure by their own clocks how long it stands still.
+    pub beat: u64,
+}
+
+/// What the cluster remembers of a rollout, but for its nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Record {
+    /// What is rolled out.
+    pub target: Target,
+    /// Which nodes, as they were when it began.
+    pub selector: String,
+    /// How.
+    pub options: Options,
+    /// How many nodes.
+    pub nodes: usize,
+    /// Over how many ConfigMaps they are spread.
+    pub parts: usize,
+    /// In the second set of those: what takes the place of a rollout that is over writes its nodes beside that one's.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub second: bool,
+    /// While it is starting: the one that is over whose place it takes, and which is put back if it does not begin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<Box<Record>>,
+    /// The namespace of labels that name none.
+    pub namespace: String,
+    /// See there.
+    pub phase: Phase,
+    /// Waves up to this one may be sent.
+    pub wave: usize,
+    /// Why it is where it is.
+    #[serde(default)]
+    pub why: String,
+    /// Who called the version bad.
+    #[serde(default)]
+    pub bad: Vec<Bad>,
+    /// Marks that were lifted, the latest ones.
+    #[serde(default)]
+    pub lifted: Vec<Lifted>,
+    /// Nodes whose word on this version counts for nothing: somebody said that they were to blame.
+    #[serde(default)]
+    pub despite: Vec<String>,
+    /// Nodes from which somebody took the target again; at most [`WITHDRAWN`].
+    #[serde(default)]
+    pub withdrawn: Vec<String>,
+    /// Somebody asked for nodes to get back what they had.
+    #[serde(default)]
+    pub undone: bool,
+    /// Nodes that should be back and are not, once it is reverted.
+    #[serde(default)]
+    pub behind: usize,
+    /// Who drives it.
+    #[serde(default)]
+    pub holder: Option<Holder>,
+    /// Since when, RFC 3339.
+    #[serde(default)]
+    pub started: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+fn is_false(it: &bool) -> bool {
+    !it
+}
+
+impl Record {
+    /// Nodes are given the target, or were.
+    #[must_use]
+    pub fn is_forward(&self) -> bool {
+        !matches!(self.phase, Phase::Reverting | Phase::Reverted)
+    }
+
+    /// The wave of the last node.
+    #[must_use]
+    pub fn last_wave(&self) -> usize {
+        self.options.wave(self.nodes.saturating_sub(1))
+    }
+}

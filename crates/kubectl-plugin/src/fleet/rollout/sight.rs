@@ -1,0 +1,260 @@
+//! What a Node says, as a rollout understands it.
+
+use std::time::Duration;
+
+use super::drain::{Cordon, Drain};
+use super::plan::{Before, Member};
+use super::{Target, WaitFor};
+use crate::fleet::node::{Condition, NodeRow, Stage};
+use kubelet_config::source::Source;
+
+/// What a node is assigned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Has {
+    /// What is rolled out.
+    Target,
+    /// What it was assigned when the rollout began.
+    Before,
+    /// What somebody else assigned since. It is left alone.
+    Other,
+    /// There is no such Node.
+    Gone,
+}
+
+/// How far it is with that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Doing {
+    /// It did not say, or is on its way.
+    Moving,
+    /// It runs, and its kubelet is healthy.
+    Runs,
+    /// It is last known good.
+    Proven,
+    /// It refused it or went back, in its words.
+    Bad(String),
+}
+
+/// For how long, as the client saw it; zero if not at all. A client that takes over counts anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Clocks {
+    /// Not Ready.
+    pub unready: Duration,
+    /// On its way.
+    pub moving: Duration,
+    /// Not able to take a change: not Ready, or held on the node.
+    pub away: Duration,
+    /// Cordoned, and not yet empty; once it is, empty and not yet sent.
+    pub draining: Duration,
+}
+
+/// A node as it was last seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sight {
+    /// What it is assigned.
+    pub has: Has,
+    /// It was assigned the target before the rollout began.
+    pub same: bool,
+    /// Somebody took the target from it again; it has, for us, something else.
+    pub taken_back: bool,
+    /// How far it is.
+    pub doing: Doing,
+    /// Condition Ready.
+    pub ready: bool,
+    /// An operator on the node lets no change in.
+    pub held: bool,
+    /// Whether Pods may come, and who says that they may not.
+    pub cordon: Cordon,
+    /// How far its drain is.
+    pub drain: Drain,
+    /// How long.
+    pub clocks: Clocks,
+}
+
+impl Sight {
+    /// A Node that is not there.
+    #[must_use]
+    pub fn gone() -> Self {
+        Self {
+            has: Has::Gone,
+            same: false,
+            taken_back: false,
+            doing: Doing::Moving,
+            ready: false,
+            held: false,
+            cordon: Cordon::No,
+            drain: Drain::Idle,
+            clocks: Clocks::default(),
+        }
+    }
+
+    /// What the Node says, but for its cordon, which is a matter of one rollout. `prior`: its condition when it was assigned the target: old news.
+    #[must_use]
+    pub fn of(row: &NodeRow, member: &Member, target: &Target, prior: Option<&Condition>) -> Self {
+        let is_target = |source: Option<&Source>| source.is_some_and(|source| source.reference == target.reference);
+        let has = if row.wanted.as_ref() == Some(&target.reference) {
+            Has::Target
+        } else if Before::of(row) == member.before {
+            Has::Before
+        } else {
+            Has::Other
+        };
+        let doing = match has {
+            Has::Target => doing(row, target, prior),
+            _ if is_target(row.active.as_ref()) || is_target(row.assigned.as_ref()) => Doing::Moving,
+            _ => Doing::Runs,
+        };
+        Self {
+            has,
+            same: is_same(&member.before, target),
+            taken_back: false,
+            doing,
+            ready: row.ready,
+            held: row.stage() == Stage::Held,
+            cordon: Cordon::No,
+            drain: Drain::Idle,
+            clocks: Clocks::default(),
+        }
+    }
+
+    /// Done, as far as the rollout waits for it.
+    #[must_use]
+    pub fn is_settled(&self, wait_for: WaitFor) -> bool {
+        self.has == Has::Target
+            && match self.doing {
+                Doing::Proven => true,
+                Doing::Runs => wait_for == WaitFor::Active && self.ready,
+                _ => false,
+            }
+    }
+
+    /// It cannot take a change now, and did not get one.
+    #[must_use]
+    pub fn is_away(&self) -> bool {
+        match self.has {
+            Has::Before => !self.ready || self.held,
+            Has::Target => self.same && self.doing == Doing::Moving && (!self.ready || self.held),
+            Has::Other | Has::Gone => false,
+        }
+    }
+}
+
+pub(super) fn is_same(before: &Before, target: &Target) -> bool {
+    if let Some(native) = &before.native {
+        return *native == target.reference;
+    }
+    let label =
+        |name: &str, or: &str| before.labels.get(name).filter(|it| !it.is_empty()).map_or(or.to_owned(), Clone::clone);
+    // A namespace that is not said is the supervisors', which is the target's wherever this one can be read.
+    label("name", "") == target.reference.name
+        && label("namespace", &target.reference.namespace) == target.reference.namespace
+        && label("key", kubelet_config::assignment::DEFAULT_KEY) == target.reference.kubelet_config_key
+}
+
+fn doing(row: &NodeRow, target: &Target, prior: Option<&Condition>) -> Doing {
+    let words = || {
+        let said = row.condition.as_ref().map(|condition| condition.message.clone()).filter(|it| !it.is_empty());
+        said.or_else(|| row.invalid.clone()).unwrap_or_else(|| row.error.clone())
+    };
+    // That its ConfigMap cannot be had a node says before it knows a version of it. Of which one it speaks is known only
+    // if it was assigned that already, or if this client saw what it said before; otherwise the timeout tells.
+    let reason = row.condition.as_ref().map_or("", |condition| condition.reason.as_str());
+    if reason == "SyncFailed" {
+        let has = row.assigned.as_ref().is_some_and(|assigned| assigned.reference == target.reference);
+        let is_news = row.condition.as_ref() != prior && (prior.is_some() || has);
+        return if is_news { Doing::Bad(words()) } else { Doing::Moving };
+    }
+    let same = |source: &Source| {
+        source.reference == target.reference
+            && source.uid == target.uid
+            && (target.immutable || source.resource_version == target.resource_version)
+    };
+    if !row.assigned.as_ref().is_some_and(same) {
+        return Doing::Moving;
+    }
+    match row.stage() {
+        // The node had troubles of its own, and says itself that the version is not to blame.
+        Stage::Failed if reason == "NotToBlame" => Doing::Moving,
+        Stage::Failed => Doing::Bad(words()),
+        Stage::Proven => Doing::Proven,
+        // Held on the node, with this very version: nothing is outstanding.
+        Stage::Held if row.active == row.assigned && row.last_known_good == row.assigned => Doing::Proven,
+        // Before, the Node's Ready may be of the kubelet that was stopped.
+        Stage::OnTrial | Stage::AwaitsConfirmation if row.is_well() => Doing::Runs,
+        _ => Doing::Moving,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use kubelet_config::assignment::LABELS;
+    use kubelet_config::source::ConfigMapRef;
+    use kubelet_config::status::{CONDITION, STATUS_ANNOTATION};
+
+    fn target() -> Target {
+        Target {
+            reference: ConfigMapRef { namespace: "n".into(), name: "m".into(), kubelet_config_key: "kubelet".into() },
+            uid: "u".into(),
+            resource_version: "7".into(),
+            immutable: false,
+        }
+    }
+
+    fn map(name: &str, version: &str) -> Value {
+        json!({"configMap": {"namespace": "n", "name": name, "kubeletConfigKey": "kubelet", "uid": "u", "resourceVersion": version}})
+    }
+
+    fn row(wanted: Option<&str>, status: &Value, reason: &str) -> NodeRow {
+        let labels = wanted.map_or(json!({}), |name| json!({format!("{LABELS}name"): name}));
+        let node = json!({
+            "metadata": {"name": "n1", "labels": labels, "annotations": {STATUS_ANNOTATION: status.to_string()}},
+            "status": {"conditions": [{"type": CONDITION, "status": "False", "reason": reason, "message": "words"},
+                {"type": "Ready", "status": "True"}]},
+        });
+        NodeRow::of(&node, "n")
+    }
+
+    fn see(row: &NodeRow) -> (Has, Doing) {
+        let sight = Sight::of(row, &Member { name: "n1".into(), before: Before::default() }, &target(), None);
+        (sight.has, sight.doing)
+    }
+
+    #[test]
+    fn news_of_the_target_alone_count() {
+        let bad = json!({"assigned": map("m", "7"), "error": "failed"});
+        assert_eq!(see(&row(Some("m"), &bad, "Rejected")), (Has::Target, Doing::Bad("words".into())));
+        let old = json!({"assigned": map("old", "7"), "error": "failed"});
+        assert_eq!(see(&row(Some("m"), &old, "Rejected")), (Has::Target, Doing::Moving));
+        let edited = json!({"assigned": map("m", "6"), "active": map("m", "6"), "lastKnownGood": map("m", "6")});
+        assert_eq!(see(&row(Some("m"), &edited, "LastKnownGood")), (Has::Target, Doing::Moving), "another version");
+        let proven = json!({"assigned": map("m", "7"), "active": map("m", "7"), "lastKnownGood": map("m", "7")});
+        assert_eq!(see(&row(Some("m"), &proven, "LastKnownGood")), (Has::Target, Doing::Proven));
+        assert_eq!(see(&row(Some("x"), &proven, "LastKnownGood")).0, Has::Other);
+        assert_eq!(see(&row(None, &proven, "LastKnownGood")), (Has::Before, Doing::Moving), "on its way back");
+        assert_eq!(see(&row(None, &json!({}), "Local")), (Has::Before, Doing::Runs));
+    }
+
+    #[test]
+    fn a_config_map_that_cannot_be_had_is_bad_news_if_it_is_news() {
+        let failed = |assigned: &str| {
+            row(Some("m"), &json!({"assigned": map(assigned, "7"), "error": "failed to sync"}), "SyncFailed")
+        };
+        let member = Member { name: "n1".into(), before: Before::default() };
+        let see = |row: &NodeRow, prior: Option<&Condition>| Sight::of(row, &member, &target(), prior).doing;
+        let (old, new) = (failed("old"), failed("m"));
+        let other = Condition { message: "of another one".into(), ..old.condition.clone().unwrap() };
+        assert_eq!(see(&old, Some(&other)), Doing::Bad("words".into()));
+        assert_eq!(see(&old, old.condition.as_ref()), Doing::Moving, "it said so before");
+        assert_eq!(see(&old, None), Doing::Moving, "a client that took over does not know");
+        assert_eq!(see(&new, None), Doing::Bad("words".into()), "it speaks of the target");
+    }
+
+    #[test]
+    fn a_node_in_trouble_of_its_own_says_nothing_of_the_version() {
+        let status = json!({"assigned": map("m", "7"), "active": map("old", "1"), "error": "failed"});
+        assert_eq!(see(&row(Some("m"), &status, "NotToBlame")), (Has::Target, Doing::Moving));
+        assert_eq!(see(&row(Some("m"), &status, "RolledBack")), (Has::Target, Doing::Bad("words".into())));
+    }
+}

@@ -1,0 +1,413 @@
+//! What must hold whatever nodes do.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::decide::{Step, decide};
+use super::plan::{Before, Member};
+use super::sight::{Clocks, Doing, Has, Sight};
+use super::{Bad, NOT_READY, OnFailure, Options, Phase, Record, Target, WaitFor};
+use kubelet_config::source::ConfigMapRef;
+
+const TIMEOUT: u64 = 600;
+
+pub(super) fn record(nodes: usize, options: Options) -> Record {
+    Record {
+        target: Target {
+            reference: ConfigMapRef { namespace: "n".into(), name: "m".into(), kubelet_config_key: "kubelet".into() },
+            uid: "u".into(),
+            resource_version: "1".into(),
+            immutable: true,
+        },
+        selector: String::new(),
+        options,
+        nodes,
+        parts: 1,
+        namespace: "n".into(),
+        phase: Phase::Running,
+        wave: 0,
+        why: String::new(),
+        bad: Vec::new(),
+        lifted: Vec::new(),
+        despite: Vec::new(),
+        withdrawn: Vec::new(),
+        undone: false,
+        behind: 0,
+        second: false,
+        replaces: None,
+        holder: None,
+        started: String::new(),
+    }
+}
+
+pub(super) fn options(canaries: usize, max_unavailable: usize) -> Options {
+    Options {
+        canaries,
+        max_unavailable,
+        wait_for: WaitFor::Proven,
+        pause_after_canaries: false,
+        on_failure: OnFailure::Stop,
+        timeout_seconds: TIMEOUT,
+        drain: None,
+    }
+}
+
+pub(super) fn members(count: usize) -> Vec<Member> {
+    (0..count).map(|n| Member { name: format!("n{n}"), before: Before::default() }).collect()
+}
+
+pub(super) fn fresh() -> Sight {
+    Sight { has: Has::Before, doing: Doing::Runs, ready: true, ..Sight::gone() }
+}
+
+/// What a node does with the target, by seconds since it was sent.
+#[derive(Clone, Debug)]
+enum Fate {
+    Good { runs: u64, proven: u64 },
+    Rejects { after: u64 },
+    RollsBack { runs: u64, after: u64 },
+    Dies { after: u64 },
+    Silent,
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    prop_oneof![
+        40 => (1..20u64, 1..60u64).prop_map(|(runs, more)| Fate::Good { runs, proven: runs + more }),
+        1 => (1..20u64).prop_map(|after| Fate::Rejects { after }),
+        1 => (1..20u64, 1..60u64).prop_map(|(runs, more)| Fate::RollsBack { runs, after: runs + more }),
+        1 => (1..60u64).prop_map(|after| Fate::Dies { after }),
+        1 => Just(Fate::Silent),
+    ]
+}
+
+/// Something that comes from outside, at a second.
+#[derive(Clone, Debug)]
+enum Outside {
+    Unready {
+        node: usize,
+        seconds: u64,
+    },
+    /// The client is killed and another one takes over: clocks begin anew.
+    Killed,
+    Paused {
+        seconds: u64,
+    },
+    Reassigned {
+        node: usize,
+    },
+    Deleted {
+        node: usize,
+    },
+    Undone,
+}
+
+fn outside() -> impl Strategy<Value = Outside> {
+    prop_oneof![
+        4 => (0..40usize, 1..100u64).prop_map(|(node, seconds)| Outside::Unready { node, seconds }),
+        4 => Just(Outside::Killed),
+        1 => (1..100u64).prop_map(|seconds| Outside::Paused { seconds }),
+        1 => (0..40usize).prop_map(|node| Outside::Reassigned { node }),
+        1 => (0..40usize).prop_map(|node| Outside::Deleted { node }),
+        1 => Just(Outside::Undone),
+    ]
+}
+
+#[derive(Debug)]
+struct World {
+    record: Record,
+    members: Vec<Member>,
+    sights: Vec<Sight>,
+    fates: Vec<Fate>,
+    sent_at: Vec<Option<u64>>,
+    back_at: Vec<Option<u64>>,
+    unready_until: Vec<u64>,
+    resume_at: Option<u64>,
+    now: u64,
+    sends: usize,
+}
+
+impl World {
+    fn busy(&self) -> usize {
+        let settled = |sight: &Sight| sight.is_settled(self.record.options.wait_for);
+        let busy = |sight: &&Sight| {
+            let flight = sight.has == Has::Target && !settled(sight);
+            sight.has != Has::Gone && (!sight.ready || flight)
+        };
+        self.sights.iter().filter(busy).count()
+    }
+
+    fn send(&mut self, place: usize) {
+        let options = self.record.options.clone();
+        let sight = &self.sights[place];
+        assert_eq!((self.record.phase, sight.has, sight.ready), (Phase::Running, Has::Before, true));
+        assert!(self.busy() < options.max_unavailable, "too many at once: {self:#?}");
+        assert!(self.record.bad.is_empty(), "sent on after {:?}", self.record.bad);
+        assert!(!self.sights.iter().any(|it| matches!(it.doing, Doing::Bad(_)) && it.has == Has::Target));
+        if options.wave(place) > 0 {
+            let canaries = &self.sights[..options.canaries];
+            let open = |it: &&Sight| it.has == Has::Target && !it.is_settled(options.wait_for) && it.ready;
+            assert_eq!(canaries.iter().filter(open).count(), 0, "a wave before its canaries: {self:#?}");
+        }
+        self.sends += 1;
+        self.sent_at[place] = Some(self.now);
+        let sight = &mut self.sights[place];
+        (sight.has, sight.doing, sight.clocks.moving) = (Has::Target, Doing::Moving, Duration::ZERO);
+    }
+
+    fn restore(&mut self, place: usize) {
+        let sight = &self.sights[place];
+        assert_eq!((self.record.phase, sight.has), (Phase::Reverting, Has::Target));
+        let well = sight.ready && sight.is_settled(self.record.options.wait_for);
+        assert!(!well || self.busy() < self.record.options.max_unavailable, "too many back at once");
+        let said = matches!(sight.doing, Doing::Bad(_));
+        let marked = self.record.bad.iter().any(|bad| bad.node == self.members[place].name);
+        assert!(!said || marked || self.record.bad.len() >= 32, "its word is lost: {self:#?}");
+        self.back_at[place] = Some(self.now);
+        let sight = &mut self.sights[place];
+        (sight.has, sight.doing, sight.clocks.moving) = (Has::Before, Doing::Moving, Duration::ZERO);
+    }
+
+    /// Until the client waits; true if it has nothing left to do.
+    fn client(&mut self) -> bool {
+        for _ in 0..200 {
+            match decide(&self.record, &self.members, &self.sights) {
+                Step::Record(record) => {
+                    assert_ne!(*record, self.record, "a record for nothing");
+                    assert!(record.wave <= self.record.wave + 1);
+                    self.record = *record;
+                }
+                Step::Send(place) => self.send(place),
+                Step::Restore(place) => self.restore(place),
+                Step::Wait(_) => return false,
+                Step::End => return true,
+                other => panic!("{other:?}"),
+            }
+        }
+        panic!("it goes round in circles: {self:#?}");
+    }
+
+    fn second(&mut self) {
+        self.now += 1;
+        for place in 0..self.sights.len() {
+            let Some(since) = self.sent_at[place].map(|at| self.now - at) else {
+                self.sights[place].ready = self.unready_until[place] <= self.now;
+                self.clocks(place);
+                continue;
+            };
+            let sight = &mut self.sights[place];
+            let mut dead = false;
+            if sight.has == Has::Target {
+                sight.doing = match &self.fates[place] {
+                    Fate::Good { proven, .. } if since >= *proven => Doing::Proven,
+                    Fate::Rejects { after } | Fate::RollsBack { after, .. } if since >= *after => {
+                        Doing::Bad("no".into())
+                    }
+                    Fate::Good { runs, .. } | Fate::RollsBack { runs, .. } if since >= *runs => Doing::Runs,
+                    Fate::Dies { after } => {
+                        dead = since >= *after;
+                        Doing::Moving
+                    }
+                    _ => Doing::Moving,
+                };
+            } else if self.back_at[place].is_some_and(|at| self.now >= at + 5) {
+                sight.doing = Doing::Runs;
+            }
+            sight.ready = self.unready_until[place] <= self.now && !dead;
+            self.clocks(place);
+        }
+        if self.resume_at == Some(self.now) && self.record.phase == Phase::Paused {
+            self.record.phase = Phase::Running;
+        }
+    }
+
+    fn clocks(&mut self, place: usize) {
+        let wait_for = self.record.options.wait_for;
+        let sight = &mut self.sights[place];
+        let on = |clock: &mut Duration, runs: bool| {
+            *clock = if runs { *clock + Duration::from_secs(1) } else { Duration::ZERO }
+        };
+        let moving = match sight.has {
+            Has::Target => !sight.is_settled(wait_for),
+            _ => sight.doing == Doing::Moving,
+        };
+        let away = sight.is_away();
+        on(&mut sight.clocks.unready, !sight.ready);
+        on(&mut sight.clocks.moving, moving);
+        on(&mut sight.clocks.away, away);
+    }
+
+    fn strike(&mut self, what: &Outside) {
+        let count = self.sights.len();
+        match what {
+            Outside::Unready { node, seconds } => self.unready_until[node % count] = self.now + seconds,
+            Outside::Killed => self.sights.iter_mut().for_each(|sight| sight.clocks = Clocks::default()),
+            Outside::Paused { seconds } if self.record.phase == Phase::Running => {
+                self.record.phase = Phase::Paused;
+                self.resume_at = Some(self.now + seconds);
+            }
+            Outside::Reassigned { node } => self.sights[node % count].has = Has::Other,
+            Outside::Deleted { node } => self.sights[node % count] = Sight::gone(),
+            Outside::Undone if self.record.phase == Phase::Running => self.record.phase = Phase::Reverting,
+            Outside::Paused { .. } | Outside::Undone => {}
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_promises_hold(
+        fates in proptest::collection::vec(fate(), 1..40),
+        canaries in 0..4usize,
+        max in 1..6usize,
+        active: bool,
+        revert: bool,
+        strikes in proptest::collection::vec((0..400u64, outside()), 0..6),
+    ) {
+        let count = fates.len();
+        let mut options = options(canaries.min(count), max);
+        if active { options.wait_for = WaitFor::Active; }
+        if revert { options.on_failure = OnFailure::Revert; }
+        let mut world = World {
+            record: record(count, options),
+            members: members(count),
+            sights: vec![fresh(); count],
+            fates,
+            sent_at: vec![None; count],
+            back_at: vec![None; count],
+            unready_until: vec![0; count],
+            resume_at: None,
+            now: 0,
+            sends: 0,
+        };
+        let mut ended = false;
+        for _ in 0..20_000 {
+            if world.client() {
+                ended = true;
+                break;
+            }
+            let now = world.now;
+            for (_, what) in strikes.iter().filter(|(at, _)| *at == now) {
+                world.strike(what);
+            }
+            world.second();
+        }
+        prop_assert!(ended, "it never ends: {world:#?}");
+        let has = |has: Has| world.sights.iter().filter(|sight| sight.has == has).count();
+        match world.record.phase {
+            Phase::Done => {
+                let fine = |sight: &Sight| match sight.has {
+                    Has::Target => !matches!(sight.doing, Doing::Bad(_)),
+                    Has::Before => !sight.ready,
+                    _ => true,
+                };
+                prop_assert!(world.sights.iter().all(fine));
+            }
+            Phase::Reverted => prop_assert_eq!(has(Has::Target), 0),
+            Phase::Stopped => prop_assert!(!world.record.why.is_empty()),
+            phase => prop_assert!(false, "ended {phase:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_good_rollout_is_canaries_then_waves() {
+    let (mut record, members) = (record(6, options(1, 2)), members(6));
+    let mut sights = vec![fresh(); 6];
+    let mut log = String::new();
+    loop {
+        match decide(&record, &members, &sights) {
+            Step::Record(next) => {
+                log.push_str(if next.wave > record.wave { "| " } else { "." });
+                record = *next;
+            }
+            Step::Send(place) => {
+                log.extend([place.to_string(), " ".to_owned()]);
+                (sights[place].has, sights[place].doing) = (Has::Target, Doing::Moving);
+            }
+            Step::Wait(_) => {
+                sights.iter_mut().filter(|it| it.has == Has::Target).for_each(|it| it.doing = Doing::Proven);
+            }
+            other @ (Step::Restore(_) | Step::Look(_) | Step::Cordon(_) | Step::Evict(_) | Step::Uncordon(_)) => {
+                panic!("{other:?}")
+            }
+            Step::End => break,
+        }
+    }
+    assert_eq!(log, "0 | 1 2 | 3 4 | 5 .");
+    assert_eq!(record.phase, Phase::Done);
+}
+
+#[test]
+fn nodes_that_are_not_ready_use_up_the_allowance() {
+    let (record, members) = (record(5, options(0, 2)), members(5));
+    let mut sights = vec![fresh(); 5];
+    sights[3].ready = false;
+    sights[4].ready = false;
+    let record = Record { wave: 1, ..record };
+    assert!(matches!(decide(&record, &members, &sights), Step::Wait(_)));
+    sights[4].ready = true;
+    assert_eq!(decide(&record, &members, &sights), Step::Send(0));
+}
+
+#[test]
+fn a_pause_comes_after_the_canaries_and_resume_goes_on() {
+    let mut options = options(1, 2);
+    options.pause_after_canaries = true;
+    let (record, members) = (record(3, options), members(3));
+    let mut sights = vec![fresh(); 3];
+    (sights[0].has, sights[0].doing) = (Has::Target, Doing::Proven);
+    let Step::Record(paused) = decide(&record, &members, &sights) else { panic!("no record") };
+    assert_eq!((paused.phase, paused.wave), (Phase::Paused, 1));
+    assert!(matches!(decide(&paused, &members, &sights), Step::Wait(_)));
+    let resumed = Record { phase: Phase::Running, ..*paused };
+    assert_eq!(decide(&resumed, &members, &sights), Step::Send(1));
+}
+
+#[test]
+fn a_version_called_bad_stays_so_until_that_node_proves_it() {
+    let (mut record, members) = (record(3, options(1, 2)), members(3));
+    record.bad.push(Bad { node: "n0".into(), why: "no".into(), from: None });
+    let mut sights = vec![fresh(); 3];
+    let Step::Record(stopped) = decide(&record, &members, &sights) else { panic!("no record") };
+    assert_eq!((stopped.phase, stopped.why.as_str()), (Phase::Stopped, "node n0 called it bad: no"));
+    (sights[0].has, sights[0].doing) = (Has::Target, Doing::Proven);
+    let Step::Record(cleared) = decide(&record, &members, &sights) else { panic!("no record") };
+    assert!(cleared.bad.is_empty() && cleared.phase == Phase::Running);
+}
+
+#[test]
+fn a_moment_of_not_ready_is_no_failure() {
+    let (mut record, members) = (record(2, options(0, 2)), members(2));
+    record.wave = 1;
+    let mut sights = vec![fresh(); 2];
+    (sights[0].has, sights[0].doing, sights[0].ready) = (Has::Target, Doing::Runs, false);
+    sights[0].clocks.unready = NOT_READY.checked_sub(Duration::from_secs(1)).unwrap();
+    assert_eq!(decide(&record, &members, &sights), Step::Send(1), "one of two");
+    sights[0].clocks.unready = NOT_READY;
+    let Step::Record(stopped) = decide(&record, &members, &sights) else { panic!("no record") };
+    assert_eq!(stopped.phase, Phase::Stopped);
+    assert!(stopped.why.contains("n0 is not Ready") && stopped.bad.is_empty());
+}
+
+#[test]
+fn nodes_that_had_it_before_are_waited_for_and_not_given_it_again() {
+    let (mut record, members) = (record(3, options(0, 2)), members(3));
+    record.wave = 1;
+    let mut sights = vec![fresh(); 3];
+    (sights[0].has, sights[0].same, sights[0].doing) = (Has::Target, true, Doing::Moving);
+    (sights[1].has, sights[1].same, sights[1].doing) = (Has::Target, true, Doing::Proven);
+    assert!(matches!(decide(&record, &members, &sights), Step::Wait(_)), "on its way");
+    sights[0].clocks.moving = Duration::from_secs(TIMEOUT);
+    let Step::Record(stopped) = decide(&record, &members, &sights) else { panic!("no record") };
+    assert!(stopped.why.contains("n0 did not come to an end"), "{}", stopped.why);
+    // One that is not Ready has been so before, for all we know.
+    (sights[0].ready, sights[0].clocks.unready) = (false, Duration::from_secs(TIMEOUT));
+    let Step::Record(next) = decide(&record, &members, &sights) else { panic!("no record") };
+    assert_eq!((next.phase, next.wave), (Phase::Running, 2));
+    record.phase = Phase::Reverting;
+    let Step::Record(reverted) = decide(&record, &members, &sights) else { panic!("no record") };
+    assert_eq!(reverted.phase, Phase::Reverted, "what they had is what they have");
+}

@@ -1,0 +1,161 @@
+//! When a node has what it was told to have, and when it never will.
+
+use serde_json::Value;
+
+use super::node::{NodeRow, Stage};
+use super::view::View;
+use kubelet_config::source::ConfigMapRef;
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goal {
+    /// It runs.
+    Active,
+    /// It has earned last known good.
+    Proven,
+}
+
+/// What a node was told, and how far it is to get.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    /// The ConfigMap; none is the node's own configuration.
+    pub target: Option<ConfigMapRef>,
+    /// Its uid and resourceVersion, if known: what a node says of other versions is old.
+    pub version: Option<(String, String)>,
+    /// How far.
+    pub goal: Goal,
+}
+
+/// How far it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// There.
+    Reached,
+    /// On its way; in words.
+    Waiting(String),
+    /// It will not get there by itself; why, in the kubelet's words.
+    Failed(String),
+}
+
+impl Wish {
+    /// What the node, seen at `now` (seconds since 1970), answers.
+    #[must_use]
+    pub fn answer(&self, row: &NodeRow, now: i64) -> Answer {
+        let view = View::new(row, now);
+        let stage = row.stage();
+        let waiting = || {
+            let words = [view.state().1, view.message()];
+            Answer::Waiting(words.iter().filter(|words| !words.is_empty()).cloned().collect::<Vec<_>>().join(": "))
+        };
+        if row.wanted != self.target || row.invalid.is_some() {
+            return Answer::Failed("its assignment was changed by somebody else".to_owned());
+        }
+        let Some(target) = &self.target else {
+            let local = row.assigned.is_none() && row.active.is_none();
+            return match stage {
+                Stage::Held => Answer::Failed(view.message()),
+                _ if local && row.keeper.is_some() => Answer::Reached,
+                // What its state says is of a version that it is to leave.
+                _ => match (&row.active, stage) {
+                    (Some(active), Stage::Proven | Stage::OnTrial | Stage::AwaitsConfirmation) if row.ready => {
+                        Answer::Waiting(format!("still runs {}", active.reference))
+                    }
+                    _ => waiting(),
+                },
+            };
+        };
+        let about = row.assigned.as_ref().filter(|assigned| assigned.reference == *target);
+        let current = about.is_some_and(|assigned| {
+            let now = (&assigned.uid, &assigned.resource_version);
+            self.version.as_ref().is_none_or(|(uid, version)| now == (uid, version))
+        });
+        // Rights, and ConfigMaps, may yet come; a node tries on.
+        let tries_on = row
+            .condition
+            .as_ref()
+            .is_some_and(|condition| matches!(condition.reason.as_str(), "SyncFailed" | "NotToBlame"));
+        match stage {
+            Stage::Held => Answer::Failed(view.message()),
+            Stage::Failed if current && !tries_on => Answer::Failed(view.message()),
+            Stage::Proven if current => Answer::Reached,
+            Stage::OnTrial | Stage::AwaitsConfirmation
+                if current && self.goal == Goal::Active && row.active == row.assigned && row.is_well() =>
+            {
+                Answer::Reached
+            }
+            _ => waiting(),
+        }
+    }
+
+    /// A wish for a ConfigMap as the API server has it.
+    #[must_use]
+    pub fn of(target: Option<ConfigMapRef>, map: Option<&Value>, goal: Goal) -> Self {
+        let field = |name: &str| Some(map?.pointer(&format!("/metadata/{name}"))?.as_str()?.to_owned());
+        Self { target, version: field("uid").zip(field("resourceVersion")), goal }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::node::{Condition, Keeper};
+    use super::*;
+    use kubelet_config::source::Source;
+
+    fn source(version: &str) -> Source {
+        let reference = ConfigMapRef { namespace: "n".into(), name: "m".into(), kubelet_config_key: "k".into() };
+        Source { reference, resource_version: version.into(), uid: "u".into() }
+    }
+
+    fn row(reason: &str, good: Option<Source>) -> NodeRow {
+        NodeRow {
+            wanted: Some(source("2").reference),
+            assigned: Some(source("2")),
+            active: Some(source("2")),
+            last_known_good: good,
+            condition: Some(Condition { reason: reason.into(), message: "words".into(), ..Condition::default() }),
+            ready: true,
+            keeper: Some(Keeper::Supervisor),
+            ..NodeRow::default()
+        }
+    }
+
+    fn ask(row: &NodeRow, goal: Goal) -> Answer {
+        let map = json!({"metadata": {"uid": "u", "resourceVersion": "2"}});
+        Wish::of(Some(source("2").reference), Some(&map), goal).answer(row, 0)
+    }
+
+    #[test]
+    fn active_and_proven() {
+        let starts = row("OnTrial", Some(source("1")));
+        assert_eq!(ask(&starts, Goal::Active), Answer::Waiting("on trial".into()), "nobody has seen it well");
+        let trial = NodeRow { trial_ends: Some("2026-01-01T00:10:00Z".into()), ..starts };
+        assert_eq!(ask(&trial, Goal::Active), Answer::Reached);
+        assert!(matches!(ask(&trial, Goal::Proven), Answer::Waiting(words) if words.starts_with("on trial")));
+        let proven = row("LastKnownGood", Some(source("2")));
+        assert_eq!((ask(&proven, Goal::Active), ask(&proven, Goal::Proven)), (Answer::Reached, Answer::Reached));
+    }
+
+    #[test]
+    fn failures_end_it_with_words_and_old_news_do_not() {
+        let failed = NodeRow { error: "e".into(), active: Some(source("1")), ..row("RolledBack", Some(source("1"))) };
+        assert_eq!(ask(&failed, Goal::Active), Answer::Failed("words".into()));
+        let old = NodeRow { assigned: Some(source("1")), ..failed.clone() };
+        assert!(matches!(ask(&old, Goal::Active), Answer::Waiting(_)), "of the version before the edit");
+        let sync = NodeRow { error: "e".into(), ..row("SyncFailed", None) };
+        assert!(matches!(ask(&sync, Goal::Active), Answer::Waiting(words) if words.contains("words")));
+        assert_eq!(ask(&row("Frozen", None), Goal::Active), Answer::Failed("words".into()));
+        let moved = NodeRow { wanted: None, ..failed };
+        assert!(matches!(ask(&moved, Goal::Active), Answer::Failed(why) if why.contains("somebody else")));
+    }
+
+    #[test]
+    fn a_reset_is_over_when_the_nodes_own_runs() {
+        let wish = Wish::of(None, None, Goal::Active);
+        let still = NodeRow { wanted: None, ..row("LastKnownGood", None) };
+        assert_eq!(wish.answer(&still, 0), Answer::Waiting("still runs n/m[k]".into()));
+        let local = NodeRow { assigned: None, active: None, ..still };
+        assert_eq!(wish.answer(&local, 0), Answer::Reached);
+    }
+}

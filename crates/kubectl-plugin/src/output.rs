@@ -1,0 +1,180 @@
+//! What is printed, and how: colours on terminals only, lines within their width, and machine formats.
+
+use std::io::{self, IsTerminal, Write as _};
+use std::os::fd::AsFd;
+
+use clap::ValueEnum;
+use serde_json::Value;
+
+use super::Failure;
+pub use super::table::Table;
+pub use crate::fleet::view::Mood as Tone;
+
+/// `-o`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people, within the terminal's width.
+    #[default]
+    Table,
+    /// All columns.
+    Wide,
+    /// For programs.
+    Json,
+    /// For programs and people.
+    Yaml,
+}
+
+/// Where output goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Out {
+    /// ANSI colours may be used.
+    pub colour: bool,
+    /// Columns of the terminal; none if it is not one.
+    pub width: Option<usize>,
+}
+
+impl Out {
+    /// Standard output: colours unless NO_COLOR (no-color.org) or TERM=dumb.
+    #[must_use]
+    pub fn stdout() -> Self {
+        Self::of_stream(&io::stdout())
+    }
+
+    /// The same for what is said beside.
+    #[must_use]
+    pub fn stderr() -> Self {
+        Self::of_stream(&io::stderr())
+    }
+
+    /// COLUMNS is what the user wants, and else the terminal knows. A serial line does not: 80.
+    fn of_stream(stream: &(impl IsTerminal + AsFd)) -> Self {
+        if !stream.is_terminal() {
+            return Self { colour: false, width: None };
+        }
+        let plain = std::env::var_os("NO_COLOR").is_some_and(|it| !it.is_empty())
+            || std::env::var_os("TERM").is_some_and(|it| it == "dumb");
+        let wanted = std::env::var("COLUMNS").ok().and_then(|it| it.parse().ok()).filter(|columns| *columns > 0);
+        let actual = || terminal_size::terminal_size_of(stream).map(|(width, _)| usize::from(width.0));
+        Self { colour: !plain, width: Some(wanted.or_else(actual).unwrap_or(80)) }
+    }
+
+    /// The same for this format: wide lines are as long as they are.
+    #[must_use]
+    pub fn of(format: Format) -> Self {
+        let out = Self::stdout();
+        if format == Format::Wide { Self { width: None, ..out } } else { out }
+    }
+
+    /// The text in the colour of its tone.
+    #[must_use]
+    pub fn paint(self, tone: Tone, text: &str) -> String {
+        let code = match tone {
+            Tone::Good => "32",
+            Tone::Open => "33",
+            Tone::Bad => "31",
+            Tone::Plain => return text.to_owned(),
+        };
+        if self.colour { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
+    }
+}
+
+/// Writes to standard output. A reader that went away (`| head`) is no failure.
+///
+/// # Errors
+/// The output cannot be written.
+pub fn print(text: &str) -> Result<(), Failure> {
+    offer(text).map(drop)
+}
+
+/// The same for what has no end: false if the reader went away.
+///
+/// # Errors
+/// See [`print`].
+pub fn offer(text: &str) -> Result<bool, Failure> {
+    match io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::new(format!("standard output: {error}"))),
+    }
+}
+
+/// A line, on a terminal broken between words; what follows the first is indented.
+#[must_use]
+pub fn paragraph(out: Out, tone: Tone, text: &str) -> String {
+    let lines = broken(text, out.width.unwrap_or(usize::MAX), "", "  ");
+    lines.iter().map(|line| out.paint(tone, line) + "\n").collect()
+}
+
+/// Lines of this width, between words; the first is indented by `first`, the others by `more`.
+pub(super) fn broken(text: &str, width: usize, first: &str, more: &str) -> Vec<String> {
+    let mut lines = vec![first.to_owned()];
+    for word in plain(text).split_whitespace() {
+        let line = lines.last().map_or(0, |line| line.chars().count());
+        if line > more.len() && line.saturating_add(1).saturating_add(word.chars().count()) > width {
+            lines.push(more.to_owned());
+        }
+        let Some(line) = lines.last_mut() else { continue };
+        if !line.trim().is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    lines
+}
+
+/// Prints a value as JSON or YAML.
+///
+/// # Errors
+/// See [`print`].
+pub fn document(format: Format, value: &Value) -> Result<(), Failure> {
+    print(&text_of(format, value)?)
+}
+
+/// A value as JSON or YAML.
+///
+/// # Errors
+/// It has no YAML.
+pub fn text_of(format: Format, value: &Value) -> Result<String, Failure> {
+    if format == Format::Yaml {
+        return serde_yaml::to_string(value).map_err(|error| Failure::new(format!("as YAML: {error}")));
+    }
+    Ok(format!("{value:#}\n"))
+}
+
+/// The text without what would move a terminal's cursor, change its colours or turn its writing round.
+#[must_use]
+pub fn plain(text: &str) -> String {
+    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let shown = |c: char| match c {
+        '\n' | '\t' => " ".to_owned(),
+        c if c.is_control() || turns(c) => c.escape_default().to_string(),
+        c => c.to_string(),
+    };
+    text.chars().map(shown).collect()
+}
+
+/// The same for text of several lines.
+#[must_use]
+pub fn plain_lines(text: &str) -> String {
+    text.lines().map(plain).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paragraphs_fit_a_terminal_and_obey_nothing() {
+        let words = "a note\n with \u{1b}[31m words that are too many for a narrow terminal";
+        let text = paragraph(Out { colour: false, width: Some(20) }, Tone::Plain, words);
+        assert!(text.lines().all(|line| line.chars().count() <= 20 && !line.contains('\u{1b}')), "{text}");
+        assert!(text.lines().skip(1).all(|line| line.starts_with("  ")), "{text}");
+        let whole = paragraph(Out { colour: false, width: None }, Tone::Plain, words);
+        assert_eq!(whole, "a note with \\u{1b}[31m words that are too many for a narrow terminal\n");
+    }
+
+    #[test]
+    fn nothing_moves_the_cursor() {
+        assert_eq!(plain("a\u{1b}[31mb\nc\u{202e}d\u{7}ä"), "a\\u{1b}[31mb c\\u{202e}d\\u{7}ä");
+    }
+}

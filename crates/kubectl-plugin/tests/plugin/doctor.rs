@@ -1,0 +1,200 @@
+//! `doctor`: each thing that can be missing, found by the built binary, and nothing found where nothing is.
+
+use serde_json::{Value, json};
+
+use crate::{Bench, NODE, Ran};
+use testkit::api_server::{Fault, FaultKind, Verb};
+
+const LABEL: &str = "kubelet-config.node-restriction.kubernetes.io";
+const NAMESPACE: &str = "kubelet-config";
+
+/// A node that runs what its labels say, on a server without `spec.configSource`.
+fn well() -> Bench {
+    let bench = Bench::new();
+    bench.server.drop_dynamic_config(true);
+    let (uid, version) = bench.server.put_config_map(NAMESPACE, "pool-a", &[("kubelet", "{}")]);
+    let map = json!({"configMap": {"namespace": NAMESPACE, "name": "pool-a", "kubeletConfigKey": "kubelet",
+        "uid": uid, "resourceVersion": version}});
+    let status = json!({"assigned": map, "active": map, "lastKnownGood": map}).to_string();
+    let condition =
+        json!({"type": "KubeletConfigOk", "status": "True", "reason": "LastKnownGood", "message": "Proven"});
+    bench.server.patch_node(
+        NODE,
+        json!({
+            "metadata": {"labels": {format!("{LABEL}/name"): "pool-a"},
+                "annotations": {"kubelet-supervisor.io/config-status": status,
+                    "kubelet-supervisor.io/supervisor": r#"{"version":"0.1.0","shadowedByFlags":[]}"#}},
+            "status": {"conditions": [condition, {"type": "Ready", "status": "True"}],
+                "nodeInfo": {"kubeletVersion": "v1.36.2"}},
+        }),
+    );
+    bench
+}
+
+fn found(ran: &Ran) -> Vec<String> {
+    let findings = ran.json()["findings"].as_array().unwrap().clone();
+    findings.iter().map(|finding| finding["check"].as_str().unwrap().to_owned()).collect()
+}
+
+fn json_of(bench: &Bench) -> Ran {
+    bench.run(&["doctor", "-o", "json"])
+}
+
+#[test]
+fn nothing_is_missing() {
+    let bench = well();
+    let before = bench.server.node(NODE);
+    let said = bench.run(&["doctor"]).ok();
+    assert_eq!(
+        said,
+        "nothing is missing: 1 node, 1 assigned ConfigMap, 15 rights looked at; assignments are written as labels\n"
+    );
+    let chosen = format!("{LABEL}/name=pool-a");
+    for args in [&["doctor", "node/n1"][..], &["doctor", NODE], &["doctor", "-l", &chosen]] {
+        assert_eq!(bench.run(args).code, 0, "{args:?}");
+    }
+    let ran = bench.run(&["doctor", "-l", "pool=none"]);
+    assert!(ran.code == 2 && ran.err.contains("no node has the labels pool=none"), "{ran:#?}");
+    assert_eq!(bench.server.node(NODE), before, "what was tried was tried as a dry run");
+    let writes = bench.server.requests().into_iter().filter(|it| it.method == "PATCH");
+    assert!(writes.into_iter().all(|it| it.query == "dryRun=All"));
+    bench.server.drop_dynamic_config(false);
+    assert_eq!(json_of(&bench).json()["carrier"], "spec.configSource");
+}
+
+#[test]
+fn rights_that_the_user_lacks() {
+    let bench = well();
+    bench.server.judge_access(|spec| {
+        let of = &spec["resourceAttributes"];
+        !(of["subresource"] == "proxy" || of["resource"] == "configmaps" && of["verb"] == "create")
+    });
+    let ran = bench.run(&["doctor"]);
+    assert_eq!(ran.code, 1, "{ran:#?}");
+    let expected = "\
+cluster: you may not get nodes/proxy; needed by capture, diff NODE, explain
+    kubectl create clusterrole kubelet-config-nodes-proxy-d407a9 --verb=get --resource=nodes/proxy
+    kubectl create clusterrolebinding kubelet-config-nodes-proxy-d407a9 --clusterrole=kubelet-config-nodes-proxy-d407a9 --user=jane
+cluster: you may not create configmaps in namespace kubelet-config; needed by push, rollout
+    kubectl -n kubelet-config create role kubelet-config-configmaps-a643b5 --verb=create --resource=configmaps
+    kubectl -n kubelet-config create rolebinding kubelet-config-configmaps-a643b5 --role=kubelet-config-configmaps-a643b5 --user=jane
+2 findings: 1 node, 1 assigned ConfigMap, 15 rights looked at; assignments are written as labels
+";
+    assert_eq!(ran.out, expected);
+}
+
+#[test]
+fn nodes_that_may_not_read() {
+    let bench = well();
+    // As packaging/manifests/narrow has it, and this ConfigMap is not on the list.
+    bench.server.judge_access(|spec| spec["user"].is_null() || spec["resourceAttributes"]["name"] == "other");
+    let ran = json_of(&bench);
+    assert_eq!((ran.code, found(&ran)), (1, vec!["nodes-may-not-read".to_owned()]));
+    let problem = ran.json()["findings"][0]["problem"].to_string();
+    assert!(problem.contains("may not get, list, watch ConfigMap kubelet-config/pool-a"), "{problem}");
+    // On the list it is well, though not all of the namespace may be read.
+    bench.server.judge_access(|spec| spec["user"].is_null() || spec["resourceAttributes"]["name"] == "pool-a");
+    assert_eq!(json_of(&bench).code, 0);
+    // Nor is it missed in the user's namespace, where nothing is assigned.
+    let label = json!({"metadata": {"labels": {format!("{LABEL}/namespace"): NAMESPACE}}});
+    bench.server.patch_node(NODE, label);
+    assert_eq!(bench.run(&["doctor", "-n", "kube-system", "-o", "json"]).code, 0);
+    // Nothing is assigned at all: the right to one that is there is enough.
+    let label = json!({"metadata": {"labels": {format!("{LABEL}/name"): null, format!("{LABEL}/namespace"): null}}});
+    bench.server.patch_node(NODE, label);
+    assert_eq!(json_of(&bench).code, 0);
+    bench.server.judge_access(|spec| spec["user"].is_null() || spec["resourceAttributes"]["name"] == "not-there");
+    assert_eq!(found(&json_of(&bench)), ["nodes-may-not-read"]);
+}
+
+#[test]
+fn a_labels_domain_that_nobody_guards() {
+    let bench = well();
+    bench.server.guard_labels(false);
+    let ran = json_of(&bench);
+    assert_eq!((ran.code, found(&ran)), (1, vec!["labels-not-guarded".to_owned()]));
+    assert!(ran.json()["findings"][0]["mend"][0].as_str().unwrap().contains("NodeRestriction"));
+    // In somebody else's name the node cannot be impersonated.
+    let ran = bench.run(&["doctor", "--as", "bob", "-o", "json"]);
+    assert_eq!((ran.code, found(&ran).len()), (2, 0), "{ran:#?}");
+    assert!(ran.json()["couldNotLook"][0].as_str().unwrap().contains("not with --as"));
+}
+
+#[test]
+fn assignments_that_lead_nowhere() {
+    let bench = well();
+    let label = |name: &str, value: Value| {
+        bench.server.patch_node(NODE, json!({"metadata": {"labels": {format!("{LABEL}/{name}"): value}}}));
+    };
+    label("key", "other".into());
+    assert!(found(&json_of(&bench)).contains(&"no-key".to_owned()));
+    label("key", Value::Null);
+    label("name", "gone".into());
+    let ran = json_of(&bench);
+    assert_eq!(found(&ran), ["no-config-map"]);
+    let mend = ran.json()["findings"][0]["mend"].clone();
+    assert_eq!(
+        mend,
+        json!(["kubectl kubelet-config -n kubelet-config push FILE --name BASE", "kubectl kubelet-config reset n1"])
+    );
+    label("name", "pool-a".into());
+    // A server that keeps both.
+    bench.server.drop_dynamic_config(false);
+    bench.server.put_config_map("kube-system", "native", &[("kubelet", "{}")]);
+    bench.server.assign(NODE, "kube-system", "native", "kubelet");
+    assert_eq!(found(&json_of(&bench)), ["contradicting-assignments"]);
+}
+
+#[test]
+fn nodes_without_a_supervisor_are_gathered() {
+    let bench = well();
+    for index in 0..5 {
+        bench.server.create_node(&format!("bare{index}"));
+    }
+    let ran = bench.run(&["doctor"]);
+    assert_eq!(ran.code, 1);
+    let first = ran.out.lines().next().unwrap();
+    assert!(first.starts_with("node/bare0, node/bare1, node/bare2 and 2 more: no supervisor"), "{first}");
+    assert!(ran.out.contains("kubelet-supervisor enable && systemctl restart kubelet"));
+    assert_eq!(json_of(&bench).json()["findings"][0]["nodes"].as_array().unwrap().len(), 5);
+    let ran = bench.run(&["doctor", NODE, "bare3", "-o", "yaml"]);
+    assert!(ran.code == 1 && ran.out.contains("- bare3") && !ran.out.contains("bare0"), "{ran:#?}");
+}
+
+#[test]
+fn an_old_supervisor_and_flags_that_win() {
+    let bench = well();
+    let about = r#"{"version":"0.2.0","shadowedByFlags":["maxPods","cgroupDriver"]}"#;
+    let status = json!({"metadata": {"annotations": {"kubelet-supervisor.io/supervisor": about,
+        "kubelet-supervisor.io/config-status": "{}"}}});
+    bench.server.create_node("n2");
+    bench.server.patch_node("n2", status);
+    let ran = json_of(&bench);
+    assert_eq!(found(&ran), ["old-supervisor", "shadowed-fields"]);
+    let nodes: Vec<Value> = (0..2).map(|index| ran.json()["findings"][index]["nodes"][0].clone()).collect();
+    assert_eq!(nodes, ["n1", "n2"]);
+}
+
+#[test]
+fn what_cannot_be_looked_at_is_said() {
+    let bench = well();
+    let ran = bench.run(&["doctor", "nobody"]);
+    assert!(ran.code == 2 && ran.err.contains("nodes \"nobody\" not found"), "{ran:#?}");
+    let forbid = |verb, path: &str| bench.server.faults().push(Fault::new(verb, path, FaultKind::Status(403)));
+    forbid(Verb::Patch, "dryRun");
+    let ran = bench.run(&["doctor"]);
+    assert_eq!(ran.code, 2, "{ran:#?}");
+    assert!(
+        ran.out
+            .starts_with("could not look: whether this API server keeps spec.configSource (a dry run): scripted (403)"),
+        "{}",
+        ran.out
+    );
+    forbid(Verb::Post, "selfsubjectaccessreviews");
+    let ran = bench.run(&["doctor"]);
+    assert!(ran.code == 2 && ran.err.starts_with("error: asking which rights you have: scripted"), "{ran:#?}");
+    bench.server.faults().clear();
+    bench.server.require_token(Some("another"));
+    let ran = bench.run(&["doctor"]);
+    assert!(ran.code == 2 && ran.err.contains("log in again"), "{ran:#?}");
+}

@@ -1,0 +1,99 @@
+//! The kubectl plugin as a user runs it, against the tests' own API server.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "in a test a panic is the way to say that something is wrong"
+)]
+
+mod assign;
+mod compare;
+mod complete;
+mod doctor;
+mod krew;
+mod push;
+mod read;
+mod status;
+mod terminal;
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use testkit::api_server::ApiServer;
+
+const NODE: &str = "n1";
+
+/// A cluster with one Node, a directory, and the user's kubeconfig.
+struct Bench {
+    server: ApiServer,
+    dir: tempfile::TempDir,
+}
+
+/// What came of a command.
+#[derive(Debug)]
+struct Ran {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Ran {
+    fn ok(self) -> String {
+        assert_eq!(self.code, 0, "{self:#?}");
+        self.out
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:#?}"))
+    }
+}
+
+impl Bench {
+    fn new() -> Self {
+        let server = ApiServer::start();
+        server.create_node(NODE);
+        let dir = tempfile::tempdir().unwrap();
+        server.write_kubeconfig(dir.path().join("kubeconfig"));
+        Self { server, dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A file in the directory; its path as text.
+    fn file(&self, name: &str, text: &str) -> String {
+        std::fs::write(self.path(name), text).unwrap();
+        self.path(name).to_str().unwrap().to_owned()
+    }
+
+    fn run(&self, args: &[&str]) -> Ran {
+        self.run_with(args, "")
+    }
+
+    /// In the directory, with this on standard input.
+    fn run_with(&self, args: &[&str], input: &str) -> Ran {
+        run(&self.path("kubeconfig"), self.dir.path(), args, input)
+    }
+}
+
+fn run(kubeconfig: &Path, dir: &Path, args: &[&str], input: &str) -> Ran {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_kubectl-kubelet_config"))
+        .args(args)
+        .current_dir(dir)
+        .env("KUBECONFIG", kubeconfig)
+        .env_remove("KUBERNETES_SERVICE_HOST")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes()); // who reads none ends without
+    let output = child.wait_with_output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Ran { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
+}

@@ -1,0 +1,191 @@
+//! `push`.
+
+use std::process::Command;
+
+use kubectl_plugin::fleet::hash;
+use serde_json::{Value, json};
+
+use crate::{Bench, run};
+
+const GOOD: &str = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nmaxPods: 50\n";
+
+/// Where no kubectl is, this says so and passes: it compares with what is there. `tests/run.sh` runs it again, in CI, with
+/// the kubectl that the real suite has built.
+#[test]
+fn a_hundred_names_as_this_kubectl_gives_them() {
+    let kubectl = std::env::var_os("KUBECTL").unwrap_or_else(|| "kubectl".into());
+    if Command::new(&kubectl).args(["version", "--client"]).output().is_err() {
+        assert!(std::env::var_os("KUBECTL").is_none(), "KUBECTL is {kubectl:?}, which cannot be run");
+        eprintln!("SKIPPED: no kubectl on this machine");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let inputs: Vec<(String, String, String)> = (0..100_u64).map(input).collect();
+    let ask = |(index, (base, key, text)): (usize, &(String, String, String))| {
+        let file = dir.path().join(index.to_string());
+        std::fs::write(&file, text).unwrap();
+        let from = format!("--from-file={key}={}", file.display());
+        let output = Command::new(&kubectl)
+            .args(["create", "configmap", base, &from, "--append-hash", "--dry-run=client", "-o", "name"])
+            .env("KUBECONFIG", "/dev/null")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let named = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(named.trim(), format!("configmap/{}", hash::name(base, key, text)), "{base} {key} {text:?}");
+    };
+    let ask = &ask;
+    std::thread::scope(|scope| {
+        for part in 0..4 {
+            let mine = inputs.iter().enumerate().skip(part).step_by(4);
+            scope.spawn(move || mine.for_each(ask));
+        }
+    });
+}
+
+/// Bases, keys and texts with all that Go and others may write differently; the same in every run.
+fn input(seed: u64) -> (String, String, String) {
+    const WORDS: [&str; 16] = [
+        "maxPods: 50\n",
+        "a: \"x\"\n",
+        "<b> & <c>",
+        "\\u003c",
+        "\u{2028}\u{2029}",
+        "é🙂",
+        "\t\r\n",
+        "\u{7f}\u{1}\u{1f}",
+        "# comment\n",
+        "'quoted'",
+        "/",
+        "\u{feff}",
+        "kind: KubeletConfiguration\n",
+        " ",
+        "\\",
+        "{}",
+    ];
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        usize::try_from(state % below).unwrap()
+    };
+    let base = ["pool-a", "a", "kubelet-config.v1", "x0"][next(4)];
+    let key = ["kubelet", "kubelet.yaml", "K_1"][next(3)];
+    let text: String = (0..next(12)).map(|_| WORDS[next(16)]).collect();
+    (format!("{base}{seed}"), key.to_owned(), text)
+}
+
+#[test]
+fn the_same_file_is_the_same_config_map() {
+    let bench = Bench::new();
+    let file = bench.file("pool-a.yaml", GOOD);
+    let name = hash::name("pool-a", "kubelet", GOOD);
+    assert_eq!(bench.run(&["push", &file]).ok(), format!("configmap/{name} created\n"));
+    let map = bench.server.config_map("kubelet-config", &name);
+    assert_eq!((&map["data"]["kubelet"], &map["immutable"]), (&json!(GOOD), &json!(true)));
+    assert_eq!(map["metadata"]["annotations"], Value::Null);
+    assert_eq!(bench.run(&["push", &file]).ok(), format!("configmap/{name} unchanged\n"));
+    assert_eq!(bench.server.config_map("kubelet-config", &name), map);
+    // Input has no name; another base, key and place.
+    let ran = bench.run_with(&["push", "-"], GOOD);
+    assert!(ran.code == 1 && ran.err.contains("--name BASE"), "{ran:?}");
+    let ran = bench.run_with(&["push", "-", "--name", "b", "--key", "k.yaml", "-n", "kube-system", "-o", "name"], GOOD);
+    let name = hash::name("b", "k.yaml", GOOD);
+    assert_eq!(ran.ok(), format!("configmap/{name}\n"));
+    assert_eq!(bench.server.config_map("kube-system", &name)["data"]["k.yaml"], GOOD);
+}
+
+#[test]
+fn a_name_that_is_taken_by_something_else_is_an_error() {
+    let bench = Bench::new();
+    let file = bench.file("p.yaml", GOOD);
+    let name = hash::name("p", "kubelet", GOOD);
+    bench.server.put_config_map("kubelet-config", &name, &[("kubelet", "other")]);
+    let ran = bench.run(&["push", &file]);
+    assert!(ran.code == 1 && ran.err.starts_with("error: ") && ran.err.contains("with other data"), "{ran:?}");
+    // The same data, made by kubectl: it works, and may be edited.
+    bench.server.put_config_map("kubelet-config", &name, &[("kubelet", GOOD)]);
+    let ran = bench.run(&["push", &file]);
+    assert!(ran.code == 0 && ran.err.contains("\"immutable\":true") && ran.out.ends_with(" unchanged\n"), "{ran:?}");
+    let ran = bench.run(&["push", &file, "--overlay"]);
+    assert!(ran.code == 1 && ran.err.contains("merged by \"replace\" and not by \"overlay\""), "{ran:?}");
+}
+
+#[test]
+fn an_overlay_says_so_and_may_be_short() {
+    let bench = Bench::new();
+    let file = bench.file("p.yaml", "maxPods: 50\n");
+    let ran = bench.run(&["push", &file]);
+    assert!(ran.code == 1 && ran.err.contains("kind is missing"), "{ran:?}");
+    let map: Value = bench.run(&["push", &file, "--overlay", "-o", "json"]).json();
+    assert_eq!(map["metadata"]["annotations"]["kubelet-supervisor.io/merge"], "overlay");
+    let ran = bench.run(&["push", &file, "--overlay"]);
+    assert!(ran.ok().ends_with(" unchanged\n"));
+}
+
+#[test]
+fn what_is_no_configuration_is_refused_with_its_reason() {
+    let bench = Bench::new();
+    let huge = format!("{GOOD}# {}", "x".repeat(1 << 20));
+    for (text, words) in [
+        ("", "it is empty"),
+        ("- a\n", "a list, not a mapping"),
+        ("kind: Pod\napiVersion: v1\n", "it must be KubeletConfiguration"),
+        ("kind: KubeletConfiguration\napiVersion: v1\n", "it must be kubelet.config.k8s.io/v1beta1"),
+        ("a: [1\n", "error"),
+        (&format!("{GOOD}maxPods: 60\n"), "stands twice"),
+        (&format!("{GOOD}---\n{GOOD}"), "more than one YAML document"),
+        (&huge, "more than 1 MiB"),
+    ] {
+        let ran = bench.run_with(&["push", "-", "--name", "x"], text);
+        assert!(
+            ran.code == 1 && ran.err.contains(words) && ran.err.starts_with("error: standard input"),
+            "{words}: {ran:?}"
+        );
+    }
+    for (args, words) in [
+        (["push", "nowhere.yaml", "--key", "kubelet"], "nowhere.yaml: No such file"),
+        (["push", "-", "--name", "Pool_A"], "cannot begin the name"),
+        (["push", "-", "--key", "a/b"], "--key"),
+    ] {
+        let ran = bench.run_with(&args, GOOD);
+        assert!(ran.code == 1 && ran.err.contains(words), "{words}: {ran:?}");
+    }
+    assert!(bench.server.requests().is_empty(), "nobody was asked");
+}
+
+#[test]
+fn fields_that_the_kubelet_does_not_know_are_warned_of() {
+    let bench = Bench::new();
+    let text = format!("{GOOD}seccompDefault: true\nmaxpods: 3\n");
+    let push =
+        |version: &str| bench.run_with(&["push", "-", "--name", "x", "--dry-run=client", "--kubelet", version], &text);
+    let ran = push("v1.20.2");
+    assert!(ran.code == 0 && ran.err.contains("warning: seccompDefault is known from 1.22 on"), "{ran:?}");
+    assert!(ran.err.contains("did you mean maxPods?"), "{ran:?}");
+    assert!(!push("1.29").err.contains("seccompDefault"));
+    assert_eq!(push("latest").code, 2);
+}
+
+#[test]
+fn a_dry_run_changes_nothing() {
+    let bench = Bench::new();
+    let file = bench.file("p.yaml", GOOD);
+    let name = hash::name("p", "kubelet", GOOD);
+    let ran = bench.run(&["push", &file, "--dry-run=server"]);
+    assert_eq!(ran.ok(), format!("configmap/{name} created (server dry run)\n"));
+    assert!(bench.server.requests().iter().all(|request| request.query.contains("dryRun=All")));
+    assert!(bench.server.read(|state| state.config_map("kubelet-config", &name).is_none()));
+    // And the client's asks nobody, who may not even be there.
+    let ran = run(&bench.path("none"), bench.dir.path(), &["push", &file, "--dry-run=client", "-o", "yaml"], "");
+    assert!(ran.ok().contains("immutable: true"));
+}
+
+#[test]
+fn a_label_cannot_hold_every_name() {
+    let bench = Bench::new();
+    let base = "b".repeat(60);
+    let ran = bench.run_with(&["push", "-", "--name", &base], GOOD);
+    assert!(ran.code == 0 && ran.err.contains("a label of a Node holds 63 characters and this name has 71"), "{ran:?}");
+}

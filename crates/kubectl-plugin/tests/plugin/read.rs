@@ -1,0 +1,174 @@
+//! `capture`, `explain` and `history`.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use kubelet_config::yaml;
+use serde_json::{Value, json};
+
+use crate::{Bench, NODE};
+use testkit::api_server::{Fault, FaultKind, Verb};
+
+/// As a v1.20.2 kubelet answers, shortened.
+pub fn configz() -> Value {
+    json!({
+        "maxPods": 50, "syncFrequency": "1m0s", "clusterDomain": "cluster.local", "cgroupDriver": "systemd",
+        "nodeStatusUpdateFrequency": "10s", "nodeStatusReportFrequency": "5m0s", "eventRecordQPS": 5, "eventBurst": 10,
+        "kubeAPIQPS": 5, "kubeAPIBurst": 10, "serializeImagePulls": true, "kubeReserved": {"cpu": "1"},
+        "staticPodURLHeader": {"Authorization": ["Bearer hush"]},
+    })
+}
+
+/// What a supervisor says on the Node about the ConfigMap that it runs.
+pub fn runs(bench: &Bench, name: &str, text: &str, annotation: Option<(&str, &str)>) {
+    let (uid, version) =
+        bench.server.put_annotated_config_map("kubelet-config", name, &[("kubelet", text)], annotation);
+    let source = json!({"configMap": {"namespace": "kubelet-config", "name": name, "kubeletConfigKey": "kubelet",
+        "uid": uid, "resourceVersion": version}});
+    let said = json!({"assigned": source, "active": source, "lastKnownGood": source}).to_string();
+    bench.server.patch_node(
+        NODE,
+        json!({"metadata": {"annotations": {"kubelet-supervisor.io/config-status": said},
+                "labels": {"kubelet-config.node-restriction.kubernetes.io/name": name}},
+            "status": {"nodeInfo": {"kubeletVersion": "v1.20.2"}}}),
+    );
+}
+
+#[test]
+fn what_is_captured_is_whole_private_and_replaces_nothing() {
+    let bench = Bench::new();
+    bench.server.set_configz(NODE, configz());
+    let text = bench.run(&["capture", NODE]).ok();
+    let read = yaml::parse(&text).unwrap().value;
+    assert_eq!(
+        (&read["kind"], &read["apiVersion"]),
+        (&json!("KubeletConfiguration"), &json!("kubelet.config.k8s.io/v1beta1"))
+    );
+    assert_eq!(read["staticPodURLHeader"]["Authorization"][0], "Bearer hush", "a pipe is no terminal");
+    assert_eq!(read["maxPods"], 50);
+
+    let path = bench.path("n1.yaml");
+    assert!(bench.run(&["capture", "node/n1", "-o", "n1.yaml"]).ok().contains("captured to n1.yaml"));
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+    assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    let asked = bench.server.requests().len();
+    let ran = bench.run(&["capture", NODE, "-o", "n1.yaml"]);
+    assert!(ran.code == 1 && ran.err.contains("n1.yaml: there already; --force replaces it"), "{ran:?}");
+    assert_eq!(bench.server.requests().len(), asked, "before anybody is asked");
+
+    let mut other = configz();
+    other["maxPods"] = json!(60);
+    bench.server.set_configz(NODE, other);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    bench.run(&["capture", NODE, "-o", "n1.yaml", "--force"]).ok();
+    assert!(std::fs::read_to_string(&path).unwrap().contains("maxPods: 60"));
+    assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(std::fs::read_dir(bench.dir.path()).unwrap().count(), 2, "nothing is left beside");
+    // What was captured can be pushed.
+    assert!(bench.run(&["push", "n1.yaml", "--kubelet", "1.20"]).ok().ends_with(" created\n"));
+}
+
+#[test]
+fn who_does_not_answer_is_named() {
+    let bench = Bench::new();
+    let ran = bench.run(&["capture", "n2"]);
+    assert!(ran.code == 1 && ran.err.contains("nodes \"n2\" not found"), "{ran:?}");
+    let ran = bench.run(&["capture", NODE]);
+    assert!(ran.code == 1 && ran.err.contains("connection refused"), "{ran:?}");
+    bench.server.faults().push(Fault::new(Verb::Get, "/proxy/configz", FaultKind::Status(403)));
+    let ran = bench.run(&["capture", NODE]);
+    assert!(ran.code == 1 && ran.err.contains("verb get on nodes/proxy") && ran.err.contains("no right"), "{ran:?}");
+    let ran = bench.run(&["capture", "../../secrets"]);
+    assert!(ran.code == 1 && ran.err.contains("cannot be the name of a node"), "{ran:?}");
+}
+
+#[test]
+fn each_value_with_where_it_comes_from() {
+    let bench = Bench::new();
+    bench.server.set_configz(NODE, configz());
+    runs(
+        &bench,
+        "pool-a",
+        "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nmaxPods: 50\nkubeReserved: {cpu: 500m}\n",
+        Some(("kubelet-supervisor.io/merge", "replace")),
+    );
+    assert_eq!(
+        bench.run(&["explain", NODE]).ok(),
+        "\
+FIELD                              VALUE             FROM
+cgroupDriver                       \"systemd\"         flag or drop-in
+clusterDomain                      \"cluster.local\"   flag or drop-in
+kubeReserved.cpu                   \"1\"               flag or drop-in, not the ConfigMap: \"500m\"
+maxPods                            50                ConfigMap
+staticPodURLHeader.Authorization   (hidden)          flag or drop-in
+
+the ConfigMap is kubelet-config/pool-a
+8 fields are at their defaults; --all shows them
+"
+    );
+    let wide = bench.run(&["explain", NODE, "-o", "wide"]).ok();
+    assert!(wide.contains("\"1\"               \"500m\"     flag or drop-in, not the ConfigMap\n"), "{wide}");
+    assert!(wide.contains("50                50         ConfigMap kubelet-config/pool-a\n"), "{wide}");
+    let ran = bench.run(&["explain", NODE, "kubeReserved", "-o", "json"]);
+    assert_eq!(
+        ran.json()["fields"][0],
+        json!({"field": "kubeReserved.cpu", "value": "1", "intended": "500m", "from": "overridden"})
+    );
+    assert!(bench.run(&["explain", NODE, "--all"]).ok().contains("syncFrequency"));
+    let ran = bench.run(&["explain", NODE, "cgroupDriver"]);
+    assert!(ran.ok().contains("a change of cgroupDriver is of class reboot and asks for: drain and reboot (cordon"));
+    let ran = bench.run(&["explain", NODE, "maxpods"]);
+    assert!(ran.code == 1 && ran.err.contains("no field of a KubeletConfiguration"), "{ran:?}");
+    assert!(!bench.run(&["explain", NODE, "-o", "json"]).ok().contains("hush"));
+}
+
+#[test]
+fn a_map_that_was_edited_says_nothing_of_what_runs() {
+    let bench = Bench::new();
+    bench.server.set_configz(NODE, configz());
+    runs(
+        &bench,
+        "pool-a",
+        "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nmaxPods: 50\n",
+        None,
+    );
+    let ran = bench.run(&["explain", NODE, "maxPods"]);
+    assert!(ran.out.contains("ConfigMap is kubelet-config/pool-a") && ran.out.contains("has no annotation"), "{ran:?}");
+    bench.server.label_config_map("kubelet-config", "pool-a", "a", "b");
+    let ran = bench.run(&["explain", NODE, "maxPods"]);
+    assert!(ran.out.contains("local files or flags") && ran.out.contains("was edited after version"), "{ran:?}");
+}
+
+#[test]
+fn events_are_a_table_and_json() {
+    let bench = Bench::new();
+    let event = |node: &str, reason: &str, time: &str, more: Value| {
+        let mut event = json!({"involvedObject": {"kind": "Node", "name": node}, "reason": reason, "type": "Normal", "count": 1,
+            "message": "words", "firstTimestamp": time, "lastTimestamp": time});
+        event.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        event
+    };
+    let put = |name: &str, event: Value| bench.server.put_event(name, event);
+    let rejected = json!({"type": "Warning", "count": 3, "message": "Rejected\u{1b}[31m it", "lastTimestamp": "2026-01-02T00:00:09Z"});
+    put("a", event(NODE, "KubeletConfigRejected", "2026-01-02T00:00:01Z", rejected));
+    put("b", event(NODE, "KubeletConfigChanged", "2026-01-02T00:00:05Z", json!({})));
+    put("c", event(NODE, "NodeReady", "2026-01-02T00:00:06Z", json!({})));
+    put("d", event("n2", "KubeletConfigChanged", "2026-01-02T00:00:07Z", json!({})));
+    assert_eq!(
+        bench.run(&["history", NODE, "-o", "wide"]).ok(),
+        "\
+LAST (UTC)            FIRST (UTC)           COUNT   REASON                  MESSAGE
+2026-01-02T00:00:05   2026-01-02T00:00:05   1       KubeletConfigChanged    words
+2026-01-02T00:00:09   2026-01-02T00:00:01   3       KubeletConfigRejected   Rejected\\u{1b}[31m it
+"
+    );
+    let table = bench.run(&["history", NODE]).ok();
+    assert!(table.starts_with("LAST SEEN   COUNT   REASON                  MESSAGE\n"), "{table}");
+    let events = bench.run(&["history", "node/n1", "-o", "json"]).json();
+    assert_eq!(events[1]["firstTime"], "2026-01-02T00:00:01Z");
+    assert_eq!((events.as_array().unwrap().len(), &events[1]["count"]), (2, &json!(3)));
+    bench.server.create_node("n3");
+    let ran = bench.run(&["history", "n3"]);
+    assert!(ran.code == 0 && ran.out.is_empty() && ran.err.contains("kubelet-supervisor history"), "{ran:?}");
+    let ran = bench.run(&["history", "n4"]);
+    assert!(ran.code == 1 && ran.err.contains("nodes \"n4\" not found"), "{ran:?}");
+}

@@ -1,0 +1,263 @@
+//! What an API server was told, in its order; and what a rollout promises, held against that.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use kubelet_config::assignment::LABELS;
+use kubelet_config::status::STATUS_ANNOTATION;
+use serde_json::Value;
+use tokio::time::Instant;
+
+/// A Node at a resourceVersion.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Word {
+    /// Names of ConfigMaps, or nothing.
+    wanted: String,
+    assigned: String,
+    active: String,
+    proven: String,
+    failed: bool,
+    ready: bool,
+}
+
+impl Word {
+    fn of(node: &Value) -> Word {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let native = &node["spec"]["configSource"]["configMap"]["name"];
+        let wanted = if native.is_string() { native } else { &node["metadata"]["labels"][format!("{LABELS}name")] };
+        let said = node["metadata"]["annotations"][STATUS_ANNOTATION].as_str().unwrap_or("null");
+        let said: Value = serde_json::from_str(said).unwrap_or_default();
+        let map = |field: &str| text(&said[field]["configMap"]["name"]);
+        let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
+        Word {
+            wanted: text(wanted),
+            assigned: map("assigned"),
+            active: map("active"),
+            proven: map("lastKnownGood"),
+            failed: said["error"].is_string(),
+            ready: conditions.into_iter().any(|it| it["type"] == "Ready" && it["status"] == "True"),
+        }
+    }
+
+    fn has(&self, target: &str) -> bool {
+        self.wanted == target
+    }
+
+    /// It has it, and is done with it.
+    fn is_settled(&self, target: &str, by_active: bool) -> bool {
+        let runs = self.has(target) && self.assigned == target && self.active == target && !self.failed;
+        runs && (self.proven == target || (by_active && self.ready))
+    }
+
+    fn calls_bad(&self, target: &str) -> bool {
+        self.has(target) && self.assigned == target && self.failed
+    }
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    Node(String, Option<Word>),
+    /// A rollout's name, what it rolls out, and its phase.
+    Record(String, Option<(String, String)>),
+    Expect(Expectation),
+}
+
+/// What a rollout was asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Expectation {
+    /// What is rolled out.
+    pub target: String,
+    /// Who is to prove it before all others.
+    pub canaries: Vec<String>,
+    pub max_unavailable: usize,
+    /// `--wait-for active`.
+    pub active: bool,
+}
+
+struct Line {
+    version: u64,
+    at: Instant,
+    what: What,
+}
+
+/// Lines in the order of their versions.
+#[derive(Default)]
+pub struct Log {
+    lines: Vec<Line>,
+    version: u64,
+    /// What each Node said last.
+    last: BTreeMap<String, Word>,
+}
+
+/// A node, while the log is read.
+#[derive(Default)]
+struct Seen {
+    word: Word,
+    unready: Option<Instant>,
+    bad: Option<Instant>,
+}
+
+impl Log {
+    /// A change, of a Node or of a rollout's record; others are passed over. Changes of one kind come in their order,
+    /// those of two watches as they like.
+    pub fn note(&mut self, object: &Value, deleted: bool) {
+        let meta = &object["metadata"];
+        let name = meta["name"].as_str().unwrap_or_default();
+        let what = if object["kind"] == "Node" {
+            let word = (!deleted).then(|| Word::of(object));
+            // What says the same as before is of no interest here, and most of what is written.
+            if word.is_some() && self.last.get(name) == word.as_ref() {
+                return;
+            }
+            match &word {
+                Some(word) => drop(self.last.insert(name.to_owned(), word.clone())),
+                None => drop(self.last.remove(name)),
+            }
+            What::Node(name.to_owned(), word)
+        } else {
+            let Some(text) = object["data"]["rollout"].as_str() else { return };
+            let record: Value = serde_json::from_str(text).unwrap_or_default();
+            let text = |field: &Value| field.as_str().unwrap_or_default().to_owned();
+            let said = (!deleted).then(|| (text(&record["target"]["name"]), text(&record["phase"])));
+            What::Record(name.to_owned(), said)
+        };
+        let version = meta["resourceVersion"].as_str().and_then(|it| it.parse().ok()).unwrap_or(self.version);
+        self.version = self.version.max(version);
+        self.lines.push(Line { version, at: Instant::now(), what });
+    }
+
+    /// From here on this holds.
+    pub fn expect(&mut self, expectation: Expectation) {
+        self.lines.push(Line { version: self.version, at: Instant::now(), what: What::Expect(expectation) });
+    }
+
+    /// Nodes that have been assigned something, by what it was and how often.
+    pub fn assigned(&self, target: &str) -> BTreeMap<String, usize> {
+        let mut last: BTreeMap<&str, &str> = BTreeMap::new();
+        let mut found: BTreeMap<String, usize> = BTreeMap::new();
+        for line in &self.lines {
+            let What::Node(name, Some(word)) = &line.what else { continue };
+            let before = last.insert(name, &word.wanted);
+            if word.has(target) && before.is_some_and(|before| before != target) {
+                *found.entry(name.clone()).or_default() += 1;
+            }
+        }
+        found
+    }
+
+    /// Nodes that want it now.
+    pub fn count(&self, map: &str) -> usize {
+        self.last.values().filter(|word| word.has(map)).count()
+    }
+
+    /// Those of them that are not done with it.
+    pub fn in_flight(&self, map: &str) -> usize {
+        self.last.values().filter(|word| word.has(map) && !word.is_settled(map, false)).count()
+    }
+
+    /// Where the rollout of this name is.
+    pub fn phase(&self, rollout: &str) -> Option<String> {
+        let is = |name: &str| name.strip_prefix("rollout-") == Some(rollout);
+        let said = self.lines.iter().rev().find_map(|line| match &line.what {
+            What::Record(name, said) if is(name) => Some(said),
+            _ => None,
+        });
+        said?.as_ref().map(|(_, phase)| phase.clone())
+    }
+
+    /// Every promise that was broken. `lag`: what happened so shortly before a write its sender may not have heard of.
+    pub fn broken(&mut self, lag: Duration) -> Vec<String> {
+        self.lines.sort_by_key(|line| line.version); // stable
+        let mut nodes: BTreeMap<&str, Seen> = BTreeMap::new();
+        let mut records: BTreeMap<&str, (&str, &str, Instant)> = BTreeMap::new();
+        let mut expected: Option<&Expectation> = None;
+        let mut broken = Vec::new();
+        for Line { version, at, what } in &self.lines {
+            match what {
+                What::Expect(expectation) => expected = Some(expectation),
+                What::Record(name, Some((target, phase))) => {
+                    let known = records.get(name.as_str()).filter(|(_, known, _)| *known == phase);
+                    let since = known.map_or(*at, |(.., since)| *since);
+                    records.insert(name, (target, phase, since));
+                }
+                What::Record(name, None) => drop(records.remove(name.as_str())),
+                What::Node(name, None) => drop(nodes.remove(name.as_str())),
+                What::Node(name, Some(word)) => {
+                    if let Some(wanted) = expected
+                        && nodes.get(name.as_str()).is_some_and(|seen| !seen.word.has(&wanted.target))
+                        && word.has(&wanted.target)
+                    {
+                        let problems = Sending { wanted, nodes: &nodes, records: &records, node: name, at: *at, lag };
+                        broken.extend(problems.all().map(|problem| format!("{name} at {version}: {problem}")));
+                    }
+                    let seen = nodes.entry(name).or_default();
+                    seen.unready = if word.ready { None } else { seen.unready.or(Some(*at)) };
+                    let bad = expected.is_some_and(|wanted| word.calls_bad(&wanted.target));
+                    seen.bad = if bad { seen.bad.or(Some(*at)) } else { None };
+                    seen.word = word.clone();
+                }
+            }
+        }
+        broken
+    }
+}
+
+/// The target is written to this node.
+struct Sending<'a> {
+    wanted: &'a Expectation,
+    nodes: &'a BTreeMap<&'a str, Seen>,
+    records: &'a BTreeMap<&'a str, (&'a str, &'a str, Instant)>,
+    node: &'a str,
+    at: Instant,
+    lag: Duration,
+}
+
+impl Sending<'_> {
+    fn is_news(&self, since: Instant) -> bool {
+        self.at.saturating_duration_since(since) < self.lag
+    }
+
+    fn all(&self) -> impl Iterator<Item = String> {
+        [self.too_many(), self.before_canaries(), self.called_bad(), self.not_running()].into_iter().flatten()
+    }
+
+    /// In flight, which the client knows for it has sent them, or not Ready.
+    fn too_many(&self) -> Option<String> {
+        let Expectation { target, max_unavailable, active, .. } = self.wanted;
+        let is_busy = |seen: &&Seen| {
+            let unready = seen.unready.is_some_and(|since| !self.is_news(since));
+            unready || (seen.word.has(target) && !seen.word.is_settled(target, *active))
+        };
+        let busy = self.nodes.values().filter(is_busy).count();
+        (busy >= *max_unavailable)
+            .then(|| format!("{busy} are in flight or not Ready, of {max_unavailable} that may be"))
+    }
+
+    fn before_canaries(&self) -> Option<String> {
+        let Expectation { target, canaries, active, .. } = self.wanted;
+        if canaries.iter().any(|canary| canary == self.node) {
+            return None;
+        }
+        let proven = |canary: &str| self.nodes.get(canary).is_some_and(|it| it.word.is_settled(target, *active));
+        let open = canaries.iter().find(|canary| !proven(canary))?;
+        Some(format!("before the canary {open}"))
+    }
+
+    fn called_bad(&self) -> Option<String> {
+        let bad = self.nodes.iter().find(|(_, seen)| seen.bad.is_some_and(|since| !self.is_news(since)))?.0;
+        Some(format!("{bad} called it bad"))
+    }
+
+    /// What stopped by itself sends nothing any more, not even what was on its way. What somebody else paused or took
+    /// back, its client may not have heard of.
+    fn not_running(&self) -> Option<String> {
+        let mut own = self.records.values().filter(|(target, ..)| *target == self.wanted.target);
+        let may = |(_, phase, since): &(&str, &str, Instant)| {
+            *phase == "Running" || (!matches!(*phase, "Starting" | "Stopped") && self.is_news(*since))
+        };
+        if own.clone().any(may) {
+            return None;
+        }
+        Some(format!("its rollout is {:?}", own.next().map(|(_, phase, _)| *phase)))
+    }
+}

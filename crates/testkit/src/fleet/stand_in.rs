@@ -1,0 +1,286 @@
+//! One node below its supervisor: kubelet, judge, disk and files, all played.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kubelet_config::rendering::HealthzTarget;
+use kubelet_config::source::{Merge, Payload, Source};
+use kubelet_supervisor::adapters::kube::KubeCluster;
+use kubelet_supervisor::machine::evidence::Environment;
+use kubelet_supervisor::machine::model::{Exit, KubeletId, RenderError, Rendered, StateFiles, Verdict};
+use kubelet_supervisor::machine::record::Entry;
+use kubelet_supervisor::machine::{Counter, Durable, Input, Level, State, Stored};
+use kubelet_supervisor::ports::{self, Checkpoint};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::{Fate, Node, Pace, Report};
+
+/// A v1.20.2 exits within 20 ms of SIGTERM.
+const STOPS: Duration = Duration::from_millis(20);
+
+/// What will happen.
+enum Coming {
+    Ready(u32),
+    Exit(u32, Exit),
+    NotReady(u32),
+    Judged(u64, Verdict),
+}
+
+struct Process {
+    pid: u32,
+    ready: bool,
+    fate: Fate,
+}
+
+pub(super) struct StandIn {
+    node: Arc<Node>,
+    pace: Pace,
+    cluster: KubeCluster,
+    inputs: UnboundedSender<Input>,
+    report: watch::Sender<Report>,
+    agenda: BTreeMap<(Instant, u64), Coming>,
+    counter: u64,
+    process: Option<Process>,
+    pids: u32,
+    disk: Disk,
+}
+
+/// The store.
+#[derive(Default)]
+struct Disk {
+    records: Durable,
+    checkpoints: BTreeMap<Source, Payload>,
+    history: Vec<Entry>,
+    reported: u64,
+}
+
+impl StandIn {
+    pub(super) fn new(
+        node: Arc<Node>,
+        pace: Pace,
+        cluster: KubeCluster,
+        inputs: UnboundedSender<Input>,
+        report: watch::Sender<Report>,
+        proven: Option<(Source, Payload)>,
+    ) -> StandIn {
+        let mut disk = Disk::default();
+        if let Some((source, payload)) = proven {
+            disk.records.assigned = Some(source.clone());
+            disk.records.last_known_good = Some(source.clone());
+            disk.checkpoints.insert(source, payload);
+        }
+        let agenda = BTreeMap::new();
+        StandIn { node, pace, cluster, inputs, report, agenda, counter: 0, process: None, pids: 0, disk }
+    }
+
+    /// When something happens next.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.agenda.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// The next thing that is due, if the supervisor hears of it.
+    pub(super) fn happen(&mut self) -> Option<Input> {
+        let due = self.agenda.first_entry().filter(|entry| entry.key().0 <= Instant::now())?;
+        match due.remove() {
+            Coming::Judged(ticket, verdict) => Some(Input::Judged(ticket, verdict)),
+            Coming::Ready(pid) => {
+                let process = self.process.as_mut().filter(|process| process.pid == pid)?;
+                process.ready = true;
+                let fate = process.fate;
+                self.report.send_modify(|report| *report = Report { up: true, sick: false, start: u64::from(pid) });
+                match fate {
+                    Fate::RollsBack => self.schedule(self.pace.trouble, Coming::Exit(pid, Exit::Code(255))),
+                    Fate::GoesNotReady => self.schedule(self.pace.trouble, Coming::NotReady(pid)),
+                    Fate::Good | Fate::Rejects => {}
+                }
+                Some(Input::Ready)
+            }
+            Coming::NotReady(pid) => {
+                if self.process.as_ref().is_some_and(|process| process.pid == pid) {
+                    self.report.send_modify(|report| report.sick = true);
+                }
+                None
+            }
+            Coming::Exit(pid, exit) => {
+                self.process.take_if(|process| process.pid == pid)?;
+                Some(Input::Exited(exit))
+            }
+        }
+    }
+
+    fn schedule(&mut self, after: Duration, coming: Coming) {
+        self.counter += 1;
+        self.agenda.insert((Instant::now() + after, self.counter), coming);
+    }
+
+    fn fate(&self, path: &str) -> Fate {
+        let map = path.split('/').next().unwrap_or_default();
+        self.node.control().fates.get(map).copied().unwrap_or_default()
+    }
+
+    fn answer(&self, input: Input) {
+        let _ = self.inputs.send(input);
+    }
+}
+
+impl ports::Ports for StandIn {
+    fn store(&mut self) -> &mut dyn ports::Store {
+        &mut self.disk
+    }
+    fn local(&self) -> &dyn ports::Local {
+        self
+    }
+    fn kubelet(&mut self) -> &mut dyn ports::Kubelet {
+        self
+    }
+    fn preflight(&mut self) -> &mut dyn ports::Preflight {
+        self
+    }
+    fn probe(&mut self) -> &mut dyn ports::Probe {
+        self
+    }
+    fn host(&mut self) -> &mut dyn ports::Host {
+        self
+    }
+    fn cluster(&mut self) -> &mut dyn ports::Cluster {
+        &mut self.cluster
+    }
+    fn notifier(&mut self) -> &mut dyn ports::Notifier {
+        self
+    }
+    fn successor(&mut self) -> &mut dyn ports::Successor {
+        self
+    }
+}
+
+impl ports::Store for Disk {
+    fn load(&mut self) -> Stored {
+        let Durable { assigned, last_known_good, ledger } = self.records.clone();
+        Stored { assigned: Ok(assigned), last_known_good: Ok(last_known_good), ledger: Ok(ledger) }
+    }
+    fn assume(&mut self, records: &Durable) {
+        self.records = records.clone();
+    }
+    fn save(&mut self, source: &Source, payload: &Payload) -> Result<(), String> {
+        self.checkpoints.insert(source.clone(), payload.clone());
+        Ok(())
+    }
+    fn open(&mut self, source: &Source) -> Result<Checkpoint, RenderError> {
+        let payload = self.checkpoints.get(source);
+        let payload = payload.ok_or_else(|| RenderError::Checkpoint(format!("there is no checkpoint of {source}")))?;
+        Ok(Checkpoint { dir: "/played".to_owned(), files: payload.data.clone(), wishes: payload.wishes.clone() })
+    }
+    /// Nobody reads it: whose it is, the path says.
+    fn write_rendered(&mut self, source: &Source, _text: &str) -> Result<String, String> {
+        Ok(format!("{}/{}", source.reference.name, source.resource_version))
+    }
+    fn record(&mut self, records: &Durable) -> Result<(), String> {
+        self.records = records.clone();
+        Ok(())
+    }
+    fn collect(&mut self, keep: &BTreeSet<Source>) -> Result<(), String> {
+        self.checkpoints.retain(|source, _| keep.contains(source));
+        Ok(())
+    }
+    fn swap_state_files(&mut self, _files: &StateFiles) -> Result<(), String> {
+        Ok(())
+    }
+    fn append(&mut self, entry: &Entry) -> Result<u64, String> {
+        let number = self.history.last().map_or(1, |last| last.number + 1);
+        self.history.push(Entry { number, ..entry.clone() });
+        Ok(number)
+    }
+    fn history(&mut self) -> Vec<Entry> {
+        self.history.clone()
+    }
+    fn reported(&mut self, number: u64) {
+        self.reported = number;
+    }
+    fn unreported(&mut self) -> Vec<Entry> {
+        self.history.iter().filter(|entry| entry.number > self.reported && !entry.local).cloned().collect()
+    }
+}
+
+impl ports::Local for StandIn {
+    fn config(&self) -> Result<Option<(String, String)>, String> {
+        let text = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n";
+        Ok(Some((text.to_owned(), "/played".to_owned())))
+    }
+    fn drop_ins(&self) -> Vec<String> {
+        Vec::new()
+    }
+    fn kubelet_id(&self) -> KubeletId {
+        KubeletId("played".to_owned())
+    }
+    fn default_merge(&self) -> Merge {
+        Merge::Replace
+    }
+}
+
+impl ports::Kubelet for StandIn {
+    fn start(&mut self, config: Option<&str>) -> Result<u32, String> {
+        assert!(self.process.is_none(), "one kubelet at a time");
+        self.pids += 1;
+        let (pid, fate) = (self.pids, config.map_or(Fate::Good, |path| self.fate(path)));
+        self.process = Some(Process { pid, ready: false, fate });
+        self.schedule(self.pace.ready, Coming::Ready(pid));
+        Ok(pid)
+    }
+    fn stop(&mut self) {
+        if let Some(Process { pid, .. }) = self.process {
+            self.schedule(STOPS, Coming::Exit(pid, Exit::Code(0)));
+        }
+    }
+    fn kill(&mut self) {
+        if let Some(Process { pid, .. }) = self.process {
+            self.schedule(Duration::ZERO, Coming::Exit(pid, Exit::Signal(9)));
+        }
+    }
+    fn last_words(&self) -> Vec<String> {
+        vec!["F0101 00:00:00.000000       1 server.go:1] in my words".to_owned()]
+    }
+}
+
+impl ports::Preflight for StandIn {
+    fn judge(&mut self, ticket: u64, candidate: &Rendered) {
+        let verdict = match self.fate(&candidate.path) {
+            Fate::Rejects => Verdict::Validate("in my words".to_owned()),
+            _ => Verdict::Valid(Vec::new()),
+        };
+        self.agenda.retain(|_, coming| !matches!(coming, Coming::Judged(..)));
+        self.schedule(self.pace.preflight, Coming::Judged(ticket, verdict));
+    }
+    fn self_test(&mut self) {
+        self.answer(Input::Version("v1.20.2".to_owned()));
+    }
+}
+
+impl ports::Probe for StandIn {
+    fn probe(&mut self, _target: &HealthzTarget) {
+        self.answer(Input::Probed(self.process.as_ref().is_some_and(|process| process.ready)));
+    }
+}
+
+impl ports::Host for StandIn {
+    fn look(&mut self, _runtime: Option<&str>) {
+        self.answer(Input::EnvironmentSeen(Environment::default()));
+    }
+}
+
+impl ports::Notifier for StandIn {
+    fn observe(&mut self, _state: &State) {}
+    fn count(&mut self, _counter: &Counter) {}
+    fn answer(&mut self, _ticket: u64, _result: &Result<String, String>) {}
+    fn beat(&mut self) {}
+    fn say(&mut self, _level: Level, _line: &str) {}
+}
+
+impl ports::Successor for StandIn {
+    fn prove(&mut self, _document: &str) {}
+    fn replace(&mut self, _document: &str) -> Result<(), ports::Stay> {
+        Err(ports::Stay::Busy)
+    }
+}

@@ -1,0 +1,183 @@
+//! The API server: up or not, in its moods, with its objects and all their versions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kubelet_config::assignment::Wanted;
+use kubelet_config::source::{ConfigMapRef, Payload, Source, Wishes};
+use kubelet_supervisor::machine::Input;
+
+use super::world::{Behaviour, Coming, Content, KEY, NAMESPACE, Outside, ms};
+
+/// How the API server serves while it is up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mood {
+    /// Answers may take up to 20 s.
+    pub late: bool,
+    /// Every second answer is lost, until the watch is renewed.
+    pub lossy: bool,
+    /// Every answer comes twice.
+    pub twice: bool,
+}
+
+/// One version of a ConfigMap.
+#[derive(Clone, Debug)]
+pub struct Version {
+    pub name: String,
+    pub content: Content,
+    pub payload: Arc<Payload>,
+}
+
+impl Outside {
+    /// True if the node's own requests are answered.
+    pub fn reaches_api(&self) -> bool {
+        self.api_up && !self.process.as_ref().is_some_and(|process| process.cuts_off)
+    }
+
+    pub fn note_told(&mut self, input: &Input) {
+        if let Input::Node(wanted) = input
+            && *wanted != Wanted::Unknown
+        {
+            self.told_node = wanted.clone();
+            self.account.reset_told |= *wanted == Wanted::Local;
+        }
+    }
+
+    pub fn node_input(&mut self) -> Option<Input> {
+        let input = self.reaches_api().then(|| Input::Node(self.wanted.clone()))?;
+        self.note_told(&input);
+        Some(input)
+    }
+
+    pub fn map_input(&self) -> Option<Input> {
+        let watched = self.watched.as_ref()?;
+        if !self.reaches_api() {
+            return Some(Input::MapFailed { why: "connection refused".to_owned(), definite: false });
+        }
+        Some(match self.maps.get(&watched.name) {
+            Some(map) => Input::Map(self.history[&map.uid][&map.resource_version].payload.clone()),
+            None => Input::MapFailed { why: "not found".to_owned(), definite: true },
+        })
+    }
+
+    /// An answer is on its way, as the API server's mood is.
+    pub fn deliver(&mut self, after: Duration, what: Coming) {
+        let mood = self.mood;
+        let mut delay = after;
+        if mood.late {
+            delay += ms(self.rng.below(20_000));
+        }
+        if mood.lossy && self.rng.one_in(2) {
+            delay += ms(30_000 + self.rng.below(60_000)); // the watch is renewed
+        }
+        if mood.twice {
+            let again = delay + ms(self.rng.below(3000));
+            self.schedule(again, what.clone());
+        }
+        self.schedule(delay, what);
+    }
+
+    /// The API server's news are on their way, if it is up.
+    pub fn hear(&mut self) {
+        self.changed_last = self.now;
+        let delay = ms(5 + self.rng.below(20));
+        self.deliver(delay, Coming::Node);
+        self.deliver(delay + ms(1), Coming::Map);
+    }
+
+    pub fn set_api(&mut self, up: bool) {
+        self.api_up = up;
+        self.hear();
+        if let Some(pid) = self.process.as_ref().map(|process| process.pid).filter(|_| up) {
+            // The kubelet posts its Node as soon as it can.
+            self.schedule(ms(10_000), Coming::Heartbeat(pid, false));
+        }
+    }
+
+    /// It says what is not so, and some time later what is.
+    pub fn lie(&mut self, input: Input) {
+        let delay = ms(5 + self.rng.below(2000));
+        self.schedule(delay, Coming::Says(input));
+        let truth = delay + ms(1 + self.rng.below(20_000));
+        self.schedule(truth, Coming::Node);
+        self.schedule(truth + ms(1), Coming::Map);
+    }
+
+    pub fn want(&mut self, wanted: Wanted) {
+        self.wanted = wanted;
+        self.hear();
+    }
+
+    pub fn reference(name: &str, key: &str) -> ConfigMapRef {
+        ConfigMapRef { namespace: NAMESPACE.to_owned(), name: name.to_owned(), kubelet_config_key: key.to_owned() }
+    }
+
+    pub fn assign(&mut self, name: &str) {
+        self.want(Wanted::Map(Self::reference(name, KEY)));
+    }
+
+    /// Creates or replaces a ConfigMap.
+    pub fn put(&mut self, name: &str, text: &str) {
+        let data = [(KEY, text), ("other", text)].map(|(key, text)| (key.to_owned(), text.to_owned()));
+        self.versions += 1;
+        let uid = self.maps.get(name).map_or_else(|| format!("uid-{}", self.versions), |map| map.uid.clone());
+        let payload = Payload {
+            namespace: NAMESPACE.to_owned(),
+            name: name.to_owned(),
+            uid: uid.clone(),
+            resource_version: self.versions.to_string(),
+            data: data.into(),
+            wishes: Wishes::default(),
+        };
+        let version = Version { name: name.to_owned(), content: Content::of(text), payload: Arc::new(payload.clone()) };
+        self.history.entry(uid).or_default().insert(payload.resource_version.clone(), version);
+        self.maps.insert(name.to_owned(), payload);
+        self.hear();
+    }
+
+    /// A label edit: a new resourceVersion of the same content.
+    pub fn touch(&mut self, name: &str) {
+        if let Some(text) = self.maps.get(name).map(|map| map.data[KEY].clone()) {
+            self.put(name, &text);
+        }
+    }
+
+    pub fn delete(&mut self, name: &str) {
+        self.maps.remove(name);
+        self.hear();
+    }
+
+    /// The version the Node wants, if there is one.
+    pub fn wanted_source(&self) -> Option<Source> {
+        let Wanted::Map(reference) = &self.wanted else { return None };
+        Some(self.maps.get(&reference.name)?.resolve(reference))
+    }
+
+    pub fn version_of(&self, source: &Source) -> Option<&Version> {
+        self.history.get(&source.uid)?.get(&source.resource_version)
+    }
+
+    /// What a source holds; without one, what the local file holds.
+    pub fn content_of(&self, source: Option<&Source>) -> Option<Content> {
+        match source {
+            Some(source) => self.version_of(source).map(|version| version.content),
+            None => Some(Content::of(&self.local)),
+        }
+    }
+
+    pub fn behaviour_of(&self, source: Option<&Source>) -> Option<Behaviour> {
+        self.content_of(source).map(|content| content.behaviour)
+    }
+
+    /// Some version of a map that is not its newest, or is gone.
+    pub fn old_version(&mut self, name: &str) -> Option<Arc<Payload>> {
+        let versions = self.history.values().flat_map(|versions| versions.values());
+        let old: Vec<Arc<Payload>> =
+            versions.filter(|version| version.name == name).map(|version| version.payload.clone()).collect();
+        if old.is_empty() {
+            return None;
+        }
+        let choice = usize::try_from(self.rng.below(old.len() as u64)).unwrap();
+        Some(old[choice].clone())
+    }
+}

@@ -1,0 +1,151 @@
+//! What configurations do to the kubelet that is given them.
+
+use kubelet_supervisor::machine::evidence::{Baseline, Signal};
+
+/// What a configuration does to the kubelet that is given it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Behaviour {
+    Good,
+    /// Works, but the preflight cannot tell.
+    Mute,
+    /// Not a KubeletConfiguration.
+    Unloadable,
+    /// The preflight refuses it, and so does the kubelet.
+    Invalid,
+    /// Passes the preflight and dies before it is ready.
+    DiesAtOnce,
+    /// Dies so many seconds after it is ready.
+    DiesAfter(u64),
+    NeverReady,
+    /// READY=1 comes, but healthz never answers.
+    HalfReady,
+    /// healthz fails so many seconds after it is ready, for good.
+    SickAfter(u64),
+    /// healthz fails once, 20 s after it is ready, and recovers.
+    Hiccup,
+    /// healthz fails for 10 s of every 30 s: too short to fail a trial, too often to pass one.
+    Flaps,
+    /// Works, but does not mind SIGTERM.
+    Stubborn,
+    /// Works, but takes 9 s to end.
+    SlowToStop,
+    /// While it runs, the node does not reach the API server.
+    CutsOff,
+    /// Its Node stays NotReady.
+    NotReady,
+    /// Its watchdog pings stop so many seconds after it is ready.
+    SilentAfter(u64),
+    /// Running pods are turned away.
+    LosesPods,
+    /// It no longer renews its Lease.
+    LeavesLease,
+}
+
+/// What a trial of a behaviour comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Passes,
+    Fails,
+    /// Neither passes nor fails.
+    Stays,
+    /// It depends on what was seen before a boot.
+    Either,
+}
+
+impl Behaviour {
+    /// A payload with this behaviour; `salt` makes contents differ.
+    pub fn text(self, salt: u64) -> String {
+        let kind = if self == Self::Unloadable { "Pod" } else { "KubeletConfiguration" };
+        let word = match self {
+            Self::DiesAfter(seconds) => format!("dies-{seconds}"),
+            Self::SickAfter(seconds) => format!("sick-{seconds}"),
+            Self::SilentAfter(seconds) => format!("silent-{seconds}"),
+            other => format!("{other:?}"),
+        };
+        format!("kind: {kind}\napiVersion: kubelet.config.k8s.io/v1beta1\nbehaviour: {word}\nsalt: {salt}\n")
+    }
+
+    /// Reads it back from the text of a payload or a rendered configuration.
+    pub fn of(text: &str) -> Self {
+        let word = text.split("behaviour").nth(1).unwrap_or_default();
+        let word = word.trim_start_matches(|c: char| !c.is_alphanumeric());
+        let word = word.split(|c: char| !c.is_alphanumeric() && c != '-').next().unwrap_or_default();
+        let (word, number) = word.split_once('-').unwrap_or((word, "0"));
+        let number = number.parse().unwrap_or_default();
+        match word {
+            "Good" => Self::Good,
+            "Mute" => Self::Mute,
+            "Unloadable" => Self::Unloadable,
+            "DiesAtOnce" => Self::DiesAtOnce,
+            "NeverReady" => Self::NeverReady,
+            "HalfReady" => Self::HalfReady,
+            "Hiccup" => Self::Hiccup,
+            "Flaps" => Self::Flaps,
+            "Stubborn" => Self::Stubborn,
+            "SlowToStop" => Self::SlowToStop,
+            "CutsOff" => Self::CutsOff,
+            "NotReady" => Self::NotReady,
+            "LosesPods" => Self::LosesPods,
+            "LeavesLease" => Self::LeavesLease,
+            "dies" => Self::DiesAfter(number),
+            "sick" => Self::SickAfter(number),
+            "silent" => Self::SilentAfter(number),
+            _ => Self::Invalid,
+        }
+    }
+
+    /// What becomes of its trial when it is judged by these signals.
+    pub fn fate(self, baseline: Option<&Baseline>) -> Fate {
+        let judged = |signal| baseline.map_or(signal == Signal::Healthz, |baseline| baseline.contains(&signal));
+        let fails_by = |signal| if judged(signal) { Fate::Fails } else { Fate::Passes };
+        match self {
+            Self::Good | Self::Mute | Self::Hiccup | Self::Stubborn | Self::SlowToStop => Fate::Passes,
+            Self::CutsOff | Self::NotReady | Self::SilentAfter(_) | Self::LeavesLease => {
+                self.betrayed_by().map_or(Fate::Passes, fails_by)
+            }
+            Self::LosesPods => Fate::Either,
+            Self::Flaps => Fate::Stays,
+            // Who was sick before is not blamed for it, but earns nothing by it either.
+            Self::HalfReady | Self::SickAfter(_) if !judged(Signal::Healthz) => Fate::Stays,
+            _ => Fate::Fails,
+        }
+    }
+
+    /// The signal that goes bad for good though the kubelet itself is fine.
+    pub fn betrayed_by(self) -> Option<Signal> {
+        match self {
+            Self::CutsOff => Some(Signal::ApiServer),
+            Self::NotReady => Some(Signal::NodeReady),
+            Self::SilentAfter(_) => Some(Signal::Watchdog),
+            Self::LeavesLease => Some(Signal::Lease),
+            _ => None,
+        }
+    }
+
+    /// True if it survives any trial.
+    pub fn works(self) -> bool {
+        self.fate(Some(&Signal::ALL.into())) == Fate::Passes
+    }
+
+    /// True if the kubelet itself is fine and the cluster around it sees what is wrong.
+    pub fn is_seen_from_afar(self) -> bool {
+        self.fate(Some(&Baseline::new())) == Fate::Passes && !self.works() || self == Self::LosesPods
+    }
+}
+
+/// A behaviour and what tells its texts apart. Equal contents have equal digests, however their
+/// texts are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Content {
+    pub behaviour: Behaviour,
+    salt: u64,
+}
+
+impl Content {
+    pub fn of(text: &str) -> Self {
+        let after = text.split("salt").nth(1).unwrap_or_default();
+        let digits = after.trim_start_matches(|c: char| !c.is_ascii_digit());
+        let digits = digits.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+        Self { behaviour: Behaviour::of(text), salt: digits.parse().unwrap_or_default() }
+    }
+}

@@ -1,0 +1,374 @@
+//! What administrators, API servers, disks, kubelets and power do to a node, by chance.
+
+use std::time::Duration;
+
+use kubelet_config::assignment::Wanted;
+use kubelet_supervisor::machine::command::{Command, Target};
+use kubelet_supervisor::machine::{Input, RestartBy, Settings};
+
+use super::Rng;
+use super::api::Mood;
+use super::checks::checkpoint;
+use super::disk::{Fault, Plan};
+use super::harness::Node;
+use super::tamper::Tamper;
+use super::world::{Behaviour, Outside};
+
+const NAMES: [&str; 3] = ["blue", "green", "red"];
+
+/// Good ones more often: a world of failures never gets to last known good.
+const BEHAVIOURS: [Behaviour; 25] = [
+    Behaviour::Good,
+    Behaviour::Good,
+    Behaviour::Good,
+    Behaviour::Good,
+    Behaviour::Good,
+    Behaviour::Good,
+    Behaviour::Mute,
+    Behaviour::Hiccup,
+    Behaviour::Stubborn,
+    Behaviour::SlowToStop,
+    Behaviour::CutsOff,
+    Behaviour::LeavesLease,
+    Behaviour::NotReady,
+    Behaviour::LosesPods,
+    Behaviour::SilentAfter(40),
+    Behaviour::Unloadable,
+    Behaviour::Invalid,
+    Behaviour::DiesAtOnce,
+    Behaviour::DiesAfter(5),
+    Behaviour::DiesAfter(40),
+    Behaviour::NeverReady,
+    Behaviour::HalfReady,
+    Behaviour::SickAfter(30),
+    Behaviour::SickAfter(3),
+    Behaviour::Flaps,
+];
+
+/// A world on its way.
+#[derive(Debug)]
+pub struct Chaos {
+    pub node: Node,
+    rng: Rng,
+    trial: Duration,
+    /// What happened, if somebody wants to know.
+    pub log: Option<Vec<String>>,
+}
+
+impl Chaos {
+    /// The world of a seed. Its twin without jumps of the wall clock is the same in all else.
+    pub fn new(seed: u64, tamper: &'static Tamper, wall_is_steady: bool) -> Self {
+        let mut rng = Rng::new(seed ^ 0x5EED);
+        // A local file that cannot be read at all is another matter: nothing is rendered beside it.
+        let local = if rng.one_in(4) { rng.pick(&BEHAVIOURS[16..]) } else { Behaviour::Good };
+        // Short trials, because every probe is simulated; most longer than the patience with healthz.
+        let trial = Duration::from_secs(rng.pick(&[40, 90, 90, 240]));
+        let confirm_within = rng.one_in(6).then(|| Duration::from_secs(rng.pick(&[60, 200])));
+        // Drawn from the seed, so that the worlds without them stay what they were.
+        let restart_by = if seed % 5 == 3 { RestartBy::Exit } else { RestartBy::Exec };
+        let turns = Rng::new(seed ^ 0x7125).one_in(3);
+        let spread = if turns { Duration::from_secs(120) } else { Duration::ZERO };
+        let settings = Settings { trial_duration: trial, confirm_within, spread, restart_by, ..Settings::default() };
+        let node = Node::with(seed, local, settings, tamper);
+        {
+            let mut outside = node.outside.borrow_mut();
+            outside.wall_is_steady = wall_is_steady;
+            outside.surroundings.modern = rng.one_in(3);
+            outside.surroundings.no_lease = rng.one_in(8);
+        }
+        Self { node, rng, trial, log: None }
+    }
+
+    pub fn steps(&self) -> u64 {
+        self.node.outside.borrow().account.steps
+    }
+
+    fn note(&mut self, what: impl FnOnce(&Node) -> String) {
+        if let Some(log) = &mut self.log {
+            log.push(what(&self.node));
+        }
+    }
+
+    /// Lives through faults for so many steps of the machine, then through the peace after them.
+    pub fn live(&mut self, steps: u64) {
+        self.node.boot();
+        self.node.outside.borrow_mut().put("blue", &Behaviour::Good.text(0));
+        while self.steps() < steps {
+            let what = self.act();
+            self.note(|node| format!("{:?} {what}", node.outside.borrow().now));
+            let pause = match self.rng.below(8) {
+                0..=2 => Duration::from_millis(self.rng.below(500)),
+                3 | 4 => Duration::from_secs(self.rng.below(10)),
+                5 | 6 => Duration::from_secs(self.rng.below(60)),
+                _ => self.trial + Duration::from_secs(self.rng.below(60)),
+            };
+            self.pass(pause);
+            if self.node.outside.borrow().account.is_testing() && self.rng.one_in(3) {
+                self.note(|node| format!("{:?} last known good is killed", node.outside.borrow().now));
+                self.node.outside.borrow_mut().kill_kubelet();
+                self.pass(Duration::from_secs(8));
+            }
+        }
+        self.finish();
+    }
+
+    /// Time passes. Power may go in the next life's first breath again, but each plan only once.
+    fn pass(&mut self, by: Duration) {
+        while !self.node.advance(by) {
+            self.note(|node| format!("{:?} the power comes back", node.outside.borrow().now));
+            self.node.power_cycle();
+            self.node.boot();
+        }
+    }
+
+    fn act(&mut self) -> String {
+        match self.rng.below(24) {
+            0..=11 => administer(&mut self.node.outside.borrow_mut(), &mut self.rng),
+            12..=14 => disturb(&mut self.node.outside.borrow_mut(), &mut self.rng),
+            15 | 16 => misinform(&mut self.node.outside.borrow_mut(), &mut self.rng),
+            17 | 18 => self.spoil(),
+            19 => self.interrupt(),
+            21 if self.rng.one_in(2) => self.operate(),
+            22 => format!("reload: {}", self.node.reload()),
+            20 => {
+                self.node.outside.borrow().disk.heal();
+                "the disk works".to_owned()
+            }
+            _ => "nothing".to_owned(),
+        }
+    }
+
+    /// What goes wrong with the disk.
+    fn spoil(&mut self) -> String {
+        let (node, rng) = (&mut self.node, &mut self.rng);
+        let disk = node.outside.borrow().disk.clone();
+        let within = rng.pick(&[6, 60]);
+        let at = disk.operations() + rng.below(within);
+        match rng.below(8) {
+            0 | 1 => {
+                disk.plan(Plan { fault: Fault::PowerOff, at, once: true });
+                format!("power off at operation {at}")
+            }
+            2..=6 => {
+                let (fault, once) = (rng.pick(&[Fault::Full, Fault::Io, Fault::ReadOnly]), rng.one_in(2));
+                disk.plan(Plan { fault, at, once });
+                format!("{fault:?} at operation {at}, once: {once}")
+            }
+            _ => {
+                // A bit flips in the assigned checkpoint, or in one that is kept.
+                let stored = node.stored();
+                let records = [stored.assigned, stored.last_known_good];
+                if let Some(source) = records[usize::from(rng.one_in(2))].as_ref().ok().and_then(Option::as_ref) {
+                    disk.rot(&checkpoint(source).join("other"));
+                }
+                "a checkpoint rots".to_owned()
+            }
+        }
+    }
+
+    /// What an operator says on the node.
+    fn operate(&mut self) -> String {
+        let target = match self.rng.below(3) {
+            0 => Target::Local,
+            1 => Target::Lkg,
+            _ => {
+                let stored = self.node.stored();
+                let proven = stored.ledger.ok().and_then(|ledger| ledger.proven.last().cloned());
+                proven.map_or(Target::Lkg, |it| Target::Version { uid: it.uid, resource_version: it.resource_version })
+            }
+        };
+        let command = match self.rng.below(12) {
+            0 | 1 => Command::Retry,
+            2 => Command::Rollback { to: Target::Lkg },
+            3 => Command::Pin { to: Some(target) },
+            4 => Command::Pin { to: None },
+            5 | 6 => Command::Unpin,
+            7 => Command::Freeze,
+            8 | 9 => Command::Thaw,
+            10 => Command::Confirm { extend_seconds: Some(60 + self.rng.below(200)) },
+            _ => Command::Confirm { extend_seconds: None },
+        };
+        let answer = self.node.operate(command.clone());
+        format!("operator: {command:?}: {answer:?}")
+    }
+
+    /// What ends the supervisor's life.
+    fn interrupt(&mut self) -> String {
+        match self.rng.below(6) {
+            0 | 1 => {
+                self.node.power_cycle();
+                self.node.boot();
+                "power off now".to_owned()
+            }
+            2 => {
+                self.node.kill_supervisor();
+                self.node.boot();
+                "kill the supervisor".to_owned()
+            }
+            3 => {
+                // With or without power at its end.
+                if !self.node.stop_supervisor() {
+                    self.node.power_cycle();
+                }
+                self.node.boot();
+                "restart the supervisor".to_owned()
+            }
+            4 => {
+                self.node.outside.borrow_mut().surroundings.shutting_down = true;
+                let pause = self.rng.pick(&[1, 1, 40, 90]);
+                self.pass(Duration::from_secs(pause));
+                if !self.node.stop_supervisor() {
+                    self.node.power_cycle();
+                }
+                self.node.power_cycle();
+                self.node.outside.borrow_mut().surroundings.shutting_down = false;
+                self.node.boot();
+                "reboot".to_owned()
+            }
+            _ => {
+                let times = 2 + self.rng.below(4);
+                for _ in 0..times {
+                    let pause = Duration::from_secs(self.rng.below(20));
+                    self.pass(pause);
+                    self.node.power_cycle();
+                    self.node.boot();
+                }
+                format!("{times} boots in a row")
+            }
+        }
+    }
+
+    /// Everything works again, and the last wish is fulfilled.
+    fn finish(&mut self) {
+        {
+            let (mut outside, rng) = (self.node.outside.borrow_mut(), &mut self.rng);
+            outside.disk.heal();
+            outside.surroundings.shutting_down = false;
+            outside.spawn_failures = 0;
+            outside.mood = Mood::default();
+            if outside.surroundings.runtime_down {
+                outside.set_runtime(true, false);
+            }
+            if rng.one_in(3) {
+                outside.want(Wanted::Local);
+            } else {
+                let name = rng.pick(&NAMES);
+                if rng.one_in(2) {
+                    outside.put(name, &rng.pick(&BEHAVIOURS).text(rng.below(3)));
+                }
+                outside.assign(name);
+            }
+            outside.set_api(true);
+        }
+        self.note(|node| format!("{:?} peace: {:?}", node.outside.borrow().now, node.outside.borrow().wanted));
+        // The disk may have to be found to work again before a command is taken.
+        assert!(self.node.advance(Duration::from_secs(60)), "the power goes in peace");
+        let _ = self.node.operate(Command::Unpin);
+        let _ = self.node.operate(Command::Thaw);
+        // Start timeouts, and retries that had backed off for long.
+        let peace = Duration::from_secs(700) + self.trial;
+        assert!(self.node.advance(peace), "the power goes in peace");
+        self.node.check_converged();
+    }
+}
+
+/// What somebody does to the API server's objects.
+fn administer(outside: &mut Outside, rng: &mut Rng) -> String {
+    let name = rng.pick(&NAMES);
+    match rng.below(12) {
+        0..=2 => {
+            outside.assign(name);
+            format!("assign {name}")
+        }
+        3..=5 => {
+            let behaviour = rng.pick(&BEHAVIOURS);
+            // Few salts, so that equal contents meet again under other names.
+            outside.put(name, &behaviour.text(rng.below(3)));
+            format!("{name} becomes {behaviour:?}")
+        }
+        6 | 7 => {
+            outside.touch(name);
+            format!("label {name}")
+        }
+        8 => {
+            outside.delete(name);
+            format!("delete {name}")
+        }
+        9 => {
+            outside.want(Wanted::Map(Outside::reference(name, if rng.one_in(2) { "other" } else { "absent" })));
+            format!("assign another key of {name}")
+        }
+        10 => {
+            outside.want(Wanted::Local);
+            "reset".to_owned()
+        }
+        _ => {
+            let wanted = if rng.one_in(2) { Wanted::AllNil } else { Wanted::Unknown };
+            outside.want(wanted.clone());
+            format!("the Node says {wanted:?}")
+        }
+    }
+}
+
+/// What happens to the node and its kubelet.
+fn disturb(outside: &mut Outside, rng: &mut Rng) -> String {
+    match rng.below(9) {
+        0 | 1 => {
+            let up = rng.below(3) > 0;
+            outside.set_api(up);
+            format!("API server up: {up}")
+        }
+        2 => {
+            outside.kill_kubelet();
+            "the kubelet is killed".to_owned()
+        }
+        3 | 4 => {
+            outside.jump_wall_clock();
+            "the wall clock jumps".to_owned()
+        }
+        5 => {
+            outside.kubelet_id = format!("kubelet {}", rng.below(3));
+            format!("upgrade to {}", outside.kubelet_id)
+        }
+        6 => {
+            outside.spawn_failures = 1;
+            "the next start fails".to_owned()
+        }
+        _ => {
+            let (up, kills) = (outside.surroundings.runtime_down || rng.one_in(3), rng.one_in(2));
+            outside.set_runtime(up, kills);
+            format!("runtime up: {up}, kubelets exit without it: {kills}")
+        }
+    }
+}
+
+/// What the API server gets wrong.
+fn misinform(outside: &mut Outside, rng: &mut Rng) -> String {
+    let name = rng.pick(&NAMES);
+    match rng.below(8) {
+        0..=2 => {
+            outside.mood = Mood { late: rng.one_in(2), lossy: rng.one_in(3), twice: rng.one_in(3) };
+            format!("API server in {:?}", outside.mood)
+        }
+        3 | 4 => {
+            // Of the map that is watched: a stale cache. Of another: a watch that has been replaced.
+            let Some(payload) = outside.old_version(name) else { return "nothing".to_owned() };
+            outside.lie(Input::Map(payload));
+            format!("some version of {name} is delivered")
+        }
+        5 => {
+            outside.lie(Input::MapFailed { why: "not found".to_owned(), definite: true });
+            "a ConfigMap is said to be gone".to_owned()
+        }
+        6 => {
+            outside.lie(Input::Node(Wanted::Unknown));
+            "the Node is said to be gone".to_owned()
+        }
+        _ => {
+            let wanted =
+                if rng.one_in(3) { Wanted::Local } else { Wanted::Map(Outside::reference(name, super::world::KEY)) };
+            outside.lie(Input::Node(wanted.clone()));
+            format!("an old Node is delivered: {wanted:?}")
+        }
+    }
+}

@@ -1,0 +1,424 @@
+//! The simulated kubelet: comes up, falls ill, dies, lingers, and leaves traces in the cluster.
+
+use kubelet_config::status;
+use std::time::Duration;
+
+use kubelet_config::pods::{Census, PodSight};
+use kubelet_config::source::Source;
+use kubelet_supervisor::machine::Input;
+use kubelet_supervisor::machine::evidence::{Environment, LeaseSight, Signal};
+use kubelet_supervisor::machine::model::Exit;
+
+use super::world::{Behaviour, Coming, Content, Outside, ms};
+
+/// A kubelet renews its Lease as often as this.
+const RENEWAL: u64 = 10;
+
+/// The kubelet process.
+#[derive(Clone, Debug)]
+pub struct Process {
+    pub pid: u32,
+    /// What it was given; `None` is its own file.
+    pub source: Option<Source>,
+    /// Content of what it was given.
+    pub content: Content,
+    pub started: Duration,
+    pub ready: bool,
+    pub ready_at: Option<Duration>,
+    pub sick: bool,
+    /// SIGTERM came then.
+    pub stopping: Option<Duration>,
+    pub was_healthy: bool,
+    /// healthz fails since then without a break.
+    pub sick_since: Option<Duration>,
+    /// Ready and healthy without a break since.
+    pub well_since: Option<Duration>,
+    /// Health in sum, as far as no break undid it that the node's trouble does not excuse.
+    pub earned: Duration,
+    /// It is in a break that nothing has excused so far.
+    pub broken: bool,
+    pub cuts_off: bool,
+    /// The node was in trouble at some time of its life.
+    pub hindered: bool,
+    /// The supervisor was told, after it was ready, that it is in contact with the API server.
+    pub in_contact: bool,
+    /// What makes it fail in the eyes of the cluster has been so since.
+    pub lost_since: Option<Duration>,
+}
+
+/// The node around the kubelet, and what its life leaves in the cluster.
+#[derive(Clone, Debug, Default)]
+pub struct Surroundings {
+    /// The container runtime is away: a kubelet does not come up.
+    pub runtime_down: bool,
+    /// It then exits, instead of waiting.
+    pub runtime_kills: bool,
+    pub shutting_down: bool,
+    /// This kubelet pings the watchdog.
+    pub modern: bool,
+    /// Nobody may read the Lease here.
+    pub no_lease: bool,
+    /// The Lease's renewTime, and which renewal that was.
+    renewed: ((u32, u64, u64), String),
+    renewed_at: Duration,
+    renewals: u64,
+    /// The wall clock jumped so often: a kubelet's clock is right again at its next renewal.
+    pub jumps: u64,
+}
+
+/// How the node has fared.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Trouble {
+    /// It is in some, since then.
+    pub since: Option<Duration>,
+    /// It was in some, until then.
+    pub until: Option<Duration>,
+    /// The API server is away since then.
+    pub alone_since: Option<Duration>,
+    /// Reckoned up to here.
+    reckoned: Duration,
+}
+
+/// What the supervisor was told.
+#[derive(Clone, Debug, Default)]
+pub struct Told {
+    /// Of each signal: whether it was good, and when.
+    pub signals: std::collections::BTreeMap<Signal, (bool, Duration)>,
+    /// When each was good last.
+    pub good: std::collections::BTreeMap<Signal, Duration>,
+    /// Whether the node was in trouble then that no configuration made.
+    pub environment: Option<(bool, Duration)>,
+    /// When it last asked how the node does.
+    pub asked: Option<Duration>,
+    /// The runtime has answered in this life.
+    runtime_answered: bool,
+}
+
+impl Told {
+    /// It knows of trouble that excuses any kubelet.
+    pub fn of_trouble(&self, now: Duration) -> bool {
+        self.environment.is_some_and(|(trouble, at)| trouble && now - at <= Duration::from_secs(30))
+    }
+
+    fn note(&mut self, signal: Signal, good: bool, now: Duration) {
+        self.signals.insert(signal, (good, now));
+        if good {
+            self.good.insert(signal, now);
+        }
+    }
+
+    /// It was told so within this time.
+    pub fn lately(&self, signal: Signal, now: Duration, within: Duration) -> bool {
+        self.good.get(&signal).is_some_and(|at| now - *at <= within)
+    }
+}
+
+/// Trouble is known, and its end not yet, for at most so long: looks come every 10 s, hold for
+/// 30 s, and some are never answered.
+pub const AFTERMATH: Duration = Duration::from_secs(45);
+
+impl Outside {
+    pub fn process_of(&mut self, pid: u32) -> Option<&mut Process> {
+        self.process.as_mut().filter(|process| process.pid == pid)
+    }
+
+    /// True if the node is in trouble, or was a moment ago.
+    pub fn was_in_trouble(&self) -> bool {
+        self.in_trouble() || self.trouble.until.is_some_and(|until| self.now.saturating_sub(until) <= AFTERMATH)
+    }
+
+    /// Time has passed: reckons up health and trouble.
+    pub fn reckon(&mut self) {
+        let (now, trouble, lately) = (self.now, self.in_trouble(), self.was_in_trouble());
+        let since = std::mem::replace(&mut self.trouble.reckoned, now);
+        if trouble {
+            self.trouble.since.get_or_insert(since);
+            self.trouble.until = Some(now);
+        } else {
+            self.trouble.since = None;
+        }
+        if self.reaches_api() {
+            self.trouble.alone_since = None;
+        } else {
+            self.trouble.alone_since.get_or_insert(since);
+        }
+        let excused = self.told.of_trouble(now);
+        let lossy = self.mood != super::api::Mood::default();
+        let Some(process) = &mut self.process else {
+            self.account.excuse_break(lately);
+            return;
+        };
+        process.hindered |= trouble || lossy;
+        if process.stopping.is_none() && process.well_since.is_some_and(|since| now - since >= Duration::from_secs(25))
+        {
+            self.account.settle_blame();
+        }
+        if process.well_since.is_none() {
+            process.broken &= !lately;
+        } else if !excused {
+            process.earned += now.saturating_sub(since);
+        }
+    }
+
+    /// A kubelet begins its life with this content.
+    pub fn begin_process(&mut self, source: Option<Source>, content: Content) -> u32 {
+        self.pids += 1;
+        let (pid, start) = (self.pids, ms(800));
+        let behaviour = content.behaviour;
+        match behaviour {
+            Behaviour::DiesAtOnce | Behaviour::Invalid => self.schedule(start, Coming::Exit(pid, Exit::Code(1))),
+            Behaviour::NeverReady => {}
+            _ if self.surroundings.runtime_down && self.surroundings.runtime_kills => {
+                self.schedule(start, Coming::Exit(pid, Exit::Code(1)));
+            }
+            _ if self.surroundings.runtime_down => {}
+            _ => self.schedule(start, Coming::Ready(pid)),
+        }
+        let (earned, broken) = self.account.carried(content);
+        self.process = Some(Process {
+            pid,
+            source: source.clone(),
+            content,
+            started: self.now,
+            ready: false,
+            ready_at: None,
+            sick: false,
+            stopping: None,
+            was_healthy: false,
+            sick_since: None,
+            well_since: None,
+            earned,
+            broken,
+            cuts_off: behaviour == Behaviour::CutsOff,
+            hindered: self.in_trouble(),
+            in_contact: false,
+            lost_since: None,
+        });
+        self.starts.push(source);
+        pid
+    }
+
+    pub fn becomes_ready(&mut self, pid: u32) -> Option<Input> {
+        let (now, modern) = (self.now, self.surroundings.modern);
+        let process = self.process_of(pid)?;
+        if process.ready {
+            return None;
+        }
+        process.ready = true;
+        process.ready_at = Some(now);
+        let secs = Duration::from_secs;
+        let behaviour = process.content.behaviour;
+        if behaviour == Behaviour::HalfReady {
+            process.sick = true;
+        } else {
+            process.recovers(now);
+        }
+        process.lost_since =
+            (behaviour.is_seen_from_afar() && !matches!(behaviour, Behaviour::SilentAfter(_))).then_some(now);
+        match behaviour {
+            Behaviour::DiesAfter(after) => self.schedule(secs(after), Coming::Exit(pid, Exit::Code(255))),
+            Behaviour::SickAfter(after) => self.schedule(secs(after), Coming::Healthz(pid, true)),
+            Behaviour::Hiccup => {
+                self.schedule(secs(20), Coming::Healthz(pid, true));
+                self.schedule(secs(26), Coming::Healthz(pid, false));
+            }
+            Behaviour::Flaps => self.schedule(secs(20), Coming::Healthz(pid, true)),
+            _ => {}
+        }
+        if modern {
+            self.schedule(secs(15), Coming::Watchdog(pid));
+        }
+        self.deliver(secs(2), Coming::Heartbeat(pid, true));
+        Some(Input::Ready)
+    }
+
+    pub fn becomes_sick(&mut self, pid: u32, sick: bool) {
+        let (now, lately) = (self.now, self.was_in_trouble());
+        let Some(process) = self.process_of(pid) else { return };
+        process.sick = sick;
+        if sick {
+            process.broken = !lately;
+            process.well_since = None;
+            process.sick_since.get_or_insert(now);
+        } else {
+            process.recovers(now);
+        }
+        if process.content.behaviour == Behaviour::Flaps {
+            let next = if sick { 10 } else { 20 };
+            self.schedule(Duration::from_secs(next), Coming::Healthz(pid, !sick));
+        }
+    }
+
+    pub fn exits(&mut self, pid: u32, exit: Exit) -> Option<Input> {
+        let process = self.process_of(pid)?.clone();
+        self.process = None;
+        self.down_since = self.now;
+        let lately = self.was_in_trouble();
+        self.account.note_exit(&process, self.status.active.as_ref(), self.now, lately);
+        if process.cuts_off {
+            self.hear();
+        }
+        Some(Input::Exited(exit))
+    }
+
+    /// SIGTERM comes.
+    pub fn terminate(&mut self) {
+        let now = self.now;
+        let Some(process) = &mut self.process else { return };
+        process.stopping.get_or_insert(now);
+        let (pid, behaviour) = (process.pid, process.content.behaviour);
+        match behaviour {
+            Behaviour::Stubborn => {}
+            Behaviour::SlowToStop => self.schedule(ms(9000), Coming::Exit(pid, Exit::Code(0))),
+            _ => self.schedule(ms(20), Coming::Exit(pid, Exit::Code(0))),
+        }
+    }
+
+    /// Somebody kills the kubelet.
+    pub fn kill_kubelet(&mut self) {
+        self.process.iter_mut().for_each(|process| process.hindered = true);
+        if let Some(pid) = self.process.as_ref().map(|process| process.pid) {
+            self.schedule(ms(1), Coming::Exit(pid, Exit::Signal(9)));
+        }
+    }
+
+    pub fn probed(&mut self, pid: u32) -> Input {
+        let ok = self.process_of(pid).is_some_and(|process| process.ready && !process.sick);
+        self.told.note(Signal::Healthz, ok, self.now);
+        Input::Probed(ok)
+    }
+
+    pub fn pings(&mut self, pid: u32) -> Option<Input> {
+        let now = self.now;
+        let process = self.process_of(pid)?;
+        if matches!(process.content.behaviour, Behaviour::SilentAfter(after) if now - process.started > Duration::from_secs(after))
+        {
+            process.lost_since.get_or_insert(now);
+            return None;
+        }
+        let healthy = !process.sick;
+        self.schedule(Duration::from_secs(15), Coming::Watchdog(pid));
+        if healthy {
+            self.told.note(Signal::Watchdog, true, now);
+        }
+        healthy.then_some(Input::Watchdog)
+    }
+
+    /// The kubelet tells the API server about its Node, and the supervisor hears of it.
+    pub fn heartbeat(&mut self, pid: u32, again: bool) -> Option<Input> {
+        let (fit, now) = (!self.surroundings.runtime_down, self.now);
+        let process = self.process_of(pid)?;
+        let ready = fit && process.ready && process.content.behaviour != Behaviour::NotReady;
+        if again {
+            self.schedule(Duration::from_secs(300), Coming::Heartbeat(pid, true));
+        }
+        if !self.reaches_api() {
+            return None;
+        }
+        self.told.note(Signal::NodeReady, ready, now);
+        self.process_of(pid)?.in_contact |= ready;
+        Some(Input::NodeSeen(self.node_sight(ready)))
+    }
+
+    pub fn lease(&mut self) -> LeaseSight {
+        let now = self.now;
+        self.told.note(Signal::ApiServer, self.reaches_api(), now);
+        if !self.reaches_api() {
+            self.told.note(Signal::Lease, false, now);
+            return LeaseSight::Unreachable("connection refused".to_owned());
+        }
+        if self.surroundings.no_lease {
+            self.told.note(Signal::Lease, false, now);
+            return LeaseSight::Absent;
+        }
+        self.renew();
+        self.told.note(Signal::Lease, true, now);
+        LeaseSight::Renewed(self.surroundings.renewed.1.clone())
+    }
+
+    fn renews(&self) -> bool {
+        let renews = |it: &Process| it.ready && it.content.behaviour != Behaviour::LeavesLease;
+        self.reaches_api() && self.process.as_ref().is_some_and(renews)
+    }
+
+    fn renew(&mut self) {
+        // First when it is ready, and then at its pace.
+        let Some(ready) = self.process.as_ref().and_then(|it| it.ready_at) else { return };
+        let number = (self.pids, self.surroundings.jumps, (self.now - ready).as_secs() / RENEWAL);
+        if self.surroundings.renewed.0 != number && self.renews() {
+            if let Some(process) = &mut self.process {
+                process.in_contact = true;
+            }
+            // The API server keeps microseconds: no two renewals are alike.
+            self.surroundings.renewals += 1;
+            let seconds = status::timestamp(self.moment().wall_nanos);
+            let time = format!("{}.{:06}Z", seconds.trim_end_matches('Z'), self.surroundings.renewals % 1_000_000);
+            self.surroundings.renewed = (number, time);
+            self.surroundings.renewed_at = self.now;
+        }
+    }
+
+    /// The wall clock jumps, by anything; a kubelet renews its Lease then. Where nobody does, a
+    /// Lease that looks older or younger than it is would be all that a jump changes.
+    pub fn jump_wall_clock(&mut self) {
+        let to = self.rng.next();
+        let young = self.now.saturating_sub(self.surroundings.renewed_at) <= Duration::from_secs(61);
+        if young && !self.renews() {
+            return;
+        }
+        self.surroundings.jumps += 1;
+        if !self.wall_is_steady {
+            self.wall_skew = to;
+        }
+        self.renew();
+    }
+
+    pub fn pods(&mut self) -> Option<Census> {
+        self.told.note(Signal::Pods, self.reaches_api(), self.now);
+        let process = self.process.as_ref();
+        let loses = process.is_some_and(|process| process.ready && process.content.behaviour == Behaviour::LosesPods);
+        let pod = |name: &str, fails: bool| PodSight {
+            uid: name.to_owned(),
+            name: format!("default/{name}"),
+            phase: if fails { "Failed" } else { "Running" }.to_owned(),
+            reason: if fails { "OutOfpods" } else { "" }.to_owned(),
+            ..PodSight::default()
+        };
+        self.reaches_api().then(|| Census { pods: vec![pod("one", false), pod("two", loses)], ..Census::default() })
+    }
+
+    pub fn environment(&mut self) -> Environment {
+        let (up, now) = (!self.surroundings.runtime_down, self.now);
+        let (disk_full, shutting_down) = (self.disk.is_full(), self.surroundings.shutting_down);
+        // A socket that never answered may be a wrong guess.
+        let trouble = disk_full || shutting_down || (!up && self.told.runtime_answered);
+        self.told.runtime_answered |= up;
+        self.told.environment = Some((trouble, now));
+        self.told.note(Signal::Runtime, up, now);
+        Environment { runtime: Some(up), disk_full, shutting_down, ..Environment::default() }
+    }
+
+    /// The container runtime goes, or comes back; kubelets that waited for it come up then.
+    pub fn set_runtime(&mut self, up: bool, kills: bool) {
+        self.surroundings.runtime_down = !up;
+        self.surroundings.runtime_kills = kills;
+        if let Some(process) = &mut self.process {
+            process.hindered |= !up;
+        }
+        let Some((pid, behaviour)) = self.process.as_ref().map(|it| (it.pid, it.content.behaviour)) else { return };
+        let never = matches!(behaviour, Behaviour::NeverReady | Behaviour::DiesAtOnce | Behaviour::Invalid);
+        if up && !never {
+            self.schedule(ms(500), Coming::Ready(pid));
+        }
+        self.deliver(ms(10_000), Coming::Heartbeat(pid, false));
+    }
+}
+
+impl Process {
+    fn recovers(&mut self, now: Duration) {
+        if std::mem::take(&mut self.broken) {
+            self.earned = Duration::ZERO;
+        }
+        (self.well_since, self.sick_since, self.was_healthy) = (Some(now), None, true);
+    }
+}

@@ -1,0 +1,249 @@
+//! Everything outside the supervisor but the disk: time, API server, kubelet, judge.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use kubelet_config::assignment::Wanted;
+use kubelet_config::source::{ConfigMapRef, Payload, Source};
+use kubelet_config::status::NodeConfigStatus;
+use kubelet_supervisor::machine::Input;
+use kubelet_supervisor::machine::evidence::NodeSight;
+use kubelet_supervisor::machine::model::{Exit, Moment, Verdict};
+
+use super::Rng;
+use super::account::Account;
+use super::api::{Mood, Version};
+pub use super::behaviour::{Behaviour, Content};
+use super::disk::SimDisk;
+use super::kubelet::{Process, Surroundings, Told, Trouble};
+use super::tamper::Tamper;
+
+/// Where the store is.
+pub const ROOT: &str = "/var/lib/kubelet/dynamic-config";
+pub const NAMESPACE: &str = "kube-system";
+pub const KEY: &str = "kubelet";
+
+/// What will happen, addressed to whom it concerns.
+#[derive(Clone, Debug)]
+pub enum Coming {
+    Node,
+    Map,
+    /// What the API server says whether it is true or not.
+    Says(Input),
+    Ready(u32),
+    Exit(u32, Exit),
+    Healthz(u32, bool),
+    Verdict(u64, Verdict),
+    Probe(u32),
+    Watchdog(u32),
+    /// One of its Node's heartbeats; the regular ones go on.
+    Heartbeat(u32, bool),
+    Lease,
+    Pods,
+    Environment,
+}
+
+/// What of the world is due.
+#[derive(Debug)]
+pub enum Due {
+    /// Nothing; then it is the machine's deadline.
+    Nothing,
+    /// Something that the supervisor cannot notice.
+    Unnoticed,
+    Heard(Input),
+}
+
+/// Time, API server and kubelet.
+#[derive(Debug)]
+pub struct Outside {
+    /// Since the world began.
+    pub now: Duration,
+    /// When this machine booted: its boot clock counts from there.
+    pub booted: Duration,
+    /// The wall clock's error; it may jump.
+    pub wall_skew: u64,
+    /// The twin of a world with jumps of the wall clock has none.
+    pub wall_is_steady: bool,
+    pub disk: SimDisk,
+    pub rng: Rng,
+    pub api_up: bool,
+    pub mood: Mood,
+    pub wanted: Wanted,
+    pub maps: BTreeMap<String, Payload>,
+    /// All that ever existed, by uid and resourceVersion.
+    pub history: BTreeMap<String, BTreeMap<String, Version>>,
+    pub process: Option<Process>,
+    pub down_since: Duration,
+    pub surroundings: Surroundings,
+    pub trouble: Trouble,
+    pub told: Told,
+    pub kubelet_id: String,
+    pub local: String,
+    /// So many starts fail for want of memory.
+    pub spawn_failures: u32,
+    pub events: Vec<String>,
+    /// Those of an earlier life that came once more.
+    pub sent_again: Vec<String>,
+    /// Answers to operators.
+    pub answers: Vec<Result<String, String>>,
+    /// So often the machine itself has started.
+    pub machine_boots: u128,
+    pub starts: Vec<Option<Source>>,
+    pub status: NodeConfigStatus,
+    /// The last assignment the supervisor was told of.
+    pub told_node: Wanted,
+    pub account: Account,
+    pub tamper: &'static Tamper,
+    pub versions: u64,
+    pub pids: u32,
+    pub watched: Option<ConfigMapRef>,
+    pub queue: BTreeMap<(Duration, u64), Coming>,
+    sequence: u64,
+    /// When a wish last changed.
+    pub changed_last: Duration,
+}
+
+pub fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+impl Outside {
+    pub fn new(rng: Rng, local: Behaviour, tamper: &'static Tamper) -> Self {
+        let disk = SimDisk::default();
+        disk.set_syncing(tamper.syncing);
+        Self {
+            now: Duration::from_secs(1000),
+            booted: Duration::ZERO,
+            wall_skew: 0,
+            wall_is_steady: false,
+            disk,
+            rng,
+            api_up: true,
+            mood: Mood::default(),
+            wanted: Wanted::Local,
+            maps: BTreeMap::new(),
+            history: BTreeMap::new(),
+            process: None,
+            down_since: Duration::from_secs(1000),
+            surroundings: Surroundings::default(),
+            trouble: Trouble::default(),
+            told: Told::default(),
+            answers: Vec::new(),
+            machine_boots: 0,
+            kubelet_id: "kubelet 1".to_owned(),
+            local: local.text(0),
+            spawn_failures: 0,
+            events: Vec::new(),
+            sent_again: Vec::new(),
+            starts: Vec::new(),
+            status: NodeConfigStatus::default(),
+            told_node: Wanted::Unknown,
+            account: Account::default(),
+            tamper,
+            versions: 100,
+            pids: 0,
+            watched: None,
+            queue: BTreeMap::new(),
+            sequence: 0,
+            changed_last: Duration::ZERO,
+        }
+    }
+
+    pub fn moment(&self) -> Moment {
+        let wall = u64::try_from(self.now.as_nanos()).unwrap();
+        let moment =
+            Moment { boot: self.now.saturating_sub(self.booted), wall_nanos: wall.wrapping_add(self.wall_skew) };
+        (self.tamper.moment)(moment)
+    }
+
+    pub fn schedule(&mut self, after: Duration, what: Coming) {
+        self.sequence += 1;
+        self.queue.insert((self.now + after, self.sequence), what);
+    }
+
+    pub fn next_at(&self) -> Option<Duration> {
+        self.queue.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// The next thing that is due, as the supervisor hears of it, if it does.
+    pub fn take_due(&mut self) -> Due {
+        match self.queue.first_entry().filter(|entry| entry.key().0 <= self.now) {
+            Some(entry) => {
+                let coming = entry.remove();
+                self.happen(coming).map_or(Due::Unnoticed, Due::Heard)
+            }
+            None => Due::Nothing,
+        }
+    }
+
+    fn happen(&mut self, coming: Coming) -> Option<Input> {
+        match coming {
+            Coming::Node => self.node_input(),
+            Coming::Map => self.map_input(),
+            Coming::Says(input) => self.reaches_api().then(|| {
+                self.note_told(&input);
+                input
+            }),
+            Coming::Verdict(ticket, verdict) => Some(Input::Judged(ticket, verdict)),
+            Coming::Ready(pid) => self.becomes_ready(pid),
+            Coming::Healthz(pid, sick) => {
+                self.becomes_sick(pid, sick);
+                None
+            }
+            Coming::Exit(pid, exit) => self.exits(pid, exit),
+            Coming::Probe(pid) => Some(self.probed(pid)),
+            Coming::Watchdog(pid) => self.pings(pid),
+            Coming::Heartbeat(pid, again) => self.heartbeat(pid, again),
+            Coming::Lease => Some(Input::LeaseSeen(self.lease())),
+            Coming::Pods => Some(Input::PodsSeen(self.pods())),
+            Coming::Environment => Some(Input::EnvironmentSeen(self.environment())),
+        }
+    }
+
+    /// The node lost power, or its supervisor died and took the kubelet along.
+    pub fn forget_life(&mut self) {
+        self.queue.clear();
+        self.watched = None;
+        self.process = None;
+        self.down_since = self.now;
+        self.told_node = Wanted::Unknown;
+        self.told = Told::default();
+        self.account.begin_life(self.disk.failures());
+        self.remember_holds();
+        self.hear();
+    }
+
+    /// The supervisor's connections and timers are new; the kubelet is not.
+    pub fn forget_questions(&mut self) {
+        self.queue.retain(|_, coming| {
+            use Coming::{Environment, Lease, Map, Node, Pods, Probe, Says, Verdict};
+            let asked = matches!(coming, Verdict(..) | Probe(_) | Lease | Pods | Environment);
+            !asked && !matches!(coming, Node | Map | Says(_))
+        });
+        self.watched = None;
+        self.hear();
+    }
+
+    /// The machine itself starts afresh, and so does its boot clock.
+    pub fn restart_machine(&mut self) {
+        self.booted = self.now.saturating_sub(ms(4000));
+        self.machine_boots += 1;
+    }
+
+    /// True if the whole node is in trouble that no configuration made.
+    pub fn in_trouble(&self) -> bool {
+        self.surroundings.runtime_down || self.surroundings.shutting_down || !self.api_up || self.disk.is_full()
+    }
+
+    /// When the disk failed last.
+    pub fn note_failures(&mut self) {
+        let failures = self.disk.failures();
+        if self.account.failed_last.0 != failures {
+            self.account.failed_last = (failures, self.now);
+        }
+    }
+
+    pub fn node_sight(&self, ready: bool) -> NodeSight {
+        NodeSight { ready, heartbeat: self.now.as_secs().to_string(), message: String::new() }
+    }
+}

@@ -1,0 +1,9 @@
+//! What the kubelet writes to its log: how its lines are read, which one tells why it died, and what of a line may be
+//! shown. Pure.
+
+mod cause;
+pub(crate) mod parse;
+mod redact;
+
+pub use cause::{fatal, is_frame};
+pub use redact::redact;

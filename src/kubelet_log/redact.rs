@@ -1,0 +1,206 @@
+//! What of a kubelet's line may be shown.
+//!
+//! Lines of a kubelet can hold what must not be in an event: v1.20 prints the whole configuration file when it finds an
+//! unknown field, and a configuration can hold credentials (`staticPodURLHeader`). So whatever looks like a dump or a
+//! credential is taken out, rather too much than too little.
+
+use super::parse::json_text;
+
+/// Longest line that is shown, in characters; an event's message holds 1024 bytes.
+const LONGEST: usize = 512;
+
+/// What stands for something taken out.
+const GONE: &str = "[…]";
+
+/// From these words on nothing of a line is shown: what follows is a secret, in a form that
+/// depends on who prints it (YAML, JSON, Go).
+const SECRETS: [&str; 5] =
+    ["staticpodurlheader", "manifest-url-header", "authorization:", "authorization=", "authorization\":"];
+
+/// The value after these is a secret.
+const KEYS: [&str; 5] = ["bearer ", "basic ", "password=", "token=", "secret="];
+
+/// A kubelet's line without secrets, dumps and control characters, cut at 512 characters.
+#[must_use]
+pub fn redact(line: &str) -> String {
+    let line = line.trim();
+    let said = json_text(line).unwrap_or_else(|| line.to_owned());
+    let flat: String = said.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let open = cut_secrets(&flat);
+    let open = without_pem(&open);
+    let open = collapse(&open);
+    let open = without_path_dump(&open);
+    let open: Vec<String> = mask_values(&open).split_whitespace().map(mask_token).collect();
+    shorten(&open.join(" "))
+}
+
+fn cut_secrets(text: &str) -> String {
+    let lower = text.to_ascii_lowercase();
+    let first = SECRETS.iter().filter_map(|word| Some(lower.find(word)? + word.len())).min();
+    match first.and_then(|end| text.get(..end)) {
+        Some(kept) => format!("{kept} {GONE}"),
+        None => text.to_owned(),
+    }
+}
+
+fn without_pem(text: &str) -> String {
+    const BEGIN: &str = "-----BEGIN ";
+    const END: &str = "-----END ";
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, block)) = rest.split_once(BEGIN) {
+        out.push_str(before);
+        out.push_str(GONE);
+        // A block that does not end hides all that follows.
+        rest = block.split_once(END).and_then(|(_, name)| name.split_once("-----")).map_or("", |(_, after)| after);
+    }
+    out + rest
+}
+
+/// Empties `Type{…}` and `map[…]`, however deep; what is not closed hides all that follows.
+fn collapse(text: &str) -> String {
+    let mut out = String::new();
+    let mut depth = 0_usize;
+    let mut pair = ('{', '}');
+    for c in text.chars() {
+        if depth > 0 {
+            if c == pair.0 {
+                depth += 1;
+            } else if c == pair.1 {
+                depth -= 1;
+            }
+            if depth == 0 {
+                out.push(c);
+            }
+            continue;
+        }
+        out.push(c);
+        if c == '{' || c == '[' && out.ends_with("map[") {
+            pair = if c == '{' { ('{', '}') } else { ('[', ']') };
+            depth = 1;
+            out.push('…');
+        }
+    }
+    out
+}
+
+/// Since v1.24 a validation error ends in `, path: &TypeMeta{…}`, which is a struct and no path.
+fn without_path_dump(text: &str) -> String {
+    let Some((before, dump)) = text.split_once(", path: &") else { return text.to_owned() };
+    match dump.split_once("{…}") {
+        Some((name, after)) if name.chars().all(char::is_alphanumeric) => format!("{before}{after}"),
+        _ => text.to_owned(),
+    }
+}
+
+/// Hides what follows [`KEYS`], up to a blank or a quote.
+fn mask_values(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    loop {
+        let lower = rest.to_ascii_lowercase();
+        let next = KEYS.iter().filter_map(|key| Some(lower.find(key)? + key.len())).min();
+        let Some((kept, value)) = next.and_then(|at| Some((rest.get(..at)?, rest.get(at..)?))) else {
+            return out + rest;
+        };
+        out.push_str(kept);
+        out.push_str(GONE);
+        let opening = value.trim_start_matches(['"', '\'', '\\']);
+        rest = opening.trim_start_matches(|c: char| !c.is_whitespace() && !"\"'\\,&;)".contains(c));
+    }
+}
+
+/// Hides tokens and keys in a word: JWTs, long base64, the user in a URL.
+fn mask_token(word: &str) -> String {
+    if let Some((scheme, rest)) = word.split_once("://")
+        && let Some((user, host)) = rest.split_once('@')
+        && !user.contains('/')
+    {
+        return format!("{scheme}://{GONE}@{host}");
+    }
+    let is_base64 = |c: char| c.is_ascii_alphanumeric() || "+/=".contains(c);
+    if word.len() >= 40 && word.chars().all(is_base64) && !word.starts_with('/') && is_mixed(word) {
+        return GONE.to_owned(); // a line of a PEM block
+    }
+    let mut out = String::new();
+    for part in word.split_inclusive(|c: char| !c.is_ascii_alphanumeric() && !"+=_-.".contains(c)) {
+        let (body, end) = match part.char_indices().next_back() {
+            Some((at, c)) if !c.is_ascii_alphanumeric() && !"+=_-.".contains(c) => part.split_at(at),
+            _ => (part, ""),
+        };
+        // 40: longer than any name with digits and capitals, shorter than any token. Hexadecimal
+        // digests and container ids have one case only.
+        let secret = body.starts_with("eyJ") && body.len() >= 20
+            || body.split('.').any(|piece| piece.len() >= 40 && is_mixed(piece));
+        out.push_str(if secret { GONE } else { body });
+        out.push_str(end);
+    }
+    out
+}
+
+fn is_mixed(text: &str) -> bool {
+    let has = |kind: fn(&char) -> bool| text.chars().any(|c| kind(&c));
+    has(char::is_ascii_uppercase) && has(char::is_ascii_lowercase) && has(char::is_ascii_digit)
+}
+
+fn shorten(text: &str) -> String {
+    if text.chars().nth(LONGEST).is_none() {
+        return text.to_owned();
+    }
+    text.chars().take(LONGEST - 1).chain(['…']).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn secrets_and_dumps_are_taken_out() {
+        for (line, expected) in [
+            (
+                "plain, with path=/var/lib/kubelet/pods/1b2c and \"quotes\"",
+                "plain, with path=/var/lib/kubelet/pods/1b2c and \"quotes\"",
+            ),
+            ("x &KubeletConfiguration{A:{B},C:map[d:e],} y", "x &KubeletConfiguration{…} y"),
+            ("error: e, path: &TypeMeta{Kind:,APIVersion:,}", "error: e"),
+            ("a StaticPodURLHeader:map[X-Key:[s3cret]] b", "a StaticPodURLHeader […]"),
+            ("a \"staticPodURLHeader\":\\n  X-Key: s3cret", "a \"staticPodURLHeader […]"),
+            ("FLAG: --manifest-url-header=\"a:b\"", "FLAG: --manifest-url-header […]"),
+            ("got Authorization: Basic dXNlcjpwYXNz end", "got Authorization: […]"),
+            ("used Bearer abc.def-ghi, and went on", "used Bearer […], and went on"),
+            ("token=abc&x=1 password=\"pw\" end", "token=[…]&x=1 password=[…]\" end"),
+            ("labels map[a:b[c]] here", "labels map[…] here"),
+            ("never closed {secret: x", "never closed {…"),
+            ("key -----BEGIN RSA PRIVATE KEY-----\\nMIIE\\n-----END RSA PRIVATE KEY----- after", "key […] after"),
+            ("key -----BEGIN RSA PRIVATE KEY-----\\nMIIE", "key […]"),
+            ("MIIEpAIBAAKCAQEAyVdVnXj8Qh2yq2h0k5oJm0Yw0m3k/8J8c+1G1n3Q0d0x9u7a", "[…]"),
+            ("get https://me:pw@host/path?x", "get https://[…]@host/path?x"),
+            ("jwt eyJhbGciOiJSUzI1NiIsImtpZCI6Ij.eyJpc3MiOiJrdWJl.c2ln done", "jwt […] done"),
+            (
+                "container 4f53cda18c2baa0c0354bb5f9a3ecbe5ed12ab4d8e11ba873c2f11161202b945 exited",
+                "container 4f53cda18c2baa0c0354bb5f9a3ecbe5ed12ab4d8e11ba873c2f11161202b945 exited",
+            ),
+            ("\u{1b}[31mred\u{7}\tand\0more", "[31mred and more"),
+            ("{\"ts\":1,\"msg\":\"said\",\"err\":\"why\",\"config\":\"secret\"}", "said: why"),
+        ] {
+            assert_eq!(redact(line), expected, "{line}");
+        }
+        assert_eq!(redact(&"é".repeat(600)).chars().count(), 512);
+        assert_eq!(redact(&"é ".repeat(256)).chars().count(), 511);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_survived(line in "\\PC{0,80}|[ -~\\t]{0,900}|.{0,700}") {
+            let shown = redact(&line);
+            prop_assert!(shown.chars().count() <= 512 && !shown.chars().any(char::is_control), "{shown:?}");
+        }
+
+        #[test]
+        fn what_is_in_a_dump_is_never_shown(before in "[a-z ]{0,9}", inside in "[a-z0-9{}:, \\[\\]]{0,30}", open in "&A\\{|map\\[|Authorization: |staticPodURLHeader") {
+            let shown = redact(&format!("{before}{open}XYZZY{inside}"));
+            prop_assert!(!shown.contains("XYZZY"), "{shown}");
+        }
+    }
+}

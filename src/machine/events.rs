@@ -1,0 +1,126 @@
+//! Events about the own Node; native's texts where native had them.
+
+use std::time::Duration;
+
+use kubelet_config::duration::GoDuration;
+use kubelet_config::source::Source;
+use kubelet_config::status::{cut, name};
+
+use crate::machine::evidence::Excuse;
+
+/// A core/v1 Event about the own Node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Machine word.
+    pub reason: &'static str,
+    /// Warning instead of Normal.
+    pub warning: bool,
+    /// For people.
+    pub message: String,
+    /// The version it is about.
+    pub source: Option<Source>,
+    /// The kubelet's last lines, for the history.
+    pub words: Vec<String>,
+    /// For the history alone, not for the API server.
+    pub local: bool,
+}
+
+fn event(reason: &'static str, warning: bool, source: Option<&Source>, message: String) -> Event {
+    Event { reason, warning, message: cut(message), source: source.cloned(), words: Vec::new(), local: false }
+}
+
+/// Native's only event (configsync.go:38-45), sent when a restart really happens for a change.
+#[must_use]
+pub fn changed(source: Option<&Source>) -> Event {
+    let to = source.map_or_else(|| "local config".to_owned(), Source::to_string);
+    event("KubeletConfigChanged", false, source, format!("Kubelet restarting to use {to}"))
+}
+
+/// A new source with equal content.
+#[must_use]
+pub fn adopted(source: &Source) -> Event {
+    event("KubeletConfigAdopted", false, Some(source), format!("Equal content, no restart: {source}"))
+}
+
+/// The kubelet, or we, refused it.
+#[must_use]
+pub fn rejected(source: &Source, why: &str) -> Event {
+    event("KubeletConfigRejected", true, Some(source), format!("Rejected {source}: {why}"))
+}
+
+/// A trial failed. The reason goes first: messages are cut at their end.
+#[must_use]
+pub fn rolled_back(source: &Source, to: Option<&Source>, why: &str) -> Event {
+    event("KubeletConfigRolledBack", true, Some(source), format!("Rolled back, {why}: from {source} to {}", name(to)))
+}
+
+/// Judgement waits for the surroundings; for the history alone.
+#[must_use]
+pub fn suspended(source: &Source, excuse: Excuse) -> Event {
+    let message = format!("Judgement of {source} is suspended: {}", excuse.words());
+    Event { local: true, ..event("KubeletConfigTrialSuspended", true, Some(source), message) }
+}
+
+/// Last known good failed in the same way.
+#[must_use]
+pub fn not_blamed(source: &Source, why: &str) -> Event {
+    event("KubeletConfigNotBlamed", false, Some(source), format!("Not to blame, {why}: {source} will be tried again"))
+}
+
+/// The evidence is good; somebody must say so.
+#[must_use]
+pub fn awaits_confirmation(source: &Source, within: Duration) -> Event {
+    event(
+        "KubeletConfigAwaitsConfirmation",
+        false,
+        Some(source),
+        format!("Healthy; rolled back unless confirmed within {}: {source}", GoDuration(within)),
+    )
+}
+
+/// An operator did something on the node.
+#[must_use]
+pub fn operated(reason: &'static str, source: Option<&Source>, message: String) -> Event {
+    event(reason, false, source, message)
+}
+
+/// A trial was passed.
+#[must_use]
+pub fn proven(source: &Source, after: Duration) -> Event {
+    event(
+        "KubeletConfigProven",
+        false,
+        Some(source),
+        format!("Last known good after {} of continuous health: {source}", GoDuration(after)),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use kubelet_config::source::ConfigMapRef;
+
+    use super::*;
+
+    fn source() -> Source {
+        Source {
+            reference: ConfigMapRef { namespace: "n".into(), name: "m".into(), kubelet_config_key: "k".into() },
+            resource_version: "7".into(),
+            uid: "u".into(),
+        }
+    }
+
+    #[test]
+    fn native_event_texts() {
+        assert_eq!(
+            changed(Some(&source())).message,
+            "Kubelet restarting to use /api/v1/namespaces/n/configmaps/m, UID: u, ResourceVersion: 7, KubeletConfigKey: k"
+        );
+        assert_eq!(changed(None).message, "Kubelet restarting to use local config");
+    }
+
+    #[test]
+    fn long_messages_are_cut_at_a_character() {
+        let event = rejected(&source(), &"é".repeat(2000));
+        assert!(event.message.len() <= 1010 && event.message.ends_with('…'));
+    }
+}

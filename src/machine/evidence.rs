@@ -1,0 +1,234 @@
+//! Evidence: the signals a trial judges by, and what is seen of the node around the kubelet.
+
+use kubelet_config::hazard::impact::Supply;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use serde_json::Value;
+
+use crate::machine::limits;
+use kubelet_config::flags::KubeletArgs;
+
+/// A sign of a healthy kubelet, beside its process and READY=1, which every kubelet gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Signal {
+    /// The plain healthz listener answers 200.
+    Healthz,
+    /// `WATCHDOG=1` keeps coming; kubelets from v1.32 send it after checking their sync loop
+    /// (pkg/kubelet/watchdog/watchdog_linux.go, v1.36).
+    Watchdog,
+    /// The Node's condition Ready is True, with a heartbeat newer than the start.
+    NodeReady,
+    /// The Node's Lease is renewed.
+    Lease,
+    /// The API server answers the kubelet's own credentials.
+    ApiServer,
+    /// The container runtime answers on its socket.
+    Runtime,
+    /// No running pod was turned away by admission.
+    Pods,
+}
+
+/// What a signal's failure leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// The trial fails.
+    Required,
+    /// The trial's clock stops; nobody is blamed.
+    Advisory,
+}
+
+impl Signal {
+    /// All of them.
+    pub const ALL: [Self; 7] =
+        [Self::Healthz, Self::Watchdog, Self::NodeReady, Self::Lease, Self::ApiServer, Self::Runtime, Self::Pods];
+
+    /// The name in records, `status` and metrics.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Healthz => "healthz",
+            Self::Watchdog => "watchdog",
+            Self::NodeReady => "node-ready",
+            Self::Lease => "lease",
+            Self::ApiServer => "api-server",
+            Self::Runtime => "runtime",
+            Self::Pods => "pods",
+        }
+    }
+
+    /// Its class. The runtime is not the kubelet's to keep alive: when it is away, judgement waits.
+    #[must_use]
+    pub fn class(self) -> Class {
+        if self == Self::Runtime { Class::Advisory } else { Class::Required }
+    }
+
+    /// How long it may be bad without a break.
+    #[must_use]
+    pub fn patience(self, isolation: Duration) -> Duration {
+        match self {
+            Self::Healthz => limits::HEALTHZ_PATIENCE,
+            Self::Watchdog => limits::WATCHDOG_PATIENCE,
+            Self::NodeReady | Self::Lease | Self::ApiServer => isolation,
+            Self::Runtime | Self::Pods => Duration::ZERO,
+        }
+    }
+}
+
+/// How a configuration failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Failure {
+    /// The kubelet ended before it was ready.
+    ExitBeforeReady,
+    /// The kubelet ended again and again.
+    Exits,
+    /// It was not ready in time.
+    StartTimeout,
+    /// A signal that was good before was bad for too long.
+    Signal(Signal),
+    /// The supervisor was started too often without proof.
+    Boots,
+    /// Nobody acknowledged it in time.
+    Unconfirmed,
+    /// An operator left it.
+    Operator,
+}
+
+/// Failures of a family have one cause: if last known good shows another of the same family, the
+/// configuration was not to blame for the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// The process does not live or answer.
+    Process,
+    /// The process lives, and the cluster does not hear of it.
+    Contact,
+}
+
+impl Failure {
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let required = Signal::ALL.into_iter().filter(|signal| signal.class() == Class::Required);
+        let process = [Self::ExitBeforeReady, Self::Exits, Self::StartTimeout];
+        process.into_iter().chain(required.map(Self::Signal)).chain([Self::Boots, Self::Unconfirmed, Self::Operator])
+    }
+
+    /// The label of `rollbacks_total{reason}`.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::ExitBeforeReady => "exit-before-ready",
+            Self::Exits => "exits",
+            Self::StartTimeout => "start-timeout",
+            Self::Signal(signal) => signal.label(),
+            Self::Boots => "boots",
+            Self::Unconfirmed => "unconfirmed",
+            Self::Operator => "operator",
+        }
+    }
+
+    /// Its family; `None` where there is nothing to find out.
+    #[must_use]
+    pub fn family(self) -> Option<Family> {
+        match self {
+            Self::ExitBeforeReady | Self::Exits | Self::StartTimeout => Some(Family::Process),
+            Self::Signal(Signal::Healthz | Signal::Watchdog) => Some(Family::Process),
+            Self::Signal(Signal::NodeReady | Signal::Lease | Signal::ApiServer) => Some(Family::Contact),
+            Self::Signal(_) | Self::Boots | Self::Unconfirmed | Self::Operator => None,
+        }
+    }
+}
+
+/// Why nobody is blamed for now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Excuse {
+    /// The container runtime does not answer.
+    Runtime,
+    /// The API server went away after the kubelet had been in contact with it.
+    ApiServer,
+    /// There is no room on the disk.
+    DiskFull,
+    /// The system is on its way down.
+    ShuttingDown,
+}
+
+impl Excuse {
+    /// For people.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Runtime => "the container runtime does not answer",
+            Self::ApiServer => "the API server is not reachable",
+            Self::DiskFull => "the disk is full",
+            Self::ShuttingDown => "the system is shutting down",
+        }
+    }
+}
+
+/// The signals that were good before a change: only these are judged after it.
+pub type Baseline = BTreeSet<Signal>;
+
+/// The Node's condition Ready, as the API server shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeSight {
+    /// Its status is "True".
+    pub ready: bool,
+    /// `lastHeartbeatTime`, verbatim: it is compared with itself only, never with a clock.
+    pub heartbeat: String,
+    /// Its reason and message, for people.
+    pub message: String,
+}
+
+/// Answer to a look at the own Lease, which is a question to the API server as well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeaseSight {
+    /// `spec.renewTime`, verbatim.
+    Renewed(String),
+    /// The API server answered; there is no Lease, or it is not ours to read.
+    Absent,
+    /// The API server, or what stands before it, answered that it is overloaded or out of order; its words.
+    Busy(String),
+    /// The API server did not answer in time, or refused the credentials; its words.
+    Unreachable(String),
+}
+
+/// The node without its kubelet: what is no configuration's fault.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Environment {
+    /// The container runtime answered; `None` where its socket is not known.
+    pub runtime: Option<bool>,
+    /// The file system of the kubelet's root directory, or of the store, has nothing left.
+    pub disk_full: bool,
+    /// The system is on its way down.
+    pub shutting_down: bool,
+    /// By eviction signal: `memory.available` (bytes), `nodefs.available` (bytes),
+    /// `nodefs.inodesFree`, `pid.available`. What cannot be read is left out.
+    pub supplies: BTreeMap<String, Supply>,
+}
+
+/// The socket of the container runtime, where command line and configuration name one. A kubelet
+/// with the built-in dockershim (v1.20: `--container-runtime=docker`, the default) has none.
+#[must_use]
+pub fn runtime_socket(args: &KubeletArgs, effective: &Value) -> Option<String> {
+    if args.last("container-runtime").is_some_and(|kind| kind != "remote") {
+        return None;
+    }
+    let field = effective.get("containerRuntimeEndpoint").and_then(Value::as_str);
+    args.last("container-runtime-endpoint").or(field).filter(|socket| !socket.is_empty()).map(str::to_owned)
+}
+
+/// A question about the kubelet's surroundings; the answer comes as an input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// The own Lease.
+    Lease,
+    /// The pods of this node.
+    Pods,
+    /// The node itself; with the runtime's socket, if known.
+    Environment(Option<String>),
+}

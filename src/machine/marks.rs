@@ -1,0 +1,95 @@
+//! What is remembered of failed versions.
+
+use super::{Counter, Durable, Effect, Level, MapState, State, TrialEnd, say};
+use crate::machine::evidence::Failure;
+use crate::machine::model::KubeletId;
+use crate::machine::record::BadVersion;
+use crate::machine::{events, limits};
+use kubelet_config::digest::Digest;
+use kubelet_config::source::Source;
+use kubelet_config::status::{self, SyncError};
+
+impl State {
+    /// The mark of a version that failed before, if it still holds.
+    pub(super) fn bad(&self, source: &Source, digest: Option<&Digest>) -> Option<&BadVersion> {
+        self.records().ledger.bad.iter().rev().find(|bad| {
+            (bad.kubelet == self.kubelet_id || bad.kubelet == KubeletId::ANY)
+                && match (&bad.digest, digest) {
+                    (Some(bad), Some(digest)) => bad == digest,
+                    _ => bad.source == *source,
+                }
+        })
+    }
+
+    pub(super) fn say_rolled_back(&mut self, source: &Source, failure: Failure, detail: &str, fx: &mut Vec<Effect>) {
+        self.trial_end = TrialEnd::Failed;
+        fx.push(Effect::Count(Counter::Rollback(failure.label())));
+        let mut event = events::rolled_back(source, self.fallback().as_ref(), detail);
+        event.words.clone_from(&self.words);
+        fx.push(Effect::Emit(event));
+    }
+
+    /// Remembers that a version failed, in the status and durably.
+    pub(super) fn mark_bad(
+        &mut self,
+        source: &Source,
+        digest: Option<&Digest>,
+        reason: &str,
+        error: &str,
+        detail: &str,
+        fx: &mut Vec<Effect>,
+    ) {
+        self.error = Some((error.to_owned(), detail.to_owned()));
+        let records = self.with_mark(source, digest, reason, error, detail);
+        self.remember(records, fx);
+    }
+
+    /// The records with a further bad version in them.
+    pub(super) fn with_mark(
+        &self,
+        source: &Source,
+        digest: Option<&Digest>,
+        reason: &str,
+        error: &str,
+        detail: &str,
+    ) -> Durable {
+        let mut records = self.records().clone();
+        let bad = &mut records.ledger.bad;
+        bad.retain(|bad| bad.source != *source || bad.digest.as_ref() != digest);
+        bad.push(BadVersion {
+            source: source.clone(),
+            digest: digest.cloned(),
+            kubelet: self.kubelet_id.clone(),
+            error: error.to_owned(),
+            detail: detail.to_owned(),
+            reason: reason.to_owned(),
+            time: status::timestamp(self.now.wall_nanos),
+            version: self.version.clone().unwrap_or_default(),
+            words: self.words.get(self.words.len().saturating_sub(limits::WORDS_KEPT)..).unwrap_or_default().to_vec(),
+        });
+        let excess = bad.len().saturating_sub(limits::BAD_VERSIONS);
+        bad.drain(..excess);
+        if records.ledger.attempt.as_ref().is_some_and(|attempt| attempt.source == *source) {
+            records.ledger.attempt = None;
+        }
+        records
+    }
+
+    /// Has records written that nothing waits for; if it fails they are written later.
+    pub(super) fn remember(&mut self, records: Durable, fx: &mut Vec<Effect>) {
+        self.unsaved = Some(records.clone());
+        fx.push(Effect::Record(super::Because::Memory, records));
+    }
+
+    pub(super) fn record_failed(&mut self, why: &str, fx: &mut Vec<Effect>) {
+        fx.push(Effect::Count(Counter::StoreError));
+        let why = format!("the store cannot be written: {why}");
+        // Nothing new is taken up until that is written; whoever waits for it is told.
+        if matches!(self.map, MapState::Present(_)) {
+            self.sync_failed(SyncError::Internal, why, fx);
+        } else {
+            say(fx, Level::Warn, why);
+        }
+        self.back_off();
+    }
+}

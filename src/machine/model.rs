@@ -1,0 +1,154 @@
+//! The words of the domain: sources, payloads, digests, moments in time.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use kubelet_config::digest::Digest;
+use kubelet_config::rendering::HealthzTarget;
+use kubelet_config::source::Wishes;
+
+/// What tells one kubelet binary from another (path, inode, size, modification time).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct KubeletId(pub String);
+
+impl KubeletId {
+    /// Stands for whatever binary is there.
+    pub const ANY: Self = Self(String::new());
+}
+
+/// A point in time: the boot clock decides, the wall clock is only for people.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Moment {
+    /// Time since boot (CLOCK_BOOTTIME); never jumps.
+    pub boot: Duration,
+    /// Wall clock, nanoseconds since 1970; may jump, decides nothing.
+    pub wall_nanos: u64,
+}
+
+// Not derived: of two moments at the same boot time the wall clock must not decide either.
+impl PartialEq for Moment {
+    fn eq(&self, other: &Self) -> bool {
+        self.boot == other.boot
+    }
+}
+
+impl Eq for Moment {}
+
+impl PartialOrd for Moment {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Moment {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.boot.cmp(&other.boot)
+    }
+}
+
+impl Moment {
+    /// Time from `earlier` to `self`; zero if `earlier` is later.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        self.boot.saturating_sub(earlier.boot)
+    }
+}
+
+/// A rendered configuration that is durably on disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rendered {
+    /// Identifies the content.
+    pub digest: Digest,
+    /// What `--config` is given.
+    pub path: String,
+    /// Where the kubelet will answer healthz; `None` where it is off.
+    pub healthz: Option<HealthzTarget>,
+    /// Remarks for the journal: duplicate keys.
+    pub notes: Vec<String>,
+    /// Payload fields without effect, because a command-line flag wins: `maxPods (--max-pods)`.
+    pub shadowed: Vec<String>,
+    /// What the kubelet will go by: the configuration with flags laid over it. Null if unknown.
+    pub effective: Arc<Value>,
+    /// What the ConfigMap's annotations ask for.
+    pub wishes: Wishes,
+    /// The container runtime's socket, if known.
+    pub runtime: Option<String>,
+}
+
+/// The kubelet's state files that belong to one set of resource manager policies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StateFiles {
+    /// The kubelet's `--root-dir`.
+    pub root_dir: String,
+    /// The policies and their options, as one word that changes when a kubelet would refuse the
+    /// other's files.
+    pub policy: String,
+    /// Put back what was moved aside when this policy was left; else the kubelet starts afresh.
+    pub restore: bool,
+}
+
+/// Why a checkpoint could not be turned into a rendered configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RenderError {
+    /// The payload is not something the kubelet could load.
+    #[error("{0}")]
+    Load(String),
+    /// The checkpoint is missing or its checksum is wrong: it must be downloaded again.
+    #[error("{0}")]
+    Checkpoint(String),
+    /// Our own trouble: disk, permissions, the local file.
+    #[error("{0}")]
+    Internal(String),
+}
+
+/// What the preflight says of a candidate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The kubelet loads and validates it; with its remarks, such as unknown fields.
+    Valid(Vec<String>),
+    /// The kubelet cannot load it (native's LoadError); with the kubelet's own words.
+    Load(String),
+    /// The kubelet refuses it (native's ValidateError); with the kubelet's own words.
+    Validate(String),
+    /// No judgement to be had; the trial decides. With the reason.
+    Inconclusive(String),
+    /// The kubelet refuses its own command line, or its local configuration in the same way: no
+    /// start could succeed now, and the candidate is not to blame. With the kubelet's words.
+    NotItsFault(String),
+}
+
+impl Verdict {
+    /// The `result` label of `preflight_total`.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Valid(_) => "valid",
+            Self::Load(_) => "load",
+            Self::Validate(_) => "validate",
+            Self::Inconclusive(_) | Self::NotItsFault(_) => "inconclusive",
+        }
+    }
+}
+
+/// How the kubelet ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// `exit(code)`.
+    Code(i32),
+    /// Killed by this signal.
+    Signal(i32),
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exit code {code}"),
+            Self::Signal(signal) => write!(f, "signal {signal}"),
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! An operator's commands: what they change in the records, and what follows from it.
+
+use super::{Durable, Effect, Kubelet, State, Stored, Trial};
+use crate::machine::command::{Command, Target};
+use crate::machine::events;
+use crate::machine::evidence::Failure;
+use crate::machine::model::Moment;
+use crate::machine::record::{BadVersion, Confirm, Ledger, Pin};
+use kubelet_config::assignment::Wanted;
+use kubelet_config::source::Source;
+use kubelet_config::status;
+
+/// What a command may need to know beside the records.
+struct Context {
+    /// What runs, or would be started.
+    active: Option<Source>,
+    now: Moment,
+    boot_id: String,
+}
+
+impl State {
+    pub(super) fn operate(&mut self, ticket: u64, command: &Command, fx: &mut Vec<Effect>) {
+        let result = self.obey(command, fx);
+        fx.push(Effect::Answer(ticket, result));
+    }
+
+    fn obey(&mut self, command: &Command, fx: &mut Vec<Effect>) -> Result<String, String> {
+        if self.leaving {
+            return Err("the supervisor is on its way out".to_owned());
+        }
+        if *command == Command::Reload {
+            return self.ask_reload();
+        }
+        if self.unsaved.is_some() {
+            return Err("the store cannot be written at the moment, so this would not last; see the log".to_owned());
+        }
+        if *command == (Command::Rollback { to: Target::Lkg }) {
+            let (active, fallback) = (self.active.clone(), self.fallback());
+            if self.records().ledger.pin.is_some() {
+                return Err("what runs is pinned: unpin it first, or pin another version".to_owned());
+            }
+            if active == fallback {
+                return Err(nothing_to_leave(fallback.as_ref()));
+            }
+            self.change = None;
+            self.roll_back(Failure::Operator, "an operator asked for it", fx);
+            return Ok(format!("going back to {}", status::name(fallback.as_ref())));
+        }
+        let context = Context { active: self.active.clone(), now: self.now, boot_id: self.settings.boot_id() };
+        let (records, answer) = apply(self.records(), command, &context)?;
+        self.remember(records, fx);
+        let reason = match command {
+            Command::Retry => "KubeletConfigRetried",
+            Command::Rollback { .. } | Command::Pin { .. } => "KubeletConfigPinned",
+            Command::Unpin => "KubeletConfigUnpinned",
+            Command::Freeze => "KubeletConfigFrozen",
+            Command::Thaw => "KubeletConfigThawed",
+            Command::Confirm { .. } => "KubeletConfigConfirmed",
+            Command::Reload => return Ok(answer),
+        };
+        let about = match command {
+            Command::Rollback { .. } | Command::Pin { .. } => self.pinned().cloned().flatten(),
+            _ => self.records().assigned.clone(),
+        };
+        fx.push(Effect::Emit(events::operated(reason, about.as_ref(), format!("By an operator: {answer}"))));
+        match command {
+            Command::Retry => {
+                self.error = None;
+                self.recovered = true;
+                self.retry = None;
+            }
+            Command::Rollback { .. } | Command::Pin { .. } => {
+                self.pin_tried = false;
+                self.trial = None;
+                self.accused = None;
+                self.change = None;
+                // What is on its way shall not come up first. A version that only the pin names
+                // waits until that is durable.
+                let pinned = self.pinned().cloned().unwrap_or_default();
+                if pinned != self.target && self.is_on_its_way() && self.is_named(pinned.as_ref()) {
+                    self.pin_tried = true;
+                    self.switch(pinned, "operator", fx);
+                }
+            }
+            Command::Unpin => {
+                self.resume_trial();
+                // No record names it any more.
+                let named = [&self.saved.assigned, &self.saved.last_known_good].contains(&&self.target);
+                if !named && self.is_on_its_way() {
+                    self.switch(self.fallback(), "operator", fx);
+                }
+            }
+            Command::Freeze => self.change = None,
+            Command::Thaw | Command::Confirm { .. } | Command::Reload => {}
+        }
+        Ok(answer)
+    }
+
+    /// True if `target` is yet to come up.
+    fn is_on_its_way(&self) -> bool {
+        matches!(self.kubelet, Kubelet::Stopping { .. } | Kubelet::Launching | Kubelet::Waiting { .. })
+    }
+
+    /// True if it is local, or the durable records of native name it.
+    fn is_named(&self, source: Option<&Source>) -> bool {
+        let named = [&self.saved.assigned, &self.saved.last_known_good];
+        source.is_none() || named.into_iter().any(|it| it.as_ref() == source)
+    }
+
+    /// After a pin the trial of what still runs begins anew.
+    fn resume_trial(&mut self) {
+        let attempt = self.records().ledger.attempt.clone();
+        if let Some(attempt) = attempt.filter(|attempt| self.active.as_ref() == Some(&attempt.source)) {
+            self.trial = Some(Trial { adopted: attempt.adopted, ..Trial::default() });
+            self.observe_at_once();
+        }
+    }
+
+    /// What an operator pinned, if anything: the inner `None` is the local configuration.
+    pub(super) fn pinned(&self) -> Option<&Option<Source>> {
+        self.records().ledger.pin.as_ref().map(|pin| &pin.source)
+    }
+
+    /// The Node's annotations: the same as the commands, for one version, through the API server.
+    pub(super) fn asked(&mut self, retry: Option<&str>, confirm: Option<&str>, fx: &mut Vec<Effect>) {
+        if matches!(self.wanted, Wanted::Unknown) || self.unsaved.is_some() || self.leaving {
+            return;
+        }
+        let retried = self.records().ledger.retried.clone();
+        if retry != retried.as_deref() {
+            let mut records = self.records().clone();
+            records.ledger.retried = retry.map(str::to_owned);
+            let assigned = records.assigned.clone();
+            if let (Some(wish), Some(source)) = (retry, &assigned)
+                && names(wish, source)
+                && forget(&mut records, source)
+            {
+                self.error = None;
+                self.recovered = true;
+                let message = format!("By annotation: {source} is tried again");
+                fx.push(Effect::Emit(events::operated("KubeletConfigRetried", Some(source), message)));
+            }
+            return self.remember(records, fx); // a confirmation that came along is said again with the next sight of the Node
+        }
+        let waiting = self.records().ledger.attempt.clone().filter(|attempt| !attempt.confirmed);
+        if let (Some(wish), Some(attempt)) = (confirm, waiting)
+            && attempt.confirm_within.is_some()
+            && names(wish, &attempt.source)
+        {
+            let mut records = self.records().clone();
+            if let Some(attempt) = &mut records.ledger.attempt {
+                attempt.confirmed = true;
+            }
+            let message = format!("By annotation: {} is confirmed", attempt.source);
+            fx.push(Effect::Emit(events::operated("KubeletConfigConfirmed", Some(&attempt.source), message)));
+            self.remember(records, fx);
+        }
+    }
+}
+
+fn nothing_to_leave(fallback: Option<&Source>) -> String {
+    let name = status::name(fallback);
+    format!("what runs is last known good already ({name}); rollback --to local or --to UID/RESOURCEVERSION leaves it")
+}
+
+/// True if an annotation's value names this version: `UID/RESOURCEVERSION`, or the latter alone.
+fn names(wish: &str, source: &Source) -> bool {
+    let wish = wish.trim();
+    wish == source.resource_version || wish.split_once('/') == Some((&source.uid, &source.resource_version))
+}
+
+/// Forgets that a version failed; false if nothing was remembered.
+fn forget(records: &mut Durable, source: &Source) -> bool {
+    let ledger = &mut records.ledger;
+    let digests: Vec<_> =
+        ledger.bad.iter().filter(|bad| bad.source == *source).filter_map(|bad| bad.digest.clone()).collect();
+    let before = ledger.bad.len();
+    // The same content may have failed under another name as well.
+    ledger
+        .bad
+        .retain(|bad| bad.source != *source && bad.digest.as_ref().is_none_or(|digest| !digests.contains(digest)));
+    let pardoned = ledger.pardon.take_if(|pardon| pardon.source == *source).is_some();
+    ledger.blame.take_if(|blame| blame.source == *source);
+    ledger.bad.len() != before || pardoned
+}
+
+/// The records after a command for a supervisor that does not run: its next start obeys.
+///
+/// # Errors
+/// Why the command cannot be taken, and what to do instead.
+pub fn offline(stored: &Stored, command: &Command, now: Moment) -> Result<(Durable, String), String> {
+    let records = Durable {
+        assigned: stored.assigned.clone()?,
+        last_known_good: stored.last_known_good.clone()?,
+        ledger: stored.ledger.clone()?,
+    };
+    let context = Context { active: records.assigned.clone(), now, boot_id: String::new() };
+    if *command == (Command::Rollback { to: Target::Lkg }) {
+        let Some(source) = records.assigned.clone().filter(|source| Some(source) != records.last_known_good.as_ref())
+        else {
+            return Err(nothing_to_leave(records.last_known_good.as_ref()));
+        };
+        let mut after = records;
+        after.ledger.attempt = None;
+        after.ledger.bad.push(BadVersion {
+            source,
+            digest: None,
+            kubelet: crate::machine::model::KubeletId::ANY,
+            error: status::LOAD_ERROR.to_owned(),
+            detail: "an operator asked for a rollback".to_owned(),
+            reason: Failure::Operator.label().to_owned(),
+            time: status::timestamp(now.wall_nanos),
+            version: String::new(),
+            words: Vec::new(),
+        });
+        let answer = format!("the next start uses {}", status::name(after.last_known_good.as_ref()));
+        return Ok((after, answer));
+    }
+    apply(&records, command, &context)
+}
+
+fn apply(records: &Durable, command: &Command, context: &Context) -> Result<(Durable, String), String> {
+    let mut after = records.clone();
+    let answer = match command {
+        Command::Retry => retry(&mut after)?,
+        Command::Rollback { to } => pin(&mut after, to, context)?,
+        Command::Pin { to: Some(to) } => pin(&mut after, to, context)?,
+        Command::Pin { to: None } => {
+            after.ledger.pin = Some(Pin { source: context.active.clone() });
+            format!("{} is pinned until unpin", status::name(context.active.as_ref()))
+        }
+        Command::Unpin => {
+            after.ledger.pin.take().ok_or("nothing is pinned")?;
+            "the assignment is followed again".to_owned()
+        }
+        Command::Freeze if after.ledger.frozen => return Err("frozen already".to_owned()),
+        Command::Freeze => {
+            after.ledger.frozen = true;
+            "no change is taken up until thaw".to_owned()
+        }
+        Command::Thaw if !after.ledger.frozen => return Err("not frozen".to_owned()),
+        Command::Thaw => {
+            after.ledger.frozen = false;
+            "changes are taken up again".to_owned()
+        }
+        Command::Reload => return Err("there is no supervisor to reload".to_owned()),
+        Command::Confirm { extend_seconds } => confirm(&mut after.ledger, *extend_seconds, context)?,
+    };
+    Ok((after, answer))
+}
+
+fn retry(records: &mut Durable) -> Result<String, String> {
+    let Some(source) = records.assigned.clone() else {
+        return Err("no ConfigMap is assigned: there is nothing to try again".to_owned());
+    };
+    if forget(records, &source) {
+        Ok(format!("{source} is tried again"))
+    } else {
+        Err(format!("nothing is held against {source}: there is nothing to try again"))
+    }
+}
+
+fn pin(records: &mut Durable, to: &Target, context: &Context) -> Result<String, String> {
+    let source = match to {
+        Target::Local => None,
+        Target::Lkg => records.last_known_good.clone(),
+        Target::Version { uid, resource_version } => {
+            let known = records.ledger.proven.iter().chain(&records.assigned).chain(&records.last_known_good);
+            let mut known: Vec<&Source> = known.chain(&context.active).collect();
+            known.reverse();
+            let wanted = known.iter().find(|known| known.uid == *uid && known.resource_version == *resource_version);
+            let Some(wanted) = wanted else {
+                let mut names: Vec<String> =
+                    known.iter().map(|known| format!("{}/{}", known.uid, known.resource_version)).collect();
+                names.dedup();
+                return Err(format!("there is no checkpoint of {to}; kept are: local, lkg, {}", names.join(", ")));
+            };
+            Some((*wanted).clone())
+        }
+    };
+    let name = status::name(source.as_ref());
+    records.ledger.blame = None; // what runs now answers for nothing
+    records.ledger.pin = Some(Pin { source });
+    Ok(format!("{name} is pinned until unpin"))
+}
+
+fn confirm(ledger: &mut Ledger, extend: Option<u64>, context: &Context) -> Result<String, String> {
+    let Some(attempt) = ledger.attempt.as_mut().filter(|attempt| attempt.confirm_within.is_some()) else {
+        return Err("nothing waits for a confirmation".to_owned());
+    };
+    let source = attempt.source.clone();
+    if let Some(left) = extend {
+        if attempt.confirm.is_none() {
+            attempt.confirm_within = Some(left);
+        } else {
+            attempt.confirm = Some(Confirm::within(left, context.now, context.boot_id.clone()));
+        }
+        return Ok(format!("{source} is to be confirmed within {left} s from now"));
+    }
+    attempt.confirmed = true;
+    Ok(format!("{source} is confirmed"))
+}

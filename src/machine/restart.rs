@@ -1,0 +1,151 @@
+//! `--restart-by exit`: the supervisor ends where it would start a second kubelet, so that systemd
+//! starts both anew, and whatever the unit does before a start (`ExecStartPre`) is done.
+//!
+//! Such an end costs no try, and what a trial has seen goes along in the records. While records
+//! cannot be written the restart is done in place: a supervisor that ends then forgets what it decided.
+//! So is one after a crash in the supervisor's first 30 s, or while a change is on its way: if the local
+//! configuration kills the kubelet at once, no supervisor would live to hear what the API server has
+//! in its place.
+
+use super::{Effect, Kubelet, Level, State, say};
+use crate::machine::record::Carried;
+
+/// EX_TEMPFAIL of sysexits(3): not 0, so that `Restart=on-failure` goes by it as `Restart=always` does.
+pub const RESTART: u8 = 75;
+
+/// Who starts the next kubelet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RestartBy {
+    /// The supervisor itself.
+    #[default]
+    Exec,
+    /// systemd, with another supervisor.
+    Exit,
+}
+
+impl std::str::FromStr for RestartBy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "exec" => Ok(Self::Exec),
+            "exit" => Ok(Self::Exit),
+            other => Err(format!("{other:?} is not exec or exit")),
+        }
+    }
+}
+
+/// How far an end for a restart is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Ending {
+    /// None is under way.
+    #[default]
+    None,
+    /// The try is given back; the record of that is out.
+    Recording,
+    /// It has ended: [`RESTART`] is the exit code.
+    Done,
+}
+
+impl State {
+    /// The supervisor's exit code after [`Effect::Quit`].
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        if self.ending == Ending::Done { RESTART } else { 0 }
+    }
+
+    /// True if the next start is not ours to do, as far as the records allow.
+    pub(super) fn leaves_restarts(&self) -> bool {
+        self.settings.restart_by == RestartBy::Exit && self.starts > 0 && !self.leaving
+    }
+
+    /// The same for a restart that nothing but the kubelet's own end asks for.
+    pub(super) fn leaves_crashes(&self) -> bool {
+        self.leaves_restarts() && !self.in_place
+    }
+
+    /// Ends instead of a start. False if the start has to be done in place.
+    pub(super) fn leave_restart(&mut self, fx: &mut Vec<Effect>) -> bool {
+        if self.unsaved.is_some() {
+            if self.retry.is_none() || fx.iter().any(|effect| matches!(effect, Effect::Record(..))) {
+                // On its way to the disk; its answer comes back here.
+                self.kubelet = Kubelet::Waiting { until: self.now };
+                return true;
+            }
+            if std::mem::take(&mut self.ending) == Ending::Recording
+                && let Some(attempt) = self.unsaved.as_mut().and_then(|records| records.ledger.attempt.as_mut())
+            {
+                attempt.tries += 1;
+            }
+            say(fx, Level::Warn, "the records cannot be written: the kubelet is restarted in place");
+            return false;
+        }
+        if self.ending == Ending::None {
+            let records = self.carried();
+            if records != self.saved {
+                self.ending = Ending::Recording;
+                self.kubelet = Kubelet::Waiting { until: self.now };
+                self.remember(records, fx);
+                return true;
+            }
+        }
+        self.ending = Ending::Done;
+        say(fx, Level::Info, "the kubelet's restart is left to systemd (--restart-by exit)");
+        self.leave(fx);
+        true
+    }
+
+    /// The records with what the next supervisor must know of a trial, and with the try given back.
+    fn carried(&self) -> super::Durable {
+        let mut records = self.saved.clone();
+        if let Some(attempt) = &mut records.ledger.attempt {
+            attempt.tries = attempt.tries.saturating_sub(1);
+            attempt.carried = Some(Carried {
+                exits: self.trial.as_ref().map_or(0, |trial| trial.exits),
+                pods: self.pods_before.clone(),
+                runtime: self.runtime.clone(),
+                runtime_answered: self.runtime_answered,
+                node: self.node.clone(),
+                lease: self.lease.clone(),
+            });
+        }
+        records
+    }
+
+    /// Goes on from there.
+    pub(super) fn take_up(&mut self, carried: Carried) {
+        self.pods_before = carried.pods;
+        self.runtime = carried.runtime;
+        self.runtime_answered = carried.runtime_answered;
+        self.node = carried.node;
+        self.lease = carried.lease;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::{Input, Run, Settings};
+    use super::*;
+    use crate::machine::model::{Exit, Moment};
+
+    /// What becomes of a kubelet without a trial that ends by itself so many seconds after the supervisor's start.
+    fn crash_at(second: u64) -> State {
+        let at = |second| Moment { boot: Duration::from_secs(second), wall_nanos: 0 };
+        let mut state = State::new(Settings { restart_by: RestartBy::Exit, ..Settings::default() });
+        state.starts = 1;
+        state.kubelet = Kubelet::Running(Run { pid: 1, ..Run::default() });
+        state.step(Input::Exited(Exit::Code(1)), at(second));
+        state.step(Input::Tick, at(second + 11));
+        state
+    }
+
+    #[test]
+    fn a_young_supervisor_stays_to_hear_of_something_better() {
+        let state = crash_at(5);
+        assert_eq!((&state.kubelet, state.exit_code()), (&Kubelet::Launching, 0));
+        let state = crash_at(90);
+        assert_eq!((&state.kubelet, state.exit_code()), (&Kubelet::Gone, RESTART));
+    }
+}

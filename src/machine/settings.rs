@@ -1,0 +1,59 @@
+//! What the operator chose, as far as the machine goes by it.
+
+use std::time::Duration;
+
+use super::RestartBy;
+use crate::machine::limits;
+use kubelet_config::source::ConfigMapRef;
+
+/// What the operator chose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Continuous health that earns the title last known good.
+    pub trial_duration: Duration,
+    /// A kubelet not healthy by then has failed its trial.
+    pub start_timeout: Duration,
+    /// A node that is cut off since a change for this long is put back.
+    pub isolation: Duration,
+    /// Supervisor starts without proof that fail a trial.
+    pub boots: u32,
+    /// What needs an acknowledgement although its ConfigMap does not say so, and within what time.
+    pub confirm_within: Option<Duration>,
+    /// What runs on a Node without an assignment.
+    pub default_source: Option<ConfigMapRef>,
+    /// Edits in place and versions of the default source begin within this time, each node at its own.
+    pub spread: Duration,
+    /// The same for an explicit assignment.
+    pub spread_assignment: Duration,
+    /// Who starts the next kubelet.
+    pub restart_by: RestartBy,
+    /// systemd's watchdog, where it has one for us.
+    pub watchdog: Option<Duration>,
+    /// Tells one boot of the machine from another.
+    pub boot_id: u128,
+}
+
+impl Settings {
+    /// The boot id as it is written down.
+    pub(super) fn boot_id(&self) -> String {
+        format!("{:032x}", self.boot_id)
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            trial_duration: limits::TRIAL_DURATION,
+            start_timeout: limits::START_TIMEOUT,
+            isolation: limits::ISOLATION,
+            boots: limits::TRIAL_BOOTS,
+            confirm_within: None,
+            default_source: None,
+            spread: Duration::ZERO,
+            spread_assignment: Duration::ZERO,
+            restart_by: RestartBy::Exec,
+            watchdog: None,
+            boot_id: 0,
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! What is said of the state: the Node's status and condition, `status`, and systemd's STATUS.
+
+use std::time::Duration;
+
+use kubelet_config::status::{Condition, NodeConfigStatus, VERSION, config_source, cut, name, timestamp};
+use serde_json::{Value, json};
+
+use crate::machine::evidence::Excuse;
+use crate::machine::record::REJECTED;
+use crate::machine::{Kubelet, ReloadStage, State, TrialEnd};
+use kubelet_config::duration::GoDuration;
+
+/// What the state amounts to.
+#[must_use]
+pub fn node_status(state: &State) -> NodeConfigStatus {
+    NodeConfigStatus {
+        assigned: state.saved.assigned.clone(),
+        active: state.active.clone(),
+        last_known_good: state.saved.last_known_good.clone(),
+        error: state
+            .sync_error
+            .as_ref()
+            .map(|(error, _)| error.text().to_owned())
+            .or_else(|| state.error.as_ref().map(|(error, _)| error.clone())),
+        trial_ends: trial_ends(state),
+        confirm_by: confirm_by(state),
+        condition: condition(state),
+        shadowed: state.in_force.shadowed.clone(),
+    }
+}
+
+fn condition(state: &State) -> Condition {
+    let ledger = &state.saved.ledger;
+    let active = name(state.active.as_ref());
+    let (status, reason, message) = if let Some((error, why)) = &state.sync_error {
+        ("False", "SyncFailed", format!("{}: {why}", error.text()))
+    } else if let Some((_, why)) = &state.error {
+        let mark = ledger.bad.iter().rev().find(|bad| Some(&bad.source) == state.saved.assigned.as_ref());
+        let reason = match mark {
+            Some(bad) if bad.reason == REJECTED => "Rejected",
+            Some(_) => "RolledBack",
+            None if ledger.pardon.is_some() => "NotToBlame",
+            None => "Failed",
+        };
+        ("False", reason, why.clone())
+    } else if ledger.pin.is_some() {
+        ("Unknown", "Pinned", format!("An operator holds {active} until unpin"))
+    } else if let Some(excuse) = state.suspended.filter(|_| state.trial.is_some()) {
+        ("Unknown", "TrialSuspended", format!("On trial, nobody is blamed for now: {}", excuse.words()))
+    } else if state.confirm_left().is_some() {
+        let at = confirm_by(state).map(|time| format!(" at {time}")).unwrap_or_default();
+        ("Unknown", "AwaitsConfirmation", format!("Healthy, and rolled back{at} unless somebody confirms {active}"))
+    } else if state.trial.is_some() {
+        let until = trial_ends(state).map(|time| format!(" until {time}")).unwrap_or_default();
+        ("Unknown", "OnTrial", format!("On trial{until}: {active}"))
+    } else if let Some((source, at)) = state.scheduled() {
+        ("Unknown", "Scheduled", format!("Takes effect at {}: {source}", timestamp(at.wall_nanos)))
+    } else if ledger.frozen {
+        ("Unknown", "Frozen", format!("An operator lets no change in until thaw; {active} runs"))
+    } else if state.active.is_some() {
+        ("True", "LastKnownGood", format!("Proven: {active}"))
+    } else {
+        return Condition::default();
+    };
+    Condition { status, reason, message: cut(message) }
+}
+
+/// The document of `status -o json`.
+#[must_use]
+pub fn status_document(state: &State, version: Option<&str>) -> Value {
+    let config = node_status(state);
+    let (trial, since) = trial_words(state);
+    let remaining = state.trial_remaining().map(|left| left.as_secs());
+    json!({
+        "assigned": config_source(config.assigned.as_ref()),
+        "active": config_source(config.active.as_ref()),
+        "lastKnownGood": config_source(config.last_known_good.as_ref()),
+        "error": config.error.unwrap_or_default(),
+        "errorDetail": error_detail(state).unwrap_or_default(),
+        "trial": {
+            "state": trial,
+            "since": since,
+            "remainingSeconds": remaining,
+            "suspended": state.suspended.map(Excuse::words),
+            "confirmWithinSeconds": state.confirm_left(),
+            "signals": signals(state),
+        },
+        "kubelet": {
+            "pid": state.pid(),
+            "version": version,
+            "ready": state.is_ready(),
+            "restarts": state.starts.saturating_sub(1),
+        },
+        "scheduled": state.scheduled().map(|(source, at)| json!({
+            "source": config_source(Some(source)),
+            "at": timestamp(at.wall_nanos),
+        })),
+        "supervisor": {
+            "version": VERSION,
+            "reloads": state.reload.count,
+            "reloading": state.reload.stage != ReloadStage::None,
+            "reloadError": state.reload.error,
+        },
+        "shadowedByFlags": state.in_force.shadowed,
+        "pinned": state.saved.ledger.pin.is_some(),
+        "frozen": state.saved.ledger.frozen,
+        "badVersions": state.saved.ledger.bad,
+    })
+}
+
+/// Each signal the trial judges by: good, bad, or not heard of yet.
+fn signals(state: &State) -> Value {
+    let judged = state.judged_signals().into_iter();
+    judged.map(|(signal, good)| (signal.label(), if good { "good" } else { "bad" })).collect()
+}
+
+/// The words behind the error string.
+#[must_use]
+pub fn error_detail(state: &State) -> Option<String> {
+    let sync = state.sync_error.as_ref().map(|(_, why)| why);
+    sync.or_else(|| state.error.as_ref().map(|(_, why)| why)).cloned()
+}
+
+fn trial_words(state: &State) -> (&'static str, Option<String>) {
+    if state.trial.is_none() {
+        return match state.trial_end {
+            TrialEnd::None => ("none", None),
+            TrialEnd::Passed => ("passed", None),
+            TrialEnd::Failed => ("failed", None),
+        };
+    }
+    let since = match &state.kubelet {
+        Kubelet::Running(run) => run.healthy_since,
+        _ => None,
+    };
+    ("running", since.map(|moment| timestamp(moment.wall_nanos)))
+}
+
+/// While its clock runs, and nobody is asked to confirm what it has found.
+fn trial_ends(state: &State) -> Option<String> {
+    state.trial_ends().filter(|_| state.confirm_left().is_none()).map(|end| timestamp(end.wall_nanos))
+}
+
+fn confirm_by(state: &State) -> Option<String> {
+    state.trial.as_ref()?;
+    state.confirm_by().map(|wall| timestamp(wall.saturating_mul(1_000_000_000)))
+}
+
+/// One line for systemd's STATUS and for people.
+#[must_use]
+pub fn summary(state: &State) -> String {
+    let active = name(state.active.as_ref());
+    let kubelet = match &state.kubelet {
+        Kubelet::Running(run) if run.ready => "ready",
+        Kubelet::Running(_) => "starting",
+        Kubelet::Waiting { .. } => "waiting to restart",
+        Kubelet::Stopping { .. } => "stopping",
+        _ => "down",
+    };
+    let trial = state
+        .trial_remaining()
+        .map(|left| format!(", on trial for another {}", GoDuration(Duration::from_secs(left.as_secs()))));
+    let suspended = state.suspended.map(|excuse| format!(" (suspended: {})", excuse.words()));
+    let confirm =
+        state.confirm_left().map(|left| format!(", to be confirmed within {}", GoDuration(Duration::from_secs(left))));
+    let scheduled =
+        state.scheduled().map(|(source, at)| format!(", {source} takes effect at {}", timestamp(at.wall_nanos)));
+    let pinned = if state.saved.ledger.pin.is_some() { ", pinned" } else { "" };
+    let frozen = if state.saved.ledger.frozen { ", frozen" } else { "" };
+    let error = node_status(state).error.map(|error| format!("; {error}"));
+    let parts = [trial, suspended, confirm, scheduled].map(Option::unwrap_or_default).concat();
+    format!("kubelet {kubelet} with {active}{parts}{pinned}{frozen}{}", error.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,383 @@
+//! The trial: when it is passed, when it has failed, and who is to blame.
+
+use crate::machine::events;
+use kubelet_config::{duration, status};
+use std::time::Duration;
+
+use super::{Because, Effect, Kubelet, Level, Run, State, TrialEnd, later, say};
+use crate::kubelet_log;
+use crate::machine::evidence::{Failure, Look};
+use crate::machine::limits;
+use crate::machine::model::{Exit, Moment};
+use crate::machine::record::{Blame, Confirm, Pardon};
+
+/// A failure that was seen, before it is known whether the surroundings excuse it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Accusation {
+    /// Which.
+    pub failure: Failure,
+    /// What was seen.
+    pub detail: String,
+    /// When.
+    pub at: Moment,
+}
+
+impl State {
+    pub(super) fn tick_trial(&mut self, fx: &mut Vec<Effect>) {
+        self.excuse_or_not(fx);
+        self.update_health();
+        self.tick_looks(fx);
+        if self.accused.as_ref().is_some_and(|accused| self.now >= later(accused.at, limits::CONSULT)) {
+            return self.judge(fx);
+        }
+        let Kubelet::Running(run) = &self.kubelet else { return };
+        if !self.is_observing() || self.accused.is_some() {
+            return;
+        }
+        let run = run.clone();
+        let judged = self.trial.as_ref().is_none_or(|trial| !trial.adopted);
+        if judged && let Some((failure, detail)) = self.failing(&run) {
+            if self.trial.is_some() || self.records().ledger.blame.is_some() {
+                self.accuse(failure, detail, fx);
+            }
+            return;
+        }
+        if self.trial.is_some() {
+            self.tick_proof(&run, fx);
+        } else {
+            self.tick_blame(&run, fx);
+        }
+    }
+
+    pub(super) fn trial_deadlines(&self, run: &Run, due: &mut Vec<Moment>) {
+        if run.switched && !run.ready {
+            due.push(later(run.started, limits::SETTLE));
+        }
+        self.look_deadlines(run, due);
+        let Some(healthy) = run.healthy_since else { return };
+        if let Some(trial) = &self.trial {
+            due.push(later(healthy, self.settings.trial_duration.saturating_sub(trial.banked)));
+        }
+        let ledger = &self.records().ledger;
+        if ledger.blame.is_some() {
+            due.push(later(healthy, limits::BLAME));
+        }
+        due.extend(ledger.pardon.as_ref().map(|pardon| later(healthy, patience(pardon))));
+    }
+
+    /// Notes a failure and looks around before it is judged.
+    pub(super) fn accuse(&mut self, failure: Failure, detail: String, fx: &mut Vec<Effect>) {
+        if self.accused.is_none() {
+            self.accused = Some(Accusation { failure, detail, at: self.now });
+            fx.push(Effect::ReadWords);
+            fx.push(Effect::Look(Look::Environment(self.runtime.clone())));
+        }
+    }
+
+    /// Judges the accusation by what is known now.
+    pub(super) fn judge(&mut self, fx: &mut Vec<Effect>) {
+        let Some(Accusation { failure, detail, .. }) = self.accused.take() else { return };
+        let dead = matches!(self.kubelet, Kubelet::Waiting { .. });
+        if let Some(excuse) = self.suspended {
+            say(fx, Level::Warn, format!("{detail}; not held against the configuration: {}", excuse.words()));
+            if dead {
+                self.wait_for_restart(fx);
+            }
+            return;
+        }
+        match &self.kubelet {
+            Kubelet::Running(run) if self.failing(run).is_none() => return, // it has recovered
+            Kubelet::Running(_) | Kubelet::Waiting { .. } => {}
+            _ => return,
+        }
+        if let Some(trial) = &mut self.trial {
+            trial.exits += u32::from(dead);
+            if dead && failure == Failure::Exits && trial.exits < limits::TRIAL_EXITS {
+                return self.wait_for_restart(fx);
+            }
+            let exits = trial.exits;
+            let detail = if failure == Failure::Exits {
+                format!("the kubelet ended {exits} times within the trial, last with {detail}")
+            } else {
+                detail
+            };
+            return self.roll_back(failure, &detail, fx);
+        }
+        if let Some(blame) = self.records().ledger.blame.clone()
+            && blame.failure.family() == failure.family()
+            && failure.family().is_some()
+        {
+            self.lift(&blame, &detail, fx);
+        }
+        if dead {
+            self.wait_for_restart(fx);
+        }
+    }
+
+    /// What the kubelet wrote last: kept for the verdict.
+    pub(super) fn heard(&mut self, lines: &[String]) {
+        let told = lines.iter().filter(|line| !kubelet_log::is_frame(line)).map(|line| kubelet_log::redact(line));
+        self.words = told.filter(|line| !line.is_empty()).collect();
+        let (Some(accused), Some(line)) = (&mut self.accused, kubelet_log::fatal(lines)) else { return };
+        if matches!(accused.failure, Failure::ExitBeforeReady | Failure::Exits) {
+            accused.detail = format!("{}: {line}", accused.detail);
+        } else if lines.iter().any(|line| line.starts_with('E')) {
+            // It lives, so this need not be why; but it is where people would look next.
+            accused.detail = format!("{} (the kubelet's last error: {line})", accused.detail);
+        }
+    }
+
+    /// An exit that nobody asked for. True if it waits for judgement.
+    pub(super) fn exit_is_judged(&mut self, run: &Run, exit: Exit, fx: &mut Vec<Effect>) -> bool {
+        let adopted = match &mut self.trial {
+            Some(trial) => {
+                trial.exits += u32::from(trial.adopted);
+                trial.adopted
+            }
+            None => self.records().ledger.blame.is_none(),
+        };
+        if adopted {
+            return false;
+        }
+        self.accused = None; // whatever it was accused of alive
+        if run.was_up {
+            self.accuse(Failure::Exits, exit.to_string(), fx);
+        } else {
+            self.accuse(Failure::ExitBeforeReady, format!("the kubelet ended before it was ready: {exit}"), fx);
+        }
+        true
+    }
+
+    fn tick_proof(&mut self, run: &Run, fx: &mut Vec<Effect>) {
+        let Some(trial) = &self.trial else { return };
+        let watched = self.in_force.healthz.is_none() || run.is_watched(self.now);
+        let earned = run.healthy_since.map(|since| trial.banked + self.now.since(since));
+        let proven = watched && earned.is_some_and(|earned| earned >= self.settings.trial_duration);
+        let attempt = self.records().ledger.attempt.clone();
+        let Some(attempt) = attempt.filter(|attempt| attempt.confirm_within.is_some() && !attempt.confirmed) else {
+            if proven {
+                self.prove(fx);
+            }
+            return;
+        };
+        match attempt.confirm {
+            Some(confirm) => self.tick_confirm(&confirm, fx),
+            None if proven => self.await_confirmation(attempt.confirm_within.unwrap_or_default(), fx),
+            None => {}
+        }
+    }
+
+    fn prove(&mut self, fx: &mut Vec<Effect>) {
+        if self.retry.is_some_and(|(_, at)| self.now < at) {
+            return; // the record could not be written a moment ago
+        }
+        self.back_off(); // until the answer: a failed write must not be repeated at once
+        let mut records = self.records().clone();
+        let before = std::mem::replace(&mut records.last_known_good, self.active.clone());
+        records.ledger.attempt = None;
+        records.ledger.pardon = None;
+        let proven = &mut records.ledger.proven;
+        proven.retain(|known| Some(known) != before.as_ref() && Some(known) != self.active.as_ref());
+        // Equal content under another name is nothing to go back to.
+        proven.extend(before.filter(|_| self.trial.as_ref().is_some_and(|trial| !trial.adopted)));
+        let excess = proven.len().saturating_sub(limits::PROVEN_KEPT);
+        proven.drain(..excess);
+        fx.push(Effect::Record(Because::Proven, records));
+    }
+
+    pub(super) fn proven(&mut self, fx: &mut Vec<Effect>) {
+        let adopted = self.trial.take().is_some_and(|trial| trial.adopted);
+        self.trial_end = TrialEnd::Passed;
+        if let Kubelet::Running(run) = &mut self.kubelet {
+            run.probe_at = None;
+        }
+        // An adopted content was last known good before, under another source: no news.
+        if let Some(source) = self.active.clone().filter(|_| !adopted) {
+            fx.push(Effect::Emit(events::proven(&source, self.settings.trial_duration)));
+        }
+        self.collect(fx);
+    }
+
+    fn await_confirmation(&mut self, within: u64, fx: &mut Vec<Effect>) {
+        let mut records = self.records().clone();
+        let Some(attempt) = &mut records.ledger.attempt else { return };
+        attempt.confirm = Some(Confirm::within(within, self.now, self.settings.boot_id()));
+        let source = attempt.source.clone();
+        self.remember(records, fx);
+        fx.push(Effect::Emit(events::awaits_confirmation(&source, Duration::from_secs(within))));
+    }
+
+    /// The wait for an acknowledgement: it ends, or what is left of it is noted now and then.
+    fn tick_confirm(&mut self, confirm: &Confirm, fx: &mut Vec<Effect>) {
+        let now = self.now.boot.as_secs();
+        let left = if confirm.boot_id == self.settings.boot_id() {
+            confirm.until.saturating_sub(now)
+        } else {
+            confirm.left // another boot's clock: go on with what was noted
+        };
+        if left == 0 {
+            return self.roll_back(Failure::Unconfirmed, "nobody confirmed it in time", fx);
+        }
+        let noted = confirm.left.saturating_sub(left) >= limits::CONFIRM_NOTED.as_secs();
+        if noted || confirm.boot_id != self.settings.boot_id() {
+            let mut records = self.records().clone();
+            if let Some(attempt) = &mut records.ledger.attempt {
+                let renewed = Confirm::within(left, self.now, self.settings.boot_id());
+                // What people were promised stays, to the second, unless the machine was started anew.
+                let wall = if confirm.boot_id == renewed.boot_id { confirm.wall } else { renewed.wall };
+                attempt.confirm = Some(Confirm { wall, ..renewed });
+            }
+            self.remember(records, fx);
+        }
+    }
+
+    /// Seconds left to acknowledge what runs, if it waits for that.
+    #[must_use]
+    pub fn confirm_left(&self) -> Option<u64> {
+        let attempt = self.saved.ledger.attempt.as_ref().filter(|attempt| !attempt.confirmed)?;
+        Some(attempt.confirm.as_ref()?.until.saturating_sub(self.now.boot.as_secs()))
+    }
+
+    /// What `status` and the metrics say of the trial.
+    #[must_use]
+    pub fn trial_remaining(&self) -> Option<Duration> {
+        let trial = self.trial.as_ref()?;
+        let healthy = match &self.kubelet {
+            Kubelet::Running(run) => run.healthy_since.map_or(Duration::ZERO, |since| self.now.since(since)),
+            _ => Duration::ZERO,
+        };
+        Some(self.settings.trial_duration.saturating_sub(trial.banked + healthy))
+    }
+
+    /// When the trial is passed if nothing goes wrong; `None` while its clock stands still. It is another moment
+    /// only when that clock was stopped, or begins anew.
+    #[must_use]
+    pub fn trial_ends(&self) -> Option<Moment> {
+        let trial = self.trial.as_ref()?;
+        let Kubelet::Running(run) = &self.kubelet else { return None };
+        run.healthy_since.map(|since| later(since, self.settings.trial_duration.saturating_sub(trial.banked)))
+    }
+
+    /// The wall clock when that wait ends, as it was promised.
+    #[must_use]
+    pub fn confirm_by(&self) -> Option<u64> {
+        let attempt = self.saved.ledger.attempt.as_ref().filter(|attempt| !attempt.confirmed)?;
+        attempt.confirm.as_ref().map(|confirm| confirm.wall).filter(|wall| *wall != 0)
+    }
+
+    /// When the wait for an acknowledgement wants attention.
+    pub(super) fn confirm_deadlines(&self, due: &mut Vec<Moment>) {
+        let confirm = self.records().ledger.attempt.as_ref().and_then(|attempt| attempt.confirm.as_ref());
+        if let (Some(confirm), Some(_)) = (confirm, &self.trial) {
+            let noted = confirm.until.saturating_sub(confirm.left) + limits::CONFIRM_NOTED.as_secs();
+            for seconds in [confirm.until, noted] {
+                due.push(Moment { boot: Duration::from_secs(seconds), ..self.now });
+            }
+        }
+    }
+
+    /// Marks what runs as bad and goes back to last known good, which is then on test as well.
+    pub(super) fn roll_back(&mut self, failure: Failure, detail: &str, fx: &mut Vec<Effect>) {
+        let Some(source) = self.active.clone() else { return };
+        let digest = self.in_force.digest.clone();
+        let baseline = self.records().ledger.attempt.as_ref().and_then(|attempt| attempt.baseline.clone());
+        self.error = Some((status::LOAD_ERROR.to_owned(), detail.to_owned()));
+        let mut records = self.with_mark(&source, digest.as_ref(), failure.label(), status::LOAD_ERROR, detail);
+        records.ledger.blame = failure.family().map(|_| Blame { source: source.clone(), failure, baseline });
+        self.remember(records, fx);
+        self.say_rolled_back(&source, failure, detail, fx);
+        self.trial = None;
+        self.accused = None;
+        self.switch(self.fallback(), "rollback", fx);
+    }
+
+    /// Last known good is healthy, or has been for long enough to try a pardoned version again.
+    fn tick_blame(&mut self, run: &Run, fx: &mut Vec<Effect>) {
+        let Some(healthy) = run.healthy_since.map(|since| self.now.since(since)) else { return };
+        let ledger = &self.records().ledger;
+        if let Some(blame) = ledger.blame.clone().filter(|_| healthy >= limits::BLAME) {
+            let mut records = self.records().clone();
+            records.ledger.blame = None;
+            // Whatever was thought of it before: this time it was its own fault.
+            records.ledger.pardon.take_if(|pardon| pardon.source == blame.source);
+            self.remember(records, fx);
+            let active = status::name(self.active.as_ref());
+            say(fx, Level::Info, format!("{active} is healthy: the fault was with {}", blame.source));
+        } else if ledger.pardon.as_ref().is_some_and(|pardon| healthy >= patience(pardon)) && !self.recovered {
+            self.recovered = true;
+            say(fx, Level::Info, "what runs is healthy again, the pardoned version is tried once more");
+        }
+    }
+
+    /// Last known good fails in the same way: the mark is lifted.
+    fn lift(&mut self, blame: &Blame, detail: &str, fx: &mut Vec<Effect>) {
+        let why = format!("{} fails in the same way ({detail})", status::name(self.active.as_ref()));
+        let mut records = self.records().clone();
+        let ledger = &mut records.ledger;
+        ledger.bad.retain(|bad| bad.source != blame.source);
+        ledger.blame = None;
+        let before = ledger.pardon.take().filter(|pardon| pardon.source == blame.source);
+        let times = before.map_or(0, |pardon| pardon.times.saturating_add(1));
+        ledger.pardon = Some(Pardon { source: blame.source.clone(), times, why: why.clone() });
+        self.error = Some((status::LOAD_ERROR.to_owned(), format!("not to blame, will be tried again: {why}")));
+        self.recovered = false;
+        self.remember(records, fx);
+        let mut event = events::not_blamed(&blame.source, &why);
+        event.words.clone_from(&self.words);
+        fx.push(Effect::Emit(event));
+    }
+}
+
+/// How long last known good must be healthy before a pardoned version is tried again.
+fn patience(pardon: &Pardon) -> Duration {
+    duration::backoff(limits::PARDON_FIRST, limits::PARDON_MAX, pardon.times)
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::super::{Input, Settings, Trial};
+    use super::*;
+    use kubelet_config::rendering::HealthzTarget;
+    use kubelet_config::source::{ConfigMapRef, Source};
+
+    fn at(seconds: u64) -> Moment {
+        Moment { boot: Duration::from_secs(seconds), wall_nanos: 0 }
+    }
+
+    fn on_trial() -> State {
+        let mut state = State::new(Settings::default());
+        state.active = Some(Source {
+            reference: ConfigMapRef { namespace: "n".into(), name: "m".into(), kubelet_config_key: "k".into() },
+            resource_version: "1".into(),
+            uid: "u".into(),
+        });
+        state.in_force.healthz = Some(HealthzTarget { host: "127.0.0.1".into(), port: 10248 });
+        state.trial = Some(Trial::default());
+        state.kubelet = Kubelet::Running(Run { pid: 1, ready: true, ..Run::default() });
+        state
+    }
+
+    fn proves(effects: &[Effect]) -> bool {
+        effects.iter().any(|effect| matches!(effect, Effect::Record(Because::Proven, _)))
+    }
+
+    #[test]
+    fn ten_watched_minutes_prove_and_not_a_second_less() {
+        let mut state = on_trial();
+        for second in (1..=600).step_by(5) {
+            assert!(!proves(&state.step(Input::Probed(true), at(second))), "after {second} s");
+        }
+        assert!(!proves(&state.step(Input::Tick, at(600))));
+        assert!(proves(&state.step(Input::Tick, at(601))));
+    }
+
+    #[test]
+    fn a_suspended_machine_earns_nothing_while_it_sleeps() {
+        let mut state = on_trial();
+        state.step(Input::Probed(true), at(1));
+        assert!(!proves(&state.step(Input::Tick, at(5000))), "a clock alone");
+        assert!(!proves(&state.step(Input::Probed(true), at(5001))), "one answer after a gap");
+        assert_eq!(state.trial_remaining(), Some(Duration::from_secs(600)));
+    }
+}

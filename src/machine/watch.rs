@@ -1,0 +1,391 @@
+//! What is seen of a kubelet while it is judged: signals good and bad, looks, excuses, the clock.
+
+use crate::machine::events;
+use kubelet_config::status;
+use std::time::Duration;
+
+use super::{Effect, Kubelet, Level, Run, State, later, say};
+use crate::machine::evidence::{Baseline, Class, Environment, Excuse, Failure, LeaseSight, Look, NodeSight, Signal};
+use crate::machine::limits;
+use crate::machine::model::Moment;
+use kubelet_config::hazard::{Acknowledged, HazardClass};
+use kubelet_config::pods::Census;
+
+impl State {
+    /// True while the kubelet's health matters: a trial, a blame test, or the wait for better times.
+    pub(super) fn is_observing(&self) -> bool {
+        let ledger = &self.records().ledger;
+        self.trial.is_some() || ledger.blame.is_some() || ledger.pardon.is_some()
+    }
+
+    /// What the run is judged by; `None` where nobody looked before the change.
+    fn baseline(&self) -> Option<&Baseline> {
+        let ledger = &self.records().ledger;
+        let of_attempt = ledger.attempt.as_ref().filter(|_| self.trial.is_some()).map(|attempt| &attempt.baseline);
+        let of_blame = ledger.blame.as_ref().map(|blame| &blame.baseline);
+        of_attempt.or(of_blame)?.as_ref()
+    }
+
+    /// True if this signal was good before, or if it is healthz and nobody knows.
+    pub(super) fn is_judged_by(&self, signal: Signal) -> bool {
+        let here = signal != Signal::Healthz || self.in_force.healthz.is_some();
+        here && self.baseline().map_or(signal == Signal::Healthz, |baseline| baseline.contains(&signal))
+    }
+
+    /// The signals the trial under way judges by, and whether each is good.
+    #[must_use]
+    pub fn judged_signals(&self) -> Vec<(Signal, bool)> {
+        let (Some(_), Kubelet::Running(run)) = (&self.trial, &self.kubelet) else { return Vec::new() };
+        let good = |signal| match signal {
+            Signal::Healthz => run.answered.is_some(),
+            Signal::Runtime => self.suspended != Some(Excuse::Runtime),
+            _ => !run.bad.contains_key(&signal),
+        };
+        Signal::ALL.into_iter().filter(|signal| self.is_judged_by(*signal)).map(|it| (it, good(it))).collect()
+    }
+
+    pub(super) fn probed(&mut self, ok: bool) {
+        self.note_baseline(Signal::Healthz, Some(ok));
+        let now = self.now;
+        let observing = self.is_observing();
+        let Kubelet::Running(run) = &mut self.kubelet else { return };
+        if ok && run.ready {
+            if run.healthy_since.is_some() && !run.is_watched(now) {
+                // Nobody looked for a while: what was healthy then says nothing of the time since.
+                run.healthy_since = Some(now);
+                if let Some(trial) = &mut self.trial {
+                    trial.banked = Duration::ZERO;
+                }
+            }
+            run.answered = Some(now);
+            run.failing_since = None;
+        } else if !ok {
+            run.answered = None;
+            run.failing_since.get_or_insert(now);
+        }
+        let pause = if run.answered.is_some() { limits::PROBE_TRIAL } else { limits::PROBE_STARTING };
+        run.probe_at = observing.then(|| later(now, pause));
+    }
+
+    pub(super) fn node_seen(&mut self, sight: NodeSight) {
+        if let Kubelet::Running(run) = &mut self.kubelet
+            && run.ready
+        {
+            if !sight.ready {
+                run.is_bad(Signal::NodeReady, self.now);
+            } else if sight.heartbeat != run.heartbeat {
+                run.is_good(Signal::NodeReady, self.now);
+            }
+        }
+        self.node = Some(sight);
+    }
+
+    pub(super) fn watchdog(&mut self) {
+        if let Kubelet::Running(run) = &mut self.kubelet {
+            run.is_good(Signal::Watchdog, self.now);
+        }
+    }
+
+    pub(super) fn lease_seen(&mut self, sight: &LeaseSight) {
+        let fresh = matches!(sight, LeaseSight::Renewed(time)
+            if status::seconds_between(time, self.now.wall_nanos).is_some_and(|age| age <= limits::LEASE_FRESH.as_secs()));
+        self.note_baseline(Signal::ApiServer, Some(!matches!(sight, LeaseSight::Unreachable(_) | LeaseSight::Busy(_))));
+        self.note_baseline(Signal::Lease, Some(fresh));
+        let now = self.now;
+        let Kubelet::Running(run) = &mut self.kubelet else { return };
+        match sight {
+            LeaseSight::Unreachable(_) => run.is_bad(Signal::ApiServer, now),
+            LeaseSight::Busy(_) => {
+                run.is_bad(Signal::ApiServer, now);
+                run.was_answered = true;
+            }
+            LeaseSight::Absent => run.is_good(Signal::ApiServer, now),
+            LeaseSight::Renewed(time) => {
+                run.is_good(Signal::ApiServer, now);
+                if run.ready && run.lease.as_ref().is_some_and(|before| before != time) {
+                    run.is_good(Signal::Lease, now);
+                } else if let Some(since) = run.good.get(&Signal::Lease).copied()
+                    && now.since(since) >= limits::LEASE_FRESH
+                {
+                    run.is_bad(Signal::Lease, since);
+                }
+                run.lease = Some(time.clone());
+                self.lease = Some(time.clone());
+            }
+        }
+    }
+
+    pub(super) fn pods_seen(&mut self, census: Option<Census>) {
+        self.note_baseline(Signal::Pods, Some(census.is_some()));
+        if let Some(change) = &mut self.change {
+            change.census.clone_from(&census);
+        }
+        let (Some(census), Kubelet::Running(run)) = (census, &mut self.kubelet) else { return };
+        if !run.ready || self.trial.is_none() {
+            return;
+        }
+        let lost: Vec<String> = census
+            .pods
+            .iter()
+            .filter(|pod| self.pods_before.contains(&pod.uid) && !pod.is_live() && is_turned_away(&pod.reason))
+            .map(|pod| format!("{} ({})", pod.name, pod.reason))
+            .collect();
+        if !lost.is_empty() {
+            run.is_bad(Signal::Pods, self.now);
+            self.lost_pods = lost;
+        }
+    }
+
+    pub(super) fn environment_seen(&mut self, environment: Environment, fx: &mut Vec<Effect>) {
+        self.note_baseline(Signal::Runtime, Some(environment.runtime == Some(true)));
+        if environment.runtime == Some(true) {
+            self.runtime_answered = true;
+        }
+        // A shutdown that was called off; or a restart that is systemd's, which paces it by itself.
+        let at_once =
+            !environment.shutting_down && (self.is_going_down() || self.leaves_crashes() && self.unsaved.is_none());
+        if let Kubelet::Waiting { until } = &mut self.kubelet
+            && at_once
+        {
+            *until = self.now;
+        }
+        self.environment = Some((environment, self.now));
+        self.excuse_or_not(fx);
+        if self.accused.is_some() {
+            self.judge(fx);
+        }
+    }
+
+    /// Who is to blame for the kubelet's troubles, if it is not the configuration.
+    fn excuse(&self) -> Option<Excuse> {
+        if let Some((environment, at)) = &self.environment
+            && self.now.since(*at) <= limits::LOOK_HOLDS
+        {
+            if environment.shutting_down {
+                return Some(Excuse::ShuttingDown);
+            }
+            if environment.disk_full {
+                return Some(Excuse::DiskFull);
+            }
+            // A socket that never answered may be a wrong guess of ours.
+            if environment.runtime == Some(false) && self.runtime_answered {
+                return Some(Excuse::Runtime);
+            }
+        }
+        let Kubelet::Running(run) = &self.kubelet else { return None };
+        let lost = run.bad.get(&Signal::ApiServer)?;
+        // A node that got an answer, and be it that the server is overloaded, is not cut off.
+        let elsewhere = self.is_judged_by(Signal::ApiServer) && (run.was_answered || !run.is_attributable(*lost));
+        elsewhere.then_some(Excuse::ApiServer)
+    }
+
+    /// Stops or resumes judgement by what is known of the surroundings.
+    pub(super) fn excuse_or_not(&mut self, fx: &mut Vec<Effect>) {
+        let excuse = self.excuse().filter(|_| self.is_observing());
+        if excuse == self.suspended {
+            return;
+        }
+        match (excuse, self.suspended) {
+            (Some(excuse), None) => {
+                say(fx, Level::Warn, format!("{}: judgement is suspended, nobody is blamed", excuse.words()));
+                if let Some(source) = self.active.as_ref().filter(|_| self.trial.is_some()) {
+                    fx.push(Effect::Emit(events::suspended(source, excuse)));
+                }
+            }
+            (None, Some(excuse)) => {
+                say(fx, Level::Info, format!("no longer true that {}: judgement goes on", excuse.words()));
+                // What was bad meanwhile gets its whole time again, and the kubelet some to notice.
+                let from = later(self.now, limits::AFTER_EXCUSE);
+                if let Kubelet::Running(run) = &mut self.kubelet {
+                    run.begin_anew(from);
+                }
+            }
+            _ => {}
+        }
+        self.suspended = excuse;
+    }
+
+    /// Nobody looked for a while: the machine was suspended, or we were stopped. The kubelet may
+    /// have been as well, so that nothing is known of that time, neither good nor bad.
+    pub(super) fn woke_up(&mut self) {
+        let now = self.now;
+        if !self.is_observing() {
+            return;
+        }
+        if let Kubelet::Running(run) = &mut self.kubelet {
+            run.begin_anew(now);
+            run.good.values_mut().for_each(|at| *at = now);
+        }
+    }
+
+    /// Keeps `healthy_since` and what was earned before the clock last stopped.
+    pub(super) fn update_health(&mut self) {
+        if !self.is_observing() {
+            return;
+        }
+        let judges_healthz = self.is_judged_by(Signal::Healthz);
+        let judged: Vec<Signal> = Signal::ALL.into_iter().filter(|signal| self.is_judged_by(*signal)).collect();
+        let (now, suspended, healthz_on) = (self.now, self.suspended, self.in_force.healthz.is_some());
+        let last_sure = match (&self.environment, suspended) {
+            (Some((_, at)), Some(_)) => Moment { boot: at.boot.saturating_sub(limits::LOOK_INTERVAL), ..*at },
+            _ => now,
+        };
+        let Kubelet::Running(run) = &mut self.kubelet else { return };
+        let up = run.ready && (!judges_healthz || run.answered.is_some());
+        run.was_up |= up;
+        // Who was sick before is not blamed for it, but earns nothing by it either.
+        let healthy = up
+            && (!healthz_on || run.answered.is_some())
+            && suspended.is_none()
+            && !judged.iter().any(|signal| signal.class() == Class::Required && run.bad.contains_key(signal));
+        match (healthy, run.healthy_since) {
+            (true, None) => {
+                run.healthy_since = Some(now);
+                if let Some(trial) = &mut self.trial
+                    && !std::mem::take(&mut trial.excused)
+                {
+                    trial.banked = Duration::ZERO;
+                }
+            }
+            (false, Some(since)) => {
+                run.healthy_since = None;
+                if let Some(trial) = &mut self.trial {
+                    trial.banked += last_sure.since(since);
+                    trial.excused = suspended.is_some();
+                }
+            }
+            (false, None) => {
+                if let Some(trial) = &mut self.trial {
+                    trial.excused |= suspended.is_some();
+                }
+            }
+            (true, Some(_)) => {}
+        }
+    }
+
+    /// The signal that has been bad for too long, with words for it.
+    pub(super) fn failing(&self, run: &Run) -> Option<(Failure, String)> {
+        if self.suspended.is_some() {
+            return None;
+        }
+        let now = self.now;
+        if !run.was_up && now.since(run.judged_from) >= self.settings.start_timeout {
+            let waited_for = if run.ready { "healthz" } else { "READY=1" };
+            let seconds = self.settings.start_timeout.as_secs();
+            return Some((Failure::StartTimeout, format!("the kubelet gave no {waited_for} within {seconds} s")));
+        }
+        let patience = limits::HEALTHZ_PATIENCE;
+        if self.is_judged_by(Signal::Healthz)
+            && run.was_up
+            && run.failing_since.is_some_and(|since| now.since(since) >= patience)
+        {
+            let detail = format!("healthz failed for {} s without a break", patience.as_secs());
+            return Some((Failure::Signal(Signal::Healthz), detail));
+        }
+        let unreachable = run.bad.contains_key(&Signal::ApiServer);
+        run.bad
+            .iter()
+            .filter(|(signal, since)| {
+                self.is_judged_by(**signal)
+                    && signal.class() == Class::Required
+                    // Nobody can tell how the Node does while the API server does not answer.
+                    && !(unreachable && matches!(signal, Signal::NodeReady | Signal::Lease))
+                    && now.since(**since) >= self.patience(**signal)
+            })
+            .map(|(signal, since)| (Failure::Signal(*signal), self.describe(*signal, now.since(*since))))
+            .next()
+    }
+
+    fn describe(&self, signal: Signal, lasted: Duration) -> String {
+        let lasted = lasted.as_secs();
+        match signal {
+            Signal::Watchdog => format!("the kubelet sent no WATCHDOG=1 for {lasted} s"),
+            Signal::NodeReady => {
+                // A Node that still says Ready says so of the time before.
+                let sick = self.node.as_ref().filter(|node| !node.ready && !node.message.is_empty());
+                let words = sick.map_or_else(|| "no new heartbeat".to_owned(), |node| node.message.clone());
+                format!("the Node has not been Ready for {lasted} s since the change: {words}")
+            }
+            Signal::Lease => format!("the Node's Lease was not renewed for {lasted} s"),
+            Signal::ApiServer => {
+                format!("the API server could not be reached from this node for {lasted} s since the change")
+            }
+            Signal::Pods => format!("admission turned running pods away: {}", self.lost_pods.join(", ")),
+            Signal::Healthz | Signal::Runtime => format!("{} was bad for {lasted} s", signal.label()),
+        }
+    }
+
+    /// Asks whatever is due to be asked.
+    pub(super) fn tick_looks(&mut self, fx: &mut Vec<Effect>) {
+        if !self.is_observing() {
+            return;
+        }
+        let now = self.now;
+        let pods = self.trial.is_some() && self.is_judged_by(Signal::Pods) && !self.accepts_lost_pods();
+        let in_contact = self.is_judged_by(Signal::Lease) || self.is_judged_by(Signal::ApiServer);
+        let (socket, interval) = (self.runtime.clone(), self.watchdog_interval());
+        let Kubelet::Running(run) = &mut self.kubelet else { return };
+        if run.probe_at.is_some_and(|at| now >= at) {
+            run.probe_at = None; // set again by its answer
+            if let Some(target) = &self.in_force.healthz {
+                fx.push(Effect::Probe(target.clone()));
+            }
+        }
+        if let Some(pinged) = run.good.get(&Signal::Watchdog).copied()
+            && now.since(pinged) >= interval
+        {
+            run.is_bad(Signal::Watchdog, pinged);
+        }
+        if run.look_at.is_some_and(|at| now >= at) {
+            run.look_at = Some(later(now, limits::LOOK_INTERVAL));
+            fx.push(Effect::Look(Look::Environment(socket)));
+        }
+        if run.lease_at.is_some_and(|at| now >= at) {
+            // The trial's clock waits for the first renewal, which comes with the start.
+            let fresh = run.ready_at.is_some_and(|ready| now.since(ready) < limits::LOOK_EAGER_FOR);
+            let eager = fresh && in_contact && !run.good.contains_key(&Signal::Lease);
+            run.lease_at = Some(later(now, if eager { limits::LOOK_EAGER } else { limits::LOOK_INTERVAL }));
+            fx.push(Effect::Look(Look::Lease));
+        }
+        if run.pods_at.is_some_and(|at| now >= at) {
+            run.pods_at = Some(later(now, limits::PODS_INTERVAL));
+            if pods {
+                fx.push(Effect::Look(Look::Pods));
+            }
+        }
+    }
+
+    /// The ConfigMap says that pods may go.
+    fn accepts_lost_pods(&self) -> bool {
+        let accepted = Acknowledged::read(self.in_force.wishes.acknowledge.as_deref());
+        ["maxPods", "podsPerCore", "kubeReserved", "systemReserved", "evictionHard"]
+            .iter()
+            .any(|field| accepted.covers(field, HazardClass::Pods))
+    }
+
+    pub(super) fn look_deadlines(&self, run: &Run, due: &mut Vec<Moment>) {
+        if !self.is_observing() {
+            return;
+        }
+        due.extend(run.probe_at.into_iter().chain(run.look_at).chain(run.lease_at).chain(run.pods_at));
+        due.extend(run.failing_since.map(|since| later(since, limits::HEALTHZ_PATIENCE)));
+        due.extend(run.bad.iter().map(|(signal, since)| later(*since, self.patience(*signal))));
+        if !run.was_up {
+            due.push(later(run.judged_from, self.settings.start_timeout));
+        }
+        if let (Some(_), Some((_, at))) = (self.suspended, &self.environment) {
+            due.push(later(*at, limits::LOOK_HOLDS + Duration::from_secs(1)));
+        }
+    }
+}
+
+/// Reasons by which the kubelet refuses a pod it was given (pkg/kubelet/lifecycle/predicate.go and
+/// the resource managers' admit handlers, v1.20 to v1.36). Eviction is another matter.
+fn is_turned_away(reason: &str) -> bool {
+    reason.starts_with("OutOf")
+        || matches!(
+            reason,
+            "UnexpectedAdmissionError" | "NodeAffinity" | "MatchNodeSelector" | "TopologyAffinityError" | "Preempting"
+        )
+        || reason.ends_with("AffinityError")
+}

@@ -1,0 +1,275 @@
+//! The port to the API server against the tests' own API server: what it asks, what it tells the machine.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "in a test a panic is the way to say that something is wrong"
+)]
+
+use std::time::{Duration, Instant};
+
+use kubelet_config::assignment::Wanted;
+use kubelet_config::pods::Census;
+use kubelet_supervisor::adapters::kube::{KubeCluster, Settings};
+use kubelet_supervisor::adapters::metrics::Metrics;
+use kubelet_supervisor::machine::Input;
+use kubelet_supervisor::machine::evidence::{LeaseSight, NodeSight};
+use kubelet_supervisor::machine::record::Entry;
+use kubelet_supervisor::ports::Cluster as _;
+use serde_json::json;
+use testkit::api_server::{ApiServer, Fault, FaultKind, Verb};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+const NODE: &str = "n1";
+const SOON: Duration = Duration::from_secs(20);
+
+/// A port at work, and what it says.
+struct Bench {
+    server: ApiServer,
+    dir: tempfile::TempDir,
+    cluster: KubeCluster,
+    inputs: UnboundedReceiver<Input>,
+}
+
+impl Bench {
+    /// With a Node, and after its first sight.
+    async fn connected() -> Bench {
+        let server = ApiServer::start();
+        server.create_node(NODE);
+        let mut bench = Bench::start(server, true);
+        assert_eq!(bench.next().await, Input::Node(Wanted::Local));
+        bench
+    }
+
+    fn start(server: ApiServer, credentials: bool) -> Bench {
+        let dir = tempfile::tempdir().unwrap();
+        let kubeconfig = dir.path().join("kubeconfig");
+        if credentials {
+            server.write_kubeconfig(&kubeconfig);
+        }
+        let settings = Settings {
+            kubeconfig,
+            node_name: Some(NODE.to_owned()),
+            hostname_override: None,
+            config_namespace: "kube-system".to_owned(),
+        };
+        let (sender, inputs) = unbounded_channel();
+        Bench { server, dir, cluster: KubeCluster::start(settings, sender, Metrics::new()), inputs }
+    }
+
+    /// The next input; every session begins by saying who we are.
+    async fn next(&mut self) -> Input {
+        loop {
+            match tokio::time::timeout(SOON, self.inputs.recv()).await.expect("an input in time").expect("an input") {
+                Input::Named(name) => assert_eq!(name, NODE),
+                input => return input,
+            }
+        }
+    }
+
+    /// The next input that is not about the Node.
+    async fn answer(&mut self) -> Input {
+        loop {
+            match self.next().await {
+                Input::Node(_) | Input::NodeSeen(_) | Input::Asked { .. } => {}
+                input => return input,
+            }
+        }
+    }
+
+    async fn lease(&mut self) -> LeaseSight {
+        self.cluster.look_lease();
+        match self.answer().await {
+            Input::LeaseSeen(sight) => sight,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn pods(&mut self) -> Option<Census> {
+        self.cluster.look_pods();
+        match self.answer().await {
+            Input::PodsSeen(census) => census,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_lease_as_it_stands() {
+    let mut bench = Bench::connected().await;
+    assert_eq!(bench.lease().await, LeaseSight::Absent);
+    bench.server.set_lease(NODE, "2026-01-01T00:00:00.000000Z");
+    assert_eq!(bench.lease().await, LeaseSight::Renewed("2026-01-01T00:00:00.000000Z".to_owned()));
+    bench.server.delete_lease(NODE);
+    assert_eq!(bench.lease().await, LeaseSight::Absent);
+}
+
+#[tokio::test]
+async fn each_look_has_one_answer_whatever_the_server_does() {
+    let mut bench = Bench::connected().await;
+    bench.server.set_lease(NODE, "x");
+    let faults = [
+        (FaultKind::Status(403), "absent"),
+        (FaultKind::Status(500), "scripted"),
+        (FaultKind::Garbage, ""),
+        (FaultKind::CutMidLine, ""),
+        (FaultKind::Hang, "no answer within 5 s"),
+    ];
+    for (kind, expected) in faults {
+        let what = format!("{kind:?}");
+        bench.server.faults().push(Fault::once(Verb::Any, "/leases/", kind));
+        let began = Instant::now();
+        match bench.lease().await {
+            LeaseSight::Absent => assert_eq!(expected, "absent", "{what}"),
+            LeaseSight::Busy(why) | LeaseSight::Unreachable(why) => assert!(why.contains(expected), "{what}: {why}"),
+            LeaseSight::Renewed(_) => panic!("{what}"),
+        }
+        assert!(began.elapsed() < Duration::from_secs(8), "{what}");
+    }
+    bench.server.faults().push(Fault::once(Verb::List, "/pods", FaultKind::Status(500)));
+    assert_eq!(bench.pods().await, None);
+    assert!(bench.pods().await.is_some());
+    bench.server.stop();
+    assert!(matches!(bench.lease().await, LeaseSight::Unreachable(_)));
+    assert_eq!(bench.pods().await, None);
+    let left = tokio::time::timeout(Duration::from_millis(100), bench.answer()).await;
+    assert!(left.is_err(), "{left:?}");
+}
+
+#[tokio::test]
+async fn without_credentials_a_look_is_answered_at_once() {
+    let mut bench = Bench::start(ApiServer::start(), false);
+    assert!(matches!(bench.lease().await, LeaseSight::Unreachable(_)));
+    assert_eq!(bench.pods().await, None);
+    bench.server.set_lease(NODE, "x");
+    bench.server.write_kubeconfig(bench.dir.path().join("kubeconfig"));
+    let deadline = Instant::now() + SOON;
+    while bench.lease().await != LeaseSight::Renewed("x".to_owned()) {
+        assert!(Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test]
+async fn the_pods_of_this_node_and_no_other() {
+    let mut bench = Bench::connected().await;
+    bench.server.set_capacity(NODE, "2", "8010444Ki", "110");
+    assert_eq!(bench.next().await, Input::Node(Wanted::Local));
+    let requests = json!({"metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "250m", "memory": "64Mi"}}}]}});
+    bench.server.put_pod(NODE, "a", "p1", requests);
+    bench.server.put_pod(NODE, "b", "p2", json!({"status": {"phase": "Failed", "reason": "OutOfpods"}}));
+    bench.server.put_pod("n2", "b", "p3", json!({}));
+    let census = bench.pods().await.unwrap();
+    assert_eq!(census.capacity["memory"], "8010444Ki");
+    let names: Vec<&str> = census.pods.iter().map(|pod| pod.name.as_str()).collect();
+    assert_eq!(names, ["a/p1", "b/p2"]);
+    let pod = &census.pods[0];
+    assert_eq!((pod.created.as_str(), pod.cpu_millis, pod.memory), ("2026-01-01T00:00:00Z", 250, 64 << 20));
+    assert!(pod.is_live() && !pod.uid.is_empty());
+    assert_eq!((census.pods[1].is_live(), census.pods[1].reason.as_str()), (false, "OutOfpods"));
+    let asked = bench.server.requests().into_iter().find(|request| request.path.ends_with("/pods")).unwrap();
+    assert!(
+        asked.query.contains("fieldSelector=spec.nodeName%3Dn1") && asked.query.contains("resourceVersion=0"),
+        "{}",
+        asked.query
+    );
+}
+
+#[tokio::test]
+async fn the_condition_comes_before_and_the_annotations_after_the_node() {
+    let mut bench = Bench::connected().await;
+    let annotate = |name: &str, value: Option<&str>| {
+        let annotations = json!({format!("kubelet-supervisor.io/{name}"): value});
+        bench.server.patch_node(NODE, json!({"metadata": {"annotations": annotations}}));
+    };
+    let condition = |status: &str, heartbeat: &str| {
+        let ready =
+            json!({"type": "Ready", "status": status, "lastHeartbeatTime": heartbeat, "reason": "R", "message": "m"});
+        bench.server.patch_node(NODE, json!({"status": {"conditions": [{"type": "X"}, ready]}}));
+    };
+    let sight = |ready, heartbeat: &str| {
+        Input::NodeSeen(NodeSight { ready, heartbeat: heartbeat.to_owned(), message: "R: m".to_owned() })
+    };
+    let asked = |retry: Option<&str>, confirm: Option<&str>| Input::Asked {
+        retry: retry.map(str::to_owned),
+        confirm: confirm.map(str::to_owned),
+    };
+    let node = || Input::Node(Wanted::Local);
+
+    condition("True", "1");
+    annotate("retry", Some("7"));
+    condition("False", "2");
+    annotate("confirm", Some("8"));
+    annotate("unrelated", Some("9"));
+    annotate("retry", None);
+    let expected = [
+        sight(true, "1"),
+        node(),
+        node(),
+        asked(Some("7"), None),
+        sight(false, "2"),
+        node(),
+        node(),
+        asked(Some("7"), Some("8")),
+        node(),
+        asked(Some("7"), Some("8")), // said as long as it stands: what it confirms may come later
+        node(),
+        asked(None, Some("8")),
+    ];
+    for expected in expected {
+        let seen = tokio::time::timeout(SOON, bench.inputs.recv()).await.unwrap().unwrap();
+        assert_eq!(seen, expected);
+    }
+}
+
+#[tokio::test]
+async fn an_event_is_reported_by_its_number_once_the_server_has_had_it() {
+    let mut bench = Bench::connected().await;
+    let entry =
+        |number: u64| Entry { number, nanos: 1_000_000 + number, reason: format!("R{number}"), ..Entry::default() };
+    let unwritten = Entry { number: 0, nanos: 5, reason: "R0".to_owned(), ..Entry::default() };
+    bench.server.faults().push(Fault::once(Verb::Post, "/events", FaultKind::Status(500)));
+    bench.cluster.emit(&entry(1));
+    bench.cluster.emit(&unwritten);
+    bench.cluster.emit(&entry(2));
+    for number in [1, 2] {
+        assert_eq!(bench.answer().await, Input::Reported(number));
+    }
+    bench.server.faults().push(Fault::once(Verb::Post, "/events", FaultKind::Status(403)));
+    bench.cluster.emit(&entry(3));
+    bench.cluster.emit(&entry(4));
+    for number in [3, 4] {
+        assert_eq!(bench.answer().await, Input::Reported(number));
+    }
+    let reasons: Vec<String> =
+        bench.server.events().iter().map(|event| event["reason"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(reasons, ["R1", "R0", "R2", "R4"]);
+}
+
+#[tokio::test]
+async fn a_flood_of_events_while_the_first_is_under_way() {
+    let mut bench = Bench::connected().await;
+    let entry =
+        |number: u64| Entry { number, nanos: 1_000_000 + number, reason: format!("R{number}"), ..Entry::default() };
+    bench.server.faults().push(Fault::once(Verb::Post, "/events", FaultKind::Slow(Duration::from_secs(1))));
+    bench.cluster.emit(&entry(1));
+    // Not `wait_request`: that would block the port's own thread.
+    while !bench.server.requests().iter().any(|request| request.method == "POST") {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    for number in 2..=40 {
+        bench.cluster.emit(&entry(number));
+    }
+    let mut reported = Vec::new();
+    while reported.last() != Some(&40) {
+        match bench.answer().await {
+            Input::Reported(number) => reported.push(number),
+            other => panic!("{other:?}"),
+        }
+    }
+    let kept: Vec<u64> = std::iter::once(1).chain(9..=40).collect();
+    assert_eq!(reported, kept, "the oldest had to go, the one under way was told nevertheless");
+}

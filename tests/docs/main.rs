@@ -1,0 +1,473 @@
+//! The documents say what the code does: tables and the diagram of `docs/usage`, read and compared.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::string_slice,
+    reason = "test code: a panic is a failing test, and brevity wins"
+)]
+
+mod life;
+mod metrics;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+use testkit::built::program;
+
+use kubelet_config::duration::GoDuration;
+use kubelet_config::hazard::HazardClass;
+use kubelet_supervisor::machine::evidence::{Class, Excuse, Failure, Family, Signal};
+use kubelet_supervisor::machine::limits;
+
+fn read(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The rows of the table whose head begins with this cell, in a document.
+fn table(document: &str, head: &str) -> Vec<Vec<String>> {
+    let start = format!("| {head} |");
+    let text = read(document);
+    let mut lines = text.lines().skip_while(|line| !line.starts_with(&start));
+    assert!(lines.next().is_some(), "{document} has no table {head:?}");
+    let row = |line: &str| {
+        // A bar within code is no border.
+        let line = line.replace("\\|", "/");
+        line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect()
+    };
+    lines.skip(1).take_while(|line| line.starts_with('|')).map(row).collect()
+}
+
+/// The words in backticks.
+fn code(text: &str) -> Vec<String> {
+    text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// First cells, out of their backticks.
+fn names(rows: &[Vec<String>]) -> BTreeSet<String> {
+    rows.iter().flat_map(|row| code(&row[0])).collect()
+}
+
+const TRIAL: &str = "docs/usage/trial.md";
+const REFERENCE: &str = "docs/usage/reference.md";
+
+#[test]
+fn every_signal_with_its_class_and_patience() {
+    let isolation = Duration::from_secs(7777);
+    let expected: Vec<[String; 3]> = Signal::ALL
+        .into_iter()
+        .map(|signal| {
+            let class = if signal.class() == Class::Required { "required" } else { "advisory" };
+            let patience = match signal.patience(isolation) {
+                _ if signal.class() == Class::Advisory => "for as long as it likes".to_owned(),
+                patience if patience == isolation => "`--isolation-timeout`".to_owned(),
+                patience => format!("{} s", patience.as_secs()),
+            };
+            [format!("`{}`", signal.label()), class.to_owned(), patience]
+        })
+        .collect();
+    let rows = table(TRIAL, "signal");
+    let shown: Vec<[String; 3]> = rows.iter().map(|row| [row[0].clone(), row[2].clone(), row[3].clone()]).collect();
+    assert_eq!(shown, expected);
+    let pace = format!("asked every {} s", limits::PROBE_TRIAL.as_secs());
+    assert!(rows[0][1].contains(&pace), "{pace}");
+    assert!(rows[1][1].contains(&format!("every {} s", limits::WATCHDOG_INTERVAL.as_secs() / 2)));
+}
+
+#[test]
+fn every_way_to_fail_and_its_family() {
+    let family = |failure: Failure| match failure.family() {
+        Some(Family::Process) => "process",
+        Some(Family::Contact) => "contact",
+        None => "no",
+    };
+    let expected: BTreeMap<String, &str> =
+        Failure::all().map(|failure| (format!("`{}`", failure.label()), family(failure))).collect();
+    let rows = table(TRIAL, "reason");
+    let shown: BTreeMap<String, &str> = rows.iter().map(|row| (row[0].clone(), row[2].as_str())).collect();
+    assert_eq!(shown, expected);
+    assert_eq!(rows.len(), expected.len(), "each once");
+    // Does not compile when one is added, which then belongs into `all` and the count below.
+    for failure in Failure::all() {
+        match failure {
+            Failure::ExitBeforeReady | Failure::Exits | Failure::StartTimeout | Failure::Signal(_) => {}
+            Failure::Boots | Failure::Unconfirmed | Failure::Operator => {}
+        }
+    }
+    assert_eq!(Failure::all().count(), 6 + Signal::ALL.len() - 1, "all but the advisory one");
+}
+
+#[test]
+fn every_excuse() {
+    let all = [Excuse::Runtime, Excuse::ApiServer, Excuse::DiskFull, Excuse::ShuttingDown];
+    for excuse in all {
+        match excuse {
+            Excuse::Runtime | Excuse::ApiServer | Excuse::DiskFull | Excuse::ShuttingDown => {}
+        }
+    }
+    let rows = table(TRIAL, "excuse");
+    let shown: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
+    assert_eq!(shown, all.map(Excuse::words));
+}
+
+#[test]
+fn every_class_of_hazards() {
+    let shown: BTreeMap<String, String> =
+        table(TRIAL, "class").into_iter().map(|row| (code(&row[0])[0].clone(), row[1].clone())).collect();
+    let expected = HazardClass::ALL.map(|class| {
+        let refused = match class {
+            HazardClass::Pods => "if it would cost pods",
+            class if class.is_refused() => "yes",
+            _ => "no",
+        };
+        (class.word().to_owned(), refused.to_owned())
+    });
+    assert_eq!(shown, BTreeMap::from(expected));
+    for row in table(TRIAL, "class") {
+        for field in code(&row[2]) {
+            let hazard = kubelet_config::hazard::table::find(&field).unwrap_or_else(|| panic!("{field}"));
+            assert_eq!(hazard.class.word(), code(&row[0])[0], "{field}");
+        }
+    }
+}
+
+#[test]
+fn the_numbers() {
+    let time = |duration: Duration| GoDuration(duration).to_string();
+    // Go's spelling has no zeros at the end here: `10m0s` is what nobody writes.
+    let plain = |text: String| {
+        let text = text.strip_suffix("m0s").map_or(text.clone(), |text| format!("{text}m"));
+        text.strip_suffix("h0m").map_or(text.clone(), |text| format!("{text}h"))
+    };
+    let expected = [
+        time(limits::TRIAL_DURATION),
+        time(limits::START_TIMEOUT),
+        time(limits::ISOLATION),
+        limits::TRIAL_BOOTS.to_string(),
+        "none".to_owned(),
+        limits::TRIAL_EXITS.to_string(),
+        time(limits::ATTRIBUTION),
+        time(limits::CONSULT),
+        time(limits::AFTER_EXCUSE),
+        time(limits::BLAME),
+        time(limits::PARDON_FIRST),
+        time(limits::PARDON_MAX),
+        limits::PROVEN_KEPT.to_string(),
+        limits::BAD_VERSIONS.to_string(),
+    ];
+    let rows = table(TRIAL, "what");
+    let shown: Vec<String> = rows.iter().map(|row| row[1].clone()).collect();
+    assert_eq!(shown, expected.map(plain));
+    let text = read(TRIAL);
+    assert!(text.contains(&format!("runs, {} s at the most;", limits::BASELINE.as_secs())));
+    assert!(text.contains(&format!("at the node, {} s at the most.", limits::CONSULT.as_secs())));
+}
+
+/// Event reasons that stand in the source of `core`.
+fn reasons_in_code() -> BTreeSet<String> {
+    fn walk(dir: &Path, found: &mut BTreeSet<String>) {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                walk(&path, found);
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).unwrap();
+            let body = text.split("#[cfg(test)]").next().unwrap();
+            found.extend(body.split('"').filter(|word| is_reason(word)).map(str::to_owned));
+        }
+    }
+    let mut found = BTreeSet::new();
+    walk(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/machine"), &mut found);
+    found.remove("KubeletConfigOk"); // a condition's type
+    found
+}
+
+fn is_reason(word: &str) -> bool {
+    let rest = word.strip_prefix("KubeletConfig").unwrap_or_default();
+    rest.starts_with(|c: char| c.is_ascii_uppercase()) && rest.chars().all(char::is_alphabetic)
+}
+
+#[test]
+fn every_event_is_listed_and_exists() {
+    let listed = names(&table(REFERENCE, "reason"));
+    assert_eq!(listed, reasons_in_code());
+    for reason in code(&read(TRIAL)).iter().filter(|word| is_reason(word)) {
+        assert!(listed.contains(reason) || reason == "KubeletConfigOk", "{reason}");
+    }
+}
+
+#[test]
+fn every_reason_of_the_condition_is_listed_and_exists() {
+    let source = read("src/machine/status.rs");
+    let body = source.split("fn condition(").nth(1).unwrap().split("\n}\n").next().unwrap();
+    let is_word =
+        |word: &&str| word.starts_with(|c: char| c.is_ascii_uppercase()) && word.chars().all(char::is_alphabetic);
+    let mut known: BTreeSet<String> = body.split('"').skip(1).step_by(2).filter(is_word).map(str::to_owned).collect();
+    known.insert("Local".to_owned()); // the default, of a node that was never assigned anything
+    for status in ["True", "False", "Unknown"] {
+        assert!(known.remove(status), "{status}");
+    }
+    assert_eq!(names(&table(REFERENCE, "condition's reason")), known);
+}
+
+fn help(args: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_kubelet-supervisor")).args(args).arg("--help").output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Options in a help text.
+fn options(help: &str) -> BTreeSet<String> {
+    let line = |line: &str| {
+        let at = line.trim_start().strip_prefix("-")?.find("--").unwrap_or_default();
+        let long = line.trim_start().get(at..)?.trim_start_matches("- ").to_owned();
+        let name: String = long.chars().take_while(|c| c.is_ascii_lowercase() || *c == '-').collect();
+        name.starts_with("--").then_some(name)
+    };
+    let mut found: BTreeSet<String> = help.lines().filter_map(line).collect();
+    found.remove("--help");
+    found
+}
+
+#[test]
+fn every_option_of_run_is_listed_and_exists() {
+    let listed: BTreeSet<String> =
+        names(&table(REFERENCE, "option")).iter().map(|option| option.split(' ').next().unwrap().to_owned()).collect();
+    let known = options(&help(&["run"]));
+    assert!(known.len() >= 10, "{known:?}");
+    assert_eq!(listed, known);
+    for flag in table(TRIAL, "what").iter().flat_map(|row| code(&row[2])) {
+        assert!(known.contains(&flag), "{flag}");
+    }
+}
+
+#[test]
+fn every_verb_is_listed_and_exists() {
+    let text = help(&[]);
+    let commands = text.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let known: BTreeSet<String> =
+        commands.filter_map(|line| Some(line.split_whitespace().next()?.to_owned())).collect();
+    let listed: BTreeSet<String> =
+        names(&table(REFERENCE, "verb")).iter().map(|verb| verb.split(' ').next().unwrap().to_owned()).collect();
+    // These have chapters of their own, or none.
+    let others = ["run", "status", "check", "render", "enable", "disable", "help"].map(str::to_owned);
+    let expected: BTreeSet<String> = known.difference(&others.into()).cloned().collect();
+    assert_eq!(listed, expected);
+    assert!(listed.len() >= 8, "{listed:?}");
+    let reference = read(REFERENCE);
+    for verb in &listed {
+        for option in options(&help(&[verb])) {
+            let (short, long) = (format!("`{verb} [{option}"), option.clone());
+            assert!(
+                reference.contains(&short) || reference.contains(&long) || option == "--number" || option == "--output",
+                "{verb} {option}"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_option_of_enable_and_disable_is_listed_and_exists() {
+    for verb in ["enable", "disable"] {
+        let mut rows = table(REFERENCE, "install option");
+        rows.retain(|row| code(&row[1]).iter().any(|of| of == verb));
+        let listed: BTreeSet<String> = names(&rows)
+            .iter()
+            .map(|option| option.split(' ').next().unwrap().to_owned())
+            .filter(|it| it != "--")
+            .collect();
+        assert_eq!(listed, options(&help(&[verb])), "{verb}");
+    }
+}
+
+#[test]
+fn every_command_of_the_plugin_about_nodes_is_listed_with_its_options() {
+    let plugin = kubectl_plugin::command();
+    let rows = table(REFERENCE, "node command");
+    assert_eq!(rows.len(), 7);
+    for row in rows {
+        let words = code(&row[0]);
+        let name = words[0].split(' ').next().unwrap();
+        let command = plugin.find_subcommand(name).unwrap_or_else(|| panic!("{name}"));
+        let known = command.get_arguments().filter_map(|option| option.get_long()).filter(|long| *long != "help");
+        let known: BTreeSet<String> = known.map(|long| format!("--{long}")).collect();
+        let listed = code(&row[1]).into_iter().filter(|option| option.starts_with("--"));
+        let listed: BTreeSet<String> =
+            listed.map(|option| option.split([' ', '[']).next().unwrap().to_owned()).collect();
+        assert_eq!(listed, known, "{name}");
+    }
+}
+
+#[test]
+fn every_state_of_a_node_is_listed() {
+    use kubectl_plugin::fleet::node::Stage;
+    let listed = names(&table(REFERENCE, "state shown"));
+    for stage in [
+        Stage::Local,
+        Stage::Pending,
+        Stage::Scheduled,
+        Stage::OnTrial,
+        Stage::AwaitsConfirmation,
+        Stage::Proven,
+        Stage::Failed,
+        Stage::Held,
+    ] {
+        assert!(listed.iter().any(|shown| shown.starts_with(stage.word())), "{}", stage.word());
+    }
+}
+
+#[test]
+fn every_link_between_the_documents_leads_somewhere() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut documents = vec![root.join("README.md")];
+    for dir in ["docs/usage", "docs/development"] {
+        documents.extend(std::fs::read_dir(root.join(dir)).unwrap().map(|entry| entry.unwrap().path()));
+    }
+    let mut links = 0;
+    for document in documents {
+        let text = std::fs::read_to_string(&document).unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if link.starts_with("http") {
+                continue;
+            }
+            links += 1;
+            let target = document.parent().unwrap().join(link.split('#').next().unwrap());
+            assert!(target.exists(), "{}: {link}", document.display());
+        }
+    }
+    assert!(links >= 8, "{links}");
+}
+
+#[test]
+fn the_diagram_is_what_the_machine_does() {
+    let text = read(TRIAL);
+    let diagram = text.split("stateDiagram-v2\n").nth(1).unwrap().split("```").next().unwrap();
+    let mut drawn = BTreeSet::new();
+    for line in diagram.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let (arrow, label) = line.split_once(" : ").unwrap_or((line, ""));
+        let (from, to) = arrow.split_once(" --> ").unwrap_or_else(|| panic!("{line}"));
+        if from == "[*]" {
+            assert_eq!(to, life::Phase::Settled.word());
+            continue;
+        }
+        let reasons = label.rsplit_once('(').map(|(_, reasons)| reasons.trim_end_matches(')')).unwrap_or_default();
+        assert!(drawn.insert(format!("{from} --> {to} ({reasons})")), "twice: {line}");
+    }
+    let walked = life::walk();
+    let (missing, invented): (Vec<_>, Vec<_>) =
+        (walked.difference(&drawn).collect(), drawn.difference(&walked).collect());
+    assert!(missing.is_empty() && invented.is_empty(), "not drawn: {missing:#?}\nnever seen: {invented:#?}");
+}
+
+#[test]
+fn the_manifests_grant_reading_of_config_maps_and_nothing_else() {
+    let told =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/adapters/kube/sight.rs")).unwrap();
+    for variant in ["base", "narrow"] {
+        let file = format!("packaging/manifests/{variant}/rbac.yaml");
+        assert!(told.contains(&file), "a 403 names {file}");
+        let documents = read(&file);
+        let documents: Vec<serde_json::Value> =
+            documents.split("\n---\n").map(|text| serde_yaml::from_str(text).unwrap()).collect();
+        let rules = documents.iter().flat_map(|it| it["rules"].as_array().cloned().unwrap_or_default());
+        let rules: Vec<_> = rules.collect();
+        assert_eq!(rules.len(), 1, "{file}");
+        assert_eq!(rules[0]["resources"], serde_json::json!(["configmaps"]));
+        assert_eq!(rules[0]["verbs"], serde_json::json!(["get", "list", "watch"]));
+        assert_eq!(rules[0]["resourceNames"].is_array(), variant == "narrow");
+        let kinds: Vec<&str> = documents.iter().filter_map(|it| it["kind"].as_str()).collect();
+        assert_eq!(kinds, ["Role", "RoleBinding"], "{file}: of one namespace");
+        assert_eq!(documents[1]["subjects"][0]["name"], "system:nodes");
+    }
+}
+
+#[test]
+fn every_check_and_right_of_doctor_is_listed_and_exists() {
+    const DOCTOR: &str = "docs/usage/doctor.md";
+    let sources = [
+        "crates/kubectl-plugin/src/fleet/doctor/mod.rs",
+        "crates/kubectl-plugin/src/fleet/doctor/rights.rs",
+        "crates/kubectl-plugin/src/doctor.rs",
+    ]
+    .map(read);
+    let mut known = BTreeSet::new();
+    for source in &sources {
+        let body = source.split("#[cfg(test)]").next().unwrap();
+        for made in body.split("Finding::of_").skip(1) {
+            let call: String = made.split('(').nth(1).unwrap().split(',').next().unwrap().to_owned();
+            known.extend(call.split('"').nth(1).map(str::to_owned));
+        }
+    }
+    assert!(known.len() > 10, "{known:?}");
+    assert_eq!(names(&table(DOCTOR, "check")), known);
+    let rights = kubectl_plugin::fleet::doctor::rights::RIGHTS;
+    let rights: Vec<[String; 2]> =
+        rights.iter().map(|it| [format!("`{} {}`", it.verb, it.resource), it.commands.to_owned()]).collect();
+    let listed: Vec<[String; 2]> = table(DOCTOR, "right").iter().map(|row| [row[0].clone(), row[2].clone()]).collect();
+    assert_eq!(listed, rights);
+}
+
+#[test]
+fn every_command_of_the_plugin_about_configurations_is_listed_with_its_options() {
+    let plugin = kubectl_plugin::command();
+    let rows = table(REFERENCE, "configuration command");
+    assert_eq!(rows.len(), 5);
+    for row in rows {
+        let words = code(&row[0]);
+        let name = words[0].split(' ').next().unwrap();
+        let command = plugin.find_subcommand(name).unwrap_or_else(|| panic!("{name}"));
+        let known: BTreeSet<String> = command
+            .get_arguments()
+            .filter_map(|option| option.get_long())
+            .filter(|long| !["help", "version"].contains(long))
+            .map(|long| format!("--{long}"))
+            .collect();
+        let long =
+            |option: &String| option.split([' ', '[']).next().filter(|it| it.starts_with("--")).map(str::to_owned);
+        let listed: BTreeSet<String> = code(&row[1]).iter().filter_map(long).collect();
+        assert_eq!(listed, known, "{name}");
+        let usage: Vec<&str> = words[0].split(' ').skip(1).collect();
+        let positionals = command.get_positionals().map(|arg| arg.get_value_names().unwrap()[0].as_str());
+        assert_eq!(
+            usage.iter().map(|word| word.trim_matches(['[', ']'])).collect::<Vec<_>>(),
+            positionals.collect::<Vec<_>>()
+        );
+    }
+    let reference = read(REFERENCE);
+    for hazard in kubelet_config::hazard::table::HAZARDS {
+        assert!(reference.contains(&format!("`{}`", hazard.asks().words())), "{}", hazard.asks().words());
+    }
+}
+
+#[test]
+fn every_option_and_verb_of_rollout_is_listed_and_exists() {
+    let help = |args: &[&str]| {
+        let output = Command::new(program("kubectl-kubelet_config")).arg("rollout").args(args).arg("--help").output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    let text = help(&[]);
+    let bare = |word: &str| word.split('[').next().unwrap().to_owned();
+    let line = |line: &str| {
+        let words = line.trim_start().starts_with('-').then(|| line.split_whitespace())?;
+        words.take(2).find(|word| word.starts_with("--")).map(bare)
+    };
+    let mut known: BTreeSet<String> = text.lines().filter_map(line).collect();
+    known.remove("--help");
+    // Those of every command.
+    for common in ["--kubeconfig", "--context", "--cluster", "--user", "--as", "--namespace"] {
+        assert!(known.remove(common), "{common}");
+    }
+    let option =
+        |cell: &str| code(cell).iter().find_map(|it| it.split(' ').next().filter(|it| it.starts_with("--")).map(bare));
+    let listed: BTreeSet<String> =
+        table(REFERENCE, "rollout option").iter().filter_map(|row| option(&row[0])).collect();
+    assert_eq!(listed, known);
+    let commands = text.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let mut known: BTreeSet<String> =
+        commands.filter_map(|line| Some(line.split_whitespace().next()?.to_owned())).collect();
+    known.remove("help");
+    let verbs = names(&table(REFERENCE, "rollout verb"));
+    assert_eq!(verbs.iter().map(|verb| verb.split(' ').next().unwrap().to_owned()).collect::<BTreeSet<_>>(), known);
+}

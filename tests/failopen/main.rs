@@ -1,0 +1,372 @@
+//! Law 1 to the end: a panic in any call to any port leaves the node with a running kubelet.
+//!
+//! The real loop, in this process, with the real kubelet adapter, store and stand-in kubelet, tells one story: boot,
+//! a change that is proven, one that is rolled back, a stubborn kubelet, the end. It is told once for every call to a
+//! port; that call panics. Then the kubelet must run, or be started, and SIGTERM must end it all.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::string_slice,
+    clippy::unwrap_used,
+    missing_docs,
+    reason = "in a test a panic is the way to say that something is wrong"
+)]
+
+mod ports;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kubelet_config::assignment::Wanted;
+use kubelet_config::flags::KubeletArgs;
+use kubelet_config::source::{ConfigMapRef, Merge, Payload};
+use kubelet_config::status::NodeConfigStatus;
+use kubelet_supervisor::adapters::clock::BootClock;
+use kubelet_supervisor::adapters::fsx::RealDisk;
+use kubelet_supervisor::adapters::local::LocalFiles;
+use kubelet_supervisor::adapters::notify_socket::NotifySocket;
+use kubelet_supervisor::adapters::process::{ChildPid, KubeletProcess};
+use kubelet_supervisor::adapters::store::FsStore;
+use kubelet_supervisor::daemon::exec::Executor;
+use kubelet_supervisor::daemon::failopen::{Lifeline, run_guarded};
+use kubelet_supervisor::daemon::{Signals, Start};
+use kubelet_supervisor::machine::command::Command;
+use kubelet_supervisor::machine::model::{KubeletId, Moment, Rendered};
+use kubelet_supervisor::machine::record::Ledger;
+use kubelet_supervisor::machine::{Input, Purpose, Settings, State, Stored};
+use nix::sys::signal::{Signal, kill, raise};
+use nix::unistd::Pid;
+use tokio::sync::mpsc::unbounded_channel;
+
+use ports::{Fault, Faulty, METHODS, Tap, World};
+use testkit::kubelet::{Installed, Style, install};
+use testkit::port::Port;
+
+/// Nothing waits for its end unless the test fails.
+const SOON: Duration = Duration::from_secs(20);
+
+struct Line(ChildPid);
+
+impl Lifeline for Line {
+    fn is_alive(&self) -> bool {
+        self.0.get().is_some()
+    }
+    fn is_stopping(&self) -> bool {
+        self.0.is_stopping()
+    }
+    fn signal(&self, signal: Signal) {
+        self.0.signal(signal);
+    }
+    fn ready(&self) {}
+    fn beat(&self) {}
+    fn status(&self, text: &str) {
+        assert!(text.starts_with("internal error: fault: "), "{text}");
+    }
+}
+
+fn payload(name: &str, stand_in: &str) -> Payload {
+    let text = format!(
+        "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nstandIn: {{quiet: true, {stand_in}}}\n"
+    );
+    Payload {
+        namespace: "kube-system".to_owned(),
+        name: name.to_owned(),
+        uid: format!("uid-of-{name}"),
+        resource_version: "1".to_owned(),
+        data: BTreeMap::from([("kubelet".to_owned(), text)]),
+        wishes: kubelet_config::source::Wishes::default(),
+    }
+}
+
+/// Waits for what the supervisor shows.
+async fn until(world: &World, what: &str, good: impl Fn(&NodeConfigStatus) -> bool) {
+    let wait = async {
+        while !(world.ready.get() && good(&world.status.borrow())) {
+            world.news.notified().await;
+        }
+    };
+    let waited = tokio::time::timeout(SOON, wait).await;
+    assert!(waited.is_ok(), "not in time: {what}: {:?}", world.status.borrow());
+}
+
+fn assign(world: &World, payload: Payload) {
+    let reference = ConfigMapRef {
+        namespace: payload.namespace.clone(),
+        name: payload.name.clone(),
+        kubelet_config_key: "kubelet".to_owned(),
+    };
+    let _ = world.inputs.send(Input::Node(Wanted::Map(reference)));
+    let _ = world.inputs.send(Input::Map(Arc::new(payload)));
+}
+
+/// To this thread, so that it has arrived on return: one sent to the process may be taken by the harness's thread, a
+/// moment later, and then ends the next story.
+fn terminate() {
+    raise(Signal::SIGTERM).unwrap();
+}
+
+fn is(source: Option<&kubelet_config::source::Source>, name: &str) -> bool {
+    source.is_some_and(|source| source.reference.name == name)
+}
+
+/// Everything up to the first SIGTERM.
+async fn story(world: &World) {
+    until(world, "boot", |_| true).await;
+    let _ = world.inputs.send(Input::Operator(1, Command::Retry));
+    let _ = world.inputs.send(Input::Reload);
+    tokio::time::timeout(SOON, called(world, "successor.replace")).await.expect("a reload");
+    assign(world, payload("good", ""));
+    until(world, "a change", |status| is(status.active.as_ref(), "good")).await;
+    until(world, "its proof", |status| is(status.last_known_good.as_ref(), "good")).await;
+    assign(world, payload("dies", "exitBeforeReady: 255"));
+    until(world, "a rollback", |status| status.error.is_some() && is(status.active.as_ref(), "good")).await;
+    assign(world, payload("stubborn", "ignoreSigterm: true"));
+    until(world, "a stubborn one", |status| is(status.active.as_ref(), "stubborn")).await;
+}
+
+async fn called(world: &World, method: &str) {
+    while !world.called.borrow().contains(&method) {
+        world.news.notified().await;
+    }
+}
+
+async fn fault(world: &World) {
+    while world.fired.get().is_none() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// After the fault: there is a kubelet, and it is not about to go.
+async fn kubelet_runs(pid: &ChildPid, context: &str) {
+    let wait = async {
+        while pid.get().is_none_or(|pid| kill(Pid::from_raw(pid), None).is_err()) || pid.is_stopping() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    assert!(tokio::time::timeout(SOON, wait).await.is_ok(), "no kubelet after {context}");
+}
+
+/// Tells the story once. Gives the world as it was left.
+fn tell(dir: &Path, kubelet: &Installed, port: &Port, fault_at: Fault) -> Rc<World> {
+    let _ = std::fs::remove_dir_all(dir.join("dynamic"));
+    let at = |name: &str| dir.join(name).display().to_string();
+    let args = KubeletArgs::parse(&[
+        format!("--config={}", at("local.yaml")),
+        format!("--kubeconfig={}", at("kubeconfig")),
+        format!("--healthz-port={}", port.number()),
+        format!("--cert-dir={}", at("pki")),
+        format!("--root-dir={}", at("root")),
+    ]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (world, pids) = runtime.block_on(async {
+        let (inputs, mut queue) = unbounded_channel();
+        let pid = ChildPid::default();
+        let socket = NotifySocket::bind().unwrap();
+        let notify_socket = socket.name.clone();
+        tokio::spawn(socket.listen(pid.clone(), inputs.clone()));
+        let mut signals = Signals::register().unwrap();
+        let world = World::new(fault_at, inputs.clone());
+        let rest = || Tap(world.clone(), ());
+        let process = KubeletProcess {
+            program: kubelet.path.clone(),
+            args: args.clone(),
+            notify_socket,
+            watchdog: Duration::from_secs(30),
+            pid: pid.clone(),
+            inputs,
+            relays: Vec::new(),
+        };
+        let local = LocalFiles { program: kubelet.path.clone(), args: args.clone(), merge: Merge::Replace };
+        let ports = Faulty {
+            store: Tap(world.clone(), FsStore::new(RealDisk, &dir.join("dynamic"))),
+            local: Tap(world.clone(), local),
+            kubelet: Tap(world.clone(), process),
+            rest: rest(),
+            cluster: rest(),
+            notifier: rest(),
+            probe: rest(),
+            host: rest(),
+        };
+        let settings = Settings { trial_duration: Duration::from_millis(50), ..Settings::default() };
+        let mut executor = Executor::new(State::new(settings), ports, args);
+        let line = Line(pid.clone());
+        let supervisor = run_guarded(&mut executor, Start::Boot, &mut queue, &mut signals, &BootClock, &line);
+        let mut pids = Vec::new();
+        let script = async {
+            tokio::select! {
+                () = story(&world) => {}
+                () = fault(&world) => {
+                    kubelet_runs(&pid, &format!("{fault_at:?} {:?}", world.fired.get())).await;
+                }
+            }
+            pids.extend(pid.get());
+            terminate();
+            // The first may take its time; the second ends all.
+            tokio::select! {
+                () = called(&world, "kubelet.kill") => {}
+                () = async {
+                    if world.fired.get().is_none() {
+                        called(&world, "kubelet.stop").await;
+                        // A fault from here on hits the leaving one.
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                    }
+                    loop {
+                        terminate();
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                    }
+                } => {}
+            }
+            std::future::pending::<()>().await;
+        };
+        let ended = tokio::time::timeout(2 * SOON, async {
+            tokio::select! { code = supervisor => code, () = script => unreachable!() }
+        });
+        let code = ended.await.unwrap_or_else(|_| panic!("no end after {fault_at:?} {:?}", world.fired.get()));
+        assert_eq!(code, 1, "a panic and a second SIGTERM are failures: {fault_at:?} {:?}", world.fired.get());
+        (world, pids)
+    });
+    drop(runtime);
+    for pid in pids {
+        let stat = format!("/proc/{pid}/stat");
+        let begun = std::time::Instant::now();
+        let is_gone =
+            || std::fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z") || stat.contains(") X"));
+        while !is_gone() {
+            assert!(begun.elapsed() < SOON, "the kubelet outlives its supervisor: {fault_at:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    world
+}
+
+/// A supervisor takes over a kubelet, and its n-th call to a port panics: that kubelet runs on.
+fn take_over(dir: &Path, kubelet: &Installed, port: &Port, at: u32) {
+    let local = dir.join("local.yaml").display().to_string();
+    let args = KubeletArgs::parse(&[
+        format!("--config={local}"),
+        "--kubeconfig=/nowhere".to_owned(),
+        format!("--healthz-port={}", port.number()),
+    ]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (inputs, mut queue) = unbounded_channel();
+        let pid = ChildPid::default();
+        let mut signals = Signals::register().unwrap();
+        let world = World::new(Fault { at, after: false, starts: 0 }, inputs.clone());
+        let rest = || Tap(world.clone(), ());
+        let mut process = KubeletProcess {
+            program: kubelet.path.clone(),
+            args: args.clone(),
+            notify_socket: "@nobody".to_owned(),
+            watchdog: Duration::from_secs(30),
+            pid: pid.clone(),
+            inputs,
+            relays: Vec::new(),
+        };
+        let started = kubelet_supervisor::ports::Kubelet::start(&mut process, None);
+        let running = pid.get().expect("a kubelet");
+        let mut before = State::new(Settings::default());
+        let stored = Stored { assigned: Ok(None), last_known_good: Ok(None), ledger: Ok(Ledger::default()) };
+        let id = KubeletId::default();
+        before.step(Input::Boot(Box::new(stored), id.clone()), Moment::default());
+        let rendered = Input::Rendered(Purpose::Launch, None, id, Ok(Rendered::default()));
+        before.step(rendered, Moment::default());
+        before.step(Input::Started(started), Moment::default());
+        let handover = Box::new(before.hand_over().expect("a kubelet runs"));
+        let ports = Faulty {
+            store: Tap(world.clone(), FsStore::new(RealDisk, &dir.join("dynamic"))),
+            local: Tap(
+                world.clone(),
+                LocalFiles { program: kubelet.path.clone(), args: args.clone(), merge: Merge::Replace },
+            ),
+            kubelet: Tap(world.clone(), process),
+            rest: rest(),
+            cluster: rest(),
+            notifier: rest(),
+            probe: rest(),
+            host: rest(),
+        };
+        let mut executor = Executor::new(State::new(Settings::default()), ports, args);
+        let line = Line(pid.clone());
+        let start = Start::Resume(handover);
+        let supervisor = run_guarded(&mut executor, start, &mut queue, &mut signals, &BootClock, &line);
+        let script = async {
+            tokio::select! {
+                () = fault(&world) => {}
+                // Not so many calls are made.
+                () = tokio::time::sleep(Duration::from_millis(300)) => {}
+            }
+            kubelet_runs(&pid, &format!("taking over, {:?}", world.fired.get())).await;
+            assert_eq!(pid.get(), Some(running), "the very same kubelet");
+            assert!(!world.called.borrow().contains(&"kubelet.start"));
+            loop {
+                terminate();
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let ended = tokio::time::timeout(SOON, async {
+            tokio::select! { _ = supervisor => (), () = script => unreachable!() }
+        });
+        assert!(ended.await.is_ok(), "no end after {:?}", world.fired.get());
+    });
+}
+
+#[test]
+fn a_panic_anywhere_leaves_a_kubelet() {
+    let memory = Path::new("/dev/shm");
+    let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
+    let kubelet = install(&Installed::built(), dir.path(), Style::V1_20);
+    let local = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nstandIn: {quiet: true}\n";
+    std::fs::write(dir.path().join("local.yaml"), local).unwrap();
+    let port = Port::free();
+    // What some hundred kubelets and panics say is of no interest.
+    let mut sink = std::fs::File::create(dir.path().join("stderr")).unwrap();
+    nix::unistd::dup2_stderr(&sink).unwrap();
+    std::panic::set_hook(Box::new(|info| {
+        if !info.to_string().contains("fault: ") {
+            println!("{info}");
+        }
+    }));
+
+    let mut hits: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut tell = |at, after, starts| {
+        std::io::Seek::rewind(&mut sink).unwrap();
+        let world = tell(dir.path(), &kubelet, &port, Fault { at, after, starts });
+        let fired = world.fired.get();
+        if let Some(method) = fired {
+            *hits.entry(method).or_default() += 1;
+        }
+        (fired, world.called.borrow().clone())
+    };
+    let (_, calls) = tell(0, false, 0);
+    let starts: Vec<u32> =
+        (1_u32..).zip(&calls).filter(|(_, method)| method.starts_with("kubelet.")).map(|(n, _)| n).collect();
+    // The story is not the same to the call each time: a few misses are needed to know its end.
+    let mut misses = 0;
+    for at in 1.. {
+        misses = if tell(at, false, 0).0.is_none() { misses + 1 } else { 0 };
+        if misses == 3 {
+            break;
+        }
+    }
+    // The process has changed before the panic.
+    for at in &starts {
+        tell(*at, true, 0);
+    }
+    // The babysitter's own first start panics as well, and it tries again.
+    assert_eq!(tell(starts[0], false, 1).0, Some("kubelet.start"));
+
+    let total: u32 = hits.values().sum();
+    for at in 1..=8 {
+        take_over(dir.path(), &kubelet, &port, at);
+    }
+    println!("{total} fault points; by method: {hits:?}");
+    for method in METHODS {
+        assert!(hits.contains_key(method), "{method} was never hit");
+    }
+}

@@ -1,0 +1,244 @@
+//! The real suite: etcd, kube-apiserver 1.20.2, containerd and an unmodified kubelet 1.20.2 with the supervisor between.
+//!
+//!     cargo test --test real [SUBSTRING]...
+//!
+//! There are clusters of two kinds, one for each carrier of an assignment: their API servers keep `spec.configSource`, or
+//! drop it as modern ones do. A kubelet mostly waits, so a long queue of cases has two clusters of its kind and all run
+//! side by side; each takes one case after the other, and is taken down in the end whatever happens. A filter is a part
+//! of what is printed, such as `'assign [labels]'`; a cluster that no case needs is not started. On a machine that cannot
+//! have them (not root, not Debian 12) the suite is skipped, and says so; where `CI` is set that is a failure.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, clippy::string_slice, missing_docs)]
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+mod assignment;
+mod bad;
+mod carriers;
+mod changes;
+mod cluster;
+mod credentials;
+mod directory;
+mod edges;
+mod plugin_drain;
+mod plugin_rollout;
+mod plugin_snapshots;
+mod plugin_tutorial;
+mod process;
+mod snapshots;
+mod store;
+mod supervisor;
+mod trial;
+
+use assignment::Carrier;
+use cluster::{Cluster, INTERRUPTED};
+use supervisor::Case;
+
+/// A case and the clusters it runs on.
+struct Test(&'static str, &'static [Carrier], fn(&Case));
+
+const BOTH: &[Carrier] = &[Carrier::Native, Carrier::Labels];
+const NATIVE: &[Carrier] = &[Carrier::Native];
+const LABELS: &[Carrier] = &[Carrier::Labels];
+
+const CASES: &[Test] = &[
+    Test("first_start", BOTH, process::first_start), // first: there is no Node yet
+    Test("rollout", BOTH, plugin_rollout::rollout),  // the longest
+    Test("assign", BOTH, changes::assign),
+    Test("label_edit", BOTH, changes::label_edit),
+    Test("rejected", BOTH, bad::rejected),
+    Test("killing", BOTH, bad::killing),
+    Test("reset", BOTH, changes::reset),
+    Test("api_server_away", BOTH, process::api_server_away),
+    Test("kill", BOTH, process::kill),
+    Test("map_deleted", BOTH, changes::map_deleted),
+    Test("key_changed", BOTH, changes::key_changed),
+    Test("overlay", BOTH, changes::overlay),
+    Test("relative_path", BOTH, changes::relative_path),
+    Test("burst", BOTH, changes::burst),
+    Test("while_on_trial", BOTH, changes::while_on_trial),
+    Test("node_deleted", BOTH, process::node_deleted),
+    // A kubelet on its own follows nothing but a source that the API server keeps.
+    Test("native_and_back", NATIVE, store::native_and_back),
+    Test("corrupt_store", BOTH, store::corrupt_store),
+    Test("tutorial", BOTH, edges::tutorial),
+    Test("plugin_snapshots", BOTH, plugin_snapshots::every_command),
+    Test("cut_off", BOTH, trial::cut_off),
+    Test("not_to_blame", BOTH, trial::not_to_blame),
+    Test("plugin_tutorial", BOTH, plugin_tutorial::as_written),
+    Test("server_drops", LABELS, carriers::server_drops),
+    Test("node_cannot_label", LABELS, carriers::node_cannot_label),
+    Test("without_rights", LABELS, carriers::without_rights),
+    Test("narrow_rights", LABELS, carriers::narrow_rights),
+    Test("name_alone", LABELS, carriers::name_alone),
+    Test("spread", LABELS, carriers::spread),
+    Test("peace", LABELS, carriers::peace),
+    // A cluster of each kind: a source that is kept beside labels, and one that is kept no more.
+    Test("both_carriers", NATIVE, carriers::both_carriers),
+    Test("still_in_use", NATIVE, carriers::still_in_use),
+    // By itself a node may read no such ConfigMap, whatever the API server keeps.
+    Test("default_source", NATIVE, carriers::default_source),
+    // These are about processes, files, credentials and pods; no carrier takes part in what they show, so one cluster
+    // each is enough, wherever the queue is shorter.
+    Test("bad_disk", NATIVE, store::bad_disk),
+    Test("second_supervisor", NATIVE, store::second_supervisor),
+    Test("credentials", NATIVE, edges::credentials),
+    Test("credentials_late", NATIVE, credentials::late),
+    Test("credentials_expired", NATIVE, credentials::expired),
+    Test("check_and_render", NATIVE, edges::check_and_render),
+    Test("source_dir", LABELS, directory::source_dir),
+    Test("standalone", LABELS, directory::standalone),
+    Test("runtime_away", NATIVE, trial::runtime_away),
+    Test("cpu_manager", NATIVE, trial::cpu_manager),
+    Test("credentials_rotated", LABELS, credentials::rotated),
+    Test("credentials_wrong_authority", LABELS, credentials::wrong_authority),
+    Test("power_loss", LABELS, trial::power_loss),
+    Test("api_server_lost", LABELS, trial::api_server_lost),
+    Test("max_pods", LABELS, trial::max_pods),
+    Test("drain", BOTH, plugin_drain::drain),
+    Test("terminate", LABELS, process::terminate),
+];
+
+/// Take a quarter of an hour each, and run only when they are asked for by their whole names.
+const LONG: &[Test] =
+    &[Test("long_killing", NATIVE, trial::long_killing), Test("long_killing_ten", NATIVE, trial::long_killing_ten)];
+
+/// What `cargo nextest` sees of this: one test, for the cases share a cluster.
+const SUITE: &str = "suite";
+
+/// What is printed of a case.
+fn title(test: &Test, carrier: Carrier) -> String {
+    format!("{} [{}]", test.0, carrier.name())
+}
+
+/// The cases of a carrier that these filters choose, and all there are.
+fn queue(carrier: Carrier, filters: &[String]) -> (Vec<&'static Test>, usize) {
+    let of = |tests: &'static [Test]| tests.iter().filter(move |test| test.1.contains(&carrier));
+    let wanted = |test: &&Test| filters.is_empty() || filters.iter().any(|part| title(test, carrier).contains(part));
+    let asked = |test: &&Test| filters.iter().any(|part| part == test.0);
+    let chosen = of(CASES).filter(wanted).chain(of(LONG).filter(asked)).collect();
+    (chosen, of(CASES).chain(of(LONG)).count())
+}
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    let mut filters = Vec::new();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--list" => {
+                if !std::env::args().any(|arg| arg == "--ignored") {
+                    println!("{SUITE}: test");
+                }
+                return ExitCode::SUCCESS;
+            }
+            "--format" | "--test-threads" | "--color" | "--skip" => drop(args.next()),
+            arg if arg.starts_with("--") || arg == SUITE => {}
+            _ => filters.push(arg),
+        }
+    }
+    let queues = BOTH.iter().map(|carrier| (*carrier, queue(*carrier, &filters)));
+    let (queues, all): (Vec<_>, Vec<_>) = queues.map(|(carrier, (chosen, all))| ((carrier, chosen), all)).unzip();
+    let chosen: usize = queues.iter().map(|(_, queue)| queue.len()).sum();
+    let others = all.iter().sum::<usize>() - chosen;
+    if chosen == 0 {
+        println!("\nrunning 0 tests");
+        println!("\ntest result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; {others} filtered out");
+        return ExitCode::SUCCESS;
+    }
+    if let Some(why) = cluster::missing() {
+        assert!(std::env::var_os("CI").is_none(), "the real suite cannot run, and this is CI: {why}");
+        println!("SKIPPED: real suite: {why}");
+        return ExitCode::SUCCESS;
+    }
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&INTERRUPTED)).unwrap();
+    }
+    let begin = Instant::now();
+    println!("\nrunning {chosen} tests");
+    let failed = run(queues);
+    println!(
+        "\ntest result: {}. {} passed; {} failed; 0 ignored; 0 measured; {others} filtered out; finished in {:.2}s\n",
+        if failed.is_empty() { "ok" } else { "FAILED" },
+        chosen.saturating_sub(failed.len()),
+        failed.len(),
+        begin.elapsed().as_secs_f64()
+    );
+    ExitCode::from(u8::from(!failed.is_empty()))
+}
+
+/// Cases that are worth another cluster, which takes a quarter of a minute.
+const CASES_PER_CLUSTER: usize = 12;
+/// Of a kind; with more, two cores are too busy for a kubelet to start in its time.
+const CLUSTERS: usize = 2;
+
+/// Runs each queue on clusters of its own, all at the same time; what failed.
+fn run(queues: Vec<(Carrier, Vec<&'static Test>)>) -> Vec<String> {
+    // A short name: there are sockets below it.
+    let dir = tempfile::Builder::new().prefix("ksr").tempdir().unwrap().keep();
+    // One cluster comes up at a time: a port is free until somebody listens on it.
+    let turn = Mutex::new(());
+    let queues: Vec<(Carrier, usize, Mutex<VecDeque<&Test>>)> = queues
+        .into_iter()
+        .filter(|(_, queue)| !queue.is_empty())
+        .map(|(carrier, queue)| {
+            (carrier, queue.len().div_ceil(CASES_PER_CLUSTER).min(CLUSTERS), Mutex::new(queue.into()))
+        })
+        .collect();
+    let failed: Vec<String> = std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for (carrier, clusters, queue) in &queues {
+            for number in 1..=*clusters {
+                let name = format!("{}{number}", carrier.name());
+                let (dir, turn) = (dir.join(&name), &turn);
+                let thread = std::thread::Builder::new().name(name);
+                threads.push(thread.spawn_scoped(scope, move || run_queue(*carrier, queue, &dir, turn)).unwrap());
+            }
+        }
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    if failed.is_empty() {
+        let _ = std::fs::remove_dir_all(&dir);
+    } else {
+        println!("\nfailures: {failed:?}; logs: {}/*/logs", dir.display());
+    }
+    failed
+}
+
+/// On one cluster, until the queue is empty.
+fn run_queue(carrier: Carrier, queue: &Mutex<VecDeque<&'static Test>>, dir: &Path, turn: &Mutex<()>) -> Vec<String> {
+    let up = || {
+        let _mine = turn.lock();
+        let cluster = Cluster::up(dir, carrier);
+        carriers::grant(&cluster);
+        cluster
+    };
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+    let Ok(mut cluster) = catch_unwind(up) else {
+        // If there is no other cluster of this kind, nothing of it was shown.
+        let left = std::iter::from_fn(next).map(|test| title(test, carrier));
+        return [format!("bringing up [{}]", carrier.name())].into_iter().chain(left).collect();
+    };
+    let mut failed = Vec::new();
+    while let Some(test) = next() {
+        let (begin, title) = (Instant::now(), title(test, carrier));
+        let passed = !INTERRUPTED.load(Ordering::Relaxed)
+            && catch_unwind(AssertUnwindSafe(|| {
+                cluster.tidy();
+                test.2(&Case { cluster: &cluster, name: test.0 });
+            }))
+            .is_ok();
+        println!("test {title} ... {} ({:.1} s)", if passed { "ok" } else { "FAILED" }, begin.elapsed().as_secs_f64());
+        if !passed {
+            failed.push(title);
+        }
+    }
+    if catch_unwind(AssertUnwindSafe(|| cluster.down())).is_err() {
+        failed.push(format!("taking down [{}]", carrier.name()));
+    }
+    failed
+}

@@ -1,0 +1,408 @@
+//! The trial, scenario by scenario, on the bare machine: what is judged, what is not, who is
+//! blamed, and what an operator can do about it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::needless_pass_by_value,
+    clippy::unchecked_time_subtraction,
+    reason = "test code: a panic is a failing test, and brevity wins"
+)]
+
+mod operated;
+
+use std::time::Duration;
+
+use kubelet_config::pods::PodSight;
+use kubelet_config::source::Wishes;
+use kubelet_supervisor::machine::evidence::{Excuse, Signal};
+use kubelet_supervisor::machine::{Effect, Settings};
+use serde_json::json;
+use testkit::node::Node;
+
+fn minutes(count: u64) -> u64 {
+    count * 60
+}
+
+#[test]
+fn every_signal_that_was_good_is_on_the_baseline() {
+    let mut node = Node::new();
+    node.assign("a");
+    let baseline = node.disk.ledger.attempt.clone().unwrap().baseline.unwrap();
+    assert_eq!(baseline, Signal::ALL.into(), "{baseline:?}");
+    node.pass(minutes(11));
+    assert_eq!((node.active(), node.last_known_good()), ("a", "a"));
+    assert_eq!(node.starts, ["", "a"]);
+}
+
+#[test]
+fn a_signal_that_was_bad_before_counts_for_nothing() {
+    let mut node = Node::new();
+    (node.contact, node.pings, node.is_ready) = (false, false, false);
+    node.pass(minutes(2));
+    node.assign("a");
+    let baseline = node.disk.ledger.attempt.clone().unwrap().baseline.unwrap();
+    for signal in [Signal::Lease, Signal::Watchdog, Signal::NodeReady] {
+        assert!(!baseline.contains(&signal), "{signal:?}");
+    }
+    node.pass(minutes(11));
+    assert_eq!(node.last_known_good(), "a", "{:?}", node.events());
+}
+
+#[test]
+fn who_does_not_answer_in_time_counts_for_nothing() {
+    let mut node = Node::new();
+    node.looks_answered = false;
+    node.assign("a");
+    node.pass(5);
+    assert_eq!(node.active(), "", "the baseline is waited for");
+    node.pass(9); // a reload meanwhile lets it wait anew
+    assert_eq!(node.active(), "a", "but not for long");
+    node.pass(minutes(11));
+    assert_eq!(node.last_known_good(), "a");
+}
+
+#[test]
+fn a_configuration_that_cuts_the_node_off_is_rolled_back_without_the_api_server() {
+    let mut node = Node::new();
+    node.assign("a");
+    node.api = false;
+    node.pass(85);
+    assert_eq!(node.active(), "a", "patience");
+    node.pass(20);
+    assert_eq!(node.active(), "", "{:?}", node.events());
+    assert!(node.message("KubeletConfigRolledBack").contains("the API server could not be reached"));
+    node.api = true;
+    node.pass(minutes(2));
+    assert!(node.is_marked("a"), "last known good is in contact: the configuration was to blame");
+    assert_eq!(node.starts, ["", "a", ""]);
+}
+
+#[test]
+fn a_node_that_stays_not_ready_is_rolled_back() {
+    let mut node = Node::new();
+    node.words = vec!["E1121 10:00:00.000000 1 controller.go:187] no serializers registered".to_owned()];
+    node.assign("a");
+    node.is_ready = false;
+    node.pass(110);
+    assert_eq!(node.active(), "");
+    let message = node.message("KubeletConfigRolledBack");
+    assert!(message.contains("has not been Ready") && message.contains("PLEG is not healthy"), "{message}");
+    assert!(message.contains("(the kubelet's last error: no serializers registered)"), "{message}");
+}
+
+#[test]
+fn a_kubelet_that_loses_the_api_server_by_itself_is_rolled_back() {
+    let mut node = Node::new();
+    node.assign("a");
+    node.contact = false; // the API server answers us, and hears nothing from the kubelet
+    node.pass(110);
+    assert_eq!(node.active(), "");
+    node.contact = true;
+    node.pass(60);
+    assert!(node.is_marked("a"));
+}
+
+#[test]
+fn the_api_server_goes_away_in_mid_trial_and_nobody_is_blamed() {
+    let mut node = Node::new();
+    node.assign("a");
+    node.pass(minutes(5));
+    node.api = false;
+    node.pass(minutes(30));
+    assert_eq!((node.active(), node.state.suspended), ("a", Some(Excuse::ApiServer)));
+    assert_eq!(node.last_known_good(), "", "the clock stands still");
+    node.api = true;
+    node.pass(minutes(4));
+    assert_eq!(node.last_known_good(), "", "four and five are less than ten");
+    node.pass(minutes(2));
+    assert_eq!(node.last_known_good(), "a", "what was earned before counts");
+    assert_eq!(node.starts, ["", "a"]);
+}
+
+/// From the first second on, and beyond every patience.
+#[test]
+fn an_overloaded_api_server_is_nobodys_fault() {
+    let mut node = Node::new();
+    node.assign("a");
+    node.busy = true;
+    node.pass(120);
+    node.api = false; // it does not even answer any more, as happens to it
+    node.busy = false;
+    node.pass(120);
+    assert_eq!((node.active(), node.state.suspended), ("a", Some(Excuse::ApiServer)));
+    node.api = true;
+    node.pass(minutes(9));
+    assert_eq!(node.last_known_good(), "", "it earned nothing meanwhile");
+    node.pass(minutes(3));
+    assert_eq!(node.last_known_good(), "a");
+    assert_eq!(node.starts, ["", "a"]);
+}
+
+#[test]
+fn the_runtime_goes_away_in_mid_trial_and_nobody_is_blamed() {
+    let mut node = Node::new();
+    node.assign("a");
+    node.pass(minutes(3));
+    node.environment.runtime = Some(false);
+    node.is_ready = false;
+    for _ in 0..5 {
+        node.pass(30);
+        node.exit(1);
+    }
+    assert_eq!((node.active(), node.last_known_good()), ("a", ""));
+    assert!(!node.is_marked("a"), "{:?}", node.events());
+    node.environment.runtime = Some(true);
+    node.is_ready = true;
+    node.pass(minutes(12));
+    assert_eq!(node.last_known_good(), "a");
+}
+
+#[test]
+fn a_runtime_that_the_change_itself_leaves_is_no_excuse() {
+    // The socket asked is the one from before the change; it answers.
+    let mut node = Node::new();
+    node.ready_after = None;
+    node.assign("a");
+    node.exit(1);
+    assert_eq!(node.active(), "");
+    let sockets: Vec<_> =
+        node.effects.iter().filter(|effect| format!("{effect:?}").contains("run/runtime.sock")).collect();
+    assert!(!sockets.is_empty());
+}
+
+#[test]
+fn a_full_disk_and_a_system_on_its_way_down_are_excuses() {
+    for shutting_down in [false, true] {
+        let mut node = Node::new();
+        node.assign("a");
+        node.pass(30);
+        node.environment.disk_full = !shutting_down;
+        node.environment.shutting_down = shutting_down;
+        for _ in 0..4 {
+            node.exit(1);
+            node.pass(15);
+        }
+        assert_eq!(node.active(), "a");
+        assert!(!node.is_marked("a"));
+    }
+}
+
+#[test]
+fn a_verdict_does_not_wait_for_ever_for_a_look_around() {
+    let mut node = Node::new();
+    node.assign("a");
+    node.looks_answered = false;
+    node.ready_after = None;
+    node.exit(1);
+    assert_eq!(node.starts, ["", "a"], "the look is out");
+    node.pass(3);
+    assert_eq!(node.starts, ["", "a", ""]);
+}
+
+#[test]
+fn last_known_good_that_fails_in_the_same_way_clears_the_version() {
+    let mut node = Node::new();
+    node.ready_after = None; // whatever is started dies now
+    node.words = vec!["F1121 10:00:00.000000 1 server.go:1] swap is on".to_owned()];
+    node.assign("a");
+    node.exit(255);
+    assert!(node.is_marked("a"));
+    assert_eq!(node.active(), "");
+    node.exit(255);
+    assert!(!node.is_marked("a"), "lifted");
+    assert!(node.message("KubeletConfigNotBlamed").contains("swap is on"));
+    assert!(node.state.error.clone().unwrap().1.contains("not to blame"), "{:?}", node.state.error);
+    node.pass(minutes(5));
+    node.exit(255);
+    assert_eq!(node.active(), "", "times are no better");
+    // The swap is off.
+    node.ready_after = Some(1);
+    node.pass(11);
+    node.exit(255);
+    node.pass(minutes(1));
+    assert_eq!(node.active(), "a", "tried again {:?}", node.events());
+    node.pass(minutes(11));
+    assert_eq!(node.last_known_good(), "a");
+    assert_eq!(node.disk.ledger.pardon, None);
+}
+
+#[test]
+fn what_was_earned_is_not_lost_to_another_name() {
+    let mut node = Node::new();
+    node.assign("a");
+    node.pass(minutes(11));
+    // A label edit: the same content, a new version; then the machine reboots, into trouble.
+    node.same_content.insert("b".to_owned(), "a".to_owned());
+    node.assign("b");
+    assert_eq!(node.starts, ["", "a"]);
+    for _ in 0..5 {
+        node.reboot();
+        node.exit(1);
+        node.pass(2);
+        node.exit(1);
+        node.pass(15);
+        assert!(node.active() == "b" && node.disk.ledger.bad.is_empty(), "{:?}", node.events());
+    }
+    node.pass(minutes(11));
+    assert_eq!(node.last_known_good(), "b");
+}
+
+#[test]
+fn a_refusal_restarts_nothing_into_what_runs() {
+    let mut node = Node::new();
+    node.assign("a");
+    node.pass(minutes(11));
+    node.same_content.insert("b".to_owned(), "a".to_owned());
+    node.assign("b");
+    node.refused.push("c".to_owned());
+    node.assign("c");
+    node.pass(60);
+    assert_eq!((node.active(), node.last_known_good()), ("a", "a"), "b is a");
+    assert_eq!(node.starts, ["", "a"]);
+}
+
+#[test]
+fn a_healthy_last_known_good_settles_the_blame() {
+    let mut node = Node::new();
+    node.ready_after = None;
+    node.assign("a");
+    node.ready_after = Some(1);
+    node.exit(255);
+    assert!(node.disk.ledger.blame.is_some());
+    node.pass(45);
+    assert_eq!(node.disk.ledger.blame, None);
+    assert!(node.is_marked("a"));
+    node.exit(255);
+    node.pass(minutes(60));
+    assert!(node.is_marked("a"), "a later accident changes nothing");
+    assert_eq!(node.active(), "");
+}
+
+#[test]
+fn a_pardon_is_over_once_the_fault_is_settled() {
+    let mut node = Node::new();
+    node.ready_after = None;
+    node.assign("a");
+    node.exit(255);
+    node.ready_after = Some(1); // the next one
+    node.exit(255); // local too: a is pardoned
+    node.pass(60);
+    assert_eq!(node.active(), "a");
+    node.exit(1);
+    node.pass(5);
+    node.exit(1); // now its own fault
+    node.pass(120);
+    assert!(node.is_marked("a") && node.active().is_empty());
+    let before = node.effects.len();
+    node.pass(600);
+    let asked = node.effects[before..].iter().filter(|it| matches!(it, Effect::Probe(_) | Effect::Look(_))).count();
+    assert_eq!((asked, node.disk.ledger.pardon.clone()), (0, None));
+}
+
+#[test]
+fn each_pardon_waits_twice_as_long() {
+    let mut node = Node::new();
+    let mut waits = Vec::new();
+    for round in 0..3 {
+        // Healthy on its own, and everything dies as soon as a is tried.
+        if round == 0 {
+            node.ready_after = None;
+            node.assign("a");
+        }
+        node.ready_after = None;
+        node.exit(255); // a
+        node.exit(255); // local: not to blame
+        node.ready_after = Some(1);
+        node.pass(11);
+        node.exit(255); // and now it stays up
+        let begun = node.now;
+        while node.active() != "a" {
+            node.pass(1);
+            assert!(node.now < begun + Duration::from_secs(600));
+        }
+        waits.push((node.now - begun).as_secs());
+    }
+    assert!(waits[1] > waits[0] + 20 && waits[2] > waits[1] + 40, "{waits:?}");
+}
+
+#[test]
+fn pings_that_stop_fail_the_trial() {
+    let mut node = Node::new();
+    node.assign("a");
+    node.pass(60);
+    node.pings = false;
+    node.pass(80);
+    assert_eq!(node.active(), "");
+    assert!(node.message("KubeletConfigRolledBack").contains("WATCHDOG=1"));
+}
+
+#[test]
+fn pods_that_admission_turned_away_fail_the_trial() {
+    for acknowledge in [None, Some("pods".to_owned())] {
+        let mut node = Node::new();
+        let pod = |name: &str| PodSight {
+            uid: name.to_owned(),
+            name: format!("default/{name}"),
+            phase: "Running".to_owned(),
+            ..PodSight::default()
+        };
+        node.census.pods = vec![pod("web"), pod("db")];
+        node.define("a", json!({}), Wishes { acknowledge: acknowledge.clone(), ..Wishes::default() });
+        node.assign("a");
+        node.census.pods[1].phase = "Failed".to_owned();
+        node.census.pods[1].reason = "OutOfcpu".to_owned();
+        node.pass(60);
+        if acknowledge.is_some() {
+            assert_eq!(node.active(), "a");
+        } else {
+            assert_eq!(node.active(), "");
+            let message = node.message("KubeletConfigRolledBack");
+            assert!(message.contains("default/db (OutOfcpu)") && !message.contains("web"), "{message}");
+        }
+    }
+}
+
+#[test]
+fn a_machine_that_sleeps_is_not_judged_for_it() {
+    let mut node = Node::new();
+    node.assign("a");
+    node.pass(minutes(3));
+    for _ in 0..3 {
+        node.now += Duration::from_secs(7200);
+        node.wall_nanos += 7_200_000_000_000;
+        node.pass(30);
+        assert_eq!((node.active(), node.last_known_good()), ("a", ""));
+    }
+    node.pass(minutes(11));
+    assert_eq!(node.last_known_good(), "a", "{:?}", node.events());
+}
+
+#[test]
+fn the_wall_clock_may_jump() {
+    let mut node = Node::new();
+    node.assign("a");
+    node.pass(30);
+    for wall in [0, u64::MAX, 1_700_000_000_000_000_000] {
+        node.wall_nanos = wall;
+        node.pass(minutes(2));
+        assert_eq!(node.last_known_good(), "");
+    }
+    node.pass(minutes(4));
+    assert_eq!(node.last_known_good(), "a");
+}
+
+#[test]
+fn a_machine_that_reboots_in_a_loop_comes_up_on_last_known_good() {
+    for boots in [1, 3, 5] {
+        let mut node = Node::with(Settings { boots, ..Settings::default() });
+        node.assign("a");
+        for _ in 1..boots {
+            node.reboot();
+            assert_eq!(node.active(), "a");
+        }
+        node.reboot();
+        assert_eq!(node.active(), "", "{boots} tries");
+        assert!(node.is_marked("a"));
+    }
+}
