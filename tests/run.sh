@@ -56,7 +56,7 @@ step cargo build --locked --quiet --workspace --all-targets
 # The README's first look tells by its exit code whether all went as it says.
 step cargo run --locked --quiet --example demo
 # Unit, property, architecture and system tests, each file with its summary.
-fast=(architecture behaviour cluster credentials docs failopen machine_props plugin reloaded restarted selftest trial turns)
+fast=(architecture behaviour cluster credentials docs failopen machine_props on_disk plugin reloaded restarted selftest trial turns)
 step cargo test --locked --workspace --no-fail-fast --lib "${fast[@]/#/--test=}"
 # Ten million steps and the mutants; hours of two hundred supervisors: built optimized.
 step cargo test --locked --workspace --no-fail-fast --profile sim --test crash --test rollout --test simulation

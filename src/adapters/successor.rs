@@ -38,27 +38,28 @@ const PROOF: Duration = Duration::from_secs(10);
 /// For the last lines that were read to be written.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// What is handed over.
+/// What is handed over. Public for the test that reads what released versions wrote.
+#[doc(hidden)]
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Estate {
+pub struct Estate {
     /// [`Handover`], encoded.
-    machine: String,
+    pub machine: String,
     /// The kubelet.
-    pid: i32,
+    pub pid: i32,
     /// Its notify socket.
     #[serde(default)]
-    notify: Option<RawFd>,
+    pub notify: Option<RawFd>,
     /// And that one's name.
     #[serde(default)]
-    notify_name: String,
+    pub notify_name: String,
     #[serde(default)]
-    lock: Option<RawFd>,
+    pub lock: Option<RawFd>,
     /// The reading ends of its standard error, with what was last read, the latest last.
     #[serde(default)]
-    relays: Vec<(RawFd, Vec<String>)>,
+    pub relays: Vec<(RawFd, Vec<String>)>,
     #[serde(default, flatten)]
-    told: Told,
+    pub told: Told,
 }
 
 /// What others were told, and told us.
@@ -143,7 +144,8 @@ fn inherit(fd: RawFd) -> Result<Inheritance, String> {
 ///
 /// # Errors
 /// Why nobody could go on from it.
-fn read(text: &str) -> Result<(Estate, Handover), String> {
+#[doc(hidden)]
+pub fn read(text: &str) -> Result<(Estate, Handover), String> {
     let estate: Estate = serde_json::from_str(text).map_err(|error| format!("the document: {error}"))?;
     let handover = Handover::decode(&estate.machine)?;
     if handover.pid().and_then(|pid| i32::try_from(pid).ok()) != Some(estate.pid) {

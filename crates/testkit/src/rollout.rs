@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kube::client::{Body, ClientBuilder};
-use kubectl_plugin;
 use kubectl_plugin::{Context, Failure, Pace as Patience};
 use kubelet_config::assignment::LABELS;
 use kubelet_config::source::{ConfigMapRef, Payload, Source, Wishes};

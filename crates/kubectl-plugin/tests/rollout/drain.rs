@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kube::client::Body;
-use kubectl_plugin;
 use kubectl_plugin::Failure;
 use kubectl_plugin::fleet::rollout::drain::CORDONED_BY;
 use kubelet_config::assignment::LABELS;

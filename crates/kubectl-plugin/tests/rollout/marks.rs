@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use kubectl_plugin;
 use kubectl_plugin::Failure;
 use kubelet_config::assignment::LABELS;
 use serde_json::{Value, json};

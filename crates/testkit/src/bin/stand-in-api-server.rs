@@ -5,6 +5,8 @@
 //!
 //! KUBECONFIG is written. It serves until it is killed, and remembers nothing.
 
+#![allow(clippy::expect_used, clippy::panic, reason = "for tests alone")]
+
 fn main() {
     let args: Vec<String> = std::env::args().collect();
     let [_, port, node, kubeconfig, file] = args.as_slice() else {
