@@ -110,7 +110,7 @@ fn every_excuse() {
             Excuse::Runtime | Excuse::ApiServer | Excuse::DiskFull | Excuse::ShuttingDown => {}
         }
     }
-    let rows = table(TRIAL, "excuse");
+    let rows = table(TRIAL, "suspension");
     let shown: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
     assert_eq!(shown, all.map(Excuse::words));
 }
