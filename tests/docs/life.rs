@@ -15,11 +15,11 @@ use testkit::node::{Node, source};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     Settled,
-    OnTrial,
+    Trial,
     Suspended,
-    Confirming,
-    BlameTest,
-    Pardoned,
+    AwaitingConfirmation,
+    ControlTest,
+    RetryLater,
     Pinned,
 }
 
@@ -33,15 +33,15 @@ impl Phase {
         if ledger.pin.is_some() {
             Phase::Pinned
         } else if state.trial.is_some() && state.confirm_left().is_some() {
-            Phase::Confirming
+            Phase::AwaitingConfirmation
         } else if state.trial.is_some() && state.suspended.is_some() {
             Phase::Suspended
         } else if state.trial.is_some() {
-            Phase::OnTrial
+            Phase::Trial
         } else if ledger.blame.is_some() {
-            Phase::BlameTest
+            Phase::ControlTest
         } else if ledger.pardon.is_some() {
-            Phase::Pardoned
+            Phase::RetryLater
         } else {
             Phase::Settled
         }
@@ -106,9 +106,9 @@ impl Walk<'_> {
     fn fail(&mut self, name: &str) {
         self.node.ready_after = None;
         self.assign(name);
-        self.expect(Phase::OnTrial);
+        self.expect(Phase::Trial);
         self.then(|node| node.exit(255));
-        self.expect(Phase::BlameTest);
+        self.expect(Phase::ControlTest);
     }
 }
 
@@ -126,14 +126,14 @@ pub fn walk() -> BTreeSet<String> {
 fn good(seen: &mut BTreeSet<String>) {
     let mut walk = Walk::new(seen);
     walk.assign("a");
-    walk.expect(Phase::OnTrial);
+    walk.expect(Phase::Trial);
     walk.pass(60);
     walk.node.environment.disk_full = true;
     walk.pass(15);
     walk.expect(Phase::Suspended);
     walk.node.environment.disk_full = false;
     walk.pass(15);
-    walk.expect(Phase::OnTrial);
+    walk.expect(Phase::Trial);
     walk.pass(700);
     walk.expect(Phase::Settled);
     // The same version again, after a label edit, has its trial without a restart.
@@ -142,7 +142,7 @@ fn good(seen: &mut BTreeSet<String>) {
         node.same_content.insert("a@2".to_owned(), "a".to_owned());
         node.edit("a", "2");
     });
-    walk.expect(Phase::OnTrial);
+    walk.expect(Phase::Trial);
 }
 
 fn bad(seen: &mut BTreeSet<String>) {
@@ -151,10 +151,10 @@ fn bad(seen: &mut BTreeSet<String>) {
     walk.fail("a");
     walk.then(|node| node.exit(255));
     walk.node.ready_after = Some(1);
-    walk.expect(Phase::Pardoned);
+    walk.expect(Phase::RetryLater);
     walk.told = walk.node.effects.len();
     walk.pass(60);
-    walk.expect(Phase::OnTrial);
+    walk.expect(Phase::Trial);
     // Its own fault.
     let mut walk = Walk::new(walk.seen);
     walk.assign("a");
@@ -162,7 +162,7 @@ fn bad(seen: &mut BTreeSet<String>) {
     walk.then(|node| node.exit(1));
     walk.pass(5);
     walk.then(|node| node.exit(1));
-    walk.expect(Phase::BlameTest);
+    walk.expect(Phase::ControlTest);
     walk.pass(45);
     walk.expect(Phase::Settled);
     // While last known good is on test, something else comes.
@@ -170,7 +170,7 @@ fn bad(seen: &mut BTreeSet<String>) {
     walk.node.ready_after = Some(1);
     walk.assign("c");
     walk.pass(12); // a kubelet that was just switched is left alone
-    walk.expect(Phase::OnTrial);
+    walk.expect(Phase::Trial);
 }
 
 fn confirmed(seen: &mut BTreeSet<String>) {
@@ -180,7 +180,7 @@ fn confirmed(seen: &mut BTreeSet<String>) {
         walk.node.define(name, json!({}), wishes.clone());
         walk.assign(name);
         walk.pass(620);
-        walk.expect(Phase::Confirming);
+        walk.expect(Phase::AwaitingConfirmation);
         match name {
             "a" => {
                 walk.operate(Command::Confirm { extend_seconds: None });
@@ -195,7 +195,7 @@ fn confirmed(seen: &mut BTreeSet<String>) {
                 walk.then(|node| node.exit(1));
                 walk.pass(2);
                 walk.then(|node| node.exit(1));
-                walk.expect(Phase::BlameTest);
+                walk.expect(Phase::ControlTest);
             }
         }
     }
@@ -239,5 +239,5 @@ fn held(seen: &mut BTreeSet<String>) {
     walk.operate(Command::Pin { to: None });
     walk.expect(Phase::Pinned);
     walk.operate(Command::Unpin);
-    walk.expect(Phase::OnTrial);
+    walk.expect(Phase::Trial);
 }

@@ -107,7 +107,7 @@ fn every_excuse() {
             Excuse::Runtime | Excuse::ApiServer | Excuse::DiskFull | Excuse::ShuttingDown => {}
         }
     }
-    let rows = table(TRIAL, "excuse");
+    let rows = table(TRIAL, "suspension");
     let shown: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
     assert_eq!(shown, all.map(Excuse::words));
 }
@@ -321,10 +321,23 @@ fn every_state_of_a_node_is_listed() {
 #[test]
 fn every_link_between_the_documents_leads_somewhere() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut documents = vec![root.join("README.md")];
+    let pages = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/GLOSSARY.md"];
+    let mut documents = pages.map(|page| root.join(page)).to_vec();
     for dir in ["docs/usage", "docs/development"] {
         documents.extend(std::fs::read_dir(root.join(dir)).unwrap().map(|entry| entry.unwrap().path()));
     }
+    // As GitHub makes them of headings; `<a id="…">` beside.
+    let anchor = |text: &str, anchor: &str| {
+        let slug = |heading: &str| -> String {
+            let kept = heading.trim_start_matches('#').trim().to_lowercase();
+            kept.chars()
+                .filter(|c| c.is_alphanumeric() || " -_".contains(*c))
+                .map(|c| if c == ' ' { '-' } else { c })
+                .collect()
+        };
+        text.contains(&format!("<a id=\"{anchor}\""))
+            || text.lines().any(|line| line.starts_with('#') && slug(line) == anchor)
+    };
     let mut links = 0;
     for document in documents {
         let text = std::fs::read_to_string(&document).unwrap();
@@ -333,8 +346,13 @@ fn every_link_between_the_documents_leads_somewhere() {
                 continue;
             }
             links += 1;
-            let target = document.parent().unwrap().join(link.split('#').next().unwrap());
+            let (file, section) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { document.clone() } else { document.parent().unwrap().join(file) };
             assert!(target.exists(), "{}: {link}", document.display());
+            if !section.is_empty() {
+                let text = std::fs::read_to_string(&target).unwrap();
+                assert!(anchor(&text, section), "{}: {link} names no heading", document.display());
+            }
         }
     }
     assert!(links >= 8, "{links}");

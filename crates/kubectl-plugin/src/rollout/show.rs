@@ -160,7 +160,7 @@ mod tests {
         let counts = Counts { done: 133, in_flight: 20, waiting: 247, ..Counts::default() };
         let words = format!("{}, about 4h10m left", counts.short(400));
         let shown = line("pool-a-7d4f5c2k8m", "wave 7 of 20", |cells| bar(&counts, 400, cells), &words, 80);
-        for page in ["README.md", "docs/usage/rollouts.md"] {
+        for page in ["docs/usage/overview.md", "docs/usage/rollouts.md"] {
             let text = std::fs::read_to_string(format!("{}/../../{page}", env!("CARGO_MANIFEST_DIR"))).unwrap();
             assert!(text.lines().any(|line| line == shown), "{page} does not show this line:\n{shown}");
         }

@@ -100,13 +100,14 @@ fn commands() -> Vec<Vec<&'static str>> {
     lines.into_iter().map(line).collect()
 }
 
-/// Boxes of the README and of the pages that begin with `$ kubectl kubelet-config` show what a terminal of 80 columns shows.
+/// Boxes of the pages that begin with `$ kubectl kubelet-config` show what a terminal of 80 columns shows.
 #[test]
 fn the_pages_show_what_is_to_be_seen() {
     let root = Path::new(testkit::built::ROOT);
     let seen = fs::read_to_string(root.join("tests/fixtures/plugin/terminal/80.txt")).unwrap();
     let mut shown = 0;
-    for page in ["README.md", "docs/usage/tutorial.md", "docs/usage/doctor.md", "docs/usage/reference.md"] {
+    for page in ["docs/usage/overview.md", "docs/usage/tutorial.md", "docs/usage/doctor.md", "docs/usage/reference.md"]
+    {
         let text = fs::read_to_string(root.join(page)).unwrap();
         for text in text.split("```text\n").skip(1).filter_map(|rest| rest.split("```").next()) {
             if text.starts_with("$ kubectl kubelet-config") {
