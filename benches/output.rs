@@ -19,7 +19,7 @@ use std::io::{BufRead as _, BufReader, PipeWriter, Write as _};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use kubelet_supervisor::adapters::relay::{Relay, Started, pass_on};
+use kubelet_supervisor::adapters::stderr_relay::{Relay, Started, pass_on};
 
 const FLOOD: u32 = 200_000;
 const PACED: u32 = 10_000;

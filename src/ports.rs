@@ -9,7 +9,7 @@ use crate::machine::model::{KubeletId, Moment, RenderError, Rendered, StateFiles
 use crate::machine::record::Entry;
 use crate::machine::{Durable, Stored};
 use kubelet_config::rendering::HealthzTarget;
-use kubelet_config::source::{ConfigMapRef, Merge, Payload, Source, Wishes};
+use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Merge, Payload, Source};
 use kubelet_config::status::NodeConfigStatus;
 
 /// Time.
@@ -76,7 +76,7 @@ pub struct Checkpoint {
     /// Content by key.
     pub files: std::collections::BTreeMap<String, String>,
     /// What the ConfigMap's annotations ask for.
-    pub wishes: Wishes,
+    pub annotations: ConfigAnnotations,
 }
 
 /// The node's own files: what the kubelet would use without us.
@@ -106,7 +106,7 @@ pub trait Kubelet {
     /// SIGKILL.
     fn kill(&mut self);
     /// The last lines it wrote to its standard error, oldest first.
-    fn last_words(&self) -> Vec<String>;
+    fn log_tail(&self) -> Vec<String>;
 }
 
 /// The kubelet as a judge. Its verdict comes as an input with the ticket.
@@ -132,46 +132,46 @@ pub trait Cluster {
     /// Sends an event, in order; [`Input::Reported`](crate::machine::Input) when it is there.
     fn emit(&mut self, entry: &Entry);
     /// Asks for the own Lease.
-    fn look_lease(&mut self);
+    fn observe_lease(&mut self);
     /// Asks for the pods of the own Node.
-    fn look_pods(&mut self);
+    fn observe_pods(&mut self);
 }
 
 /// The node around the kubelet. The answer comes as an input.
 pub trait Host {
     /// Looks, with the runtime's socket if that is known.
-    fn look(&mut self, runtime: Option<&str>);
+    fn observe(&mut self, runtime: Option<&str>);
 }
 
 /// Whoever started us, and whoever scrapes us.
 pub trait Notifier {
     /// The state changed: READY and STATUS to systemd, metrics, the status document.
-    fn observe(&mut self, state: &crate::machine::State);
+    fn publish(&mut self, state: &crate::machine::State);
     /// Something to count.
     fn count(&mut self, counter: &crate::machine::Counter);
     /// What became of an operator's command.
     fn answer(&mut self, ticket: u64, result: &Result<String, String>);
     /// A ping for systemd's watchdog.
-    fn beat(&mut self);
+    fn ping_watchdog(&mut self);
     /// A line for the journal.
-    fn say(&mut self, level: crate::machine::Level, line: &str);
+    fn log(&mut self, level: crate::machine::Level, line: &str);
 }
 
 /// Whoever goes on in our place.
-pub trait Successor {
+pub trait Reexec {
     /// Finds out whether the binary that is installed now can go on from this document; answers
-    /// with [`Input::Successor`](crate::machine::Input).
+    /// with [`Input::ReloadProven`](crate::machine::Input).
     fn prove(&mut self, document: &str);
     /// Becomes that binary. Comes back only if nothing changed, or where this is only played.
     ///
     /// # Errors
     /// Why we are still here.
-    fn replace(&mut self, document: &str) -> Result<(), Stay>;
+    fn replace(&mut self, document: &str) -> Result<(), ReexecError>;
 }
 
 /// Why a supervisor was not replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stay {
+pub enum ReexecError {
     /// Something is under way that will come as an input; then it can be tried again.
     Busy,
     /// It cannot be done, and why.
@@ -197,5 +197,5 @@ pub trait Ports {
     /// systemd, metrics, journal.
     fn notifier(&mut self) -> &mut dyn Notifier;
     /// A reload.
-    fn successor(&mut self) -> &mut dyn Successor;
+    fn reexec(&mut self) -> &mut dyn Reexec;
 }

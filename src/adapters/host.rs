@@ -51,14 +51,15 @@ impl NodeHost {
 }
 
 impl ports::Host for NodeHost {
-    fn look(&mut self, runtime: Option<&str>) {
+    fn observe(&mut self, runtime: Option<&str>) {
         let (inputs, socket) = (self.inputs.clone(), runtime.and_then(socket_path));
         let disks = self.measure();
         tokio::spawn(async move {
             let (runtime, disks, shutting_down) =
                 tokio::join!(async { Some(answers(&socket?, LIMIT).await) }, disks, is_shutting_down());
             let (disk_full, supplies) = disks;
-            let _ = inputs.send(Input::EnvironmentSeen(Environment { runtime, disk_full, shutting_down, supplies }));
+            let _ =
+                inputs.send(Input::EnvironmentObserved(Environment { runtime, disk_full, shutting_down, supplies }));
         });
     }
 }
@@ -178,8 +179,8 @@ mod tests {
 
     async fn look(dir: &Path, runtime: Option<&str>) -> Environment {
         let (inputs, mut queue) = unbounded_channel();
-        NodeHost::new(dir.to_owned(), dir.to_owned(), inputs).look(runtime);
-        let Some(Input::EnvironmentSeen(seen)) = queue.recv().await else { panic!("no answer") };
+        NodeHost::new(dir.to_owned(), dir.to_owned(), inputs).observe(runtime);
+        let Some(Input::EnvironmentObserved(seen)) = queue.recv().await else { panic!("no answer") };
         assert!(queue.recv().await.is_none(), "one answer");
         seen
     }

@@ -1,7 +1,7 @@
 //! Two small servers: `/metrics`, `/healthz`, `/readyz` on loopback; `/status` and operators'
 //! commands on a socket that is root's alone.
 
-mod desk;
+mod command_queue;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
-pub use desk::{Desk, Outcome};
+pub use command_queue::{Desk, Outcome};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;

@@ -22,7 +22,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
-use super::relay::{Relay, Started};
+use super::stderr_relay::{Relay, Started};
 use crate::machine::Input;
 use crate::machine::model::Exit;
 use crate::machine::preflight::Run;
@@ -151,7 +151,7 @@ impl ports::Kubelet for KubeletProcess {
         self.pid.signal(Signal::SIGKILL);
     }
 
-    fn last_words(&self) -> Vec<String> {
+    fn log_tail(&self) -> Vec<String> {
         self.relays.last().map(Relay::words).unwrap_or_default()
     }
 }

@@ -17,7 +17,7 @@ use self::watch::{Eye, Touched};
 use crate::machine::Input;
 use crate::machine::record::Entry;
 use crate::ports;
-use kubelet_config::assignment::Wanted;
+use kubelet_config::assignment::Assignment;
 use kubelet_config::source::ConfigMapRef;
 use kubelet_config::source_dir;
 use kubelet_config::status::NodeConfigStatus;
@@ -86,12 +86,12 @@ impl ports::Cluster for SourceDir {
         self.beside.emit(entry);
     }
 
-    fn look_lease(&mut self) {
-        self.beside.look_lease();
+    fn observe_lease(&mut self) {
+        self.beside.observe_lease();
     }
 
-    fn look_pods(&mut self) {
-        self.beside.look_pods();
+    fn observe_pods(&mut self) {
+        self.beside.observe_pods();
     }
 }
 
@@ -104,12 +104,12 @@ pub fn without_assignments(inputs: UnboundedSender<Input>) -> UnboundedSender<In
         while let Some(input) = queue.recv().await {
             match input {
                 Input::Node(wanted) => {
-                    if matches!(wanted, Wanted::Map(_) | Wanted::AllNil | Wanted::Invalid(_)) && !said {
+                    if matches!(wanted, Assignment::Map(_) | Assignment::AllNil | Assignment::Invalid(_)) && !said {
                         tracing::warn!("the Node is assigned a ConfigMap, which is ignored: --source-dir is in force");
                         said = true;
                     }
                 }
-                Input::Map(_) | Input::MapFailed { .. } => {}
+                Input::ConfigMap(_) | Input::ConfigMapFailed { .. } => {}
                 other => {
                     if inputs.send(other).is_err() {
                         return;
@@ -265,7 +265,7 @@ impl Task {
         if !matches!(look.seen, Seen::Changing(_) | Seen::BeingWritten(_)) {
             self.since = None;
         }
-        let map = || Input::Node(Wanted::Map(source_dir::reference(&self.key)));
+        let map = || Input::Node(Assignment::Map(source_dir::reference(&self.key)));
         let (told, inputs) = match look.seen {
             Seen::Missing(why) => {
                 self.say(format!("{why}; what runs is kept until it is there"));
@@ -283,11 +283,13 @@ impl Task {
                 self.say_if_long(&why);
                 return again.or(Some(PATIENCE));
             }
-            Seen::Empty => (Told::Local, vec![Input::Node(Wanted::Local)]),
+            Seen::Empty => (Told::Local, vec![Input::Node(Assignment::Local)]),
             Seen::Payload(payload) => {
-                (Told::Version(payload.resource_version.clone()), vec![map(), Input::Map(payload)])
+                (Told::Version(payload.resource_version.clone()), vec![map(), Input::ConfigMap(payload)])
             }
-            Seen::Unusable(why) => (Told::Failed(why.clone()), vec![map(), Input::MapFailed { why, definite: true }]),
+            Seen::Unusable(why) => {
+                (Told::Failed(why.clone()), vec![map(), Input::ConfigMapFailed { why, definite: true }])
+            }
         };
         self.said.clear();
         if std::mem::take(asked) || told != self.told {

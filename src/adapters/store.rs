@@ -171,8 +171,8 @@ impl<D: Disk> FsStore<D> {
             None if files.is_empty() => return Err(format!("{}: no checkpoint there", dir.display())),
             None => {}
         }
-        let wishes = seal.map(|seal| seal.wishes).unwrap_or_default();
-        Ok(Checkpoint { dir: dir.display().to_string(), files, wishes })
+        let annotations = seal.map(|seal| seal.annotations).unwrap_or_default();
+        Ok(Checkpoint { dir: dir.display().to_string(), files, annotations })
     }
 }
 
@@ -221,7 +221,7 @@ impl<D: Disk> Store for FsStore<D> {
                 .iter()
                 .map(|(key, text)| (key.clone(), hex(&Sha256::digest(text.as_bytes()))))
                 .collect(),
-            wishes: payload.wishes.clone(),
+            annotations: payload.annotations.clone(),
         };
         let seal_path = self.seal_path(source);
         let seal_text = serde_json::to_string(&seal).map_err(|error| error.to_string())?;

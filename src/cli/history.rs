@@ -70,7 +70,7 @@ fn text(entry: &Entry) -> String {
     );
     let time = status::timestamp(entry.nanos);
     let mut out = format!("{time} {} {source}: {}\n", entry.reason, plain(&entry.message));
-    for word in &entry.words {
+    for word in &entry.log_tail {
         let _ = writeln!(out, "    {}", plain(word)); // a String takes it
     }
     out
@@ -104,7 +104,7 @@ mod tests {
                 reason: "KubeletConfigRolledBack".into(),
                 message: "gone\nbad \x1b[31m".into(),
                 source: Some(source),
-                words: vec!["its words".into()],
+                log_tail: vec!["its words".into()],
                 ..Entry::default()
             },
         ]

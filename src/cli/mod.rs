@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
 use crate::adapters::local::{self, LocalFiles};
-use crate::adapters::{process, successor};
+use crate::adapters::{process, reexec};
 use crate::machine::command::Command;
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::source::Merge;
@@ -41,7 +41,7 @@ enum Verb {
     Status(status::Options),
     /// Have the kubelet judge a configuration file: exit 0 valid, 1 rejected, 2 could not tell.
     Check(check::Options),
-    /// Print the configuration the kubelet would be given.
+    /// Fingerprint the configuration the kubelet would be given.
     Render(render::Options),
     /// Show what happened to this node's configuration, and why.
     History(history::Options),
@@ -49,7 +49,7 @@ enum Verb {
     Retry(operate::Plain),
     /// Leave what runs: to last known good, or to another version and stay there.
     Rollback(operate::Rollback),
-    /// Stay with a version, whatever is assigned.
+    /// ReexecError with a version, whatever is assigned.
     Pin(operate::Pin),
     /// Follow the assignment again.
     Unpin(operate::Plain),
@@ -61,7 +61,7 @@ enum Verb {
     Confirm(operate::Confirm),
     /// Let the installed binary go on in the running supervisor's place: same pid, same kubelet.
     Reload(reload::Options),
-    #[command(name = successor::VERB, hide = true)]
+    #[command(name = reexec::VERB, hide = true)]
     CanTakeOver(reload::Asked),
     /// Put the supervisor between systemd and the kubelet of this node; restarts nothing.
     Enable(enable::Enable),
@@ -145,7 +145,7 @@ fn check_options_of_run(options: &[String]) -> Result<(), Failure> {
 
 /// Runs the command.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let beginning = successor::begin();
+    let beginning = reexec::begin();
     let args: Vec<OsString> = args.into_iter().collect();
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,

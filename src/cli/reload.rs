@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::control::{StoreDir, Unreachable, denied};
 use super::{Cli, Failure, Verb};
-use crate::adapters::successor;
+use crate::adapters::reexec;
 use crate::daemon::settings;
 use crate::machine::command::Command;
 use kubelet_config::duration::GoDuration;
@@ -100,7 +100,7 @@ impl Asked {
     pub(super) fn run(self) -> Result<u8, Failure> {
         let mut text = String::new();
         std::io::stdin().read_to_string(&mut text).map_err(|error| Failure::new(1, error.to_string()))?;
-        successor::can_take_over(&text).map_err(|why| Failure::new(1, why))?;
+        reexec::can_take_over(&text).map_err(|why| Failure::new(1, why))?;
         let words = [OsString::from("kubelet-supervisor")].into_iter().chain(self.args);
         match Cli::try_parse_from(words).map(|cli| cli.verb) {
             Ok(Verb::Run(options)) => options.settings().map(drop)?,

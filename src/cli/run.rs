@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser as _};
 
 use super::{Cli, Failure, KubeletCommand, MergeOption, Verb, block_on};
-use crate::adapters::successor::Beginning;
+use crate::adapters::reexec::Beginning;
 use crate::adapters::systemd::Systemd;
 use crate::adapters::{clock, local, log, process};
 use crate::daemon::settings::{self, Settings};

@@ -6,11 +6,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::machine::events::Event;
-use crate::machine::evidence::{Look, runtime_socket};
+use crate::machine::evidence::{Query, runtime_socket};
 use crate::machine::model::{Moment, RenderError, Rendered, StateFiles};
 use crate::machine::record::{Entry, Ledger};
 use crate::machine::{Effect, Handover, Input, Level, Purpose, State, Stored};
-use crate::ports::{Checkpoint, Local, Ports, Stay, Store};
+use crate::ports::{Checkpoint, Local, Ports, ReexecError, Store};
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::rendering::{self, Configuration, Fault, Ingredients, Text};
 use kubelet_config::source::{Merge, Source};
@@ -82,11 +82,11 @@ impl<P: Ports> Executor<P> {
     pub fn hand_over(&mut self, now: Moment) -> bool {
         self.handing_over = false;
         let Some(handover) = self.state.hand_over() else { return false };
-        match self.ports.successor().replace(&handover.encode()) {
+        match self.ports.reexec().replace(&handover.encode()) {
             Ok(()) => return true,
-            Err(Stay::Busy) => {}
-            Err(Stay::Failed(why)) => {
-                self.handle(Input::Stayed(why), now);
+            Err(ReexecError::Busy) => {}
+            Err(ReexecError::Failed(why)) => {
+                self.handle(Input::ReloadFailed(why), now);
             }
         }
         false
@@ -102,7 +102,7 @@ impl<P: Ports> Executor<P> {
                 inputs.extend(self.run(effect));
             }
         }
-        self.ports.notifier().observe(&self.state);
+        self.ports.notifier().publish(&self.state);
         let status = node_status(&self.state);
         if self.published.as_ref() != Some(&status) {
             self.ports.cluster().publish(&status);
@@ -132,30 +132,30 @@ impl<P: Ports> Executor<P> {
                     // The kubelet may refuse what is there; then the trial says so.
                     self.ports
                         .notifier()
-                        .say(Level::Warn, &format!("the kubelet's state files stay as they are: {why}"));
+                        .log(Level::Warn, &format!("the kubelet's state files stay as they are: {why}"));
                 }
                 return Some(Input::Started(self.ports.kubelet().start(config.as_deref())));
             }
             Effect::Stop => self.ports.kubelet().stop(),
             Effect::Kill => self.ports.kubelet().kill(),
             Effect::Probe(target) => self.ports.probe().probe(&target),
-            Effect::Look(Look::Lease) => self.ports.cluster().look_lease(),
-            Effect::Look(Look::Pods) => self.ports.cluster().look_pods(),
-            Effect::Look(Look::Environment(runtime)) => self.ports.host().look(runtime.as_deref()),
-            Effect::ReadWords => return Some(Input::Words(self.ports.kubelet().last_words())),
+            Effect::Query(Query::Lease) => self.ports.cluster().observe_lease(),
+            Effect::Query(Query::Pods) => self.ports.cluster().observe_pods(),
+            Effect::Query(Query::Environment(runtime)) => self.ports.host().observe(runtime.as_deref()),
+            Effect::ReadLogTail => return Some(Input::LogTail(self.ports.kubelet().log_tail())),
             Effect::Reported(number) => self.ports.store().reported(number),
             Effect::Answer(ticket, result) => self.ports.notifier().answer(ticket, &result),
             Effect::Collect(keep) => {
                 if let Err(why) = self.ports.store().collect(&keep) {
-                    self.ports.notifier().say(Level::Warn, &format!("old checkpoints cannot be removed: {why}"));
+                    self.ports.notifier().log(Level::Warn, &format!("old checkpoints cannot be removed: {why}"));
                 }
             }
             Effect::Emit(event) => self.emit(event),
-            Effect::Say(level, line) => self.ports.notifier().say(level, &line),
+            Effect::Log(level, line) => self.ports.notifier().log(level, &line),
             Effect::Count(counter) => self.ports.notifier().count(&counter),
-            Effect::Prove(handover) => self.ports.successor().prove(&handover.encode()),
-            Effect::Beat => self.ports.notifier().beat(),
-            Effect::HandOver => self.handing_over = true,
+            Effect::ProveReload(handover) => self.ports.reexec().prove(&handover.encode()),
+            Effect::PingWatchdog => self.ports.notifier().ping_watchdog(),
+            Effect::Reexec => self.handing_over = true,
             Effect::Quit => {}
         }
         None
@@ -163,7 +163,7 @@ impl<P: Ports> Executor<P> {
 
     fn emit(&mut self, event: Event) {
         let level = if event.warning { Level::Warn } else { Level::Info };
-        self.ports.notifier().say(level, &format!("{}: {}", event.reason, event.message));
+        self.ports.notifier().log(level, &format!("{}: {}", event.reason, event.message));
         let mut entry = Entry {
             number: 0,
             nanos: self.state.now().wall_nanos,
@@ -172,12 +172,12 @@ impl<P: Ports> Executor<P> {
             message: event.message,
             source: event.source,
             kubelet: self.state.version.clone().unwrap_or_default(),
-            words: event.words,
+            log_tail: event.log_tail,
             local: event.local,
         };
         match self.ports.store().append(&entry) {
             Ok(number) => entry.number = number,
-            Err(why) => self.ports.notifier().say(Level::Warn, &format!("the history cannot be written: {why}")),
+            Err(why) => self.ports.notifier().log(Level::Warn, &format!("the history cannot be written: {why}")),
         }
         if !entry.local {
             self.ports.cluster().emit(&entry);
@@ -214,7 +214,7 @@ impl<P: Ports> Executor<P> {
             shadowed: out.shadowed,
             runtime: runtime_socket(&self.args, &out.effective),
             effective: Arc::new(out.effective),
-            wishes: checkpoint.wishes,
+            annotations: checkpoint.annotations,
         })
     }
 }
@@ -254,7 +254,7 @@ pub fn configuration(
             return Err(RenderError::Load(format!("{whose} ({others})")));
         };
         payload = Some(Text { text, dir: &checkpoint.dir });
-        if let Some(mode) = &checkpoint.wishes.merge {
+        if let Some(mode) = &checkpoint.annotations.merge {
             merge = mode
                 .parse::<Merge>()
                 .map_err(|why| RenderError::Load(format!("annotation kubelet-supervisor.io/merge: {why}")))?;

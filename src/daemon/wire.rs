@@ -27,10 +27,10 @@ use crate::adapters::notify_socket::NotifySocket;
 use crate::adapters::preflight::{KubeletJudge, Recipe};
 use crate::adapters::probe::HealthzProbe;
 use crate::adapters::process::{self, ChildPid, KubeletProcess};
-use crate::adapters::relay::Relay;
+use crate::adapters::reexec::{Beginning, Inheritance, Successor, Told};
 use crate::adapters::source_dir::{self, SourceDir};
+use crate::adapters::stderr_relay::Relay;
 use crate::adapters::store::FsStore;
-use crate::adapters::successor::{Beginning, Inheritance, Successor, Told};
 use crate::adapters::systemd::Systemd;
 use crate::machine::{Counter, Input, Level, State, limits};
 use crate::ports;
@@ -73,16 +73,16 @@ impl ports::Ports for RealPorts {
     fn notifier(&mut self) -> &mut dyn ports::Notifier {
         &mut self.notifier
     }
-    fn successor(&mut self) -> &mut dyn ports::Successor {
+    fn reexec(&mut self) -> &mut dyn ports::Reexec {
         self
     }
 }
 
-impl ports::Successor for RealPorts {
+impl ports::Reexec for RealPorts {
     fn prove(&mut self, document: &str) {
         self.successor.prove(document, self.kubelet.pid.get());
     }
-    fn replace(&mut self, document: &str) -> Result<(), ports::Stay> {
+    fn replace(&mut self, document: &str) -> Result<(), ports::ReexecError> {
         let systemd = &self.notifier.systemd;
         let version = self.notifier.version.lock().ok().and_then(|version| version.clone());
         let told = Told { ready: systemd.is_ready(), version };
@@ -100,7 +100,7 @@ struct Public {
 }
 
 impl ports::Notifier for Public {
-    fn observe(&mut self, state: &State) {
+    fn publish(&mut self, state: &State) {
         let summary = node_status::summary(state);
         self.metrics.observe(state);
         let version = self.version.lock().ok().and_then(|version| version.clone());
@@ -121,11 +121,11 @@ impl ports::Notifier for Public {
         self.desk.answer(ticket, result);
     }
 
-    fn beat(&mut self) {
+    fn ping_watchdog(&mut self) {
         Systemd::beat();
     }
 
-    fn say(&mut self, level: Level, line: &str) {
+    fn log(&mut self, level: Level, line: &str) {
         match level {
             Level::Info => tracing::info!("{line}"),
             Level::Warn => tracing::warn!("{line}"),

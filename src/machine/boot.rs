@@ -59,9 +59,14 @@ impl State {
         // One that ended for a restart was about to run it.
         let carried = self.saved.ledger.attempt.as_ref().filter(|attempt| attempt.source == assigned);
         let carried = carried.and_then(|attempt| attempt.carried.clone());
-        let pardon = self.saved.ledger.pardon.as_ref().filter(|pardon| pardon.source == assigned && carried.is_none());
-        if let Some(pardon) = pardon {
-            let detail = format!("not to blame, will be tried again: {}", pardon.why);
+        let pardon = self
+            .saved
+            .ledger
+            .retry_later
+            .as_ref()
+            .filter(|retry_later| retry_later.source == assigned && carried.is_none());
+        if let Some(retry_later) = pardon {
+            let detail = format!("not to blame, will be tried again: {}", retry_later.why);
             self.error = Some((status::LOAD_ERROR.to_owned(), detail));
             return self.fallback();
         }
@@ -88,7 +93,7 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Because, Input, Purpose, Settings};
+    use super::super::{Input, Purpose, RecordReason, Settings};
     use super::*;
     use crate::machine::model::{Moment, Rendered, Verdict};
     use crate::machine::record::Ledger;
@@ -111,12 +116,12 @@ mod tests {
             let mut state = State::new(Settings::default());
             let mut effects = state.step(Input::Boot(Box::new(stored), KubeletId::default()), Moment::default());
             let records = effects.iter().find_map(|effect| match effect {
-                Effect::Record(Because::Memory, records) => Some(records.clone()),
+                Effect::Record(RecordReason::Memory, records) => Some(records.clone()),
                 _ => None,
             });
             let answer = Ok(rendered.clone());
             for input in [
-                Input::Recorded(Because::Memory, Ok(records.expect("the try is spent"))),
+                Input::Recorded(RecordReason::Memory, Ok(records.expect("the try is spent"))),
                 Input::Rendered(Purpose::Launch, Some(source.clone()), KubeletId::default(), answer),
                 Input::Judged(1, Verdict::Valid(Vec::new())),
                 Input::Started(Ok(7)),

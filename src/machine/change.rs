@@ -6,28 +6,28 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{
-    Because, Change, Counter, Durable, Effect, Kubelet, Level, MapState, Purpose, Stage, State, Trial, TrialEnd, later,
-    say,
+    Change, ConfigMapState, Counter, Durable, Effect, Kubelet, Level, Purpose, RecordReason, Stage, State, Trial,
+    TrialEnd, later, say,
 };
 use crate::machine::evidence::Baseline;
 use crate::machine::limits;
 use crate::machine::model::{KubeletId, RenderError, Rendered, Verdict};
 use crate::machine::record::{Attempt, Confirm, REJECTED};
-use kubelet_config::assignment::Wanted;
+use kubelet_config::assignment::Assignment;
 use kubelet_config::digest::Digest;
-use kubelet_config::pods::PodSight;
-use kubelet_config::source::{ConfigMapRef, Payload, Source, Wishes};
+use kubelet_config::pods::PodSummary;
+use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, Source};
 use kubelet_config::source_dir;
 use kubelet_config::status::SyncError;
 
 impl State {
     /// The Node's assignment. Watching follows the object, not the key.
-    pub(super) fn node(&mut self, wanted: Wanted, fx: &mut Vec<Effect>) {
+    pub(super) fn node(&mut self, wanted: Assignment, fx: &mut Vec<Effect>) {
         let wanted = match (wanted, &self.settings.default_source) {
-            (Wanted::Local, Some(default)) => Wanted::Default(default.clone()),
+            (Assignment::Local, Some(default)) => Assignment::Default(default.clone()),
             (wanted, _) => wanted,
         };
-        if wanted == Wanted::Unknown || wanted == self.wanted {
+        if wanted == Assignment::Unknown || wanted == self.wanted {
             return; // a Node that is gone asks for nothing: keep what is
         }
         let before = self.wanted_map().cloned();
@@ -37,20 +37,20 @@ impl State {
         let after = self.wanted_map().cloned();
         let same_object = matches!((&before, &after), (Some(before), Some(after)) if before.same_object(after));
         if same_object {
-            if matches!(self.map, MapState::Checkpointed(_)) {
+            if matches!(self.map, ConfigMapState::Checkpointed(_)) {
                 // The bytes are gone; the other key is in the same checkpoint, but only a fresh
                 // look tells whether the version still stands.
                 self.download_again(fx);
             }
         } else {
-            self.map = MapState::Pending;
+            self.map = ConfigMapState::Pending;
             fx.push(Effect::Watch(after));
         }
     }
 
     pub(super) fn wanted_map(&self) -> Option<&ConfigMapRef> {
         match &self.wanted {
-            Wanted::Map(reference) | Wanted::Default(reference) => Some(reference),
+            Assignment::Map(reference) | Assignment::Default(reference) => Some(reference),
             _ => None,
         }
     }
@@ -64,30 +64,30 @@ impl State {
         if matches!(self.sync_error, Some((SyncError::Download, _))) {
             self.sync_error = None;
         }
-        if self.map == MapState::Checkpointed(source) && !self.damaged {
+        if self.map == ConfigMapState::Checkpointed(source) && !self.damaged {
             return;
         }
-        self.map = MapState::Present(payload);
+        self.map = ConfigMapState::Present(payload);
         self.retry = None;
     }
 
     pub(super) fn map_failed(&mut self, why: String, definite: bool) {
-        let seen = matches!(self.map, MapState::Present(_) | MapState::Checkpointed(_));
+        let seen = matches!(self.map, ConfigMapState::Present(_) | ConfigMapState::Checkpointed(_));
         if self.wanted_map().is_none() || (seen && !definite) {
             return;
         }
         let since = match &self.map {
-            MapState::Failed { since, .. } => *since,
+            ConfigMapState::Failed { since, .. } => *since,
             _ => self.now,
         };
-        self.map = MapState::Failed { why, since };
+        self.map = ConfigMapState::Failed { why, since };
     }
 
     /// Forgets that the ConfigMap was seen and asks for it again.
     pub(super) fn download_again(&mut self, fx: &mut Vec<Effect>) {
         self.damaged = true;
         if let Some(reference) = self.wanted_map().cloned() {
-            self.map = MapState::Pending;
+            self.map = ConfigMapState::Pending;
             fx.push(Effect::Watch(Some(reference)));
         }
     }
@@ -112,21 +112,21 @@ impl State {
             }
         }
         match self.wanted.clone() {
-            Wanted::Unknown => {}
-            Wanted::AllNil => {
+            Assignment::Unknown => {}
+            Assignment::AllNil => {
                 self.sync_failed(SyncError::AllNil, "the Node's configSource names no source".to_owned(), fx);
             }
-            Wanted::Invalid(why) => self.sync_failed(SyncError::Download, why, fx),
-            Wanted::Local => self.consider_local(fx),
-            Wanted::Map(reference) | Wanted::Default(reference) => match self.map.clone() {
-                MapState::Pending => {}
-                MapState::Failed { why, since } => {
+            Assignment::Invalid(why) => self.sync_failed(SyncError::Download, why, fx),
+            Assignment::Local => self.consider_local(fx),
+            Assignment::Map(reference) | Assignment::Default(reference) => match self.map.clone() {
+                ConfigMapState::Pending => {}
+                ConfigMapState::Failed { why, since } => {
                     if self.now >= later(since, limits::DOWNLOAD_PATIENCE) {
                         self.sync_failed(SyncError::Download, why, fx);
                     }
                 }
-                MapState::Present(payload) => self.consider(&payload.resolve(&reference), Some(payload), fx),
-                MapState::Checkpointed(source) => self.consider(&source, None, fx),
+                ConfigMapState::Present(payload) => self.consider(&payload.resolve(&reference), Some(payload), fx),
+                ConfigMapState::Checkpointed(source) => self.consider(&source, None, fx),
             },
         }
     }
@@ -134,7 +134,7 @@ impl State {
     /// A change that nobody asks for any more is not made, however far it is: the Node names another object, or
     /// none that there is.
     pub(super) fn drop_unwanted(&mut self) {
-        let (wanted, gone) = (self.wanted_map().cloned(), matches!(self.map, MapState::Failed { .. }));
+        let (wanted, gone) = (self.wanted_map().cloned(), matches!(self.map, ConfigMapState::Failed { .. }));
         self.change.take_if(|change| {
             let open = matches!(change.stage, Stage::Judging(..) | Stage::Spread(_) | Stage::Weighing(_));
             open && change.to.as_ref().is_some_and(|to| gone || wanted.as_ref() != Some(&to.reference))
@@ -174,7 +174,7 @@ impl State {
         if settled {
             self.sync_error = None;
             self.change = None;
-            self.map = MapState::Checkpointed(source.clone());
+            self.map = ConfigMapState::Checkpointed(source.clone());
             return;
         }
         self.begin(Some(source.clone()));
@@ -195,7 +195,7 @@ impl State {
             unanswered: Baseline::new(),
             baseline_until: self.now,
             turn,
-            census: None,
+            inventory: None,
         });
     }
 
@@ -210,7 +210,7 @@ impl State {
         match result {
             Ok(()) => {
                 self.damaged = false;
-                self.map = MapState::Checkpointed(source.clone());
+                self.map = ConfigMapState::Checkpointed(source.clone());
                 fx.push(Effect::Render(Purpose::Change, Some(source.clone())));
             }
             Err(why) => {
@@ -245,11 +245,11 @@ impl State {
                     say(fx, Level::Info, format!("{source}: {field} has no effect, the command line wins"));
                 }
                 if self.in_force.digest.as_ref() == Some(&rendered.digest) && self.pid().is_some() {
-                    self.adopt(source, &rendered.wishes, fx);
+                    self.adopt(source, &rendered.annotations, fx);
                 } else if let Some(bad) = self.bad(source, Some(&rendered.digest)) {
                     let (error, detail) = (bad.error.clone(), bad.detail.clone());
                     self.reject(source, Some(&rendered), &error, &detail, fx);
-                } else if let Err(why) = self.confirm_within(&rendered.wishes) {
+                } else if let Err(why) = self.confirm_within(&rendered.annotations) {
                     self.reject(source, None, status::LOAD_ERROR, &why, fx);
                 } else if let Some(why) = self.hazards(source, &rendered) {
                     // Held against this version, not its content: an acknowledgement changes only the former.
@@ -312,20 +312,20 @@ impl State {
         let mut records = self.records().clone();
         records.assigned = Some(source.clone());
         let proven = records.last_known_good.as_ref() == Some(&source);
-        records.ledger.blame = None;
-        records.ledger.pardon.take_if(|pardon| pardon.source != source);
+        records.ledger.control_test = None;
+        records.ledger.retry_later.take_if(|retry_later| retry_later.source != source);
         // The same content under a new name does not begin its trial anew by dying.
         let before = records.ledger.attempt.take().filter(|_| self.in_force.digest.as_ref() == Some(&rendered.digest));
         records.ledger.attempt = (!proven).then(|| Attempt {
             baseline: self.baseline_for_attempt(),
-            confirm_within: self.confirm_within(&rendered.wishes).unwrap_or_default(),
+            confirm_within: self.confirm_within(&rendered.annotations).unwrap_or_default(),
             tries: before.as_ref().map_or(1, |before| before.tries),
             adopted: before.is_some_and(|before| before.adopted),
             ..Attempt::of(source)
         });
         records.ledger.judged.clone_from(&self.judged);
         self.set_stage(Stage::Recording(rendered));
-        fx.push(Effect::Record(Because::Switch, records));
+        fx.push(Effect::Record(RecordReason::Switch, records));
     }
 
     pub(super) fn set_stage(&mut self, stage: Stage) {
@@ -334,11 +334,11 @@ impl State {
         }
     }
 
-    pub(super) fn recorded(&mut self, because: Because, result: Result<Durable, String>, fx: &mut Vec<Effect>) {
+    pub(super) fn recorded(&mut self, because: RecordReason, result: Result<Durable, String>, fx: &mut Vec<Effect>) {
         let durable = match result {
             Ok(durable) => durable,
             Err(why) => {
-                if matches!(because, Because::Switch | Because::Adopt | Because::Reset) {
+                if matches!(because, RecordReason::Switch | RecordReason::Adopt | RecordReason::Reset) {
                     fx.push(Effect::Count(Counter::StoreError));
                     // Some of it may be on disk. What holds is written back, lest the next start
                     // goes by an assignment that nobody wants any more.
@@ -354,21 +354,21 @@ impl State {
         self.unsaved = None;
         self.retry = None;
         match because {
-            Because::Memory => {}
-            Because::Proven => self.proven(fx),
-            Because::Switch => self.recorded_switch(fx),
-            Because::Adopt => self.recorded_adoption(fx),
-            Because::Reset => self.recorded_reset(fx),
+            RecordReason::Memory => {}
+            RecordReason::Proven => self.proven(fx),
+            RecordReason::Switch => self.recorded_switch(fx),
+            RecordReason::Adopt => self.recorded_adoption(fx),
+            RecordReason::Reset => self.recorded_reset(fx),
         }
     }
 
     fn recorded_switch(&mut self, fx: &mut Vec<Effect>) {
-        let Some(Change { to: Some(source), seen, census, stage, .. }) = self.change.take() else { return };
+        let Some(Change { to: Some(source), seen, inventory, stage, .. }) = self.change.take() else { return };
         let equal =
             matches!(&stage, Stage::Recording(rendered) if self.in_force.digest.as_ref() == Some(&rendered.digest));
         self.applying_since = Some(seen);
-        let pods = census.unwrap_or_default().pods.into_iter();
-        self.pods_before = pods.filter(PodSight::is_live).map(|pod| pod.uid).collect();
+        let pods = inventory.unwrap_or_default().pods.into_iter();
+        self.pods_before = pods.filter(PodSummary::is_live).map(|pod| pod.uid).collect();
         self.sync_error = None;
         if !equal {
             self.trial = None;
@@ -380,12 +380,12 @@ impl State {
     }
 
     /// Equal content under a new name or version: no restart, and the standing is kept.
-    fn adopt(&mut self, source: &Source, wishes: &Wishes, fx: &mut Vec<Effect>) {
+    fn adopt(&mut self, source: &Source, annotations: &ConfigAnnotations, fx: &mut Vec<Effect>) {
         let mut records = self.records().clone();
         records.assigned = Some(source.clone());
         let proven = records.last_known_good.as_ref() == Some(source);
         let before = records.ledger.attempt.take();
-        let within = self.confirm_within(wishes).ok().flatten().filter(|_| before.is_some());
+        let within = self.confirm_within(annotations).ok().flatten().filter(|_| before.is_some());
         let adopted = self.active == records.last_known_good;
         let before = before.unwrap_or_else(|| Attempt { adopted, ..Attempt::of(source.clone()) });
         // A new word on the time allowed moves the deadline.
@@ -397,7 +397,7 @@ impl State {
         let confirm = before.confirm.clone().and_then(moved);
         let attempt = Attempt { source: source.clone(), confirm_within: within, confirm, ..before };
         records.ledger.attempt = (!proven).then_some(attempt);
-        fx.push(Effect::Record(Because::Adopt, records));
+        fx.push(Effect::Record(RecordReason::Adopt, records));
     }
 
     fn recorded_adoption(&mut self, fx: &mut Vec<Effect>) {
@@ -427,12 +427,12 @@ impl State {
         records.assigned = None;
         records.last_known_good = None;
         records.ledger.attempt = None;
-        records.ledger.blame = None;
-        records.ledger.pardon = None;
+        records.ledger.control_test = None;
+        records.ledger.retry_later = None;
         if equal {
             self.in_force.source = None;
         }
-        fx.push(Effect::Record(Because::Reset, records));
+        fx.push(Effect::Record(RecordReason::Reset, records));
     }
 
     fn recorded_reset(&mut self, fx: &mut Vec<Effect>) {

@@ -62,7 +62,7 @@ pub enum Command {
         /// Where to.
         to: Target,
     },
-    /// Stay with a version, whatever is assigned; without one, with what runs.
+    /// ReexecError with a version, whatever is assigned; without one, with what runs.
     Pin {
         /// Which.
         to: Option<Target>,

@@ -6,7 +6,7 @@ use kubelet_config::duration::GoDuration;
 use kubelet_config::source::Source;
 use kubelet_config::status::{cut, name};
 
-use crate::machine::evidence::Excuse;
+use crate::machine::evidence::Suspension;
 
 /// A core/v1 Event about the own Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,13 +20,13 @@ pub struct Event {
     /// The version it is about.
     pub source: Option<Source>,
     /// The kubelet's last lines, for the history.
-    pub words: Vec<String>,
+    pub log_tail: Vec<String>,
     /// For the history alone, not for the API server.
     pub local: bool,
 }
 
 fn event(reason: &'static str, warning: bool, source: Option<&Source>, message: String) -> Event {
-    Event { reason, warning, message: cut(message), source: source.cloned(), words: Vec::new(), local: false }
+    Event { reason, warning, message: cut(message), source: source.cloned(), log_tail: Vec::new(), local: false }
 }
 
 /// Native's only event (configsync.go:38-45), sent when a restart really happens for a change.
@@ -56,8 +56,8 @@ pub fn rolled_back(source: &Source, to: Option<&Source>, why: &str) -> Event {
 
 /// Judgement waits for the surroundings; for the history alone.
 #[must_use]
-pub fn suspended(source: &Source, excuse: Excuse) -> Event {
-    let message = format!("Judgement of {source} is suspended: {}", excuse.words());
+pub fn suspended(source: &Source, suspension: Suspension) -> Event {
+    let message = format!("Judgement of {source} is suspended: {}", suspension.message());
     Event { local: true, ..event("KubeletConfigTrialSuspended", true, Some(source), message) }
 }
 

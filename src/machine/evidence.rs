@@ -144,7 +144,7 @@ impl Failure {
 
 /// Why nobody is blamed for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Excuse {
+pub enum Suspension {
     /// The container runtime does not answer.
     Runtime,
     /// The API server went away after the kubelet had been in contact with it.
@@ -155,10 +155,10 @@ pub enum Excuse {
     ShuttingDown,
 }
 
-impl Excuse {
+impl Suspension {
     /// For people.
     #[must_use]
-    pub fn words(self) -> &'static str {
+    pub fn message(self) -> &'static str {
         match self {
             Self::Runtime => "the container runtime does not answer",
             Self::ApiServer => "the API server is not reachable",
@@ -174,7 +174,7 @@ pub type Baseline = BTreeSet<Signal>;
 /// The Node's condition Ready, as the API server shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct NodeSight {
+pub struct NodeReadiness {
     /// Its status is "True".
     pub ready: bool,
     /// `lastHeartbeatTime`, verbatim: it is compared with itself only, never with a clock.
@@ -185,7 +185,7 @@ pub struct NodeSight {
 
 /// Answer to a look at the own Lease, which is a question to the API server as well.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LeaseSight {
+pub enum LeaseObservation {
     /// `spec.renewTime`, verbatim.
     Renewed(String),
     /// The API server answered; there is no Lease, or it is not ours to read.
@@ -224,7 +224,7 @@ pub fn runtime_socket(args: &KubeletArgs, effective: &Value) -> Option<String> {
 
 /// A question about the kubelet's surroundings; the answer comes as an input.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum Query {
     /// The own Lease.
     Lease,
     /// The pods of this node.

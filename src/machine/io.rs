@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::{Durable, Handover, Stored};
 use crate::machine::command::Command;
 use crate::machine::events::Event;
-use crate::machine::evidence::{Environment, LeaseSight, Look, NodeSight};
+use crate::machine::evidence::{Environment, LeaseObservation, NodeReadiness, Query};
 use crate::machine::model::{Exit, KubeletId, RenderError, Rendered, StateFiles, Verdict};
-use kubelet_config::assignment::Wanted;
-use kubelet_config::pods::Census;
+use kubelet_config::assignment::Assignment;
+use kubelet_config::pods::PodInventory;
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::{ConfigMapRef, Payload, Source};
 
@@ -25,7 +25,7 @@ pub enum Purpose {
 
 /// Why records were written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Because {
+pub enum RecordReason {
     /// A change is about to be switched to.
     Switch,
     /// Equal content under a new source.
@@ -44,21 +44,21 @@ pub enum Input {
     /// First of all: the store's content and the kubelet binary's identity.
     Boot(Box<Stored>, KubeletId),
     /// The name of the own Node.
-    Named(String),
+    NodeName(String),
     /// First of all, after a reload: what the supervisor before us knew. Its kubelet runs.
     Resume(Box<Handover>),
     /// SIGHUP: the installed binary shall go on in our place.
     Reload,
-    /// Outcome of [`Effect::Prove`]: the version of the binary that can go on.
-    Successor(Result<String, String>),
-    /// [`Effect::HandOver`] failed, and why: we are still in charge.
-    Stayed(String),
+    /// Outcome of [`Effect::ProveReload`]: the version of the binary that can go on.
+    ReloadProven(Result<String, String>),
+    /// [`Effect::Reexec`] failed, and why: we are still in charge.
+    ReloadFailed(String),
     /// The own Node, or its absence.
-    Node(Wanted),
+    Node(Assignment),
     /// The watched ConfigMap is this.
-    Map(Arc<Payload>),
+    ConfigMap(Arc<Payload>),
     /// The watched ConfigMap cannot be had; `definite` if the API server itself said so.
-    MapFailed {
+    ConfigMapFailed {
         /// Its words, or the network's.
         why: String,
         /// False for a lost connection, which says nothing about a version seen before.
@@ -71,7 +71,7 @@ pub enum Input {
     /// Outcome of [`Effect::Preflight`].
     Judged(u64, Verdict),
     /// Outcome of [`Effect::Record`].
-    Recorded(Because, Result<Durable, String>),
+    Recorded(RecordReason, Result<Durable, String>),
     /// Outcome of [`Effect::Start`].
     Started(Result<u32, String>),
     /// The kubelet said READY=1.
@@ -83,22 +83,22 @@ pub enum Input {
     /// The kubelet said WATCHDOG=1.
     Watchdog,
     /// The own Node's condition Ready.
-    NodeSeen(NodeSight),
+    NodeObserved(NodeReadiness),
     /// What the Node's annotations ask for: a version to try again, a version to confirm.
-    Asked {
+    NodeAnnotations {
         /// `kubelet-supervisor.io/retry`, verbatim.
         retry: Option<String>,
         /// `kubelet-supervisor.io/confirm`, verbatim.
         confirm: Option<String>,
     },
-    /// Outcome of [`Look::Lease`].
-    LeaseSeen(LeaseSight),
-    /// Outcome of [`Look::Pods`]; `None` if they could not be listed.
-    PodsSeen(Option<Census>),
-    /// Outcome of [`Look::Environment`].
-    EnvironmentSeen(Environment),
-    /// Outcome of [`Effect::ReadWords`].
-    Words(Vec<String>),
+    /// Outcome of [`Query::Lease`].
+    LeaseObserved(LeaseObservation),
+    /// Outcome of [`Query::Pods`]; `None` if they could not be listed.
+    PodsObserved(Option<PodInventory>),
+    /// Outcome of [`Query::Environment`].
+    EnvironmentObserved(Environment),
+    /// Outcome of [`Effect::ReadLogTail`].
+    LogTail(Vec<String>),
     /// The version of the kubelet binary, once it is known.
     Version(String),
     /// An operator's command, with the ticket of its answer.
@@ -125,7 +125,7 @@ pub enum Effect {
     /// See whether the kubelet binary can be a judge, while there is time.
     SelfTest,
     /// Write the records that differ, in the order ledger, assigned, last known good.
-    Record(Because, Durable),
+    Record(RecordReason, Durable),
     /// Start the kubelet, its state files in order; no path leaves its own `--config`.
     Start(Option<String>, Option<StateFiles>),
     /// SIGTERM to the kubelet.
@@ -134,10 +134,10 @@ pub enum Effect {
     Kill,
     /// Ask healthz once.
     Probe(HealthzTarget),
-    /// Look at the kubelet's surroundings once.
-    Look(Look),
+    /// Ask about the kubelet's surroundings once.
+    Query(Query),
     /// Give back what the kubelet wrote last.
-    ReadWords,
+    ReadLogTail,
     /// Remember how far the API server has the history.
     Reported(u64),
     /// Answer an operator's command.
@@ -147,15 +147,15 @@ pub enum Effect {
     /// Publish an event and log it.
     Emit(Event),
     /// Log a line.
-    Say(Level, String),
+    Log(Level, String),
     /// Count something.
     Count(Counter),
     /// See whether the binary that is installed now can read this and go on from it.
-    Prove(Box<Handover>),
+    ProveReload(Box<Handover>),
     /// Become that binary, as soon as nothing is left to be read.
-    HandOver,
+    Reexec,
     /// Ping systemd's watchdog.
-    Beat,
+    PingWatchdog,
     /// End the supervisor.
     Quit,
 }

@@ -82,9 +82,9 @@ pub const BLAME: Duration = Duration::from_secs(30);
 
 /// A version that was not to blame is tried again after last known good was healthy for this long;
 /// each time it doubles ...
-pub const PARDON_FIRST: Duration = Duration::from_secs(30);
+pub const RETRY_LATER_FIRST: Duration = Duration::from_secs(30);
 /// ... up to this.
-pub const PARDON_MAX: Duration = Duration::from_secs(3600);
+pub const RETRY_LATER_MAX: Duration = Duration::from_secs(3600);
 
 /// How often what is left of a wait for an acknowledgement is written down: that much a reboot can
 /// add to it.

@@ -20,19 +20,19 @@ pub mod preflight;
 pub mod record;
 pub mod status;
 
-mod beat;
+mod bad_versions;
 mod boot;
 mod change;
-mod handover;
+mod health;
 mod io;
-mod marks;
 mod operate;
 mod process;
+mod reload;
 mod restart;
 mod run;
 mod settings;
 mod trial;
-mod watch;
+mod watchdog;
 mod weigh;
 
 use kubelet_config::duration;
@@ -40,26 +40,26 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use handover::{Handover, Reload, ReloadStage};
-pub use io::{Because, Counter, Effect, Input, Level, Purpose};
+pub use io::{Counter, Effect, Input, Level, Purpose, RecordReason};
 pub use operate::offline;
+pub use reload::{Handover, Reload, ReloadStage};
 use restart::Ending;
 pub use restart::{RESTART, RestartBy};
 pub use run::Run;
 pub use settings::Settings;
-pub use trial::Accusation;
+pub use trial::PendingFailure;
 
-use kubelet_config::assignment::Wanted;
+use kubelet_config::assignment::Assignment;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::machine::evidence::{Baseline, Environment, Excuse, NodeSight};
+use crate::machine::evidence::{Baseline, Environment, NodeReadiness, Suspension};
 use crate::machine::model::{KubeletId, Moment, Rendered};
 use crate::machine::record::Ledger;
 use kubelet_config::digest::Digest;
-use kubelet_config::pods::Census;
+use kubelet_config::pods::PodInventory;
 use kubelet_config::rendering::HealthzTarget;
-use kubelet_config::source::{Payload, Source, Wishes};
+use kubelet_config::source::{ConfigAnnotations, Payload, Source};
 use kubelet_config::status::SyncError;
 
 /// What the store held when we started; an unreadable record says why.
@@ -87,7 +87,7 @@ pub struct Durable {
 
 /// What is known of the wanted ConfigMap.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum MapState {
+pub enum ConfigMapState {
     /// Not heard of since the watch began.
     Pending,
     /// This version; the bytes are let go once they are checkpointed.
@@ -162,7 +162,7 @@ pub struct Change {
     /// This node's turn among the many that have the same change; `None`: now.
     pub turn: Option<Moment>,
     /// The pods before the change.
-    pub census: Option<Census>,
+    pub inventory: Option<PodInventory>,
 }
 
 /// Stages of a [`Change`].
@@ -195,7 +195,8 @@ pub struct InForce {
     /// What the kubelet goes by; null if unknown.
     pub effective: Arc<Value>,
     /// What its ConfigMap's annotations ask for.
-    pub wishes: Wishes,
+    #[serde(rename = "wishes")]
+    pub annotations: ConfigAnnotations,
     /// The container runtime's socket, if known.
     pub runtime: Option<String>,
 }
@@ -226,11 +227,11 @@ pub struct State {
     /// Records that could not be written yet.
     pub unsaved: Option<Durable>,
     /// What the Node asks for.
-    pub wanted: Wanted,
+    pub wanted: Assignment,
     /// Its name, once known: tells its turn from other nodes'.
     pub node_name: String,
     /// The wanted ConfigMap.
-    pub map: MapState,
+    pub map: ConfigMapState,
     /// The kubelet process.
     pub kubelet: Kubelet,
     /// The kubelet binary.
@@ -253,19 +254,20 @@ pub struct State {
     pub trial_end: TrialEnd,
     /// A failure that waits for a look at the surroundings.
     #[serde(skip)]
-    pub accused: Option<Accusation>,
+    pub pending_failure: Option<PendingFailure>,
     /// Nobody is blamed for now, because.
-    pub suspended: Option<Excuse>,
+    pub suspended: Option<Suspension>,
     /// Last known good has been healthy: a pardoned version may be tried again.
     pub recovered: bool,
     /// The pin was switched to; if it did not come up it is not tried for ever.
     pub pin_tried: bool,
     /// The Node's condition Ready, as last seen.
-    pub node: Option<NodeSight>,
+    pub node: Option<NodeReadiness>,
     /// What was last seen of the surroundings, and when.
     pub environment: Option<(Environment, Moment)>,
     /// The kubelet's last lines, when they were last asked for; without secrets.
-    pub words: Vec<String>,
+    #[serde(rename = "words")]
+    pub log_tail: Vec<String>,
     /// Error of the configuration in the status, with the words behind it.
     pub error: Option<(String, String)>,
     /// Error of synchronisation, which hides `error` while it lasts.
@@ -334,9 +336,9 @@ impl State {
             saved: Durable::default(),
             first_seen: None,
             unsaved: None,
-            wanted: Wanted::Unknown,
+            wanted: Assignment::Unknown,
             node_name: String::new(),
-            map: MapState::Pending,
+            map: ConfigMapState::Pending,
             kubelet: Kubelet::Down,
             kubelet_id: KubeletId::default(),
             target: None,
@@ -346,13 +348,13 @@ impl State {
             change: None,
             trial: None,
             trial_end: TrialEnd::None,
-            accused: None,
+            pending_failure: None,
             suspended: None,
             recovered: false,
             pin_tried: false,
             node: None,
             environment: None,
-            words: Vec::new(),
+            log_tail: Vec::new(),
             error: None,
             sync_error: None,
             damaged: false,
@@ -388,14 +390,14 @@ impl State {
         let mut fx = Vec::new();
         match input {
             Input::Boot(stored, id) => self.boot(*stored, id, &mut fx),
-            Input::Named(name) => self.node_name = name,
+            Input::NodeName(name) => self.node_name = name,
             Input::Resume(handover) => self.resume(*handover, &mut fx),
             Input::Reload => drop(self.ask_reload()),
-            Input::Successor(result) => self.successor_judged(result, &mut fx),
-            Input::Stayed(why) => self.stayed(&why, &mut fx),
+            Input::ReloadProven(result) => self.successor_judged(result, &mut fx),
+            Input::ReloadFailed(why) => self.stayed(&why, &mut fx),
             Input::Node(wanted) => self.node(wanted, &mut fx),
-            Input::Map(payload) => self.map_seen(payload),
-            Input::MapFailed { why, definite } => self.map_failed(why, definite),
+            Input::ConfigMap(payload) => self.map_seen(payload),
+            Input::ConfigMapFailed { why, definite } => self.map_failed(why, definite),
             Input::Saved(source, result) => self.saved_checkpoint(&source, result, &mut fx),
             Input::Rendered(Purpose::Launch, source, id, result) => self.launch_rendered(source, id, result, &mut fx),
             Input::Rendered(Purpose::Change, source, id, result) => {
@@ -411,12 +413,12 @@ impl State {
                 self.watchdog();
                 self.relay_beat(&mut fx);
             }
-            Input::NodeSeen(sight) => self.node_seen(sight),
-            Input::Asked { retry, confirm } => self.asked(retry.as_deref(), confirm.as_deref(), &mut fx),
-            Input::LeaseSeen(sight) => self.lease_seen(&sight),
-            Input::PodsSeen(census) => self.pods_seen(census),
-            Input::EnvironmentSeen(environment) => self.environment_seen(environment, &mut fx),
-            Input::Words(lines) => self.heard(&lines),
+            Input::NodeObserved(sight) => self.node_observed(sight),
+            Input::NodeAnnotations { retry, confirm } => self.asked(retry.as_deref(), confirm.as_deref(), &mut fx),
+            Input::LeaseObserved(sight) => self.lease_observed(&sight),
+            Input::PodsObserved(inventory) => self.pods_observed(inventory),
+            Input::EnvironmentObserved(environment) => self.environment_observed(environment, &mut fx),
+            Input::LogTail(lines) => self.heard(&lines),
             Input::Operator(ticket, command) => self.operate(ticket, &command, &mut fx),
             Input::Version(version) => self.version = Some(version),
             Input::Reported(number) => fx.push(Effect::Reported(number)),
@@ -453,7 +455,7 @@ impl State {
         if self.retry.is_none_or(|(_, at)| self.now >= at) {
             if let Some(unsaved) = self.unsaved.clone() {
                 self.back_off();
-                fx.push(Effect::Record(Because::Memory, unsaved));
+                fx.push(Effect::Record(RecordReason::Memory, unsaved));
             } else {
                 self.tick_change(fx);
             }
@@ -476,14 +478,14 @@ impl State {
         if let Some((_, at)) = self.retry {
             due.push(at);
         }
-        due.extend(self.accused.as_ref().map(|accused| later(accused.at, limits::CONSULT)));
+        due.extend(self.pending_failure.as_ref().map(|pending_failure| later(pending_failure.at, limits::CONSULT)));
         self.confirm_deadlines(&mut due);
         due.extend(self.beat_deadline());
         if let Some(Change { stage: Stage::Weighing(_), baseline_until, .. }) = &self.change {
             due.push(*baseline_until);
         }
         due.extend(self.waits_for_turn());
-        if let (MapState::Failed { since, .. }, None) = (&self.map, &self.sync_error) {
+        if let (ConfigMapState::Failed { since, .. }, None) = (&self.map, &self.sync_error) {
             due.push(later(*since, limits::DOWNLOAD_PATIENCE));
         }
         due.into_iter().map(|at| at.boot).filter(|at| *at > self.now.boot).min()
@@ -545,5 +547,5 @@ fn later(moment: Moment, by: Duration) -> Moment {
 }
 
 fn say(fx: &mut Vec<Effect>, level: Level, text: impl Into<String>) {
-    fx.push(Effect::Say(level, text.into()));
+    fx.push(Effect::Log(level, text.into()));
 }

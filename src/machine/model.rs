@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use kubelet_config::digest::Digest;
 use kubelet_config::rendering::HealthzTarget;
-use kubelet_config::source::Wishes;
+use kubelet_config::source::ConfigAnnotations;
 
 /// What tells one kubelet binary from another (path, inode, size, modification time).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,7 +75,7 @@ pub struct Rendered {
     /// What the kubelet will go by: the configuration with flags laid over it. Null if unknown.
     pub effective: Arc<Value>,
     /// What the ConfigMap's annotations ask for.
-    pub wishes: Wishes,
+    pub annotations: ConfigAnnotations,
     /// The container runtime's socket, if known.
     pub runtime: Option<String>,
 }

@@ -6,7 +6,7 @@ use crate::machine::events;
 use crate::machine::evidence::Failure;
 use crate::machine::model::Moment;
 use crate::machine::record::{BadVersion, Confirm, Ledger, Pin};
-use kubelet_config::assignment::Wanted;
+use kubelet_config::assignment::Assignment;
 use kubelet_config::source::Source;
 use kubelet_config::status;
 
@@ -72,7 +72,7 @@ impl State {
             Command::Rollback { .. } | Command::Pin { .. } => {
                 self.pin_tried = false;
                 self.trial = None;
-                self.accused = None;
+                self.pending_failure = None;
                 self.change = None;
                 // What is on its way shall not come up first. A version that only the pin names
                 // waits until that is durable.
@@ -123,7 +123,7 @@ impl State {
 
     /// The Node's annotations: the same as the commands, for one version, through the API server.
     pub(super) fn asked(&mut self, retry: Option<&str>, confirm: Option<&str>, fx: &mut Vec<Effect>) {
-        if matches!(self.wanted, Wanted::Unknown) || self.unsaved.is_some() || self.leaving {
+        if matches!(self.wanted, Assignment::Unknown) || self.unsaved.is_some() || self.leaving {
             return;
         }
         let retried = self.records().ledger.retried.clone();
@@ -179,8 +179,8 @@ fn forget(records: &mut Durable, source: &Source) -> bool {
     ledger
         .bad
         .retain(|bad| bad.source != *source && bad.digest.as_ref().is_none_or(|digest| !digests.contains(digest)));
-    let pardoned = ledger.pardon.take_if(|pardon| pardon.source == *source).is_some();
-    ledger.blame.take_if(|blame| blame.source == *source);
+    let pardoned = ledger.retry_later.take_if(|retry_later| retry_later.source == *source).is_some();
+    ledger.control_test.take_if(|control_test| control_test.source == *source);
     ledger.bad.len() != before || pardoned
 }
 
@@ -211,7 +211,7 @@ pub fn offline(stored: &Stored, command: &Command, now: Moment) -> Result<(Durab
             reason: Failure::Operator.label().to_owned(),
             time: status::timestamp(now.wall_nanos),
             version: String::new(),
-            words: Vec::new(),
+            log_tail: Vec::new(),
         });
         let answer = format!("the next start uses {}", status::name(after.last_known_good.as_ref()));
         return Ok((after, answer));
@@ -279,7 +279,7 @@ fn pin(records: &mut Durable, to: &Target, context: &Context) -> Result<String, 
         }
     };
     let name = status::name(source.as_ref());
-    records.ledger.blame = None; // what runs now answers for nothing
+    records.ledger.control_test = None; // what runs now answers for nothing
     records.ledger.pin = Some(Pin { source });
     Ok(format!("{name} is pinned until unpin"))
 }

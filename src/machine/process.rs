@@ -1,7 +1,7 @@
 //! The kubelet process: launch, stop, exits.
 
-use super::{Because, Counter, Effect, InForce, Kubelet, Level, Purpose, Run, Stage, State, Trial, later, say};
-use crate::machine::evidence::Look;
+use super::{Counter, Effect, InForce, Kubelet, Level, Purpose, RecordReason, Run, Stage, State, Trial, later, say};
+use crate::machine::evidence::Query;
 use crate::machine::model::{Exit, KubeletId, RenderError, Rendered, StateFiles, Verdict};
 use crate::machine::record::REJECTED;
 use crate::machine::{events, limits};
@@ -58,7 +58,7 @@ impl State {
                 let bad = self.bad(&source, Some(&rendered.digest));
                 if let Some(bad) = bad.filter(|bad| !earned || bad.reason == REJECTED) {
                     let (error, detail) = (bad.error.clone(), bad.detail.clone());
-                    self.descend(&source, error, detail, fx);
+                    self.fall_back(&source, error, detail, fx);
                 } else if self.is_judged(&rendered) {
                     self.start(Some(source), rendered, fx);
                 } else {
@@ -75,7 +75,7 @@ impl State {
                 if matches!(error, RenderError::Checkpoint(_)) && self.saved.assigned.as_ref() == Some(&source) {
                     self.download_again(fx);
                 }
-                self.descend(&source, native.to_owned(), error.to_string(), fx);
+                self.fall_back(&source, native.to_owned(), error.to_string(), fx);
             }
         }
     }
@@ -101,7 +101,7 @@ impl State {
     fn refuse(&mut self, source: &Source, rendered: &Rendered, error: &str, words: String, fx: &mut Vec<Effect>) {
         self.mark_bad(source, Some(&rendered.digest), REJECTED, error, &words, fx);
         fx.push(Effect::Emit(events::rejected(source, &words)));
-        self.descend(source, error.to_owned(), words, fx);
+        self.fall_back(source, error.to_owned(), words, fx);
     }
 
     fn start(&mut self, source: Option<Source>, rendered: Rendered, fx: &mut Vec<Effect>) {
@@ -120,7 +120,7 @@ impl State {
             healthz: rendered.healthz,
             shadowed: rendered.shadowed,
             effective: rendered.effective,
-            wishes: rendered.wishes,
+            annotations: rendered.annotations,
             runtime: rendered.runtime,
         };
         self.kubelet = Kubelet::Starting;
@@ -128,7 +128,7 @@ impl State {
     }
 
     /// One rung down the ladder assigned → last known good → local.
-    fn descend(&mut self, from: &Source, error: String, detail: String, fx: &mut Vec<Effect>) {
+    fn fall_back(&mut self, from: &Source, error: String, detail: String, fx: &mut Vec<Effect>) {
         let fallback = self.fallback().filter(|lkg| lkg != from);
         self.stranded |= self.fallback().as_ref() == Some(from);
         say(
@@ -220,7 +220,7 @@ impl State {
     /// Makes `target` run, restarting the kubelet if there is one.
     pub(super) fn switch(&mut self, target: Option<Source>, cause: &'static str, fx: &mut Vec<Effect>) {
         self.target = target;
-        self.accused = None;
+        self.pending_failure = None;
         self.in_place = false;
         self.crashes = 0;
         fx.push(Effect::Count(Counter::Restart(cause)));
@@ -266,7 +266,7 @@ impl State {
             return self.leave(fx);
         }
         // Where the system is going down nothing is started again: the answer comes within the pause.
-        fx.push(Effect::Look(Look::Environment(self.runtime.clone())));
+        fx.push(Effect::Query(Query::Environment(self.runtime.clone())));
         fx.push(Effect::Count(Counter::Restart("exit")));
         let quick = self.suspended.is_none() && self.trial.as_ref().is_some_and(|trial| !trial.adopted);
         self.in_place = self.now.since(self.began) < limits::YOUNG || self.change.is_some();
@@ -288,11 +288,11 @@ impl State {
                 self.kubelet = Kubelet::Stopping { kill_at: None };
                 fx.push(Effect::Kill);
             }
-            Kubelet::Waiting { until } if self.now >= until && self.accused.is_none() => {
+            Kubelet::Waiting { until } if self.now >= until && self.pending_failure.is_none() => {
                 if self.is_going_down() {
                     // Its SIGTERM is on the way to us. If not, systemd says so at the next look.
                     self.kubelet = Kubelet::Waiting { until: later(self.now, limits::LOOK_INTERVAL) };
-                    fx.push(Effect::Look(Look::Environment(self.runtime.clone())));
+                    fx.push(Effect::Query(Query::Environment(self.runtime.clone())));
                 } else {
                     self.launch(fx);
                 }
@@ -320,7 +320,7 @@ impl State {
             if let Some(confirm) = &mut attempt.confirm {
                 confirm.left = confirm.until.saturating_sub(self.now.boot.as_secs());
             }
-            fx.push(Effect::Record(Because::Memory, records));
+            fx.push(Effect::Record(RecordReason::Memory, records));
         }
         match self.kubelet {
             Kubelet::Running(_) => self.stop(fx),

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::evidence::{Baseline, Failure, NodeSight};
+use super::evidence::{Baseline, Failure, NodeReadiness};
 use super::model::{KubeletId, Moment};
 use kubelet_config::digest::Digest;
-use kubelet_config::source::{ConfigMapRef, Source, Wishes};
+use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Source};
 use kubelet_config::yaml;
 
 /// Upstream: `SerializedNodeConfigSource` (k8s.io/kubelet/config/v1beta1, v1.20.2).
@@ -90,8 +90,8 @@ pub struct BadVersion {
     #[serde(default)]
     pub version: String,
     /// The kubelet's last lines, without secrets.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub words: Vec<String>,
+    #[serde(rename = "words", default, skip_serializing_if = "Vec::is_empty")]
+    pub log_tail: Vec<String>,
 }
 
 /// [`BadVersion::reason`] of what was refused before it ran.
@@ -139,7 +139,7 @@ pub struct Carried {
     /// It has answered.
     pub runtime_answered: bool,
     /// The Node's condition Ready before the start.
-    pub node: Option<NodeSight>,
+    pub node: Option<NodeReadiness>,
     /// The Lease's renew time before the start.
     pub lease: Option<String>,
 }
@@ -191,7 +191,7 @@ impl Confirm {
 /// the configuration was not to blame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Blame {
+pub struct ControlTest {
     /// What failed.
     pub source: Source,
     /// In which way.
@@ -200,11 +200,11 @@ pub struct Blame {
     pub baseline: Option<Baseline>,
 }
 
-/// A version that failed without being to blame: it is tried again once last known good has been
+/// A version that failed without being to control_test: it is tried again once last known good has been
 /// healthy for a while.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Pardon {
+pub struct RetryLater {
     /// Which.
     pub source: Source,
     /// How often so far; each time the wait doubles.
@@ -233,10 +233,12 @@ pub struct Ledger {
     pub bad: Vec<BadVersion>,
     /// Contents a kubelet binary found valid: they need no second judgement at the next start.
     pub judged: Vec<(Digest, KubeletId)>,
-    /// The blame test under way.
-    pub blame: Option<Blame>,
+    /// The control test under way.
+    #[serde(rename = "blame")]
+    pub control_test: Option<ControlTest>,
     /// A version that waits for better times.
-    pub pardon: Option<Pardon>,
+    #[serde(rename = "pardon")]
+    pub retry_later: Option<RetryLater>,
     /// An operator's hold.
     pub pin: Option<Pin>,
     /// No change is taken up.
@@ -282,8 +284,8 @@ pub struct Entry {
     /// Version of the kubelet binary, if known.
     pub kubelet: String,
     /// The kubelet's last lines, without secrets.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub words: Vec<String>,
+    #[serde(rename = "words", skip_serializing_if = "Vec::is_empty")]
+    pub log_tail: Vec<String>,
     /// For this node's history alone, not for the API server.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub local: bool,
@@ -296,7 +298,7 @@ pub struct Seal {
     pub sha256: std::collections::BTreeMap<String, String>,
     /// What the ConfigMap's annotations ask for.
     #[serde(flatten)]
-    pub wishes: Wishes,
+    pub annotations: ConfigAnnotations,
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use kubelet_config::status::{Condition, NodeConfigStatus, VERSION, config_source, cut, name, timestamp};
 use serde_json::{Value, json};
 
-use crate::machine::evidence::Excuse;
+use crate::machine::evidence::Suspension;
 use crate::machine::record::REJECTED;
 use crate::machine::{Kubelet, ReloadStage, State, TrialEnd};
 use kubelet_config::duration::GoDuration;
@@ -39,14 +39,14 @@ fn condition(state: &State) -> Condition {
         let reason = match mark {
             Some(bad) if bad.reason == REJECTED => "Rejected",
             Some(_) => "RolledBack",
-            None if ledger.pardon.is_some() => "NotToBlame",
+            None if ledger.retry_later.is_some() => "NotToBlame",
             None => "Failed",
         };
         ("False", reason, why.clone())
     } else if ledger.pin.is_some() {
         ("Unknown", "Pinned", format!("An operator holds {active} until unpin"))
-    } else if let Some(excuse) = state.suspended.filter(|_| state.trial.is_some()) {
-        ("Unknown", "TrialSuspended", format!("On trial, nobody is blamed for now: {}", excuse.words()))
+    } else if let Some(suspension) = state.suspended.filter(|_| state.trial.is_some()) {
+        ("Unknown", "TrialSuspended", format!("On trial, nobody is blamed for now: {}", suspension.message()))
     } else if state.confirm_left().is_some() {
         let at = confirm_by(state).map(|time| format!(" at {time}")).unwrap_or_default();
         ("Unknown", "AwaitsConfirmation", format!("Healthy, and rolled back{at} unless somebody confirms {active}"))
@@ -81,7 +81,7 @@ pub fn status_document(state: &State, version: Option<&str>) -> Value {
             "state": trial,
             "since": since,
             "remainingSeconds": remaining,
-            "suspended": state.suspended.map(Excuse::words),
+            "suspended": state.suspended.map(Suspension::message),
             "confirmWithinSeconds": state.confirm_left(),
             "signals": signals(state),
         },
@@ -160,7 +160,7 @@ pub fn summary(state: &State) -> String {
     let trial = state
         .trial_remaining()
         .map(|left| format!(", on trial for another {}", GoDuration(Duration::from_secs(left.as_secs()))));
-    let suspended = state.suspended.map(|excuse| format!(" (suspended: {})", excuse.words()));
+    let suspended = state.suspended.map(|suspension| format!(" (suspended: {})", suspension.message()));
     let confirm =
         state.confirm_left().map(|left| format!(", to be confirmed within {}", GoDuration(Duration::from_secs(left))));
     let scheduled =

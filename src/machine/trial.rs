@@ -4,16 +4,16 @@ use crate::machine::events;
 use kubelet_config::{duration, status};
 use std::time::Duration;
 
-use super::{Because, Effect, Kubelet, Level, Run, State, TrialEnd, later, say};
+use super::{Effect, Kubelet, Level, RecordReason, Run, State, TrialEnd, later, say};
 use crate::kubelet_log;
-use crate::machine::evidence::{Failure, Look};
+use crate::machine::evidence::{Failure, Query};
 use crate::machine::limits;
 use crate::machine::model::{Exit, Moment};
-use crate::machine::record::{Blame, Confirm, Pardon};
+use crate::machine::record::{Confirm, ControlTest, RetryLater};
 
-/// A failure that was seen, before it is known whether the surroundings excuse it.
+/// A failure that was seen, before it is known whether the surroundings suspension it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Accusation {
+pub struct PendingFailure {
     /// Which.
     pub failure: Failure,
     /// What was seen.
@@ -27,17 +27,21 @@ impl State {
         self.excuse_or_not(fx);
         self.update_health();
         self.tick_looks(fx);
-        if self.accused.as_ref().is_some_and(|accused| self.now >= later(accused.at, limits::CONSULT)) {
+        if self
+            .pending_failure
+            .as_ref()
+            .is_some_and(|pending_failure| self.now >= later(pending_failure.at, limits::CONSULT))
+        {
             return self.judge(fx);
         }
         let Kubelet::Running(run) = &self.kubelet else { return };
-        if !self.is_observing() || self.accused.is_some() {
+        if !self.is_observing() || self.pending_failure.is_some() {
             return;
         }
         let run = run.clone();
         let judged = self.trial.as_ref().is_none_or(|trial| !trial.adopted);
         if judged && let Some((failure, detail)) = self.failing(&run) {
-            if self.trial.is_some() || self.records().ledger.blame.is_some() {
+            if self.trial.is_some() || self.records().ledger.control_test.is_some() {
                 self.accuse(failure, detail, fx);
             }
             return;
@@ -59,27 +63,27 @@ impl State {
             due.push(later(healthy, self.settings.trial_duration.saturating_sub(trial.banked)));
         }
         let ledger = &self.records().ledger;
-        if ledger.blame.is_some() {
+        if ledger.control_test.is_some() {
             due.push(later(healthy, limits::BLAME));
         }
-        due.extend(ledger.pardon.as_ref().map(|pardon| later(healthy, patience(pardon))));
+        due.extend(ledger.retry_later.as_ref().map(|retry_later| later(healthy, patience(retry_later))));
     }
 
     /// Notes a failure and looks around before it is judged.
     pub(super) fn accuse(&mut self, failure: Failure, detail: String, fx: &mut Vec<Effect>) {
-        if self.accused.is_none() {
-            self.accused = Some(Accusation { failure, detail, at: self.now });
-            fx.push(Effect::ReadWords);
-            fx.push(Effect::Look(Look::Environment(self.runtime.clone())));
+        if self.pending_failure.is_none() {
+            self.pending_failure = Some(PendingFailure { failure, detail, at: self.now });
+            fx.push(Effect::ReadLogTail);
+            fx.push(Effect::Query(Query::Environment(self.runtime.clone())));
         }
     }
 
     /// Judges the accusation by what is known now.
     pub(super) fn judge(&mut self, fx: &mut Vec<Effect>) {
-        let Some(Accusation { failure, detail, .. }) = self.accused.take() else { return };
+        let Some(PendingFailure { failure, detail, .. }) = self.pending_failure.take() else { return };
         let dead = matches!(self.kubelet, Kubelet::Waiting { .. });
-        if let Some(excuse) = self.suspended {
-            say(fx, Level::Warn, format!("{detail}; not held against the configuration: {}", excuse.words()));
+        if let Some(suspension) = self.suspended {
+            say(fx, Level::Warn, format!("{detail}; not held against the configuration: {}", suspension.message()));
             if dead {
                 self.wait_for_restart(fx);
             }
@@ -103,11 +107,11 @@ impl State {
             };
             return self.roll_back(failure, &detail, fx);
         }
-        if let Some(blame) = self.records().ledger.blame.clone()
-            && blame.failure.family() == failure.family()
+        if let Some(control_test) = self.records().ledger.control_test.clone()
+            && control_test.failure.family() == failure.family()
             && failure.family().is_some()
         {
-            self.lift(&blame, &detail, fx);
+            self.lift(&control_test, &detail, fx);
         }
         if dead {
             self.wait_for_restart(fx);
@@ -117,13 +121,15 @@ impl State {
     /// What the kubelet wrote last: kept for the verdict.
     pub(super) fn heard(&mut self, lines: &[String]) {
         let told = lines.iter().filter(|line| !kubelet_log::is_frame(line)).map(|line| kubelet_log::redact(line));
-        self.words = told.filter(|line| !line.is_empty()).collect();
-        let (Some(accused), Some(line)) = (&mut self.accused, kubelet_log::fatal(lines)) else { return };
-        if matches!(accused.failure, Failure::ExitBeforeReady | Failure::Exits) {
-            accused.detail = format!("{}: {line}", accused.detail);
+        self.log_tail = told.filter(|line| !line.is_empty()).collect();
+        let (Some(pending_failure), Some(line)) = (&mut self.pending_failure, kubelet_log::fatal(lines)) else {
+            return;
+        };
+        if matches!(pending_failure.failure, Failure::ExitBeforeReady | Failure::Exits) {
+            pending_failure.detail = format!("{}: {line}", pending_failure.detail);
         } else if lines.iter().any(|line| line.starts_with('E')) {
             // It lives, so this need not be why; but it is where people would look next.
-            accused.detail = format!("{} (the kubelet's last error: {line})", accused.detail);
+            pending_failure.detail = format!("{} (the kubelet's last error: {line})", pending_failure.detail);
         }
     }
 
@@ -134,12 +140,12 @@ impl State {
                 trial.exits += u32::from(trial.adopted);
                 trial.adopted
             }
-            None => self.records().ledger.blame.is_none(),
+            None => self.records().ledger.control_test.is_none(),
         };
         if adopted {
             return false;
         }
-        self.accused = None; // whatever it was accused of alive
+        self.pending_failure = None; // whatever it was pending_failure of alive
         if run.was_up {
             self.accuse(Failure::Exits, exit.to_string(), fx);
         } else {
@@ -175,14 +181,14 @@ impl State {
         let mut records = self.records().clone();
         let before = std::mem::replace(&mut records.last_known_good, self.active.clone());
         records.ledger.attempt = None;
-        records.ledger.pardon = None;
+        records.ledger.retry_later = None;
         let proven = &mut records.ledger.proven;
         proven.retain(|known| Some(known) != before.as_ref() && Some(known) != self.active.as_ref());
         // Equal content under another name is nothing to go back to.
         proven.extend(before.filter(|_| self.trial.as_ref().is_some_and(|trial| !trial.adopted)));
         let excess = proven.len().saturating_sub(limits::PROVEN_KEPT);
         proven.drain(..excess);
-        fx.push(Effect::Record(Because::Proven, records));
+        fx.push(Effect::Record(RecordReason::Proven, records));
     }
 
     pub(super) fn proven(&mut self, fx: &mut Vec<Effect>) {
@@ -283,11 +289,12 @@ impl State {
         let baseline = self.records().ledger.attempt.as_ref().and_then(|attempt| attempt.baseline.clone());
         self.error = Some((status::LOAD_ERROR.to_owned(), detail.to_owned()));
         let mut records = self.with_mark(&source, digest.as_ref(), failure.label(), status::LOAD_ERROR, detail);
-        records.ledger.blame = failure.family().map(|_| Blame { source: source.clone(), failure, baseline });
+        records.ledger.control_test =
+            failure.family().map(|_| ControlTest { source: source.clone(), failure, baseline });
         self.remember(records, fx);
         self.say_rolled_back(&source, failure, detail, fx);
         self.trial = None;
-        self.accused = None;
+        self.pending_failure = None;
         self.switch(self.fallback(), "rollback", fx);
     }
 
@@ -295,42 +302,44 @@ impl State {
     fn tick_blame(&mut self, run: &Run, fx: &mut Vec<Effect>) {
         let Some(healthy) = run.healthy_since.map(|since| self.now.since(since)) else { return };
         let ledger = &self.records().ledger;
-        if let Some(blame) = ledger.blame.clone().filter(|_| healthy >= limits::BLAME) {
+        if let Some(control_test) = ledger.control_test.clone().filter(|_| healthy >= limits::BLAME) {
             let mut records = self.records().clone();
-            records.ledger.blame = None;
+            records.ledger.control_test = None;
             // Whatever was thought of it before: this time it was its own fault.
-            records.ledger.pardon.take_if(|pardon| pardon.source == blame.source);
+            records.ledger.retry_later.take_if(|retry_later| retry_later.source == control_test.source);
             self.remember(records, fx);
             let active = status::name(self.active.as_ref());
-            say(fx, Level::Info, format!("{active} is healthy: the fault was with {}", blame.source));
-        } else if ledger.pardon.as_ref().is_some_and(|pardon| healthy >= patience(pardon)) && !self.recovered {
+            say(fx, Level::Info, format!("{active} is healthy: the fault was with {}", control_test.source));
+        } else if ledger.retry_later.as_ref().is_some_and(|retry_later| healthy >= patience(retry_later))
+            && !self.recovered
+        {
             self.recovered = true;
             say(fx, Level::Info, "what runs is healthy again, the pardoned version is tried once more");
         }
     }
 
     /// Last known good fails in the same way: the mark is lifted.
-    fn lift(&mut self, blame: &Blame, detail: &str, fx: &mut Vec<Effect>) {
+    fn lift(&mut self, control_test: &ControlTest, detail: &str, fx: &mut Vec<Effect>) {
         let why = format!("{} fails in the same way ({detail})", status::name(self.active.as_ref()));
         let mut records = self.records().clone();
         let ledger = &mut records.ledger;
-        ledger.bad.retain(|bad| bad.source != blame.source);
-        ledger.blame = None;
-        let before = ledger.pardon.take().filter(|pardon| pardon.source == blame.source);
-        let times = before.map_or(0, |pardon| pardon.times.saturating_add(1));
-        ledger.pardon = Some(Pardon { source: blame.source.clone(), times, why: why.clone() });
+        ledger.bad.retain(|bad| bad.source != control_test.source);
+        ledger.control_test = None;
+        let before = ledger.retry_later.take().filter(|retry_later| retry_later.source == control_test.source);
+        let times = before.map_or(0, |retry_later| retry_later.times.saturating_add(1));
+        ledger.retry_later = Some(RetryLater { source: control_test.source.clone(), times, why: why.clone() });
         self.error = Some((status::LOAD_ERROR.to_owned(), format!("not to blame, will be tried again: {why}")));
         self.recovered = false;
         self.remember(records, fx);
-        let mut event = events::not_blamed(&blame.source, &why);
-        event.words.clone_from(&self.words);
+        let mut event = events::not_blamed(&control_test.source, &why);
+        event.log_tail.clone_from(&self.log_tail);
         fx.push(Effect::Emit(event));
     }
 }
 
 /// How long last known good must be healthy before a pardoned version is tried again.
-fn patience(pardon: &Pardon) -> Duration {
-    duration::backoff(limits::PARDON_FIRST, limits::PARDON_MAX, pardon.times)
+fn patience(retry_later: &RetryLater) -> Duration {
+    duration::backoff(limits::RETRY_LATER_FIRST, limits::RETRY_LATER_MAX, retry_later.times)
 }
 
 #[cfg(test)]
@@ -359,7 +368,7 @@ mod tests {
     }
 
     fn proves(effects: &[Effect]) -> bool {
-        effects.iter().any(|effect| matches!(effect, Effect::Record(Because::Proven, _)))
+        effects.iter().any(|effect| matches!(effect, Effect::Record(RecordReason::Proven, _)))
     }
 
     #[test]

@@ -6,13 +6,13 @@ use std::time::Duration;
 use sha2::{Digest as _, Sha256};
 
 use super::{Change, Effect, Kubelet, Stage, State, later};
-use crate::machine::evidence::{Baseline, Look, Signal};
+use crate::machine::evidence::{Baseline, Query, Signal};
 use crate::machine::limits;
 use crate::machine::model::{Moment, Rendered};
-use kubelet_config::assignment::Wanted;
+use kubelet_config::assignment::Assignment;
 use kubelet_config::duration::GoDuration;
 use kubelet_config::hazard;
-use kubelet_config::source::{Source, Wishes};
+use kubelet_config::source::{ConfigAnnotations, Source};
 
 impl State {
     /// Asks for everything that may be good now, while the preflight runs.
@@ -28,7 +28,7 @@ impl State {
             change.unanswered.insert(Signal::Healthz);
             fx.push(Effect::Probe(target));
         }
-        fx.extend([Look::Environment(socket), Look::Lease, Look::Pods].map(Effect::Look));
+        fx.extend([Query::Environment(socket), Query::Lease, Query::Pods].map(Effect::Query));
     }
 
     /// An answer, if it is one that a change waits for.
@@ -76,7 +76,7 @@ impl State {
         }
         // A directory of this node is nobody else's.
         let edited = before.is_some_and(|before| before.reference == source.reference) && !source.is_source_dir();
-        let appeared = before.is_none() && matches!(self.wanted, Wanted::Default(_));
+        let appeared = before.is_none() && matches!(self.wanted, Assignment::Default(_));
         let window = if edited || appeared { self.settings.spread } else { self.settings.spread_assignment };
         let wait = share(window, &format!("{}\n{}\n{}", self.node_name, source.uid, source.resource_version));
         if wait.is_zero() {
@@ -152,7 +152,7 @@ impl State {
             return None;
         }
         let changes = hazard::diff(&self.in_force.effective, &rendered.effective);
-        hazard::refused(&changes, rendered.wishes.acknowledge.as_deref())
+        hazard::refused(&changes, rendered.annotations.acknowledge.as_deref())
     }
 
     /// Which pods it would cost, unless somebody accepted that.
@@ -160,16 +160,16 @@ impl State {
         if self.in_force.effective.is_null() || self.fallback().as_ref() == Some(source) {
             return None;
         }
-        let census = self.change.as_ref()?.census.as_ref();
+        let inventory = self.change.as_ref()?.inventory.as_ref();
         let supplies = self.environment.as_ref().map(|(environment, _)| environment.supplies.clone());
         let impacts =
-            hazard::preview(&self.in_force.effective, &rendered.effective, census, &supplies.unwrap_or_default());
-        hazard::refused_impact(&impacts, rendered.wishes.acknowledge.as_deref())
+            hazard::preview(&self.in_force.effective, &rendered.effective, inventory, &supplies.unwrap_or_default());
+        hazard::refused_impact(&impacts, rendered.annotations.acknowledge.as_deref())
     }
 
     /// Seconds within which this ConfigMap must be acknowledged; `None` if it need not.
-    pub(super) fn confirm_within(&self, wishes: &Wishes) -> Result<Option<u64>, String> {
-        let within = match &wishes.confirm_within {
+    pub(super) fn confirm_within(&self, annotations: &ConfigAnnotations) -> Result<Option<u64>, String> {
+        let within = match &annotations.confirm_within {
             Some(text) => {
                 let parsed: Result<GoDuration, _> = text.parse();
                 parsed.map_err(|why| format!("annotation kubelet-supervisor.io/confirm-within: {why}"))?.0
@@ -181,7 +181,8 @@ impl State {
 
     /// True if it failed without being to blame, and times have not become better yet.
     pub(super) fn is_pardoned(&self, source: &Source) -> bool {
-        !self.recovered && self.records().ledger.pardon.as_ref().is_some_and(|pardon| pardon.source == *source)
+        !self.recovered
+            && self.records().ledger.retry_later.as_ref().is_some_and(|retry_later| retry_later.source == *source)
     }
 
     /// Runs what an operator pinned.

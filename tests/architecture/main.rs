@@ -81,9 +81,9 @@ fn adapters_do_not_know_each_other() {
         ("store", "fsx"),             // the store is made of durable files
         ("preflight", "process"),     // the only place that spawns
         ("notify_socket", "process"), // whose READY=1 counts
-        ("process", "relay"),         // a process has a standard error
+        ("process", "stderr_relay"),  // a process has a standard error
         ("host", "process"),          // systemctl is asked
-        ("successor", "process"),     // a reload is an exec, with the kubelet as it is
+        ("reexec", "process"),        // a reload is an exec, with the kubelet as it is
         ("units", "process"),         // systemctl again
         ("units", "fsx"),             // a drop-in is a durable file
         ("http", "metrics"),

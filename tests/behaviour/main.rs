@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use kubelet_config::assignment::Wanted;
+use kubelet_config::assignment::Assignment;
 use kubelet_supervisor::machine::Settings;
 use testkit::sim::disk::{Fault, Plan};
 use testkit::sim::harness::Node;
@@ -150,7 +150,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "reset",
-        acts: &[A_PROVEN, (|it| it.want(Wanted::Local), 30)],
+        acts: &[A_PROVEN, (|it| it.want(Assignment::Local), 30)],
         starts: &["local", "a", "local"],
         active: "local",
         last_known_good: "local",
@@ -174,7 +174,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "a key that is not there",
-        acts: &[A_PROVEN, (|it| it.want(Wanted::Map(Outside::reference("a", "absent"))), 30)],
+        acts: &[A_PROVEN, (|it| it.want(Assignment::Map(Outside::reference("a", "absent"))), 30)],
         starts: &["local", "a"],
         active: "a",
         last_known_good: "a",
@@ -182,7 +182,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "a Node that is gone asks for nothing",
-        acts: &[A_PROVEN, (|it| it.want(Wanted::Unknown), 30)],
+        acts: &[A_PROVEN, (|it| it.want(Assignment::Unknown), 30)],
         starts: &["local", "a"],
         active: "a",
         last_known_good: "a",
@@ -190,7 +190,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "a configSource that names nothing",
-        acts: &[A_PROVEN, (|it| it.want(Wanted::AllNil), 30)],
+        acts: &[A_PROVEN, (|it| it.want(Assignment::AllNil), 30)],
         starts: &["local", "a"],
         active: "a",
         last_known_good: "a",

@@ -10,12 +10,12 @@
 
 use std::time::{Duration, Instant};
 
-use kubelet_config::assignment::Wanted;
-use kubelet_config::pods::Census;
+use kubelet_config::assignment::Assignment;
+use kubelet_config::pods::PodInventory;
 use kubelet_supervisor::adapters::kube::{KubeCluster, Settings};
 use kubelet_supervisor::adapters::metrics::Metrics;
 use kubelet_supervisor::machine::Input;
-use kubelet_supervisor::machine::evidence::{LeaseSight, NodeSight};
+use kubelet_supervisor::machine::evidence::{LeaseObservation, NodeReadiness};
 use kubelet_supervisor::machine::record::Entry;
 use kubelet_supervisor::ports::Cluster as _;
 use serde_json::json;
@@ -39,7 +39,7 @@ impl Bench {
         let server = ApiServer::start();
         server.create_node(NODE);
         let mut bench = Bench::start(server, true);
-        assert_eq!(bench.next().await, Input::Node(Wanted::Local));
+        assert_eq!(bench.next().await, Input::Node(Assignment::Local));
         bench
     }
 
@@ -63,7 +63,7 @@ impl Bench {
     async fn next(&mut self) -> Input {
         loop {
             match tokio::time::timeout(SOON, self.inputs.recv()).await.expect("an input in time").expect("an input") {
-                Input::Named(name) => assert_eq!(name, NODE),
+                Input::NodeName(name) => assert_eq!(name, NODE),
                 input => return input,
             }
         }
@@ -73,24 +73,24 @@ impl Bench {
     async fn answer(&mut self) -> Input {
         loop {
             match self.next().await {
-                Input::Node(_) | Input::NodeSeen(_) | Input::Asked { .. } => {}
+                Input::Node(_) | Input::NodeObserved(_) | Input::NodeAnnotations { .. } => {}
                 input => return input,
             }
         }
     }
 
-    async fn lease(&mut self) -> LeaseSight {
-        self.cluster.look_lease();
+    async fn lease(&mut self) -> LeaseObservation {
+        self.cluster.observe_lease();
         match self.answer().await {
-            Input::LeaseSeen(sight) => sight,
+            Input::LeaseObserved(sight) => sight,
             other => panic!("{other:?}"),
         }
     }
 
-    async fn pods(&mut self) -> Option<Census> {
-        self.cluster.look_pods();
+    async fn pods(&mut self) -> Option<PodInventory> {
+        self.cluster.observe_pods();
         match self.answer().await {
-            Input::PodsSeen(census) => census,
+            Input::PodsObserved(inventory) => inventory,
             other => panic!("{other:?}"),
         }
     }
@@ -99,11 +99,11 @@ impl Bench {
 #[tokio::test]
 async fn the_lease_as_it_stands() {
     let mut bench = Bench::connected().await;
-    assert_eq!(bench.lease().await, LeaseSight::Absent);
+    assert_eq!(bench.lease().await, LeaseObservation::Absent);
     bench.server.set_lease(NODE, "2026-01-01T00:00:00.000000Z");
-    assert_eq!(bench.lease().await, LeaseSight::Renewed("2026-01-01T00:00:00.000000Z".to_owned()));
+    assert_eq!(bench.lease().await, LeaseObservation::Renewed("2026-01-01T00:00:00.000000Z".to_owned()));
     bench.server.delete_lease(NODE);
-    assert_eq!(bench.lease().await, LeaseSight::Absent);
+    assert_eq!(bench.lease().await, LeaseObservation::Absent);
 }
 
 #[tokio::test]
@@ -122,9 +122,11 @@ async fn each_look_has_one_answer_whatever_the_server_does() {
         bench.server.faults().push(Fault::once(Verb::Any, "/leases/", kind));
         let began = Instant::now();
         match bench.lease().await {
-            LeaseSight::Absent => assert_eq!(expected, "absent", "{what}"),
-            LeaseSight::Busy(why) | LeaseSight::Unreachable(why) => assert!(why.contains(expected), "{what}: {why}"),
-            LeaseSight::Renewed(_) => panic!("{what}"),
+            LeaseObservation::Absent => assert_eq!(expected, "absent", "{what}"),
+            LeaseObservation::Busy(why) | LeaseObservation::Unreachable(why) => {
+                assert!(why.contains(expected), "{what}: {why}");
+            }
+            LeaseObservation::Renewed(_) => panic!("{what}"),
         }
         assert!(began.elapsed() < Duration::from_secs(8), "{what}");
     }
@@ -132,7 +134,7 @@ async fn each_look_has_one_answer_whatever_the_server_does() {
     assert_eq!(bench.pods().await, None);
     assert!(bench.pods().await.is_some());
     bench.server.stop();
-    assert!(matches!(bench.lease().await, LeaseSight::Unreachable(_)));
+    assert!(matches!(bench.lease().await, LeaseObservation::Unreachable(_)));
     assert_eq!(bench.pods().await, None);
     let left = tokio::time::timeout(Duration::from_millis(100), bench.answer()).await;
     assert!(left.is_err(), "{left:?}");
@@ -141,12 +143,12 @@ async fn each_look_has_one_answer_whatever_the_server_does() {
 #[tokio::test]
 async fn without_credentials_a_look_is_answered_at_once() {
     let mut bench = Bench::start(ApiServer::start(), false);
-    assert!(matches!(bench.lease().await, LeaseSight::Unreachable(_)));
+    assert!(matches!(bench.lease().await, LeaseObservation::Unreachable(_)));
     assert_eq!(bench.pods().await, None);
     bench.server.set_lease(NODE, "x");
     bench.server.write_kubeconfig(bench.dir.path().join("kubeconfig"));
     let deadline = Instant::now() + SOON;
-    while bench.lease().await != LeaseSight::Renewed("x".to_owned()) {
+    while bench.lease().await != LeaseObservation::Renewed("x".to_owned()) {
         assert!(Instant::now() < deadline);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
@@ -156,20 +158,20 @@ async fn without_credentials_a_look_is_answered_at_once() {
 async fn the_pods_of_this_node_and_no_other() {
     let mut bench = Bench::connected().await;
     bench.server.set_capacity(NODE, "2", "8010444Ki", "110");
-    assert_eq!(bench.next().await, Input::Node(Wanted::Local));
+    assert_eq!(bench.next().await, Input::Node(Assignment::Local));
     let requests = json!({"metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"},
         "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "250m", "memory": "64Mi"}}}]}});
     bench.server.put_pod(NODE, "a", "p1", requests);
     bench.server.put_pod(NODE, "b", "p2", json!({"status": {"phase": "Failed", "reason": "OutOfpods"}}));
     bench.server.put_pod("n2", "b", "p3", json!({}));
-    let census = bench.pods().await.unwrap();
-    assert_eq!(census.capacity["memory"], "8010444Ki");
-    let names: Vec<&str> = census.pods.iter().map(|pod| pod.name.as_str()).collect();
+    let inventory = bench.pods().await.unwrap();
+    assert_eq!(inventory.capacity["memory"], "8010444Ki");
+    let names: Vec<&str> = inventory.pods.iter().map(|pod| pod.name.as_str()).collect();
     assert_eq!(names, ["a/p1", "b/p2"]);
-    let pod = &census.pods[0];
+    let pod = &inventory.pods[0];
     assert_eq!((pod.created.as_str(), pod.cpu_millis, pod.memory), ("2026-01-01T00:00:00Z", 250, 64 << 20));
     assert!(pod.is_live() && !pod.uid.is_empty());
-    assert_eq!((census.pods[1].is_live(), census.pods[1].reason.as_str()), (false, "OutOfpods"));
+    assert_eq!((inventory.pods[1].is_live(), inventory.pods[1].reason.as_str()), (false, "OutOfpods"));
     let asked = bench.server.requests().into_iter().find(|request| request.path.ends_with("/pods")).unwrap();
     assert!(
         asked.query.contains("fieldSelector=spec.nodeName%3Dn1") && asked.query.contains("resourceVersion=0"),
@@ -191,13 +193,13 @@ async fn the_condition_comes_before_and_the_annotations_after_the_node() {
         bench.server.patch_node(NODE, json!({"status": {"conditions": [{"type": "X"}, ready]}}));
     };
     let sight = |ready, heartbeat: &str| {
-        Input::NodeSeen(NodeSight { ready, heartbeat: heartbeat.to_owned(), message: "R: m".to_owned() })
+        Input::NodeObserved(NodeReadiness { ready, heartbeat: heartbeat.to_owned(), message: "R: m".to_owned() })
     };
-    let asked = |retry: Option<&str>, confirm: Option<&str>| Input::Asked {
+    let asked = |retry: Option<&str>, confirm: Option<&str>| Input::NodeAnnotations {
         retry: retry.map(str::to_owned),
         confirm: confirm.map(str::to_owned),
     };
-    let node = || Input::Node(Wanted::Local);
+    let node = || Input::Node(Assignment::Local);
 
     condition("True", "1");
     annotate("retry", Some("7"));

@@ -26,7 +26,7 @@ fn entry(name: &str) -> Entry {
     Entry {
         reason: "Test".to_owned(),
         message: name.to_owned(),
-        words: vec!["x".repeat(2 << 10); 8],
+        log_tail: vec!["x".repeat(2 << 10); 8],
         ..Entry::default()
     }
 }

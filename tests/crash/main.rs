@@ -14,7 +14,7 @@ mod state_files;
 
 use std::time::Duration;
 
-use kubelet_config::assignment::Wanted;
+use kubelet_config::assignment::Assignment;
 use kubelet_supervisor::machine::Settings;
 use testkit::sim::disk::{Fault, Plan};
 use testkit::sim::harness::Node;
@@ -61,7 +61,7 @@ const STORY: &[(&str, Chapter)] = &[
     ("then invalid C is refused", (|outside| outside.put("c", &Behaviour::Invalid.text(4)), Duration::from_secs(20))),
     ("back to A", (|outside| outside.assign("a"), Duration::from_secs(20))),
     ("a label edit of A is adopted", (|outside| outside.touch("a"), Duration::from_secs(60))),
-    ("reset", (|outside| outside.want(Wanted::Local), Duration::from_secs(20))),
+    ("reset", (|outside| outside.want(Assignment::Local), Duration::from_secs(20))),
 ];
 
 /// A node before its first boot, with a fault waiting on its disk.

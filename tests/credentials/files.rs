@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kubelet_supervisor::adapters::kube::{Access as _, Connected, KubeconfigAccess, MeterLayer, Settings};
+use kubelet_supervisor::adapters::kube::{Access as _, ClientLayer, Connected, KubeconfigAccess, Settings};
 use kubelet_supervisor::adapters::metrics::Metrics;
 use serde_json::{Value, json};
 
@@ -41,7 +41,7 @@ impl Desk {
     }
 
     async fn connect(&self) -> Result<Connected, String> {
-        self.access().connect(MeterLayer::new(self.metrics.clone())).await
+        self.access().connect(ClientLayer::new(self.metrics.clone())).await
     }
 
     /// Why it cannot be used: the kubeconfig is named, whatever it is.

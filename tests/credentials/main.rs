@@ -8,6 +8,6 @@
     reason = "in a test a panic is the way to say that something is wrong"
 )]
 
-mod days;
 mod files;
+mod rotation_48h;
 mod tls;

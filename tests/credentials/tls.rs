@@ -3,11 +3,11 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
-use kubelet_config::assignment::Wanted;
+use kubelet_config::assignment::Assignment;
 use kubelet_supervisor::adapters::kube::{KubeCluster, Settings};
 use kubelet_supervisor::adapters::metrics::Metrics;
 use kubelet_supervisor::machine::Input;
-use kubelet_supervisor::machine::evidence::LeaseSight;
+use kubelet_supervisor::machine::evidence::LeaseObservation;
 use kubelet_supervisor::machine::record::Entry;
 use kubelet_supervisor::ports::Cluster as _;
 use serde_json::{Value, json};
@@ -73,7 +73,7 @@ impl Bench {
     async fn next(&mut self) -> Input {
         loop {
             match tokio::time::timeout(SOON, self.inputs.recv()).await.expect("an input in time").expect("an input") {
-                Input::Named(name) => assert_eq!(name, NODE),
+                Input::NodeName(name) => assert_eq!(name, NODE),
                 input => return input,
             }
         }
@@ -97,9 +97,9 @@ impl Bench {
     async fn trouble(&mut self, words: &str) -> String {
         let deadline = Instant::now() + SOON;
         loop {
-            self.cluster.look_lease();
+            self.cluster.observe_lease();
             match self.next().await {
-                Input::LeaseSeen(LeaseSight::Unreachable(why)) if why.contains(words) => return why,
+                Input::LeaseObserved(LeaseObservation::Unreachable(why)) if why.contains(words) => return why,
                 other => assert!(Instant::now() < deadline, "{words}: {other:?}"),
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -115,7 +115,7 @@ impl Bench {
 async fn after_a_rotation_nothing_is_asked_with_the_old_certificate() {
     let authority = Authority::new("ca");
     let mut bench = Bench::start(&authority, &authority, &["127.0.0.1"], &json!({}));
-    assert_eq!(bench.next().await, Input::Node(Wanted::Local));
+    assert_eq!(bench.next().await, Input::Node(Assignment::Local));
     bench.seen("01").await;
     for serial in 2..=3 {
         bench.rotate(serial);
@@ -138,7 +138,7 @@ async fn after_a_rotation_nothing_is_asked_with_the_old_certificate() {
 async fn another_authority_is_named_and_followed() {
     let (old, new) = (Authority::new("old"), Authority::new("new"));
     let mut bench = Bench::start(&old, &old, &["127.0.0.1"], &json!({}));
-    assert_eq!(bench.next().await, Input::Node(Wanted::Local));
+    assert_eq!(bench.next().await, Input::Node(Assignment::Local));
     // The API server comes back with a certificate of another authority.
     bench.server.stop();
     bench.server.use_tls(Some(new.server(&["127.0.0.1"], &bench.clients)));
@@ -148,7 +148,7 @@ async fn another_authority_is_named_and_followed() {
     assert!(why.contains(&named) && why.contains(&bench.server.url().replace("http:", "https:")), "{why}");
     // The bundle has both; the failures make it be looked at at once.
     std::fs::write(bench.path("ca.crt"), format!("{}{}", old.pem, new.pem)).unwrap();
-    while bench.next().await != Input::Node(Wanted::Local) {}
+    while bench.next().await != Input::Node(Assignment::Local) {}
 }
 
 #[tokio::test]
@@ -159,7 +159,7 @@ async fn a_certificate_for_other_names() {
     assert!(why.contains(&bench.path("kubelet.conf")), "{why}");
     for more in [json!({"tls-server-name": "kubernetes.example"}), json!({"insecure-skip-tls-verify": true})] {
         let mut bench = Bench::start(&authority, &authority, &["kubernetes.example"], &more);
-        assert_eq!(bench.next().await, Input::Node(Wanted::Local), "{more}");
+        assert_eq!(bench.next().await, Input::Node(Assignment::Local), "{more}");
         assert_eq!(bench.server.requests().last().unwrap().peer, "01");
     }
 }
@@ -168,7 +168,7 @@ async fn a_certificate_for_other_names() {
 async fn a_client_certificate_that_the_server_does_not_take() {
     let authority = Authority::new("ca");
     let mut bench = Bench::start(&authority, &authority, &["127.0.0.1"], &json!({}));
-    assert_eq!(bench.next().await, Input::Node(Wanted::Local));
+    assert_eq!(bench.next().await, Input::Node(Assignment::Local));
     bench.server.stop();
     bench.server.use_tls(Some(authority.server(&["127.0.0.1"], &Authority::new("others"))));
     bench.server.restart();
@@ -178,9 +178,9 @@ async fn a_client_certificate_that_the_server_does_not_take() {
     bench.server.use_tls(Some(authority.server(&["127.0.0.1"], &bench.clients)));
     let deadline = Instant::now() + SOON;
     loop {
-        bench.cluster.look_lease();
+        bench.cluster.observe_lease();
         match bench.next().await {
-            Input::LeaseSeen(LeaseSight::Absent) => break,
+            Input::LeaseObserved(LeaseObservation::Absent) => break,
             other => assert!(Instant::now() < deadline, "{other:?}"),
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -209,7 +209,7 @@ async fn a_plugin_that_gives_certificates_is_asked_again_before_they_end() {
     bench.seen("05").await;
     gives(6, 1000);
     bench.seen("06").await;
-    assert_eq!(bench.next().await, Input::Node(Wanted::Local));
+    assert_eq!(bench.next().await, Input::Node(Assignment::Local));
     assert_eq!(std::fs::read_to_string(bench.path("runs")).unwrap().lines().count(), 2);
 }
 
@@ -221,7 +221,7 @@ async fn a_pair_of_files_of_which_one_is_new() {
     let (one, two) = (bench.clients.node(NODE, 1, 2100), bench.clients.node(NODE, 2, 2100));
     std::fs::write(bench.path("node.crt"), &one.certificate).unwrap();
     std::fs::write(bench.path("node.key"), &one.key).unwrap();
-    assert_eq!(bench.next().await, Input::Node(Wanted::Local));
+    assert_eq!(bench.next().await, Input::Node(Assignment::Local));
     std::fs::write(bench.path("node.crt"), &two.certificate).unwrap();
     // Failures make it look at once: what it finds cannot be used, and the old client goes on.
     bench.server.stop();

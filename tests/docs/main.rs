@@ -7,8 +7,8 @@
     reason = "test code: a panic is a failing test, and brevity wins"
 )]
 
-mod life;
 mod metrics;
+mod trial_diagram;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -18,7 +18,7 @@ use testkit::built::program;
 
 use kubelet_config::duration::GoDuration;
 use kubelet_config::hazard::HazardClass;
-use kubelet_supervisor::machine::evidence::{Class, Excuse, Failure, Family, Signal};
+use kubelet_supervisor::machine::evidence::{Class, Failure, Family, Signal, Suspension};
 use kubelet_supervisor::machine::limits;
 
 fn read(name: &str) -> String {
@@ -101,15 +101,15 @@ fn every_way_to_fail_and_its_family() {
 
 #[test]
 fn every_excuse() {
-    let all = [Excuse::Runtime, Excuse::ApiServer, Excuse::DiskFull, Excuse::ShuttingDown];
-    for excuse in all {
-        match excuse {
-            Excuse::Runtime | Excuse::ApiServer | Excuse::DiskFull | Excuse::ShuttingDown => {}
+    let all = [Suspension::Runtime, Suspension::ApiServer, Suspension::DiskFull, Suspension::ShuttingDown];
+    for suspension in all {
+        match suspension {
+            Suspension::Runtime | Suspension::ApiServer | Suspension::DiskFull | Suspension::ShuttingDown => {}
         }
     }
     let rows = table(TRIAL, "suspension");
     let shown: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
-    assert_eq!(shown, all.map(Excuse::words));
+    assert_eq!(shown, all.map(Suspension::message));
 }
 
 #[test]
@@ -152,8 +152,8 @@ fn the_numbers() {
         time(limits::CONSULT),
         time(limits::AFTER_EXCUSE),
         time(limits::BLAME),
-        time(limits::PARDON_FIRST),
-        time(limits::PARDON_MAX),
+        time(limits::RETRY_LATER_FIRST),
+        time(limits::RETRY_LATER_MAX),
         limits::PROVEN_KEPT.to_string(),
         limits::BAD_VERSIONS.to_string(),
     ];
@@ -367,13 +367,13 @@ fn the_diagram_is_what_the_machine_does() {
         let (arrow, label) = line.split_once(" : ").unwrap_or((line, ""));
         let (from, to) = arrow.split_once(" --> ").unwrap_or_else(|| panic!("{line}"));
         if from == "[*]" {
-            assert_eq!(to, life::Phase::Settled.word());
+            assert_eq!(to, trial_diagram::Phase::Settled.word());
             continue;
         }
         let reasons = label.rsplit_once('(').map(|(_, reasons)| reasons.trim_end_matches(')')).unwrap_or_default();
         assert!(drawn.insert(format!("{from} --> {to} ({reasons})")), "twice: {line}");
     }
-    let walked = life::walk();
+    let walked = trial_diagram::walk();
     let (missing, invented): (Vec<_>, Vec<_>) =
         (walked.difference(&drawn).collect(), drawn.difference(&walked).collect());
     assert!(missing.is_empty() && invented.is_empty(), "not drawn: {missing:#?}\nnever seen: {invented:#?}");
@@ -382,7 +382,7 @@ fn the_diagram_is_what_the_machine_does() {
 #[test]
 fn the_manifests_grant_reading_of_config_maps_and_nothing_else() {
     let told =
-        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/adapters/kube/sight.rs")).unwrap();
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/adapters/kube/decode.rs")).unwrap();
     for variant in ["base", "narrow"] {
         let file = format!("packaging/manifests/{variant}/rbac.yaml");
         assert!(told.contains(&file), "a 403 names {file}");

@@ -22,7 +22,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kubelet_config::assignment::Wanted;
+use kubelet_config::assignment::Assignment;
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::source::{ConfigMapRef, Merge, Payload};
 use kubelet_config::status::NodeConfigStatus;
@@ -79,7 +79,7 @@ fn payload(name: &str, stand_in: &str) -> Payload {
         uid: format!("uid-of-{name}"),
         resource_version: "1".to_owned(),
         data: BTreeMap::from([("kubelet".to_owned(), text)]),
-        wishes: kubelet_config::source::Wishes::default(),
+        annotations: kubelet_config::source::ConfigAnnotations::default(),
     }
 }
 
@@ -100,8 +100,8 @@ fn assign(world: &World, payload: Payload) {
         name: payload.name.clone(),
         kubelet_config_key: "kubelet".to_owned(),
     };
-    let _ = world.inputs.send(Input::Node(Wanted::Map(reference)));
-    let _ = world.inputs.send(Input::Map(Arc::new(payload)));
+    let _ = world.inputs.send(Input::Node(Assignment::Map(reference)));
+    let _ = world.inputs.send(Input::ConfigMap(Arc::new(payload)));
 }
 
 /// To this thread, so that it has arrived on return: one sent to the process may be taken by the harness's thread, a
@@ -119,7 +119,7 @@ async fn story(world: &World) {
     until(world, "boot", |_| true).await;
     let _ = world.inputs.send(Input::Operator(1, Command::Retry));
     let _ = world.inputs.send(Input::Reload);
-    tokio::time::timeout(SOON, called(world, "successor.replace")).await.expect("a reload");
+    tokio::time::timeout(SOON, called(world, "reexec.replace")).await.expect("a reload");
     assign(world, payload("good", ""));
     until(world, "a change", |status| is(status.active.as_ref(), "good")).await;
     until(world, "its proof", |status| is(status.last_known_good.as_ref(), "good")).await;

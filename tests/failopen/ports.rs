@@ -11,7 +11,7 @@ use kubelet_supervisor::adapters::fsx::RealDisk;
 use kubelet_supervisor::adapters::local::LocalFiles;
 use kubelet_supervisor::adapters::process::KubeletProcess;
 use kubelet_supervisor::adapters::store::FsStore;
-use kubelet_supervisor::machine::evidence::{Environment, LeaseSight};
+use kubelet_supervisor::machine::evidence::{Environment, LeaseObservation};
 use kubelet_supervisor::machine::model::{KubeletId, RenderError, Rendered, StateFiles, Verdict};
 use kubelet_supervisor::machine::record::Entry;
 use kubelet_supervisor::machine::{Counter, Durable, Input, Level, State, Stored};
@@ -37,22 +37,22 @@ pub const METHODS: [&str; 32] = [
     "kubelet.start",
     "kubelet.stop",
     "kubelet.kill",
-    "kubelet.last_words",
+    "kubelet.log_tail",
     "preflight.judge",
     "preflight.self_test",
     "probe.probe",
-    "host.look",
+    "host.observe",
     "cluster.watch",
     "cluster.publish",
     "cluster.emit",
-    "cluster.look_lease",
-    "cluster.look_pods",
-    "notifier.observe",
+    "cluster.observe_lease",
+    "cluster.observe_pods",
+    "notifier.publish",
     "notifier.count",
     "notifier.answer",
-    "notifier.say",
-    "successor.prove",
-    "successor.replace",
+    "notifier.log",
+    "reexec.prove",
+    "reexec.replace",
 ];
 
 /// Which call panics.
@@ -164,19 +164,19 @@ impl ports::Ports for Faulty {
     fn notifier(&mut self) -> &mut dyn ports::Notifier {
         &mut self.notifier
     }
-    fn successor(&mut self) -> &mut dyn ports::Successor {
+    fn reexec(&mut self) -> &mut dyn ports::Reexec {
         &mut self.rest
     }
 }
 
-impl ports::Successor for Tap<()> {
+impl ports::Reexec for Tap<()> {
     fn prove(&mut self, _document: &str) {
-        self.0.call("successor.prove", || {
-            let _ = self.0.inputs.send(Input::Successor(Ok("0".to_owned())));
+        self.0.call("reexec.prove", || {
+            let _ = self.0.inputs.send(Input::ReloadProven(Ok("0".to_owned())));
         });
     }
-    fn replace(&mut self, _document: &str) -> Result<(), ports::Stay> {
-        self.0.call("successor.replace", || Err(ports::Stay::Failed("this is only a test".to_owned())))
+    fn replace(&mut self, _document: &str) -> Result<(), ports::ReexecError> {
+        self.0.call("reexec.replace", || Err(ports::ReexecError::Failed("this is only a test".to_owned())))
     }
 }
 
@@ -244,8 +244,8 @@ impl ports::Kubelet for Tap<KubeletProcess> {
     fn kill(&mut self) {
         self.0.call("kubelet.kill", || self.1.kill());
     }
-    fn last_words(&self) -> Vec<String> {
-        self.0.call("kubelet.last_words", || self.1.last_words())
+    fn log_tail(&self) -> Vec<String> {
+        self.0.call("kubelet.log_tail", || self.1.log_tail())
     }
 }
 
@@ -265,8 +265,8 @@ impl ports::Probe for Tap<()> {
 }
 
 impl ports::Host for Tap<()> {
-    fn look(&mut self, _runtime: Option<&str>) {
-        self.0.call("host.look", || self.0.answer(Input::EnvironmentSeen(Environment::default())));
+    fn observe(&mut self, _runtime: Option<&str>) {
+        self.0.call("host.observe", || self.0.answer(Input::EnvironmentObserved(Environment::default())));
     }
 }
 
@@ -280,17 +280,17 @@ impl ports::Cluster for Tap<()> {
     fn emit(&mut self, entry: &Entry) {
         self.0.call("cluster.emit", || self.0.answer(Input::Reported(entry.number)));
     }
-    fn look_lease(&mut self) {
-        self.0.call("cluster.look_lease", || self.0.answer(Input::LeaseSeen(LeaseSight::Absent)));
+    fn observe_lease(&mut self) {
+        self.0.call("cluster.observe_lease", || self.0.answer(Input::LeaseObserved(LeaseObservation::Absent)));
     }
-    fn look_pods(&mut self) {
-        self.0.call("cluster.look_pods", || self.0.answer(Input::PodsSeen(None)));
+    fn observe_pods(&mut self) {
+        self.0.call("cluster.observe_pods", || self.0.answer(Input::PodsObserved(None)));
     }
 }
 
 impl ports::Notifier for Tap<()> {
-    fn observe(&mut self, state: &State) {
-        self.0.call("notifier.observe", || self.0.ready.set(state.is_ready()));
+    fn publish(&mut self, state: &State) {
+        self.0.call("notifier.publish", || self.0.ready.set(state.is_ready()));
     }
     fn count(&mut self, _counter: &Counter) {
         self.0.call("notifier.count", || ());
@@ -298,8 +298,8 @@ impl ports::Notifier for Tap<()> {
     fn answer(&mut self, _ticket: u64, _result: &Result<String, String>) {
         self.0.call("notifier.answer", || ());
     }
-    fn beat(&mut self) {}
-    fn say(&mut self, _level: Level, _line: &str) {
-        self.0.call("notifier.say", || ());
+    fn ping_watchdog(&mut self) {}
+    fn log(&mut self, _level: Level, _line: &str) {
+        self.0.call("notifier.log", || ());
     }
 }

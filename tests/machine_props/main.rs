@@ -18,13 +18,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kubelet_config::assignment::Wanted;
+use kubelet_config::assignment::Assignment;
 use kubelet_config::digest::Digest;
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::{ConfigMapRef, Payload, Source};
 use kubelet_supervisor::machine::model::{Exit, KubeletId, Moment, RenderError, Rendered, Verdict};
 use kubelet_supervisor::machine::record::Ledger;
-use kubelet_supervisor::machine::{Because, Durable, Effect, Input, Purpose, Settings, State, Stored};
+use kubelet_supervisor::machine::{Durable, Effect, Input, Purpose, RecordReason, Settings, State, Stored};
 use proptest::prelude::*;
 
 const TRIAL: Duration = Duration::from_secs(60);
@@ -41,7 +41,7 @@ fn payload(map: u8, version: u8) -> Arc<Payload> {
         uid: format!("u{map}"),
         resource_version: version.to_string(),
         data: [("kubelet".to_owned(), String::new())].into(),
-        wishes: kubelet_config::source::Wishes::default(),
+        annotations: kubelet_config::source::ConfigAnnotations::default(),
     })
 }
 
@@ -115,7 +115,7 @@ struct Driver {
     /// Ready and never seen to fail since.
     healthy_since: Option<Duration>,
     ready: bool,
-    told: Wanted,
+    told: Assignment,
     quit: bool,
 }
 
@@ -136,7 +136,7 @@ impl Driver {
             tickets: Vec::new(),
             healthy_since: None,
             ready: false,
-            told: Wanted::Unknown,
+            told: Assignment::Unknown,
             quit: false,
         };
         driver.input(Input::Boot(Box::new(stored), KubeletId("k".to_owned())));
@@ -179,7 +179,7 @@ impl Driver {
             Input::Probed(true) if self.ready => {
                 self.healthy_since.get_or_insert(self.now);
             }
-            Input::Node(wanted) if *wanted != Wanted::Unknown => self.told = wanted.clone(),
+            Input::Node(wanted) if *wanted != Assignment::Unknown => self.told = wanted.clone(),
             Input::Recorded(_, Ok(durable)) => self.durable = durable.clone(),
             _ => {}
         }
@@ -238,14 +238,14 @@ impl Driver {
         assert!(!marked, "{path} is started, which is marked bad");
     }
 
-    fn check_record(&self, because: Because, records: &Durable) {
+    fn check_record(&self, because: RecordReason, records: &Durable) {
         let (old, new) = (&self.durable.last_known_good, &records.last_known_good);
         if self.hostile || old == new {
             return;
         }
         match new {
             None => assert!(
-                because == Because::Reset || self.told == Wanted::Local,
+                because == RecordReason::Reset || self.told == Assignment::Local,
                 "last known good is dropped: {because:?}"
             ),
             Some(new) => {
@@ -260,13 +260,13 @@ impl Driver {
     fn apply(&mut self, op: Op) {
         match op {
             Op::Node(which) => self.input(Input::Node(match which {
-                0 => Wanted::Unknown,
-                1 => Wanted::Local,
-                2 => Wanted::AllNil,
-                map => Wanted::Map(reference(map - 3)),
+                0 => Assignment::Unknown,
+                1 => Assignment::Local,
+                2 => Assignment::AllNil,
+                map => Assignment::Map(reference(map - 3)),
             })),
-            Op::Map(map, version) => self.input(Input::Map(payload(map, version))),
-            Op::MapFailed(definite) => self.input(Input::MapFailed { why: "gone".to_owned(), definite }),
+            Op::Map(map, version) => self.input(Input::ConfigMap(payload(map, version))),
+            Op::MapFailed(definite) => self.input(Input::ConfigMapFailed { why: "gone".to_owned(), definite }),
             Op::Judge(which, valid) => {
                 let index = self.tickets.len().saturating_sub(1 + usize::from(which / 2));
                 let Some(ticket) = self.tickets.get(index).copied() else { return };
@@ -311,9 +311,9 @@ impl Driver {
             1 => Input::Rendered(Purpose::Launch, Some(other.clone()), id, Ok(rendered(Some(&other)))),
             2 => Input::Rendered(Purpose::Change, None, id, Ok(rendered(None))),
             3 => Input::Judged(u64::from(version), Verdict::Inconclusive("?".to_owned())),
-            4 => Input::Recorded(Because::Switch, Ok(Durable { assigned: Some(other), ..Durable::default() })),
-            5 => Input::Recorded(Because::Adopt, Err("late".to_owned())),
-            6 => Input::Recorded(Because::Proven, Ok(Durable::default())),
+            4 => Input::Recorded(RecordReason::Switch, Ok(Durable { assigned: Some(other), ..Durable::default() })),
+            5 => Input::Recorded(RecordReason::Adopt, Err("late".to_owned())),
+            6 => Input::Recorded(RecordReason::Proven, Ok(Durable::default())),
             _ => Input::Boot(
                 Box::new(Stored {
                     assigned: Err("x".to_owned()),

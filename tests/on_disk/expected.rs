@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use kubelet_config::digest::Digest;
 use kubelet_config::rendering::HealthzTarget;
-use kubelet_config::source::{ConfigMapRef, Source, Wishes};
-use kubelet_supervisor::machine::evidence::{Failure, NodeSight, Signal};
+use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Source};
+use kubelet_supervisor::machine::evidence::{Failure, NodeReadiness, Signal};
 use kubelet_supervisor::machine::model::{KubeletId, Moment};
-use kubelet_supervisor::machine::record::{Attempt, BadVersion, Blame, Carried, Confirm, Ledger, Pardon, Pin};
+use kubelet_supervisor::machine::record::{
+    Attempt, BadVersion, Carried, Confirm, ControlTest, Ledger, Pin, RetryLater,
+};
 use kubelet_supervisor::machine::{InForce, Run};
 use serde_json::json;
 
@@ -56,13 +58,13 @@ pub fn at(n: u64) -> Moment {
     Moment { boot: Duration::new(n, 500_000_000), wall_nanos: (1_800_000_000 + n) * 1_000_000_000 }
 }
 
-pub fn readiness() -> NodeSight {
+pub fn readiness() -> NodeReadiness {
     let message = "KubeletReady: kubelet is posting ready status".to_owned();
-    NodeSight { ready: true, heartbeat: "2027-01-15T08:00:00Z".to_owned(), message }
+    NodeReadiness { ready: true, heartbeat: "2027-01-15T08:00:00Z".to_owned(), message }
 }
 
-pub fn wishes() -> Wishes {
-    Wishes {
+pub fn annotations() -> ConfigAnnotations {
+    ConfigAnnotations {
         merge: Some("overlay".to_owned()),
         acknowledge: Some("cgroupDriver".to_owned()),
         confirm_within: Some("15m".to_owned()),
@@ -100,7 +102,7 @@ pub fn bad_versions() -> Vec<BadVersion> {
         reason: "exit-before-ready".to_owned(),
         time: "2027-01-15T07:00:00Z".to_owned(),
         version: "v1.20.2".to_owned(),
-        words: vec!["E0115 1".to_owned(), "F0115 2".to_owned()],
+        log_tail: vec!["E0115 1".to_owned(), "F0115 2".to_owned()],
     };
     let rejected = BadVersion {
         source: source(4),
@@ -111,7 +113,7 @@ pub fn bad_versions() -> Vec<BadVersion> {
         reason: "rejected".to_owned(),
         time: String::new(),
         version: String::new(),
-        words: Vec::new(),
+        log_tail: Vec::new(),
     };
     vec![exited, rejected]
 }
@@ -123,8 +125,8 @@ pub fn full() -> Ledger {
         attempt: Some(attempt()),
         bad: bad_versions(),
         judged: vec![(digest("a"), kubelet(1)), (digest("b"), kubelet(2))],
-        blame: Some(Blame { source: source(3), failure: Failure::Exits, baseline }),
-        pardon: Some(Pardon { source: source(5), times: 2, why: "last known good failed alike".to_owned() }),
+        control_test: Some(ControlTest { source: source(3), failure: Failure::Exits, baseline }),
+        retry_later: Some(RetryLater { source: source(5), times: 2, why: "last known good failed alike".to_owned() }),
         pin: Some(Pin { source: Some(source(1)) }),
         frozen: true,
         proven: vec![source(6), source_dir(), source(1)],
@@ -163,7 +165,7 @@ pub fn in_force() -> InForce {
         healthz: Some(HealthzTarget { host: "127.0.0.1".to_owned(), port: 10248 }),
         shadowed: vec!["maxPods (--max-pods)".to_owned()],
         effective: Arc::new(json!({"maxPods": 42, "evictionHard": {"memory.available": "100Mi"}})),
-        wishes: wishes(),
+        annotations: annotations(),
         runtime: Some(SOCKET.to_owned()),
     }
 }

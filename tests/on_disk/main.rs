@@ -15,20 +15,22 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
-use kubelet_config::assignment::Wanted;
+use kubelet_config::assignment::Assignment;
 use kubelet_config::hazard::impact::Supply;
-use kubelet_config::source::{ConfigMapRef, Payload, Source, Wishes};
+use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, Source};
 use kubelet_config::status::SyncError;
 use kubelet_supervisor::adapters::fsx::RealDisk;
 use kubelet_supervisor::adapters::store::FsStore;
-use kubelet_supervisor::machine::evidence::{Environment, Excuse, Failure, Signal};
+use kubelet_supervisor::machine::evidence::{Environment, Failure, Signal, Suspension};
 use kubelet_supervisor::machine::model::StateFiles;
-use kubelet_supervisor::machine::record::{self, Blame, Entry, Ledger, Pin, Seal};
-use kubelet_supervisor::machine::{Durable, Kubelet, MapState, Reload, ReloadStage, Run, State, Trial, TrialEnd};
+use kubelet_supervisor::machine::record::{self, ControlTest, Entry, Ledger, Pin, Seal};
+use kubelet_supervisor::machine::{ConfigMapState, Durable, Kubelet, Reload, ReloadStage, Run, State, Trial, TrialEnd};
 use kubelet_supervisor::ports::Store as _;
 use serde_json::json;
 
-use expected::{SIGNALS, at, digest, full, in_force, kubelet, readiness, reference, run, source, source_dir, wishes};
+use expected::{
+    SIGNALS, annotations, at, digest, full, in_force, kubelet, readiness, reference, run, source, source_dir,
+};
 use read::{assert_within, copy, document, entries, fixture, ledger, read, text, value};
 
 #[test]
@@ -47,7 +49,7 @@ fn state_json() {
         ("api-server", of_signal(Signal::ApiServer)),
     ] {
         let ledger = ledger(&format!("state/{name}.json"));
-        assert_eq!(ledger.blame, Some(Blame { source: source(3), failure, baseline }), "{name}");
+        assert_eq!(ledger.control_test, Some(ControlTest { source: source(3), failure, baseline }), "{name}");
         assert_eq!(ledger.pin, Some(Pin { source: None }), "{name}");
     }
 }
@@ -66,20 +68,20 @@ fn the_store() {
     }
     let data = [("kubelet", "maxPods: 42\n"), ("ca.crt", "a certificate\n")];
     let data: BTreeMap<String, String> = data.map(|(key, text)| (key.to_owned(), text.to_owned())).into();
-    for (n, wishes) in [(1, Wishes::default()), (2, wishes())] {
+    for (n, annotations) in [(1, ConfigAnnotations::default()), (2, annotations())] {
         let Source { reference, resource_version, uid } = source(n);
         let seal = format!("supervisor/seals/{uid}/{resource_version}.json");
         let decode = |text: &str| serde_json::from_str::<Seal>(text);
         let sealed = read(&text(&format!("tree/{seal}")), decode, |seal| serde_json::to_string(seal).unwrap());
         let sum = "b2ad488f136a6ca51405f59f87615f9ea7017dcce4bafe7cbdfaec933ebc60b2";
         assert_eq!((sealed.sha256.len(), sealed.sha256["kubelet"].as_str()), (2, sum));
-        assert_eq!(sealed.wishes, wishes);
+        assert_eq!(sealed.annotations, annotations);
         let opened = store.open(&source(n)).unwrap();
-        assert_eq!((&opened.files, &opened.wishes), (&data, &wishes));
+        assert_eq!((&opened.files, &opened.annotations), (&data, &annotations));
         // Equal content is not written again.
         let ConfigMapRef { namespace, name, .. } = reference;
         store
-            .save(&source(n), &Payload { namespace, name, uid, resource_version, data: data.clone(), wishes })
+            .save(&source(n), &Payload { namespace, name, uid, resource_version, data: data.clone(), annotations })
             .unwrap();
         assert_eq!(fs::read_to_string(root.join(&seal)).unwrap(), text(&format!("tree/{seal}")));
     }
@@ -98,17 +100,17 @@ fn history() {
         message: "a change".to_owned(),
         source: Some(source(2)),
         kubelet: "v1.20.2".to_owned(),
-        words: Vec::new(),
+        log_tail: Vec::new(),
         local: false,
     };
     let entry = |number: u64, reason: &str, message: &str, source: Option<Source>| {
         let (reason, message, nanos) = (reason.to_owned(), message.to_owned(), 1_800_000_000_000_000_000 + number);
         Entry { number, nanos, reason, message, source, warning: number < 4, ..first.clone() }
     };
-    let words = vec!["E0115 1".to_owned(), "F0115 2".to_owned()];
+    let log_tail = vec!["E0115 1".to_owned(), "F0115 2".to_owned()];
     let expected = [
         first.clone(),
-        Entry { words, ..entry(2, "KubeletConfigRolledBack", "a way back", Some(source(3))) },
+        Entry { log_tail, ..entry(2, "KubeletConfigRolledBack", "a way back", Some(source(3))) },
         Entry { local: true, ..entry(3, "KubeletConfigTrialSuspended", "for this node alone", Some(source_dir())) },
         Entry { kubelet: String::new(), ..entry(4, "KubeletConfigChanged", "local", None) },
     ];
@@ -170,17 +172,17 @@ fn handover_in_full() {
     let saved = Durable { assigned: Some(source(2)), last_known_good: Some(source(1)), ledger: full() };
     assert_eq!(s.saved, saved);
     assert_eq!(s.unsaved, Some(Durable { assigned: Some(source(8)), ..Durable::default() }));
-    assert_eq!((&s.wanted, &s.map), (&Wanted::Map(reference(2)), &MapState::Checkpointed(source(2))));
+    assert_eq!((&s.wanted, &s.map), (&Assignment::Map(reference(2)), &ConfigMapState::Checkpointed(source(2))));
     assert_eq!(format!("{:#?}", s.kubelet), format!("{:#?}", Kubelet::Running(run())));
     assert_eq!((s.node_name.as_str(), &s.kubelet_id, s.version.as_deref()), ("node-1", &kubelet(1), Some("v1.20.2")));
     assert_eq!((&s.target, &s.active, &s.in_force), (&Some(source(2)), &Some(source(2)), &in_force()));
     let trial = Trial { exits: 1, adopted: true, banked: Duration::from_millis(90_250), excused: true };
-    assert_eq!((&s.trial, s.trial_end, s.suspended), (&Some(trial), TrialEnd::Passed, Some(Excuse::Runtime)));
+    assert_eq!((&s.trial, s.trial_end, s.suspended), (&Some(trial), TrialEnd::Passed, Some(Suspension::Runtime)));
     assert_eq!((s.recovered, s.pin_tried, s.damaged, s.leaving), (true, true, true, false));
     let supplies = BTreeMap::from([("memory.available".to_owned(), Supply { available: 5, capacity: 10 })]);
     let environment = Environment { runtime: Some(true), disk_full: true, shutting_down: true, supplies };
     assert_eq!((&s.node, &s.environment), (&Some(readiness()), &Some((environment, at(32)))));
-    assert_eq!(s.words, ["I0115 one", "E0115 two"]);
+    assert_eq!(s.log_tail, ["I0115 one", "E0115 two"]);
     assert_eq!(s.error, Some(("an error".to_owned(), "its detail".to_owned())));
     assert_eq!(s.sync_error, Some((SyncError::Download, "not found".to_owned())));
     assert_eq!(s.judged, [(digest("a"), kubelet(1))]);
@@ -193,20 +195,32 @@ fn handover_in_full() {
 #[test]
 fn handover_variants() {
     let sync = |error, why: &str| Some((error, why.to_owned()));
-    let failed = MapState::Failed { why: "forbidden".to_owned(), since: at(38) };
-    let invalid = Wanted::Invalid("the label is wrong".to_owned());
+    let failed = ConfigMapState::Failed { why: "forbidden".to_owned(), since: at(38) };
+    let invalid = Assignment::Invalid("the label is wrong".to_owned());
     for (name, wanted, map, suspended, sync_error) in [
-        ("bare", Wanted::Unknown, MapState::Pending, None, None),
-        ("local", Wanted::Local, MapState::Pending, Some(Excuse::ApiServer), None),
-        ("default", Wanted::Default(reference(9)), failed, None, None),
-        ("invalid", invalid, MapState::Pending, Some(Excuse::ShuttingDown), sync(SyncError::Internal, "no room")),
-        ("all-nil", Wanted::AllNil, MapState::Pending, Some(Excuse::DiskFull), sync(SyncError::AllNil, "all were nil")),
+        ("bare", Assignment::Unknown, ConfigMapState::Pending, None, None),
+        ("local", Assignment::Local, ConfigMapState::Pending, Some(Suspension::ApiServer), None),
+        ("default", Assignment::Default(reference(9)), failed, None, None),
+        (
+            "invalid",
+            invalid,
+            ConfigMapState::Pending,
+            Some(Suspension::ShuttingDown),
+            sync(SyncError::Internal, "no room"),
+        ),
+        (
+            "all-nil",
+            Assignment::AllNil,
+            ConfigMapState::Pending,
+            Some(Suspension::DiskFull),
+            sync(SyncError::AllNil, "all were nil"),
+        ),
     ] {
         let (estate, mut handover) = document(&format!("handover/{name}.json"));
         assert_eq!((estate.pid, estate.notify, estate.lock, estate.told.ready), (4711, None, None, false), "{name}");
         assert_eq!(handover.records(), Some(&Durable::default()), "{name}");
         let (stage, trial_end) = match name {
-            "local" => (ReloadStage::Wanted, TrialEnd::Failed),
+            "local" => (ReloadStage::Requested, TrialEnd::Failed),
             _ => (ReloadStage::None, TrialEnd::None),
         };
         let s = handover.state_mut();
@@ -228,14 +242,15 @@ fn a_real_one() {
     let name = |source: &Source| format!("{} {}", source.reference.name, source.resource_version);
     let (assigned, good) = (stored.assigned.unwrap().unwrap(), stored.last_known_good.unwrap().unwrap());
     assert_eq!((name(&assigned), name(&good)), ("c 34".to_owned(), "d 25".to_owned()));
-    assert_eq!(store.open(&assigned).unwrap().wishes.confirm_within, Some("10m".to_owned()));
+    assert_eq!(store.open(&assigned).unwrap().annotations.confirm_within, Some("10m".to_owned()));
     let attempt = ledger.attempt.as_ref().unwrap();
     assert_eq!((&attempt.source, attempt.tries, attempt.confirm_within), (&assigned, 1, Some(600)));
     assert_eq!(attempt.baseline, Some([Signal::Healthz, Signal::ApiServer, Signal::Pods].into()));
-    let bad: Vec<_> = ledger.bad.iter().map(|bad| (name(&bad.source), bad.reason.as_str(), bad.words.len())).collect();
+    let bad: Vec<_> =
+        ledger.bad.iter().map(|bad| (name(&bad.source), bad.reason.as_str(), bad.log_tail.len())).collect();
     assert_eq!(bad, [("b 11".to_owned(), "exits", 4), ("i 21".to_owned(), "rejected", 4)]);
     assert_eq!((ledger.frozen, ledger.judged.len(), ledger.proven.len()), (true, 4, 1));
-    assert_eq!((ledger.blame.as_ref(), ledger.retried.as_deref()), (None, Some("2027-01-15T06:00:00Z")));
+    assert_eq!((ledger.control_test.as_ref(), ledger.retried.as_deref()), (None, Some("2027-01-15T06:00:00Z")));
     assert_eq!(entries("real/tree/supervisor/history.jsonl"), store.history());
     assert_eq!(store.history().len(), 10);
 
@@ -247,5 +262,8 @@ fn a_real_one() {
     assert_eq!(Durable { ledger: Ledger { version: 1, ..handed.ledger.clone() }, ..handed }, saved);
     let s = handover.state_mut();
     assert_eq!((s.starts, &s.active, s.trial.is_some(), s.reload.count), (7, &Some(assigned.clone()), true, 0));
-    assert_eq!((&s.wanted, &s.map), (&Wanted::Map(assigned.reference.clone()), &MapState::Checkpointed(assigned)));
+    assert_eq!(
+        (&s.wanted, &s.map),
+        (&Assignment::Map(assigned.reference.clone()), &ConfigMapState::Checkpointed(assigned))
+    );
 }

@@ -20,7 +20,7 @@ use kube::core::WatchEvent;
 use kube::core::request::Request;
 use kubectl_plugin;
 use kubectl_plugin::{Context, Failure, Pace as Patience};
-use kubelet_supervisor::adapters::kube::MeterLayer;
+use kubelet_supervisor::adapters::kube::ClientLayer;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -100,7 +100,7 @@ impl<'a> World<'a> {
         let told = [follow(NODES, WatchParams::default().labels(SELECTOR)), follow(MAPS, WatchParams::default())];
         let each = config.clone();
         let connect =
-            move |layer: MeterLayer| ClientBuilder::try_from(each.clone()).unwrap().with_layer(&layer).build();
+            move |layer: ClientLayer| ClientBuilder::try_from(each.clone()).unwrap().with_layer(&layer).build();
         let pace = Pace {
             trial: Duration::from_secs(1),
             preflight: Duration::from_millis(50),

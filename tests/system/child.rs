@@ -75,7 +75,7 @@ fn the_last_words_are_there_with_the_exit() {
     for style in [Style::V1_20, Style::V1_36] {
         with(style, "exitBeforeReady: 3, flood: 100", async |process, mut queue| {
             while queue.recv().await != Some(Input::Exited(Exit::Code(3))) {}
-            let reason = kubelet_log::fatal(&process.last_words()).unwrap();
+            let reason = kubelet_log::fatal(&process.log_tail()).unwrap();
             let told = "the stand-in was told to exit before READY";
             assert!(reason.starts_with("failed to run Kubelet:") && reason.ends_with(told), "{reason}");
         });

@@ -13,9 +13,9 @@ mod operated;
 
 use std::time::Duration;
 
-use kubelet_config::pods::PodSight;
-use kubelet_config::source::Wishes;
-use kubelet_supervisor::machine::evidence::{Excuse, Signal};
+use kubelet_config::pods::PodSummary;
+use kubelet_config::source::ConfigAnnotations;
+use kubelet_supervisor::machine::evidence::{Signal, Suspension};
 use kubelet_supervisor::machine::{Effect, Settings};
 use serde_json::json;
 use testkit::node::Node;
@@ -52,7 +52,7 @@ fn a_signal_that_was_bad_before_counts_for_nothing() {
 #[test]
 fn who_does_not_answer_in_time_counts_for_nothing() {
     let mut node = Node::new();
-    node.looks_answered = false;
+    node.queries_answered = false;
     node.assign("a");
     node.pass(5);
     assert_eq!(node.active(), "", "the baseline is waited for");
@@ -81,7 +81,7 @@ fn a_configuration_that_cuts_the_node_off_is_rolled_back_without_the_api_server(
 #[test]
 fn a_node_that_stays_not_ready_is_rolled_back() {
     let mut node = Node::new();
-    node.words = vec!["E1121 10:00:00.000000 1 controller.go:187] no serializers registered".to_owned()];
+    node.log_tail = vec!["E1121 10:00:00.000000 1 controller.go:187] no serializers registered".to_owned()];
     node.assign("a");
     node.is_ready = false;
     node.pass(110);
@@ -110,7 +110,7 @@ fn the_api_server_goes_away_in_mid_trial_and_nobody_is_blamed() {
     node.pass(minutes(5));
     node.api = false;
     node.pass(minutes(30));
-    assert_eq!((node.active(), node.state.suspended), ("a", Some(Excuse::ApiServer)));
+    assert_eq!((node.active(), node.state.suspended), ("a", Some(Suspension::ApiServer)));
     assert_eq!(node.last_known_good(), "", "the clock stands still");
     node.api = true;
     node.pass(minutes(4));
@@ -130,7 +130,7 @@ fn an_overloaded_api_server_is_nobodys_fault() {
     node.api = false; // it does not even answer any more, as happens to it
     node.busy = false;
     node.pass(120);
-    assert_eq!((node.active(), node.state.suspended), ("a", Some(Excuse::ApiServer)));
+    assert_eq!((node.active(), node.state.suspended), ("a", Some(Suspension::ApiServer)));
     node.api = true;
     node.pass(minutes(9));
     assert_eq!(node.last_known_good(), "", "it earned nothing meanwhile");
@@ -192,7 +192,7 @@ fn a_full_disk_and_a_system_on_its_way_down_are_excuses() {
 fn a_verdict_does_not_wait_for_ever_for_a_look_around() {
     let mut node = Node::new();
     node.assign("a");
-    node.looks_answered = false;
+    node.queries_answered = false;
     node.ready_after = None;
     node.exit(1);
     assert_eq!(node.starts, ["", "a"], "the look is out");
@@ -204,7 +204,7 @@ fn a_verdict_does_not_wait_for_ever_for_a_look_around() {
 fn last_known_good_that_fails_in_the_same_way_clears_the_version() {
     let mut node = Node::new();
     node.ready_after = None; // whatever is started dies now
-    node.words = vec!["F1121 10:00:00.000000 1 server.go:1] swap is on".to_owned()];
+    node.log_tail = vec!["F1121 10:00:00.000000 1 server.go:1] swap is on".to_owned()];
     node.assign("a");
     node.exit(255);
     assert!(node.is_marked("a"));
@@ -224,7 +224,7 @@ fn last_known_good_that_fails_in_the_same_way_clears_the_version() {
     assert_eq!(node.active(), "a", "tried again {:?}", node.events());
     node.pass(minutes(11));
     assert_eq!(node.last_known_good(), "a");
-    assert_eq!(node.disk.ledger.pardon, None);
+    assert_eq!(node.disk.ledger.retry_later, None);
 }
 
 #[test]
@@ -269,9 +269,9 @@ fn a_healthy_last_known_good_settles_the_blame() {
     node.assign("a");
     node.ready_after = Some(1);
     node.exit(255);
-    assert!(node.disk.ledger.blame.is_some());
+    assert!(node.disk.ledger.control_test.is_some());
     node.pass(45);
-    assert_eq!(node.disk.ledger.blame, None);
+    assert_eq!(node.disk.ledger.control_test, None);
     assert!(node.is_marked("a"));
     node.exit(255);
     node.pass(minutes(60));
@@ -296,8 +296,8 @@ fn a_pardon_is_over_once_the_fault_is_settled() {
     assert!(node.is_marked("a") && node.active().is_empty());
     let before = node.effects.len();
     node.pass(600);
-    let asked = node.effects[before..].iter().filter(|it| matches!(it, Effect::Probe(_) | Effect::Look(_))).count();
-    assert_eq!((asked, node.disk.ledger.pardon.clone()), (0, None));
+    let asked = node.effects[before..].iter().filter(|it| matches!(it, Effect::Probe(_) | Effect::Query(_))).count();
+    assert_eq!((asked, node.disk.ledger.retry_later.clone()), (0, None));
 }
 
 #[test]
@@ -341,17 +341,21 @@ fn pings_that_stop_fail_the_trial() {
 fn pods_that_admission_turned_away_fail_the_trial() {
     for acknowledge in [None, Some("pods".to_owned())] {
         let mut node = Node::new();
-        let pod = |name: &str| PodSight {
+        let pod = |name: &str| PodSummary {
             uid: name.to_owned(),
             name: format!("default/{name}"),
             phase: "Running".to_owned(),
-            ..PodSight::default()
+            ..PodSummary::default()
         };
-        node.census.pods = vec![pod("web"), pod("db")];
-        node.define("a", json!({}), Wishes { acknowledge: acknowledge.clone(), ..Wishes::default() });
+        node.inventory.pods = vec![pod("web"), pod("db")];
+        node.define(
+            "a",
+            json!({}),
+            ConfigAnnotations { acknowledge: acknowledge.clone(), ..ConfigAnnotations::default() },
+        );
         node.assign("a");
-        node.census.pods[1].phase = "Failed".to_owned();
-        node.census.pods[1].reason = "OutOfcpu".to_owned();
+        node.inventory.pods[1].phase = "Failed".to_owned();
+        node.inventory.pods[1].reason = "OutOfcpu".to_owned();
         node.pass(60);
         if acknowledge.is_some() {
             assert_eq!(node.active(), "a");

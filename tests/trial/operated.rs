@@ -1,7 +1,7 @@
 //! What operators and administrators do about a trial: confirm, pin, freeze, roll back, acknowledge.
 
-use kubelet_config::pods::PodSight;
-use kubelet_config::source::Wishes;
+use kubelet_config::pods::PodSummary;
+use kubelet_config::source::ConfigAnnotations;
 use kubelet_supervisor::machine::Effect;
 use kubelet_supervisor::machine::command::{Command, Target};
 use serde_json::json;
@@ -9,8 +9,8 @@ use serde_json::json;
 use super::minutes;
 use testkit::node::{Node, source};
 
-fn confirmed(within: &str) -> Wishes {
-    Wishes { confirm_within: Some(within.to_owned()), ..Wishes::default() }
+fn confirmed(within: &str) -> ConfigAnnotations {
+    ConfigAnnotations { confirm_within: Some(within.to_owned()), ..ConfigAnnotations::default() }
 }
 
 #[test]
@@ -165,14 +165,15 @@ fn a_freeze_takes_up_nothing_and_judges_on() {
 #[test]
 fn hazards_are_refused_unless_acknowledged() {
     let mut node = Node::new();
-    node.define("a", json!({"cgroupDriver": "systemd"}), Wishes::default());
+    node.define("a", json!({"cgroupDriver": "systemd"}), ConfigAnnotations::default());
     node.assign("a");
     node.pass(5);
     assert_eq!(node.active(), "");
     let message = node.message("KubeletConfigRejected");
     assert!(message.contains("cgroupDriver") && message.contains("kubelet-supervisor.io/acknowledge"), "{message}");
-    let wishes = Wishes { acknowledge: Some("cgroupDriver".to_owned()), ..Wishes::default() };
-    node.define("b", json!({"cgroupDriver": "systemd"}), wishes);
+    let annotations =
+        ConfigAnnotations { acknowledge: Some("cgroupDriver".to_owned()), ..ConfigAnnotations::default() };
+    node.define("b", json!({"cgroupDriver": "systemd"}), annotations);
     node.assign("b");
     node.pass(5);
     assert_eq!(node.active(), "b");
@@ -184,8 +185,8 @@ fn the_way_back_to_last_known_good_needs_no_acknowledgement() {
     let mut node = Node::new();
     node.assign("a");
     node.pass(minutes(11));
-    let wishes = Wishes { acknowledge: Some("all".to_owned()), ..Wishes::default() };
-    node.define("b", json!({"cpuManagerPolicy": "static"}), wishes);
+    let annotations = ConfigAnnotations { acknowledge: Some("all".to_owned()), ..ConfigAnnotations::default() };
+    node.define("b", json!({"cpuManagerPolicy": "static"}), annotations);
     node.assign("b");
     node.pass(5);
     assert_eq!(node.active(), "b");
@@ -208,22 +209,22 @@ fn the_way_back_to_last_known_good_needs_no_acknowledgement() {
 #[test]
 fn more_pods_than_places_are_named() {
     let mut node = Node::new();
-    node.census.pods = (0..5)
-        .map(|number| PodSight {
+    node.inventory.pods = (0..5)
+        .map(|number| PodSummary {
             uid: number.to_string(),
             name: format!("default/pod-{number}"),
             created: format!("2026-01-0{}T00:00:00Z", number + 1),
             phase: "Running".to_owned(),
-            ..PodSight::default()
+            ..PodSummary::default()
         })
         .collect();
-    node.define("a", json!({"maxPods": 3}), Wishes::default());
+    node.define("a", json!({"maxPods": 3}), ConfigAnnotations::default());
     node.assign("a");
     node.pass(5);
     assert_eq!(node.active(), "");
     let message = node.message("KubeletConfigRejected");
     assert!(message.contains("pod-3") && message.contains("pod-4") && !message.contains("pod-0"), "{message}");
-    node.census.pods.truncate(3);
+    node.inventory.pods.truncate(3);
     node.operate(Command::Retry).unwrap();
     node.pass(5);
     assert_eq!(node.active(), "a", "drained, and asked for again");
@@ -232,7 +233,7 @@ fn more_pods_than_places_are_named() {
 #[test]
 fn the_kubelets_own_words_are_kept_and_hold_no_secrets() {
     let mut node = Node::new();
-    node.words = vec![
+    node.log_tail = vec![
         "I1121 10:00:00.000000 1 flags.go:1] StaticPodURLHeader:map[Authorization:[Bearer hunter2]]".to_owned(),
         "F1121 10:00:00.000000 1 server.go:269] failed to run Kubelet: running with swap on".to_owned(),
     ];
@@ -249,7 +250,7 @@ fn the_kubelets_own_words_are_kept_and_hold_no_secrets() {
 #[test]
 fn what_came_up_while_it_was_weighed_is_not_started_again() {
     let mut node = Node::new();
-    (node.looks_answered, node.start_fails) = (false, true);
+    (node.queries_answered, node.start_fails) = (false, true);
     node.assign("a");
     node.pass(30);
     assert_eq!((node.active(), node.starts.as_slice()), ("a", ["", "a"].map(str::to_owned).as_slice()));

@@ -21,17 +21,17 @@ pub const DEFAULT_NAMESPACE: &str = "kube-system";
 /// What the labels `name`, `namespace` and `key` ask for. Without a name nothing is asked for; an
 /// empty value is none.
 #[must_use]
-pub fn labelled(labels: &BTreeMap<String, String>, default_namespace: &str) -> Wanted {
+pub fn labelled(labels: &BTreeMap<String, String>, default_namespace: &str) -> Assignment {
     let label = |name: &str| {
         let value = labels.get(&format!("{LABELS}{name}")).map(String::as_str);
         value.filter(|value| !value.is_empty())
     };
-    let Some(name) = label("name") else { return Wanted::Local };
+    let Some(name) = label("name") else { return Assignment::Local };
     let namespace = label("namespace").unwrap_or(default_namespace);
     let key = label("key").unwrap_or(DEFAULT_KEY);
     match reference(namespace, name, key) {
-        Ok(reference) => Wanted::Map(reference),
-        Err((part, why)) => Wanted::Invalid(format!("the Node's label {LABELS}{part}: {why}")),
+        Ok(reference) => Assignment::Map(reference),
+        Err((part, why)) => Assignment::Invalid(format!("the Node's label {LABELS}{part}: {why}")),
     }
 }
 
@@ -84,7 +84,7 @@ pub fn is_subdomain(text: &str, limit: usize) -> bool {
 
 /// What the own Node asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Wanted {
+pub enum Assignment {
     /// The API server has not answered yet, or there is no Node object: keep what is.
     #[default]
     Unknown,
@@ -104,24 +104,24 @@ pub enum Wanted {
 mod tests {
     use super::*;
 
-    fn asked(labels: &[(&str, &str)]) -> Wanted {
+    fn asked(labels: &[(&str, &str)]) -> Assignment {
         let labels = labels.iter().map(|(name, value)| (format!("{LABELS}{name}"), (*value).to_owned())).collect();
         labelled(&labels, "kubelet-config")
     }
 
-    fn map(namespace: &str, name: &str, key: &str) -> Wanted {
-        Wanted::Map(ConfigMapRef { namespace: namespace.into(), name: name.into(), kubelet_config_key: key.into() })
+    fn map(namespace: &str, name: &str, key: &str) -> Assignment {
+        Assignment::Map(ConfigMapRef { namespace: namespace.into(), name: name.into(), kubelet_config_key: key.into() })
     }
 
     #[test]
     fn the_name_is_enough() {
-        assert_eq!(asked(&[]), Wanted::Local);
+        assert_eq!(asked(&[]), Assignment::Local);
         assert_eq!(
             asked(&[("namespace", "n"), ("key", "k")]),
-            Wanted::Local,
+            Assignment::Local,
             "a place without a name asks for nothing"
         );
-        assert_eq!(asked(&[("name", "")]), Wanted::Local);
+        assert_eq!(asked(&[("name", "")]), Assignment::Local);
         assert_eq!(asked(&[("name", "pool-a.v1")]), map("kubelet-config", "pool-a.v1", "kubelet"));
         assert_eq!(
             asked(&[("name", "pool-a"), ("namespace", "n"), ("key", "kubelet.yaml")]),
@@ -139,7 +139,7 @@ mod tests {
             let mut labels = vec![("name", "a")];
             labels.retain(|(name, _)| *name != label);
             labels.push((label, value));
-            let Wanted::Invalid(why) = asked(&labels) else { panic!("{label}={value} was accepted") };
+            let Assignment::Invalid(why) = asked(&labels) else { panic!("{label}={value} was accepted") };
             assert!(why.contains(&format!("{LABELS}{label}: \"{value}\"")), "{why}");
         }
     }
@@ -147,10 +147,10 @@ mod tests {
     #[test]
     fn a_default_source_is_two_or_three_words() {
         assert_eq!(
-            parse("kube-system/kubelet-config").map(Wanted::Map),
+            parse("kube-system/kubelet-config").map(Assignment::Map),
             Ok(map("kube-system", "kubelet-config", "kubelet"))
         );
-        assert_eq!(parse("n/m/k.yaml").map(Wanted::Map), Ok(map("n", "m", "k.yaml")));
+        assert_eq!(parse("n/m/k.yaml").map(Assignment::Map), Ok(map("n", "m", "k.yaml")));
         for bad in ["", "kubelet-config", "/m", "n/", "n/m/", "n/m/k/x", "n/M", "n.x/m", "n/m/../x"] {
             assert!(parse(bad).is_err(), "{bad:?} was accepted");
         }

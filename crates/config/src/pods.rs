@@ -43,9 +43,9 @@ pub struct PodStatusView {
 
 /// A pod; who it is comes from its metadata.
 #[must_use]
-pub fn pod(who: PodSight, spec: &PodSpecView, status: PodStatusView) -> PodSight {
+pub fn pod(who: PodSummary, spec: &PodSpecView, status: PodStatusView) -> PodSummary {
     let word = |value: Option<Value>| value.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
-    PodSight {
+    PodSummary {
         phase: word(status.phase),
         reason: word(status.reason),
         cpu_millis: requests(spec, "cpu", quantity::millis),
@@ -56,17 +56,17 @@ pub fn pod(who: PodSight, spec: &PodSpecView, status: PodStatusView) -> PodSight
 
 /// The same from the whole object.
 #[must_use]
-pub fn of(object: &Value) -> PodSight {
+pub fn of(object: &Value) -> PodSummary {
     let meta = |field: &str| {
         let value = object.get("metadata").and_then(|meta| meta.get(field));
         value.and_then(Value::as_str).unwrap_or_default().to_owned()
     };
     let part = |name: &str| object.get(name).cloned().unwrap_or_default();
-    let who = PodSight {
+    let who = PodSummary {
         uid: meta("uid"),
         name: format!("{}/{}", meta("namespace"), meta("name")),
         created: meta("creationTimestamp"),
-        ..PodSight::default()
+        ..PodSummary::default()
     };
     let spec = serde_json::from_value(part("spec")).unwrap_or_default();
     pod(who, &spec, serde_json::from_value(part("status")).unwrap_or_default())
@@ -98,7 +98,7 @@ fn requests(spec: &PodSpecView, resource: &str, read: fn(&str) -> Option<u64>) -
 
 /// A pod on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PodSight {
+pub struct PodSummary {
     /// `metadata.uid`.
     pub uid: String,
     /// `namespace/name`.
@@ -115,7 +115,7 @@ pub struct PodSight {
     pub memory: u64,
 }
 
-impl PodSight {
+impl PodSummary {
     /// True while it takes a place on the node.
     #[must_use]
     pub fn is_live(&self) -> bool {
@@ -125,9 +125,9 @@ impl PodSight {
 
 /// The pods of the node, and what the node has for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Census {
+pub struct PodInventory {
     /// All pods bound to it.
-    pub pods: Vec<PodSight>,
+    pub pods: Vec<PodSummary>,
     /// `Node.status.capacity`, verbatim quantities; empty if unknown.
     pub capacity: BTreeMap<String, String>,
 }
@@ -150,7 +150,7 @@ mod tests {
         );
         assert_eq!((sight.cpu_millis, sight.memory, sight.is_live()), (250, 1 << 20, true));
         for odd in [json!(null), json!({"metadata": 1, "spec": [], "status": "x"})] {
-            assert_eq!(of(&odd), PodSight { name: "/".to_owned(), ..PodSight::default() });
+            assert_eq!(of(&odd), PodSummary { name: "/".to_owned(), ..PodSummary::default() });
         }
     }
 }

@@ -129,13 +129,13 @@ pub struct Payload {
     /// `data`; `binaryData` is ignored, as in native (checkpoint/configmap.go).
     pub data: BTreeMap<String, String>,
     /// What its annotations ask for.
-    pub wishes: Wishes,
+    pub annotations: ConfigAnnotations,
 }
 
 /// A ConfigMap's annotations that are meant for us, verbatim.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Wishes {
+pub struct ConfigAnnotations {
     /// `kubelet-supervisor.io/merge`: `replace` or `overlay`.
     pub merge: Option<String>,
     /// `kubelet-supervisor.io/acknowledge`: hazards accepted.

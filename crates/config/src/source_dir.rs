@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::digest::hex;
 use crate::source::{
-    ConfigMapRef, Payload, SOURCE_DIR_NAME, SOURCE_DIR_NAMESPACE, SOURCE_DIR_UID, Wishes, is_safe_key,
+    ConfigAnnotations, ConfigMapRef, Payload, SOURCE_DIR_NAME, SOURCE_DIR_NAMESPACE, SOURCE_DIR_UID, is_safe_key,
 };
 
 /// Bytes in all files together, as in a ConfigMap (MaxSecretSize, pkg/apis/core/validation).
@@ -53,7 +53,7 @@ pub fn reference(key: &str) -> ConfigMapRef {
 
 /// Content as one version: the same files are the same version, whenever they are read.
 #[must_use]
-pub fn payload(data: BTreeMap<String, String>, wishes: Wishes) -> Payload {
+pub fn payload(data: BTreeMap<String, String>, annotations: ConfigAnnotations) -> Payload {
     let mut sum = Sha256::new();
     let mut add = |kind: &str, name: &str, text: &str| {
         for part in [kind, name, text] {
@@ -64,8 +64,11 @@ pub fn payload(data: BTreeMap<String, String>, wishes: Wishes) -> Payload {
     for (name, text) in &data {
         add("key", name, text);
     }
-    let asked =
-        [("merge", &wishes.merge), ("acknowledge", &wishes.acknowledge), ("confirm-within", &wishes.confirm_within)];
+    let asked = [
+        ("merge", &annotations.merge),
+        ("acknowledge", &annotations.acknowledge),
+        ("confirm-within", &annotations.confirm_within),
+    ];
     for (name, text) in asked {
         if let Some(text) = text {
             add("wish", name, text);
@@ -78,7 +81,7 @@ pub fn payload(data: BTreeMap<String, String>, wishes: Wishes) -> Payload {
         uid: SOURCE_DIR_UID.to_owned(),
         resource_version,
         data,
-        wishes,
+        annotations,
     }
 }
 
@@ -115,28 +118,31 @@ mod tests {
     #[test]
     fn the_version_is_the_content() {
         let data = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        let wish = |text: &str| Wishes { merge: Some(text.to_owned()), ..Wishes::default() };
+        let wish = |text: &str| ConfigAnnotations { merge: Some(text.to_owned()), ..ConfigAnnotations::default() };
         let all = [
-            payload(data(&[]), Wishes::default()),
-            payload(data(&[("a", "bc")]), Wishes::default()),
-            payload(data(&[("ab", "c")]), Wishes::default()),
-            payload(data(&[("a", "b"), ("c", "d")]), Wishes::default()),
-            payload(data(&[("a", "b"), ("c", "e")]), Wishes::default()),
+            payload(data(&[]), ConfigAnnotations::default()),
+            payload(data(&[("a", "bc")]), ConfigAnnotations::default()),
+            payload(data(&[("ab", "c")]), ConfigAnnotations::default()),
+            payload(data(&[("a", "b"), ("c", "d")]), ConfigAnnotations::default()),
+            payload(data(&[("a", "b"), ("c", "e")]), ConfigAnnotations::default()),
             payload(data(&[("a", "bc")]), wish("overlay")),
             payload(data(&[("a", "bc")]), wish("replace")),
-            payload(data(&[("a", "bc")]), Wishes { acknowledge: Some("overlay".into()), ..Wishes::default() }),
+            payload(
+                data(&[("a", "bc")]),
+                ConfigAnnotations { acknowledge: Some("overlay".into()), ..ConfigAnnotations::default() },
+            ),
         ];
         let versions: std::collections::BTreeSet<&str> = all.iter().map(|it| it.resource_version.as_str()).collect();
         assert_eq!(versions.len(), all.len());
         assert!(
             versions.iter().all(|version| version.len() == VERSION_DIGITS && crate::source::is_safe_component(version))
         );
-        assert_eq!(payload(data(&[("a", "bc")]), Wishes::default()), all[1]);
+        assert_eq!(payload(data(&[("a", "bc")]), ConfigAnnotations::default()), all[1]);
     }
 
     #[test]
     fn people_are_not_told_of_an_api_path() {
-        let source = payload(BTreeMap::new(), Wishes::default()).resolve(&reference("kubelet"));
+        let source = payload(BTreeMap::new(), ConfigAnnotations::default()).resolve(&reference("kubelet"));
         assert!(source.is_source_dir());
         assert!(source.to_string().starts_with("the source directory, UID: source-dir, ResourceVersion: "), "{source}");
         let real = crate::source::Source { uid: "6a1f…".to_owned(), ..source };

@@ -9,11 +9,11 @@ use serde_json::Value;
 
 use super::{Context, Failure, nodes};
 use crate::fleet::compare::{Kind, Side};
+use crate::fleet::config_ref::Place;
 use crate::fleet::node::NodeRow;
-use crate::fleet::place::Place;
 use crate::fleet::schema;
 use kubelet_config::assignment::DEFAULT_KEY;
-use kubelet_config::pods::{self, Census};
+use kubelet_config::pods::{self, PodInventory};
 use kubelet_config::source::Merge;
 use kubelet_config::{rendering, yaml};
 
@@ -147,14 +147,14 @@ pub async fn side(context: Option<&Context>, place: &Place, files: Merge) -> Res
 ///
 /// # Errors
 /// The API server's.
-pub async fn census(context: &Context, node: &str) -> Result<Census, Failure> {
+pub async fn inventory(context: &Context, node: &str) -> Result<PodInventory, Failure> {
     let object = nodes::get(context, node).await?;
     let capacity = object.pointer("/status/capacity").and_then(Value::as_object).into_iter().flatten();
     let capacity = capacity.filter_map(|(name, amount)| Some((name.clone(), amount.as_str()?.to_owned()))).collect();
     let params = ListParams::default().fields(&format!("spec.nodeName={node}"));
     let what = format!("list the pods of node {node}");
     let (pods, _) = nodes::pages(context, "/api/v1/pods", params, &what, |pod| Some(pods::of(pod))).await?;
-    Ok(Census { pods, capacity })
+    Ok(PodInventory { pods, capacity })
 }
 
 /// A plain GET.

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use super::output::{self, Format, Out, Table, Tone};
 use super::{Context, Failure, config, context};
 use crate::fleet::compare::{Around, Comparison, compare};
+use crate::fleet::config_ref::Place;
 use crate::fleet::explain::{self, From, Given};
 use crate::fleet::node::{Keeper, NodeRow};
-use crate::fleet::place::Place;
 use crate::fleet::schema;
 use kubelet_config::hazard::{Asks, Change, HazardClass};
 use kubelet_config::source::Merge;
@@ -68,8 +68,8 @@ impl Options {
         let (mut notes, mut elsewhere) = (Vec::new(), None);
         let mut around = Around::default();
         if let (Some(row), Some(context)) = (&from_row, context) {
-            match config::census(context, &row.name).await {
-                Ok(census) => around.census = Some(census),
+            match config::inventory(context, &row.name).await {
+                Ok(inventory) => around.inventory = Some(inventory),
                 Err(failure) => notes.push(format!("which pods would be lost is not known: {}", failure.message)),
             }
         }

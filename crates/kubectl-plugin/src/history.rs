@@ -9,7 +9,7 @@ use serde_json::json;
 use super::output::{self, Format, Out, Table, Tone};
 use super::status::now;
 use super::{Context, Failure, config, nodes};
-use crate::fleet::happened::{self, Happened};
+use crate::fleet::events::{self, Happened};
 use crate::fleet::view::human;
 
 /// Where events about Nodes, which have no namespace, are kept.
@@ -33,7 +33,7 @@ impl Options {
         let params = ListParams::default().fields(&format!("involvedObject.kind=Node,involvedObject.name={node}"));
         let what = format!("list the events of node {node} in namespace default");
         let (mut events, _) = nodes::pages(context, EVENTS, params, &what, Happened::of).await?;
-        happened::sort(&mut events);
+        events::sort(&mut events);
         if events.is_empty() {
             // A node that is not there is not one without events.
             nodes::get(context, node).await?;

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::config::{self, MERGE_ANNOTATION};
 use super::{Context, Failure, Format, context, nodes, output};
-use crate::fleet::{hash, schema};
+use crate::fleet::{configmap_name, schema};
 use kubelet_config::assignment::{self, DEFAULT_KEY};
 use kubelet_config::source::is_safe_key;
 use kubelet_config::{rendering, yaml};
@@ -112,7 +112,7 @@ impl Options {
             (None, Some(stem)) if self.file != "-" => stem,
             _ => return Err(Failure::new("standard input has no name: say --name BASE")),
         };
-        let name = hash::name(&base, &self.key, text);
+        let name = configmap_name::name(&base, &self.key, text);
         if !assignment::is_subdomain(&name, 253) {
             return Err(Failure::new(format!(
                 "{base:?} cannot begin the name of a ConfigMap (a-z, 0-9, - and ., at most 242): say --name BASE"

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kubelet_config::assignment::Wanted;
+use kubelet_config::assignment::Assignment;
 use kubelet_config::digest::Digest;
-use kubelet_config::pods::Census;
+use kubelet_config::pods::PodInventory;
 use kubelet_config::rendering::HealthzTarget;
-use kubelet_config::source::{ConfigMapRef, Payload, Source, Wishes};
+use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, Source};
 use kubelet_supervisor::machine::command::Command;
-use kubelet_supervisor::machine::evidence::{Environment, LeaseSight, Look, NodeSight};
+use kubelet_supervisor::machine::evidence::{Environment, LeaseObservation, NodeReadiness, Query};
 use kubelet_supervisor::machine::model::{Exit, KubeletId, Moment, Rendered, Verdict};
 use kubelet_supervisor::machine::{
     Durable, Effect, Handover, Input, Kubelet, Purpose, RESTART, RestartBy, Settings, State, Stored,
@@ -29,7 +29,7 @@ pub struct Node {
     pub healthz: Option<bool>,
     pub environment: Environment,
     /// `None`: nobody answers.
-    pub looks_answered: bool,
+    pub queries_answered: bool,
     /// The next start fails.
     pub start_fails: bool,
     /// SIGTERM is not minded.
@@ -43,14 +43,14 @@ pub struct Node {
     pub is_ready: bool,
     /// The kubelet pings its watchdog.
     pub pings: bool,
-    pub census: Census,
-    pub words: Vec<String>,
+    pub inventory: PodInventory,
+    pub log_tail: Vec<String>,
     /// Names that the preflight refuses.
     pub refused: Vec<String>,
     /// Names whose content is that of another.
     pub same_content: BTreeMap<String, String>,
     /// Configurations by name, as far as the machine looks into them.
-    pub configurations: BTreeMap<String, (Value, Wishes)>,
+    pub configurations: BTreeMap<String, (Value, ConfigAnnotations)>,
     /// Everything that came out, without the questions.
     pub effects: Vec<Effect>,
     /// Sources the kubelet was started with; empty is local.
@@ -110,7 +110,7 @@ impl Node {
             ready_after: Some(1),
             healthz: Some(true),
             environment: Environment { runtime: Some(true), ..Environment::default() },
-            looks_answered: true,
+            queries_answered: true,
             start_fails: false,
             is_deaf: false,
             api: true,
@@ -118,8 +118,8 @@ impl Node {
             contact: true,
             is_ready: true,
             pings: true,
-            census: Census::default(),
-            words: Vec::new(),
+            inventory: PodInventory::default(),
+            log_tail: Vec::new(),
             refused: Vec::new(),
             same_content: BTreeMap::new(),
             configurations: BTreeMap::new(),
@@ -146,7 +146,7 @@ impl Node {
         self.ready_at = None;
         self.step(Input::Boot(Box::new(stored), KubeletId("kubelet".into())));
         if let Some(assigned) = self.disk.assigned.clone() {
-            self.step(Input::Node(Wanted::Map(assigned.reference.clone())));
+            self.step(Input::Node(Assignment::Map(assigned.reference.clone())));
             self.map(&assigned.reference.name);
         }
     }
@@ -164,9 +164,9 @@ impl Node {
     }
 
     /// The API server shows what it has to whoever comes.
-    fn hear(&mut self, wanted: Wanted) {
+    fn hear(&mut self, wanted: Assignment) {
         self.step(Input::Node(wanted.clone()));
-        if let Wanted::Map(reference) = wanted {
+        if let Assignment::Map(reference) = wanted {
             self.map(&reference.name);
         }
     }
@@ -188,14 +188,14 @@ impl Node {
     }
 
     /// A configuration of this name, different in content from all others.
-    pub fn define(&mut self, name: &str, fields: Value, wishes: Wishes) {
-        self.configurations.insert(name.to_owned(), (fields, wishes));
+    pub fn define(&mut self, name: &str, fields: Value, annotations: ConfigAnnotations) {
+        self.configurations.insert(name.to_owned(), (fields, annotations));
     }
 
     /// Assigns it; one that is not defined yet has nothing special.
     pub fn assign(&mut self, name: &str) {
-        self.configurations.entry(name.to_owned()).or_insert((json!({}), Wishes::default()));
-        self.step(Input::Node(Wanted::Map(reference(name))));
+        self.configurations.entry(name.to_owned()).or_insert((json!({}), ConfigAnnotations::default()));
+        self.step(Input::Node(Assignment::Map(reference(name))));
         self.map(name);
     }
 
@@ -205,19 +205,20 @@ impl Node {
 
     /// The watched ConfigMap has this version now; its content is called `NAME@VERSION`.
     pub fn edit(&mut self, name: &str, version: &str) {
-        self.step(Input::Map(Arc::new(Payload {
+        self.step(Input::ConfigMap(Arc::new(Payload {
             namespace: "n".into(),
             name: name.into(),
             uid: format!("uid-{name}"),
             resource_version: version.into(),
             data: BTreeMap::default(),
-            wishes: Wishes::default(),
+            annotations: ConfigAnnotations::default(),
         })));
     }
 
     fn rendered(&self, source: Option<&Source>) -> Rendered {
         let name = &source.map(content).unwrap_or_default();
-        let (mut fields, wishes) = self.configurations.get(name).cloned().unwrap_or((json!({}), Wishes::default()));
+        let (mut fields, annotations) =
+            self.configurations.get(name).cloned().unwrap_or((json!({}), ConfigAnnotations::default()));
         // Differs, and nobody minds.
         fields["syncFrequency"] = json!(name);
         Rendered {
@@ -225,7 +226,7 @@ impl Node {
             path: format!("/{name}"),
             healthz: self.healthz.map(|_| HealthzTarget { host: "127.0.0.1".into(), port: 10248 }),
             effective: Arc::new(fields),
-            wishes,
+            annotations,
             runtime: Some("unix:///run/runtime.sock".into()),
             ..Rendered::default()
         }
@@ -258,7 +259,7 @@ impl Node {
             for effect in self.state.step(input, now) {
                 // Words are had at once; looks take their time.
                 match self.answer(&effect) {
-                    Some(words @ Input::Words(_)) => inputs.push_front(words),
+                    Some(words @ Input::LogTail(_)) => inputs.push_front(words),
                     answer => inputs.extend(answer),
                 }
                 self.effects.push(effect);
@@ -300,13 +301,17 @@ impl Node {
                 Some(Input::Exited(Exit::Code(0)))
             }
             Effect::Probe(_) => self.healthz.map(Input::Probed),
-            Effect::ReadWords => Some(Input::Words(self.words.clone())),
-            Effect::Look(_) if !self.looks_answered => None,
-            Effect::Look(Look::Lease) if self.busy => Some(Input::LeaseSeen(LeaseSight::Busy("503".into()))),
-            Effect::Look(Look::Lease) if !self.api => Some(Input::LeaseSeen(LeaseSight::Unreachable("refused".into()))),
-            Effect::Look(Look::Lease) => Some(Input::LeaseSeen(LeaseSight::Renewed(self.renewed()))),
-            Effect::Look(Look::Pods) => Some(Input::PodsSeen(self.api.then(|| self.census.clone()))),
-            Effect::Look(Look::Environment(_)) => Some(Input::EnvironmentSeen(self.environment.clone())),
+            Effect::ReadLogTail => Some(Input::LogTail(self.log_tail.clone())),
+            Effect::Query(_) if !self.queries_answered => None,
+            Effect::Query(Query::Lease) if self.busy => {
+                Some(Input::LeaseObserved(LeaseObservation::Busy("503".into())))
+            }
+            Effect::Query(Query::Lease) if !self.api => {
+                Some(Input::LeaseObserved(LeaseObservation::Unreachable("refused".into())))
+            }
+            Effect::Query(Query::Lease) => Some(Input::LeaseObserved(LeaseObservation::Renewed(self.renewed()))),
+            Effect::Query(Query::Pods) => Some(Input::PodsObserved(self.api.then(|| self.inventory.clone()))),
+            Effect::Query(Query::Environment(_)) => Some(Input::EnvironmentObserved(self.environment.clone())),
             _ => None,
         }
     }
@@ -335,7 +340,7 @@ impl Node {
                     let ready = self.is_ready && self.contact;
                     let heartbeat = if self.contact { self.now.as_secs().to_string() } else { "before".to_owned() };
                     let message = if ready { String::new() } else { "PLEG is not healthy".to_owned() };
-                    self.step(Input::NodeSeen(NodeSight { ready, heartbeat, message }));
+                    self.step(Input::NodeObserved(NodeReadiness { ready, heartbeat, message }));
                 }
                 if self.pings {
                     self.step(Input::Watchdog);

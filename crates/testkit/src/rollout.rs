@@ -8,9 +8,9 @@ use std::time::Duration;
 use kube::client::{Body, ClientBuilder};
 use kubectl_plugin::{Context, Failure, Pace as Patience};
 use kubelet_config::assignment::LABELS;
-use kubelet_config::source::{ConfigMapRef, Payload, Source, Wishes};
+use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, Source};
 use kubelet_config::status::{Condition, NodeConfigStatus, Shown};
-use kubelet_supervisor::adapters::kube::MeterLayer;
+use kubelet_supervisor::adapters::kube::ClientLayer;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -301,7 +301,7 @@ fn surroundings(door: &Door, trial: Duration) -> Surroundings {
     };
     let kubelets = kube::Client::new(service(door), "default");
     let door = door.clone();
-    let connect = move |layer: MeterLayer| ClientBuilder::new(service(&door), "default").with_layer(&layer).build();
+    let connect = move |layer: ClientLayer| ClientBuilder::new(service(&door), "default").with_layer(&layer).build();
     let pace = Pace {
         trial,
         preflight: Duration::from_secs(2),
@@ -342,5 +342,5 @@ fn payload(map: &Value) -> Payload {
     let Source { reference, resource_version, uid } = source(map);
     let data: BTreeMap<String, String> = serde_json::from_value(map["data"].clone()).unwrap();
     let ConfigMapRef { namespace, name, .. } = reference;
-    Payload { namespace, name, uid, resource_version, data, wishes: Wishes::default() }
+    Payload { namespace, name, uid, resource_version, data, annotations: ConfigAnnotations::default() }
 }

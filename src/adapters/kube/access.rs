@@ -9,8 +9,8 @@ use kube::config::KubeConfigOptions;
 use kube::{Client, Config};
 use tokio::time::Instant;
 
-use super::credentials::{Gathered, Login, Print, chain};
-use super::meter::MeterLayer;
+use super::client_layer::ClientLayer;
+use super::credentials::{CredentialFiles, Fingerprint, Login, chain};
 use super::{Settings, feed, identity, plugin, proxy};
 use crate::adapters::metrics::Metrics;
 
@@ -26,12 +26,12 @@ const END_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Where clients come from.
 pub trait Access: Send + Sync + 'static {
     /// Changes when the credentials do. Cheap, and asks nobody.
-    fn print(&self) -> BoxFuture<'_, Print>;
+    fn print(&self) -> BoxFuture<'_, Fingerprint>;
 
     /// Builds a client; nothing is sent. The layer goes round all of its requests.
     ///
     /// Fails with what is wrong, in the words of the user's files.
-    fn connect(&self, layer: MeterLayer) -> BoxFuture<'_, Result<Connected, String>>;
+    fn connect(&self, layer: ClientLayer) -> BoxFuture<'_, Result<Connected, String>>;
 }
 
 /// A client, before its first request.
@@ -39,7 +39,7 @@ pub struct Connected {
     /// The client. A new one shares nothing with those before: no connection, no TLS session.
     pub client: Client,
     /// What it was built from.
-    pub print: Print,
+    pub print: Fingerprint,
     /// Our Node.
     pub node_name: String,
     /// Where the credentials come from.
@@ -58,11 +58,11 @@ pub struct KubeconfigAccess {
 }
 
 impl Access for KubeconfigAccess {
-    fn print(&self) -> BoxFuture<'_, Print> {
+    fn print(&self) -> BoxFuture<'_, Fingerprint> {
         Box::pin(async { self.look().await.map(|gathered| gathered.print()).unwrap_or_default() })
     }
 
-    fn connect(&self, layer: MeterLayer) -> BoxFuture<'_, Result<Connected, String>> {
+    fn connect(&self, layer: ClientLayer) -> BoxFuture<'_, Result<Connected, String>> {
         Box::pin(self.build(layer))
     }
 }
@@ -74,7 +74,7 @@ impl KubeconfigAccess {
         Self { settings, metrics }
     }
 
-    async fn build(&self, layer: MeterLayer) -> Result<Connected, String> {
+    async fn build(&self, layer: ClientLayer) -> Result<Connected, String> {
         let path = self.settings.kubeconfig.display().to_string();
         let at = |why: String| format!("{path}: {why}");
         let gathered = self.look().await?;
@@ -117,9 +117,9 @@ impl KubeconfigAccess {
     }
 
     /// Not on the thread that minds the kubelet: a file may be on a file system that hangs.
-    async fn look(&self) -> Result<Gathered, String> {
+    async fn look(&self) -> Result<CredentialFiles, String> {
         let path = self.settings.kubeconfig.clone();
-        tokio::task::spawn_blocking(move || Gathered::look(&path)).await.map_err(|error| error.to_string())
+        tokio::task::spawn_blocking(move || CredentialFiles::look(&path)).await.map_err(|error| error.to_string())
     }
 
     fn node_name(&self, login: &Login, notices: &mut Vec<String>) -> String {

@@ -14,7 +14,7 @@ use super::identity::{self, Identity, NO_CERTIFICATE};
 use super::plugin::{Granted, Pair};
 
 /// A hash of all that a client is made of.
-pub type Print = [u8; 32];
+pub type Fingerprint = [u8; 32];
 
 /// Kubeconfigs and certificates have some kilobytes, CA bundles at times a few hundred.
 const MAX_BYTES: u64 = 4 << 20;
@@ -26,7 +26,7 @@ const KEY: &str = "client-key";
 const TOKEN: &str = "tokenFile";
 
 /// The kubeconfig and what it names, as found.
-pub struct Gathered {
+pub struct CredentialFiles {
     path: PathBuf,
     text: Result<Vec<u8>, String>,
     config: Result<Kubeconfig, String>,
@@ -61,7 +61,7 @@ pub struct Named {
     pub user: String,
 }
 
-impl Gathered {
+impl CredentialFiles {
     /// Looks at the files. Cheap: five small ones at the most, and no request leaves the node.
     #[must_use]
     pub fn look(path: &Path) -> Self {
@@ -105,7 +105,7 @@ impl Gathered {
 
     /// Changes when any of it changes, links followed.
     #[must_use]
-    pub fn print(&self) -> Print {
+    pub fn print(&self) -> Fingerprint {
         let mut hash = Sha256::new();
         let mut add = |content: &Result<Vec<u8>, String>| {
             let content = content.as_ref().map_or_else(|why| ("absent", why.as_bytes()), |bytes| ("there", bytes));

@@ -1,16 +1,16 @@
 //! The API server: watches in, status and events out, looks at Lease and pods.
 
 mod access;
+mod client_layer;
 mod credentials;
+mod decode;
 mod feed;
 mod identity;
-mod meter;
 mod outbox;
 mod plugin;
 mod proxy;
 mod requests;
 mod session;
-mod sight;
 mod types;
 
 use kubelet_config::duration;
@@ -23,14 +23,14 @@ use tokio::time::Instant;
 
 use crate::adapters::metrics::Metrics;
 use crate::machine::Input;
-use crate::machine::evidence::LeaseSight;
+use crate::machine::evidence::LeaseObservation;
 use crate::machine::record::Entry;
 use crate::ports;
 pub use access::{Access, Connected, KubeconfigAccess};
-pub use credentials::Print;
+pub use client_layer::{AuthFailureSignal, ClientLayer};
+pub use credentials::Fingerprint;
 use kubelet_config::source::ConfigMapRef;
 use kubelet_config::status::NodeConfigStatus;
-pub use meter::{Alarm, MeterLayer};
 use outbox::Outbox;
 use session::{End, Session};
 
@@ -81,8 +81,8 @@ impl Look {
     /// The answer without a connection.
     fn in_vain(self, why: &str) -> Input {
         match self {
-            Self::Lease => Input::LeaseSeen(LeaseSight::Unreachable(why.to_owned())),
-            Self::Pods => Input::PodsSeen(None),
+            Self::Lease => Input::LeaseObserved(LeaseObservation::Unreachable(why.to_owned())),
+            Self::Pods => Input::PodsObserved(None),
         }
     }
 }
@@ -141,11 +141,11 @@ impl ports::Cluster for KubeCluster {
         self.send(Command::Emit(Box::new(entry.clone())));
     }
 
-    fn look_lease(&mut self) {
+    fn observe_lease(&mut self) {
         self.send(Command::Look(Look::Lease));
     }
 
-    fn look_pods(&mut self) {
+    fn observe_pods(&mut self) {
         self.send(Command::Look(Look::Pods));
     }
 }
@@ -176,10 +176,10 @@ impl ports::Cluster for Standalone {
         // Nobody is owed it: should the node join a cluster one day, that is not to hear old tales.
         self.answer(Input::Reported(entry.number));
     }
-    fn look_lease(&mut self) {
+    fn observe_lease(&mut self) {
         self.answer(Look::Lease.in_vain("the kubelet is standalone"));
     }
-    fn look_pods(&mut self) {
+    fn observe_pods(&mut self) {
         self.answer(Look::Pods.in_vain("the kubelet is standalone"));
     }
 }
@@ -282,11 +282,11 @@ struct Search<A> {
 
 impl<A: Access> Search<A> {
     /// Tries until there is a client. `without` is how things stand until then.
-    async fn find(&mut self, without: &str) -> (Connected, Arc<Alarm>) {
+    async fn find(&mut self, without: &str) -> (Connected, Arc<AuthFailureSignal>) {
         let mut failures = 0;
         loop {
             let print = self.access.print().await;
-            let layer = MeterLayer::new(self.metrics.clone());
+            let layer = ClientLayer::new(self.metrics.clone());
             let alarm = layer.alarm();
             match self.access.connect(layer).await {
                 Ok(connected) => {
@@ -309,10 +309,10 @@ impl<A: Access> Search<A> {
     /// be used, because it is half-written for instance, ends nothing.
     async fn successor(
         &mut self,
-        print: Print,
+        print: Fingerprint,
         renew_at: Option<Instant>,
-        alarm: &Alarm,
-    ) -> Option<(Connected, Arc<Alarm>)> {
+        alarm: &AuthFailureSignal,
+    ) -> Option<(Connected, Arc<AuthFailureSignal>)> {
         loop {
             let renewal = async {
                 match renew_at {
@@ -338,7 +338,7 @@ impl<A: Access> Search<A> {
     }
 
     /// Waits for other credentials than these, but not for ever. True if they are there.
-    async fn other(&self, print: Print, limit: Duration) -> bool {
+    async fn other(&self, print: Fingerprint, limit: Duration) -> bool {
         let end = Instant::now() + limit;
         while Instant::now() < end {
             tokio::time::sleep_until(end.min(Instant::now() + LOOK_SOON)).await;

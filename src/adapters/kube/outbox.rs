@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::sight::Asked;
+use super::decode::Asked;
 use super::{Command, Look};
 use crate::machine::record::Entry;
 use kubelet_config::source::ConfigMapRef;

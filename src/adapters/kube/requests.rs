@@ -11,11 +11,11 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::credentials::chain;
-use super::sight;
+use super::decode;
 use super::types::{LeaseView, NodeView, PodView};
-use crate::machine::evidence::LeaseSight;
+use crate::machine::evidence::LeaseObservation;
 use crate::machine::record::Entry;
-use kubelet_config::pods::Census;
+use kubelet_config::pods::PodInventory;
 
 /// A look that takes longer has failed: it is one sample of several.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -42,17 +42,21 @@ pub(super) async fn post_event(client: Client, node: String, event: Entry) -> ku
 }
 
 /// Looks at the own Lease, with the kubelet's own credentials: a question to the API server too.
-pub(super) async fn look_lease(client: Client, node: String) -> LeaseSight {
+pub(super) async fn observe_lease(client: Client, node: String) -> LeaseObservation {
     let api: Api<LeaseView> = Api::namespaced(client, LEASES);
     match timeout(LOOK_TIMEOUT, api.get(&node)).await {
-        Ok(result) => sight::lease_sight(result),
-        Err(_) => LeaseSight::Unreachable(format!("no answer within {} s", LOOK_TIMEOUT.as_secs())),
+        Ok(result) => decode::lease_sight(result),
+        Err(_) => LeaseObservation::Unreachable(format!("no answer within {} s", LOOK_TIMEOUT.as_secs())),
     }
 }
 
 /// Lists the pods of this node as its kubelet does: a node's credentials may with this selector,
 /// and version 0 is served from the API server's cache.
-pub(super) async fn look_pods(client: Client, node: String, capacity: BTreeMap<String, String>) -> Option<Census> {
+pub(super) async fn observe_pods(
+    client: Client,
+    node: String,
+    capacity: BTreeMap<String, String>,
+) -> Option<PodInventory> {
     let api: Api<PodView> = Api::all(client);
     let params = ListParams { resource_version: Some("0".to_owned()), ..ListParams::default() }
         .fields(&format!("spec.nodeName={node}"));
@@ -64,7 +68,7 @@ pub(super) async fn look_pods(client: Client, node: String, capacity: BTreeMap<S
         }
         Err(_) => return None,
     };
-    Some(Census { pods: pods.items.into_iter().map(sight::pod_sight).collect(), capacity })
+    Some(PodInventory { pods: pods.items.into_iter().map(decode::pod_sight).collect(), capacity })
 }
 
 /// Native's shape (configsync.go:234-266, v1.20.2): core/v1, because a node may not write the

@@ -11,10 +11,10 @@ use super::credentials::chain;
 use super::feed::{Feed, Pause, Seen, Watch};
 use super::outbox::{Outbox, Posted};
 use super::types::{ConfigMapView, NodeView};
-use super::{Command, Look, requests, sight};
+use super::{Command, Look, decode, requests};
 use crate::machine::Input;
-use crate::machine::evidence::NodeSight;
-use kubelet_config::assignment::Wanted;
+use crate::machine::evidence::NodeReadiness;
+use kubelet_config::assignment::Assignment;
 use kubelet_config::status::{CONDITION, NodeConfigStatus, STATUS_ANNOTATION, Shown};
 
 /// Why a session ended.
@@ -38,7 +38,7 @@ pub struct Session<'a> {
     dropped: Option<NodeConfigStatus>,
     trouble: Option<String>,
     /// The condition Ready as the machine was last told.
-    ready: Option<NodeSight>,
+    ready: Option<NodeReadiness>,
     capacity: BTreeMap<String, String>,
 }
 
@@ -68,7 +68,7 @@ impl<'a> Session<'a> {
     /// Works until the credentials are of no more use; `None` when the supervisor ends.
     pub async fn run(&mut self, commands: &mut UnboundedReceiver<Command>) -> Option<End> {
         let mut node = Watch::<NodeView>::new(Api::all(self.client.clone()), &self.node_name);
-        let _ = self.inputs.send(Input::Named(self.node_name.clone()));
+        let _ = self.inputs.send(Input::NodeName(self.node_name.clone()));
         let mut map = self.map_feed();
         let mut status_pause = Pause::default();
         let mut event_pause = Pause::default();
@@ -90,7 +90,7 @@ impl<'a> Session<'a> {
                         map = self.map_feed();
                     }
                 }
-                seen = node.next() => if self.node_seen(seen) { return Some(End::Credentials) },
+                seen = node.next() => if self.node_observed(seen) { return Some(End::Credentials) },
                 seen = next_map(&mut map) => if self.map_seen(seen) { return Some(End::Credentials) },
                 () = status_pause.pass(), if patch.is_none() && status.is_some() => {
                     let now = jiff::Timestamp::now().strftime("%FT%TZ").to_string();
@@ -114,8 +114,8 @@ impl<'a> Session<'a> {
         let capacity = self.capacity.clone();
         tokio::spawn(async move {
             let _ = inputs.send(match look {
-                Look::Lease => Input::LeaseSeen(requests::look_lease(client, node).await),
-                Look::Pods => Input::PodsSeen(requests::look_pods(client, node, capacity).await),
+                Look::Lease => Input::LeaseObserved(requests::observe_lease(client, node).await),
+                Look::Pods => Input::PodsObserved(requests::observe_pods(client, node, capacity).await),
             });
         });
     }
@@ -126,29 +126,29 @@ impl<'a> Session<'a> {
     }
 
     /// True if the credentials are refused.
-    fn node_seen(&mut self, seen: Seen<NodeView>) -> bool {
+    fn node_observed(&mut self, seen: Seen<NodeView>) -> bool {
         match seen {
             Seen::Object(node) => {
                 self.recovered();
-                self.capacity = sight::capacity(&node);
-                if let Some(ready) = sight::node_sight(&node).filter(|ready| self.ready.as_ref() != Some(ready)) {
+                self.capacity = decode::capacity(&node);
+                if let Some(ready) = decode::node_sight(&node).filter(|ready| self.ready.as_ref() != Some(ready)) {
                     self.ready = Some(ready.clone());
-                    let _ = self.inputs.send(Input::NodeSeen(ready));
+                    let _ = self.inputs.send(Input::NodeObserved(ready));
                 }
-                let _ = self.inputs.send(Input::Node(sight::wanted(&node, &self.namespace)));
-                let asked = sight::asked(&node);
+                let _ = self.inputs.send(Input::Node(decode::wanted(&node, &self.namespace)));
+                let asked = decode::asked(&node);
                 // A confirmation may be there before the version it is for: it is told of as long as it stands.
                 if asked != self.outbox.asked || asked.confirm.is_some() {
                     self.outbox.asked = asked.clone();
-                    let _ = self.inputs.send(Input::Asked { retry: asked.retry, confirm: asked.confirm });
+                    let _ = self.inputs.send(Input::NodeAnnotations { retry: asked.retry, confirm: asked.confirm });
                 }
-                self.shown = Some(sight::shown(node));
+                self.shown = Some(decode::shown(node));
             }
             Seen::Absent => {
                 self.recovered();
                 self.shown = None;
                 tracing::info!("there is no Node {} (yet); its configuration is kept", self.node_name);
-                let _ = self.inputs.send(Input::Node(Wanted::Unknown));
+                let _ = self.inputs.send(Input::Node(Assignment::Unknown));
             }
             Seen::Failed { why, code } => {
                 if code == Some(401) {
@@ -171,17 +171,17 @@ impl<'a> Session<'a> {
 
     fn map_seen(&mut self, seen: Seen<ConfigMapView>) -> bool {
         let input = match seen {
-            Seen::Object(map) => Input::Map(Arc::new(sight::payload(map))),
+            Seen::Object(map) => Input::ConfigMap(Arc::new(decode::payload(map))),
             Seen::Absent => {
                 let name = self.outbox.map.as_ref().map(ToString::to_string).unwrap_or_default();
-                Input::MapFailed { why: format!("the ConfigMap {name} does not exist"), definite: true }
+                Input::ConfigMapFailed { why: format!("the ConfigMap {name} does not exist"), definite: true }
             }
             Seen::Failed { code: Some(401), .. } => return true,
             Seen::Failed { why, code: Some(403) } => {
-                let why = self.outbox.map.as_ref().map_or(why.clone(), |map| sight::forbidden(map, &why));
-                Input::MapFailed { why, definite: true }
+                let why = self.outbox.map.as_ref().map_or(why.clone(), |map| decode::forbidden(map, &why));
+                Input::ConfigMapFailed { why, definite: true }
             }
-            Seen::Failed { why, code } => Input::MapFailed { why, definite: code == Some(404) },
+            Seen::Failed { why, code } => Input::ConfigMapFailed { why, definite: code == Some(404) },
         };
         let _ = self.inputs.send(input);
         false
@@ -213,7 +213,7 @@ impl<'a> Session<'a> {
     fn patched(&mut self, result: kube::Result<NodeView>, status: Option<NodeConfigStatus>, pause: &mut Pause) {
         match result {
             Ok(node) => {
-                let shown = sight::shown(node);
+                let shown = decode::shown(node);
                 if let Some(status) = status.filter(|status| !status.matches(&shown.config)) {
                     if self.dropped.is_none() {
                         tracing::info!(

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use nix::fcntl::OFlag;
 
-use kubelet_config::source::{Payload, Wishes};
+use kubelet_config::source::{ConfigAnnotations, Payload};
 use kubelet_config::source_dir::{self, Entry, SIZE_LIMIT};
 
 /// The outcome of a look.
@@ -36,7 +36,7 @@ pub enum Seen {
 
 /// What tells one state of a file or directory from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Print {
+struct Fingerprint {
     device: u64,
     inode: u64,
     size: u64,
@@ -44,7 +44,7 @@ struct Print {
     changed: (i64, i64),
 }
 
-impl Print {
+impl Fingerprint {
     fn of(meta: &Metadata) -> Self {
         Self {
             device: meta.dev(),
@@ -60,9 +60,9 @@ impl Print {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Listing {
     /// Itself: a file that came or went, or a link that was swapped, changes its times.
-    own: Print,
-    /// Keys and wishes, links followed.
-    files: BTreeMap<String, Print>,
+    own: Fingerprint,
+    /// Keys and annotations, links followed.
+    files: BTreeMap<String, Fingerprint>,
     /// Visible names that do not count.
     passed: Vec<String>,
 }
@@ -97,7 +97,7 @@ pub fn read(dir: &Path) -> Seen {
         ));
     }
     let mut data = BTreeMap::new();
-    let mut wishes = Wishes::default();
+    let mut annotations = ConfigAnnotations::default();
     for (name, print) in &listing.files {
         let text = match text(dir, name, *print) {
             Ok(text) => text,
@@ -105,14 +105,14 @@ pub fn read(dir: &Path) -> Seen {
         };
         let wish = || Some(text.trim().to_owned());
         match name.as_str() {
-            ".merge" => wishes.merge = wish(),
-            ".acknowledge" => wishes.acknowledge = wish(),
-            ".confirm-within" => wishes.confirm_within = wish(),
+            ".merge" => annotations.merge = wish(),
+            ".acknowledge" => annotations.acknowledge = wish(),
+            ".confirm-within" => annotations.confirm_within = wish(),
             _ => drop(data.insert(name.clone(), text)),
         }
     }
     match list(dir) {
-        Ok(after) if after == listing => Seen::Payload(Arc::new(source_dir::payload(data, wishes))),
+        Ok(after) if after == listing => Seen::Payload(Arc::new(source_dir::payload(data, annotations))),
         Ok(_) => Seen::Changing(format!("{} changes while it is read", dir.display())),
         Err(seen) => seen,
     }
@@ -124,7 +124,7 @@ fn list(dir: &Path) -> Result<Listing, Seen> {
         _ => Seen::Unusable(format!("{}: {error}", dir.display())),
     };
     let own = std::fs::metadata(dir).map_err(|error| trouble(&error))?;
-    let mut listing = Listing { own: Print::of(&own), files: BTreeMap::new(), passed: Vec::new() };
+    let mut listing = Listing { own: Fingerprint::of(&own), files: BTreeMap::new(), passed: Vec::new() };
     for entry in std::fs::read_dir(dir).map_err(|error| trouble(&error))? {
         let name = entry.map_err(|error| trouble(&error))?.file_name();
         add(&mut listing, dir, &name)?;
@@ -142,7 +142,7 @@ fn add(listing: &mut Listing, dir: &Path, name: &OsStr) -> Result<(), Seen> {
     let shown = name.to_string_lossy().into_owned();
     match std::fs::metadata(&path) {
         Ok(meta) if meta.is_dir() => {}
-        Ok(meta) if meta.is_file() && kind != Entry::NoKey => drop(listing.files.insert(shown, Print::of(&meta))),
+        Ok(meta) if meta.is_file() && kind != Entry::NoKey => drop(listing.files.insert(shown, Fingerprint::of(&meta))),
         Ok(_) => listing.passed.push(shown),
         Err(_) if kind == Entry::NoKey => listing.passed.push(shown),
         Err(error) if error.kind() == ErrorKind::NotFound && path.is_symlink() => {
@@ -158,13 +158,13 @@ fn add(listing: &mut Listing, dir: &Path, name: &OsStr) -> Result<(), Seen> {
 }
 
 /// The text of the very file that was listed.
-fn text(dir: &Path, name: &str, listed: Print) -> Result<String, Seen> {
+fn text(dir: &Path, name: &str, listed: Fingerprint) -> Result<String, Seen> {
     let path = dir.join(name);
     let unusable = |error: io::Error| match error.kind() {
         ErrorKind::NotFound => Seen::Changing(format!("{} has just gone", path.display())),
         _ => Seen::Unusable(format!("{}: {error}", path.display())),
     };
-    let print = |file: &File| file.metadata().map(|meta| Print::of(&meta));
+    let print = |file: &File| file.metadata().map(|meta| Fingerprint::of(&meta));
     // Not to hang on a pipe that has taken the file's place.
     let flags = (OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).bits();
     let mut file = OpenOptions::new().read(true).custom_flags(flags).open(&path).map_err(unusable)?;
@@ -221,9 +221,9 @@ mod tests {
         let found = payload(dir.path());
         assert_eq!(found.data["kubelet"], "a: 1\n");
         assert_eq!(found.data.keys().collect::<Vec<_>>(), ["ca.crt", "kubelet"]);
-        assert_eq!(found.wishes.merge.as_deref(), Some("overlay"));
-        assert_eq!(found.wishes.confirm_within.as_deref(), Some("5m"));
-        assert_eq!(found.wishes.acknowledge, None);
+        assert_eq!(found.annotations.merge.as_deref(), Some("overlay"));
+        assert_eq!(found.annotations.confirm_within.as_deref(), Some("5m"));
+        assert_eq!(found.annotations.acknowledge, None);
     }
 
     #[test]

@@ -35,7 +35,7 @@ fn version(text: &str) -> Seen {
     let data = [("kubelet".to_owned(), text.to_owned())].into();
     Seen::Payload(std::sync::Arc::new(kubelet_config::source_dir::payload(
         data,
-        kubelet_config::source::Wishes::default(),
+        kubelet_config::source::ConfigAnnotations::default(),
     )))
 }
 
@@ -43,10 +43,10 @@ fn version(text: &str) -> Seen {
 fn told(queue: &mut UnboundedReceiver<Input>) -> Vec<String> {
     std::iter::from_fn(|| queue.try_recv().ok())
         .map(|input| match input {
-            Input::Node(Wanted::Local) => "local".to_owned(),
-            Input::Node(Wanted::Map(reference)) => reference.to_string(),
-            Input::Map(payload) => payload.data["kubelet"].clone(),
-            Input::MapFailed { why, definite: true } => why,
+            Input::Node(Assignment::Local) => "local".to_owned(),
+            Input::Node(Assignment::Map(reference)) => reference.to_string(),
+            Input::ConfigMap(payload) => payload.data["kubelet"].clone(),
+            Input::ConfigMapFailed { why, definite: true } => why,
             other => panic!("{other:?}"),
         })
         .collect()

@@ -48,7 +48,7 @@ pub struct Place {
     path: PathBuf,
     /// The names that matter in it.
     names: BTreeSet<OsString>,
-    /// It is the source directory: keys and wishes matter, by whatever name.
+    /// It is the source directory: keys and annotations matter, by whatever name.
     is_source: bool,
 }
 

@@ -160,8 +160,8 @@ fn put<D: Disk>(disk: &D, dir: &Path, mut tail: Tail, entry: &Entry) -> io::Resu
     }
     tail.last = tail.last.saturating_add(1);
     let mut entry = Entry { number: tail.last, ..entry.clone() };
-    while entry.words.iter().map(String::len).sum::<usize>() > WORDS_LIMIT {
-        entry.words.remove(0);
+    while entry.log_tail.iter().map(String::len).sum::<usize>() > WORDS_LIMIT {
+        entry.log_tail.remove(0);
     }
     let start = if tail.whole { "" } else { "\n" };
     let line = format!("{start}{}\n", serde_json::to_string(&entry)?);

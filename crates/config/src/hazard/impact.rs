@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Acknowledged, HazardClass, bounded, effective, quantity};
-use crate::pods::{Census, PodSight};
+use crate::pods::{PodInventory, PodSummary};
 
 /// Pods named in a message.
 const NAMED: usize = 10;
@@ -25,15 +25,20 @@ pub struct Impact {
 /// What going from one effective configuration to another would cost; empty where one of them, or
 /// the node, is not known.
 #[must_use]
-pub fn preview(old: &Value, new: &Value, census: Option<&Census>, supplies: &BTreeMap<String, Supply>) -> Vec<Impact> {
+pub fn preview(
+    old: &Value,
+    new: &Value,
+    inventory: Option<&PodInventory>,
+    supplies: &BTreeMap<String, Supply>,
+) -> Vec<Impact> {
     if !old.is_object() || !new.is_object() {
         return Vec::new();
     }
     let mut impacts = Vec::new();
-    if let Some(census) = census {
-        let pods = by_age(census);
-        impacts.extend(too_many(old, new, census, &pods));
-        impacts.extend(too_large(old, new, census, &pods));
+    if let Some(inventory) = inventory {
+        let pods = by_age(inventory);
+        impacts.extend(too_many(old, new, inventory, &pods));
+        impacts.extend(too_large(old, new, inventory, &pods));
     }
     impacts.extend(too_little_left(old, new, supplies));
     impacts
@@ -41,18 +46,18 @@ pub fn preview(old: &Value, new: &Value, census: Option<&Census>, supplies: &BTr
 
 /// The live pods in the order in which a restarted kubelet admits them: oldest first
 /// (HandlePodAdditions, pkg/kubelet/kubelet.go, v1.20.2).
-fn by_age(census: &Census) -> Vec<&PodSight> {
-    let mut pods: Vec<&PodSight> = census.pods.iter().filter(|pod| pod.is_live()).collect();
+fn by_age(inventory: &PodInventory) -> Vec<&PodSummary> {
+    let mut pods: Vec<&PodSummary> = inventory.pods.iter().filter(|pod| pod.is_live()).collect();
     pods.sort_by_key(|pod| (&pod.created, &pod.name));
     pods
 }
 
-fn names(pods: &[&PodSight]) -> Vec<String> {
+fn names(pods: &[&PodSummary]) -> Vec<String> {
     pods.iter().map(|pod| pod.name.clone()).collect()
 }
 
-fn too_many(old: &Value, new: &Value, census: &Census, pods: &[&PodSight]) -> Option<Impact> {
-    let ((before, _), (after, field)) = (places(old, census), places(new, census));
+fn too_many(old: &Value, new: &Value, inventory: &PodInventory, pods: &[&PodSummary]) -> Option<Impact> {
+    let ((before, _), (after, field)) = (places(old, inventory), places(new, inventory));
     let places = usize::try_from(after).ok()?;
     if after >= before || pods.len() <= places {
         return None;
@@ -67,11 +72,11 @@ fn too_many(old: &Value, new: &Value, census: &Census, pods: &[&PodSight]) -> Op
 
 /// Places for pods, and the field that limits them (MachineInfo, pkg/kubelet/nodestatus/setters.go,
 /// v1.20.2).
-fn places(config: &Value, census: &Census) -> (u64, &'static str) {
+fn places(config: &Value, inventory: &PodInventory) -> (u64, &'static str) {
     // A negative number keeps the kubelet from starting; the preflight sees to that.
     let number = |field| effective(config, field).as_u64();
     let most = number("maxPods").unwrap_or(u64::MAX);
-    let cores = census.capacity.get("cpu").and_then(|cpu| quantity::millis(cpu)).map(|millis| millis / 1000);
+    let cores = inventory.capacity.get("cpu").and_then(|cpu| quantity::millis(cpu)).map(|millis| millis / 1000);
     match (number("podsPerCore").filter(|per_core| *per_core > 0), cores) {
         (Some(per_core), Some(cores)) if per_core.saturating_mul(cores) < most => {
             (per_core.saturating_mul(cores), "podsPerCore")
@@ -87,10 +92,10 @@ struct Room {
     memory: u64,
 }
 
-fn room(config: &Value, census: &Census) -> Option<Room> {
+fn room(config: &Value, inventory: &PodInventory) -> Option<Room> {
     let all = Room {
-        cpu: quantity::millis(census.capacity.get("cpu")?)?,
-        memory: quantity::whole(census.capacity.get("memory")?)?,
+        cpu: quantity::millis(inventory.capacity.get("cpu")?)?,
+        memory: quantity::whole(inventory.capacity.get("memory")?)?,
     };
     let cpu = |field| reserved(config, field, "cpu", quantity::millis);
     let memory = |field| reserved(config, field, "memory", quantity::whole);
@@ -122,13 +127,13 @@ fn threshold(config: &Value, signal: &str, capacity: u64) -> Option<u64> {
     u64::try_from(share).ok()
 }
 
-fn too_large(old: &Value, new: &Value, census: &Census, pods: &[&PodSight]) -> Option<Impact> {
-    let (before, after) = (room(old, census)?, room(new, census)?);
+fn too_large(old: &Value, new: &Value, inventory: &PodInventory, pods: &[&PodSummary]) -> Option<Impact> {
+    let (before, after) = (room(old, inventory)?, room(new, inventory)?);
     if after.cpu >= before.cpu && after.memory >= before.memory {
         return None;
     }
     let stayed_out: BTreeSet<&str> = turned_away(pods, before).iter().map(|pod| pod.name.as_str()).collect();
-    let gone: Vec<&PodSight> =
+    let gone: Vec<&PodSummary> =
         turned_away(pods, after).into_iter().filter(|pod| !stayed_out.contains(pod.name.as_str())).collect();
     if gone.is_empty() {
         return None;
@@ -140,7 +145,7 @@ fn too_large(old: &Value, new: &Value, census: &Census, pods: &[&PodSight]) -> O
         after.cpu,
         quantity::bytes(after.memory)
     );
-    let fields = raised(old, new, census);
+    let fields = raised(old, new, inventory);
     if fields.len() > 1 {
         message = format!("{message} ({})", fields.join(", "));
     }
@@ -148,10 +153,11 @@ fn too_large(old: &Value, new: &Value, census: &Census, pods: &[&PodSight]) -> O
 }
 
 /// The fields that take more than before.
-fn raised(old: &Value, new: &Value, census: &Census) -> Vec<&'static str> {
+fn raised(old: &Value, new: &Value, inventory: &PodInventory) -> Vec<&'static str> {
     let takes = |config: &Value, field: &str| {
         if field == "evictionHard" {
-            let capacity = census.capacity.get("memory").and_then(|memory| quantity::whole(memory)).unwrap_or_default();
+            let capacity =
+                inventory.capacity.get("memory").and_then(|memory| quantity::whole(memory)).unwrap_or_default();
             return (0, threshold(config, "memory.available", capacity).unwrap_or_default());
         }
         (reserved(config, field, "cpu", quantity::millis), reserved(config, field, "memory", quantity::whole))
@@ -164,7 +170,7 @@ fn raised(old: &Value, new: &Value, census: &Census) -> Vec<&'static str> {
 }
 
 /// Admits the pods in order, each where it fits beside those before it.
-fn turned_away<'a>(pods: &[&'a PodSight], room: Room) -> Vec<&'a PodSight> {
+fn turned_away<'a>(pods: &[&'a PodSummary], room: Room) -> Vec<&'a PodSummary> {
     let mut left = room;
     let mut away = Vec::new();
     for pod in pods {

@@ -8,7 +8,7 @@ use super::defaults::{depends_on_node, filled};
 use super::explain::{at, is_within, leaves};
 use kubelet_config::hazard::{self, Change, HazardClass, Impact, table};
 use kubelet_config::merge::merge;
-use kubelet_config::pods::Census;
+use kubelet_config::pods::PodInventory;
 use kubelet_config::rendering::{self, PATH_FIELDS};
 use kubelet_config::source::Merge;
 
@@ -47,7 +47,7 @@ pub struct Comparison {
 #[derive(Clone, Debug, Default)]
 pub struct Around {
     /// Its pods, if it is `from`.
-    pub census: Option<Census>,
+    pub inventory: Option<PodInventory>,
     /// The feature gates that the ConfigMap it runs sets; none at all if it runs its own configuration, nothing if
     /// nobody knows. All others are from its flags and files, and stay whatever ConfigMap comes.
     pub gates: Option<BTreeSet<String>>,
@@ -128,7 +128,7 @@ pub fn compare(from: &Side, to: &Side, around: &Around) -> Comparison {
     }
     let impacts = if matches!(from.kind, Kind::Running(_)) {
         let new = with_held(&new, &changes, around);
-        hazard::preview(&old, &new, around.census.as_ref(), &BTreeMap::new())
+        hazard::preview(&old, &new, around.inventory.as_ref(), &BTreeMap::new())
     } else {
         Vec::new()
     };
@@ -254,7 +254,7 @@ fn left_out(old: &Value, new: &Value, known: &[Change]) -> Vec<Change> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kubelet_config::pods::PodSight;
+    use kubelet_config::pods::PodSummary;
 
     fn running(value: Value) -> Side {
         Side { value, kind: Kind::Running(Some(20)) }
@@ -341,9 +341,10 @@ mod tests {
 
     #[test]
     fn pods_that_would_go() {
-        let pod = |name: &str| PodSight { name: format!("d/{name}"), phase: "Running".into(), ..PodSight::default() };
-        let census = Some(Census { pods: vec![pod("a"), pod("b")], ..Census::default() });
-        let around = Around { census, ..Around::default() };
+        let pod =
+            |name: &str| PodSummary { name: format!("d/{name}"), phase: "Running".into(), ..PodSummary::default() };
+        let inventory = Some(PodInventory { pods: vec![pod("a"), pod("b")], ..PodInventory::default() });
+        let around = Around { inventory, ..Around::default() };
         let to = written(json!({"maxPods": 1}), Merge::Overlay);
         let comparison = compare(&running(configz()), &to, &around);
         assert_eq!(comparison.impacts[0].pods, ["d/b"]);

@@ -2,13 +2,13 @@
 
 pub mod assign;
 pub mod compare;
+pub mod config_ref;
+pub mod configmap_name;
 pub mod defaults;
 pub mod doctor;
+pub mod events;
 pub mod explain;
-pub mod happened;
-pub mod hash;
 pub mod node;
-pub mod place;
 pub mod rollout;
 pub mod schema;
 pub mod view;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use kubelet_config::assignment::{self, Wanted};
+use kubelet_config::assignment::{self, Assignment};
 use kubelet_config::source::{ConfigMapRef, Source};
 use kubelet_config::status::{CONDITION, CONFIRM_BY, STATUS_ANNOTATION, TRIAL_ENDS};
 
@@ -175,8 +175,8 @@ impl NodeRow {
             }
         } else {
             match assignment::labelled(&labels, namespace) {
-                Wanted::Map(reference) => (row.carrier, row.wanted) = (Some(Carrier::Labels), Some(reference)),
-                Wanted::Invalid(why) => (row.carrier, row.invalid) = (Some(Carrier::Labels), Some(why)),
+                Assignment::Map(reference) => (row.carrier, row.wanted) = (Some(Carrier::Labels), Some(reference)),
+                Assignment::Invalid(why) => (row.carrier, row.invalid) = (Some(Carrier::Labels), Some(why)),
                 _ => {}
             }
         }

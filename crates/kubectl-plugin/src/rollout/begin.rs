@@ -13,11 +13,11 @@ use super::feed::Choice;
 use super::pages::Pages;
 use super::records::{Kept, Lock, Taken, identity};
 use super::show::Show;
-use super::{Begin, Nodes, Pause, drive_on, marks};
+use super::{Begin, Nodes, Pause, bad_versions, drive_on};
 use crate::Failure;
 use crate::fleet::assign::label_fault;
 use crate::fleet::node::NodeRow;
-use crate::fleet::rollout::marks::Word;
+use crate::fleet::rollout::bad_versions::Word;
 use crate::fleet::rollout::plan::{Before, Member, carry, order, unavailable, zone_of};
 use crate::fleet::rollout::sight::Sight;
 use crate::fleet::rollout::{Bad, Holder, Options, Phase, Record, Target, WaitFor};
@@ -73,7 +73,7 @@ impl Begin {
             let phase = old.record.phase.words();
             return Err(Failure::new(format!("rollout {name} was {phase}; {}", anew(old, &records))));
         }
-        let lift = marks::judge(api, &target, &records, &self.despite, "run this again").await?;
+        let lift = bad_versions::judge(api, &target, &records, &self.despite, "run this again").await?;
         if let Some(old) = old.as_ref().filter(|_| !self.is_dry()) {
             self.keeps_no_mark(api, old, &target, &records).await?;
         }
@@ -183,7 +183,7 @@ impl Begin {
             if let (Word::Bad(why), false) = (Word::of(&sight), self.despite.contains(&row.name)) {
                 let bad = Bad { node: row.name, why, from: None };
                 let word = Word::Bad(String::new());
-                return Err(Failure::new(marks::refusal(&target.reference.name, &bad, &word, "run this again")));
+                return Err(Failure::new(bad_versions::refusal(&target.reference.name, &bad, &word, "run this again")));
             }
             Ok(row)
         };

@@ -90,7 +90,7 @@ impl Drive {
                 self.hear(news)?;
             }
             if self.lock.due() <= Instant::now() {
-                self.lock.beat().await?;
+                self.lock.renew().await?;
             }
             if let Some(place) = self.fleet.unsure() {
                 if let Some(feed) = self.fleet.find(&self.api, place).await? {
@@ -124,7 +124,7 @@ impl Drive {
                     if self.lock.is_fresh() {
                         self.act(next).await?;
                     } else {
-                        self.lock.beat().await?;
+                        self.lock.renew().await?;
                     }
                 }
                 Step::End => return Ok(Outcome::Ended(self.lock.kept.record.clone(), self.fleet.cordoned())),

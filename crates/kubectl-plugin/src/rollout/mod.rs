@@ -2,12 +2,12 @@
 
 mod anew;
 mod api;
+mod bad_versions;
 mod begin;
 mod drain;
 mod drive;
 mod feed;
 mod fleet;
-mod marks;
 mod pace;
 mod pages;
 mod records;

@@ -269,7 +269,7 @@ impl Lock {
     }
 
     /// Says that this client lives.
-    pub(super) async fn beat(&mut self) -> Result<(), Failure> {
+    pub(super) async fn renew(&mut self) -> Result<(), Failure> {
         let record = self.kept.record.clone();
         self.save(record).await
     }

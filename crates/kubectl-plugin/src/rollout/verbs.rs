@@ -11,7 +11,7 @@ use super::feed::{Choice, Feed, News};
 use super::fleet::Fleet;
 use super::records::{Kept, Lock, Taken};
 use super::show::{Show, clean};
-use super::{Named, Resumed, drive_locked, drive_on, ended, marks, run_locked};
+use super::{Named, Resumed, bad_versions, drive_locked, drive_on, ended, run_locked};
 use crate::Failure;
 use crate::fleet::rollout::drain::Cordon;
 use crate::fleet::rollout::progress::{Counts, place};
@@ -76,7 +76,7 @@ pub(super) async fn resume(api: &Api, Resumed { named, despite }: &Resumed) -> R
         _ => {
             let again = format!("`kubectl kubelet-config rollout resume {name}`");
             let (target, records) = (&kept.record.target, api.records().await?);
-            let lift = marks::judge(api, target, &records, despite, &again).await?;
+            let lift = bad_versions::judge(api, target, &records, despite, &again).await?;
             lift.write(api, name, target, &records).await?;
             if let Some(words) = lift.words() {
                 show.say(&words);

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use kubectl_plugin::fleet::hash;
+use kubectl_plugin::fleet::configmap_name;
 use serde_json::{Value, json};
 
 use crate::{Bench, run};
@@ -32,7 +32,11 @@ fn a_hundred_names_as_this_kubectl_gives_them() {
             .unwrap();
         assert!(output.status.success(), "{output:?}");
         let named = String::from_utf8(output.stdout).unwrap();
-        assert_eq!(named.trim(), format!("configmap/{}", hash::name(base, key, text)), "{base} {key} {text:?}");
+        assert_eq!(
+            named.trim(),
+            format!("configmap/{}", configmap_name::name(base, key, text)),
+            "{base} {key} {text:?}"
+        );
     };
     let ask = &ask;
     std::thread::scope(|scope| {
@@ -80,7 +84,7 @@ fn input(seed: u64) -> (String, String, String) {
 fn the_same_file_is_the_same_config_map() {
     let bench = Bench::new();
     let file = bench.file("pool-a.yaml", GOOD);
-    let name = hash::name("pool-a", "kubelet", GOOD);
+    let name = configmap_name::name("pool-a", "kubelet", GOOD);
     assert_eq!(bench.run(&["push", &file]).ok(), format!("configmap/{name} created\n"));
     let map = bench.server.config_map("kubelet-config", &name);
     assert_eq!((&map["data"]["kubelet"], &map["immutable"]), (&json!(GOOD), &json!(true)));
@@ -91,7 +95,7 @@ fn the_same_file_is_the_same_config_map() {
     let ran = bench.run_with(&["push", "-"], GOOD);
     assert!(ran.code == 1 && ran.err.contains("--name BASE"), "{ran:?}");
     let ran = bench.run_with(&["push", "-", "--name", "b", "--key", "k.yaml", "-n", "kube-system", "-o", "name"], GOOD);
-    let name = hash::name("b", "k.yaml", GOOD);
+    let name = configmap_name::name("b", "k.yaml", GOOD);
     assert_eq!(ran.ok(), format!("configmap/{name}\n"));
     assert_eq!(bench.server.config_map("kube-system", &name)["data"]["k.yaml"], GOOD);
 }
@@ -100,7 +104,7 @@ fn the_same_file_is_the_same_config_map() {
 fn a_name_that_is_taken_by_something_else_is_an_error() {
     let bench = Bench::new();
     let file = bench.file("p.yaml", GOOD);
-    let name = hash::name("p", "kubelet", GOOD);
+    let name = configmap_name::name("p", "kubelet", GOOD);
     bench.server.put_config_map("kubelet-config", &name, &[("kubelet", "other")]);
     let ran = bench.run(&["push", &file]);
     assert!(ran.code == 1 && ran.err.starts_with("error: ") && ran.err.contains("with other data"), "{ran:?}");
@@ -172,7 +176,7 @@ fn fields_that_the_kubelet_does_not_know_are_warned_of() {
 fn a_dry_run_changes_nothing() {
     let bench = Bench::new();
     let file = bench.file("p.yaml", GOOD);
-    let name = hash::name("p", "kubelet", GOOD);
+    let name = configmap_name::name("p", "kubelet", GOOD);
     let ran = bench.run(&["push", &file, "--dry-run=server"]);
     assert_eq!(ran.ok(), format!("configmap/{name} created (server dry run)\n"));
     assert!(bench.server.requests().iter().all(|request| request.query.contains("dryRun=All")));

@@ -10,13 +10,13 @@
     reason = "in a test a panic is the way to say that something is wrong"
 )]
 
+mod bad_versions;
 mod carriers;
 mod drain;
+mod end_to_end;
 mod faults;
 mod kills;
-mod life;
-mod look;
-mod marks;
+mod output;
 mod promises;
 mod records;
 mod selection;

@@ -159,7 +159,7 @@ async fn status_sees_those_outside_the_selection() {
     world.bad(EVEN).await;
     lose_labels(&world, 2);
     world.delete(6);
-    let (shown, _, code) = super::look::plugin(&world, &["status", "even", "-o", "json"]);
+    let (shown, _, code) = super::output::plugin(&world, &["status", "even", "-o", "json"]);
     assert_eq!(code, Some(0));
     let shown: Value = serde_json::from_str(&shown).unwrap();
     let open: Vec<_> = shown["open"].as_array().unwrap().iter().map(|it| (&it["node"], &it["state"])).collect();

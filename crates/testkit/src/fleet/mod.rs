@@ -17,7 +17,7 @@ use kube::api::{Patch, PatchParams};
 use kube::core::request::Request;
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::source::{Payload, Source};
-use kubelet_supervisor::adapters::kube::{Access, Connected, KubeCluster, MeterLayer, Print};
+use kubelet_supervisor::adapters::kube::{Access, ClientLayer, Connected, Fingerprint, KubeCluster};
 use kubelet_supervisor::adapters::metrics::Metrics;
 use kubelet_supervisor::daemon::exec::Executor;
 use kubelet_supervisor::machine::model::Moment;
@@ -95,7 +95,7 @@ struct Report {
 #[derive(Clone)]
 pub struct Surroundings {
     /// Makes the client of one supervisor, with this layer around it.
-    pub connect: Arc<dyn Fn(MeterLayer) -> kube::Client + Send + Sync>,
+    pub connect: Arc<dyn Fn(ClientLayer) -> kube::Client + Send + Sync>,
     /// That of all kubelets.
     pub kubelets: kube::Client,
     /// `--config-namespace`.
@@ -169,19 +169,19 @@ impl Fleet {
 
 /// The credentials of a supervisor: they never change.
 struct Given {
-    connect: Arc<dyn Fn(MeterLayer) -> kube::Client + Send + Sync>,
+    connect: Arc<dyn Fn(ClientLayer) -> kube::Client + Send + Sync>,
     node_name: String,
 }
 
 impl Access for Given {
-    fn print(&self) -> BoxFuture<'_, Print> {
-        async { Print::default() }.boxed()
+    fn print(&self) -> BoxFuture<'_, Fingerprint> {
+        async { Fingerprint::default() }.boxed()
     }
 
-    fn connect(&self, layer: MeterLayer) -> BoxFuture<'_, Result<Connected, String>> {
+    fn connect(&self, layer: ClientLayer) -> BoxFuture<'_, Result<Connected, String>> {
         let connected = Connected {
             client: (self.connect)(layer),
-            print: Print::default(),
+            print: Fingerprint::default(),
             node_name: self.node_name.clone(),
             origin: "the test".to_owned(),
             renew_at: None,

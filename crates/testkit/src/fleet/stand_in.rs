@@ -151,7 +151,7 @@ impl ports::Ports for StandIn {
     fn notifier(&mut self) -> &mut dyn ports::Notifier {
         self
     }
-    fn successor(&mut self) -> &mut dyn ports::Successor {
+    fn reexec(&mut self) -> &mut dyn ports::Reexec {
         self
     }
 }
@@ -171,7 +171,11 @@ impl ports::Store for Disk {
     fn open(&mut self, source: &Source) -> Result<Checkpoint, RenderError> {
         let payload = self.checkpoints.get(source);
         let payload = payload.ok_or_else(|| RenderError::Checkpoint(format!("there is no checkpoint of {source}")))?;
-        Ok(Checkpoint { dir: "/played".to_owned(), files: payload.data.clone(), wishes: payload.wishes.clone() })
+        Ok(Checkpoint {
+            dir: "/played".to_owned(),
+            files: payload.data.clone(),
+            annotations: payload.annotations.clone(),
+        })
     }
     /// Nobody reads it: whose it is, the path says.
     fn write_rendered(&mut self, source: &Source, _text: &str) -> Result<String, String> {
@@ -239,7 +243,7 @@ impl ports::Kubelet for StandIn {
             self.schedule(Duration::ZERO, Coming::Exit(pid, Exit::Signal(9)));
         }
     }
-    fn last_words(&self) -> Vec<String> {
+    fn log_tail(&self) -> Vec<String> {
         vec!["F0101 00:00:00.000000       1 server.go:1] in my words".to_owned()]
     }
 }
@@ -265,22 +269,22 @@ impl ports::Probe for StandIn {
 }
 
 impl ports::Host for StandIn {
-    fn look(&mut self, _runtime: Option<&str>) {
-        self.answer(Input::EnvironmentSeen(Environment::default()));
+    fn observe(&mut self, _runtime: Option<&str>) {
+        self.answer(Input::EnvironmentObserved(Environment::default()));
     }
 }
 
 impl ports::Notifier for StandIn {
-    fn observe(&mut self, _state: &State) {}
+    fn publish(&mut self, _state: &State) {}
     fn count(&mut self, _counter: &Counter) {}
     fn answer(&mut self, _ticket: u64, _result: &Result<String, String>) {}
-    fn beat(&mut self) {}
-    fn say(&mut self, _level: Level, _line: &str) {}
+    fn ping_watchdog(&mut self) {}
+    fn log(&mut self, _level: Level, _line: &str) {}
 }
 
-impl ports::Successor for StandIn {
+impl ports::Reexec for StandIn {
     fn prove(&mut self, _document: &str) {}
-    fn replace(&mut self, _document: &str) -> Result<(), ports::Stay> {
-        Err(ports::Stay::Busy)
+    fn replace(&mut self, _document: &str) -> Result<(), ports::ReexecError> {
+        Err(ports::ReexecError::Busy)
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kubelet_config::assignment::Wanted;
-use kubelet_config::source::{ConfigMapRef, Payload, Source, Wishes};
+use kubelet_config::assignment::Assignment;
+use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, Source};
 use kubelet_supervisor::machine::Input;
 
 use super::world::{Behaviour, Coming, Content, KEY, NAMESPACE, Outside, ms};
@@ -36,10 +36,10 @@ impl Outside {
 
     pub fn note_told(&mut self, input: &Input) {
         if let Input::Node(wanted) = input
-            && *wanted != Wanted::Unknown
+            && *wanted != Assignment::Unknown
         {
             self.told_node = wanted.clone();
-            self.account.reset_told |= *wanted == Wanted::Local;
+            self.account.reset_told |= *wanted == Assignment::Local;
         }
     }
 
@@ -52,11 +52,11 @@ impl Outside {
     pub fn map_input(&self) -> Option<Input> {
         let watched = self.watched.as_ref()?;
         if !self.reaches_api() {
-            return Some(Input::MapFailed { why: "connection refused".to_owned(), definite: false });
+            return Some(Input::ConfigMapFailed { why: "connection refused".to_owned(), definite: false });
         }
         Some(match self.maps.get(&watched.name) {
-            Some(map) => Input::Map(self.history[&map.uid][&map.resource_version].payload.clone()),
-            None => Input::MapFailed { why: "not found".to_owned(), definite: true },
+            Some(map) => Input::ConfigMap(self.history[&map.uid][&map.resource_version].payload.clone()),
+            None => Input::ConfigMapFailed { why: "not found".to_owned(), definite: true },
         })
     }
 
@@ -103,7 +103,7 @@ impl Outside {
         self.schedule(truth + ms(1), Coming::Map);
     }
 
-    pub fn want(&mut self, wanted: Wanted) {
+    pub fn want(&mut self, wanted: Assignment) {
         self.wanted = wanted;
         self.hear();
     }
@@ -113,7 +113,7 @@ impl Outside {
     }
 
     pub fn assign(&mut self, name: &str) {
-        self.want(Wanted::Map(Self::reference(name, KEY)));
+        self.want(Assignment::Map(Self::reference(name, KEY)));
     }
 
     /// Creates or replaces a ConfigMap.
@@ -127,7 +127,7 @@ impl Outside {
             uid: uid.clone(),
             resource_version: self.versions.to_string(),
             data: data.into(),
-            wishes: Wishes::default(),
+            annotations: ConfigAnnotations::default(),
         };
         let version = Version { name: name.to_owned(), content: Content::of(text), payload: Arc::new(payload.clone()) };
         self.history.entry(uid).or_default().insert(payload.resource_version.clone(), version);
@@ -149,7 +149,7 @@ impl Outside {
 
     /// The version the Node wants, if there is one.
     pub fn wanted_source(&self) -> Option<Source> {
-        let Wanted::Map(reference) = &self.wanted else { return None };
+        let Assignment::Map(reference) = &self.wanted else { return None };
         Some(self.maps.get(&reference.name)?.resolve(reference))
     }
 

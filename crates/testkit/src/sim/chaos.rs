@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kubelet_config::assignment::Wanted;
+use kubelet_config::assignment::Assignment;
 use kubelet_supervisor::machine::command::{Command, Target};
 use kubelet_supervisor::machine::{Input, RestartBy, Settings};
 
@@ -250,7 +250,7 @@ impl Chaos {
                 outside.set_runtime(true, false);
             }
             if rng.one_in(3) {
-                outside.want(Wanted::Local);
+                outside.want(Assignment::Local);
             } else {
                 let name = rng.pick(&NAMES);
                 if rng.one_in(2) {
@@ -295,15 +295,15 @@ fn administer(outside: &mut Outside, rng: &mut Rng) -> String {
             format!("delete {name}")
         }
         9 => {
-            outside.want(Wanted::Map(Outside::reference(name, if rng.one_in(2) { "other" } else { "absent" })));
+            outside.want(Assignment::Map(Outside::reference(name, if rng.one_in(2) { "other" } else { "absent" })));
             format!("assign another key of {name}")
         }
         10 => {
-            outside.want(Wanted::Local);
+            outside.want(Assignment::Local);
             "reset".to_owned()
         }
         _ => {
-            let wanted = if rng.one_in(2) { Wanted::AllNil } else { Wanted::Unknown };
+            let wanted = if rng.one_in(2) { Assignment::AllNil } else { Assignment::Unknown };
             outside.want(wanted.clone());
             format!("the Node says {wanted:?}")
         }
@@ -353,20 +353,23 @@ fn misinform(outside: &mut Outside, rng: &mut Rng) -> String {
         3 | 4 => {
             // Of the map that is watched: a stale cache. Of another: a watch that has been replaced.
             let Some(payload) = outside.old_version(name) else { return "nothing".to_owned() };
-            outside.lie(Input::Map(payload));
+            outside.lie(Input::ConfigMap(payload));
             format!("some version of {name} is delivered")
         }
         5 => {
-            outside.lie(Input::MapFailed { why: "not found".to_owned(), definite: true });
+            outside.lie(Input::ConfigMapFailed { why: "not found".to_owned(), definite: true });
             "a ConfigMap is said to be gone".to_owned()
         }
         6 => {
-            outside.lie(Input::Node(Wanted::Unknown));
+            outside.lie(Input::Node(Assignment::Unknown));
             "the Node is said to be gone".to_owned()
         }
         _ => {
-            let wanted =
-                if rng.one_in(3) { Wanted::Local } else { Wanted::Map(Outside::reference(name, super::world::KEY)) };
+            let wanted = if rng.one_in(3) {
+                Assignment::Local
+            } else {
+                Assignment::Map(Outside::reference(name, super::world::KEY))
+            };
             outside.lie(Input::Node(wanted.clone()));
             format!("an old Node is delivered: {wanted:?}")
         }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kubelet_config::assignment::Wanted;
+use kubelet_config::assignment::Assignment;
 use kubelet_config::source::Source;
 use kubelet_supervisor::adapters::store::FsStore;
 use kubelet_supervisor::machine::State;
@@ -39,8 +39,11 @@ impl Node {
             format!("last known good: {}", name(state.saved.last_known_good.as_ref())),
             format!("active:          {}, target {}", name(state.active.as_ref()), name(state.target.as_ref())),
             format!("attempt:         {:?}, {:?}", state.saved.ledger.attempt, state.trial),
-            format!("suspended:       {:?}, accused {:?}", state.suspended, state.accused),
-            format!("blame:           {:?}, pardon {:?}", state.saved.ledger.blame, state.saved.ledger.pardon),
+            format!("suspended:       {:?}, pending_failure {:?}", state.suspended, state.pending_failure),
+            format!(
+                "control_test:           {:?}, pardon {:?}",
+                state.saved.ledger.control_test, state.saved.ledger.retry_later
+            ),
             format!("told:            {:?}", outside.told),
             format!("held:            pin {:?}, frozen {}", state.saved.ledger.pin, state.saved.ledger.frozen),
             format!("unsaved:         {}, ailing disk: {}", state.unsaved.is_some(), outside.disk_is_ailing()),
@@ -74,8 +77,8 @@ impl Node {
             return None; // proven when nobody could tell, and out of reach since
         }
         match &outside.wanted {
-            Wanted::Unknown => None,
-            Wanted::Local => {
+            Assignment::Unknown => None,
+            Assignment::Local => {
                 let all = [&status.assigned, &status.active, &status.last_known_good];
                 says(all.iter().any(|it| it.is_some()) || status.error.is_some(), "it is not reset")
             }

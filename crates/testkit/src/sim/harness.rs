@@ -5,7 +5,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use kubelet_config::assignment::Wanted;
+use kubelet_config::assignment::Assignment;
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::source::Source;
 use kubelet_supervisor::adapters::store::FsStore;
@@ -395,7 +395,7 @@ impl Node {
             let new = self.executor.state.saved.last_known_good.clone();
             let outside = self.outside.borrow();
             let fine = match &new {
-                None => outside.told_node == Wanted::Local,
+                None => outside.told_node == Assignment::Local,
                 Some(new) => self.earned(&outside, new),
             };
             drop(outside);
@@ -448,7 +448,7 @@ impl Node {
         if agree && whole {
             let mut outside = self.outside.borrow_mut();
             outside.account.failures_seen = outside.disk.failures();
-            outside.account.reset_told = outside.told_node == Wanted::Local;
+            outside.account.reset_told = outside.told_node == Assignment::Local;
             self.almost = None;
         } else {
             let outside = self.outside.borrow();
@@ -493,7 +493,8 @@ impl Node {
 
 /// All that is on record beside its format.
 fn is_same(one: &Ledger, other: &Ledger) -> bool {
-    (&one.attempt, &one.bad, &one.blame, &one.pardon) == (&other.attempt, &other.bad, &other.blame, &other.pardon)
+    (&one.attempt, &one.bad, &one.control_test, &one.retry_later)
+        == (&other.attempt, &other.bad, &other.control_test, &other.retry_later)
         && (&one.pin, one.frozen, &one.proven, &one.retried)
             == (&other.pin, other.frozen, &other.proven, &other.retried)
 }

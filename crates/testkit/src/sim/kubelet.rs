@@ -3,10 +3,10 @@
 use kubelet_config::status;
 use std::time::Duration;
 
-use kubelet_config::pods::{Census, PodSight};
+use kubelet_config::pods::{PodInventory, PodSummary};
 use kubelet_config::source::Source;
 use kubelet_supervisor::machine::Input;
-use kubelet_supervisor::machine::evidence::{Environment, LeaseSight, Signal};
+use kubelet_supervisor::machine::evidence::{Environment, LeaseObservation, Signal};
 use kubelet_supervisor::machine::model::Exit;
 
 use super::world::{Behaviour, Coming, Content, Outside, ms};
@@ -33,7 +33,7 @@ pub struct Process {
     pub sick_since: Option<Duration>,
     /// Ready and healthy without a break since.
     pub well_since: Option<Duration>,
-    /// Health in sum, as far as no break undid it that the node's trouble does not excuse.
+    /// Health in sum, as far as no break undid it that the node's trouble does not suspension.
     pub earned: Duration,
     /// It is in a break that nothing has excused so far.
     pub broken: bool,
@@ -317,23 +317,23 @@ impl Outside {
         }
         self.told.note(Signal::NodeReady, ready, now);
         self.process_of(pid)?.in_contact |= ready;
-        Some(Input::NodeSeen(self.node_sight(ready)))
+        Some(Input::NodeObserved(self.node_sight(ready)))
     }
 
-    pub fn lease(&mut self) -> LeaseSight {
+    pub fn lease(&mut self) -> LeaseObservation {
         let now = self.now;
         self.told.note(Signal::ApiServer, self.reaches_api(), now);
         if !self.reaches_api() {
             self.told.note(Signal::Lease, false, now);
-            return LeaseSight::Unreachable("connection refused".to_owned());
+            return LeaseObservation::Unreachable("connection refused".to_owned());
         }
         if self.surroundings.no_lease {
             self.told.note(Signal::Lease, false, now);
-            return LeaseSight::Absent;
+            return LeaseObservation::Absent;
         }
         self.renew();
         self.told.note(Signal::Lease, true, now);
-        LeaseSight::Renewed(self.surroundings.renewed.1.clone())
+        LeaseObservation::Renewed(self.surroundings.renewed.1.clone())
     }
 
     fn renews(&self) -> bool {
@@ -373,18 +373,19 @@ impl Outside {
         self.renew();
     }
 
-    pub fn pods(&mut self) -> Option<Census> {
+    pub fn pods(&mut self) -> Option<PodInventory> {
         self.told.note(Signal::Pods, self.reaches_api(), self.now);
         let process = self.process.as_ref();
         let loses = process.is_some_and(|process| process.ready && process.content.behaviour == Behaviour::LosesPods);
-        let pod = |name: &str, fails: bool| PodSight {
+        let pod = |name: &str, fails: bool| PodSummary {
             uid: name.to_owned(),
             name: format!("default/{name}"),
             phase: if fails { "Failed" } else { "Running" }.to_owned(),
             reason: if fails { "OutOfpods" } else { "" }.to_owned(),
-            ..PodSight::default()
+            ..PodSummary::default()
         };
-        self.reaches_api().then(|| Census { pods: vec![pod("one", false), pod("two", loses)], ..Census::default() })
+        self.reaches_api()
+            .then(|| PodInventory { pods: vec![pod("one", false), pod("two", loses)], ..PodInventory::default() })
     }
 
     pub fn environment(&mut self) -> Environment {

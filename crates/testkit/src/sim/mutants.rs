@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use kubelet_config::assignment::Wanted;
+use kubelet_config::assignment::Assignment;
 use kubelet_supervisor::machine::evidence::{Baseline, Environment, Signal};
 use kubelet_supervisor::machine::model::{Moment, Verdict};
-use kubelet_supervisor::machine::record::{Carried, Pardon};
+use kubelet_supervisor::machine::record::{Carried, RetryLater};
 use kubelet_supervisor::machine::{Durable, Input, Kubelet, State, Stored};
 
 use super::disk::Syncing;
@@ -95,13 +95,13 @@ pub static MUTANTS: &[Mutant] = &[
     ("equal content is not seen to be equal", Tamper { after: |state| state.in_force.digest = None, ..HONEST }),
     (
         "a reset is ignored",
-        Tamper { input: |_, input| Some(input).filter(|it| *it != Input::Node(Wanted::Local)), ..HONEST },
+        Tamper { input: |_, input| Some(input).filter(|it| *it != Input::Node(Assignment::Local)), ..HONEST },
     ),
     (
         "a Node that is gone is a reset",
         Tamper {
             input: |_, input| {
-                Some(if input == Input::Node(Wanted::Unknown) { Input::Node(Wanted::Local) } else { input })
+                Some(if input == Input::Node(Assignment::Unknown) { Input::Node(Assignment::Local) } else { input })
             },
             ..HONEST
         },
@@ -110,7 +110,7 @@ pub static MUTANTS: &[Mutant] = &[
         "a ConfigMap that is gone is a reset",
         Tamper {
             input: |_, input| match input {
-                Input::MapFailed { definite: true, .. } => Some(Input::Node(Wanted::Local)),
+                Input::ConfigMapFailed { definite: true, .. } => Some(Input::Node(Assignment::Local)),
                 input => Some(input),
             },
             ..HONEST
@@ -150,7 +150,7 @@ pub static MUTANTS: &[Mutant] = &[
         "the surroundings are always well",
         Tamper {
             input: |_, input| match input {
-                Input::EnvironmentSeen(seen) => Some(Input::EnvironmentSeen(Environment {
+                Input::EnvironmentObserved(seen) => Some(Input::EnvironmentObserved(Environment {
                     runtime: seen.runtime.map(|_| true),
                     ..Environment::default()
                 })),
@@ -159,11 +159,11 @@ pub static MUTANTS: &[Mutant] = &[
             ..HONEST
         },
     ),
-    ("nobody looks around", Tamper { times: |call| u32::from(call != Call::Look), ..HONEST }),
+    ("nobody looks around", Tamper { times: |call| u32::from(call != Call::Query), ..HONEST }),
     ("the clock runs on while judgement is suspended", Tamper { after: run_on, ..HONEST }),
     (
         "the blame test lifts nothing",
-        Tamper { after: lift_nothing, record: |records| records.ledger.blame = None, ..HONEST },
+        Tamper { after: lift_nothing, record: |records| records.ledger.control_test = None, ..HONEST },
     ),
     ("the blame test lifts everything", Tamper { after: |state| each(state, lift), record: lift, ..HONEST }),
     ("a pardon comes to nothing", Tamper { after: |state| each(state, never), record: never, ..HONEST }),
@@ -270,10 +270,10 @@ fn back_to_bad(state: &mut State) {
 }
 
 fn take_any_map(state: &mut State, input: Input) -> Option<Input> {
-    let (Input::Map(payload), Wanted::Map(wanted)) = (&input, &state.wanted) else { return Some(input) };
+    let (Input::ConfigMap(payload), Assignment::Map(wanted)) = (&input, &state.wanted) else { return Some(input) };
     let mut payload = (**payload).clone();
     payload.name.clone_from(&wanted.name);
-    Some(Input::Map(payload.into()))
+    Some(Input::ConfigMap(payload.into()))
 }
 
 fn leave_it_behind(state: &mut State, input: Input) -> Option<Input> {
@@ -296,19 +296,19 @@ fn run_on(state: &mut State) {
 }
 
 fn lift_nothing(state: &mut State) {
-    each(state, |records| records.ledger.blame = None);
+    each(state, |records| records.ledger.control_test = None);
 }
 
 fn lift(records: &mut Durable) {
     let ledger = &mut records.ledger;
-    if let Some(blame) = ledger.blame.take() {
-        ledger.bad.retain(|bad| bad.source != blame.source);
-        ledger.pardon = Some(Pardon { source: blame.source, times: 0, why: String::new() });
+    if let Some(control_test) = ledger.control_test.take() {
+        ledger.bad.retain(|bad| bad.source != control_test.source);
+        ledger.retry_later = Some(RetryLater { source: control_test.source, times: 0, why: String::new() });
     }
 }
 
 fn never(records: &mut Durable) {
-    records.ledger.pardon.iter_mut().for_each(|pardon| pardon.times = 16);
+    records.ledger.retry_later.iter_mut().for_each(|retry_later| retry_later.times = 16);
 }
 
 fn forgive(state: &mut State, signals: &[Signal]) {

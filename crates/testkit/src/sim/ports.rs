@@ -85,16 +85,16 @@ impl ports::Ports for World {
     fn notifier(&mut self) -> &mut dyn ports::Notifier {
         &mut self.outside
     }
-    fn successor(&mut self) -> &mut dyn ports::Successor {
+    fn reexec(&mut self) -> &mut dyn ports::Reexec {
         &mut self.outside
     }
 }
 
 /// The harness plays a reload; nobody here asks for one.
-impl ports::Successor for Handle {
+impl ports::Reexec for Handle {
     fn prove(&mut self, _document: &str) {}
-    fn replace(&mut self, _document: &str) -> Result<(), ports::Stay> {
-        Err(ports::Stay::Busy)
+    fn replace(&mut self, _document: &str) -> Result<(), ports::ReexecError> {
+        Err(ports::ReexecError::Busy)
     }
 }
 
@@ -238,7 +238,7 @@ impl ports::Kubelet for Handle {
         }
     }
 
-    fn last_words(&self) -> Vec<String> {
+    fn log_tail(&self) -> Vec<String> {
         self.0.borrow_mut().account.steps += 1;
         Vec::new()
     }
@@ -295,10 +295,10 @@ impl ports::Cluster for Handle {
     fn emit(&mut self, entry: &Entry) {
         self.0.borrow_mut().check_event(entry);
     }
-    fn look_lease(&mut self) {
+    fn observe_lease(&mut self) {
         self.0.borrow_mut().answer_look(Coming::Lease);
     }
-    fn look_pods(&mut self) {
+    fn observe_pods(&mut self) {
         self.0.borrow_mut().answer_look(Coming::Pods);
     }
 }
@@ -316,8 +316,8 @@ impl Outside {
 }
 
 impl ports::Host for Handle {
-    fn look(&mut self, _runtime: Option<&str>) {
-        if self.times(Call::Look) == 0 {
+    fn observe(&mut self, _runtime: Option<&str>) {
+        if self.times(Call::Query) == 0 {
             return;
         }
         let mut outside = self.0.borrow_mut();
@@ -327,11 +327,11 @@ impl ports::Host for Handle {
 }
 
 impl ports::Notifier for Handle {
-    fn observe(&mut self, _state: &State) {}
+    fn publish(&mut self, _state: &State) {}
     fn count(&mut self, _counter: &Counter) {}
     fn answer(&mut self, _ticket: u64, result: &Result<String, String>) {
         self.0.borrow_mut().answers.push(result.clone());
     }
-    fn beat(&mut self) {}
-    fn say(&mut self, _level: Level, _line: &str) {}
+    fn ping_watchdog(&mut self) {}
+    fn log(&mut self, _level: Level, _line: &str) {}
 }

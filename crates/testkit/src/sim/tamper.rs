@@ -21,7 +21,7 @@ pub enum Call {
     Watch,
     Publish,
     Collect,
-    Look,
+    Query,
 }
 
 /// A way to be wrong. [`HONEST`] is none at all.

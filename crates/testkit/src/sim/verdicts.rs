@@ -199,7 +199,7 @@ impl Outside {
     fn check_pardons(&mut self, process: &Process, well_for: Duration, ailing: bool) {
         let Some(wanted) = self.wanted_source() else { return };
         let Some((source, times)) = self.account.pardoned.iter().find(|(of, _)| *of == wanted).cloned() else { return };
-        let patience = duration::backoff(limits::PARDON_FIRST, limits::PARDON_MAX, times);
+        let patience = duration::backoff(limits::RETRY_LATER_FIRST, limits::RETRY_LATER_MAX, times);
         if well_for < patience + SLACK {
             return;
         }
@@ -212,7 +212,7 @@ impl Outside {
             || self.now < self.changed_last + patience + 2 * SLACK
             || self.content_of(Some(&source)) == Some(process.content)
             || self.is_marked(&source);
-        self.account.check(Law::Pardon, fine, || format!("{source} was not to blame, and is not tried again"));
+        self.account.check(Law::RetryLater, fine, || format!("{source} was not to blame, and is not tried again"));
     }
 
     /// What is said to have failed did fail, by itself, and is remembered.
@@ -347,8 +347,9 @@ impl Outside {
         };
         // A proof that was half written may have made the version its own last known good.
         let own = self.records(&self.disk.seen()).last_known_good.as_ref() == Ok(&Some(source.clone()));
-        self.account
-            .check(Law::Lifted, fails || own, || format!("{source} is not to blame, it is said; but nothing failed"));
+        self.account.check(Law::ClearedVersion, fails || own, || {
+            format!("{source} is not to blame, it is said; but nothing failed")
+        });
         let before = self.account.pardoned.iter().find(|(of, _)| of == source).map(|(_, times)| times + 1);
         self.account.pardoned = vec![(source.clone(), before.unwrap_or_default())];
     }

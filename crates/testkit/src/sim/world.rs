@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use kubelet_config::assignment::Wanted;
+use kubelet_config::assignment::Assignment;
 use kubelet_config::source::{ConfigMapRef, Payload, Source};
 use kubelet_config::status::NodeConfigStatus;
 use kubelet_supervisor::machine::Input;
-use kubelet_supervisor::machine::evidence::NodeSight;
+use kubelet_supervisor::machine::evidence::NodeReadiness;
 use kubelet_supervisor::machine::model::{Exit, Moment, Verdict};
 
 use super::Rng;
@@ -68,7 +68,7 @@ pub struct Outside {
     pub rng: Rng,
     pub api_up: bool,
     pub mood: Mood,
-    pub wanted: Wanted,
+    pub wanted: Assignment,
     pub maps: BTreeMap<String, Payload>,
     /// All that ever existed, by uid and resourceVersion.
     pub history: BTreeMap<String, BTreeMap<String, Version>>,
@@ -91,7 +91,7 @@ pub struct Outside {
     pub starts: Vec<Option<Source>>,
     pub status: NodeConfigStatus,
     /// The last assignment the supervisor was told of.
-    pub told_node: Wanted,
+    pub told_node: Assignment,
     pub account: Account,
     pub tamper: &'static Tamper,
     pub versions: u64,
@@ -120,7 +120,7 @@ impl Outside {
             rng,
             api_up: true,
             mood: Mood::default(),
-            wanted: Wanted::Local,
+            wanted: Assignment::Local,
             maps: BTreeMap::new(),
             history: BTreeMap::new(),
             process: None,
@@ -137,7 +137,7 @@ impl Outside {
             sent_again: Vec::new(),
             starts: Vec::new(),
             status: NodeConfigStatus::default(),
-            told_node: Wanted::Unknown,
+            told_node: Assignment::Unknown,
             account: Account::default(),
             tamper,
             versions: 100,
@@ -194,9 +194,9 @@ impl Outside {
             Coming::Probe(pid) => Some(self.probed(pid)),
             Coming::Watchdog(pid) => self.pings(pid),
             Coming::Heartbeat(pid, again) => self.heartbeat(pid, again),
-            Coming::Lease => Some(Input::LeaseSeen(self.lease())),
-            Coming::Pods => Some(Input::PodsSeen(self.pods())),
-            Coming::Environment => Some(Input::EnvironmentSeen(self.environment())),
+            Coming::Lease => Some(Input::LeaseObserved(self.lease())),
+            Coming::Pods => Some(Input::PodsObserved(self.pods())),
+            Coming::Environment => Some(Input::EnvironmentObserved(self.environment())),
         }
     }
 
@@ -206,7 +206,7 @@ impl Outside {
         self.watched = None;
         self.process = None;
         self.down_since = self.now;
-        self.told_node = Wanted::Unknown;
+        self.told_node = Assignment::Unknown;
         self.told = Told::default();
         self.account.begin_life(self.disk.failures());
         self.remember_holds();
@@ -243,7 +243,7 @@ impl Outside {
         }
     }
 
-    pub fn node_sight(&self, ready: bool) -> NodeSight {
-        NodeSight { ready, heartbeat: self.now.as_secs().to_string(), message: String::new() }
+    pub fn node_sight(&self, ready: bool) -> NodeReadiness {
+        NodeReadiness { ready, heartbeat: self.now.as_secs().to_string(), message: String::new() }
     }
 }

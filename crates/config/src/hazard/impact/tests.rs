@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use serde_json::json;
 
 /// `count` pods, each younger than the one before, of one core and 1Gi each.
-fn census(count: usize, cpu: &str, memory: &str) -> Census {
-    let pod = |index: usize| PodSight {
+fn inventory(count: usize, cpu: &str, memory: &str) -> PodInventory {
+    let pod = |index: usize| PodSummary {
         uid: index.to_string(),
         name: format!("default/pod-{index}"),
         created: format!("2026-01-01T00:00:{index:02}Z"),
@@ -14,26 +14,30 @@ fn census(count: usize, cpu: &str, memory: &str) -> Census {
         cpu_millis: 1000,
         memory: 1 << 30,
     };
-    Census {
+    PodInventory {
         // Youngest first: the order they come in says nothing.
         pods: (0..count).rev().map(pod).collect(),
         capacity: [("cpu", cpu), ("memory", memory), ("pods", "110")].map(|(k, v)| (k.into(), v.into())).into(),
     }
 }
 
-fn foresee(old: &Value, new: &Value, census: &Census) -> Vec<Impact> {
-    preview(old, new, Some(census), &BTreeMap::new())
+fn foresee(old: &Value, new: &Value, inventory: &PodInventory) -> Vec<Impact> {
+    preview(old, new, Some(inventory), &BTreeMap::new())
 }
 
 #[test]
 fn fewer_places_than_pods_turn_the_newest_away() {
-    let impacts = foresee(&json!({}), &json!({"maxPods": 3}), &census(5, "8", "16Gi"));
+    let impacts = foresee(&json!({}), &json!({"maxPods": 3}), &inventory(5, "8", "16Gi"));
     assert_eq!(impacts.len(), 1);
     assert_eq!(impacts[0].field, "maxPods");
     assert_eq!(impacts[0].pods, ["default/pod-3", "default/pod-4"]);
-    assert_eq!(foresee(&json!({}), &json!({"maxPods": 5}), &census(5, "8", "16Gi")), []);
-    assert_eq!(foresee(&json!({"maxPods": 2}), &json!({"maxPods": 3}), &census(5, "8", "16Gi")), [], "it got better");
-    let mut done = census(5, "8", "16Gi");
+    assert_eq!(foresee(&json!({}), &json!({"maxPods": 5}), &inventory(5, "8", "16Gi")), []);
+    assert_eq!(
+        foresee(&json!({"maxPods": 2}), &json!({"maxPods": 3}), &inventory(5, "8", "16Gi")),
+        [],
+        "it got better"
+    );
+    let mut done = inventory(5, "8", "16Gi");
     done.pods[0].phase = "Succeeded".to_owned();
     done.pods[1].phase = "Failed".to_owned();
     assert_eq!(foresee(&json!({}), &json!({"maxPods": 3}), &done), []);
@@ -41,32 +45,32 @@ fn fewer_places_than_pods_turn_the_newest_away() {
 
 #[test]
 fn pods_per_core_counts_where_it_is_less() {
-    let impacts = foresee(&json!({}), &json!({"podsPerCore": 2}), &census(5, "2", "16Gi"));
+    let impacts = foresee(&json!({}), &json!({"podsPerCore": 2}), &inventory(5, "2", "16Gi"));
     assert!(
         impacts.iter().any(|impact| impact.field == "podsPerCore" && impact.pods == ["default/pod-4"]),
         "{impacts:?}"
     );
-    assert_eq!(foresee(&json!({}), &json!({"podsPerCore": 0}), &census(5, "8", "16Gi")), []);
+    assert_eq!(foresee(&json!({}), &json!({"podsPerCore": 0}), &inventory(5, "8", "16Gi")), []);
 }
 
 #[test]
 fn larger_reservations_turn_away_what_no_longer_fits() {
-    let census = census(5, "8", "6Gi");
-    let impacts = foresee(&json!({}), &json!({"systemReserved": {"memory": "2Gi"}}), &census);
+    let inventory = inventory(5, "8", "6Gi");
+    let impacts = foresee(&json!({}), &json!({"systemReserved": {"memory": "2Gi"}}), &inventory);
     assert_eq!(impacts.len(), 1, "{impacts:?}");
     assert_eq!(
         (impacts[0].field, impacts[0].pods.as_slice()),
         ("systemReserved", &["default/pod-3".to_owned(), "default/pod-4".to_owned()][..])
     );
-    let impacts = foresee(&json!({}), &json!({"kubeReserved": {"cpu": "3500m"}}), &census);
+    let impacts = foresee(&json!({}), &json!({"kubeReserved": {"cpu": "3500m"}}), &inventory);
     assert_eq!(impacts[0].pods, ["default/pod-4"]);
-    let impacts = foresee(&json!({}), &json!({"evictionHard": {"memory.available": "50%"}}), &census);
+    let impacts = foresee(&json!({}), &json!({"evictionHard": {"memory.available": "50%"}}), &inventory);
     assert_eq!((impacts[0].field, impacts[0].pods.len()), ("evictionHard", 2));
     // One pod does not fit before, and it is the same one after: that is not this change's doing.
     let tight = json!({"systemReserved": {"memory": "1Gi"}});
     let tighter = json!({"systemReserved": {"memory": "1100Mi"}});
-    assert_eq!(foresee(&tight, &tighter, &census), []);
-    assert_eq!(foresee(&json!({"kubeReserved": {"cpu": "7"}}), &json!({}), &census), []);
+    assert_eq!(foresee(&tight, &tighter, &inventory), []);
+    assert_eq!(foresee(&json!({"kubeReserved": {"cpu": "7"}}), &json!({}), &inventory), []);
 }
 
 #[test]
@@ -102,7 +106,7 @@ fn a_threshold_that_is_crossed_already_evicts_at_once() {
 
 #[test]
 fn a_refusal_names_the_pods_and_the_ways_out() {
-    let impacts = foresee(&json!({}), &json!({"maxPods": 3}), &census(20, "64", "64Gi"));
+    let impacts = foresee(&json!({}), &json!({"maxPods": 3}), &inventory(20, "64", "64Gi"));
     let message = refused_impact(&impacts, None).unwrap();
     assert_eq!(
         message,
@@ -121,16 +125,16 @@ fn a_refusal_names_the_pods_and_the_ways_out() {
 
 #[test]
 fn the_unknown_costs_nothing() {
-    assert_eq!(preview(&Value::Null, &json!({"maxPods": 1}), Some(&census(5, "8", "16Gi")), &BTreeMap::new()), []);
+    assert_eq!(preview(&Value::Null, &json!({"maxPods": 1}), Some(&inventory(5, "8", "16Gi")), &BTreeMap::new()), []);
     assert_eq!(preview(&json!({}), &json!({"maxPods": 1}), None, &BTreeMap::new()), []);
-    let blind = Census { capacity: BTreeMap::new(), ..census(5, "", "") };
+    let blind = PodInventory { capacity: BTreeMap::new(), ..inventory(5, "", "") };
     assert_eq!(foresee(&json!({}), &json!({"kubeReserved": {"cpu": "9"}, "podsPerCore": 1}), &blind), []);
 }
 
 proptest! {
     #[test]
     fn nothing_is_lost_by_standing_still(config in configuration(), count in 0..30_usize) {
-        prop_assert_eq!(foresee(&config, &config, &census(count, "4", "8Gi")), []);
+        prop_assert_eq!(foresee(&config, &config, &inventory(count, "4", "8Gi")), []);
     }
 
     #[test]
@@ -141,12 +145,12 @@ proptest! {
         let mut new = new;
         new["maxPods"] = max.into();
         new["systemReserved"] = json!({"memory": format!("{reserve}Gi")});
-        let mut census = census(count, &cpu, "8Gi");
-        for pod in &mut census.pods {
+        let mut inventory = inventory(count, &cpu, "8Gi");
+        for pod in &mut inventory.pods {
             pod.name = format!("{}/{}", "n".repeat(63), pod.name.repeat(18));
         }
         let supplies = ["memory.available", "nodefs.available", "pid.available"].map(|signal| (signal.to_owned(), Supply { available, capacity }));
-        let impacts = preview(&old, &new, Some(&census), &supplies.into());
+        let impacts = preview(&old, &new, Some(&inventory), &supplies.into());
         if let Some(message) = refused_impact(&impacts, Some("x")) {
             prop_assert!(message.len() < 900, "{} {}", message.len(), message);
         }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::node::{Carrier, Keeper, NodeRow, Stage};
-use kubelet_config::assignment::{LABELS, Wanted, labelled};
+use kubelet_config::assignment::{Assignment, LABELS, labelled};
 use kubelet_config::source::ConfigMapRef;
 use kubelet_config::status::ABOUT_ANNOTATION;
 
@@ -63,7 +63,7 @@ pub fn quoted(word: &str) -> String {
 pub struct Patient {
     row: NodeRow,
     /// What the labels ask for, whoever wins.
-    labels: Wanted,
+    labels: Assignment,
     /// A namespace or key without a name.
     lonely: bool,
     /// The supervisor's version; none where it is of before it told.
@@ -135,7 +135,7 @@ impl Patient {
         let node = &self.row.name;
         let unlabel =
             || vec![format!("kubectl label node {} {LABELS}name- {LABELS}namespace- {LABELS}key-", quoted(node))];
-        if let (Some(Carrier::Native), Wanted::Map(labels)) = (self.row.carrier, &self.labels)
+        if let (Some(Carrier::Native), Assignment::Map(labels)) = (self.row.carrier, &self.labels)
             && self.row.wanted.as_ref() != Some(labels)
         {
             let source = self.row.wanted.as_ref().map_or_else(|| "nothing".to_owned(), ConfigMapRef::to_string);

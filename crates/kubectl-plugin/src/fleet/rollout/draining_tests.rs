@@ -263,7 +263,7 @@ enum Fate {
     /// Gone after so many seconds.
     Leave(u64),
     Refuse,
-    Stay,
+    ReexecError,
 }
 
 #[derive(Clone, Debug)]
@@ -277,7 +277,7 @@ enum Outside {
 }
 
 fn fate() -> impl Strategy<Value = Fate> {
-    prop_oneof![30 => (0..90u64).prop_map(Fate::Leave), 1 => Just(Fate::Refuse), 1 => Just(Fate::Stay)]
+    prop_oneof![30 => (0..90u64).prop_map(Fate::Leave), 1 => Just(Fate::Refuse), 1 => Just(Fate::ReexecError)]
 }
 
 fn outside() -> impl Strategy<Value = Outside> {
@@ -360,7 +360,7 @@ impl World {
                 (_, Fate::Refuse, _) => Drain::Refused("refuses".into()),
                 (_, Fate::Leave(0), _) => Drain::Empty,
                 (_, Fate::Leave(time), Some(at)) if at + time <= self.now => Drain::Empty,
-                (_, Fate::Stay, _) => going(1, Some(5)),
+                (_, Fate::ReexecError, _) => going(1, Some(5)),
                 (_, Fate::Leave(_), None) => going(1, Some(0)),
                 (_, Fate::Leave(_), Some(_)) => going(1, None),
             };

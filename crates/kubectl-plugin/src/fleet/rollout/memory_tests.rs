@@ -6,7 +6,7 @@ use super::decide::{Step, decide};
 use super::drain::{Cordon, Draining};
 use super::sight::{Clocks, Doing, Has, Sight};
 use super::tests::{fresh, members, options, record};
-use super::{Bad, Lifted, NOT_READY, Phase, Record, WITHDRAWN};
+use super::{Bad, ClearedVersion, NOT_READY, Phase, Record, WITHDRAWN};
 
 fn written(record: &Record, sights: &[Sight]) -> Record {
     match decide(record, &members(record.nodes), sights) {
@@ -16,7 +16,7 @@ fn written(record: &Record, sights: &[Sight]) -> Record {
 }
 
 fn excused(record: &mut Record, node: &str) {
-    record.excuse(&Lifted { node: node.into(), why: "no".into(), how: "--despite".into() });
+    record.excuse(&ClearedVersion { node: node.into(), why: "no".into(), how: "--despite".into() });
 }
 
 #[test]

@@ -6,12 +6,12 @@
 //! ([`sight`]). [`decide`] is a function of both, so a client that takes over from a dead one goes
 //! on as the dead one would have.
 
+pub mod bad_versions;
 pub mod decide;
 pub mod drain;
 mod draining;
 #[cfg(test)]
 mod draining_tests;
-pub mod marks;
 #[cfg(test)]
 mod memory_tests;
 pub mod plan;
@@ -172,7 +172,7 @@ pub struct Bad {
 
 /// A mark that does not stand any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lifted {
+pub struct ClearedVersion {
     /// Which node called the version bad.
     pub node: String,
     /// In its words.
@@ -224,7 +224,7 @@ pub struct Record {
     pub bad: Vec<Bad>,
     /// Marks that were lifted, the latest ones.
     #[serde(default)]
-    pub lifted: Vec<Lifted>,
+    pub lifted: Vec<ClearedVersion>,
     /// Nodes whose word on this version counts for nothing: somebody said that they were to blame.
     #[serde(default)]
     pub despite: Vec<String>,

@@ -1,6 +1,6 @@
 //! What is remembered of failed versions.
 
-use super::{Counter, Durable, Effect, Level, MapState, State, TrialEnd, say};
+use super::{ConfigMapState, Counter, Durable, Effect, Level, State, TrialEnd, say};
 use crate::machine::evidence::Failure;
 use crate::machine::model::KubeletId;
 use crate::machine::record::BadVersion;
@@ -25,7 +25,7 @@ impl State {
         self.trial_end = TrialEnd::Failed;
         fx.push(Effect::Count(Counter::Rollback(failure.label())));
         let mut event = events::rolled_back(source, self.fallback().as_ref(), detail);
-        event.words.clone_from(&self.words);
+        event.log_tail.clone_from(&self.log_tail);
         fx.push(Effect::Emit(event));
     }
 
@@ -65,7 +65,11 @@ impl State {
             reason: reason.to_owned(),
             time: status::timestamp(self.now.wall_nanos),
             version: self.version.clone().unwrap_or_default(),
-            words: self.words.get(self.words.len().saturating_sub(limits::WORDS_KEPT)..).unwrap_or_default().to_vec(),
+            log_tail: self
+                .log_tail
+                .get(self.log_tail.len().saturating_sub(limits::WORDS_KEPT)..)
+                .unwrap_or_default()
+                .to_vec(),
         });
         let excess = bad.len().saturating_sub(limits::BAD_VERSIONS);
         bad.drain(..excess);
@@ -78,14 +82,14 @@ impl State {
     /// Has records written that nothing waits for; if it fails they are written later.
     pub(super) fn remember(&mut self, records: Durable, fx: &mut Vec<Effect>) {
         self.unsaved = Some(records.clone());
-        fx.push(Effect::Record(super::Because::Memory, records));
+        fx.push(Effect::Record(super::RecordReason::Memory, records));
     }
 
     pub(super) fn record_failed(&mut self, why: &str, fx: &mut Vec<Effect>) {
         fx.push(Effect::Count(Counter::StoreError));
         let why = format!("the store cannot be written: {why}");
         // Nothing new is taken up until that is written; whoever waits for it is told.
-        if matches!(self.map, MapState::Present(_)) {
+        if matches!(self.map, ConfigMapState::Present(_)) {
             self.sync_failed(SyncError::Internal, why, fx);
         } else {
             say(fx, Level::Warn, why);

@@ -5,24 +5,26 @@ use kubelet_config::status;
 use std::time::Duration;
 
 use super::{Effect, Kubelet, Level, Run, State, later, say};
-use crate::machine::evidence::{Baseline, Class, Environment, Excuse, Failure, LeaseSight, Look, NodeSight, Signal};
+use crate::machine::evidence::{
+    Baseline, Class, Environment, Failure, LeaseObservation, NodeReadiness, Query, Signal, Suspension,
+};
 use crate::machine::limits;
 use crate::machine::model::Moment;
 use kubelet_config::hazard::{Acknowledged, HazardClass};
-use kubelet_config::pods::Census;
+use kubelet_config::pods::PodInventory;
 
 impl State {
     /// True while the kubelet's health matters: a trial, a blame test, or the wait for better times.
     pub(super) fn is_observing(&self) -> bool {
         let ledger = &self.records().ledger;
-        self.trial.is_some() || ledger.blame.is_some() || ledger.pardon.is_some()
+        self.trial.is_some() || ledger.control_test.is_some() || ledger.retry_later.is_some()
     }
 
     /// What the run is judged by; `None` where nobody looked before the change.
     fn baseline(&self) -> Option<&Baseline> {
         let ledger = &self.records().ledger;
         let of_attempt = ledger.attempt.as_ref().filter(|_| self.trial.is_some()).map(|attempt| &attempt.baseline);
-        let of_blame = ledger.blame.as_ref().map(|blame| &blame.baseline);
+        let of_blame = ledger.control_test.as_ref().map(|control_test| &control_test.baseline);
         of_attempt.or(of_blame)?.as_ref()
     }
 
@@ -38,7 +40,7 @@ impl State {
         let (Some(_), Kubelet::Running(run)) = (&self.trial, &self.kubelet) else { return Vec::new() };
         let good = |signal| match signal {
             Signal::Healthz => run.answered.is_some(),
-            Signal::Runtime => self.suspended != Some(Excuse::Runtime),
+            Signal::Runtime => self.suspended != Some(Suspension::Runtime),
             _ => !run.bad.contains_key(&signal),
         };
         Signal::ALL.into_iter().filter(|signal| self.is_judged_by(*signal)).map(|it| (it, good(it))).collect()
@@ -67,7 +69,7 @@ impl State {
         run.probe_at = observing.then(|| later(now, pause));
     }
 
-    pub(super) fn node_seen(&mut self, sight: NodeSight) {
+    pub(super) fn node_observed(&mut self, sight: NodeReadiness) {
         if let Kubelet::Running(run) = &mut self.kubelet
             && run.ready
         {
@@ -86,21 +88,24 @@ impl State {
         }
     }
 
-    pub(super) fn lease_seen(&mut self, sight: &LeaseSight) {
-        let fresh = matches!(sight, LeaseSight::Renewed(time)
+    pub(super) fn lease_observed(&mut self, sight: &LeaseObservation) {
+        let fresh = matches!(sight, LeaseObservation::Renewed(time)
             if status::seconds_between(time, self.now.wall_nanos).is_some_and(|age| age <= limits::LEASE_FRESH.as_secs()));
-        self.note_baseline(Signal::ApiServer, Some(!matches!(sight, LeaseSight::Unreachable(_) | LeaseSight::Busy(_))));
+        self.note_baseline(
+            Signal::ApiServer,
+            Some(!matches!(sight, LeaseObservation::Unreachable(_) | LeaseObservation::Busy(_))),
+        );
         self.note_baseline(Signal::Lease, Some(fresh));
         let now = self.now;
         let Kubelet::Running(run) = &mut self.kubelet else { return };
         match sight {
-            LeaseSight::Unreachable(_) => run.is_bad(Signal::ApiServer, now),
-            LeaseSight::Busy(_) => {
+            LeaseObservation::Unreachable(_) => run.is_bad(Signal::ApiServer, now),
+            LeaseObservation::Busy(_) => {
                 run.is_bad(Signal::ApiServer, now);
                 run.was_answered = true;
             }
-            LeaseSight::Absent => run.is_good(Signal::ApiServer, now),
-            LeaseSight::Renewed(time) => {
+            LeaseObservation::Absent => run.is_good(Signal::ApiServer, now),
+            LeaseObservation::Renewed(time) => {
                 run.is_good(Signal::ApiServer, now);
                 if run.ready && run.lease.as_ref().is_some_and(|before| before != time) {
                     run.is_good(Signal::Lease, now);
@@ -115,16 +120,16 @@ impl State {
         }
     }
 
-    pub(super) fn pods_seen(&mut self, census: Option<Census>) {
-        self.note_baseline(Signal::Pods, Some(census.is_some()));
+    pub(super) fn pods_observed(&mut self, inventory: Option<PodInventory>) {
+        self.note_baseline(Signal::Pods, Some(inventory.is_some()));
         if let Some(change) = &mut self.change {
-            change.census.clone_from(&census);
+            change.inventory.clone_from(&inventory);
         }
-        let (Some(census), Kubelet::Running(run)) = (census, &mut self.kubelet) else { return };
+        let (Some(inventory), Kubelet::Running(run)) = (inventory, &mut self.kubelet) else { return };
         if !run.ready || self.trial.is_none() {
             return;
         }
-        let lost: Vec<String> = census
+        let lost: Vec<String> = inventory
             .pods
             .iter()
             .filter(|pod| self.pods_before.contains(&pod.uid) && !pod.is_live() && is_turned_away(&pod.reason))
@@ -136,7 +141,7 @@ impl State {
         }
     }
 
-    pub(super) fn environment_seen(&mut self, environment: Environment, fx: &mut Vec<Effect>) {
+    pub(super) fn environment_observed(&mut self, environment: Environment, fx: &mut Vec<Effect>) {
         self.note_baseline(Signal::Runtime, Some(environment.runtime == Some(true)));
         if environment.runtime == Some(true) {
             self.runtime_answered = true;
@@ -151,49 +156,49 @@ impl State {
         }
         self.environment = Some((environment, self.now));
         self.excuse_or_not(fx);
-        if self.accused.is_some() {
+        if self.pending_failure.is_some() {
             self.judge(fx);
         }
     }
 
     /// Who is to blame for the kubelet's troubles, if it is not the configuration.
-    fn excuse(&self) -> Option<Excuse> {
+    fn suspension(&self) -> Option<Suspension> {
         if let Some((environment, at)) = &self.environment
             && self.now.since(*at) <= limits::LOOK_HOLDS
         {
             if environment.shutting_down {
-                return Some(Excuse::ShuttingDown);
+                return Some(Suspension::ShuttingDown);
             }
             if environment.disk_full {
-                return Some(Excuse::DiskFull);
+                return Some(Suspension::DiskFull);
             }
             // A socket that never answered may be a wrong guess of ours.
             if environment.runtime == Some(false) && self.runtime_answered {
-                return Some(Excuse::Runtime);
+                return Some(Suspension::Runtime);
             }
         }
         let Kubelet::Running(run) = &self.kubelet else { return None };
         let lost = run.bad.get(&Signal::ApiServer)?;
         // A node that got an answer, and be it that the server is overloaded, is not cut off.
         let elsewhere = self.is_judged_by(Signal::ApiServer) && (run.was_answered || !run.is_attributable(*lost));
-        elsewhere.then_some(Excuse::ApiServer)
+        elsewhere.then_some(Suspension::ApiServer)
     }
 
     /// Stops or resumes judgement by what is known of the surroundings.
     pub(super) fn excuse_or_not(&mut self, fx: &mut Vec<Effect>) {
-        let excuse = self.excuse().filter(|_| self.is_observing());
-        if excuse == self.suspended {
+        let suspension = self.suspension().filter(|_| self.is_observing());
+        if suspension == self.suspended {
             return;
         }
-        match (excuse, self.suspended) {
-            (Some(excuse), None) => {
-                say(fx, Level::Warn, format!("{}: judgement is suspended, nobody is blamed", excuse.words()));
+        match (suspension, self.suspended) {
+            (Some(suspension), None) => {
+                say(fx, Level::Warn, format!("{}: judgement is suspended, nobody is blamed", suspension.message()));
                 if let Some(source) = self.active.as_ref().filter(|_| self.trial.is_some()) {
-                    fx.push(Effect::Emit(events::suspended(source, excuse)));
+                    fx.push(Effect::Emit(events::suspended(source, suspension)));
                 }
             }
-            (None, Some(excuse)) => {
-                say(fx, Level::Info, format!("no longer true that {}: judgement goes on", excuse.words()));
+            (None, Some(suspension)) => {
+                say(fx, Level::Info, format!("no longer true that {}: judgement goes on", suspension.message()));
                 // What was bad meanwhile gets its whole time again, and the kubelet some to notice.
                 let from = later(self.now, limits::AFTER_EXCUSE);
                 if let Kubelet::Running(run) = &mut self.kubelet {
@@ -202,7 +207,7 @@ impl State {
             }
             _ => {}
         }
-        self.suspended = excuse;
+        self.suspended = suspension;
     }
 
     /// Nobody looked for a while: the machine was suspended, or we were stopped. The kubelet may
@@ -338,26 +343,26 @@ impl State {
         }
         if run.look_at.is_some_and(|at| now >= at) {
             run.look_at = Some(later(now, limits::LOOK_INTERVAL));
-            fx.push(Effect::Look(Look::Environment(socket)));
+            fx.push(Effect::Query(Query::Environment(socket)));
         }
         if run.lease_at.is_some_and(|at| now >= at) {
             // The trial's clock waits for the first renewal, which comes with the start.
             let fresh = run.ready_at.is_some_and(|ready| now.since(ready) < limits::LOOK_EAGER_FOR);
             let eager = fresh && in_contact && !run.good.contains_key(&Signal::Lease);
             run.lease_at = Some(later(now, if eager { limits::LOOK_EAGER } else { limits::LOOK_INTERVAL }));
-            fx.push(Effect::Look(Look::Lease));
+            fx.push(Effect::Query(Query::Lease));
         }
         if run.pods_at.is_some_and(|at| now >= at) {
             run.pods_at = Some(later(now, limits::PODS_INTERVAL));
             if pods {
-                fx.push(Effect::Look(Look::Pods));
+                fx.push(Effect::Query(Query::Pods));
             }
         }
     }
 
     /// The ConfigMap says that pods may go.
     fn accepts_lost_pods(&self) -> bool {
-        let accepted = Acknowledged::read(self.in_force.wishes.acknowledge.as_deref());
+        let accepted = Acknowledged::read(self.in_force.annotations.acknowledge.as_deref());
         ["maxPods", "podsPerCore", "kubeReserved", "systemReserved", "evictionHard"]
             .iter()
             .any(|field| accepted.covers(field, HazardClass::Pods))

@@ -2,7 +2,7 @@
 //! node was to blame.
 
 use super::sight::{Doing, Has, Sight};
-use super::{Bad, Lifted, Record, Target};
+use super::{Bad, ClearedVersion, Record, Target};
 
 /// Marks and lifted marks of one record; of the latter the oldest go. A record is written every few seconds.
 const KEPT: usize = 32;
@@ -71,12 +71,12 @@ impl Record {
     pub fn lift(&mut self, node: &str, how: &str) -> bool {
         let Some(place) = self.bad.iter().position(|bad| bad.node == node) else { return false };
         let Bad { node, why, .. } = self.bad.remove(place);
-        self.note(Lifted { node, why, how: how.to_owned() });
+        self.note(ClearedVersion { node, why, how: how.to_owned() });
         true
     }
 
     /// What this node says of the version counts for nothing any more.
-    pub fn excuse(&mut self, lifted: &Lifted) {
+    pub fn excuse(&mut self, lifted: &ClearedVersion) {
         let noted = self.lifted.iter().any(|it| it.node == lifted.node && it.how == lifted.how);
         if !self.lift(&lifted.node, &lifted.how) && !noted {
             self.note(lifted.clone());
@@ -92,7 +92,7 @@ impl Record {
         self.despite.iter().any(|name| name == node)
     }
 
-    fn note(&mut self, lifted: Lifted) {
+    fn note(&mut self, lifted: ClearedVersion) {
         if self.lifted.len() >= KEPT {
             self.lifted.remove(0);
         }
@@ -127,7 +127,7 @@ mod tests {
         record.mark(bad("a", None));
         record.mark(bad("b", None));
         assert!(record.lift("a", "proven") && !record.lift("a", "proven"));
-        let lifted = Lifted { node: "b".into(), why: "no".into(), how: "--despite".into() };
+        let lifted = ClearedVersion { node: "b".into(), why: "no".into(), how: "--despite".into() };
         record.excuse(&lifted);
         record.excuse(&lifted);
         assert_eq!(

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt as _};
 use kube::client::{Body, ClientBuilder};
-use kubelet_config::assignment::Wanted;
+use kubelet_config::assignment::Assignment;
 use kubelet_config::source::{ConfigMapRef, Source};
 use kubelet_config::status::{Condition, NodeConfigStatus};
-use kubelet_supervisor::adapters::kube::{Access, Connected, KubeCluster, MeterLayer, Print};
+use kubelet_supervisor::adapters::kube::{Access, ClientLayer, Connected, Fingerprint, KubeCluster};
 use kubelet_supervisor::adapters::metrics::Metrics;
 use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::record::Entry;
@@ -43,12 +43,12 @@ struct Rotating {
 }
 
 impl Access for Rotating {
-    fn print(&self) -> BoxFuture<'_, Print> {
+    fn print(&self) -> BoxFuture<'_, Fingerprint> {
         let print = print(self.world.lock().unwrap().on_disk);
         async move { print }.boxed()
     }
 
-    fn connect(&self, layer: MeterLayer) -> BoxFuture<'_, Result<Connected, String>> {
+    fn connect(&self, layer: ClientLayer) -> BoxFuture<'_, Result<Connected, String>> {
         let number = {
             let mut world = self.world.lock().unwrap();
             let number = world.on_disk;
@@ -85,7 +85,7 @@ impl Access for Rotating {
     }
 }
 
-fn print(number: u64) -> Print {
+fn print(number: u64) -> Fingerprint {
     let mut print = [0; 32];
     print[..8].copy_from_slice(&number.to_le_bytes());
     print
@@ -114,16 +114,16 @@ impl Machine {
     fn take_in(&mut self) {
         while let Ok(input) = self.inputs.try_recv() {
             match input {
-                Input::Node(Wanted::Map(map)) => {
+                Input::Node(Assignment::Map(map)) => {
                     self.nodes += 1;
                     if self.assigned.last() != Some(&map.name) {
                         self.assigned.push(map.name.clone());
                         self.cluster.watch(Some(&map));
                     }
                 }
-                Input::Named(name) => assert_eq!(name, NODE),
+                Input::NodeName(name) => assert_eq!(name, NODE),
                 Input::Node(_) => self.nodes += 1,
-                Input::Map(payload) => {
+                Input::ConfigMap(payload) => {
                     let version = (payload.name.clone(), payload.resource_version.clone());
                     if self.versions.last() != Some(&version) {
                         self.versions.push(version);
@@ -131,7 +131,7 @@ impl Machine {
                     }
                 }
                 Input::Reported(number) => self.reported.push(number),
-                Input::MapFailed { why, definite } => assert!(!definite, "{why}"),
+                Input::ConfigMapFailed { why, definite } => assert!(!definite, "{why}"),
                 other => panic!("{other:?}"),
             }
         }

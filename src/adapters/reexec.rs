@@ -23,7 +23,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::process::{self, KubeletProcess};
 use crate::machine::model::Exit;
 use crate::machine::{Handover, Input, limits};
-use crate::ports::Stay;
+use crate::ports::ReexecError;
 
 /// `PID:FD:KUBELET`: our own process id, lest a stray variable is believed, the document, and the
 /// kubelet's process id in case the document cannot be read.
@@ -182,7 +182,7 @@ impl Successor {
         let estate = Estate { machine: document.to_owned(), pid, ..Estate::default() };
         let inputs = self.inputs.clone();
         tokio::spawn(async move {
-            let _ = inputs.send(Input::Successor(proof(&estate).await));
+            let _ = inputs.send(Input::ReloadProven(proof(&estate).await));
         });
     }
 
@@ -196,15 +196,17 @@ impl Successor {
         kubelet: &KubeletProcess,
         told: Told,
         tell: impl Fn(bool),
-    ) -> Result<(), Stay> {
+    ) -> Result<(), ReexecError> {
         // One that was reaped is about to be reported, one that was told to stop about to end.
-        let Some(pid) = kubelet.pid.get().filter(|_| !kubelet.pid.is_stopping()) else { return Err(Stay::Busy) };
-        let program = installed().map_err(Stay::Failed)?;
+        let Some(pid) = kubelet.pid.get().filter(|_| !kubelet.pid.is_stopping()) else { return Err(ReexecError::Busy) };
+        let program = installed().map_err(ReexecError::Failed)?;
         let relays: Vec<_> = kubelet.relays.iter().filter(|relay| !relay.is_ended()).collect();
         let resume = || relays.iter().for_each(|relay| relay.go_on());
         if !relays.iter().all(|relay| relay.pause(SETTLE)) {
             resume();
-            return Err(Stay::Failed("the kubelet's output cannot be passed on: stderr takes nothing".to_owned()));
+            return Err(ReexecError::Failed(
+                "the kubelet's output cannot be passed on: stderr takes nothing".to_owned(),
+            ));
         }
         let notify = self.notify.as_ref();
         let estate = Estate {
@@ -225,7 +227,7 @@ impl Successor {
         }
         resume();
         tell(false);
-        Err(Stay::Failed(format!("{}: {why}", program.display())))
+        Err(ReexecError::Failed(format!("{}: {why}", program.display())))
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use kubelet_config::assignment::Wanted;
-use kubelet_config::pods::PodSight;
-use kubelet_config::source::Wishes;
+use kubelet_config::assignment::Assignment;
+use kubelet_config::pods::PodSummary;
+use kubelet_config::source::ConfigAnnotations;
 use kubelet_supervisor::machine::command::{Command, Target};
 use kubelet_supervisor::machine::{Effect, Input, State};
 use serde_json::json;
@@ -38,9 +38,9 @@ impl Phase {
             Phase::Suspended
         } else if state.trial.is_some() {
             Phase::Trial
-        } else if ledger.blame.is_some() {
+        } else if ledger.control_test.is_some() {
             Phase::ControlTest
-        } else if ledger.pardon.is_some() {
+        } else if ledger.retry_later.is_some() {
             Phase::RetryLater
         } else {
             Phase::Settled
@@ -175,9 +175,9 @@ fn bad(seen: &mut BTreeSet<String>) {
 
 fn confirmed(seen: &mut BTreeSet<String>) {
     let mut walk = Walk::new(seen);
-    let wishes = Wishes { confirm_within: Some("30m".to_owned()), ..Wishes::default() };
+    let annotations = ConfigAnnotations { confirm_within: Some("30m".to_owned()), ..ConfigAnnotations::default() };
     for name in ["a", "b", "c"] {
-        walk.node.define(name, json!({}), wishes.clone());
+        walk.node.define(name, json!({}), annotations.clone());
         walk.assign(name);
         walk.pass(620);
         walk.expect(Phase::AwaitingConfirmation);
@@ -204,16 +204,16 @@ fn confirmed(seen: &mut BTreeSet<String>) {
 fn overtaken(seen: &mut BTreeSet<String>) {
     let mut walk = Walk::new(seen);
     // A failure whose cause is plain.
-    let pod = PodSight { uid: "p".into(), name: "d/p".into(), phase: "Running".into(), ..PodSight::default() };
-    walk.node.census.pods = vec![pod];
+    let pod = PodSummary { uid: "p".into(), name: "d/p".into(), phase: "Running".into(), ..PodSummary::default() };
+    walk.node.inventory.pods = vec![pod];
     walk.assign("a");
-    walk.node.census.pods[0].phase = "Failed".into();
-    walk.node.census.pods[0].reason = "OutOfcpu".into();
+    walk.node.inventory.pods[0].phase = "Failed".into();
+    walk.node.inventory.pods[0].reason = "OutOfcpu".into();
     walk.pass(30);
     walk.expect(Phase::Settled);
     // One that is refused while what runs is unproven.
     walk.assign("b");
-    walk.node.define("c", json!({"cgroupDriver": "systemd"}), Wishes::default());
+    walk.node.define("c", json!({"cgroupDriver": "systemd"}), ConfigAnnotations::default());
     walk.pass(5);
     walk.assign("c");
     walk.expect(Phase::Settled);
@@ -222,7 +222,7 @@ fn overtaken(seen: &mut BTreeSet<String>) {
     walk.assign("d");
     walk.pass(5);
     walk.told = walk.node.effects.len();
-    walk.then(|node| node.step(Input::Node(Wanted::Local)));
+    walk.then(|node| node.step(Input::Node(Assignment::Local)));
     walk.expect(Phase::Settled);
 }
 

@@ -11,14 +11,14 @@
 use kubelet_supervisor::machine::status::node_status;
 use std::time::Duration;
 
-use kubelet_config::assignment::Wanted;
+use kubelet_config::assignment::Assignment;
 use kubelet_supervisor::machine::command::Command;
 use kubelet_supervisor::machine::{Effect, Input, Settings, limits};
 use testkit::node::{Node, reference};
 
 fn settings(name: &str) -> (Settings, Input) {
     let settings = Settings { spread: limits::SPREAD, ..Settings::default() };
-    (settings, Input::Named(name.to_owned()))
+    (settings, Input::NodeName(name.to_owned()))
 }
 
 /// A node of this name with version 1 of `a` proven.
@@ -65,9 +65,9 @@ fn each_node_has_its_turn_within_the_window() {
 /// An edit that somebody wished back.
 #[test]
 fn a_change_that_nobody_asks_for_any_more_is_not_made() {
-    let gone = Input::MapFailed { why: "the ConfigMap does not exist".into(), definite: true };
-    let elsewhere = Input::Node(Wanted::Map(reference("no-such-map")));
-    let nonsense = Input::Node(Wanted::Invalid("the Node's label".into()));
+    let gone = Input::ConfigMapFailed { why: "the ConfigMap does not exist".into(), definite: true };
+    let elsewhere = Input::Node(Assignment::Map(reference("no-such-map")));
+    let nonsense = Input::Node(Assignment::Invalid("the Node's label".into()));
     for abort in [gone, elsewhere, nonsense] {
         let mut node = patient();
         let starts = node.starts.clone();
@@ -75,7 +75,7 @@ fn a_change_that_nobody_asks_for_any_more_is_not_made() {
         node.pass(600);
         assert_eq!((&node.starts, node.active()), (&starts, "a"));
         assert_eq!(node.disk.assigned.as_ref().map(|source| &*source.resource_version), Some("1"));
-        node.step(Input::Node(Wanted::Map(reference("a"))));
+        node.step(Input::Node(Assignment::Map(reference("a"))));
         node.edit("a", "2");
         node.pass(310);
         assert_eq!(node.starts.last().unwrap(), "a@2", "asked for again");
@@ -121,7 +121,7 @@ fn the_latest_edit_counts_and_equal_content_need_not_wait() {
 #[test]
 fn the_baseline_is_taken_when_the_turn_comes() {
     let mut node = patient();
-    let looked = |node: &Node| node.effects.iter().filter(|effect| matches!(effect, Effect::Look(_))).count();
+    let looked = |node: &Node| node.effects.iter().filter(|effect| matches!(effect, Effect::Query(_))).count();
     let before = looked(&node);
     node.pass(60);
     assert_eq!(looked(&node), before, "nothing is asked while it waits");
@@ -154,7 +154,7 @@ fn an_operator_and_a_reset_do_not_wait() {
     node.operate(Command::Thaw).unwrap();
     assert_eq!(node.starts.last().unwrap(), "a@2", "its turn was while it was frozen");
     let mut node = patient();
-    node.step(Input::Node(Wanted::Local));
+    node.step(Input::Node(Assignment::Local));
     assert_eq!(node.active(), "");
     assert_eq!(node.starts.last().unwrap(), "");
     let mut node = patient();
@@ -183,7 +183,7 @@ fn the_default_source_runs_where_nothing_is_assigned() {
     let (settings, named) = settings("n");
     let mut node = Node::with(Settings { default_source: Some(reference("default")), ..settings });
     node.step(named);
-    node.step(Input::Node(Wanted::Local));
+    node.step(Input::Node(Assignment::Local));
     node.edit("default", "1");
     assert_eq!(reason(&node), "Scheduled", "where it appears, it appears on all nodes");
     assert!(until_start(&mut node, 310).is_some());
@@ -193,12 +193,12 @@ fn the_default_source_runs_where_nothing_is_assigned() {
     node.pass(660);
     assert_eq!((node.active(), node.last_known_good()), ("a", "a"));
     // What takes an assignment away is about this node.
-    node.step(Input::Node(Wanted::Local));
+    node.step(Input::Node(Assignment::Local));
     node.edit("default", "1");
     node.pass(5);
     assert_eq!(node.active(), "default");
     // The Node may be gone for a moment, or the API server.
-    node.step(Input::Node(Wanted::Unknown));
+    node.step(Input::Node(Assignment::Unknown));
     node.pass(60);
     assert_eq!(node.active(), "default");
 }
@@ -206,7 +206,7 @@ fn the_default_source_runs_where_nothing_is_assigned() {
 #[test]
 fn labels_that_name_nothing_keep_what_runs() {
     let mut node = proven("n");
-    node.step(Input::Node(Wanted::Invalid("the Node's label x: \"A\" cannot be".to_owned())));
+    node.step(Input::Node(Assignment::Invalid("the Node's label x: \"A\" cannot be".to_owned())));
     assert_eq!((reason(&node), node.active()), ("SyncFailed", "a"));
     node.assign("a");
     assert_eq!((reason(&node), node.starts.len()), ("LastKnownGood", 2));

@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use super::credentials::chain;
 use super::types::{ConfigMapView, LeaseView, NodeView, PodView};
-use crate::machine::evidence::{LeaseSight, NodeSight};
-use kubelet_config::assignment::{self, Wanted};
-use kubelet_config::pods::{self, PodSight};
-use kubelet_config::source::{ConfigMapRef, Payload, Wishes};
+use crate::machine::evidence::{LeaseObservation, NodeReadiness};
+use kubelet_config::assignment::{self, Assignment};
+use kubelet_config::pods::{self, PodSummary};
+use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload};
 use kubelet_config::status::{ABOUT_ANNOTATION, CONDITION, STATUS_ANNOTATION, Shown};
 
 /// Our annotations, on Nodes and ConfigMaps.
@@ -33,14 +33,14 @@ pub(super) fn asked(node: &NodeView) -> Asked {
 
 /// What the Node is to run: `spec.configSource`, where a server keeps it and somebody set it, wins
 /// over labels. `namespace` is that of labels which name none.
-pub(super) fn wanted(node: &NodeView, namespace: &str) -> Wanted {
+pub(super) fn wanted(node: &NodeView, namespace: &str) -> Assignment {
     let source = node.spec.config_source.as_ref().filter(|source| !source.is_null());
     let Some(source) = source else {
         let labels = node.metadata.labels.as_ref();
-        return labels.map_or(Wanted::Local, |labels| assignment::labelled(labels, namespace));
+        return labels.map_or(Assignment::Local, |labels| assignment::labelled(labels, namespace));
     };
     let map = source.get("configMap").cloned().unwrap_or_default();
-    serde_json::from_value(map).map_or(Wanted::AllNil, Wanted::Map)
+    serde_json::from_value(map).map_or(Assignment::AllNil, Assignment::Map)
 }
 
 /// What the Node says of us.
@@ -66,12 +66,12 @@ pub(super) fn forbidden(map: &ConfigMapRef, why: &str) -> String {
 }
 
 /// The condition Ready; `None` while there is none.
-pub(super) fn node_sight(node: &NodeView) -> Option<NodeSight> {
+pub(super) fn node_sight(node: &NodeView) -> Option<NodeReadiness> {
     let conditions = node.status.conditions.as_ref()?.as_array()?;
     let ready = conditions.iter().find(|condition| text(condition, "type") == "Ready")?;
     let words = [text(ready, "reason"), text(ready, "message")];
     let words: Vec<&str> = words.into_iter().filter(|words| !words.is_empty()).collect();
-    Some(NodeSight {
+    Some(NodeReadiness {
         ready: text(ready, "status") == "True",
         heartbeat: text(ready, "lastHeartbeatTime").to_owned(),
         message: words.join(": "),
@@ -96,27 +96,27 @@ pub(super) fn capacity(node: &NodeView) -> BTreeMap<String, String> {
 
 /// What asking for the Lease came to. 401 is about the credentials, which a change can break; 408, 429 and 5xx
 /// are about the API server itself, or a balancer's before it.
-pub(super) fn lease_sight(result: Result<LeaseView, Error>) -> LeaseSight {
+pub(super) fn lease_sight(result: Result<LeaseView, Error>) -> LeaseObservation {
     match result {
         Ok(lease) => match lease.spec.as_ref().and_then(|spec| spec.get("renewTime")).and_then(Value::as_str) {
-            Some(time) => LeaseSight::Renewed(time.to_owned()),
-            None => LeaseSight::Absent,
+            Some(time) => LeaseObservation::Renewed(time.to_owned()),
+            None => LeaseObservation::Absent,
         },
         Err(Error::Api(status)) if (400..500).contains(&status.code) && !matches!(status.code, 401 | 408 | 429) => {
-            LeaseSight::Absent
+            LeaseObservation::Absent
         }
-        Err(Error::Api(status)) if status.code != 401 => LeaseSight::Busy(status.message.clone()),
-        Err(error) => LeaseSight::Unreachable(chain(&error)),
+        Err(Error::Api(status)) if status.code != 401 => LeaseObservation::Busy(status.message.clone()),
+        Err(error) => LeaseObservation::Unreachable(chain(&error)),
     }
 }
 
-pub(super) fn pod_sight(pod: PodView) -> PodSight {
+pub(super) fn pod_sight(pod: PodView) -> PodSummary {
     let meta = pod.metadata;
-    let who = PodSight {
+    let who = PodSummary {
         uid: meta.uid.unwrap_or_default(),
         name: format!("{}/{}", meta.namespace.unwrap_or_default(), meta.name.unwrap_or_default()),
         created: meta.creation_timestamp.map(|time| time.0.to_string()).unwrap_or_default(),
-        ..PodSight::default()
+        ..PodSummary::default()
     };
     pods::pod(who, &pod.spec, pod.status)
 }
@@ -129,13 +129,13 @@ pub(super) fn payload(map: ConfigMapView) -> Payload {
         uid: meta.uid.unwrap_or_default(),
         resource_version: meta.resource_version.unwrap_or_default(),
         data: map.data.unwrap_or_default(),
-        wishes: wishes(meta.annotations.unwrap_or_default()),
+        annotations: annotations(meta.annotations.unwrap_or_default()),
     }
 }
 
-fn wishes(mut annotations: BTreeMap<String, String>) -> Wishes {
+fn annotations(mut annotations: BTreeMap<String, String>) -> ConfigAnnotations {
     let mut take = |name: &str| annotations.remove(&format!("{PREFIX}{name}"));
-    Wishes { merge: take("merge"), acknowledge: take("acknowledge"), confirm_within: take("confirm-within") }
+    ConfigAnnotations { merge: take("merge"), acknowledge: take("acknowledge"), confirm_within: take("confirm-within") }
 }
 
 #[cfg(test)]
@@ -168,14 +168,14 @@ mod tests {
         assert_eq!(sight.message, "KubeletReady: kubelet is posting ready status");
         assert_eq!(capacity(&node).len(), 3);
         assert_eq!(asked(&node), Asked { retry: Some("222".to_owned()), confirm: None });
-        assert_eq!(wanted(&node, "ns"), Wanted::Local);
+        assert_eq!(wanted(&node, "ns"), Assignment::Local);
     }
 
     #[test]
     fn config_source_wins_over_labels() {
         let label = |part: &str| format!("{}{part}", assignment::LABELS);
         let reference = |namespace: &str, name: &str| {
-            Wanted::Map(ConfigMapRef {
+            Assignment::Map(ConfigMapRef {
                 namespace: namespace.into(),
                 name: name.into(),
                 kubelet_config_key: "kubelet".into(),
@@ -201,12 +201,12 @@ mod tests {
             let node = node(json!({"metadata": {"name": "n1"}, "spec": {"configSource": 5}, "status": status}));
             assert_eq!(node_sight(&node), None);
             assert!(capacity(&node).is_empty());
-            assert_eq!(wanted(&node, "ns"), Wanted::AllNil);
+            assert_eq!(wanted(&node, "ns"), Assignment::AllNil);
         }
         let node = node(
             json!({"metadata": {}, "status": {"conditions": [{"type": "Ready", "status": "Unknown", "lastHeartbeatTime": 1}]}}),
         );
-        assert_eq!(node_sight(&node), Some(NodeSight::default()));
+        assert_eq!(node_sight(&node), Some(NodeReadiness::default()));
     }
 
     fn refusal(code: u16) -> Result<LeaseView, Error> {
@@ -219,17 +219,17 @@ mod tests {
         let lease =
             |spec: Value| Ok(serde_json::from_value(json!({"metadata": {"name": "n1"}, "spec": spec})).unwrap());
         let time = "2026-01-01T00:00:01.123456Z";
-        assert_eq!(lease_sight(lease(json!({"renewTime": time}))), LeaseSight::Renewed(time.to_owned()));
-        assert_eq!(lease_sight(lease(json!({}))), LeaseSight::Absent);
-        assert_eq!(lease_sight(lease(json!({"renewTime": null}))), LeaseSight::Absent);
-        assert_eq!(lease_sight(lease(Value::Null)), LeaseSight::Absent);
+        assert_eq!(lease_sight(lease(json!({"renewTime": time}))), LeaseObservation::Renewed(time.to_owned()));
+        assert_eq!(lease_sight(lease(json!({}))), LeaseObservation::Absent);
+        assert_eq!(lease_sight(lease(json!({"renewTime": null}))), LeaseObservation::Absent);
+        assert_eq!(lease_sight(lease(Value::Null)), LeaseObservation::Absent);
         for code in [403, 404] {
-            assert_eq!(lease_sight(refusal(code)), LeaseSight::Absent, "{code}");
+            assert_eq!(lease_sight(refusal(code)), LeaseObservation::Absent, "{code}");
         }
         for code in [408, 429, 500, 503] {
-            assert_eq!(lease_sight(refusal(code)), LeaseSight::Busy("scripted".into()), "{code}");
+            assert_eq!(lease_sight(refusal(code)), LeaseObservation::Busy("scripted".into()), "{code}");
         }
-        assert!(matches!(lease_sight(refusal(401)), LeaseSight::Unreachable(why) if why.contains("scripted")));
+        assert!(matches!(lease_sight(refusal(401)), LeaseObservation::Unreachable(why) if why.contains("scripted")));
     }
 
     fn sight(spec: &Value) -> (u64, u64) {
@@ -265,6 +265,9 @@ mod tests {
             "annotations": {"kubelet-supervisor.io/acknowledge": "reboot", "other": "x"}}, "data": {"kubelet": "x"}, "binaryData": {"a": "AA=="}});
         let payload = payload(serde_json::from_value(map).unwrap());
         assert_eq!((payload.uid.as_str(), payload.resource_version.as_str(), payload.data.len()), ("u", "7", 1));
-        assert_eq!(payload.wishes, Wishes { acknowledge: Some("reboot".to_owned()), ..Wishes::default() });
+        assert_eq!(
+            payload.annotations,
+            ConfigAnnotations { acknowledge: Some("reboot".to_owned()), ..ConfigAnnotations::default() }
+        );
     }
 }

@@ -32,7 +32,7 @@ impl State {
     /// The kubelet pinged.
     pub(super) fn relay_beat(&self, fx: &mut Vec<Effect>) {
         if self.settings.watchdog.is_some() && matches!(self.kubelet, Kubelet::Running(_)) {
-            fx.push(Effect::Beat);
+            fx.push(Effect::PingWatchdog);
         }
     }
 
@@ -43,7 +43,7 @@ impl State {
             self.beat_at = None; // at once, when it is our turn again
         } else if self.beat_at.is_none_or(|at| self.now >= at) {
             self.beat_at = Some(later(self.now, interval / 2));
-            fx.push(Effect::Beat);
+            fx.push(Effect::PingWatchdog);
         }
     }
 
@@ -73,7 +73,7 @@ mod tests {
             let now = Moment { boot: Duration::from_secs(second), wall_nanos: 0 };
             let input = if pings && second % 10 == 5 { Input::Watchdog } else { Input::Tick };
             let effects = state.step(input, now);
-            heard.extend(effects.iter().filter(|effect| **effect == Effect::Beat).map(|_| second));
+            heard.extend(effects.iter().filter(|effect| **effect == Effect::PingWatchdog).map(|_| second));
         }
         heard
     }

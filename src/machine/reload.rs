@@ -8,7 +8,7 @@
 use kubelet_config::status;
 use serde::{Deserialize, Serialize};
 
-use super::{Durable, Effect, Kubelet, Level, MapState, Stage, State, say};
+use super::{ConfigMapState, Durable, Effect, Kubelet, Level, Stage, State, say};
 
 /// Raised when an older supervisor could not make sense of what a newer one hands over.
 const VERSION: u32 = 1;
@@ -71,8 +71,9 @@ pub enum ReloadStage {
     #[default]
     None,
     /// It waits for a calm moment.
-    Wanted,
-    /// [`Effect::Prove`] is out.
+    #[serde(rename = "Wanted")]
+    Requested,
+    /// [`Effect::ProveReload`] is out.
     Proving,
     /// The next calm moment is the one.
     Proven,
@@ -97,7 +98,7 @@ impl State {
             return Err("the supervisor is on its way out".to_owned());
         }
         if self.reload.stage == ReloadStage::None {
-            self.reload.stage = ReloadStage::Wanted;
+            self.reload.stage = ReloadStage::Requested;
             self.reload.error = None;
         }
         Ok("the installed supervisor takes over as soon as the kubelet runs undisturbed".to_owned())
@@ -105,16 +106,16 @@ impl State {
 
     /// Goes on with a reload, if one is wanted and now is the time.
     pub(super) fn tick_reload(&mut self, fx: &mut Vec<Effect>) {
-        let wanted = matches!(self.reload.stage, ReloadStage::Wanted | ReloadStage::Proven);
+        let wanted = matches!(self.reload.stage, ReloadStage::Requested | ReloadStage::Proven);
         if !wanted || fx.iter().any(|effect| matches!(effect, Effect::Record(..) | Effect::Stop)) {
             return;
         }
         let Some(handover) = self.hand_over() else { return };
-        if self.reload.stage == ReloadStage::Wanted {
+        if self.reload.stage == ReloadStage::Requested {
             self.reload.stage = ReloadStage::Proving;
-            fx.push(Effect::Prove(Box::new(handover)));
+            fx.push(Effect::ProveReload(Box::new(handover)));
         } else {
-            fx.push(Effect::HandOver);
+            fx.push(Effect::Reexec);
         }
     }
 
@@ -144,7 +145,7 @@ impl State {
     pub fn hand_over(&self) -> Option<Handover> {
         let recording = matches!(&self.change, Some(change) if matches!(change.stage, Stage::Recording(_)));
         let Kubelet::Running(run) = &self.kubelet else { return None };
-        if self.leaving || recording || self.accused.is_some() || self.target != self.active {
+        if self.leaving || recording || self.pending_failure.is_some() || self.target != self.active {
             return None;
         }
         let mut state = self.clone();
@@ -158,8 +159,8 @@ impl State {
         if let Some(change) = state.change.take() {
             state.applying_since.get_or_insert(change.seen);
         }
-        if let MapState::Present(_) = state.map {
-            state.map = MapState::Pending; // its bytes are on their way again
+        if let ConfigMapState::Present(_) = state.map {
+            state.map = ConfigMapState::Pending; // its bytes are on their way again
         }
         state.launching = None;
         state.settings = super::Settings::default();
@@ -211,16 +212,16 @@ mod tests {
         let mut state = State::default();
         let stored = Stored { assigned: Ok(None), last_known_good: Ok(None), ledger: Ok(Ledger::default()) };
         state.step(Input::Boot(Box::new(stored), KubeletId::default()), Moment::default());
-        assert!(!has(&state.step(Input::Reload, Moment::default()), |it| matches!(it, Effect::Prove(_))));
+        assert!(!has(&state.step(Input::Reload, Moment::default()), |it| matches!(it, Effect::ProveReload(_))));
         let rendered = Input::Rendered(Purpose::Launch, None, KubeletId::default(), Ok(Rendered::default()));
         state.step(rendered, Moment::default());
         let effects = state.step(Input::Started(Ok(7)), Moment::default());
-        assert!(has(&effects, |it| matches!(it, Effect::Prove(_))), "{effects:?}");
+        assert!(has(&effects, |it| matches!(it, Effect::ProveReload(_))), "{effects:?}");
         // It dies before the new one is proven: the wish stands.
         let exited = Input::Exited(crate::machine::model::Exit::Code(1));
         state.step(exited, Moment::default());
-        let effects = state.step(Input::Successor(Ok("2".to_owned())), Moment::default());
-        assert!(!has(&effects, |it| *it == Effect::HandOver), "{effects:?}");
+        let effects = state.step(Input::ReloadProven(Ok("2".to_owned())), Moment::default());
+        assert!(!has(&effects, |it| *it == Effect::Reexec), "{effects:?}");
         assert_eq!(state.reload.stage, ReloadStage::Proven);
     }
 
@@ -229,12 +230,12 @@ mod tests {
         let mut state = running();
         let before = state.clone();
         state.step(Input::Reload, Moment::default());
-        state.step(Input::Successor(Err("broken".to_owned())), Moment::default());
+        state.step(Input::ReloadProven(Err("broken".to_owned())), Moment::default());
         assert_eq!(state.reload.error.as_deref(), Some("broken"));
         let reload = before.reload.clone();
         assert_eq!(State { reload, ..state.clone() }, before);
         let effects = state.step(Input::Reload, Moment::default());
-        assert!(has(&effects, |it| matches!(it, Effect::Prove(_))) && state.reload.error.is_none());
+        assert!(has(&effects, |it| matches!(it, Effect::ProveReload(_))) && state.reload.error.is_none());
     }
 
     #[test]

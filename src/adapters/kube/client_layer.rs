@@ -24,20 +24,20 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
 /// Makes [`Meter`]s; one for each client.
 #[derive(Clone, Debug)]
-pub struct MeterLayer {
+pub struct ClientLayer {
     metrics: Metrics,
-    alarm: Arc<Alarm>,
+    alarm: Arc<AuthFailureSignal>,
     named: Named,
 }
 
 /// Rings when a request failed in a way that other credentials may mend.
 #[derive(Debug, Default)]
-pub struct Alarm {
+pub struct AuthFailureSignal {
     refused: AtomicBool,
     rung: Notify,
 }
 
-impl Alarm {
+impl AuthFailureSignal {
     /// Waits for the next time. Cancel-safe; what rang meanwhile is told at once.
     pub async fn rung(&self) {
         self.rung.notified().await;
@@ -49,7 +49,7 @@ impl Alarm {
     }
 }
 
-impl MeterLayer {
+impl ClientLayer {
     /// Counts here.
     #[must_use]
     pub fn new(metrics: Metrics) -> Self {
@@ -64,12 +64,12 @@ impl MeterLayer {
 
     /// Rings for the clients of this layer.
     #[must_use]
-    pub fn alarm(&self) -> Arc<Alarm> {
+    pub fn alarm(&self) -> Arc<AuthFailureSignal> {
         Arc::clone(&self.alarm)
     }
 }
 
-impl<S> Layer<S> for MeterLayer {
+impl<S> Layer<S> for ClientLayer {
     type Service = Meter<S>;
 
     fn layer(&self, inner: S) -> Meter<S> {
@@ -81,7 +81,7 @@ impl<S> Layer<S> for MeterLayer {
 #[derive(Debug)]
 pub struct Meter<S> {
     inner: S,
-    layer: MeterLayer,
+    layer: ClientLayer,
     /// Set by an answer, taken up by the next request.
     held_until: Arc<Mutex<Option<Instant>>>,
     pause: Option<Pin<Box<Sleep>>>,
@@ -109,7 +109,7 @@ where
 
     fn call(&mut self, request: Request<A>) -> Self::Future {
         let verb = verb(&request);
-        let MeterLayer { metrics, alarm, named } = self.layer.clone();
+        let ClientLayer { metrics, alarm, named } = self.layer.clone();
         let held_until = Arc::clone(&self.held_until);
         let answer = tokio::time::timeout(HEAD_TIMEOUT, self.inner.call(request));
         Box::pin(async move {

@@ -10,10 +10,10 @@ use super::api::{Answer, Api};
 use super::records::{Kept, identity};
 use crate::Failure;
 use crate::fleet::node::NodeRow;
-use crate::fleet::rollout::marks::Word;
+use crate::fleet::rollout::bad_versions::Word;
 use crate::fleet::rollout::plan::{Before, Member};
 use crate::fleet::rollout::sight::Sight;
-use crate::fleet::rollout::{Bad, Lifted, Record, Target};
+use crate::fleet::rollout::{Bad, ClearedVersion, Record, Target};
 
 /// Marks that need not stand.
 #[derive(Default)]
@@ -21,7 +21,7 @@ pub(super) struct Lift {
     /// Of nodes that have proven the version since.
     proven: Vec<String>,
     /// Of nodes that are excused.
-    pub(super) excused: Vec<Lifted>,
+    pub(super) excused: Vec<ClearedVersion>,
 }
 
 /// Asks the nodes that called this version bad, in whatever rollout, and those that are to be excused. `again`: what to
@@ -56,7 +56,7 @@ pub(super) async fn judge(
                 )));
             }
         };
-        lift.excused.push(Lifted { node: node.clone(), why, how: format!("--despite, by {}", identity()) });
+        lift.excused.push(ClearedVersion { node: node.clone(), why, how: format!("--despite, by {}", identity()) });
     }
     for (node, bad) in marks {
         match word(api, target, node).await? {
