@@ -1,6 +1,7 @@
 //! What is remembered of failed versions.
 
-use super::{ConfigMapState, Counter, Durable, Effect, Level, State, TrialEnd, say};
+use super::io::say;
+use super::{ConfigMapState, Counter, Durable, Effect, Level, State, TrialEnd};
 use crate::machine::evidence::Failure;
 use crate::machine::model::KubeletId;
 use crate::machine::record::BadVersion;

@@ -1,6 +1,7 @@
 //! The first decision: what to start from what the store held.
 
-use super::{Effect, Kubelet, Level, State, Stored, say};
+use super::io::say;
+use super::{Effect, Kubelet, Level, State, Stored};
 use crate::machine::evidence::Failure;
 use crate::machine::model::KubeletId;
 use crate::machine::record::Attempt;

@@ -5,9 +5,11 @@ use kubelet_config::status;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::io::say;
+use super::model::later;
 use super::{
     Change, ConfigMapState, Counter, Durable, Effect, Kubelet, Level, Purpose, RecordReason, Stage, State, Trial,
-    TrialEnd, later, say,
+    TrialEnd,
 };
 use crate::machine::evidence::Baseline;
 use crate::machine::limits;

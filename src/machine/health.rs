@@ -4,7 +4,9 @@ use crate::machine::events;
 use kubelet_config::status;
 use std::time::Duration;
 
-use super::{Effect, Kubelet, Level, Run, State, later, say};
+use super::io::say;
+use super::model::later;
+use super::{Effect, Kubelet, Level, Run, State};
 use crate::machine::evidence::{
     Baseline, Class, Environment, Failure, LeaseObservation, NodeReadiness, Query, Signal, Suspension,
 };

@@ -183,3 +183,8 @@ pub enum Counter {
     /// `config_apply_duration_seconds`, from seeing a version to its kubelet being ready.
     Applied(Duration),
 }
+
+/// A line for the journal.
+pub(super) fn say(fx: &mut Vec<Effect>, level: Level, text: impl Into<String>) {
+    fx.push(Effect::Log(level, text.into()));
+}

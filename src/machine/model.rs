@@ -59,6 +59,12 @@ impl Moment {
     }
 }
 
+/// For people the wall clock goes on as the boot clock does.
+pub(crate) fn later(moment: Moment, by: Duration) -> Moment {
+    let nanos = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+    Moment { boot: moment.boot.saturating_add(by), wall_nanos: moment.wall_nanos.saturating_add(nanos) }
+}
+
 /// A rendered configuration that is durably on disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rendered {

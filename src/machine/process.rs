@@ -1,6 +1,8 @@
 //! The kubelet process: launch, stop, exits.
 
-use super::{Counter, Effect, InForce, Kubelet, Level, Purpose, RecordReason, Run, Stage, State, Trial, later, say};
+use super::io::say;
+use super::model::later;
+use super::{Counter, Effect, InForce, Kubelet, Level, Purpose, RecordReason, Run, Stage, State, Trial};
 use crate::machine::evidence::Query;
 use crate::machine::model::{Exit, KubeletId, RenderError, Rendered, StateFiles, Verdict};
 use crate::machine::record::REJECTED;

@@ -265,6 +265,29 @@ impl Ledger {
     }
 }
 
+/// What the store held when we started; an unreadable record says why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// `meta/assigned`.
+    pub assigned: Result<Option<Source>, String>,
+    /// `meta/last-known-good`.
+    pub last_known_good: Result<Option<Source>, String>,
+    /// Our own `state.json`.
+    pub ledger: Result<Ledger, String>,
+}
+
+/// The durable records: `None` is the local configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Durable {
+    /// `meta/assigned`.
+    pub assigned: Option<Source>,
+    /// `meta/last-known-good`.
+    pub last_known_good: Option<Source>,
+    /// Attempts and bad versions.
+    pub ledger: Ledger,
+}
+
 /// One line of the history: what was tried or decided, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

@@ -7,45 +7,12 @@
 //! configuration kills the kubelet at once, no supervisor would live to hear what the API server has
 //! in its place.
 
-use super::{Effect, Kubelet, Level, State, say};
+use super::io::say;
+use super::{Effect, Ending, Kubelet, Level, RestartBy, State};
 use crate::machine::record::Carried;
 
 /// EX_TEMPFAIL of sysexits(3): not 0, so that `Restart=on-failure` goes by it as `Restart=always` does.
 pub const RESTART: u8 = 75;
-
-/// Who starts the next kubelet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RestartBy {
-    /// The supervisor itself.
-    #[default]
-    Exec,
-    /// systemd, with another supervisor.
-    Exit,
-}
-
-impl std::str::FromStr for RestartBy {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "exec" => Ok(Self::Exec),
-            "exit" => Ok(Self::Exit),
-            other => Err(format!("{other:?} is not exec or exit")),
-        }
-    }
-}
-
-/// How far an end for a restart is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub enum Ending {
-    /// None is under way.
-    #[default]
-    None,
-    /// The try is given back; the record of that is out.
-    Recording,
-    /// It has ended: [`RESTART`] is the exit code.
-    Done,
-}
 
 impl State {
     /// The supervisor's exit code after [`Effect::Quit`].

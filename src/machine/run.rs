@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::later;
+use super::model::later;
 use crate::machine::evidence::Signal;
 use crate::machine::limits;
 use crate::machine::model::Moment;

@@ -4,23 +4,14 @@ use crate::machine::events;
 use kubelet_config::{duration, status};
 use std::time::Duration;
 
-use super::{Effect, Kubelet, Level, RecordReason, Run, State, TrialEnd, later, say};
+use super::io::say;
+use super::model::later;
+use super::{Effect, Kubelet, Level, PendingFailure, RecordReason, Run, State, TrialEnd};
 use crate::kubelet_log;
 use crate::machine::evidence::{Failure, Query};
 use crate::machine::limits;
 use crate::machine::model::{Exit, Moment};
 use crate::machine::record::{Confirm, ControlTest, RetryLater};
-
-/// A failure that was seen, before it is known whether the surroundings suspension it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PendingFailure {
-    /// Which.
-    pub failure: Failure,
-    /// What was seen.
-    pub detail: String,
-    /// When.
-    pub at: Moment,
-}
 
 impl State {
     pub(super) fn tick_trial(&mut self, fx: &mut Vec<Effect>) {

@@ -5,7 +5,9 @@
 
 use std::time::Duration;
 
-use super::{Effect, Kubelet, Moment, State, later};
+use super::model::Moment;
+use super::model::later;
+use super::{Effect, Kubelet, State};
 use crate::machine::evidence::Signal;
 use crate::machine::limits;
 

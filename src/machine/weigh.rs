@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
-use super::{Change, Effect, Kubelet, Stage, State, later};
+use super::model::later;
+use super::{Change, Effect, Kubelet, Stage, State};
 use crate::machine::evidence::{Baseline, Query, Signal};
 use crate::machine::limits;
 use crate::machine::model::{Moment, Rendered};
