@@ -1,11 +1,11 @@
 //! What is remembered of failed versions.
 
+use super::evidence::Failure;
 use super::io::say;
+use super::model::KubeletId;
+use super::record::BadVersion;
 use super::{ConfigMapState, Counter, Durable, Effect, Level, State, TrialEnd};
-use crate::machine::evidence::Failure;
-use crate::machine::model::KubeletId;
-use crate::machine::record::BadVersion;
-use crate::machine::{events, limits};
+use super::{events, limits};
 use kubelet_config::digest::Digest;
 use kubelet_config::source::Source;
 use kubelet_config::status::{self, SyncError};
@@ -20,6 +20,12 @@ impl State {
                     _ => bad.source == *source,
                 }
         })
+    }
+
+    /// True if it failed without being to blame, and times have not become better yet.
+    pub(super) fn is_pardoned(&self, source: &Source) -> bool {
+        !self.recovered
+            && self.records().ledger.retry_later.as_ref().is_some_and(|retry_later| retry_later.source == *source)
     }
 
     pub(super) fn say_rolled_back(&mut self, source: &Source, failure: Failure, detail: &str, fx: &mut Vec<Effect>) {

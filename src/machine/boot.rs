@@ -1,10 +1,10 @@
 //! The first decision: what to start from what the store held.
 
+use super::evidence::Failure;
 use super::io::say;
+use super::model::KubeletId;
+use super::record::Attempt;
 use super::{Effect, Kubelet, Level, State, Stored};
-use crate::machine::evidence::Failure;
-use crate::machine::model::KubeletId;
-use crate::machine::record::Attempt;
 use kubelet_config::source::Source;
 use kubelet_config::status;
 
@@ -34,7 +34,7 @@ impl State {
         self.saved.last_known_good = keep("meta/last-known-good", stored.last_known_good);
         self.saved.ledger = stored.ledger.unwrap_or_else(|why| {
             say(fx, Level::Warn, format!("the memory of past attempts is unreadable ({why}); it starts empty"));
-            crate::machine::record::Ledger::default()
+            super::record::Ledger::default()
         });
         self.keep_all = keep_all;
         self.damaged = !assigned_readable;

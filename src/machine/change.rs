@@ -1,26 +1,23 @@
 //! A change, from being seen to the switch: fetch, checkpoint, render, compare, judge, record.
 
-use crate::machine::events;
-use kubelet_config::status;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::evidence::Baseline;
 use super::io::say;
-use super::model::later;
+use super::model::{KubeletId, RenderError, Rendered, Verdict, later};
+use super::record::{Attempt, Confirm, REJECTED};
 use super::{
     Change, ConfigMapState, Counter, Durable, Effect, Kubelet, Level, Purpose, RecordReason, Stage, State, Trial,
     TrialEnd,
 };
-use crate::machine::evidence::Baseline;
-use crate::machine::limits;
-use crate::machine::model::{KubeletId, RenderError, Rendered, Verdict};
-use crate::machine::record::{Attempt, Confirm, REJECTED};
+use super::{events, limits};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::digest::Digest;
 use kubelet_config::pods::PodSummary;
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, Source};
 use kubelet_config::source_dir;
-use kubelet_config::status::SyncError;
+use kubelet_config::status::{self, SyncError};
 
 impl State {
     /// The Node's assignment. Watching follows the object, not the key.

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
+use super::evidence::Suspension;
 use kubelet_config::duration::GoDuration;
 use kubelet_config::source::Source;
 use kubelet_config::status::{cut, name};
-
-use crate::machine::evidence::Suspension;
 
 /// A core/v1 Event about the own Node.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,19 +1,16 @@
 //! What is seen of a kubelet while it is judged: signals good and bad, looks, excuses, the clock.
 
-use crate::machine::events;
-use kubelet_config::status;
 use std::time::Duration;
 
-use super::io::say;
-use super::model::later;
-use super::{Effect, Kubelet, Level, Run, State};
-use crate::machine::evidence::{
+use super::evidence::{
     Baseline, Class, Environment, Failure, LeaseObservation, NodeReadiness, Query, Signal, Suspension,
 };
-use crate::machine::limits;
-use crate::machine::model::Moment;
+use super::limits;
+use super::model::{Moment, later};
+use super::{Effect, Kubelet, Run, State};
 use kubelet_config::hazard::{Acknowledged, HazardClass};
 use kubelet_config::pods::PodInventory;
+use kubelet_config::status;
 
 impl State {
     /// True while the kubelet's health matters: a trial, a blame test, or the wait for better times.
@@ -34,6 +31,21 @@ impl State {
     pub(super) fn is_judged_by(&self, signal: Signal) -> bool {
         let here = signal != Signal::Healthz || self.in_force.healthz.is_some();
         here && self.baseline().map_or(signal == Signal::Healthz, |baseline| baseline.contains(&signal))
+    }
+
+    /// Observation begins while the kubelet runs.
+    pub(super) fn observe_at_once(&mut self) {
+        let now = self.now;
+        if let Kubelet::Running(run) = &mut self.kubelet
+            && run.ready
+        {
+            run.healthy_since = None;
+            run.answered = None;
+            run.probe_at = Some(now);
+            run.look_at = Some(now);
+            run.lease_at = Some(now);
+            run.pods_at = Some(later(now, limits::PODS_FIRST));
+        }
     }
 
     /// The signals the trial under way judges by, and whether each is good.
@@ -160,68 +172,6 @@ impl State {
         self.excuse_or_not(fx);
         if self.pending_failure.is_some() {
             self.judge(fx);
-        }
-    }
-
-    /// Who is to blame for the kubelet's troubles, if it is not the configuration.
-    fn suspension(&self) -> Option<Suspension> {
-        if let Some((environment, at)) = &self.environment
-            && self.now.since(*at) <= limits::LOOK_HOLDS
-        {
-            if environment.shutting_down {
-                return Some(Suspension::ShuttingDown);
-            }
-            if environment.disk_full {
-                return Some(Suspension::DiskFull);
-            }
-            // A socket that never answered may be a wrong guess of ours.
-            if environment.runtime == Some(false) && self.runtime_answered {
-                return Some(Suspension::Runtime);
-            }
-        }
-        let Kubelet::Running(run) = &self.kubelet else { return None };
-        let lost = run.bad.get(&Signal::ApiServer)?;
-        // A node that got an answer, and be it that the server is overloaded, is not cut off.
-        let elsewhere = self.is_judged_by(Signal::ApiServer) && (run.was_answered || !run.is_attributable(*lost));
-        elsewhere.then_some(Suspension::ApiServer)
-    }
-
-    /// Stops or resumes judgement by what is known of the surroundings.
-    pub(super) fn excuse_or_not(&mut self, fx: &mut Vec<Effect>) {
-        let suspension = self.suspension().filter(|_| self.is_observing());
-        if suspension == self.suspended {
-            return;
-        }
-        match (suspension, self.suspended) {
-            (Some(suspension), None) => {
-                say(fx, Level::Warn, format!("{}: judgement is suspended, nobody is blamed", suspension.message()));
-                if let Some(source) = self.active.as_ref().filter(|_| self.trial.is_some()) {
-                    fx.push(Effect::Emit(events::suspended(source, suspension)));
-                }
-            }
-            (None, Some(suspension)) => {
-                say(fx, Level::Info, format!("no longer true that {}: judgement goes on", suspension.message()));
-                // What was bad meanwhile gets its whole time again, and the kubelet some to notice.
-                let from = later(self.now, limits::AFTER_EXCUSE);
-                if let Kubelet::Running(run) = &mut self.kubelet {
-                    run.begin_anew(from);
-                }
-            }
-            _ => {}
-        }
-        self.suspended = suspension;
-    }
-
-    /// Nobody looked for a while: the machine was suspended, or we were stopped. The kubelet may
-    /// have been as well, so that nothing is known of that time, neither good nor bad.
-    pub(super) fn woke_up(&mut self) {
-        let now = self.now;
-        if !self.is_observing() {
-            return;
-        }
-        if let Kubelet::Running(run) = &mut self.kubelet {
-            run.begin_anew(now);
-            run.good.values_mut().for_each(|at| *at = now);
         }
     }
 

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::command::Command;
+use super::events::Event;
+use super::evidence::{Environment, LeaseObservation, NodeReadiness, Query};
+use super::model::{Exit, KubeletId, RenderError, Rendered, StateFiles, Verdict};
 use super::{Durable, Handover, Stored};
-use crate::machine::command::Command;
-use crate::machine::events::Event;
-use crate::machine::evidence::{Environment, LeaseObservation, NodeReadiness, Query};
-use crate::machine::model::{Exit, KubeletId, RenderError, Rendered, StateFiles, Verdict};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::rendering::HealthzTarget;

@@ -4,7 +4,7 @@
 //! is due. It is level-triggered: an input that comes twice, late, or not at all cannot leave a
 //! half-done change behind. Effects are data; those with an outcome come back as an input.
 //!
-//! Invariants, checked by `tests/machine_props.rs` after every step:
+//! Invariants, checked by `tests/machine_props` after every step:
 //! - at most one kubelet process is asked for;
 //! - what is started is local, assigned or last known good, and durably saved;
 //! - last known good moves only to what was healthy without a break for the whole trial;
@@ -21,11 +21,14 @@ pub mod record;
 pub mod status;
 
 mod bad_versions;
+mod baseline;
 mod boot;
 mod change;
 mod components;
+mod confirm;
 mod handover;
 mod health;
+mod impact;
 mod io;
 mod operate;
 mod process;
@@ -33,11 +36,12 @@ mod reload;
 mod restart;
 mod run;
 mod settings;
+mod spread;
 mod state;
 mod step;
+mod suspension;
 mod trial;
 mod watchdog;
-mod weigh;
 
 pub use components::{
     Change, ConfigMapState, Ending, InForce, Kubelet, PendingFailure, Reload, ReloadStage, Stage, Trial, TrialEnd,

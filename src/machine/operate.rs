@@ -1,11 +1,11 @@
 //! An operator's commands: what they change in the records, and what follows from it.
 
+use super::command::{Command, Target};
+use super::events;
+use super::evidence::Failure;
+use super::model::Moment;
+use super::record::{BadVersion, Confirm, Ledger, Pin};
 use super::{Durable, Effect, Kubelet, State, Stored, Trial};
-use crate::machine::command::{Command, Target};
-use crate::machine::events;
-use crate::machine::evidence::Failure;
-use crate::machine::model::Moment;
-use crate::machine::record::{BadVersion, Confirm, Ledger, Pin};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::source::Source;
 use kubelet_config::status;
@@ -121,6 +121,16 @@ impl State {
         self.records().ledger.pin.as_ref().map(|pin| &pin.source)
     }
 
+    /// Runs what an operator pinned.
+    pub(super) fn go_to_pin(&mut self, pinned: Option<Source>, fx: &mut Vec<Effect>) {
+        self.change = None;
+        if self.active != pinned && self.target != pinned && !self.pin_tried {
+            self.pin_tried = true;
+            self.trial = None;
+            self.switch(pinned, "operator", fx);
+        }
+    }
+
     /// The Node's annotations: the same as the commands, for one version, through the API server.
     pub(super) fn asked(&mut self, retry: Option<&str>, confirm: Option<&str>, fx: &mut Vec<Effect>) {
         if matches!(self.wanted, Assignment::Unknown) || self.unsaved.is_some() || self.leaving {
@@ -205,7 +215,7 @@ pub fn offline(stored: &Stored, command: &Command, now: Moment) -> Result<(Durab
         after.ledger.bad.push(BadVersion {
             source,
             digest: None,
-            kubelet: crate::machine::model::KubeletId::ANY,
+            kubelet: super::model::KubeletId::ANY,
             error: status::LOAD_ERROR.to_owned(),
             detail: "an operator asked for a rollback".to_owned(),
             reason: Failure::Operator.label().to_owned(),

@@ -1,12 +1,11 @@
 //! The kubelet process: launch, stop, exits.
 
+use super::evidence::Query;
 use super::io::say;
-use super::model::later;
+use super::model::{Exit, KubeletId, RenderError, Rendered, StateFiles, Verdict, later};
+use super::record::REJECTED;
 use super::{Counter, Effect, InForce, Kubelet, Level, Purpose, RecordReason, Run, Stage, State, Trial};
-use crate::machine::evidence::Query;
-use crate::machine::model::{Exit, KubeletId, RenderError, Rendered, StateFiles, Verdict};
-use crate::machine::record::REJECTED;
-use crate::machine::{events, limits};
+use super::{events, limits};
 use kubelet_config::source::Source;
 use kubelet_config::{duration, hazard, status};
 

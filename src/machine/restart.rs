@@ -8,8 +8,8 @@
 //! in its place.
 
 use super::io::say;
+use super::record::Carried;
 use super::{Effect, Ending, Kubelet, Level, RestartBy, State};
-use crate::machine::record::Carried;
 
 /// EX_TEMPFAIL of sysexits(3): not 0, so that `Restart=on-failure` goes by it as `Restart=always` does.
 pub const RESTART: u8 = 75;

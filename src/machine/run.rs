@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::model::later;
-use crate::machine::evidence::Signal;
-use crate::machine::limits;
-use crate::machine::model::Moment;
+use super::evidence::Signal;
+use super::limits;
+use super::model::{Moment, later};
 
 /// A running kubelet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::machine::limits;
+use super::limits;
 use kubelet_config::source::ConfigMapRef;
 
 /// Who starts the next kubelet.

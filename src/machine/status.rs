@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use kubelet_config::status::{Condition, NodeConfigStatus, VERSION, config_source, cut, name, timestamp};
 use serde_json::{Value, json};
 
-use crate::machine::evidence::Suspension;
-use crate::machine::record::REJECTED;
-use crate::machine::{Kubelet, ReloadStage, State, TrialEnd};
+use super::evidence::Suspension;
+use super::record::REJECTED;
+use super::{Kubelet, ReloadStage, State, TrialEnd};
 use kubelet_config::duration::GoDuration;
+use kubelet_config::status::{Condition, NodeConfigStatus, VERSION, config_source, cut, name, timestamp};
 
 /// What the state amounts to.
 #[must_use]

@@ -1,17 +1,15 @@
 //! The trial: when it is passed, when it has failed, and who is to blame.
 
-use crate::machine::events;
-use kubelet_config::{duration, status};
 use std::time::Duration;
 
+use super::evidence::{Failure, Query};
 use super::io::say;
-use super::model::later;
+use super::model::{Exit, Moment, later};
+use super::record::{ControlTest, RetryLater};
 use super::{Effect, Kubelet, Level, PendingFailure, RecordReason, Run, State, TrialEnd};
+use super::{events, limits};
 use crate::kubelet_log;
-use crate::machine::evidence::{Failure, Query};
-use crate::machine::limits;
-use crate::machine::model::{Exit, Moment};
-use crate::machine::record::{Confirm, ControlTest, RetryLater};
+use kubelet_config::{duration, status};
 
 impl State {
     pub(super) fn tick_trial(&mut self, fx: &mut Vec<Effect>) {
@@ -195,46 +193,6 @@ impl State {
         self.collect(fx);
     }
 
-    fn await_confirmation(&mut self, within: u64, fx: &mut Vec<Effect>) {
-        let mut records = self.records().clone();
-        let Some(attempt) = &mut records.ledger.attempt else { return };
-        attempt.confirm = Some(Confirm::within(within, self.now, self.settings.boot_id()));
-        let source = attempt.source.clone();
-        self.remember(records, fx);
-        fx.push(Effect::Emit(events::awaits_confirmation(&source, Duration::from_secs(within))));
-    }
-
-    /// The wait for an acknowledgement: it ends, or what is left of it is noted now and then.
-    fn tick_confirm(&mut self, confirm: &Confirm, fx: &mut Vec<Effect>) {
-        let now = self.now.boot.as_secs();
-        let left = if confirm.boot_id == self.settings.boot_id() {
-            confirm.until.saturating_sub(now)
-        } else {
-            confirm.left // another boot's clock: go on with what was noted
-        };
-        if left == 0 {
-            return self.roll_back(Failure::Unconfirmed, "nobody confirmed it in time", fx);
-        }
-        let noted = confirm.left.saturating_sub(left) >= limits::CONFIRM_NOTED.as_secs();
-        if noted || confirm.boot_id != self.settings.boot_id() {
-            let mut records = self.records().clone();
-            if let Some(attempt) = &mut records.ledger.attempt {
-                let renewed = Confirm::within(left, self.now, self.settings.boot_id());
-                // What people were promised stays, to the second, unless the machine was started anew.
-                let wall = if confirm.boot_id == renewed.boot_id { confirm.wall } else { renewed.wall };
-                attempt.confirm = Some(Confirm { wall, ..renewed });
-            }
-            self.remember(records, fx);
-        }
-    }
-
-    /// Seconds left to acknowledge what runs, if it waits for that.
-    #[must_use]
-    pub fn confirm_left(&self) -> Option<u64> {
-        let attempt = self.saved.ledger.attempt.as_ref().filter(|attempt| !attempt.confirmed)?;
-        Some(attempt.confirm.as_ref()?.until.saturating_sub(self.now.boot.as_secs()))
-    }
-
     /// What `status` and the metrics say of the trial.
     #[must_use]
     pub fn trial_remaining(&self) -> Option<Duration> {
@@ -253,24 +211,6 @@ impl State {
         let trial = self.trial.as_ref()?;
         let Kubelet::Running(run) = &self.kubelet else { return None };
         run.healthy_since.map(|since| later(since, self.settings.trial_duration.saturating_sub(trial.banked)))
-    }
-
-    /// The wall clock when that wait ends, as it was promised.
-    #[must_use]
-    pub fn confirm_by(&self) -> Option<u64> {
-        let attempt = self.saved.ledger.attempt.as_ref().filter(|attempt| !attempt.confirmed)?;
-        attempt.confirm.as_ref().map(|confirm| confirm.wall).filter(|wall| *wall != 0)
-    }
-
-    /// When the wait for an acknowledgement wants attention.
-    pub(super) fn confirm_deadlines(&self, due: &mut Vec<Moment>) {
-        let confirm = self.records().ledger.attempt.as_ref().and_then(|attempt| attempt.confirm.as_ref());
-        if let (Some(confirm), Some(_)) = (confirm, &self.trial) {
-            let noted = confirm.until.saturating_sub(confirm.left) + limits::CONFIRM_NOTED.as_secs();
-            for seconds in [confirm.until, noted] {
-                due.push(Moment { boot: Duration::from_secs(seconds), ..self.now });
-            }
-        }
     }
 
     /// Marks what runs as bad and goes back to last known good, which is then on test as well.

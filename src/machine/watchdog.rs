@@ -5,11 +5,10 @@
 
 use std::time::Duration;
 
-use super::model::Moment;
-use super::model::later;
+use super::evidence::Signal;
+use super::limits;
+use super::model::{Moment, later};
 use super::{Effect, Kubelet, State};
-use crate::machine::evidence::Signal;
-use crate::machine::limits;
 
 impl State {
     /// What the kubelet is told as `WATCHDOG_USEC`.
