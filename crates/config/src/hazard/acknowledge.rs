@@ -2,7 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::{ANNOTATION, HazardClass, cut, table, top};
+use super::table::{self, HazardClass};
+use super::text::{cut, top};
+
+/// The annotation that accepts hazards.
+pub const ANNOTATION: &str = "kubelet-supervisor.io/acknowledge";
 
 /// A list of field names and class words, apart by commas or white space; or `all`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

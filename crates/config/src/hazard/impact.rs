@@ -5,7 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Acknowledged, HazardClass, bounded, effective, quantity};
+use super::acknowledge::Acknowledged;
+use super::effective::effective;
+use super::quantity;
+use super::table::HazardClass;
+use super::text::bounded;
 use crate::pods::{PodInventory, PodSummary};
 
 /// Pods named in a message.

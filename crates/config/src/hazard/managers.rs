@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
-use super::effective;
+use super::effective::effective;
 use crate::digest::hex;
 
 /// Node CPUs beyond this are not believed (the kernel's own limit is 8192).

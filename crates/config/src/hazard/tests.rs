@@ -1,6 +1,6 @@
 use super::*;
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 
 fn fields(old: &Value, new: &Value) -> Vec<String> {
     diff(old, new).into_iter().map(|change| change.field).collect()
