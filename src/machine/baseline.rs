@@ -8,7 +8,7 @@ use kubelet_config::status;
 
 impl State {
     /// Asks for everything that may be good now, while the preflight runs.
-    pub(super) fn look_before(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn query_baseline(&mut self, fx: &mut Vec<Effect>) {
         let ready = matches!(&self.kubelet, Kubelet::Running(run) if run.ready);
         let healthz = self.in_force.healthz.clone().filter(|_| ready);
         let socket = self.in_force.runtime.clone().or(self.runtime.clone());
@@ -58,9 +58,9 @@ impl State {
     }
 
     /// Goes on with an accepted change as soon as the baseline is known, or was waited for.
-    pub(super) fn weigh(&mut self, fx: &mut Vec<Effect>) {
-        self.drop_unwanted();
-        let Some(Change { to: Some(source), stage: Stage::Weighing(rendered), .. }) = self.change.clone() else {
+    pub(super) fn await_baseline(&mut self, fx: &mut Vec<Effect>) {
+        self.drop_unassigned();
+        let Some(Change { to: Some(source), stage: Stage::Baseline(rendered), .. }) = self.change.clone() else {
             return;
         };
         let waiting = self

@@ -14,7 +14,7 @@ use kubelet_config::pods::PodInventory;
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::{ConfigAnnotations, Payload, Source};
 
-/// What is known of the wanted ConfigMap.
+/// What is known of the assigned ConfigMap.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ConfigMapState {
     /// Not heard of since the watch began.
@@ -68,9 +68,11 @@ pub struct Trial {
     /// are not the configuration's, and there is nothing to roll back to.
     pub adopted: bool,
     /// Health earned before the clock was last stopped.
-    pub banked: Duration,
-    /// The clock was stopped for the surroundings' sake: what is banked counts.
-    pub excused: bool,
+    #[serde(rename = "banked")]
+    pub health_before_pause: Duration,
+    /// The clock was stopped by a suspension: what was earned before it counts.
+    #[serde(rename = "excused")]
+    pub suspended: bool,
 }
 
 /// A change on its way, up to the switch.
@@ -100,11 +102,11 @@ pub enum Stage {
     /// [`Effect::Save`] or [`Effect::Render`] is out.
     Preparing,
     /// The preflight with this ticket is out.
-    Judging(u64, Rendered),
+    Preflight(u64, Rendered),
     /// Accepted; this node's turn is waited for.
     Spread(Rendered),
     /// Accepted; the baseline is waited for.
-    Weighing(Rendered),
+    Baseline(Rendered),
     /// [`Effect::Record`] is out; switch when it is durable.
     Recording(Rendered),
 }
@@ -142,7 +144,7 @@ pub enum TrialEnd {
     Failed,
 }
 
-/// A failure that was seen, before it is known whether the surroundings suspension it.
+/// A failure that was seen, before it is known whether the node around the kubelet is at fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingFailure {
     /// Which.

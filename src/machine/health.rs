@@ -23,8 +23,8 @@ impl State {
     fn baseline(&self) -> Option<&Baseline> {
         let ledger = &self.records().ledger;
         let of_attempt = ledger.attempt.as_ref().filter(|_| self.trial.is_some()).map(|attempt| &attempt.baseline);
-        let of_blame = ledger.control_test.as_ref().map(|control_test| &control_test.baseline);
-        of_attempt.or(of_blame)?.as_ref()
+        let of_control_test = ledger.control_test.as_ref().map(|control_test| &control_test.baseline);
+        of_attempt.or(of_control_test)?.as_ref()
     }
 
     /// True if this signal was good before, or if it is healthz and nobody knows.
@@ -42,7 +42,7 @@ impl State {
             run.healthy_since = None;
             run.answered = None;
             run.probe_at = Some(now);
-            run.look_at = Some(now);
+            run.environment_at = Some(now);
             run.lease_at = Some(now);
             run.pods_at = Some(later(now, limits::PODS_FIRST));
         }
@@ -70,7 +70,7 @@ impl State {
                 // Nobody looked for a while: what was healthy then says nothing of the time since.
                 run.healthy_since = Some(now);
                 if let Some(trial) = &mut self.trial {
-                    trial.banked = Duration::ZERO;
+                    trial.health_before_pause = Duration::ZERO;
                 }
             }
             run.answered = Some(now);
@@ -96,7 +96,7 @@ impl State {
         self.node = Some(sight);
     }
 
-    pub(super) fn watchdog(&mut self) {
+    pub(super) fn watchdog_pinged(&mut self) {
         if let Kubelet::Running(run) = &mut self.kubelet {
             run.is_good(Signal::Watchdog, self.now);
         }
@@ -169,9 +169,9 @@ impl State {
             *until = self.now;
         }
         self.environment = Some((environment, self.now));
-        self.excuse_or_not(fx);
+        self.update_suspension(fx);
         if self.pending_failure.is_some() {
-            self.judge(fx);
+            self.judge_failure(fx);
         }
     }
 
@@ -199,21 +199,21 @@ impl State {
             (true, None) => {
                 run.healthy_since = Some(now);
                 if let Some(trial) = &mut self.trial
-                    && !std::mem::take(&mut trial.excused)
+                    && !std::mem::take(&mut trial.suspended)
                 {
-                    trial.banked = Duration::ZERO;
+                    trial.health_before_pause = Duration::ZERO;
                 }
             }
             (false, Some(since)) => {
                 run.healthy_since = None;
                 if let Some(trial) = &mut self.trial {
-                    trial.banked += last_sure.since(since);
-                    trial.excused = suspended.is_some();
+                    trial.health_before_pause += last_sure.since(since);
+                    trial.suspended = suspended.is_some();
                 }
             }
             (false, None) => {
                 if let Some(trial) = &mut self.trial {
-                    trial.excused |= suspended.is_some();
+                    trial.suspended |= suspended.is_some();
                 }
             }
             (true, Some(_)) => {}
@@ -273,7 +273,7 @@ impl State {
     }
 
     /// Asks whatever is due to be asked.
-    pub(super) fn tick_looks(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn tick_queries(&mut self, fx: &mut Vec<Effect>) {
         if !self.is_observing() {
             return;
         }
@@ -293,8 +293,8 @@ impl State {
         {
             run.is_bad(Signal::Watchdog, pinged);
         }
-        if run.look_at.is_some_and(|at| now >= at) {
-            run.look_at = Some(later(now, limits::LOOK_INTERVAL));
+        if run.environment_at.is_some_and(|at| now >= at) {
+            run.environment_at = Some(later(now, limits::LOOK_INTERVAL));
             fx.push(Effect::Query(Query::Environment(socket)));
         }
         if run.lease_at.is_some_and(|at| now >= at) {
@@ -320,11 +320,11 @@ impl State {
             .any(|field| accepted.covers(field, HazardClass::Pods))
     }
 
-    pub(super) fn look_deadlines(&self, run: &Run, due: &mut Vec<Moment>) {
+    pub(super) fn query_deadlines(&self, run: &Run, due: &mut Vec<Moment>) {
         if !self.is_observing() {
             return;
         }
-        due.extend(run.probe_at.into_iter().chain(run.look_at).chain(run.lease_at).chain(run.pods_at));
+        due.extend(run.probe_at.into_iter().chain(run.environment_at).chain(run.lease_at).chain(run.pods_at));
         due.extend(run.failing_since.map(|since| later(since, limits::HEALTHZ_PATIENCE)));
         due.extend(run.bad.iter().map(|(signal, since)| later(*since, self.patience(*signal))));
         if !run.was_up {

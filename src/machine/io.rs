@@ -185,6 +185,6 @@ pub enum Counter {
 }
 
 /// A line for the journal.
-pub(super) fn say(fx: &mut Vec<Effect>, level: Level, text: impl Into<String>) {
+pub(super) fn log(fx: &mut Vec<Effect>, level: Level, text: impl Into<String>) {
     fx.push(Effect::Log(level, text.into()));
 }

@@ -20,16 +20,16 @@ struct Context {
 
 impl State {
     pub(super) fn operate(&mut self, ticket: u64, command: &Command, fx: &mut Vec<Effect>) {
-        let result = self.obey(command, fx);
+        let result = self.execute(command, fx);
         fx.push(Effect::Answer(ticket, result));
     }
 
-    fn obey(&mut self, command: &Command, fx: &mut Vec<Effect>) -> Result<String, String> {
+    fn execute(&mut self, command: &Command, fx: &mut Vec<Effect>) -> Result<String, String> {
         if self.leaving {
             return Err("the supervisor is on its way out".to_owned());
         }
         if *command == Command::Reload {
-            return self.ask_reload();
+            return self.request_reload();
         }
         if self.unsaved.is_some() {
             return Err("the store cannot be written at the moment, so this would not last; see the log".to_owned());
@@ -132,8 +132,8 @@ impl State {
     }
 
     /// The Node's annotations: the same as the commands, for one version, through the API server.
-    pub(super) fn asked(&mut self, retry: Option<&str>, confirm: Option<&str>, fx: &mut Vec<Effect>) {
-        if matches!(self.wanted, Assignment::Unknown) || self.unsaved.is_some() || self.leaving {
+    pub(super) fn node_annotations(&mut self, retry: Option<&str>, confirm: Option<&str>, fx: &mut Vec<Effect>) {
+        if matches!(self.assignment, Assignment::Unknown) || self.unsaved.is_some() || self.leaving {
             return;
         }
         let retried = self.records().ledger.retried.clone();

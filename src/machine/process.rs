@@ -1,7 +1,7 @@
 //! The kubelet process: launch, stop, exits.
 
 use super::evidence::Query;
-use super::io::say;
+use super::io::log;
 use super::model::{Exit, KubeletId, RenderError, Rendered, StateFiles, Verdict, later};
 use super::record::REJECTED;
 use super::{Counter, Effect, InForce, Kubelet, Level, Purpose, RecordReason, Run, Stage, State, Trial};
@@ -18,7 +18,7 @@ impl State {
         self.kubelet = Kubelet::Launching;
         self.launching = None;
         let waits = |change: &mut super::Change| {
-            matches!(change.stage, Stage::Judging(..) | Stage::Spread(_) | Stage::Weighing(_))
+            matches!(change.stage, Stage::Preflight(..) | Stage::Spread(_) | Stage::Baseline(_))
         };
         if let Some(change) = self.change.take_if(waits) {
             // There is one preflight at a time and the start goes first; and what was weighed may be
@@ -42,13 +42,13 @@ impl State {
         match (source, result) {
             (None, Ok(rendered)) => {
                 for note in &rendered.notes {
-                    say(fx, Level::Info, format!("the local configuration: {note}"));
+                    log(fx, Level::Info, format!("the local configuration: {note}"));
                 }
                 self.start(None, rendered, fx);
             }
             (None, Err(error)) => {
                 // The kubelet judges its own file; we only cannot compare or probe.
-                say(fx, Level::Warn, format!("the local configuration cannot be read: {error}"));
+                log(fx, Level::Warn, format!("the local configuration cannot be read: {error}"));
                 self.in_force = InForce::default();
                 self.kubelet = Kubelet::Starting;
                 fx.push(Effect::Start(None, None));
@@ -56,7 +56,7 @@ impl State {
             (Some(source), Ok(rendered)) => {
                 // A failure in a trial of the same content does not take away what was earned.
                 let earned = self.saved.last_known_good.as_ref() == Some(&source);
-                let bad = self.bad(&source, Some(&rendered.digest));
+                let bad = self.bad_version(&source, Some(&rendered.digest));
                 if let Some(bad) = bad.filter(|bad| !earned || bad.reason == REJECTED) {
                     let (error, detail) = (bad.error.clone(), bad.detail.clone());
                     self.fall_back(&source, error, detail, fx);
@@ -92,7 +92,7 @@ impl State {
             }
             // Something has to be started; the trial, or the next rung, decides.
             Verdict::Inconclusive(why) | Verdict::NotItsFault(why) => {
-                say(fx, Level::Warn, format!("the preflight of {source} gave no verdict: {why}"));
+                log(fx, Level::Warn, format!("the preflight of {source} gave no verdict: {why}"));
                 self.start(Some(source), rendered, fx);
             }
         }
@@ -100,7 +100,7 @@ impl State {
 
     /// The kubelet (another binary than the one it was proven with) refuses it now.
     fn refuse(&mut self, source: &Source, rendered: &Rendered, error: &str, words: String, fx: &mut Vec<Effect>) {
-        self.mark_bad(source, Some(&rendered.digest), REJECTED, error, &words, fx);
+        self.remember_bad(source, Some(&rendered.digest), REJECTED, error, &words, fx);
         fx.push(Effect::Emit(events::rejected(source, &words)));
         self.fall_back(source, error.to_owned(), words, fx);
     }
@@ -131,8 +131,8 @@ impl State {
     /// One rung down the ladder assigned → last known good → local.
     fn fall_back(&mut self, from: &Source, error: String, detail: String, fx: &mut Vec<Effect>) {
         let fallback = self.fallback().filter(|lkg| lkg != from);
-        self.stranded |= self.fallback().as_ref() == Some(from);
-        say(
+        self.lkg_unusable |= self.fallback().as_ref() == Some(from);
+        log(
             fx,
             Level::Warn,
             format!("cannot use {from}: {detail}; falling back to {}", status::name(fallback.as_ref())),
@@ -152,7 +152,7 @@ impl State {
                 let switched = self.active != self.in_force.source && self.starts > 0;
                 self.starts += 1;
                 self.active.clone_from(&self.in_force.source);
-                self.stranded &= self.active.is_none();
+                self.lkg_unusable &= self.active.is_none();
                 let attempt = self.records().ledger.attempt.as_ref();
                 let exits = attempt.and_then(|it| it.carried.as_ref()).map_or(0, |carried| carried.exits);
                 let (attempt, adopted) = (attempt.map(|it| &it.source), attempt.is_some_and(|it| it.adopted));
@@ -174,7 +174,7 @@ impl State {
                     switched,
                     ..Run::default()
                 });
-                say(
+                log(
                     fx,
                     Level::Info,
                     format!("kubelet started, pid {pid}, with {}", status::name(self.active.as_ref())),
@@ -185,7 +185,7 @@ impl State {
                 }
             }
             Err(why) => {
-                say(fx, Level::Warn, format!("the kubelet could not be started: {why}"));
+                log(fx, Level::Warn, format!("the kubelet could not be started: {why}"));
                 self.wait_for_restart(fx);
             }
         }
@@ -240,7 +240,7 @@ impl State {
             Kubelet::Running(_) if self.leaving => self.leave(fx),
             Kubelet::Running(run) => {
                 let ran = self.now.since(run.started);
-                say(
+                log(
                     fx,
                     Level::Warn,
                     format!("the kubelet (pid {}) ended by itself after {:.1} s: {exit}", run.pid, ran.as_secs_f64()),
@@ -249,10 +249,10 @@ impl State {
                     self.crashes = 0;
                 }
                 self.kubelet = Kubelet::Waiting { until: self.now };
-                // What was healthy until now is banked or lost by the verdict.
+                // What was healthy until now is health_before_pause or lost by the verdict.
                 if let (Some(trial), Some(since)) = (&mut self.trial, run.healthy_since) {
-                    trial.banked += self.now.since(since);
-                    trial.excused = self.suspended.is_some();
+                    trial.health_before_pause += self.now.since(since);
+                    trial.suspended = self.suspended.is_some();
                 }
                 if !self.exit_is_judged(&run, exit, fx) {
                     self.wait_for_restart(fx);
@@ -285,7 +285,7 @@ impl State {
     pub(super) fn tick_process(&mut self, fx: &mut Vec<Effect>) {
         match self.kubelet {
             Kubelet::Stopping { kill_at: Some(at) } if self.now >= at => {
-                say(fx, Level::Warn, "the kubelet does not stop, killing it");
+                log(fx, Level::Warn, "the kubelet does not stop, killing it");
                 self.kubelet = Kubelet::Stopping { kill_at: None };
                 fx.push(Effect::Kill);
             }

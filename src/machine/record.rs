@@ -200,8 +200,7 @@ pub struct ControlTest {
     pub baseline: Option<Baseline>,
 }
 
-/// A version that failed without being to control_test: it is tried again once last known good has been
-/// healthy for a while.
+/// A version that the control test cleared: it is tried again once last known good has been healthy for a while.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RetryLater {

@@ -6,13 +6,13 @@
 //! goes on, so a trial's health does as well, and no try is spent.
 
 use super::handover::VERSION;
-use super::io::say;
+use super::io::log;
 use super::{ConfigMapState, Effect, Handover, Kubelet, Level, Reload, ReloadStage, Stage, State};
 use kubelet_config::status;
 
 impl State {
     /// Somebody wants a reload.
-    pub(super) fn ask_reload(&mut self) -> Result<String, String> {
+    pub(super) fn request_reload(&mut self) -> Result<String, String> {
         if self.leaving {
             return Err("the supervisor is on its way out".to_owned());
         }
@@ -38,24 +38,24 @@ impl State {
         }
     }
 
-    pub(super) fn successor_judged(&mut self, result: Result<String, String>, fx: &mut Vec<Effect>) {
+    pub(super) fn reload_proven(&mut self, result: Result<String, String>, fx: &mut Vec<Effect>) {
         if self.reload.stage != ReloadStage::Proving {
             return;
         }
         match result {
             Ok(version) => {
-                say(fx, Level::Info, format!("supervisor {version} takes over from {}", status::VERSION));
+                log(fx, Level::Info, format!("supervisor {version} takes over from {}", status::VERSION));
                 self.reload.stage = ReloadStage::Proven;
             }
-            Err(why) => self.stayed(&why, fx),
+            Err(why) => self.reload_failed(&why, fx),
         }
     }
 
     /// The reload is off.
-    pub(super) fn stayed(&mut self, why: &str, fx: &mut Vec<Effect>) {
+    pub(super) fn reload_failed(&mut self, why: &str, fx: &mut Vec<Effect>) {
         self.reload.stage = ReloadStage::None;
         self.reload.error = Some(why.to_owned());
-        say(fx, Level::Warn, format!("no reload, this supervisor stays in charge: {why}"));
+        log(fx, Level::Warn, format!("no reload, this supervisor stays in charge: {why}"));
     }
 
     /// What another supervisor needs to go on from here; `None` while something is under way that
@@ -78,8 +78,8 @@ impl State {
         if let Some(change) = state.change.take() {
             state.applying_since.get_or_insert(change.seen);
         }
-        if let ConfigMapState::Present(_) = state.map {
-            state.map = ConfigMapState::Pending; // its bytes are on their way again
+        if let ConfigMapState::Present(_) = state.config_map {
+            state.config_map = ConfigMapState::Pending; // its bytes are on their way again
         }
         state.launching = None;
         state.settings = super::Settings::default();
@@ -97,8 +97,8 @@ impl State {
         self.reload = Reload { count: self.reload.count + 1, ..Reload::default() };
         let pid = self.pid().unwrap_or_default();
         let active = status::name(self.active.as_ref());
-        say(fx, Level::Info, format!("supervisor {} goes on with kubelet pid {pid}, {active}", status::VERSION));
-        fx.push(Effect::Watch(self.wanted_map().cloned()));
+        log(fx, Level::Info, format!("supervisor {} goes on with kubelet pid {pid}, {active}", status::VERSION));
+        fx.push(Effect::Watch(self.assigned_map().cloned()));
     }
 }
 

@@ -7,7 +7,7 @@
 //! configuration kills the kubelet at once, no supervisor would live to hear what the API server has
 //! in its place.
 
-use super::io::say;
+use super::io::log;
 use super::record::Carried;
 use super::{Effect, Ending, Kubelet, Level, RestartBy, State};
 
@@ -44,7 +44,7 @@ impl State {
             {
                 attempt.tries += 1;
             }
-            say(fx, Level::Warn, "the records cannot be written: the kubelet is restarted in place");
+            log(fx, Level::Warn, "the records cannot be written: the kubelet is restarted in place");
             return false;
         }
         if self.ending == Ending::None {
@@ -57,7 +57,7 @@ impl State {
             }
         }
         self.ending = Ending::Done;
-        say(fx, Level::Info, "the kubelet's restart is left to systemd (--restart-by exit)");
+        log(fx, Level::Info, "the kubelet's restart is left to systemd (--restart-by exit)");
         self.leave(fx);
         true
     }
@@ -80,7 +80,7 @@ impl State {
     }
 
     /// Goes on from there.
-    pub(super) fn take_up(&mut self, carried: Carried) {
+    pub(super) fn restore_carried(&mut self, carried: Carried) {
         self.pods_before = carried.pods;
         self.runtime = carried.runtime;
         self.runtime_answered = carried.runtime_answered;

@@ -21,7 +21,7 @@ impl State {
         }
         // A directory of this node is nobody else's.
         let edited = before.is_some_and(|before| before.reference == source.reference) && !source.is_source_dir();
-        let appeared = before.is_none() && matches!(self.wanted, Assignment::Default(_));
+        let appeared = before.is_none() && matches!(self.assignment, Assignment::Default(_));
         let window = if edited || appeared { self.settings.spread } else { self.settings.spread_assignment };
         let wait = share(window, &format!("{}\n{}\n{}", self.node_name, source.uid, source.resource_version));
         if wait.is_zero() {
@@ -50,13 +50,13 @@ impl State {
     /// The candidate may run: next come this node's turn and the baseline.
     pub(super) fn accepted(&mut self, rendered: Rendered, fx: &mut Vec<Effect>) {
         let Some(change) = &self.change else { return };
-        if change.turn.is_none() && matches!(change.stage, Stage::Judging(..)) {
-            self.set_stage(Stage::Weighing(rendered)); // the baseline was asked for with the verdict
+        if change.turn.is_none() && matches!(change.stage, Stage::Preflight(..)) {
+            self.set_stage(Stage::Baseline(rendered)); // the baseline was asked for with the verdict
         } else {
             self.set_stage(Stage::Spread(rendered));
             self.take_turn(fx);
         }
-        self.weigh(fx);
+        self.await_baseline(fx);
     }
 
     /// Goes on with an accepted change when its time has come. The baseline is taken only then: it
@@ -66,8 +66,8 @@ impl State {
             && self.waits_for_turn().is_none()
         {
             let rendered = rendered.clone();
-            self.look_before(fx);
-            self.set_stage(Stage::Weighing(rendered));
+            self.query_baseline(fx);
+            self.set_stage(Stage::Baseline(rendered));
         }
     }
 }

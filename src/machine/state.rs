@@ -30,11 +30,13 @@ pub struct State {
     /// Records that could not be written yet.
     pub unsaved: Option<Durable>,
     /// What the Node asks for.
-    pub wanted: Assignment,
+    #[serde(rename = "wanted")]
+    pub assignment: Assignment,
     /// Its name, once known: tells its turn from other nodes'.
     pub node_name: String,
-    /// The wanted ConfigMap.
-    pub map: ConfigMapState,
+    /// The assigned ConfigMap.
+    #[serde(rename = "map")]
+    pub config_map: ConfigMapState,
     /// The kubelet process.
     pub kubelet: Kubelet,
     /// The kubelet binary.
@@ -55,23 +57,23 @@ pub struct State {
     pub trial: Option<Trial>,
     /// How the last trial ended.
     pub trial_end: TrialEnd,
-    /// A failure that waits for a look at the surroundings.
+    /// A failure that waits for an observation of the node.
     #[serde(skip)]
     pub pending_failure: Option<PendingFailure>,
-    /// Nobody is blamed for now, because.
+    /// Why nothing is judged for now.
     pub suspended: Option<Suspension>,
-    /// Last known good has been healthy: a pardoned version may be tried again.
+    /// Last known good has been healthy: a version that the control test cleared may be tried again.
     pub recovered: bool,
     /// The pin was switched to; if it did not come up it is not tried for ever.
     pub pin_tried: bool,
     /// The Node's condition Ready, as last seen.
     pub node: Option<NodeReadiness>,
-    /// What was last seen of the surroundings, and when.
+    /// The last observation of the node, and when it was made.
     pub environment: Option<(Environment, Moment)>,
     /// The kubelet's last lines, when they were last asked for; without secrets.
     #[serde(rename = "words")]
     pub log_tail: Vec<String>,
-    /// Error of the configuration in the status, with the words behind it.
+    /// Error of the configuration in the status, with the reason.
     pub error: Option<(String, String)>,
     /// Error of synchronisation, which hides `error` while it lasts.
     pub sync_error: Option<(SyncError, String)>,
@@ -95,20 +97,22 @@ pub struct State {
     /// We are told to leave.
     pub leaving: bool,
     /// The next ping to systemd is due.
-    pub(super) beat_at: Option<Moment>,
+    #[serde(rename = "beat_at")]
+    pub(super) ping_at: Option<Moment>,
     /// When this supervisor, or the one whose place it took, began.
     pub(super) began: Moment,
     /// The next start follows a crash too early to leave it to systemd.
     pub(super) in_place: bool,
     /// The end for the sake of a restart by systemd.
     pub(super) ending: Ending,
-    /// The wish for another supervisor in our place.
+    /// The reload that was asked for, if any.
     pub reload: Reload,
     /// A record was unreadable at boot: what it names is unknown, and the store leaves it as it is
     /// where only ignorance would replace it. No checkpoint is removed until the next start.
     pub(super) keep_all: bool,
     /// Last known good could not be run, so that local runs.
-    pub(super) stranded: bool,
+    #[serde(rename = "stranded")]
+    pub(super) lkg_unusable: bool,
     /// The Lease's renew time as last seen.
     pub(super) lease: Option<String>,
     /// The runtime's socket, of the configuration before the change.
@@ -139,9 +143,9 @@ impl State {
             saved: Durable::default(),
             first_seen: None,
             unsaved: None,
-            wanted: Assignment::Unknown,
+            assignment: Assignment::Unknown,
             node_name: String::new(),
-            map: ConfigMapState::Pending,
+            config_map: ConfigMapState::Pending,
             kubelet: Kubelet::Down,
             kubelet_id: KubeletId::default(),
             target: None,
@@ -169,13 +173,13 @@ impl State {
             retry: None,
             applying_since: None,
             leaving: false,
-            beat_at: None,
+            ping_at: None,
             began: Moment::default(),
             in_place: false,
             ending: Ending::None,
             reload: Reload::default(),
             keep_all: false,
-            stranded: false,
+            lkg_unusable: false,
             lease: None,
             runtime: None,
             runtime_answered: false,

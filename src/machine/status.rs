@@ -69,7 +69,7 @@ fn condition(state: &State) -> Condition {
 #[must_use]
 pub fn status_document(state: &State, version: Option<&str>) -> Value {
     let config = node_status(state);
-    let (trial, since) = trial_words(state);
+    let (trial, since) = trial_state(state);
     let remaining = state.trial_remaining().map(|left| left.as_secs());
     json!({
         "assigned": config_source(config.assigned.as_ref()),
@@ -121,7 +121,7 @@ pub fn error_detail(state: &State) -> Option<String> {
     sync.or_else(|| state.error.as_ref().map(|(_, why)| why)).cloned()
 }
 
-fn trial_words(state: &State) -> (&'static str, Option<String>) {
+fn trial_state(state: &State) -> (&'static str, Option<String>) {
     if state.trial.is_none() {
         return match state.trial_end {
             TrialEnd::None => ("none", None),

@@ -17,12 +17,12 @@ impl State {
             Input::Boot(stored, id) => self.boot(*stored, id, &mut fx),
             Input::NodeName(name) => self.node_name = name,
             Input::Resume(handover) => self.resume(*handover, &mut fx),
-            Input::Reload => drop(self.ask_reload()),
-            Input::ReloadProven(result) => self.successor_judged(result, &mut fx),
-            Input::ReloadFailed(why) => self.stayed(&why, &mut fx),
-            Input::Node(wanted) => self.node(wanted, &mut fx),
-            Input::ConfigMap(payload) => self.map_seen(payload),
-            Input::ConfigMapFailed { why, definite } => self.map_failed(why, definite),
+            Input::Reload => drop(self.request_reload()),
+            Input::ReloadProven(result) => self.reload_proven(result, &mut fx),
+            Input::ReloadFailed(why) => self.reload_failed(&why, &mut fx),
+            Input::Node(wanted) => self.node_assignment(wanted, &mut fx),
+            Input::ConfigMap(payload) => self.config_map_seen(payload),
+            Input::ConfigMapFailed { why, definite } => self.config_map_failed(why, definite),
             Input::Saved(source, result) => self.saved_checkpoint(&source, result, &mut fx),
             Input::Rendered(Purpose::Launch, source, id, result) => self.launch_rendered(source, id, result, &mut fx),
             Input::Rendered(Purpose::Change, source, id, result) => {
@@ -35,15 +35,17 @@ impl State {
             Input::Exited(exit) => self.exited(exit, &mut fx),
             Input::Probed(ok) => self.probed(ok),
             Input::Watchdog => {
-                self.watchdog();
-                self.relay_beat(&mut fx);
+                self.watchdog_pinged();
+                self.relay_ping(&mut fx);
             }
             Input::NodeObserved(sight) => self.node_observed(sight),
-            Input::NodeAnnotations { retry, confirm } => self.asked(retry.as_deref(), confirm.as_deref(), &mut fx),
+            Input::NodeAnnotations { retry, confirm } => {
+                self.node_annotations(retry.as_deref(), confirm.as_deref(), &mut fx)
+            }
             Input::LeaseObserved(sight) => self.lease_observed(&sight),
             Input::PodsObserved(inventory) => self.pods_observed(inventory),
             Input::EnvironmentObserved(environment) => self.environment_observed(environment, &mut fx),
-            Input::LogTail(lines) => self.heard(&lines),
+            Input::LogTail(lines) => self.log_tail_read(&lines),
             Input::Operator(ticket, command) => self.operate(ticket, &command, &mut fx),
             Input::Version(version) => self.version = Some(version),
             Input::Reported(number) => fx.push(Effect::Reported(number)),
@@ -52,7 +54,7 @@ impl State {
         }
         self.settle(&mut fx);
         self.tick_reload(&mut fx);
-        self.tick_beat(&mut fx);
+        self.tick_watchdog(&mut fx);
         fx
     }
 
@@ -105,12 +107,12 @@ impl State {
         }
         due.extend(self.pending_failure.as_ref().map(|pending_failure| later(pending_failure.at, limits::CONSULT)));
         self.confirm_deadlines(&mut due);
-        due.extend(self.beat_deadline());
-        if let Some(Change { stage: Stage::Weighing(_), baseline_until, .. }) = &self.change {
+        due.extend(self.watchdog_deadline());
+        if let Some(Change { stage: Stage::Baseline(_), baseline_until, .. }) = &self.change {
             due.push(*baseline_until);
         }
         due.extend(self.waits_for_turn());
-        if let (ConfigMapState::Failed { since, .. }, None) = (&self.map, &self.sync_error) {
+        if let (ConfigMapState::Failed { since, .. }, None) = (&self.config_map, &self.sync_error) {
             due.push(later(*since, limits::DOWNLOAD_PATIENCE));
         }
         due.into_iter().map(|at| at.boot).filter(|at| *at > self.now.boot).min()

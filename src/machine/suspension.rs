@@ -1,7 +1,7 @@
 //! Suspension: while the node's surroundings are at fault, no configuration is judged.
 
 use super::evidence::{Signal, Suspension};
-use super::io::say;
+use super::io::log;
 use super::model::later;
 use super::{Effect, Kubelet, Level, State, events, limits};
 
@@ -30,20 +30,20 @@ impl State {
     }
 
     /// Stops or resumes judgement by what is known of the surroundings.
-    pub(super) fn excuse_or_not(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn update_suspension(&mut self, fx: &mut Vec<Effect>) {
         let suspension = self.suspension().filter(|_| self.is_observing());
         if suspension == self.suspended {
             return;
         }
         match (suspension, self.suspended) {
             (Some(suspension), None) => {
-                say(fx, Level::Warn, format!("{}: judgement is suspended, nobody is blamed", suspension.message()));
+                log(fx, Level::Warn, format!("{}: judgement is suspended, nobody is blamed", suspension.message()));
                 if let Some(source) = self.active.as_ref().filter(|_| self.trial.is_some()) {
                     fx.push(Effect::Emit(events::suspended(source, suspension)));
                 }
             }
             (None, Some(suspension)) => {
-                say(fx, Level::Info, format!("no longer true that {}: judgement goes on", suspension.message()));
+                log(fx, Level::Info, format!("no longer true that {}: judgement goes on", suspension.message()));
                 // What was bad meanwhile gets its whole time again, and the kubelet some to notice.
                 let from = later(self.now, limits::AFTER_EXCUSE);
                 if let Kubelet::Running(run) = &mut self.kubelet {

@@ -158,7 +158,7 @@ impl Node {
         self.state = State::new(self.settings.clone());
         let handover = Handover::decode(&handover.encode()).unwrap();
         self.step(Input::Resume(Box::new(handover)));
-        self.hear(self.state.wanted.clone());
+        self.hear(self.state.assignment.clone());
         assert_eq!(self.state.pid(), before.pid());
         true
     }
@@ -174,7 +174,7 @@ impl Node {
     /// The supervisor ended for a restart: systemd starts another.
     fn restart(&mut self) {
         if self.state.exit_code() == RESTART {
-            let wanted = self.state.wanted.clone();
+            let wanted = self.state.assignment.clone();
             self.boot();
             self.hear(wanted);
         }
