@@ -207,7 +207,7 @@ impl Recipe {
     /// What `--version` says, without "Kubernetes ".
     pub async fn version(&self) -> Option<String> {
         let mut args: Vec<String> =
-            self.args.words().iter().take_while(|word| !word.starts_with('-')).cloned().collect();
+            self.args.as_slice().iter().take_while(|word| !word.starts_with('-')).cloned().collect();
         args.push("--version".to_owned());
         let run = process::run_to_end(&self.program, &args, TIME_LIMIT).await.ok()?;
         let text = String::from_utf8_lossy(&run.output).into_owned();

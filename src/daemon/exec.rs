@@ -12,7 +12,7 @@ use crate::machine::record::{Entry, Ledger};
 use crate::machine::{Effect, Handover, Input, Level, Purpose, State, Stored};
 use crate::ports::{Checkpoint, Local, Ports, ReexecError, Store};
 use kubelet_config::flags::KubeletArgs;
-use kubelet_config::rendering::{self, Configuration, Fault, Ingredients, Text};
+use kubelet_config::rendering::{self, Configuration, Fault, RenderInput, Text};
 use kubelet_config::source::{Merge, Source};
 use kubelet_config::status::NodeConfigStatus;
 
@@ -263,7 +263,7 @@ pub fn configuration(
     let keys = |key: &str| checkpoint.and_then(|(checkpoint, _)| checkpoint.files.get(key).cloned());
     let with = |own: Option<&(String, String)>| {
         let local = own.map(|(text, dir)| Text { text, dir });
-        rendering::render(&Ingredients { payload, local, merge, keys: &keys, drop_ins: &drop_ins, args })
+        rendering::render(&RenderInput { payload, local, merge, keys: &keys, drop_ins: &drop_ins, args })
     };
     let own = local.config();
     let fault = match &own {

@@ -74,7 +74,7 @@ impl State {
             version: self.version.clone().unwrap_or_default(),
             log_tail: self
                 .log_tail
-                .get(self.log_tail.len().saturating_sub(limits::WORDS_KEPT)..)
+                .get(self.log_tail.len().saturating_sub(limits::LOG_LINES_KEPT)..)
                 .unwrap_or_default()
                 .to_vec(),
         });

@@ -85,7 +85,7 @@ impl State {
         }
         // Spend the try before trying.
         let mut records = self.records().clone();
-        let attempt = before.unwrap_or_else(|| Attempt { tries: 0, ..Attempt::of(assigned.clone()) });
+        let attempt = before.unwrap_or_else(|| Attempt { tries: 0, ..Attempt::new(assigned.clone()) });
         records.ledger.attempt = Some(Attempt { tries: spent + 1, ..attempt });
         self.remember(records, fx);
         Some(assigned)

@@ -322,7 +322,7 @@ impl State {
             confirm_within: self.confirm_within(&rendered.annotations).unwrap_or_default(),
             tries: before.as_ref().map_or(1, |before| before.tries),
             adopted: before.is_some_and(|before| before.adopted),
-            ..Attempt::of(source)
+            ..Attempt::new(source)
         });
         records.ledger.judged.clone_from(&self.judged);
         self.set_stage(Stage::Recording(rendered));
@@ -388,7 +388,7 @@ impl State {
         let before = records.ledger.attempt.take();
         let within = self.confirm_within(annotations).ok().flatten().filter(|_| before.is_some());
         let adopted = self.active == records.last_known_good;
-        let before = before.unwrap_or_else(|| Attempt { adopted, ..Attempt::of(source.clone()) });
+        let before = before.unwrap_or_else(|| Attempt { adopted, ..Attempt::new(source.clone()) });
         // A new word on the time allowed moves the deadline.
         let moved = |confirm: Confirm| {
             let left = within?;

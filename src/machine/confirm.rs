@@ -42,7 +42,7 @@ impl State {
         if left == 0 {
             return self.roll_back(Failure::Unconfirmed, "nobody confirmed it in time", fx);
         }
-        let noted = confirm.left.saturating_sub(left) >= limits::CONFIRM_NOTED.as_secs();
+        let noted = confirm.left.saturating_sub(left) >= limits::CONFIRM_RECORD_INTERVAL.as_secs();
         if noted || confirm.boot_id != self.settings.boot_id() {
             let mut records = self.records().clone();
             if let Some(attempt) = &mut records.ledger.attempt {
@@ -73,7 +73,7 @@ impl State {
     pub(super) fn confirm_deadlines(&self, due: &mut Vec<Moment>) {
         let confirm = self.records().ledger.attempt.as_ref().and_then(|attempt| attempt.confirm.as_ref());
         if let (Some(confirm), Some(_)) = (confirm, &self.trial) {
-            let noted = confirm.until.saturating_sub(confirm.left) + limits::CONFIRM_NOTED.as_secs();
+            let noted = confirm.until.saturating_sub(confirm.left) + limits::CONFIRM_RECORD_INTERVAL.as_secs();
             for seconds in [confirm.until, noted] {
                 due.push(Moment { boot: Duration::from_secs(seconds), ..self.now });
             }

@@ -44,7 +44,7 @@ impl State {
             run.probe_at = Some(now);
             run.environment_at = Some(now);
             run.lease_at = Some(now);
-            run.pods_at = Some(later(now, limits::PODS_FIRST));
+            run.pods_at = Some(later(now, limits::POD_QUERY_DELAY));
         }
     }
 
@@ -184,7 +184,7 @@ impl State {
         let judged: Vec<Signal> = Signal::ALL.into_iter().filter(|signal| self.is_judged_by(*signal)).collect();
         let (now, suspended, healthz_on) = (self.now, self.suspended, self.in_force.healthz.is_some());
         let last_sure = match (&self.environment, suspended) {
-            (Some((_, at)), Some(_)) => Moment { boot: at.boot.saturating_sub(limits::LOOK_INTERVAL), ..*at },
+            (Some((_, at)), Some(_)) => Moment { boot: at.boot.saturating_sub(limits::QUERY_INTERVAL), ..*at },
             _ => now,
         };
         let Kubelet::Running(run) = &mut self.kubelet else { return };
@@ -294,18 +294,18 @@ impl State {
             run.is_bad(Signal::Watchdog, pinged);
         }
         if run.environment_at.is_some_and(|at| now >= at) {
-            run.environment_at = Some(later(now, limits::LOOK_INTERVAL));
+            run.environment_at = Some(later(now, limits::QUERY_INTERVAL));
             fx.push(Effect::Query(Query::Environment(socket)));
         }
         if run.lease_at.is_some_and(|at| now >= at) {
             // The trial's clock waits for the first renewal, which comes with the start.
-            let fresh = run.ready_at.is_some_and(|ready| now.since(ready) < limits::LOOK_EAGER_FOR);
+            let fresh = run.ready_at.is_some_and(|ready| now.since(ready) < limits::QUERY_EAGER_FOR);
             let eager = fresh && in_contact && !run.good.contains_key(&Signal::Lease);
-            run.lease_at = Some(later(now, if eager { limits::LOOK_EAGER } else { limits::LOOK_INTERVAL }));
+            run.lease_at = Some(later(now, if eager { limits::QUERY_EAGER } else { limits::QUERY_INTERVAL }));
             fx.push(Effect::Query(Query::Lease));
         }
         if run.pods_at.is_some_and(|at| now >= at) {
-            run.pods_at = Some(later(now, limits::PODS_INTERVAL));
+            run.pods_at = Some(later(now, limits::POD_QUERY_INTERVAL));
             if pods {
                 fx.push(Effect::Query(Query::Pods));
             }
@@ -314,7 +314,7 @@ impl State {
 
     /// The ConfigMap says that pods may go.
     fn accepts_lost_pods(&self) -> bool {
-        let accepted = Acknowledged::read(self.in_force.annotations.acknowledge.as_deref());
+        let accepted = Acknowledged::parse(self.in_force.annotations.acknowledge.as_deref());
         ["maxPods", "podsPerCore", "kubeReserved", "systemReserved", "evictionHard"]
             .iter()
             .any(|field| accepted.covers(field, HazardClass::Pods))
@@ -331,7 +331,7 @@ impl State {
             due.push(later(run.judged_from, self.settings.start_timeout));
         }
         if let (Some(_), Some((_, at))) = (self.suspended, &self.environment) {
-            due.push(later(*at, limits::LOOK_HOLDS + Duration::from_secs(1)));
+            due.push(later(*at, limits::QUERY_VALID + Duration::from_secs(1)));
         }
     }
 }

@@ -110,7 +110,7 @@ impl State {
         // A new configuration begins with fresh state files; the way back finds its own again.
         let attempt = self.records().ledger.attempt.as_ref().map(|attempt| &attempt.source);
         let restore = source.is_none() || source.as_ref() != attempt;
-        let policy = hazard::policy_word(&rendered.effective);
+        let policy = hazard::policy_key(&rendered.effective);
         let files = (!rendered.effective.is_null()).then(|| StateFiles { policy, restore, ..StateFiles::default() });
         if self.runtime.is_none() {
             self.runtime.clone_from(&rendered.runtime);
@@ -270,9 +270,9 @@ impl State {
         fx.push(Effect::Query(Query::Environment(self.runtime.clone())));
         fx.push(Effect::Count(Counter::Restart("exit")));
         let quick = self.suspended.is_none() && self.trial.as_ref().is_some_and(|trial| !trial.adopted);
-        self.in_place = self.now.since(self.began) < limits::YOUNG || self.change.is_some();
+        self.in_place = self.now.since(self.began) < limits::RESTART_IN_PLACE || self.change.is_some();
         let pause = if self.leaves_crashes() && self.unsaved.is_none() {
-            limits::CONSULT // RestartSec is systemd's own; this is for the look's answer alone
+            limits::QUERY_DEADLINE // RestartSec is systemd's own; this is for the look's answer alone
         } else if quick {
             limits::BACKOFF_TRIAL
         } else {
@@ -292,7 +292,7 @@ impl State {
             Kubelet::Waiting { until } if self.now >= until && self.pending_failure.is_none() => {
                 if self.is_going_down() {
                     // Its SIGTERM is on the way to us. If not, systemd says so at the next look.
-                    self.kubelet = Kubelet::Waiting { until: later(self.now, limits::LOOK_INTERVAL) };
+                    self.kubelet = Kubelet::Waiting { until: later(self.now, limits::QUERY_INTERVAL) };
                     fx.push(Effect::Query(Query::Environment(self.runtime.clone())));
                 } else {
                     self.launch(fx);
@@ -306,7 +306,7 @@ impl State {
     pub(super) fn is_going_down(&self) -> bool {
         self.environment
             .as_ref()
-            .is_some_and(|(seen, at)| seen.shutting_down && self.now.since(*at) <= limits::LOOK_HOLDS)
+            .is_some_and(|(seen, at)| seen.shutting_down && self.now.since(*at) <= limits::QUERY_VALID)
     }
 
     pub(super) fn shutdown(&mut self, fx: &mut Vec<Effect>) {

@@ -147,7 +147,7 @@ pub struct Carried {
 impl Attempt {
     /// A first try.
     #[must_use]
-    pub fn of(source: Source) -> Self {
+    pub fn new(source: Source) -> Self {
         Self {
             source,
             tries: 1,
@@ -315,7 +315,7 @@ pub struct Entry {
 
 /// What is kept beside a checkpoint: sizes and hashes of its files, and the payload's merge mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seal {
+pub struct CheckpointMetadata {
     /// SHA-256 by key.
     pub sha256: std::collections::BTreeMap<String, String>,
     /// What the ConfigMap's annotations ask for.

@@ -97,6 +97,6 @@ impl Run {
         self.probe_at = Some(now);
         self.environment_at = Some(now);
         self.lease_at = Some(now);
-        self.pods_at = Some(later(now, limits::PODS_FIRST));
+        self.pods_at = Some(later(now, limits::POD_QUERY_DELAY));
     }
 }

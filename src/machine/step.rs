@@ -61,10 +61,10 @@ impl State {
     /// A clock that stands still or runs back must not undo what was decided.
     pub(super) fn advance(&mut self, now: Moment) {
         let before = self.now;
-        let quiet = now.since(before) > limits::LOOK_HOLDS;
+        let quiet = now.since(before) > limits::QUERY_VALID;
         let due = if quiet { self.deadline() } else { None };
         self.now = Moment { boot: now.boot.max(before.boot), wall_nanos: now.wall_nanos };
-        if due.is_some_and(|due| self.now.boot.saturating_sub(due) > limits::LOOK_HOLDS) {
+        if due.is_some_and(|due| self.now.boot.saturating_sub(due) > limits::QUERY_VALID) {
             self.woke_up();
         }
     }
@@ -105,7 +105,9 @@ impl State {
         if let Some((_, at)) = self.retry {
             due.push(at);
         }
-        due.extend(self.pending_failure.as_ref().map(|pending_failure| later(pending_failure.at, limits::CONSULT)));
+        due.extend(
+            self.pending_failure.as_ref().map(|pending_failure| later(pending_failure.at, limits::QUERY_DEADLINE)),
+        );
         self.confirm_deadlines(&mut due);
         due.extend(self.watchdog_deadline());
         if let Some(Change { stage: Stage::Baseline(_), baseline_until, .. }) = &self.change {

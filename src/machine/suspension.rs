@@ -9,7 +9,7 @@ impl State {
     /// Who is to blame for the kubelet's troubles, if it is not the configuration.
     fn suspension(&self) -> Option<Suspension> {
         if let Some((environment, at)) = &self.environment
-            && self.now.since(*at) <= limits::LOOK_HOLDS
+            && self.now.since(*at) <= limits::QUERY_VALID
         {
             if environment.shutting_down {
                 return Some(Suspension::ShuttingDown);
@@ -45,7 +45,7 @@ impl State {
             (None, Some(suspension)) => {
                 log(fx, Level::Info, format!("no longer true that {}: judgement goes on", suspension.message()));
                 // What was bad meanwhile gets its whole time again, and the kubelet some to notice.
-                let from = later(self.now, limits::AFTER_EXCUSE);
+                let from = later(self.now, limits::SUSPENSION_GRACE);
                 if let Kubelet::Running(run) = &mut self.kubelet {
                     run.begin_anew(from);
                 }

@@ -19,7 +19,7 @@ impl State {
         if self
             .pending_failure
             .as_ref()
-            .is_some_and(|pending_failure| self.now >= later(pending_failure.at, limits::CONSULT))
+            .is_some_and(|pending_failure| self.now >= later(pending_failure.at, limits::QUERY_DEADLINE))
         {
             return self.judge_failure(fx);
         }
@@ -53,7 +53,7 @@ impl State {
         }
         let ledger = &self.records().ledger;
         if ledger.control_test.is_some() {
-            due.push(later(healthy, limits::BLAME));
+            due.push(later(healthy, limits::CONTROL_TEST));
         }
         due.extend(ledger.retry_later.as_ref().map(|retry_later| later(healthy, patience(retry_later))));
     }
@@ -109,7 +109,7 @@ impl State {
 
     /// What the kubelet wrote last: kept for the verdict.
     pub(super) fn log_tail_read(&mut self, lines: &[String]) {
-        let told = lines.iter().filter(|line| !kubelet_log::is_frame(line)).map(|line| kubelet_log::redact(line));
+        let told = lines.iter().filter(|line| !kubelet_log::is_stack_frame(line)).map(|line| kubelet_log::redact(line));
         self.log_tail = told.filter(|line| !line.is_empty()).collect();
         let (Some(pending_failure), Some(line)) = (&mut self.pending_failure, kubelet_log::fatal(lines)) else {
             return;
@@ -234,7 +234,7 @@ impl State {
     fn tick_control_test(&mut self, run: &Run, fx: &mut Vec<Effect>) {
         let Some(healthy) = run.healthy_since.map(|since| self.now.since(since)) else { return };
         let ledger = &self.records().ledger;
-        if let Some(control_test) = ledger.control_test.clone().filter(|_| healthy >= limits::BLAME) {
+        if let Some(control_test) = ledger.control_test.clone().filter(|_| healthy >= limits::CONTROL_TEST) {
             let mut records = self.records().clone();
             records.ledger.control_test = None;
             // Whatever was thought of it before: this time it was its own fault.

@@ -10,6 +10,6 @@ mod service;
 #[cfg(test)]
 mod tests;
 
-pub use command::{Command, quote, words};
+pub use command::{Command, quote, split_command};
 pub use plan::{Plan, Request, ServiceType, plan};
 pub use service::{DROP_IN, Properties, UnitFile, drop_in_path, span, unit_name};

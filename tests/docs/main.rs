@@ -122,13 +122,13 @@ fn every_class_of_hazards() {
             class if class.is_refused() => "yes",
             _ => "no",
         };
-        (class.word().to_owned(), refused.to_owned())
+        (class.label().to_owned(), refused.to_owned())
     });
     assert_eq!(shown, BTreeMap::from(expected));
     for row in table(TRIAL, "class") {
         for field in code(&row[2]) {
             let hazard = kubelet_config::hazard::table::find(&field).unwrap_or_else(|| panic!("{field}"));
-            assert_eq!(hazard.class.word(), code(&row[0])[0], "{field}");
+            assert_eq!(hazard.class.label(), code(&row[0])[0], "{field}");
         }
     }
 }
@@ -149,9 +149,9 @@ fn the_numbers() {
         "none".to_owned(),
         limits::TRIAL_EXITS.to_string(),
         time(limits::ATTRIBUTION),
-        time(limits::CONSULT),
-        time(limits::AFTER_EXCUSE),
-        time(limits::BLAME),
+        time(limits::QUERY_DEADLINE),
+        time(limits::SUSPENSION_GRACE),
+        time(limits::CONTROL_TEST),
         time(limits::RETRY_LATER_FIRST),
         time(limits::RETRY_LATER_MAX),
         limits::PROVEN_KEPT.to_string(),
@@ -162,7 +162,7 @@ fn the_numbers() {
     assert_eq!(shown, expected.map(plain));
     let text = read(TRIAL);
     assert!(text.contains(&format!("runs, {} s at the most;", limits::BASELINE.as_secs())));
-    assert!(text.contains(&format!("at the node, {} s at the most.", limits::CONSULT.as_secs())));
+    assert!(text.contains(&format!("at the node, {} s at the most.", limits::QUERY_DEADLINE.as_secs())));
 }
 
 /// Event reasons that stand in the source of `core`.
@@ -455,7 +455,7 @@ fn every_command_of_the_plugin_about_configurations_is_listed_with_its_options()
     }
     let reference = read(REFERENCE);
     for hazard in kubelet_config::hazard::table::HAZARDS {
-        assert!(reference.contains(&format!("`{}`", hazard.asks().words())), "{}", hazard.asks().words());
+        assert!(reference.contains(&format!("`{}`", hazard.asks().label())), "{}", hazard.asks().label());
     }
 }
 

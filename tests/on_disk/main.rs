@@ -23,7 +23,7 @@ use kubelet_supervisor::adapters::fsx::RealDisk;
 use kubelet_supervisor::adapters::store::FsStore;
 use kubelet_supervisor::machine::evidence::{Environment, Failure, Signal, Suspension};
 use kubelet_supervisor::machine::model::StateFiles;
-use kubelet_supervisor::machine::record::{self, ControlTest, Entry, Ledger, Pin, Seal};
+use kubelet_supervisor::machine::record::{self, CheckpointMetadata, ControlTest, Entry, Ledger, Pin};
 use kubelet_supervisor::machine::{ConfigMapState, Durable, Kubelet, Reload, ReloadStage, Run, State, Trial, TrialEnd};
 use kubelet_supervisor::ports::Store as _;
 use serde_json::json;
@@ -71,7 +71,7 @@ fn the_store() {
     for (n, annotations) in [(1, ConfigAnnotations::default()), (2, annotations())] {
         let Source { reference, resource_version, uid } = source(n);
         let seal = format!("supervisor/seals/{uid}/{resource_version}.json");
-        let decode = |text: &str| serde_json::from_str::<Seal>(text);
+        let decode = |text: &str| serde_json::from_str::<CheckpointMetadata>(text);
         let sealed = read(&text(&format!("tree/{seal}")), decode, |seal| serde_json::to_string(seal).unwrap());
         let sum = "b2ad488f136a6ca51405f59f87615f9ea7017dcce4bafe7cbdfaec933ebc60b2";
         assert_eq!((sealed.sha256.len(), sealed.sha256["kubelet"].as_str()), (2, sum));

@@ -100,7 +100,7 @@ pub const CONFIRM_BY: &str = "confirmBy";
 
 /// What the Node says of us, as the API server last showed it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Shown {
+pub struct PublishedStatus {
     /// `status.config`; null if there is none.
     pub config: Value,
     /// Our condition.
@@ -122,7 +122,7 @@ impl Default for Condition {
 
 impl Condition {
     /// As it is written; a status that stays keeps the time of its beginning.
-    fn written(&self, shown: Option<&Value>, now: &str) -> Value {
+    fn to_json(&self, shown: Option<&Value>, now: &str) -> Value {
         let Self { status, reason, message } = self;
         let same = shown.filter(|shown| shown.get("status").and_then(Value::as_str) == Some(*status));
         let since = same.and_then(|shown| shown.get("lastTransitionTime")).cloned().unwrap_or_else(|| json!(now));
@@ -135,7 +135,7 @@ impl Condition {
     /// True if the Node's list of conditions says so already. A node that never had anything but
     /// its own configuration need not say so.
     #[must_use]
-    pub fn is_shown(&self, shown: Option<&Value>) -> bool {
+    pub fn is_published(&self, shown: Option<&Value>) -> bool {
         let Some(shown) = shown else { return *self == Self::default() };
         let same = |field: &str, ours: &str| shown.get(field).and_then(Value::as_str) == Some(ours);
         same("status", self.status) && same("reason", self.reason) && same("message", &self.message)
@@ -159,10 +159,10 @@ impl NodeConfigStatus {
     /// pkg/registry/core/node/strategy.go, v1.20.2 and v1.36.2; kubelets rely on it). `now` is the
     /// time in RFC 3339.
     #[must_use]
-    pub fn patch(&self, shown: &Shown, now: &str) -> Value {
+    pub fn patch(&self, shown: &PublishedStatus, now: &str) -> Value {
         let mut status = Map::from_iter([("config".to_owned(), json!(self))]);
-        if !self.condition.is_shown(shown.condition.as_ref()) {
-            let conditions = json!([self.condition.written(shown.condition.as_ref(), now)]);
+        if !self.condition.is_published(shown.condition.as_ref()) {
+            let conditions = json!([self.condition.to_json(shown.condition.as_ref(), now)]);
             status.insert("conditions".to_owned(), conditions);
         }
         let mut patch = Map::from_iter([("status".to_owned(), status.into())]);
@@ -197,7 +197,7 @@ impl NodeConfigStatus {
 
     /// True if the Node's annotations say the same.
     #[must_use]
-    pub fn is_annotated(&self, shown: &Shown) -> bool {
+    pub fn is_annotated(&self, shown: &PublishedStatus) -> bool {
         shown.annotation.as_ref().is_some_and(|shown| *shown == self.annotation())
             && shown.about.as_ref().is_some_and(|shown| *shown == self.about())
     }
@@ -267,7 +267,7 @@ mod tests {
     fn status_has_native_shape() {
         let status =
             NodeConfigStatus { assigned: Some(source()), error: Some(LOAD_ERROR.into()), ..Default::default() };
-        let shown = Shown {
+        let shown = PublishedStatus {
             annotation: Some(status.annotation()),
             about: Some(status.about()),
             condition: None,
@@ -280,7 +280,7 @@ mod tests {
                 "active": null, "lastKnownGood": null, "error": LOAD_ERROR,
             }}})
         );
-        let older = Shown { about: Some(r#"{"version":"0.0.1"}"#.into()), ..shown };
+        let older = PublishedStatus { about: Some(r#"{"version":"0.0.1"}"#.into()), ..shown };
         let annotations = json!({ABOUT_ANNOTATION: format!(r#"{{"shadowedByFlags":[],"version":"{VERSION}"}}"#)});
         assert!(!status.is_annotated(&older), "another supervisor wrote it");
         assert_eq!(status.patch(&older, "2026-01-01T00:00:00Z")["metadata"]["annotations"], annotations);

@@ -11,9 +11,9 @@ pub const NATIVE_GATE: &str = "DynamicKubeletConfig";
 /// A parsed command line, without the program itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KubeletArgs {
-    words: Vec<String>,
+    args: Vec<String>,
     pub(super) flags: Vec<Flag>,
-    /// Index in `words` where further flags may be inserted: before a `--`, else at the end.
+    /// Index in `args` where further flags may be inserted: before a `--`, else at the end.
     end: usize,
 }
 
@@ -25,13 +25,13 @@ pub(super) struct Flag {
 }
 
 impl KubeletArgs {
-    /// Reads `words`; never fails, the kubelet judges its own command line.
+    /// Reads `args`; never fails, the kubelet judges its own command line.
     #[must_use]
-    pub fn parse(words: &[String]) -> Self {
+    pub fn parse(args: &[String]) -> Self {
         let mut flags = Vec::new();
-        let mut index = words.iter().take_while(|word| !word.starts_with('-')).count();
-        let mut end = words.len();
-        while let Some(word) = words.get(index) {
+        let mut index = args.iter().take_while(|word| !word.starts_with('-')).count();
+        let mut end = args.len();
+        while let Some(word) = args.get(index) {
             if word == "--" {
                 end = index;
                 break;
@@ -50,22 +50,22 @@ impl KubeletArgs {
             };
             let name = name.replace('_', "-");
             if value.is_none() && !table::BOOLEANS.contains(&name.as_str()) {
-                value = words.get(index).cloned();
+                value = args.get(index).cloned();
                 index += 1;
             }
-            let at = start..index.min(words.len());
+            let at = start..index.min(args.len());
             if name == "feature-gates" {
                 value = value.map(|gates| without_native_gate(&gates));
             }
             flags.push(Flag { name, value, at });
         }
-        Self { words: words.to_vec(), flags, end }
+        Self { args: args.to_vec(), flags, end }
     }
 
-    /// The words as given.
+    /// The arguments as given.
     #[must_use]
-    pub fn words(&self) -> &[String] {
-        &self.words
+    pub fn as_slice(&self) -> &[String] {
+        &self.args
     }
 
     /// The value in force of a scalar flag; an empty value is unset, as in the kubelet.
@@ -115,12 +115,12 @@ impl KubeletArgs {
 
     fn rebuild(&self, without: &[&str], extra: &[String]) -> Vec<String> {
         let kept = |range: Range<usize>| {
-            let words = self.words.iter().enumerate().skip(range.start).take(range.len());
+            let words = self.args.iter().enumerate().skip(range.start).take(range.len());
             words.filter_map(|(index, word)| self.kept(index, word, without)).collect::<Vec<_>>()
         };
         let mut words = kept(0..self.end);
         words.extend_from_slice(extra);
-        words.extend(kept(self.end..self.words.len()));
+        words.extend(kept(self.end..self.args.len()));
         words
     }
 
@@ -137,7 +137,7 @@ impl KubeletArgs {
         let given = match word.split_once('=') {
             Some((_, given)) if flag.at.len() == 1 => given,
             _ if last => word,
-            _ => self.words.get(index + 1)?,
+            _ => self.args.get(index + 1)?,
         };
         if given == gates {
             return Some(word.to_owned());

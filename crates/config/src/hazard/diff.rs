@@ -138,18 +138,18 @@ fn same(top: &str, old: &Value, new: &Value) -> bool {
 /// Why these changes must not be made yet, unless the annotation's text acknowledges them.
 #[must_use]
 pub fn refused(changes: &[Change], acknowledged: Option<&str>) -> Option<String> {
-    let words = Acknowledged::read(acknowledged);
+    let acknowledged = Acknowledged::parse(acknowledged);
     let open: Vec<&Change> = changes
         .iter()
-        .filter(|change| change.class.is_refused() && !words.covers(&change.field, change.class))
+        .filter(|change| change.class.is_refused() && !acknowledged.covers(&change.field, change.class))
         .collect();
     if open.is_empty() {
         return None;
     }
     let known: BTreeSet<&str> = changes.iter().map(Change::top).collect();
     let fields: BTreeSet<&str> = open.iter().map(|change| change.top()).collect();
-    let classes: BTreeSet<&str> = open.iter().map(|change| change.class.word()).collect();
-    let advice = words.advice(&fields, &classes, &|word| known.contains(word));
+    let classes: BTreeSet<&str> = open.iter().map(|change| change.class.label()).collect();
+    let advice = acknowledged.advice(&fields, &classes, &|word| known.contains(word));
     let items = open.iter().map(|change| format!("{change}: {}", change.needs));
     Some(bounded(items, &format!("; if that is taken care of, {advice}")))
 }

@@ -16,5 +16,5 @@ pub use acknowledge::{ANNOTATION, Acknowledged};
 pub use diff::{Change, diff, is_secret, refused};
 pub use effective::effective;
 pub use impact::{Impact, preview, refused_impact};
-pub use managers::policy_word;
+pub use managers::policy_key;
 pub use table::{Asks, Hazard, HazardClass, Unset};

@@ -47,9 +47,9 @@ impl HazardClass {
         Self::Unknown,
     ];
 
-    /// The word for it, as it may stand in `kubelet-supervisor.io/acknowledge`.
+    /// Its name, as it may stand in `kubelet-supervisor.io/acknowledge`.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             Self::Reboot => "reboot",
             Self::Forbidden => "forbidden",
@@ -73,7 +73,7 @@ impl HazardClass {
 
 impl fmt::Display for HazardClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.label())
     }
 }
 
@@ -129,7 +129,7 @@ pub enum Asks {
 impl Asks {
     /// For people.
     #[must_use]
-    pub fn words(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             Self::Restart => "restart",
             Self::NewContainers => "restart; new containers only",
@@ -376,7 +376,7 @@ mod tests {
 
     #[test]
     fn words_are_told_apart() {
-        let words: BTreeSet<_> = HazardClass::ALL.iter().map(|class| class.word()).collect();
+        let words: BTreeSet<_> = HazardClass::ALL.iter().map(|class| class.label()).collect();
         assert_eq!(words.len(), HazardClass::ALL.len());
     }
 }
