@@ -163,11 +163,11 @@ impl<P: Ports> Executor<P> {
 
     fn emit(&mut self, event: Event) {
         let level = if event.warning { Level::Warn } else { Level::Info };
-        self.ports.notifier().log(level, &format!("{}: {}", event.reason, event.message));
+        self.ports.notifier().log(level, &format!("{}: {}", event.reason.as_str(), event.message));
         let mut entry = Entry {
             number: 0,
             nanos: self.state.now().wall_nanos,
-            reason: event.reason.to_owned(),
+            reason: event.reason.as_str().to_owned(),
             warning: event.warning,
             message: event.message,
             source: event.source,

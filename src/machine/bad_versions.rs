@@ -30,7 +30,7 @@ impl State {
 
     pub(super) fn report_rollback(&mut self, source: &Source, failure: Failure, detail: &str, fx: &mut Vec<Effect>) {
         self.trial_end = TrialEnd::Failed;
-        fx.push(Effect::Count(Counter::Rollback(failure.label())));
+        fx.push(Effect::Count(Counter::Rollback(failure)));
         let mut event = events::rolled_back(source, self.fallback().as_ref(), detail);
         event.log_tail.clone_from(&self.log_tail);
         fx.push(Effect::Emit(event));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::evidence::Baseline;
 use super::io::log;
-use super::model::{KubeletId, RenderError, Rendered, Verdict, later};
+use super::model::{KubeletId, RenderError, Rendered, RestartCause, Verdict, later};
 use super::record::{Attempt, Confirm, REJECTED};
 use super::{
     Change, ConfigMapState, Counter, Durable, Effect, Kubelet, Level, Purpose, RecordReason, Stage, State, Trial,
@@ -267,7 +267,9 @@ impl State {
                     self.set_stage(Stage::Preflight(ticket, rendered));
                 }
             }
-            (Some(source), Err(RenderError::Load(words))) => self.reject(source, None, status::LOAD_ERROR, &words, fx),
+            (Some(source), Err(RenderError::Load(message))) => {
+                self.reject(source, None, status::LOAD_ERROR, &message, fx)
+            }
             (Some(_), Err(RenderError::Checkpoint(why))) => {
                 self.download_again(fx);
                 self.postpone(&why, fx);
@@ -277,7 +279,7 @@ impl State {
     }
 
     pub(super) fn verdict(&mut self, ticket: u64, verdict: Verdict, fx: &mut Vec<Effect>) {
-        let counted = Effect::Count(Counter::Preflight(verdict.label()));
+        let counted = Effect::Count(Counter::Preflight(verdict.result()));
         if let Some((_, rendered)) = self.launching.take_if(|(expected, _)| *expected == ticket) {
             fx.push(counted);
             return self.launch_judged(verdict, rendered, fx);
@@ -291,8 +293,8 @@ impl State {
         }
         fx.push(counted);
         match verdict {
-            Verdict::Load(words) => self.reject(&source, Some(&rendered), status::LOAD_ERROR, &words, fx),
-            Verdict::Validate(words) => self.reject(&source, Some(&rendered), status::VALIDATE_ERROR, &words, fx),
+            Verdict::Load(message) => self.reject(&source, Some(&rendered), status::LOAD_ERROR, &message, fx),
+            Verdict::Validate(message) => self.reject(&source, Some(&rendered), status::VALIDATE_ERROR, &message, fx),
             Verdict::Valid(remarks) => {
                 for remark in remarks {
                     log(fx, Level::Warn, format!("{source} is accepted, but: {remark}"));
@@ -377,7 +379,7 @@ impl State {
         self.recovered = false;
         self.runtime = self.in_force.runtime.take().or(self.runtime.take());
         fx.push(Effect::Emit(events::changed(Some(&source))));
-        self.switch(Some(source), "config", fx);
+        self.switch(Some(source), RestartCause::Config, fx);
     }
 
     /// Equal content under a new name or version: no restart, and the standing is kept.
@@ -450,7 +452,7 @@ impl State {
         } else {
             self.applying_since = Some(seen);
             fx.push(Effect::Emit(events::changed(None)));
-            self.switch(None, "reset", fx);
+            self.switch(None, RestartCause::Reset, fx);
         }
     }
 
@@ -497,7 +499,7 @@ impl State {
                     status::name(fallback.as_ref())
                 ),
             );
-            self.switch(fallback, "rollback", fx);
+            self.switch(fallback, RestartCause::Rollback, fx);
         }
     }
 

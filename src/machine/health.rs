@@ -220,7 +220,7 @@ impl State {
         }
     }
 
-    /// The signal that has been bad for too long, with words for it.
+    /// The signal that has been bad for too long, and what to say of it.
     pub(super) fn failing(&self, run: &Run) -> Option<(Failure, String)> {
         if self.suspended.is_some() {
             return None;
@@ -260,8 +260,8 @@ impl State {
             Signal::NodeReady => {
                 // A Node that still says Ready says so of the time before.
                 let sick = self.node.as_ref().filter(|node| !node.ready && !node.message.is_empty());
-                let words = sick.map_or_else(|| "no new heartbeat".to_owned(), |node| node.message.clone());
-                format!("the Node has not been Ready for {lasted} s since the change: {words}")
+                let message = sick.map_or_else(|| "no new heartbeat".to_owned(), |node| node.message.clone());
+                format!("the Node has not been Ready for {lasted} s since the change: {message}")
             }
             Signal::Lease => format!("the Node's Lease was not renewed for {lasted} s"),
             Signal::ApiServer => {

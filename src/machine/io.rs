@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::command::Command;
 use super::events::Event;
-use super::evidence::{Environment, LeaseObservation, NodeReadiness, Query};
-use super::model::{Exit, KubeletId, RenderError, Rendered, StateFiles, Verdict};
+use super::evidence::{Environment, Failure, LeaseObservation, NodeReadiness, Query};
+use super::model::{Exit, KubeletId, PreflightResult, RenderError, Rendered, RestartCause, StateFiles, Verdict};
 use super::{Durable, Handover, Stored};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::pods::PodInventory;
@@ -173,11 +173,11 @@ pub enum Level {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Counter {
     /// `kubelet_restarts_total{cause}`.
-    Restart(&'static str),
+    Restart(RestartCause),
     /// `preflight_total{result}`.
-    Preflight(&'static str),
+    Preflight(PreflightResult),
     /// `rollbacks_total{reason}`.
-    Rollback(&'static str),
+    Rollback(Failure),
     /// `store_errors_total`.
     StoreError,
     /// `config_apply_duration_seconds`, from seeing a version to its kubelet being ready.

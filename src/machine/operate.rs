@@ -1,9 +1,9 @@
 //! An operator's commands: what they change in the records, and what follows from it.
 
 use super::command::{Command, Target};
-use super::events;
+use super::events::{self, EventReason};
 use super::evidence::Failure;
-use super::model::Moment;
+use super::model::{Moment, RestartCause};
 use super::record::{BadVersion, Confirm, Ledger, Pin};
 use super::{Durable, Effect, Kubelet, State, Stored, Trial};
 use kubelet_config::assignment::Assignment;
@@ -50,12 +50,12 @@ impl State {
         let (records, answer) = apply(self.records(), command, &context)?;
         self.remember(records, fx);
         let reason = match command {
-            Command::Retry => "KubeletConfigRetried",
-            Command::Rollback { .. } | Command::Pin { .. } => "KubeletConfigPinned",
-            Command::Unpin => "KubeletConfigUnpinned",
-            Command::Freeze => "KubeletConfigFrozen",
-            Command::Thaw => "KubeletConfigThawed",
-            Command::Confirm { .. } => "KubeletConfigConfirmed",
+            Command::Retry => EventReason::Retried,
+            Command::Rollback { .. } | Command::Pin { .. } => EventReason::Pinned,
+            Command::Unpin => EventReason::Unpinned,
+            Command::Freeze => EventReason::Frozen,
+            Command::Thaw => EventReason::Thawed,
+            Command::Confirm { .. } => EventReason::Confirmed,
             Command::Reload => return Ok(answer),
         };
         let about = match command {
@@ -79,7 +79,7 @@ impl State {
                 let pinned = self.pinned().cloned().unwrap_or_default();
                 if pinned != self.target && self.is_on_its_way() && self.is_named(pinned.as_ref()) {
                     self.pin_tried = true;
-                    self.switch(pinned, "operator", fx);
+                    self.switch(pinned, RestartCause::Operator, fx);
                 }
             }
             Command::Unpin => {
@@ -87,7 +87,7 @@ impl State {
                 // No record names it any more.
                 let named = [&self.saved.assigned, &self.saved.last_known_good].contains(&&self.target);
                 if !named && self.is_on_its_way() {
-                    self.switch(self.fallback(), "operator", fx);
+                    self.switch(self.fallback(), RestartCause::Operator, fx);
                 }
             }
             Command::Freeze => self.change = None,
@@ -127,7 +127,7 @@ impl State {
         if self.active != pinned && self.target != pinned && !self.pin_tried {
             self.pin_tried = true;
             self.trial = None;
-            self.switch(pinned, "operator", fx);
+            self.switch(pinned, RestartCause::Operator, fx);
         }
     }
 
@@ -148,7 +148,7 @@ impl State {
                 self.error = None;
                 self.recovered = true;
                 let message = format!("By annotation: {source} is tried again");
-                fx.push(Effect::Emit(events::operated("KubeletConfigRetried", Some(source), message)));
+                fx.push(Effect::Emit(events::operated(EventReason::Retried, Some(source), message)));
             }
             return self.remember(records, fx); // a confirmation that came along is said again with the next sight of the Node
         }
@@ -162,7 +162,7 @@ impl State {
                 attempt.confirmed = true;
             }
             let message = format!("By annotation: {} is confirmed", attempt.source);
-            fx.push(Effect::Emit(events::operated("KubeletConfigConfirmed", Some(&attempt.source), message)));
+            fx.push(Effect::Emit(events::operated(EventReason::Confirmed, Some(&attempt.source), message)));
             self.remember(records, fx);
         }
     }

@@ -2,7 +2,7 @@
 
 use super::evidence::Query;
 use super::io::log;
-use super::model::{Exit, KubeletId, RenderError, Rendered, StateFiles, Verdict, later};
+use super::model::{Exit, KubeletId, RenderError, Rendered, RestartCause, StateFiles, Verdict, later};
 use super::record::REJECTED;
 use super::{Counter, Effect, InForce, Kubelet, Level, Purpose, RecordReason, Run, Stage, State, Trial};
 use super::{events, limits};
@@ -84,8 +84,8 @@ impl State {
     pub(super) fn launch_judged(&mut self, verdict: Verdict, rendered: Rendered, fx: &mut Vec<Effect>) {
         let Some(source) = self.target.clone() else { return };
         match verdict {
-            Verdict::Load(words) => self.refuse(&source, &rendered, status::LOAD_ERROR, words, fx),
-            Verdict::Validate(words) => self.refuse(&source, &rendered, status::VALIDATE_ERROR, words, fx),
+            Verdict::Load(message) => self.refuse(&source, &rendered, status::LOAD_ERROR, message, fx),
+            Verdict::Validate(message) => self.refuse(&source, &rendered, status::VALIDATE_ERROR, message, fx),
             Verdict::Valid(_) => {
                 self.remember_verdict(&rendered);
                 self.start(Some(source), rendered, fx);
@@ -99,10 +99,10 @@ impl State {
     }
 
     /// The kubelet (another binary than the one it was proven with) refuses it now.
-    fn refuse(&mut self, source: &Source, rendered: &Rendered, error: &str, words: String, fx: &mut Vec<Effect>) {
-        self.remember_bad(source, Some(&rendered.digest), REJECTED, error, &words, fx);
-        fx.push(Effect::Emit(events::rejected(source, &words)));
-        self.fall_back(source, error.to_owned(), words, fx);
+    fn refuse(&mut self, source: &Source, rendered: &Rendered, error: &str, message: String, fx: &mut Vec<Effect>) {
+        self.remember_bad(source, Some(&rendered.digest), REJECTED, error, &message, fx);
+        fx.push(Effect::Emit(events::rejected(source, &message)));
+        self.fall_back(source, error.to_owned(), message, fx);
     }
 
     fn start(&mut self, source: Option<Source>, rendered: Rendered, fx: &mut Vec<Effect>) {
@@ -219,7 +219,7 @@ impl State {
     }
 
     /// Makes `target` run, restarting the kubelet if there is one.
-    pub(super) fn switch(&mut self, target: Option<Source>, cause: &'static str, fx: &mut Vec<Effect>) {
+    pub(super) fn switch(&mut self, target: Option<Source>, cause: RestartCause, fx: &mut Vec<Effect>) {
         self.target = target;
         self.pending_failure = None;
         self.in_place = false;
@@ -268,7 +268,7 @@ impl State {
         }
         // Where the system is going down nothing is started again: the answer comes within the pause.
         fx.push(Effect::Query(Query::Environment(self.runtime.clone())));
-        fx.push(Effect::Count(Counter::Restart("exit")));
+        fx.push(Effect::Count(Counter::Restart(RestartCause::Exit)));
         let quick = self.suspended.is_none() && self.trial.as_ref().is_some_and(|trial| !trial.adopted);
         self.in_place = self.now.since(self.began) < limits::RESTART_IN_PLACE || self.change.is_some();
         let pause = if self.leaves_crashes() && self.unsaved.is_none() {

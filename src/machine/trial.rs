@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::evidence::{Failure, Query};
 use super::io::log;
-use super::model::{Exit, Moment, later};
+use super::model::{Exit, Moment, RestartCause, later};
 use super::record::{ControlTest, RetryLater};
 use super::{Effect, Kubelet, Level, PendingFailure, RecordReason, Run, State, TrialEnd};
 use super::{events, limits};
@@ -227,7 +227,7 @@ impl State {
         self.report_rollback(&source, failure, detail, fx);
         self.trial = None;
         self.pending_failure = None;
-        self.switch(self.fallback(), "rollback", fx);
+        self.switch(self.fallback(), RestartCause::Rollback, fx);
     }
 
     /// Last known good is healthy, or has been for long enough to try a pardoned version again.

@@ -77,11 +77,104 @@ pub struct NodeConfigStatus {
 pub struct Condition {
     /// `True`: what is assigned runs and is proven. `False`: it does not run. `Unknown`: on trial,
     /// or held by an operator.
-    pub status: &'static str,
-    /// Machine word.
-    pub reason: &'static str,
+    pub status: ConditionStatus,
+    /// Its `reason`.
+    pub reason: ConditionReason,
     /// For people, with the kubelet's own words.
     pub message: String,
+}
+
+/// A condition's `status` (core/v1 `ConditionStatus`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConditionStatus {
+    /// What is assigned runs and is proven.
+    True,
+    /// What is assigned does not run.
+    False,
+    /// On trial, held by an operator, or still to come.
+    Unknown,
+}
+
+impl ConditionStatus {
+    /// As the API server has it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
+/// The `reason` of [`Condition`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConditionReason {
+    /// The node's own configuration runs.
+    Local,
+    /// Proven.
+    LastKnownGood,
+    /// On trial.
+    OnTrial,
+    /// On trial, while the node around the kubelet is at fault.
+    TrialSuspended,
+    /// Healthy, and to be confirmed by somebody.
+    AwaitsConfirmation,
+    /// Accepted; begins at this node's own time.
+    Scheduled,
+    /// An operator holds what runs.
+    Pinned,
+    /// An operator lets no change in.
+    Frozen,
+    /// What is assigned cannot be had.
+    SyncFailed,
+    /// Refused before it ran.
+    Rejected,
+    /// Failed its trial.
+    RolledBack,
+    /// Failed, as last known good did: it is tried again.
+    NotToBlame,
+    /// It cannot be used for another reason.
+    Failed,
+}
+
+impl ConditionReason {
+    /// All of them.
+    pub const ALL: [Self; 13] = [
+        Self::Local,
+        Self::LastKnownGood,
+        Self::OnTrial,
+        Self::TrialSuspended,
+        Self::AwaitsConfirmation,
+        Self::Scheduled,
+        Self::Pinned,
+        Self::Frozen,
+        Self::SyncFailed,
+        Self::Rejected,
+        Self::RolledBack,
+        Self::NotToBlame,
+        Self::Failed,
+    ];
+
+    /// As the API server has it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Local => "Local",
+            Self::LastKnownGood => "LastKnownGood",
+            Self::OnTrial => "OnTrial",
+            Self::TrialSuspended => "TrialSuspended",
+            Self::AwaitsConfirmation => "AwaitsConfirmation",
+            Self::Scheduled => "Scheduled",
+            Self::Pinned => "Pinned",
+            Self::Frozen => "Frozen",
+            Self::SyncFailed => "SyncFailed",
+            Self::Rejected => "Rejected",
+            Self::RolledBack => "RolledBack",
+            Self::NotToBlame => "NotToBlame",
+            Self::Failed => "Failed",
+        }
+    }
 }
 
 /// The Node annotation that holds the status where `status.config` is not kept, and beside it
@@ -116,7 +209,11 @@ pub const CONDITION: &str = "KubeletConfigOk";
 
 impl Default for Condition {
     fn default() -> Self {
-        Self { status: "True", reason: "Local", message: "The node's own configuration runs".to_owned() }
+        Self {
+            status: ConditionStatus::True,
+            reason: ConditionReason::Local,
+            message: "The node's own configuration runs".to_owned(),
+        }
     }
 }
 
@@ -124,7 +221,8 @@ impl Condition {
     /// As it is written; a status that stays keeps the time of its beginning.
     fn to_json(&self, shown: Option<&Value>, now: &str) -> Value {
         let Self { status, reason, message } = self;
-        let same = shown.filter(|shown| shown.get("status").and_then(Value::as_str) == Some(*status));
+        let (status, reason) = (status.as_str(), reason.as_str());
+        let same = shown.filter(|shown| shown.get("status").and_then(Value::as_str) == Some(status));
         let since = same.and_then(|shown| shown.get("lastTransitionTime")).cloned().unwrap_or_else(|| json!(now));
         json!({
             "type": CONDITION, "status": status, "reason": reason, "message": message,
@@ -138,7 +236,7 @@ impl Condition {
     pub fn is_published(&self, shown: Option<&Value>) -> bool {
         let Some(shown) = shown else { return *self == Self::default() };
         let same = |field: &str, ours: &str| shown.get(field).and_then(Value::as_str) == Some(ours);
-        same("status", self.status) && same("reason", self.reason) && same("message", &self.message)
+        same("status", self.status.as_str()) && same("reason", self.reason.as_str()) && same("message", &self.message)
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::acknowledge::Acknowledged;
 use super::effective::effective;
-use super::table::{self, Asks, Hazard, HazardClass};
+use super::table::{self, Asks, HazardClass};
 use super::text::{bounded, cut, top};
 use super::{managers, quantity};
 use crate::duration::GoDuration;
@@ -38,7 +38,7 @@ impl Change {
     /// What it asks for on the node.
     #[must_use]
     pub fn asks(&self) -> Asks {
-        table::find(self.top()).map_or(Asks::Restart, Hazard::asks)
+        table::find(self.top()).map_or(Asks::Restart, |hazard| hazard.asks)
     }
 
     /// True if its values are nobody's business.
