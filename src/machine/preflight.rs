@@ -55,7 +55,7 @@ const DEPENDENCIES: [&str; 5] =
 
 /// Judges a finished preflight run.
 #[must_use]
-pub fn classify(run: &Run) -> Class {
+pub(crate) fn classify(run: &Run) -> Class {
     let text = String::from_utf8_lossy(&run.output);
     let code = match run.exit {
         None => return inconclusive("the preflight did not end in time"),

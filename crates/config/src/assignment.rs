@@ -94,7 +94,7 @@ pub enum Assignment {
     AllNil,
     /// Labels that name nothing a ConfigMap can be; with the label and the reason.
     Invalid(String),
-    /// A ConfigMap.
+    /// This ConfigMap, by `configSource` or by labels.
     Map(ConfigMapRef),
     /// No assignment, but `--default-source`.
     Default(ConfigMapRef),
