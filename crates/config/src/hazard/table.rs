@@ -361,8 +361,8 @@ mod tests {
     }
 
     #[test]
-    fn words_are_told_apart() {
-        let words: BTreeSet<_> = HazardClass::ALL.iter().map(|class| class.label()).collect();
-        assert_eq!(words.len(), HazardClass::ALL.len());
+    fn labels_differ() {
+        let labels: BTreeSet<_> = HazardClass::ALL.iter().map(|class| class.label()).collect();
+        assert_eq!(labels.len(), HazardClass::ALL.len());
     }
 }
