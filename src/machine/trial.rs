@@ -1,15 +1,14 @@
-//! The trial: when it is passed, when it has failed, and the control test after that.
+//! The trial: when it is passed, and when it has failed.
 
 use std::time::Duration;
 
+use super::control_test::patience;
 use super::evidence::{Failure, Query};
 use super::io::log;
-use super::model::{Exit, Moment, RestartCause, later};
-use super::record::{ControlTest, RetryLater};
+use super::model::{Exit, Moment, later};
 use super::{Effect, Kubelet, Level, PendingFailure, RecordReason, Run, State, TrialEnd};
 use super::{events, limits};
 use crate::kubelet_log;
-use kubelet_config::{duration, status};
 
 impl State {
     pub(super) fn tick_trial(&mut self, fx: &mut Vec<Effect>) {
@@ -214,70 +213,10 @@ impl State {
         run.healthy_since
             .map(|since| later(since, self.settings.trial_duration.saturating_sub(trial.health_before_pause)))
     }
-
-    /// Remembers what runs as bad and goes back to last known good, which is then the control test.
-    pub(super) fn roll_back(&mut self, failure: Failure, detail: &str, fx: &mut Vec<Effect>) {
-        let Some(source) = self.active.clone() else { return };
-        let digest = self.in_force.digest.clone();
-        let baseline = self.records().ledger.attempt.as_ref().and_then(|attempt| attempt.baseline.clone());
-        self.error = Some((status::LOAD_ERROR.to_owned(), detail.to_owned()));
-        let mut records = self.with_bad_version(&source, digest.as_ref(), failure.label(), status::LOAD_ERROR, detail);
-        records.ledger.control_test =
-            failure.family().map(|_| ControlTest { source: source.clone(), failure, baseline });
-        self.remember(records, fx);
-        self.report_rollback(&source, failure, detail, fx);
-        self.trial = None;
-        self.pending_failure = None;
-        self.switch(self.fallback(), RestartCause::Rollback, fx);
-    }
-
-    /// Last known good is healthy, or has been for long enough to try a cleared version again.
-    fn tick_control_test(&mut self, run: &Run, fx: &mut Vec<Effect>) {
-        let Some(healthy) = run.healthy_since.map(|since| self.now.since(since)) else { return };
-        let ledger = &self.records().ledger;
-        if let Some(control_test) = ledger.control_test.clone().filter(|_| healthy >= limits::CONTROL_TEST) {
-            let mut records = self.records().clone();
-            records.ledger.control_test = None;
-            // Whatever was thought of it before: this time it was its own fault.
-            records.ledger.retry_later.take_if(|retry_later| retry_later.source == control_test.source);
-            self.remember(records, fx);
-            let active = status::name(self.active.as_ref());
-            log(fx, Level::Info, format!("{active} is healthy: the fault was with {}", control_test.source));
-        } else if ledger.retry_later.as_ref().is_some_and(|retry_later| healthy >= patience(retry_later))
-            && !self.recovered
-        {
-            self.recovered = true;
-            log(fx, Level::Info, "what runs is healthy again, the pardoned version is tried once more");
-        }
-    }
-
-    /// Last known good fails in the same way: the version is cleared.
-    fn clear_version(&mut self, control_test: &ControlTest, detail: &str, fx: &mut Vec<Effect>) {
-        let why = format!("{} fails in the same way ({detail})", status::name(self.active.as_ref()));
-        let mut records = self.records().clone();
-        let ledger = &mut records.ledger;
-        ledger.bad.retain(|bad| bad.source != control_test.source);
-        ledger.control_test = None;
-        let before = ledger.retry_later.take().filter(|retry_later| retry_later.source == control_test.source);
-        let times = before.map_or(0, |retry_later| retry_later.times.saturating_add(1));
-        ledger.retry_later = Some(RetryLater { source: control_test.source.clone(), times, why: why.clone() });
-        self.error = Some((status::LOAD_ERROR.to_owned(), format!("not to blame, will be tried again: {why}")));
-        self.recovered = false;
-        self.remember(records, fx);
-        let mut event = events::not_blamed(&control_test.source, &why);
-        event.log_tail.clone_from(&self.log_tail);
-        fx.push(Effect::Emit(event));
-    }
-}
-
-/// How long last known good must be healthy before a cleared version is tried again.
-fn patience(retry_later: &RetryLater) -> Duration {
-    duration::backoff(limits::RETRY_LATER_FIRST, limits::RETRY_LATER_MAX, retry_later.times)
 }
 
 #[cfg(test)]
 mod tests {
-
     use super::super::{Input, Settings, Trial};
     use super::*;
     use kubelet_config::rendering::HealthzTarget;
