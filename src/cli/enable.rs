@@ -28,7 +28,7 @@ pub(super) struct Enable {
     /// When systemd takes the unit for started: at once, or when the kubelet is ready [default: as the unit has it]
     #[arg(long = "type", value_name = "simple|notify")]
     service_type: Option<ServiceType>,
-    /// Fingerprint the drop-in, and change nothing.
+    /// Print the drop-in, and change nothing.
     #[arg(long)]
     dry_run: bool,
     /// Options for `run`, such as `-- --trial-duration 5m` [default: those of an earlier `enable`]

@@ -41,7 +41,7 @@ enum Verb {
     Status(status::Options),
     /// Have the kubelet judge a configuration file: exit 0 valid, 1 rejected, 2 could not tell.
     Check(check::Options),
-    /// Fingerprint the configuration the kubelet would be given.
+    /// Print the configuration the kubelet would be given.
     Render(render::Options),
     /// Show what happened to this node's configuration, and why.
     History(history::Options),
@@ -49,7 +49,7 @@ enum Verb {
     Retry(operate::Plain),
     /// Leave what runs: to last known good, or to another version and stay there.
     Rollback(operate::Rollback),
-    /// ReexecError with a version, whatever is assigned.
+    /// Stay with a version, whatever is assigned.
     Pin(operate::Pin),
     /// Follow the assignment again.
     Unpin(operate::Plain),
