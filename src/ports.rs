@@ -3,7 +3,9 @@
 //! Every call returns at once; what takes time answers later with an [`Input`](crate::machine::Input)
 //! through the daemon's queue.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
+use std::path::{Path, PathBuf};
 
 use crate::machine::model::{KubeletId, Moment, RenderError, Rendered, StateFiles};
 use crate::machine::record::Entry;
@@ -11,6 +13,9 @@ use crate::machine::{Durable, Stored};
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Merge, Payload, Source};
 use kubelet_config::status::NodeConfigStatus;
+
+/// What a system or library said; its text goes into the texts of the errors below.
+pub type Cause = Box<dyn Error + Send + Sync>;
 
 /// Time.
 pub trait Clock {
@@ -28,7 +33,7 @@ pub trait Store {
     ///
     /// # Errors
     /// What failed, with the path.
-    fn save(&mut self, source: &Source, payload: &Payload) -> Result<(), String>;
+    fn save(&mut self, source: &Source, payload: &Payload) -> Result<(), StoreError>;
     /// Verifies a checkpoint against its checksums and gives its texts.
     ///
     /// # Errors
@@ -38,28 +43,28 @@ pub trait Store {
     ///
     /// # Errors
     /// What failed, with the path.
-    fn write_rendered(&mut self, source: &Source, text: &str) -> Result<String, String>;
+    fn write_rendered(&mut self, source: &Source, text: &str) -> Result<String, StoreError>;
     /// Writes the records that differ from those last written: ledger, assigned, last known good.
     ///
     /// # Errors
     /// What failed, with the path; the records before it are written.
-    fn record(&mut self, records: &Durable) -> Result<(), String>;
+    fn record(&mut self, records: &Durable) -> Result<(), StoreError>;
     /// Removes the checkpoints of all other sources.
     ///
     /// # Errors
     /// What failed, with the path.
-    fn collect(&mut self, keep: &BTreeSet<Source>) -> Result<(), String>;
+    fn collect(&mut self, keep: &BTreeSet<Source>) -> Result<(), StoreError>;
     /// Puts the kubelet's state files in order for a start with these policies; nothing happens
     /// if they are in order. Whatever is interrupted is taken up again by the next call.
     ///
     /// # Errors
     /// What failed, with the path.
-    fn swap_state_files(&mut self, files: &StateFiles) -> Result<(), String>;
+    fn swap_state_files(&mut self, files: &StateFiles) -> Result<(), StoreError>;
     /// Appends to the history; gives the number the entry got.
     ///
     /// # Errors
     /// What failed, with the path.
-    fn append(&mut self, entry: &Entry) -> Result<u64, String>;
+    fn append(&mut self, entry: &Entry) -> Result<u64, StoreError>;
     /// The history, oldest first.
     fn history(&mut self) -> Vec<Entry>;
     /// Notes that the API server has all events up to this number.
@@ -68,13 +73,66 @@ pub trait Store {
     fn unreported(&mut self) -> Vec<Entry>;
 }
 
+/// Why something was not made durable.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The disk's answer.
+    #[error("{}: {cause}", path.display())]
+    Disk {
+        /// The file or directory that it is about.
+        path: PathBuf,
+        /// What the system says.
+        #[source]
+        cause: Cause,
+    },
+    /// Somebody put something in the place of one of the kubelet's state files.
+    #[error("{}: {cause}, so this is no state file of a kubelet; remove it if the kubelet does not start", path.display())]
+    NoStateFile {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        #[source]
+        cause: Cause,
+    },
+    /// A data key that would lead out of the checkpoint's directory.
+    #[error("the ConfigMap's key {0:?} cannot be a file name")]
+    Key(String),
+    /// A version that would lead out of the store.
+    #[error("uid {uid:?} or resourceVersion {resource_version:?} cannot be a directory name")]
+    Version {
+        /// The ConfigMap's uid.
+        uid: String,
+        /// Its resourceVersion.
+        resource_version: String,
+    },
+    /// The kubelet's root directory has no absolute path.
+    #[error("the kubelet's --root-dir {path:?}: {cause}")]
+    RootDir {
+        /// As the command line has it.
+        path: String,
+        /// What the system says.
+        #[source]
+        cause: Cause,
+    },
+    /// It cannot be written as JSON.
+    #[error("{0}")]
+    Json(#[source] Cause),
+}
+
+impl StoreError {
+    /// What the disk says of a file or directory.
+    pub fn disk(path: &Path, cause: impl Into<Cause>) -> Self {
+        Self::Disk { path: path.to_owned(), cause: cause.into() }
+    }
+}
+
 /// A verified checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checkpoint {
     /// Its directory, absolute.
     pub dir: String,
     /// Content by key.
-    pub files: std::collections::BTreeMap<String, String>,
+    pub files: BTreeMap<String, String>,
     /// What the ConfigMap's annotations ask for.
     pub annotations: ConfigAnnotations,
 }
@@ -85,7 +143,7 @@ pub trait Local {
     ///
     /// # Errors
     /// Why it cannot be read.
-    fn config(&self) -> Result<Option<(String, String)>, String>;
+    fn config(&self) -> Result<Option<(String, String)>, LocalError>;
     /// Texts of the `--config-dir` drop-ins, in the kubelet's order; unreadable ones are left out.
     fn drop_ins(&self) -> Vec<String>;
     /// The identity of the kubelet binary.
@@ -94,19 +152,52 @@ pub trait Local {
     fn default_merge(&self) -> Merge;
 }
 
+/// Why the kubelet's own `--config` file cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum LocalError {
+    /// The disk's answer.
+    #[error("{}: {cause}", path.display())]
+    Disk {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        #[source]
+        cause: Cause,
+    },
+    /// No configuration is that long.
+    #[error("{}: {size} bytes are not a kubelet's configuration", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// In bytes.
+        size: u64,
+    },
+}
+
 /// The kubelet process. Its end and its READY=1 come as inputs.
 pub trait Kubelet {
     /// Starts it with this `--config`, or with its own.
     ///
     /// # Errors
     /// Why it cannot be started.
-    fn start(&mut self, config: Option<&str>) -> Result<u32, String>;
+    fn start(&mut self, config: Option<&str>) -> Result<u32, SpawnError>;
     /// SIGTERM.
     fn stop(&mut self);
     /// SIGKILL.
     fn kill(&mut self);
     /// The last lines it wrote to its standard error, oldest first.
     fn log_tail(&self) -> Vec<String>;
+}
+
+/// Why a process was not started.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {cause}", program.display())]
+pub struct SpawnError {
+    /// The binary.
+    pub program: PathBuf,
+    /// What the system says.
+    #[source]
+    pub cause: Cause,
 }
 
 /// The kubelet as a judge. Its verdict comes as an input with the ticket.
@@ -170,12 +261,23 @@ pub trait Reexec {
 }
 
 /// Why a supervisor was not replaced.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, thiserror::Error)]
 pub enum ReexecError {
     /// Something is under way that will come as an input; then it can be tried again.
+    #[error("the kubelet is about to end")]
     Busy,
-    /// It cannot be done, and why.
-    Failed(String),
+    /// What was read of the kubelet's output would be lost.
+    #[error("the kubelet's output cannot be passed on: stderr takes nothing")]
+    OutputBlocked,
+    /// The installed binary cannot be found or executed.
+    #[error("{}: {cause}", program.display())]
+    Exec {
+        /// The binary.
+        program: PathBuf,
+        /// What the system says.
+        #[source]
+        cause: Cause,
+    },
 }
 
 /// All of them.

@@ -26,7 +26,7 @@ use super::stderr_relay::{Relay, Started};
 use crate::machine::Input;
 use crate::machine::model::Exit;
 use crate::machine::preflight::Run;
-use crate::ports;
+use crate::ports::{self, SpawnError};
 use kubelet_config::flags::KubeletArgs;
 
 /// Output kept of a short run: the fatal line of v1.20 is followed by a few hundred lines of
@@ -101,7 +101,7 @@ pub struct KubeletProcess {
 }
 
 impl ports::Kubelet for KubeletProcess {
-    fn start(&mut self, config: Option<&str>) -> Result<u32, String> {
+    fn start(&mut self, config: Option<&str>) -> Result<u32, SpawnError> {
         let mut command = Command::new(&self.program);
         command
             .args(self.args.for_run(config))
@@ -126,7 +126,8 @@ impl ports::Kubelet for KubeletProcess {
             }
         }
         die_with_parent(&mut command);
-        let mut child = command.spawn().map_err(|error| format!("{}: {error}", self.program.display()))?;
+        let mut child =
+            command.spawn().map_err(|error| SpawnError { program: self.program.clone(), cause: error.into() })?;
         drop(command); // and with it our copy of the pipe's writing end
         let id = child.id().unwrap_or_default();
         self.pid.set(i32::try_from(id).unwrap_or_default());

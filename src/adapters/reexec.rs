@@ -199,14 +199,12 @@ impl Successor {
     ) -> Result<(), ReexecError> {
         // One that was reaped is about to be reported, one that was told to stop about to end.
         let Some(pid) = kubelet.pid.get().filter(|_| !kubelet.pid.is_stopping()) else { return Err(ReexecError::Busy) };
-        let program = installed().map_err(ReexecError::Failed)?;
+        let program = installed()?;
         let relays: Vec<_> = kubelet.relays.iter().filter(|relay| !relay.is_ended()).collect();
         let resume = || relays.iter().for_each(|relay| relay.go_on());
         if !relays.iter().all(|relay| relay.pause(SETTLE)) {
             resume();
-            return Err(ReexecError::Failed(
-                "the kubelet's output cannot be passed on: stderr takes nothing".to_owned(),
-            ));
+            return Err(ReexecError::OutputBlocked);
         }
         let notify = self.notify.as_ref();
         let estate = Estate {
@@ -221,13 +219,13 @@ impl Successor {
         tell(true);
         let mut kept: Vec<BorrowedFd<'_>> = relays.iter().map(|relay| relay.reader()).collect();
         kept.extend(notify.map(|(fd, _)| fd.as_fd()).into_iter().chain(self.lock.as_ref().map(|file| file.as_fd())));
-        let why = become_heir(&program, &estate, &kept);
+        let cause = become_heir(&program, &estate, &kept);
         for fd in kept {
             let _ = process::inherit(fd, false);
         }
         resume();
         tell(false);
-        Err(ReexecError::Failed(format!("{}: {why}", program.display())))
+        Err(ReexecError::Exec { program, cause: cause.into() })
     }
 }
 
@@ -258,18 +256,20 @@ fn document(estate: &Estate) -> std::io::Result<OwnedFd> {
 
 /// The binary that is installed where ours came from; a package may have put another one there, or an
 /// administrator turned a link: what the unit's command names counts, and the file that runs only without that.
-fn installed() -> Result<PathBuf, String> {
+fn installed() -> Result<PathBuf, ReexecError> {
     let named = std::env::args_os().next().map(PathBuf::from).filter(|path| path.is_absolute() && path.exists());
     if let Some(named) = named {
         return Ok(named);
     }
-    let link = std::fs::read_link("/proc/self/exe").map_err(|error| format!("/proc/self/exe: {error}"))?;
+    let own = Path::new("/proc/self/exe");
+    let link =
+        std::fs::read_link(own).map_err(|error| ReexecError::Exec { program: own.to_owned(), cause: error.into() })?;
     let path = link.to_string_lossy().into_owned();
     Ok(path.strip_suffix(" (deleted)").map_or(link, PathBuf::from))
 }
 
 async fn proof(estate: &Estate) -> Result<String, String> {
-    let program = installed()?;
+    let program = installed().map_err(|error| error.to_string())?;
     let at = |why: &dyn std::fmt::Display| format!("{}: {why}", program.display());
     let input = document(estate).map_err(|error| at(&error))?;
     let own = std::env::args_os().skip(1);

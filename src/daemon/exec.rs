@@ -85,8 +85,8 @@ impl<P: Ports> Executor<P> {
         match self.ports.reexec().replace(&handover.encode()) {
             Ok(()) => return true,
             Err(ReexecError::Busy) => {}
-            Err(ReexecError::Failed(why)) => {
-                self.handle(Input::ReloadFailed(why), now);
+            Err(error) => {
+                self.handle(Input::ReloadFailed(error.to_string()), now);
             }
         }
         false
@@ -115,14 +115,15 @@ impl<P: Ports> Executor<P> {
         match effect {
             Effect::Watch(map) => self.ports.cluster().watch(map.as_ref()),
             Effect::Save(source, payload) => {
-                let result = self.ports.store().save(&source, &payload);
+                let result = self.ports.store().save(&source, &payload).map_err(|error| error.to_string());
                 return Some(Input::Saved(source, result));
             }
             Effect::Render(purpose, source) => return Some(self.render(purpose, source)),
             Effect::Preflight(ticket, candidate) => self.ports.preflight().judge(ticket, &candidate),
             Effect::SelfTest => self.ports.preflight().self_test(),
             Effect::Record(because, records) => {
-                let result = self.ports.store().record(&records).map(|()| records);
+                let result = self.ports.store().record(&records);
+                let result = result.map(|()| records).map_err(|error| error.to_string());
                 return Some(Input::Recorded(because, result));
             }
             Effect::Start(config, files) => {
@@ -134,7 +135,8 @@ impl<P: Ports> Executor<P> {
                         .notifier()
                         .log(Level::Warn, &format!("the kubelet's state files stay as they are: {why}"));
                 }
-                return Some(Input::Started(self.ports.kubelet().start(config.as_deref())));
+                let started = self.ports.kubelet().start(config.as_deref());
+                return Some(Input::Started(started.map_err(|error| error.to_string())));
             }
             Effect::Stop => self.ports.kubelet().stop(),
             Effect::Kill => self.ports.kubelet().kill(),
@@ -222,7 +224,7 @@ impl<P: Ports> Executor<P> {
 fn write(store: &mut dyn Store, source: &Source, out: &Configuration) -> Result<String, RenderError> {
     // JSON is YAML to the kubelet, and cannot be misquoted.
     let text = serde_json::to_string_pretty(&out.value).map_err(|error| RenderError::Internal(error.to_string()))?;
-    store.write_rendered(source, &text).map_err(RenderError::Internal)
+    store.write_rendered(source, &text).map_err(|error| RenderError::Internal(error.to_string()))
 }
 
 /// Renders a checkpoint, or the local configuration, with the node's own files.
@@ -272,7 +274,7 @@ pub fn configuration(
             Err(Fault::Payload(why)) => return Err(RenderError::Load(why)),
             Err(Fault::Local(why)) => why,
         },
-        Err(why) => why.clone(),
+        Err(error) => error.to_string(),
     };
     let why = format!("the kubelet's own --config file cannot be used: {fault}");
     if payload.is_none() || merge == Merge::Overlay {

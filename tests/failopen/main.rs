@@ -276,7 +276,7 @@ fn take_over(dir: &Path, kubelet: &Installed, port: &Port, at: u32) {
         before.step(Input::Boot(Box::new(stored), id.clone()), Moment::default());
         let rendered = Input::Rendered(Purpose::Launch, None, id, Ok(Rendered::default()));
         before.step(rendered, Moment::default());
-        before.step(Input::Started(started), Moment::default());
+        before.step(Input::Started(started.map_err(|error| error.to_string())), Moment::default());
         let handover = Box::new(before.hand_over().expect("a kubelet runs"));
         let ports = Faulty {
             store: Tap(world.clone(), FsStore::new(RealDisk, &dir.join("dynamic"))),

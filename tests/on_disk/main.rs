@@ -121,7 +121,7 @@ fn history() {
     let mut store = FsStore::new(RealDisk, dir.path());
     assert_eq!(store.history(), expected);
     assert_eq!(store.unreported(), expected[3..], "two are reported, one is local");
-    assert_eq!(store.append(&first), Ok(5));
+    assert_eq!(store.append(&first).unwrap(), 5);
 }
 
 #[test]

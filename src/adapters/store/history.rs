@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::adapters::fsx::{self, Disk};
 use crate::machine::record::Entry;
+use crate::ports::StoreError;
 
 /// From here on the file is put aside, and the one put aside before is dropped.
 const ROTATE_AT: u64 = 256 << 10;
@@ -81,7 +82,7 @@ impl History {
     }
 
     /// Appends durably; gives the number.
-    pub(super) fn append<D: Disk>(&mut self, disk: &D, dir: &Path, entry: &Entry) -> Result<u64, String> {
+    pub(super) fn append<D: Disk>(&mut self, disk: &D, dir: &Path, entry: &Entry) -> Result<u64, StoreError> {
         let path = current(dir);
         let tail = match self.tail.take() {
             Some(tail) => Ok(tail),
@@ -89,7 +90,7 @@ impl History {
         };
         let tail = tail.and_then(|tail| put(disk, dir, tail, entry));
         // What a failed append left is looked at before the next one.
-        let tail = tail.map_err(|error| format!("{}: {error}", path.display()))?;
+        let tail = tail.map_err(|error| StoreError::disk(&path, error))?;
         Ok(self.tail.insert(tail).last)
     }
 
