@@ -73,11 +73,11 @@ impl NotifySocket {
         loop {
             match self.socket.async_io(Interest::READABLE, || self.receive()).await {
                 Ok((text, sender)) => {
-                    let news: Vec<Input> = text.lines().filter_map(news).collect();
-                    if news.is_empty() || !is_kubelet(sender, &child) {
+                    let parsed: Vec<Input> = text.lines().filter_map(parse).collect();
+                    if parsed.is_empty() || !is_kubelet(sender, &child) {
                         continue;
                     }
-                    for input in news {
+                    for input in parsed {
                         if inputs.send(input).is_err() {
                             return;
                         }
@@ -112,7 +112,7 @@ impl NotifySocket {
 /// After a failure, lest a socket that is broken for good keeps the only thread busy.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 
-fn news(line: &str) -> Option<Input> {
+fn parse(line: &str) -> Option<Input> {
     match line {
         "READY=1" => Some(Input::Ready),
         "WATCHDOG=1" => Some(Input::Watchdog),

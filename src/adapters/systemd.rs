@@ -17,7 +17,7 @@ impl Systemd {
     #[must_use]
     pub fn resumed(ready: bool) -> Self {
         if ready {
-            Self::say_ready(); // the reload is over, whatever the kubelet does
+            Self::notify_ready(); // the reload is over, whatever the kubelet does
         }
         Self { ready, ..Self::default() }
     }
@@ -40,32 +40,32 @@ impl Systemd {
 
     /// Passes on that the kubelet is ready, that we are leaving, and what is going on.
     pub fn update(&mut self, ready: bool, leaving: bool, status: String) {
-        let mut news = Vec::new();
+        let mut states = Vec::new();
         if ready && !self.ready {
             self.ready = true;
-            news.push(NotifyState::Ready);
+            states.push(NotifyState::Ready);
         }
         if leaving && !self.leaving {
             self.leaving = true;
-            news.push(NotifyState::Stopping);
+            states.push(NotifyState::Stopping);
         }
         let changed = status != self.status;
         if changed {
-            news.push(NotifyState::Status(&status));
+            states.push(NotifyState::Status(&status));
         }
-        send(&news);
+        send(&states);
         if changed {
             self.status = status;
         }
     }
 
     /// For want of a state: says READY, if it was not said before.
-    pub fn say_ready() {
+    pub fn notify_ready() {
         send(&[NotifyState::Ready]);
     }
 
     /// For want of a state: says what is going on.
-    pub fn say_status(text: &str) {
+    pub fn notify_status(text: &str) {
         send(&[NotifyState::Status(text)]);
     }
 
@@ -76,14 +76,14 @@ impl Systemd {
     }
 
     /// Pings.
-    pub fn beat() {
+    pub fn ping_watchdog() {
         send(&[NotifyState::Watchdog]);
     }
 }
 
-fn send(news: &[NotifyState<'_>]) {
-    if !news.is_empty()
-        && let Err(error) = sd_notify::notify(news)
+fn send(states: &[NotifyState<'_>]) {
+    if !states.is_empty()
+        && let Err(error) = sd_notify::notify(states)
     {
         tracing::debug!("systemd cannot be told: {error}");
     }

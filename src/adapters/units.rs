@@ -39,9 +39,9 @@ impl Units {
     }
 
     async fn run(&self, args: &[&str]) -> Result<String, String> {
-        let words: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
+        let arguments: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
         let what = || format!("systemctl {}", args.join(" "));
-        let run = process::run_to_end(&self.systemctl, &words, LIMIT)
+        let run = process::run_to_end(&self.systemctl, &arguments, LIMIT)
             .await
             .map_err(|error| format!("{}: {error}", what()))?;
         let output = String::from_utf8_lossy(&run.output).trim().to_owned();

@@ -62,7 +62,7 @@ enum Verb {
     /// Let the installed binary go on in the running supervisor's place: same pid, same kubelet.
     Reload(reload::Options),
     #[command(name = reexec::VERB, hide = true)]
-    CanTakeOver(reload::Asked),
+    CanTakeOver(reload::CanTakeOver),
     /// Put the supervisor between systemd and the kubelet of this node; restarts nothing.
     Enable(enable::Enable),
     /// Give the unit back to the kubelet alone; restarts nothing.
@@ -145,21 +145,21 @@ fn check_options_of_run(options: &[String]) -> Result<(), Failure> {
 
 /// Runs the command.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let beginning = reexec::begin();
+    let start_mode = reexec::start_mode();
     let args: Vec<OsString> = args.into_iter().collect();
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         Err(error) => {
             let _ = error.print();
             if error.use_stderr() {
-                run::without_us(&args, beginning);
+                run::exec_kubelet_unsupervised(&args, start_mode);
             }
             // --help and --version are errors to clap, but not to the user.
             return ExitCode::from(if error.use_stderr() { USAGE } else { 0 });
         }
     };
     let result = match cli.verb {
-        Verb::Run(options) => run::run(&options, &args, beginning),
+        Verb::Run(options) => run::run(&options, &args, start_mode),
         Verb::Status(options) => status::run(&options),
         Verb::Check(options) => check::run(&options),
         Verb::Render(options) => render::run(&options),
@@ -172,7 +172,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Verb::Thaw(options) => options.run(&Command::Thaw),
         Verb::Confirm(options) => options.run(),
         Verb::Reload(options) => reload::run(options),
-        Verb::CanTakeOver(asked) => asked.run(),
+        Verb::CanTakeOver(options) => options.run(),
         Verb::Enable(options) => options.run(),
         Verb::Disable(options) => options.run(),
     };
@@ -190,7 +190,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .on_thread_start(process::keep_signals_away)
+        .on_thread_start(process::block_all_signals)
         .build()
         .map_err(|error| Failure::new(1, format!("cannot start the runtime: {error}")))?;
     let value = runtime.block_on(future);

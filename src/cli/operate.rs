@@ -85,7 +85,7 @@ fn operate(store: &StoreDir, command: &Command) -> Result<u8, Failure> {
             Err(Failure::new(1, format!("the supervisor did not take the command ({code}): {}", why.trim_end())))
         }
         Err(Unreachable::Denied(why)) => Err(denied(why)),
-        Err(Unreachable::Mute(why)) => Err(Failure::new(
+        Err(Unreachable::NoAnswer(why)) => Err(Failure::new(
             1,
             format!("the supervisor does not answer: {why}; see its journal, and `status` for whether it was done"),
         )),

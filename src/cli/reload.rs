@@ -29,7 +29,7 @@ pub(super) struct Options {
 }
 
 /// What `status` says of the supervisor itself.
-struct Sight {
+struct ReloadStatus {
     version: String,
     reloads: u64,
     reloading: bool,
@@ -37,29 +37,29 @@ struct Sight {
 }
 
 pub(super) fn run(options: Options) -> Result<u8, Failure> {
-    let store = options.store.of_main_process();
+    let store = options.store.or_of_main_process();
     let failed = |why: &str| Failure::new(1, format!("not reloaded: {why}"));
-    let before = look(&store).map_err(|why| match why {
+    let before = query_status(&store).map_err(|why| match why {
         Unreachable::Denied(why) => denied(why),
         other => failed(&format!("no supervisor answers: {}", other.why())),
     })?;
     let body = serde_json::to_string(&Command::Reload).map_err(|error| failed(&error.to_string()))?;
     match store.ask("POST", "/command", &body) {
         // The answer may be cut short by what was asked for.
-        Ok((200, _)) | Err(Unreachable::Mute(_)) => {}
+        Ok((200, _)) | Err(Unreachable::NoAnswer(_)) => {}
         Ok((_, why)) => return Err(failed(why.trim_end())),
         Err(other) => return Err(failed(other.why())),
     }
     let begun = Instant::now();
     let mut last = String::new();
     while begun.elapsed() < options.timeout.0 {
-        match look(&store) {
+        match query_status(&store) {
             Ok(now) if now.reloads > before.reloads => {
                 println!("reloaded: {} -> {}", before.version, now.version);
                 return Ok(0);
             }
             Ok(now) if now.reloads < before.reloads => return Err(failed("the supervisor was restarted meanwhile")),
-            Ok(Sight { error: Some(why), .. }) => return Err(failed(&why)),
+            Ok(ReloadStatus { error: Some(why), .. }) => return Err(failed(&why)),
             Ok(now) => {
                 let waits = "the kubelet does not run undisturbed yet; the reload follows as soon as it does";
                 let what = if now.reloading { waits } else { "the supervisor does not say why" };
@@ -72,15 +72,15 @@ pub(super) fn run(options: Options) -> Result<u8, Failure> {
     Err(failed(&format!("not within {}: {last}", options.timeout)))
 }
 
-fn look(store: &StoreDir) -> Result<Sight, Unreachable> {
+fn query_status(store: &StoreDir) -> Result<ReloadStatus, Unreachable> {
     let (_, body) = store.ask("GET", "/status", "")?;
-    let document: Value =
-        serde_json::from_str(&body).map_err(|error| Unreachable::Mute(format!("its answer is unreadable: {error}")))?;
+    let document: Value = serde_json::from_str(&body)
+        .map_err(|error| Unreachable::NoAnswer(format!("its answer is unreadable: {error}")))?;
     let Some(own) = document.get("supervisor") else {
-        return Err(Unreachable::Mute("the running supervisor is too old to be reloaded: restart it".to_owned()));
+        return Err(Unreachable::NoAnswer("the running supervisor is too old to be reloaded: restart it".to_owned()));
     };
     let text = |name: &str| own.get(name).and_then(Value::as_str).map(str::to_owned);
-    Ok(Sight {
+    Ok(ReloadStatus {
         version: text("version").unwrap_or_default(),
         reloads: own.get("reloads").and_then(Value::as_u64).unwrap_or_default(),
         reloading: own.get("reloading").and_then(Value::as_bool).unwrap_or_default(),
@@ -89,13 +89,13 @@ fn look(store: &StoreDir) -> Result<Sight, Unreachable> {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Asked {
+pub(super) struct CanTakeOver {
     /// The running supervisor's own arguments.
     #[arg(last = true)]
     args: Vec<OsString>,
 }
 
-impl Asked {
+impl CanTakeOver {
     /// Reads what would be handed over from standard input, and the command line as `run` would.
     pub(super) fn run(self) -> Result<u8, Failure> {
         let mut text = String::new();

@@ -28,7 +28,7 @@ pub(super) struct Options {
 pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     let answer = options.store.ask("GET", "/status", "").and_then(|(_, body)| {
         serde_json::from_str(&body)
-            .map_err(|error| Unreachable::Mute(format!("the supervisor's answer is unreadable: {error}")))
+            .map_err(|error| Unreachable::NoAnswer(format!("the supervisor's answer is unreadable: {error}")))
     });
     let (document, running) = match answer {
         Ok(document) => (document, true),

@@ -30,7 +30,7 @@ pub struct Executor<P> {
     dynamic: bool,
     published: Option<NodeConfigStatus>,
     /// The machine wants to be replaced, as soon as nothing is left in the queue.
-    pub handing_over: bool,
+    pub reexec_due: bool,
 }
 
 impl<P: Ports> Executor<P> {
@@ -38,7 +38,7 @@ impl<P: Ports> Executor<P> {
     /// leaves such a one to its local configuration, and so do we, whatever the store holds.
     pub fn new(state: State, ports: P, args: KubeletArgs) -> Self {
         let dynamic = args.last("kubeconfig").is_some();
-        Self { state, ports, args, dynamic, published: None, handing_over: false }
+        Self { state, ports, args, dynamic, published: None, reexec_due: false }
     }
 
     /// A standalone kubelet too can be told what to run, by a source directory.
@@ -79,8 +79,8 @@ impl<P: Ports> Executor<P> {
 
     /// Lets the successor take over, if there still is one wanted. True if it did: this supervisor
     /// has ended. In truth it does not come back from that.
-    pub fn hand_over(&mut self, now: Moment) -> bool {
-        self.handing_over = false;
+    pub fn reexec(&mut self, now: Moment) -> bool {
+        self.reexec_due = false;
         let Some(handover) = self.state.hand_over() else { return false };
         match self.ports.reexec().replace(&handover.encode()) {
             Ok(()) => return true,
@@ -157,7 +157,7 @@ impl<P: Ports> Executor<P> {
             Effect::Count(counter) => self.ports.notifier().count(&counter),
             Effect::ProveReload(handover) => self.ports.reexec().prove(&handover.encode()),
             Effect::PingWatchdog => self.ports.notifier().ping_watchdog(),
-            Effect::Reexec => self.handing_over = true,
+            Effect::Reexec => self.reexec_due = true,
             Effect::Quit => {}
         }
         None
@@ -263,13 +263,13 @@ pub fn configuration(
         }
     }
     let keys = |key: &str| checkpoint.and_then(|(checkpoint, _)| checkpoint.files.get(key).cloned());
-    let with = |own: Option<&(String, String)>| {
-        let local = own.map(|(text, dir)| Text { text, dir });
+    let with = |local_file: Option<&(String, String)>| {
+        let local = local_file.map(|(text, dir)| Text { text, dir });
         rendering::render(&Ingredients { payload, local, merge, keys: &keys, drop_ins: &drop_ins, args })
     };
-    let own = local.config();
-    let fault = match &own {
-        Ok(own) => match with(own.as_ref()) {
+    let local_file = local.config();
+    let fault = match &local_file {
+        Ok(local_file) => match with(local_file.as_ref()) {
             Ok(out) => return Ok(out),
             Err(Fault::Payload(why)) => return Err(RenderError::Load(why)),
             Err(Fault::Local(why)) => why,

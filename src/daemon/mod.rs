@@ -40,7 +40,7 @@ impl Signals {
             hangup: signal(SignalKind::hangup())?,
             forwarded: [forward(SIGQUIT)?, forward(SIGUSR1)?, forward(SIGUSR2)?],
         };
-        Self::release(); // after a reload they are held until somebody takes them
+        Self::unblock(); // after a reload they are held until somebody takes them
         Ok(signals)
     }
 
@@ -50,11 +50,11 @@ impl Signals {
     }
 
     /// What comes from now on waits, also through an `exec`, which forgets who would have taken it.
-    fn hold() {
+    fn block() {
         let _ = Self::all().thread_block();
     }
 
-    fn release() {
+    fn unblock() {
         let _ = Self::all().thread_unblock();
     }
 }
@@ -69,11 +69,11 @@ pub enum Start {
 }
 
 /// What woke the loop.
-enum Woken {
+enum WakeUp {
     Input(Input),
     Forward(nix::sys::signal::Signal),
     /// SIGTERM or SIGINT.
-    Leave,
+    Shutdown,
     /// SIGHUP.
     Reload,
 }
@@ -94,31 +94,31 @@ pub async fn run<P: Ports>(
         Start::Resume(handover) => executor.resume(*handover, clock.now()),
     };
     while go_on {
-        let woken = if executor.handing_over {
+        let wake_up = if executor.reexec_due {
             // One more turn, so that whatever was delivered before the signals were held is seen;
             // between the last look at the queue and the exec nothing else runs on this thread.
-            Signals::hold();
-            let woken = wake(Some(clock.now().boot), inputs, signals, clock).await;
-            if matches!(woken, Woken::Input(Input::Tick)) && executor.hand_over(clock.now()) {
+            Signals::block();
+            let wake_up = wake(Some(clock.now().boot), inputs, signals, clock).await;
+            if matches!(wake_up, WakeUp::Input(Input::Tick)) && executor.reexec(clock.now()) {
                 return 0;
             }
-            Signals::release();
-            woken
+            Signals::unblock();
+            wake_up
         } else {
             wake(executor.state.deadline(), inputs, signals, clock).await
         };
-        let input = match woken {
-            Woken::Input(input) => input,
-            Woken::Reload => Input::Reload,
-            Woken::Forward(kind) => {
+        let input = match wake_up {
+            WakeUp::Input(input) => input,
+            WakeUp::Reload => Input::Reload,
+            WakeUp::Forward(kind) => {
                 forward(kind);
                 continue;
             }
-            Woken::Leave if leaving.get() => {
+            WakeUp::Shutdown if leaving.get() => {
                 executor.ports.kubelet().kill();
                 return 1;
             }
-            Woken::Leave => {
+            WakeUp::Shutdown => {
                 leaving.set(true);
                 Input::Shutdown
             }
@@ -133,8 +133,8 @@ async fn wake(
     inputs: &mut UnboundedReceiver<Input>,
     signals: &mut Signals,
     clock: &impl Clock,
-) -> Woken {
-    let [quit, user1, user2] = &mut signals.forwarded;
+) -> WakeUp {
+    let [sigquit, sigusr1, sigusr2] = &mut signals.forwarded;
     let due = async {
         match deadline {
             // A moment more, so that the deadline has passed by the boot clock too.
@@ -147,13 +147,13 @@ async fn wake(
     // kubelet too, and its end must not be taken for a crash.
     tokio::select! {
         biased;
-        _ = signals.terminate.recv() => Woken::Leave,
-        _ = signals.interrupt.recv() => Woken::Leave,
-        input = inputs.recv() => Woken::Input(input.unwrap_or(Input::Tick)),
-        () = due => Woken::Input(Input::Tick),
-        _ = signals.hangup.recv() => Woken::Reload,
-        _ = quit.1.recv() => Woken::Forward(quit.0),
-        _ = user1.1.recv() => Woken::Forward(user1.0),
-        _ = user2.1.recv() => Woken::Forward(user2.0),
+        _ = signals.terminate.recv() => WakeUp::Shutdown,
+        _ = signals.interrupt.recv() => WakeUp::Shutdown,
+        input = inputs.recv() => WakeUp::Input(input.unwrap_or(Input::Tick)),
+        () = due => WakeUp::Input(Input::Tick),
+        _ = signals.hangup.recv() => WakeUp::Reload,
+        _ = sigquit.1.recv() => WakeUp::Forward(sigquit.0),
+        _ = sigusr1.1.recv() => WakeUp::Forward(sigusr1.0),
+        _ = sigusr2.1.recv() => WakeUp::Forward(sigusr2.0),
     }
 }

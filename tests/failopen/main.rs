@@ -33,7 +33,7 @@ use kubelet_supervisor::adapters::notify_socket::NotifySocket;
 use kubelet_supervisor::adapters::process::{ChildPid, KubeletProcess};
 use kubelet_supervisor::adapters::store::FsStore;
 use kubelet_supervisor::daemon::exec::Executor;
-use kubelet_supervisor::daemon::failopen::{Lifeline, run_guarded};
+use kubelet_supervisor::daemon::failopen::{KubeletControl, run_guarded};
 use kubelet_supervisor::daemon::{Signals, Start};
 use kubelet_supervisor::machine::command::Command;
 use kubelet_supervisor::machine::model::{KubeletId, Moment, Rendered};
@@ -50,9 +50,9 @@ use testkit::port::Port;
 /// Nothing waits for its end unless the test fails.
 const SOON: Duration = Duration::from_secs(20);
 
-struct Line(ChildPid);
+struct SupervisedKubelet(ChildPid);
 
-impl Lifeline for Line {
+impl KubeletControl for SupervisedKubelet {
     fn is_alive(&self) -> bool {
         self.0.get().is_some()
     }
@@ -63,7 +63,7 @@ impl Lifeline for Line {
         self.0.signal(signal);
     }
     fn ready(&self) {}
-    fn beat(&self) {}
+    fn ping_watchdog(&self) {}
     fn status(&self, text: &str) {
         assert!(text.starts_with("internal error: fault: "), "{text}");
     }
@@ -194,7 +194,7 @@ fn tell(dir: &Path, kubelet: &Installed, port: &Port, fault_at: Fault) -> Rc<Wor
         };
         let settings = Settings { trial_duration: Duration::from_millis(50), ..Settings::default() };
         let mut executor = Executor::new(State::new(settings), ports, args);
-        let line = Line(pid.clone());
+        let line = SupervisedKubelet(pid.clone());
         let supervisor = run_guarded(&mut executor, Start::Boot, &mut queue, &mut signals, &BootClock, &line);
         let mut pids = Vec::new();
         let script = async {
@@ -292,7 +292,7 @@ fn take_over(dir: &Path, kubelet: &Installed, port: &Port, at: u32) {
             host: rest(),
         };
         let mut executor = Executor::new(State::new(Settings::default()), ports, args);
-        let line = Line(pid.clone());
+        let line = SupervisedKubelet(pid.clone());
         let start = Start::Resume(handover);
         let supervisor = run_guarded(&mut executor, start, &mut queue, &mut signals, &BootClock, &line);
         let script = async {

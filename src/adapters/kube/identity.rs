@@ -17,7 +17,7 @@ pub struct Identity {
 ///
 /// # Errors
 /// What is wrong with it, to be put behind the name of the field and the file.
-pub fn identity(pem: &[u8]) -> Result<Identity, String> {
+pub fn parse_certificate(pem: &[u8]) -> Result<Identity, String> {
     let der = CertificateDer::pem_slice_iter(pem).next().ok_or(NO_CERTIFICATE)?.map_err(|error| error.to_string())?;
     let certificate = Certificate::from_der(&der).map_err(|error| error.to_string())?;
     let body = certificate.tbs_certificate();
@@ -45,7 +45,7 @@ fn common_name(certificate: &Certificate) -> Option<String> {
 
 /// Those sections of a PEM file whose label ends like this: kubelet-client-current.pem has certificate and key in one.
 #[must_use]
-pub fn sections(pem: &[u8], label: &str) -> Vec<u8> {
+pub fn pem_sections(pem: &[u8], label: &str) -> Vec<u8> {
     let mut kept = String::new();
     let mut inside = false;
     for line in String::from_utf8_lossy(pem).lines().map(str::trim) {
@@ -109,7 +109,7 @@ mod tests {
     fn certificate_and_key_in_one_file_are_told_apart() {
         let one = "words before\n-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\nbetween\n\
                    -----BEGIN EC PRIVATE KEY-----\r\nBB==\r\n-----END EC PRIVATE KEY-----\r\nbehind";
-        let text = |label| String::from_utf8(sections(one.as_bytes(), label)).unwrap();
+        let text = |label| String::from_utf8(pem_sections(one.as_bytes(), label)).unwrap();
         assert_eq!(text("CERTIFICATE"), "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n");
         assert_eq!(text("PRIVATE KEY"), "-----BEGIN EC PRIVATE KEY-----\nBB==\n-----END EC PRIVATE KEY-----\n");
         assert_eq!(text("X509 CRL"), "");

@@ -4,7 +4,6 @@ mod access;
 mod client_layer;
 mod credentials;
 mod decode;
-mod feed;
 mod identity;
 mod outbox;
 mod plugin;
@@ -12,6 +11,7 @@ mod proxy;
 mod requests;
 mod session;
 mod types;
+mod watch;
 
 use kubelet_config::duration;
 use std::path::PathBuf;
@@ -32,14 +32,14 @@ pub use credentials::Fingerprint;
 use kubelet_config::source::ConfigMapRef;
 use kubelet_config::status::NodeConfigStatus;
 use outbox::Outbox;
-use session::{End, Session};
+use session::{Session, SessionEnd};
 
 /// How often the credential files are looked at while all is well; at once when a request fails. Five small files; no
 /// request leaves the node.
-const LOOK_INTERVAL: Duration = Duration::from_secs(15);
+const CHECK_INTERVAL: Duration = Duration::from_secs(15);
 
 /// And while there are none that can be used.
-const LOOK_SOON: Duration = Duration::from_secs(2);
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// After a second refusal in a row; doubled each time.
 const REFUSAL_PAUSE: Duration = Duration::from_secs(15);
@@ -67,19 +67,19 @@ enum Command {
     Watch(Option<ConfigMapRef>),
     Publish(Box<NodeConfigStatus>),
     Emit(Box<Entry>),
-    Look(Look),
+    Query(Query),
 }
 
 /// A question that has exactly one answer.
 #[derive(Clone, Copy, Debug)]
-enum Look {
+enum Query {
     Lease,
     Pods,
 }
 
-impl Look {
+impl Query {
     /// The answer without a connection.
-    fn in_vain(self, why: &str) -> Input {
+    fn without_answer(self, why: &str) -> Input {
         match self {
             Self::Lease => Input::LeaseObserved(LeaseObservation::Unreachable(why.to_owned())),
             Self::Pods => Input::PodsObserved(None),
@@ -142,11 +142,11 @@ impl ports::Cluster for KubeCluster {
     }
 
     fn observe_lease(&mut self) {
-        self.send(Command::Look(Look::Lease));
+        self.send(Command::Query(Query::Lease));
     }
 
     fn observe_pods(&mut self) {
-        self.send(Command::Look(Look::Pods));
+        self.send(Command::Query(Query::Pods));
     }
 }
 
@@ -177,10 +177,10 @@ impl ports::Cluster for Standalone {
         self.answer(Input::Reported(entry.number));
     }
     fn observe_lease(&mut self) {
-        self.answer(Look::Lease.in_vain("the kubelet is standalone"));
+        self.answer(Query::Lease.without_answer("the kubelet is standalone"));
     }
     fn observe_pods(&mut self) {
-        self.answer(Look::Pods.in_vain("the kubelet is standalone"));
+        self.answer(Query::Pods.without_answer("the kubelet is standalone"));
     }
 }
 
@@ -193,13 +193,13 @@ async fn run(
     metrics: Metrics,
 ) {
     let mut outbox = Outbox::default();
-    let mut search = Search { access, metrics, said: String::new(), noticed: Vec::new() };
+    let mut search = CredentialSearch { access, metrics, last_logged: String::new(), last_notices: Vec::new() };
     let mut refusals = Refusals::default();
     let mut next = None;
     loop {
-        let (connected, alarm) = match next.take() {
+        let (connected, auth_failure) = match next.take() {
             Some(next) => next,
-            None => match meanwhile(
+            None => match without_session(
                 search.find("no credentials yet"),
                 &mut commands,
                 &inputs,
@@ -213,36 +213,40 @@ async fn run(
             },
         };
         tracing::info!("reading {}, this is node {}", connected.origin, connected.node_name);
-        let Connected { client, print, origin, node_name, renew_at, .. } = connected;
-        let began = Instant::now();
+        let Connected { client, fingerprint, origin, node_name, renew_at, .. } = connected;
+        let started = Instant::now();
         let mut session = Session::new(client, node_name, namespace.clone(), inputs.clone(), &mut outbox);
         // A session that is dropped takes its watches and its connections along; what was not answered yet is still in
         // the outbox.
-        let replaced = tokio::select! {
+        let replacement = tokio::select! {
             end = session.run(&mut commands) => match end {
                 None => return,
-                Some(End::Credentials) => None,
+                Some(SessionEnd::Credentials) => None,
             },
-            replaced = search.successor(print, renew_at, &alarm) => replaced,
+            replacement = search.replacement(fingerprint, renew_at, &auth_failure) => replacement,
         };
         drop(session);
-        let changed = match &replaced {
+        let changed = match &replacement {
             Some(_) => true,
-            None => match meanwhile(search.access.print(), &mut commands, &inputs, &mut outbox, REFUSED).await {
-                Some(found) => found != print,
-                None => return,
-            },
+            None => {
+                match without_session(search.access.fingerprint(), &mut commands, &inputs, &mut outbox, REFUSED).await {
+                    Some(found) => found != fingerprint,
+                    None => return,
+                }
+            }
         };
         if changed {
             tracing::info!("the credentials have changed, connecting anew");
-            next = replaced;
+            next = replacement;
             continue;
         }
-        let pause = refusals.pause(began.elapsed());
+        let pause = refusals.pause(started.elapsed());
         if !pause.is_zero() {
-            search.say(format!("the API server does not accept the credentials of {origin} (401); waiting for others"));
-            let wait = search.other(print, feed::jittered(pause));
-            if meanwhile(wait, &mut commands, &inputs, &mut outbox, REFUSED).await.is_none() {
+            search.log_once(format!(
+                "the API server does not accept the credentials of {origin} (401); waiting for others"
+            ));
+            let wait = search.wait_for_change(fingerprint, watch::jittered(pause));
+            if without_session(wait, &mut commands, &inputs, &mut outbox, REFUSED).await.is_none() {
                 return;
             }
         }
@@ -271,34 +275,35 @@ impl Refusals {
 }
 
 /// Looks for credentials.
-struct Search<A> {
+struct CredentialSearch<A> {
     access: A,
     metrics: Metrics,
     /// What was said last of why there are none.
-    said: String,
+    last_logged: String,
     /// What was said last of those there are.
-    noticed: Vec<String>,
+    last_notices: Vec<String>,
 }
 
-impl<A: Access> Search<A> {
+impl<A: Access> CredentialSearch<A> {
     /// Tries until there is a client. `without` is how things stand until then.
     async fn find(&mut self, without: &str) -> (Connected, Arc<AuthFailureSignal>) {
         let mut failures = 0;
         loop {
-            let print = self.access.print().await;
+            let fingerprint = self.access.fingerprint().await;
             let layer = ClientLayer::new(self.metrics.clone());
-            let alarm = layer.alarm();
+            let auth_failure = layer.auth_failure();
             match self.access.connect(layer).await {
                 Ok(connected) => {
-                    for notice in connected.notices.iter().filter(|notice| !self.noticed.contains(notice)) {
+                    for notice in connected.notices.iter().filter(|notice| !self.last_notices.contains(notice)) {
                         tracing::warn!("{notice}");
                     }
-                    self.noticed.clone_from(&connected.notices);
-                    return (connected, alarm);
+                    self.last_notices.clone_from(&connected.notices);
+                    return (connected, auth_failure);
                 }
                 Err(why) => {
-                    self.say(format!("{without} ({why}); the kubelet runs, its configuration is kept"));
-                    let changed = self.other(print, duration::backoff(LOOK_SOON, PAUSE_MAX, failures)).await;
+                    self.log_once(format!("{without} ({why}); the kubelet runs, its configuration is kept"));
+                    let changed =
+                        self.wait_for_change(fingerprint, duration::backoff(RETRY_INTERVAL, PAUSE_MAX, failures)).await;
                     failures = if changed { 0 } else { failures.saturating_add(1) };
                 }
             }
@@ -307,11 +312,11 @@ impl<A: Access> Search<A> {
 
     /// Waits for the end of these credentials: others are there and usable, or these are refused (`None`). What cannot
     /// be used, because it is half-written for instance, ends nothing.
-    async fn successor(
+    async fn replacement(
         &mut self,
-        print: Fingerprint,
+        fingerprint: Fingerprint,
         renew_at: Option<Instant>,
-        alarm: &AuthFailureSignal,
+        auth_failure: &AuthFailureSignal,
     ) -> Option<(Connected, Arc<AuthFailureSignal>)> {
         loop {
             let renewal = async {
@@ -321,45 +326,45 @@ impl<A: Access> Search<A> {
                 }
             };
             let due = tokio::select! {
-                () = tokio::time::sleep(LOOK_INTERVAL) => {
-                    self.said.clear(); // this is another story now
+                () = tokio::time::sleep(CHECK_INTERVAL) => {
+                    self.last_logged.clear(); // this is another story now
                     false
                 }
-                () = alarm.rung() => false,
+                () = auth_failure.raised() => false,
                 () = renewal => true,
             };
-            if due || self.access.print().await != print {
+            if due || self.access.fingerprint().await != fingerprint {
                 return Some(self.find("the new credentials cannot be used yet, those before are kept").await);
             }
-            if alarm.is_refused() {
+            if auth_failure.is_refused() {
                 return None;
             }
         }
     }
 
     /// Waits for other credentials than these, but not for ever. True if they are there.
-    async fn other(&self, print: Fingerprint, limit: Duration) -> bool {
+    async fn wait_for_change(&self, fingerprint: Fingerprint, limit: Duration) -> bool {
         let end = Instant::now() + limit;
         while Instant::now() < end {
-            tokio::time::sleep_until(end.min(Instant::now() + LOOK_SOON)).await;
-            if self.access.print().await != print {
+            tokio::time::sleep_until(end.min(Instant::now() + RETRY_INTERVAL)).await;
+            if self.access.fingerprint().await != fingerprint {
                 return true;
             }
         }
         false
     }
 
-    fn say(&mut self, why: String) {
-        if why != self.said {
+    fn log_once(&mut self, why: String) {
+        if why != self.last_logged {
             tracing::info!("{why}");
-            self.said = why;
+            self.last_logged = why;
         }
     }
 }
 
 /// Does something else than a session: commands are noted, looks answered at once. `None` when the
 /// supervisor ends.
-async fn meanwhile<T>(
+async fn without_session<T>(
     work: impl Future<Output = T>,
     commands: &mut UnboundedReceiver<Command>,
     inputs: &UnboundedSender<Input>,
@@ -370,8 +375,8 @@ async fn meanwhile<T>(
     loop {
         tokio::select! {
             done = &mut work => return Some(done),
-            command = commands.recv() => if let Some(look) = outbox.take(command?) {
-                let _ = inputs.send(look.in_vain(why));
+            command = commands.recv() => if let Some(query) = outbox.accept(command?) {
+                let _ = inputs.send(query.without_answer(why));
             },
         }
     }

@@ -15,7 +15,7 @@ const ROTATE_AT: u64 = 256 << 10;
 /// Our files are at most [`ROTATE_AT`] and a line long; more is not ours.
 const READ_LIMIT: u64 = 1 << 20;
 /// Bytes of the kubelet's words that an entry keeps, the newest.
-const WORDS_LIMIT: usize = 16 << 10;
+const LOG_TAIL_LIMIT: usize = 16 << 10;
 /// So many events are sent again at a boot, the newest: older ones are no news.
 const RESEND: usize = 32;
 
@@ -86,7 +86,7 @@ impl History {
         let path = current(dir);
         let tail = match self.tail.take() {
             Some(tail) => Ok(tail),
-            None => self.look(disk, dir),
+            None => self.read_tail(disk, dir),
         };
         let tail = tail.and_then(|tail| put(disk, dir, tail, entry));
         // What a failed append left is looked at before the next one.
@@ -94,7 +94,7 @@ impl History {
         Ok(self.tail.insert(tail).last)
     }
 
-    fn look<D: Disk>(&mut self, disk: &D, dir: &Path) -> io::Result<Tail> {
+    fn read_tail<D: Disk>(&mut self, disk: &D, dir: &Path) -> io::Result<Tail> {
         let (bytes, size) = match read(disk, &current(dir)) {
             Ok(bytes) => {
                 let size = bytes.len() as u64;
@@ -161,7 +161,7 @@ fn put<D: Disk>(disk: &D, dir: &Path, mut tail: Tail, entry: &Entry) -> io::Resu
     }
     tail.last = tail.last.saturating_add(1);
     let mut entry = Entry { number: tail.last, ..entry.clone() };
-    while entry.log_tail.iter().map(String::len).sum::<usize>() > WORDS_LIMIT {
+    while entry.log_tail.iter().map(String::len).sum::<usize>() > LOG_TAIL_LIMIT {
         entry.log_tail.remove(0);
     }
     let start = if tail.whole { "" } else { "\n" };

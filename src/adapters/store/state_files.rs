@@ -34,7 +34,7 @@ const STASHES: usize = 4;
 
 /// `owner.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Marker {
+struct Owner {
     /// The policy whose files the root directory holds.
     owner: String,
     /// They are on their way out: the truth is in its stash.
@@ -74,7 +74,7 @@ impl<D: Disk> FsStore<D> {
         self.make_dirs(&[(self.root.clone(), 0o755), own(&self.root.join("supervisor")), own(&home)])?;
         let Some(mut record) = was else {
             // Nobody knows whose files these are: most likely they go with what is to run.
-            let owner = Marker { owner: files.policy.clone(), dirty: false, stashed: Vec::new() };
+            let owner = Owner { owner: files.policy.clone(), dirty: false, stashed: Vec::new() };
             return self.write_owner(&home, &owner);
         };
         let root = std::path::absolute(&files.root_dir)
@@ -95,13 +95,13 @@ impl<D: Disk> FsStore<D> {
         record.stashed.retain(|policy| *policy != files.policy);
         let surplus = record.stashed.len().saturating_sub(STASHES);
         record.stashed.drain(..surplus);
-        record = Marker { owner: files.policy.clone(), dirty: false, ..record };
+        record = Owner { owner: files.policy.clone(), dirty: false, ..record };
         self.write_owner(&home, &record)?;
         self.prune(&home, &record);
         Ok(())
     }
 
-    fn owner(&self, home: &Path) -> Result<Option<Marker>, StoreError> {
+    fn owner(&self, home: &Path) -> Result<Option<Owner>, StoreError> {
         let path = home.join("owner.json");
         match self.disk.read(&path, LIMIT) {
             // Garbage is the doing of a bad disk: it is replaced whole. It says as little as none.
@@ -111,7 +111,7 @@ impl<D: Disk> FsStore<D> {
         }
     }
 
-    fn write_owner(&self, home: &Path, owner: &Marker) -> Result<(), StoreError> {
+    fn write_owner(&self, home: &Path, owner: &Owner) -> Result<(), StoreError> {
         let text = serde_json::to_string(owner).map_err(|error| StoreError::Json(error.into()))?;
         self.replace(&home.join("owner.json"), text.as_bytes())
     }
@@ -170,7 +170,7 @@ impl<D: Disk> FsStore<D> {
 
     /// Removes what no policy that was left lately has. A failure costs some room until the next
     /// swap, no more.
-    fn prune(&self, home: &Path, record: &Marker) {
+    fn prune(&self, home: &Path, record: &Owner) {
         let kept: Vec<String> = record.stashed.iter().map(|policy| stash_name(policy)).collect();
         let names = self.disk.list(home).unwrap_or_default().into_iter();
         let doomed: Vec<PathBuf> =
@@ -187,8 +187,8 @@ mod tests {
 
     #[test]
     fn words_become_safe_and_different_names() {
-        let words = "cpu=static,full-pcpus-only=true+memory=Static";
-        assert_eq!(stash_name(words), words);
+        let policy = "cpu=static,full-pcpus-only=true+memory=Static";
+        assert_eq!(stash_name(policy), policy);
         let odd = ["", "..", "../x", "a/b", "owner.json", "tmp_owner.json", "sha256-1", "a b", &"x".repeat(200)];
         let mut names: Vec<String> = odd.iter().map(|word| stash_name(word)).collect();
         assert!(names.iter().all(|name| name.len() == 71 && source::is_safe_component(name)), "{names:?}");
