@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::{Failure, KubeletCommand, MergeOption, block_on, local_files};
+use super::common::{Failure, KubeletCommand, MergeOption, block_on, local_files};
 use crate::adapters::preflight::PreflightCommand;
 use crate::daemon::exec;
 use crate::machine::model::{RenderError, Verdict};

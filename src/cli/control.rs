@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::Failure;
+use super::common::Failure;
 use crate::daemon::settings::DEFAULT_DIR;
 
 /// Longer than the supervisor itself waits for the answer to a command.

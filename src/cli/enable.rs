@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::{Failure, block_on};
+use super::common::{Failure, block_on};
 use crate::adapters::units::{self, Units};
 use crate::unit::{self, Properties, Request, ServiceType};
 
@@ -45,7 +45,7 @@ pub(super) struct Disable {
 impl Enable {
     pub(super) fn run(&self) -> Result<u8, Failure> {
         let unit = unit::unit_name(&self.unit.unit).map_err(|why| Failure::usage(format!("--unit: {why}")))?;
-        super::check_options_of_run(&self.options)?;
+        super::run::check_options(&self.options)?;
         if !self.dry_run {
             require_root("enable")?;
         }
@@ -201,7 +201,7 @@ fn check_kept(options: &str) -> Result<(), String> {
     if options.contains(['$', '%', '\\']) {
         return Ok(());
     }
-    super::check_options_of_run(&unit::words(options)).map_err(|failure| {
+    super::run::check_options(&unit::words(options)).map_err(|failure| {
         format!("{}; these stand in the unit, name others: kubelet-supervisor enable -- OPTIONS", failure.message)
     })
 }

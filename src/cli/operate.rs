@@ -3,7 +3,7 @@
 
 use clap::Args;
 
-use super::Failure;
+use super::common::Failure;
 use super::control::{StoreDir, Unreachable, denied};
 use crate::adapters::clock::BootClock;
 use crate::adapters::fsx::RealDisk;

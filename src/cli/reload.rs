@@ -6,11 +6,12 @@ use std::ffi::OsString;
 use std::io::Read as _;
 use std::time::{Duration, Instant};
 
-use clap::{Args, Parser as _};
+use clap::Args;
 use serde_json::Value;
 
+use super::common::Failure;
 use super::control::{StoreDir, Unreachable, denied};
-use super::{Cli, Failure, Verb};
+use super::run;
 use crate::adapters::reexec;
 use crate::daemon::settings;
 use crate::machine::command::Command;
@@ -102,11 +103,8 @@ impl CanTakeOver {
         std::io::stdin().read_to_string(&mut text).map_err(|error| Failure::new(1, error.to_string()))?;
         reexec::can_take_over(&text).map_err(|why| Failure::new(1, why))?;
         let words = [OsString::from("kubelet-supervisor")].into_iter().chain(self.args);
-        match Cli::try_parse_from(words).map(|cli| cli.verb) {
-            Ok(Verb::Run(options)) => options.settings().map(drop)?,
-            Ok(_) => return Err(Failure::new(1, "these are not the arguments of `run`")),
-            Err(error) => return Err(Failure::usage(error.to_string())),
-        }
+        let options = run::parse(words).map_err(|error| Failure::usage(error.to_string()))?;
+        options.settings()?;
         println!("can take over: {}", status::VERSION);
         Ok(0)
     }

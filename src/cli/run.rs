@@ -4,9 +4,9 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
-use clap::{Args, Parser as _};
+use clap::{Args, Parser, Subcommand};
 
-use super::{Cli, Failure, KubeletCommand, MergeOption, Verb, block_on};
+use super::common::{Failure, KubeletCommand, MergeOption, block_on};
 use crate::adapters::reexec::StartMode;
 use crate::adapters::systemd::Systemd;
 use crate::adapters::{clock, local, log, process};
@@ -159,8 +159,41 @@ pub(super) fn store_dir_of(pid: &str) -> Option<PathBuf> {
     let pid: u32 = pid.parse().ok()?;
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let words = line.strip_suffix(b"\0")?.split(|byte| *byte == 0).map(|word| OsStr::from_bytes(word).to_owned());
-    match Cli::try_parse_from(words).ok()?.verb {
-        Verb::Run(options) => Some(options.settings().ok()?.dir),
-        _ => None,
+    Some(parse(words).ok()?.settings().ok()?.dir)
+}
+
+/// A command line of `run` alone.
+#[derive(Debug, Parser)]
+#[command(name = "kubelet-supervisor")]
+struct CommandLine {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Run(Options),
+}
+
+/// Options from a whole command line, with its program and the verb.
+pub(super) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Options, clap::Error> {
+    let Verb::Run(options) = CommandLine::try_parse_from(words)?.verb;
+    Ok(options)
+}
+
+/// Tells now what `run` would say of these options at the next start of the node's kubelet.
+pub(super) fn check_options(options: &[String]) -> Result<(), Failure> {
+    if options.iter().any(|option| option == "--") {
+        return Err(Failure::usage(
+            "the options for `run` end before the kubelet's command, which the unit has: no second --",
+        ));
     }
+    let words = ["kubelet-supervisor", "run"]
+        .into_iter()
+        .chain(options.iter().map(String::as_str))
+        .chain(["--", "/proc/self/exe"]);
+    let options =
+        parse(words.map(OsString::from)).map_err(|error| Failure::usage(format!("the options for `run`: {error}")))?;
+    let settings = options.settings();
+    settings.map(drop).map_err(|failure| Failure::usage(format!("the options for `run`: {}", failure.message)))
 }

@@ -1,5 +1,6 @@
 //! How to get at the API server: clients, built from the kubelet's credentials whenever those change.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -11,7 +12,7 @@ use tokio::time::Instant;
 
 use super::client_layer::ClientLayer;
 use super::credentials::{CredentialFiles, Fingerprint, Login, chain};
-use super::{Settings, identity, plugin, proxy, watch};
+use super::{identity, plugin, proxy, watch};
 use crate::adapters::metrics::Metrics;
 
 /// A plugin's credentials are replaced this long before they expire: a request on its way, and clocks that differ.
@@ -22,6 +23,19 @@ const RENEW_MIN: Duration = Duration::from_secs(10);
 
 /// A fresh client after this long does no harm, and no timer is asked for what it cannot do.
 const END_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Where to find the API server and ourselves.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The kubelet's `--kubeconfig`.
+    pub kubeconfig: PathBuf,
+    /// `--node-name`.
+    pub node_name: Option<String>,
+    /// `--config-namespace`.
+    pub config_namespace: String,
+    /// The kubelet's `--hostname-override`.
+    pub hostname_override: Option<String>,
+}
 
 /// Where clients come from.
 pub trait Access: Send + Sync + 'static {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::decode::NodeAnnotations;
-use super::{Command, Query};
+use super::query::{Command, Query};
 use crate::machine::record::Entry;
 use kubelet_config::source::ConfigMapRef;
 use kubelet_config::status::NodeConfigStatus;

@@ -9,9 +9,10 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use super::credentials::chain;
 use super::outbox::{EventKey, Outbox};
+use super::query::{Command, Query};
 use super::types::{ConfigMapView, NodeView};
 use super::watch::{Backoff, ConfigMapWatch, ObjectWatch, WatchEvent};
-use super::{Command, Query, decode, requests};
+use super::{decode, requests};
 use crate::machine::Input;
 use crate::machine::evidence::NodeReadiness;
 use kubelet_config::assignment::Assignment;
