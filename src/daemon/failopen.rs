@@ -45,7 +45,7 @@ pub async fn run_guarded<P: Ports>(
     executor: &mut Executor<P>,
     start: Start,
     queue: &mut UnboundedReceiver<Input>,
-    signals: &mut Signals,
+    signals: &Signals,
     clock: &impl Clock,
     control: &impl KubeletControl,
 ) -> u8 {
@@ -67,7 +67,7 @@ pub async fn run_guarded<P: Ports>(
 async fn keep_kubelet<P: Ports>(
     executor: &mut Executor<P>,
     queue: &mut UnboundedReceiver<Input>,
-    signals: &mut Signals,
+    signals: &Signals,
     clock: &impl Clock,
     control: &impl KubeletControl,
     mut leaving: bool,

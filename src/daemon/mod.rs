@@ -3,61 +3,19 @@
 pub mod exec;
 pub mod failopen;
 pub mod settings;
+mod signals;
 pub mod wire;
 
 use std::cell::Cell;
 use std::time::Duration;
 
-use nix::sys::signal::SigSet;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use nix::sys::signal::Signal;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::machine::{Handover, Input};
 use crate::ports::{Clock, Ports};
 use exec::Executor;
-
-/// Signals that end or reload the supervisor, and those that are passed on to the kubelet.
-#[derive(Debug)]
-pub struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Signal,
-    forwarded: [(nix::sys::signal::Signal, Signal); 3],
-}
-
-impl Signals {
-    /// Takes over the signals.
-    ///
-    /// # Errors
-    /// As the system gives them.
-    pub fn register() -> std::io::Result<Self> {
-        use nix::sys::signal::Signal::{SIGQUIT, SIGUSR1, SIGUSR2};
-        let forward =
-            |kind: nix::sys::signal::Signal| signal(SignalKind::from_raw(kind as i32)).map(|stream| (kind, stream));
-        let signals = Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hangup: signal(SignalKind::hangup())?,
-            forwarded: [forward(SIGQUIT)?, forward(SIGUSR1)?, forward(SIGUSR2)?],
-        };
-        Self::unblock(); // after a reload they are held until somebody takes them
-        Ok(signals)
-    }
-
-    fn all() -> SigSet {
-        use nix::sys::signal::Signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
-        [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2].into_iter().collect()
-    }
-
-    /// What comes from now on waits, also through an `exec`, which forgets who would have taken it.
-    fn block() {
-        let _ = Self::all().thread_block();
-    }
-
-    fn unblock() {
-        let _ = Self::all().thread_unblock();
-    }
-}
+pub use signals::Signals;
 
 /// How the loop begins.
 #[derive(Debug)]
@@ -71,7 +29,7 @@ pub enum Start {
 /// What woke the loop.
 enum WakeUp {
     Input(Input),
-    Forward(nix::sys::signal::Signal),
+    Forward(Signal),
     /// SIGTERM or SIGINT.
     Shutdown,
     /// SIGHUP.
@@ -84,9 +42,9 @@ pub async fn run<P: Ports>(
     executor: &mut Executor<P>,
     start: Start,
     inputs: &mut UnboundedReceiver<Input>,
-    signals: &mut Signals,
+    signals: &Signals,
     clock: &impl Clock,
-    forward: impl Fn(nix::sys::signal::Signal),
+    forward: impl Fn(Signal),
     leaving: &Cell<bool>,
 ) -> u8 {
     let mut go_on = match start {
@@ -131,10 +89,9 @@ pub async fn run<P: Ports>(
 async fn wake(
     deadline: Option<Duration>,
     inputs: &mut UnboundedReceiver<Input>,
-    signals: &mut Signals,
+    signals: &Signals,
     clock: &impl Clock,
 ) -> WakeUp {
-    let [sigquit, sigusr1, sigusr2] = &mut signals.forwarded;
     let due = async {
         match deadline {
             // A moment more, so that the deadline has passed by the boot clock too.
@@ -142,18 +99,17 @@ async fn wake(
             None => std::future::pending().await,
         }
     };
-    // Every arm is cancel-safe: channels and signal streams keep what was not taken, and the
-    // deadline is computed anew. Signals go first: with KillMode=control-group systemd signals the
-    // kubelet too, and its end must not be taken for a crash.
+    // Every arm is cancel-safe: signals and channel keep what was not taken, and the deadline is
+    // computed anew. Signals go first: with KillMode=control-group systemd signals the kubelet too,
+    // and its end must not be taken for a crash.
     tokio::select! {
         biased;
-        _ = signals.terminate.recv() => WakeUp::Shutdown,
-        _ = signals.interrupt.recv() => WakeUp::Shutdown,
+        signal = signals.next() => match signal {
+            Signal::SIGTERM | Signal::SIGINT => WakeUp::Shutdown,
+            Signal::SIGHUP => WakeUp::Reload,
+            forwarded => WakeUp::Forward(forwarded),
+        },
         input = inputs.recv() => WakeUp::Input(input.unwrap_or(Input::Tick)),
         () = due => WakeUp::Input(Input::Tick),
-        _ = signals.hangup.recv() => WakeUp::Reload,
-        _ = sigquit.1.recv() => WakeUp::Forward(sigquit.0),
-        _ = sigusr1.1.recv() => WakeUp::Forward(sigusr1.0),
-        _ = sigusr2.1.recv() => WakeUp::Forward(sigusr2.0),
     }
 }

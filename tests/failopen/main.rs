@@ -169,7 +169,7 @@ fn tell(dir: &Path, kubelet: &Installed, port: &Port, fault_at: Fault) -> Rc<Wor
         let socket = NotifySocket::bind().unwrap();
         let notify_socket = socket.name.clone();
         tokio::spawn(socket.listen(pid.clone(), inputs.clone()));
-        let mut signals = Signals::register().unwrap();
+        let signals = Signals::register().unwrap();
         let world = World::new(fault_at, inputs.clone());
         let rest = || Tap(world.clone(), ());
         let process = KubeletProcess {
@@ -195,7 +195,7 @@ fn tell(dir: &Path, kubelet: &Installed, port: &Port, fault_at: Fault) -> Rc<Wor
         let settings = Settings { trial_duration: Duration::from_millis(50), ..Settings::default() };
         let mut executor = Executor::new(State::new(settings), ports, args);
         let line = SupervisedKubelet(pid.clone());
-        let supervisor = run_guarded(&mut executor, Start::Boot, &mut queue, &mut signals, &BootClock, &line);
+        let supervisor = run_guarded(&mut executor, Start::Boot, &mut queue, &signals, &BootClock, &line);
         let mut pids = Vec::new();
         let script = async {
             tokio::select! {
@@ -256,7 +256,7 @@ fn take_over(dir: &Path, kubelet: &Installed, port: &Port, at: u32) {
     runtime.block_on(async {
         let (inputs, mut queue) = unbounded_channel();
         let pid = ChildPid::default();
-        let mut signals = Signals::register().unwrap();
+        let signals = Signals::register().unwrap();
         let world = World::new(Fault { at, after: false, starts: 0 }, inputs.clone());
         let rest = || Tap(world.clone(), ());
         let mut process = KubeletProcess {
@@ -294,7 +294,7 @@ fn take_over(dir: &Path, kubelet: &Installed, port: &Port, at: u32) {
         let mut executor = Executor::new(State::new(Settings::default()), ports, args);
         let line = SupervisedKubelet(pid.clone());
         let start = Start::Resume(handover);
-        let supervisor = run_guarded(&mut executor, start, &mut queue, &mut signals, &BootClock, &line);
+        let supervisor = run_guarded(&mut executor, start, &mut queue, &signals, &BootClock, &line);
         let script = async {
             tokio::select! {
                 () = fault(&world) => {}
