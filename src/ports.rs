@@ -14,7 +14,7 @@ use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Merge, Payload, Source};
 use kubelet_config::status::NodeConfigStatus;
 
-/// What a system or library said; its text goes into the texts of the errors below.
+/// The system's or a library's error; its text is part of the texts of the errors below.
 pub type Cause = Box<dyn Error + Send + Sync>;
 
 /// Time.
@@ -234,7 +234,7 @@ pub trait Host {
     fn observe(&mut self, runtime: Option<&str>);
 }
 
-/// Whoever started us, and whoever scrapes us.
+/// systemd, metrics, journal and the answers to operators.
 pub trait Notifier {
     /// The state changed: READY and STATUS to systemd, metrics, the status document.
     fn publish(&mut self, state: &crate::machine::State);
@@ -248,7 +248,7 @@ pub trait Notifier {
     fn log(&mut self, level: crate::machine::Level, line: &str);
 }
 
-/// Whoever goes on in our place.
+/// A reload: the installed binary goes on in our place.
 pub trait Reexec {
     /// Finds out whether the binary that is installed now can go on from this document; answers
     /// with [`Input::ReloadProven`](crate::machine::Input).

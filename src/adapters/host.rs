@@ -1,6 +1,6 @@
 //! The node around the kubelet: its container runtime, its disks, its way down.
 //!
-//! Every look is answered once, within [`LIMIT`]: what has no answer by then counts as silent
+//! Every query is answered once, within [`LIMIT`]: what has no answer by then counts as silent
 //! (runtime), or as nothing out of the ordinary (all else).
 
 use std::collections::BTreeMap;
@@ -34,18 +34,17 @@ const FULL_BELOW: u64 = 1 << 20;
 
 /// The adapter.
 #[derive(Debug)]
-pub struct NodeHost {
+pub(crate) struct NodeHost {
     root_dir: PathBuf,
     store_dir: PathBuf,
     inputs: UnboundedSender<Input>,
-    /// A look at the disks is out. One that hangs (a dead network file system) keeps a thread.
+    /// The disks are being measured. A measurement that hangs (a dead network file system) keeps a thread.
     measuring: Arc<AtomicBool>,
 }
 
 impl NodeHost {
-    /// Looks at the file systems of these directories: the kubelet's `--root-dir`, and the store.
-    #[must_use]
-    pub fn new(root_dir: PathBuf, store_dir: PathBuf, inputs: UnboundedSender<Input>) -> Self {
+    /// Measures the file systems of these directories: the kubelet's `--root-dir`, and the store.
+    pub(crate) fn new(root_dir: PathBuf, store_dir: PathBuf, inputs: UnboundedSender<Input>) -> Self {
         Self { root_dir, store_dir, inputs, measuring: Arc::default() }
     }
 }
@@ -90,7 +89,7 @@ fn socket_path(endpoint: &str) -> Option<PathBuf> {
     path.starts_with('/').then(|| path.into())
 }
 
-/// True if whoever serves this socket says anything at all. A Docker socket, which is not HTTP/2,
+/// True if the server of this socket sends anything at all. A Docker socket, which is not HTTP/2,
 /// answers with a 400.
 async fn answers(socket: &Path, limit: Duration) -> bool {
     let question = async {

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
-pub use command_queue::{CommandQueue, Outcome};
+pub(crate) use command_queue::{CommandQueue, Outcome};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
@@ -32,28 +32,28 @@ const COMMAND_LIMIT: usize = 4 << 10;
 
 /// What the servers show. Written by the daemon, read by connections.
 #[derive(Clone, Debug)]
-pub struct Endpoints {
+pub(crate) struct Endpoints {
     /// The metrics.
-    pub metrics: Metrics,
+    pub(crate) metrics: Metrics,
     /// The state, as of the latest step.
-    pub page: Arc<RwLock<StatusPage>>,
+    pub(crate) page: Arc<RwLock<StatusPage>>,
     /// Bounds the connections to the listener, which every process of the node can open.
-    pub slots: Arc<Semaphore>,
+    pub(crate) slots: Arc<Semaphore>,
     /// Bounds those to the control socket, which only root can.
-    pub control_slots: Arc<Semaphore>,
+    pub(crate) control_slots: Arc<Semaphore>,
 }
 
 /// See [`Endpoints`].
 #[derive(Clone, Debug, Default)]
-pub struct StatusPage {
+pub(crate) struct StatusPage {
     /// The kubelet said READY=1 and runs.
-    pub ready: bool,
+    pub(crate) ready: bool,
     /// One line.
-    pub summary: String,
+    pub(crate) summary: String,
     /// The document of `status -o json`.
-    pub status: Value,
+    pub(crate) status: Value,
     /// Since when the trial's clock has been counting down in `status`, if it has.
-    pub counting: Option<Instant>,
+    pub(crate) counting: Option<Instant>,
 }
 
 impl StatusPage {
@@ -70,8 +70,7 @@ impl StatusPage {
 
 impl Endpoints {
     /// Nothing shown yet.
-    #[must_use]
-    pub fn new(metrics: Metrics) -> Self {
+    pub(crate) fn new(metrics: Metrics) -> Self {
         let slots = || Arc::new(Semaphore::new(CONNECTIONS));
         Self { metrics, page: Arc::default(), slots: slots(), control_slots: slots() }
     }
@@ -97,7 +96,7 @@ impl Endpoints {
         response(code, kind, body)
     }
 
-    /// Serves a connection; commands are taken where there is a desk for them.
+    /// Serves a connection; commands are taken where there is a queue for them.
     fn serve(&self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static + Send, commands: Option<&CommandQueue>) {
         let slots = if commands.is_some() { &self.control_slots } else { &self.slots };
         let Ok(slot) = Arc::clone(slots).try_acquire_owned() else { return };
@@ -158,10 +157,7 @@ async fn command(commands: &CommandQueue, request: Request<Incoming>) -> Respons
 }
 
 /// Serves on TCP for ever.
-///
-/// # Errors
-/// If the address cannot be bound.
-pub async fn serve_tcp(address: SocketAddr, endpoints: Endpoints) -> std::io::Result<()> {
+pub(crate) async fn serve_tcp(address: SocketAddr, endpoints: Endpoints) -> std::io::Result<()> {
     let listener = TcpListener::bind(address).await?;
     tokio::spawn(async move {
         loop {
@@ -176,10 +172,7 @@ pub async fn serve_tcp(address: SocketAddr, endpoints: Endpoints) -> std::io::Re
 }
 
 /// Serves on a socket that only root can open, for ever; commands are taken here alone.
-///
-/// # Errors
-/// If it cannot be made.
-pub fn serve_unix(path: &Path, endpoints: Endpoints, commands: CommandQueue) -> std::io::Result<()> {
+pub(crate) fn serve_unix(path: &Path, endpoints: Endpoints, commands: CommandQueue) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),

@@ -83,7 +83,7 @@ impl NotifySocket {
                         }
                     }
                 }
-                // Whoever may send to it must not be able to close it: one odd datagram, one line, on we go.
+                // An odd datagram of a stranger must not end this: it costs a line in the journal.
                 Err(error) => {
                     tracing::warn!("the notify socket: {error}");
                     tokio::time::sleep(PAUSE).await;

@@ -30,21 +30,21 @@ const SELF_TESTS: [(&str, &str, &str); 2] = [("garbage", GARBAGE, "load"), ("inv
 
 /// How to run the binary as a judge.
 #[derive(Clone, Debug)]
-pub struct PreflightCommand {
+pub(crate) struct PreflightCommand {
     /// Resolved path of the kubelet.
-    pub program: PathBuf,
+    pub(crate) program: PathBuf,
     /// Its own arguments.
-    pub args: KubeletArgs,
+    pub(crate) args: KubeletArgs,
     /// A private directory, for throw-away certificates and test files.
-    pub dir: PathBuf,
+    pub(crate) dir: PathBuf,
 }
 
-/// Whether the binary proved able to tell good from bad.
+/// Whether the binary told a good configuration from bad ones.
 type SelfTest = Arc<tokio::sync::Mutex<Option<Result<(), String>>>>;
 
 /// The adapter.
 #[derive(Debug)]
-pub struct KubeletJudge {
+pub(crate) struct KubeletJudge {
     command: PreflightCommand,
     inputs: UnboundedSender<Input>,
     tested: SelfTest,
@@ -55,8 +55,7 @@ pub struct KubeletJudge {
 
 impl KubeletJudge {
     /// A judge that has not been tested yet. `version` receives what `--version` prints.
-    #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         command: PreflightCommand,
         inputs: UnboundedSender<Input>,
         metrics: Metrics,
@@ -130,8 +129,8 @@ async fn ensure_tested(command: &PreflightCommand, tested: &SelfTest) -> Result<
 
 impl PreflightCommand {
     /// Judges a rendered configuration. A rejection is checked against the local configuration:
-    /// what refuses that one with the same words is not the candidate's fault.
-    pub async fn judge(&self, path: &str) -> Verdict {
+    /// what refuses that one with the same message is not the candidate's fault.
+    pub(crate) async fn judge(&self, path: &str) -> Verdict {
         let flags =
             |message: &str| Verdict::NotItsFault(format!("the kubelet refuses its own command line: {message}"));
         let verdict = match self.run(Some(path)).await {
@@ -149,10 +148,7 @@ impl PreflightCommand {
     }
 
     /// Checks that the binary tells what cannot be loaded from what is invalid.
-    ///
-    /// # Errors
-    /// What it did instead.
-    pub async fn self_test(&self) -> Result<(), String> {
+    pub(crate) async fn self_test(&self) -> Result<(), String> {
         self.write_test_files()?;
         self.run_self_tests().await.map_err(|failed| failed.why)
     }
@@ -209,7 +205,7 @@ impl PreflightCommand {
     }
 
     /// What `--version` says, without "Kubernetes ".
-    pub async fn version(&self) -> Option<String> {
+    pub(crate) async fn version(&self) -> Option<String> {
         let mut args: Vec<String> =
             self.args.words().iter().take_while(|word| !word.starts_with('-')).cloned().collect();
         args.push("--version".to_owned());

@@ -33,7 +33,7 @@ use kubelet_config::flags::KubeletArgs;
 /// goroutines, and preceded by the whole candidate (at most 1 MiB).
 const OUTPUT_LIMIT: usize = 1 << 20;
 
-/// The kubelet's process id. Shared with whoever forwards signals.
+/// The kubelet's process id. Shared with the forwarding of signals.
 #[derive(Clone, Debug, Default)]
 pub struct ChildPid(Arc<Child>);
 
@@ -74,7 +74,7 @@ impl ChildPid {
     }
 }
 
-/// How long the end of a kubelet waits for its last lines. They are there in a millisecond, unless
+/// How long the report of an exit waits for the last lines. They are there in a millisecond, unless
 /// stderr is slow, or a descendant of the kubelet lives on and keeps the pipe open.
 const LAST_LINES_TIMEOUT: Duration = Duration::from_millis(250);
 
@@ -119,7 +119,7 @@ impl ports::Kubelet for KubeletProcess {
                 self.relays.push(relay);
                 last_lines = Some(ended);
             }
-            // Better without its last words than without a kubelet.
+            // Better without its log tail than without a kubelet.
             Err(error) => {
                 self.relays.clear();
                 tracing::warn!("the kubelet's output is not read: {error}");

@@ -62,11 +62,11 @@ pub struct ReexecDocument {
     pub service: ServiceState,
 }
 
-/// What others were told, and told us.
+/// What the next supervisor would else have to ask or send again.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ServiceState {
-    /// systemd was told READY=1.
+    /// READY=1 was sent to systemd.
     pub ready: bool,
     /// What the kubelet's `--version` says, if it was asked.
     pub version: Option<String>,
@@ -100,7 +100,7 @@ pub enum StartMode {
     ReexecFailed(String),
 }
 
-/// Looks whether there is something to take over. For the beginning of `main` only.
+/// Takes over what another supervisor left in this process, if one did. For the beginning of `main` only.
 #[must_use]
 pub fn start_mode() -> StartMode {
     let Some(value) = process::take_variable(HANDOVER_VARIABLE) else { return StartMode::Fresh };
@@ -162,7 +162,7 @@ pub fn can_take_over(text: &str) -> Result<(), String> {
     read(text).map(drop)
 }
 
-/// Whoever goes on in our place.
+/// Replaces this process by the installed binary.
 #[derive(Debug)]
 pub struct SelfExec {
     /// The kubelet's notify socket, and its name.
@@ -197,7 +197,7 @@ impl SelfExec {
         service: ServiceState,
         notify_reloading: impl Fn(bool),
     ) -> Result<(), ReexecError> {
-        // One that was reaped is about to be reported, one that was told to stop about to end.
+        // One that was reaped is about to be reported, one that was sent SIGTERM about to end.
         let Some(pid) = kubelet.pid.get().filter(|_| !kubelet.pid.is_stopping()) else { return Err(ReexecError::Busy) };
         let program = installed()?;
         let relays: Vec<_> = kubelet.relays.iter().filter(|relay| !relay.is_ended()).collect();

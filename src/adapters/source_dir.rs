@@ -1,7 +1,7 @@
 //! A directory of this node as the source of configuration: `--source-dir`.
 //!
-//! It says what the cluster's adapter would say of a ConfigMap, and stands before it: what else is
-//! asked of a cluster, status, events, looks, goes on to the one behind.
+//! It sends the inputs that the cluster's adapter would send for a ConfigMap. Status, events and queries go on to that
+//! adapter.
 
 mod read;
 mod watch;
@@ -32,11 +32,11 @@ const SETTLE_MOST: Duration = Duration::from_secs(2);
 /// A file that is written for longer, or a directory that changes for longer, is mentioned.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Without inotify the directory is looked at so often; a change counts when two looks agree.
+/// Without inotify the directory is read so often; a change counts when two readings agree.
 const SLOW: Duration = Duration::from_secs(10);
 
 /// The port.
-pub struct SourceDir {
+pub(crate) struct SourceDir {
     commands: UnboundedSender<()>,
     cluster: Box<dyn ports::Cluster>,
 }
@@ -48,9 +48,13 @@ impl std::fmt::Debug for SourceDir {
 }
 
 impl SourceDir {
-    /// Begins to look at `dir`, absolute; `key` is the file with the KubeletConfiguration.
-    #[must_use]
-    pub fn start(dir: PathBuf, key: &str, inputs: UnboundedSender<Input>, cluster: Box<dyn ports::Cluster>) -> Self {
+    /// Begins to watch `dir`, absolute; `key` is the file with the KubeletConfiguration.
+    pub(crate) fn start(
+        dir: PathBuf,
+        key: &str,
+        inputs: UnboundedSender<Input>,
+        cluster: Box<dyn ports::Cluster>,
+    ) -> Self {
         let (commands, queue) = unbounded_channel();
         tracing::info!(
             "{} says what this kubelet runs, in its file {key}; a Node's assignment is ignored",
@@ -96,8 +100,7 @@ impl ports::Cluster for SourceDir {
 }
 
 /// A sender for the cluster behind a source directory: what that says of assignments is dropped.
-#[must_use]
-pub fn without_assignments(inputs: UnboundedSender<Input>) -> UnboundedSender<Input> {
+pub(crate) fn without_assignments(inputs: UnboundedSender<Input>) -> UnboundedSender<Input> {
     let (sender, mut queue) = unbounded_channel();
     tokio::spawn(async move {
         let mut last_logged = false;
@@ -123,7 +126,7 @@ pub fn without_assignments(inputs: UnboundedSender<Input>) -> UnboundedSender<In
     sender
 }
 
-/// What the machine was last told.
+/// What the machine was sent last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum LastSent {
     Nothing,
@@ -132,7 +135,7 @@ enum LastSent {
     Failed(String),
 }
 
-/// Why the directory is to be looked at, and when.
+/// When the directory is to be read.
 #[derive(Clone, Copy, Debug)]
 struct Due {
     at: Instant,
@@ -159,9 +162,9 @@ struct Task {
     key: String,
     inputs: UnboundedSender<Input>,
     last_sent: LastSent,
-    /// What was last said in the journal, so that it is said once.
+    /// The last line in the journal, so that it is logged once.
     last_logged: String,
-    /// Without inotify: what the look before saw.
+    /// Without inotify: what the reading before gave.
     unwatched: Option<DirContent>,
     /// It has been changing since then.
     since: Option<Instant>,
@@ -244,7 +247,7 @@ impl Task {
         observation
     }
 
-    /// Tells the machine; gives the pause until the next look, if there is to be one anyway.
+    /// Sends the machine what is new; gives the pause until the next reading, if there is to be one anyway.
     fn report(&mut self, observation: Observation, asked: &mut bool) -> Option<Duration> {
         let again = observation.unwatched.as_ref().map(|_| SLOW);
         if let Some(error) = observation.unwatched {
@@ -319,7 +322,7 @@ impl Task {
     }
 }
 
-/// One look.
+/// One reading.
 struct Observation {
     /// Of the directory that was there.
     dir_id: DirId,

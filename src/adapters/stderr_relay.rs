@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 
 use crate::kubelet_log;
 
-/// What is kept: a screenful or two, and no more than a few events could tell.
+/// What is kept: a screenful or two, and no more than a few events can show.
 const LINES: usize = 64;
 /// See [`LINES`].
 const BYTES: usize = 16 << 10;
@@ -37,7 +37,7 @@ const FRAMES: usize = 8;
 const CHUNK: usize = 64 << 10;
 /// Room for a kubelet that writes while stderr is slow; the most an unprivileged process may ask for.
 const PIPE: i32 = 1 << 20;
-/// Kept for a reader of the words who does not let go.
+/// Kept while somebody holds the lock on the lines.
 const MISSED_LIMIT: usize = 2 * BYTES;
 /// Virtual memory mostly; a panic's backtrace needs more than the smallest stack.
 const STACK: usize = 256 << 10;
@@ -60,7 +60,7 @@ pub struct StartedRelay {
     pub ended: oneshot::Receiver<()>,
 }
 
-/// What the thread and whoever waits for it share.
+/// What the thread shares with those who wait for it.
 #[derive(Debug)]
 struct PipeState {
     reader: PipeReader,
@@ -200,7 +200,7 @@ impl StderrRelay {
         wait(&|| !self.pipe.busy.load(SeqCst));
     }
 
-    /// A reader of the words that stands still, for tests and measurements.
+    /// A reader of the lines that stands still, for tests and measurements.
     #[doc(hidden)]
     pub fn hold_log_tail(&self) -> impl Sized + '_ {
         self.tail.lock().unwrap_or_else(PoisonError::into_inner)
@@ -236,7 +236,7 @@ impl<S: FnMut(&[u8])> RelayThread<S> {
                 std::thread::sleep(Duration::from_millis(1));
                 continue;
             }
-            // The rest of a line is for us, what follows it for whoever goes on.
+            // The rest of a line is ours, what follows it the next supervisor's.
             let most = if self.pipe.paused.load(SeqCst) { filled + 1 } else { CHUNK };
             let room = chunk.get_mut(filled..most.min(CHUNK)).unwrap_or_default();
             let ended = match (&self.pipe.reader).read(room) {

@@ -219,7 +219,7 @@ fn own_program(dry_run: bool) -> Result<String, String> {
     {
         return Err(format!("{shown} is in {place}, which the next boot empties: {hint}"));
     }
-    // Whoever may write to a directory on the way can put another file there.
+    // Who may write to a directory on the way can put another file there.
     for place in path.ancestors().chain(file.ancestors()) {
         let meta = std::fs::metadata(place).map_err(|error| format!("{}: {error}", place.display()))?;
         if meta.uid() != 0 || meta.mode() & 0o022 != 0 {
@@ -254,7 +254,7 @@ fn check_program(program: &str) -> Result<(), String> {
     }
 }
 
-/// Has systemd read the unit again, and looks whether it obeys.
+/// Has systemd read the unit again, and checks that it runs the supervisor.
 async fn in_force(units: &Units, unit: &str, supervisor: &str) -> Result<Properties, String> {
     units.reload().await?;
     let after = units.show(unit).await?;

@@ -93,7 +93,7 @@ fn operate(store: &StoreDir, command: &Command) -> Result<u8, Failure> {
     }
 }
 
-/// Without a supervisor: writes the wish where the next one reads it.
+/// Without a supervisor: writes to the store what the next one is to do.
 fn offline(store: &StoreDir, command: &Command, why: &str) -> Result<u8, Failure> {
     let dir = store.require(&format!("no supervisor answers ({why}) and "))?;
     // Held to the end: a supervisor that starts meanwhile must not read half of it.

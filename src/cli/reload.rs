@@ -17,7 +17,7 @@ use crate::daemon::settings;
 use crate::machine::command::Command;
 use kubelet_config::duration::GoDuration;
 
-/// Between looks whether the new one answers.
+/// Between two queries of the status.
 const PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Args)]

@@ -1,4 +1,4 @@
-//! `status`: asks the running supervisor, else looks into the store.
+//! `status`: asks the running supervisor, else reads the store.
 
 use kubelet_config::source::SOURCE_DIR_TITLE;
 use kubelet_config::status;

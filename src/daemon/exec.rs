@@ -41,7 +41,7 @@ impl<P: Ports> Executor<P> {
         Self { state, ports, args, dynamic, published: None, reexec_due: false }
     }
 
-    /// A standalone kubelet too can be told what to run, by a source directory.
+    /// A standalone kubelet too can have a configuration, from a source directory.
     #[must_use]
     pub fn with_source_dir(mut self, has_one: bool) -> Self {
         self.dynamic |= has_one;
@@ -77,8 +77,7 @@ impl<P: Ports> Executor<P> {
         }
     }
 
-    /// Lets the successor take over, if there still is one wanted. True if it did: this supervisor
-    /// has ended. In truth it does not come back from that.
+    /// Becomes the installed binary, if a reload is still wanted. Comes back with true only where that is played.
     pub fn reexec(&mut self, now: Moment) -> bool {
         self.reexec_due = false;
         let Some(handover) = self.state.hand_over() else { return false };

@@ -1,4 +1,4 @@
-//! Law 1 to the end: after a panic in the loop the supervisor is a plain babysitter. It keeps the
+//! Law 1 to the end: after a panic in the loop the supervisor decides nothing any more. It keeps the
 //! kubelet, or starts it with the node's own arguments if there is none, passes signals on, and ends
 //! with it, so that systemd starts both anew.
 
@@ -16,14 +16,13 @@ use super::{Signals, Start, WakeUp, run, wake};
 use crate::machine::{Input, limits};
 use crate::ports::{Clock, Ports};
 
-/// Between looks at the child, and between attempts to start it.
+/// Between checks of the child, and between attempts to start it.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Exit code after a panic, whatever the kubelet's: systemd shall see a failure.
 const FAILED: u8 = 1;
 
-/// What is left to work with when the machine is gone: the process itself, and who started us.
-/// Nothing here may depend on what a panic can leave half-done.
+/// The kubelet process and systemd, without machine and ports. Nothing here may depend on what a panic can leave half-done.
 pub trait KubeletControl {
     /// True while the process exists.
     fn is_alive(&self) -> bool;
@@ -39,7 +38,7 @@ pub trait KubeletControl {
     fn ping_watchdog(&self);
 }
 
-/// Runs the machine until it quits, or, after a panic, the babysitter until the kubelet ends. Gives
+/// Runs the machine until it quits, or, after a panic, keeps the kubelet until that ends. Gives
 /// the supervisor's exit code.
 pub async fn run_guarded<P: Ports>(
     executor: &mut Executor<P>,
@@ -83,7 +82,7 @@ async fn keep_kubelet<P: Ports>(
         control.signal(Signal::SIGTERM); // maybe once more: it only makes the kubelet end at once
         kill_at = Some(now() + limits::STOP_GRACE);
     }
-    // A kubelet that pings is relayed, and nothing more; see `core/machine/beat.rs`.
+    // A kubelet that pings is relayed, and nothing more; see `machine/watchdog.rs`.
     let mut pings = false;
     loop {
         pings &= control.is_alive();

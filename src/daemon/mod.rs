@@ -2,9 +2,9 @@
 
 pub mod exec;
 pub mod failopen;
-pub mod settings;
+pub(crate) mod settings;
 mod signals;
-pub mod wire;
+pub(crate) mod wire;
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -54,7 +54,7 @@ pub async fn run<P: Ports>(
     while go_on {
         let wake_up = if executor.reexec_due {
             // One more turn, so that whatever was delivered before the signals were held is seen;
-            // between the last look at the queue and the exec nothing else runs on this thread.
+            // between the last check of the queue and the exec nothing else runs on this thread.
             Signals::block();
             let wake_up = wake(Some(clock.now().boot), inputs, signals, clock).await;
             if matches!(wake_up, WakeUp::Input(Input::Tick)) && executor.reexec(clock.now()) {

@@ -134,10 +134,7 @@ impl ports::Notifier for NodeNotifier {
 }
 
 /// Runs the supervisor; gives its exit code.
-///
-/// # Errors
-/// What kept it from starting the kubelet at all: another supervisor does, or it cannot be executed.
-pub async fn supervise(settings: Settings, start_mode: StartMode) -> anyhow::Result<u8> {
+pub(crate) async fn supervise(settings: Settings, start_mode: StartMode) -> anyhow::Result<u8> {
     let mut inherited = match start_mode {
         StartMode::Reexec(inherited) => Some(*inherited),
         StartMode::Fresh => None,

@@ -16,7 +16,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Takes commands to the machine and its answers back.
 #[derive(Clone, Debug)]
-pub struct CommandQueue {
+pub(crate) struct CommandQueue {
     inputs: mpsc::UnboundedSender<Input>,
     waiting: Arc<Mutex<Waiting>>,
 }
@@ -29,7 +29,7 @@ struct Waiting {
 
 /// What became of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// The machine did it; what it says.
     Done(String),
     /// The machine refuses; why.
@@ -40,7 +40,7 @@ pub enum Outcome {
     NoAnswer(&'static str),
 }
 
-/// A place at the desk, given up when the asker goes away.
+/// A command that waits; dropped when its client goes away.
 struct Pending<'a> {
     commands: &'a CommandQueue,
     ticket: u64,
@@ -53,14 +53,13 @@ impl Drop for Pending<'_> {
 }
 
 impl CommandQueue {
-    /// A desk in front of the daemon's queue.
-    #[must_use]
-    pub fn new(inputs: mpsc::UnboundedSender<Input>) -> Self {
+    /// Commands go into the daemon's queue.
+    pub(crate) fn new(inputs: mpsc::UnboundedSender<Input>) -> Self {
         Self { inputs, waiting: Arc::default() }
     }
 
     /// Hands a command in and waits for the answer.
-    pub async fn submit(&self, command: Command) -> Outcome {
+    pub(crate) async fn submit(&self, command: Command) -> Outcome {
         let (sender, answer) = oneshot::channel();
         let ticket = {
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -84,7 +83,7 @@ impl CommandQueue {
     }
 
     /// The machine's answer; nobody may be waiting for it any more.
-    pub fn answer(&self, ticket: u64, result: &Result<String, String>) {
+    pub(crate) fn answer(&self, ticket: u64, result: &Result<String, String>) {
         if let Some(sender) = self.take(ticket) {
             let _ = sender.send(result.clone());
         }

@@ -44,7 +44,7 @@ pub trait Access: Send + Sync + 'static {
 
     /// Builds a client; nothing is sent. The layer goes round all of its requests.
     ///
-    /// Fails with what is wrong, in the words of the user's files.
+    /// Fails with what is wrong, by the names in the user's files.
     fn connect(&self, layer: ClientLayer) -> BoxFuture<'_, Result<Connected, String>>;
 }
 
@@ -102,7 +102,7 @@ impl KubeconfigAccess {
             login.origin.user = plugin_name;
             renew_at = credentials.expires.map(|expires| Instant::now() + renew_in(expires, Timestamp::now()));
         }
-        // Its end is to be noticed, and said, when it comes: a watch would go on beyond it.
+        // Its end is to be noticed and logged when it comes: a watch would go on beyond it.
         let end = login.identity.not_after.and_then(|end| ends_in(end, Timestamp::now()));
         renew_at = [renew_at, end.map(|end| Instant::now() + end)].into_iter().flatten().min();
         let mut notices = Vec::new();
@@ -120,7 +120,7 @@ impl KubeconfigAccess {
         config.proxy_url = proxy::choose(config.proxy_url.take(), own_proxy, &config.cluster_url, env);
         config.read_timeout = Some(watch::READ_TIMEOUT);
         config.connect_timeout = Some(Duration::from_secs(10));
-        config.default_retry = false; // it hangs a call for minutes; the session retries, and says so
+        config.default_retry = false; // it hangs a call for minutes; the session retries, and logs it
         // Where the kubeconfig has no authority, the system's are read: not on the thread that minds the kubelet.
         let builder = tokio::task::spawn_blocking(move || ClientBuilder::try_from(config))
             .await
@@ -151,7 +151,7 @@ fn env(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// What kube says of a client that cannot be built, in words that lead somewhere.
+/// Why a client cannot be built, with what to do about it.
 fn explain(message: &str) -> String {
     if message.contains("KeyMismatch") || message.contains("keys may not be consistent") {
         return format!(
@@ -159,7 +159,7 @@ fn explain(message: &str) -> String {
         );
     }
     if message.contains("proxy") {
-        // The words have the URL, and that may have a password.
+        // The message has the URL, and that may have a password.
         return "its proxy-url, or HTTPS_PROXY, is not of a kind that can be used: http, https, socks5".to_owned();
     }
     message.to_owned()

@@ -1,6 +1,6 @@
 //! A layer round every request: counts it, bounds the wait for an answer's head, and keeps all of
 //! them back for as long as the API server asks for (`Retry-After`). Bodies may take their time: a
-//! watch is one. What may be the credentials' fault it reports, in the words of the kubeconfig.
+//! watch is one. What may be the credentials' fault it signals, and errors name the kubeconfig's fields.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +30,7 @@ pub struct ClientLayer {
     origin: CredentialOrigin,
 }
 
-/// Rings when a request failed in a way that other credentials may mend.
+/// Raised when a request failed in a way that other credentials may mend.
 #[derive(Debug, Default)]
 pub struct AuthFailureSignal {
     refused: AtomicBool,
@@ -38,7 +38,7 @@ pub struct AuthFailureSignal {
 }
 
 impl AuthFailureSignal {
-    /// Waits for the next time. Cancel-safe; what rang meanwhile is told at once.
+    /// Waits for the next time. Cancel-safe; a signal that came meanwhile counts.
     pub async fn raised(&self) {
         self.raised.notified().await;
     }
@@ -62,7 +62,7 @@ impl ClientLayer {
         Self { origin, ..self }
     }
 
-    /// Rings for the clients of this layer.
+    /// That of the clients of this layer.
     #[must_use]
     pub fn auth_failure(&self) -> Arc<AuthFailureSignal> {
         Arc::clone(&self.auth_failure)
@@ -77,7 +77,7 @@ impl<S> Layer<S> for ClientLayer {
     }
 }
 
-/// See the module.
+/// The service that [`ClientLayer`] makes.
 #[derive(Debug)]
 pub struct ClientService<S> {
     inner: S,
@@ -136,7 +136,7 @@ where
     }
 }
 
-/// TLS errors in the words of the kubeconfig. rustls' own (v0.23) have names for what happened, not for what to look at.
+/// TLS errors with the kubeconfig's fields. rustls' own (v0.23) have names for what happened, not for what to look at.
 fn explain(error: BoxError, origin: &CredentialOrigin) -> BoxError {
     let message = chain(error.as_ref());
     let CredentialOrigin { kubeconfig, server, authority, user } = origin;

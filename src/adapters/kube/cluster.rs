@@ -145,7 +145,7 @@ async fn run(
 /// The answer to queries until there are others.
 const REFUSED: &str = "the credentials were refused";
 
-/// Does something else than a session: commands are noted, looks answered at once. `None` when the
+/// Awaits `work` while there is no session: commands are kept, queries answered at once. `None` when the
 /// supervisor ends.
 async fn without_session<T>(
     work: impl Future<Output = T>,

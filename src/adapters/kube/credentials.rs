@@ -62,7 +62,7 @@ pub struct CredentialOrigin {
 }
 
 impl CredentialFiles {
-    /// Looks at the files. Cheap: five small ones at the most, and no request leaves the node.
+    /// Reads the files. Cheap: five small ones at the most, and no request leaves the node.
     #[must_use]
     pub fn load(path: &Path) -> Self {
         let text = read(path);
@@ -160,7 +160,7 @@ impl CredentialFiles {
         Ok(Login { config, exec, identity: known, origin })
     }
 
-    /// Puts the authorities in; tells where they are from.
+    /// Puts the authorities in; gives where they are from.
     fn authority(&mut self, cluster: &mut Cluster) -> Result<String, String> {
         let (authority, source) = self.take(AUTHORITY, cluster.certificate_authority_data.as_ref())?;
         if authority.as_ref().is_some_and(|pem| identity::pem_sections(pem, "CERTIFICATE").is_empty()) {
@@ -290,11 +290,11 @@ fn parse(text: &[u8]) -> Result<Kubeconfig, String> {
     if text.trim().is_empty() {
         return Err("it is empty".to_owned());
     }
-    // The parser's own words may quote a line, and any line can be a secret.
+    // The parser's message may quote a line, and any line can be a secret.
     Kubeconfig::from_yaml(text).map_err(|error| format!("it is not a kubeconfig{}", parse_position(&chain(&error))))
 }
 
-/// Where a parser gave up, taken from its words.
+/// Where a parser gave up, from its message.
 fn parse_position(words: &str) -> String {
     let number = |after: &str| {
         let rest = words.split(after).nth(1)?.trim_start_matches([' ', ':']);

@@ -1,4 +1,4 @@
-//! What API objects say, in the core's words. Nothing here fails: what is odd is left out.
+//! From API objects to the machine's types. Nothing here fails: what is odd is left out.
 
 use std::collections::BTreeMap;
 

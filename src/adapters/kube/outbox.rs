@@ -13,21 +13,21 @@ const EVENTS_KEPT: usize = 32;
 
 /// What is to be sent and watched; outlives a session.
 #[derive(Debug, Default)]
-pub struct Outbox {
+pub(crate) struct Outbox {
     /// The ConfigMap to watch.
-    pub map: Option<ConfigMapRef>,
+    pub(crate) map: Option<ConfigMapRef>,
     /// The status to bring to the Node.
-    pub status: Option<NodeConfigStatus>,
+    pub(crate) status: Option<NodeConfigStatus>,
     /// Events, oldest first.
-    pub events: VecDeque<Entry>,
-    /// What the machine was last told of the Node's annotations: it must hear of one that was
+    pub(crate) events: VecDeque<Entry>,
+    /// The Node's annotations as sent to the machine: it must learn of one that was
     /// taken away while we were not connected.
-    pub annotations: NodeAnnotations,
+    pub(crate) annotations: NodeAnnotations,
 }
 
 impl Outbox {
-    /// Notes a command; gives back a look, which is not to be put off.
-    pub fn accept(&mut self, command: Command) -> Option<Query> {
+    /// Keeps a command; gives back a query, which is not to be put off.
+    pub(crate) fn accept(&mut self, command: Command) -> Option<Query> {
         match command {
             Command::Query(query) => return Some(query),
             Command::Watch(map) => self.map = map,
@@ -44,21 +44,21 @@ impl Outbox {
 
     /// Takes off the event that was sent, which may no longer be the first, or be there at all:
     /// the oldest had to go if others came while it was under way.
-    pub fn remove_sent(&mut self, sent: EventKey) {
+    pub(crate) fn remove_sent(&mut self, sent: EventKey) {
         if let Some(index) = self.events.iter().position(|entry| EventKey::from(entry) == sent) {
             self.events.remove(index);
         }
     }
 }
 
-/// What tells an event from others: its number, which is 0 where the history could not be
+/// Identifies an event: its number, which is 0 where the history could not be
 /// written, and its time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EventKey {
+pub(crate) struct EventKey {
     /// `Entry::number`.
-    pub number: u64,
+    pub(crate) number: u64,
     /// `Entry::nanos`.
-    pub nanos: u64,
+    pub(crate) nanos: u64,
 }
 
 impl From<&Entry> for EventKey {

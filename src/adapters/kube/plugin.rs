@@ -22,17 +22,17 @@ const LIMIT: Duration = Duration::from_secs(30);
 const MESSAGE_LIMIT: usize = 300;
 
 /// A client certificate with what else is in its chain, and its key; PEM.
-pub type KeyPair = (Vec<u8>, Vec<u8>);
+pub(crate) type KeyPair = (Vec<u8>, Vec<u8>);
 
-/// Credentials.
+/// What it gave.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Credentials {
+pub(crate) struct Credentials {
     /// A bearer token.
-    pub token: Option<String>,
+    pub(crate) token: Option<String>,
     /// Certificate and key.
-    pub pair: Option<KeyPair>,
+    pub(crate) pair: Option<KeyPair>,
     /// When they are to be replaced.
-    pub expires: Option<Timestamp>,
+    pub(crate) expires: Option<Timestamp>,
 }
 
 /// No secrets.
@@ -59,11 +59,8 @@ struct Status {
     expiration_timestamp: Option<String>,
 }
 
-/// Runs it.
-///
-/// # Errors
-/// What went wrong, with the command. Never anything of its standard output: that is where the credentials are.
-pub async fn run(exec: &ExecConfig, cluster: Option<&Cluster>) -> Result<Credentials, String> {
+/// Runs it. Errors never hold anything of its standard output: that is where the credentials are.
+pub(crate) async fn run(exec: &ExecConfig, cluster: Option<&Cluster>) -> Result<Credentials, String> {
     let command = exec.command.clone().filter(|command| !command.is_empty()).ok_or("its exec has no command")?;
     let at = |why: String| format!("the credential plugin {command} {why}");
     let output =

@@ -1,4 +1,4 @@
-//! Single requests: the status, an event, a look at the Lease or the pods.
+//! Single requests: the status, an event, the Lease, the pods.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::machine::evidence::LeaseObservation;
 use crate::machine::record::Entry;
 use kubelet_config::pods::PodInventory;
 
-/// A look that takes longer has failed: it is one sample of several.
+/// A query that takes longer has failed: it is one sample of several.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where kubelets keep their Leases (NamespaceNodeLease, k8s.io/api/core/v1 types.go, v1.20.2).
@@ -41,7 +41,7 @@ pub(super) async fn post_event(client: Client, node: String, event: Entry) -> ku
     }
 }
 
-/// Looks at the own Lease, with the kubelet's own credentials: a question to the API server too.
+/// Gets the own Lease, with the kubelet's own credentials: a question to the API server too.
 pub(super) async fn observe_lease(client: Client, node: String) -> LeaseObservation {
     let api: Api<LeaseView> = Api::namespaced(client, LEASES);
     match timeout(QUERY_TIMEOUT, api.get(&node)).await {

@@ -11,7 +11,7 @@ use super::credentials::Fingerprint;
 use crate::adapters::metrics::Metrics;
 use kubelet_config::duration;
 
-/// How often the credential files are looked at while all is well; at once when a request fails. Five small files; no
+/// How often the credential files are read while all is well; at once when a request fails. Five small files; no
 /// request leaves the node.
 const CHECK_INTERVAL: Duration = Duration::from_secs(15);
 
@@ -45,13 +45,13 @@ impl Refusals {
     }
 }
 
-/// Looks for credentials.
+/// Finds credentials that work, and notices when others are there.
 pub(super) struct CredentialSearch<A> {
     pub(super) access: A,
     metrics: Metrics,
-    /// What was said last of why there are none.
+    /// The last line on why there are none.
     last_logged: String,
-    /// What was said last of those there are.
+    /// The last notices about those there are.
     last_notices: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! One connection's worth of work: two watches, the status, the events, looks.
+//! The work with one set of credentials: two watches, the status, the events, queries.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,13 +20,12 @@ use kubelet_config::status::{CONDITION, NodeConfigStatus, STATUS_ANNOTATION, Sho
 
 /// Why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SessionEnd {
+pub(crate) enum SessionEnd {
     /// They were refused.
     Credentials,
 }
 
-/// See the module.
-pub struct Session<'a> {
+pub(crate) struct Session<'a> {
     client: Client,
     node_name: String,
     /// The namespace of labels which name none.
@@ -38,14 +37,14 @@ pub struct Session<'a> {
     /// A status the server accepted and did not keep.
     dropped: Option<NodeConfigStatus>,
     watch_error: Option<String>,
-    /// The condition Ready as the machine was last told.
+    /// The condition Ready as it was last sent to the machine.
     ready: Option<NodeReadiness>,
     capacity: BTreeMap<String, String>,
 }
 
 impl<'a> Session<'a> {
     /// A session that has not begun.
-    pub fn new(
+    pub(crate) fn new(
         client: Client,
         node_name: String,
         namespace: String,
@@ -67,7 +66,7 @@ impl<'a> Session<'a> {
     }
 
     /// Works until the credentials are of no more use; `None` when the supervisor ends.
-    pub async fn run(&mut self, commands: &mut UnboundedReceiver<Command>) -> Option<SessionEnd> {
+    pub(crate) async fn run(&mut self, commands: &mut UnboundedReceiver<Command>) -> Option<SessionEnd> {
         let mut node = ObjectWatch::<NodeView>::new(Api::all(self.client.clone()), &self.node_name);
         let _ = self.inputs.send(Input::NodeName(self.node_name.clone()));
         let mut map = self.map_watch();
@@ -109,7 +108,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Beside the loop, and to its end even if the session ends before: each look has an answer.
+    /// Beside the loop, and to its end even if the session ends before: each query has an answer.
     fn query(&self, query: Query) {
         let (client, node, inputs) = (self.client.clone(), self.node_name.clone(), self.inputs.clone());
         let capacity = self.capacity.clone();
@@ -138,7 +137,7 @@ impl<'a> Session<'a> {
                 }
                 let _ = self.inputs.send(Input::Node(decode::assignment(&node, &self.namespace)));
                 let annotations = decode::node_annotations(&node);
-                // A confirmation may be there before the version it is for: it is told of as long as it stands.
+                // A confirmation may be there before the version it is for: it is sent as long as it stands.
                 if annotations != self.outbox.annotations || annotations.confirm.is_some() {
                     self.outbox.annotations = annotations.clone();
                     let _ = self

@@ -10,7 +10,7 @@ use kubelet_config::source::ConfigMapRef;
 use kubelet_config::status::NodeConfigStatus;
 
 /// A kubelet without an API server: nothing is assigned to it from there, nobody waits for its
-/// events, and looks are answered at once.
+/// events, and queries are answered at once.
 #[derive(Clone, Debug)]
 pub struct Standalone {
     inputs: UnboundedSender<Input>,
@@ -32,7 +32,7 @@ impl ports::Cluster for Standalone {
     fn watch(&mut self, _: Option<&ConfigMapRef>) {}
     fn publish(&mut self, _: &NodeConfigStatus) {}
     fn emit(&mut self, entry: &Entry) {
-        // Nobody is owed it: should the node join a cluster one day, that is not to hear old tales.
+        // Should the node join a cluster one day, old events are not sent there.
         self.answer(Input::Reported(entry.number));
     }
     fn observe_lease(&mut self) {

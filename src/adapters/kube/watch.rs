@@ -171,15 +171,15 @@ type PollResult = kube::Result<Option<ConfigMapView>>;
 /// The assigned ConfigMap.
 pub(super) struct ConfigMapWatch {
     watch: ObjectWatch<ConfigMapView>,
-    /// Set while watching is forbidden and asking is not.
+    /// Set while `watch` is forbidden and `get` is not.
     poll: Option<Poll>,
     /// How often the watch was refused.
     refused: u32,
-    /// The version that asking has told of, while the watch is tried.
+    /// The version that polling has found, while the watch is tried.
     known_version: Option<String>,
 }
 
-/// Asking, because watching is forbidden.
+/// Polling, because watching is forbidden.
 struct Poll {
     /// The question under way.
     request: Option<BoxFuture<'static, PollResult>>,
@@ -189,7 +189,7 @@ struct Poll {
     answered: bool,
     /// The version seen last.
     version: Option<String>,
-    /// The first refusal's words, for when asking is refused too.
+    /// The first refusal's message, for when polling is refused too.
     why: String,
     /// The watch is tried again then.
     until: Instant,

@@ -15,9 +15,9 @@ use nix::fcntl::OFlag;
 use kubelet_config::source::{ConfigAnnotations, Payload};
 use kubelet_config::source_dir::{self, Entry, SIZE_LIMIT};
 
-/// The outcome of a look.
+/// The outcome of a reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DirContent {
+pub(crate) enum DirContent {
     /// There is no directory (yet).
     Missing(String),
     /// A directory without any visible file.
@@ -26,15 +26,15 @@ pub enum DirContent {
     Payload(Arc<Payload>),
     /// It is there and cannot be taken.
     Unusable(String),
-    /// It changes under our eyes: look again.
+    /// It changes while it is read: read again.
     Changing(String),
-    /// Somebody has this file open for writing; its end will be heard of.
+    /// Somebody has this file open for writing; inotify reports the end.
     BeingWritten(String),
     /// Files, but none that counts: nothing that anybody would call a decision.
     Undecided(String),
 }
 
-/// What tells one state of a file or directory from another.
+/// Device, inode, size and times: differs when a file or directory has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Fingerprint {
     device: u64,
@@ -68,15 +68,15 @@ struct Listing {
 }
 
 /// Device and inode, to see whether another directory is there now; zeros stand for none.
-pub type DirId = (u64, u64);
+pub(crate) type DirId = (u64, u64);
 
 /// Of what is there now.
-pub fn dir_id(dir: &Path) -> DirId {
+pub(crate) fn dir_id(dir: &Path) -> DirId {
     std::fs::metadata(dir).map(|meta| (meta.dev(), meta.ino())).unwrap_or_default()
 }
 
 /// Reads the directory.
-pub fn read(dir: &Path) -> DirContent {
+pub(crate) fn read(dir: &Path) -> DirContent {
     let listing = match list(dir) {
         Ok(listing) => listing,
         Err(seen) => return seen,

@@ -1,4 +1,4 @@
-//! Who has touched the directory: inotify on it and on whatever decides what its path means, and
+//! Changes of the directory: inotify on it and on whatever decides what its path means, and
 //! the mount table.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
@@ -34,7 +34,7 @@ const MASK: AddWatchFlags = AddWatchFlags::IN_CLOSE_WRITE
 
 /// nix's has no raw descriptor, which [`AsyncFd`] wants.
 #[derive(Debug)]
-pub struct Descriptor(Inotify);
+pub(crate) struct Descriptor(Inotify);
 
 impl AsRawFd for Descriptor {
     fn as_raw_fd(&self) -> RawFd {
@@ -44,7 +44,7 @@ impl AsRawFd for Descriptor {
 
 /// A watched directory.
 #[derive(Debug, Default)]
-pub struct WatchedDir {
+pub(crate) struct WatchedDir {
     path: PathBuf,
     /// The names that matter in it.
     names: BTreeSet<OsString>,
@@ -53,15 +53,15 @@ pub struct WatchedDir {
 }
 
 /// The watched directories.
-pub type WatchedDirs = HashMap<WatchDescriptor, WatchedDir>;
+pub(crate) type WatchedDirs = HashMap<WatchDescriptor, WatchedDir>;
 
 /// Files that somebody has begun to write: those known to be open for it, and those that have
 /// only been created, which may be links.
-pub type Writing = HashMap<(WatchDescriptor, OsString), bool>;
+pub(crate) type Writing = HashMap<(WatchDescriptor, OsString), bool>;
 
-/// Why the directory is to be looked at.
+/// Why the directory is to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub(crate) enum Change {
     /// Something in it, or on the way to it, changed.
     Files,
     /// Something was mounted or unmounted, anywhere.
@@ -72,18 +72,18 @@ pub enum Change {
 
 /// See the module.
 #[derive(Debug)]
-pub struct DirWatcher {
+pub(crate) struct DirWatcher {
     inotify: Option<AsyncFd<Arc<Descriptor>>>,
     mounts: Option<AsyncFd<File>>,
     /// What is watched.
-    pub dirs: WatchedDirs,
+    pub(crate) dirs: WatchedDirs,
     /// What is being written.
-    pub writing: Writing,
+    pub(crate) writing: Writing,
 }
 
 impl DirWatcher {
     /// Opens it; what cannot be had is left out.
-    pub fn open() -> Self {
+    pub(crate) fn open() -> Self {
         let mounts = File::open("/proc/self/mountinfo");
         let mounts = mounts.and_then(|file| register(file, Interest::PRIORITY)).ok();
         let mut watcher = Self { inotify: None, mounts, dirs: WatchedDirs::new(), writing: Writing::new() };
@@ -92,7 +92,7 @@ impl DirWatcher {
     }
 
     /// Tries again to have an inotify instance, if there is none.
-    pub fn reopen(&mut self) -> Option<io::Error> {
+    pub(crate) fn reopen(&mut self) -> Option<io::Error> {
         if self.inotify.is_some() {
             return None;
         }
@@ -106,12 +106,12 @@ impl DirWatcher {
     }
 
     /// For [`watch`], which may block.
-    pub fn descriptor(&self) -> Option<Arc<Descriptor>> {
+    pub(crate) fn descriptor(&self) -> Option<Arc<Descriptor>> {
         self.inotify.as_ref().map(|inotify| inotify.get_ref().clone())
     }
 
     /// Waits until something happens. Cancel-safe: what was not read stays in the kernel's queue.
-    pub async fn change(&mut self) -> Change {
+    pub(crate) async fn change(&mut self) -> Change {
         let Self { inotify, mounts, dirs, writing } = self;
         tokio::select! {
             events = events(inotify.as_ref()) => {
@@ -154,7 +154,7 @@ async fn mount_events(mounts: Option<&AsyncFd<File>>) {
     }
 }
 
-/// Takes an event in; true if the directory is to be looked at.
+/// Takes an event in; true if the directory is to be read.
 pub(super) fn record_event(event: &InotifyEvent, dirs: &mut WatchedDirs, writing: &mut Writing) -> bool {
     let is = |flags: AddWatchFlags| event.mask.intersects(flags);
     if is(AddWatchFlags::IN_Q_OVERFLOW) {
@@ -198,7 +198,7 @@ impl WatchedDir {
 
 /// A file that somebody is writing, if there is one. A file that was only created is
 /// being written unless it is a link, or gone.
-pub fn being_written(dirs: &WatchedDirs, writing: &mut Writing) -> Option<PathBuf> {
+pub(crate) fn being_written(dirs: &WatchedDirs, writing: &mut Writing) -> Option<PathBuf> {
     let path = |(wd, name): &(WatchDescriptor, OsString)| dirs.get(wd).map(|watched| watched.path.join(name));
     writing.retain(|file, written| {
         let meta = path(file).and_then(|path| std::fs::symlink_metadata(path).ok());
@@ -208,11 +208,8 @@ pub fn being_written(dirs: &WatchedDirs, writing: &mut Writing) -> Option<PathBu
 }
 
 /// Watches the directory, all that decides what its path means, and what the links in it lead to.
-/// Watches come before looks, so that nothing is missed in between.
-///
-/// # Errors
-/// Why not: the system's limits, mostly.
-pub fn watch(descriptor: &Descriptor, dir: &Path, before: &WatchedDirs) -> io::Result<WatchedDirs> {
+/// Watches come before readings, so that nothing is missed in between.
+pub(crate) fn watch(descriptor: &Descriptor, dir: &Path, before: &WatchedDirs) -> io::Result<WatchedDirs> {
     let mut dirs = WatchedDirs::new();
     let Some(source) = follow(descriptor, dir, &mut dirs)? else {
         return Ok(drop_others(descriptor, before, dirs));

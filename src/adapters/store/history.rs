@@ -14,7 +14,7 @@ use crate::ports::StoreError;
 const ROTATE_AT: u64 = 256 << 10;
 /// Our files are at most [`ROTATE_AT`] and a line long; more is not ours.
 const READ_LIMIT: u64 = 1 << 20;
-/// Bytes of the kubelet's words that an entry keeps, the newest.
+/// Bytes of the kubelet's log that an entry keeps, the newest.
 const LOG_TAIL_LIMIT: usize = 16 << 10;
 /// So many events are sent again at a boot, the newest: older ones are no news.
 const RESEND: usize = 32;
@@ -24,7 +24,7 @@ const RESEND: usize = 32;
 pub(super) struct History {
     /// Unknown before the first append and after a failed one: then the file says.
     tail: Option<Tail>,
-    /// The API server has the events up to this number, if that was looked up.
+    /// The API server has the events up to this number, if that was read.
     reported: Option<u64>,
 }
 
@@ -89,7 +89,7 @@ impl History {
             None => self.read_tail(disk, dir),
         };
         let tail = tail.and_then(|tail| put(disk, dir, tail, entry));
-        // What a failed append left is looked at before the next one.
+        // What a failed append left is read before the next one.
         let tail = tail.map_err(|error| StoreError::disk(&path, error))?;
         Ok(self.tail.insert(tail).last)
     }
