@@ -1,7 +1,10 @@
-//! What the core's effects need of the outside. Signatures use core types only.
+//! What the machine's effects need of the outside: a trait for each outside thing, implemented by an adapter, by the
+//! simulator and by tests. Signatures use the machine's types only.
 //!
-//! Every call returns at once; what takes time answers later with an [`Input`](crate::machine::Input)
-//! through the daemon's queue.
+//! No call waits, but for the disk: what takes time answers later with an [`Input`](crate::machine::Input) through the
+//! daemon's queue. Only `daemon/exec.rs` calls them.
+//!
+//! The errors of this module keep path and cause; their text is what status and journal show.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -17,9 +20,9 @@ use kubelet_config::status::NodeConfigStatus;
 /// The system's or a library's error; its text is part of the texts of the errors below.
 pub type Cause = Box<dyn Error + Send + Sync>;
 
-/// Time.
+/// CLOCK_BOOTTIME and the wall clock.
 pub trait Clock {
-    /// The present moment.
+    /// Both clocks, read now.
     fn now(&self) -> Moment;
 }
 
@@ -27,7 +30,7 @@ pub trait Clock {
 pub trait Store {
     /// Reads the records; unreadable ones say why.
     fn load(&mut self) -> Stored;
-    /// Instead of that, where somebody else knows what was last read or written.
+    /// Instead of [`load`](Self::load) after a reload: these are the records on disk.
     fn assume(&mut self, records: &Durable);
     /// Makes a checkpoint durable.
     ///
@@ -47,7 +50,7 @@ pub trait Store {
     /// Writes the records that differ from those last written: ledger, assigned, last known good.
     ///
     /// # Errors
-    /// What failed, with the path; the records before it are written.
+    /// The first that failed; the records before it are written.
     fn record(&mut self, records: &Durable) -> Result<(), StoreError>;
     /// Removes the checkpoints of all other sources.
     ///
@@ -200,17 +203,18 @@ pub struct SpawnError {
     pub cause: Cause,
 }
 
-/// The kubelet as a judge. Its verdict comes as an input with the ticket.
+/// The kubelet's own binary, which judges candidates.
 pub trait Preflight {
-    /// Begins to judge; an earlier run is dropped.
+    /// Begins to judge, an earlier run is dropped; [`Input::Judged`](crate::machine::Input) has the verdict and the
+    /// ticket.
     fn judge(&mut self, ticket: u64, candidate: &Rendered);
-    /// Finds out, at leisure, whether this kubelet binary can serve as a judge.
+    /// Finds out whether this binary tells good from bad, before a change needs it.
     fn self_test(&mut self);
 }
 
-/// healthz. The answer comes as an input.
+/// The kubelet's healthz.
 pub trait Probe {
-    /// Asks once.
+    /// Asks once; [`Input::Probed`](crate::machine::Input) is the answer.
     fn probe(&mut self, target: &HealthzTarget);
 }
 
@@ -218,27 +222,28 @@ pub trait Probe {
 pub trait Cluster {
     /// Watches this ConfigMap, or none.
     fn watch(&mut self, map: Option<&ConfigMapRef>);
-    /// The status to bring to the Node, sooner or later.
+    /// The status that the Node is to show; the latest counts, and is written once the API server takes it.
     fn publish(&mut self, status: &NodeConfigStatus);
     /// Sends an event, in order; [`Input::Reported`](crate::machine::Input) when it is there.
     fn emit(&mut self, entry: &Entry);
-    /// Asks for the own Lease.
+    /// Gets the own Lease; [`Input::LeaseObserved`](crate::machine::Input) is the answer.
     fn observe_lease(&mut self);
-    /// Asks for the pods of the own Node.
+    /// Lists the pods of the own Node; [`Input::PodsObserved`](crate::machine::Input) is the answer.
     fn observe_pods(&mut self);
 }
 
-/// The node around the kubelet. The answer comes as an input.
+/// The node around the kubelet: its container runtime, disks, memory, shutdown.
 pub trait Host {
-    /// Looks, with the runtime's socket if that is known.
+    /// Observes them once, the runtime at this endpoint; [`Input::EnvironmentObserved`](crate::machine::Input) is the
+    /// answer.
     fn observe(&mut self, runtime: Option<&str>);
 }
 
 /// systemd, metrics, journal and the answers to operators.
 pub trait Notifier {
-    /// The state changed: READY and STATUS to systemd, metrics, the status document.
+    /// After each step: READY and STATUS to systemd, metrics, the status document.
     fn publish(&mut self, state: &crate::machine::State);
-    /// Something to count.
+    /// Counts in the metrics.
     fn count(&mut self, counter: &crate::machine::Counter);
     /// What became of an operator's command.
     fn answer(&mut self, ticket: u64, result: &Result<String, String>);
@@ -280,24 +285,16 @@ pub enum ReexecError {
     },
 }
 
-/// All of them.
+/// All ports, as the executor has them.
+#[allow(missing_docs, reason = "each gives the port that it is named after")]
 pub trait Ports {
-    /// The store.
     fn store(&mut self) -> &mut dyn Store;
-    /// The node's files.
     fn local(&self) -> &dyn Local;
-    /// The process.
     fn kubelet(&mut self) -> &mut dyn Kubelet;
-    /// The judge.
     fn preflight(&mut self) -> &mut dyn Preflight;
-    /// healthz.
     fn probe(&mut self) -> &mut dyn Probe;
-    /// The node.
     fn host(&mut self) -> &mut dyn Host;
-    /// The API server.
     fn cluster(&mut self) -> &mut dyn Cluster;
-    /// systemd, metrics, journal.
     fn notifier(&mut self) -> &mut dyn Notifier;
-    /// A reload.
     fn reexec(&mut self) -> &mut dyn Reexec;
 }

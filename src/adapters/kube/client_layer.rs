@@ -22,7 +22,7 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(15);
 /// A longer `Retry-After` is not believed.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
-/// Makes [`ClientService`]s; one for each client.
+/// Goes round the requests of a client; one for each client.
 #[derive(Clone, Debug)]
 pub struct ClientLayer {
     metrics: Metrics,
