@@ -16,7 +16,7 @@ use super::{decode, requests};
 use crate::machine::Input;
 use crate::machine::evidence::NodeReadiness;
 use kubelet_config::assignment::Assignment;
-use kubelet_config::status::{CONDITION, NodeConfigStatus, STATUS_ANNOTATION, Shown};
+use kubelet_config::status::{CONDITION, NodeConfigStatus, PublishedStatus, STATUS_ANNOTATION};
 
 /// Why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub(crate) struct Session<'a> {
     inputs: UnboundedSender<Input>,
     outbox: &'a mut Outbox,
     /// What the Node says of us; `None` while there is no Node.
-    shown: Option<Shown>,
+    shown: Option<PublishedStatus>,
     /// A status the server accepted and did not keep.
     dropped: Option<NodeConfigStatus>,
     watch_error: Option<String>,
@@ -144,7 +144,7 @@ impl<'a> Session<'a> {
                         .inputs
                         .send(Input::NodeAnnotations { retry: annotations.retry, confirm: annotations.confirm });
                 }
-                self.shown = Some(decode::reported_status(node));
+                self.shown = Some(decode::published_status(node));
             }
             WatchEvent::Absent => {
                 self.recovered();
@@ -193,8 +193,8 @@ impl<'a> Session<'a> {
     fn due_status(&self) -> Option<NodeConfigStatus> {
         let (shown, status) = (self.shown.as_ref()?, self.outbox.status.as_ref()?);
         let dropped = self.dropped.as_ref().is_some_and(|dropped| dropped.same_config(status));
-        let reported = (dropped || status.matches(&shown.config)) && status.is_annotated(shown);
-        (!reported || !status.condition.is_shown(shown.condition.as_ref())).then(|| status.clone())
+        let published = (dropped || status.matches(&shown.config)) && status.is_annotated(shown);
+        (!published || !status.condition.is_published(shown.condition.as_ref())).then(|| status.clone())
     }
 
     fn posted(&mut self, result: kube::Result<()>, posted: EventKey, backoff: &mut Backoff) {
@@ -215,7 +215,7 @@ impl<'a> Session<'a> {
     fn patched(&mut self, result: kube::Result<NodeView>, status: Option<NodeConfigStatus>, backoff: &mut Backoff) {
         match result {
             Ok(node) => {
-                let shown = decode::reported_status(node);
+                let shown = decode::published_status(node);
                 if let Some(status) = status.filter(|status| !status.matches(&shown.config)) {
                     if self.dropped.is_none() {
                         tracing::info!(
