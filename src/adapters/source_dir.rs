@@ -207,8 +207,8 @@ impl Task {
 
     async fn watch(&self, watcher: &mut DirWatcher) {
         let (dir, Some(descriptor)) = (self.dir.clone(), watcher.descriptor()) else { return };
-        let watched = tokio::task::spawn_blocking(move || watch::watch(&descriptor, &dir, &watch::WatchedDirs::new()));
-        if let Ok(Ok(dirs)) = watched.await {
+        let found = tokio::task::spawn_blocking(move || watch::watch(&descriptor, &dir, &watch::WatchedDirs::new()));
+        if let Ok(Ok(dirs)) = found.await {
             watcher.dirs = dirs;
         }
     }
@@ -224,9 +224,9 @@ impl Task {
             if only_if == Some(observation.dir_id) {
                 return (None, dirs, writing);
             }
-            let watched = descriptor.as_ref().map(|descriptor| watch::watch(descriptor, &dir, &dirs));
-            let dirs = match watched {
-                Some(Ok(watched)) => watched,
+            let found = descriptor.as_ref().map(|descriptor| watch::watch(descriptor, &dir, &dirs));
+            let dirs = match found {
+                Some(Ok(found)) => found,
                 Some(Err(error)) => {
                     observation.unwatched = Some(error);
                     dirs

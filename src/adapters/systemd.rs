@@ -38,20 +38,20 @@ impl Systemd {
 
     /// Passes on that the kubelet is ready, that we are leaving, and what is going on.
     pub(crate) fn update(&mut self, ready: bool, leaving: bool, status: String) {
-        let mut states = Vec::new();
+        let mut messages = Vec::new();
         if ready && !self.ready {
             self.ready = true;
-            states.push(NotifyState::Ready);
+            messages.push(NotifyState::Ready);
         }
         if leaving && !self.leaving {
             self.leaving = true;
-            states.push(NotifyState::Stopping);
+            messages.push(NotifyState::Stopping);
         }
         let changed = status != self.status;
         if changed {
-            states.push(NotifyState::Status(&status));
+            messages.push(NotifyState::Status(&status));
         }
-        send(&states);
+        send(&messages);
         if changed {
             self.status = status;
         }
@@ -77,9 +77,9 @@ impl Systemd {
     }
 }
 
-fn send(states: &[NotifyState<'_>]) {
-    if !states.is_empty()
-        && let Err(error) = sd_notify::notify(states)
+fn send(messages: &[NotifyState<'_>]) {
+    if !messages.is_empty()
+        && let Err(error) = sd_notify::notify(messages)
     {
         tracing::debug!("systemd cannot be told: {error}");
     }

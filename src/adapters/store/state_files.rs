@@ -34,7 +34,7 @@ const STASHES: usize = 4;
 
 /// `owner.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Owner {
+struct Ownership {
     /// The policy whose files the root directory holds.
     owner: String,
     /// They are on their way out: the truth is in its stash.
@@ -74,7 +74,7 @@ impl<D: Disk> FsStore<D> {
         self.make_dirs(&[(self.root.clone(), 0o755), own(&self.root.join("supervisor")), own(&home)])?;
         let Some(mut record) = was else {
             // Nobody knows whose files these are: most likely they go with what is to run.
-            let owner = Owner { owner: files.policy.clone(), dirty: false, stashed: Vec::new() };
+            let owner = Ownership { owner: files.policy.clone(), dirty: false, stashed: Vec::new() };
             return self.write_owner(&home, &owner);
         };
         let root = std::path::absolute(&files.root_dir)
@@ -95,13 +95,13 @@ impl<D: Disk> FsStore<D> {
         record.stashed.retain(|policy| *policy != files.policy);
         let surplus = record.stashed.len().saturating_sub(STASHES);
         record.stashed.drain(..surplus);
-        record = Owner { owner: files.policy.clone(), dirty: false, ..record };
+        record = Ownership { owner: files.policy.clone(), dirty: false, ..record };
         self.write_owner(&home, &record)?;
         self.prune(&home, &record);
         Ok(())
     }
 
-    fn owner(&self, home: &Path) -> Result<Option<Owner>, StoreError> {
+    fn owner(&self, home: &Path) -> Result<Option<Ownership>, StoreError> {
         let path = home.join("owner.json");
         match self.disk.read(&path, LIMIT) {
             // Garbage is the doing of a bad disk: it is replaced whole. It says as little as none.
@@ -111,7 +111,7 @@ impl<D: Disk> FsStore<D> {
         }
     }
 
-    fn write_owner(&self, home: &Path, owner: &Owner) -> Result<(), StoreError> {
+    fn write_owner(&self, home: &Path, owner: &Ownership) -> Result<(), StoreError> {
         let text = serde_json::to_string(owner).map_err(|error| StoreError::Json(error.into()))?;
         self.replace(&home.join("owner.json"), text.as_bytes())
     }
@@ -170,7 +170,7 @@ impl<D: Disk> FsStore<D> {
 
     /// Removes what no policy that was left lately has. A failure costs some room until the next
     /// swap, no more.
-    fn prune(&self, home: &Path, record: &Owner) {
+    fn prune(&self, home: &Path, record: &Ownership) {
         let kept: Vec<String> = record.stashed.iter().map(|policy| stash_name(policy)).collect();
         let names = self.disk.list(home).unwrap_or_default().into_iter();
         let doomed: Vec<PathBuf> =
