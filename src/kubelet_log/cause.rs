@@ -12,8 +12,8 @@ use super::redact::redact;
 pub fn fatal(lines: &[String]) -> Option<String> {
     let last = |read: fn(&str) -> Option<String>| lines.iter().rev().find_map(|line| read(line.trim()));
     let found = last(final_error).or_else(|| last(runtime_error)).or_else(|| last(error)).or_else(|| {
-        let told = lines.iter().rev().find(|line| !is_stack_frame(line))?;
-        Some(message(told.trim()))
+        let line = lines.iter().rev().find(|line| !is_stack_frame(line))?;
+        Some(message(line.trim()))
     })?;
     Some(redact(&found)).filter(|found| !found.is_empty())
 }
@@ -21,7 +21,7 @@ pub fn fatal(lines: &[String]) -> Option<String> {
 /// True for a line of a Go stack trace, and for an empty one: hundreds of them follow the line that
 /// says why.
 #[must_use]
-pub fn is_stack_frame(line: &str) -> bool {
+pub(crate) fn is_stack_frame(line: &str) -> bool {
     let line = line.trim_end();
     if line.is_empty() || line.starts_with('\t') && !line.starts_with("\tpanic: ") {
         return true;
@@ -30,8 +30,8 @@ pub fn is_stack_frame(line: &str) -> bool {
         return true;
     }
     // Registers: `rip    0x46f3e1`.
-    let mut words = line.split_whitespace();
-    if let (Some(_), Some(value), None) = (words.next(), words.next(), words.next())
+    let mut parts = line.split_whitespace();
+    if let (Some(_), Some(value), None) = (parts.next(), parts.next(), parts.next())
         && value.starts_with("0x")
     {
         return true;

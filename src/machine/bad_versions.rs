@@ -11,7 +11,7 @@ use kubelet_config::source::Source;
 use kubelet_config::status::{self, SyncError};
 
 impl State {
-    /// The mark of a version that failed before, if it still holds.
+    /// What is remembered of a version that failed before, if it still holds.
     pub(super) fn bad_version(&self, source: &Source, digest: Option<&Digest>) -> Option<&BadVersion> {
         self.records().ledger.bad.iter().rev().find(|bad| {
             (bad.kubelet == self.kubelet_id || bad.kubelet == KubeletId::ANY)
@@ -22,7 +22,7 @@ impl State {
         })
     }
 
-    /// True if it failed without being to blame, and times have not become better yet.
+    /// True if the control test cleared it, and last known good has not been healthy for long enough since.
     pub(super) fn awaits_retry(&self, source: &Source) -> bool {
         !self.recovered
             && self.records().ledger.retry_later.as_ref().is_some_and(|retry_later| retry_later.source == *source)

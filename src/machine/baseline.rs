@@ -40,7 +40,7 @@ impl State {
         }
         let mut baseline = self.change.as_ref()?.baseline.clone();
         let Kubelet::Running(run) = &self.kubelet else {
-            // A kubelet that is not there gives no signs; its surroundings do.
+            // A kubelet that is not there gives no signs; the node around it does.
             baseline.remove(&Signal::Lease);
             return Some(baseline);
         };

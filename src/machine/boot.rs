@@ -43,7 +43,7 @@ impl State {
         self.launch(fx);
     }
 
-    /// Assigned, unless it is marked bad or has used up its tries.
+    /// Assigned, unless it is known as bad or has used up its tries.
     fn first_choice(&mut self, fx: &mut Vec<Effect>) -> Option<Source> {
         if let Some(pinned) = self.pinned().cloned() {
             self.pin_tried = true;
@@ -60,13 +60,13 @@ impl State {
         // One that ended for a restart was about to run it.
         let carried = self.saved.ledger.attempt.as_ref().filter(|attempt| attempt.source == assigned);
         let carried = carried.and_then(|attempt| attempt.carried.clone());
-        let pardon = self
+        let cleared = self
             .saved
             .ledger
             .retry_later
             .as_ref()
             .filter(|retry_later| retry_later.source == assigned && carried.is_none());
-        if let Some(retry_later) = pardon {
+        if let Some(retry_later) = cleared {
             let detail = format!("not to blame, will be tried again: {}", retry_later.why);
             self.error = Some((status::LOAD_ERROR.to_owned(), detail));
             return self.fallback();

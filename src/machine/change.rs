@@ -21,16 +21,16 @@ use kubelet_config::status::{self, SyncError};
 
 impl State {
     /// The Node's assignment. Watching follows the object, not the key.
-    pub(super) fn node_assignment(&mut self, wanted: Assignment, fx: &mut Vec<Effect>) {
-        let wanted = match (wanted, &self.settings.default_source) {
+    pub(super) fn node_assignment(&mut self, assignment: Assignment, fx: &mut Vec<Effect>) {
+        let assignment = match (assignment, &self.settings.default_source) {
             (Assignment::Local, Some(default)) => Assignment::Default(default.clone()),
-            (wanted, _) => wanted,
+            (assignment, _) => assignment,
         };
-        if wanted == Assignment::Unknown || wanted == self.assignment {
+        if assignment == Assignment::Unknown || assignment == self.assignment {
             return; // a Node that is gone asks for nothing: keep what is
         }
         let before = self.assigned_map().cloned();
-        self.assignment = wanted;
+        self.assignment = assignment;
         self.sync_error = None;
         self.retry = None;
         let after = self.assigned_map().cloned();
@@ -38,7 +38,7 @@ impl State {
         if same_object {
             if matches!(self.config_map, ConfigMapState::Checkpointed(_)) {
                 // The bytes are gone; the other key is in the same checkpoint, but only a fresh
-                // look tells whether the version still stands.
+                // download tells whether the version still stands.
                 self.download_again(fx);
             }
         } else {
@@ -133,10 +133,10 @@ impl State {
     /// A change that nobody asks for any more is not made, however far it is: the Node names another object, or
     /// none that there is.
     pub(super) fn drop_unassigned(&mut self) {
-        let (wanted, gone) = (self.assigned_map().cloned(), matches!(self.config_map, ConfigMapState::Failed { .. }));
+        let (assigned, gone) = (self.assigned_map().cloned(), matches!(self.config_map, ConfigMapState::Failed { .. }));
         self.change.take_if(|change| {
             let open = matches!(change.stage, Stage::Preflight(..) | Stage::Spread(_) | Stage::Baseline(_));
-            open && change.to.as_ref().is_some_and(|to| gone || wanted.as_ref() != Some(&to.reference))
+            open && change.to.as_ref().is_some_and(|to| gone || assigned.as_ref() != Some(&to.reference))
         });
     }
 
@@ -268,7 +268,7 @@ impl State {
                 }
             }
             (Some(source), Err(RenderError::Load(message))) => {
-                self.reject(source, None, status::LOAD_ERROR, &message, fx)
+                self.reject(source, None, status::LOAD_ERROR, &message, fx);
             }
             (Some(_), Err(RenderError::Checkpoint(why))) => {
                 self.download_again(fx);

@@ -28,7 +28,7 @@ pub enum ConfigMapState {
     Failed {
         /// What the API server or the network said.
         why: String,
-        /// When it began.
+        /// Since when it has failed without a break.
         since: Moment,
     },
 }
@@ -36,25 +36,25 @@ pub enum ConfigMapState {
 /// The kubelet process as the machine sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kubelet {
-    /// Before [`Input::Boot`].
+    /// Not decided yet: the machine waits for its first input.
     Down,
-    /// The choice is being rendered or judged, a start follows.
+    /// The target is being rendered or judged; a start follows.
     Launching,
-    /// [`Effect::Start`] is out.
+    /// The start was asked for and has not been answered.
     Starting,
-    /// A process exists.
+    /// The process exists, ready or not.
     Running(Run),
     /// SIGTERM was sent, SIGKILL follows at the moment given.
     Stopping {
-        /// When patience ends; `None` after SIGKILL.
+        /// When SIGKILL follows; `None` once it was sent.
         kill_at: Option<Moment>,
     },
     /// It ended by itself; the next start is due at the moment given.
     Waiting {
-        /// When.
+        /// When it is started again.
         until: Moment,
     },
-    /// We are leaving.
+    /// The supervisor ends, and starts no other.
     Gone,
 }
 
@@ -62,7 +62,7 @@ pub enum Kubelet {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Trial {
-    /// Exits so far.
+    /// Exits of the kubelet within this trial.
     pub exits: u32,
     /// The content is the very one that is last known good under another source: its failures
     /// are not the configuration's, and there is nothing to roll back to.
@@ -78,11 +78,11 @@ pub struct Trial {
 /// A change on its way, up to the switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Where to.
+    /// The assigned version; `None` is the local configuration.
     pub to: Option<Source>,
     /// When it was first seen.
     pub seen: Moment,
-    /// How far it is.
+    /// The step it waits for.
     pub stage: Stage,
     /// Signals found good so far.
     pub baseline: Baseline,
@@ -99,15 +99,15 @@ pub struct Change {
 /// Stages of a [`Change`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// [`Effect::Save`] or [`Effect::Render`] is out.
+    /// It is being checkpointed or rendered.
     Preparing,
-    /// The preflight with this ticket is out.
+    /// It is being judged by the preflight with this ticket.
     Preflight(u64, Rendered),
     /// Accepted; this node's turn is waited for.
     Spread(Rendered),
     /// Accepted; the baseline is waited for.
     Baseline(Rendered),
-    /// [`Effect::Record`] is out; switch when it is durable.
+    /// The attempt is being recorded; the switch follows.
     Recording(Rendered),
 }
 
@@ -119,7 +119,7 @@ pub struct InForce {
     pub source: Option<Source>,
     /// Its content; unknown if the local file could not be read.
     pub digest: Option<Digest>,
-    /// Where to probe.
+    /// Where its healthz answers; `None` if it is off or unknown.
     pub healthz: Option<HealthzTarget>,
     /// Fields that flags override.
     pub shadowed: Vec<String>,
@@ -135,46 +135,46 @@ pub struct InForce {
 /// The last trial's end, for `status`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TrialEnd {
-    /// There was none.
+    /// There was no trial yet, or local was assigned since.
     #[default]
     None,
-    /// Passed.
+    /// It became last known good.
     Passed,
-    /// Failed.
+    /// It was rolled back.
     Failed,
 }
 
 /// A failure that was seen, before it is known whether the node around the kubelet is at fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingFailure {
-    /// Which.
+    /// The way it failed.
     pub failure: Failure,
-    /// What was seen.
+    /// The observation, for people.
     pub detail: String,
-    /// When.
+    /// When it was seen.
     pub at: Moment,
 }
 
-/// How far a reload is.
+/// The stages of a reload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReloadStage {
-    /// Nobody wants one.
+    /// None is asked for.
     #[default]
     None,
     /// It waits for a calm moment.
     #[serde(rename = "Wanted")]
     Requested,
-    /// [`Effect::ProveReload`] is out.
+    /// The installed binary is being asked whether it can go on from here.
     Proving,
     /// The next calm moment is the one.
     Proven,
 }
 
-/// Reloads, and the wish for one.
+/// The reload that was asked for, and those before it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Reload {
-    /// How far it is.
+    /// The step it waits for.
     pub stage: ReloadStage,
     /// Why the last one did not happen.
     pub error: Option<String>,
@@ -182,9 +182,9 @@ pub struct Reload {
     pub count: u32,
 }
 
-/// How far an end for a restart is.
+/// The stages of an end for a restart by systemd.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub enum Ending {
+pub(crate) enum Ending {
     /// None is under way.
     #[default]
     None,

@@ -66,11 +66,11 @@ impl EventReason {
 /// A core/v1 Event about the own Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Its reason.
+    /// `reason`.
     pub reason: EventReason,
-    /// Warning instead of Normal.
+    /// `type`: Warning instead of Normal.
     pub warning: bool,
-    /// For people.
+    /// `message`, at most 1024 bytes.
     pub message: String,
     /// The version it is about.
     pub source: Option<Source>,
@@ -109,7 +109,7 @@ pub fn rolled_back(source: &Source, to: Option<&Source>, why: &str) -> Event {
     event(EventReason::RolledBack, true, Some(source), format!("Rolled back, {why}: from {source} to {}", name(to)))
 }
 
-/// Judgement waits for the surroundings; for the history alone.
+/// Nothing is judged for now; for the history alone.
 #[must_use]
 pub fn suspended(source: &Source, suspension: Suspension) -> Event {
     let message = format!("Judgement of {source} is suspended: {}", suspension.message());
@@ -118,13 +118,13 @@ pub fn suspended(source: &Source, suspension: Suspension) -> Event {
 
 /// Last known good failed in the same way.
 #[must_use]
-pub fn not_blamed(source: &Source, why: &str) -> Event {
+pub(crate) fn not_blamed(source: &Source, why: &str) -> Event {
     event(EventReason::NotBlamed, false, Some(source), format!("Not to blame, {why}: {source} will be tried again"))
 }
 
 /// The evidence is good; somebody must say so.
 #[must_use]
-pub fn awaits_confirmation(source: &Source, within: Duration) -> Event {
+pub(crate) fn awaits_confirmation(source: &Source, within: Duration) -> Event {
     event(
         EventReason::AwaitsConfirmation,
         false,

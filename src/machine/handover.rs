@@ -13,14 +13,14 @@ pub(super) const VERSION: u32 = 1;
 /// have their defaults.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Handover {
-    /// Of this document.
+    /// Version of this document, [`VERSION`] when it was written.
     pub(super) version: u32,
     /// All that is known, less the operator's choices, which come from the command line.
     pub(super) state: State,
 }
 
 impl Handover {
-    /// JSON.
+    /// The document as JSON.
     #[must_use]
     pub fn encode(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! What is seen of a kubelet while it is judged: signals good and bad, looks, excuses, the clock.
+//! A kubelet's health while it is judged: signals good and bad, the queries for them, the trial's clock.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use kubelet_config::pods::PodInventory;
 use kubelet_config::status;
 
 impl State {
-    /// True while the kubelet's health matters: a trial, a blame test, or the wait for better times.
+    /// True while the kubelet's health matters: a trial, a control test, or the wait before a retry.
     pub(super) fn is_observing(&self) -> bool {
         let ledger = &self.records().ledger;
         self.trial.is_some() || ledger.control_test.is_some() || ledger.retry_later.is_some()
     }
 
-    /// What the run is judged by; `None` where nobody looked before the change.
+    /// What the run is judged by; `None` where nothing was observed before the change.
     fn baseline(&self) -> Option<&Baseline> {
         let ledger = &self.records().ledger;
         let of_attempt = ledger.attempt.as_ref().filter(|_| self.trial.is_some()).map(|attempt| &attempt.baseline);
@@ -50,7 +50,7 @@ impl State {
 
     /// The signals the trial under way judges by, and whether each is good.
     #[must_use]
-    pub fn judged_signals(&self) -> Vec<(Signal, bool)> {
+    pub(crate) fn judged_signals(&self) -> Vec<(Signal, bool)> {
         let (Some(_), Kubelet::Running(run)) = (&self.trial, &self.kubelet) else { return Vec::new() };
         let good = |signal| match signal {
             Signal::Healthz => run.answered.is_some(),
@@ -67,7 +67,7 @@ impl State {
         let Kubelet::Running(run) = &mut self.kubelet else { return };
         if ok && run.ready {
             if run.healthy_since.is_some() && !run.is_watched(now) {
-                // Nobody looked for a while: what was healthy then says nothing of the time since.
+                // Nothing was observed for a while: what was healthy then says nothing of the time since.
                 run.healthy_since = Some(now);
                 if let Some(trial) = &mut self.trial {
                     trial.health_before_pause = Duration::ZERO;
@@ -83,17 +83,17 @@ impl State {
         run.probe_at = observing.then(|| later(now, pause));
     }
 
-    pub(super) fn node_observed(&mut self, sight: NodeReadiness) {
+    pub(super) fn node_observed(&mut self, readiness: NodeReadiness) {
         if let Kubelet::Running(run) = &mut self.kubelet
             && run.ready
         {
-            if !sight.ready {
+            if !readiness.ready {
                 run.is_bad(Signal::NodeReady, self.now);
-            } else if sight.heartbeat != run.heartbeat {
+            } else if readiness.heartbeat != run.heartbeat {
                 run.is_good(Signal::NodeReady, self.now);
             }
         }
-        self.node = Some(sight);
+        self.node = Some(readiness);
     }
 
     pub(super) fn watchdog_pinged(&mut self) {
@@ -102,17 +102,17 @@ impl State {
         }
     }
 
-    pub(super) fn lease_observed(&mut self, sight: &LeaseObservation) {
-        let fresh = matches!(sight, LeaseObservation::Renewed(time)
+    pub(super) fn lease_observed(&mut self, observed: &LeaseObservation) {
+        let fresh = matches!(observed, LeaseObservation::Renewed(time)
             if status::seconds_between(time, self.now.wall_nanos).is_some_and(|age| age <= limits::LEASE_FRESH.as_secs()));
         self.note_baseline(
             Signal::ApiServer,
-            Some(!matches!(sight, LeaseObservation::Unreachable(_) | LeaseObservation::Busy(_))),
+            Some(!matches!(observed, LeaseObservation::Unreachable(_) | LeaseObservation::Busy(_))),
         );
         self.note_baseline(Signal::Lease, Some(fresh));
         let now = self.now;
         let Kubelet::Running(run) = &mut self.kubelet else { return };
-        match sight {
+        match observed {
             LeaseObservation::Unreachable(_) => run.is_bad(Signal::ApiServer, now),
             LeaseObservation::Busy(_) => {
                 run.is_bad(Signal::ApiServer, now);
@@ -190,7 +190,7 @@ impl State {
         let Kubelet::Running(run) = &mut self.kubelet else { return };
         let up = run.ready && (!judges_healthz || run.answered.is_some());
         run.was_up |= up;
-        // Who was sick before is not blamed for it, but earns nothing by it either.
+        // What was bad before is not held against the change, but earns nothing either.
         let healthy = up
             && (!healthz_on || run.answered.is_some())
             && suspended.is_none()

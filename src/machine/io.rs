@@ -30,11 +30,11 @@ pub enum RecordReason {
     Switch,
     /// Equal content under a new source.
     Adopt,
-    /// Back to local.
+    /// The local configuration is assigned.
     Reset,
     /// The trial was passed.
     Proven,
-    /// Anything that must be remembered but holds nothing up: marks, tries.
+    /// Anything that must be remembered but holds nothing up: bad versions, tries.
     Memory,
 }
 
@@ -59,7 +59,7 @@ pub enum Input {
     ConfigMap(Arc<Payload>),
     /// The watched ConfigMap cannot be had; `definite` if the API server itself said so.
     ConfigMapFailed {
-        /// Its words, or the network's.
+        /// What the API server or the network said.
         why: String,
         /// False for a lost connection, which says nothing about a version seen before.
         definite: bool,
@@ -134,7 +134,7 @@ pub enum Effect {
     Kill,
     /// Ask healthz once.
     Probe(HealthzTarget),
-    /// Ask about the kubelet's surroundings once.
+    /// Observe the node around the kubelet once.
     Query(Query),
     /// Give back what the kubelet wrote last.
     ReadLogTail,
@@ -163,9 +163,9 @@ pub enum Effect {
 /// Severity of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// Worth knowing.
+    /// Something happened as it should.
     Info,
-    /// Someone should look.
+    /// Something failed, or needs an operator.
     Warn,
 }
 

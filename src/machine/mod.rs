@@ -1,6 +1,6 @@
 //! The state machine: `step(state, input, now) -> effects`. Every decision is taken here.
 //!
-//! Shape: inputs change the state, then [`State::settle`] looks at the whole of it and starts what
+//! Shape: inputs change the state, then `State::settle` takes the whole of it and starts what
 //! is due. It is level-triggered: an input that comes twice, late, or not at all cannot leave a
 //! half-done change behind. Effects are data; those with an outcome come back as an input.
 //!
@@ -8,7 +8,7 @@
 //! - at most one kubelet process is asked for;
 //! - what is started is local, assigned or last known good, and durably saved;
 //! - last known good moves only to what was healthy without a break for the whole trial;
-//! - a version marked bad is not started until source, content or kubelet change;
+//! - a bad version is not started until source, content or kubelet change;
 //! - every input in every state gives a next state, no panic.
 
 pub mod command;
@@ -43,12 +43,13 @@ mod suspension;
 mod trial;
 mod watchdog;
 
+pub(crate) use components::Ending;
 pub use components::{
-    Change, ConfigMapState, Ending, InForce, Kubelet, PendingFailure, Reload, ReloadStage, Stage, Trial, TrialEnd,
+    Change, ConfigMapState, InForce, Kubelet, PendingFailure, Reload, ReloadStage, Stage, Trial, TrialEnd,
 };
 pub use handover::Handover;
 pub use io::{Counter, Effect, Input, Level, Purpose, RecordReason};
-pub use operate::offline;
+pub(crate) use operate::offline;
 pub use record::{Durable, Stored};
 pub use restart::RESTART;
 pub use run::Run;

@@ -1,4 +1,4 @@
-//! The words of the domain: sources, payloads, digests, moments in time.
+//! The node's plain types: moments, rendered configurations, verdicts, exits.
 
 use std::fmt;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ pub(crate) fn later(moment: Moment, by: Duration) -> Moment {
 /// A rendered configuration that is durably on disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rendered {
-    /// Identifies the content.
+    /// Equal digests mean equal content.
     pub digest: Digest,
     /// What `--config` is given.
     pub path: String,
@@ -117,14 +117,14 @@ pub enum RenderError {
 pub enum Verdict {
     /// The kubelet loads and validates it; with its remarks, such as unknown fields.
     Valid(Vec<String>),
-    /// The kubelet cannot load it (native's LoadError); with the kubelet's own words.
+    /// The kubelet cannot load it (native's LoadError); with the kubelet's own message.
     Load(String),
-    /// The kubelet refuses it (native's ValidateError); with the kubelet's own words.
+    /// The kubelet refuses it (native's ValidateError); with the kubelet's own message.
     Validate(String),
     /// No judgement to be had; the trial decides. With the reason.
     Inconclusive(String),
     /// The kubelet refuses its own command line, or its local configuration in the same way: no
-    /// start could succeed now, and the candidate is not to blame. With the kubelet's words.
+    /// start could succeed now, and the candidate is not at fault. With the kubelet's message.
     NotItsFault(String),
 }
 

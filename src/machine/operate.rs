@@ -141,8 +141,8 @@ impl State {
             let mut records = self.records().clone();
             records.ledger.retried = retry.map(str::to_owned);
             let assigned = records.assigned.clone();
-            if let (Some(wish), Some(source)) = (retry, &assigned)
-                && names(wish, source)
+            if let (Some(version), Some(source)) = (retry, &assigned)
+                && names(version, source)
                 && forget(&mut records, source)
             {
                 self.error = None;
@@ -150,12 +150,12 @@ impl State {
                 let message = format!("By annotation: {source} is tried again");
                 fx.push(Effect::Emit(events::operated(EventReason::Retried, Some(source), message)));
             }
-            return self.remember(records, fx); // a confirmation that came along is said again with the next sight of the Node
+            return self.remember(records, fx); // a confirmation that came along is read again with the next version of the Node
         }
         let waiting = self.records().ledger.attempt.clone().filter(|attempt| !attempt.confirmed);
-        if let (Some(wish), Some(attempt)) = (confirm, waiting)
+        if let (Some(version), Some(attempt)) = (confirm, waiting)
             && attempt.confirm_within.is_some()
-            && names(wish, &attempt.source)
+            && names(version, &attempt.source)
         {
             let mut records = self.records().clone();
             if let Some(attempt) = &mut records.ledger.attempt {
@@ -174,9 +174,9 @@ fn nothing_to_leave(fallback: Option<&Source>) -> String {
 }
 
 /// True if an annotation's value names this version: `UID/RESOURCEVERSION`, or the latter alone.
-fn names(wish: &str, source: &Source) -> bool {
-    let wish = wish.trim();
-    wish == source.resource_version || wish.split_once('/') == Some((&source.uid, &source.resource_version))
+fn names(version: &str, source: &Source) -> bool {
+    let version = version.trim();
+    version == source.resource_version || version.split_once('/') == Some((&source.uid, &source.resource_version))
 }
 
 /// Forgets that a version failed; false if nothing was remembered.
@@ -189,16 +189,16 @@ fn forget(records: &mut Durable, source: &Source) -> bool {
     ledger
         .bad
         .retain(|bad| bad.source != *source && bad.digest.as_ref().is_none_or(|digest| !digests.contains(digest)));
-    let pardoned = ledger.retry_later.take_if(|retry_later| retry_later.source == *source).is_some();
+    let cleared = ledger.retry_later.take_if(|retry_later| retry_later.source == *source).is_some();
     ledger.control_test.take_if(|control_test| control_test.source == *source);
-    ledger.bad.len() != before || pardoned
+    ledger.bad.len() != before || cleared
 }
 
 /// The records after a command for a supervisor that does not run: its next start obeys.
 ///
 /// # Errors
 /// Why the command cannot be taken, and what to do instead.
-pub fn offline(stored: &Stored, command: &Command, now: Moment) -> Result<(Durable, String), String> {
+pub(crate) fn offline(stored: &Stored, command: &Command, now: Moment) -> Result<(Durable, String), String> {
     let records = Durable {
         assigned: stored.assigned.clone()?,
         last_known_good: stored.last_known_good.clone()?,
@@ -278,14 +278,14 @@ fn pin(records: &mut Durable, to: &Target, context: &Context) -> Result<String, 
             let known = records.ledger.proven.iter().chain(&records.assigned).chain(&records.last_known_good);
             let mut known: Vec<&Source> = known.chain(&context.active).collect();
             known.reverse();
-            let wanted = known.iter().find(|known| known.uid == *uid && known.resource_version == *resource_version);
-            let Some(wanted) = wanted else {
+            let found = known.iter().find(|known| known.uid == *uid && known.resource_version == *resource_version);
+            let Some(found) = found else {
                 let mut names: Vec<String> =
                     known.iter().map(|known| format!("{}/{}", known.uid, known.resource_version)).collect();
                 names.dedup();
                 return Err(format!("there is no checkpoint of {to}; kept are: local, lkg, {}", names.join(", ")));
             };
-            Some((*wanted).clone())
+            Some((*found).clone())
         }
     };
     let name = status::name(source.as_ref());

@@ -11,7 +11,7 @@ use crate::kubelet_log::parse::{json_error, klog, quoted_after, structured};
 
 /// Outcome of one preflight run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct Outcome {
     /// How it ended; `None` if it was killed because it took too long.
     pub exit: Option<Exit>,
     /// stdout and stderr together, any bytes.
@@ -55,7 +55,7 @@ const DEPENDENCIES: [&str; 5] =
 
 /// Judges a finished preflight run.
 #[must_use]
-pub fn classify(run: &Run) -> Class {
+pub(crate) fn classify(run: &Outcome) -> Class {
     let text = String::from_utf8_lossy(&run.output);
     let code = match run.exit {
         None => return inconclusive("the preflight did not end in time"),

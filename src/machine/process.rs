@@ -272,7 +272,7 @@ impl State {
         let quick = self.suspended.is_none() && self.trial.as_ref().is_some_and(|trial| !trial.adopted);
         self.in_place = self.now.since(self.began) < limits::RESTART_IN_PLACE || self.change.is_some();
         let pause = if self.leaves_crashes() && self.unsaved.is_none() {
-            limits::QUERY_DEADLINE // RestartSec is systemd's own; this is for the look's answer alone
+            limits::QUERY_DEADLINE // RestartSec is systemd's own; this is for the observation alone
         } else if quick {
             limits::BACKOFF_TRIAL
         } else {
@@ -291,7 +291,7 @@ impl State {
             }
             Kubelet::Waiting { until } if self.now >= until && self.pending_failure.is_none() => {
                 if self.is_going_down() {
-                    // Its SIGTERM is on the way to us. If not, systemd says so at the next look.
+                    // Its SIGTERM is on the way to us. If not, systemd says so at the next observation.
                     self.kubelet = Kubelet::Waiting { until: later(self.now, limits::QUERY_INTERVAL) };
                     fx.push(Effect::Query(Query::Environment(self.runtime.clone())));
                 } else {
@@ -302,7 +302,7 @@ impl State {
         }
     }
 
-    /// True if the system was on its way down when last looked at, a moment ago.
+    /// True if the system was on its way down when it was last observed, a moment ago.
     pub(super) fn is_going_down(&self) -> bool {
         self.environment
             .as_ref()

@@ -2,7 +2,7 @@
 //!
 //! First the binary that is installed now is asked whether it could go on from what we know; then, in
 //! a calm moment, it does. What is on its way and found again by itself (a change up to its record) is
-//! dropped; what is not (a kubelet that starts or stops, an accusation) is waited for. The boot clock
+//! dropped; what is not (a kubelet that starts or stops, a pending failure) is waited for. The boot clock
 //! goes on, so a trial's health does as well, and no try is spent.
 
 use super::handover::VERSION;
@@ -11,7 +11,7 @@ use super::{ConfigMapState, Effect, Handover, Kubelet, Level, Reload, ReloadStag
 use kubelet_config::status;
 
 impl State {
-    /// Somebody wants a reload.
+    /// An operator asks for a reload.
     pub(super) fn request_reload(&mut self) -> Result<String, String> {
         if self.leaving {
             return Err("the supervisor is on its way out".to_owned());
@@ -23,10 +23,10 @@ impl State {
         Ok("the installed supervisor takes over as soon as the kubelet runs undisturbed".to_owned())
     }
 
-    /// Goes on with a reload, if one is wanted and now is the time.
+    /// Goes on with a reload, if one is asked for and now is the time.
     pub(super) fn tick_reload(&mut self, fx: &mut Vec<Effect>) {
-        let wanted = matches!(self.reload.stage, ReloadStage::Requested | ReloadStage::Proven);
-        if !wanted || fx.iter().any(|effect| matches!(effect, Effect::Record(..) | Effect::Stop)) {
+        let is_due = matches!(self.reload.stage, ReloadStage::Requested | ReloadStage::Proven);
+        if !is_due || fx.iter().any(|effect| matches!(effect, Effect::Record(..) | Effect::Stop)) {
             return;
         }
         let Some(handover) = self.hand_over() else { return };
@@ -136,7 +136,7 @@ mod tests {
         state.step(rendered, Moment::default());
         let effects = state.step(Input::Started(Ok(7)), Moment::default());
         assert!(has(&effects, |it| matches!(it, Effect::ProveReload(_))), "{effects:?}");
-        // It dies before the new one is proven: the wish stands.
+        // It dies before the new one is proven: the request stands.
         let exited = Input::Exited(crate::machine::model::Exit::Code(1));
         state.step(exited, Moment::default());
         let effects = state.step(Input::ReloadProven(Ok("2".to_owned())), Moment::default());

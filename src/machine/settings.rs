@@ -1,4 +1,4 @@
-//! What the operator chose, as far as the machine goes by it.
+//! Options of `run` that the machine goes by.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use kubelet_config::source::ConfigMapRef;
 /// Who starts the next kubelet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RestartBy {
-    /// The supervisor itself.
+    /// The supervisor itself starts it.
     #[default]
     Exec,
-    /// systemd, with another supervisor.
+    /// The supervisor exits, and systemd starts both anew.
     Exit,
 }
 
@@ -27,7 +27,7 @@ impl std::str::FromStr for RestartBy {
     }
 }
 
-/// What the operator chose.
+/// Options of `run` that the machine goes by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Continuous health that earns the title last known good.

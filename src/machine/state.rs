@@ -135,7 +135,7 @@ impl Default for State {
 }
 
 impl State {
-    /// A machine that waits for [`Input::Boot`] or [`Input::Resume`].
+    /// A machine that waits for `Input::Boot` or `Input::Resume`.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self {
@@ -214,7 +214,7 @@ impl State {
 
     /// True while a trial's clock runs.
     #[must_use]
-    pub fn is_counting(&self) -> bool {
+    pub(crate) fn is_counting(&self) -> bool {
         self.trial.is_some() && matches!(&self.kubelet, Kubelet::Running(run) if run.healthy_since.is_some())
     }
 

@@ -1,4 +1,4 @@
-//! What is said of the state: the Node's status and condition, `status`, and systemd's STATUS.
+//! The state as others see it: the Node's status and condition, `status`, and systemd's STATUS.
 
 use std::time::Duration;
 
@@ -37,8 +37,8 @@ fn condition(state: &State) -> Condition {
     let (status, reason, message) = if let Some((error, why)) = &state.sync_error {
         (ConditionStatus::False, ConditionReason::SyncFailed, format!("{}: {why}", error.text()))
     } else if let Some((_, why)) = &state.error {
-        let mark = ledger.bad.iter().rev().find(|bad| Some(&bad.source) == state.saved.assigned.as_ref());
-        let reason = match mark {
+        let bad = ledger.bad.iter().rev().find(|bad| Some(&bad.source) == state.saved.assigned.as_ref());
+        let reason = match bad {
             Some(bad) if bad.reason == REJECTED => ConditionReason::Rejected,
             Some(_) => ConditionReason::RolledBack,
             None if ledger.retry_later.is_some() => ConditionReason::NotToBlame,
@@ -85,7 +85,7 @@ fn condition(state: &State) -> Condition {
 
 /// The document of `status -o json`.
 #[must_use]
-pub fn status_document(state: &State, version: Option<&str>) -> Value {
+pub(crate) fn status_document(state: &State, version: Option<&str>) -> Value {
     let config = node_status(state);
     let (trial, since) = trial_state(state);
     let remaining = state.trial_remaining().map(|left| left.as_secs());
@@ -132,9 +132,9 @@ fn signals(state: &State) -> Value {
     judged.map(|(signal, good)| (signal.label(), if good { "good" } else { "bad" })).collect()
 }
 
-/// The words behind the error string.
+/// The reason behind the error string.
 #[must_use]
-pub fn error_detail(state: &State) -> Option<String> {
+pub(crate) fn error_detail(state: &State) -> Option<String> {
     let sync = state.sync_error.as_ref().map(|(_, why)| why);
     sync.or_else(|| state.error.as_ref().map(|(_, why)| why)).cloned()
 }

@@ -20,7 +20,7 @@ impl State {
             Input::Reload => drop(self.request_reload()),
             Input::ReloadProven(result) => self.reload_proven(result, &mut fx),
             Input::ReloadFailed(why) => self.reload_failed(&why, &mut fx),
-            Input::Node(wanted) => self.node_assignment(wanted, &mut fx),
+            Input::Node(assignment) => self.node_assignment(assignment, &mut fx),
             Input::ConfigMap(payload) => self.config_map_seen(payload),
             Input::ConfigMapFailed { why, definite } => self.config_map_failed(why, definite),
             Input::Saved(source, result) => self.saved_checkpoint(&source, result, &mut fx),
@@ -38,11 +38,11 @@ impl State {
                 self.watchdog_pinged();
                 self.relay_ping(&mut fx);
             }
-            Input::NodeObserved(sight) => self.node_observed(sight),
+            Input::NodeObserved(readiness) => self.node_observed(readiness),
             Input::NodeAnnotations { retry, confirm } => {
-                self.node_annotations(retry.as_deref(), confirm.as_deref(), &mut fx)
+                self.node_annotations(retry.as_deref(), confirm.as_deref(), &mut fx);
             }
-            Input::LeaseObserved(sight) => self.lease_observed(&sight),
+            Input::LeaseObserved(lease) => self.lease_observed(&lease),
             Input::PodsObserved(inventory) => self.pods_observed(inventory),
             Input::EnvironmentObserved(environment) => self.environment_observed(environment, &mut fx),
             Input::LogTail(lines) => self.log_tail_read(&lines),

@@ -1,4 +1,4 @@
-//! Suspension: while the node's surroundings are at fault, no configuration is judged.
+//! Suspension: while the node around the kubelet is at fault, no configuration is judged.
 
 use super::evidence::{Signal, Suspension};
 use super::io::log;
@@ -6,7 +6,7 @@ use super::model::later;
 use super::{Effect, Kubelet, Level, State, events, limits};
 
 impl State {
-    /// Who is to blame for the kubelet's troubles, if it is not the configuration.
+    /// What is at fault for the kubelet's troubles, if it is not the configuration.
     fn suspension(&self) -> Option<Suspension> {
         if let Some((environment, at)) = &self.environment
             && self.now.since(*at) <= limits::QUERY_VALID
@@ -29,7 +29,7 @@ impl State {
         elsewhere.then_some(Suspension::ApiServer)
     }
 
-    /// Stops or resumes judgement by what is known of the surroundings.
+    /// Stops or resumes judgement by what was last observed.
     pub(super) fn update_suspension(&mut self, fx: &mut Vec<Effect>) {
         let suspension = self.suspension().filter(|_| self.is_observing());
         if suspension == self.suspended {
@@ -55,7 +55,7 @@ impl State {
         self.suspended = suspension;
     }
 
-    /// Nobody looked for a while: the machine was suspended, or we were stopped. The kubelet may
+    /// Nothing was observed for a while: the machine was suspended, or we were stopped. The kubelet may
     /// have been as well, so that nothing is known of that time, neither good nor bad.
     pub(super) fn woke_up(&mut self) {
         let now = self.now;

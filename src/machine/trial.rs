@@ -1,4 +1,4 @@
-//! The trial: when it is passed, when it has failed, and who is to blame.
+//! The trial: when it is passed, when it has failed, and the control test after that.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ impl State {
         due.extend(ledger.retry_later.as_ref().map(|retry_later| later(healthy, patience(retry_later))));
     }
 
-    /// Notes a failure and looks around before it is judged.
+    /// Notes a failure, and has the node observed before it is judged.
     pub(super) fn note_failure(&mut self, failure: Failure, detail: String, fx: &mut Vec<Effect>) {
         if self.pending_failure.is_none() {
             self.pending_failure = Some(PendingFailure { failure, detail, at: self.now });
@@ -67,7 +67,7 @@ impl State {
         }
     }
 
-    /// Judges the accusation by what is known now.
+    /// Judges the pending failure by what is known now.
     pub(super) fn judge_failure(&mut self, fx: &mut Vec<Effect>) {
         let Some(PendingFailure { failure, detail, .. }) = self.pending_failure.take() else { return };
         let dead = matches!(self.kubelet, Kubelet::Waiting { .. });
@@ -109,8 +109,9 @@ impl State {
 
     /// What the kubelet wrote last: kept for the verdict.
     pub(super) fn log_tail_read(&mut self, lines: &[String]) {
-        let told = lines.iter().filter(|line| !kubelet_log::is_stack_frame(line)).map(|line| kubelet_log::redact(line));
-        self.log_tail = told.filter(|line| !line.is_empty()).collect();
+        let shown =
+            lines.iter().filter(|line| !kubelet_log::is_stack_frame(line)).map(|line| kubelet_log::redact(line));
+        self.log_tail = shown.filter(|line| !line.is_empty()).collect();
         let (Some(pending_failure), Some(line)) = (&mut self.pending_failure, kubelet_log::fatal(lines)) else {
             return;
         };
@@ -195,7 +196,7 @@ impl State {
 
     /// What `status` and the metrics say of the trial.
     #[must_use]
-    pub fn trial_remaining(&self) -> Option<Duration> {
+    pub(crate) fn trial_remaining(&self) -> Option<Duration> {
         let trial = self.trial.as_ref()?;
         let healthy = match &self.kubelet {
             Kubelet::Running(run) => run.healthy_since.map_or(Duration::ZERO, |since| self.now.since(since)),
@@ -214,7 +215,7 @@ impl State {
             .map(|since| later(since, self.settings.trial_duration.saturating_sub(trial.health_before_pause)))
     }
 
-    /// Marks what runs as bad and goes back to last known good, which is then on test as well.
+    /// Remembers what runs as bad and goes back to last known good, which is then the control test.
     pub(super) fn roll_back(&mut self, failure: Failure, detail: &str, fx: &mut Vec<Effect>) {
         let Some(source) = self.active.clone() else { return };
         let digest = self.in_force.digest.clone();
@@ -230,7 +231,7 @@ impl State {
         self.switch(self.fallback(), RestartCause::Rollback, fx);
     }
 
-    /// Last known good is healthy, or has been for long enough to try a pardoned version again.
+    /// Last known good is healthy, or has been for long enough to try a cleared version again.
     fn tick_control_test(&mut self, run: &Run, fx: &mut Vec<Effect>) {
         let Some(healthy) = run.healthy_since.map(|since| self.now.since(since)) else { return };
         let ledger = &self.records().ledger;
@@ -250,7 +251,7 @@ impl State {
         }
     }
 
-    /// Last known good fails in the same way: the mark is lifted.
+    /// Last known good fails in the same way: the version is cleared.
     fn clear_version(&mut self, control_test: &ControlTest, detail: &str, fx: &mut Vec<Effect>) {
         let why = format!("{} fails in the same way ({detail})", status::name(self.active.as_ref()));
         let mut records = self.records().clone();
@@ -269,7 +270,7 @@ impl State {
     }
 }
 
-/// How long last known good must be healthy before a pardoned version is tried again.
+/// How long last known good must be healthy before a cleared version is tried again.
 fn patience(retry_later: &RetryLater) -> Duration {
     duration::backoff(limits::RETRY_LATER_FIRST, limits::RETRY_LATER_MAX, retry_later.times)
 }

@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn one_that_pings_is_relayed_and_missed_when_it_hangs() {
         let mut state = running();
-        assert_eq!(pings_seen(&mut state, 1..40, true), [1, 5, 15, 25, 35], "its own first beat, then the kubelet's");
+        assert_eq!(pings_seen(&mut state, 1..40, true), [1, 5, 15, 25, 35], "its own first ping, then the kubelet's");
         assert_eq!(pings_seen(&mut state, 40..400, false), [0; 0], "systemd restarts it after 20 s");
         assert_eq!(state.deadline(), None);
     }

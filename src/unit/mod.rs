@@ -10,6 +10,7 @@ mod service;
 #[cfg(test)]
 mod tests;
 
-pub use command::{Command, quote, split_command};
-pub use plan::{Plan, Request, ServiceType, plan};
-pub use service::{DROP_IN, Properties, UnitFile, drop_in_path, span, unit_name};
+pub(crate) use command::split_command;
+pub(crate) use plan::{Request, ServiceType, plan};
+pub(crate) use service::{DROP_IN, drop_in_path, unit_name};
+pub use service::{Properties, UnitFile};

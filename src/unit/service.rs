@@ -4,20 +4,17 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The drop-in's name: behind kubeadm's `10-kubeadm.conf` and what installers number below 90.
-pub const DROP_IN: &str = "90-kubelet-supervisor.conf";
+pub(crate) const DROP_IN: &str = "90-kubelet-supervisor.conf";
 
 /// A file of a unit: the unit itself, then its drop-ins in the order systemd applies them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitFile {
-    /// Where it lies.
-    pub path: String,
-    /// What it says.
-    pub text: String,
+    pub(crate) path: String,
+    pub(crate) text: String,
 }
 
 /// Path of the drop-in for a unit.
-#[must_use]
-pub fn drop_in_path(unit: &str) -> String {
+pub(crate) fn drop_in_path(unit: &str) -> String {
     format!("/etc/systemd/system/{unit}.d/{DROP_IN}")
 }
 
@@ -25,7 +22,7 @@ pub fn drop_in_path(unit: &str) -> String {
 ///
 /// # Errors
 /// If it is no name of a service: it becomes part of a path.
-pub fn unit_name(name: &str) -> Result<String, String> {
+pub(crate) fn unit_name(name: &str) -> Result<String, String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || ":-_.\\@".contains(c);
     let name = if name.ends_with(".service") { name.to_owned() } else { format!("{name}.service") };
     if name.starts_with('.') || name.len() > 255 || !name.chars().all(allowed) {
@@ -40,29 +37,25 @@ pub struct Properties(BTreeMap<String, String>);
 
 impl Properties {
     /// Reads `Key=Value` lines; of a key that comes more than once the last one counts.
-    #[must_use]
-    pub fn parse(text: &str) -> Self {
+    pub(crate) fn parse(text: &str) -> Self {
         let pair = |line: &str| line.split_once('=').map(|(key, value)| (key.to_owned(), value.trim().to_owned()));
         Self(text.lines().filter_map(pair).collect())
     }
 
     /// A property, empty if it was not given.
-    #[must_use]
-    pub fn get(&self, key: &str) -> &str {
+    pub(crate) fn get(&self, key: &str) -> &str {
         self.0.get(key).map_or("", String::as_str)
     }
 
     /// The unit's files, the unit itself first.
-    #[must_use]
-    pub fn paths(&self) -> Vec<String> {
+    pub(crate) fn paths(&self) -> Vec<String> {
         let fragment = Some(self.get("FragmentPath")).filter(|path| !path.is_empty());
         fragment.into_iter().chain(self.get("DropInPaths").split_whitespace()).map(str::to_owned).collect()
     }
 
     /// The program and the arguments of `ExecStart`, as systemd will run them: specifiers expanded,
     /// quotes gone.
-    #[must_use]
-    pub fn exec_start(&self) -> Option<(&str, &str)> {
+    pub(crate) fn exec_start(&self) -> Option<(&str, &str)> {
         let rest = self.get("ExecStart").split_once("path=")?.1;
         let (path, rest) = rest.split_once(" ; argv[]=")?;
         let (argv, _) = rest.split_once(" ; ignore_errors=")?;
@@ -72,8 +65,7 @@ impl Properties {
 
 /// A time span as systemd prints and reads them: `1min 30s`, `100ms`, `5`. None: no limit, or not
 /// one.
-#[must_use]
-pub fn span(text: &str) -> Option<Duration> {
+pub(crate) fn span(text: &str) -> Option<Duration> {
     let mut total = Duration::ZERO;
     let mut rest = text.trim();
     if rest.is_empty() {

@@ -1,6 +1,8 @@
 //! The units that nodes really have.
 
-use super::service::{Service, logical_lines};
+use super::command::{Command, quote};
+use super::plan::Plan;
+use super::service::{Service, logical_lines, span};
 use super::*;
 use std::time::Duration;
 

@@ -31,9 +31,9 @@ pub const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 /// A configuration text and the directory its relative paths refer to.
 #[derive(Clone, Copy, Debug)]
 pub struct Text<'a> {
-    /// YAML or JSON.
+    /// One YAML or JSON document.
     pub text: &'a str,
-    /// Absolute directory.
+    /// The directory, absolute.
     pub dir: &'a str,
 }
 
@@ -75,10 +75,10 @@ pub struct Configuration {
 /// Which text was at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// The payload.
+    /// The payload is no KubeletConfiguration.
     #[error("{0}")]
     Payload(String),
-    /// The node's own file.
+    /// The node's own file is none.
     #[error("{0}")]
     Local(String),
 }

@@ -19,7 +19,7 @@ const VERSION_DIGITS: usize = 16;
 /// What a name in the directory means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// A key.
+    /// A key of the payload.
     Key,
     /// `.merge`, `.acknowledge`, `.confirm-within`: what a ConfigMap has annotations for.
     Annotation,
@@ -30,7 +30,7 @@ pub enum Entry {
     NoKey,
 }
 
-/// Reads a name.
+/// What a file of this name is.
 #[must_use]
 pub fn entry(name: &str) -> Entry {
     match name {
@@ -41,7 +41,7 @@ pub fn entry(name: &str) -> Entry {
     }
 }
 
-/// The assignment.
+/// The directory as a reference, with the key that holds the KubeletConfiguration.
 #[must_use]
 pub fn reference(key: &str) -> ConfigMapRef {
     ConfigMapRef {

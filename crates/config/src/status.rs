@@ -8,13 +8,13 @@ use crate::source::Source;
 /// Native's error strings (pkg/kubelet/kubeletconfig/status/status.go:32-47, v1.20.2).
 pub const LOAD_ERROR: &str = "failed to load config, see Kubelet log for details";
 
-/// See [`LOAD_ERROR`].
+/// The same where the kubelet refuses the configuration.
 pub const VALIDATE_ERROR: &str = "failed to validate config, see Kubelet log for details";
 
-/// See [`LOAD_ERROR`].
+/// The same where the store or the node is at fault.
 pub const INTERNAL_ERROR: &str = "internal failure, see Kubelet log for details";
 
-/// The supervisor's own.
+/// The version of this build.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Errors of synchronisation; native prefixes them with "failed to sync: ".
@@ -24,7 +24,7 @@ pub enum SyncError {
     AllNil,
     /// The ConfigMap cannot be had.
     Download,
-    /// Our own trouble.
+    /// The store or the node is at fault.
     Internal,
 }
 
@@ -64,7 +64,7 @@ pub struct NodeConfigStatus {
     /// Until when what runs is to be confirmed; in the annotation alone.
     #[serde(skip)]
     pub confirm_by: Option<String>,
-    /// The Node condition beside it: what native had no words for.
+    /// The Node condition beside it: what native had no field for.
     #[serde(skip)]
     pub condition: Condition,
     /// Fields that flags of the kubelet win over.
@@ -80,7 +80,7 @@ pub struct Condition {
     pub status: ConditionStatus,
     /// Its `reason`.
     pub reason: ConditionReason,
-    /// For people, with the kubelet's own words.
+    /// For people, with the kubelet's own message.
     pub message: String,
 }
 
@@ -196,15 +196,15 @@ pub const CONFIRM_BY: &str = "confirmBy";
 pub struct PublishedStatus {
     /// `status.config`; null if there is none.
     pub config: Value,
-    /// Our condition.
+    /// The condition [`CONDITION`], as JSON.
     pub condition: Option<Value>,
-    /// [`STATUS_ANNOTATION`].
+    /// The value of [`STATUS_ANNOTATION`].
     pub annotation: Option<String>,
-    /// [`ABOUT_ANNOTATION`].
+    /// The value of [`ABOUT_ANNOTATION`].
     pub about: Option<String>,
 }
 
-/// Its type.
+/// The condition's `type`.
 pub const CONDITION: &str = "KubeletConfigOk";
 
 impl Default for Condition {

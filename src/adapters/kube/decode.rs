@@ -37,7 +37,7 @@ pub(super) fn assignment(node: &NodeView, namespace: &str) -> Assignment {
     let source = node.spec.config_source.as_ref().filter(|source| !source.is_null());
     let Some(source) = source else {
         let labels = node.metadata.labels.as_ref();
-        return labels.map_or(Assignment::Local, |labels| assignment::labelled(labels, namespace));
+        return labels.map_or(Assignment::Local, |labels| assignment::from_labels(labels, namespace));
     };
     let map = source.get("configMap").cloned().unwrap_or_default();
     serde_json::from_value(map).map_or(Assignment::AllNil, Assignment::Map)

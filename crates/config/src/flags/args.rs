@@ -6,7 +6,7 @@ use super::table;
 
 /// The gate of native dynamic configuration: locked in kubelets v1.24, unknown to later ones
 /// (pkg/features/kube_features.go). It means nothing without `--dynamic-config-dir`.
-pub const NATIVE_GATE: &str = "DynamicKubeletConfig";
+pub(crate) const NATIVE_GATE: &str = "DynamicKubeletConfig";
 
 /// A parsed command line, without the program itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl KubeletArgs {
         self.flags.iter().any(|flag| flag.name == name)
     }
 
-    /// The arguments for a real run: `--dynamic-config-dir` and [`NATIVE_GATE`] stripped, which later
+    /// The arguments for a real run: `--dynamic-config-dir` and `DynamicKubeletConfig` stripped, which later
     /// kubelets refuse, and `--config` replaced.
     ///
     /// `config: None` leaves the kubelet's own `--config` as it was given.

@@ -13,5 +13,5 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use args::{KubeletArgs, NATIVE_GATE};
-pub use shadow::Shadow;
+pub use args::KubeletArgs;
+pub(crate) use args::NATIVE_GATE;

@@ -8,7 +8,7 @@ use crate::hazard;
 
 /// A payload field that a command-line flag overrides.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shadow {
+pub(crate) struct Shadow {
     /// Dotted field path, as in `authentication.anonymous.enabled`.
     pub field: String,
     /// The flag's name without dashes.
@@ -18,7 +18,7 @@ pub struct Shadow {
 impl KubeletArgs {
     /// The fields of `payload` that a flag on this command line overrides with something else.
     #[must_use]
-    pub fn shadowed(&self, payload: &Value) -> Vec<Shadow> {
+    pub(crate) fn shadowed(&self, payload: &Value) -> Vec<Shadow> {
         let stands = |field: &str| field.split('.').try_fold(payload, |at, name| at.get(name)).is_some();
         let mut shadows: Vec<Shadow> = table::FIELDS
             .iter()

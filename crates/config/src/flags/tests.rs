@@ -1,5 +1,6 @@
 //! Tests of the command line's reading, rewriting and precedence.
 
+use super::shadow::Shadow;
 use super::*;
 use proptest::prelude::*;
 use serde_json::json;

@@ -26,7 +26,7 @@ pub enum HazardClass {
     Serving,
     /// Another component has to agree.
     Coordinate,
-    /// Tuning.
+    /// Only how much, how often or how long.
     Tuning,
     /// Not in this table.
     Unknown,
@@ -103,7 +103,7 @@ pub struct Hazard {
     pub class: HazardClass,
     /// What it asks for on the node.
     pub asks: Asks,
-    /// Its default.
+    /// What the kubelet takes it for where it is not set.
     pub unset: Unset,
     /// What an operator has to do, or to know.
     pub needs: &'static str,
@@ -129,7 +129,7 @@ pub enum Asks {
 }
 
 impl Asks {
-    /// For people.
+    /// As `explain`, `diff` and the reference show it.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
@@ -361,8 +361,8 @@ mod tests {
     }
 
     #[test]
-    fn words_are_told_apart() {
-        let words: BTreeSet<_> = HazardClass::ALL.iter().map(|class| class.label()).collect();
-        assert_eq!(words.len(), HazardClass::ALL.len());
+    fn labels_differ() {
+        let labels: BTreeSet<_> = HazardClass::ALL.iter().map(|class| class.label()).collect();
+        assert_eq!(labels.len(), HazardClass::ALL.len());
     }
 }
