@@ -1,21 +1,56 @@
 //! # kubelet-supervisor
 //!
-//! Dynamic kubelet configuration around an unmodified kubelet, that cannot take a node down.
+//! Dynamic kubelet configuration around an unmodified kubelet, that cannot take a node down. This is the daemon; beside
+//! it are `crates/config` (what daemon and plugin both know), `crates/kubectl-plugin` and `crates/testkit`.
+//!
+//! ## Rooms
+//!
+//! | room | what it does | knows |
+//! |---|---|---|
+//! | [`cli`] | one verb a file; `run` starts the daemon | all |
+//! | [`daemon`] | the loop, the executor of effects, the wiring, what is left after a panic | adapters (`wire.rs` alone), ports, machine |
+//! | [`adapters`] | one outside thing each: API server, kubelet process, store, systemd, … | ports, machine |
+//! | [`ports`] | what effects need of the outside, as traits, and their errors | machine |
+//! | [`machine`] | decides everything on a node; pure | `kubelet_log` |
+//! | [`kubelet_log`], [`mod@unit`] | the kubelet's log lines, systemd's unit files; pure | nothing |
+//!
+//! Below all of them is `kubelet_config`: sources, payloads, rendering, flags, hazards, the status document. Pure rooms
+//! have no IO, clock or environment. `tests/architecture/main.rs` reads the source and enforces all this.
+//! `docs/development/architecture.md` has the file of each behaviour.
 //!
 //! ## Theory of operation
 //!
-//! The supervisor owns the kubelet process. One static thread runs one loop ([`daemon`]): an input
-//! (the Node changed, the kubelet exited, a preflight gave its verdict, a deadline passed) goes
-//! into a pure state machine ([`core::machine`]), which answers with effects; the executor
-//! ([`daemon::exec`]) carries them out through ports ([`ports`]) that adapters ([`adapters`])
-//! implement, and what comes of them are inputs again.
+//! The machine is a function: [`State::step`](machine::State::step) takes an input and the time, changes the state, and
+//! gives effects. Inputs say what happened (a Node, a ConfigMap, an exit, a verdict, a signal, a deadline). The
+//! [`Executor`](daemon::exec::Executor) turns effects into calls of ports. Some have their outcome at once, as the next
+//! input (save, render, record, start); the others (watch, preflight, probe, query, stop) answer later, through the one
+//! queue that the loop in [`daemon`] reads beside signals and the next deadline.
 //!
-//! Long work (watches, preflights, probes) runs in tasks on the same thread and reports through
-//! one queue. The store is written synchronously, because the order of its writes is what makes a
-//! crash harmless.
+//! What happens to a change:
 //!
-//! Rooms know only the rooms below them: `main` → [`cli`] → [`daemon`] → [`adapters`] → [`ports`]
-//! → [`core`]. `tests/architecture.rs` reads the `use` lines and enforces it.
+//! 1. `adapters/kube` (or `adapters/source_dir`) watches the own Node and its ConfigMap: `Input::Node`, `ConfigMap`.
+//! 2. `machine/change.rs` asks for each step, and goes on with its outcome: `Save` writes a checkpoint (`adapters/store`),
+//!    `Render` puts payload, local file and flags together (`kubelet_config::rendering`), `Preflight` lets the kubelet's
+//!    own binary load and validate it (`adapters/preflight`). Equal content is only recorded under its new name.
+//! 3. The baseline is taken: which health signals are good before the change.
+//! 4. `Record` makes attempt and assignment durable; only then `Stop` and `Start` switch the kubelet (`machine/process.rs`,
+//!    `adapters/process`).
+//! 5. `machine/health.rs` and `machine/trial.rs` hold the kubelet against its baseline until it is proven: last known
+//!    good. Or the version is bad: last known good runs again, as the control test.
+//! 6. After each step the status goes to the Node, to systemd, to metrics and to `status` (`machine/status.rs`).
+//!
+//! ## Threads
+//!
+//! One thread runs all of it, on a single-threaded runtime: the kernel ties a child's parent-death signal to the thread
+//! that spawned it. Long work is a task on that thread. The store is written synchronously, because the order of its
+//! writes is what makes a crash harmless. Beside it there are the runtime's short threads for what may block, and one
+//! for each start of the kubelet that passes its standard error on (`adapters/stderr_relay.rs`).
+//!
+//! ## When something fails
+//!
+//! What cannot be read or reached is an outcome like others, and the kubelet goes on with the best configuration known.
+//! A panic ends the machine and not the kubelet (`daemon/failopen.rs`). A supervisor that cannot begin becomes the
+//! kubelet, by `exec` (`daemon/wire.rs`).
 
 pub mod adapters;
 pub mod cli;

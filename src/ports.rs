@@ -1,9 +1,14 @@
-//! What the core's effects need of the outside. Signatures use core types only.
+//! What the machine's effects need of the outside: a trait for each outside thing, implemented by an adapter, by the
+//! simulator and by tests. Signatures use the machine's types only.
 //!
-//! Every call returns at once; what takes time answers later with an [`Input`](crate::machine::Input)
-//! through the daemon's queue.
+//! No call waits, but for the disk: what takes time answers later with an [`Input`](crate::machine::Input) through the
+//! daemon's queue. Only `daemon/exec.rs` calls them.
+//!
+//! The errors of this module keep path and cause; their text is what status and journal show.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
+use std::path::{Path, PathBuf};
 
 use crate::machine::model::{KubeletId, Moment, RenderError, Rendered, StateFiles};
 use crate::machine::record::Entry;
@@ -12,9 +17,12 @@ use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Merge, Payload, Source};
 use kubelet_config::status::NodeConfigStatus;
 
-/// Time.
+/// The system's or a library's error; its text is part of the texts of the errors below.
+pub type Cause = Box<dyn Error + Send + Sync>;
+
+/// CLOCK_BOOTTIME and the wall clock.
 pub trait Clock {
-    /// The present moment.
+    /// Both clocks, read now.
     fn now(&self) -> Moment;
 }
 
@@ -22,13 +30,13 @@ pub trait Clock {
 pub trait Store {
     /// Reads the records; unreadable ones say why.
     fn load(&mut self) -> Stored;
-    /// Instead of that, where somebody else knows what was last read or written.
+    /// Instead of [`load`](Self::load) after a reload: these are the records on disk.
     fn assume(&mut self, records: &Durable);
     /// Makes a checkpoint durable.
     ///
     /// # Errors
     /// What failed, with the path.
-    fn save(&mut self, source: &Source, payload: &Payload) -> Result<(), String>;
+    fn save(&mut self, source: &Source, payload: &Payload) -> Result<(), StoreError>;
     /// Verifies a checkpoint against its checksums and gives its texts.
     ///
     /// # Errors
@@ -38,28 +46,28 @@ pub trait Store {
     ///
     /// # Errors
     /// What failed, with the path.
-    fn write_rendered(&mut self, source: &Source, text: &str) -> Result<String, String>;
+    fn write_rendered(&mut self, source: &Source, text: &str) -> Result<String, StoreError>;
     /// Writes the records that differ from those last written: ledger, assigned, last known good.
     ///
     /// # Errors
-    /// What failed, with the path; the records before it are written.
-    fn record(&mut self, records: &Durable) -> Result<(), String>;
+    /// The first that failed; the records before it are written.
+    fn record(&mut self, records: &Durable) -> Result<(), StoreError>;
     /// Removes the checkpoints of all other sources.
     ///
     /// # Errors
     /// What failed, with the path.
-    fn collect(&mut self, keep: &BTreeSet<Source>) -> Result<(), String>;
+    fn collect(&mut self, keep: &BTreeSet<Source>) -> Result<(), StoreError>;
     /// Puts the kubelet's state files in order for a start with these policies; nothing happens
     /// if they are in order. Whatever is interrupted is taken up again by the next call.
     ///
     /// # Errors
     /// What failed, with the path.
-    fn swap_state_files(&mut self, files: &StateFiles) -> Result<(), String>;
+    fn swap_state_files(&mut self, files: &StateFiles) -> Result<(), StoreError>;
     /// Appends to the history; gives the number the entry got.
     ///
     /// # Errors
     /// What failed, with the path.
-    fn append(&mut self, entry: &Entry) -> Result<u64, String>;
+    fn append(&mut self, entry: &Entry) -> Result<u64, StoreError>;
     /// The history, oldest first.
     fn history(&mut self) -> Vec<Entry>;
     /// Notes that the API server has all events up to this number.
@@ -68,13 +76,66 @@ pub trait Store {
     fn unreported(&mut self) -> Vec<Entry>;
 }
 
+/// Why something was not made durable.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The disk's answer.
+    #[error("{}: {cause}", path.display())]
+    Disk {
+        /// The file or directory that it is about.
+        path: PathBuf,
+        /// What the system says.
+        #[source]
+        cause: Cause,
+    },
+    /// Somebody put something in the place of one of the kubelet's state files.
+    #[error("{}: {cause}, so this is no state file of a kubelet; remove it if the kubelet does not start", path.display())]
+    NoStateFile {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        #[source]
+        cause: Cause,
+    },
+    /// A data key that would lead out of the checkpoint's directory.
+    #[error("the ConfigMap's key {0:?} cannot be a file name")]
+    Key(String),
+    /// A version that would lead out of the store.
+    #[error("uid {uid:?} or resourceVersion {resource_version:?} cannot be a directory name")]
+    Version {
+        /// The ConfigMap's uid.
+        uid: String,
+        /// Its resourceVersion.
+        resource_version: String,
+    },
+    /// The kubelet's root directory has no absolute path.
+    #[error("the kubelet's --root-dir {path:?}: {cause}")]
+    RootDir {
+        /// As the command line has it.
+        path: String,
+        /// What the system says.
+        #[source]
+        cause: Cause,
+    },
+    /// It cannot be written as JSON.
+    #[error("{0}")]
+    Json(#[source] Cause),
+}
+
+impl StoreError {
+    /// What the disk says of a file or directory.
+    pub fn disk(path: &Path, cause: impl Into<Cause>) -> Self {
+        Self::Disk { path: path.to_owned(), cause: cause.into() }
+    }
+}
+
 /// A verified checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checkpoint {
     /// Its directory, absolute.
     pub dir: String,
     /// Content by key.
-    pub files: std::collections::BTreeMap<String, String>,
+    pub files: BTreeMap<String, String>,
     /// What the ConfigMap's annotations ask for.
     pub annotations: ConfigAnnotations,
 }
@@ -85,7 +146,7 @@ pub trait Local {
     ///
     /// # Errors
     /// Why it cannot be read.
-    fn config(&self) -> Result<Option<(String, String)>, String>;
+    fn config(&self) -> Result<Option<(String, String)>, LocalError>;
     /// Texts of the `--config-dir` drop-ins, in the kubelet's order; unreadable ones are left out.
     fn drop_ins(&self) -> Vec<String>;
     /// The identity of the kubelet binary.
@@ -94,13 +155,35 @@ pub trait Local {
     fn default_merge(&self) -> Merge;
 }
 
+/// Why the kubelet's own `--config` file cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum LocalError {
+    /// The disk's answer.
+    #[error("{}: {cause}", path.display())]
+    Disk {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        #[source]
+        cause: Cause,
+    },
+    /// No configuration is that long.
+    #[error("{}: {size} bytes are not a kubelet's configuration", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// In bytes.
+        size: u64,
+    },
+}
+
 /// The kubelet process. Its end and its READY=1 come as inputs.
 pub trait Kubelet {
     /// Starts it with this `--config`, or with its own.
     ///
     /// # Errors
     /// Why it cannot be started.
-    fn start(&mut self, config: Option<&str>) -> Result<u32, String>;
+    fn start(&mut self, config: Option<&str>) -> Result<u32, SpawnError>;
     /// SIGTERM.
     fn stop(&mut self);
     /// SIGKILL.
@@ -109,17 +192,29 @@ pub trait Kubelet {
     fn log_tail(&self) -> Vec<String>;
 }
 
-/// The kubelet as a judge. Its verdict comes as an input with the ticket.
+/// Why a process was not started.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {cause}", program.display())]
+pub struct SpawnError {
+    /// The binary.
+    pub program: PathBuf,
+    /// What the system says.
+    #[source]
+    pub cause: Cause,
+}
+
+/// The kubelet's own binary, which judges candidates.
 pub trait Preflight {
-    /// Begins to judge; an earlier run is dropped.
+    /// Begins to judge, an earlier run is dropped; [`Input::Judged`](crate::machine::Input) has the verdict and the
+    /// ticket.
     fn judge(&mut self, ticket: u64, candidate: &Rendered);
-    /// Finds out, at leisure, whether this kubelet binary can serve as a judge.
+    /// Finds out whether this binary tells good from bad, before a change needs it.
     fn self_test(&mut self);
 }
 
-/// healthz. The answer comes as an input.
+/// The kubelet's healthz.
 pub trait Probe {
-    /// Asks once.
+    /// Asks once; [`Input::Probed`](crate::machine::Input) is the answer.
     fn probe(&mut self, target: &HealthzTarget);
 }
 
@@ -127,27 +222,28 @@ pub trait Probe {
 pub trait Cluster {
     /// Watches this ConfigMap, or none.
     fn watch(&mut self, map: Option<&ConfigMapRef>);
-    /// The status to bring to the Node, sooner or later.
+    /// The status that the Node is to show; the latest counts, and is written once the API server takes it.
     fn publish(&mut self, status: &NodeConfigStatus);
     /// Sends an event, in order; [`Input::Reported`](crate::machine::Input) when it is there.
     fn emit(&mut self, entry: &Entry);
-    /// Asks for the own Lease.
+    /// Gets the own Lease; [`Input::LeaseObserved`](crate::machine::Input) is the answer.
     fn observe_lease(&mut self);
-    /// Asks for the pods of the own Node.
+    /// Lists the pods of the own Node; [`Input::PodsObserved`](crate::machine::Input) is the answer.
     fn observe_pods(&mut self);
 }
 
-/// The node around the kubelet. The answer comes as an input.
+/// The node around the kubelet: its container runtime, disks, memory, shutdown.
 pub trait Host {
-    /// Looks, with the runtime's socket if that is known.
+    /// Observes them once, the runtime at this endpoint; [`Input::EnvironmentObserved`](crate::machine::Input) is the
+    /// answer.
     fn observe(&mut self, runtime: Option<&str>);
 }
 
-/// Whoever started us, and whoever scrapes us.
+/// systemd, metrics, journal and the answers to operators.
 pub trait Notifier {
-    /// The state changed: READY and STATUS to systemd, metrics, the status document.
+    /// After each step: READY and STATUS to systemd, metrics, the status document.
     fn publish(&mut self, state: &crate::machine::State);
-    /// Something to count.
+    /// Counts in the metrics.
     fn count(&mut self, counter: &crate::machine::Counter);
     /// What became of an operator's command.
     fn answer(&mut self, ticket: u64, result: &Result<String, String>);
@@ -157,7 +253,7 @@ pub trait Notifier {
     fn log(&mut self, level: crate::machine::Level, line: &str);
 }
 
-/// Whoever goes on in our place.
+/// A reload: the installed binary goes on in our place.
 pub trait Reexec {
     /// Finds out whether the binary that is installed now can go on from this document; answers
     /// with [`Input::ReloadProven`](crate::machine::Input).
@@ -170,32 +266,35 @@ pub trait Reexec {
 }
 
 /// Why a supervisor was not replaced.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, thiserror::Error)]
 pub enum ReexecError {
     /// Something is under way that will come as an input; then it can be tried again.
+    #[error("the kubelet is about to end")]
     Busy,
-    /// It cannot be done, and why.
-    Failed(String),
+    /// What was read of the kubelet's output would be lost.
+    #[error("the kubelet's output cannot be passed on: stderr takes nothing")]
+    OutputBlocked,
+    /// The installed binary cannot be found or executed.
+    #[error("{}: {cause}", program.display())]
+    Exec {
+        /// The binary.
+        program: PathBuf,
+        /// What the system says.
+        #[source]
+        cause: Cause,
+    },
 }
 
-/// All of them.
+/// All ports, as the executor has them.
+#[allow(missing_docs, reason = "each gives the port that it is named after")]
 pub trait Ports {
-    /// The store.
     fn store(&mut self) -> &mut dyn Store;
-    /// The node's files.
     fn local(&self) -> &dyn Local;
-    /// The process.
     fn kubelet(&mut self) -> &mut dyn Kubelet;
-    /// The judge.
     fn preflight(&mut self) -> &mut dyn Preflight;
-    /// healthz.
     fn probe(&mut self) -> &mut dyn Probe;
-    /// The node.
     fn host(&mut self) -> &mut dyn Host;
-    /// The API server.
     fn cluster(&mut self) -> &mut dyn Cluster;
-    /// systemd, metrics, journal.
     fn notifier(&mut self) -> &mut dyn Notifier;
-    /// A reload.
     fn reexec(&mut self) -> &mut dyn Reexec;
 }

@@ -114,8 +114,8 @@ impl Disk for RealDisk {
 /// Replaces a file so that after a crash it holds the old bytes or the new ones.
 ///
 /// # Errors
-/// The failing step's error, with its path.
-pub fn replace<D: Disk + ?Sized>(disk: &D, path: &Path, bytes: &[u8], mode: u32) -> Result<(), String> {
+/// The failing step's, as the system gives it.
+pub fn replace<D: Disk + ?Sized>(disk: &D, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let temporary = temporary_beside(path);
     // A crash up to the rename leaves a temporary file, which the next replace overwrites.
     let steps = || -> io::Result<()> {
@@ -125,9 +125,8 @@ pub fn replace<D: Disk + ?Sized>(disk: &D, path: &Path, bytes: &[u8], mode: u32)
         // Without this the rename may be lost by a power cut.
         disk.sync(path.parent().unwrap_or(path))
     };
-    steps().map_err(|error| {
+    steps().inspect_err(|_| {
         let _ = disk.remove(&temporary);
-        format!("{}: {error}", path.display())
     })
 }
 

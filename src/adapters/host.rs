@@ -1,6 +1,6 @@
 //! The node around the kubelet: its container runtime, its disks, its way down.
 //!
-//! Every look is answered once, within [`LIMIT`]: what has no answer by then counts as silent
+//! Every query is answered once, within [`LIMIT`]: what has no answer by then counts as silent
 //! (runtime), or as nothing out of the ordinary (all else).
 
 use std::collections::BTreeMap;
@@ -30,22 +30,21 @@ const LIMIT: Duration = Duration::from_secs(2);
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 /// Less than this is nothing: a record of ours with its directory needs some blocks.
-const FULL: u64 = 1 << 20;
+const FULL_BELOW: u64 = 1 << 20;
 
 /// The adapter.
 #[derive(Debug)]
-pub struct NodeHost {
+pub(crate) struct NodeHost {
     root_dir: PathBuf,
     store_dir: PathBuf,
     inputs: UnboundedSender<Input>,
-    /// A look at the disks is out. One that hangs (a dead network file system) keeps a thread.
+    /// The disks are being measured. A measurement that hangs (a dead network file system) keeps a thread.
     measuring: Arc<AtomicBool>,
 }
 
 impl NodeHost {
-    /// Looks at the file systems of these directories: the kubelet's `--root-dir`, and the store.
-    #[must_use]
-    pub fn new(root_dir: PathBuf, store_dir: PathBuf, inputs: UnboundedSender<Input>) -> Self {
+    /// Measures the file systems of these directories: the kubelet's `--root-dir`, and the store.
+    pub(crate) fn new(root_dir: PathBuf, store_dir: PathBuf, inputs: UnboundedSender<Input>) -> Self {
         Self { root_dir, store_dir, inputs, measuring: Arc::default() }
     }
 }
@@ -90,7 +89,7 @@ fn socket_path(endpoint: &str) -> Option<PathBuf> {
     path.starts_with('/').then(|| path.into())
 }
 
-/// True if whoever serves this socket says anything at all. A Docker socket, which is not HTTP/2,
+/// True if the server of this socket sends anything at all. A Docker socket, which is not HTTP/2,
 /// answers with a 400.
 async fn answers(socket: &Path, limit: Duration) -> bool {
     let question = async {
@@ -140,7 +139,7 @@ fn measure(root: &Path, store: &Path) -> Measured {
 fn is_full(fs: &Statvfs) -> bool {
     let (space, inodes) = (space(fs), inodes(fs));
     // A small file system is not full because it is small.
-    space.available < FULL.min(space.capacity / 64) || inodes.capacity > 0 && inodes.available == 0
+    space.available < FULL_BELOW.min(space.capacity / 64) || inodes.capacity > 0 && inodes.available == 0
 }
 
 #[allow(clippy::useless_conversion, reason = "the fields are narrower on 32 bit")]
@@ -177,12 +176,12 @@ mod tests {
     use tokio::net::UnixListener;
     use tokio::sync::mpsc::unbounded_channel;
 
-    async fn look(dir: &Path, runtime: Option<&str>) -> Environment {
+    async fn observe(dir: &Path, runtime: Option<&str>) -> Environment {
         let (inputs, mut queue) = unbounded_channel();
         NodeHost::new(dir.to_owned(), dir.to_owned(), inputs).observe(runtime);
-        let Some(Input::EnvironmentObserved(seen)) = queue.recv().await else { panic!("no answer") };
+        let Some(Input::EnvironmentObserved(observed)) = queue.recv().await else { panic!("no answer") };
         assert!(queue.recv().await.is_none(), "one answer");
-        seen
+        observed
     }
 
     #[tokio::test]
@@ -190,7 +189,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("runtime.sock");
         let endpoint = format!("unix://{}", socket.display());
-        assert_eq!(look(dir.path(), Some(&endpoint)).await.runtime, Some(false), "nothing there");
+        assert_eq!(observe(dir.path(), Some(&endpoint)).await.runtime, Some(false), "nothing there");
 
         let listener = UnixListener::bind(&socket).unwrap();
         // The kernel accepts; nobody speaks.
@@ -206,26 +205,29 @@ mod tests {
                 client.write_all(b"\0\0\0\x04\0\0\0\0\0").await.unwrap();
             }
         });
-        assert_eq!(look(dir.path(), Some(&endpoint)).await.runtime, Some(true));
-        assert_eq!(look(dir.path(), Some(&socket.display().to_string())).await.runtime, Some(true));
+        assert_eq!(observe(dir.path(), Some(&endpoint)).await.runtime, Some(true));
+        assert_eq!(observe(dir.path(), Some(&socket.display().to_string())).await.runtime, Some(true));
         server.abort();
         let _ = server.await;
-        assert_eq!(look(dir.path(), Some(&endpoint)).await.runtime, Some(false), "it refuses");
-        assert_eq!(look(dir.path(), Some("tcp://127.0.0.1:1")).await.runtime, None);
-        assert_eq!(look(dir.path(), None).await.runtime, None);
+        assert_eq!(observe(dir.path(), Some(&endpoint)).await.runtime, Some(false), "it refuses");
+        assert_eq!(observe(dir.path(), Some("tcp://127.0.0.1:1")).await.runtime, None);
+        assert_eq!(observe(dir.path(), None).await.runtime, None);
     }
 
     #[tokio::test]
     async fn the_supplies_of_a_node() {
         let dir = tempfile::tempdir().unwrap();
-        let seen = look(dir.path(), None).await;
-        assert!(!seen.disk_full && !seen.shutting_down);
+        let observed = observe(dir.path(), None).await;
+        assert!(!observed.disk_full && !observed.shutting_down);
         for name in ["memory.available", "nodefs.available", "pid.available"] {
-            let supply = seen.supplies[name];
+            let supply = observed.supplies[name];
             assert!(supply.available > 0 && supply.available <= supply.capacity, "{name}: {supply:?}");
         }
-        let seen = look(&dir.path().join("absent"), None).await;
-        assert!(!seen.disk_full && !seen.supplies.contains_key("nodefs.available"), "what cannot be read is left out");
+        let observed = observe(&dir.path().join("absent"), None).await;
+        assert!(
+            !observed.disk_full && !observed.supplies.contains_key("nodefs.available"),
+            "what cannot be read is left out"
+        );
     }
 
     #[test]

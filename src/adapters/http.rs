@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
-pub use command_queue::{Desk, Outcome};
+pub(crate) use command_queue::{CommandQueue, Outcome};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
@@ -32,31 +32,31 @@ const COMMAND_LIMIT: usize = 4 << 10;
 
 /// What the servers show. Written by the daemon, read by connections.
 #[derive(Clone, Debug)]
-pub struct Pages {
+pub(crate) struct Endpoints {
     /// The metrics.
-    pub metrics: Metrics,
+    pub(crate) metrics: Metrics,
     /// The state, as of the latest step.
-    pub shown: Arc<RwLock<Shown>>,
+    pub(crate) page: Arc<RwLock<StatusPage>>,
     /// Bounds the connections to the listener, which every process of the node can open.
-    pub slots: Arc<Semaphore>,
+    pub(crate) slots: Arc<Semaphore>,
     /// Bounds those to the control socket, which only root can.
-    pub desk_slots: Arc<Semaphore>,
+    pub(crate) control_slots: Arc<Semaphore>,
 }
 
-/// See [`Pages`].
+/// See [`Endpoints`].
 #[derive(Clone, Debug, Default)]
-pub struct Shown {
+pub(crate) struct StatusPage {
     /// The kubelet said READY=1 and runs.
-    pub ready: bool,
+    pub(crate) ready: bool,
     /// One line.
-    pub summary: String,
+    pub(crate) summary: String,
     /// The document of `status -o json`.
-    pub status: Value,
+    pub(crate) status: Value,
     /// Since when the trial's clock has been counting down in `status`, if it has.
-    pub counting: Option<Instant>,
+    pub(crate) counting: Option<Instant>,
 }
 
-impl Shown {
+impl StatusPage {
     /// The status as of now: the document is made at each step, and a trial may pass without one.
     fn status_now(mut self) -> String {
         if let (Some(since), Some(left)) = (self.counting, self.status.pointer_mut("/trial/remainingSeconds"))
@@ -68,16 +68,15 @@ impl Shown {
     }
 }
 
-impl Pages {
+impl Endpoints {
     /// Nothing shown yet.
-    #[must_use]
-    pub fn new(metrics: Metrics) -> Self {
+    pub(crate) fn new(metrics: Metrics) -> Self {
         let slots = || Arc::new(Semaphore::new(CONNECTIONS));
-        Self { metrics, shown: Arc::default(), slots: slots(), desk_slots: slots() }
+        Self { metrics, page: Arc::default(), slots: slots(), control_slots: slots() }
     }
 
     fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
-        let shown = self.shown.read().map(|shown| shown.clone()).unwrap_or_default();
+        let page = self.page.read().map(|page| page.clone()).unwrap_or_default();
         let (code, kind, body) = match (request.method(), request.uri().path()) {
             (&Method::GET, "/metrics") => {
                 (StatusCode::OK, "application/openmetrics-text; version=1.0.0; charset=utf-8", self.metrics.text())
@@ -85,10 +84,10 @@ impl Pages {
             // The loop runs on the same thread: an answer is the proof.
             (&Method::GET, "/healthz") => (StatusCode::OK, "text/plain", "ok\n".to_owned()),
             (&Method::GET, "/readyz") => {
-                let code = if shown.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-                (code, "text/plain", format!("{}\n", shown.summary))
+                let code = if page.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+                (code, "text/plain", format!("{}\n", page.summary))
             }
-            (&Method::GET, "/status") => (StatusCode::OK, "application/json", shown.status_now()),
+            (&Method::GET, "/status") => (StatusCode::OK, "application/json", page.status_now()),
             (&Method::GET, _) => {
                 (StatusCode::NOT_FOUND, "text/plain", "try /metrics, /healthz or /readyz\n".to_owned())
             }
@@ -97,19 +96,19 @@ impl Pages {
         response(code, kind, body)
     }
 
-    /// Serves a connection; commands are taken where there is a desk for them.
-    fn serve(&self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static + Send, desk: Option<&Desk>) {
-        let slots = if desk.is_some() { &self.desk_slots } else { &self.slots };
+    /// Serves a connection; commands are taken where there is a queue for them.
+    fn serve(&self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static + Send, commands: Option<&CommandQueue>) {
+        let slots = if commands.is_some() { &self.control_slots } else { &self.slots };
         let Ok(slot) = Arc::clone(slots).try_acquire_owned() else { return };
-        let (pages, desk) = (self.clone(), desk.cloned());
+        let (endpoints, commands) = (self.clone(), commands.cloned());
         tokio::spawn(async move {
             let _slot = slot;
             let service = service_fn(move |request: Request<Incoming>| {
-                let (pages, desk) = (pages.clone(), desk.clone());
+                let (endpoints, commands) = (endpoints.clone(), commands.clone());
                 async move {
-                    Ok::<_, Infallible>(match desk {
-                        Some(desk) if request.method() == Method::POST => command(&desk, request).await,
-                        _ => pages.answer(&request),
+                    Ok::<_, Infallible>(match commands {
+                        Some(commands) if request.method() == Method::POST => command(&commands, request).await,
+                        _ => endpoints.answer(&request),
                     })
                 }
             });
@@ -129,41 +128,41 @@ fn response(code: StatusCode, kind: &str, body: String) -> Response<Full<Bytes>>
 }
 
 /// `POST /command`: the body is a [`Command`], the answer a line for people.
-async fn command(desk: &Desk, request: Request<Incoming>) -> Response<Full<Bytes>> {
-    let say = |code, text: &str| response(code, "text/plain; charset=utf-8", format!("{text}\n"));
+async fn command(commands: &CommandQueue, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    let text_response = |code, text: &str| response(code, "text/plain; charset=utf-8", format!("{text}\n"));
     if request.uri().path() != "/command" {
-        return say(StatusCode::NOT_FOUND, "POST goes to /command");
+        return text_response(StatusCode::NOT_FOUND, "POST goes to /command");
     }
     let body = Limited::new(request.into_body(), COMMAND_LIMIT).collect();
     let body = match tokio::time::timeout(HEADER_TIMEOUT, body).await {
         Ok(Ok(body)) => body.to_bytes(),
         Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
-            return say(StatusCode::PAYLOAD_TOO_LARGE, &format!("a command has at most {COMMAND_LIMIT} bytes"));
+            return text_response(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                &format!("a command has at most {COMMAND_LIMIT} bytes"),
+            );
         }
-        Ok(Err(error)) => return say(StatusCode::BAD_REQUEST, &format!("the command was cut: {error}")),
-        Err(_) => return say(StatusCode::REQUEST_TIMEOUT, "the command did not come"),
+        Ok(Err(error)) => return text_response(StatusCode::BAD_REQUEST, &format!("the command was cut: {error}")),
+        Err(_) => return text_response(StatusCode::REQUEST_TIMEOUT, "the command did not come"),
     };
     match serde_json::from_slice::<Command>(&body) {
-        Err(error) => say(StatusCode::BAD_REQUEST, &format!("not a command this supervisor knows: {error}")),
-        Ok(command) => match desk.ask(command).await {
-            Outcome::Done(text) => say(StatusCode::OK, &text),
-            Outcome::Refused(why) => say(StatusCode::CONFLICT, &why),
-            Outcome::Busy(why) => say(StatusCode::SERVICE_UNAVAILABLE, why),
-            Outcome::Silence(why) => say(StatusCode::GATEWAY_TIMEOUT, why),
+        Err(error) => text_response(StatusCode::BAD_REQUEST, &format!("not a command this supervisor knows: {error}")),
+        Ok(command) => match commands.submit(command).await {
+            Outcome::Done(text) => text_response(StatusCode::OK, &text),
+            Outcome::Refused(why) => text_response(StatusCode::CONFLICT, &why),
+            Outcome::Busy(why) => text_response(StatusCode::SERVICE_UNAVAILABLE, why),
+            Outcome::NoAnswer(why) => text_response(StatusCode::GATEWAY_TIMEOUT, why),
         },
     }
 }
 
 /// Serves on TCP for ever.
-///
-/// # Errors
-/// If the address cannot be bound.
-pub async fn serve_tcp(address: SocketAddr, pages: Pages) -> std::io::Result<()> {
+pub(crate) async fn serve_tcp(address: SocketAddr, endpoints: Endpoints) -> std::io::Result<()> {
     let listener = TcpListener::bind(address).await?;
     tokio::spawn(async move {
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => pages.serve(stream, None),
+                Ok((stream, _)) => endpoints.serve(stream, None),
                 // Out of descriptors, mostly: give others time to close theirs.
                 Err(_) => tokio::time::sleep(Duration::from_secs(1)).await,
             }
@@ -173,10 +172,7 @@ pub async fn serve_tcp(address: SocketAddr, pages: Pages) -> std::io::Result<()>
 }
 
 /// Serves on a socket that only root can open, for ever; commands are taken here alone.
-///
-/// # Errors
-/// If it cannot be made.
-pub fn serve_unix(path: &Path, pages: Pages, desk: Desk) -> std::io::Result<()> {
+pub(crate) fn serve_unix(path: &Path, endpoints: Endpoints, commands: CommandQueue) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
@@ -187,7 +183,7 @@ pub fn serve_unix(path: &Path, pages: Pages, desk: Desk) -> std::io::Result<()> 
     tokio::spawn(async move {
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => pages.serve(stream, Some(&desk)),
+                Ok((stream, _)) => endpoints.serve(stream, Some(&commands)),
                 Err(_) => tokio::time::sleep(Duration::from_secs(1)).await,
             }
         }
@@ -205,16 +201,16 @@ mod tests {
 
     struct Served {
         dir: tempfile::TempDir,
-        desk: Desk,
+        commands: CommandQueue,
         inputs: UnboundedReceiver<Input>,
     }
 
     fn serve() -> Served {
         let dir = tempfile::tempdir().unwrap();
         let (sender, inputs) = unbounded_channel();
-        let desk = Desk::new(sender);
-        serve_unix(&dir.path().join("sock"), Pages::new(Metrics::new()), desk.clone()).unwrap();
-        Served { dir, desk, inputs }
+        let commands = CommandQueue::new(sender);
+        serve_unix(&dir.path().join("sock"), Endpoints::new(Metrics::new()), commands.clone()).unwrap();
+        Served { dir, commands, inputs }
     }
 
     /// Sends bytes as they are; gives code and body.
@@ -248,17 +244,17 @@ mod tests {
     #[tokio::test]
     async fn a_command_goes_to_the_machine_and_its_answer_back() {
         let mut served = serve();
-        let desk = served.desk.clone();
+        let commands = served.commands.clone();
         let mut inputs = std::mem::replace(&mut served.inputs, unbounded_channel().1);
         // Stands in for the machine; it answers out of order, and tickets nobody holds.
         let machine = tokio::spawn(async move {
             let mut seen = Vec::new();
             while let Some(Input::Operator(ticket, command)) = inputs.recv().await {
-                desk.answer(ticket + 1000, &Ok("for nobody".to_owned()));
+                commands.answer(ticket + 1000, &Ok("for nobody".to_owned()));
                 let result =
                     if command == Command::Freeze { Err("not now".to_owned()) } else { Ok(format!("did {ticket}")) };
-                desk.answer(ticket, &result);
-                desk.answer(ticket, &Ok("twice".to_owned()));
+                commands.answer(ticket, &result);
+                commands.answer(ticket, &Ok("twice".to_owned()));
                 seen.push(command);
                 if seen.len() == 3 {
                     break;
@@ -292,7 +288,7 @@ mod tests {
     #[tokio::test]
     async fn tcp_takes_no_commands() {
         let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        serve_tcp(address, Pages::new(Metrics::new())).await.unwrap();
+        serve_tcp(address, Endpoints::new(Metrics::new())).await.unwrap();
         let stream = std::net::TcpStream::connect(address).unwrap();
         assert_eq!(send(stream, post("/command", r#"{"verb":"retry"}"#)).await.0, 405);
     }
@@ -300,26 +296,26 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn silence_and_crowds_have_an_end() {
         let (sender, mut inputs) = unbounded_channel();
-        let desk = Desk::new(sender);
+        let commands = CommandQueue::new(sender);
         let asking: Vec<_> = (0..16)
             .map(|_| {
-                let desk = desk.clone();
-                tokio::spawn(async move { desk.ask(Command::Retry).await })
+                let commands = commands.clone();
+                tokio::spawn(async move { commands.submit(Command::Retry).await })
             })
             .collect();
         for _ in 0..16 {
             inputs.recv().await.unwrap();
         }
-        assert!(matches!(desk.ask(Command::Thaw).await, Outcome::Busy(_)));
+        assert!(matches!(commands.submit(Command::Thaw).await, Outcome::Busy(_)));
         for answer in asking {
-            assert!(matches!(answer.await.unwrap(), Outcome::Silence(_)));
+            assert!(matches!(answer.await.unwrap(), Outcome::NoAnswer(_)));
         }
         // Their places are free again, also of those who went away before the answer.
         for _ in 0..20 {
-            let gone = tokio::time::timeout(Duration::from_secs(1), desk.ask(Command::Thaw)).await;
+            let gone = tokio::time::timeout(Duration::from_secs(1), commands.submit(Command::Thaw)).await;
             assert!(gone.is_err());
         }
         drop(inputs);
-        assert!(matches!(desk.ask(Command::Thaw).await, Outcome::Busy(why) if why.contains("on its way out")));
+        assert!(matches!(commands.submit(Command::Thaw).await, Outcome::Busy(why) if why.contains("on its way out")));
     }
 }

@@ -1,10 +1,11 @@
 //! The node's own files: the kubelet's binary, `--config`, `--config-dir`.
 
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::machine::model::KubeletId;
-use crate::ports;
+use crate::ports::{self, LocalError};
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::source::Merge;
 use kubelet_config::yaml;
@@ -21,14 +22,15 @@ pub struct LocalFiles {
 }
 
 impl ports::Local for LocalFiles {
-    fn config(&self) -> Result<Option<(String, String)>, String> {
-        let Some(path) = self.args.last("config") else { return Ok(None) };
-        let path = std::path::absolute(path).map_err(|error| format!("{path}: {error}"))?;
-        let size = std::fs::metadata(&path).map_err(|error| format!("{}: {error}", path.display()))?.len();
+    fn config(&self) -> Result<Option<(String, String)>, LocalError> {
+        let Some(path) = self.args.last("config").map(Path::new) else { return Ok(None) };
+        let fail = |path: &Path, error: io::Error| LocalError::Disk { path: path.to_owned(), cause: error.into() };
+        let path = std::path::absolute(path).map_err(|error| fail(path, error))?;
+        let size = std::fs::metadata(&path).map_err(|error| fail(&path, error))?.len();
         if size > yaml::MAX_BYTES as u64 {
-            return Err(format!("{}: {size} bytes are not a kubelet's configuration", path.display()));
+            return Err(LocalError::TooLarge { path, size });
         }
-        let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let text = std::fs::read_to_string(&path).map_err(|error| fail(&path, error))?;
         let dir = path.parent().unwrap_or(Path::new("/")).display().to_string();
         Ok(Some((text, dir)))
     }

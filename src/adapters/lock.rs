@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// What came of the attempt to lock.
 #[derive(Debug)]
-pub enum Lock {
+pub(crate) enum Lock {
     /// Ours while this lives.
     Held(File),
     /// Another supervisor has it; what its pid file says.
@@ -18,8 +18,7 @@ pub enum Lock {
 }
 
 /// Takes `supervisor/lock` below `root`.
-#[must_use]
-pub fn take(root: &Path) -> Lock {
+pub(crate) fn take(root: &Path) -> Lock {
     let path = root.join("supervisor/lock");
     let open = || -> std::io::Result<File> {
         if let Some(dir) = path.parent() {

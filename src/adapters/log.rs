@@ -14,7 +14,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// `--log-format`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
+pub(crate) enum Format {
     /// For people.
     #[default]
     Text,
@@ -24,7 +24,7 @@ pub enum Format {
 
 /// Sends our own lines to stderr. Libraries are silenced: kube logs whole bodies on a decoding
 /// error, which could hold what must not be in a journal.
-pub fn init(format: Format) {
+pub(crate) fn init(format: Format) {
     let own = Targets::new().with_target("kubelet_supervisor", Level::INFO);
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)

@@ -73,17 +73,17 @@ impl NotifySocket {
         loop {
             match self.socket.async_io(Interest::READABLE, || self.receive()).await {
                 Ok((text, sender)) => {
-                    let news: Vec<Input> = text.lines().filter_map(news).collect();
-                    if news.is_empty() || !is_kubelet(sender, &child) {
+                    let parsed: Vec<Input> = text.lines().filter_map(parse).collect();
+                    if parsed.is_empty() || !is_kubelet(sender, &child) {
                         continue;
                     }
-                    for input in news {
+                    for input in parsed {
                         if inputs.send(input).is_err() {
                             return;
                         }
                     }
                 }
-                // Whoever may send to it must not be able to close it: one odd datagram, one line, on we go.
+                // An odd datagram of a stranger must not end this: it costs a line in the journal.
                 Err(error) => {
                     tracing::warn!("the notify socket: {error}");
                     tokio::time::sleep(PAUSE).await;
@@ -112,7 +112,7 @@ impl NotifySocket {
 /// After a failure, lest a socket that is broken for good keeps the only thread busy.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 
-fn news(line: &str) -> Option<Input> {
+fn parse(line: &str) -> Option<Input> {
     match line {
         "READY=1" => Some(Input::Ready),
         "WATCHDOG=1" => Some(Input::Watchdog),

@@ -31,22 +31,22 @@ const SELF_TESTS: [(&str, &str, PreflightResult); 2] =
 
 /// How to run the binary as a judge.
 #[derive(Clone, Debug)]
-pub struct Recipe {
+pub(crate) struct PreflightCommand {
     /// Resolved path of the kubelet.
-    pub program: PathBuf,
+    pub(crate) program: PathBuf,
     /// Its own arguments.
-    pub args: KubeletArgs,
+    pub(crate) args: KubeletArgs,
     /// A private directory, for throw-away certificates and test files.
-    pub dir: PathBuf,
+    pub(crate) dir: PathBuf,
 }
 
-/// Whether the binary proved able to tell good from bad.
+/// Whether the binary told a good configuration from bad ones.
 type SelfTest = Arc<tokio::sync::Mutex<Option<Result<(), String>>>>;
 
 /// The adapter.
 #[derive(Debug)]
-pub struct KubeletJudge {
-    recipe: Recipe,
+pub(crate) struct KubeletJudge {
+    command: PreflightCommand,
     inputs: UnboundedSender<Input>,
     tested: SelfTest,
     metrics: Metrics,
@@ -56,14 +56,13 @@ pub struct KubeletJudge {
 
 impl KubeletJudge {
     /// A judge that has not been tested yet. `version` receives what `--version` prints.
-    #[must_use]
-    pub fn new(
-        recipe: Recipe,
+    pub(crate) fn new(
+        command: PreflightCommand,
         inputs: UnboundedSender<Input>,
         metrics: Metrics,
         version: Arc<Mutex<Option<String>>>,
     ) -> Self {
-        Self { recipe, inputs, tested: SelfTest::default(), metrics, version, run: None }
+        Self { command, inputs, tested: SelfTest::default(), metrics, version, run: None }
     }
 }
 
@@ -72,36 +71,36 @@ impl ports::Preflight for KubeletJudge {
         if let Some(run) = self.run.take() {
             run.abort();
         }
-        let (recipe, inputs, tested) = (self.recipe.clone(), self.inputs.clone(), self.tested.clone());
+        let (command, inputs, tested) = (self.command.clone(), self.inputs.clone(), self.tested.clone());
         let (metrics, path) = (self.metrics.clone(), candidate.path.clone());
         self.run = Some(tokio::spawn(async move {
-            let begun = Instant::now();
-            let verdict = judge_tested(&recipe, &tested, &path).await;
-            metrics.preflight_took(begun.elapsed().as_secs_f64());
+            let started = Instant::now();
+            let verdict = judge_tested(&command, &tested, &path).await;
+            metrics.preflight_took(started.elapsed().as_secs_f64());
             let _ = inputs.send(Input::Judged(ticket, verdict));
         }));
     }
 
     fn self_test(&mut self) {
         self.tested = SelfTest::default(); // another binary than before
-        let (recipe, tested, version) = (self.recipe.clone(), self.tested.clone(), self.version.clone());
+        let (command, tested, version) = (self.command.clone(), self.tested.clone(), self.version.clone());
         let inputs = self.inputs.clone();
         tokio::spawn(async move {
-            let found = recipe.version().await;
+            let found = command.version().await;
             if let Ok(mut version) = version.lock() {
                 *version = found;
             }
             let _ = inputs.send(Input::Tick); // so that the version is shown
-            let _ = ensure_tested(&recipe, &tested).await; // asked again when it matters
+            let _ = ensure_tested(&command, &tested).await; // asked again when it matters
         });
     }
 }
 
-async fn judge_tested(recipe: &Recipe, tested: &SelfTest, path: &str) -> Verdict {
-    match ensure_tested(recipe, tested).await {
-        Ok(()) => recipe.judge(path).await,
+async fn judge_tested(command: &PreflightCommand, tested: &SelfTest, path: &str) -> Verdict {
+    match ensure_tested(command, tested).await {
+        Ok(()) => command.judge(path).await,
         // A judge that fails its test may still say that nothing at all can be started.
-        Err(why) => match recipe.judge(path).await {
+        Err(why) => match command.judge(path).await {
             verdict @ Verdict::NotItsFault(_) => verdict,
             _ => Verdict::Inconclusive(format!("this kubelet cannot serve as a judge: {why}")),
         },
@@ -109,39 +108,40 @@ async fn judge_tested(recipe: &Recipe, tested: &SelfTest, path: &str) -> Verdict
 }
 
 /// A self-test that went wrong.
-struct Failed {
+struct SelfTestFailure {
     why: String,
     /// It may go well another time.
-    passing: bool,
+    transient: bool,
 }
 
 /// Tests the binary once. That the test's files cannot be written is the disk's fault, and that it gave
 /// no answer in time the machine's: such things are not remembered, they may be over when the next candidate comes.
-async fn ensure_tested(recipe: &Recipe, tested: &SelfTest) -> Result<(), String> {
+async fn ensure_tested(command: &PreflightCommand, tested: &SelfTest) -> Result<(), String> {
     let mut tested = tested.lock().await;
     if let Some(known) = tested.as_ref() {
         return known.clone();
     }
-    recipe.prepare()?;
-    match recipe.try_out().await {
-        Err(Failed { why, passing: true }) => Err(why),
+    command.write_test_files()?;
+    match command.run_self_tests().await {
+        Err(SelfTestFailure { why, transient: true }) => Err(why),
         result => tested.insert(result.map_err(|failed| failed.why)).clone(),
     }
 }
 
-impl Recipe {
+impl PreflightCommand {
     /// Judges a rendered configuration. A rejection is checked against the local configuration:
-    /// what refuses that one with the same words is not the candidate's fault.
-    pub async fn judge(&self, path: &str) -> Verdict {
-        let flags = |words: &str| Verdict::NotItsFault(format!("the kubelet refuses its own command line: {words}"));
+    /// what refuses that one with the same message is not the candidate's fault.
+    pub(crate) async fn judge(&self, path: &str) -> Verdict {
+        let flags =
+            |message: &str| Verdict::NotItsFault(format!("the kubelet refuses its own command line: {message}"));
         let verdict = match self.run(Some(path)).await {
-            Class::Flags(words) => return flags(&words),
+            Class::Flags(message) => return flags(&message),
             Class::Candidate(verdict) => verdict,
         };
-        let (Verdict::Load(words) | Verdict::Validate(words)) = &verdict else { return verdict };
+        let (Verdict::Load(message) | Verdict::Validate(message)) = &verdict else { return verdict };
         match self.run(None).await {
-            Class::Flags(words) => flags(&words),
-            Class::Candidate(Verdict::Load(own) | Verdict::Validate(own)) if own == words.replace(path, "") => {
+            Class::Flags(message) => flags(&message),
+            Class::Candidate(Verdict::Load(own) | Verdict::Validate(own)) if own == message.replace(path, "") => {
                 Verdict::NotItsFault(format!("the kubelet refuses its local configuration in the same way: {own}"))
             }
             Class::Candidate(_) => verdict,
@@ -149,26 +149,26 @@ impl Recipe {
     }
 
     /// Checks that the binary tells what cannot be loaded from what is invalid.
-    ///
-    /// # Errors
-    /// What it did instead.
-    pub async fn self_test(&self) -> Result<(), String> {
-        self.prepare()?;
-        self.try_out().await.map_err(|failed| failed.why)
+    pub(crate) async fn self_test(&self) -> Result<(), String> {
+        self.write_test_files()?;
+        self.run_self_tests().await.map_err(|failed| failed.why)
     }
 
-    async fn try_out(&self) -> Result<(), Failed> {
+    async fn run_self_tests(&self) -> Result<(), SelfTestFailure> {
         for (name, _, expected) in SELF_TESTS {
             match self.run(Some(&self.test_file(name).display().to_string())).await {
                 Class::Candidate(verdict) if verdict.result() == expected => {}
-                Class::Flags(words) => {
-                    return Err(Failed { why: format!("it refuses its own command line: {words}"), passing: false });
+                Class::Flags(message) => {
+                    return Err(SelfTestFailure {
+                        why: format!("it refuses its own command line: {message}"),
+                        transient: false,
+                    });
                 }
                 Class::Candidate(verdict) => {
-                    let passing = matches!(verdict, Verdict::Inconclusive(_) | Verdict::NotItsFault(_));
+                    let transient = matches!(verdict, Verdict::Inconclusive(_) | Verdict::NotItsFault(_));
                     let expected = expected.as_str();
                     let why = format!("self-test {name}: expected {expected}, got {verdict:?}");
-                    return Err(Failed { why, passing });
+                    return Err(SelfTestFailure { why, transient });
                 }
             }
         }
@@ -180,7 +180,7 @@ impl Recipe {
     }
 
     /// Writes the files of the self-test.
-    fn prepare(&self) -> Result<(), String> {
+    fn write_test_files(&self) -> Result<(), String> {
         use std::os::unix::fs::DirBuilderExt as _;
         std::fs::DirBuilder::new()
             .recursive(true)
@@ -207,7 +207,7 @@ impl Recipe {
     }
 
     /// What `--version` says, without "Kubernetes ".
-    pub async fn version(&self) -> Option<String> {
+    pub(crate) async fn version(&self) -> Option<String> {
         let mut args: Vec<String> =
             self.args.as_slice().iter().take_while(|word| !word.starts_with('-')).cloned().collect();
         args.push("--version".to_owned());

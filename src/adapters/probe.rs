@@ -16,15 +16,14 @@ use kubelet_config::rendering::HealthzTarget;
 
 /// The adapter: one question at a time.
 #[derive(Debug)]
-pub struct HealthzProbe {
+pub(crate) struct HealthzProbe {
     inputs: UnboundedSender<Input>,
     asking: Option<JoinHandle<()>>,
 }
 
 impl HealthzProbe {
     /// A probe that answers into `inputs`.
-    #[must_use]
-    pub fn new(inputs: UnboundedSender<Input>) -> Self {
+    pub(crate) fn new(inputs: UnboundedSender<Input>) -> Self {
         Self { inputs, asking: None }
     }
 }

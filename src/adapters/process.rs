@@ -22,18 +22,18 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
-use super::stderr_relay::{Relay, Started};
+use super::stderr_relay::{StartedRelay, StderrRelay};
 use crate::machine::Input;
 use crate::machine::model::Exit;
 use crate::machine::preflight::Outcome;
-use crate::ports;
+use crate::ports::{self, SpawnError};
 use kubelet_config::flags::KubeletArgs;
 
 /// Output kept of a short run: the fatal line of v1.20 is followed by a few hundred lines of
 /// goroutines, and preceded by the whole candidate (at most 1 MiB).
 const OUTPUT_LIMIT: usize = 1 << 20;
 
-/// The kubelet's process id. Shared with whoever forwards signals.
+/// The kubelet's process id. Shared with the forwarding of signals.
 #[derive(Clone, Debug, Default)]
 pub struct ChildPid(Arc<Child>);
 
@@ -74,12 +74,12 @@ impl ChildPid {
     }
 }
 
-/// How long the end of a kubelet waits for its last lines. They are there in a millisecond, unless
+/// How long the report of an exit waits for the last lines. They are there in a millisecond, unless
 /// stderr is slow, or a descendant of the kubelet lives on and keeps the pipe open.
-const LAST_LINES: Duration = Duration::from_millis(250);
+const LAST_LINES_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// How long the supervisor's own end waits for the output to be passed on.
-const SETTLE: Duration = Duration::from_secs(1);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The kubelet process.
 #[derive(Debug)]
@@ -97,11 +97,11 @@ pub struct KubeletProcess {
     /// The daemon's queue.
     pub inputs: UnboundedSender<Input>,
     /// What passes its output on, the latest start's last. Earlier ones serve its descendants.
-    pub relays: Vec<Relay>,
+    pub relays: Vec<StderrRelay>,
 }
 
 impl ports::Kubelet for KubeletProcess {
-    fn start(&mut self, config: Option<&str>) -> Result<u32, String> {
+    fn start(&mut self, config: Option<&str>) -> Result<u32, SpawnError> {
         let mut command = Command::new(&self.program);
         command
             .args(self.args.for_run(config))
@@ -113,20 +113,21 @@ impl ports::Kubelet for KubeletProcess {
             .process_group(0);
         self.relays.retain(|relay| !relay.is_ended());
         let mut last_lines = None;
-        match Relay::to_stderr() {
-            Ok(Started { relay, writer, ended }) => {
+        match StderrRelay::to_stderr() {
+            Ok(StartedRelay { relay, writer, ended }) => {
                 command.stderr(writer);
                 self.relays.push(relay);
                 last_lines = Some(ended);
             }
-            // Better without its last words than without a kubelet.
+            // Better without its log tail than without a kubelet.
             Err(error) => {
                 self.relays.clear();
                 tracing::warn!("the kubelet's output is not read: {error}");
             }
         }
         die_with_parent(&mut command);
-        let mut child = command.spawn().map_err(|error| format!("{}: {error}", self.program.display()))?;
+        let mut child =
+            command.spawn().map_err(|error| SpawnError { program: self.program.clone(), cause: error.into() })?;
         drop(command); // and with it our copy of the pipe's writing end
         let id = child.id().unwrap_or_default();
         self.pid.set(i32::try_from(id).unwrap_or_default());
@@ -135,7 +136,7 @@ impl ports::Kubelet for KubeletProcess {
             let exit = exit_of(&child.wait().await);
             pid.set(0);
             if let Some(last_lines) = last_lines {
-                let _ = tokio::time::timeout(LAST_LINES, last_lines).await;
+                let _ = tokio::time::timeout(LAST_LINES_TIMEOUT, last_lines).await;
             }
             // The daemon is gone only when the supervisor ends.
             let _ = inputs.send(Input::Exited(exit));
@@ -152,7 +153,7 @@ impl ports::Kubelet for KubeletProcess {
     }
 
     fn log_tail(&self) -> Vec<String> {
-        self.relays.last().map(Relay::words).unwrap_or_default()
+        self.relays.last().map(StderrRelay::log_tail).unwrap_or_default()
     }
 }
 
@@ -164,16 +165,16 @@ impl KubeletProcess {
     /// If the end of children cannot be noticed.
     pub fn adopt(&mut self, pid: i32, last_lines: Option<oneshot::Receiver<()>>) -> io::Result<()> {
         let mut ended = signal(SignalKind::child())?;
-        let strays = children().into_iter().filter(|child| *child != pid).collect::<Vec<_>>();
-        for stray in &strays {
-            let _ = kill(Pid::from_raw(*stray), Signal::SIGKILL); // a preflight that nobody waits for any more
+        let orphans = children().into_iter().filter(|child| *child != pid).collect::<Vec<_>>();
+        for orphan in &orphans {
+            let _ = kill(Pid::from_raw(*orphan), Signal::SIGKILL); // a preflight that nobody waits for any more
         }
         self.pid.set(pid);
         let (shared, inputs) = (self.pid.clone(), self.inputs.clone());
         tokio::spawn(async move {
-            let mut strays = strays;
+            let mut orphans = orphans;
             let exit = loop {
-                strays.retain(|stray| reap(*stray).is_none());
+                orphans.retain(|orphan| reap(*orphan).is_none());
                 match reap(pid) {
                     Some(exit) => break exit,
                     None => ended.recv().await,
@@ -181,11 +182,11 @@ impl KubeletProcess {
             };
             shared.set(0);
             if let Some(last_lines) = last_lines {
-                let _ = tokio::time::timeout(LAST_LINES, last_lines).await;
+                let _ = tokio::time::timeout(LAST_LINES_TIMEOUT, last_lines).await;
             }
             let _ = inputs.send(Input::Exited(exit));
-            while !strays.is_empty() && ended.recv().await.is_some() {
-                strays.retain(|stray| reap(*stray).is_none());
+            while !orphans.is_empty() && ended.recv().await.is_some() {
+                orphans.retain(|orphan| reap(*orphan).is_none());
             }
         });
         Ok(())
@@ -195,7 +196,7 @@ impl KubeletProcess {
 impl Drop for KubeletProcess {
     fn drop(&mut self) {
         for relay in &self.relays {
-            relay.settle(SETTLE);
+            relay.drain(DRAIN_TIMEOUT);
         }
     }
 }
@@ -265,21 +266,21 @@ pub fn end_child(pid: i32, grace: Duration) {
 }
 
 /// For threads beside the main one: a signal to the process must come to where it can be held.
-pub fn keep_signals_away() {
+pub fn block_all_signals() {
     let _ = SigSet::all().thread_block();
 }
 
 /// Becomes another program; signals stay as they are held. Comes back with an error only.
 #[must_use]
-pub fn become_program(program: &Path, args: &[OsString], env: &[(OsString, OsString)]) -> io::Error {
+pub fn exec_program(program: &Path, args: &[OsString], env: &[(OsString, OsString)]) -> io::Error {
     let text = |bytes: &[u8]| CString::new(bytes).map_err(io::Error::from);
-    let words = || -> io::Result<(CString, Vec<CString>, Vec<CString>)> {
+    let command_line = || -> io::Result<(CString, Vec<CString>, Vec<CString>)> {
         let args = args.iter().map(|word| text(word.as_bytes())).collect::<Result<_, _>>()?;
         let pair = |(name, value): &(OsString, OsString)| text(&[name.as_bytes(), b"=", value.as_bytes()].concat());
         let env = env.iter().map(pair).collect::<Result<_, _>>()?;
         Ok((text(program.as_os_str().as_bytes())?, args, env))
     };
-    match words() {
+    match command_line() {
         Ok((program, args, env)) => match nix::unistd::execve(&program, &args, &env) {
             Ok(never) => match never {},
             Err(error) => error.into(),
@@ -300,35 +301,35 @@ pub fn take_variable(name: &str) -> Option<OsString> {
 
 /// Takes over a file descriptor that survived an `exec` of this process; it does not survive another.
 #[must_use]
-pub fn inherited(fd: RawFd) -> Option<OwnedFd> {
+pub fn take_inherited_fd(fd: RawFd) -> Option<OwnedFd> {
     if fd <= 2 || !Path::new("/proc/self/fd").join(fd.to_string()).exists() {
         return None;
     }
     // SAFETY: it is open, and it was left open for us: nobody else in this process knows of it.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    inherit(fd.as_fd(), false).ok().map(|()| fd)
+    set_inheritable(fd.as_fd(), false).ok().map(|()| fd)
 }
 
 /// Whether a file descriptor survives an `exec`.
 ///
 /// # Errors
 /// As the system gives them.
-pub fn inherit(fd: BorrowedFd<'_>, survives: bool) -> io::Result<()> {
+pub fn set_inheritable(fd: BorrowedFd<'_>, survives: bool) -> io::Result<()> {
     let flags = if survives { FdFlag::empty() } else { FdFlag::FD_CLOEXEC };
     fcntl(fd, FcntlArg::F_SETFD(flags)).map(drop).map_err(io::Error::from)
 }
 
 /// Closes whatever an `exec` left open beside the standard streams. For the beginning of `main` only.
-pub fn close_inherited() {
+pub fn close_inherited_fds() {
     let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let fds: Vec<RawFd> = open.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    fds.into_iter().filter_map(inherited).for_each(drop);
+    fds.into_iter().filter_map(take_inherited_fd).for_each(drop);
 }
 
 /// Becomes the kubelet: the last resort of a supervisor that cannot even begin. It has our pid, so
 /// systemd goes on as if there had never been a supervisor. Comes back with an error only.
 #[must_use]
-pub fn become_kubelet(program: &Path, args: &KubeletArgs) -> io::Error {
+pub fn exec_kubelet(program: &Path, args: &KubeletArgs) -> io::Error {
     use std::os::unix::process::CommandExt as _;
     let _ = SigSet::all().thread_unblock(); // they may have been held through a reload
     std::process::Command::new(program).args(args.for_run(None)).exec()
@@ -396,7 +397,7 @@ async fn collect(mut command: Command, limit: Duration) -> io::Result<Outcome> {
 
 /// What a helper program printed.
 #[derive(Clone, Debug, Default)]
-pub struct Printed {
+pub struct HelperOutput {
     /// How it ended; `None`: it was ended after its time.
     pub exit: Option<Exit>,
     /// Its standard output, which may hold secrets.
@@ -415,7 +416,7 @@ pub async fn run_helper(
     args: &[String],
     env: &[(String, String)],
     limit: Duration,
-) -> io::Result<Printed> {
+) -> io::Result<HelperOutput> {
     let mut command = Command::new(program);
     command.args(args).envs(env.iter().map(|(name, value)| (name, value)));
     for ours in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"] {
@@ -426,14 +427,14 @@ pub async fn run_helper(
     let mut child = command.spawn()?;
     let mut group = Group(child.id().and_then(|id| i32::try_from(id).ok()));
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    let work = async { tokio::join!(take_in(stdout), take_in(stderr), child.wait()) };
+    let work = async { tokio::join!(read_bounded(stdout), read_bounded(stderr), child.wait()) };
     if let Ok((stdout, stderr, status)) = tokio::time::timeout(limit, work).await {
         group.0 = None;
-        return Ok(Printed { exit: Some(exit_of(&status)), stdout, stderr });
+        return Ok(HelperOutput { exit: Some(exit_of(&status)), stdout, stderr });
     }
     drop(group);
     let _ = child.wait().await;
-    Ok(Printed::default())
+    Ok(HelperOutput::default())
 }
 
 /// A process group that is killed when nobody waits for it any more, also if its leader has ended and a child of
@@ -449,7 +450,7 @@ impl Drop for Group {
 }
 
 /// All that comes, as much as is kept.
-async fn take_in(output: Option<impl tokio::io::AsyncRead + Unpin>) -> Vec<u8> {
+async fn read_bounded(output: Option<impl tokio::io::AsyncRead + Unpin>) -> Vec<u8> {
     let mut kept = Vec::new();
     let Some(mut output) = output else { return kept };
     let mut chunk = vec![0_u8; 16 << 10];

@@ -1,7 +1,7 @@
 //! A directory of this node as the source of configuration: `--source-dir`.
 //!
-//! It says what the cluster's adapter would say of a ConfigMap, and stands before it: what else is
-//! asked of a cluster, status, events, looks, goes on to the one behind.
+//! It sends the inputs that the cluster's adapter would send for a ConfigMap. Status, events and queries go on to that
+//! adapter.
 
 mod read;
 mod watch;
@@ -12,8 +12,8 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
 
-use self::read::{Identity, Seen};
-use self::watch::{Eye, Touched};
+use self::read::{DirContent, DirId};
+use self::watch::{Change, DirWatcher};
 use crate::machine::Input;
 use crate::machine::record::Entry;
 use crate::ports;
@@ -32,13 +32,13 @@ const SETTLE_MOST: Duration = Duration::from_secs(2);
 /// A file that is written for longer, or a directory that changes for longer, is mentioned.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Without inotify the directory is looked at so often; a change counts when two looks agree.
+/// Without inotify the directory is read so often; a change counts when two readings agree.
 const SLOW: Duration = Duration::from_secs(10);
 
 /// The port.
-pub struct SourceDir {
+pub(crate) struct SourceDir {
     commands: UnboundedSender<()>,
-    beside: Box<dyn ports::Cluster>,
+    cluster: Box<dyn ports::Cluster>,
 }
 
 impl std::fmt::Debug for SourceDir {
@@ -48,9 +48,13 @@ impl std::fmt::Debug for SourceDir {
 }
 
 impl SourceDir {
-    /// Begins to look at `dir`, absolute; `key` is the file with the KubeletConfiguration.
-    #[must_use]
-    pub fn start(dir: PathBuf, key: &str, inputs: UnboundedSender<Input>, beside: Box<dyn ports::Cluster>) -> Self {
+    /// Begins to watch `dir`, absolute; `key` is the file with the KubeletConfiguration.
+    pub(crate) fn start(
+        dir: PathBuf,
+        key: &str,
+        inputs: UnboundedSender<Input>,
+        cluster: Box<dyn ports::Cluster>,
+    ) -> Self {
         let (commands, queue) = unbounded_channel();
         tracing::info!(
             "{} says what this kubelet runs, in its file {key}; a Node's assignment is ignored",
@@ -60,13 +64,13 @@ impl SourceDir {
             dir,
             key: key.to_owned(),
             inputs,
-            told: Told::Nothing,
-            said: String::new(),
-            blind: None,
+            last_sent: LastSent::Nothing,
+            last_logged: String::new(),
+            unwatched: None,
             since: None,
         };
         tokio::spawn(task.run(queue));
-        Self { commands, beside }
+        Self { commands, cluster }
     }
 }
 
@@ -79,34 +83,35 @@ impl ports::Cluster for SourceDir {
     }
 
     fn publish(&mut self, status: &NodeConfigStatus) {
-        self.beside.publish(status);
+        self.cluster.publish(status);
     }
 
     fn emit(&mut self, entry: &Entry) {
-        self.beside.emit(entry);
+        self.cluster.emit(entry);
     }
 
     fn observe_lease(&mut self) {
-        self.beside.observe_lease();
+        self.cluster.observe_lease();
     }
 
     fn observe_pods(&mut self) {
-        self.beside.observe_pods();
+        self.cluster.observe_pods();
     }
 }
 
 /// A sender for the cluster behind a source directory: what that says of assignments is dropped.
-#[must_use]
-pub fn without_assignments(inputs: UnboundedSender<Input>) -> UnboundedSender<Input> {
+pub(crate) fn without_assignments(inputs: UnboundedSender<Input>) -> UnboundedSender<Input> {
     let (sender, mut queue) = unbounded_channel();
     tokio::spawn(async move {
-        let mut said = false;
+        let mut last_logged = false;
         while let Some(input) = queue.recv().await {
             match input {
-                Input::Node(wanted) => {
-                    if matches!(wanted, Assignment::Map(_) | Assignment::AllNil | Assignment::Invalid(_)) && !said {
+                Input::Node(assignment) => {
+                    if matches!(assignment, Assignment::Map(_) | Assignment::AllNil | Assignment::Invalid(_))
+                        && !last_logged
+                    {
                         tracing::warn!("the Node is assigned a ConfigMap, which is ignored: --source-dir is in force");
-                        said = true;
+                        last_logged = true;
                     }
                 }
                 Input::ConfigMap(_) | Input::ConfigMapFailed { .. } => {}
@@ -121,16 +126,16 @@ pub fn without_assignments(inputs: UnboundedSender<Input>) -> UnboundedSender<In
     sender
 }
 
-/// What the machine was last told.
+/// What the machine was sent last.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Told {
+enum LastSent {
     Nothing,
     Local,
     Version(String),
     Failed(String),
 }
 
-/// Why the directory is to be looked at, and when.
+/// When the directory is to be read.
 #[derive(Clone, Copy, Debug)]
 struct Due {
     at: Instant,
@@ -156,22 +161,22 @@ struct Task {
     dir: PathBuf,
     key: String,
     inputs: UnboundedSender<Input>,
-    told: Told,
-    /// What was last said in the journal, so that it is said once.
-    said: String,
-    /// Without inotify: what the look before saw.
-    blind: Option<Seen>,
+    last_sent: LastSent,
+    /// The last line in the journal, so that it is logged once.
+    last_logged: String,
+    /// Without inotify: what the reading before gave.
+    unwatched: Option<DirContent>,
     /// It has been changing since then.
     since: Option<Instant>,
 }
 
 impl Task {
     async fn run(mut self, mut commands: UnboundedReceiver<()>) {
-        let mut eye = Eye::open();
-        let mut identity = None;
+        let mut watcher = DirWatcher::open();
+        let mut dir_id = None;
         let mut asked = false;
         // Watched at once, read at rest: what is begun meanwhile is known to be unfinished.
-        self.watch(&mut eye).await;
+        self.watch(&mut watcher).await;
         let mut due = Some(Due::after(Instant::now(), SETTLE, None, false));
         loop {
             let at = due.map(|due| due.at);
@@ -184,69 +189,70 @@ impl Task {
                     }
                     None => return,
                 },
-                touched = eye.touched() => match touched {
-                    Touched::Nothing => {}
-                    touched => due = Some(Due::after(Instant::now(), SETTLE, due, touched == Touched::Mounts)),
+                change = watcher.change() => match change {
+                    Change::Nothing => {}
+                    change => due = Some(Due::after(Instant::now(), SETTLE, due, change == Change::Mounts)),
                 },
                 () = until(at) => {
                     let now = due.take();
-                    let only_if = identity.filter(|_| now.is_some_and(|due| due.mounts_only));
-                    let Some(look) = self.look(&mut eye, only_if).await else { continue };
-                    identity = Some(look.identity);
-                    let again = self.heed(look, &mut asked);
+                    let only_if = dir_id.filter(|_| now.is_some_and(|due| due.mounts_only));
+                    let Some(observation) = self.observe(&mut watcher, only_if).await else { continue };
+                    dir_id = Some(observation.dir_id);
+                    let again = self.report(observation, &mut asked);
                     due = again.map(|pause| Due::after(Instant::now(), pause, None, false));
                 }
             }
         }
     }
 
-    async fn watch(&self, eye: &mut Eye) {
-        let (dir, Some(descriptor)) = (self.dir.clone(), eye.descriptor()) else { return };
-        let watched = tokio::task::spawn_blocking(move || watch::watch(&descriptor, &dir, &watch::Places::new()));
-        if let Ok(Ok(places)) = watched.await {
-            eye.places = places;
+    async fn watch(&self, watcher: &mut DirWatcher) {
+        let (dir, Some(descriptor)) = (self.dir.clone(), watcher.descriptor()) else { return };
+        let found = tokio::task::spawn_blocking(move || watch::watch(&descriptor, &dir, &watch::WatchedDirs::new()));
+        if let Ok(Ok(dirs)) = found.await {
+            watcher.dirs = dirs;
         }
     }
 
     /// Watches and reads, on the blocking pool. `None` if `only_if` still holds, or if that failed.
-    async fn look(&mut self, eye: &mut Eye, only_if: Option<Identity>) -> Option<Look> {
-        let no_inotify = eye.reopen();
-        let (dir, descriptor) = (self.dir.clone(), eye.descriptor());
-        let (places, mut writing) = (std::mem::take(&mut eye.places), std::mem::take(&mut eye.writing));
+    async fn observe(&mut self, watcher: &mut DirWatcher, only_if: Option<DirId>) -> Option<Observation> {
+        let no_inotify = watcher.reopen();
+        let (dir, descriptor) = (self.dir.clone(), watcher.descriptor());
+        let (dirs, mut writing) = (std::mem::take(&mut watcher.dirs), std::mem::take(&mut watcher.writing));
         let done = tokio::task::spawn_blocking(move || {
-            let mut look = Look { identity: read::identity(&dir), blind: no_inotify, seen: Seen::Empty };
-            if only_if == Some(look.identity) {
-                return (None, places, writing);
+            let mut observation =
+                Observation { dir_id: read::dir_id(&dir), unwatched: no_inotify, seen: DirContent::Empty };
+            if only_if == Some(observation.dir_id) {
+                return (None, dirs, writing);
             }
-            let watched = descriptor.as_ref().map(|descriptor| watch::watch(descriptor, &dir, &places));
-            let places = match watched {
-                Some(Ok(watched)) => watched,
+            let found = descriptor.as_ref().map(|descriptor| watch::watch(descriptor, &dir, &dirs));
+            let dirs = match found {
+                Some(Ok(found)) => found,
                 Some(Err(error)) => {
-                    look.blind = Some(error);
-                    places
+                    observation.unwatched = Some(error);
+                    dirs
                 }
-                None => places,
+                None => dirs,
             };
-            writing.retain(|(wd, _), _| places.contains_key(wd));
-            look.seen = match watch::being_written(&places, &mut writing) {
-                Some(path) => Seen::BeingWritten(format!("{} is being written", path.display())),
+            writing.retain(|(wd, _), _| dirs.contains_key(wd));
+            observation.seen = match watch::being_written(&dirs, &mut writing) {
+                Some(path) => DirContent::BeingWritten(format!("{} is being written", path.display())),
                 None => read::read(&dir),
             };
-            (Some(look), places, writing)
+            (Some(observation), dirs, writing)
         });
-        let (look, places, writing) = done.await.ok()?;
-        eye.places = places;
+        let (observation, dirs, writing) = done.await.ok()?;
+        watcher.dirs = dirs;
         // Nobody reads events meanwhile, so nothing is overwritten.
-        eye.writing = writing;
-        look
+        watcher.writing = writing;
+        observation
     }
 
-    /// Tells the machine; gives the pause until the next look, if there is to be one anyway.
-    fn heed(&mut self, look: Look, asked: &mut bool) -> Option<Duration> {
-        let again = look.blind.as_ref().map(|_| SLOW);
-        if let Some(error) = look.blind {
-            let seen = Some(look.seen.clone());
-            if self.blind.is_none() {
+    /// Sends the machine what is new; gives the pause until the next reading, if there is to be one anyway.
+    fn report(&mut self, observation: Observation, asked: &mut bool) -> Option<Duration> {
+        let again = observation.unwatched.as_ref().map(|_| SLOW);
+        if let Some(error) = observation.unwatched {
+            let seen = Some(observation.seen.clone());
+            if self.unwatched.is_none() {
                 tracing::warn!(
                     "{} cannot be watched ({error}; fs.inotify.max_user_instances and max_user_watches limit it): \
                      it is looked at every {} s",
@@ -254,46 +260,46 @@ impl Task {
                     SLOW.as_secs()
                 );
             }
-            let agrees = self.blind == seen;
-            self.blind = seen;
+            let agrees = self.unwatched == seen;
+            self.unwatched = seen;
             if !agrees {
                 return again;
             }
         } else {
-            self.blind = None;
+            self.unwatched = None;
         }
-        if !matches!(look.seen, Seen::Changing(_) | Seen::BeingWritten(_)) {
+        if !matches!(observation.seen, DirContent::Changing(_) | DirContent::BeingWritten(_)) {
             self.since = None;
         }
         let map = || Input::Node(Assignment::Map(source_dir::reference(&self.key)));
-        let (told, inputs) = match look.seen {
-            Seen::Missing(why) => {
-                self.say(format!("{why}; what runs is kept until it is there"));
+        let (sent, inputs) = match observation.seen {
+            DirContent::Missing(why) => {
+                self.log_once(format!("{why}; what runs is kept until it is there"));
                 return again;
             }
-            Seen::Undecided(why) => {
-                self.say(format!("{why}; what runs is kept. For the local configuration empty the directory"));
+            DirContent::Undecided(why) => {
+                self.log_once(format!("{why}; what runs is kept. For the local configuration empty the directory"));
                 return again;
             }
-            Seen::Changing(why) => {
-                self.say_if_long(&why);
+            DirContent::Changing(why) => {
+                self.log_if_long(&why);
                 return again.or(Some(SETTLE));
             }
-            Seen::BeingWritten(why) => {
-                self.say_if_long(&why);
+            DirContent::BeingWritten(why) => {
+                self.log_if_long(&why);
                 return again.or(Some(PATIENCE));
             }
-            Seen::Empty => (Told::Local, vec![Input::Node(Assignment::Local)]),
-            Seen::Payload(payload) => {
-                (Told::Version(payload.resource_version.clone()), vec![map(), Input::ConfigMap(payload)])
+            DirContent::Empty => (LastSent::Local, vec![Input::Node(Assignment::Local)]),
+            DirContent::Payload(payload) => {
+                (LastSent::Version(payload.resource_version.clone()), vec![map(), Input::ConfigMap(payload)])
             }
-            Seen::Unusable(why) => {
-                (Told::Failed(why.clone()), vec![map(), Input::ConfigMapFailed { why, definite: true }])
+            DirContent::Unusable(why) => {
+                (LastSent::Failed(why.clone()), vec![map(), Input::ConfigMapFailed { why, definite: true }])
             }
         };
-        self.said.clear();
-        if std::mem::take(asked) || told != self.told {
-            self.told = told;
+        self.last_logged.clear();
+        if std::mem::take(asked) || sent != self.last_sent {
+            self.last_sent = sent;
             for input in inputs {
                 let _ = self.inputs.send(input);
             }
@@ -301,28 +307,28 @@ impl Task {
         again
     }
 
-    fn say_if_long(&mut self, why: &str) {
+    fn log_if_long(&mut self, why: &str) {
         let since = *self.since.get_or_insert_with(Instant::now);
         if since.elapsed() >= PATIENCE {
-            self.say(format!("{why}; it is taken when that has ended"));
+            self.log_once(format!("{why}; it is taken when that has ended"));
         }
     }
 
-    fn say(&mut self, line: String) {
-        if self.said != line {
+    fn log_once(&mut self, line: String) {
+        if self.last_logged != line {
             tracing::warn!("{line}");
-            self.said = line;
+            self.last_logged = line;
         }
     }
 }
 
-/// One look.
-struct Look {
+/// One reading.
+struct Observation {
     /// Of the directory that was there.
-    identity: Identity,
+    dir_id: DirId,
     /// Why it is not watched.
-    blind: Option<std::io::Error>,
-    seen: Seen,
+    unwatched: Option<std::io::Error>,
+    seen: DirContent,
 }
 
 async fn until(at: Option<Instant>) {

@@ -7,7 +7,7 @@
 //! may be something to pass on.
 //!
 //! What SIGKILL to the supervisor loses is what lies in the pipe and one chunk: at any other end
-//! [`Relay::settle`] sees to it that everything read is written.
+//! [`StderrRelay::drain`] sees to it that everything read is written.
 
 use std::collections::VecDeque;
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write};
@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 
 use crate::kubelet_log;
 
-/// What is kept: a screenful or two, and no more than a few events could tell.
+/// What is kept: a screenful or two, and no more than a few events can show.
 const LINES: usize = 64;
 /// See [`LINES`].
 const BYTES: usize = 16 << 10;
@@ -37,32 +37,32 @@ const FRAMES: usize = 8;
 const CHUNK: usize = 64 << 10;
 /// Room for a kubelet that writes while stderr is slow; the most an unprivileged process may ask for.
 const PIPE: i32 = 1 << 20;
-/// Kept for a reader of the words who does not let go.
-const MISSED: usize = 2 * BYTES;
+/// Kept while somebody holds the lock on the lines.
+const MISSED_LIMIT: usize = 2 * BYTES;
 /// Virtual memory mostly; a panic's backtrace needs more than the smallest stack.
 const STACK: usize = 256 << 10;
 
 /// The passing on for one kubelet process and its descendants.
 #[derive(Debug)]
-pub struct Relay {
-    ring: Arc<Mutex<Ring>>,
-    gate: Arc<Gate>,
+pub struct StderrRelay {
+    tail: Arc<Mutex<TailBuffer>>,
+    pipe: Arc<PipeState>,
 }
 
 /// A relay at work, with what its kubelet needs.
 #[derive(Debug)]
-pub struct Started {
+pub struct StartedRelay {
     /// The relay.
-    pub relay: Relay,
+    pub relay: StderrRelay,
     /// For the kubelet's standard error; every copy must be closed for the relay to end.
     pub writer: PipeWriter,
     /// Fires when all is passed on and noted.
     pub ended: oneshot::Receiver<()>,
 }
 
-/// What the thread and whoever waits for it share.
+/// What the thread shares with those who wait for it.
 #[derive(Debug)]
-struct Gate {
+struct PipeState {
     reader: PipeReader,
     /// Something read may not be written yet.
     busy: AtomicBool,
@@ -73,7 +73,7 @@ struct Gate {
     ended: AtomicBool,
 }
 
-impl Gate {
+impl PipeState {
     /// True if a read would not block: there is something, or the end.
     fn is_readable(&self, limit: PollTimeout) -> bool {
         let mut fds = [PollFd::new(self.reader.as_fd(), PollFlags::POLLIN)];
@@ -82,12 +82,12 @@ impl Gate {
     }
 }
 
-impl Relay {
+impl StderrRelay {
     /// Passes on to our own standard error.
     ///
     /// # Errors
     /// If there is no pipe or thread to be had.
-    pub fn to_stderr() -> io::Result<Started> {
+    pub fn to_stderr() -> io::Result<StartedRelay> {
         // With the lock, so that no line of ours lands within one of the kubelet's.
         Self::start(|bytes| pass_on(&mut io::stderr().lock(), bytes))
     }
@@ -96,52 +96,52 @@ impl Relay {
     ///
     /// # Errors
     /// If there is no pipe or thread to be had.
-    pub fn start(sink: impl FnMut(&[u8]) + Send + 'static) -> io::Result<Started> {
+    pub fn start(sink: impl FnMut(&[u8]) + Send + 'static) -> io::Result<StartedRelay> {
         let (reader, writer) = io::pipe()?;
         let _ = fcntl(&writer, FcntlArg::F_SETPIPE_SZ(PIPE)); // 64 KiB do as well, if there is no more
         let (relay, ended) = Self::read(reader, &[], sink)?;
-        Ok(Started { relay, writer, ended })
+        Ok(StartedRelay { relay, writer, ended })
     }
 
     /// Goes on to our own standard error where another supervisor stopped.
     ///
     /// # Errors
     /// If there is no thread to be had.
-    pub fn adopt(reader: OwnedFd, words: &[String]) -> io::Result<(Self, oneshot::Receiver<()>)> {
-        Self::read(reader.into(), words, |bytes| pass_on(&mut io::stderr().lock(), bytes))
+    pub fn adopt(reader: OwnedFd, log_tail: &[String]) -> io::Result<(Self, oneshot::Receiver<()>)> {
+        Self::read(reader.into(), log_tail, |bytes| pass_on(&mut io::stderr().lock(), bytes))
     }
 
     fn read(
         reader: PipeReader,
-        words: &[String],
+        log_tail: &[String],
         sink: impl FnMut(&[u8]) + Send + 'static,
     ) -> io::Result<(Self, oneshot::Receiver<()>)> {
-        let mut ring = Ring::default();
-        for line in words {
-            ring.note(line.as_bytes());
-            ring.end_line();
+        let mut tail = TailBuffer::default();
+        for line in log_tail {
+            tail.push(line.as_bytes());
+            tail.end_line();
         }
-        let gate = Arc::new(Gate {
+        let pipe = Arc::new(PipeState {
             reader,
             busy: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             paused: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         });
-        let relay = Self { ring: Arc::new(Mutex::new(ring)), gate };
+        let relay = Self { tail: Arc::new(Mutex::new(tail)), pipe };
         let (done, ended) = oneshot::channel();
         let mut work =
-            Work { ring: relay.ring.clone(), gate: relay.gate.clone(), missed: Vec::new(), gap: false, sink };
+            RelayThread { tail: relay.tail.clone(), pipe: relay.pipe.clone(), missed: Vec::new(), gap: false, sink };
         std::thread::Builder::new().name("kubelet-stderr".to_owned()).stack_size(STACK).spawn(move || {
             // A signal to the process must come to the main thread, where it can be held.
             let _ = SigSet::all().thread_block();
             if catch_unwind(AssertUnwindSafe(|| work.run())).is_err() {
                 // No panic is known of; if there is one, this still does the one thing that counts.
-                let _ = io::copy(&mut &work.gate.reader, &mut io::stderr());
+                let _ = io::copy(&mut &work.pipe.reader, &mut io::stderr());
             }
-            work.gate.ended.store(true, SeqCst);
+            work.pipe.ended.store(true, SeqCst);
             // Nothing is left to pass on: now there is time to wait for the lock.
-            work.catch_up(&mut work.ring.clone().lock().unwrap_or_else(PoisonError::into_inner));
+            work.catch_up(&mut work.tail.clone().lock().unwrap_or_else(PoisonError::into_inner));
             let _ = done.send(());
         })?;
         Ok((relay, ended))
@@ -150,9 +150,9 @@ impl Relay {
     /// Stops reading. False if what was read could not be written within `limit`.
     #[must_use]
     pub fn pause(&self, limit: Duration) -> bool {
-        self.gate.paused.store(true, SeqCst);
+        self.pipe.paused.store(true, SeqCst);
         let begun = Instant::now();
-        while !self.is_ended() && self.gate.busy.load(SeqCst) {
+        while !self.is_ended() && self.pipe.busy.load(SeqCst) {
             if begun.elapsed() >= limit {
                 return false;
             }
@@ -162,32 +162,32 @@ impl Relay {
     }
 
     /// Goes on after a pause.
-    pub fn go_on(&self) {
-        self.gate.paused.store(false, SeqCst);
+    pub fn resume(&self) {
+        self.pipe.paused.store(false, SeqCst);
     }
 
     /// Where the kubelet's lines come from.
     #[must_use]
     pub fn reader(&self) -> BorrowedFd<'_> {
-        self.gate.reader.as_fd()
+        self.pipe.reader.as_fd()
     }
 
     /// The last lines, oldest first; the last one may be unfinished.
     #[must_use]
-    pub fn words(&self) -> Vec<String> {
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner).words()
+    pub fn log_tail(&self) -> Vec<String> {
+        self.tail.lock().unwrap_or_else(PoisonError::into_inner).log_tail()
     }
 
     /// True once all its writers are gone, and what they wrote is passed on.
     #[must_use]
     pub fn is_ended(&self) -> bool {
-        self.gate.ended.load(SeqCst)
+        self.pipe.ended.load(SeqCst)
     }
 
     /// Before the supervisor ends: waits until what was written is passed on, but no longer than
     /// `limit`; then takes care that nothing is read that is not written, `limit` again, as a
     /// stderr that takes nothing must not hold up the end for ever. Relays nothing afterwards.
-    pub fn settle(&self, limit: Duration) {
+    pub fn drain(&self, limit: Duration) {
         let wait = |done: &dyn Fn() -> bool| {
             let begun = Instant::now();
             while !self.is_ended() && !done() && begun.elapsed() < limit {
@@ -195,22 +195,22 @@ impl Relay {
             }
         };
         // In this order: what is gone from the pipe was busy before.
-        wait(&|| !self.gate.is_readable(PollTimeout::ZERO) && !self.gate.busy.load(SeqCst));
-        self.gate.closing.store(true, SeqCst);
-        wait(&|| !self.gate.busy.load(SeqCst));
+        wait(&|| !self.pipe.is_readable(PollTimeout::ZERO) && !self.pipe.busy.load(SeqCst));
+        self.pipe.closing.store(true, SeqCst);
+        wait(&|| !self.pipe.busy.load(SeqCst));
     }
 
-    /// A reader of the words that stands still, for tests and measurements.
+    /// A reader of the lines that stands still, for tests and measurements.
     #[doc(hidden)]
-    pub fn hold_words(&self) -> impl Sized + '_ {
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn hold_log_tail(&self) -> impl Sized + '_ {
+        self.tail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The thread's part.
-struct Work<S> {
-    ring: Arc<Mutex<Ring>>,
-    gate: Arc<Gate>,
+struct RelayThread<S> {
+    tail: Arc<Mutex<TailBuffer>>,
+    pipe: Arc<PipeState>,
     /// What could not be noted because somebody held the lock.
     missed: Vec<u8>,
     /// More than that was missed.
@@ -218,7 +218,7 @@ struct Work<S> {
     sink: S,
 }
 
-impl<S: FnMut(&[u8])> Work<S> {
+impl<S: FnMut(&[u8])> RelayThread<S> {
     fn run(&mut self) {
         let mut chunk = vec![0_u8; CHUNK];
         let mut filled = 0;
@@ -227,26 +227,26 @@ impl<S: FnMut(&[u8])> Work<S> {
             if filled == 0 && !self.wait() {
                 continue;
             }
-            self.gate.busy.store(true, SeqCst);
-            if filled == 0 && self.gate.closing.load(SeqCst) {
+            self.pipe.busy.store(true, SeqCst);
+            if filled == 0 && self.pipe.closing.load(SeqCst) {
                 break;
             }
-            if filled == 0 && self.gate.paused.load(SeqCst) {
-                self.gate.busy.store(false, SeqCst);
+            if filled == 0 && self.pipe.paused.load(SeqCst) {
+                self.pipe.busy.store(false, SeqCst);
                 std::thread::sleep(Duration::from_millis(1));
                 continue;
             }
-            // The rest of a line is for us, what follows it for whoever goes on.
-            let most = if self.gate.paused.load(SeqCst) { filled + 1 } else { CHUNK };
+            // The rest of a line is ours, what follows it the next supervisor's.
+            let most = if self.pipe.paused.load(SeqCst) { filled + 1 } else { CHUNK };
             let room = chunk.get_mut(filled..most.min(CHUNK)).unwrap_or_default();
-            let ended = match (&self.gate.reader).read(room) {
+            let ended = match (&self.pipe.reader).read(room) {
                 Ok(0) => true,
                 Ok(count) => {
                     filled += count;
                     false
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {
-                    self.gate.busy.store(filled > 0, SeqCst);
+                    self.pipe.busy.store(filled > 0, SeqCst);
                     continue;
                 }
                 Err(_) => true,
@@ -254,27 +254,27 @@ impl<S: FnMut(&[u8])> Work<S> {
             let end = if ended { filled } else { self.whole_lines(chunk.get(..filled).unwrap_or_default()) };
             let ready = chunk.get(..end).unwrap_or_default();
             (self.sink)(ready);
-            self.note(ready);
+            self.push(ready);
             if ended {
                 break;
             }
             chunk.copy_within(end..filled, 0);
             filled -= end;
             if filled == 0 {
-                self.gate.busy.store(false, SeqCst);
+                self.pipe.busy.store(false, SeqCst);
             }
         }
-        self.gate.busy.store(false, SeqCst);
+        self.pipe.busy.store(false, SeqCst);
     }
 
     /// Waits for something to read; false if it was only time to try to note again.
     fn wait(&mut self) -> bool {
         if self.missed.is_empty() {
-            return self.gate.is_readable(PollTimeout::NONE);
+            return self.pipe.is_readable(PollTimeout::NONE);
         }
-        let readable = self.gate.is_readable(PollTimeout::from(20_u8));
+        let readable = self.pipe.is_readable(PollTimeout::from(20_u8));
         if !readable {
-            self.note(&[]);
+            self.push(&[]);
         }
         readable
     }
@@ -282,9 +282,9 @@ impl<S: FnMut(&[u8])> Work<S> {
     /// How much to pass on now: in a flood up to the last line end, lest a line of another writer
     /// gets into the middle of one; else everything, also an unfinished line.
     fn whole_lines(&self, bytes: &[u8]) -> usize {
-        let (closing, paused) = (self.gate.closing.load(SeqCst), self.gate.paused.load(SeqCst));
+        let (closing, paused) = (self.pipe.closing.load(SeqCst), self.pipe.paused.load(SeqCst));
         let flood = bytes.len() == CHUNK || paused;
-        if !flood || closing || !self.gate.is_readable(PollTimeout::ZERO) {
+        if !flood || closing || !self.pipe.is_readable(PollTimeout::ZERO) {
             return bytes.len();
         }
         let end = bytes.iter().rposition(|byte| *byte == b'\n').map(|at| at + 1);
@@ -292,31 +292,31 @@ impl<S: FnMut(&[u8])> Work<S> {
     }
 
     /// Notes the lines if nobody holds the lock; else later.
-    fn note(&mut self, bytes: &[u8]) {
-        let ring = self.ring.clone();
-        let mut ring = match ring.try_lock() {
-            Ok(ring) => ring,
-            Err(TryLockError::Poisoned(ring)) => ring.into_inner(),
+    fn push(&mut self, bytes: &[u8]) {
+        let tail = self.tail.clone();
+        let mut tail = match tail.try_lock() {
+            Ok(tail) => tail,
+            Err(TryLockError::Poisoned(tail)) => tail.into_inner(),
             Err(TryLockError::WouldBlock) => {
                 self.missed.extend_from_slice(bytes);
-                if self.missed.len() > MISSED {
-                    self.missed.drain(..self.missed.len() - MISSED);
+                if self.missed.len() > MISSED_LIMIT {
+                    self.missed.drain(..self.missed.len() - MISSED_LIMIT);
                     self.gap = true;
                 }
                 return;
             }
         };
-        self.catch_up(&mut ring);
+        self.catch_up(&mut tail);
         // No panic is known of; if there is one, the bytes must flow on all the same.
-        let _ = catch_unwind(AssertUnwindSafe(|| ring.note(bytes)));
+        let _ = catch_unwind(AssertUnwindSafe(|| tail.push(bytes)));
     }
 
-    fn catch_up(&mut self, ring: &mut Ring) {
+    fn catch_up(&mut self, tail: &mut TailBuffer) {
         let missed = std::mem::take(&mut self.missed);
         if std::mem::take(&mut self.gap) {
-            ring.tear();
+            tail.truncate_open();
         }
-        let _ = catch_unwind(AssertUnwindSafe(|| ring.note(&missed)));
+        let _ = catch_unwind(AssertUnwindSafe(|| tail.push(&missed)));
     }
 }
 
@@ -337,19 +337,19 @@ pub fn pass_on(sink: &mut impl Write, mut bytes: &[u8]) {
 
 /// The last lines, within bounds.
 #[derive(Debug, Default)]
-struct Ring {
+struct TailBuffer {
     lines: VecDeque<Vec<u8>>,
     bytes: usize,
     /// The line that has not ended yet.
     open: Vec<u8>,
     /// Its beginning is lost: it is no line to show.
-    torn: bool,
+    truncated: bool,
     /// Lines of a stack trace in a row.
     frames: usize,
 }
 
-impl Ring {
-    fn note(&mut self, bytes: &[u8]) {
+impl TailBuffer {
+    fn push(&mut self, bytes: &[u8]) {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             let body = piece.strip_suffix(b"\n").unwrap_or(piece);
             let room = LINE.saturating_sub(self.open.len()).min(body.len());
@@ -361,8 +361,8 @@ impl Ring {
     }
 
     fn end_line(&mut self) {
-        let torn = std::mem::take(&mut self.torn);
-        if torn || self.open.is_empty() || self.is_deep_in_a_trace() {
+        let truncated = std::mem::take(&mut self.truncated);
+        if truncated || self.open.is_empty() || self.is_deep_in_a_trace() {
             self.open.clear();
             return;
         }
@@ -389,13 +389,13 @@ impl Ring {
     }
 
     /// What follows does not continue what was noted.
-    fn tear(&mut self) {
+    fn truncate_open(&mut self) {
         self.open.clear();
-        self.torn = true;
+        self.truncated = true;
     }
 
-    fn words(&self) -> Vec<String> {
-        let open = Some(&self.open).filter(|open| !open.is_empty() && !self.torn);
+    fn log_tail(&self) -> Vec<String> {
+        let open = Some(&self.open).filter(|open| !open.is_empty() && !self.truncated);
         self.lines.iter().chain(open).map(|line| String::from_utf8_lossy(line).into_owned()).collect()
     }
 }

@@ -31,7 +31,7 @@ use super::fsx::{self, Disk};
 use crate::machine::model::{RenderError, StateFiles};
 use crate::machine::record::{self, CheckpointMetadata, Entry, Ledger};
 use crate::machine::{Durable, Stored};
-use crate::ports::{Checkpoint, Store};
+use crate::ports::{Checkpoint, Store, StoreError};
 use kubelet_config::digest::hex;
 use kubelet_config::source::{Payload, Source};
 use kubelet_config::yaml;
@@ -82,10 +82,10 @@ impl<D: Disk> FsStore<D> {
         [self.root.join("supervisor/state.json"), self.meta("assigned"), self.meta("last-known-good")]
     }
 
-    fn checkpoint_dir(&self, source: &Source) -> Result<PathBuf, String> {
+    fn checkpoint_dir(&self, source: &Source) -> Result<PathBuf, StoreError> {
         let (uid, version) = (&source.uid, &source.resource_version);
         if !source::is_safe_component(uid) || !source::is_safe_component(version) {
-            return Err(format!("uid {uid:?} or resourceVersion {version:?} cannot be a directory name"));
+            return Err(StoreError::Version { uid: uid.clone(), resource_version: version.clone() });
         }
         Ok(self.root.join("store/checkpoints").join(uid).join(version))
     }
@@ -94,15 +94,20 @@ impl<D: Disk> FsStore<D> {
         self.root.join("supervisor/seals").join(&source.uid).join(format!("{}.json", source.resource_version))
     }
 
-    fn make_dirs(&self, dirs: &[(PathBuf, u32)]) -> Result<(), String> {
+    fn make_dirs(&self, dirs: &[(PathBuf, u32)]) -> Result<(), StoreError> {
         for (dir, mode) in dirs {
             let step = self.disk.make_dir(dir, *mode).and_then(|()| self.disk.sync(dir.parent().unwrap_or(dir)));
-            step.map_err(|error| format!("{}: {error}", dir.display()))?;
+            step.map_err(|error| StoreError::disk(dir, error))?;
         }
         Ok(())
     }
 
-    fn base_dirs(&self) -> Result<(), String> {
+    /// Replaces a file durably; it is for our eyes only.
+    fn replace(&self, path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
+        fsx::replace(&self.disk, path, bytes, 0o600).map_err(|error| StoreError::disk(path, error))
+    }
+
+    fn base_dirs(&self) -> Result<(), StoreError> {
         let native = ["", "store", "store/meta", "store/checkpoints"].map(|dir| (self.root.join(dir), 0o755));
         let own = ["supervisor", "supervisor/seals", "supervisor/rendered"].map(|dir| (self.root.join(dir), 0o700));
         self.make_dirs(&native)?;
@@ -137,7 +142,7 @@ impl<D: Disk> FsStore<D> {
     /// Reads and verifies a checkpoint. One without a seal was written by native: it is taken as
     /// it is, and sealed when it is saved again.
     fn verified(&self, source: &Source) -> Result<Checkpoint, String> {
-        let dir = self.checkpoint_dir(source)?;
+        let dir = self.checkpoint_dir(source).map_err(|error| error.to_string())?;
         let seal = match self.read_text(&self.seal_path(source))? {
             Some(text) => Some(
                 serde_json::from_str::<CheckpointMetadata>(&text)
@@ -211,9 +216,9 @@ impl<D: Disk> Store for FsStore<D> {
         self.written = texts(records).map(Some);
     }
 
-    fn save(&mut self, source: &Source, payload: &Payload) -> Result<(), String> {
+    fn save(&mut self, source: &Source, payload: &Payload) -> Result<(), StoreError> {
         if let Some(key) = payload.data.keys().find(|key| !source::is_safe_key(key)) {
-            return Err(format!("the ConfigMap's key {key:?} cannot be a file name"));
+            return Err(StoreError::Key(key.clone()));
         }
         let seal = CheckpointMetadata {
             sha256: payload
@@ -224,7 +229,7 @@ impl<D: Disk> Store for FsStore<D> {
             annotations: payload.annotations.clone(),
         };
         let seal_path = self.seal_path(source);
-        let seal_text = serde_json::to_string(&seal).map_err(|error| error.to_string())?;
+        let seal_text = serde_json::to_string(&seal).map_err(|error| StoreError::Json(error.into()))?;
         let sealed = self.read_text(&seal_path).is_ok_and(|text| text.as_ref() == Some(&seal_text));
         let intact = self.verified(source).is_ok_and(|found| found.files == payload.data);
         if sealed && intact {
@@ -240,9 +245,9 @@ impl<D: Disk> Store for FsStore<D> {
             // nobody knows whether it is durable.
             let files = payload.data.keys().map(|key| dir.join(key));
             for path in files.chain([dir.clone(), uid_dir]) {
-                self.disk.sync(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+                self.disk.sync(&path).map_err(|error| StoreError::disk(&path, error))?;
             }
-            return fsx::replace(&self.disk, &seal_path, seal_text.as_bytes(), 0o600);
+            return self.replace(&seal_path, seal_text.as_bytes());
         }
 
         // The checkpoint appears whole by one rename, as in native; a leftover of a crash before
@@ -264,9 +269,9 @@ impl<D: Disk> Store for FsStore<D> {
         };
         steps().map_err(|error| {
             let _ = self.disk.remove(&temporary);
-            format!("{}: {error}", dir.display())
+            StoreError::disk(&dir, error)
         })?;
-        fsx::replace(&self.disk, &seal_path, seal_text.as_bytes(), 0o600)
+        self.replace(&seal_path, seal_text.as_bytes())
     }
 
     fn open(&mut self, source: &Source) -> Result<Checkpoint, RenderError> {
@@ -278,7 +283,7 @@ impl<D: Disk> Store for FsStore<D> {
         checkpoint.map_err(RenderError::Checkpoint)
     }
 
-    fn write_rendered(&mut self, source: &Source, text: &str) -> Result<String, String> {
+    fn write_rendered(&mut self, source: &Source, text: &str) -> Result<String, StoreError> {
         self.checkpoint_dir(source)?; // its parts are safe as names
         let uid = self.root.join("supervisor/rendered").join(&source.uid);
         let dir = uid.join(&source.resource_version);
@@ -287,12 +292,12 @@ impl<D: Disk> Store for FsStore<D> {
         if !self.disk.read(&path, 2 * yaml::MAX_BYTES as u64).is_ok_and(|bytes| bytes == text.as_bytes()) {
             self.base_dirs()?;
             self.make_dirs(&[(uid, 0o700), (dir, 0o700)])?;
-            fsx::replace(&self.disk, &path, text.as_bytes(), 0o600)?;
+            self.replace(&path, text.as_bytes())?;
         }
         Ok(path.display().to_string())
     }
 
-    fn record(&mut self, records: &Durable) -> Result<(), String> {
+    fn record(&mut self, records: &Durable) -> Result<(), StoreError> {
         let texts = texts(records);
         let mut ready = false;
         for ((path, text), written) in self.record_paths().iter().zip(texts).zip(0_usize..) {
@@ -304,7 +309,7 @@ impl<D: Disk> Store for FsStore<D> {
                 ready = true;
             }
             // After a failure the file may hold either text: it is written again next time.
-            let result = fsx::replace(&self.disk, path, text.as_bytes(), 0o600);
+            let result = self.replace(path, text.as_bytes());
             if let Some(known) = self.written.get_mut(written) {
                 *known = result.is_ok().then_some(text);
             }
@@ -313,11 +318,11 @@ impl<D: Disk> Store for FsStore<D> {
         Ok(())
     }
 
-    fn swap_state_files(&mut self, files: &StateFiles) -> Result<(), String> {
+    fn swap_state_files(&mut self, files: &StateFiles) -> Result<(), StoreError> {
         self.swap(files)
     }
 
-    fn append(&mut self, entry: &Entry) -> Result<u64, String> {
+    fn append(&mut self, entry: &Entry) -> Result<u64, StoreError> {
         let dir = self.root.join("supervisor");
         if !self.history.is_ready() {
             self.make_dirs(&[(self.root.clone(), 0o755), (dir.clone(), 0o700)])?;
@@ -337,14 +342,14 @@ impl<D: Disk> Store for FsStore<D> {
         self.history.unreported(&self.disk, &self.root.join("supervisor"))
     }
 
-    fn collect(&mut self, keep: &BTreeSet<Source>) -> Result<(), String> {
+    fn collect(&mut self, keep: &BTreeSet<Source>) -> Result<(), StoreError> {
         let kept = |uid: &str, version: Option<&str>| {
             keep.iter()
                 .any(|source| source.uid == uid && version.is_none_or(|version| source.resource_version == version))
         };
         for (tree, suffix) in [("store/checkpoints", ""), ("supervisor/seals", ".json"), ("supervisor/rendered", "")] {
             let tree = self.root.join(tree);
-            let list = |path: &Path| self.disk.list(path).map_err(|error| format!("{}: {error}", path.display()));
+            let list = |path: &Path| self.disk.list(path).map_err(|error| StoreError::disk(path, error));
             for uid in list(&tree)? {
                 let dir = tree.join(&uid);
                 let doomed: Vec<PathBuf> = if kept(&uid, None) {
@@ -357,7 +362,7 @@ impl<D: Disk> Store for FsStore<D> {
                     vec![dir]
                 };
                 for path in doomed {
-                    self.disk.remove(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+                    self.disk.remove(&path).map_err(|error| StoreError::disk(&path, error))?;
                 }
             }
         }

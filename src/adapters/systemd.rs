@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use sd_notify::NotifyState;
 
-/// What was last said, so that nothing is said twice.
+/// What was sent last, so that nothing is sent twice.
 #[derive(Debug, Default)]
-pub struct Systemd {
+pub(crate) struct Systemd {
     ready: bool,
     leaving: bool,
     status: String,
@@ -14,22 +14,20 @@ pub struct Systemd {
 
 impl Systemd {
     /// One that goes on in another's place.
-    #[must_use]
-    pub fn resumed(ready: bool) -> Self {
+    pub(crate) fn resumed(ready: bool) -> Self {
         if ready {
-            Self::say_ready(); // the reload is over, whatever the kubelet does
+            Self::notify_ready(); // the reload is over, whatever the kubelet does
         }
         Self { ready, ..Self::default() }
     }
 
-    /// True once READY=1 was said.
-    #[must_use]
-    pub fn is_ready(&self) -> bool {
+    /// True once READY=1 was sent.
+    pub(crate) fn is_ready(&self) -> bool {
         self.ready
     }
 
     /// A reload begins, or is off. systemd takes the former for a state of a service that was ready.
-    pub fn reloading(&self, begins: bool) {
+    pub(crate) fn reloading(&self, begins: bool) {
         match NotifyState::monotonic_usec_now() {
             _ if !self.ready => {}
             Ok(now) if begins => send(&[NotifyState::Reloading, now]),
@@ -39,51 +37,49 @@ impl Systemd {
     }
 
     /// Passes on that the kubelet is ready, that we are leaving, and what is going on.
-    pub fn update(&mut self, ready: bool, leaving: bool, status: String) {
-        let mut news = Vec::new();
+    pub(crate) fn update(&mut self, ready: bool, leaving: bool, status: String) {
+        let mut messages = Vec::new();
         if ready && !self.ready {
             self.ready = true;
-            news.push(NotifyState::Ready);
+            messages.push(NotifyState::Ready);
         }
         if leaving && !self.leaving {
             self.leaving = true;
-            news.push(NotifyState::Stopping);
+            messages.push(NotifyState::Stopping);
         }
         let changed = status != self.status;
         if changed {
-            news.push(NotifyState::Status(&status));
+            messages.push(NotifyState::Status(&status));
         }
-        send(&news);
+        send(&messages);
         if changed {
             self.status = status;
         }
     }
 
-    /// For want of a state: says READY, if it was not said before.
-    pub fn say_ready() {
+    /// READY=1, for want of a state to send.
+    pub(crate) fn notify_ready() {
         send(&[NotifyState::Ready]);
     }
 
-    /// For want of a state: says what is going on.
-    pub fn say_status(text: &str) {
+    /// A status line, for want of a state to send.
+    pub(crate) fn notify_status(text: &str) {
         send(&[NotifyState::Status(text)]);
     }
 
     /// The interval in which systemd wants to be pinged, if at all (`WatchdogSec=`).
-    #[must_use]
-    pub fn watchdog() -> Option<Duration> {
+    pub(crate) fn watchdog() -> Option<Duration> {
         sd_notify::watchdog_enabled().filter(|interval| !interval.is_zero())
     }
 
-    /// Pings.
-    pub fn beat() {
+    pub(crate) fn ping_watchdog() {
         send(&[NotifyState::Watchdog]);
     }
 }
 
-fn send(news: &[NotifyState<'_>]) {
-    if !news.is_empty()
-        && let Err(error) = sd_notify::notify(news)
+fn send(messages: &[NotifyState<'_>]) {
+    if !messages.is_empty()
+        && let Err(error) = sd_notify::notify(messages)
     {
         tracing::debug!("systemd cannot be told: {error}");
     }

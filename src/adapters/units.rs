@@ -20,16 +20,13 @@ const PROPERTIES: &str = "Id,LoadState,LoadError,NeedDaemonReload,FragmentPath,D
 
 /// systemd's manager, by way of `systemctl`.
 #[derive(Debug)]
-pub struct Units {
+pub(crate) struct Units {
     systemctl: PathBuf,
 }
 
 impl Units {
     /// Finds `systemctl`.
-    ///
-    /// # Errors
-    /// If systemd does not run this machine.
-    pub fn find() -> Result<Self, String> {
+    pub(crate) fn find() -> Result<Self, String> {
         let systemctl = ["/usr/bin/systemctl", "/bin/systemctl"].map(PathBuf::from).into_iter().find(|it| it.exists());
         match systemctl {
             Some(systemctl) if Path::new("/run/systemd/system").exists() => Ok(Self { systemctl }),
@@ -39,9 +36,9 @@ impl Units {
     }
 
     async fn run(&self, args: &[&str]) -> Result<String, String> {
-        let words: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
+        let arguments: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
         let what = || format!("systemctl {}", args.join(" "));
-        let run = process::run_to_end(&self.systemctl, &words, LIMIT)
+        let run = process::run_to_end(&self.systemctl, &arguments, LIMIT)
             .await
             .map_err(|error| format!("{}: {error}", what()))?;
         let output = String::from_utf8_lossy(&run.output).trim().to_owned();
@@ -53,27 +50,18 @@ impl Units {
     }
 
     /// What systemd says of a unit, also of one that it does not find.
-    ///
-    /// # Errors
-    /// If it says nothing.
-    pub async fn show(&self, unit: &str) -> Result<Properties, String> {
+    pub(crate) async fn show(&self, unit: &str) -> Result<Properties, String> {
         Ok(Properties::parse(&self.run(&["show", unit, "-p", PROPERTIES]).await?))
     }
 
     /// Has systemd read all units again. It starts and stops nothing.
-    ///
-    /// # Errors
-    /// As `systemctl` gives them.
-    pub async fn reload(&self) -> Result<(), String> {
+    pub(crate) async fn reload(&self) -> Result<(), String> {
         self.run(&["daemon-reload"]).await.map(|_| ())
     }
 }
 
-/// The files of a unit.
-///
-/// # Errors
-/// The one that cannot be read: a unit that is known by half is worse than none.
-pub fn files(properties: &Properties) -> Result<Vec<UnitFile>, String> {
+/// The files of a unit, all of them or an error: a unit that is known by half is worse than none.
+pub(crate) fn files(properties: &Properties) -> Result<Vec<UnitFile>, String> {
     let read = |path: String| match read(Path::new(&path))? {
         Some(text) => Ok(UnitFile { path, text }),
         None => Err(format!("{path} is gone; run systemctl daemon-reload")),
@@ -82,10 +70,7 @@ pub fn files(properties: &Properties) -> Result<Vec<UnitFile>, String> {
 }
 
 /// A file of a unit; `None` if it is not there.
-///
-/// # Errors
-/// As the system gives them, with the path.
-pub fn read(path: &Path) -> Result<Option<String>, String> {
+pub(crate) fn read(path: &Path) -> Result<Option<String>, String> {
     match RealDisk.read(path, FILE_LIMIT) {
         Ok(bytes) => String::from_utf8(bytes).map(Some).map_err(|_| format!("{} is not UTF-8", path.display())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -94,10 +79,7 @@ pub fn read(path: &Path) -> Result<Option<String>, String> {
 }
 
 /// Writes a drop-in: after a crash the old one is there, or the new one.
-///
-/// # Errors
-/// As the system gives them, with the path.
-pub fn write(path: &Path, text: &str) -> Result<(), String> {
+pub(crate) fn write(path: &Path, text: &str) -> Result<(), String> {
     let dir = path.parent().unwrap_or(path);
     // Not *.conf: systemd would take what a crash leaves of it for a drop-in.
     let temporary = dir.join(format!(".{DROP_IN}.tmp"));
@@ -115,10 +97,7 @@ pub fn write(path: &Path, text: &str) -> Result<(), String> {
 }
 
 /// Removes a drop-in, and its directory if nothing else is in there.
-///
-/// # Errors
-/// As the system gives them, with the path.
-pub fn remove(path: &Path) -> Result<(), String> {
+pub(crate) fn remove(path: &Path) -> Result<(), String> {
     let dir = path.parent().unwrap_or(path);
     let steps = || -> std::io::Result<()> {
         RealDisk.remove(path)?;

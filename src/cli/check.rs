@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::{Failure, KubeletCommand, MergeOption, block_on, local_files};
-use crate::adapters::preflight::Recipe;
+use super::common::{Failure, KubeletCommand, MergeOption, block_on, local_files};
+use crate::adapters::preflight::PreflightCommand;
 use crate::daemon::exec;
 use crate::machine::model::{RenderError, Verdict};
 use crate::ports::Checkpoint;
@@ -45,10 +45,10 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     let path = dir.0.join("candidate.json");
     std::fs::write(&path, rendered.value.to_string())
         .map_err(|error| Failure::new(UNKNOWN, format!("{}: {error}", path.display())))?;
-    let recipe = Recipe { program, args, dir: dir.0.clone() };
+    let preflight = PreflightCommand { program, args, dir: dir.0.clone() };
     let verdict = block_on(async {
-        match recipe.self_test().await {
-            Ok(()) => recipe.judge(&path.display().to_string()).await,
+        match preflight.self_test().await {
+            Ok(()) => preflight.judge(&path.display().to_string()).await,
             Err(why) => Verdict::Inconclusive(format!("this kubelet cannot serve as a judge: {why}")),
         }
     })?;
@@ -60,8 +60,8 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
             println!("valid");
             0
         }
-        Verdict::Load(words) | Verdict::Validate(words) => {
-            println!("rejected: {words}");
+        Verdict::Load(message) | Verdict::Validate(message) => {
+            println!("rejected: {message}");
             REJECTED
         }
         Verdict::Inconclusive(why) | Verdict::NotItsFault(why) => {

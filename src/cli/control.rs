@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::Failure;
+use super::common::Failure;
 use crate::daemon::settings::DEFAULT_DIR;
 
 /// Longer than the supervisor itself waits for the answer to a command.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// `--dynamic-config-dir` of the verbs that are about a supervisor.
 #[derive(Debug, Args)]
@@ -37,13 +37,13 @@ pub(super) enum Unreachable {
     /// It is not for this user.
     Denied(String),
     /// Somebody listens, and gives no answer to be understood.
-    Mute(String),
+    NoAnswer(String),
 }
 
 impl Unreachable {
     pub(super) fn why(&self) -> &str {
         match self {
-            Self::Absent(why) | Self::Denied(why) | Self::Mute(why) => why,
+            Self::Absent(why) | Self::Denied(why) | Self::NoAnswer(why) => why,
         }
     }
 }
@@ -55,8 +55,8 @@ pub(super) fn denied(why: impl std::fmt::Display) -> Failure {
 impl StoreDir {
     /// As an ExecReload of systemd, which sets MAINPID, asks for it: the directory of that very
     /// process, also if it was chosen by an option that only ExecStart has.
-    pub(super) fn of_main_process(self) -> Self {
-        let found = std::env::var("MAINPID").ok().and_then(|pid| super::run::store_of(&pid));
+    pub(super) fn or_of_main_process(self) -> Self {
+        let found = std::env::var("MAINPID").ok().and_then(|pid| super::run::store_dir_of(&pid));
         Self { dynamic_config_dir: found.unwrap_or(self.dynamic_config_dir) }
     }
 
@@ -68,14 +68,14 @@ impl StoreDir {
     /// before it.
     pub(super) fn require(&self, why: &str) -> Result<PathBuf, Failure> {
         let dir = self.path();
-        let look = |path: &Path| match std::fs::read_dir(path) {
+        let may_list = |path: &Path| match std::fs::read_dir(path) {
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 Err(denied(format_args!("{}: {error}", path.display())))
             }
             result => Ok(result.is_ok()),
         };
-        if look(&dir)? {
-            look(&dir.join("supervisor"))?;
+        if may_list(&dir)? {
+            may_list(&dir.join("supervisor"))?;
             return Ok(dir);
         }
         let store = dir.display();
@@ -86,17 +86,17 @@ impl StoreDir {
     /// Asks the running supervisor; gives status code and body.
     pub(super) fn ask(&self, method: &str, path: &str, body: &str) -> Result<(u16, String), Unreachable> {
         let socket = self.path().join("supervisor/control.sock");
-        let at = |error: std::io::Error| format!("{}: {error}", socket.display());
+        let describe = |error: std::io::Error| format!("{}: {error}", socket.display());
         let mut stream = UnixStream::connect(&socket).map_err(|error| match error.kind() {
             ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::ConnectionRefused => {
-                Unreachable::Absent(at(error))
+                Unreachable::Absent(describe(error))
             }
-            ErrorKind::PermissionDenied => Unreachable::Denied(at(error)),
-            _ => Unreachable::Mute(at(error)),
+            ErrorKind::PermissionDenied => Unreachable::Denied(describe(error)),
+            _ => Unreachable::NoAnswer(describe(error)),
         })?;
-        let mut talk = || -> std::io::Result<String> {
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
+        let mut exchange = || -> std::io::Result<String> {
+            stream.set_read_timeout(Some(TIMEOUT))?;
+            stream.set_write_timeout(Some(TIMEOUT))?;
             let length = body.len();
             let head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
             stream.write_all(format!("{head}content-length: {length}\r\n\r\n{body}").as_bytes())?;
@@ -104,17 +104,17 @@ impl StoreDir {
             stream.read_to_string(&mut answer)?;
             Ok(answer)
         };
-        let answer = talk().map_err(|error| match error.kind() {
+        let answer = exchange().map_err(|error| match error.kind() {
             // The system's word for it is "Resource temporarily unavailable".
             ErrorKind::WouldBlock => {
-                Unreachable::Mute(format!("{}: no answer within {} s", socket.display(), PATIENCE.as_secs()))
+                Unreachable::NoAnswer(format!("{}: no answer within {} s", socket.display(), TIMEOUT.as_secs()))
             }
-            _ => Unreachable::Mute(at(error)),
+            _ => Unreachable::NoAnswer(describe(error)),
         })?;
         let parts = answer.split_once("\r\n\r\n").and_then(|(head, body)| {
             let code = head.split(' ').nth(1)?.parse().ok()?;
             Some((code, body.to_owned()))
         });
-        parts.ok_or_else(|| Unreachable::Mute(format!("{}: the answer was cut", socket.display())))
+        parts.ok_or_else(|| Unreachable::NoAnswer(format!("{}: the answer was cut", socket.display())))
     }
 }

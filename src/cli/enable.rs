@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::{Failure, block_on};
+use super::common::{Failure, block_on};
 use crate::adapters::units::{self, Units};
 use crate::unit::{self, Properties, Request, ServiceType};
 
@@ -28,7 +28,7 @@ pub(super) struct Enable {
     /// When systemd takes the unit for started: at once, or when the kubelet is ready [default: as the unit has it]
     #[arg(long = "type", value_name = "simple|notify")]
     service_type: Option<ServiceType>,
-    /// Fingerprint the drop-in, and change nothing.
+    /// Print the drop-in, and change nothing.
     #[arg(long)]
     dry_run: bool,
     /// Options for `run`, such as `-- --trial-duration 5m` [default: those of an earlier `enable`]
@@ -45,7 +45,7 @@ pub(super) struct Disable {
 impl Enable {
     pub(super) fn run(&self) -> Result<u8, Failure> {
         let unit = unit::unit_name(&self.unit.unit).map_err(|why| Failure::usage(format!("--unit: {why}")))?;
-        super::check_options_of_run(&self.options)?;
+        super::run::check_options(&self.options)?;
         if !self.dry_run {
             require_root("enable")?;
         }
@@ -201,7 +201,7 @@ fn check_kept(options: &str) -> Result<(), String> {
     if options.contains(['$', '%', '\\']) {
         return Ok(());
     }
-    super::check_options_of_run(&unit::split_command(options)).map_err(|failure| {
+    super::run::check_options(&unit::split_command(options)).map_err(|failure| {
         format!("{}; these stand in the unit, name others: kubelet-supervisor enable -- OPTIONS", failure.message)
     })
 }
@@ -219,7 +219,7 @@ fn own_program(dry_run: bool) -> Result<String, String> {
     {
         return Err(format!("{shown} is in {place}, which the next boot empties: {hint}"));
     }
-    // Whoever may write to a directory on the way can put another file there.
+    // Who may write to a directory on the way can put another file there.
     for place in path.ancestors().chain(file.ancestors()) {
         let meta = std::fs::metadata(place).map_err(|error| format!("{}: {error}", place.display()))?;
         if meta.uid() != 0 || meta.mode() & 0o022 != 0 {
@@ -254,7 +254,7 @@ fn check_program(program: &str) -> Result<(), String> {
     }
 }
 
-/// Has systemd read the unit again, and looks whether it obeys.
+/// Has systemd read the unit again, and checks that it runs the supervisor.
 async fn in_force(units: &Units, unit: &str, supervisor: &str) -> Result<Properties, String> {
     units.reload().await?;
     let after = units.show(unit).await?;

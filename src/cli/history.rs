@@ -8,7 +8,7 @@ use std::io::Write as _;
 use clap::Args;
 use serde_json::Value;
 
-use super::Failure;
+use super::common::Failure;
 use super::control::{Output, StoreDir};
 use crate::adapters::fsx::RealDisk;
 use crate::adapters::store::FsStore;

@@ -3,7 +3,7 @@
 
 use clap::Args;
 
-use super::Failure;
+use super::common::Failure;
 use super::control::{StoreDir, Unreachable, denied};
 use crate::adapters::clock::BootClock;
 use crate::adapters::fsx::RealDisk;
@@ -85,7 +85,7 @@ fn operate(store: &StoreDir, command: &Command) -> Result<u8, Failure> {
             Err(Failure::new(1, format!("the supervisor did not take the command ({code}): {}", why.trim_end())))
         }
         Err(Unreachable::Denied(why)) => Err(denied(why)),
-        Err(Unreachable::Mute(why)) => Err(Failure::new(
+        Err(Unreachable::NoAnswer(why)) => Err(Failure::new(
             1,
             format!("the supervisor does not answer: {why}; see its journal, and `status` for whether it was done"),
         )),
@@ -93,7 +93,7 @@ fn operate(store: &StoreDir, command: &Command) -> Result<u8, Failure> {
     }
 }
 
-/// Without a supervisor: writes the wish where the next one reads it.
+/// Without a supervisor: writes to the store what the next one is to do.
 fn offline(store: &StoreDir, command: &Command, why: &str) -> Result<u8, Failure> {
     let dir = store.require(&format!("no supervisor answers ({why}) and "))?;
     // Held to the end: a supervisor that starts meanwhile must not read half of it.

@@ -6,17 +6,18 @@ use std::ffi::OsString;
 use std::io::Read as _;
 use std::time::{Duration, Instant};
 
-use clap::{Args, Parser as _};
+use clap::Args;
 use serde_json::Value;
 
+use super::common::Failure;
 use super::control::{StoreDir, Unreachable, denied};
-use super::{Cli, Failure, Verb};
+use super::run;
 use crate::adapters::reexec;
 use crate::daemon::settings;
 use crate::machine::command::Command;
 use kubelet_config::duration::GoDuration;
 
-/// Between looks whether the new one answers.
+/// Between two queries of the status.
 const PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Args)]
@@ -29,7 +30,7 @@ pub(super) struct Options {
 }
 
 /// What `status` says of the supervisor itself.
-struct Sight {
+struct ReloadStatus {
     version: String,
     reloads: u64,
     reloading: bool,
@@ -37,29 +38,29 @@ struct Sight {
 }
 
 pub(super) fn run(options: Options) -> Result<u8, Failure> {
-    let store = options.store.of_main_process();
+    let store = options.store.or_of_main_process();
     let failed = |why: &str| Failure::new(1, format!("not reloaded: {why}"));
-    let before = look(&store).map_err(|why| match why {
+    let before = query_status(&store).map_err(|why| match why {
         Unreachable::Denied(why) => denied(why),
         other => failed(&format!("no supervisor answers: {}", other.why())),
     })?;
     let body = serde_json::to_string(&Command::Reload).map_err(|error| failed(&error.to_string()))?;
     match store.ask("POST", "/command", &body) {
         // The answer may be cut short by what was asked for.
-        Ok((200, _)) | Err(Unreachable::Mute(_)) => {}
+        Ok((200, _)) | Err(Unreachable::NoAnswer(_)) => {}
         Ok((_, why)) => return Err(failed(why.trim_end())),
         Err(other) => return Err(failed(other.why())),
     }
     let begun = Instant::now();
     let mut last = String::new();
     while begun.elapsed() < options.timeout.0 {
-        match look(&store) {
+        match query_status(&store) {
             Ok(now) if now.reloads > before.reloads => {
                 println!("reloaded: {} -> {}", before.version, now.version);
                 return Ok(0);
             }
             Ok(now) if now.reloads < before.reloads => return Err(failed("the supervisor was restarted meanwhile")),
-            Ok(Sight { error: Some(why), .. }) => return Err(failed(&why)),
+            Ok(ReloadStatus { error: Some(why), .. }) => return Err(failed(&why)),
             Ok(now) => {
                 let waits = "the kubelet does not run undisturbed yet; the reload follows as soon as it does";
                 let what = if now.reloading { waits } else { "the supervisor does not say why" };
@@ -72,15 +73,15 @@ pub(super) fn run(options: Options) -> Result<u8, Failure> {
     Err(failed(&format!("not within {}: {last}", options.timeout)))
 }
 
-fn look(store: &StoreDir) -> Result<Sight, Unreachable> {
+fn query_status(store: &StoreDir) -> Result<ReloadStatus, Unreachable> {
     let (_, body) = store.ask("GET", "/status", "")?;
-    let document: Value =
-        serde_json::from_str(&body).map_err(|error| Unreachable::Mute(format!("its answer is unreadable: {error}")))?;
+    let document: Value = serde_json::from_str(&body)
+        .map_err(|error| Unreachable::NoAnswer(format!("its answer is unreadable: {error}")))?;
     let Some(own) = document.get("supervisor") else {
-        return Err(Unreachable::Mute("the running supervisor is too old to be reloaded: restart it".to_owned()));
+        return Err(Unreachable::NoAnswer("the running supervisor is too old to be reloaded: restart it".to_owned()));
     };
     let text = |name: &str| own.get(name).and_then(Value::as_str).map(str::to_owned);
-    Ok(Sight {
+    Ok(ReloadStatus {
         version: text("version").unwrap_or_default(),
         reloads: own.get("reloads").and_then(Value::as_u64).unwrap_or_default(),
         reloading: own.get("reloading").and_then(Value::as_bool).unwrap_or_default(),
@@ -89,24 +90,21 @@ fn look(store: &StoreDir) -> Result<Sight, Unreachable> {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Asked {
+pub(super) struct CanTakeOver {
     /// The running supervisor's own arguments.
     #[arg(last = true)]
     args: Vec<OsString>,
 }
 
-impl Asked {
+impl CanTakeOver {
     /// Reads what would be handed over from standard input, and the command line as `run` would.
     pub(super) fn run(self) -> Result<u8, Failure> {
         let mut text = String::new();
         std::io::stdin().read_to_string(&mut text).map_err(|error| Failure::new(1, error.to_string()))?;
         reexec::can_take_over(&text).map_err(|why| Failure::new(1, why))?;
         let words = [OsString::from("kubelet-supervisor")].into_iter().chain(self.args);
-        match Cli::try_parse_from(words).map(|cli| cli.verb) {
-            Ok(Verb::Run(options)) => options.settings().map(drop)?,
-            Ok(_) => return Err(Failure::new(1, "these are not the arguments of `run`")),
-            Err(error) => return Err(Failure::usage(error.to_string())),
-        }
+        let options = run::parse(words).map_err(|error| Failure::usage(error.to_string()))?;
+        options.settings()?;
         println!("can take over: {}", status::VERSION);
         Ok(0)
     }

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Failure, KubeletCommand, MergeOption, check, local_files};
+use super::check;
+use super::common::{Failure, KubeletCommand, MergeOption, local_files};
 use crate::adapters::fsx::RealDisk;
 use crate::adapters::store::FsStore;
 use crate::daemon::{exec, settings};

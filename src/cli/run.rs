@@ -4,10 +4,10 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
-use clap::{Args, Parser as _};
+use clap::{Args, Parser, Subcommand};
 
-use super::{Cli, Failure, KubeletCommand, MergeOption, Verb, block_on};
-use crate::adapters::reexec::Beginning;
+use super::common::{Failure, KubeletCommand, MergeOption, block_on};
+use crate::adapters::reexec::StartMode;
 use crate::adapters::systemd::Systemd;
 use crate::adapters::{clock, local, log, process};
 use crate::daemon::settings::{self, Settings};
@@ -115,12 +115,12 @@ impl Options {
     }
 }
 
-pub(super) fn run(options: &Options, args: &[OsString], beginning: Beginning) -> Result<u8, Failure> {
+pub(super) fn run(options: &Options, args: &[OsString], start_mode: StartMode) -> Result<u8, Failure> {
     let settings = match options.settings() {
         Ok(settings) => settings,
         Err(failure) => {
             eprintln!("kubelet-supervisor: {}", failure.message);
-            without_us(args, beginning);
+            exec_kubelet_unsupervised(args, start_mode);
             return Err(failure);
         }
     };
@@ -130,12 +130,12 @@ pub(super) fn run(options: &Options, args: &[OsString], beginning: Beginning) ->
             "--restart-by exit, and INVOCATION_ID is not set: if systemd did not start this, nobody will start the kubelet again"
         );
     }
-    block_on(wire::supervise(settings, beginning))?.map_err(|error| Failure::new(1, format!("{error:#}")))
+    block_on(wire::supervise(settings, start_mode))?.map_err(|error| Failure::new(1, format!("{error:#}")))
 }
 
 /// Law 1 for options we cannot go by: what systemd started is the node's kubelet, so the kubelet is what it gets, with
 /// its own arguments. Comes back where nobody but a person waits, or there is no kubelet to be.
-pub(super) fn without_us(args: &[OsString], beginning: Beginning) {
+pub(super) fn exec_kubelet_unsupervised(args: &[OsString], start_mode: StartMode) {
     let command: Vec<String> =
         args.iter().skip_while(|word| *word != "--").skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     let is_run = args.get(1).is_some_and(|verb| verb == "run");
@@ -147,20 +147,53 @@ pub(super) fn without_us(args: &[OsString], beginning: Beginning) {
     eprintln!(
         "kubelet-supervisor: these options are of no use; the kubelet runs without a supervisor until they are mended"
     );
-    if let Beginning::Heir(heir) = beginning {
-        process::end_child(heir.pid, limits::STOP_GRACE); // never two of them
+    if let StartMode::Reexec(inherited) = start_mode {
+        process::end_child(inherited.pid, limits::STOP_GRACE); // never two of them
     }
-    let error = process::become_kubelet(&program, &KubeletArgs::parse(words));
+    let error = process::exec_kubelet(&program, &KubeletArgs::parse(words));
     eprintln!("kubelet-supervisor: cannot run {}: {error}", program.display());
 }
 
 /// The directory of a running supervisor, by its command line.
-pub(super) fn store_of(pid: &str) -> Option<PathBuf> {
+pub(super) fn store_dir_of(pid: &str) -> Option<PathBuf> {
     let pid: u32 = pid.parse().ok()?;
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let words = line.strip_suffix(b"\0")?.split(|byte| *byte == 0).map(|word| OsStr::from_bytes(word).to_owned());
-    match Cli::try_parse_from(words).ok()?.verb {
-        Verb::Run(options) => Some(options.settings().ok()?.dir),
-        _ => None,
+    Some(parse(words).ok()?.settings().ok()?.dir)
+}
+
+/// A command line of `run` alone.
+#[derive(Debug, Parser)]
+#[command(name = "kubelet-supervisor")]
+struct CommandLine {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Run(Options),
+}
+
+/// Options from a whole command line, with its program and the verb.
+pub(super) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Options, clap::Error> {
+    let Verb::Run(options) = CommandLine::try_parse_from(words)?.verb;
+    Ok(options)
+}
+
+/// Tells now what `run` would say of these options at the next start of the node's kubelet.
+pub(super) fn check_options(options: &[String]) -> Result<(), Failure> {
+    if options.iter().any(|option| option == "--") {
+        return Err(Failure::usage(
+            "the options for `run` end before the kubelet's command, which the unit has: no second --",
+        ));
     }
+    let words = ["kubelet-supervisor", "run"]
+        .into_iter()
+        .chain(options.iter().map(String::as_str))
+        .chain(["--", "/proc/self/exe"]);
+    let options =
+        parse(words.map(OsString::from)).map_err(|error| Failure::usage(format!("the options for `run`: {error}")))?;
+    let settings = options.settings();
+    settings.map(drop).map_err(|failure| Failure::usage(format!("the options for `run`: {}", failure.message)))
 }

@@ -1,4 +1,4 @@
-//! `status`: asks the running supervisor, else looks into the store.
+//! `status`: asks the running supervisor, else reads the store.
 
 use kubelet_config::source::SOURCE_DIR_TITLE;
 use kubelet_config::status;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::Failure;
+use super::common::Failure;
 use super::control::{Output, StoreDir, Unreachable, denied};
 use crate::adapters::fsx::RealDisk;
 use crate::adapters::store::FsStore;
@@ -28,7 +28,7 @@ pub(super) struct Options {
 pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     let answer = options.store.ask("GET", "/status", "").and_then(|(_, body)| {
         serde_json::from_str(&body)
-            .map_err(|error| Unreachable::Mute(format!("the supervisor's answer is unreadable: {error}")))
+            .map_err(|error| Unreachable::NoAnswer(format!("the supervisor's answer is unreadable: {error}")))
     });
     let (document, running) = match answer {
         Ok(document) => (document, true),

@@ -30,7 +30,7 @@ pub struct Executor<P> {
     dynamic: bool,
     published: Option<NodeConfigStatus>,
     /// The machine wants to be replaced, as soon as nothing is left in the queue.
-    pub handing_over: bool,
+    pub reexec_due: bool,
 }
 
 impl<P: Ports> Executor<P> {
@@ -38,10 +38,10 @@ impl<P: Ports> Executor<P> {
     /// leaves such a one to its local configuration, and so do we, whatever the store holds.
     pub fn new(state: State, ports: P, args: KubeletArgs) -> Self {
         let dynamic = args.last("kubeconfig").is_some();
-        Self { state, ports, args, dynamic, published: None, handing_over: false }
+        Self { state, ports, args, dynamic, published: None, reexec_due: false }
     }
 
-    /// A standalone kubelet too can be told what to run, by a source directory.
+    /// A standalone kubelet too can have a configuration, from a source directory.
     #[must_use]
     pub fn with_source_dir(mut self, has_one: bool) -> Self {
         self.dynamic |= has_one;
@@ -77,16 +77,15 @@ impl<P: Ports> Executor<P> {
         }
     }
 
-    /// Lets the successor take over, if there still is one wanted. True if it did: this supervisor
-    /// has ended. In truth it does not come back from that.
-    pub fn hand_over(&mut self, now: Moment) -> bool {
-        self.handing_over = false;
+    /// Becomes the installed binary, if a reload is still wanted. Comes back with true only where that is played.
+    pub fn reexec(&mut self, now: Moment) -> bool {
+        self.reexec_due = false;
         let Some(handover) = self.state.hand_over() else { return false };
         match self.ports.reexec().replace(&handover.encode()) {
             Ok(()) => return true,
             Err(ReexecError::Busy) => {}
-            Err(ReexecError::Failed(why)) => {
-                self.handle(Input::ReloadFailed(why), now);
+            Err(error) => {
+                self.handle(Input::ReloadFailed(error.to_string()), now);
             }
         }
         false
@@ -115,14 +114,15 @@ impl<P: Ports> Executor<P> {
         match effect {
             Effect::Watch(map) => self.ports.cluster().watch(map.as_ref()),
             Effect::Save(source, payload) => {
-                let result = self.ports.store().save(&source, &payload);
+                let result = self.ports.store().save(&source, &payload).map_err(|error| error.to_string());
                 return Some(Input::Saved(source, result));
             }
             Effect::Render(purpose, source) => return Some(self.render(purpose, source)),
             Effect::Preflight(ticket, candidate) => self.ports.preflight().judge(ticket, &candidate),
             Effect::SelfTest => self.ports.preflight().self_test(),
             Effect::Record(because, records) => {
-                let result = self.ports.store().record(&records).map(|()| records);
+                let result = self.ports.store().record(&records);
+                let result = result.map(|()| records).map_err(|error| error.to_string());
                 return Some(Input::Recorded(because, result));
             }
             Effect::Start(config, files) => {
@@ -134,7 +134,8 @@ impl<P: Ports> Executor<P> {
                         .notifier()
                         .log(Level::Warn, &format!("the kubelet's state files stay as they are: {why}"));
                 }
-                return Some(Input::Started(self.ports.kubelet().start(config.as_deref())));
+                let started = self.ports.kubelet().start(config.as_deref());
+                return Some(Input::Started(started.map_err(|error| error.to_string())));
             }
             Effect::Stop => self.ports.kubelet().stop(),
             Effect::Kill => self.ports.kubelet().kill(),
@@ -155,7 +156,7 @@ impl<P: Ports> Executor<P> {
             Effect::Count(counter) => self.ports.notifier().count(&counter),
             Effect::ProveReload(handover) => self.ports.reexec().prove(&handover.encode()),
             Effect::PingWatchdog => self.ports.notifier().ping_watchdog(),
-            Effect::Reexec => self.handing_over = true,
+            Effect::Reexec => self.reexec_due = true,
             Effect::Quit => {}
         }
         None
@@ -222,7 +223,7 @@ impl<P: Ports> Executor<P> {
 fn write(store: &mut dyn Store, source: &Source, out: &Configuration) -> Result<String, RenderError> {
     // JSON is YAML to the kubelet, and cannot be misquoted.
     let text = serde_json::to_string_pretty(&out.value).map_err(|error| RenderError::Internal(error.to_string()))?;
-    store.write_rendered(source, &text).map_err(RenderError::Internal)
+    store.write_rendered(source, &text).map_err(|error| RenderError::Internal(error.to_string()))
 }
 
 /// Renders a checkpoint, or the local configuration, with the node's own files.
@@ -261,18 +262,18 @@ pub fn configuration(
         }
     }
     let keys = |key: &str| checkpoint.and_then(|(checkpoint, _)| checkpoint.files.get(key).cloned());
-    let with = |own: Option<&(String, String)>| {
-        let local = own.map(|(text, dir)| Text { text, dir });
+    let with = |local_file: Option<&(String, String)>| {
+        let local = local_file.map(|(text, dir)| Text { text, dir });
         rendering::render(&RenderInput { payload, local, merge, keys: &keys, drop_ins: &drop_ins, args })
     };
-    let own = local.config();
-    let fault = match &own {
-        Ok(own) => match with(own.as_ref()) {
+    let local_file = local.config();
+    let fault = match &local_file {
+        Ok(local_file) => match with(local_file.as_ref()) {
             Ok(out) => return Ok(out),
             Err(Fault::Payload(why)) => return Err(RenderError::Load(why)),
             Err(Fault::Local(why)) => why,
         },
-        Err(why) => why.clone(),
+        Err(error) => error.to_string(),
     };
     let why = format!("the kubelet's own --config file cannot be used: {fault}");
     if payload.is_none() || merge == Merge::Overlay {

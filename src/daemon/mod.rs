@@ -2,62 +2,20 @@
 
 pub mod exec;
 pub mod failopen;
-pub mod settings;
-pub mod wire;
+pub(crate) mod settings;
+mod signals;
+pub(crate) mod wire;
 
 use std::cell::Cell;
 use std::time::Duration;
 
-use nix::sys::signal::SigSet;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use nix::sys::signal::Signal;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::machine::{Handover, Input};
 use crate::ports::{Clock, Ports};
 use exec::Executor;
-
-/// Signals that end or reload the supervisor, and those that are passed on to the kubelet.
-#[derive(Debug)]
-pub struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Signal,
-    forwarded: [(nix::sys::signal::Signal, Signal); 3],
-}
-
-impl Signals {
-    /// Takes over the signals.
-    ///
-    /// # Errors
-    /// As the system gives them.
-    pub fn register() -> std::io::Result<Self> {
-        use nix::sys::signal::Signal::{SIGQUIT, SIGUSR1, SIGUSR2};
-        let forward =
-            |kind: nix::sys::signal::Signal| signal(SignalKind::from_raw(kind as i32)).map(|stream| (kind, stream));
-        let signals = Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hangup: signal(SignalKind::hangup())?,
-            forwarded: [forward(SIGQUIT)?, forward(SIGUSR1)?, forward(SIGUSR2)?],
-        };
-        Self::release(); // after a reload they are held until somebody takes them
-        Ok(signals)
-    }
-
-    fn all() -> SigSet {
-        use nix::sys::signal::Signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
-        [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2].into_iter().collect()
-    }
-
-    /// What comes from now on waits, also through an `exec`, which forgets who would have taken it.
-    fn hold() {
-        let _ = Self::all().thread_block();
-    }
-
-    fn release() {
-        let _ = Self::all().thread_unblock();
-    }
-}
+pub use signals::Signals;
 
 /// How the loop begins.
 #[derive(Debug)]
@@ -69,11 +27,11 @@ pub enum Start {
 }
 
 /// What woke the loop.
-enum Woken {
+enum WakeUp {
     Input(Input),
-    Forward(nix::sys::signal::Signal),
+    Forward(Signal),
     /// SIGTERM or SIGINT.
-    Leave,
+    Shutdown,
     /// SIGHUP.
     Reload,
 }
@@ -84,9 +42,9 @@ pub async fn run<P: Ports>(
     executor: &mut Executor<P>,
     start: Start,
     inputs: &mut UnboundedReceiver<Input>,
-    signals: &mut Signals,
+    signals: &Signals,
     clock: &impl Clock,
-    forward: impl Fn(nix::sys::signal::Signal),
+    forward: impl Fn(Signal),
     leaving: &Cell<bool>,
 ) -> u8 {
     let mut go_on = match start {
@@ -94,31 +52,31 @@ pub async fn run<P: Ports>(
         Start::Resume(handover) => executor.resume(*handover, clock.now()),
     };
     while go_on {
-        let woken = if executor.handing_over {
+        let wake_up = if executor.reexec_due {
             // One more turn, so that whatever was delivered before the signals were held is seen;
-            // between the last look at the queue and the exec nothing else runs on this thread.
-            Signals::hold();
-            let woken = wake(Some(clock.now().boot), inputs, signals, clock).await;
-            if matches!(woken, Woken::Input(Input::Tick)) && executor.hand_over(clock.now()) {
+            // between the last check of the queue and the exec nothing else runs on this thread.
+            Signals::block();
+            let wake_up = wake(Some(clock.now().boot), inputs, signals, clock).await;
+            if matches!(wake_up, WakeUp::Input(Input::Tick)) && executor.reexec(clock.now()) {
                 return 0;
             }
-            Signals::release();
-            woken
+            Signals::unblock();
+            wake_up
         } else {
             wake(executor.state.deadline(), inputs, signals, clock).await
         };
-        let input = match woken {
-            Woken::Input(input) => input,
-            Woken::Reload => Input::Reload,
-            Woken::Forward(kind) => {
+        let input = match wake_up {
+            WakeUp::Input(input) => input,
+            WakeUp::Reload => Input::Reload,
+            WakeUp::Forward(kind) => {
                 forward(kind);
                 continue;
             }
-            Woken::Leave if leaving.get() => {
+            WakeUp::Shutdown if leaving.get() => {
                 executor.ports.kubelet().kill();
                 return 1;
             }
-            Woken::Leave => {
+            WakeUp::Shutdown => {
                 leaving.set(true);
                 Input::Shutdown
             }
@@ -131,10 +89,9 @@ pub async fn run<P: Ports>(
 async fn wake(
     deadline: Option<Duration>,
     inputs: &mut UnboundedReceiver<Input>,
-    signals: &mut Signals,
+    signals: &Signals,
     clock: &impl Clock,
-) -> Woken {
-    let [quit, user1, user2] = &mut signals.forwarded;
+) -> WakeUp {
     let due = async {
         match deadline {
             // A moment more, so that the deadline has passed by the boot clock too.
@@ -142,18 +99,17 @@ async fn wake(
             None => std::future::pending().await,
         }
     };
-    // Every arm is cancel-safe: channels and signal streams keep what was not taken, and the
-    // deadline is computed anew. Signals go first: with KillMode=control-group systemd signals the
-    // kubelet too, and its end must not be taken for a crash.
+    // Every arm is cancel-safe: signals and channel keep what was not taken, and the deadline is
+    // computed anew. Signals go first: with KillMode=control-group systemd signals the kubelet too,
+    // and its end must not be taken for a crash.
     tokio::select! {
         biased;
-        _ = signals.terminate.recv() => Woken::Leave,
-        _ = signals.interrupt.recv() => Woken::Leave,
-        input = inputs.recv() => Woken::Input(input.unwrap_or(Input::Tick)),
-        () = due => Woken::Input(Input::Tick),
-        _ = signals.hangup.recv() => Woken::Reload,
-        _ = quit.1.recv() => Woken::Forward(quit.0),
-        _ = user1.1.recv() => Woken::Forward(user1.0),
-        _ = user2.1.recv() => Woken::Forward(user2.0),
+        signal = signals.next() => match signal {
+            Signal::SIGTERM | Signal::SIGINT => WakeUp::Shutdown,
+            Signal::SIGHUP => WakeUp::Reload,
+            forwarded => WakeUp::Forward(forwarded),
+        },
+        input = inputs.recv() => WakeUp::Input(input.unwrap_or(Input::Tick)),
+        () = due => WakeUp::Input(Input::Tick),
     }
 }

@@ -9,44 +9,40 @@ use kubelet_config::flags::KubeletArgs;
 use kubelet_config::source::Merge;
 use kubelet_config::source_dir::{self, Entry};
 
-/// Where native kept its store when told to; ours when nobody says otherwise.
-pub const DEFAULT_DIR: &str = "/var/lib/kubelet/dynamic-config";
+/// Where native's users mostly kept its store; our default.
+pub(crate) const DEFAULT_DIR: &str = "/var/lib/kubelet/dynamic-config";
 
 /// Settings of `run`; nothing here means "default" any more.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// The kubelet, resolved.
-    pub program: PathBuf,
+    pub(crate) program: PathBuf,
     /// Its arguments as given.
-    pub args: KubeletArgs,
+    pub(crate) args: KubeletArgs,
     /// Root of the store, absolute.
-    pub dir: PathBuf,
+    pub(crate) dir: PathBuf,
     /// The machine's.
-    pub machine: machine::Settings,
+    pub(crate) machine: machine::Settings,
     /// Merge mode of ConfigMaps that say nothing.
-    pub merge: Merge,
+    pub(crate) merge: Merge,
     /// `--config-namespace`.
-    pub config_namespace: String,
+    pub(crate) config_namespace: String,
     /// Metrics and health; `None` is off.
-    pub metrics: Option<SocketAddr>,
+    pub(crate) metrics: Option<SocketAddr>,
     /// `--node-name`.
-    pub node_name: Option<String>,
+    pub(crate) node_name: Option<String>,
     /// `--source-dir`, absolute, and `--source-key`.
-    pub source: Option<(PathBuf, String)>,
+    pub(crate) source: Option<(PathBuf, String)>,
 }
 
 /// The directory of the store: ours, else the kubelet's own flag, else the default.
-#[must_use]
-pub fn store_dir(own: Option<&Path>, args: &KubeletArgs) -> PathBuf {
+pub(crate) fn store_dir(own: Option<&Path>, args: &KubeletArgs) -> PathBuf {
     let dir = own.unwrap_or_else(|| Path::new(args.last("dynamic-config-dir").unwrap_or(DEFAULT_DIR)));
     std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned())
 }
 
 /// The source directory and its key; empty is none.
-///
-/// # Errors
-/// What is wrong with the key.
-pub fn source(dir: Option<PathBuf>, key: String) -> Result<Option<(PathBuf, String)>, String> {
+pub(crate) fn source(dir: Option<PathBuf>, key: String) -> Result<Option<(PathBuf, String)>, String> {
     let Some(dir) = dir.filter(|dir| !dir.as_os_str().is_empty()) else { return Ok(None) };
     if source_dir::entry(&key) != Entry::Key {
         return Err(format!("{key:?} cannot be a file of --source-dir: letters, digits, `-`, `_` and `.` make a key"));
@@ -55,10 +51,7 @@ pub fn source(dir: Option<PathBuf>, key: String) -> Result<Option<(PathBuf, Stri
 }
 
 /// Parses a positive duration.
-///
-/// # Errors
-/// What is wrong with it.
-pub fn positive(text: &str) -> Result<GoDuration, String> {
+pub(crate) fn positive(text: &str) -> Result<GoDuration, String> {
     match text.parse::<GoDuration>()? {
         GoDuration(duration) if duration.is_zero() => Err("it must be more than zero".to_owned()),
         duration => Ok(duration),
@@ -66,10 +59,7 @@ pub fn positive(text: &str) -> Result<GoDuration, String> {
 }
 
 /// Parses the address of the metrics listener; empty turns it off.
-///
-/// # Errors
-/// What is wrong with it.
-pub fn listener(text: &str) -> Result<Option<SocketAddr>, String> {
+pub(crate) fn listener(text: &str) -> Result<Option<SocketAddr>, String> {
     if text.is_empty() {
         return Ok(None);
     }

@@ -12,24 +12,24 @@ use nix::sys::signal::Signal;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::exec::Executor;
-use super::failopen::{self, Lifeline, run_guarded};
+use super::failopen::{self, KubeletControl, run_guarded};
 use super::settings::Settings;
 use super::{Signals, Start};
 use crate::adapters::clock::BootClock;
 use crate::adapters::fsx::RealDisk;
 use crate::adapters::host::NodeHost;
-use crate::adapters::http::{self, Desk, Pages};
+use crate::adapters::http::{self, CommandQueue, Endpoints};
 use crate::adapters::kube::{self, KubeCluster, Standalone};
 use crate::adapters::local::LocalFiles;
 use crate::adapters::lock::{self, Lock};
 use crate::adapters::metrics::Metrics;
 use crate::adapters::notify_socket::NotifySocket;
-use crate::adapters::preflight::{KubeletJudge, Recipe};
+use crate::adapters::preflight::{KubeletJudge, PreflightCommand};
 use crate::adapters::probe::HealthzProbe;
 use crate::adapters::process::{self, ChildPid, KubeletProcess};
-use crate::adapters::reexec::{Beginning, Inheritance, Successor, Told};
+use crate::adapters::reexec::{InheritedState, SelfExec, ServiceState, StartMode};
 use crate::adapters::source_dir::{self, SourceDir};
-use crate::adapters::stderr_relay::Relay;
+use crate::adapters::stderr_relay::StderrRelay;
 use crate::adapters::store::FsStore;
 use crate::adapters::systemd::Systemd;
 use crate::machine::{Counter, Input, Level, State, limits};
@@ -44,8 +44,8 @@ struct RealPorts {
     probe: HealthzProbe,
     host: NodeHost,
     cluster: Box<dyn ports::Cluster>,
-    notifier: Public,
-    successor: Successor,
+    notifier: NodeNotifier,
+    self_exec: SelfExec,
 }
 
 impl ports::Ports for RealPorts {
@@ -80,35 +80,35 @@ impl ports::Ports for RealPorts {
 
 impl ports::Reexec for RealPorts {
     fn prove(&mut self, document: &str) {
-        self.successor.prove(document, self.kubelet.pid.get());
+        self.self_exec.prove(document, self.kubelet.pid.get());
     }
     fn replace(&mut self, document: &str) -> Result<(), ports::ReexecError> {
         let systemd = &self.notifier.systemd;
         let version = self.notifier.version.lock().ok().and_then(|version| version.clone());
-        let told = Told { ready: systemd.is_ready(), version };
-        self.successor.replace(document, &self.kubelet, told, |begins| systemd.reloading(begins))
+        let service = ServiceState { ready: systemd.is_ready(), version };
+        self.self_exec.replace(document, &self.kubelet, service, |begins| systemd.reloading(begins))
     }
 }
 
 /// Journal, systemd, metrics and status document.
-struct Public {
+struct NodeNotifier {
     systemd: Systemd,
     metrics: Metrics,
-    pages: Pages,
-    desk: Desk,
+    endpoints: Endpoints,
+    commands: CommandQueue,
     version: Arc<Mutex<Option<String>>>,
 }
 
-impl ports::Notifier for Public {
+impl ports::Notifier for NodeNotifier {
     fn publish(&mut self, state: &State) {
         let summary = node_status::summary(state);
         self.metrics.observe(state);
         let version = self.version.lock().ok().and_then(|version| version.clone());
-        if let Ok(mut shown) = self.pages.shown.write() {
-            shown.ready = state.is_ready();
-            shown.status = node_status::status_document(state, version.as_deref());
-            shown.counting = state.is_counting().then(Instant::now);
-            shown.summary.clone_from(&summary);
+        if let Ok(mut page) = self.endpoints.page.write() {
+            page.ready = state.is_ready();
+            page.status = node_status::status_document(state, version.as_deref());
+            page.counting = state.is_counting().then(Instant::now);
+            page.summary.clone_from(&summary);
         }
         self.systemd.update(state.is_ready(), state.leaving, summary);
     }
@@ -118,11 +118,11 @@ impl ports::Notifier for Public {
     }
 
     fn answer(&mut self, ticket: u64, result: &Result<String, String>) {
-        self.desk.answer(ticket, result);
+        self.commands.answer(ticket, result);
     }
 
     fn ping_watchdog(&mut self) {
-        Systemd::beat();
+        Systemd::ping_watchdog();
     }
 
     fn log(&mut self, level: Level, line: &str) {
@@ -134,38 +134,37 @@ impl ports::Notifier for Public {
 }
 
 /// Runs the supervisor; gives its exit code.
-///
-/// # Errors
-/// What kept it from starting the kubelet at all: another supervisor does, or it cannot be executed.
-pub async fn supervise(settings: Settings, beginning: Beginning) -> anyhow::Result<u8> {
-    let mut heir = match beginning {
-        Beginning::Heir(heir) => Some(*heir),
-        Beginning::Afresh => None,
-        Beginning::Disinherited(why) => {
+pub(crate) async fn supervise(settings: Settings, start_mode: StartMode) -> anyhow::Result<u8> {
+    let mut inherited = match start_mode {
+        StartMode::Reexec(inherited) => Some(*inherited),
+        StartMode::Fresh => None,
+        StartMode::ReexecFailed(why) => {
             tracing::error!("the reload failed ({why}): the kubelet was stopped, and is started again");
             None
         }
     };
-    let lock = match heir.as_mut().and_then(|heir| heir.lock.take()) {
+    let lock = match inherited.as_mut().and_then(|inherited| inherited.lock.take()) {
         Some(lock) => Some(lock),
         None => locked(&settings)?,
     };
     let (program, args) = (settings.program.clone(), settings.args.clone());
-    let kubelet = heir.as_ref().map(|heir| heir.pid);
-    let why = match AssertUnwindSafe(assemble(settings, heir, lock)).catch_unwind().await {
+    let kubelet = inherited.as_ref().map(|inherited| inherited.pid);
+    let why = match AssertUnwindSafe(assemble(settings, inherited, lock)).catch_unwind().await {
         Ok(Ok(mut all)) => {
-            let Assembled { executor, start, queue, signals, child } = &mut all;
+            let Daemon { executor, start, queue, signals, child } = &mut all;
             let start = std::mem::replace(start, Start::Boot);
-            return Ok(run_guarded(executor, start, queue, signals, &BootClock, &Line(child.clone())).await);
+            return Ok(
+                run_guarded(executor, start, queue, signals, &BootClock, &SupervisedKubelet(child.clone())).await
+            );
         }
         Ok(Err(error)) => format!("{error:#}"),
-        Err(panic) => failopen::words(panic.as_ref()),
+        Err(panic) => failopen::panic_message(panic.as_ref()),
     };
     tracing::error!("the supervisor cannot begin: {why}; the kubelet runs without it, with its own arguments");
     if let Some(pid) = kubelet {
         process::end_child(pid, limits::STOP_GRACE); // never two of them
     }
-    let error = process::become_kubelet(&program, &args);
+    let error = process::exec_kubelet(&program, &args);
     Err(error).with_context(|| format!("cannot run {}", program.display()))
 }
 
@@ -184,7 +183,7 @@ fn locked(settings: &Settings) -> anyhow::Result<Option<File>> {
 }
 
 /// All that the loop needs.
-struct Assembled {
+struct Daemon {
     executor: Executor<RealPorts>,
     start: Start,
     queue: UnboundedReceiver<Input>,
@@ -192,13 +191,13 @@ struct Assembled {
     child: ChildPid,
 }
 
-async fn assemble(settings: Settings, heir: Option<Inheritance>, lock: Option<File>) -> anyhow::Result<Assembled> {
+async fn assemble(settings: Settings, inherited: Option<InheritedState>, lock: Option<File>) -> anyhow::Result<Daemon> {
     let (inputs, queue) = unbounded_channel();
     let child = ChildPid::default();
     let signals = Signals::register().context("cannot register signal handlers")?;
-    let (mut heir, mut notify) = (heir, None);
-    if let Some(heir) = &mut heir {
-        notify = heir.notify.take();
+    let (mut inherited, mut notify) = (inherited, None);
+    if let Some(inherited) = &mut inherited {
+        notify = inherited.notify.take();
     }
     let socket = match notify {
         Some((fd, name)) => NotifySocket::adopt(fd, name),
@@ -206,18 +205,18 @@ async fn assemble(settings: Settings, heir: Option<Inheritance>, lock: Option<Fi
     };
     let socket = socket.context("cannot bind a socket for the kubelet's READY=1")?;
     let notify_socket = socket.name.clone();
-    let successor =
-        Successor { notify: socket.share().ok().map(|fd| (fd, socket.name.clone())), lock, inputs: inputs.clone() };
+    let self_exec =
+        SelfExec { notify: socket.share().ok().map(|fd| (fd, socket.name.clone())), lock, inputs: inputs.clone() };
     tokio::spawn(socket.listen(child.clone(), inputs.clone()));
 
     let metrics = Metrics::new();
-    let pages = Pages::new(metrics.clone());
-    let desk = Desk::new(inputs.clone());
-    serve(&settings, &pages, &desk).await;
+    let endpoints = Endpoints::new(metrics.clone());
+    let commands = CommandQueue::new(inputs.clone());
+    serve(&settings, &endpoints, &commands).await;
 
-    let known = heir.as_ref().and_then(|heir| heir.told.version.clone());
+    let known = inherited.as_ref().and_then(|inherited| inherited.service.version.clone());
     let version = Arc::new(Mutex::new(known));
-    let recipe = Recipe {
+    let preflight = PreflightCommand {
         program: settings.program.clone(),
         args: settings.args.clone(),
         dir: settings.dir.join("supervisor/preflight"),
@@ -234,28 +233,28 @@ async fn assemble(settings: Settings, heir: Option<Inheritance>, lock: Option<Fi
             inputs: inputs.clone(),
             relays: Vec::new(),
         },
-        preflight: KubeletJudge::new(recipe, inputs.clone(), metrics.clone(), version.clone()),
+        preflight: KubeletJudge::new(preflight, inputs.clone(), metrics.clone(), version.clone()),
         probe: HealthzProbe::new(inputs.clone()),
         host: NodeHost::new(root_dir(&settings), settings.dir.clone(), inputs.clone()),
         cluster: cluster(&settings, inputs, &metrics),
-        notifier: Public { systemd: Systemd::default(), metrics, pages, desk, version },
-        successor,
+        notifier: NodeNotifier { systemd: Systemd::default(), metrics, endpoints, commands, version },
+        self_exec,
     };
-    let start = match heir {
-        Some(heir) => ports.take_over(heir)?,
+    let start = match inherited {
+        Some(inherited) => ports.take_over(inherited)?,
         None => Start::Boot,
     };
     let executor = Executor::new(State::new(settings.machine), ports, settings.args);
     let executor = executor.with_source_dir(settings.source.is_some());
-    Ok(Assembled { executor, start, queue, signals, child })
+    Ok(Daemon { executor, start, queue, signals, child })
 }
 
 impl RealPorts {
     /// Takes over the kubelet of the supervisor before us.
-    fn take_over(&mut self, heir: Inheritance) -> anyhow::Result<Start> {
+    fn take_over(&mut self, inherited: InheritedState) -> anyhow::Result<Start> {
         let mut last_lines = None;
-        for (fd, words) in heir.relays {
-            match Relay::adopt(fd, &words) {
+        for (fd, log_tail) in inherited.relays {
+            match StderrRelay::adopt(fd, &log_tail) {
                 Ok((relay, ended)) => {
                     self.kubelet.relays.push(relay);
                     last_lines = Some(ended);
@@ -264,19 +263,19 @@ impl RealPorts {
                 Err(error) => anyhow::bail!("the kubelet's output cannot be read: {error}"),
             }
         }
-        self.kubelet.adopt(heir.pid, last_lines).context("the kubelet's end could not be noticed")?;
-        self.notifier.systemd = Systemd::resumed(heir.told.ready);
-        if heir.told.version.is_none() {
+        self.kubelet.adopt(inherited.pid, last_lines).context("the kubelet's end could not be noticed")?;
+        self.notifier.systemd = Systemd::resumed(inherited.service.ready);
+        if inherited.service.version.is_none() {
             ports::Preflight::self_test(&mut self.preflight); // its answer was on its way
         }
-        Ok(Start::Resume(Box::new(heir.handover)))
+        Ok(Start::Resume(Box::new(inherited.handover)))
     }
 }
 
 /// The kubelet process and systemd, past all ports.
-struct Line(ChildPid);
+struct SupervisedKubelet(ChildPid);
 
-impl Lifeline for Line {
+impl KubeletControl for SupervisedKubelet {
     fn is_alive(&self) -> bool {
         self.0.get().is_some()
     }
@@ -287,14 +286,14 @@ impl Lifeline for Line {
         self.0.signal(signal);
     }
     fn ready(&self) {
-        Systemd::say_ready();
+        Systemd::notify_ready();
     }
     fn status(&self, text: &str) {
-        Systemd::say_status(text);
+        Systemd::notify_status(text);
     }
-    fn beat(&self) {
+    fn ping_watchdog(&self) {
         if Systemd::watchdog().is_some() {
-            Systemd::beat();
+            Systemd::ping_watchdog();
         }
     }
 }
@@ -304,14 +303,14 @@ fn root_dir(settings: &Settings) -> std::path::PathBuf {
     settings.args.last("root-dir").unwrap_or("/var/lib/kubelet").into()
 }
 
-async fn serve(settings: &Settings, pages: &Pages, desk: &Desk) {
+async fn serve(settings: &Settings, endpoints: &Endpoints, commands: &CommandQueue) {
     if let Some(address) = settings.metrics
-        && let Err(error) = http::serve_tcp(address, pages.clone()).await
+        && let Err(error) = http::serve_tcp(address, endpoints.clone()).await
     {
         tracing::warn!("no metrics: cannot listen on {address}: {error}; choose another --metrics-bind-address");
     }
     let socket = settings.dir.join("supervisor/control.sock");
-    if let Err(error) = http::serve_unix(&socket, pages.clone(), desk.clone()) {
+    if let Err(error) = http::serve_unix(&socket, endpoints.clone(), commands.clone()) {
         tracing::warn!(
             "`status` will only see the store, and operators' commands cannot be taken: {}: {error}",
             socket.display()
@@ -323,8 +322,8 @@ fn cluster(settings: &Settings, inputs: UnboundedSender<Input>, metrics: &Metric
     match &settings.source {
         None => api_server(settings, inputs, metrics),
         Some((dir, key)) => {
-            let beside = api_server(settings, source_dir::without_assignments(inputs.clone()), metrics);
-            Box::new(SourceDir::start(dir.clone(), key, inputs, beside))
+            let cluster = api_server(settings, source_dir::without_assignments(inputs.clone()), metrics);
+            Box::new(SourceDir::start(dir.clone(), key, inputs, cluster))
         }
     }
 }

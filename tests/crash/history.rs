@@ -100,8 +100,8 @@ fn the_history_is_bounded_and_counts_on() {
     }
     assert_eq!(store(&disk).unreported(), [], "all were reported");
     let mut next = store(&disk);
-    assert_eq!(next.append(&entry("one more")), Ok(LENGTH + 1));
-    assert_eq!(next.append(&Entry { local: true, ..entry("ours alone") }), Ok(LENGTH + 2));
+    assert_eq!(next.append(&entry("one more")).unwrap(), LENGTH + 1);
+    assert_eq!(next.append(&Entry { local: true, ..entry("ours alone") }).unwrap(), LENGTH + 2);
     assert_eq!(numbers(&store(&disk).unreported()), [LENGTH + 1]);
 }
 

@@ -27,7 +27,7 @@ const STORY: [Goal; 5] = [(NONE, true), (STATIC, false), (NONE, true), (STATIC, 
 
 fn swap(disk: &SimDisk, (policy, restore): Goal) -> Result<(), String> {
     let files = StateFiles { root_dir: KUBELET.to_owned(), policy: policy.to_owned(), restore };
-    FsStore::new(disk.clone(), Path::new(ROOT)).swap_state_files(&files)
+    FsStore::new(disk.clone(), Path::new(ROOT)).swap_state_files(&files).map_err(|error| error.to_string())
 }
 
 /// A node that has run with its own policy: whose files they are is on record from then on.

@@ -219,12 +219,12 @@ async fn the_print_changes_with_the_content_and_with_nothing_else() {
         std::os::unix::fs::symlink(target, at("next")).unwrap();
         std::fs::rename(at("next"), at(link)).unwrap();
     };
-    let mut prints = vec![access.print().await];
+    let mut fingerprints = vec![access.fingerprint().await];
     let mut changed = async |what: &str| {
-        let print = access.print().await;
-        assert_eq!(print, access.print().await);
-        assert!(!prints.contains(&print), "{what}");
-        prints.push(print);
+        let fingerprint = access.fingerprint().await;
+        assert_eq!(fingerprint, access.fingerprint().await);
+        assert!(!fingerprints.contains(&fingerprint), "{what}");
+        fingerprints.push(fingerprint);
     };
     desk.write("kubelet.conf", "");
     changed("it is there").await;
@@ -249,10 +249,10 @@ async fn the_print_changes_with_the_content_and_with_nothing_else() {
     changed("a file that is gone").await;
     desk.write("token", "");
     changed("an empty one").await;
-    let last = access.print().await;
+    let last = access.fingerprint().await;
     desk.write("token", "");
     desk.write("unrelated", "x");
     swap("two.pem", "current.pem");
-    assert_eq!(access.print().await, last);
+    assert_eq!(access.fingerprint().await, last);
     assert!(Path::new(&at("current.pem")).is_symlink());
 }

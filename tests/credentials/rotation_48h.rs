@@ -43,9 +43,9 @@ struct Rotating {
 }
 
 impl Access for Rotating {
-    fn print(&self) -> BoxFuture<'_, Fingerprint> {
-        let print = print(self.world.lock().unwrap().on_disk);
-        async move { print }.boxed()
+    fn fingerprint(&self) -> BoxFuture<'_, Fingerprint> {
+        let fingerprint = fingerprint(self.world.lock().unwrap().on_disk);
+        async move { fingerprint }.boxed()
     }
 
     fn connect(&self, layer: ClientLayer) -> BoxFuture<'_, Result<Connected, String>> {
@@ -75,7 +75,7 @@ impl Access for Rotating {
         let client = ClientBuilder::new(service, "default").with_layer(&layer).build();
         let connected = Connected {
             client,
-            print: print(number),
+            fingerprint: fingerprint(number),
             node_name: NODE.to_owned(),
             origin: "simulated".to_owned(),
             renew_at: None,
@@ -85,10 +85,10 @@ impl Access for Rotating {
     }
 }
 
-fn print(number: u64) -> Fingerprint {
-    let mut print = [0; 32];
-    print[..8].copy_from_slice(&number.to_le_bytes());
-    print
+fn fingerprint(number: u64) -> Fingerprint {
+    let mut fingerprint = [0; 32];
+    fingerprint[..8].copy_from_slice(&number.to_le_bytes());
+    fingerprint
 }
 
 fn unauthorized() -> hyper::Response<http_body_util::combinators::BoxBody<hyper::body::Bytes, std::io::Error>> {

@@ -33,7 +33,7 @@ use kubelet_supervisor::adapters::notify_socket::NotifySocket;
 use kubelet_supervisor::adapters::process::{ChildPid, KubeletProcess};
 use kubelet_supervisor::adapters::store::FsStore;
 use kubelet_supervisor::daemon::exec::Executor;
-use kubelet_supervisor::daemon::failopen::{Lifeline, run_guarded};
+use kubelet_supervisor::daemon::failopen::{KubeletControl, run_guarded};
 use kubelet_supervisor::daemon::{Signals, Start};
 use kubelet_supervisor::machine::command::Command;
 use kubelet_supervisor::machine::model::{KubeletId, Moment, Rendered};
@@ -50,9 +50,9 @@ use testkit::port::Port;
 /// Nothing waits for its end unless the test fails.
 const SOON: Duration = Duration::from_secs(20);
 
-struct Line(ChildPid);
+struct SupervisedKubelet(ChildPid);
 
-impl Lifeline for Line {
+impl KubeletControl for SupervisedKubelet {
     fn is_alive(&self) -> bool {
         self.0.get().is_some()
     }
@@ -63,7 +63,7 @@ impl Lifeline for Line {
         self.0.signal(signal);
     }
     fn ready(&self) {}
-    fn beat(&self) {}
+    fn ping_watchdog(&self) {}
     fn status(&self, text: &str) {
         assert!(text.starts_with("internal error: fault: "), "{text}");
     }
@@ -169,7 +169,7 @@ fn tell(dir: &Path, kubelet: &Installed, port: &Port, fault_at: Fault) -> Rc<Wor
         let socket = NotifySocket::bind().unwrap();
         let notify_socket = socket.name.clone();
         tokio::spawn(socket.listen(pid.clone(), inputs.clone()));
-        let mut signals = Signals::register().unwrap();
+        let signals = Signals::register().unwrap();
         let world = World::new(fault_at, inputs.clone());
         let rest = || Tap(world.clone(), ());
         let process = KubeletProcess {
@@ -194,8 +194,8 @@ fn tell(dir: &Path, kubelet: &Installed, port: &Port, fault_at: Fault) -> Rc<Wor
         };
         let settings = Settings { trial_duration: Duration::from_millis(50), ..Settings::default() };
         let mut executor = Executor::new(State::new(settings), ports, args);
-        let line = Line(pid.clone());
-        let supervisor = run_guarded(&mut executor, Start::Boot, &mut queue, &mut signals, &BootClock, &line);
+        let line = SupervisedKubelet(pid.clone());
+        let supervisor = run_guarded(&mut executor, Start::Boot, &mut queue, &signals, &BootClock, &line);
         let mut pids = Vec::new();
         let script = async {
             tokio::select! {
@@ -256,7 +256,7 @@ fn take_over(dir: &Path, kubelet: &Installed, port: &Port, at: u32) {
     runtime.block_on(async {
         let (inputs, mut queue) = unbounded_channel();
         let pid = ChildPid::default();
-        let mut signals = Signals::register().unwrap();
+        let signals = Signals::register().unwrap();
         let world = World::new(Fault { at, after: false, starts: 0 }, inputs.clone());
         let rest = || Tap(world.clone(), ());
         let mut process = KubeletProcess {
@@ -276,7 +276,7 @@ fn take_over(dir: &Path, kubelet: &Installed, port: &Port, at: u32) {
         before.step(Input::Boot(Box::new(stored), id.clone()), Moment::default());
         let rendered = Input::Rendered(Purpose::Launch, None, id, Ok(Rendered::default()));
         before.step(rendered, Moment::default());
-        before.step(Input::Started(started), Moment::default());
+        before.step(Input::Started(started.map_err(|error| error.to_string())), Moment::default());
         let handover = Box::new(before.hand_over().expect("a kubelet runs"));
         let ports = Faulty {
             store: Tap(world.clone(), FsStore::new(RealDisk, &dir.join("dynamic"))),
@@ -292,9 +292,9 @@ fn take_over(dir: &Path, kubelet: &Installed, port: &Port, at: u32) {
             host: rest(),
         };
         let mut executor = Executor::new(State::new(Settings::default()), ports, args);
-        let line = Line(pid.clone());
+        let line = SupervisedKubelet(pid.clone());
         let start = Start::Resume(handover);
-        let supervisor = run_guarded(&mut executor, start, &mut queue, &mut signals, &BootClock, &line);
+        let supervisor = run_guarded(&mut executor, start, &mut queue, &signals, &BootClock, &line);
         let script = async {
             tokio::select! {
                 () = fault(&world) => {}

@@ -15,7 +15,7 @@ use kubelet_supervisor::machine::evidence::{Environment, LeaseObservation};
 use kubelet_supervisor::machine::model::{KubeletId, RenderError, Rendered, StateFiles, Verdict};
 use kubelet_supervisor::machine::record::Entry;
 use kubelet_supervisor::machine::{Counter, Durable, Input, Level, State, Stored};
-use kubelet_supervisor::ports::{self, Checkpoint};
+use kubelet_supervisor::ports::{self, Checkpoint, LocalError, SpawnError, StoreError};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -176,7 +176,7 @@ impl ports::Reexec for Tap<()> {
         });
     }
     fn replace(&mut self, _document: &str) -> Result<(), ports::ReexecError> {
-        self.0.call("reexec.replace", || Err(ports::ReexecError::Failed("this is only a test".to_owned())))
+        self.0.call("reexec.replace", || Err(ports::ReexecError::OutputBlocked))
     }
 }
 
@@ -187,25 +187,25 @@ impl ports::Store for Tap<FsStore<RealDisk>> {
     fn assume(&mut self, records: &Durable) {
         self.0.call("store.assume", || self.1.assume(records));
     }
-    fn save(&mut self, source: &Source, payload: &Payload) -> Result<(), String> {
+    fn save(&mut self, source: &Source, payload: &Payload) -> Result<(), StoreError> {
         self.0.call("store.save", || self.1.save(source, payload))
     }
     fn open(&mut self, source: &Source) -> Result<Checkpoint, RenderError> {
         self.0.call("store.open", || self.1.open(source))
     }
-    fn write_rendered(&mut self, source: &Source, text: &str) -> Result<String, String> {
+    fn write_rendered(&mut self, source: &Source, text: &str) -> Result<String, StoreError> {
         self.0.call("store.write_rendered", || self.1.write_rendered(source, text))
     }
-    fn record(&mut self, records: &Durable) -> Result<(), String> {
+    fn record(&mut self, records: &Durable) -> Result<(), StoreError> {
         self.0.call("store.record", || self.1.record(records))
     }
-    fn collect(&mut self, keep: &BTreeSet<Source>) -> Result<(), String> {
+    fn collect(&mut self, keep: &BTreeSet<Source>) -> Result<(), StoreError> {
         self.0.call("store.collect", || self.1.collect(keep))
     }
-    fn swap_state_files(&mut self, files: &StateFiles) -> Result<(), String> {
+    fn swap_state_files(&mut self, files: &StateFiles) -> Result<(), StoreError> {
         self.0.call("store.swap_state_files", || self.1.swap_state_files(files))
     }
-    fn append(&mut self, entry: &Entry) -> Result<u64, String> {
+    fn append(&mut self, entry: &Entry) -> Result<u64, StoreError> {
         self.0.call("store.append", || self.1.append(entry))
     }
     fn history(&mut self) -> Vec<Entry> {
@@ -220,7 +220,7 @@ impl ports::Store for Tap<FsStore<RealDisk>> {
 }
 
 impl ports::Local for Tap<LocalFiles> {
-    fn config(&self) -> Result<Option<(String, String)>, String> {
+    fn config(&self) -> Result<Option<(String, String)>, LocalError> {
         self.0.call("local.config", || self.1.config())
     }
     fn drop_ins(&self) -> Vec<String> {
@@ -235,7 +235,7 @@ impl ports::Local for Tap<LocalFiles> {
 }
 
 impl ports::Kubelet for Tap<KubeletProcess> {
-    fn start(&mut self, config: Option<&str>) -> Result<u32, String> {
+    fn start(&mut self, config: Option<&str>) -> Result<u32, SpawnError> {
         self.0.call("kubelet.start", || self.1.start(config))
     }
     fn stop(&mut self) {

@@ -121,7 +121,7 @@ fn history() {
     let mut store = FsStore::new(RealDisk, dir.path());
     assert_eq!(store.history(), expected);
     assert_eq!(store.unreported(), expected[3..], "two are reported, one is local");
-    assert_eq!(store.append(&first), Ok(5));
+    assert_eq!(store.append(&first).unwrap(), 5);
 }
 
 #[test]
@@ -151,11 +151,11 @@ fn state_files_of_policies() {
 
 #[test]
 fn handover_in_full() {
-    let (estate, mut handover) = document("handover/full.json");
-    assert_eq!((estate.pid, estate.notify, estate.lock), (4711, Some(9), Some(10)));
-    assert_eq!(estate.notify_name, "kubelet-supervisor-1-2");
-    assert_eq!(estate.relays, [(11, vec!["I0115 one".to_owned(), "E0115 two".to_owned()]), (12, Vec::new())]);
-    assert_eq!((estate.told.ready, estate.told.version), (true, Some("v1.20.2".to_owned())));
+    let (document, mut handover) = document("handover/full.json");
+    assert_eq!((document.pid, document.notify, document.lock), (4711, Some(9), Some(10)));
+    assert_eq!(document.notify_name, "kubelet-supervisor-1-2");
+    assert_eq!(document.relays, [(11, vec!["I0115 one".to_owned(), "E0115 two".to_owned()]), (12, Vec::new())]);
+    assert_eq!((document.service.ready, document.service.version), (true, Some("v1.20.2".to_owned())));
     assert_eq!((handover.pid(), handover.records()), (Some(4711), None));
     // What is private is seen in what is written.
     let written = value(&handover.encode());
@@ -219,8 +219,12 @@ fn handover_variants() {
             sync(SyncError::AllNil, "all were nil"),
         ),
     ] {
-        let (estate, mut handover) = document(&format!("handover/{name}.json"));
-        assert_eq!((estate.pid, estate.notify, estate.lock, estate.told.ready), (4711, None, None, false), "{name}");
+        let (document, mut handover) = document(&format!("handover/{name}.json"));
+        assert_eq!(
+            (document.pid, document.notify, document.lock, document.service.ready),
+            (4711, None, None, false),
+            "{name}"
+        );
         assert_eq!(handover.records(), Some(&Durable::default()), "{name}");
         let (stage, trial_end) = match name {
             "local" => (ReloadStage::Requested, TrialEnd::Failed),
@@ -261,8 +265,8 @@ fn a_real_one() {
     assert_eq!(entries("real/tree/supervisor/history.jsonl"), store.history());
     assert_eq!(store.history().len(), 10);
 
-    let (estate, mut handover) = document("real/handover.json");
-    assert_eq!((estate.told.ready, estate.relays.len(), estate.notify.is_some()), (true, 1, true));
+    let (document, mut handover) = document("real/handover.json");
+    assert_eq!((document.service.ready, document.relays.len(), document.notify.is_some()), (true, 1, true));
     let saved = Durable { assigned: Some(assigned.clone()), last_known_good: Some(good), ledger };
     // The number of the format is the file's.
     let handed = handover.records().unwrap().clone();

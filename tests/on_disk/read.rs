@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use kubelet_supervisor::adapters::reexec::{self, Estate};
+use kubelet_supervisor::adapters::reexec::{self, ReexecDocument};
 use kubelet_supervisor::machine::Handover;
 use kubelet_supervisor::machine::record::{Entry, Ledger};
 use serde_json::{Value, json};
@@ -76,13 +76,17 @@ pub fn entries(name: &str) -> Vec<Entry> {
 }
 
 /// Both layers of a document.
-pub fn document(name: &str) -> (Estate, Handover) {
+pub fn document(name: &str) -> (ReexecDocument, Handover) {
     let text = text(name);
-    let (estate, handover) = reexec::read(&text).unwrap();
-    read(&text, |text| serde_json::from_str::<Estate>(text), |estate| serde_json::to_string(estate).unwrap());
-    assert_eq!(read(&estate.machine, Handover::decode, Handover::encode), handover);
+    let (document, handover) = reexec::read(&text).unwrap();
+    read(
+        &text,
+        |text| serde_json::from_str::<ReexecDocument>(text),
+        |document| serde_json::to_string(document).unwrap(),
+    );
+    assert_eq!(read(&document.machine, Handover::decode, Handover::encode), handover);
     assert_eq!(reexec::can_take_over(&text), Ok(()));
-    (estate, handover)
+    (document, handover)
 }
 
 pub fn copy(from: &Path, to: &Path) {

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use super::hazard::quantity;
 
-/// `Pod.spec`. What may be odd stays JSON.
+/// `Pod.spec`. What may be odd stays JSON: k8s-openapi's type refuses a whole list for one odd field, and this crate knows
+/// no API library.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodSpecView {

@@ -10,13 +10,13 @@ use crate::machine::Input;
 use crate::machine::command::Command;
 
 /// More than a few people at one node are a runaway script.
-const PLACES: usize = 16;
+const PENDING_LIMIT: usize = 16;
 /// A step takes milliseconds; only a store that hangs takes longer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Takes commands to the machine and its answers back.
 #[derive(Clone, Debug)]
-pub struct Desk {
+pub(crate) struct CommandQueue {
     inputs: mpsc::UnboundedSender<Input>,
     waiting: Arc<Mutex<Waiting>>,
 }
@@ -29,7 +29,7 @@ struct Waiting {
 
 /// What became of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// The machine did it; what it says.
     Done(String),
     /// The machine refuses; why.
@@ -37,34 +37,33 @@ pub enum Outcome {
     /// It never came to the machine; why.
     Busy(&'static str),
     /// It went to the machine, and no answer came.
-    Silence(&'static str),
+    NoAnswer(&'static str),
 }
 
-/// A place at the desk, given up when the asker goes away.
-struct Place<'a> {
-    desk: &'a Desk,
+/// A command that waits; dropped when its client goes away.
+struct Pending<'a> {
+    commands: &'a CommandQueue,
     ticket: u64,
 }
 
-impl Drop for Place<'_> {
+impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        self.desk.take(self.ticket);
+        self.commands.take(self.ticket);
     }
 }
 
-impl Desk {
-    /// A desk in front of the daemon's queue.
-    #[must_use]
-    pub fn new(inputs: mpsc::UnboundedSender<Input>) -> Self {
+impl CommandQueue {
+    /// Commands go into the daemon's queue.
+    pub(crate) fn new(inputs: mpsc::UnboundedSender<Input>) -> Self {
         Self { inputs, waiting: Arc::default() }
     }
 
     /// Hands a command in and waits for the answer.
-    pub async fn ask(&self, command: Command) -> Outcome {
+    pub(crate) async fn submit(&self, command: Command) -> Outcome {
         let (sender, answer) = oneshot::channel();
         let ticket = {
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            if waiting.by_ticket.len() >= PLACES {
+            if waiting.by_ticket.len() >= PENDING_LIMIT {
                 return Outcome::Busy("too many commands are waiting for their answers; try again");
             }
             waiting.last += 1;
@@ -72,19 +71,19 @@ impl Desk {
             waiting.by_ticket.insert(ticket, sender);
             ticket
         };
-        let _place = Place { desk: self, ticket };
+        let _pending = Pending { commands: self, ticket };
         if self.inputs.send(Input::Operator(ticket, command)).is_err() {
             return Outcome::Busy("the supervisor is on its way out; try again once the next one runs");
         }
-        match tokio::time::timeout(PATIENCE, answer).await {
+        match tokio::time::timeout(ANSWER_TIMEOUT, answer).await {
             Ok(Ok(Ok(text))) => Outcome::Done(text),
             Ok(Ok(Err(why))) => Outcome::Refused(why),
-            _ => Outcome::Silence("the supervisor took the command but gave no answer; see its journal and `status`"),
+            _ => Outcome::NoAnswer("the supervisor took the command but gave no answer; see its journal and `status`"),
         }
     }
 
     /// The machine's answer; nobody may be waiting for it any more.
-    pub fn answer(&self, ticket: u64, result: &Result<String, String>) {
+    pub(crate) fn answer(&self, ticket: u64, result: &Result<String, String>) {
         if let Some(sender) = self.take(ticket) {
             let _ = sender.send(result.clone());
         }

@@ -1,5 +1,6 @@
 //! How to get at the API server: clients, built from the kubelet's credentials whenever those change.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -11,7 +12,7 @@ use tokio::time::Instant;
 
 use super::client_layer::ClientLayer;
 use super::credentials::{CredentialFiles, Fingerprint, Login, chain};
-use super::{Settings, feed, identity, plugin, proxy};
+use super::{identity, plugin, proxy, watch};
 use crate::adapters::metrics::Metrics;
 
 /// A plugin's credentials are replaced this long before they expire: a request on its way, and clocks that differ.
@@ -23,14 +24,27 @@ const RENEW_MIN: Duration = Duration::from_secs(10);
 /// A fresh client after this long does no harm, and no timer is asked for what it cannot do.
 const END_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
+/// Where to find the API server and ourselves.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The kubelet's `--kubeconfig`.
+    pub kubeconfig: PathBuf,
+    /// `--node-name`.
+    pub node_name: Option<String>,
+    /// `--config-namespace`.
+    pub config_namespace: String,
+    /// The kubelet's `--hostname-override`.
+    pub hostname_override: Option<String>,
+}
+
 /// Where clients come from.
 pub trait Access: Send + Sync + 'static {
     /// Changes when the credentials do. Cheap, and asks nobody.
-    fn print(&self) -> BoxFuture<'_, Fingerprint>;
+    fn fingerprint(&self) -> BoxFuture<'_, Fingerprint>;
 
     /// Builds a client; nothing is sent. The layer goes round all of its requests.
     ///
-    /// Fails with what is wrong, in the words of the user's files.
+    /// Fails with what is wrong, by the names in the user's files.
     fn connect(&self, layer: ClientLayer) -> BoxFuture<'_, Result<Connected, String>>;
 }
 
@@ -39,7 +53,7 @@ pub struct Connected {
     /// The client. A new one shares nothing with those before: no connection, no TLS session.
     pub client: Client,
     /// What it was built from.
-    pub print: Fingerprint,
+    pub fingerprint: Fingerprint,
     /// Our Node.
     pub node_name: String,
     /// Where the credentials come from.
@@ -58,8 +72,8 @@ pub struct KubeconfigAccess {
 }
 
 impl Access for KubeconfigAccess {
-    fn print(&self) -> BoxFuture<'_, Fingerprint> {
-        Box::pin(async { self.look().await.map(|gathered| gathered.print()).unwrap_or_default() })
+    fn fingerprint(&self) -> BoxFuture<'_, Fingerprint> {
+        Box::pin(async { self.load_files().await.map(|files| files.fingerprint()).unwrap_or_default() })
     }
 
     fn connect(&self, layer: ClientLayer) -> BoxFuture<'_, Result<Connected, String>> {
@@ -77,18 +91,18 @@ impl KubeconfigAccess {
     async fn build(&self, layer: ClientLayer) -> Result<Connected, String> {
         let path = self.settings.kubeconfig.display().to_string();
         let at = |why: String| format!("{path}: {why}");
-        let gathered = self.look().await?;
-        let print = gathered.print();
-        let mut login = gathered.login()?;
+        let files = self.load_files().await?;
+        let fingerprint = files.fingerprint();
+        let mut login = files.login()?;
         let mut renew_at = None;
         if let Some(exec) = login.exec.take() {
-            let granted = plugin::run(&exec, login.cluster()).await.map_err(at)?;
-            let named = format!("the credential plugin {}", exec.command.as_deref().unwrap_or_default());
-            login.grant(&granted).map_err(|why| at(format!("{named}: {why}")))?;
-            login.named.user = named;
-            renew_at = granted.expires.map(|expires| Instant::now() + renew_in(expires, Timestamp::now()));
+            let credentials = plugin::run(&exec, login.cluster()).await.map_err(at)?;
+            let plugin_name = format!("the credential plugin {}", exec.command.as_deref().unwrap_or_default());
+            login.set_credentials(&credentials).map_err(|why| at(format!("{plugin_name}: {why}")))?;
+            login.origin.user = plugin_name;
+            renew_at = credentials.expires.map(|expires| Instant::now() + renew_in(expires, Timestamp::now()));
         }
-        // Its end is to be noticed, and said, when it comes: a watch would go on beyond it.
+        // Its end is to be noticed and logged when it comes: a watch would go on beyond it.
         let end = login.identity.not_after.and_then(|end| ends_in(end, Timestamp::now()));
         renew_at = [renew_at, end.map(|end| Instant::now() + end)].into_iter().flatten().min();
         let mut notices = Vec::new();
@@ -99,27 +113,27 @@ impl KubeconfigAccess {
 
         let own_proxy =
             login.cluster().is_some_and(|cluster| cluster.proxy_url.as_ref().is_some_and(|url| !url.is_empty()));
-        let layer = layer.naming(login.named.clone());
+        let layer = layer.with_origin(login.origin.clone());
         let mut config = Config::from_custom_kubeconfig(login.into_config(), &KubeConfigOptions::default())
             .await
             .map_err(|error| at(chain(&error)))?;
         config.proxy_url = proxy::choose(config.proxy_url.take(), own_proxy, &config.cluster_url, env);
-        config.read_timeout = Some(feed::READ_TIMEOUT);
+        config.read_timeout = Some(watch::READ_TIMEOUT);
         config.connect_timeout = Some(Duration::from_secs(10));
-        config.default_retry = false; // it hangs a call for minutes; the session retries, and says so
+        config.default_retry = false; // it hangs a call for minutes; the session retries, and logs it
         // Where the kubeconfig has no authority, the system's are read: not on the thread that minds the kubelet.
         let builder = tokio::task::spawn_blocking(move || ClientBuilder::try_from(config))
             .await
             .map_err(|error| error.to_string())?
-            .map_err(|error| at(unusable(&chain(&error))))?;
+            .map_err(|error| at(explain(&chain(&error))))?;
         let client = builder.with_layer(&layer).build();
-        Ok(Connected { client, print, node_name, origin: path, renew_at, notices })
+        Ok(Connected { client, fingerprint, node_name, origin: path, renew_at, notices })
     }
 
     /// Not on the thread that minds the kubelet: a file may be on a file system that hangs.
-    async fn look(&self) -> Result<CredentialFiles, String> {
+    async fn load_files(&self) -> Result<CredentialFiles, String> {
         let path = self.settings.kubeconfig.clone();
-        tokio::task::spawn_blocking(move || CredentialFiles::look(&path)).await.map_err(|error| error.to_string())
+        tokio::task::spawn_blocking(move || CredentialFiles::load(&path)).await.map_err(|error| error.to_string())
     }
 
     fn node_name(&self, login: &Login, notices: &mut Vec<String>) -> String {
@@ -137,18 +151,18 @@ fn env(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// What kube says of a client that cannot be built, in words that lead somewhere.
-fn unusable(words: &str) -> String {
-    if words.contains("KeyMismatch") || words.contains("keys may not be consistent") {
+/// Why a client cannot be built, with what to do about it.
+fn explain(message: &str) -> String {
+    if message.contains("KeyMismatch") || message.contains("keys may not be consistent") {
         return format!(
-            "client-certificate and client-key do not belong together; while they are being replaced that passes ({words})"
+            "client-certificate and client-key do not belong together; while they are being replaced that passes ({message})"
         );
     }
-    if words.contains("proxy") {
-        // The words have the URL, and that may have a password.
+    if message.contains("proxy") {
+        // The message has the URL, and that may have a password.
         return "its proxy-url, or HTTPS_PROXY, is not of a kind that can be used: http, https, socks5".to_owned();
     }
-    words.to_owned()
+    message.to_owned()
 }
 
 /// Said of a certificate that is of no use any more.
@@ -158,11 +172,11 @@ fn expired(login: &Login, now: Timestamp) -> Option<String> {
         return None;
     }
     let time = Timestamp::from_second(not_after).map_or_else(|_| not_after.to_string(), |time| time.to_string());
-    let named = &login.named;
+    let origin = &login.origin;
     Some(format!(
         "the certificate of {} in {} expired at {time}. A kubelet with rotateCertificates renews its own before that; one \
          that missed it needs other credentials: a new {}, or a valid --bootstrap-kubeconfig and a restart of the kubelet",
-        named.user, named.kubeconfig, named.kubeconfig
+        origin.user, origin.kubeconfig, origin.kubeconfig
     ))
 }
 

@@ -1,6 +1,6 @@
 //! A layer round every request: counts it, bounds the wait for an answer's head, and keeps all of
 //! them back for as long as the API server asks for (`Retry-After`). Bodies may take their time: a
-//! watch is one. What may be the credentials' fault it reports, in the words of the kubeconfig.
+//! watch is one. What may be the credentials' fault it signals, and errors name the kubeconfig's fields.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
 use tower::{BoxError, Layer, Service};
 
-use super::credentials::{Named, chain};
+use super::credentials::{CredentialOrigin, chain};
 use crate::adapters::metrics::Metrics;
 
 /// An API server that has not begun to answer by then is treated as gone.
@@ -22,25 +22,25 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(15);
 /// A longer `Retry-After` is not believed.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
-/// Makes [`Meter`]s; one for each client.
+/// Goes round the requests of a client; one for each client.
 #[derive(Clone, Debug)]
 pub struct ClientLayer {
     metrics: Metrics,
-    alarm: Arc<AuthFailureSignal>,
-    named: Named,
+    auth_failure: Arc<AuthFailureSignal>,
+    origin: CredentialOrigin,
 }
 
-/// Rings when a request failed in a way that other credentials may mend.
+/// Raised when a request failed in a way that other credentials may mend.
 #[derive(Debug, Default)]
 pub struct AuthFailureSignal {
     refused: AtomicBool,
-    rung: Notify,
+    raised: Notify,
 }
 
 impl AuthFailureSignal {
-    /// Waits for the next time. Cancel-safe; what rang meanwhile is told at once.
-    pub async fn rung(&self) {
-        self.rung.notified().await;
+    /// Waits for the next time. Cancel-safe; a signal that came meanwhile counts.
+    pub async fn raised(&self) {
+        self.raised.notified().await;
     }
 
     /// True once the API server has answered 401.
@@ -53,33 +53,33 @@ impl ClientLayer {
     /// Counts here.
     #[must_use]
     pub fn new(metrics: Metrics) -> Self {
-        Self { metrics, alarm: Arc::default(), named: Named::default() }
+        Self { metrics, auth_failure: Arc::default(), origin: CredentialOrigin::default() }
     }
 
     /// For messages.
     #[must_use]
-    pub fn naming(self, named: Named) -> Self {
-        Self { named, ..self }
+    pub fn with_origin(self, origin: CredentialOrigin) -> Self {
+        Self { origin, ..self }
     }
 
-    /// Rings for the clients of this layer.
+    /// That of the clients of this layer.
     #[must_use]
-    pub fn alarm(&self) -> Arc<AuthFailureSignal> {
-        Arc::clone(&self.alarm)
+    pub fn auth_failure(&self) -> Arc<AuthFailureSignal> {
+        Arc::clone(&self.auth_failure)
     }
 }
 
 impl<S> Layer<S> for ClientLayer {
-    type Service = Meter<S>;
+    type Service = ClientService<S>;
 
-    fn layer(&self, inner: S) -> Meter<S> {
-        Meter { inner, layer: self.clone(), held_until: Arc::default(), pause: None }
+    fn layer(&self, inner: S) -> ClientService<S> {
+        ClientService { inner, layer: self.clone(), held_until: Arc::default(), pause: None }
     }
 }
 
-/// See the module.
+/// The service that [`ClientLayer`] makes.
 #[derive(Debug)]
-pub struct Meter<S> {
+pub struct ClientService<S> {
     inner: S,
     layer: ClientLayer,
     /// Set by an answer, taken up by the next request.
@@ -87,7 +87,7 @@ pub struct Meter<S> {
     pause: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S, A, B> Service<Request<A>> for Meter<S>
+impl<S, A, B> Service<Request<A>> for ClientService<S>
 where
     S: Service<Request<A>, Response = Response<B>, Error = BoxError>,
     S::Future: Send + 'static,
@@ -109,7 +109,7 @@ where
 
     fn call(&mut self, request: Request<A>) -> Self::Future {
         let verb = verb(&request);
-        let ClientLayer { metrics, alarm, named } = self.layer.clone();
+        let ClientLayer { metrics, auth_failure, origin } = self.layer.clone();
         let held_until = Arc::clone(&self.held_until);
         let answer = tokio::time::timeout(HEAD_TIMEOUT, self.inner.call(request));
         Box::pin(async move {
@@ -121,27 +121,27 @@ where
             metrics.request(verb, &code);
             let refused = answer.as_ref().is_ok_and(|response| response.status() == StatusCode::UNAUTHORIZED);
             if refused {
-                alarm.refused.store(true, Ordering::Relaxed);
+                auth_failure.refused.store(true, Ordering::Relaxed);
             }
             if refused || answer.is_err() {
-                alarm.rung.notify_one();
+                auth_failure.raised.notify_one();
             }
             if let Some(pause) = answer.as_ref().ok().and_then(retry_after)
                 && let Ok(mut held) = held_until.lock()
             {
                 *held = Some(Instant::now() + pause);
             }
-            answer.map_err(|error| explain(error, &named))
+            answer.map_err(|error| explain(error, &origin))
         })
     }
 }
 
-/// TLS errors in the words of the kubeconfig. rustls' own (v0.23) have names for what happened, not for what to look at.
-fn explain(error: BoxError, named: &Named) -> BoxError {
-    let words = chain(error.as_ref());
-    let Named { kubeconfig, server, authority, user } = named;
+/// TLS errors with the kubeconfig's fields. rustls' own (v0.23) have names for what happened, not for what to look at.
+fn explain(error: BoxError, origin: &CredentialOrigin) -> BoxError {
+    let message = chain(error.as_ref());
+    let CredentialOrigin { kubeconfig, server, authority, user } = origin;
     let authority = if authority.is_empty() { "the system's certificate authorities" } else { authority };
-    let about = |part: &str| words.contains(part);
+    let about = |part: &str| message.contains(part);
     let meaning = if about("UnknownIssuer") || about("BadSignature") {
         format!("{authority} of {kubeconfig} did not issue the certificate that {server} shows")
     } else if about("not valid for name") || about("NotValidForName") {
@@ -153,7 +153,7 @@ fn explain(error: BoxError, named: &Named) -> BoxError {
     } else {
         return error;
     };
-    format!("{meaning} ({words})").into()
+    format!("{meaning} ({message})").into()
 }
 
 /// What an overloaded server asks for. The real one's 429 has it in the header only, its body is
@@ -181,13 +181,13 @@ mod tests {
 
     #[test]
     fn tls_errors_name_field_and_file() {
-        let named = Named {
+        let origin = CredentialOrigin {
             kubeconfig: "/etc/k.conf".to_owned(),
             server: "https://api:6443".to_owned(),
             authority: "certificate-authority /etc/ca.crt".to_owned(),
             user: "client-certificate /var/c.pem".to_owned(),
         };
-        for (error, words) in [
+        for (error, message) in [
             (
                 "invalid peer certificate: UnknownIssuer",
                 "certificate-authority /etc/ca.crt of /etc/k.conf did not issue",
@@ -203,9 +203,9 @@ mod tests {
             ),
             ("received fatal alert: BadCertificate", "does not accept client-certificate /var/c.pem of /etc/k.conf"),
         ] {
-            let said = explain(error.into(), &named).to_string();
-            assert!(said.contains(words) && said.ends_with(&format!("({error})")), "{said}");
+            let said = explain(error.into(), &origin).to_string();
+            assert!(said.contains(message) && said.ends_with(&format!("({error})")), "{said}");
         }
-        assert_eq!(explain("connection refused".into(), &named).to_string(), "connection refused");
+        assert_eq!(explain("connection refused".into(), &origin).to_string(), "connection refused");
     }
 }

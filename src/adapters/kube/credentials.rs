@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::identity::{self, Identity, NO_CERTIFICATE};
-use super::plugin::{Granted, Pair};
+use super::plugin::{Credentials, KeyPair};
 
 /// A hash of all that a client is made of.
 pub type Fingerprint = [u8; 32];
@@ -45,12 +45,12 @@ pub struct Login {
     /// The client certificate, if it is known before a plugin is run.
     pub identity: Identity,
     /// Where all that came from.
-    pub named: Named,
+    pub origin: CredentialOrigin,
 }
 
 /// Where credentials came from, for messages.
 #[derive(Clone, Debug, Default)]
-pub struct Named {
+pub struct CredentialOrigin {
     /// The kubeconfig.
     pub kubeconfig: String,
     /// `server`.
@@ -62,23 +62,23 @@ pub struct Named {
 }
 
 impl CredentialFiles {
-    /// Looks at the files. Cheap: five small ones at the most, and no request leaves the node.
+    /// Reads the files. Cheap: five small ones at the most, and no request leaves the node.
     #[must_use]
-    pub fn look(path: &Path) -> Self {
+    pub fn load(path: &Path) -> Self {
         let text = read(path);
         let mut config = text.as_ref().map_err(Clone::clone).and_then(|text| parse(text));
-        let mut gathered =
+        let mut files =
             Self { path: path.to_owned(), config: Err(String::new()), text, files: BTreeMap::new(), plugin: None };
         if let Ok(config) = &mut config
             && let Ok((cluster, user)) = current(config)
         {
-            gathered.gather(cluster, user);
+            files.read_named_files(cluster, user);
         }
-        gathered.config = config;
-        gathered
+        files.config = config;
+        files
     }
 
-    fn gather(&mut self, cluster: &Cluster, user: &mut AuthInfo) {
+    fn read_named_files(&mut self, cluster: &Cluster, user: &mut AuthInfo) {
         // Relative to the kubeconfig's directory (ResolveLocalPaths, client-go tools/clientcmd/loader.go, v1.20.2).
         let dir = self.path.parent().unwrap_or(Path::new("/")).to_owned();
         let mut named = |field, file: &Option<String>, data: bool| {
@@ -105,7 +105,7 @@ impl CredentialFiles {
 
     /// Changes when any of it changes, links followed.
     #[must_use]
-    pub fn print(&self) -> Fingerprint {
+    pub fn fingerprint(&self) -> Fingerprint {
         let mut hash = Sha256::new();
         let mut add = |content: &Result<Vec<u8>, String>| {
             let content = content.as_ref().map_or_else(|why| ("absent", why.as_bytes()), |bytes| ("there", bytes));
@@ -141,29 +141,29 @@ impl CredentialFiles {
         let exec = user.exec.take();
         let secrets = serde_json::to_value(&*user).map_err(|error| error.to_string())?;
         let secret = |field: &str| secrets.get(field).and_then(Value::as_str).map(str::to_owned);
-        let mut given = Granted::default();
+        let mut credentials = Credentials::default();
         let (mut known, mut source) = (Identity::default(), String::new());
         let inline = (user.client_certificate_data.clone(), secret("client-key-data"));
         if let Some((pair, identity, from)) = self.pair(inline.0.as_ref(), inline.1.as_ref())? {
-            given.pair = Some(pair);
+            credentials.pair = Some(pair);
             (known, source) = (identity, from);
         }
         if let Some((token, from)) = self.token(secret("token"))? {
-            given.token = Some(token);
+            credentials.token = Some(token);
             if source.is_empty() {
                 source = from;
             }
         }
-        let exec = exec.filter(|_| given.token.is_none() && user.username.is_none());
-        *user = granted(secrets, &given)?;
-        let named = Named { kubeconfig: kubeconfig.to_owned(), server, authority, user: source };
-        Ok(Login { config, exec, identity: known, named })
+        let exec = exec.filter(|_| credentials.token.is_none() && user.username.is_none());
+        *user = with_credentials(secrets, &credentials)?;
+        let origin = CredentialOrigin { kubeconfig: kubeconfig.to_owned(), server, authority, user: source };
+        Ok(Login { config, exec, identity: known, origin })
     }
 
-    /// Puts the authorities in; tells where they are from.
+    /// Puts the authorities in; gives where they are from.
     fn authority(&mut self, cluster: &mut Cluster) -> Result<String, String> {
         let (authority, source) = self.take(AUTHORITY, cluster.certificate_authority_data.as_ref())?;
-        if authority.as_ref().is_some_and(|pem| identity::sections(pem, "CERTIFICATE").is_empty()) {
+        if authority.as_ref().is_some_and(|pem| identity::pem_sections(pem, "CERTIFICATE").is_empty()) {
             return Err(format!("{source}: {NO_CERTIFICATE}"));
         }
         cluster.certificate_authority = None;
@@ -176,17 +176,17 @@ impl CredentialFiles {
         &mut self,
         certificate: Option<&String>,
         key: Option<&String>,
-    ) -> Result<Option<(Pair, Identity, String)>, String> {
+    ) -> Result<Option<(KeyPair, Identity, String)>, String> {
         let (certificate, source) = self.take(CERTIFICATE, certificate)?;
         let (key, key_source) = self.take(KEY, key)?;
         match (certificate, key) {
             (Some(certificate), Some(key)) => {
-                let identity = identity::identity(&certificate).map_err(|why| format!("{source}: {why}"))?;
-                let key = identity::sections(&key, "PRIVATE KEY");
+                let identity = identity::parse_certificate(&certificate).map_err(|why| format!("{source}: {why}"))?;
+                let key = identity::pem_sections(&key, "PRIVATE KEY");
                 if key.is_empty() {
                     return Err(format!("{key_source}: there is no PEM private key in it"));
                 }
-                Ok(Some(((identity::sections(&certificate, "CERTIFICATE"), key), identity, source)))
+                Ok(Some(((identity::pem_sections(&certificate, "CERTIFICATE"), key), identity, source)))
             }
             (None, None) => Ok(None),
             (Some(_), None) => Err(format!("there is a {CERTIFICATE}, but no {KEY}")),
@@ -227,14 +227,14 @@ impl Login {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn grant(&mut self, given: &Granted) -> Result<(), String> {
-        if let Some((certificate, _)) = &given.pair {
+    pub fn set_credentials(&mut self, credentials: &Credentials) -> Result<(), String> {
+        if let Some((certificate, _)) = &credentials.pair {
             self.identity =
-                identity::identity(certificate).map_err(|why| format!("its clientCertificateData: {why}"))?;
+                identity::parse_certificate(certificate).map_err(|why| format!("its clientCertificateData: {why}"))?;
         }
         let (_, user) = current(&mut self.config)?;
         let rest = serde_json::to_value(&*user).map_err(|error| error.to_string())?;
-        *user = granted(rest, given)?;
+        *user = with_credentials(rest, credentials)?;
         Ok(())
     }
 
@@ -251,19 +251,19 @@ impl Login {
 }
 
 /// The user with these credentials instead of files. By way of JSON, as the type of its secrets is kube's own.
-fn granted(mut user: Value, given: &Granted) -> Result<AuthInfo, String> {
+fn with_credentials(mut user: Value, credentials: &Credentials) -> Result<AuthInfo, String> {
     let fields = user.as_object_mut().ok_or("its user is no mapping")?;
     for field in [CERTIFICATE, KEY, TOKEN] {
         fields.remove(field);
     }
-    if let Some(token) = &given.token {
+    if let Some(token) = &credentials.token {
         // What no header takes would fail every request, and say nothing of where it came from.
         if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err("the token is empty, or holds characters that no HTTP header may".to_owned());
         }
         fields.insert("token".to_owned(), json!(token));
     }
-    if let Some((certificate, key)) = &given.pair {
+    if let Some((certificate, key)) = &credentials.pair {
         fields.insert("client-certificate-data".to_owned(), json!(ByteString(certificate.clone())));
         fields.insert("client-key-data".to_owned(), json!(ByteString(key.clone())));
     }
@@ -290,12 +290,12 @@ fn parse(text: &[u8]) -> Result<Kubeconfig, String> {
     if text.trim().is_empty() {
         return Err("it is empty".to_owned());
     }
-    // The parser's own words may quote a line, and any line can be a secret.
-    Kubeconfig::from_yaml(text).map_err(|error| format!("it is not a kubeconfig{}", place(&chain(&error))))
+    // The parser's message may quote a line, and any line can be a secret.
+    Kubeconfig::from_yaml(text).map_err(|error| format!("it is not a kubeconfig{}", parse_position(&chain(&error))))
 }
 
-/// Where a parser gave up, taken from its words.
-fn place(words: &str) -> String {
+/// Where a parser gave up, from its message.
+fn parse_position(words: &str) -> String {
     let number = |after: &str| {
         let rest = words.split(after).nth(1)?.trim_start_matches([' ', ':']);
         let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();

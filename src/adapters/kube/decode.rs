@@ -1,4 +1,4 @@
-//! What API objects say, in the core's words. Nothing here fails: what is odd is left out.
+//! From API objects to the machine's types. Nothing here fails: what is odd is left out.
 
 use std::collections::BTreeMap;
 
@@ -18,22 +18,22 @@ const PREFIX: &str = "kubelet-supervisor.io/";
 
 /// What a Node's annotations ask for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct NodeAnnotations {
     /// `retry`.
     pub retry: Option<String>,
     /// `confirm`.
     pub confirm: Option<String>,
 }
 
-pub(super) fn asked(node: &NodeView) -> Asked {
+pub(super) fn node_annotations(node: &NodeView) -> NodeAnnotations {
     let annotation =
         |name: &str| node.metadata.annotations.as_ref().and_then(|all| all.get(&format!("{PREFIX}{name}")).cloned());
-    Asked { retry: annotation("retry"), confirm: annotation("confirm") }
+    NodeAnnotations { retry: annotation("retry"), confirm: annotation("confirm") }
 }
 
 /// What the Node is to run: `spec.configSource`, where a server keeps it and somebody set it, wins
 /// over labels. `namespace` is that of labels which name none.
-pub(super) fn wanted(node: &NodeView, namespace: &str) -> Assignment {
+pub(super) fn assignment(node: &NodeView, namespace: &str) -> Assignment {
     let source = node.spec.config_source.as_ref().filter(|source| !source.is_null());
     let Some(source) = source else {
         let labels = node.metadata.labels.as_ref();
@@ -44,7 +44,7 @@ pub(super) fn wanted(node: &NodeView, namespace: &str) -> Assignment {
 }
 
 /// What the Node says of us.
-pub(super) fn shown(node: NodeView) -> PublishedStatus {
+pub(super) fn published_status(node: NodeView) -> PublishedStatus {
     let condition = own_condition(&node);
     let mut annotations = node.metadata.annotations.unwrap_or_default();
     PublishedStatus {
@@ -66,15 +66,15 @@ pub(super) fn forbidden(map: &ConfigMapRef, why: &str) -> String {
 }
 
 /// The condition Ready; `None` while there is none.
-pub(super) fn node_sight(node: &NodeView) -> Option<NodeReadiness> {
+pub(super) fn node_readiness(node: &NodeView) -> Option<NodeReadiness> {
     let conditions = node.status.conditions.as_ref()?.as_array()?;
     let ready = conditions.iter().find(|condition| text(condition, "type") == "Ready")?;
-    let words = [text(ready, "reason"), text(ready, "message")];
-    let words: Vec<&str> = words.into_iter().filter(|words| !words.is_empty()).collect();
+    let parts = [text(ready, "reason"), text(ready, "message")];
+    let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
     Some(NodeReadiness {
         ready: text(ready, "status") == "True",
         heartbeat: text(ready, "lastHeartbeatTime").to_owned(),
-        message: words.join(": "),
+        message: parts.join(": "),
     })
 }
 
@@ -96,7 +96,7 @@ pub(super) fn capacity(node: &NodeView) -> BTreeMap<String, String> {
 
 /// What asking for the Lease came to. 401 is about the credentials, which a change can break; 408, 429 and 5xx
 /// are about the API server itself, or a balancer's before it.
-pub(super) fn lease_sight(result: Result<LeaseView, Error>) -> LeaseObservation {
+pub(super) fn lease_observation(result: Result<LeaseView, Error>) -> LeaseObservation {
     match result {
         Ok(lease) => match lease.spec.as_ref().and_then(|spec| spec.get("renewTime")).and_then(Value::as_str) {
             Some(time) => LeaseObservation::Renewed(time.to_owned()),
@@ -110,7 +110,7 @@ pub(super) fn lease_sight(result: Result<LeaseView, Error>) -> LeaseObservation 
     }
 }
 
-pub(super) fn pod_sight(pod: PodView) -> PodSummary {
+pub(super) fn pod_summary(pod: PodView) -> PodSummary {
     let meta = pod.metadata;
     let who = PodSummary {
         uid: meta.uid.unwrap_or_default(),
@@ -162,13 +162,13 @@ mod tests {
                 "images": [{"names": ["a"], "sizeBytes": 1}]
             }
         }));
-        let sight = node_sight(&node).unwrap();
-        assert!(sight.ready);
-        assert_eq!(sight.heartbeat, "2026-01-01T00:00:01Z");
-        assert_eq!(sight.message, "KubeletReady: kubelet is posting ready status");
+        let summary = node_readiness(&node).unwrap();
+        assert!(summary.ready);
+        assert_eq!(summary.heartbeat, "2026-01-01T00:00:01Z");
+        assert_eq!(summary.message, "KubeletReady: kubelet is posting ready status");
         assert_eq!(capacity(&node).len(), 3);
-        assert_eq!(asked(&node), Asked { retry: Some("222".to_owned()), confirm: None });
-        assert_eq!(wanted(&node, "ns"), Assignment::Local);
+        assert_eq!(node_annotations(&node), NodeAnnotations { retry: Some("222".to_owned()), confirm: None });
+        assert_eq!(assignment(&node, "ns"), Assignment::Local);
     }
 
     #[test]
@@ -182,12 +182,12 @@ mod tests {
             })
         };
         let metadata = json!({"name": "n1", "labels": {label("name"): "a"}});
-        assert_eq!(wanted(&node(json!({"metadata": metadata})), "ns"), reference("ns", "a"));
+        assert_eq!(assignment(&node(json!({"metadata": metadata})), "ns"), reference("ns", "a"));
         let source = json!({"configMap": {"namespace": "n", "name": "b", "kubeletConfigKey": "kubelet"}});
         let both = node(json!({"metadata": metadata, "spec": {"configSource": source}}));
-        assert_eq!(wanted(&both, "ns"), reference("n", "b"));
+        assert_eq!(assignment(&both, "ns"), reference("n", "b"));
         let nil = node(json!({"metadata": metadata, "spec": {"configSource": null}}));
-        assert_eq!(wanted(&nil, "ns"), reference("ns", "a"), "null is absent");
+        assert_eq!(assignment(&nil, "ns"), reference("ns", "a"), "null is absent");
     }
 
     #[test]
@@ -199,14 +199,14 @@ mod tests {
             json!({"conditions": [1, {}, {"type": 3}], "config": 7}),
         ] {
             let node = node(json!({"metadata": {"name": "n1"}, "spec": {"configSource": 5}, "status": status}));
-            assert_eq!(node_sight(&node), None);
+            assert_eq!(node_readiness(&node), None);
             assert!(capacity(&node).is_empty());
-            assert_eq!(wanted(&node, "ns"), Assignment::AllNil);
+            assert_eq!(assignment(&node, "ns"), Assignment::AllNil);
         }
         let node = node(
             json!({"metadata": {}, "status": {"conditions": [{"type": "Ready", "status": "Unknown", "lastHeartbeatTime": 1}]}}),
         );
-        assert_eq!(node_sight(&node), Some(NodeReadiness::default()));
+        assert_eq!(node_readiness(&node), Some(NodeReadiness::default()));
     }
 
     fn refusal(code: u16) -> Result<LeaseView, Error> {
@@ -219,44 +219,52 @@ mod tests {
         let lease =
             |spec: Value| Ok(serde_json::from_value(json!({"metadata": {"name": "n1"}, "spec": spec})).unwrap());
         let time = "2026-01-01T00:00:01.123456Z";
-        assert_eq!(lease_sight(lease(json!({"renewTime": time}))), LeaseObservation::Renewed(time.to_owned()));
-        assert_eq!(lease_sight(lease(json!({}))), LeaseObservation::Absent);
-        assert_eq!(lease_sight(lease(json!({"renewTime": null}))), LeaseObservation::Absent);
-        assert_eq!(lease_sight(lease(Value::Null)), LeaseObservation::Absent);
+        assert_eq!(lease_observation(lease(json!({"renewTime": time}))), LeaseObservation::Renewed(time.to_owned()));
+        assert_eq!(lease_observation(lease(json!({}))), LeaseObservation::Absent);
+        assert_eq!(lease_observation(lease(json!({"renewTime": null}))), LeaseObservation::Absent);
+        assert_eq!(lease_observation(lease(Value::Null)), LeaseObservation::Absent);
         for code in [403, 404] {
-            assert_eq!(lease_sight(refusal(code)), LeaseObservation::Absent, "{code}");
+            assert_eq!(lease_observation(refusal(code)), LeaseObservation::Absent, "{code}");
         }
         for code in [408, 429, 500, 503] {
-            assert_eq!(lease_sight(refusal(code)), LeaseObservation::Busy("scripted".into()), "{code}");
+            assert_eq!(lease_observation(refusal(code)), LeaseObservation::Busy("scripted".into()), "{code}");
         }
-        assert!(matches!(lease_sight(refusal(401)), LeaseObservation::Unreachable(why) if why.contains("scripted")));
+        assert!(
+            matches!(lease_observation(refusal(401)), LeaseObservation::Unreachable(why) if why.contains("scripted"))
+        );
     }
 
-    fn sight(spec: &Value) -> (u64, u64) {
+    fn requests(spec: &Value) -> (u64, u64) {
         let pod = json!({"metadata": {"name": "p", "namespace": "d", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
             "spec": spec, "status": {"phase": "Failed", "reason": "OutOfpods"}});
-        let sight = pod_sight(serde_json::from_value(pod).unwrap());
-        assert_eq!((sight.name.as_str(), sight.created.as_str()), ("d/p", "2026-01-01T00:00:00Z"));
-        assert_eq!((sight.phase.as_str(), sight.reason.as_str(), sight.is_live()), ("Failed", "OutOfpods", false));
-        (sight.cpu_millis, sight.memory)
+        let summary = pod_summary(serde_json::from_value(pod).unwrap());
+        assert_eq!((summary.name.as_str(), summary.created.as_str()), ("d/p", "2026-01-01T00:00:00Z"));
+        assert_eq!(
+            (summary.phase.as_str(), summary.reason.as_str(), summary.is_live()),
+            ("Failed", "OutOfpods", false)
+        );
+        (summary.cpu_millis, summary.memory)
     }
 
     #[test]
     fn what_a_pod_asks_for() {
         let asks = |cpu: &str, memory: &str| json!({"name": "c", "resources": {"requests": {"cpu": cpu, "memory": memory}, "limits": {"cpu": "9"}}});
         let containers = json!([asks("250m", "64Mi"), asks("1", "1Mi"), {"name": "none"}]);
-        assert_eq!(sight(&json!({"containers": containers})), (1250, 65 << 20));
+        assert_eq!(requests(&json!({"containers": containers})), (1250, 65 << 20));
         let init = json!([asks("2", "1Mi"), asks("100m", "1Mi")]);
-        assert_eq!(sight(&json!({"containers": containers, "initContainers": init})), (2000, 65 << 20));
+        assert_eq!(requests(&json!({"containers": containers, "initContainers": init})), (2000, 65 << 20));
         let mut sidecar = asks("500m", "1Mi");
         sidecar["restartPolicy"] = json!("Always");
         let init = json!([sidecar, asks("2", "1Mi")]);
-        assert_eq!(sight(&json!({"containers": containers, "initContainers": init})), (2500, 66 << 20));
+        assert_eq!(requests(&json!({"containers": containers, "initContainers": init})), (2500, 66 << 20));
         let whole =
             json!({"containers": containers, "resources": {"requests": {"cpu": "3"}}, "overhead": {"cpu": "10m"}});
-        assert_eq!(sight(&whole), (3010, 65 << 20));
-        assert_eq!(sight(&json!({})), (0, 0));
-        assert_eq!(sight(&json!({"containers": [{"resources": {"requests": {"cpu": 1, "memory": "much"}}}]})), (0, 0));
+        assert_eq!(requests(&whole), (3010, 65 << 20));
+        assert_eq!(requests(&json!({})), (0, 0));
+        assert_eq!(
+            requests(&json!({"containers": [{"resources": {"requests": {"cpu": 1, "memory": "much"}}}]})),
+            (0, 0)
+        );
     }
 
     #[test]

@@ -6,18 +6,15 @@ use x509_cert::der::Decode as _;
 
 /// What the client certificate says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Identity {
+pub(crate) struct Identity {
     /// `system:node:<name>` without the prefix.
-    pub node_name: Option<String>,
+    pub(crate) node_name: Option<String>,
     /// End of validity, seconds since 1970.
-    pub not_after: Option<u64>,
+    pub(crate) not_after: Option<u64>,
 }
 
 /// Looks at the first certificate of a PEM file.
-///
-/// # Errors
-/// What is wrong with it, to be put behind the name of the field and the file.
-pub fn identity(pem: &[u8]) -> Result<Identity, String> {
+pub(crate) fn parse_certificate(pem: &[u8]) -> Result<Identity, String> {
     let der = CertificateDer::pem_slice_iter(pem).next().ok_or(NO_CERTIFICATE)?.map_err(|error| error.to_string())?;
     let certificate = Certificate::from_der(&der).map_err(|error| error.to_string())?;
     let body = certificate.tbs_certificate();
@@ -34,7 +31,7 @@ pub fn identity(pem: &[u8]) -> Result<Identity, String> {
 }
 
 /// Said of certificates and bundles alike.
-pub const NO_CERTIFICATE: &str = "there is no PEM certificate in it";
+pub(crate) const NO_CERTIFICATE: &str = "there is no PEM certificate in it";
 
 fn common_name(certificate: &Certificate) -> Option<String> {
     let common_name = x509_cert::der::oid::db::rfc4519::CN;
@@ -44,8 +41,7 @@ fn common_name(certificate: &Certificate) -> Option<String> {
 }
 
 /// Those sections of a PEM file whose label ends like this: kubelet-client-current.pem has certificate and key in one.
-#[must_use]
-pub fn sections(pem: &[u8], label: &str) -> Vec<u8> {
+pub(crate) fn pem_sections(pem: &[u8], label: &str) -> Vec<u8> {
     let mut kept = String::new();
     let mut inside = false;
     for line in String::from_utf8_lossy(pem).lines().map(str::trim) {
@@ -62,8 +58,7 @@ pub fn sections(pem: &[u8], label: &str) -> Vec<u8> {
 }
 
 /// `None` if it is not base64. White space and padding count for nothing.
-#[must_use]
-pub fn decode_base64(text: &str) -> Option<Vec<u8>> {
+pub(crate) fn decode_base64(text: &str) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len() / 4 * 3);
     let (mut bits, mut count) = (0_u32, 0_u32);
     for byte in text.bytes().filter(|byte| !byte.is_ascii_whitespace() && *byte != b'=') {
@@ -88,8 +83,7 @@ pub fn decode_base64(text: &str) -> Option<Vec<u8>> {
 /// The name the kubelet would register under, when no certificate tells.
 ///
 /// Upstream: `GetHostname` (component-helpers/node/util): override or host name, lower-cased.
-#[must_use]
-pub fn host_name(hostname_override: Option<&str>) -> String {
+pub(crate) fn host_name(hostname_override: Option<&str>) -> String {
     let host = || nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
     hostname_override.map_or_else(host, str::to_owned).trim().to_lowercase()
 }
@@ -109,7 +103,7 @@ mod tests {
     fn certificate_and_key_in_one_file_are_told_apart() {
         let one = "words before\n-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\nbetween\n\
                    -----BEGIN EC PRIVATE KEY-----\r\nBB==\r\n-----END EC PRIVATE KEY-----\r\nbehind";
-        let text = |label| String::from_utf8(sections(one.as_bytes(), label)).unwrap();
+        let text = |label| String::from_utf8(pem_sections(one.as_bytes(), label)).unwrap();
         assert_eq!(text("CERTIFICATE"), "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n");
         assert_eq!(text("PRIVATE KEY"), "-----BEGIN EC PRIVATE KEY-----\nBB==\n-----END EC PRIVATE KEY-----\n");
         assert_eq!(text("X509 CRL"), "");

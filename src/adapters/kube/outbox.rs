@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use super::decode::Asked;
-use super::{Command, Look};
+use super::decode::NodeAnnotations;
+use super::query::{Command, Query};
 use crate::machine::record::Entry;
 use kubelet_config::source::ConfigMapRef;
 use kubelet_config::status::NodeConfigStatus;
@@ -13,23 +13,23 @@ const EVENTS_KEPT: usize = 32;
 
 /// What is to be sent and watched; outlives a session.
 #[derive(Debug, Default)]
-pub struct Outbox {
+pub(crate) struct Outbox {
     /// The ConfigMap to watch.
-    pub map: Option<ConfigMapRef>,
+    pub(crate) map: Option<ConfigMapRef>,
     /// The status to bring to the Node.
-    pub status: Option<NodeConfigStatus>,
+    pub(crate) status: Option<NodeConfigStatus>,
     /// Events, oldest first.
-    pub events: VecDeque<Entry>,
-    /// What the machine was last told of the Node's annotations: it must hear of one that was
+    pub(crate) events: VecDeque<Entry>,
+    /// The Node's annotations as sent to the machine: it must learn of one that was
     /// taken away while we were not connected.
-    pub asked: Asked,
+    pub(crate) annotations: NodeAnnotations,
 }
 
 impl Outbox {
-    /// Notes a command; gives back a look, which is not to be put off.
-    pub fn take(&mut self, command: Command) -> Option<Look> {
+    /// Keeps a command; gives back a query, which is not to be put off.
+    pub(crate) fn accept(&mut self, command: Command) -> Option<Query> {
         match command {
-            Command::Look(look) => return Some(look),
+            Command::Query(query) => return Some(query),
             Command::Watch(map) => self.map = map,
             Command::Publish(status) => self.status = Some(*status),
             Command::Emit(entry) => {
@@ -44,26 +44,25 @@ impl Outbox {
 
     /// Takes off the event that was sent, which may no longer be the first, or be there at all:
     /// the oldest had to go if others came while it was under way.
-    pub fn sent(&mut self, sent: Posted) {
-        if let Some(index) = self.events.iter().position(|entry| Posted::of(entry) == sent) {
+    pub(crate) fn remove_sent(&mut self, sent: EventKey) {
+        if let Some(index) = self.events.iter().position(|entry| EventKey::from(entry) == sent) {
             self.events.remove(index);
         }
     }
 }
 
-/// What tells an event from others: its number, which is 0 where the history could not be
+/// Identifies an event: its number, which is 0 where the history could not be
 /// written, and its time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Posted {
+pub(crate) struct EventKey {
     /// `Entry::number`.
-    pub number: u64,
+    pub(crate) number: u64,
     /// `Entry::nanos`.
-    pub nanos: u64,
+    pub(crate) nanos: u64,
 }
 
-impl Posted {
-    /// Of this event.
-    pub fn of(entry: &Entry) -> Self {
+impl From<&Entry> for EventKey {
+    fn from(entry: &Entry) -> Self {
         Self { number: entry.number, nanos: entry.nanos }
     }
 }
@@ -81,16 +80,16 @@ mod tests {
         let mut outbox = Outbox::default();
         let numbers = |outbox: &Outbox| outbox.events.iter().map(|entry| entry.number).collect::<Vec<_>>();
         for (number, nanos) in [(1, 10), (0, 11), (0, 12), (2, 13)] {
-            assert!(outbox.take(Command::Emit(Box::new(entry(number, nanos)))).is_none());
+            assert!(outbox.accept(Command::Emit(Box::new(entry(number, nanos)))).is_none());
         }
-        outbox.sent(Posted { number: 0, nanos: 12 });
+        outbox.remove_sent(EventKey { number: 0, nanos: 12 });
         assert_eq!(numbers(&outbox), [1, 0, 2]);
         // While the first is under way, so many come that it has to go.
         for number in 0..u64::try_from(EVENTS_KEPT).unwrap() {
-            outbox.take(Command::Emit(Box::new(entry(100 + number, 100 + number))));
+            outbox.accept(Command::Emit(Box::new(entry(100 + number, 100 + number))));
         }
         assert_eq!((outbox.events.len(), numbers(&outbox)[0]), (EVENTS_KEPT, 100));
-        outbox.sent(Posted { number: 1, nanos: 10 });
+        outbox.remove_sent(EventKey { number: 1, nanos: 10 });
         assert_eq!((outbox.events.len(), numbers(&outbox)[0]), (EVENTS_KEPT, 100), "nothing else is lost");
     }
 }

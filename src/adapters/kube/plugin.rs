@@ -11,7 +11,7 @@ use kube::config::{Cluster, ExecConfig};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::adapters::process::{self, Printed};
+use crate::adapters::process::{self, HelperOutput};
 use crate::machine::model::Exit;
 use kubelet_config::yaml;
 
@@ -19,24 +19,24 @@ use kubelet_config::yaml;
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Of its standard error, in a message.
-const WORDS: usize = 300;
+const MESSAGE_LIMIT: usize = 300;
 
 /// A client certificate with what else is in its chain, and its key; PEM.
-pub type Pair = (Vec<u8>, Vec<u8>);
+pub(crate) type KeyPair = (Vec<u8>, Vec<u8>);
 
-/// Credentials.
+/// What it gave.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Granted {
+pub(crate) struct Credentials {
     /// A bearer token.
-    pub token: Option<String>,
+    pub(crate) token: Option<String>,
     /// Certificate and key.
-    pub pair: Option<Pair>,
+    pub(crate) pair: Option<KeyPair>,
     /// When they are to be replaced.
-    pub expires: Option<Timestamp>,
+    pub(crate) expires: Option<Timestamp>,
 }
 
 /// No secrets.
-impl std::fmt::Debug for Granted {
+impl std::fmt::Debug for Credentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Granted").field("expires", &self.expires).finish_non_exhaustive()
     }
@@ -59,14 +59,11 @@ struct Status {
     expiration_timestamp: Option<String>,
 }
 
-/// Runs it.
-///
-/// # Errors
-/// What went wrong, with the command. Never anything of its standard output: that is where the credentials are.
-pub async fn run(exec: &ExecConfig, cluster: Option<&Cluster>) -> Result<Granted, String> {
+/// Runs it. Errors never hold anything of its standard output: that is where the credentials are.
+pub(crate) async fn run(exec: &ExecConfig, cluster: Option<&Cluster>) -> Result<Credentials, String> {
     let command = exec.command.clone().filter(|command| !command.is_empty()).ok_or("its exec has no command")?;
     let at = |why: String| format!("the credential plugin {command} {why}");
-    let printed =
+    let output =
         process::run_helper(Path::new(&command), exec.args.as_deref().unwrap_or_default(), &env(exec, cluster), LIMIT)
             .await
             .map_err(|error| {
@@ -74,11 +71,11 @@ pub async fn run(exec: &ExecConfig, cluster: Option<&Cluster>) -> Result<Granted
                     exec.install_hint.as_deref().map(|hint| format!(" ({})", last_line(hint))).unwrap_or_default();
                 at(format!("cannot be run: {error}{hint}"))
             })?;
-    judge(&printed).and_then(|text| understand(&text, exec.api_version.as_deref())).map_err(at)
+    checked_stdout(&output).and_then(|text| parse_credential(&text, exec.api_version.as_deref())).map_err(at)
 }
 
 fn env(exec: &ExecConfig, cluster: Option<&Cluster>) -> Vec<(String, String)> {
-    let mut told = Value::Null;
+    let mut cluster_info = Value::Null;
     if let Some(cluster) = cluster.filter(|_| exec.provide_cluster_info) {
         let fields = serde_json::to_value(cluster).unwrap_or_default();
         let mut map = serde_json::Map::new();
@@ -94,9 +91,9 @@ fn env(exec: &ExecConfig, cluster: Option<&Cluster>) -> Vec<(String, String)> {
         if let Some(extension) = extension {
             map.insert("config".to_owned(), extension.extension.clone());
         }
-        told = Value::Object(map);
+        cluster_info = Value::Object(map);
     }
-    let spec = match told {
+    let spec = match cluster_info {
         Value::Null => json!({ "interactive": false }),
         cluster => json!({ "interactive": false, "cluster": cluster }),
     };
@@ -107,32 +104,32 @@ fn env(exec: &ExecConfig, cluster: Option<&Cluster>) -> Vec<(String, String)> {
     own.chain([("KUBERNETES_EXEC_INFO".to_owned(), info.to_string())]).collect()
 }
 
-fn judge(printed: &Printed) -> Result<String, String> {
-    let words = match last_line(&String::from_utf8_lossy(&printed.stderr)) {
-        words if words.is_empty() => String::new(),
-        words => format!(": {words}"),
+fn checked_stdout(output: &HelperOutput) -> Result<String, String> {
+    let message = match last_line(&String::from_utf8_lossy(&output.stderr)) {
+        message if message.is_empty() => String::new(),
+        message => format!(": {message}"),
     };
-    match printed.exit {
+    match output.exit {
         None => return Err(format!("did not end within {} s and was killed", LIMIT.as_secs())),
         Some(Exit::Code(0)) => {}
-        Some(Exit::Code(code)) => return Err(format!("failed with exit code {code}{words}")),
-        Some(Exit::Signal(signal)) => return Err(format!("was ended by signal {signal}{words}")),
+        Some(Exit::Code(code)) => return Err(format!("failed with exit code {code}{message}")),
+        Some(Exit::Signal(signal)) => return Err(format!("was ended by signal {signal}{message}")),
     }
-    String::from_utf8(printed.stdout.clone()).map_err(|_| "printed something that is not text".to_owned())
+    String::from_utf8(output.stdout.clone()).map_err(|_| "printed something that is not text".to_owned())
 }
 
 fn last_line(text: &str) -> String {
     let line = text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
-    line.chars().filter(|c| !c.is_control()).take(WORDS).collect()
+    line.chars().filter(|c| !c.is_control()).take(MESSAGE_LIMIT).collect()
 }
 
-fn understand(text: &str, api_version: Option<&str>) -> Result<Granted, String> {
-    let rubbish = || format!("printed {} bytes that are no ExecCredential", text.len());
+fn parse_credential(text: &str, api_version: Option<&str>) -> Result<Credentials, String> {
+    let not_a_credential = || format!("printed {} bytes that are no ExecCredential", text.len());
     // YAML, which client-go takes too, holds JSON.
-    let value = yaml::parse(text).map_err(|_| rubbish())?.value;
-    let credential: Credential = serde_json::from_value(value).map_err(|_| rubbish())?;
+    let value = yaml::parse(text).map_err(|_| not_a_credential())?.value;
+    let credential: Credential = serde_json::from_value(value).map_err(|_| not_a_credential())?;
     if credential.kind.as_deref() != Some("ExecCredential") {
-        return Err(rubbish());
+        return Err(not_a_credential());
     }
     if credential.api_version.as_deref() != api_version {
         let name = |version: Option<&str>| version.unwrap_or("none").chars().take(64).collect::<String>();
@@ -154,7 +151,7 @@ fn understand(text: &str, api_version: Option<&str>) -> Result<Granted, String> 
     if token.is_none() && pair.is_none() {
         return Err("printed neither token nor certificate".to_owned());
     }
-    Ok(Granted { token, pair, expires })
+    Ok(Credentials { token, pair, expires })
 }
 
 #[cfg(test)]
@@ -163,52 +160,55 @@ mod tests {
 
     const V1: &str = "client.authentication.k8s.io/v1";
 
-    fn said(status: &Value) -> Result<Granted, String> {
+    fn parsed(status: &Value) -> Result<Credentials, String> {
         let text = json!({"apiVersion": V1, "kind": "ExecCredential", "status": status}).to_string();
-        understand(&text, Some(V1))
+        parse_credential(&text, Some(V1))
     }
 
     #[test]
     fn what_plugins_print() {
-        let granted = said(&json!({"token": "t", "expirationTimestamp": "2026-01-01T00:00:00Z"})).unwrap();
-        assert_eq!((granted.token.as_deref(), granted.expires.unwrap().as_second()), (Some("t"), 1_767_225_600));
-        let granted = said(&json!({"clientCertificateData": "c", "clientKeyData": "k"})).unwrap();
-        assert_eq!(granted.pair.unwrap(), (b"c".to_vec(), b"k".to_vec()));
+        let credentials = parsed(&json!({"token": "t", "expirationTimestamp": "2026-01-01T00:00:00Z"})).unwrap();
+        assert_eq!(
+            (credentials.token.as_deref(), credentials.expires.unwrap().as_second()),
+            (Some("t"), 1_767_225_600)
+        );
+        let credentials = parsed(&json!({"clientCertificateData": "c", "clientKeyData": "k"})).unwrap();
+        assert_eq!(credentials.pair.unwrap(), (b"c".to_vec(), b"k".to_vec()));
         let yaml = format!("apiVersion: {V1}\nkind: ExecCredential\nstatus: {{token: t}}\n");
-        assert_eq!(understand(&yaml, Some(V1)).unwrap().token.as_deref(), Some("t"));
+        assert_eq!(parse_credential(&yaml, Some(V1)).unwrap().token.as_deref(), Some("t"));
     }
 
     #[test]
     fn what_they_should_not_print_is_named_and_never_shown() {
-        for (text, words) in [
+        for (text, message) in [
             ("", "printed 0 bytes that are no ExecCredential"),
             ("SECRET", "no ExecCredential"),
             ("{SECRET", "no ExecCredential"),
             (r#"{"kind": "SECRET"}"#, "no ExecCredential"),
             (r#"{"kind": "ExecCredential", "apiVersion": "v0", "status": {"token": "SECRET"}}"#, "of version v0; the"),
         ] {
-            let why = understand(text, Some(V1)).unwrap_err();
-            assert!(why.contains(words) && !why.contains("SECRET"), "{why}");
+            let why = parse_credential(text, Some(V1)).unwrap_err();
+            assert!(why.contains(message) && !why.contains("SECRET"), "{why}");
         }
-        for (status, words) in [
+        for (status, message) in [
             (Value::Null, "without status"),
             (json!({}), "neither token nor certificate"),
             (json!({"token": ""}), "neither token nor certificate"),
             (json!({"clientKeyData": "SECRET"}), "only one of"),
             (json!({"token": "SECRET", "expirationTimestamp": "SECRET"}), "no time"),
         ] {
-            let why = said(&status).unwrap_err();
-            assert!(why.contains(words) && !why.contains("SECRET"), "{why}");
+            let why = parsed(&status).unwrap_err();
+            assert!(why.contains(message) && !why.contains("SECRET"), "{why}");
         }
     }
 
     #[test]
     fn how_it_ends() {
-        let printed = |exit, stderr: &str| Printed { exit, stdout: b"SECRET".to_vec(), stderr: stderr.into() };
-        assert!(judge(&printed(None, "x")).unwrap_err().contains("did not end within 30 s"));
-        let why = judge(&printed(Some(Exit::Code(3)), "one\ntwo\n\n")).unwrap_err();
+        let output = |exit, stderr: &str| HelperOutput { exit, stdout: b"SECRET".to_vec(), stderr: stderr.into() };
+        assert!(checked_stdout(&output(None, "x")).unwrap_err().contains("did not end within 30 s"));
+        let why = checked_stdout(&output(Some(Exit::Code(3)), "one\ntwo\n\n")).unwrap_err();
         assert_eq!(why, "failed with exit code 3: two");
-        assert_eq!(judge(&printed(Some(Exit::Signal(9)), "")).unwrap_err(), "was ended by signal 9");
-        assert_eq!(judge(&printed(Some(Exit::Code(0)), "warning")).unwrap(), "SECRET");
+        assert_eq!(checked_stdout(&output(Some(Exit::Signal(9)), "")).unwrap_err(), "was ended by signal 9");
+        assert_eq!(checked_stdout(&output(Some(Exit::Code(0)), "warning")).unwrap(), "SECRET");
     }
 }

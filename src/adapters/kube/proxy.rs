@@ -8,7 +8,12 @@ use std::net::IpAddr;
 use hyper::Uri;
 
 /// The proxy for this server, if any. `given` is what kube found, in the kubeconfig or in the environment.
-pub fn choose(given: Option<Uri>, from_file: bool, server: &Uri, env: impl Fn(&str) -> Option<String>) -> Option<Uri> {
+pub(crate) fn choose(
+    given: Option<Uri>,
+    from_file: bool,
+    server: &Uri,
+    env: impl Fn(&str) -> Option<String>,
+) -> Option<Uri> {
     if from_file {
         return given;
     }

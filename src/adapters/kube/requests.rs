@@ -1,4 +1,4 @@
-//! Single requests: the status, an event, a look at the Lease or the pods.
+//! Single requests: the status, an event, the Lease, the pods.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,8 +17,8 @@ use crate::machine::evidence::LeaseObservation;
 use crate::machine::record::Entry;
 use kubelet_config::pods::PodInventory;
 
-/// A look that takes longer has failed: it is one sample of several.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
+/// A query that takes longer has failed: it is one sample of several.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where kubelets keep their Leases (NamespaceNodeLease, k8s.io/api/core/v1 types.go, v1.20.2).
 const LEASES: &str = "kube-node-lease";
@@ -41,12 +41,12 @@ pub(super) async fn post_event(client: Client, node: String, event: Entry) -> ku
     }
 }
 
-/// Looks at the own Lease, with the kubelet's own credentials: a question to the API server too.
+/// Gets the own Lease, with the kubelet's own credentials: a question to the API server too.
 pub(super) async fn observe_lease(client: Client, node: String) -> LeaseObservation {
     let api: Api<LeaseView> = Api::namespaced(client, LEASES);
-    match timeout(LOOK_TIMEOUT, api.get(&node)).await {
-        Ok(result) => decode::lease_sight(result),
-        Err(_) => LeaseObservation::Unreachable(format!("no answer within {} s", LOOK_TIMEOUT.as_secs())),
+    match timeout(QUERY_TIMEOUT, api.get(&node)).await {
+        Ok(result) => decode::lease_observation(result),
+        Err(_) => LeaseObservation::Unreachable(format!("no answer within {} s", QUERY_TIMEOUT.as_secs())),
     }
 }
 
@@ -60,7 +60,7 @@ pub(super) async fn observe_pods(
     let api: Api<PodView> = Api::all(client);
     let params = ListParams { resource_version: Some("0".to_owned()), ..ListParams::default() }
         .fields(&format!("spec.nodeName={node}"));
-    let pods = match timeout(LOOK_TIMEOUT, api.list(&params)).await {
+    let pods = match timeout(QUERY_TIMEOUT, api.list(&params)).await {
         Ok(Ok(pods)) => pods,
         Ok(Err(error)) => {
             tracing::debug!("the pods cannot be listed: {}", chain(&error));
@@ -68,7 +68,7 @@ pub(super) async fn observe_pods(
         }
         Err(_) => return None,
     };
-    Some(PodInventory { pods: pods.items.into_iter().map(decode::pod_sight).collect(), capacity })
+    Some(PodInventory { pods: pods.items.into_iter().map(decode::pod_summary).collect(), capacity })
 }
 
 /// Native's shape (configsync.go:234-266, v1.20.2): core/v1, because a node may not write the

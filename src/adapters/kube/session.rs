@@ -1,4 +1,4 @@
-//! One connection's worth of work: two watches, the status, the events, looks.
+//! The work with one set of credentials: two watches, the status, the events, queries.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,10 +8,11 @@ use kube::{Api, Client};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use super::credentials::chain;
-use super::feed::{Feed, Pause, Seen, Watch};
-use super::outbox::{Outbox, Posted};
+use super::outbox::{EventKey, Outbox};
+use super::query::{Command, Query};
 use super::types::{ConfigMapView, NodeView};
-use super::{Command, Look, decode, requests};
+use super::watch::{Backoff, ConfigMapWatch, ObjectWatch, WatchEvent};
+use super::{decode, requests};
 use crate::machine::Input;
 use crate::machine::evidence::NodeReadiness;
 use kubelet_config::assignment::Assignment;
@@ -19,13 +20,12 @@ use kubelet_config::status::{CONDITION, NodeConfigStatus, PublishedStatus, STATU
 
 /// Why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub(crate) enum SessionEnd {
     /// They were refused.
     Credentials,
 }
 
-/// See the module.
-pub struct Session<'a> {
+pub(crate) struct Session<'a> {
     client: Client,
     node_name: String,
     /// The namespace of labels which name none.
@@ -36,15 +36,15 @@ pub struct Session<'a> {
     shown: Option<PublishedStatus>,
     /// A status the server accepted and did not keep.
     dropped: Option<NodeConfigStatus>,
-    trouble: Option<String>,
-    /// The condition Ready as the machine was last told.
+    watch_error: Option<String>,
+    /// The condition Ready as it was last sent to the machine.
     ready: Option<NodeReadiness>,
     capacity: BTreeMap<String, String>,
 }
 
 impl<'a> Session<'a> {
     /// A session that has not begun.
-    pub fn new(
+    pub(crate) fn new(
         client: Client,
         node_name: String,
         namespace: String,
@@ -59,129 +59,131 @@ impl<'a> Session<'a> {
             outbox,
             shown: None,
             dropped: None,
-            trouble: None,
+            watch_error: None,
             ready: None,
             capacity: BTreeMap::new(),
         }
     }
 
     /// Works until the credentials are of no more use; `None` when the supervisor ends.
-    pub async fn run(&mut self, commands: &mut UnboundedReceiver<Command>) -> Option<End> {
-        let mut node = Watch::<NodeView>::new(Api::all(self.client.clone()), &self.node_name);
+    pub(crate) async fn run(&mut self, commands: &mut UnboundedReceiver<Command>) -> Option<SessionEnd> {
+        let mut node = ObjectWatch::<NodeView>::new(Api::all(self.client.clone()), &self.node_name);
         let _ = self.inputs.send(Input::NodeName(self.node_name.clone()));
-        let mut map = self.map_feed();
-        let mut status_pause = Pause::default();
-        let mut event_pause = Pause::default();
+        let mut map = self.map_watch();
+        let mut status_backoff = Backoff::default();
+        let mut event_backoff = Backoff::default();
         let mut patch: InFlight<NodeView> = None;
         let mut post: InFlight<()> = None;
-        let (mut sent, mut posted) = (None, Posted::default());
+        let (mut sent, mut posted) = (None, EventKey::default());
         loop {
             let status = self.due_status();
-            let event = self.outbox.events.front().cloned();
+            let unsent = self.outbox.events.front().cloned();
             tokio::select! {
                 // Cancel-safe: recv, next and pass keep their place, and requests in flight
                 // are kept across turns.
                 command = commands.recv() => {
                     let watch = matches!(command, Some(Command::Watch(_)));
-                    if let Some(look) = self.outbox.take(command?) {
-                        self.look(look);
+                    if let Some(query) = self.outbox.accept(command?) {
+                        self.query(query);
                     }
                     if watch {
-                        map = self.map_feed();
+                        map = self.map_watch();
                     }
                 }
-                seen = node.next() => if self.node_observed(seen) { return Some(End::Credentials) },
-                seen = next_map(&mut map) => if self.map_seen(seen) { return Some(End::Credentials) },
-                () = status_pause.pass(), if patch.is_none() && status.is_some() => {
+                event = node.next() => if self.node_observed(event) { return Some(SessionEnd::Credentials) },
+                event = next_map(&mut map) => if self.map_observed(event) { return Some(SessionEnd::Credentials) },
+                () = status_backoff.elapsed(), if patch.is_none() && status.is_some() => {
                     let now = jiff::Timestamp::now().strftime("%FT%TZ").to_string();
                     let body = status.as_ref().zip(self.shown.as_ref()).map(|(status, shown)| status.patch(shown, &now));
                     patch = body.map(|body| requests::patch_status(self.client.clone(), self.node_name.clone(), body).boxed());
                     sent = status;
                 }
-                result = answer(&mut patch) => self.patched(result, sent.take(), &mut status_pause),
-                () = event_pause.pass(), if post.is_none() && event.is_some() => if let Some(event) = event {
-                    posted = Posted::of(&event);
-                    post = Some(requests::post_event(self.client.clone(), self.node_name.clone(), event).boxed());
+                result = answer(&mut patch) => self.patched(result, sent.take(), &mut status_backoff),
+                () = event_backoff.elapsed(), if post.is_none() && unsent.is_some() => if let Some(entry) = unsent {
+                    posted = EventKey::from(&entry);
+                    post = Some(requests::post_event(self.client.clone(), self.node_name.clone(), entry).boxed());
                 },
-                result = answer(&mut post) => self.posted(result, posted, &mut event_pause),
+                result = answer(&mut post) => self.posted(result, posted, &mut event_backoff),
             }
         }
     }
 
-    /// Beside the loop, and to its end even if the session ends before: each look has an answer.
-    fn look(&self, look: Look) {
+    /// Beside the loop, and to its end even if the session ends before: each query has an answer.
+    fn query(&self, query: Query) {
         let (client, node, inputs) = (self.client.clone(), self.node_name.clone(), self.inputs.clone());
         let capacity = self.capacity.clone();
         tokio::spawn(async move {
-            let _ = inputs.send(match look {
-                Look::Lease => Input::LeaseObserved(requests::observe_lease(client, node).await),
-                Look::Pods => Input::PodsObserved(requests::observe_pods(client, node, capacity).await),
+            let _ = inputs.send(match query {
+                Query::Lease => Input::LeaseObserved(requests::observe_lease(client, node).await),
+                Query::Pods => Input::PodsObserved(requests::observe_pods(client, node, capacity).await),
             });
         });
     }
 
-    fn map_feed(&self) -> Option<Feed> {
+    fn map_watch(&self) -> Option<ConfigMapWatch> {
         let reference = self.outbox.map.as_ref()?;
-        Some(Feed::new(Api::namespaced(self.client.clone(), &reference.namespace), &reference.name))
+        Some(ConfigMapWatch::new(Api::namespaced(self.client.clone(), &reference.namespace), &reference.name))
     }
 
     /// True if the credentials are refused.
-    fn node_observed(&mut self, seen: Seen<NodeView>) -> bool {
-        match seen {
-            Seen::Object(node) => {
+    fn node_observed(&mut self, event: WatchEvent<NodeView>) -> bool {
+        match event {
+            WatchEvent::Object(node) => {
                 self.recovered();
                 self.capacity = decode::capacity(&node);
-                if let Some(ready) = decode::node_sight(&node).filter(|ready| self.ready.as_ref() != Some(ready)) {
+                if let Some(ready) = decode::node_readiness(&node).filter(|ready| self.ready.as_ref() != Some(ready)) {
                     self.ready = Some(ready.clone());
                     let _ = self.inputs.send(Input::NodeObserved(ready));
                 }
-                let _ = self.inputs.send(Input::Node(decode::wanted(&node, &self.namespace)));
-                let asked = decode::asked(&node);
-                // A confirmation may be there before the version it is for: it is told of as long as it stands.
-                if asked != self.outbox.asked || asked.confirm.is_some() {
-                    self.outbox.asked = asked.clone();
-                    let _ = self.inputs.send(Input::NodeAnnotations { retry: asked.retry, confirm: asked.confirm });
+                let _ = self.inputs.send(Input::Node(decode::assignment(&node, &self.namespace)));
+                let annotations = decode::node_annotations(&node);
+                // A confirmation may be there before the version it is for: it is sent as long as it stands.
+                if annotations != self.outbox.annotations || annotations.confirm.is_some() {
+                    self.outbox.annotations = annotations.clone();
+                    let _ = self
+                        .inputs
+                        .send(Input::NodeAnnotations { retry: annotations.retry, confirm: annotations.confirm });
                 }
-                self.shown = Some(decode::shown(node));
+                self.shown = Some(decode::published_status(node));
             }
-            Seen::Absent => {
+            WatchEvent::Absent => {
                 self.recovered();
                 self.shown = None;
                 tracing::info!("there is no Node {} (yet); its configuration is kept", self.node_name);
                 let _ = self.inputs.send(Input::Node(Assignment::Unknown));
             }
-            Seen::Failed { why, code } => {
+            WatchEvent::Failed { why, code } => {
                 if code == Some(401) {
                     return true;
                 }
-                if self.trouble.is_none() {
+                if self.watch_error.is_none() {
                     tracing::warn!("the Node cannot be watched: {why}");
                 }
-                self.trouble = Some(why);
+                self.watch_error = Some(why);
             }
         }
         false
     }
 
     fn recovered(&mut self) {
-        if self.trouble.take().is_some() {
+        if self.watch_error.take().is_some() {
             tracing::info!("the API server is back");
         }
     }
 
-    fn map_seen(&mut self, seen: Seen<ConfigMapView>) -> bool {
-        let input = match seen {
-            Seen::Object(map) => Input::ConfigMap(Arc::new(decode::payload(map))),
-            Seen::Absent => {
+    fn map_observed(&mut self, event: WatchEvent<ConfigMapView>) -> bool {
+        let input = match event {
+            WatchEvent::Object(map) => Input::ConfigMap(Arc::new(decode::payload(map))),
+            WatchEvent::Absent => {
                 let name = self.outbox.map.as_ref().map(ToString::to_string).unwrap_or_default();
                 Input::ConfigMapFailed { why: format!("the ConfigMap {name} does not exist"), definite: true }
             }
-            Seen::Failed { code: Some(401), .. } => return true,
-            Seen::Failed { why, code: Some(403) } => {
+            WatchEvent::Failed { code: Some(401), .. } => return true,
+            WatchEvent::Failed { why, code: Some(403) } => {
                 let why = self.outbox.map.as_ref().map_or(why.clone(), |map| decode::forbidden(map, &why));
                 Input::ConfigMapFailed { why, definite: true }
             }
-            Seen::Failed { why, code } => Input::ConfigMapFailed { why, definite: code == Some(404) },
+            WatchEvent::Failed { why, code } => Input::ConfigMapFailed { why, definite: code == Some(404) },
         };
         let _ = self.inputs.send(input);
         false
@@ -191,29 +193,29 @@ impl<'a> Session<'a> {
     fn due_status(&self) -> Option<NodeConfigStatus> {
         let (shown, status) = (self.shown.as_ref()?, self.outbox.status.as_ref()?);
         let dropped = self.dropped.as_ref().is_some_and(|dropped| dropped.same_config(status));
-        let said = (dropped || status.matches(&shown.config)) && status.is_annotated(shown);
-        (!said || !status.condition.is_published(shown.condition.as_ref())).then(|| status.clone())
+        let published = (dropped || status.matches(&shown.config)) && status.is_annotated(shown);
+        (!published || !status.condition.is_published(shown.condition.as_ref())).then(|| status.clone())
     }
 
-    fn posted(&mut self, result: kube::Result<()>, posted: Posted, pause: &mut Pause) {
+    fn posted(&mut self, result: kube::Result<()>, posted: EventKey, backoff: &mut Backoff) {
         match result {
-            Ok(()) => pause.succeeded(),
+            Ok(()) => backoff.succeeded(),
             // Refused for good; 401 is about the credentials, which the watches have noticed too.
             Err(kube::Error::Api(refusal)) if refusal.code < 500 && !matches!(refusal.code, 401 | 429) => {
                 tracing::warn!("an event was refused: {}", refusal.message);
             }
-            Err(_) => return pause.failed(None),
+            Err(_) => return backoff.failed(None),
         }
-        self.outbox.sent(posted);
+        self.outbox.remove_sent(posted);
         if posted.number != 0 {
             let _ = self.inputs.send(Input::Reported(posted.number));
         }
     }
 
-    fn patched(&mut self, result: kube::Result<NodeView>, status: Option<NodeConfigStatus>, pause: &mut Pause) {
+    fn patched(&mut self, result: kube::Result<NodeView>, status: Option<NodeConfigStatus>, backoff: &mut Backoff) {
         match result {
             Ok(node) => {
-                let shown = decode::shown(node);
+                let shown = decode::published_status(node);
                 if let Some(status) = status.filter(|status| !status.matches(&shown.config)) {
                     if self.dropped.is_none() {
                         tracing::info!(
@@ -225,22 +227,22 @@ impl<'a> Session<'a> {
                 }
                 self.shown = Some(shown);
                 if self.due_status().is_none() {
-                    pause.succeeded();
+                    backoff.succeeded();
                 } else {
-                    pause.failed(None); // somebody takes it away, or there is more to say
+                    backoff.failed(None); // somebody takes it away, or there is more to say
                 }
             }
             Err(error) => {
-                if pause.failures == 2 {
+                if backoff.failures == 2 {
                     tracing::warn!("the Node's status cannot be written, trying on: {}", chain(&error));
                 }
-                pause.failed(None);
+                backoff.failed(None);
             }
         }
     }
 }
 
-async fn next_map(map: &mut Option<Feed>) -> Seen<ConfigMapView> {
+async fn next_map(map: &mut Option<ConfigMapWatch>) -> WatchEvent<ConfigMapView> {
     match map {
         Some(map) => map.next().await,
         None => std::future::pending().await,

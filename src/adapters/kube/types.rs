@@ -1,5 +1,8 @@
 //! Slim views of Node, ConfigMap, Lease and Pod: one odd field must not fail a watch, and a Node's
-//! fifty images need not be kept. What may be odd stays JSON; `sight.rs` reads it.
+//! fifty images need not be kept. What may be odd stays JSON; `decode.rs` reads it.
+//!
+//! Not k8s-openapi's own types: they refuse a whole object for one field of an unexpected type, keep all fields in
+//! memory, and have no `configSource` and no `status.config` any more.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,70 +14,70 @@ use serde_json::Value;
 
 use kubelet_config::pods::{PodSpecView, PodStatusView};
 
-/// A Node, as far as we look at it.
+/// A Node, as far as it is read.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct NodeView {
+pub(crate) struct NodeView {
     /// Name, uid, resourceVersion.
-    pub metadata: ObjectMeta,
+    pub(crate) metadata: ObjectMeta,
     /// The assignment.
     #[serde(default)]
-    pub spec: NodeSpecView,
+    pub(crate) spec: NodeSpecView,
     /// What is reported.
     #[serde(default)]
-    pub status: NodeStatusView,
+    pub(crate) status: NodeStatusView,
 }
 
 /// `Node.spec`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct NodeSpecView {
+pub(crate) struct NodeSpecView {
     /// `configSource`, unread.
-    pub config_source: Option<Value>,
+    pub(crate) config_source: Option<Value>,
 }
 
 /// `Node.status`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct NodeStatusView {
+pub(crate) struct NodeStatusView {
     /// `config`, unread.
-    pub config: Option<Value>,
+    pub(crate) config: Option<Value>,
     /// `conditions`, unread.
-    pub conditions: Option<Value>,
+    pub(crate) conditions: Option<Value>,
     /// `capacity`, unread.
-    pub capacity: Option<Value>,
+    pub(crate) capacity: Option<Value>,
 }
 
 /// A ConfigMap without its `binaryData`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct ConfigMapView {
+pub(crate) struct ConfigMapView {
     /// Name, uid, resourceVersion, annotations.
-    pub metadata: ObjectMeta,
+    pub(crate) metadata: ObjectMeta,
     /// The payload.
     #[serde(default)]
-    pub data: Option<BTreeMap<String, String>>,
+    pub(crate) data: Option<BTreeMap<String, String>>,
 }
 
 /// A Lease.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct LeaseView {
+pub(crate) struct LeaseView {
     /// Name.
-    pub metadata: ObjectMeta,
+    pub(crate) metadata: ObjectMeta,
     /// `spec`, unread.
     #[serde(default)]
-    pub spec: Option<Value>,
+    pub(crate) spec: Option<Value>,
 }
 
 /// A Pod, as far as its place on a node goes.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct PodView {
+pub(crate) struct PodView {
     /// Name, namespace, uid, age.
-    pub metadata: ObjectMeta,
+    pub(crate) metadata: ObjectMeta,
     /// What it asks for.
     #[serde(default)]
-    pub spec: PodSpecView,
+    pub(crate) spec: PodSpecView,
     /// How it fares.
     #[serde(default)]
-    pub status: PodStatusView,
+    pub(crate) status: PodStatusView,
 }
 
 macro_rules! resource {

@@ -15,9 +15,9 @@ use nix::fcntl::OFlag;
 use kubelet_config::source::{ConfigAnnotations, Payload};
 use kubelet_config::source_dir::{self, Entry, SIZE_LIMIT};
 
-/// The outcome of a look.
+/// The outcome of a reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub(crate) enum DirContent {
     /// There is no directory (yet).
     Missing(String),
     /// A directory without any visible file.
@@ -26,15 +26,15 @@ pub enum Seen {
     Payload(Arc<Payload>),
     /// It is there and cannot be taken.
     Unusable(String),
-    /// It changes under our eyes: look again.
+    /// It changes while it is read: read again.
     Changing(String),
-    /// Somebody has this file open for writing; its end will be heard of.
+    /// Somebody has this file open for writing; inotify reports the end.
     BeingWritten(String),
     /// Files, but none that counts: nothing that anybody would call a decision.
     Undecided(String),
 }
 
-/// What tells one state of a file or directory from another.
+/// Device, inode, size and times: differs when a file or directory has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Fingerprint {
     device: u64,
@@ -44,8 +44,8 @@ struct Fingerprint {
     changed: (i64, i64),
 }
 
-impl Fingerprint {
-    fn of(meta: &Metadata) -> Self {
+impl From<&Metadata> for Fingerprint {
+    fn from(meta: &Metadata) -> Self {
         Self {
             device: meta.dev(),
             inode: meta.ino(),
@@ -68,72 +68,72 @@ struct Listing {
 }
 
 /// Device and inode, to see whether another directory is there now; zeros stand for none.
-pub type Identity = (u64, u64);
+pub(crate) type DirId = (u64, u64);
 
 /// Of what is there now.
-pub fn identity(dir: &Path) -> Identity {
+pub(crate) fn dir_id(dir: &Path) -> DirId {
     std::fs::metadata(dir).map(|meta| (meta.dev(), meta.ino())).unwrap_or_default()
 }
 
 /// Reads the directory.
-pub fn read(dir: &Path) -> Seen {
+pub(crate) fn read(dir: &Path) -> DirContent {
     let listing = match list(dir) {
         Ok(listing) => listing,
         Err(seen) => return seen,
     };
     if !listing.files.keys().any(|name| source_dir::entry(name) == Entry::Key) {
         return match listing.passed.first() {
-            None => Seen::Empty,
+            None => DirContent::Empty,
             Some(first) => {
-                Seen::Undecided(format!("{}: {first:?} is no key, and there is no other file", dir.display()))
+                DirContent::Undecided(format!("{}: {first:?} is no key, and there is no other file", dir.display()))
             }
         };
     }
-    let total: u64 = listing.files.values().fold(0, |sum, print| sum.saturating_add(print.size));
+    let total: u64 = listing.files.values().fold(0, |sum, fingerprint| sum.saturating_add(fingerprint.size));
     if total > SIZE_LIMIT {
-        return Seen::Unusable(format!(
+        return DirContent::Unusable(format!(
             "{}: its files have {total} bytes, {SIZE_LIMIT} are allowed, as in a ConfigMap",
             dir.display()
         ));
     }
     let mut data = BTreeMap::new();
     let mut annotations = ConfigAnnotations::default();
-    for (name, print) in &listing.files {
-        let text = match text(dir, name, *print) {
+    for (name, fingerprint) in &listing.files {
+        let text = match text(dir, name, *fingerprint) {
             Ok(text) => text,
             Err(seen) => return seen,
         };
-        let wish = || Some(text.trim().to_owned());
+        let annotation = || Some(text.trim().to_owned());
         match name.as_str() {
-            ".merge" => annotations.merge = wish(),
-            ".acknowledge" => annotations.acknowledge = wish(),
-            ".confirm-within" => annotations.confirm_within = wish(),
+            ".merge" => annotations.merge = annotation(),
+            ".acknowledge" => annotations.acknowledge = annotation(),
+            ".confirm-within" => annotations.confirm_within = annotation(),
             _ => drop(data.insert(name.clone(), text)),
         }
     }
     match list(dir) {
-        Ok(after) if after == listing => Seen::Payload(Arc::new(source_dir::payload(data, annotations))),
-        Ok(_) => Seen::Changing(format!("{} changes while it is read", dir.display())),
+        Ok(after) if after == listing => DirContent::Payload(Arc::new(source_dir::payload(data, annotations))),
+        Ok(_) => DirContent::Changing(format!("{} changes while it is read", dir.display())),
         Err(seen) => seen,
     }
 }
 
-fn list(dir: &Path) -> Result<Listing, Seen> {
-    let trouble = |error: &io::Error| match error.kind() {
-        ErrorKind::NotFound => Seen::Missing(format!("{}: {error}", dir.display())),
-        _ => Seen::Unusable(format!("{}: {error}", dir.display())),
+fn list(dir: &Path) -> Result<Listing, DirContent> {
+    let failure = |error: &io::Error| match error.kind() {
+        ErrorKind::NotFound => DirContent::Missing(format!("{}: {error}", dir.display())),
+        _ => DirContent::Unusable(format!("{}: {error}", dir.display())),
     };
-    let own = std::fs::metadata(dir).map_err(|error| trouble(&error))?;
-    let mut listing = Listing { own: Fingerprint::of(&own), files: BTreeMap::new(), passed: Vec::new() };
-    for entry in std::fs::read_dir(dir).map_err(|error| trouble(&error))? {
-        let name = entry.map_err(|error| trouble(&error))?.file_name();
+    let own = std::fs::metadata(dir).map_err(|error| failure(&error))?;
+    let mut listing = Listing { own: Fingerprint::from(&own), files: BTreeMap::new(), passed: Vec::new() };
+    for entry in std::fs::read_dir(dir).map_err(|error| failure(&error))? {
+        let name = entry.map_err(|error| failure(&error))?.file_name();
         add(&mut listing, dir, &name)?;
     }
     listing.passed.sort();
     Ok(listing)
 }
 
-fn add(listing: &mut Listing, dir: &Path, name: &OsStr) -> Result<(), Seen> {
+fn add(listing: &mut Listing, dir: &Path, name: &OsStr) -> Result<(), DirContent> {
     let kind = name.to_str().map_or(Entry::NoKey, source_dir::entry);
     if kind == Entry::Hidden {
         return Ok(());
@@ -142,41 +142,43 @@ fn add(listing: &mut Listing, dir: &Path, name: &OsStr) -> Result<(), Seen> {
     let shown = name.to_string_lossy().into_owned();
     match std::fs::metadata(&path) {
         Ok(meta) if meta.is_dir() => {}
-        Ok(meta) if meta.is_file() && kind != Entry::NoKey => drop(listing.files.insert(shown, Fingerprint::of(&meta))),
+        Ok(meta) if meta.is_file() && kind != Entry::NoKey => {
+            listing.files.insert(shown, Fingerprint::from(&meta));
+        }
         Ok(_) => listing.passed.push(shown),
         Err(_) if kind == Entry::NoKey => listing.passed.push(shown),
         Err(error) if error.kind() == ErrorKind::NotFound && path.is_symlink() => {
-            return Err(Seen::Unusable(format!("{}: the link leads nowhere", path.display())));
+            return Err(DirContent::Unusable(format!("{}: the link leads nowhere", path.display())));
         }
         // It was there a moment ago.
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            return Err(Seen::Changing(format!("{} has just gone", path.display())));
+            return Err(DirContent::Changing(format!("{} has just gone", path.display())));
         }
-        Err(error) => return Err(Seen::Unusable(format!("{}: {error}", path.display()))),
+        Err(error) => return Err(DirContent::Unusable(format!("{}: {error}", path.display()))),
     }
     Ok(())
 }
 
 /// The text of the very file that was listed.
-fn text(dir: &Path, name: &str, listed: Fingerprint) -> Result<String, Seen> {
+fn text(dir: &Path, name: &str, listed: Fingerprint) -> Result<String, DirContent> {
     let path = dir.join(name);
     let unusable = |error: io::Error| match error.kind() {
-        ErrorKind::NotFound => Seen::Changing(format!("{} has just gone", path.display())),
-        _ => Seen::Unusable(format!("{}: {error}", path.display())),
+        ErrorKind::NotFound => DirContent::Changing(format!("{} has just gone", path.display())),
+        _ => DirContent::Unusable(format!("{}: {error}", path.display())),
     };
-    let print = |file: &File| file.metadata().map(|meta| Fingerprint::of(&meta));
+    let fingerprint = |file: &File| file.metadata().map(|meta| Fingerprint::from(&meta));
     // Not to hang on a pipe that has taken the file's place.
     let flags = (OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).bits();
     let mut file = OpenOptions::new().read(true).custom_flags(flags).open(&path).map_err(unusable)?;
-    if print(&file).map_err(unusable)? != listed {
-        return Err(Seen::Changing(format!("{} has just changed", path.display())));
+    if fingerprint(&file).map_err(unusable)? != listed {
+        return Err(DirContent::Changing(format!("{} has just changed", path.display())));
     }
     let mut bytes = Vec::new();
     (&mut file).take(SIZE_LIMIT + 1).read_to_end(&mut bytes).map_err(unusable)?;
-    if print(&file).map_err(unusable)? != listed {
-        return Err(Seen::Changing(format!("{} has just changed", path.display())));
+    if fingerprint(&file).map_err(unusable)? != listed {
+        return Err(DirContent::Changing(format!("{} has just changed", path.display())));
     }
-    String::from_utf8(bytes).map_err(|_| Seen::Unusable(format!("{}: it is not UTF-8", path.display())))
+    String::from_utf8(bytes).map_err(|_| DirContent::Unusable(format!("{}: it is not UTF-8", path.display())))
 }
 
 #[cfg(test)]
@@ -195,7 +197,7 @@ mod tests {
 
     fn payload(dir: &Path) -> Arc<Payload> {
         match read(dir) {
-            Seen::Payload(payload) => payload,
+            DirContent::Payload(payload) => payload,
             other => panic!("{other:?}"),
         }
     }
@@ -238,29 +240,29 @@ mod tests {
     #[test]
     fn nothing_there() {
         let dir = dir(&[]);
-        assert_eq!(read(dir.path()), Seen::Empty);
+        assert_eq!(read(dir.path()), DirContent::Empty);
         fs::create_dir(dir.path().join("lost+found")).unwrap();
         fs::write(dir.path().join(".merge"), "overlay").unwrap();
-        assert_eq!(read(dir.path()), Seen::Empty, "a wish alone is nothing");
-        assert!(matches!(read(&dir.path().join("no/such")), Seen::Missing(_)));
+        assert_eq!(read(dir.path()), DirContent::Empty, "a wish alone is nothing");
+        assert!(matches!(read(&dir.path().join("no/such")), DirContent::Missing(_)));
         symlink("nowhere", dir.path().join("link")).unwrap();
-        assert!(matches!(read(&dir.path().join("link")), Seen::Missing(_)), "a link to what is not there yet");
+        assert!(matches!(read(&dir.path().join("link")), DirContent::Missing(_)), "a link to what is not there yet");
     }
 
     #[test]
     fn what_is_no_decision() {
         for name in ["kubelet~", "kubelet.tmp", "#kubelet#", "my kubelet"] {
-            assert!(matches!(read(dir(&[(name, "x")]).path()), Seen::Undecided(_)), "{name}");
+            assert!(matches!(read(dir(&[(name, "x")]).path()), DirContent::Undecided(_)), "{name}");
         }
         let pipe = dir(&[]);
         nix::unistd::mkfifo(&pipe.path().join("kubelet"), nix::sys::stat::Mode::S_IRUSR).unwrap();
-        assert!(matches!(read(pipe.path()), Seen::Undecided(_)), "a pipe is never opened");
+        assert!(matches!(read(pipe.path()), DirContent::Undecided(_)), "a pipe is never opened");
     }
 
     #[test]
     fn what_cannot_be_taken() {
         let unusable = |dir: &Path| match read(dir) {
-            Seen::Unusable(why) => why,
+            DirContent::Unusable(why) => why,
             other => panic!("{other:?}"),
         };
         let file = dir(&[("kubelet", "x")]);
@@ -303,8 +305,8 @@ mod tests {
         assert!(text(dir.path(), "kubelet", listed).is_ok());
         fs::write(dir.path().join("other"), "a: 2").unwrap();
         fs::rename(dir.path().join("other"), dir.path().join("kubelet")).unwrap();
-        assert!(matches!(text(dir.path(), "kubelet", listed), Err(Seen::Changing(_))));
+        assert!(matches!(text(dir.path(), "kubelet", listed), Err(DirContent::Changing(_))));
         fs::remove_file(dir.path().join("kubelet")).unwrap();
-        assert!(matches!(text(dir.path(), "kubelet", listed), Err(Seen::Changing(_))));
+        assert!(matches!(text(dir.path(), "kubelet", listed), Err(DirContent::Changing(_))));
     }
 }

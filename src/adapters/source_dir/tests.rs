@@ -19,21 +19,21 @@ fn task(dir: &Path) -> (Task, UnboundedReceiver<Input>) {
         dir,
         key: "kubelet".to_owned(),
         inputs,
-        told: Told::Nothing,
-        said: String::new(),
-        blind: None,
+        last_sent: LastSent::Nothing,
+        last_logged: String::new(),
+        unwatched: None,
         since: None,
     };
     (task, queue)
 }
 
-fn look(seen: Seen) -> Look {
-    Look { identity: (1, 1), blind: None, seen }
+fn observation(seen: DirContent) -> Observation {
+    Observation { dir_id: (1, 1), unwatched: None, seen }
 }
 
-fn version(text: &str) -> Seen {
+fn version(text: &str) -> DirContent {
     let data = [("kubelet".to_owned(), text.to_owned())].into();
-    Seen::Payload(std::sync::Arc::new(kubelet_config::source_dir::payload(
+    DirContent::Payload(std::sync::Arc::new(kubelet_config::source_dir::payload(
         data,
         kubelet_config::source::ConfigAnnotations::default(),
     )))
@@ -57,27 +57,27 @@ fn the_machine_is_told_once_and_again_when_it_asks() {
     let (mut task, mut queue) = task(Path::new("/d"));
     let mut asked = false;
     for (seen, expected) in [
-        (Seen::Missing("/d: not there".to_owned()), vec![]),
-        (Seen::Empty, vec!["local"]),
-        (Seen::Empty, vec![]),
+        (DirContent::Missing("/d: not there".to_owned()), vec![]),
+        (DirContent::Empty, vec!["local"]),
+        (DirContent::Empty, vec![]),
         (version("a"), vec!["local/source-dir[kubelet]", "a"]),
         (version("a"), vec![]),
-        (Seen::Undecided("x".to_owned()), vec![]),
-        (Seen::Missing("/d: gone".to_owned()), vec![]),
+        (DirContent::Undecided("x".to_owned()), vec![]),
+        (DirContent::Missing("/d: gone".to_owned()), vec![]),
         (version("a"), vec![]),
-        (Seen::Unusable("too big".to_owned()), vec!["local/source-dir[kubelet]", "too big"]),
-        (Seen::Unusable("too big".to_owned()), vec![]),
+        (DirContent::Unusable("too big".to_owned()), vec!["local/source-dir[kubelet]", "too big"]),
+        (DirContent::Unusable("too big".to_owned()), vec![]),
         (version("a"), vec!["local/source-dir[kubelet]", "a"]),
     ] {
-        assert_eq!(task.heed(look(seen.clone()), &mut asked), None);
+        assert_eq!(task.report(observation(seen.clone()), &mut asked), None);
         assert_eq!(told(&mut queue), expected, "{seen:?}");
     }
     // A question stays one until there is an answer.
     asked = true;
-    assert_eq!(task.heed(look(Seen::Changing("x".to_owned())), &mut asked), Some(SETTLE));
-    assert_eq!(task.heed(look(Seen::BeingWritten("x".to_owned())), &mut asked), Some(PATIENCE));
+    assert_eq!(task.report(observation(DirContent::Changing("x".to_owned())), &mut asked), Some(SETTLE));
+    assert_eq!(task.report(observation(DirContent::BeingWritten("x".to_owned())), &mut asked), Some(PATIENCE));
     assert!(asked && told(&mut queue).is_empty());
-    task.heed(look(version("a")), &mut asked);
+    task.report(observation(version("a")), &mut asked);
     assert_eq!(told(&mut queue), ["local/source-dir[kubelet]", "a"]);
     assert!(!asked);
 }
@@ -85,15 +85,15 @@ fn the_machine_is_told_once_and_again_when_it_asks() {
 #[test]
 fn without_inotify_two_looks_must_agree() {
     let (mut task, mut queue) = task(Path::new("/d"));
-    let mut blind = |text: &str| {
+    let mut unwatched = |text: &str| {
         let error = std::io::Error::from(std::io::ErrorKind::QuotaExceeded);
-        let again = task.heed(Look { blind: Some(error), ..look(version(text)) }, &mut true);
+        let again = task.report(Observation { unwatched: Some(error), ..observation(version(text)) }, &mut true);
         assert_eq!(again, Some(SLOW));
         told(&mut queue)
     };
-    assert!(blind("half").is_empty());
-    assert!(blind("whole").is_empty());
-    assert_eq!(blind("whole").last().map(String::as_str), Some("whole"));
+    assert!(unwatched("half").is_empty());
+    assert!(unwatched("whole").is_empty());
+    assert_eq!(unwatched("whole").last().map(String::as_str), Some("whole"));
 }
 
 #[test]
@@ -113,14 +113,14 @@ fn a_burst_is_waited_for_but_not_for_ever() {
 }
 
 /// Looks as the task does, and waits for what is said of it.
-async fn touch(eye: &mut Eye, task: &mut Task, act: impl FnOnce()) -> Touched {
-    task.look(eye, None).await.unwrap();
+async fn touch(watcher: &mut DirWatcher, task: &mut Task, act: impl FnOnce()) -> Change {
+    task.observe(watcher, None).await.unwrap();
     act();
     loop {
-        match tokio::time::timeout(LONG, eye.touched()).await.expect("it is noticed") {
-            Touched::Files => return Touched::Files,
+        match tokio::time::timeout(LONG, watcher.change()).await.expect("it is noticed") {
+            Change::Files => return Change::Files,
             // Somebody else's, on a machine that is in use.
-            Touched::Mounts | Touched::Nothing => {}
+            Change::Mounts | Change::Nothing => {}
         }
     }
 }
@@ -133,7 +133,7 @@ fn each_link_and_each_parent_is_watched() {
     let source = at("a/b/current");
     let (mut task, _queue) = task(&source);
     runtime().block_on(async {
-        let mut eye = Eye::open();
+        let mut watcher = DirWatcher::open();
         let steps: [(&str, &dyn Fn()); 10] = [
             ("a parent", &|| fs::create_dir(at("a")).unwrap()),
             ("the next", &|| fs::create_dir(at("a/b")).unwrap()),
@@ -147,11 +147,11 @@ fn each_link_and_each_parent_is_watched() {
             ("a parent goes", &|| fs::rename(at("a"), at("z")).unwrap()),
         ];
         for (what, act) in steps {
-            assert_eq!(touch(&mut eye, &mut task, act).await, Touched::Files, "{what}");
+            assert_eq!(touch(&mut watcher, &mut task, act).await, Change::Files, "{what}");
         }
-        let look = task.look(&mut eye, None).await.unwrap();
-        assert!(matches!(look.seen, Seen::Missing(_)));
-        assert_eq!(look.blind.map(|error| error.to_string()), None);
+        let observation = task.observe(&mut watcher, None).await.unwrap();
+        assert!(matches!(observation.seen, DirContent::Missing(_)));
+        assert_eq!(observation.unwatched.map(|error| error.to_string()), None);
     });
 }
 
@@ -163,20 +163,20 @@ fn a_look_wakes_nobody_and_strangers_do_not_matter() {
     fs::write(source.join("kubelet"), "x").unwrap();
     let (mut task, _queue) = task(&source);
     runtime().block_on(async {
-        let mut eye = Eye::open();
+        let mut watcher = DirWatcher::open();
         for _ in 0..3 {
-            assert!(matches!(task.look(&mut eye, None).await.unwrap().seen, Seen::Payload(_)));
+            assert!(matches!(task.observe(&mut watcher, None).await.unwrap().seen, DirContent::Payload(_)));
         }
         fs::write(home.path().join("stranger"), "x").unwrap();
         fs::write(source.join(".hidden"), "x").unwrap();
         // Events come in order: what is heard up to the last one is all there is.
         symlink("x", source.join("last")).unwrap();
         let mut heard = Vec::new();
-        while !eye.writing.keys().any(|(_, name)| name == "last") && heard.len() < 50 {
-            heard.push(tokio::time::timeout(LONG, eye.touched()).await.unwrap());
+        while !watcher.writing.keys().any(|(_, name)| name == "last") && heard.len() < 50 {
+            heard.push(tokio::time::timeout(LONG, watcher.change()).await.unwrap());
         }
-        assert!(heard.iter().filter(|touched| **touched == Touched::Files).count() <= 1, "{heard:?}");
-        assert_eq!(eye.places.len(), source.components().count(), "each directory once");
+        assert!(heard.iter().filter(|change| **change == Change::Files).count() <= 1, "{heard:?}");
+        assert_eq!(watcher.dirs.len(), source.components().count(), "each directory once");
     });
 }
 
@@ -186,19 +186,22 @@ fn an_overflow_and_a_lost_watch_mean_another_look() {
     fs::write(home.path().join("kubelet"), "x").unwrap();
     let (mut task, _queue) = task(home.path());
     runtime().block_on(async {
-        let mut eye = Eye::open();
-        task.look(&mut eye, None).await.unwrap();
-        let wd = *eye.places.keys().next().unwrap();
+        let mut watcher = DirWatcher::open();
+        task.observe(&mut watcher, None).await.unwrap();
+        let wd = *watcher.dirs.keys().next().unwrap();
         let event = |mask| InotifyEvent { wd, mask, cookie: 0, name: None };
-        eye.writing.insert((wd, "kubelet".into()), true);
-        assert!(watch::heed(&event(AddWatchFlags::IN_Q_OVERFLOW), &mut eye.places, &mut eye.writing));
-        assert!(eye.writing.is_empty(), "its end may be what was lost");
-        let before = eye.places.len();
-        assert!(watch::heed(&event(AddWatchFlags::IN_IGNORED), &mut eye.places, &mut eye.writing));
-        assert!(!watch::heed(&event(AddWatchFlags::IN_IGNORED), &mut eye.places, &mut eye.writing), "ours, by now");
-        task.look(&mut eye, None).await.unwrap();
-        assert_eq!(eye.places.len(), before, "watched again");
+        watcher.writing.insert((wd, "kubelet".into()), true);
+        assert!(watch::record_event(&event(AddWatchFlags::IN_Q_OVERFLOW), &mut watcher.dirs, &mut watcher.writing));
+        assert!(watcher.writing.is_empty(), "its end may be what was lost");
+        let before = watcher.dirs.len();
+        assert!(watch::record_event(&event(AddWatchFlags::IN_IGNORED), &mut watcher.dirs, &mut watcher.writing));
+        assert!(
+            !watch::record_event(&event(AddWatchFlags::IN_IGNORED), &mut watcher.dirs, &mut watcher.writing),
+            "ours, by now"
+        );
+        task.observe(&mut watcher, None).await.unwrap();
+        assert_eq!(watcher.dirs.len(), before, "watched again");
         // The same directory at the same place: a mount elsewhere is none of ours.
-        assert!(task.look(&mut eye, Some(read::identity(home.path()))).await.is_none());
+        assert!(task.observe(&mut watcher, Some(read::dir_id(home.path()))).await.is_none());
     });
 }

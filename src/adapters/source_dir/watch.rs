@@ -1,4 +1,4 @@
-//! Who has touched the directory: inotify on it and on whatever decides what its path means, and
+//! Changes of the directory: inotify on it and on whatever decides what its path means, and
 //! the mount table.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
@@ -34,7 +34,7 @@ const MASK: AddWatchFlags = AddWatchFlags::IN_CLOSE_WRITE
 
 /// nix's has no raw descriptor, which [`AsyncFd`] wants.
 #[derive(Debug)]
-pub struct Descriptor(Inotify);
+pub(crate) struct Descriptor(Inotify);
 
 impl AsRawFd for Descriptor {
     fn as_raw_fd(&self) -> RawFd {
@@ -44,7 +44,7 @@ impl AsRawFd for Descriptor {
 
 /// A watched directory.
 #[derive(Debug, Default)]
-pub struct Place {
+pub(crate) struct WatchedDir {
     path: PathBuf,
     /// The names that matter in it.
     names: BTreeSet<OsString>,
@@ -53,15 +53,15 @@ pub struct Place {
 }
 
 /// The watched directories.
-pub type Places = HashMap<WatchDescriptor, Place>;
+pub(crate) type WatchedDirs = HashMap<WatchDescriptor, WatchedDir>;
 
 /// Files that somebody has begun to write: those known to be open for it, and those that have
 /// only been created, which may be links.
-pub type Writing = HashMap<(WatchDescriptor, OsString), bool>;
+pub(crate) type Writing = HashMap<(WatchDescriptor, OsString), bool>;
 
-/// Why the directory is to be looked at.
+/// Why the directory is to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Touched {
+pub(crate) enum Change {
     /// Something in it, or on the way to it, changed.
     Files,
     /// Something was mounted or unmounted, anywhere.
@@ -72,27 +72,27 @@ pub enum Touched {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Eye {
+pub(crate) struct DirWatcher {
     inotify: Option<AsyncFd<Arc<Descriptor>>>,
     mounts: Option<AsyncFd<File>>,
     /// What is watched.
-    pub places: Places,
+    pub(crate) dirs: WatchedDirs,
     /// What is being written.
-    pub writing: Writing,
+    pub(crate) writing: Writing,
 }
 
-impl Eye {
+impl DirWatcher {
     /// Opens it; what cannot be had is left out.
-    pub fn open() -> Self {
+    pub(crate) fn open() -> Self {
         let mounts = File::open("/proc/self/mountinfo");
         let mounts = mounts.and_then(|file| register(file, Interest::PRIORITY)).ok();
-        let mut eye = Self { inotify: None, mounts, places: Places::new(), writing: Writing::new() };
-        eye.reopen();
-        eye
+        let mut watcher = Self { inotify: None, mounts, dirs: WatchedDirs::new(), writing: Writing::new() };
+        watcher.reopen();
+        watcher
     }
 
     /// Tries again to have an inotify instance, if there is none.
-    pub fn reopen(&mut self) -> Option<io::Error> {
+    pub(crate) fn reopen(&mut self) -> Option<io::Error> {
         if self.inotify.is_some() {
             return None;
         }
@@ -106,22 +106,22 @@ impl Eye {
     }
 
     /// For [`watch`], which may block.
-    pub fn descriptor(&self) -> Option<Arc<Descriptor>> {
+    pub(crate) fn descriptor(&self) -> Option<Arc<Descriptor>> {
         self.inotify.as_ref().map(|inotify| inotify.get_ref().clone())
     }
 
     /// Waits until something happens. Cancel-safe: what was not read stays in the kernel's queue.
-    pub async fn touched(&mut self) -> Touched {
-        let Self { inotify, mounts, places, writing } = self;
+    pub(crate) async fn change(&mut self) -> Change {
+        let Self { inotify, mounts, dirs, writing } = self;
         tokio::select! {
             events = events(inotify.as_ref()) => {
                 let mut matters = false;
                 for event in events {
-                    matters |= heed(&event, places, writing);
+                    matters |= record_event(&event, dirs, writing);
                 }
-                if matters { Touched::Files } else { Touched::Nothing }
+                if matters { Change::Files } else { Change::Nothing }
             }
-            () = mount_events(mounts.as_ref()) => Touched::Mounts,
+            () = mount_events(mounts.as_ref()) => Change::Mounts,
         }
     }
 }
@@ -154,25 +154,25 @@ async fn mount_events(mounts: Option<&AsyncFd<File>>) {
     }
 }
 
-/// Takes an event in; true if the directory is to be looked at.
-pub(super) fn heed(event: &InotifyEvent, places: &mut Places, writing: &mut Writing) -> bool {
+/// Takes an event in; true if the directory is to be read.
+pub(super) fn record_event(event: &InotifyEvent, dirs: &mut WatchedDirs, writing: &mut Writing) -> bool {
     let is = |flags: AddWatchFlags| event.mask.intersects(flags);
     if is(AddWatchFlags::IN_Q_OVERFLOW) {
         // Whatever was open may be closed by now; the reader sees for itself whether it changes.
         writing.clear();
         return true;
     }
-    let Some(place) = places.get(&event.wd) else { return false };
+    let Some(watched) = dirs.get(&event.wd) else { return false };
     if is(AddWatchFlags::IN_IGNORED) {
-        places.remove(&event.wd);
+        dirs.remove(&event.wd);
         return true;
     }
     let Some(name) = &event.name else { return !is(AddWatchFlags::IN_MODIFY) };
-    if !place.cares_for(name) {
+    if !watched.concerns(name) {
         return false;
     }
     let file = (event.wd, name.clone());
-    let counts = !place.is_source || name.to_str().is_some_and(|name| source_dir::entry(name) != Entry::NoKey);
+    let counts = !watched.is_source || name.to_str().is_some_and(|name| source_dir::entry(name) != Entry::NoKey);
     if is(AddWatchFlags::IN_MODIFY) {
         if counts {
             writing.insert(file, true);
@@ -189,8 +189,8 @@ pub(super) fn heed(event: &InotifyEvent, places: &mut Places, writing: &mut Writ
     true
 }
 
-impl Place {
-    fn cares_for(&self, name: &OsStr) -> bool {
+impl WatchedDir {
+    fn concerns(&self, name: &OsStr) -> bool {
         let counts = |name: &str| matches!(source_dir::entry(name), Entry::Key | Entry::Annotation | Entry::NoKey);
         self.names.contains(name) || (self.is_source && name.to_str().is_none_or(counts))
     }
@@ -198,8 +198,8 @@ impl Place {
 
 /// A file that somebody is writing, if there is one. A file that was only created is
 /// being written unless it is a link, or gone.
-pub fn being_written(places: &Places, writing: &mut Writing) -> Option<PathBuf> {
-    let path = |(wd, name): &(WatchDescriptor, OsString)| places.get(wd).map(|place| place.path.join(name));
+pub(crate) fn being_written(dirs: &WatchedDirs, writing: &mut Writing) -> Option<PathBuf> {
+    let path = |(wd, name): &(WatchDescriptor, OsString)| dirs.get(wd).map(|watched| watched.path.join(name));
     writing.retain(|file, written| {
         let meta = path(file).and_then(|path| std::fs::symlink_metadata(path).ok());
         meta.is_some_and(|meta| meta.is_file() && (*written || meta.nlink() == 1))
@@ -208,43 +208,46 @@ pub fn being_written(places: &Places, writing: &mut Writing) -> Option<PathBuf> 
 }
 
 /// Watches the directory, all that decides what its path means, and what the links in it lead to.
-/// Watches come before looks, so that nothing is missed in between.
-///
-/// # Errors
-/// Why not: the system's limits, mostly.
-pub fn watch(descriptor: &Descriptor, dir: &Path, before: &Places) -> io::Result<Places> {
-    let mut places = Places::new();
-    let Some(source) = follow(descriptor, dir, &mut places)? else {
-        return Ok(drop_others(descriptor, before, places));
+/// Watches come before readings, so that nothing is missed in between.
+pub(crate) fn watch(descriptor: &Descriptor, dir: &Path, before: &WatchedDirs) -> io::Result<WatchedDirs> {
+    let mut dirs = WatchedDirs::new();
+    let Some(source) = follow(descriptor, dir, &mut dirs)? else {
+        return Ok(drop_others(descriptor, before, dirs));
     };
-    let place = place(descriptor, &source, &mut places)?;
-    if let Some(place) = place {
-        place.is_source = true;
+    let watched = watch_dir(descriptor, &source, &mut dirs)?;
+    if let Some(watched) = watched {
+        watched.is_source = true;
         for entry in std::fs::read_dir(&source).into_iter().flatten().filter_map(Result::ok) {
             let counts = entry
                 .file_name()
                 .to_str()
                 .is_some_and(|name| matches!(source_dir::entry(name), Entry::Key | Entry::Annotation));
             if counts && entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
-                follow(descriptor, &entry.path(), &mut places)?;
+                follow(descriptor, &entry.path(), &mut dirs)?;
             }
         }
     }
-    Ok(drop_others(descriptor, before, places))
+    Ok(drop_others(descriptor, before, dirs))
 }
 
-fn drop_others(descriptor: &Descriptor, before: &Places, places: Places) -> Places {
-    let now: HashSet<WatchDescriptor> = places.keys().copied().collect();
+fn drop_others(descriptor: &Descriptor, before: &WatchedDirs, dirs: WatchedDirs) -> WatchedDirs {
+    let now: HashSet<WatchDescriptor> = dirs.keys().copied().collect();
     for gone in before.keys().filter(|wd| !now.contains(wd)) {
         let _ = descriptor.0.rm_watch(*gone); // it may have gone by itself
     }
-    places
+    dirs
 }
 
 /// Watches one directory; `None` if there is none.
-fn place<'a>(descriptor: &Descriptor, path: &Path, places: &'a mut Places) -> io::Result<Option<&'a mut Place>> {
+fn watch_dir<'a>(
+    descriptor: &Descriptor,
+    path: &Path,
+    dirs: &'a mut WatchedDirs,
+) -> io::Result<Option<&'a mut WatchedDir>> {
     match descriptor.0.add_watch(path, MASK) {
-        Ok(wd) => Ok(Some(places.entry(wd).or_insert_with(|| Place { path: path.to_owned(), ..Place::default() }))),
+        Ok(wd) => {
+            Ok(Some(dirs.entry(wd).or_insert_with(|| WatchedDir { path: path.to_owned(), ..WatchedDir::default() })))
+        }
         Err(Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES | Errno::ELOOP) => Ok(None),
         Err(error) => Err(error.into()),
     }
@@ -252,7 +255,7 @@ fn place<'a>(descriptor: &Descriptor, path: &Path, places: &'a mut Places) -> io
 
 /// Watches each directory on the way of `path`, links resolved one by one; gives where it leads,
 /// if it leads to a directory.
-fn follow(descriptor: &Descriptor, path: &Path, places: &mut Places) -> io::Result<Option<PathBuf>> {
+fn follow(descriptor: &Descriptor, path: &Path, dirs: &mut WatchedDirs) -> io::Result<Option<PathBuf>> {
     let names = |path: &Path| {
         let parts = path.components().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
         parts.map(|part| part.as_os_str().to_owned()).collect::<Vec<_>>()
@@ -265,8 +268,8 @@ fn follow(descriptor: &Descriptor, path: &Path, places: &mut Places) -> io::Resu
             at.pop();
             continue;
         }
-        let Some(place) = place(descriptor, &at, places)? else { return Ok(None) };
-        place.names.insert(name.clone());
+        let Some(watched) = watch_dir(descriptor, &at, dirs)? else { return Ok(None) };
+        watched.names.insert(name.clone());
         let next = at.join(&name);
         if let Ok(target) = std::fs::read_link(&next) {
             links += 1;

@@ -3,9 +3,9 @@
 use super::*;
 
 /// A relay into a pipe, and what comes out of it, read by a thread of its own.
-fn relay() -> (Started, std::thread::JoinHandle<Vec<u8>>) {
+fn relay() -> (StartedRelay, std::thread::JoinHandle<Vec<u8>>) {
     let (mut reader, mut writer) = io::pipe().unwrap();
-    let started = Relay::start(move |bytes| pass_on(&mut writer, bytes)).unwrap();
+    let started = StderrRelay::start(move |bytes| pass_on(&mut writer, bytes)).unwrap();
     let collect = move || {
         let mut all = Vec::new();
         reader.read_to_end(&mut all).unwrap();
@@ -20,47 +20,48 @@ fn lines(count: usize) -> Vec<u8> {
 
 /// Writes all, closes, and waits for the end.
 fn through(pieces: &[&[u8]]) -> (Vec<u8>, Vec<String>) {
-    let (Started { relay, mut writer, ended }, sink) = relay();
+    let (StartedRelay { relay, mut writer, ended }, sink) = relay();
     for piece in pieces {
         writer.write_all(piece).unwrap();
     }
     drop(writer);
     ended.blocking_recv().unwrap();
     assert!(relay.is_ended());
-    (sink.join().unwrap(), relay.words())
+    (sink.join().unwrap(), relay.log_tail())
 }
 
 #[test]
 fn bytes_pass_untouched_and_lines_are_put_together() {
-    let (out, words) = through(&[b"fir", b"st\nsec", b"ond\n\n", b"\xff\xfe\0bin\n", b"no end"]);
+    let (out, log_tail) = through(&[b"fir", b"st\nsec", b"ond\n\n", b"\xff\xfe\0bin\n", b"no end"]);
     assert_eq!(out, b"first\nsecond\n\n\xff\xfe\0bin\nno end");
-    assert_eq!(words, ["first", "second", "\u{fffd}\u{fffd}\0bin", "no end"]);
+    assert_eq!(log_tail, ["first", "second", "\u{fffd}\u{fffd}\0bin", "no end"]);
 }
 
 #[test]
 fn a_flood_arrives_complete_and_in_order() {
     let flood = lines(30_000);
-    let (out, words) = through(&[&flood]);
+    let (out, log_tail) = through(&[&flood]);
     assert!(out == flood, "{} of {} bytes", out.len(), flood.len());
-    assert_eq!(words.len(), LINES);
-    assert!(words[0].ends_with("line 29936") && words[63].ends_with("line 29999"), "{words:?}");
+    assert_eq!(log_tail.len(), LINES);
+    assert!(log_tail[0].ends_with("line 29936") && log_tail[63].ends_with("line 29999"), "{log_tail:?}");
 }
 
 #[test]
 fn a_line_without_an_end_is_cut_in_the_words_only() {
     let huge = vec![b'x'; 3 << 20];
-    let (out, words) = through(&[b"before\n", &huge, b"\nafter\n"]);
+    let (out, log_tail) = through(&[b"before\n", &huge, b"\nafter\n"]);
     assert_eq!(out.len(), huge.len() + 14);
-    assert_eq!(words.iter().map(String::len).collect::<Vec<_>>(), [6, LINE, 5]);
+    assert_eq!(log_tail.iter().map(String::len).collect::<Vec<_>>(), [6, LINE, 5]);
 }
 
 #[test]
 fn a_reader_that_stands_still_stops_nobody() {
     let (mut out, mut writer) = io::pipe().unwrap();
-    let Started { relay, writer: mut stderr, ended } = Relay::start(move |bytes| pass_on(&mut writer, bytes)).unwrap();
+    let StartedRelay { relay, writer: mut stderr, ended } =
+        StderrRelay::start(move |bytes| pass_on(&mut writer, bytes)).unwrap();
     let flood = lines(60_000);
     assert!(flood.len() > 3 << 20);
-    let held = relay.hold_words();
+    let held = relay.hold_log_tail();
     let kubelet = {
         let flood = flood.clone();
         std::thread::Builder::new().spawn(move || stderr.write_all(&flood).unwrap()).unwrap()
@@ -71,34 +72,34 @@ fn a_reader_that_stands_still_stops_nobody() {
     assert!(arrived == flood);
     drop(held);
     ended.blocking_recv().unwrap();
-    let words = relay.words();
-    assert!(words.len() == LINES && words[63].ends_with("line 59999"), "{words:?}");
+    let log_tail = relay.log_tail();
+    assert!(log_tail.len() == LINES && log_tail[63].ends_with("line 59999"), "{log_tail:?}");
 }
 
 #[test]
 fn a_reader_that_panics_stops_nobody() {
-    let (Started { relay, mut writer, ended }, sink) = relay();
-    let ring = relay.ring.clone();
+    let (StartedRelay { relay, mut writer, ended }, sink) = relay();
+    let tail = relay.tail.clone();
     let reader = std::thread::Builder::new().spawn(move || {
-        let _held = ring.lock().unwrap();
+        let _held = tail.lock().unwrap();
         panic!("on purpose");
     });
     assert!(reader.unwrap().join().is_err());
     writer.write_all(b"a\n").unwrap();
     drop(writer);
     ended.blocking_recv().unwrap();
-    assert_eq!((sink.join().unwrap(), relay.words()), (b"a\n".to_vec(), vec!["a".to_owned()]));
+    assert_eq!((sink.join().unwrap(), relay.log_tail()), (b"a\n".to_vec(), vec!["a".to_owned()]));
 }
 
 #[test]
 fn a_sink_that_is_gone_stops_nobody() {
     let (reader, mut sink) = io::pipe().unwrap();
     drop(reader);
-    let Started { relay, mut writer, ended } = Relay::start(move |bytes| pass_on(&mut sink, bytes)).unwrap();
+    let StartedRelay { relay, mut writer, ended } = StderrRelay::start(move |bytes| pass_on(&mut sink, bytes)).unwrap();
     writer.write_all(&lines(60_000)).unwrap();
     drop(writer);
     ended.blocking_recv().unwrap();
-    assert!(relay.words()[63].ends_with("line 59999"));
+    assert!(relay.log_tail()[63].ends_with("line 59999"));
 }
 
 #[test]
@@ -108,21 +109,21 @@ fn the_reason_is_not_pushed_out_by_the_stack_traces_after_it() {
     for n in 0..2000 {
         text.extend_from_slice(format!("goroutine {n} [running]:\nmain.main()\n\t/a/b.go:12 +0x1\n\n").as_bytes());
     }
-    let (out, words) = through(&[&text]);
+    let (out, log_tail) = through(&[&text]);
     assert!(out == text);
-    assert_eq!(crate::kubelet_log::fatal(&words).as_deref(), Some("the reason"));
+    assert_eq!(crate::kubelet_log::fatal(&log_tail).as_deref(), Some("the reason"));
 }
 
 #[test]
 fn what_was_written_is_passed_on_before_the_end() {
     let (mut out, mut sink) = io::pipe().unwrap();
-    let Started { relay, mut writer, .. } = Relay::start(move |bytes| pass_on(&mut sink, bytes)).unwrap();
+    let StartedRelay { relay, mut writer, .. } = StderrRelay::start(move |bytes| pass_on(&mut sink, bytes)).unwrap();
     // A descendant that lives on keeps the pipe open.
     let _descendant = writer.try_clone().unwrap();
     let text = lines(500); // fits into the sink's pipe
     writer.write_all(&text).unwrap();
     drop(writer);
-    relay.settle(Duration::from_secs(10));
+    relay.drain(Duration::from_secs(10));
     let mut arrived = vec![0; text.len()];
     out.read_exact(&mut arrived).unwrap();
     assert!(arrived == text && !relay.is_ended());
@@ -132,8 +133,8 @@ fn what_was_written_is_passed_on_before_the_end() {
 fn a_flood_is_cut_at_line_ends() {
     let pieces = Arc::new(Mutex::new(Vec::new()));
     let seen = pieces.clone();
-    let Started { mut writer, ended, .. } =
-        Relay::start(move |bytes: &[u8]| seen.lock().unwrap().push(bytes.to_vec())).unwrap();
+    let StartedRelay { mut writer, ended, .. } =
+        StderrRelay::start(move |bytes: &[u8]| seen.lock().unwrap().push(bytes.to_vec())).unwrap();
     writer.write_all(&lines(10_000)).unwrap();
     drop(writer);
     ended.blocking_recv().unwrap();
@@ -145,14 +146,14 @@ fn a_flood_is_cut_at_line_ends() {
 
 #[test]
 fn the_ring_keeps_within_its_bounds() {
-    let mut ring = Ring::default();
+    let mut tail = TailBuffer::default();
     let line = [vec![b'y'; 700], vec![b'\n']].concat();
     for _ in 0..100 {
-        ring.note(&line);
+        tail.push(&line);
     }
-    assert_eq!(ring.words().len(), BYTES / 700);
-    ring.tear();
-    ring.note(b"the rest of something\nwhole\n");
-    assert_eq!(ring.words().last().map(String::as_str), Some("whole"));
-    assert!(!ring.words().contains(&"the rest of something".to_owned()));
+    assert_eq!(tail.log_tail().len(), BYTES / 700);
+    tail.truncate_open();
+    tail.push(b"the rest of something\nwhole\n");
+    assert_eq!(tail.log_tail().last().map(String::as_str), Some("whole"));
+    assert!(!tail.log_tail().contains(&"the rest of something".to_owned()));
 }

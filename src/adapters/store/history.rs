@@ -8,13 +8,14 @@ use std::path::{Path, PathBuf};
 
 use crate::adapters::fsx::{self, Disk};
 use crate::machine::record::Entry;
+use crate::ports::StoreError;
 
 /// From here on the file is put aside, and the one put aside before is dropped.
 const ROTATE_AT: u64 = 256 << 10;
 /// Our files are at most [`ROTATE_AT`] and a line long; more is not ours.
 const READ_LIMIT: u64 = 1 << 20;
-/// Bytes of the kubelet's words that an entry keeps, the newest.
-const WORDS_LIMIT: usize = 16 << 10;
+/// Bytes of the kubelet's log that an entry keeps, the newest.
+const LOG_TAIL_LIMIT: usize = 16 << 10;
 /// So many events are sent again at a boot, the newest: older ones are no news.
 const RESEND: usize = 32;
 
@@ -23,7 +24,7 @@ const RESEND: usize = 32;
 pub(super) struct History {
     /// Unknown before the first append and after a failed one: then the file says.
     tail: Option<Tail>,
-    /// The API server has the events up to this number, if that was looked up.
+    /// The API server has the events up to this number, if that was read.
     reported: Option<u64>,
 }
 
@@ -81,19 +82,19 @@ impl History {
     }
 
     /// Appends durably; gives the number.
-    pub(super) fn append<D: Disk>(&mut self, disk: &D, dir: &Path, entry: &Entry) -> Result<u64, String> {
+    pub(super) fn append<D: Disk>(&mut self, disk: &D, dir: &Path, entry: &Entry) -> Result<u64, StoreError> {
         let path = current(dir);
         let tail = match self.tail.take() {
             Some(tail) => Ok(tail),
-            None => self.look(disk, dir),
+            None => self.read_tail(disk, dir),
         };
         let tail = tail.and_then(|tail| put(disk, dir, tail, entry));
-        // What a failed append left is looked at before the next one.
-        let tail = tail.map_err(|error| format!("{}: {error}", path.display()))?;
+        // What a failed append left is read before the next one.
+        let tail = tail.map_err(|error| StoreError::disk(&path, error))?;
         Ok(self.tail.insert(tail).last)
     }
 
-    fn look<D: Disk>(&mut self, disk: &D, dir: &Path) -> io::Result<Tail> {
+    fn read_tail<D: Disk>(&mut self, disk: &D, dir: &Path) -> io::Result<Tail> {
         let (bytes, size) = match read(disk, &current(dir)) {
             Ok(bytes) => {
                 let size = bytes.len() as u64;
@@ -160,7 +161,7 @@ fn put<D: Disk>(disk: &D, dir: &Path, mut tail: Tail, entry: &Entry) -> io::Resu
     }
     tail.last = tail.last.saturating_add(1);
     let mut entry = Entry { number: tail.last, ..entry.clone() };
-    while entry.log_tail.iter().map(String::len).sum::<usize>() > WORDS_LIMIT {
+    while entry.log_tail.iter().map(String::len).sum::<usize>() > LOG_TAIL_LIMIT {
         entry.log_tail.remove(0);
     }
     let start = if tail.whole { "" } else { "\n" };

@@ -22,6 +22,7 @@ use sha2::{Digest as _, Sha256};
 use super::FsStore;
 use crate::adapters::fsx::{self, Disk};
 use crate::machine::model::StateFiles;
+use crate::ports::StoreError;
 use kubelet_config::digest::hex;
 
 /// Upstream: pkg/kubelet/cm/container_manager_linux.go and the managers' checkpoint names.
@@ -33,7 +34,7 @@ const STASHES: usize = 4;
 
 /// `owner.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Marker {
+struct Ownership {
     /// The policy whose files the root directory holds.
     owner: String,
     /// They are on their way out: the truth is in its stash.
@@ -54,19 +55,16 @@ fn stash_name(policy: &str) -> String {
     }
 }
 
-fn at(path: &Path, error: &io::Error) -> String {
+fn at(path: &Path, error: io::Error) -> StoreError {
     match error.kind() {
-        io::ErrorKind::FileTooLarge => format!(
-            "{}: {error}, so this is no state file of a kubelet; remove it if the kubelet does not start",
-            path.display()
-        ),
-        _ => format!("{}: {error}", path.display()),
+        io::ErrorKind::FileTooLarge => StoreError::NoStateFile { path: path.to_owned(), cause: error.into() },
+        _ => StoreError::disk(path, error),
     }
 }
 
 impl<D: Disk> FsStore<D> {
     /// Puts the root directory in order for a policy; see [`crate::ports::Store`].
-    pub(super) fn swap(&self, files: &StateFiles) -> Result<(), String> {
+    pub(super) fn swap(&self, files: &StateFiles) -> Result<(), StoreError> {
         let home = self.root.join("supervisor/state-files");
         let was = match self.owner(&home)? {
             Some(was) if was.owner == files.policy && !was.dirty => return Ok(()),
@@ -76,11 +74,11 @@ impl<D: Disk> FsStore<D> {
         self.make_dirs(&[(self.root.clone(), 0o755), own(&self.root.join("supervisor")), own(&home)])?;
         let Some(mut record) = was else {
             // Nobody knows whose files these are: most likely they go with what is to run.
-            let owner = Marker { owner: files.policy.clone(), dirty: false, stashed: Vec::new() };
+            let owner = Ownership { owner: files.policy.clone(), dirty: false, stashed: Vec::new() };
             return self.write_owner(&home, &owner);
         };
         let root = std::path::absolute(&files.root_dir)
-            .map_err(|error| format!("the kubelet's --root-dir {:?}: {error}", files.root_dir))?;
+            .map_err(|error| StoreError::RootDir { path: files.root_dir.clone(), cause: error.into() })?;
         let left = home.join(stash_name(&record.owner));
         if !record.dirty {
             self.make_dirs(&[own(&left)])?;
@@ -97,37 +95,37 @@ impl<D: Disk> FsStore<D> {
         record.stashed.retain(|policy| *policy != files.policy);
         let surplus = record.stashed.len().saturating_sub(STASHES);
         record.stashed.drain(..surplus);
-        record = Marker { owner: files.policy.clone(), dirty: false, ..record };
+        record = Ownership { owner: files.policy.clone(), dirty: false, ..record };
         self.write_owner(&home, &record)?;
         self.prune(&home, &record);
         Ok(())
     }
 
-    fn owner(&self, home: &Path) -> Result<Option<Marker>, String> {
+    fn owner(&self, home: &Path) -> Result<Option<Ownership>, StoreError> {
         let path = home.join("owner.json");
         match self.disk.read(&path, LIMIT) {
             // Garbage is the doing of a bad disk: it is replaced whole. It says as little as none.
             Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::FileTooLarge) => Ok(None),
-            Err(error) => Err(at(&path, &error)),
+            Err(error) => Err(at(&path, error)),
         }
     }
 
-    fn write_owner(&self, home: &Path, owner: &Marker) -> Result<(), String> {
-        let text = serde_json::to_string(owner).map_err(|error| error.to_string())?;
-        fsx::replace(&self.disk, &home.join("owner.json"), text.as_bytes(), 0o600)
+    fn write_owner(&self, home: &Path, owner: &Ownership) -> Result<(), StoreError> {
+        let text = serde_json::to_string(owner).map_err(|error| StoreError::Json(error.into()))?;
+        self.replace(&home.join("owner.json"), text.as_bytes())
     }
 
-    fn state_file(&self, path: &Path) -> Result<Option<Vec<u8>>, String> {
+    fn state_file(&self, path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
         match self.disk.read(path, LIMIT) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(at(path, &error)),
+            Err(error) => Err(at(path, error)),
         }
     }
 
     /// Copies the owner's files to its stash, so that it holds them and nothing else.
-    fn stash(&self, root: &Path, stash: &Path) -> Result<(), String> {
+    fn stash(&self, root: &Path, stash: &Path) -> Result<(), StoreError> {
         // Both are read before anything is written: a file that cannot be kept is not given up.
         let files = [self.state_file(&root.join(NAMES[0]))?, self.state_file(&root.join(NAMES[1]))?];
         for (name, bytes) in NAMES.iter().zip(files) {
@@ -137,42 +135,42 @@ impl<D: Disk> FsStore<D> {
     }
 
     /// Gives the root directory the files of a stash; without one, none.
-    fn fill(&self, root: &Path, stash: Option<&Path>) -> Result<(), String> {
+    fn fill(&self, root: &Path, stash: Option<&Path>) -> Result<(), StoreError> {
         for name in NAMES {
             let bytes = match stash {
                 Some(stash) => self.state_file(&stash.join(name))?,
                 None => None,
             };
             if bytes.is_some() {
-                self.disk.make_dir(root, 0o750).map_err(|error| at(root, &error))?; // as the kubelet does
+                self.disk.make_dir(root, 0o750).map_err(|error| at(root, error))?; // as the kubelet does
             }
             let path = root.join(name);
             self.set(&path, bytes.as_deref())?;
             // What a crash left of an earlier try; the directory is not ours to litter.
             let temporary = fsx::temporary_beside(&path);
-            self.disk.remove(&temporary).map_err(|error| at(&temporary, &error))?;
+            self.disk.remove(&temporary).map_err(|error| at(&temporary, error))?;
         }
         self.sync_dir(root)
     }
 
     /// Replaces a file, or removes it, the latter without syncing its directory.
-    fn set(&self, path: &Path, bytes: Option<&[u8]>) -> Result<(), String> {
+    fn set(&self, path: &Path, bytes: Option<&[u8]>) -> Result<(), StoreError> {
         match bytes {
-            Some(bytes) => fsx::replace(&self.disk, path, bytes, 0o600),
-            None => self.disk.remove(path).map_err(|error| at(path, &error)),
+            Some(bytes) => self.replace(path, bytes),
+            None => self.disk.remove(path).map_err(|error| at(path, error)),
         }
     }
 
-    fn sync_dir(&self, dir: &Path) -> Result<(), String> {
+    fn sync_dir(&self, dir: &Path) -> Result<(), StoreError> {
         match self.disk.sync(dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()), // nothing was in it
-            result => result.map_err(|error| at(dir, &error)),
+            result => result.map_err(|error| at(dir, error)),
         }
     }
 
     /// Removes what no policy that was left lately has. A failure costs some room until the next
     /// swap, no more.
-    fn prune(&self, home: &Path, record: &Marker) {
+    fn prune(&self, home: &Path, record: &Ownership) {
         let kept: Vec<String> = record.stashed.iter().map(|policy| stash_name(policy)).collect();
         let names = self.disk.list(home).unwrap_or_default().into_iter();
         let doomed: Vec<PathBuf> =
@@ -189,8 +187,8 @@ mod tests {
 
     #[test]
     fn words_become_safe_and_different_names() {
-        let words = "cpu=static,full-pcpus-only=true+memory=Static";
-        assert_eq!(stash_name(words), words);
+        let policy = "cpu=static,full-pcpus-only=true+memory=Static";
+        assert_eq!(stash_name(policy), policy);
         let odd = ["", "..", "../x", "a/b", "owner.json", "tmp_owner.json", "sha256-1", "a b", &"x".repeat(200)];
         let mut names: Vec<String> = odd.iter().map(|word| stash_name(word)).collect();
         assert!(names.iter().all(|name| name.len() == 71 && source::is_safe_component(name)), "{names:?}");

@@ -174,14 +174,14 @@ struct Given {
 }
 
 impl Access for Given {
-    fn print(&self) -> BoxFuture<'_, Fingerprint> {
+    fn fingerprint(&self) -> BoxFuture<'_, Fingerprint> {
         async { Fingerprint::default() }.boxed()
     }
 
     fn connect(&self, layer: ClientLayer) -> BoxFuture<'_, Result<Connected, String>> {
         let connected = Connected {
             client: (self.connect)(layer),
-            print: Fingerprint::default(),
+            fingerprint: Fingerprint::default(),
             node_name: self.node_name.clone(),
             origin: "the test".to_owned(),
             renew_at: None,

@@ -11,7 +11,7 @@ use kubelet_supervisor::machine::evidence::Environment;
 use kubelet_supervisor::machine::model::{Exit, KubeletId, RenderError, Rendered, StateFiles, Verdict};
 use kubelet_supervisor::machine::record::Entry;
 use kubelet_supervisor::machine::{Counter, Durable, Input, Level, State, Stored};
-use kubelet_supervisor::ports::{self, Checkpoint};
+use kubelet_supervisor::ports::{self, Checkpoint, LocalError, SpawnError, StoreError};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -164,7 +164,7 @@ impl ports::Store for Disk {
     fn assume(&mut self, records: &Durable) {
         self.records = records.clone();
     }
-    fn save(&mut self, source: &Source, payload: &Payload) -> Result<(), String> {
+    fn save(&mut self, source: &Source, payload: &Payload) -> Result<(), StoreError> {
         self.checkpoints.insert(source.clone(), payload.clone());
         Ok(())
     }
@@ -178,21 +178,21 @@ impl ports::Store for Disk {
         })
     }
     /// Nobody reads it: whose it is, the path says.
-    fn write_rendered(&mut self, source: &Source, _text: &str) -> Result<String, String> {
+    fn write_rendered(&mut self, source: &Source, _text: &str) -> Result<String, StoreError> {
         Ok(format!("{}/{}", source.reference.name, source.resource_version))
     }
-    fn record(&mut self, records: &Durable) -> Result<(), String> {
+    fn record(&mut self, records: &Durable) -> Result<(), StoreError> {
         self.records = records.clone();
         Ok(())
     }
-    fn collect(&mut self, keep: &BTreeSet<Source>) -> Result<(), String> {
+    fn collect(&mut self, keep: &BTreeSet<Source>) -> Result<(), StoreError> {
         self.checkpoints.retain(|source, _| keep.contains(source));
         Ok(())
     }
-    fn swap_state_files(&mut self, _files: &StateFiles) -> Result<(), String> {
+    fn swap_state_files(&mut self, _files: &StateFiles) -> Result<(), StoreError> {
         Ok(())
     }
-    fn append(&mut self, entry: &Entry) -> Result<u64, String> {
+    fn append(&mut self, entry: &Entry) -> Result<u64, StoreError> {
         let number = self.history.last().map_or(1, |last| last.number + 1);
         self.history.push(Entry { number, ..entry.clone() });
         Ok(number)
@@ -209,7 +209,7 @@ impl ports::Store for Disk {
 }
 
 impl ports::Local for StandIn {
-    fn config(&self) -> Result<Option<(String, String)>, String> {
+    fn config(&self) -> Result<Option<(String, String)>, LocalError> {
         let text = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n";
         Ok(Some((text.to_owned(), "/played".to_owned())))
     }
@@ -225,7 +225,7 @@ impl ports::Local for StandIn {
 }
 
 impl ports::Kubelet for StandIn {
-    fn start(&mut self, config: Option<&str>) -> Result<u32, String> {
+    fn start(&mut self, config: Option<&str>) -> Result<u32, SpawnError> {
         assert!(self.process.is_none(), "one kubelet at a time");
         self.pids += 1;
         let (pid, fate) = (self.pids, config.map_or(Fate::Good, |path| self.fate(path)));

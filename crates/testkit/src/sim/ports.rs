@@ -12,7 +12,7 @@ use kubelet_supervisor::adapters::store::FsStore;
 use kubelet_supervisor::machine::model::{KubeletId, RenderError, Rendered, StateFiles, Verdict};
 use kubelet_supervisor::machine::record::Entry;
 use kubelet_supervisor::machine::{Counter, Durable, Level, State, Stored};
-use kubelet_supervisor::ports::{self, Checkpoint};
+use kubelet_supervisor::ports::{self, Checkpoint, LocalError, SpawnError, StoreError};
 
 use super::checks::checkpoint;
 use super::disk::SimDisk;
@@ -109,7 +109,7 @@ impl ports::Store for SimStore {
         self.inner.assume(records);
     }
 
-    fn save(&mut self, source: &Source, payload: &Payload) -> Result<(), String> {
+    fn save(&mut self, source: &Source, payload: &Payload) -> Result<(), StoreError> {
         let times = self.outside.times(Call::Save);
         self.outside.0.borrow_mut().account.steps += 1;
         self.outside.0.borrow_mut().check_save(source, payload);
@@ -126,11 +126,11 @@ impl ports::Store for SimStore {
         self.inner.open(source)
     }
 
-    fn write_rendered(&mut self, source: &Source, text: &str) -> Result<String, String> {
+    fn write_rendered(&mut self, source: &Source, text: &str) -> Result<String, StoreError> {
         self.inner.write_rendered(source, text)
     }
 
-    fn record(&mut self, records: &Durable) -> Result<(), String> {
+    fn record(&mut self, records: &Durable) -> Result<(), StoreError> {
         let times = self.outside.times(Call::Record);
         self.outside.0.borrow_mut().account.steps += 1;
         self.outside.0.borrow_mut().check_record(records);
@@ -142,7 +142,7 @@ impl ports::Store for SimStore {
         self.inner.record(&records)
     }
 
-    fn collect(&mut self, keep: &BTreeSet<Source>) -> Result<(), String> {
+    fn collect(&mut self, keep: &BTreeSet<Source>) -> Result<(), StoreError> {
         if self.outside.times(Call::Collect) == 0 {
             return Ok(());
         }
@@ -151,11 +151,11 @@ impl ports::Store for SimStore {
         self.inner.collect(&keep)
     }
 
-    fn swap_state_files(&mut self, files: &StateFiles) -> Result<(), String> {
+    fn swap_state_files(&mut self, files: &StateFiles) -> Result<(), StoreError> {
         self.inner.swap_state_files(files)
     }
 
-    fn append(&mut self, entry: &Entry) -> Result<u64, String> {
+    fn append(&mut self, entry: &Entry) -> Result<u64, StoreError> {
         // What is emitted without that is sent again, after a boot or a reload; what is local never is.
         // What is emitted without that is sent again after a boot or a reload; what is local never is.
         self.outside.0.borrow_mut().account.is_news = !entry.local;
@@ -176,7 +176,7 @@ impl ports::Store for SimStore {
 }
 
 impl ports::Local for Handle {
-    fn config(&self) -> Result<Option<(String, String)>, String> {
+    fn config(&self) -> Result<Option<(String, String)>, LocalError> {
         Ok(Some((self.0.borrow().local.clone(), "/etc/kubernetes".to_owned())))
     }
     fn drop_ins(&self) -> Vec<String> {
@@ -197,18 +197,18 @@ impl ports::Local for Handle {
 }
 
 impl ports::Kubelet for Handle {
-    fn start(&mut self, config: Option<&str>) -> Result<u32, String> {
+    fn start(&mut self, config: Option<&str>) -> Result<u32, SpawnError> {
         let times = self.times(Call::Start);
         let mut outside = self.0.borrow_mut();
         outside.account.steps += 1;
         if outside.disk.is_off() {
-            return Err("power is off".to_owned());
+            return Err(not_started("power is off"));
         }
         if outside.spawn_failures > 0 {
             outside.spawn_failures -= 1;
             outside.down_since = outside.now; // not for want of trying
             outside.account.note_failed_start(config);
-            return Err("fork: out of memory".to_owned());
+            return Err(not_started("out of memory"));
         }
         let mut pid = 0;
         for _ in 0..times {
@@ -334,4 +334,8 @@ impl ports::Notifier for Handle {
     }
     fn ping_watchdog(&mut self) {}
     fn log(&mut self, _level: Level, _line: &str) {}
+}
+
+fn not_started(cause: &str) -> SpawnError {
+    SpawnError { program: "fork".into(), cause: cause.into() }
 }

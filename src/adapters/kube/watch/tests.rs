@@ -37,8 +37,8 @@ impl Server {
         std::mem::take(&mut self.0.lock().unwrap().asked)
     }
 
-    fn feed(&self) -> Feed {
-        Feed::new(Api::namespaced(kube::Client::new(self.clone(), "n"), "n"), "m")
+    fn watch(&self) -> ConfigMapWatch {
+        ConfigMapWatch::new(Api::namespaced(kube::Client::new(self.clone(), "n"), "n"), "m")
     }
 }
 
@@ -88,11 +88,11 @@ impl tower::Service<Request<Body>> for Server {
     }
 }
 
-async fn version(feed: &mut Feed) -> String {
-    match feed.next().await {
-        Seen::Object(map) => map.metadata.resource_version.unwrap(),
-        Seen::Absent => "absent".to_owned(),
-        Seen::Failed { code, .. } => format!("{code:?}"),
+async fn version(watch: &mut ConfigMapWatch) -> String {
+    match watch.next().await {
+        WatchEvent::Object(map) => map.metadata.resource_version.unwrap(),
+        WatchEvent::Absent => "absent".to_owned(),
+        WatchEvent::Failed { code, .. } => format!("{code:?}"),
     }
 }
 
@@ -100,14 +100,14 @@ async fn version(feed: &mut Feed) -> String {
 async fn where_watching_is_forbidden_it_asks_for_the_metadata() {
     let server = Server::default();
     server.set(|world| (world.may_get, world.version) = (true, Some(1)));
-    let mut feed = server.feed();
+    let mut watch = server.watch();
     let begin = Instant::now();
-    assert_eq!(version(&mut feed).await, "1");
+    assert_eq!(version(&mut watch).await, "1");
     assert_eq!((server.asked(), begin.elapsed()), (vec!["list", "get"], Duration::ZERO), "at once");
 
     // An hour in which nothing changes: nothing is told, and little is asked.
-    let told = tokio::time::timeout(Duration::from_secs(3600), feed.next()).await;
-    assert!(told.is_err());
+    let event = tokio::time::timeout(Duration::from_secs(3600), watch.next()).await;
+    assert!(event.is_err());
     let asked = server.asked();
     let count = |what: &str| asked.iter().filter(|it| **it == what).count();
     assert!((25..=80).contains(&count("metadata")), "{asked:?}");
@@ -116,51 +116,51 @@ async fn where_watching_is_forbidden_it_asks_for_the_metadata() {
 
     server.set(|world| world.version = Some(2));
     let begin = Instant::now();
-    assert_eq!(version(&mut feed).await, "2");
+    assert_eq!(version(&mut watch).await, "2");
     assert!(begin.elapsed() <= Duration::from_secs(121), "{:?}", begin.elapsed());
 
     server.set(|world| world.version = None);
-    assert_eq!(version(&mut feed).await, "absent");
+    assert_eq!(version(&mut watch).await, "absent");
     server.set(|world| world.version = Some(3));
-    assert_eq!(version(&mut feed).await, "3");
+    assert_eq!(version(&mut watch).await, "3");
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_right_to_watch_is_found() {
     let server = Server::default();
     server.set(|world| (world.may_get, world.version) = (true, Some(1)));
-    let mut feed = server.feed();
-    assert_eq!(version(&mut feed).await, "1");
+    let mut watch = server.watch();
+    assert_eq!(version(&mut watch).await, "1");
     server.set(|world| world.may_watch = true);
     let begin = Instant::now();
-    assert_eq!(version(&mut feed).await, "1", "as any new list");
+    assert_eq!(version(&mut watch).await, "1", "as any new list");
     assert!(begin.elapsed() <= Duration::from_secs(3), "right after an assignment it may be a matter of milliseconds");
-    let told = tokio::time::timeout(Duration::from_secs(600), feed.next()).await;
-    assert!(told.is_err());
+    let event = tokio::time::timeout(Duration::from_secs(600), watch.next()).await;
+    assert!(event.is_err());
     assert_eq!(server.asked().last(), Some(&"watch"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_refusal_of_both_is_told_and_tried_again() {
     let server = Server::default();
-    let mut feed = server.feed();
+    let mut watch = server.watch();
     for _ in 0..5 {
-        assert_eq!(version(&mut feed).await, "Some(403)");
+        assert_eq!(version(&mut watch).await, "Some(403)");
     }
     server.set(|world| (world.may_watch, world.version) = (true, Some(7)));
-    assert_eq!(version(&mut feed).await, "7");
+    assert_eq!(version(&mut watch).await, "7");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_question_that_others_interrupt_is_asked_once() {
     let server = Server::default();
     server.set(|world| (world.may_get, world.version) = (true, Some(1)));
-    let mut feed = server.feed();
-    assert_eq!(version(&mut feed).await, "1");
+    let mut watch = server.watch();
+    assert_eq!(version(&mut watch).await, "1");
     server.asked();
     // The session's loop drops and takes up `next` with every input it gets.
     for _ in 0..10_000 {
-        let _ = tokio::time::timeout(Duration::from_millis(10), feed.next()).await;
+        let _ = tokio::time::timeout(Duration::from_millis(10), watch.next()).await;
     }
     let asked = server.asked();
     assert!(asked.len() < 20, "100 s: {asked:?}");

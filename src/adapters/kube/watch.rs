@@ -31,17 +31,17 @@ const PAUSE_MAX: Duration = Duration::from_secs(15);
 
 /// Half of it by chance, so that nodes do not come back in step.
 pub(super) fn jittered(pause: Duration) -> Duration {
-    pause / 2 + pause.mul_f64(chance() / 2.0)
+    pause / 2 + pause.mul_f64(random_share() / 2.0)
 }
 
 /// Failures in a row, and until when to pause for them.
 #[derive(Debug, Default)]
-pub(super) struct Pause {
+pub(super) struct Backoff {
     pub(super) failures: u32,
     until: Option<Instant>,
 }
 
-impl Pause {
+impl Backoff {
     pub(super) fn failed(&mut self, retry_after: Option<u64>) {
         let pause = duration::backoff(PAUSE_FIRST, PAUSE_MAX, self.failures);
         let asked = Duration::from_secs(retry_after.unwrap_or_default().min(60));
@@ -54,7 +54,7 @@ impl Pause {
     }
 
     /// Cancel-safe: an interrupted pause is taken up again.
-    pub(super) async fn pass(&mut self) {
+    pub(super) async fn elapsed(&mut self) {
         if let Some(until) = self.until {
             tokio::time::sleep_until(until).await;
             self.until = None;
@@ -63,67 +63,67 @@ impl Pause {
 }
 
 /// From 0 to 1, with no claim to quality: nodes are not to act in step.
-fn chance() -> f64 {
+fn random_share() -> f64 {
     f64::from(jiff::Timestamp::now().subsec_nanosecond() % 1000) / 1000.0
 }
 
 type Events<K> = Pin<Box<dyn Stream<Item = watcher::Result<watcher::Event<K>>> + Send>>;
 
 /// A watch of one object.
-pub(super) struct Watch<K> {
+pub(super) struct ObjectWatch<K> {
     api: Api<K>,
     name: String,
     events: Events<K>,
-    pause: Pause,
+    pause: Backoff,
     found: bool,
 }
 
 /// What became of an object.
-pub(super) enum Seen<K> {
+pub(super) enum WatchEvent<K> {
     Object(K),
     Absent,
     Failed { why: String, code: Option<u16> },
 }
 
-impl<K> Watch<K>
+impl<K> ObjectWatch<K>
 where
     K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
     pub(super) fn new(api: Api<K>, name: &str) -> Self {
-        let events = Self::begin(&api, name);
-        Self { api, name: name.to_owned(), events, pause: Pause::default(), found: false }
+        let events = Self::start_stream(&api, name);
+        Self { api, name: name.to_owned(), events, pause: Backoff::default(), found: false }
     }
 
-    fn begin(api: &Api<K>, name: &str) -> Events<K> {
-        let share = WATCH_SPREAD.mul_f64(chance()).as_secs();
+    fn start_stream(api: &Api<K>, name: &str) -> Events<K> {
+        let share = WATCH_SPREAD.mul_f64(random_share()).as_secs();
         let seconds = WATCH_SECONDS + u32::try_from(share).unwrap_or_default();
         let config = watcher::Config::default().fields(&format!("metadata.name={name}")).timeout(seconds);
         watcher(api.clone(), config).boxed()
     }
 
     /// Begins with a new list.
-    fn begin_anew(&mut self) {
-        self.events = Self::begin(&self.api, &self.name);
+    fn restart(&mut self) {
+        self.events = Self::start_stream(&self.api, &self.name);
     }
 
     /// The next thing worth knowing. Cancel-safe: stream and pause keep their place.
-    pub(super) async fn next(&mut self) -> Seen<K> {
+    pub(super) async fn next(&mut self) -> WatchEvent<K> {
         loop {
-            self.pause.pass().await;
+            self.pause.elapsed().await;
             match self.events.next().await {
                 Some(Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object))) => {
                     self.pause.succeeded();
                     self.found = true;
-                    return Seen::Object(object);
+                    return WatchEvent::Object(object);
                 }
                 Some(Ok(watcher::Event::Init)) => self.found = false,
                 Some(Ok(watcher::Event::InitDone)) => {
                     self.pause.succeeded();
                     if !self.found {
-                        return Seen::Absent;
+                        return WatchEvent::Absent;
                     }
                 }
-                Some(Ok(watcher::Event::Delete(_))) => return Seen::Absent,
+                Some(Ok(watcher::Event::Delete(_))) => return WatchEvent::Absent,
                 Some(Err(error)) => {
                     let status = api_status(&error);
                     self.pause.failed(
@@ -134,9 +134,9 @@ where
                         // A history that is gone is the server's way of asking for a new list.
                         // kube's watcher does so if told within the stream, but asks on for the
                         // lost version if told by the status of the answer.
-                        self.begin_anew();
+                        self.restart();
                     } else {
-                        return Seen::Failed { why: chain(&error), code };
+                        return WatchEvent::Failed { why: chain(&error), code };
                     }
                 }
                 None => std::future::pending().await, // a watcher never ends
@@ -157,7 +157,7 @@ fn api_status(error: &watcher::Error) -> Option<&kube::core::Status> {
 
 /// Pauses between two questions where a watch is forbidden: one to two minutes, so that ten thousand
 /// nodes ask a hundred times a second for metadata the API server has at hand.
-const POLL: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The watch is tried again after this long, because right after an assignment the Node authorizer
 /// may have allowed the question only just now; ...
@@ -166,62 +166,62 @@ const WATCH_AGAIN: Duration = Duration::from_secs(2);
 const WATCH_AGAIN_MAX: Duration = Duration::from_secs(600);
 
 /// An answer to a question: nothing, if the version is the one that was seen before.
-type Answer = kube::Result<Option<ConfigMapView>>;
+type PollResult = kube::Result<Option<ConfigMapView>>;
 
 /// The assigned ConfigMap.
-pub(super) struct Feed {
-    watch: Watch<ConfigMapView>,
-    /// Set while watching is forbidden and asking is not.
+pub(super) struct ConfigMapWatch {
+    watch: ObjectWatch<ConfigMapView>,
+    /// Set while `watch` is forbidden and `get` is not.
     poll: Option<Poll>,
     /// How often the watch was refused.
     refused: u32,
-    /// The version that asking has told of, while the watch is tried.
-    told: Option<String>,
+    /// The version that polling has found, while the watch is tried.
+    known_version: Option<String>,
 }
 
-/// Asking, because watching is forbidden.
+/// Polling, because watching is forbidden.
 struct Poll {
     /// The question under way.
-    question: Option<BoxFuture<'static, Answer>>,
+    request: Option<BoxFuture<'static, PollResult>>,
     /// The next one is due.
     due: Instant,
     /// It was answered since the watch was refused.
     answered: bool,
     /// The version seen last.
     version: Option<String>,
-    /// The first refusal's words, for when asking is refused too.
+    /// The first refusal's message, for when polling is refused too.
     why: String,
     /// The watch is tried again then.
     until: Instant,
 }
 
-impl Feed {
+impl ConfigMapWatch {
     pub(super) fn new(api: Api<ConfigMapView>, name: &str) -> Self {
-        Self { watch: Watch::new(api, name), poll: None, refused: 0, told: None }
+        Self { watch: ObjectWatch::new(api, name), poll: None, refused: 0, known_version: None }
     }
 
     /// The next thing worth knowing. Cancel-safe: watch, question and pauses keep their place.
-    pub(super) async fn next(&mut self) -> Seen<ConfigMapView> {
+    pub(super) async fn next(&mut self) -> WatchEvent<ConfigMapView> {
         loop {
             let Some(poll) = &mut self.poll else {
                 match self.watch.next().await {
-                    Seen::Failed { why, code: Some(403) } => {
+                    WatchEvent::Failed { why, code: Some(403) } => {
                         let pause = duration::backoff(WATCH_AGAIN, WATCH_AGAIN_MAX, self.refused);
                         self.refused = self.refused.saturating_add(1);
-                        self.poll = Some(Poll::new(why, self.told.take(), Instant::now() + pause));
+                        self.poll = Some(Poll::new(why, self.known_version.take(), Instant::now() + pause));
                         continue;
                     }
-                    seen => {
-                        self.told = None;
-                        if !matches!(seen, Seen::Failed { .. }) {
+                    event => {
+                        self.known_version = None;
+                        if !matches!(event, WatchEvent::Failed { .. }) {
                             self.refused = 0;
                         }
-                        return seen;
+                        return event;
                     }
                 }
             };
-            match poll.answer(&self.watch.api, &self.watch.name).await {
-                Some(Ok(Some(map))) => return Seen::Object(map),
+            match poll.next(&self.watch.api, &self.watch.name).await {
+                Some(Ok(Some(map))) => return WatchEvent::Object(map),
                 Some(Ok(None)) => {}
                 Some(Err(error)) => {
                     let code = match &error {
@@ -229,16 +229,16 @@ impl Feed {
                         _ => None,
                     };
                     if code == Some(404) {
-                        return Seen::Absent;
+                        return WatchEvent::Absent;
                     }
                     // The watch has its pauses, and is what the administrator is to grant.
                     let why = if code == Some(403) { poll.why.clone() } else { chain(&error) };
                     self.poll = None;
-                    return Seen::Failed { why, code };
+                    return WatchEvent::Failed { why, code };
                 }
                 None => {
-                    self.watch.begin_anew();
-                    self.told = self.poll.take().and_then(|poll| poll.version);
+                    self.watch.restart();
+                    self.known_version = self.poll.take().and_then(|poll| poll.version);
                 }
             }
         }
@@ -247,12 +247,12 @@ impl Feed {
 
 impl Poll {
     fn new(why: String, version: Option<String>, until: Instant) -> Self {
-        Self { question: None, due: Instant::now(), answered: false, version, why, until }
+        Self { request: None, due: Instant::now(), answered: false, version, why, until }
     }
 
     /// The next answer; `None` when it is time to try a watch.
-    async fn answer(&mut self, api: &Api<ConfigMapView>, name: &str) -> Option<Answer> {
-        if self.question.is_none() {
+    async fn next(&mut self, api: &Api<ConfigMapView>, name: &str) -> Option<PollResult> {
+        if self.request.is_none() {
             // Not between a refusal and the answer to the question after it, however short the time.
             if self.answered && self.until <= self.due {
                 tokio::time::sleep_until(self.until).await;
@@ -260,24 +260,25 @@ impl Poll {
             }
             tokio::time::sleep_until(self.due).await;
         }
-        let question =
-            self.question.get_or_insert_with(|| ask(api.clone(), name.to_owned(), self.version.clone()).boxed());
-        let answer = question.await;
-        self.question = None;
+        let request = self
+            .request
+            .get_or_insert_with(|| get_if_changed(api.clone(), name.to_owned(), self.version.clone()).boxed());
+        let result = request.await;
+        self.request = None;
         self.answered = true;
-        self.due = Instant::now() + POLL + POLL.mul_f64(chance());
-        match &answer {
+        self.due = Instant::now() + POLL_INTERVAL + POLL_INTERVAL.mul_f64(random_share());
+        match &result {
             Ok(Some(map)) => self.version.clone_from(&map.metadata.resource_version),
             Err(_) => self.version = None,
             Ok(None) => {}
         }
-        Some(answer)
+        Some(result)
     }
 }
 
 /// Asks for the metadata, out of the API server's cache, and for the rest only if it is another
 /// version than `known`.
-async fn ask(api: Api<ConfigMapView>, name: String, known: Option<String>) -> Answer {
+async fn get_if_changed(api: Api<ConfigMapView>, name: String, known: Option<String>) -> PollResult {
     if known.is_some() {
         let cached = GetParams { resource_version: Some("0".to_owned()) };
         if api.get_metadata_with(&name, &cached).await?.metadata.resource_version == known {

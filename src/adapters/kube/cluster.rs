@@ -1,0 +1,166 @@
+//! The port, and the task behind it: one session after the other, each with the credentials of its time.
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::Instant;
+
+use super::access::{Access, Connected, KubeconfigAccess, Settings};
+use super::outbox::Outbox;
+use super::query::{Command, Query};
+use super::search::{CredentialSearch, Refusals};
+use super::session::{Session, SessionEnd};
+use super::watch;
+use crate::adapters::metrics::Metrics;
+use crate::machine::Input;
+use crate::machine::record::Entry;
+use crate::ports;
+use kubelet_config::source::ConfigMapRef;
+use kubelet_config::status::NodeConfigStatus;
+
+/// The port. Commands are taken up by a task of its own, connected or not.
+#[derive(Debug)]
+pub struct KubeCluster {
+    commands: UnboundedSender<Command>,
+}
+
+impl KubeCluster {
+    /// Starts the task.
+    #[must_use]
+    pub fn start(settings: Settings, inputs: UnboundedSender<Input>, metrics: Metrics) -> Self {
+        let namespace = settings.config_namespace.clone();
+        Self::start_with(KubeconfigAccess::new(settings, metrics.clone()), namespace, inputs, metrics)
+    }
+
+    /// The same with clients from elsewhere; `namespace` is that of labels which name none.
+    #[must_use]
+    pub fn start_with(
+        access: impl Access,
+        namespace: String,
+        inputs: UnboundedSender<Input>,
+        metrics: Metrics,
+    ) -> Self {
+        let (commands, queue) = unbounded_channel();
+        tokio::spawn(run(access, namespace, queue, inputs, metrics));
+        Self { commands }
+    }
+
+    fn send(&self, command: Command) {
+        if self.commands.send(command).is_err() {
+            // Only after a panic in the task; the kubelet is none the worse for it.
+            tracing::error!("the API server task has ended; restart the supervisor when convenient");
+        }
+    }
+}
+
+impl ports::Cluster for KubeCluster {
+    fn watch(&mut self, map: Option<&ConfigMapRef>) {
+        self.send(Command::Watch(map.cloned()));
+    }
+
+    fn publish(&mut self, status: &NodeConfigStatus) {
+        self.send(Command::Publish(Box::new(status.clone())));
+    }
+
+    fn emit(&mut self, entry: &Entry) {
+        self.send(Command::Emit(Box::new(entry.clone())));
+    }
+
+    fn observe_lease(&mut self) {
+        self.send(Command::Query(Query::Lease));
+    }
+
+    fn observe_pods(&mut self) {
+        self.send(Command::Query(Query::Pods));
+    }
+}
+
+/// One session after the other, for as long as the supervisor runs.
+async fn run(
+    access: impl Access,
+    namespace: String,
+    mut commands: UnboundedReceiver<Command>,
+    inputs: UnboundedSender<Input>,
+    metrics: Metrics,
+) {
+    let mut outbox = Outbox::default();
+    let mut search = CredentialSearch::new(access, metrics);
+    let mut refusals = Refusals::default();
+    let mut next = None;
+    loop {
+        let (connected, auth_failure) = match next.take() {
+            Some(next) => next,
+            None => match without_session(
+                search.find("no credentials yet"),
+                &mut commands,
+                &inputs,
+                &mut outbox,
+                "no credentials",
+            )
+            .await
+            {
+                Some(found) => found,
+                None => return,
+            },
+        };
+        tracing::info!("reading {}, this is node {}", connected.origin, connected.node_name);
+        let Connected { client, fingerprint, origin, node_name, renew_at, .. } = connected;
+        let started = Instant::now();
+        let mut session = Session::new(client, node_name, namespace.clone(), inputs.clone(), &mut outbox);
+        // A session that is dropped takes its watches and its connections along; what was not answered yet is still in
+        // the outbox.
+        let replacement = tokio::select! {
+            end = session.run(&mut commands) => match end {
+                None => return,
+                Some(SessionEnd::Credentials) => None,
+            },
+            replacement = search.replacement(fingerprint, renew_at, &auth_failure) => replacement,
+        };
+        drop(session);
+        let changed = match &replacement {
+            Some(_) => true,
+            None => {
+                match without_session(search.access.fingerprint(), &mut commands, &inputs, &mut outbox, REFUSED).await {
+                    Some(found) => found != fingerprint,
+                    None => return,
+                }
+            }
+        };
+        if changed {
+            tracing::info!("the credentials have changed, connecting anew");
+            next = replacement;
+            continue;
+        }
+        let pause = refusals.pause(started.elapsed());
+        if !pause.is_zero() {
+            search.log_once(format!(
+                "the API server does not accept the credentials of {origin} (401); waiting for others"
+            ));
+            let wait = search.wait_for_change(fingerprint, watch::jittered(pause));
+            if without_session(wait, &mut commands, &inputs, &mut outbox, REFUSED).await.is_none() {
+                return;
+            }
+        }
+    }
+}
+
+/// The answer to queries until there are others.
+const REFUSED: &str = "the credentials were refused";
+
+/// Awaits `work` while there is no session: commands are kept, queries answered at once. `None` when the
+/// supervisor ends.
+async fn without_session<T>(
+    work: impl Future<Output = T>,
+    commands: &mut UnboundedReceiver<Command>,
+    inputs: &UnboundedSender<Input>,
+    outbox: &mut Outbox,
+    why: &str,
+) -> Option<T> {
+    tokio::pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return Some(done),
+            command = commands.recv() => if let Some(query) = outbox.accept(command?) {
+                let _ = inputs.send(query.without_answer(why));
+            },
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! What the executor asks of the API server's task.
+
+use crate::machine::Input;
+use crate::machine::evidence::LeaseObservation;
+use crate::machine::record::Entry;
+use kubelet_config::source::ConfigMapRef;
+use kubelet_config::status::NodeConfigStatus;
+
+pub(super) enum Command {
+    Watch(Option<ConfigMapRef>),
+    Publish(Box<NodeConfigStatus>),
+    Emit(Box<Entry>),
+    Query(Query),
+}
+
+/// A question that has exactly one answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Query {
+    Lease,
+    Pods,
+}
+
+impl Query {
+    /// The answer without a connection.
+    pub(super) fn without_answer(self, why: &str) -> Input {
+        match self {
+            Self::Lease => Input::LeaseObserved(LeaseObservation::Unreachable(why.to_owned())),
+            Self::Pods => Input::PodsObserved(None),
+        }
+    }
+}
+
+impl std::fmt::Debug for Command {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Command")
+    }
+}

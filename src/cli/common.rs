@@ -1,0 +1,73 @@
+//! What several verbs share: the kubelet's command line, a failure with its exit code, a runtime.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::adapters::local::{self, LocalFiles};
+use crate::adapters::process;
+use kubelet_config::flags::KubeletArgs;
+use kubelet_config::source::Merge;
+
+/// EX_USAGE of sysexits(3).
+pub(super) const USAGE: u8 = 64;
+
+/// The kubelet's command line, after `--`.
+#[derive(Debug, Args)]
+pub(super) struct KubeletCommand {
+    /// The kubelet and its arguments, as kubelet.service has them.
+    #[arg(last = true, required = true, num_args = 1.., value_name = "KUBELET [ARGS]")]
+    command: Vec<String>,
+}
+
+impl KubeletCommand {
+    pub(super) fn parse(&self) -> Result<(PathBuf, KubeletArgs), Failure> {
+        let (program, args) = self.command.split_first().ok_or_else(|| Failure::usage("no kubelet given after --"))?;
+        let program = local::resolve_program(program)
+            .map_err(|why| Failure::usage(format!("the kubelet cannot be run: {why}")))?;
+        Ok((program, KubeletArgs::parse(args)))
+    }
+}
+
+/// How payloads are put together with the local file.
+#[derive(Debug, Args)]
+pub(super) struct MergeOption {
+    /// For ConfigMaps without the annotation kubelet-supervisor.io/merge: replace (as native did) or overlay.
+    #[arg(long, env = "KUBELET_SUPERVISOR_MERGE", default_value = "replace", value_name = "replace|overlay")]
+    pub(super) merge: Merge,
+}
+
+pub(super) fn local_files(program: PathBuf, args: &KubeletArgs, merge: Merge) -> LocalFiles {
+    LocalFiles { program, args: args.clone(), merge }
+}
+
+/// A message for the user and an exit code.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) code: u8,
+    pub(super) message: String,
+}
+
+impl Failure {
+    pub(super) fn usage(message: impl Into<String>) -> Self {
+        Self { code: USAGE, message: message.into() }
+    }
+
+    pub(super) fn new(code: u8, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+}
+
+/// A runtime on this thread: the parent-death signal of a child is tied to the thread that
+/// spawned it.
+pub(super) fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .on_thread_start(process::block_all_signals)
+        .build()
+        .map_err(|error| Failure::new(1, format!("cannot start the runtime: {error}")))?;
+    let value = runtime.block_on(future);
+    // A name look-up or exec plugin that hangs in the background must not hold up the exit.
+    runtime.shutdown_background();
+    Ok(value)
+}
