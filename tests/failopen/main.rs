@@ -3,16 +3,7 @@
 //! The real loop, in this process, with the real kubelet adapter, store and stand-in kubelet, tells one story: boot,
 //! a change that is proven, one that is rolled back, a stubborn kubelet, the end. It is told once for every call to a
 //! port; that call panics. Then the kubelet must run, or be started, and SIGTERM must end it all.
-
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::string_slice,
-    clippy::unwrap_used,
-    missing_docs,
-    reason = "in a test a panic is the way to say that something is wrong"
-)]
+#![cfg(test)]
 
 mod ports;
 

@@ -7,7 +7,7 @@
 //! side by side; each takes one case after the other, and is taken down in the end whatever happens. A filter is a part
 //! of what is printed, such as `'assign [labels]'`; a cluster that no case needs is not started. On a machine that cannot
 //! have them (not root, not Debian 12) the suite is skipped, and says so; where `CI` is set that is a failure.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, clippy::string_slice, missing_docs)]
+#![cfg(test)]
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};

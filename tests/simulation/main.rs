@@ -11,15 +11,7 @@
 //! SIM_MUTANTS=1 cargo test … simulation                      the mutants alone
 //! SIM_MINUTES=30 cargo test … simulation                     new worlds for so long
 //! ```
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::unchecked_time_subtraction,
-    clippy::needless_for_each,
-    clippy::needless_pass_by_value,
-    reason = "test code: a panic is a failing test, and brevity wins"
-)]
+#![cfg(test)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;

@@ -120,7 +120,7 @@ fn an_openshift_node(hyperkube: bool) {
     let payload = fs::read_to_string(rig.at("etc/kubelet.conf")).unwrap();
     let gates = payload.find("featureGates:").unwrap()..payload.find("serverTLSBootstrap").unwrap();
     let payload = payload
-        .replace(&payload[gates], "featureGates: {CSIMigrationAWS: true}\n")
+        .replace(payload.get(gates).unwrap(), "featureGates: {CSIMigrationAWS: true}\n")
         .replace("maxPods: 250", "maxPods: 42")
         .replace(&format!("staticPodPath: {}", rig.at("etc/manifests").display()), "staticPodPath: static");
     let version = rig.put_with("pool", &payload, ("acknowledge", "all"));

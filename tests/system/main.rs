@@ -1,14 +1,6 @@
 //! System tests: the built binary, the tests' own API server and the stand-in kubelet. Each test has a directory and
 //! ports of its own; they run beside each other.
-
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::string_slice,
-    clippy::unwrap_used,
-    reason = "in a test a panic is the way to say that something is wrong"
-)]
+#![cfg(test)]
 
 mod carriers;
 mod changes;

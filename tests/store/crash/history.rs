@@ -120,7 +120,7 @@ fn at_most_32_are_sent_again() {
 
 #[test]
 fn a_boot_sends_again_what_the_api_server_lacks() {
-    let mut node = crate::fresh(None);
+    let mut node = super::fresh(None);
     node.boot();
     {
         let mut outside = node.outside.borrow_mut();
