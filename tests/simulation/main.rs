@@ -2,10 +2,11 @@
 //! and the laws hold after every step. Then the same worlds around broken cores, each of which
 //! the laws must catch.
 //!
-//! A step is one `State::step`, through the real executor and the real store. Build it optimized:
+//! A step is one `State::step`, through the real executor and the real store.
 //!
 //! ```text
-//! cargo test --profile sim --test simulation                 ten million steps, and the mutants
+//! cargo test --test simulation                               half a million steps, and the mutants
+//! SIM_TARGET=10000000 cargo test --test simulation           ten million, as CI does
 //! SIM_SEED=7 [SIM_STEPS=3000] cargo test … simulation        one world, and what happened in it
 //! SIM_SURVEY=500 cargo test … simulation                     which laws so many worlds break
 //! SIM_MUTANTS=1 cargo test … simulation                      the mutants alone
@@ -27,11 +28,8 @@ use testkit::sim::tamper::{HONEST, Tamper};
 /// Steps of one world before the peace at its end.
 const WORLD_STEPS: u64 = 3000;
 
-/// Steps of a run in CI.
-const TARGET: u64 = 10_000_000;
-
-/// Steps of a run without optimization, for whoever types `cargo test`.
-const SMALL_TARGET: u64 = 100_000;
+/// Steps of a run, unless `SIM_TARGET` says how many.
+const TARGET: u64 = 500_000;
 
 /// Every world of these has a twin without jumps of the wall clock.
 const TWINS: u64 = 8;
@@ -92,7 +90,7 @@ struct Failure {
 impl Failure {
     fn report(&self, steps: u64) {
         println!("\n{}", self.words);
-        println!("\nSIM_SEED={} SIM_STEPS={steps} cargo test --locked --profile sim --test simulation", self.seed);
+        println!("\nSIM_SEED={} SIM_STEPS={steps} cargo test --locked --test simulation", self.seed);
     }
 }
 
@@ -278,11 +276,6 @@ fn for_minutes(minutes: u64, steps: u64) -> bool {
     found.failure.is_none()
 }
 
-/// True in target/debug: whoever has no patience for the compiler has none for us either.
-fn is_unoptimized() -> bool {
-    std::env::current_exe().is_ok_and(|path| path.components().any(|part| part.as_os_str() == "debug"))
-}
-
 fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|_| {})); // each is caught, and told with its seed
     let steps = number("SIM_STEPS").unwrap_or(WORLD_STEPS);
@@ -291,10 +284,7 @@ fn main() -> ExitCode {
         _ if number("SIM_MUTANTS").is_some() => mutants(steps),
         (Some(seed), _) => replay(seed, steps),
         (None, Some(minutes)) => for_minutes(minutes, steps),
-        (None, None) => {
-            let target = if is_unoptimized() { SMALL_TARGET } else { TARGET };
-            honest(target, steps) && mutants(steps)
-        }
+        (None, None) => honest(number("SIM_TARGET").unwrap_or(TARGET), steps) && mutants(steps),
     };
     if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
