@@ -129,11 +129,8 @@ fn every_file_that_a_document_names_exists() {
             let from_root = TOP.iter().any(|dir| name.starts_with(&format!("{dir}/")));
             // Without its directory, where the text is about that directory.
             let is_source = Path::new(&name).extension().is_some_and(|it| it == "rs" || it == "sh");
-            let known = if from_root {
-                exists(&name)
-            } else {
-                files.iter().any(|file| file.ends_with(&format!("/{name}")))
-            };
+            let known =
+                if from_root { exists(&name) } else { files.iter().any(|file| file.ends_with(&format!("/{name}"))) };
             if is_path && (from_root || is_source) && !known {
                 wrong.push(format!("{}: {name}", document.display()));
             }

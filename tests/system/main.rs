@@ -4,13 +4,13 @@
 
 mod carriers;
 mod changes;
-mod child;
 mod cli;
 mod command_lines;
 mod credentials;
 mod evidence;
 mod faults;
-mod flaws;
+mod kubelet_adapter;
+mod native_flaws;
 mod operate;
 mod operator_verbs;
 mod process;
