@@ -72,8 +72,8 @@ fn run_one(seed: u64, steps: u64, tamper: &'static Tamper, with_log: bool, wall_
     chaos.log = with_log.then(Vec::new);
     let result = catch_unwind(AssertUnwindSafe(|| chaos.live(steps)));
     let failure = result.err().map(|cause| {
-        let words = cause.downcast_ref::<String>().cloned();
-        words.or_else(|| cause.downcast_ref::<&str>().map(|it| (*it).to_owned())).unwrap_or_default()
+        let message = cause.downcast_ref::<String>().cloned();
+        message.or_else(|| cause.downcast_ref::<&str>().map(|it| (*it).to_owned())).unwrap_or_default()
     });
     let outside = chaos.node.outside.borrow();
     let account = &outside.account;
@@ -84,12 +84,12 @@ fn run_one(seed: u64, steps: u64, tamper: &'static Tamper, with_log: bool, wall_
 /// A world that failed.
 struct Failure {
     seed: u64,
-    words: String,
+    message: String,
 }
 
 impl Failure {
     fn report(&self, steps: u64) {
-        println!("\n{}", self.words);
+        println!("\n{}", self.message);
         println!("\nSIM_SEED={} SIM_STEPS={steps} cargo test --locked --test simulation", self.seed);
     }
 }
@@ -120,8 +120,8 @@ fn many(seeds: impl Fn(u64) -> u64 + Sync, steps: u64, enough: impl Fn(&Findings
             found.steps += outcome.steps;
             found.worlds += 1;
             found.tally.add(&outcome.tally);
-            if let Some(words) = outcome.failure {
-                found.failure.get_or_insert(Failure { seed, words });
+            if let Some(message) = outcome.failure {
+                found.failure.get_or_insert(Failure { seed, message });
             }
         }
     };
@@ -172,8 +172,8 @@ fn hunt((_, tamper): &'static Mutant, steps: u64) -> Option<(u64, u64, String)> 
     for seed in 0..MUTANT_WORLDS {
         let outcome = run(seed, steps, tamper, false);
         taken += outcome.steps;
-        if let Some(words) = outcome.failure {
-            return Some((taken, seed + 1, words));
+        if let Some(message) = outcome.failure {
+            return Some((taken, seed + 1, message));
         }
     }
     None
@@ -198,8 +198,8 @@ fn mutants(steps: u64) -> bool {
     println!("\nmutants, and the steps and worlds until the laws caught them:");
     let mut survivors = 0;
     for ((name, _), trace) in MUTANTS.iter().zip(caught.into_inner().unwrap()) {
-        if let Some((taken, worlds, words)) = trace {
-            let law = words.trim_start_matches(": ").split(':').next().unwrap_or_default().to_owned();
+        if let Some((taken, worlds, message)) = trace {
+            let law = message.trim_start_matches(": ").split(':').next().unwrap_or_default().to_owned();
             println!("{taken:>9} {worlds:>4}  {name:<48} {law:.30}");
         } else {
             println!("  SURVIVES       {name}");
@@ -214,8 +214,8 @@ fn replay(seed: u64, steps: u64) -> bool {
     let outcome = run(seed, steps, &HONEST_CORE, true);
     println!("{}", outcome.log[outcome.log.len().saturating_sub(60)..].join("\n"));
     println!("seed {seed}: {} steps", outcome.steps);
-    if let Some(words) = outcome.failure {
-        Failure { seed, words }.report(steps);
+    if let Some(message) = outcome.failure {
+        Failure { seed, message }.report(steps);
         return false;
     }
     true

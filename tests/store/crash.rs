@@ -65,7 +65,7 @@ fn fresh(plan: Option<Plan>) -> Node {
 }
 
 /// Tells the story until the power goes, if it does. Returns the chapter it came to.
-fn tell(node: &mut Node) -> usize {
+fn run_story(node: &mut Node) -> usize {
     node.boot();
     for (index, (_, (act, rest))) in STORY.iter().enumerate() {
         act(&mut node.outside.borrow_mut());
@@ -95,7 +95,7 @@ fn recover(node: &mut Node) {
 #[test]
 fn the_story_without_faults() {
     let mut node = fresh(None);
-    assert_eq!(tell(&mut node), STORY.len());
+    assert_eq!(run_story(&mut node), STORY.len());
     node.check_converged();
     let outside = node.outside.borrow();
     let names: Vec<&str> =
@@ -121,7 +121,7 @@ fn the_story_without_faults() {
 fn at_every_operation(fault: Fault, once: bool, crash_after: bool) {
     let operations = {
         let mut node = fresh(None);
-        tell(&mut node);
+        run_story(&mut node);
         node.outside.borrow().disk.operations()
     };
     assert!(operations > 100, "the story writes too little: {operations}");
@@ -130,7 +130,7 @@ fn at_every_operation(fault: Fault, once: bool, crash_after: bool) {
     for at in (0..operations).step_by(stride) {
         let mut node = fresh(Some(Plan { fault, at, once }));
         node.context = format!("{fault:?} at operation {at}, once: {once}");
-        let chapter = tell(&mut node);
+        let chapter = run_story(&mut node);
         let name = STORY.get(chapter).map_or("the end", |(name, _)| name);
         node.context = format!("{} (in: {name})", node.context);
         if crash_after || fault == Fault::PowerOff {
