@@ -1,7 +1,7 @@
 //! What a rollout costs: requests, bytes of answers, and the client's memory, by the number of nodes.
 //!
 //! ```text
-//! cargo bench --profile sim --bench rollout        # a few minutes
+//! cargo bench --profile dev --bench rollout        # a few minutes
 //! ```
 //! Nodes are simulated, in simulated time, with 15 KB of images and the like each, as Nodes in use have. 5% at a time.
 //! The last line is of a rollout to some nodes of a bigger cluster.

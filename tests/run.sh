@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# All tests, from fast to real. As root on Debian 12 it installs what it needs; elsewhere, suites
-# whose prerequisites are missing are skipped, and say so. With CI set, a missing prerequisite is a
-# failure.
+# All tests, from fast to real; last a table of the steps with their times. As root on Debian 12 it installs
+# what it needs; elsewhere, suites whose prerequisites are missing are skipped, and say so. With CI set, a
+# missing prerequisite is a failure.
 #
 #   tests/run.sh          everything
 #   tests/run.sh fast     without the real kubelet and without systemd
@@ -14,19 +14,22 @@ export KUBELET_SUPERVISOR_CACHE=$cache
 
 # A suite that fails does not hide what the next ones say.
 failed=()
+table=
 step() {
-    local begun=$SECONDS result=done
+    local begun=$SECONDS result=ok
     printf '\n=== %s\n' "$*"
     # In a shell of its own, so that `set -e` holds in functions, which a condition would switch off.
     set +e
     (set -e; "$@")
     [ $? = 0 ] || { result=FAILED; failed+=("$*"); }
     set -e
+    table+=$(printf '%6d s  %-6s  %s' $((SECONDS - begun)) "$result" "$*")$'\n'
     printf '=== %s in %s s: %s\n' "$result" $((SECONDS - begun)) "$*"
 }
 finish() {
+    printf '\n%s%6d s  in all\n' "$table" "$SECONDS"
     [ ${#failed[@]} = 0 ] && exit 0
-    printf '\nFAILED: %s\n' "${failed[@]}" >&2
+    printf 'FAILED: %s\n' "${failed[@]}" >&2
     exit 1
 }
 
@@ -49,27 +52,39 @@ deny() {
     "$tool" --log-level error check bans licenses sources
 }
 
+# Suites are found, so that a new one cannot be forgotten. One with `test = false` in a Cargo.toml is slow: it runs by its
+# name alone. So is a script with a line that begins with "# Slow:".
+slow=$(cargo metadata --no-deps --locked --format-version 1 | grep -o '{"kind":\["test"\][^{}]*"test":false[^{}]*}' | sed 's/.*"name":"\([^"]*\)".*/\1/' || true)
+scripts() { # true|false: slow ones or others
+    local script
+    for script in tests/*/run.sh; do
+        [ "$(grep -q '^# Slow:' "$script" && echo true || echo false)" != "$1" ] || echo "$script"
+    done
+}
+
 step cargo fmt --check
-step cargo clippy --locked --quiet --workspace --all-targets --test real -- -D warnings
+# shellcheck disable=SC2086 # names without spaces
+step cargo clippy --locked --quiet --workspace --all-targets ${slow:+$(printf -- '--test %s ' $slow)} -- -D warnings
 step cargo build --locked --quiet --workspace --all-targets
 [ ${#failed[@]} = 0 ] || finish
 # The README's first look tells by its exit code whether all went as it says.
 step cargo run --locked --quiet --example demo
-# Unit, property, architecture and system tests, each file with its summary.
-fast=(architecture behaviour cluster credentials docs failopen machine_props on_disk plugin reloaded restarted selftest trial turns)
-step cargo test --locked --workspace --no-fail-fast --lib "${fast[@]/#/--test=}"
-# Ten million steps and the mutants; hours of two hundred supervisors: built optimized.
-step cargo test --locked --workspace --no-fail-fast --profile sim --test crash --test rollout --test simulation
-# These mostly wait for processes: more of them at once than there are cores.
-step cargo test --locked --test system -- --test-threads=6
-step tests/prometheus/run.sh
+# What `cargo test --workspace` runs, each suite with its summary; the simulation does ten million steps instead of some.
+step env SIM_TARGET=10000000 cargo test --locked --workspace --no-fail-fast
+for script in $(scripts false); do
+    step "$script"
+done
 step deny
 [ "${1:-all}" != fast ] || finish
-step cargo test --locked --test real
+for suite in $slow; do
+    step cargo test --locked --workspace --test "$suite"
+done
 # Names are compared with kubectl's; where there is none, the real suite has built one by now.
 if [ -n "${CI:-}" ] && ! command -v kubectl >/dev/null; then
     binaries=$(tests/real/prepare.sh)
     KUBECTL=$binaries/kubectl step cargo test --locked -p kubectl-plugin --test plugin a_hundred_names
 fi
-step tests/systemd/run.sh
+for script in $(scripts true); do
+    step "$script"
+done
 finish

@@ -4,7 +4,7 @@
 //! is due. It is level-triggered: an input that comes twice, late, or not at all cannot leave a
 //! half-done change behind. Effects are data; those with an outcome come back as an input.
 //!
-//! Invariants, checked by `tests/machine_props` after every step:
+//! Invariants, checked by `tests/machine/random_inputs.rs` after every step:
 //! - at most one kubelet process is asked for;
 //! - what is started is local, assigned or last known good, and durably saved;
 //! - last known good moves only to what was healthy without a break for the whole trial;

@@ -1,14 +1,6 @@
 //! The house rules, checked by reading the source: who may import whom, who may spawn, sync, say
 //! `unsafe`.
-
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::string_slice,
-    clippy::unwrap_used,
-    reason = "in a test a panic is the way to say that something is wrong"
-)]
+#![cfg(test)]
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -1,16 +1,7 @@
 //! Rules and board against a real Prometheus that scrapes real supervisors with stand-in kubelets: one node for each
 //! thing that can be seen. `tests/prometheus/run.sh` gets a Prometheus and names it in `PROMETHEUS`; without it this is
 //! skipped, and says so.
-
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::string_slice,
-    clippy::unwrap_used,
-    reason = "in a test a panic is the way to say that something is wrong"
-)]
-#![allow(dead_code, reason = "the rig is the system tests'")]
+#![cfg(test)]
 
 mod draw;
 

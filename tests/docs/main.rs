@@ -1,12 +1,7 @@
 //! The documents say what the code does: tables and the diagram of `docs/usage`, read and compared.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::string_slice,
-    reason = "test code: a panic is a failing test, and brevity wins"
-)]
+#![cfg(test)]
 
+mod maps;
 mod metrics;
 mod trial_diagram;
 

@@ -76,7 +76,7 @@ impl ConfigMap {
     }
 
     /// How native's event names it.
-    pub fn words(&self) -> String {
+    pub fn event_text(&self) -> String {
         format!("{}, UID: {}, ResourceVersion: {}, KubeletConfigKey: kubelet", self.path(), self.uid, self.version)
     }
 

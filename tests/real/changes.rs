@@ -23,7 +23,7 @@ pub fn assign(case: &Case) {
         ("/kubelet/restarts", json!(1)),
     ]);
     assert_ne!(supervisor.kubelet(), before);
-    case.await_event("KubeletConfigChanged", &[&format!("Kubelet restarting to use {}", map.words())]);
+    case.await_event("KubeletConfigChanged", &[&format!("Kubelet restarting to use {}", map.event_text())]);
     case.await_configz("maxPods", &json!(42));
 
     case.await_config(&source, &source, &source, "");
@@ -32,7 +32,7 @@ pub fn assign(case: &Case) {
         ("/trial/state", json!("passed")),
         ("/kubelet/restarts", json!(1)),
     ]);
-    case.await_event("KubeletConfigProven", &[&map.words()]);
+    case.await_event("KubeletConfigProven", &[&map.event_text()]);
     for role in ["assigned", "active", "last_known_good"] {
         let labels = format!("node_config_uid=\"{}\"", map.uid);
         supervisor.await_metric(&format!("kubelet_node_config_{role}"), &labels, 1.0);
@@ -53,7 +53,7 @@ pub fn label_edit(case: &Case) {
     assert_ne!(edited.version, map.version);
     let source = edited.source();
     case.await_config(&source, &source, &source, "");
-    case.await_event("KubeletConfigAdopted", &[&edited.words()]);
+    case.await_event("KubeletConfigAdopted", &[&edited.event_text()]);
 
     // A comment is no content either; nor is another ConfigMap with the same.
     let commented = case.payload("maxPods: 41 # a comment");

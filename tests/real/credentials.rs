@@ -16,24 +16,24 @@ use crate::supervisor::Case;
 const LOCAL: Value = Value::Null;
 
 /// A directory of the case's own with a kubeconfig and what it names.
-struct Desk {
+struct CredentialDir {
     dir: PathBuf,
     ca: PathBuf,
 }
 
-impl Desk {
-    fn new(case: &Case) -> Desk {
+impl CredentialDir {
+    fn new(case: &Case) -> CredentialDir {
         let dir = case.cluster.dir.join(case.name);
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(&dir).unwrap();
-        let desk = Desk { dir, ca: PathBuf::from(case.var("CA_CERT")) };
-        std::fs::copy(&desk.ca, desk.at("ca.crt")).unwrap();
+        let dir = CredentialDir { dir, ca: PathBuf::from(case.var("CA_CERT")) };
+        std::fs::copy(&dir.ca, dir.at("ca.crt")).unwrap();
         let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
             "clusters": [{"name": "c", "cluster": {"server": case.var("API_URL"), "certificate-authority": "ca.crt"}}],
             "users": [{"name": "c", "user": {"client-certificate": "current.pem", "client-key": "current.pem"}}],
             "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}]});
-        std::fs::write(desk.at("kubeconfig"), config.to_string()).unwrap();
-        desk
+        std::fs::write(dir.at("kubeconfig"), config.to_string()).unwrap();
+        dir
     }
 
     fn at(&self, name: &str) -> PathBuf {
@@ -154,10 +154,10 @@ impl Drop for Audit<'_> {
 /// The client certificate is replaced again and again while the ConfigMap changes and events flow.
 pub fn rotated(case: &Case) {
     let audit = Audit::start(case);
-    let desk = Desk::new(case);
+    let dir = CredentialDir::new(case);
     let group = |number: u32| format!("rotation-{number}");
-    desk.rotate(&node(case), &["system:nodes", &group(0)], HOURS);
-    let supervisor = case.launch("4s", &case.dir(), args(case, &desk.at("kubeconfig")));
+    dir.rotate(&node(case), &["system:nodes", &group(0)], HOURS);
+    let supervisor = case.launch("4s", &case.dir(), args(case, &dir.at("kubeconfig")));
     supervisor.await_ready();
     let mut map = case.good(&case.id("map"), "maxPods: 41");
     case.assign(&map);
@@ -165,7 +165,7 @@ pub fn rotated(case: &Case) {
     let before = supervisor.process();
     let mut versions = Vec::new();
     for number in 1..=3 {
-        desk.rotate(&node(case), &["system:nodes", &group(number)], HOURS);
+        dir.rotate(&node(case), &["system:nodes", &group(number)], HOURS);
         until(&format!("watches by {}", group(number)), || {
             map = relabel(case, &map, &format!("{number}-{}", versions.len()));
             versions.push(map.version.clone());
@@ -206,7 +206,7 @@ pub fn rotated(case: &Case) {
 
 /// A node without a kubeconfig: the kubelet asks for a certificate, somebody approves, somebody signs.
 pub fn late(case: &Case) {
-    let desk = Desk::new(case);
+    let dir = CredentialDir::new(case);
     if case.api("GET", &case.node_path(), None).is_ok() {
         case.ask("DELETE", &case.node_path(), None);
     }
@@ -218,12 +218,12 @@ pub fn late(case: &Case) {
         let _ = case.api("POST", bindings, Some(&binding));
         case.api("GET", &format!("{bindings}/bootstrap"), None)
     });
-    desk.rotate("bootstrapper", &["system:bootstrappers"], HOURS);
-    std::fs::rename(desk.at("kubeconfig"), desk.at("bootstrap")).unwrap();
-    let mut args = args(case, &desk.at("kubeconfig"));
+    dir.rotate("bootstrapper", &["system:bootstrappers"], HOURS);
+    std::fs::rename(dir.at("kubeconfig"), dir.at("bootstrap")).unwrap();
+    let mut args = args(case, &dir.at("kubeconfig"));
     args.retain(|arg| !arg.starts_with("--cert-dir"));
-    args.push(format!("--cert-dir={}", desk.at("pki").display()));
-    args.push(format!("--bootstrap-kubeconfig={}", desk.at("bootstrap").display()));
+    args.push(format!("--cert-dir={}", dir.at("pki").display()));
+    args.push(format!("--bootstrap-kubeconfig={}", dir.at("bootstrap").display()));
     args.push("--rotate-certificates".to_owned());
     let supervisor = case.launch("4s", &case.dir(), args);
     supervisor.await_log("no credentials yet (");
@@ -233,7 +233,7 @@ pub fn late(case: &Case) {
         .args(["certificate", "approve", &name])
         .env("KUBECONFIG", case.var("KUBECONFIG")))
     .unwrap();
-    sign(case, &desk, &name);
+    sign(case, &dir, &name);
     until("the Node", || case.api("GET", &case.node_path(), None));
     assert_eq!(supervisor.kubelet(), before, "it is the kubelet that was started in the beginning");
     let map = case.good(&case.id("map"), "maxPods: 42");
@@ -256,23 +256,23 @@ fn pending(case: &Case) -> Result<String, String> {
 }
 
 /// What the controller manager's signer does, which this cluster does not have.
-fn sign(case: &Case, desk: &Desk, name: &str) {
+fn sign(case: &Case, dir: &CredentialDir, name: &str) {
     let mut request = case.ask("GET", &format!("{REQUESTS}/{name}"), None);
-    std::fs::write(desk.at("request"), request["spec"]["request"].as_str().unwrap()).unwrap();
+    std::fs::write(dir.at("request"), request["spec"]["request"].as_str().unwrap()).unwrap();
     let pki = case.cluster.dir.join("pki");
     let script = "base64 -d request >csr && printf 'extendedKeyUsage=clientAuth\nkeyUsage=digitalSignature\n' >ext && \
         openssl x509 -req -in csr -CA \"$PKI/ca.crt\" -CAkey \"$PKI/ca.key\" -set_serial 77 -days 30 -extfile ext 2>/dev/null | base64 -w0";
     let mut command = Command::new("bash");
-    let signed = run(command.args(["-o", "pipefail", "-c", script]).current_dir(&desk.dir).env("PKI", pki)).unwrap();
+    let signed = run(command.args(["-o", "pipefail", "-c", script]).current_dir(&dir.dir).env("PKI", pki)).unwrap();
     request["status"]["certificate"] = json!(signed);
     case.ask("PUT", &format!("{REQUESTS}/{name}/status"), Some(&request));
 }
 
 /// A certificate that ends while it is in use, and is replaced later.
 pub fn expired(case: &Case) {
-    let desk = Desk::new(case);
-    let end = desk.rotate(&node(case), &["system:nodes"], Duration::from_secs(40));
-    let supervisor = case.launch("4s", &case.dir(), args(case, &desk.at("kubeconfig")));
+    let dir = CredentialDir::new(case);
+    let end = dir.rotate(&node(case), &["system:nodes"], Duration::from_secs(40));
+    let supervisor = case.launch("4s", &case.dir(), args(case, &dir.at("kubeconfig")));
     supervisor.await_ready();
     let mut map = case.good(&case.id("map"), "maxPods: 43");
     case.assign(&map);
@@ -280,14 +280,14 @@ pub fn expired(case: &Case) {
     #[allow(clippy::cast_precision_loss)]
     supervisor.await_metric("kubelet_supervisor_client_certificate_expiration_timestamp_seconds", "", end as f64);
     let before = supervisor.process();
-    supervisor.await_log(&format!("current.pem in {} expired at ", desk.at("kubeconfig").display()));
+    supervisor.await_log(&format!("current.pem in {} expired at ", dir.at("kubeconfig").display()));
     supervisor.await_log("does not accept the credentials of ");
     for label in ["one", "two"] {
         map = relabel(case, &map, label);
     }
     pause(3000); // nothing comes of it
     assert_eq!(supervisor.process(), before);
-    desk.rotate(&node(case), &["system:nodes"], HOURS);
+    dir.rotate(&node(case), &["system:nodes"], HOURS);
     case.await_config(&map.source(), &map.source(), &map.source(), "");
     assert_eq!(supervisor.process(), before, "nothing of this is a reason to touch the kubelet");
     case.await_event("KubeletConfigAdopted", &[&format!("ResourceVersion: {}", map.version)]);
@@ -295,23 +295,23 @@ pub fn expired(case: &Case) {
 
 /// The kubeconfig has an authority that did not issue the API server's certificate.
 pub fn wrong_authority(case: &Case) {
-    let desk = Desk::new(case);
-    desk.rotate(&node(case), &["system:nodes"], HOURS);
+    let dir = CredentialDir::new(case);
+    dir.rotate(&node(case), &["system:nodes"], HOURS);
     let (mut params, key) = (CertificateParams::default(), KeyPair::generate().unwrap());
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    std::fs::write(desk.at("ca.crt"), params.self_signed(&key).unwrap().pem()).unwrap();
+    std::fs::write(dir.at("ca.crt"), params.self_signed(&key).unwrap().pem()).unwrap();
     let map = case.good(&case.id("map"), "maxPods: 44");
     case.assign(&map);
-    let supervisor = case.launch("4s", &case.dir(), args(case, &desk.at("kubeconfig")));
+    let supervisor = case.launch("4s", &case.dir(), args(case, &dir.at("kubeconfig")));
     let words = format!(
         "certificate-authority {} of {} did not issue the certificate",
-        desk.at("ca.crt").display(),
-        desk.at("kubeconfig").display()
+        dir.at("ca.crt").display(),
+        dir.at("kubeconfig").display()
     );
     supervisor.await_log(&words);
     supervisor.await_ready();
     supervisor.await_status(&[("/assigned", LOCAL), ("/active", LOCAL), ("/kubelet/restarts", json!(0))]);
-    std::fs::copy(&desk.ca, desk.at("ca.crt")).unwrap();
+    std::fs::copy(&dir.ca, dir.at("ca.crt")).unwrap();
     // The kubelet that is started for the change reads it too.
     case.await_config(&map.source(), &map.source(), &map.source(), "");
     case.await_configz("maxPods", &json!(44));

@@ -7,7 +7,7 @@
 //! side by side; each takes one case after the other, and is taken down in the end whatever happens. A filter is a part
 //! of what is printed, such as `'assign [labels]'`; a cluster that no case needs is not started. On a machine that cannot
 //! have them (not root, not Debian 12) the suite is skipped, and says so; where `CI` is set that is a failure.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, clippy::string_slice, missing_docs)]
+#![cfg(test)]
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,13 +18,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 mod assignment;
-mod bad;
+mod bad_configurations;
 mod carriers;
 mod changes;
 mod cluster;
 mod credentials;
 mod directory;
-mod edges;
+mod files_and_verbs;
 mod plugin_drain;
 mod plugin_rollout;
 mod plugin_snapshots;
@@ -51,8 +51,8 @@ const CASES: &[Test] = &[
     Test("rollout", BOTH, plugin_rollout::rollout),  // the longest
     Test("assign", BOTH, changes::assign),
     Test("label_edit", BOTH, changes::label_edit),
-    Test("rejected", BOTH, bad::rejected),
-    Test("killing", BOTH, bad::killing),
+    Test("rejected", BOTH, bad_configurations::rejected),
+    Test("killing", BOTH, bad_configurations::killing),
     Test("reset", BOTH, changes::reset),
     Test("api_server_away", BOTH, process::api_server_away),
     Test("kill", BOTH, process::kill),
@@ -66,7 +66,7 @@ const CASES: &[Test] = &[
     // A kubelet on its own follows nothing but a source that the API server keeps.
     Test("native_and_back", NATIVE, store::native_and_back),
     Test("corrupt_store", BOTH, store::corrupt_store),
-    Test("tutorial", BOTH, edges::tutorial),
+    Test("tutorial", BOTH, files_and_verbs::tutorial),
     Test("plugin_snapshots", BOTH, plugin_snapshots::every_command),
     Test("cut_off", BOTH, trial::cut_off),
     Test("not_to_blame", BOTH, trial::not_to_blame),
@@ -87,10 +87,10 @@ const CASES: &[Test] = &[
     // each is enough, wherever the queue is shorter.
     Test("bad_disk", NATIVE, store::bad_disk),
     Test("second_supervisor", NATIVE, store::second_supervisor),
-    Test("credentials", NATIVE, edges::credentials),
+    Test("credentials", NATIVE, files_and_verbs::credentials),
     Test("credentials_late", NATIVE, credentials::late),
     Test("credentials_expired", NATIVE, credentials::expired),
-    Test("check_and_render", NATIVE, edges::check_and_render),
+    Test("check_and_render", NATIVE, files_and_verbs::check_and_render),
     Test("source_dir", LABELS, directory::source_dir),
     Test("standalone", LABELS, directory::standalone),
     Test("runtime_away", NATIVE, trial::runtime_away),

@@ -29,7 +29,7 @@ use tokio::task::JoinSet;
 use crate::assignment::Carrier;
 use crate::supervisor::Case;
 use testkit::fleet::log::{Expectation, Log};
-use testkit::fleet::{Fate, Fleet, Pace, Surroundings};
+use testkit::fleet::{Fleet, Outcome, Pace, Surroundings};
 
 /// No assertion is about time; this only ends a test that would wait for ever.
 const PATIENCE_LONG: Duration = Duration::from_secs(600);
@@ -295,7 +295,7 @@ async fn good_paused_and_alone(world: &World<'_>) {
 
 async fn a_canary_rejects(world: &World<'_>) {
     world.fleet.control(&node(1), |node| {
-        node.fates.insert("sim-b".to_owned(), Fate::Rejects);
+        node.outcomes.insert("sim-b".to_owned(), Outcome::Rejects);
     });
     world.expect("sim-b", 20);
     world.bad(&begin("sim-b", "20"), "simulated-001 called it bad").await;
@@ -311,7 +311,7 @@ async fn a_canary_rejects(world: &World<'_>) {
 async fn the_third_wave_breaks(world: &World<'_>) {
     let number = CANARIES + 45;
     world.fleet.control(&node(number), |node| {
-        node.fates.insert("sim-c".to_owned(), Fate::RollsBack);
+        node.outcomes.insert("sim-c".to_owned(), Outcome::RollsBack);
     });
     world.expect("sim-c", 20);
     world.bad(&begin("sim-c", "20"), &format!("{} called it bad", node(number))).await;
@@ -405,7 +405,7 @@ async fn the_binary(case: &Case<'_>) {
     case.say("killed with its canaries on trial, and in the third wave, and resumed");
 
     world.fleet.control(&node(1), |node| {
-        node.fates.insert("sim-b".to_owned(), Fate::Rejects);
+        node.outcomes.insert("sim-b".to_owned(), Outcome::Rejects);
     });
     world.expect("sim-b", 10);
     assert_eq!(built.ends(&all("sim-b")).await, Some(1));

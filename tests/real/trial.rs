@@ -94,7 +94,7 @@ pub fn cut_off(case: &Case) {
     case.assign(&map);
     case.await_config(&map.source(), &map.source(), &good, "");
     case.await_config(&map.source(), &good, &good, LOAD);
-    case.await_event("KubeletConfigRolledBack", &[&map.words(), &lkg.words()]);
+    case.await_event("KubeletConfigRolledBack", &[&map.event_text(), &lkg.event_text()]);
     supervisor.await_ready();
     case.await_configz("maxPods", &json!(41));
     // Last known good is in contact, which settles it: the version stays marked.
@@ -111,8 +111,8 @@ pub fn not_to_blame(case: &Case) {
     std::fs::write(&dir, "no directory").unwrap();
     let map = case.good(&case.id("map"), "maxPods: 42");
     case.assign(&map);
-    case.await_event("KubeletConfigRolledBack", &[&map.words(), "plugins_registry"]);
-    case.await_event("KubeletConfigNotBlamed", &[&map.words(), "plugins_registry"]);
+    case.await_event("KubeletConfigRolledBack", &[&map.event_text(), "plugins_registry"]);
+    case.await_event("KubeletConfigNotBlamed", &[&map.event_text(), "plugins_registry"]);
     case.await_config(&map.source(), &lkg.source(), &lkg.source(), LOAD);
     supervisor.await_status(&[("/badVersions", json!([]))]);
     std::fs::remove_file(&dir).unwrap();

@@ -2,24 +2,17 @@
 //! and the laws hold after every step. Then the same worlds around broken cores, each of which
 //! the laws must catch.
 //!
-//! A step is one `State::step`, through the real executor and the real store. Build it optimized:
+//! A step is one `State::step`, through the real executor and the real store.
 //!
 //! ```text
-//! cargo test --profile sim --test simulation                 ten million steps, and the mutants
+//! cargo test --test simulation                               half a million steps, and the mutants
+//! SIM_TARGET=10000000 cargo test --test simulation           ten million, as CI does
 //! SIM_SEED=7 [SIM_STEPS=3000] cargo test … simulation        one world, and what happened in it
 //! SIM_SURVEY=500 cargo test … simulation                     which laws so many worlds break
 //! SIM_MUTANTS=1 cargo test … simulation                      the mutants alone
 //! SIM_MINUTES=30 cargo test … simulation                     new worlds for so long
 //! ```
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::unchecked_time_subtraction,
-    clippy::needless_for_each,
-    clippy::needless_pass_by_value,
-    reason = "test code: a panic is a failing test, and brevity wins"
-)]
+#![cfg(test)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -35,11 +28,8 @@ use testkit::sim::tamper::{HONEST, Tamper};
 /// Steps of one world before the peace at its end.
 const WORLD_STEPS: u64 = 3000;
 
-/// Steps of a run in CI.
-const TARGET: u64 = 10_000_000;
-
-/// Steps of a run without optimization, for whoever types `cargo test`.
-const SMALL_TARGET: u64 = 100_000;
+/// Steps of a run, unless `SIM_TARGET` says how many.
+const TARGET: u64 = 500_000;
 
 /// Every world of these has a twin without jumps of the wall clock.
 const TWINS: u64 = 8;
@@ -82,8 +72,8 @@ fn run_one(seed: u64, steps: u64, tamper: &'static Tamper, with_log: bool, wall_
     chaos.log = with_log.then(Vec::new);
     let result = catch_unwind(AssertUnwindSafe(|| chaos.live(steps)));
     let failure = result.err().map(|cause| {
-        let words = cause.downcast_ref::<String>().cloned();
-        words.or_else(|| cause.downcast_ref::<&str>().map(|it| (*it).to_owned())).unwrap_or_default()
+        let message = cause.downcast_ref::<String>().cloned();
+        message.or_else(|| cause.downcast_ref::<&str>().map(|it| (*it).to_owned())).unwrap_or_default()
     });
     let outside = chaos.node.outside.borrow();
     let account = &outside.account;
@@ -94,13 +84,13 @@ fn run_one(seed: u64, steps: u64, tamper: &'static Tamper, with_log: bool, wall_
 /// A world that failed.
 struct Failure {
     seed: u64,
-    words: String,
+    message: String,
 }
 
 impl Failure {
     fn report(&self, steps: u64) {
-        println!("\n{}", self.words);
-        println!("\nSIM_SEED={} SIM_STEPS={steps} cargo test --locked --profile sim --test simulation", self.seed);
+        println!("\n{}", self.message);
+        println!("\nSIM_SEED={} SIM_STEPS={steps} cargo test --locked --test simulation", self.seed);
     }
 }
 
@@ -130,8 +120,8 @@ fn many(seeds: impl Fn(u64) -> u64 + Sync, steps: u64, enough: impl Fn(&Findings
             found.steps += outcome.steps;
             found.worlds += 1;
             found.tally.add(&outcome.tally);
-            if let Some(words) = outcome.failure {
-                found.failure.get_or_insert(Failure { seed, words });
+            if let Some(message) = outcome.failure {
+                found.failure.get_or_insert(Failure { seed, message });
             }
         }
     };
@@ -182,8 +172,8 @@ fn hunt((_, tamper): &'static Mutant, steps: u64) -> Option<(u64, u64, String)> 
     for seed in 0..MUTANT_WORLDS {
         let outcome = run(seed, steps, tamper, false);
         taken += outcome.steps;
-        if let Some(words) = outcome.failure {
-            return Some((taken, seed + 1, words));
+        if let Some(message) = outcome.failure {
+            return Some((taken, seed + 1, message));
         }
     }
     None
@@ -208,8 +198,8 @@ fn mutants(steps: u64) -> bool {
     println!("\nmutants, and the steps and worlds until the laws caught them:");
     let mut survivors = 0;
     for ((name, _), trace) in MUTANTS.iter().zip(caught.into_inner().unwrap()) {
-        if let Some((taken, worlds, words)) = trace {
-            let law = words.trim_start_matches(": ").split(':').next().unwrap_or_default().to_owned();
+        if let Some((taken, worlds, message)) = trace {
+            let law = message.trim_start_matches(": ").split(':').next().unwrap_or_default().to_owned();
             println!("{taken:>9} {worlds:>4}  {name:<48} {law:.30}");
         } else {
             println!("  SURVIVES       {name}");
@@ -224,8 +214,8 @@ fn replay(seed: u64, steps: u64) -> bool {
     let outcome = run(seed, steps, &HONEST_CORE, true);
     println!("{}", outcome.log[outcome.log.len().saturating_sub(60)..].join("\n"));
     println!("seed {seed}: {} steps", outcome.steps);
-    if let Some(words) = outcome.failure {
-        Failure { seed, words }.report(steps);
+    if let Some(message) = outcome.failure {
+        Failure { seed, message }.report(steps);
         return false;
     }
     true
@@ -286,11 +276,6 @@ fn for_minutes(minutes: u64, steps: u64) -> bool {
     found.failure.is_none()
 }
 
-/// True in target/debug: whoever has no patience for the compiler has none for us either.
-fn is_unoptimized() -> bool {
-    std::env::current_exe().is_ok_and(|path| path.components().any(|part| part.as_os_str() == "debug"))
-}
-
 fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|_| {})); // each is caught, and told with its seed
     let steps = number("SIM_STEPS").unwrap_or(WORLD_STEPS);
@@ -299,10 +284,7 @@ fn main() -> ExitCode {
         _ if number("SIM_MUTANTS").is_some() => mutants(steps),
         (Some(seed), _) => replay(seed, steps),
         (None, Some(minutes)) => for_minutes(minutes, steps),
-        (None, None) => {
-            let target = if is_unoptimized() { SMALL_TARGET } else { TARGET };
-            honest(target, steps) && mutants(steps)
-        }
+        (None, None) => honest(number("SIM_TARGET").unwrap_or(TARGET), steps) && mutants(steps),
     };
     if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use testkit::api_server::{FaultKind, Verb};
-use testkit::rig::{NAMESPACE, NODE, Rig, Version, configuration, is, told};
+use testkit::rig::{NAMESPACE, NODE, Rig, Version, configuration, exit_and_output, is};
 
 const ANNOTATION: &str = "kubelet-supervisor.io/config-status";
 
@@ -169,7 +169,7 @@ fn a_default_source_runs_where_nothing_is_assigned() {
     rig.wait_annotation("the default again", has("active", &default));
     rig.wait_running(50);
     rig.option("--default-source", "kubelet-config");
-    let (code, _, said) = told(&rig.command().output().unwrap());
+    let (code, _, said) = exit_and_output(&rig.command().output().unwrap());
     assert_eq!(code, 64);
     assert!(said.contains("--default-source") && said.contains("NAMESPACE/NAME"), "{said}");
 }

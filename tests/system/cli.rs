@@ -6,12 +6,12 @@ use std::process::Command;
 use serde_json::Value;
 
 use testkit::kubelet::Style;
-use testkit::rig::{Rig, configuration, supervisor, told};
+use testkit::rig::{Rig, configuration, exit_and_output, supervisor};
 
 fn verb(rig: &Rig, verb: &str, options: &[&str]) -> (i32, String, String) {
     let mut command = supervisor();
     command.arg(verb).args(options).arg("--").arg(&rig.program).args(&rig.args);
-    told(&command.output().unwrap())
+    exit_and_output(&command.output().unwrap())
 }
 
 fn file(rig: &Rig, text: &str) -> String {
@@ -178,7 +178,7 @@ fn usage_errors_are_64_and_say_what_is_wrong() {
         (&["check", "x", "--", &directory], "is not an executable file"),
     ];
     for (args, message) in cases {
-        let (code, stdout, stderr) = told(&supervisor().args(args).output().unwrap());
+        let (code, stdout, stderr) = exit_and_output(&supervisor().args(args).output().unwrap());
         assert_eq!((code, stdout.as_str()), (64, ""), "{args:?}: {stderr}");
         assert!(stderr.contains(message), "{args:?}: {stderr}");
     }
@@ -188,10 +188,10 @@ fn usage_errors_are_64_and_say_what_is_wrong() {
 #[test]
 fn help_and_version() {
     for args in [&["--help"][..], &["run", "--help"], &["status", "-h"], &["check", "--help"], &["render", "--help"]] {
-        let (code, stdout, stderr) = told(&supervisor().args(args).output().unwrap());
+        let (code, stdout, stderr) = exit_and_output(&supervisor().args(args).output().unwrap());
         assert!(code == 0 && stdout.contains("Usage:") && stderr.is_empty(), "{args:?}: {stdout}{stderr}");
     }
-    let (code, stdout, _) = told(&supervisor().arg("--version").output().unwrap());
+    let (code, stdout, _) = exit_and_output(&supervisor().arg("--version").output().unwrap());
     assert_eq!((code, stdout), (0, format!("kubelet-supervisor {}\n", env!("CARGO_PKG_VERSION"))));
 }
 

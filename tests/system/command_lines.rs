@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use testkit::kubelet::Style;
-use testkit::rig::{NODE, Rig, configuration, eventually, is, supervisor, told};
+use testkit::rig::{NODE, Rig, configuration, eventually, exit_and_output, is, supervisor};
 
 /// Design seeds, 003: an OpenShift node as `ps` shows it.
 const OPENSHIFT: &str = "--config=/etc/kubernetes/kubelet.conf --bootstrap-kubeconfig=/etc/kubernetes/kubeconfig \
@@ -120,7 +120,7 @@ fn an_openshift_node(hyperkube: bool) {
     let payload = fs::read_to_string(rig.at("etc/kubelet.conf")).unwrap();
     let gates = payload.find("featureGates:").unwrap()..payload.find("serverTLSBootstrap").unwrap();
     let payload = payload
-        .replace(&payload[gates], "featureGates: {CSIMigrationAWS: true}\n")
+        .replace(payload.get(gates).unwrap(), "featureGates: {CSIMigrationAWS: true}\n")
         .replace("maxPods: 250", "maxPods: 42")
         .replace(&format!("staticPodPath: {}", rig.at("etc/manifests").display()), "staticPodPath: static");
     let version = rig.put_with("pool", &payload, ("acknowledge", "all"));
@@ -160,7 +160,7 @@ fn an_openshift_node(hyperkube: bool) {
     let run = |verb: &str, more: &[&str]| {
         let mut command = supervisor();
         command.arg(verb).arg(&file).args(more).arg("--").arg(&rig.program).args(&rig.args);
-        told(&command.output().unwrap())
+        exit_and_output(&command.output().unwrap())
     };
     let (code, stdout, _) = run("check", &[]);
     assert_eq!((code, stdout.contains("MaxPods (--max-pods) -1 must not be a negative number")), (1, true), "{stdout}");

@@ -1,24 +1,16 @@
 //! System tests: the built binary, the tests' own API server and the stand-in kubelet. Each test has a directory and
 //! ports of its own; they run beside each other.
-
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::string_slice,
-    clippy::unwrap_used,
-    reason = "in a test a panic is the way to say that something is wrong"
-)]
+#![cfg(test)]
 
 mod carriers;
 mod changes;
-mod child;
 mod cli;
 mod command_lines;
 mod credentials;
 mod evidence;
 mod faults;
-mod flaws;
+mod kubelet_adapter;
+mod native_flaws;
 mod operate;
 mod operator_verbs;
 mod process;

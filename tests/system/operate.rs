@@ -9,7 +9,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use testkit::rig::{Rig, configuration, eventually, supervisor, told};
+use testkit::rig::{Rig, configuration, eventually, exit_and_output, supervisor};
 
 const VERBS: [&[&str]; 10] = [
     &["retry"],
@@ -25,7 +25,7 @@ const VERBS: [&[&str]; 10] = [
 ];
 
 fn verb(dir: &Path, args: &[&str]) -> (i32, String, String) {
-    told(&supervisor().args(args).arg("--dynamic-config-dir").arg(dir).output().unwrap())
+    exit_and_output(&supervisor().args(args).arg("--dynamic-config-dir").arg(dir).output().unwrap())
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn usage_errors_of_the_operators_verbs() {
         (&["freeze", "now"], "now"),
     ];
     for (args, message) in cases {
-        let (code, stdout, stderr) = told(&supervisor().args(args).output().unwrap());
+        let (code, stdout, stderr) = exit_and_output(&supervisor().args(args).output().unwrap());
         assert_eq!((code, stdout.as_str()), (64, ""), "{args:?}: {stderr}");
         assert!(stderr.contains(message), "{args:?}: {stderr}");
     }
@@ -143,7 +143,7 @@ fn others_than_root_are_told_so() {
         for args in [&["freeze"][..], &["status"], &["history"]] {
             let mut command = Command::new(&program);
             command.args(args).arg("--dynamic-config-dir").arg(rig.at("dynamic")).uid(65534).gid(65534);
-            let (code, stdout, stderr) = told(&command.output().unwrap());
+            let (code, stdout, stderr) = exit_and_output(&command.output().unwrap());
             assert_eq!((code, stdout.as_str()), (1, ""), "running {running}, {args:?}: {stderr}");
             assert!(stderr.contains("Permission denied") && stderr.contains("run this as root"), "{args:?}: {stderr}");
         }

@@ -279,7 +279,7 @@ fn a_supervisor_that_cannot_begin_becomes_the_kubelet() {
         let mut command = std::process::Command::new("sh");
         command.args(["-c", "ulimit -n $1; shift; exec timeout 10 \"$@\"", "sh", &limit.to_string()]);
         command.arg(rig.command().get_program()).args(rig.command().get_args());
-        let (code, stdout, stderr) = testkit::rig::told(&command.output().unwrap());
+        let (code, stdout, stderr) = testkit::rig::exit_and_output(&command.output().unwrap());
         if stderr.contains("the supervisor cannot begin") {
             assert_eq!((code, stdout.trim_end()), (0, rig.args.join(" ").as_str()), "{stderr}");
             return;

@@ -148,11 +148,11 @@ fn no_line_of_a_flood_is_lost_or_torn() {
     assert!(reloaded > 0, "the flood was over too soon");
 }
 
-#[test]
-fn a_kubelet_that_dies_meanwhile_is_noticed() {
+/// A kubelet is killed at some moments of a reload. Few for one supervisor: it restarts its kubelet later each time.
+fn killed_at(moments: std::ops::Range<u64>) {
     let mut rig = Rig::long_trial();
     rig.up();
-    for round in 0..8_u64 {
+    for round in moments {
         let (pid, readies) = (rig.last_pid(), rig.readies());
         let pid = Pid::from_raw(i32::try_from(pid).unwrap());
         rig.signal(Signal::SIGHUP);
@@ -163,6 +163,21 @@ fn a_kubelet_that_dies_meanwhile_is_noticed() {
     }
     assert!(reloads(&rig) > 0);
     rig.stop();
+}
+
+#[test]
+fn a_kubelet_that_dies_at_once_is_noticed() {
+    killed_at(0..3);
+}
+
+#[test]
+fn a_kubelet_that_dies_meanwhile_is_noticed() {
+    killed_at(3..6);
+}
+
+#[test]
+fn a_kubelet_that_dies_at_the_end_is_noticed() {
+    killed_at(6..8);
 }
 
 #[test]

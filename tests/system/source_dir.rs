@@ -362,7 +362,7 @@ fn beside_an_api_server_the_directory_alone_assigns() {
 fn options_that_make_no_sense() {
     let mut rig = standalone("1s");
     rig.option("--source-key", "../kubelet");
-    let (code, _, stderr) = testkit::rig::told(&rig.command().output().unwrap());
+    let (code, _, stderr) = testkit::rig::exit_and_output(&rig.command().output().unwrap());
     assert_eq!(code, 64, "{stderr}");
     assert!(stderr.contains("--source-key: \"../kubelet\" cannot be a file of --source-dir"), "{stderr}");
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use testkit::rig::{Rig, Version, configuration, eventually, is, told};
+use testkit::rig::{Rig, Version, configuration, eventually, exit_and_output, is};
 
 #[derive(Clone, Copy, Debug)]
 enum Damage {
@@ -154,7 +154,7 @@ fn one_supervisor_at_a_time() {
     let mut rig = Rig::new();
     rig.up();
     let mut second = rig.command();
-    let (code, stdout, stderr) = told(&second.output().unwrap());
+    let (code, stdout, stderr) = exit_and_output(&second.output().unwrap());
     assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
     let message = format!("is in use by another kubelet-supervisor, pid {};", rig.pid());
     assert!(stderr.contains(&message), "{stderr}");

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The unit and its drop-in under a real systemd: boots one in a container on an overlay of this
 # machine's root, with the stand-in kubelet in the place of /usr/bin/kubelet, and runs inside.sh there.
+# Slow: two containers are booted.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)

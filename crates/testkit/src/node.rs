@@ -1,5 +1,6 @@
 //! The bare machine with the world around it answering at once, for scenarios in a few lines.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,6 +61,7 @@ pub struct Node {
     pid: u32,
     ready_at: Option<Duration>,
     settings: Settings,
+    mode: Mode,
 }
 
 pub fn reference(name: &str) -> ConfigMapRef {
@@ -76,20 +78,53 @@ fn content(source: &Source) -> String {
     if resource_version == "1" { reference.name.clone() } else { format!("{}@{resource_version}", reference.name) }
 }
 
-/// The file name of the running test.
-fn test_binary() -> String {
-    let path = std::env::current_exe().expect("current_exe");
-    path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned()
+/// What becomes of the supervisor while a scenario goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// It lives on.
+    #[default]
+    Plain,
+    /// Another one takes over every seven seconds.
+    Reloaded,
+    /// `--restart-by exit`: each kubelet has a supervisor of its own.
+    Restarted,
 }
 
-/// In the tests of `reloaded.rs`, which has those of other files, a reload happens every seven seconds.
-fn is_reloaded() -> bool {
-    test_binary().starts_with("reloaded-")
+thread_local! {
+    static MODE: Cell<Mode> = const { Cell::new(Mode::Plain) };
 }
 
-/// In those of `restarted.rs` each kubelet has a supervisor of its own.
-fn by_exit() -> bool {
-    test_binary().starts_with("restarted-")
+/// Runs a scenario; the nodes that it makes are of this mode.
+pub fn in_mode(mode: Mode, scenario: fn()) {
+    struct Reset;
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            MODE.set(Mode::Plain);
+        }
+    }
+    let _reset = Reset;
+    MODE.set(mode);
+    scenario();
+}
+
+/// Makes three tests of each scenario, one for each [Mode]. One that is not named is dead code, which the compiler reports.
+#[macro_export]
+macro_rules! scenarios {
+    ($($name:ident),+ $(,)?) => {
+        $crate::scenarios!(@ plain Plain $($name)+);
+        $crate::scenarios!(@ reloaded Reloaded $($name)+);
+        $crate::scenarios!(@ restarted Restarted $($name)+);
+    };
+    (@ $module:ident $mode:ident $($name:ident)+) => {
+        mod $module {
+            $(
+                #[test]
+                fn $name() {
+                    $crate::node::in_mode($crate::node::Mode::$mode, super::$name);
+                }
+            )+
+        }
+    };
 }
 
 impl Node {
@@ -99,7 +134,8 @@ impl Node {
     }
 
     pub fn with(mut settings: Settings) -> Self {
-        if by_exit() {
+        let mode = MODE.get();
+        if mode == Mode::Restarted {
             settings.restart_by = RestartBy::Exit;
         }
         let mut node = Self {
@@ -129,6 +165,7 @@ impl Node {
             pid: 0,
             ready_at: None,
             settings,
+            mode,
         };
         node.boot();
         node.pass(60);
@@ -347,7 +384,7 @@ impl Node {
                 }
             }
             self.step(Input::Tick);
-            if is_reloaded() && self.now.as_secs().is_multiple_of(7) {
+            if self.mode == Mode::Reloaded && self.now.as_secs().is_multiple_of(7) {
                 self.reload();
             }
         }

@@ -48,7 +48,7 @@ fn supervisor_at(path: Option<&std::path::Path>) -> Command {
     command
 }
 
-pub fn told(output: &Output) -> (i32, String, String) {
+pub fn exit_and_output(output: &Output) -> (i32, String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
 }
@@ -354,7 +354,7 @@ impl Rig {
 
     /// `kubelet-supervisor VERB` about this store: exit code, stdout, stderr.
     pub fn verb(&self, args: &[&str]) -> (i32, String, String) {
-        told(&supervisor().args(args).arg("--dynamic-config-dir").arg(self.at("dynamic")).output().unwrap())
+        exit_and_output(&supervisor().args(args).arg("--dynamic-config-dir").arg(self.at("dynamic")).output().unwrap())
     }
 
     /// The same, done; gives what it says.

@@ -19,7 +19,7 @@ use crate::api_server::{ApiServer, Door};
 use crate::fleet::log::{Expectation, Log};
 use crate::fleet::{Fleet, Pace, Surroundings};
 
-pub use crate::fleet::Fate;
+pub use crate::fleet::Outcome;
 
 pub const NAMESPACE: &str = "kubelet-config";
 /// What is rolled out.
@@ -154,9 +154,9 @@ impl World {
     }
 
     /// What a node does with [`TARGET`].
-    pub fn fate(&self, number: usize, fate: Fate) {
+    pub fn set_outcome(&self, number: usize, outcome: Outcome) {
         self.fleet.control(&name(number), |node| {
-            node.fates.insert(TARGET.to_owned(), fate);
+            node.outcomes.insert(TARGET.to_owned(), outcome);
         });
     }
 

@@ -1,15 +1,5 @@
 //! The tests' own tools, tested: the API server against a real client, the stand-in kubelet as a process.
-
-#![allow(
-    clippy::default_trait_access,
-    clippy::expect_used,
-    clippy::needless_pass_by_value,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::string_slice,
-    clippy::unwrap_used,
-    reason = "in a test a panic is the way to say that something is wrong"
-)]
+#![cfg(test)]
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -21,6 +11,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, TryStreamExt, pin_mut};
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::api::{ListParams, Patch, PatchParams, WatchEvent, WatchParams};
+use kube::config::KubeConfigOptions;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt as _};
 use nix::sys::signal::{Signal, kill};
@@ -41,7 +32,7 @@ async fn client(server: &ApiServer) -> Client {
     let path = dir.path().join("kubeconfig");
     server.write_kubeconfig(&path);
     let kubeconfig = kube::config::Kubeconfig::read_from(&path).unwrap();
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.unwrap();
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
     Client::try_from(config).unwrap()
 }
 
@@ -278,11 +269,11 @@ impl Bench {
     }
 
     fn preflight(&self, config: &str, more: &[&str]) -> (i32, String) {
-        told(self.command(config, more).args(RECIPE).output().unwrap())
+        outcome(&self.command(config, more).args(RECIPE).output().unwrap())
     }
 }
 
-fn told(output: Output) -> (i32, String) {
+fn outcome(output: &Output) -> (i32, String) {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     (output.status.code().unwrap_or(-1), text)
 }
@@ -396,7 +387,7 @@ impl Living {
     }
 
     fn end(self) -> (i32, String) {
-        told(self.child.wait_with_output().unwrap())
+        outcome(&self.child.wait_with_output().unwrap())
     }
 }
 

@@ -1,12 +1,5 @@
 //! The kubectl plugin as a user runs it, against the tests' own API server.
-
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "in a test a panic is the way to say that something is wrong"
-)]
+#![cfg(test)]
 
 mod assign;
 mod compare;

@@ -7,7 +7,7 @@ use kubectl_plugin::Failure;
 use kubelet_config::assignment::LABELS;
 use serde_json::{Value, json};
 
-use testkit::rollout::{Fate, NAMESPACE, TARGET, World, context, name};
+use testkit::rollout::{NAMESPACE, Outcome, TARGET, World, context, name};
 
 const ALL: &[&str] = &[TARGET, "-l", "all=yes", "--canary", "2", "--max-unavailable", "4", "--quiet"];
 
@@ -42,7 +42,7 @@ fn assign(world: &World, number: usize, map: &str) {
 #[tokio::test(start_paused = true)]
 async fn after_an_abort_it_begins_anew_once_the_node_has_proven_it() {
     let world = World::new(12);
-    world.fate(1, Fate::Rejects);
+    world.set_outcome(1, Outcome::Rejects);
     assert!(world.bad(ALL).await.contains("node-0001 called it bad"));
     world.good(&["abort", TARGET]).await;
     // Neither verb does it; what they advise is the same command.
@@ -53,7 +53,7 @@ async fn after_an_abort_it_begins_anew_once_the_node_has_proven_it() {
     let refused = command(&world, &anew).await.unwrap_err().message;
     assert!(refused.contains("node node-0001 called pool-b bad: in my words"), "{refused}");
     // It still has it, and is to try again.
-    world.fate(1, Fate::Good);
+    world.set_outcome(1, Outcome::Good);
     let advice = advised(&refused);
     assert_eq!(advice, ["retry node-0001"]);
     command(&world, &advice[0]).await.unwrap();
@@ -72,14 +72,14 @@ async fn after_an_abort_it_begins_anew_once_the_node_has_proven_it() {
 #[tokio::test(start_paused = true)]
 async fn after_an_undo_the_node_is_given_it_by_hand_first() {
     let world = World::new(12);
-    world.fate(1, Fate::Rejects);
+    world.set_outcome(1, Outcome::Rejects);
     world.bad(ALL).await;
     world.good(&["undo", TARGET, "--quiet"]).await;
     let again = with(&["--name", "again"]);
     let refused = world.bad(&again).await;
     let advice = advised(&refused);
     assert_eq!(advice, ["assign pool-b node-0001", "retry node-0001"]);
-    world.fate(1, Fate::Good);
+    world.set_outcome(1, Outcome::Good);
     for line in &advice {
         command(&world, line).await.unwrap_or_else(|failure| panic!("{}", failure.message));
         tokio::time::sleep(Duration::from_secs(200)).await;
@@ -93,7 +93,7 @@ async fn after_an_undo_the_node_is_given_it_by_hand_first() {
 #[tokio::test(start_paused = true)]
 async fn a_node_that_is_to_blame_is_excused() {
     let world = World::new(12);
-    world.fate(1, Fate::Rejects);
+    world.set_outcome(1, Outcome::Rejects);
     world.bad(ALL).await;
     let said = world.bad(&["resume", TARGET, "--quiet"]).await;
     assert!(said.contains("If the node alone was to blame, add --despite node-0001"), "{said}");
@@ -117,7 +117,7 @@ async fn a_node_that_is_to_blame_is_excused() {
 #[tokio::test(start_paused = true)]
 async fn a_node_that_is_gone_can_only_be_excused() {
     let world = World::new(6);
-    world.fate(1, Fate::Rejects);
+    world.set_outcome(1, Outcome::Rejects);
     world.bad(ALL).await;
     world.good(&["undo", TARGET, "--quiet"]).await;
     world.delete(1);
@@ -131,7 +131,7 @@ async fn a_node_that_is_gone_can_only_be_excused() {
 #[tokio::test(start_paused = true)]
 async fn what_a_node_of_another_rollout_calls_bad_stops_this_one() {
     let world = World::new(40);
-    world.fate(20, Fate::RollsBack);
+    world.set_outcome(20, Outcome::RollsBack);
     let of = |pool: &'static str, name: &'static str| {
         [TARGET, "-l", pool, "--name", name, "--max-unavailable", "2", "--quiet"]
     };
@@ -150,7 +150,7 @@ async fn what_a_node_of_another_rollout_calls_bad_stops_this_one() {
 #[tokio::test(start_paused = true)]
 async fn a_record_with_a_mark_is_not_written_over() {
     let world = World::new(6);
-    world.fate(1, Fate::Rejects);
+    world.set_outcome(1, Outcome::Rejects);
     world.bad(&with(&["--name", "weekly"])).await;
     world.good(&["undo", "weekly", "--quiet"]).await;
     let other = ["pool-a", "-l", "all=yes", "--name", "weekly", "--quiet"];

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use super::kills::Random;
 use testkit::api_server::{Door, Fault, FaultKind, Resource, State, Verb};
-use testkit::rollout::{Fate, NAMESPACE, TARGET, World, context, name};
+use testkit::rollout::{NAMESPACE, Outcome, TARGET, World, context, name};
 
 const MAX: usize = 3;
 const ALL: &[&str] = &[
@@ -381,9 +381,9 @@ async fn killed_at_many_moments_it_goes_on_and_forgets_no_cordon() {
 
 #[tokio::test(start_paused = true)]
 async fn a_node_that_goes_back_is_open_again_when_it_stops() {
-    for fate in [Fate::Rejects, Fate::RollsBack] {
+    for outcome in [Outcome::Rejects, Outcome::RollsBack] {
         let drained = Drained::new(9);
-        drained.world.fate(5, fate);
+        drained.world.set_outcome(5, outcome);
         assert!(drained.bad(ALL).await.contains("node-0005 called it bad"));
         drained.promises_held();
         assert_eq!(drained.cordoned(), [], "nor one that was in flight beside it");
@@ -396,7 +396,7 @@ async fn a_node_that_goes_back_is_open_again_when_it_stops() {
 #[tokio::test(start_paused = true)]
 async fn revert_drains_too_but_not_what_is_unwell() {
     let drained = Drained::new(9);
-    drained.world.fate(5, Fate::RollsBack);
+    drained.world.set_outcome(5, Outcome::RollsBack);
     let args: Vec<&str> = ALL.iter().copied().chain(["--on-failure", "revert"]).collect();
     assert!(drained.bad(&args).await.contains("is reverted: node node-0005 called it bad"));
     drained.promises_held();
@@ -407,11 +407,11 @@ async fn revert_drains_too_but_not_what_is_unwell() {
 async fn one_that_never_comes_back_stays_cordoned_and_is_named() {
     // The trial is longer than what a node may be not Ready.
     let drained = Drained::of(World::with_trial(6, Duration::from_secs(600)), 6);
-    drained.world.fate(0, Fate::GoesNotReady);
+    drained.world.set_outcome(0, Outcome::GoesNotReady);
     assert!(drained.bad(ALL).await.contains("node-0000 is not Ready"));
     assert_eq!(drained.cordoned(), [(name(0), Some(TARGET.to_owned()))]);
     // Whoever goes on has it, too: it is given back what it had without a drain, and is open when it is well.
-    drained.world.fate(0, Fate::Good);
+    drained.world.set_outcome(0, Outcome::Good);
     drained.world.unready(0, 5);
     drained.good(&["undo", TARGET, "--quiet"]).await;
     assert_eq!((drained.world.count("pool-a"), drained.cordoned()), (6, Vec::new()));

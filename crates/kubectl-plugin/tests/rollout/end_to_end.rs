@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use testkit::api_server::{Fault, FaultKind, Request, State, Verb};
-use testkit::rollout::{Fate, NAMESPACE, NODES, TARGET, World, name, number};
+use testkit::rollout::{NAMESPACE, NODES, Outcome, TARGET, World, name, number};
 
 const ALL: &[&str] = &[TARGET, "-l", "all=yes", "--canary", "3", "--max-unavailable", "5%", "--quiet"];
 
@@ -55,7 +55,7 @@ async fn a_good_one_reaches_all_nodes() {
 #[tokio::test(start_paused = true)]
 async fn a_canary_that_rejects_it_stops_it() {
     let world = expecting(World::with_trial(NODES, TEN_MINUTES));
-    world.fate(1, Fate::Rejects);
+    world.set_outcome(1, Outcome::Rejects);
     let said = world.bad(ALL).await;
     assert!(said.contains("stopped: node node-0001 called it bad: in my words"), "{said}");
     world.promises_held();
@@ -72,9 +72,9 @@ async fn a_canary_that_rejects_it_stops_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_third_wave_that_breaks_is_the_last_one() {
-    for (fate, why) in [(Fate::RollsBack, "called it bad"), (Fate::GoesNotReady, "is not Ready")] {
+    for (outcome, why) in [(Outcome::RollsBack, "called it bad"), (Outcome::GoesNotReady, "is not Ready")] {
         let world = expecting(World::with_trial(NODES, TEN_MINUTES));
-        world.fate(3 + 25, fate);
+        world.set_outcome(3 + 25, outcome);
         let said = world.bad(ALL).await;
         assert!(said.contains("node-0028") && said.contains(why), "{said}");
         world.promises_held();
@@ -85,7 +85,7 @@ async fn a_third_wave_that_breaks_is_the_last_one() {
 #[tokio::test(start_paused = true)]
 async fn on_failure_revert_gives_all_nodes_back_what_they_had() {
     let world = world();
-    world.fate(3 + 25, Fate::RollsBack);
+    world.set_outcome(3 + 25, Outcome::RollsBack);
     let said = world.bad(&with(&["--on-failure", "revert"])).await;
     assert!(said.contains("is reverted: node node-0028 called it bad"), "{said}");
     world.promises_held();
@@ -96,7 +96,7 @@ async fn on_failure_revert_gives_all_nodes_back_what_they_had() {
 async fn it_waits_for_active_alone_if_asked_to() {
     let world = world();
     world.expect_active();
-    world.fate(100, Fate::RollsBack);
+    world.set_outcome(100, Outcome::RollsBack);
     let said = world.bad(&with(&["--wait-for", "active"])).await;
     assert!(said.contains("node-0100 called it bad"), "{said}");
     world.promises_held();

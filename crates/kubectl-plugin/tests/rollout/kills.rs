@@ -1,6 +1,6 @@
 //! The client is killed, and another one goes on.
 
-use testkit::rollout::{Fate, NODES, TARGET, World};
+use testkit::rollout::{NODES, Outcome, TARGET, World};
 
 /// A generator that needs no crate: SplitMix64.
 pub struct Random(pub u64);
@@ -20,7 +20,7 @@ async fn killed(nodes: usize, seed: u64, kills: usize, good: bool) {
     let world = World::new(nodes);
     world.expect(&[0, 1, 2], 10);
     if !good {
-        world.fate(111, Fate::RollsBack);
+        world.set_outcome(111, Outcome::RollsBack);
     }
     let begin = [TARGET, "-l", "all=yes", "--canary", "3", "--max-unavailable", "10", "--quiet"];
     let mut died = 0;

@@ -1,14 +1,7 @@
 //! `kubectl kubelet-config rollout` over two hundred simulated nodes, in simulated time: the client is the real one,
 //! the API server the tests' own, each node a supervisor (the real core and API server adapter) over a played kubelet.
 //! What the client promises is held against the log of all changes, at each assignment.
-
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "in a test a panic is the way to say that something is wrong"
-)]
+#![cfg(test)]
 
 mod bad_versions;
 mod carriers;

@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use testkit::api_server::Request;
-use testkit::rollout::{Fate, NAMESPACE, TARGET, World};
+use testkit::rollout::{NAMESPACE, Outcome, TARGET, World};
 
 /// The built plugin, not on a terminal: standard output, standard error, and how it ended.
 pub fn plugin(world: &World, args: &[&str]) -> (String, String, Option<i32>) {
@@ -48,7 +48,7 @@ canary   node-0003   z0     yes     pool-a
 async fn status_tells_what_is_open_and_why() {
     let world = World::new(5);
     assert_eq!(plugin(&world, &["status"]).1, "No rollouts found in kubelet-config namespace.\n");
-    world.fate(1, Fate::Rejects);
+    world.set_outcome(1, Outcome::Rejects);
     world.bad(&[TARGET, "-l", "all=yes", "--canary", "2", "--max-unavailable", "2", "--quiet"]).await;
     let (shown, _, code) = plugin(&world, &["status", TARGET]);
     let expected = "\

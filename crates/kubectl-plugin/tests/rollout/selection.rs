@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use testkit::api_server::{Fault, FaultKind, Request, Verb};
-use testkit::rollout::{Fate, NAMESPACE, NODES, TARGET, World, name};
+use testkit::rollout::{NAMESPACE, NODES, Outcome, TARGET, World, name};
 
 /// Every second node has these labels.
 const EVEN: &[&str] =
@@ -76,7 +76,7 @@ async fn one_that_loses_its_labels_in_flight_counts_on() {
         }
         testkit::rollout::number(node)
     };
-    world.fate(38, Fate::RollsBack);
+    world.set_outcome(38, Outcome::RollsBack);
     world.expect(&[], 5);
     let (said, in_flight) = tokio::join!(world.bad(EVEN), disturbed);
     assert!(said.contains(&format!("node {} called it bad", name(38))), "{said}");
@@ -155,7 +155,7 @@ async fn resume_looks_at_those_that_its_list_does_not_have() {
 #[tokio::test(start_paused = true)]
 async fn status_sees_those_outside_the_selection() {
     let world = World::new(8);
-    world.fate(2, Fate::Rejects);
+    world.set_outcome(2, Outcome::Rejects);
     world.bad(EVEN).await;
     lose_labels(&world, 2);
     world.delete(6);

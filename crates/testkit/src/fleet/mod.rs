@@ -1,7 +1,7 @@
 //! Many supervisors in one process: the real core, executor and API server adapter each, over a kubelet, a disk and a
 //! node that are played.
 //!
-//! Time is tokio's, so that it may be a simulated one. What a kubelet does with a ConfigMap is its node's [`Fate`].
+//! Time is tokio's, so that it may be a simulated one. What a kubelet does with a ConfigMap is its node's [`Outcome`].
 
 pub mod log;
 mod stand_in;
@@ -32,7 +32,7 @@ use stand_in::StandIn;
 
 /// What a node's kubelet does with a ConfigMap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Fate {
+pub enum Outcome {
     #[default]
     Good,
     /// It does not pass the preflight.
@@ -52,7 +52,7 @@ pub struct Pace {
     pub preflight: Duration,
     /// From its start until a kubelet is ready.
     pub ready: Duration,
-    /// From there until one dies, or is not Ready, whose fate that is.
+    /// From there until one dies, or is not Ready, whose outcome that is.
     pub trouble: Duration,
 }
 
@@ -60,7 +60,7 @@ pub struct Pace {
 #[derive(Debug, Default)]
 pub struct Control {
     /// By the name of a ConfigMap.
-    pub fates: BTreeMap<String, Fate>,
+    pub outcomes: BTreeMap<String, Outcome>,
     /// Its Node is not Ready until then, whatever its kubelet does.
     pub unready_until: Option<Instant>,
 }

@@ -16,7 +16,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::{Fate, Node, Pace, Report};
+use super::{Node, Outcome, Pace, Report};
 
 /// A v1.20.2 exits within 20 ms of SIGTERM.
 const STOPS: Duration = Duration::from_millis(20);
@@ -32,7 +32,7 @@ enum Coming {
 struct Process {
     pid: u32,
     ready: bool,
-    fate: Fate,
+    outcome: Outcome,
 }
 
 pub(super) struct StandIn {
@@ -89,12 +89,12 @@ impl StandIn {
             Coming::Ready(pid) => {
                 let process = self.process.as_mut().filter(|process| process.pid == pid)?;
                 process.ready = true;
-                let fate = process.fate;
+                let outcome = process.outcome;
                 self.report.send_modify(|report| *report = Report { up: true, sick: false, start: u64::from(pid) });
-                match fate {
-                    Fate::RollsBack => self.schedule(self.pace.trouble, Coming::Exit(pid, Exit::Code(255))),
-                    Fate::GoesNotReady => self.schedule(self.pace.trouble, Coming::NotReady(pid)),
-                    Fate::Good | Fate::Rejects => {}
+                match outcome {
+                    Outcome::RollsBack => self.schedule(self.pace.trouble, Coming::Exit(pid, Exit::Code(255))),
+                    Outcome::GoesNotReady => self.schedule(self.pace.trouble, Coming::NotReady(pid)),
+                    Outcome::Good | Outcome::Rejects => {}
                 }
                 Some(Input::Ready)
             }
@@ -116,9 +116,9 @@ impl StandIn {
         self.agenda.insert((Instant::now() + after, self.counter), coming);
     }
 
-    fn fate(&self, path: &str) -> Fate {
+    fn outcome(&self, path: &str) -> Outcome {
         let map = path.split('/').next().unwrap_or_default();
-        self.node.control().fates.get(map).copied().unwrap_or_default()
+        self.node.control().outcomes.get(map).copied().unwrap_or_default()
     }
 
     fn answer(&self, input: Input) {
@@ -228,8 +228,8 @@ impl ports::Kubelet for StandIn {
     fn start(&mut self, config: Option<&str>) -> Result<u32, SpawnError> {
         assert!(self.process.is_none(), "one kubelet at a time");
         self.pids += 1;
-        let (pid, fate) = (self.pids, config.map_or(Fate::Good, |path| self.fate(path)));
-        self.process = Some(Process { pid, ready: false, fate });
+        let (pid, outcome) = (self.pids, config.map_or(Outcome::Good, |path| self.outcome(path)));
+        self.process = Some(Process { pid, ready: false, outcome });
         self.schedule(self.pace.ready, Coming::Ready(pid));
         Ok(pid)
     }
@@ -250,8 +250,8 @@ impl ports::Kubelet for StandIn {
 
 impl ports::Preflight for StandIn {
     fn judge(&mut self, ticket: u64, candidate: &Rendered) {
-        let verdict = match self.fate(&candidate.path) {
-            Fate::Rejects => Verdict::Validate("in my words".to_owned()),
+        let verdict = match self.outcome(&candidate.path) {
+            Outcome::Rejects => Verdict::Validate("in my words".to_owned()),
             _ => Verdict::Valid(Vec::new()),
         };
         self.agenda.retain(|_, coming| !matches!(coming, Coming::Judged(..)));

@@ -43,7 +43,7 @@ pub enum Behaviour {
 
 /// What a trial of a behaviour comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum Outcome {
     Passes,
     Fails,
     /// Neither passes nor fails.
@@ -95,19 +95,19 @@ impl Behaviour {
     }
 
     /// What becomes of its trial when it is judged by these signals.
-    pub fn fate(self, baseline: Option<&Baseline>) -> Fate {
+    pub fn outcome(self, baseline: Option<&Baseline>) -> Outcome {
         let judged = |signal| baseline.map_or(signal == Signal::Healthz, |baseline| baseline.contains(&signal));
-        let fails_by = |signal| if judged(signal) { Fate::Fails } else { Fate::Passes };
+        let fails_by = |signal| if judged(signal) { Outcome::Fails } else { Outcome::Passes };
         match self {
-            Self::Good | Self::Mute | Self::Hiccup | Self::Stubborn | Self::SlowToStop => Fate::Passes,
+            Self::Good | Self::Mute | Self::Hiccup | Self::Stubborn | Self::SlowToStop => Outcome::Passes,
             Self::CutsOff | Self::NotReady | Self::SilentAfter(_) | Self::LeavesLease => {
-                self.betrayed_by().map_or(Fate::Passes, fails_by)
+                self.betrayed_by().map_or(Outcome::Passes, fails_by)
             }
-            Self::LosesPods => Fate::Either,
-            Self::Flaps => Fate::Stays,
+            Self::LosesPods => Outcome::Either,
+            Self::Flaps => Outcome::Stays,
             // Who was sick before is not blamed for it, but earns nothing by it either.
-            Self::HalfReady | Self::SickAfter(_) if !judged(Signal::Healthz) => Fate::Stays,
-            _ => Fate::Fails,
+            Self::HalfReady | Self::SickAfter(_) if !judged(Signal::Healthz) => Outcome::Stays,
+            _ => Outcome::Fails,
         }
     }
 
@@ -124,12 +124,12 @@ impl Behaviour {
 
     /// True if it survives any trial.
     pub fn works(self) -> bool {
-        self.fate(Some(&Signal::ALL.into())) == Fate::Passes
+        self.outcome(Some(&Signal::ALL.into())) == Outcome::Passes
     }
 
     /// True if the kubelet itself is fine and the cluster around it sees what is wrong.
     pub fn is_seen_from_afar(self) -> bool {
-        self.fate(Some(&Baseline::new())) == Fate::Passes && !self.works() || self == Self::LosesPods
+        self.outcome(Some(&Baseline::new())) == Outcome::Passes && !self.works() || self == Self::LosesPods
     }
 }
 

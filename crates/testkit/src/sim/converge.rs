@@ -8,7 +8,7 @@ use kubelet_supervisor::adapters::store::FsStore;
 use kubelet_supervisor::machine::State;
 use kubelet_supervisor::ports::Store as _;
 
-use super::behaviour::Fate;
+use super::behaviour::Outcome;
 use super::harness::Node;
 use super::laws::Law;
 use super::rules;
@@ -99,16 +99,16 @@ impl Node {
         }
         if status.active == status.assigned {
             let proven = status.last_known_good == status.assigned;
-            let fate = content.behaviour.fate(outside.account.baseline(content));
+            let outcome = content.behaviour.outcome(outside.account.baseline(content));
             let known = proven && content.behaviour.is_seen_from_afar(); // by what was seen then
             let waits = state.saved.ledger.attempt.as_ref().is_some_and(|it| it.confirm.is_some());
-            return match fate {
-                Fate::Stays | Fate::Either => None,
-                Fate::Fails if known => None,
-                Fate::Fails => Some("what fails still runs"),
-                Fate::Passes if waits => None,
-                Fate::Passes if !proven => Some("what works is not last known good"),
-                Fate::Passes => status.error.is_some().then_some("an error where all is well"),
+            return match outcome {
+                Outcome::Stays | Outcome::Either => None,
+                Outcome::Fails if known => None,
+                Outcome::Fails => Some("what fails still runs"),
+                Outcome::Passes if waits => None,
+                Outcome::Passes if !proven => Some("what works is not last known good"),
+                Outcome::Passes => status.error.is_some().then_some("an error where all is well"),
             };
         }
         let pardoned = status.assigned.as_ref().is_some_and(|source| outside.account.is_pardoned(source));

@@ -10,7 +10,7 @@ use kubelet_supervisor::machine::record::Entry;
 use kubelet_supervisor::machine::{Durable, Stored, limits};
 
 use super::account::{Blamed, Pinned, SLACK};
-use super::behaviour::Fate;
+use super::behaviour::Outcome;
 use super::kubelet::{AFTERMATH, Process};
 use super::laws::Law;
 use super::rules;
@@ -284,7 +284,7 @@ impl Outside {
         let hindered = lives.is_none_or(|it| it.hindered);
         let content = self.content_of(Some(source));
         let baseline = content.and_then(|content| self.account.baseline(content));
-        if content.is_some_and(|content| content.behaviour.fate(baseline) == Fate::Passes) {
+        if content.is_some_and(|content| content.behaviour.outcome(baseline) == Outcome::Passes) {
             let fair = if rolled_back {
                 // Its third boot, or somebody killed it, or it had no runtime.
                 self.account.fresh

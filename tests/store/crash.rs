@@ -1,13 +1,4 @@
 //! Crash tests: a fault at every single disk operation of a long story, and the laws after it.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::unchecked_time_subtraction,
-    clippy::needless_for_each,
-    clippy::needless_pass_by_value,
-    reason = "test code: a panic is a failing test, and brevity wins"
-)]
 
 mod history;
 mod state_files;
@@ -67,12 +58,14 @@ const STORY: &[(&str, Chapter)] = &[
 /// A node before its first boot, with a fault waiting on its disk.
 fn fresh(plan: Option<Plan>) -> Node {
     let node = Node::new(7, Behaviour::Good, Settings { trial_duration: TRIAL, ..Settings::default() });
-    plan.into_iter().for_each(|plan| node.outside.borrow().disk.plan(plan));
+    if let Some(plan) = plan {
+        node.outside.borrow().disk.plan(plan);
+    }
     node
 }
 
 /// Tells the story until the power goes, if it does. Returns the chapter it came to.
-fn tell(node: &mut Node) -> usize {
+fn run_story(node: &mut Node) -> usize {
     node.boot();
     for (index, (_, (act, rest))) in STORY.iter().enumerate() {
         act(&mut node.outside.borrow_mut());
@@ -102,7 +95,7 @@ fn recover(node: &mut Node) {
 #[test]
 fn the_story_without_faults() {
     let mut node = fresh(None);
-    assert_eq!(tell(&mut node), STORY.len());
+    assert_eq!(run_story(&mut node), STORY.len());
     node.check_converged();
     let outside = node.outside.borrow();
     let names: Vec<&str> =
@@ -128,7 +121,7 @@ fn the_story_without_faults() {
 fn at_every_operation(fault: Fault, once: bool, crash_after: bool) {
     let operations = {
         let mut node = fresh(None);
-        tell(&mut node);
+        run_story(&mut node);
         node.outside.borrow().disk.operations()
     };
     assert!(operations > 100, "the story writes too little: {operations}");
@@ -137,7 +130,7 @@ fn at_every_operation(fault: Fault, once: bool, crash_after: bool) {
     for at in (0..operations).step_by(stride) {
         let mut node = fresh(Some(Plan { fault, at, once }));
         node.context = format!("{fault:?} at operation {at}, once: {once}");
-        let chapter = tell(&mut node);
+        let chapter = run_story(&mut node);
         let name = STORY.get(chapter).map_or("the end", |(name, _)| name);
         node.context = format!("{} (in: {name})", node.context);
         if crash_after || fault == Fault::PowerOff {

@@ -21,7 +21,7 @@ pub fn rejected(case: &Case) {
         case.say(name);
         case.assign(&map);
         case.await_config(&map.source(), &good, &good, error);
-        case.await_event("KubeletConfigRejected", &[&map.words(), words]);
+        case.await_event("KubeletConfigRejected", &[&map.event_text(), words]);
         supervisor.await_status(&[("/error", json!(error)), ("/active", good.clone())]);
         assert_eq!(supervisor.process(), before, "{name} restarted the kubelet");
         made.push(map);
@@ -105,7 +105,7 @@ pub fn killing(case: &Case) {
     let after = supervisor.process();
     // At the most two starts with it, and one with what was good.
     assert!((2..=3).contains(&(after.1 - starts)), "{} starts", after.1 - starts);
-    case.await_event("KubeletConfigRolledBack", &[&map.words(), &lkg.words()]);
+    case.await_event("KubeletConfigRolledBack", &[&map.event_text(), &lkg.event_text()]);
     supervisor.await_status(&[("/active", good.clone()), ("/error", json!(LOAD)), ("/trial/state", json!("failed"))]);
     supervisor.await_metric("kubelet_supervisor_rollbacks_total", "", 1.0);
     supervisor.await_metric("kubelet_supervisor_kubelet_restarts_total", "cause=\"rollback\"", 1.0);

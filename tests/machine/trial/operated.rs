@@ -9,11 +9,28 @@ use serde_json::json;
 use super::minutes;
 use testkit::node::{Node, source};
 
+testkit::scenarios!(
+    what_nobody_confirms_is_rolled_back,
+    what_somebody_confirms_is_last_known_good,
+    a_confirmation_deadline_survives_reboots,
+    a_pin_holds_whatever_is_assigned,
+    rollback_leaves_what_runs_and_remembers,
+    rollback_to_an_older_proven_version,
+    nothing_is_started_while_the_system_goes_down,
+    a_freeze_takes_up_nothing_and_judges_on,
+    hazards_are_refused_unless_acknowledged,
+    the_way_back_to_last_known_good_needs_no_acknowledgement,
+    more_pods_than_places_are_named,
+    the_kubelets_own_words_are_kept_and_hold_no_secrets,
+    what_came_up_while_it_was_weighed_is_not_started_again,
+    a_pin_stops_a_switch_that_is_on_its_way,
+    an_unpin_stops_a_switch_that_is_on_its_way,
+);
+
 fn confirmed(within: &str) -> ConfigAnnotations {
     ConfigAnnotations { confirm_within: Some(within.to_owned()), ..ConfigAnnotations::default() }
 }
 
-#[test]
 fn what_nobody_confirms_is_rolled_back() {
     let mut node = Node::new();
     node.define("a", json!({}), confirmed("30m"));
@@ -30,7 +47,6 @@ fn what_nobody_confirms_is_rolled_back() {
     assert!(node.is_marked("a"), "no blame test for that");
 }
 
-#[test]
 fn what_somebody_confirms_is_last_known_good() {
     let mut node = Node::new();
     node.define("a", json!({}), confirmed("30m"));
@@ -49,7 +65,6 @@ fn what_somebody_confirms_is_last_known_good() {
     assert!(node.operate(Command::Confirm { extend_seconds: None }).is_err());
 }
 
-#[test]
 fn a_confirmation_deadline_survives_reboots() {
     let mut node = Node::new();
     node.define("a", json!({}), confirmed("30m"));
@@ -63,7 +78,6 @@ fn a_confirmation_deadline_survives_reboots() {
     assert_eq!(node.active(), "", "{:?}", node.disk.ledger.attempt);
 }
 
-#[test]
 fn a_pin_holds_whatever_is_assigned() {
     let mut node = Node::new();
     node.assign("a");
@@ -85,7 +99,6 @@ fn a_pin_holds_whatever_is_assigned() {
     assert!(node.operate(Command::Unpin).is_err());
 }
 
-#[test]
 fn rollback_leaves_what_runs_and_remembers() {
     let mut node = Node::new();
     node.assign("a");
@@ -100,7 +113,6 @@ fn rollback_leaves_what_runs_and_remembers() {
     assert!(node.operate(Command::Retry).unwrap_err().contains("nothing is held against"));
 }
 
-#[test]
 fn rollback_to_an_older_proven_version() {
     let mut node = Node::new();
     for name in ["a", "b", "c"] {
@@ -120,7 +132,6 @@ fn rollback_to_an_older_proven_version() {
 }
 
 /// The runtime may be stopped before us, and the kubelet with it.
-#[test]
 fn nothing_is_started_while_the_system_goes_down() {
     for on_trial in [false, true] {
         let mut node = Node::new();
@@ -143,7 +154,6 @@ fn nothing_is_started_while_the_system_goes_down() {
     }
 }
 
-#[test]
 fn a_freeze_takes_up_nothing_and_judges_on() {
     let mut node = Node::new();
     node.assign("a");
@@ -162,7 +172,6 @@ fn a_freeze_takes_up_nothing_and_judges_on() {
     assert_eq!(node.active(), "b");
 }
 
-#[test]
 fn hazards_are_refused_unless_acknowledged() {
     let mut node = Node::new();
     node.define("a", json!({"cgroupDriver": "systemd"}), ConfigAnnotations::default());
@@ -180,7 +189,6 @@ fn hazards_are_refused_unless_acknowledged() {
     assert_eq!(node.starts, ["", "b"]);
 }
 
-#[test]
 fn the_way_back_to_last_known_good_needs_no_acknowledgement() {
     let mut node = Node::new();
     node.assign("a");
@@ -206,7 +214,6 @@ fn the_way_back_to_last_known_good_needs_no_acknowledgement() {
     assert!(!b.1 && back.1, "b begins afresh, a finds its files again");
 }
 
-#[test]
 fn more_pods_than_places_are_named() {
     let mut node = Node::new();
     node.inventory.pods = (0..5)
@@ -230,7 +237,6 @@ fn more_pods_than_places_are_named() {
     assert_eq!(node.active(), "a", "drained, and asked for again");
 }
 
-#[test]
 fn the_kubelets_own_words_are_kept_and_hold_no_secrets() {
     let mut node = Node::new();
     node.log_tail = vec![
@@ -247,7 +253,6 @@ fn the_kubelets_own_words_are_kept_and_hold_no_secrets() {
     assert!(!everything.contains("hunter2"));
 }
 
-#[test]
 fn what_came_up_while_it_was_weighed_is_not_started_again() {
     let mut node = Node::new();
     (node.queries_answered, node.start_fails) = (false, true);
@@ -256,7 +261,6 @@ fn what_came_up_while_it_was_weighed_is_not_started_again() {
     assert_eq!((node.active(), node.starts.as_slice()), ("a", ["", "a"].map(str::to_owned).as_slice()));
 }
 
-#[test]
 fn a_pin_stops_a_switch_that_is_on_its_way() {
     let mut node = Node::new();
     node.assign("a");
@@ -272,7 +276,6 @@ fn a_pin_stops_a_switch_that_is_on_its_way() {
     assert_eq!(node.starts, ["", "a", "a"]);
 }
 
-#[test]
 fn an_unpin_stops_a_switch_that_is_on_its_way() {
     let mut node = Node::new();
     for name in ["a", "b"] {

@@ -119,6 +119,10 @@ async fn after_a_rotation_nothing_is_asked_with_the_old_certificate() {
     bench.seen("01").await;
     for serial in 2..=3 {
         bench.rotate(serial);
+        // The files are looked at every 15 seconds.
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(16)).await;
+        tokio::time::resume();
         let before = bench.seen(&format!("0{serial}")).await;
         bench.cluster.emit(&Entry { number: serial, nanos: serial, reason: "R".to_owned(), ..Entry::default() });
         while bench.next().await != Input::Reported(serial) {}

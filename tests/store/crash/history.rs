@@ -70,7 +70,7 @@ fn numbers(found: &[Entry]) -> Vec<u64> {
     found.iter().map(|entry| entry.number).collect()
 }
 
-fn tell(disk: &SimDisk, told: &mut Told) {
+fn run_story(disk: &SimDisk, told: &mut Told) {
     let mut store = store(disk);
     for at in 0..LENGTH {
         told.append(&mut store, format!("entry {at}"));
@@ -82,14 +82,14 @@ fn tell(disk: &SimDisk, told: &mut Told) {
 
 fn operations() -> u64 {
     let disk = SimDisk::default();
-    tell(&disk, &mut Told::default());
+    run_story(&disk, &mut Told::default());
     disk.operations()
 }
 
 #[test]
 fn the_history_is_bounded_and_counts_on() {
     let (disk, mut told) = (SimDisk::default(), Told::default());
-    tell(&disk, &mut told);
+    run_story(&disk, &mut told);
     assert_eq!(told.acknowledged.keys().copied().collect::<Vec<_>>(), (1..=LENGTH).collect::<Vec<_>>());
     let found = store(&disk).history();
     told.check(&found, "no fault");
@@ -120,7 +120,7 @@ fn at_most_32_are_sent_again() {
 
 #[test]
 fn a_boot_sends_again_what_the_api_server_lacks() {
-    let mut node = crate::fresh(None);
+    let mut node = super::fresh(None);
     node.boot();
     {
         let mut outside = node.outside.borrow_mut();
@@ -146,7 +146,7 @@ fn the_history_outlives_a_power_cut_at_every_operation() {
             let context = format!("power off at operation {at}, seed {seed}");
             let (disk, mut told) = (SimDisk::default(), Told::default());
             disk.plan(Plan { fault: Fault::PowerOff, at, once: true });
-            tell(&disk, &mut told);
+            run_story(&disk, &mut told);
             disk.crash(&mut Rng::new(seed));
             // Twice, because what the first crash left may be what the second one tears.
             for life in 0..2 {
@@ -172,7 +172,7 @@ fn the_history_goes_on_after_a_failure_at_any_operation() {
             let context = format!("{fault:?} at operation {at}");
             let (disk, mut told) = (SimDisk::default(), Told::default());
             disk.plan(Plan { fault, at, once: true });
-            tell(&disk, &mut told);
+            run_story(&disk, &mut told);
             assert!(told.acknowledged.len() as u64 >= LENGTH - 1, "{context}");
             told.check(&store(&disk).history(), &context);
             disk.crash(&mut Rng::new(at));

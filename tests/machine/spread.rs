@@ -1,12 +1,5 @@
 //! Changes that take turns, and the default source, on the bare machine: a change that reaches many
 //! nodes at once is judged at once and begins on each in its own time.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::unchecked_time_subtraction,
-    reason = "test code: a panic is a failing test, and brevity wins"
-)]
 
 use kubelet_supervisor::machine::status::node_status;
 use std::time::Duration;

@@ -11,14 +11,14 @@ use testkit::api_server::tls::Authority;
 const NODE: &str = "n1";
 
 /// A directory with a kubeconfig in it.
-struct Desk {
+struct CredentialDir {
     dir: tempfile::TempDir,
     metrics: Metrics,
 }
 
-impl Desk {
-    fn new() -> Desk {
-        Desk { dir: tempfile::tempdir().unwrap(), metrics: Metrics::new() }
+impl CredentialDir {
+    fn new() -> CredentialDir {
+        CredentialDir { dir: tempfile::tempdir().unwrap(), metrics: Metrics::new() }
     }
 
     fn access(&self) -> KubeconfigAccess {
@@ -73,13 +73,13 @@ fn base64(bytes: &str) -> Value {
 
 #[tokio::test]
 async fn what_is_wrong_with_a_kubeconfig() {
-    let desk = Desk::new();
+    let credentials = CredentialDir::new();
     let refused = async |text: String, words: &str| {
-        desk.write("kubelet.conf", text);
-        let why = desk.refusal().await;
+        credentials.write("kubelet.conf", text);
+        let why = credentials.refusal().await;
         assert!(why.contains(words), "{words}: {why}");
     };
-    let why = desk.refusal().await;
+    let why = credentials.refusal().await;
     assert!(why.contains("No such file or directory"), "{why}");
     let whole = config(&json!({}), &json!({"token": "SECRET"}));
     let without = |pointer: &str, value: Value| {
@@ -105,27 +105,27 @@ async fn what_is_wrong_with_a_kubeconfig() {
     // As it is at any moment of being written: a file that is cut somewhere.
     let whole = format!("{whole:#}");
     for end in 0..whole.trim_end().len() {
-        desk.write("kubelet.conf", whole.get(..end).unwrap());
-        desk.refusal().await;
+        credentials.write("kubelet.conf", whole.get(..end).unwrap());
+        credentials.refusal().await;
     }
-    desk.write("kubelet.conf", &whole);
-    let connected = desk.connect().await.unwrap();
+    credentials.write("kubelet.conf", &whole);
+    let connected = credentials.connect().await.unwrap();
     assert_eq!((connected.node_name.as_str(), connected.notices.len()), ("other", 0));
 }
 
 #[tokio::test]
 async fn what_is_wrong_with_the_files_it_names() {
-    let desk = Desk::new();
+    let credentials = CredentialDir::new();
     let authority = Authority::new("ca");
     let (one, two) = (authority.node(NODE, 1, 2100), authority.node(NODE, 2, 2100));
-    desk.write("ca.crt", &authority.pem);
-    desk.write("one.crt", &one.certificate);
-    desk.write("one.key", &one.key);
-    desk.write("two.key", &two.key);
-    desk.write("empty", "");
-    desk.write("words", "SECRET words");
-    std::fs::create_dir(desk.dir.path().join("dir")).unwrap();
-    nix::unistd::mkfifo(&desk.dir.path().join("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    credentials.write("ca.crt", &authority.pem);
+    credentials.write("one.crt", &one.certificate);
+    credentials.write("one.key", &one.key);
+    credentials.write("two.key", &two.key);
+    credentials.write("empty", "");
+    credentials.write("words", "SECRET words");
+    std::fs::create_dir(credentials.dir.path().join("dir")).unwrap();
+    nix::unistd::mkfifo(&credentials.dir.path().join("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
 
     let ca = |file: &str| json!({"certificate-authority": file});
     let pair = |certificate: &str, key: &str| json!({"client-certificate": certificate, "client-key": key});
@@ -148,22 +148,22 @@ async fn what_is_wrong_with_the_files_it_names() {
         (json!({}), json!({"tokenFile": "words"}), "characters that no HTTP header may"),
         (json!({"proxy-url": "ftp://u:SECRET@proxy"}), json!({"token": "t"}), "proxy-url, or HTTPS_PROXY, is not of"),
     ] {
-        desk.kubeconfig(&cluster, &user);
-        let why = desk.refusal().await.replace(&desk.dir.path().display().to_string(), "/D");
+        credentials.kubeconfig(&cluster, &user);
+        let why = credentials.refusal().await.replace(&credentials.dir.path().display().to_string(), "/D");
         assert!(why.replace("/D/kubelet.conf: ", "/").contains(words), "{words}: {why}");
     }
 }
 
 #[tokio::test]
 async fn what_can_be_used() {
-    let desk = Desk::new();
+    let credentials = CredentialDir::new();
     let authority = Authority::new("ca");
     let pair = authority.node(NODE, 1, 2100);
     let both = format!("{}{}", pair.certificate, pair.key);
-    desk.write("ca.crt", format!("# words\n{0}{0}", authority.pem));
-    desk.write("both.pem", &both);
-    std::os::unix::fs::symlink("both.pem", desk.dir.path().join("current.pem")).unwrap();
-    desk.write("token", "t\n");
+    credentials.write("ca.crt", format!("# words\n{0}{0}", authority.pem));
+    credentials.write("both.pem", &both);
+    std::os::unix::fs::symlink("both.pem", credentials.dir.path().join("current.pem")).unwrap();
+    credentials.write("token", "t\n");
     let ca = json!({"certificate-authority": "ca.crt"});
     for (cluster, user, node) in [
         (ca.clone(), json!({"client-certificate": "current.pem", "client-key": "current.pem"}), NODE),
@@ -178,13 +178,13 @@ async fn what_can_be_used() {
         (json!({"insecure-skip-tls-verify": true, "tls-server-name": "api"}), json!({"token": "t"}), "other"),
         (json!({"server": "http://127.0.0.1:1", "proxy-url": "http://127.0.0.1:2"}), json!({"token": "t"}), "other"),
     ] {
-        desk.kubeconfig(&cluster, &user);
-        let connected = desk.connect().await.unwrap_or_else(|why| panic!("{cluster} {user}: {why}"));
+        credentials.kubeconfig(&cluster, &user);
+        let connected = credentials.connect().await.unwrap_or_else(|why| panic!("{cluster} {user}: {why}"));
         assert_eq!(connected.node_name, node, "{cluster} {user}");
         assert!(connected.notices.is_empty());
         assert_eq!(connected.renew_at.is_some(), node == NODE, "the end of the certificate is awaited");
         let end = if node == NODE { "4133894400" } else { "0" };
-        let line = desk
+        let line = credentials
             .metrics
             .text()
             .lines()
@@ -197,24 +197,24 @@ async fn what_can_be_used() {
 
 #[tokio::test]
 async fn an_expired_certificate_is_used_and_spoken_of() {
-    let desk = Desk::new();
+    let credentials = CredentialDir::new();
     let pair = Authority::new("ca").node(NODE, 1, 2020);
-    desk.write("both.pem", format!("{}{}", pair.certificate, pair.key));
-    desk.kubeconfig(
+    credentials.write("both.pem", format!("{}{}", pair.certificate, pair.key));
+    credentials.kubeconfig(
         &json!({"insecure-skip-tls-verify": true}),
         &json!({"client-certificate": "both.pem", "client-key": "both.pem"}),
     );
-    let connected = desk.connect().await.unwrap();
+    let connected = credentials.connect().await.unwrap();
     let notice = &connected.notices[0];
-    let named = format!("client-certificate {} in ", desk.dir.path().join("both.pem").display());
+    let named = format!("client-certificate {} in ", credentials.dir.path().join("both.pem").display());
     assert!(notice.contains(&named) && notice.contains("expired at 2020-12-31T00:00:00Z"), "{notice}");
 }
 
 #[tokio::test]
-async fn the_print_changes_with_the_content_and_with_nothing_else() {
-    let desk = Desk::new();
-    let access = desk.access();
-    let at = |name: &str| desk.dir.path().join(name);
+async fn the_fingerprint_changes_with_the_content_and_with_nothing_else() {
+    let credentials = CredentialDir::new();
+    let access = credentials.access();
+    let at = |name: &str| credentials.dir.path().join(name);
     let swap = |target: &str, link: &str| {
         std::os::unix::fs::symlink(target, at("next")).unwrap();
         std::fs::rename(at("next"), at(link)).unwrap();
@@ -226,32 +226,32 @@ async fn the_print_changes_with_the_content_and_with_nothing_else() {
         assert!(!fingerprints.contains(&fingerprint), "{what}");
         fingerprints.push(fingerprint);
     };
-    desk.write("kubelet.conf", "");
+    credentials.write("kubelet.conf", "");
     changed("it is there").await;
     let user = json!({"client-certificate": "current.pem", "client-key": "current.pem", "tokenFile": "token",
         "exec": {"command": "./plugin"}});
-    desk.kubeconfig(&json!({"certificate-authority": "ca.crt"}), &user);
+    credentials.kubeconfig(&json!({"certificate-authority": "ca.crt"}), &user);
     changed("it has content").await;
     for name in ["ca.crt", "token", "one.pem", "plugin"] {
-        desk.write(name, "1");
+        credentials.write(name, "1");
         if name != "one.pem" {
             changed(name).await;
-            desk.write(name, "12");
+            credentials.write(name, "12");
             changed(name).await;
         }
     }
     swap("one.pem", "current.pem");
     changed("a link").await;
-    desk.write("two.pem", "2");
+    credentials.write("two.pem", "2");
     swap("two.pem", "current.pem");
     changed("another link").await;
     std::fs::remove_file(at("token")).unwrap();
     changed("a file that is gone").await;
-    desk.write("token", "");
+    credentials.write("token", "");
     changed("an empty one").await;
     let last = access.fingerprint().await;
-    desk.write("token", "");
-    desk.write("unrelated", "x");
+    credentials.write("token", "");
+    credentials.write("unrelated", "x");
     swap("two.pem", "current.pem");
     assert_eq!(access.fingerprint().await, last);
     assert!(Path::new(&at("current.pem")).is_symlink());

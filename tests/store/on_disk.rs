@@ -1,15 +1,8 @@
 //! What released versions wrote is read by this one, and written under the same names. The files are in
 //! `tests/fixtures/on-disk`, a directory for each version; a name that a rename changed fails here.
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "in a test a panic is the way to say that something is wrong"
-)]
 
 mod expected;
-mod read;
+mod golden;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,7 +24,7 @@ use serde_json::json;
 use expected::{
     SIGNALS, annotations, at, digest, full, in_force, kubelet, readiness, reference, run, source, source_dir,
 };
-use read::{assert_within, copy, document, entries, fixture, ledger, read, text, value};
+use golden::{assert_within, copy, document, entries, fixture, ledger, read, text, value};
 
 #[test]
 fn state_json() {

@@ -4,15 +4,6 @@
 //! at once and in order; everything else may come late, twice, or never. All laws hold.
 //! `hostile`: any input at any time, answers to nothing included. What must hold then is that the
 //! machine neither panics, nor spins, nor asks for two processes.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::unchecked_time_subtraction,
-    clippy::needless_for_each,
-    clippy::needless_pass_by_value,
-    reason = "test code: a panic is a failing test, and brevity wins"
-)]
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -250,15 +241,15 @@ impl Driver {
             ),
             Some(new) => {
                 let same = old.as_ref().is_some_and(|old| rendered(Some(old)).digest == rendered(Some(new)).digest);
-                let earned = self.healthy_since.is_some_and(|since| self.now - since >= TRIAL);
+                let earned = self.healthy_since.is_some_and(|since| self.now.saturating_sub(since) >= TRIAL);
                 assert_eq!(self.state.active.as_ref(), Some(new), "last known good is not what runs");
                 assert!(same || earned, "{new} is unproven: {because:?} {:?}", self.state);
             }
         }
     }
 
-    fn apply(&mut self, op: Op) {
-        match op {
+    fn apply(&mut self, op: &Op) {
+        match *op {
             Op::Node(which) => self.input(Input::Node(match which {
                 0 => Assignment::Unknown,
                 1 => Assignment::Local,
@@ -288,7 +279,9 @@ impl Driver {
                     let back = Moment { boot: self.now.saturating_sub(by_millis), wall_nanos: 0 };
                     let effects = self.state.step(Input::Tick, back);
                     let answers: Vec<Input> = effects.into_iter().filter_map(|effect| self.run(effect)).collect();
-                    answers.into_iter().for_each(|answer| self.input(answer));
+                    for answer in answers {
+                        self.input(answer);
+                    }
                 }
             }
             Op::Deadline => {
@@ -336,7 +329,7 @@ impl Driver {
             self.input(Input::Tick);
             ticks += 1;
         }
-        let took = self.now - begin;
+        let took = self.now.saturating_sub(begin);
         assert!(
             ticks < 1000 || took >= Duration::from_millis(100) * ticks,
             "{ticks} ticks within {took:?}: {:?}",
@@ -372,21 +365,27 @@ proptest! {
     #[test]
     fn faithful(stored in stored(), ops in prop::collection::vec(op(), 1..120)) {
         let mut driver = Driver::new(stored, false);
-        ops.into_iter().for_each(|op| driver.apply(op));
+        for op in ops {
+            driver.apply(&op);
+        }
         driver.rest_and_quit();
     }
 
     #[test]
     fn hostile(stored in stored(), ops in prop::collection::vec(op(), 1..120)) {
         let mut driver = Driver::new(stored, true);
-        ops.into_iter().for_each(|op| driver.apply(op));
+        for op in ops {
+            driver.apply(&op);
+        }
     }
 
     #[test]
     fn ends_whenever_it_is_told_to(stored in stored(), ops in prop::collection::vec(op(), 1..40)) {
         let mut driver = Driver::new(stored, false);
-        ops.into_iter().for_each(|op| driver.apply(op));
-        driver.apply(Op::Shutdown);
+        for op in ops {
+            driver.apply(&op);
+        }
+        driver.apply(&Op::Shutdown);
         driver.rest_and_quit();
     }
 }

@@ -54,7 +54,7 @@ fn run(disk: &SimDisk, policy: &str, generation: usize) -> Files {
 }
 
 /// Tells the story until something fails. What each policy's kubelet wrote last.
-fn tell(disk: &SimDisk) -> (BTreeMap<&'static str, Files>, Result<(), String>) {
+fn run_story(disk: &SimDisk) -> (BTreeMap<&'static str, Files>, Result<(), String>) {
     let mut own = BTreeMap::from([(NONE, files(disk))]);
     for (generation, (policy, restore)) in STORY.into_iter().enumerate() {
         if let Err(why) = swap(disk, (policy, restore)) {
@@ -82,14 +82,14 @@ fn check(disk: &SimDisk, own: &BTreeMap<&'static str, Files>, (policy, restore):
 fn operations() -> std::ops::Range<u64> {
     let disk = fresh();
     let first = disk.operations();
-    tell(&disk).1.unwrap();
+    run_story(&disk).1.unwrap();
     first..disk.operations()
 }
 
 #[test]
 fn state_files_follow_their_policy() {
     let disk = fresh();
-    let (own, done) = tell(&disk);
+    let (own, done) = run_story(&disk);
     done.unwrap();
     assert_eq!(own[STATIC], [Some(format!("{STATIC} cpu_manager_state 3")), None]);
     assert_eq!(own[NONE], NAMES.map(|name| Some(format!("{NONE} {name} 4"))));
@@ -143,7 +143,7 @@ fn power_off_at_every_operation_of_swaps() {
     for at in operations() {
         let disk = fresh();
         disk.plan(Plan { fault: Fault::PowerOff, at, once: true });
-        let (own, _) = tell(&disk);
+        let (own, _) = run_story(&disk);
         disk.crash(&mut Rng::new(at));
         // The next start is for either policy, or a third; the power may go again meanwhile.
         for middle in [(NONE, true), (STATIC, false), (OTHER, false)] {
@@ -197,7 +197,7 @@ fn a_failure_at_any_operation_of_swaps_is_made_good_by_the_next() {
         for at in operations() {
             let disk = fresh();
             disk.plan(Plan { fault, at, once: true });
-            let (own, _) = tell(&disk);
+            let (own, _) = run_story(&disk);
             for goal in [(NONE, true), (STATIC, false), (OTHER, false)] {
                 let disk = disk.copy();
                 swap(&disk, goal).unwrap();

@@ -1,13 +1,4 @@
 //! What an administrator sees, case by case: which kubelets were started, and what the status says.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::unchecked_time_subtraction,
-    clippy::needless_for_each,
-    clippy::needless_pass_by_value,
-    reason = "test code: a panic is a failing test, and brevity wins"
-)]
 
 use std::time::Duration;
 

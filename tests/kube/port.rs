@@ -1,13 +1,5 @@
 //! The port to the API server against the tests' own API server: what it asks, what it tells the machine.
 
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "in a test a panic is the way to say that something is wrong"
-)]
-
 use std::time::{Duration, Instant};
 
 use kubelet_config::assignment::Assignment;

@@ -1,0 +1,7 @@
+//! The state machine, without a daemon around it.
+#![cfg(test)]
+
+mod behaviour;
+mod random_inputs;
+mod spread;
+mod trial;

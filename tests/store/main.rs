@@ -1,0 +1,5 @@
+//! What is on a node's disk: it outlives every fault, and every later version reads it.
+#![cfg(test)]
+
+mod crash;
+mod on_disk;
