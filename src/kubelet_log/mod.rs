@@ -5,5 +5,5 @@ mod cause;
 pub(crate) mod parse;
 mod redact;
 
-pub use cause::{fatal, is_frame};
+pub use cause::{fatal, is_stack_frame};
 pub use redact::redact;

@@ -62,7 +62,7 @@ pub enum Command {
         /// Where to.
         to: Target,
     },
-    /// ReexecError with a version, whatever is assigned; without one, with what runs.
+    /// Stay with a version, whatever is assigned; without one, with what runs.
     Pin {
         /// Which.
         to: Option<Target>,

@@ -1,15 +1,14 @@
 //! Evidence: the signals a trial judges by, and what is seen of the node around the kubelet.
 
-use kubelet_config::hazard::impact::Supply;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-
 use serde_json::Value;
 
-use crate::machine::limits;
+use super::limits;
 use kubelet_config::flags::KubeletArgs;
+use kubelet_config::hazard::impact::Supply;
 
 /// A sign of a healthy kubelet, beside its process and READY=1, which every kubelet gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

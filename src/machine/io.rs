@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::command::Command;
+use super::events::Event;
+use super::evidence::{Environment, Failure, LeaseObservation, NodeReadiness, Query};
+use super::model::{Exit, KubeletId, PreflightResult, RenderError, Rendered, RestartCause, StateFiles, Verdict};
 use super::{Durable, Handover, Stored};
-use crate::machine::command::Command;
-use crate::machine::events::Event;
-use crate::machine::evidence::{Environment, LeaseObservation, NodeReadiness, Query};
-use crate::machine::model::{Exit, KubeletId, RenderError, Rendered, StateFiles, Verdict};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::rendering::HealthzTarget;
@@ -173,13 +173,18 @@ pub enum Level {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Counter {
     /// `kubelet_restarts_total{cause}`.
-    Restart(&'static str),
+    Restart(RestartCause),
     /// `preflight_total{result}`.
-    Preflight(&'static str),
+    Preflight(PreflightResult),
     /// `rollbacks_total{reason}`.
-    Rollback(&'static str),
+    Rollback(Failure),
     /// `store_errors_total`.
     StoreError,
     /// `config_apply_duration_seconds`, from seeing a version to its kubelet being ready.
     Applied(Duration),
+}
+
+/// A line for the journal.
+pub(super) fn log(fx: &mut Vec<Effect>, level: Level, text: impl Into<String>) {
+    fx.push(Effect::Log(level, text.into()));
 }

@@ -47,28 +47,28 @@ pub const ISOLATION: Duration = Duration::from_secs(90);
 pub const ATTRIBUTION: Duration = Duration::from_secs(45);
 
 /// Pause between looks at the kubelet's surroundings in a trial: as often as it renews its Lease.
-pub const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+pub const QUERY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Until the first renewal is seen the Lease is looked at this often, ...
-pub const LOOK_EAGER: Duration = Duration::from_secs(1);
+pub const QUERY_EAGER: Duration = Duration::from_secs(1);
 /// ... but not for ever: kubelets renew it every 10 s.
-pub const LOOK_EAGER_FOR: Duration = Duration::from_secs(30);
+pub const QUERY_EAGER_FOR: Duration = Duration::from_secs(30);
 
 /// The pods are looked at so long after READY=1 (the kubelet admits them within seconds) ...
-pub const PODS_FIRST: Duration = Duration::from_secs(15);
+pub const POD_QUERY_DELAY: Duration = Duration::from_secs(15);
 /// ... and then at this pace: each look is a list at the API server.
-pub const PODS_INTERVAL: Duration = Duration::from_secs(60);
+pub const POD_QUERY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A failure is judged without a look at the surroundings if none is to be had by then. The look
 /// itself gives up after 2.5 s.
-pub const CONSULT: Duration = Duration::from_secs(3);
+pub const QUERY_DEADLINE: Duration = Duration::from_secs(3);
 
 /// When the surroundings are well again the kubelet needs some time to notice, and the Node's
 /// condition to tell: v1.20.2 took 10 to 20 s after its runtime was back.
-pub const AFTER_EXCUSE: Duration = Duration::from_secs(30);
+pub const SUSPENSION_GRACE: Duration = Duration::from_secs(30);
 
 /// What is learnt of the surroundings holds for so long.
-pub const LOOK_HOLDS: Duration = Duration::from_secs(30);
+pub const QUERY_VALID: Duration = Duration::from_secs(30);
 
 /// A change waits this long for the baseline; who has not answered by then counts for nothing. Each look ends within
 /// 5 s: a slow API server must not hide which pods a change would cost.
@@ -78,7 +78,7 @@ pub const BASELINE: Duration = Duration::from_secs(6);
 pub const LEASE_FRESH: Duration = Duration::from_secs(60);
 
 /// Last known good, healthy for this long after a rollback, settles who was to blame.
-pub const BLAME: Duration = Duration::from_secs(30);
+pub const CONTROL_TEST: Duration = Duration::from_secs(30);
 
 /// A version that was not to blame is tried again after last known good was healthy for this long;
 /// each time it doubles ...
@@ -88,7 +88,7 @@ pub const RETRY_LATER_MAX: Duration = Duration::from_secs(3600);
 
 /// How often what is left of a wait for an acknowledgement is written down: that much a reboot can
 /// add to it.
-pub const CONFIRM_NOTED: Duration = Duration::from_secs(60);
+pub const CONFIRM_RECORD_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Versions kept for `rollback --to`, beside assigned and last known good.
 pub const PROVEN_KEPT: usize = 3;
@@ -111,7 +111,7 @@ pub const BACKOFF_RESET: Duration = Duration::from_secs(60);
 
 /// With `--restart-by exit`, a supervisor younger than this restarts a kubelet that ended by itself in place: it takes an
 /// API server's answer, a download and a preflight to mend a configuration that kills the kubelet within a second.
-pub const YOUNG: Duration = Duration::from_secs(30);
+pub const RESTART_IN_PLACE: Duration = Duration::from_secs(30);
 
 /// In a trial the first restart is quick: the second exit is the evidence we wait for.
 pub const BACKOFF_TRIAL: Duration = Duration::from_millis(100);
@@ -134,4 +134,4 @@ pub const BAD_VERSIONS: usize = 32;
 
 /// The kubelet's last lines kept with a bad version: with 512 characters each and 32 versions the
 /// state file stays within 128 KiB. The history keeps more.
-pub const WORDS_KEPT: usize = 8;
+pub const LOG_LINES_KEPT: usize = 8;

@@ -59,6 +59,12 @@ impl Moment {
     }
 }
 
+/// For people the wall clock goes on as the boot clock does.
+pub(crate) fn later(moment: Moment, by: Duration) -> Moment {
+    let nanos = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+    Moment { boot: moment.boot.saturating_add(by), wall_nanos: moment.wall_nanos.saturating_add(nanos) }
+}
+
 /// A rendered configuration that is durably on disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rendered {
@@ -123,14 +129,73 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The `result` label of `preflight_total`.
+    /// What it is counted as.
     #[must_use]
-    pub fn label(&self) -> &'static str {
+    pub fn result(&self) -> PreflightResult {
         match self {
-            Self::Valid(_) => "valid",
-            Self::Load(_) => "load",
-            Self::Validate(_) => "validate",
-            Self::Inconclusive(_) | Self::NotItsFault(_) => "inconclusive",
+            Self::Valid(_) => PreflightResult::Valid,
+            Self::Load(_) => PreflightResult::Load,
+            Self::Validate(_) => PreflightResult::Validate,
+            Self::Inconclusive(_) | Self::NotItsFault(_) => PreflightResult::Inconclusive,
+        }
+    }
+}
+
+/// The `result` label of `preflight_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PreflightResult {
+    /// The kubelet accepts the candidate.
+    Valid,
+    /// The kubelet cannot load it.
+    Load,
+    /// The kubelet refuses it.
+    Validate,
+    /// There was no verdict on it.
+    Inconclusive,
+}
+
+impl PreflightResult {
+    pub(crate) const ALL: [Self; 4] = [Self::Valid, Self::Load, Self::Validate, Self::Inconclusive];
+
+    /// The label's value.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Valid => "valid",
+            Self::Load => "load",
+            Self::Validate => "validate",
+            Self::Inconclusive => "inconclusive",
+        }
+    }
+}
+
+/// Why the kubelet is restarted: the `cause` label of `kubelet_restarts_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestartCause {
+    /// Another configuration is assigned.
+    Config,
+    /// It ended by itself.
+    Exit,
+    /// The assignment was taken away.
+    Reset,
+    /// The configuration failed, or was refused.
+    Rollback,
+    /// An operator's command.
+    Operator,
+}
+
+impl RestartCause {
+    pub(crate) const ALL: [Self; 5] = [Self::Config, Self::Exit, Self::Reset, Self::Rollback, Self::Operator];
+
+    /// The label's value.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Config => "config",
+            Self::Exit => "exit",
+            Self::Reset => "reset",
+            Self::Rollback => "rollback",
+            Self::Operator => "operator",
         }
     }
 }

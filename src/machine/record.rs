@@ -147,7 +147,7 @@ pub struct Carried {
 impl Attempt {
     /// A first try.
     #[must_use]
-    pub fn of(source: Source) -> Self {
+    pub fn new(source: Source) -> Self {
         Self {
             source,
             tries: 1,
@@ -200,8 +200,7 @@ pub struct ControlTest {
     pub baseline: Option<Baseline>,
 }
 
-/// A version that failed without being to control_test: it is tried again once last known good has been
-/// healthy for a while.
+/// A version that the control test cleared: it is tried again once last known good has been healthy for a while.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RetryLater {
@@ -265,6 +264,29 @@ impl Ledger {
     }
 }
 
+/// What the store held when we started; an unreadable record says why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// `meta/assigned`.
+    pub assigned: Result<Option<Source>, String>,
+    /// `meta/last-known-good`.
+    pub last_known_good: Result<Option<Source>, String>,
+    /// Our own `state.json`.
+    pub ledger: Result<Ledger, String>,
+}
+
+/// The durable records: `None` is the local configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Durable {
+    /// `meta/assigned`.
+    pub assigned: Option<Source>,
+    /// `meta/last-known-good`.
+    pub last_known_good: Option<Source>,
+    /// Attempts and bad versions.
+    pub ledger: Ledger,
+}
+
 /// One line of the history: what was tried or decided, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -293,7 +315,7 @@ pub struct Entry {
 
 /// What is kept beside a checkpoint: sizes and hashes of its files, and the payload's merge mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seal {
+pub struct CheckpointMetadata {
     /// SHA-256 by key.
     pub sha256: std::collections::BTreeMap<String, String>,
     /// What the ConfigMap's annotations ask for.

@@ -2,9 +2,30 @@
 
 use std::time::Duration;
 
-use super::RestartBy;
-use crate::machine::limits;
+use super::limits;
 use kubelet_config::source::ConfigMapRef;
+
+/// Who starts the next kubelet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RestartBy {
+    /// The supervisor itself.
+    #[default]
+    Exec,
+    /// systemd, with another supervisor.
+    Exit,
+}
+
+impl std::str::FromStr for RestartBy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "exec" => Ok(Self::Exec),
+            "exit" => Ok(Self::Exit),
+            other => Err(format!("{other:?} is not exec or exit")),
+        }
+    }
+}
 
 /// What the operator chose.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -58,7 +58,7 @@ impl Command {
             Some((program, rest)) if is_supervisor(program, rest) => behind_supervisor(rest)?,
             _ => (None, bare.trim().to_owned()),
         };
-        let words = words(&kubelet);
+        let words = split_command(&kubelet);
         if words.iter().any(|word| word == ";") {
             return Err(format!("it holds several commands, of which a kubelet's unit can only have one: {value}"));
         }
@@ -111,7 +111,7 @@ fn base(program: &str) -> &str {
 
 /// The words of a command, as far as it takes to tell whose it is.
 #[must_use]
-pub fn words(command: &str) -> Vec<String> {
+pub fn split_command(command: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut word: Option<String> = None;
     let mut quote = None;

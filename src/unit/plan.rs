@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::command::{Command, quote};
-use super::{DROP_IN, Properties, Service, UnitFile, drop_in_path, span};
+use super::service::{DROP_IN, Properties, Service, UnitFile, drop_in_path, span};
 use kubelet_config::duration::GoDuration;
 
 /// When systemd takes the unit for started.

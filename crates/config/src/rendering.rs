@@ -39,7 +39,7 @@ pub struct Text<'a> {
 
 /// What a rendering starts from.
 #[derive(Clone, Copy)]
-pub struct Ingredients<'a> {
+pub struct RenderInput<'a> {
     /// The payload's kubelet key; `None` renders the local configuration.
     pub payload: Option<Text<'a>>,
     /// The file of the kubelet's own `--config`, if it has one.
@@ -87,7 +87,7 @@ pub enum Fault {
 ///
 /// # Errors
 /// [`Fault`] when a text is not a KubeletConfiguration.
-pub fn render(from: &Ingredients<'_>) -> Result<Configuration, Fault> {
+pub fn render(from: &RenderInput<'_>) -> Result<Configuration, Fault> {
     let mut notes = Vec::new();
     let local = match from.local {
         Some(local) => Some(read(local, "the local file", &mut notes).map_err(Fault::Local)?),
@@ -145,7 +145,7 @@ pub fn drop_native_gate(value: &mut Value) -> bool {
 }
 
 fn finish(
-    from: &Ingredients<'_>,
+    from: &RenderInput<'_>,
     value: Value,
     portable: &Value,
     notes: Vec<String>,

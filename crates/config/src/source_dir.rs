@@ -22,7 +22,7 @@ pub enum Entry {
     /// A key.
     Key,
     /// `.merge`, `.acknowledge`, `.confirm-within`: what a ConfigMap has annotations for.
-    Wish,
+    Annotation,
     /// Hidden; also `..data` and its like in a projected volume.
     Hidden,
     /// Visible, and no key: of an editor or a copy under way (`x~`, `#x#`, `x.tmp`), or with
@@ -34,7 +34,7 @@ pub enum Entry {
 #[must_use]
 pub fn entry(name: &str) -> Entry {
     match name {
-        ".merge" | ".acknowledge" | ".confirm-within" => Entry::Wish,
+        ".merge" | ".acknowledge" | ".confirm-within" => Entry::Annotation,
         _ if name.starts_with('.') => Entry::Hidden,
         _ if name.strip_suffix(".tmp").is_some() || !is_safe_key(name) => Entry::NoKey,
         _ => Entry::Key,
@@ -103,7 +103,7 @@ mod tests {
             assert_eq!(entry(key), Entry::Key, "{key}");
         }
         for wish in [".merge", ".acknowledge", ".confirm-within"] {
-            assert_eq!(entry(wish), Entry::Wish, "{wish}");
+            assert_eq!(entry(wish), Entry::Annotation, "{wish}");
         }
         for hidden in
             [".", "..", "..data", "..2026_11_21_11_37_00.123", ".kubelet.swp", ".#kubelet", ".mergex", ".x.tmp"]

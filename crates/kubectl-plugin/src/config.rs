@@ -13,7 +13,7 @@ use crate::fleet::config_ref::Place;
 use crate::fleet::node::NodeRow;
 use crate::fleet::schema;
 use kubelet_config::assignment::DEFAULT_KEY;
-use kubelet_config::pods::{self, PodInventory};
+use kubelet_config::pods::{PodInventory, PodSummary};
 use kubelet_config::source::Merge;
 use kubelet_config::{rendering, yaml};
 
@@ -153,7 +153,8 @@ pub async fn inventory(context: &Context, node: &str) -> Result<PodInventory, Fa
     let capacity = capacity.filter_map(|(name, amount)| Some((name.clone(), amount.as_str()?.to_owned()))).collect();
     let params = ListParams::default().fields(&format!("spec.nodeName={node}"));
     let what = format!("list the pods of node {node}");
-    let (pods, _) = nodes::pages(context, "/api/v1/pods", params, &what, |pod| Some(pods::of(pod))).await?;
+    let (pods, _) =
+        nodes::pages(context, "/api/v1/pods", params, &what, |pod| Some(PodSummary::from_object(pod))).await?;
     Ok(PodInventory { pods, capacity })
 }
 

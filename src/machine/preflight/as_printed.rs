@@ -96,7 +96,7 @@ fn told(class: &Class) -> (&'static str, String) {
         Class::Candidate(Verdict::Valid(remarks)) => ("valid", remarks.join("; ")),
         Class::Candidate(
             verdict @ (Verdict::Load(words) | Verdict::Validate(words) | Verdict::Inconclusive(words)),
-        ) => (verdict.label(), words.clone()),
+        ) => (verdict.result().as_str(), words.clone()),
         Class::Candidate(Verdict::NotItsFault(words)) => ("not its fault", words.clone()),
     }
 }
