@@ -407,7 +407,7 @@ fn every_check_and_right_of_doctor_is_listed_and_exists() {
     let sources = [
         "crates/kubectl-plugin/src/fleet/doctor/mod.rs",
         "crates/kubectl-plugin/src/fleet/doctor/rights.rs",
-        "crates/kubectl-plugin/src/doctor.rs",
+        "crates/kubectl-plugin/src/commands/doctor.rs",
     ]
     .map(read);
     let mut known = BTreeSet::new();

@@ -6,7 +6,7 @@ use clap::Args;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
-use super::rollout::Pace;
+use crate::api::pace::Pace;
 
 /// Where kubelet configurations are kept if nobody says otherwise: the namespace that
 /// `packaging/manifests/base` makes.
@@ -33,7 +33,7 @@ pub struct Options {
     impersonate: Option<String>,
     /// The namespace of the ConfigMaps, and of labels that name none.
     #[arg(short, long, global = true, value_name = "NAMESPACE", default_value = NAMESPACE)]
-    pub(super) namespace: String,
+    pub(crate) namespace: String,
 }
 
 impl Options {

@@ -1,38 +1,24 @@
 //! The kubectl plugin: one command a file; what they decide is in [`crate::fleet`].
 
-mod assign;
-mod capture;
-mod completion;
-mod config;
-mod confirm;
+mod api;
+mod commands;
 mod context;
-mod diff;
-mod doctor;
-mod explain;
 pub mod fleet;
-mod follow;
-mod history;
-mod nodes;
 mod output;
-mod push;
-mod reset;
-mod retry;
-mod rollback;
-mod rollout;
-mod status;
 mod table;
-mod wait;
-mod write;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
+#[doc(hidden)]
+pub use api::pace::Pace;
+use commands::{
+    assign, capture, completion, confirm, diff, doctor, explain, history, push, reset, retry, rollback, rollout, status,
+};
 pub use context::{Context, Failure};
 pub use output::{Format, Out, Table};
-#[doc(hidden)]
-pub use rollout::Pace;
 
 /// Kubelet configuration of nodes that run kubelet-supervisor.
 #[derive(Debug, Parser)]

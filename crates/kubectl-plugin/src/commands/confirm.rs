@@ -1,0 +1,41 @@
+//! `confirm`: somebody has looked, and what runs may stay.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::api::nodes::Targets;
+use crate::api::write::{self, Writer};
+use crate::fleet::assign::wish;
+use crate::fleet::node::{CONFIRM, Stage};
+use crate::fleet::view::View;
+use crate::{Context, Failure};
+
+/// Options of `confirm`.
+#[derive(Debug, Args)]
+#[command(override_usage = "kubectl kubelet-config confirm <NODE...|-l SELECTOR> [OPTIONS]")]
+pub struct Options {
+    #[command(flatten)]
+    targets: Targets,
+    #[command(flatten)]
+    writing: write::Options,
+}
+
+impl Options {
+    pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
+        let mut writer = Writer::new(context, None, self.writing);
+        let (choice, rows) = self.targets.read(context, &mut writer).await?;
+        for row in rows {
+            match &row.assigned {
+                Some(source) if row.stage() == Stage::AwaitsConfirmation => {
+                    writer.annotate(&row.name, CONFIRM, &wish(source, None), "confirmed").await?;
+                }
+                _ => {
+                    let why = format!("nothing waits for a confirmation, it is {}", View::new(&row, 0).state().1);
+                    writer.skipped(&row.name, &why, &choice)?;
+                }
+            }
+        }
+        Ok(writer.code())
+    }
+}

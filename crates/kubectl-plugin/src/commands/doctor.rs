@@ -1,0 +1,301 @@
+//! `doctor`: finds what is missing, and says what mends it. It changes nothing: what it tries it tries as a dry run.
+
+mod requests;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::api::nodes;
+use crate::fleet::doctor::rights::{self, RIGHTS, Right};
+use crate::fleet::doctor::{Finding, Patient, gathered, newest};
+use crate::fleet::node::Carrier;
+use crate::output::{self, Format, Out, Tone};
+use crate::{Context, Failure};
+use kubelet_config::assignment::LABELS;
+
+/// Could not look.
+const NOT_LOOKED: u8 = 2;
+
+/// A name that no ConfigMap and no label has.
+const NOBODY: &str = "kubectl-kubelet-config-doctor";
+
+/// Names that are shown of many.
+const SHOWN: usize = 3;
+
+/// Options of `doctor`.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// These; else all.
+    #[arg(value_name = "NODE")]
+    nodes: Vec<String>,
+    /// Those with these labels.
+    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "nodes")]
+    selector: Option<String>,
+    /// How.
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Format,
+}
+
+/// What was seen.
+#[derive(Debug, Default)]
+struct Report {
+    /// Of those nodes it is about.
+    nodes: usize,
+    /// Different ones that are assigned.
+    maps: usize,
+    carrier: Option<Carrier>,
+    findings: Vec<Finding>,
+    /// What could not be looked at, and why.
+    unseen: Vec<String>,
+}
+
+impl Options {
+    pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
+        let examine = async {
+            let mut report = Report::default();
+            report.rights(context).await?;
+            let patients = self.patients(context, &mut report).await?;
+            report.cluster(context, patients.first()).await;
+            report.patients(context, &patients).await;
+            Ok(report)
+        };
+        let mut report = examine.await.map_err(|failure: Failure| Failure { code: NOT_LOOKED, ..failure })?;
+        report.findings = gathered(std::mem::take(&mut report.findings));
+        match self.output {
+            Format::Json | Format::Yaml => output::document(self.output, &report.document())?,
+            _ => output::print(&report.text(Out::stdout()))?,
+        }
+        Ok(report.code())
+    }
+
+    async fn patients(&self, context: &Context, report: &mut Report) -> Result<Vec<Patient>, Failure> {
+        let mut patients = Vec::new();
+        if self.nodes.is_empty() {
+            let keep = |node: Option<&Value>| match node {
+                Some(node) => patients.push(Patient::of(node, &context.namespace)),
+                None => patients.clear(),
+            };
+            if let Err(error) = requests::each(context, self.selector.as_deref(), keep).await {
+                report.not_seen("the nodes", &error);
+            } else if patients.is_empty() {
+                let why =
+                    self.selector.as_ref().map(|selector| format!(" has the labels {selector}")).unwrap_or_default();
+                return Err(Failure::new(format!(
+                    "no node{why}: `kubectl get nodes --show-labels` shows what there is"
+                )));
+            }
+        }
+        for name in &self.nodes {
+            let name = match name.split_once('/') {
+                Some(("node" | "nodes" | "no", name)) => name,
+                _ => name,
+            };
+            patients.push(Patient::of(&nodes::get(context, name).await?, &context.namespace));
+        }
+        report.nodes = patients.len();
+        Ok(patients)
+    }
+}
+
+impl Report {
+    /// The user's rights. If not even that can be asked, nothing can.
+    async fn rights(&mut self, context: &Context) -> Result<(), Failure> {
+        let mut lacking: Vec<Right> = Vec::new();
+        for right in RIGHTS {
+            let spec = json!({"resourceAttributes": right.attributes(&context.namespace)});
+            let allowed = requests::review(context, "selfsubjectaccessreviews", "SelfSubjectAccessReview", &spec).await;
+            if !allowed.map_err(|error| Failure::new(format!("asking which rights you have: {}", cause(&error))))? {
+                lacking.push(*right);
+            }
+        }
+        if !lacking.is_empty() {
+            let user = requests::who(context).await;
+            self.findings.extend(rights::missing(&lacking, &context.namespace, user.as_deref()));
+        }
+        Ok(())
+    }
+
+    /// What the API server keeps, and whether it keeps nodes from choosing for themselves. Both are tried on a node, as
+    /// dry runs.
+    async fn cluster(&mut self, context: &Context, patient: Option<&Patient>) {
+        let Some(node) = patient.map(Patient::name) else { return };
+        match requests::keeps_source(context, node).await {
+            Ok(true) => self.carrier = Some(Carrier::Native),
+            Ok(false) => self.carrier = Some(Carrier::Labels),
+            Err(error) => self.not_seen("whether this API server keeps spec.configSource (a dry run)", &error),
+        }
+        if context.impersonates {
+            self.unseen.push("whether nodes are kept from labelling themselves: not with --as".to_owned());
+            return;
+        }
+        match requests::guards_labels(context, node).await {
+            Ok(true) => {}
+            Ok(false) => {
+                let problem = format!(
+                    "node {node} may set its own labels under {LABELS}: whoever has a node's credential chooses its configuration"
+                );
+                let mend = vec![
+                    "on the control plane: kube-apiserver --enable-admission-plugins=NodeRestriction --authorization-mode=Node,RBAC"
+                        .to_owned(),
+                ];
+                self.findings.push(Finding::of_cluster("labels-not-guarded", problem, mend));
+            }
+            Err(error) => {
+                self.not_seen("whether nodes are kept from labelling themselves (as the node, a dry run)", &error);
+            }
+        }
+    }
+
+    /// The nodes, the ConfigMaps assigned to them, and whether they may read these.
+    async fn patients(&mut self, context: &Context, patients: &[Patient]) {
+        let mut maps: BTreeMap<(String, String), Vec<&Patient>> = BTreeMap::new();
+        let newest = newest(patients);
+        for patient in patients {
+            self.findings.extend(patient.findings());
+            self.findings.extend(newest.and_then(|newest| patient.is_older(newest)));
+            if let Some((_, wanted)) = patient.assigned() {
+                maps.entry((wanted.namespace.clone(), wanted.name.clone())).or_default().push(patient);
+            }
+        }
+        self.maps = maps.len();
+        let mut labelled: BTreeMap<String, BTreeMap<String, &Patient>> = BTreeMap::new();
+        for ((namespace, name), patients) in &maps {
+            match requests::keys(context, namespace, name).await {
+                Ok(keys) => {
+                    self.findings.extend(patients.iter().filter_map(|patient| patient.config_map(keys.as_ref())));
+                }
+                Err(error) => self.not_seen(&format!("ConfigMap {namespace}/{name}"), &error),
+            }
+            let by_label =
+                |patient: &&&Patient| patient.assigned().is_some_and(|(carrier, _)| carrier == Carrier::Labels);
+            if let Some(patient) = patients.iter().find(by_label) {
+                labelled.entry(namespace.clone()).or_default().insert(name.clone(), patient);
+            }
+        }
+        // Where nothing is assigned yet, it will be in the user's namespace.
+        if self.carrier == Some(Carrier::Labels) && !patients.is_empty() && labelled.is_empty() {
+            labelled.entry(context.namespace.clone()).or_default();
+        }
+        let anybody = patients.first().map_or(NOBODY, Patient::name);
+        for (namespace, names) in &labelled {
+            if let Err(error) = self.readers(context, namespace, names, anybody).await {
+                self.not_seen(
+                    &format!("whether nodes may read ConfigMaps in {namespace} (SubjectAccessReview)"),
+                    &error,
+                );
+            }
+        }
+    }
+
+    /// All of the namespace, or else each that is assigned.
+    async fn readers(
+        &mut self,
+        context: &Context,
+        namespace: &str,
+        names: &BTreeMap<String, &Patient>,
+        anybody: &str,
+    ) -> requests::Asked<()> {
+        let general = requests::cannot(context, anybody, namespace, None).await?;
+        if general.is_empty() {
+            return Ok(());
+        }
+        if names.is_empty() && !requests::may_read_some(context, anybody, namespace).await? {
+            self.findings.extend(rights::nodes_cannot(&general, namespace, None));
+        }
+        for (name, patient) in names {
+            let verbs = requests::cannot(context, patient.name(), namespace, Some(name)).await?;
+            self.findings.extend(rights::nodes_cannot(&verbs, namespace, Some(name)));
+        }
+        Ok(())
+    }
+
+    fn not_seen(&mut self, what: &str, error: &kube::Error) {
+        self.unseen.push(format!("{what}: {}", output::plain(&cause(error))));
+    }
+
+    fn code(&self) -> ExitCode {
+        match (self.findings.is_empty(), self.unseen.is_empty()) {
+            (false, _) => ExitCode::FAILURE,
+            (true, false) => ExitCode::from(NOT_LOOKED),
+            (true, true) => ExitCode::SUCCESS,
+        }
+    }
+
+    fn document(&self) -> Value {
+        json!({
+            "nodes": self.nodes,
+            "configMaps": self.maps,
+            "carrier": self.carrier.map(word),
+            "findings": self.findings.iter().map(Finding::document).collect::<Vec<_>>(),
+            "couldNotLook": self.unseen,
+        })
+    }
+
+    fn text(&self, out: Out) -> String {
+        let mut text = String::new();
+        for finding in &self.findings {
+            text.push_str(&headed(out, Tone::Bad, &whom(&finding.nodes), &finding.problem));
+            for command in &finding.mend {
+                let _ = writeln!(text, "    {command}");
+            }
+            if finding.nodes.len() > 1 {
+                let _ = writeln!(text, "    and so for the others: -o json names them");
+            }
+        }
+        for unseen in &self.unseen {
+            text.push_str(&headed(out, Tone::Open, "could not look", unseen));
+        }
+        let carrier = self.carrier.map(|carrier| format!("; assignments are written as {}", word(carrier)));
+        let (nodes, maps) = (count(self.nodes, "node"), count(self.maps, "assigned ConfigMap"));
+        let (tone, verdict) = match self.findings.len() {
+            0 if self.unseen.is_empty() => (Tone::Good, "nothing is missing".to_owned()),
+            findings => (Tone::Plain, count(findings, "finding")),
+        };
+        let looked = format!("{nodes}, {maps}, {} rights looked at{}", RIGHTS.len(), carrier.unwrap_or_default());
+        text + &headed(out, tone, &verdict, &looked)
+    }
+}
+
+/// A line that fits the terminal, the part before the colon in this tone.
+fn headed(out: Out, tone: Tone, head: &str, text: &str) -> String {
+    let line = output::paragraph(Out { colour: false, ..out }, Tone::Plain, &format!("{head}: {text}"));
+    match line.strip_prefix(head) {
+        Some(rest) => out.paint(tone, head) + rest,
+        // A head of several lines.
+        None => line,
+    }
+}
+
+fn word(carrier: Carrier) -> &'static str {
+    match carrier {
+        Carrier::Native => "spec.configSource",
+        Carrier::Labels => "labels",
+    }
+}
+
+fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+fn whom(nodes: &[String]) -> String {
+    let shown: Vec<String> = nodes.iter().take(SHOWN).map(|name| format!("node/{name}")).collect();
+    match nodes.len().saturating_sub(SHOWN) {
+        _ if nodes.is_empty() => "cluster".to_owned(),
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+fn cause(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) if status.code == 401 => {
+            "the API server does not know your credential: log in again, or choose another --context".to_owned()
+        }
+        kube::Error::Api(status) => format!("{} ({})", status.message, status.code),
+        other => other.to_string(),
+    }
+}

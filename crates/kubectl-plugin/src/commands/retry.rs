@@ -1,0 +1,52 @@
+//! `retry`: a version that failed is tried again.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::api::nodes::Targets;
+use crate::api::write::{self, Writer};
+use crate::fleet::assign::wish;
+use crate::fleet::node::{NodeRow, RETRY, Stage};
+use crate::fleet::view::View;
+use crate::{Context, Failure};
+use kubelet_config::source::Source;
+
+/// Options of `retry`.
+#[derive(Debug, Args)]
+#[command(override_usage = "kubectl kubelet-config retry <NODE...|-l SELECTOR> [OPTIONS]")]
+pub struct Options {
+    #[command(flatten)]
+    targets: Targets,
+    #[command(flatten)]
+    writing: write::Options,
+}
+
+/// What failed there and is held against the version.
+fn failed_version(row: &NodeRow) -> Result<&Source, String> {
+    let reason = row.condition.as_ref().map_or("", |condition| condition.reason.as_str());
+    match (row.stage(), &row.assigned) {
+        (Stage::Failed, _) if reason == "SyncFailed" => {
+            Err("nothing is held against a version, the node tries on by itself".to_owned())
+        }
+        (Stage::Failed, Some(source)) if row.invalid.is_none() => Ok(source),
+        _ => Err(format!("nothing to try again, it is {}", View::new(row, 0).state().1)),
+    }
+}
+
+impl Options {
+    pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
+        let mut writer = Writer::new(context, None, self.writing);
+        let (choice, rows) = self.targets.read(context, &mut writer).await?;
+        for row in rows {
+            match failed_version(&row) {
+                Ok(source) => {
+                    let value = wish(source, row.retry.as_deref());
+                    writer.annotate(&row.name, RETRY, &value, "tries again").await?;
+                }
+                Err(why) => writer.skipped(&row.name, &why, &choice)?,
+            }
+        }
+        Ok(writer.code())
+    }
+}

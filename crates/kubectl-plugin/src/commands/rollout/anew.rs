@@ -1,0 +1,115 @@
+//! Beginning in the place of a rollout that is over. What its nodes had before stands in its records alone, so that at
+//! no request a client may die without one of the two records being there, and whole:
+//!
+//! 1. it takes the lock of the old record, lest another client does the same;
+//! 2. the nodes of the new one are written beside those of the old one;
+//! 3. the new record replaces the old one, by its resourceVersion, and has it within;
+//! 4. what is refused now is put back; else it runs;
+//! 5. the nodes of the old one go.
+
+use super::begin::no_overlap;
+use super::records::{Kept, Lock, Taken};
+use super::show::Show;
+use crate::Failure;
+use crate::api::client::Api;
+use crate::fleet::rollout::plan::Member;
+use crate::fleet::rollout::{Phase, Record};
+
+/// The record and its lock, and it runs.
+///
+/// # Errors
+/// What is over is as it was.
+pub(crate) async fn take_place(
+    api: &Api,
+    old: &Kept,
+    record: Record,
+    members: &[Member],
+    show: &Show,
+) -> Result<Lock, Failure> {
+    let name = &old.name;
+    let mut lock = match Lock::take(api, name, |text| show.say(text)).await? {
+        Taken::Lock(lock) => lock,
+        Taken::Alive(other) => {
+            let phase = old.record.phase.words();
+            return Err(Failure::new(format!(
+                "rollout {name} is {phase}, and {other} is not yet at its end with it: run this again in a minute"
+            )));
+        }
+    };
+    let former = free(&lock.kept.record);
+    if former != free(&old.record) {
+        lock.release().await;
+        return Err(meanwhile(name));
+    }
+    let record = Record { second: !former.second, replaces: Some(Box::new(former.clone())), ..record };
+    match begun(api, &mut lock, &record, members).await {
+        Ok(()) => {
+            // What a failure leaves of them nobody reads, and the next one of this name replaces.
+            let _ = api.forget_nodes(name, &former).await;
+            Ok(lock)
+        }
+        Err(failure) => {
+            if is_begun(&lock.kept.record) {
+                restore(api, lock).await?;
+            } else {
+                lock.release().await;
+            }
+            Err(failure)
+        }
+    }
+}
+
+async fn begun(api: &Api, lock: &mut Lock, record: &Record, members: &[Member]) -> Result<(), Failure> {
+    let name = lock.kept.name.clone();
+    api.create_nodes(&name, record.second, members).await?;
+    lock.save(record.clone()).await?;
+    if !is_begun(&lock.kept.record) {
+        return Err(meanwhile(&name)); // nothing was written
+    }
+    no_overlap(api, &name, members).await?;
+    lock.save(Record { phase: Phase::Running, replaces: None, ..record.clone() }).await
+}
+
+/// What a client that died in the midst of this left is put back.
+///
+/// # Errors
+/// That client is alive.
+pub(crate) async fn put_back(api: &Api, found: Kept, show: &Show) -> Result<Kept, Failure> {
+    if !is_begun(&found.record) {
+        return Ok(found);
+    }
+    let name = &found.name;
+    match Lock::take(api, name, |text| show.say(text)).await? {
+        Taken::Lock(lock) if is_begun(&lock.kept.record) => restore(api, lock).await?,
+        Taken::Lock(lock) => lock.release().await,
+        Taken::Alive(other) => {
+            return Err(Failure::new(format!("rollout {name} is just being begun by {other}")));
+        }
+    }
+    api.known(name).await
+}
+
+async fn restore(api: &Api, mut lock: Lock) -> Result<(), Failure> {
+    let begun = lock.kept.record.clone();
+    if let Some(former) = &begun.replaces {
+        lock.save(Record::clone(former)).await?;
+        // Somebody may have aborted it at this very moment: then it stays, with its nodes.
+        if free(&lock.kept.record) == **former {
+            api.forget_nodes(&lock.kept.name, &begun).await?;
+        }
+    }
+    lock.release().await;
+    Ok(())
+}
+
+fn is_begun(record: &Record) -> bool {
+    record.phase == Phase::Starting && record.replaces.is_some()
+}
+
+fn free(record: &Record) -> Record {
+    Record { holder: None, ..record.clone() }
+}
+
+fn meanwhile(name: &str) -> Failure {
+    Failure::new(format!("somebody else changed rollout {name} at this moment: run this again"))
+}

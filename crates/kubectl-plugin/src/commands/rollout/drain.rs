@@ -1,0 +1,206 @@
+//! Pods of nodes that are drained: followed, and evicted one by one, by whoever holds the lock.
+
+use std::collections::HashMap;
+
+use hyper::Request;
+use kube::api::PostParams;
+use kube::core::request::Request as Path;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::fleet::Fleet;
+use crate::Failure;
+use crate::api::client::{Answer, Api, may_pass};
+use crate::api::watch::{Choice, Feed, News};
+use crate::fleet::rollout::Record;
+use crate::fleet::rollout::decide::{gives_up, is_drained};
+use crate::fleet::rollout::drain::{Drain, Draining, Pod, Pods};
+
+/// What is not yet read of all nodes' Pods; more makes their watches wait.
+const QUEUE: usize = 64;
+
+/// A node's Pods. Dropping it ends their watch.
+struct One {
+    number: u64,
+    pods: Pods,
+    task: JoinHandle<()>,
+}
+
+impl Drop for One {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// What is new, of which place's Pods, and of which look at them.
+pub(crate) struct PodNews {
+    place: usize,
+    number: u64,
+    news: News,
+}
+
+/// The nodes that are drained now: never more than may be unavailable.
+pub(crate) struct Drains {
+    api: Api,
+    draining: Option<Draining>,
+    all: HashMap<usize, One>,
+    begun: Instant,
+    number: u64,
+    /// `policy/v1`, or what came before it.
+    version: Option<String>,
+    sender: mpsc::Sender<PodNews>,
+    pub(crate) news: mpsc::Receiver<PodNews>,
+}
+
+impl Drains {
+    pub(crate) fn new(api: &Api, draining: Option<Draining>) -> Self {
+        let (sender, news) = mpsc::channel(QUEUE);
+        let (all, begun) = (HashMap::new(), Instant::now());
+        Self { api: api.clone(), draining, all, begun, number: 0, version: None, sender, news }
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.draining.is_some()
+    }
+
+    /// Follows a node's Pods from now on.
+    pub(crate) fn look(&mut self, place: usize, fleet: &mut Fleet) {
+        let (Some(draining), Some(member)) = (self.draining, fleet.members.get(place)) else { return };
+        let choice = Choice { labels: None, fields: Some(format!("spec.nodeName={}", member.name)) };
+        let mut feed = Feed::new(&self.api, Path::new("/api/v1/pods"), "pods of all namespaces", choice, None);
+        self.number += 1;
+        let (sender, number) = (self.sender.clone(), self.number);
+        let task = tokio::spawn(async move {
+            while let Some(news) = feed.news.recv().await {
+                if sender.send(PodNews { place, number, news }).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let cordoned = fleet.sights.get(place).is_some_and(|sight| sight.cordon.holds());
+        self.all.insert(place, One { number, pods: Pods::new(draining, cordoned), task });
+        fleet.drained(place, Drain::Looking);
+    }
+
+    pub(crate) fn hear(&mut self, PodNews { place, number, news }: PodNews) -> Result<(), Failure> {
+        let Some(one) = self.all.get_mut(&place).filter(|one| one.number == number) else { return Ok(()) };
+        match news {
+            News::Begins => one.pods.begin(),
+            News::Listed(_) => one.pods.listed(),
+            News::Object(pod) => one.pods.see(&pod),
+            News::Gone(pod) => one.pods.lose(&pod),
+            News::Failed(failure) => return Err(failure),
+        }
+        Ok(())
+    }
+
+    /// Tells the fleet how far each is, and follows no longer what nobody has to know.
+    pub(crate) fn refresh(&mut self, record: &Record, fleet: &mut Fleet) {
+        let now = self.begun.elapsed();
+        self.all.retain(|place, one| {
+            let sight = fleet.sights.get(*place).filter(|sight| is_drained(record, sight));
+            // Once it is cordoned its Pods are listed anew; until then nothing is known of them.
+            if sight.is_none_or(|sight| one.pods.is_outdated(sight.cordon.holds())) {
+                fleet.drained(*place, Drain::Idle);
+                return false;
+            }
+            fleet.drained(*place, one.pods.state(now));
+            if let Some(why) = fleet.sights.get(*place).and_then(|sight| gives_up(record, sight)) {
+                fleet.drained(*place, Drain::GaveUp(why));
+                return false;
+            }
+            true
+        });
+    }
+
+    /// Evicts the next Pod of a node. Its name, if that was granted.
+    pub(crate) async fn evict(&mut self, place: usize) -> Result<Option<String>, Failure> {
+        let now = self.begun.elapsed();
+        let Some(pod) = self.all.get(&place).and_then(|one| one.pods.due(now)).cloned() else { return Ok(None) };
+        let version = self.version().await?;
+        let said = self.ask(&pod, &version).await;
+        let now = self.begun.elapsed();
+        let Some(One { pods, .. }) = self.all.get_mut(&place) else { return Ok(None) };
+        Ok(match said {
+            Said::Granted => {
+                pods.granted(&pod, now);
+                Some(format!("{}/{}", pod.namespace, pod.name))
+            }
+            Said::Later(why) => {
+                pods.denied(&pod, &why, now);
+                None
+            }
+            Said::Never(why) => {
+                pods.refused(&pod, &why);
+                None
+            }
+        })
+    }
+
+    /// As the API server says it: v1 came with Kubernetes 1.22, and v1beta1 went with 1.25.
+    async fn version(&mut self) -> Result<String, Failure> {
+        if let Some(version) = &self.version {
+            return Ok(version.clone());
+        }
+        let request = Request::get("/api/v1").body(Vec::new()).map_err(kube::core::request::Error::BuildRequest);
+        let what = "see whether Pods can be evicted";
+        let Answer::Object(all) = self.api.ask(what, request).await? else {
+            return Err(Failure::new(format!("{what}: what answers is no Kubernetes API server")));
+        };
+        let list = all.get("resources").and_then(Value::as_array).into_iter().flatten();
+        let text = |resource: &Value, field: &str| {
+            Some(resource.get(field).and_then(Value::as_str).filter(|text| !text.is_empty())?.to_owned())
+        };
+        let eviction = list
+            .filter(|resource| text(resource, "name").as_deref() == Some("pods/eviction"))
+            .find_map(|resource| Some(format!("{}/{}", text(resource, "group")?, text(resource, "version")?)));
+        let version = eviction.ok_or_else(|| {
+            Failure::new("this API server evicts no Pods (it has no pods/eviction): --drain is not possible")
+        })?;
+        Ok(self.version.insert(version).clone())
+    }
+
+    async fn ask(&self, pod: &Pod, version: &str) -> Said {
+        let Pod { namespace, name, uid } = pod;
+        // Of a StatefulSet, the next Pod has the same name, on another node.
+        let body = json!({
+            "apiVersion": version, "kind": "Eviction", "metadata": {"namespace": namespace, "name": name},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        });
+        let pods = Path::new(format!("/api/v1/namespaces/{namespace}/pods"));
+        let body = body.to_string().into_bytes();
+        let request = match pods.create_subresource("eviction", name, &PostParams::default(), body) {
+            Ok(request) => request,
+            Err(error) => return Said::Never(format!("cannot be evicted: {error}")),
+        };
+        self.api.count();
+        match self.api.in_time(self.api.client.request::<Value>(request)).await {
+            None => Said::Later("the API server does not answer".to_owned()),
+            Some(Ok(_)) => Said::Granted,
+            // Gone, or another one by now: the watch says which.
+            Some(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) || is_ending(&status) => {
+                Said::Granted
+            }
+            Some(Err(kube::Error::Api(status))) if status.code == 429 => Said::Later(status.message.clone()),
+            Some(Err(error)) if may_pass(&error) => Said::Later(error.to_string()),
+            Some(Err(error)) => {
+                let what = format!("create pods/eviction in namespace {namespace}");
+                Said::Never(format!("cannot be evicted: {}", Failure::api(&what, &error).message))
+            }
+        }
+    }
+}
+
+/// Its namespace is being deleted, and so is it.
+fn is_ending(status: &kube::core::Status) -> bool {
+    let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
+    status.code == 403 && causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
+}
+
+enum Said {
+    Granted,
+    Later(String),
+    Never(String),
+}

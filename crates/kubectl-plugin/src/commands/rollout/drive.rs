@@ -1,0 +1,320 @@
+//! Driving a rollout: news in, one step at a time out.
+
+use std::future::Future;
+use std::time::Duration;
+
+use kube::api::{Patch, PatchParams};
+use kube::core::request::Request as Path;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::drain::Drains;
+use super::fleet::Fleet;
+use super::records::Lock;
+use super::show::Show;
+use crate::Failure;
+use crate::api::client::{Answer, Api};
+use crate::api::nodes::NODES;
+use crate::api::watch::{Choice, Feed, News};
+use crate::api::write::MANAGER;
+use crate::fleet::assign::{self, Written};
+use crate::fleet::node::NodeRow;
+use crate::fleet::rollout::decide::{Step, decide};
+use crate::fleet::rollout::drain::Cordon;
+use crate::fleet::rollout::plan::Member;
+use crate::fleet::rollout::record::{decode, map_name};
+use crate::fleet::rollout::sight::Has;
+use crate::fleet::rollout::{Bad, LABEL, Phase, Record};
+use kubelet_config::source::ConfigMapRef;
+
+/// An hour; for waits without an end.
+const LONG: Duration = Duration::from_secs(3600);
+/// Two carriers, a contradiction to remove, and as many troubles.
+const STEPS: u32 = 6;
+/// After an answer that was lost.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// How a client came to its end.
+pub(crate) enum Outcome {
+    /// The rollout is where this client can do nothing more; nodes that it leaves cordoned.
+    Ended(Record, Vec<String>),
+    /// This client was told to stop.
+    Interrupted,
+}
+
+pub(crate) struct Drive {
+    pub(crate) api: Api,
+    pub(crate) lock: Lock,
+    pub(crate) fleet: Fleet,
+    /// The version of the list by which the fleet is known, if it is.
+    pub(crate) from: Option<String>,
+    /// Whether this API server keeps `spec.configSource`, once that is known.
+    pub(crate) keeps: Option<bool>,
+    pub(crate) show: Show,
+    /// What other rollouts say of the same version, until it is in the record.
+    pub(crate) heard: Vec<Bad>,
+    /// All of them were heard once.
+    pub(crate) heard_all: bool,
+    pub(crate) drains: Drains,
+}
+
+impl Drive {
+    /// Until the rollout, or this client, has come to an end. The lock is given back.
+    ///
+    /// # Errors
+    /// A right that is missing, an API server that stays away, or a lock that is lost. The rollout
+    /// stands where it is.
+    pub(crate) async fn run(mut self, stop: impl Future<Output = ()>) -> Result<Outcome, Failure> {
+        // Wherever it is interrupted, the next client goes on from there.
+        let result = tokio::select! {
+            result = self.until_end() => result,
+            () = stop => Ok(Outcome::Interrupted),
+        };
+        self.show.end();
+        // If it is not ours any more, this does nothing; if nobody answers, others have to wait for the lock.
+        let _ = self.api.clone().in_time(self.lock.release()).await;
+        result
+    }
+
+    async fn until_end(&mut self) -> Result<Outcome, Failure> {
+        let mut nodes = self.fleet.feed(&self.api, self.from.take());
+        // Others' too: what a node of theirs calls bad is not sent to ours.
+        let choice = Choice { labels: Some(LABEL.to_owned()), fields: None };
+        let mut record = Feed::new(&self.api, self.api.config_maps(), "ConfigMaps", choice, None);
+        loop {
+            self.fleet.follow(&self.lock.kept.name, &self.lock.kept.record);
+            while let Ok(news) = nodes.news.try_recv() {
+                self.fleet.hear(news)?;
+            }
+            while let Ok(news) = record.news.try_recv() {
+                self.hear(news)?;
+            }
+            if self.lock.due() <= Instant::now() {
+                self.lock.renew().await?;
+            }
+            if let Some(place) = self.fleet.unsure() {
+                if let Some(feed) = self.fleet.find(&self.api, place).await? {
+                    nodes = feed;
+                    self.show.say(&outside(&self.fleet, place, &self.lock.kept.record));
+                }
+                continue;
+            }
+            while let Ok(news) = self.drains.news.try_recv() {
+                self.drains.hear(news)?;
+            }
+            self.fleet.tick();
+            self.drains.refresh(&self.lock.kept.record, &mut self.fleet);
+            let kept = &self.lock.kept;
+            self.show.progress(&kept.name, &kept.record, &self.fleet);
+            let next = if let Some(marked) = marked(&kept.record, &mut self.heard) {
+                Step::Record(Box::new(marked))
+            } else if self.fleet.is_known && self.heard_all {
+                decide(&kept.record, &self.fleet.members, &self.fleet.sights)
+            } else if kept.record.options.drain.is_some()
+                || matches!(kept.record.phase, Phase::Running | Phase::Paused | Phase::Reverting)
+            {
+                Step::Wait(None)
+            } else {
+                Step::End
+            };
+            match next {
+                Step::Record(record) => self.lock.save(*record).await?,
+                Step::Look(place) => self.drains.look(place, &mut self.fleet),
+                Step::Send(_) | Step::Restore(_) | Step::Cordon(_) | Step::Uncordon(_) | Step::Evict(_) => {
+                    if self.lock.is_fresh() {
+                        self.act(next).await?;
+                    } else {
+                        self.lock.renew().await?;
+                    }
+                }
+                Step::End => return Ok(Outcome::Ended(self.lock.kept.record.clone(), self.fleet.cordoned())),
+                Step::Wait(time) => {
+                    let time = time.into_iter().chain(self.show.redraw()).min();
+                    let until =
+                        self.lock.due().min(Instant::now() + time.unwrap_or(LONG).max(Duration::from_millis(1)));
+                    tokio::select! {
+                        Some(news) = nodes.news.recv() => self.fleet.hear(news)?,
+                        Some(news) = record.news.recv() => self.hear(news)?,
+                        Some(news) = self.drains.news.recv() => self.drains.hear(news)?,
+                        () = tokio::time::sleep_until(until) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    fn hear(&mut self, news: News) -> Result<(), Failure> {
+        let own = map_name(&self.lock.kept.name);
+        let is_own = |map: &Value| map.pointer("/metadata/name").and_then(Value::as_str) == Some(&own);
+        match news {
+            News::Object(map) if is_own(&map) => self.lock.hear(&map),
+            News::Object(map) => {
+                // One that another version of this program wrote is none of our business.
+                if let Ok((name, other, _)) = decode(&map) {
+                    self.heard.extend(other.own_marks(&name, &self.lock.kept.record.target));
+                }
+                Ok(())
+            }
+            News::Gone(map) if is_own(&map) => {
+                let name = &self.lock.kept.name;
+                Err(Failure::new(format!("the ConfigMap {own} was deleted: rollout {name} is no more")))
+            }
+            News::Failed(failure) => Err(failure),
+            News::Listed(_) => {
+                self.heard_all = true;
+                Ok(())
+            }
+            News::Gone(_) | News::Begins => Ok(()),
+        }
+    }
+
+    /// Does to a node, or to one of its Pods, what was decided.
+    async fn act(&mut self, step: Step) -> Result<(), Failure> {
+        match step {
+            Step::Send(place) => self.assign(place, true).await,
+            Step::Restore(place) => self.assign(place, false).await,
+            Step::Cordon(place) => self.cordon(place, true).await,
+            Step::Uncordon(place) => self.cordon(place, false).await,
+            Step::Evict(place) => {
+                if let Some(pod) = self.drains.evict(place).await? {
+                    self.show.did(&format!("pod/{pod} evicted from {}", self.fleet.name(place)));
+                }
+                Ok(())
+            }
+            Step::Record(_) | Step::Look(_) | Step::Wait(_) | Step::End => Ok(()),
+        }
+    }
+
+    /// Cordons a node, or takes the cordon away, if the Node is still the one that was seen.
+    async fn cordon(&mut self, place: usize, on: bool) -> Result<(), Failure> {
+        let name = self.fleet.name(place).to_owned();
+        let patch = Cordon::patch(on.then_some(&self.lock.kept.name), self.fleet.version(place));
+        let request = Path::new(NODES).patch(&name, &params(false), &Patch::Merge(&patch));
+        match self.api.try_once(&format!("patch node {name}"), request).await? {
+            Some(Answer::Object(node)) => {
+                self.fleet.see(&node);
+                let cordon = self.fleet.sights.get(place).map(|sight| sight.cordon);
+                if cordon.is_some_and(|it| if on { it.holds() } else { !matches!(it, Cordon::Ours | Cordon::Stale) }) {
+                    self.show.did(&format!("node/{name} {}", if on { "cordoned" } else { "uncordoned" }));
+                } else {
+                    // Somebody, a webhook say, undoes it: not to be fought as fast as the API server answers.
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+            Some(Answer::Absent) => self.fleet.lose(place),
+            answer => {
+                if answer.is_none() {
+                    tokio::time::sleep(PAUSE).await;
+                }
+                self.fleet.look(&self.api, place).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Assigns, or gives back, if the Node is still the one that was seen.
+    async fn assign(&mut self, place: usize, forward: bool) -> Result<(), Failure> {
+        let Some(member) = self.fleet.members.get(place).cloned() else { return Ok(()) };
+        let what = format!("patch node {}", member.name);
+        let target = self.lock.kept.record.target.reference.clone();
+        self.fleet.before_write(place);
+        let mut written = false;
+        for _ in 0..STEPS {
+            let (now, version) = (self.fleet.written(place), self.fleet.version(place));
+            let step = if forward {
+                assign::next(&now, version, Some(&target), None, self.keeps)
+            } else {
+                assign::back(&now, version, &member.before, self.keeps)
+            };
+            let patch = match step {
+                assign::Step::Done => return Ok(()),
+                assign::Step::Refuse(why) => return Err(Failure::new(format!("node {}: {why}", member.name))),
+                assign::Step::Write(patch) => patch,
+            };
+            let request = Path::new(NODES).patch(&member.name, &params(false), &Patch::Merge(&patch));
+            match self.api.try_once(&what, request).await? {
+                Some(Answer::Object(node)) => {
+                    self.fleet.see(&node);
+                    self.keeps = assign::is_kept(&patch, &self.fleet.written(place)).or(self.keeps);
+                    if !written {
+                        self.show.wrote(&self.lock.kept, &member.name, forward);
+                    }
+                    written = true;
+                }
+                Some(Answer::NoSource) if self.keeps != Some(false) => self.keeps = Some(false),
+                Some(Answer::NoSource) => {
+                    return Err(Failure::new(format!("{what}: the API server refuses its spec.configSource")));
+                }
+                Some(Answer::Absent) => {
+                    self.fleet.lose(place);
+                    return Ok(());
+                }
+                answer => {
+                    if answer.is_none() {
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                    self.fleet.look(&self.api, place).await?;
+                    // What is left to do is to take away what says the same; but not from what somebody else wrote.
+                    if !(written && self.fleet.has(place) == Some(Has::Target)) {
+                        return Ok(());
+                    }
+                }
+            }
+            if !self.lock.is_fresh() {
+                return Ok(());
+            }
+        }
+        Err(Failure::new(format!(
+            "{what}: the API server does not keep what is written into this Node; an admission webhook may undo it"
+        )))
+    }
+}
+
+/// Said once: from then on there is no selection.
+fn outside(fleet: &Fleet, place: usize, record: &Record) -> String {
+    let name = fleet.name(place);
+    format!(
+        "note: node {name} no longer has the labels {:?}, and is this rollout's own all the same: all nodes of the cluster are \
+         followed from now on",
+        record.selector
+    )
+}
+
+/// The record with what other rollouts say, if that is news; what is in it already goes.
+fn marked(record: &Record, heard: &mut Vec<Bad>) -> Option<Record> {
+    if heard.is_empty() {
+        return None;
+    }
+    let mut marked = record.clone();
+    heard.retain(|bad| marked.mark(bad.clone()));
+    (!heard.is_empty()).then_some(marked)
+}
+
+/// Whether this API server keeps `spec.configSource`: asked of it by a patch that it only tries. None: no node is left.
+///
+/// # Errors
+/// The right to patch nodes is missing.
+pub(crate) async fn keeps_source(
+    api: &Api,
+    members: &[Member],
+    target: &ConfigMapRef,
+) -> Result<Option<bool>, Failure> {
+    let patch = assign::trial(target);
+    // The first one that is still there.
+    for Member { name, .. } in members {
+        let request = Path::new(NODES).patch(name, &params(true), &Patch::Merge(&patch));
+        let what = format!("patch node {name} (a dry run, to see whether this API server keeps spec.configSource)");
+        match api.ask(&what, request).await? {
+            Answer::Object(tried) => {
+                return Ok(assign::is_kept(&patch, &Written::of(&NodeRow::of(&tried, &api.namespace))));
+            }
+            Answer::NoSource => return Ok(Some(false)),
+            _ => {}
+        }
+    }
+    Ok(None)
+}
+
+fn params(dry_run: bool) -> PatchParams {
+    PatchParams { dry_run, field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }
+}

@@ -1,0 +1,430 @@
+//! The nodes of a rollout as they were last seen, and since when. A few hundred bytes each: Node
+//! objects are read and dropped.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use kube::api::GetParams;
+use kube::core::request::Request as Path;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::records::older;
+use crate::Failure;
+use crate::api::client::{Answer, Api};
+use crate::api::nodes::NODES;
+use crate::api::watch::{Choice, Feed, News};
+use crate::fleet::assign::Written;
+use crate::fleet::node::{Condition, NodeRow};
+use crate::fleet::rollout::drain::{Cordon, Drain};
+use crate::fleet::rollout::plan::Member;
+use crate::fleet::rollout::sight::{Clocks, Doing, Has, Sight};
+use crate::fleet::rollout::{Record, Target, WaitFor};
+
+#[derive(Default)]
+struct Slot {
+    /// The Node's resourceVersion.
+    version: String,
+    /// What it is assigned.
+    written: Written,
+    condition: Option<Condition>,
+    /// Its condition when it was assigned the target.
+    prior: Option<Condition>,
+    unready: Option<Instant>,
+    moving: Option<Instant>,
+    away: Option<Instant>,
+    draining: Option<Instant>,
+    /// The list it was last in.
+    listed: u64,
+    /// Somebody else took the target from it: theirs, not to be sent once more.
+    withdrawn: bool,
+}
+
+pub(crate) struct Fleet {
+    pub(crate) members: Vec<Member>,
+    pub(crate) sights: Vec<Sight>,
+    slots: Vec<Slot>,
+    places: HashMap<String, usize>,
+    target: Target,
+    wait_for: WaitFor,
+    namespace: String,
+    /// The labels by which nodes are listed and watched; none: all nodes are.
+    selector: Option<String>,
+    /// Members that are not in that selection any more, and the `uid` that left it, if it is known: gone, or a Node
+    /// that lost its labels and is the rollout's own all the same.
+    unsure: BTreeMap<usize, Option<String>>,
+    list: u64,
+    /// All nodes were seen once.
+    pub(crate) is_known: bool,
+    /// Nodes get back what they had.
+    reverting: bool,
+    /// So many names of the record are taken up.
+    withdrawn: usize,
+    /// The rollout's name, which its cordons bear.
+    rollout: String,
+}
+
+impl Fleet {
+    /// Nothing is known of its nodes.
+    pub(crate) fn new(members: Vec<Member>, record: &Record) -> Self {
+        let count = members.len();
+        let places = members.iter().enumerate().map(|(place, member)| (member.name.clone(), place)).collect();
+        Self {
+            members,
+            sights: vec![Sight::gone(); count],
+            slots: std::iter::repeat_with(Slot::default).take(count).collect(),
+            places,
+            target: record.target.clone(),
+            wait_for: record.options.wait_for,
+            namespace: record.namespace.clone(),
+            selector: Some(record.selector.clone()),
+            unsure: BTreeMap::new(),
+            list: 0,
+            is_known: false,
+            reverting: false,
+            withdrawn: 0,
+            rollout: String::new(),
+        }
+    }
+
+    /// All of its nodes, as a list by its selector has them.
+    pub(crate) fn know(&mut self, rows: Vec<NodeRow>) {
+        for row in rows {
+            self.see_row(row);
+        }
+        self.is_known = true;
+    }
+
+    /// What is to be followed: the selection, and all nodes once one of them lost its labels. `from`: see [`Feed::new`].
+    pub(crate) fn feed(&self, api: &Api, from: Option<String>) -> Feed {
+        let choice = Choice { labels: self.selector.clone(), fields: None };
+        Feed::new(api, Path::new(NODES), "nodes", choice, from)
+    }
+
+    pub(crate) fn hear(&mut self, news: News) -> Result<(), Failure> {
+        match news {
+            News::Begins => self.list += 1,
+            News::Listed(version) => self.heard_all(&version),
+            News::Object(node) => {
+                if let Some(place) = self.place(&node) {
+                    if self.unsure.remove(&place).flatten().is_some_and(|left| left != text(&node, "uid")) {
+                        self.lose(place); // another Node of this name
+                    }
+                    if let Some(slot) = self.slots.get_mut(place) {
+                        slot.listed = self.list;
+                    }
+                    self.see(&node);
+                }
+            }
+            News::Gone(node) => {
+                if let Some(place) = self.place(&node) {
+                    if self.selector.is_some() {
+                        self.unsure.insert(place, Some(text(&node, "uid").to_owned()));
+                    } else if !older(text(&node, "resourceVersion"), self.version(place)) {
+                        self.lose(place);
+                    }
+                }
+            }
+            News::Failed(failure) => return Err(failure),
+        }
+        Ok(())
+    }
+
+    /// What was not in a list of this version.
+    fn heard_all(&mut self, version: &str) {
+        for place in 0..self.slots.len() {
+            if self.slots.get(place).is_none_or(|slot| slot.listed == self.list) {
+                continue;
+            }
+            if self.selector.is_some() {
+                self.unsure.entry(place).or_default();
+            } else if !older(version, self.version(place)) {
+                self.lose(place);
+            }
+        }
+        self.is_known = true;
+    }
+
+    /// A member that has to be looked at, as the selection says no more of it.
+    pub(crate) fn unsure(&self) -> Option<usize> {
+        self.unsure.first_key_value().map(|(place, _)| *place)
+    }
+
+    /// Reads one Node anew.
+    pub(crate) async fn look(&mut self, api: &Api, place: usize) -> Result<(), Failure> {
+        match self.get(api, place).await? {
+            Answer::Object(node) => self.see(&node),
+            _ => self.lose(place),
+        }
+        Ok(())
+    }
+
+    /// Looks at a member that is out of the selection. Some: it lives, and all nodes have to be followed from now on,
+    /// by this feed; nothing is known until that has listed them.
+    pub(crate) async fn find(&mut self, api: &Api, place: usize) -> Result<Option<Feed>, Failure> {
+        let answer = self.get(api, place).await?;
+        let left = self.unsure.remove(&place).flatten();
+        match answer {
+            Answer::Object(node) if left.is_none_or(|uid| uid == text(&node, "uid")) => {
+                self.see(&node);
+                self.selector = None;
+                self.unsure.clear();
+                self.is_known = false;
+                Ok(Some(self.feed(api, None)))
+            }
+            // There is none, or another one of this name: if that has the labels, the watch tells of it.
+            _ => {
+                self.lose(place);
+                Ok(None)
+            }
+        }
+    }
+
+    async fn get(&self, api: &Api, place: usize) -> Result<Answer, Failure> {
+        let name = self.name(place);
+        api.ask(&format!("get node {name}"), Path::new(NODES).get(name, &GetParams::default())).await
+    }
+
+    /// Takes up what the record says: where it is going, and from which nodes somebody took the target.
+    pub(crate) fn follow(&mut self, rollout: &str, record: &Record) {
+        if self.rollout != rollout {
+            rollout.clone_into(&mut self.rollout);
+        }
+        let reverting = !record.is_forward();
+        let turned = reverting != self.reverting;
+        self.reverting = reverting;
+        for name in record.withdrawn.iter().skip(std::mem::replace(&mut self.withdrawn, record.withdrawn.len())) {
+            let Some(place) = self.places.get(name).copied() else { continue };
+            if let (Some(slot), Some(sight)) = (self.slots.get_mut(place), self.sights.get_mut(place)) {
+                slot.withdrawn = true;
+                withdraw(sight, !reverting);
+            }
+        }
+        if turned {
+            self.sights.iter_mut().filter(|sight| sight.taken_back).for_each(|sight| withdraw(sight, !reverting));
+        }
+    }
+
+    fn place(&self, node: &Value) -> Option<usize> {
+        self.places.get(text(node, "name")).copied()
+    }
+
+    pub(crate) fn lose(&mut self, place: usize) {
+        if let (Some(slot), Some(sight)) = (self.slots.get_mut(place), self.sights.get_mut(place)) {
+            let (prior, withdrawn) = (slot.prior.take(), slot.withdrawn);
+            (*slot, *sight) = (Slot { prior, withdrawn, ..Slot::default() }, Sight::gone());
+        }
+    }
+
+    /// A Node as it is now, or was: an older one than the one that is known is passed over.
+    pub(crate) fn see(&mut self, node: &Value) {
+        // Of all nodes of a cluster few may be its own: the others are not read.
+        if self.place(node).is_some_and(|place| !older(text(node, "resourceVersion"), self.version(place))) {
+            self.see_row(NodeRow::of(node, &self.namespace));
+        }
+    }
+
+    fn see_row(&mut self, row: NodeRow) {
+        let Some(place) = self.places.get(&row.name).copied() else { return };
+        let (Some(slot), Some(member), Some(sight)) =
+            (self.slots.get_mut(place), self.members.get(place), self.sights.get_mut(place))
+        else {
+            return;
+        };
+        slot.written = Written::of(&row);
+        let mut seen = Sight::of(&row, member, &self.target, slot.prior.as_ref());
+        slot.withdrawn |= !self.reverting && sight.has == Has::Target && seen.has == Has::Before;
+        if slot.withdrawn {
+            withdraw(&mut seen, !self.reverting);
+        }
+        seen.cordon = Cordon::of(row.cordoned, row.cordoned_by.as_deref(), &self.rollout);
+        seen.drain = std::mem::take(&mut sight.drain);
+        // One that moves from one thing to another begins to move.
+        if seen.has != sight.has {
+            slot.moving = None;
+        }
+        *sight = seen;
+        (slot.version, slot.condition) = (row.version, row.condition);
+        let moves = match sight.has {
+            Has::Target => !sight.is_settled(self.wait_for),
+            Has::Before | Has::Other => sight.doing == Doing::Moving,
+            Has::Gone => false,
+        };
+        let now = Instant::now();
+        let keep = |since: &mut Option<Instant>, holds: bool| *since = holds.then(|| since.unwrap_or(now));
+        keep(&mut slot.unready, !sight.ready);
+        keep(&mut slot.moving, moves);
+        keep(&mut slot.away, sight.is_away());
+    }
+
+    /// What the node says now is old news once it is assigned something new.
+    pub(crate) fn before_write(&mut self, place: usize) {
+        if let Some(slot) = self.slots.get_mut(place) {
+            slot.prior.clone_from(&slot.condition);
+        }
+    }
+
+    /// How far a node's drain is.
+    pub(crate) fn drained(&mut self, place: usize, drain: Drain) {
+        if let (Some(slot), Some(sight)) = (self.slots.get_mut(place), self.sights.get_mut(place)) {
+            // Before its cordon it only waits for room; and that it is empty is something new.
+            let on = drain.is_on() && sight.cordon.holds();
+            let same = (drain == Drain::Empty) == (sight.drain == Drain::Empty);
+            slot.draining = on.then(|| slot.draining.filter(|_| same).unwrap_or_else(Instant::now));
+            sight.drain = drain;
+        }
+    }
+
+    /// Nodes that this rollout cordoned, and that are so still.
+    pub(crate) fn cordoned(&self) -> Vec<String> {
+        let cordoned = self.members.iter().zip(&self.sights).filter(|(_, sight)| sight.cordon == Cordon::Ours);
+        cordoned.map(|(member, _)| member.name.clone()).collect()
+    }
+
+    pub(crate) fn name(&self, place: usize) -> &str {
+        self.members.get(place).map_or("", |member| &member.name)
+    }
+
+    pub(crate) fn version(&self, place: usize) -> &str {
+        self.slots.get(place).map_or("", |slot| &slot.version)
+    }
+
+    pub(crate) fn has(&self, place: usize) -> Option<Has> {
+        self.sights.get(place).map(|sight| sight.has)
+    }
+
+    /// What a Node is assigned, of that version.
+    pub(crate) fn written(&self, place: usize) -> Written {
+        self.slots.get(place).map(|slot| slot.written.clone()).unwrap_or_default()
+    }
+
+    /// Brings the clocks to now.
+    pub(crate) fn tick(&mut self) {
+        // Never zero for something that holds: zero is "not at all".
+        let of = |since: Option<Instant>| since.map_or(Duration::ZERO, |it| it.elapsed().max(Duration::from_nanos(1)));
+        for (slot, sight) in self.slots.iter().zip(&mut self.sights) {
+            sight.clocks = Clocks {
+                unready: of(slot.unready),
+                moving: of(slot.moving),
+                away: of(slot.away),
+                draining: of(slot.draining),
+            };
+        }
+    }
+}
+
+/// One from which somebody took the target has, as long as nodes are given it, what is none of ours.
+fn withdraw(sight: &mut Sight, forward: bool) {
+    if forward && sight.has == Has::Before {
+        (sight.has, sight.taken_back) = (Has::Other, true);
+    } else if !forward && sight.taken_back {
+        (sight.has, sight.taken_back) = (Has::Before, false);
+    }
+}
+
+/// A field of an object's metadata.
+fn text<'a>(object: &'a Value, field: &str) -> &'a str {
+    object.get("metadata").and_then(|it| it.get(field)).and_then(Value::as_str).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use kubelet_config::assignment::LABELS;
+
+    fn node(uid: &str, version: &str, map: &str) -> Value {
+        json!({"metadata": {"name": "n1", "uid": uid, "resourceVersion": version,
+            "labels": {format!("{LABELS}name"): map}}})
+    }
+
+    fn object(uid: &str, version: &str, map: &str) -> News {
+        News::Object(Box::new(node(uid, version, map)))
+    }
+
+    fn gone(uid: &str, version: &str, map: &str) -> News {
+        News::Gone(Box::new(node(uid, version, map)))
+    }
+
+    /// One node, which was assigned "old", as a list of version 10 has it.
+    fn fleet() -> Fleet {
+        let record = json!({
+            "target": {"namespace": "n", "name": "new", "kubeletConfigKey": "kubelet", "uid": "u", "resourceVersion": "1", "immutable": true},
+            "options": {"canaries": 0, "maxUnavailable": 1, "waitFor": "proven", "pauseAfterCanaries": false, "onFailure": "stop",
+                "timeoutSeconds": 60},
+            "selector": "a=b", "nodes": 1, "parts": 1, "namespace": "n", "phase": "Running", "wave": 1,
+        });
+        let row = NodeRow::of(&node("u1", "10", "old"), "n");
+        let members = crate::fleet::rollout::plan::order(std::slice::from_ref(&row), None);
+        let mut fleet = Fleet::new(members, &serde_json::from_value(record).unwrap());
+        fleet.know(vec![row]);
+        fleet
+    }
+
+    fn hear(fleet: &mut Fleet, news: News) -> Has {
+        fleet.hear(news).unwrap();
+        fleet.sights[0].has
+    }
+
+    #[test]
+    fn what_leaves_the_selection_is_not_gone_for_that() {
+        let mut fleet = fleet();
+        assert_eq!(hear(&mut fleet, gone("u1", "11", "old")), Has::Before);
+        assert_eq!(fleet.unsure(), Some(0), "somebody has to look");
+        assert_eq!(hear(&mut fleet, object("u1", "12", "new")), Has::Target);
+        assert_eq!(fleet.unsure(), None, "it came back");
+        fleet.hear(News::Begins).unwrap();
+        fleet.see(&node("u1", "13", "new"));
+        assert_eq!(hear(&mut fleet, News::Listed("20".into())), Has::Target);
+        assert_eq!(fleet.unsure(), Some(0), "what was read beside a list is not in it");
+    }
+
+    #[test]
+    fn another_node_of_a_name_begins_anew() {
+        for (uid, has) in [("u1", Has::Other), ("u2", Has::Before)] {
+            let mut fleet = fleet();
+            fleet.see(&node("u1", "11", "new"));
+            fleet.hear(gone("u1", "12", "new")).unwrap();
+            assert_eq!(hear(&mut fleet, object(uid, "13", "old")), has, "{uid}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_drain_has_its_time_from_the_cordon_on_and_anew_once_it_is_empty() {
+        let mut fleet = fleet();
+        let going = || Drain::Going { left: 1, next: None, such: "Pod n/p".into() };
+        let draining = |fleet: &mut Fleet, drain: Drain| {
+            fleet.drained(0, drain);
+            fleet.tick();
+            fleet.sights[0].clocks.draining.as_secs()
+        };
+        let second = || tokio::time::advance(Duration::from_secs(1));
+        draining(&mut fleet, going());
+        second().await;
+        assert_eq!(fleet.sights[0].clocks.draining, Duration::ZERO, "it is not cordoned");
+        fleet.sights[0].cordon = Cordon::Ours;
+        draining(&mut fleet, Drain::Looking);
+        second().await;
+        second().await;
+        assert_eq!(draining(&mut fleet, going()), 2);
+        assert_eq!(draining(&mut fleet, Drain::Empty), 0);
+        second().await;
+        assert_eq!(draining(&mut fleet, Drain::Empty), 1);
+    }
+
+    #[test]
+    fn without_a_selection_what_is_newer_wins() {
+        let mut fleet = fleet();
+        fleet.selector = None;
+        fleet.see(&node("u2", "30", "old"));
+        assert_eq!(hear(&mut fleet, gone("u1", "20", "old")), Has::Before, "the one before was deleted");
+        assert_eq!(hear(&mut fleet, object("u1", "20", "new")), Has::Before);
+        fleet.hear(News::Begins).unwrap();
+        assert_eq!(hear(&mut fleet, News::Listed("29".into())), Has::Before);
+        assert_eq!(hear(&mut fleet, News::Listed("31".into())), Has::Gone);
+        assert_eq!(fleet.unsure(), None);
+        fleet.see(&node("u3", "32", "new"));
+        assert_eq!(hear(&mut fleet, gone("u3", "33", "new")), Has::Gone);
+    }
+}

@@ -1,0 +1,342 @@
+//! The ConfigMaps of rollouts, and the lock in them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kube::api::{DeleteParams, GetParams, PostParams};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::Failure;
+use crate::api::client::{Answer, Api};
+use crate::api::list::Pages;
+use crate::api::watch::Choice;
+use crate::fleet::rollout::drain::CORDONED_BY;
+use crate::fleet::rollout::plan::Member;
+use crate::fleet::rollout::record::{decode, decode_nodes, encode, encode_nodes, map_name, part_name};
+use crate::fleet::rollout::{Holder, LABEL, Record};
+
+/// One record, and the resourceVersion it was read at.
+#[derive(Clone)]
+pub(crate) struct Kept {
+    pub(crate) name: String,
+    pub(crate) record: Record,
+    version: String,
+}
+
+impl Kept {
+    /// Written before the other one was.
+    pub(crate) fn is_older(&self, other: &Self) -> bool {
+        older(&self.version, &other.version)
+    }
+}
+
+fn kept(map: &Value) -> Result<Kept, Failure> {
+    let (name, record, version) = decode(map).map_err(Failure::new)?;
+    Ok(Kept { name, record, version })
+}
+
+impl Api {
+    /// A rollout's record.
+    pub(crate) async fn record(&self, name: &str) -> Result<Option<Kept>, Failure> {
+        let request = self.config_maps().get(&map_name(name), &GetParams::default());
+        match self.ask(&format!("get the ConfigMap {} in {}", map_name(name), self.namespace), request).await? {
+            Answer::Object(map) => kept(&map).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// The same, if it must be there.
+    pub(crate) async fn known(&self, name: &str) -> Result<Kept, Failure> {
+        let found = self.record(name).await?;
+        let namespace = &self.namespace;
+        found.ok_or_else(|| {
+            Failure::new(format!(
+                "there is no rollout {name:?} in namespace {namespace}; `kubectl kubelet-config rollout status` lists them, \
+                 -n chooses another namespace"
+            ))
+        })
+    }
+
+    /// All records.
+    pub(crate) async fn records(&self) -> Result<Vec<Kept>, Failure> {
+        let what = format!("list ConfigMaps in {}", self.namespace);
+        let choice = Choice { labels: Some(LABEL.to_owned()), fields: None };
+        Ok(Pages::new(self, &self.config_maps(), &what, &choice).all(kept).await?.0)
+    }
+
+    /// The nodes that are recorded, and whether these are all.
+    pub(crate) async fn members(&self, kept: &Kept) -> Result<(Vec<Member>, bool), Failure> {
+        let mut members = Vec::with_capacity(kept.record.nodes);
+        for part in 0..kept.record.parts {
+            let name = part_name(&kept.name, kept.record.second, part);
+            let request = self.config_maps().get(&name, &GetParams::default());
+            match self.ask(&format!("get the ConfigMap {name} in {}", self.namespace), request).await? {
+                Answer::Object(map) => members.extend(decode_nodes(&map).map_err(Failure::new)?),
+                _ => return Ok((members, false)),
+            }
+        }
+        let whole = members.len() == kept.record.nodes;
+        Ok((members, whole))
+    }
+
+    /// The nodes that are recorded.
+    pub(crate) async fn all_members(&self, kept: &Kept) -> Result<Vec<Member>, Failure> {
+        let (members, whole) = self.members(kept).await?;
+        let name = &kept.name;
+        if whole {
+            return Ok(members);
+        }
+        let Record { phase, options, nodes, .. } = &kept.record;
+        let helps = match (phase.is_over(), options.drain) {
+            (false, _) => format!("; `kubectl kubelet-config rollout abort {name}` gives it up"),
+            (true, Some(_)) => {
+                format!(
+                    "; nodes that it cordoned have the annotation {CORDONED_BY}: {name}, and `kubectl uncordon` frees them"
+                )
+            }
+            (true, None) => String::new(),
+        };
+        Err(Failure::new(format!(
+            "the ConfigMaps with the nodes of rollout {name} are not all there ({} of {nodes} nodes): what its nodes had before \
+             is lost{helps}",
+            members.len()
+        )))
+    }
+
+    /// Writes a new record; none if there is one of that name.
+    pub(crate) async fn create(&self, name: &str, record: &Record) -> Result<Option<Kept>, Failure> {
+        let what = format!("create the ConfigMap {} in {}", map_name(name), self.namespace);
+        let request = self.config_maps().create(&PostParams::default(), bytes(&encode(name, record, None)));
+        match self.ask(&what, request).await? {
+            Answer::Object(map) => kept(&map).map(Some),
+            Answer::Conflict => {
+                // An answer that was lost may have been ours.
+                let there = self.record(name).await?;
+                Ok(there.filter(|there| there.record.holder == record.holder))
+            }
+            _ => Err(no_namespace(&self.namespace)),
+        }
+    }
+
+    /// Writes the nodes; what is left of a rollout that never began is replaced. `second`: see [`Record::second`].
+    pub(crate) async fn create_nodes(&self, name: &str, second: bool, members: &[Member]) -> Result<(), Failure> {
+        for map in encode_nodes(name, second, members) {
+            let part = map.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
+            let what = format!("write the ConfigMap {part} in {}", self.namespace);
+            let create = || self.config_maps().create(&PostParams::default(), bytes(&map));
+            if let Answer::Conflict = self.ask(&what, create()).await? {
+                self.delete(&part).await?;
+                self.object(&what, create()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a rollout's ConfigMaps; those of its nodes first, as they are found through the record.
+    pub(crate) async fn forget(&self, kept: &Kept) -> Result<(), Failure> {
+        self.forget_nodes(&kept.name, &kept.record).await?;
+        self.delete(&map_name(&kept.name)).await.map(drop)
+    }
+
+    /// Removes the nodes of a record, and what older ones of that name may have left behind them.
+    pub(crate) async fn forget_nodes(&self, name: &str, record: &Record) -> Result<(), Failure> {
+        for part in 0.. {
+            if !self.delete(&part_name(name, record.second, part)).await? && part >= record.parts {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether there was one.
+    async fn delete(&self, name: &str) -> Result<bool, Failure> {
+        let what = format!("delete the ConfigMap {name} in {}", self.namespace);
+        let answer = self.ask(&what, self.config_maps().delete(name, &DeleteParams::default())).await?;
+        Ok(matches!(answer, Answer::Object(_)))
+    }
+
+    /// Changes a record that somebody else may drive, whatever happens to it meanwhile.
+    pub(crate) async fn change(
+        &self,
+        name: &str,
+        change: impl Fn(&mut Record) -> Result<(), Failure>,
+    ) -> Result<Kept, Failure> {
+        loop {
+            let mut kept = self.known(name).await?;
+            let before = kept.record.clone();
+            change(&mut kept.record)?;
+            if kept.record == before {
+                return Ok(kept);
+            }
+            if let Some(kept) = self.replace(&kept).await? {
+                return Ok(kept);
+            }
+        }
+    }
+
+    /// None if the record is another one by now.
+    async fn replace(&self, kept: &Kept) -> Result<Option<Kept>, Failure> {
+        let name = map_name(&kept.name);
+        let what = format!("update the ConfigMap {name} in {}", self.namespace);
+        let body = bytes(&encode(&kept.name, &kept.record, Some(&kept.version)));
+        match self.ask(&what, self.config_maps().replace(&name, &PostParams::default(), body)).await? {
+            Answer::Object(map) => self::kept(&map).map(Some),
+            Answer::Conflict => Ok(None),
+            _ => Err(Failure::new(format!("the ConfigMap {name} was deleted: rollout {} is no more", kept.name))),
+        }
+    }
+}
+
+fn bytes(value: &Value) -> Vec<u8> {
+    value.to_string().into_bytes()
+}
+
+fn no_namespace(namespace: &str) -> Failure {
+    Failure::new(format!(
+        "there is no namespace {namespace}: choose another by -n, or make it with `kubectl apply -k packaging/manifests/base`"
+    ))
+}
+
+/// Who this client is.
+pub(crate) fn identity() -> String {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    // The time keeps two containers apart, which have the same process id and may have the same name.
+    let now = jiff::Timestamp::now().as_microsecond();
+    format!("{host} ({}, {now:x}.{number})", std::process::id())
+}
+
+/// The right to drive a rollout.
+pub(crate) struct Lock {
+    api: Api,
+    id: String,
+    pub(crate) kept: Kept,
+    beaten: Instant,
+    beaten_wall: jiff::Timestamp,
+}
+
+/// What became of an attempt to get it.
+pub(crate) enum Taken {
+    Lock(Lock),
+    /// This client has it, and lives.
+    Alive(String),
+}
+
+impl Lock {
+    /// Of a record that was just written with this holder.
+    pub(crate) fn of_new(api: &Api, id: String, kept: Kept) -> Self {
+        Self { api: api.clone(), id, kept, beaten: Instant::now(), beaten_wall: jiff::Timestamp::now() }
+    }
+
+    /// Takes it from a client that is dead, which takes as long as to be sure of that.
+    pub(crate) async fn take(api: &Api, name: &str, tell: impl Fn(&str)) -> Result<Taken, Failure> {
+        let id = identity();
+        let mut seen: Option<(Holder, Instant)> = None;
+        loop {
+            let mut kept = api.known(name).await?;
+            match (&kept.record.holder, &seen) {
+                (Some(now), Some((then, _))) if now != then => return Ok(Taken::Alive(now.id.clone())),
+                (Some(_), Some((_, since))) if since.elapsed() < api.pace.lock => {}
+                (Some(now), None) => {
+                    let seconds = api.pace.lock.as_secs();
+                    tell(&format!("waiting for up to {seconds} s to see whether {} still drives it", now.id));
+                    seen = Some((now.clone(), Instant::now()));
+                }
+                (None | Some(_), _) => {
+                    kept.record.holder = Some(Holder { id: id.clone(), beat: 0 });
+                    let (beaten, beaten_wall) = (Instant::now(), jiff::Timestamp::now());
+                    if let Some(kept) = api.replace(&kept).await? {
+                        return Ok(Taken::Lock(Self { api: api.clone(), id, kept, beaten, beaten_wall }));
+                    }
+                    continue; // somebody was quicker, or changed it
+                }
+            }
+            tokio::time::sleep(api.pace.look).await;
+        }
+    }
+
+    /// When the next beat is due.
+    pub(crate) fn due(&self) -> Instant {
+        self.beaten + self.api.pace.beat
+    }
+
+    /// Nobody can have taken it. A machine that slept knows that by its wall clock alone.
+    pub(crate) fn is_fresh(&self) -> bool {
+        let wall = jiff::Timestamp::now().as_millisecond().abs_diff(self.beaten_wall.as_millisecond());
+        let stale = self.api.pace.stale;
+        self.beaten.elapsed() < stale && u128::from(wall) < stale.as_millis()
+    }
+
+    /// Says that this client lives.
+    pub(crate) async fn renew(&mut self) -> Result<(), Failure> {
+        let record = self.kept.record.clone();
+        self.save(record).await
+    }
+
+    /// Writes the record. If somebody else changed it meanwhile (paused, say) that change is taken
+    /// up instead, and the caller has to decide anew.
+    ///
+    /// # Errors
+    /// The lock is somebody else's by now.
+    pub(crate) async fn save(&mut self, mut record: Record) -> Result<(), Failure> {
+        let beat = self.kept.record.holder.as_ref().map_or(0, |holder| holder.beat) + 1;
+        record.holder = Some(Holder { id: self.id.clone(), beat });
+        let (beaten, beaten_wall) = (Instant::now(), jiff::Timestamp::now());
+        let wanted = Kept { record, ..self.kept.clone() };
+        if let Some(kept) = self.api.replace(&wanted).await? {
+            self.kept = kept;
+            (self.beaten, self.beaten_wall) = (beaten, beaten_wall);
+            return Ok(());
+        }
+        let now = self.api.known(&self.kept.name).await?;
+        self.learn(now)
+    }
+
+    /// Takes up what the cluster says.
+    pub(crate) fn learn(&mut self, now: Kept) -> Result<(), Failure> {
+        match &now.record.holder {
+            Some(holder) if holder.id == self.id => {
+                self.kept = now;
+                Ok(())
+            }
+            other => {
+                let other = other.as_ref().map_or("nobody", |holder| &holder.id);
+                Err(Failure::new(format!("rollout {} is driven by {other} now; this client does no more", now.name)))
+            }
+        }
+    }
+
+    /// What a watch says of the record. What is older than what is known is not news.
+    pub(crate) fn hear(&mut self, map: &Value) -> Result<(), Failure> {
+        let now = kept(map)?;
+        if now.version == self.kept.version || older(&now.version, &self.kept.version) {
+            Ok(())
+        } else {
+            self.learn(now)
+        }
+    }
+
+    /// Lets others drive.
+    pub(crate) async fn release(mut self) {
+        let api = self.api.clone();
+        for _ in 0..3 {
+            self.kept.record.holder = None;
+            match api.replace(&self.kept).await {
+                Ok(None) => {}
+                _ => return,
+            }
+            match api.record(&self.kept.name).await {
+                Ok(Some(now)) if now.record.holder.as_ref().is_some_and(|holder| holder.id == self.id) => {
+                    self.kept = now;
+                }
+                _ => return,
+            }
+        }
+    }
+}
+
+/// Whether a resourceVersion is before another one. They are numbers on every server that is built on etcd.
+pub(crate) fn older(one: &str, other: &str) -> bool {
+    matches!((one.parse::<u64>(), other.parse::<u64>()), (Ok(one), Ok(other)) if one < other)
+}

@@ -1,0 +1,139 @@
+//! `--wait`: until each node has it, or one of them never will.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use crate::api::follow::{Follow, Seen};
+use crate::api::nodes::Choice;
+use crate::api::write::Writer;
+use crate::commands::status::now;
+use crate::fleet::node::NodeRow;
+use crate::fleet::wait::{Answer, Goal, Wish};
+use crate::output::{self, plain};
+use crate::{Context, Failure};
+use kubelet_config::duration::GoDuration;
+
+/// So many nodes are named when the time is over.
+const NAMED: usize = 10;
+
+/// `--wait`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Until {
+    /// It runs.
+    Active,
+    /// It is last known good.
+    Proven,
+}
+
+/// What a command that waits takes.
+#[derive(Clone, Copy, Debug, Args)]
+#[group(skip)]
+pub struct Options {
+    /// Wait until the nodes run it (active), or until it is last known good (proven); ends with 1 at the first node
+    /// that refuses it or rolls it back.
+    #[arg(long, value_enum, value_name = "GOAL", default_missing_value = "active", num_args = 0..=1, require_equals = true)]
+    wait: Option<Until>,
+    /// How long to wait, such as 90s or 1h.
+    #[arg(long, value_name = "D", default_value = "15m", value_parser = duration)]
+    timeout: Duration,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    text.parse::<GoDuration>().map(|duration| duration.0)
+}
+
+impl Options {
+    /// How far to wait, if at all.
+    pub fn goal(self) -> Option<Goal> {
+        self.wait.map(|until| match until {
+            Until::Active => Goal::Active,
+            Until::Proven => Goal::Proven,
+        })
+    }
+
+    /// Waits for the nodes that were written to, each with its wish.
+    ///
+    /// # Errors
+    /// A node that will not get there, or the time is over.
+    pub async fn run(
+        self,
+        context: &Context,
+        selector: Option<String>,
+        wishes: BTreeMap<String, Wish>,
+        writer: &Writer<'_>,
+    ) -> Result<ExitCode, Failure> {
+        if self.wait.is_none() || wishes.is_empty() || !writer.is_real() {
+            return Ok(writer.code());
+        }
+        let choice = Choice { names: wishes.keys().cloned().collect(), selector };
+        let mut waiting = Waiting { wishes, words: BTreeMap::new() };
+        match tokio::time::timeout(self.timeout, waiting.run(context, choice)).await {
+            Ok(result) => result.map(|()| writer.code()),
+            Err(_) => Err(waiting.over(self.timeout)),
+        }
+    }
+}
+
+/// The nodes that are not there yet.
+struct Waiting {
+    wishes: BTreeMap<String, Wish>,
+    /// What each said last.
+    words: BTreeMap<String, String>,
+}
+
+impl Waiting {
+    async fn run(&mut self, context: &Context, choice: Choice) -> Result<(), Failure> {
+        let (mut follow, rows) = Follow::begin(context, choice).await?;
+        for row in rows {
+            self.see(&row)?;
+        }
+        while !self.wishes.is_empty() {
+            match follow.next().await? {
+                Seen::Row(row) => self.see(&row)?,
+                Seen::Gone(name) if self.wishes.contains_key(&name) => {
+                    return Err(Failure::new(format!("node/{name} is gone, or has lost the labels it was chosen by")));
+                }
+                Seen::Gone(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn see(&mut self, row: &NodeRow) -> Result<(), Failure> {
+        let Some(wish) = self.wishes.get(&row.name) else { return Ok(()) };
+        let name = &row.name;
+        match wish.answer(row, now()) {
+            Answer::Reached => {
+                let state = match (&wish.target, wish.goal) {
+                    (None, _) => "runs its own configuration",
+                    (_, Goal::Active) => "active",
+                    (_, Goal::Proven) => "proven",
+                };
+                self.wishes.remove(name);
+                output::print(&format!("node/{name} {state}\n"))
+            }
+            Answer::Waiting(words) => {
+                if self.words.get(name) != Some(&words) {
+                    output::print(&format!("node/{name} {}\n", plain(&words)))?;
+                    self.words.insert(name.clone(), words);
+                }
+                Ok(())
+            }
+            Answer::Failed(words) => Err(Failure::new(plain(&format!("node/{name}: {words}")))),
+        }
+    }
+
+    fn over(&self, after: Duration) -> Failure {
+        let word = |name: &String| match self.words.get(name) {
+            Some(words) => format!("node/{name} {}", plain(words)),
+            None => format!("node/{name}"),
+        };
+        let named: Vec<String> = self.wishes.keys().take(NAMED).map(word).collect();
+        let more = self.wishes.len().saturating_sub(NAMED);
+        let more = if more == 0 { String::new() } else { format!(", and {more} more") };
+        Failure::new(format!("timed out after {}; still waiting: {}{more}", GoDuration(after), named.join(", ")))
+    }
+}
