@@ -1,12 +1,14 @@
-//! The user's connection to the cluster, and errors in words.
+//! The user's connection to the cluster.
 
 use std::path::PathBuf;
 
 use clap::Args;
+use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
 
+use crate::api::client::{Client, Patience};
 use crate::api::pace::Pace;
+use crate::failure::Failure;
 
 /// Where kubelet configurations are kept if nobody says otherwise: the namespace that
 /// `packaging/manifests/base` makes.
@@ -45,7 +47,7 @@ impl Options {
 /// What every command needs.
 pub struct Context {
     /// With the user's credentials.
-    pub client: Client,
+    pub client: kube::Client,
     /// Of ConfigMaps.
     pub namespace: String,
     /// In somebody else's name.
@@ -82,64 +84,19 @@ impl Context {
         Self::of(config.map_err(|error| Failure::new(format!("the kubeconfig: {error}")))?, options)
     }
 
+    /// For a command that somebody waits for.
+    pub(crate) fn api(&self) -> Client {
+        Client::new(self.client.clone(), &self.namespace, Patience::ONCE)
+    }
+
     fn of(mut config: Config, options: &Options) -> Result<Self, Failure> {
         config.default_retry = false; // it holds back a 503, such as of a kubelet that is away, for six minutes
         if options.impersonate.is_some() {
             config.auth_info.impersonate.clone_from(&options.impersonate);
         }
         let impersonates = config.auth_info.impersonate.is_some();
-        let client = Client::try_from(config).map_err(|error| Failure::new(format!("the kubeconfig: {error}")))?;
+        let client =
+            kube::Client::try_from(config).map_err(|error| Failure::new(format!("the kubeconfig: {error}")))?;
         Ok(Self { client, namespace: options.namespace.clone(), impersonates, pace: Pace::default() })
     }
-}
-
-/// A message for the user and an exit code.
-#[derive(Debug)]
-pub struct Failure {
-    /// The exit code.
-    pub code: u8,
-    /// What went wrong, and what to do.
-    pub message: String,
-}
-
-impl Failure {
-    /// Exit code 1.
-    pub fn new(message: impl Into<String>) -> Self {
-        Self { code: 1, message: message.into() }
-    }
-
-    /// What the API server answered to an attempt to do `what`, such as "list nodes".
-    #[must_use]
-    pub fn api(what: &str, error: &kube::Error) -> Self {
-        let message = match error {
-            kube::Error::Api(status) if status.code == 403 => format!(
-                "you have no right to {what} ({}); somebody with cluster-admin can grant it, \
-                 `kubectl kubelet-config doctor` says which rules are missing",
-                status.message
-            ),
-            kube::Error::Api(status) if status.code == 401 => {
-                format!(
-                    "the API server does not know your credential ({what}): log in again, or choose another --context"
-                )
-            }
-            kube::Error::Api(status) if status.code == 404 => format!("{what}: {}", status.message),
-            kube::Error::Api(status) => format!("{what}: {} ({})", status.message, status.code),
-            other => format!("{what}: {}", chain(other)),
-        };
-        Self::new(message)
-    }
-}
-
-/// An error with its causes, each said once.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let words = error.to_string();
-        if !text.contains(&words) {
-            text = format!("{text}: {words}");
-        }
-        cause = error.source();
-    }
-    text
 }

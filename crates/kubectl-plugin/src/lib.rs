@@ -3,6 +3,7 @@
 mod api;
 mod commands;
 mod context;
+mod failure;
 pub mod fleet;
 mod output;
 mod table;
@@ -17,7 +18,8 @@ pub use api::pace::Pace;
 use commands::{
     assign, capture, completion, confirm, diff, doctor, explain, history, push, reset, retry, rollback, rollout, status,
 };
-pub use context::{Context, Failure};
+pub use context::Context;
+pub use failure::Failure;
 pub use output::{Format, Out, Table};
 
 /// Kubelet configuration of nodes that run kubelet-supervisor.

@@ -1,4 +1,5 @@
-//! Lists, by pages. The pages of one list show one version; when the API server no longer has that, the list begins anew.
+//! Lists, page by page. The pages of one list show one version; when the API server no longer has that, the list begins
+//! anew.
 
 use std::time::Duration;
 
@@ -7,25 +8,41 @@ use kube::core::request::Request as Path;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::Failure;
-use crate::api::client::{Answer, Api, PATIENCE};
-use crate::api::watch::Choice;
+use super::client::{ApiError, Client};
 
-/// Objects of one answer; a Node of a busy cluster takes about 20 KB.
-const PAGE: u32 = 250;
+/// A list that expired begins anew so often, however little patience there is.
+const RESTARTS: u32 = 3;
 /// Pauses before a list begins anew.
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
+/// Which objects; all, if nothing is said.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Selector {
+    pub(crate) labels: Option<String>,
+    pub(crate) fields: Option<String>,
+}
+
+impl Selector {
+    pub(crate) fn labels(labels: impl Into<String>) -> Self {
+        Self { labels: Some(labels.into()), fields: None }
+    }
+
+    pub(crate) fn fields(fields: impl Into<String>) -> Self {
+        Self { labels: None, fields: Some(fields.into()) }
+    }
+}
+
 /// A list that is being read.
-pub(crate) struct Pages<'a> {
-    api: &'a Api,
-    path: &'a Path,
+pub(crate) struct Pager<'a> {
+    client: &'a Client,
+    path: Path,
     what: String,
     first: ListParams,
     /// Where the next page begins; none: at the first object.
     token: Option<String>,
     begun: Instant,
+    restarts: u32,
     pause: Duration,
 }
 
@@ -38,43 +55,40 @@ pub(crate) struct Page {
     pub(crate) version: Option<String>,
 }
 
-impl<'a> Pages<'a> {
-    /// `what`: such as "list nodes".
-    pub(crate) fn new(api: &'a Api, path: &'a Path, what: &str, choice: &Choice) -> Self {
-        let Choice { labels, fields } = choice.clone();
-        let first =
-            ListParams { label_selector: labels, field_selector: fields, limit: Some(PAGE), ..ListParams::default() };
-        Self { api, path, what: what.to_owned(), first, token: None, begun: Instant::now(), pause: PAUSE_FIRST }
+impl<'a> Pager<'a> {
+    /// `path`: of the collection. `what`: such as "list nodes".
+    pub(crate) fn new(client: &'a Client, path: &str, what: &str, selector: &Selector) -> Self {
+        let Selector { labels, fields } = selector.clone();
+        let limit = Some(client.patience.page);
+        let first = ListParams { label_selector: labels, field_selector: fields, limit, ..ListParams::default() };
+        let (path, what) = (Path::new(path), what.to_owned());
+        Self { client, path, what, first, token: None, begun: Instant::now(), restarts: 0, pause: PAUSE_FIRST }
     }
 
     /// The next page; not to be asked for after the last one.
-    ///
-    /// # Errors
-    /// The API server's refusal, that it is away, or that it never comes to the end of a list.
-    pub(crate) async fn next(&mut self) -> Result<Page, Failure> {
+    pub(crate) async fn next(&mut self) -> Result<Page, ApiError> {
         let what = &self.what;
         loop {
             let params = ListParams { continue_token: self.token.clone(), ..self.first.clone() };
-            let mut page = match self.api.ask(what, self.path.list(&params)).await? {
-                Answer::Object(page) => page,
-                Answer::Expired if self.begun.elapsed() < PATIENCE => {
+            let mut page = match self.client.request(what, self.path.list(&params)).await {
+                Err(error) if error.code() == 410 => {
+                    if self.restarts >= RESTARTS && self.begun.elapsed() >= self.client.patience.total {
+                        return Err(ApiError::new(
+                            what,
+                            "the API server forgets each list (410) before its last page; etcd may be compacted too \
+                             often, or the API server overloaded",
+                        ));
+                    }
                     tokio::time::sleep(self.pause).await;
                     (self.token, self.pause) = (None, (self.pause * 2).min(PAUSE_MAX));
+                    self.restarts += 1;
                     continue;
                 }
-                Answer::Expired => {
-                    return Err(Failure::new(format!(
-                        "{what}: the API server forgets each list (410) before its last page; etcd may be compacted too often, or \
-                         the API server overloaded"
-                    )));
-                }
-                _ => {
-                    return Err(Failure::new(format!("{what}: there is no such list")));
-                }
+                result => result?,
             };
             let items = page.get_mut("items").map(Value::take).unwrap_or_default();
             let Value::Array(items) = items else {
-                return Err(Failure::new(format!("{what}: what answers is no Kubernetes API server")));
+                return Err(ApiError::new(what, "what answers is no Kubernetes API server"));
             };
             let text = |field: &str| page.get("metadata")?.get(field)?.as_str().filter(|it| !it.is_empty());
             let is_first = self.token.is_none();
@@ -84,14 +98,11 @@ impl<'a> Pages<'a> {
         }
     }
 
-    /// All of it, each object as `read` has it, and the version from which a watch goes on.
-    ///
-    /// # Errors
-    /// See [`Pages::next`], and those of `read`.
-    pub(crate) async fn all<T>(
+    /// What `read` takes of each object, and the version from which a watch goes on.
+    pub(crate) async fn all<T, E: From<ApiError>>(
         mut self,
-        mut read: impl FnMut(&Value) -> Result<T, Failure>,
-    ) -> Result<(Vec<T>, String), Failure> {
+        mut read: impl FnMut(&Value) -> Result<Option<T>, E>,
+    ) -> Result<(Vec<T>, String), E> {
         let mut found = Vec::new();
         loop {
             let page = self.next().await?;
@@ -99,7 +110,7 @@ impl<'a> Pages<'a> {
                 found.clear();
             }
             for item in &page.items {
-                found.push(read(item)?);
+                found.extend(read(item)?);
             }
             if let Some(version) = page.version {
                 return Ok((found, version));

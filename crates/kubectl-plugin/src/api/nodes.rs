@@ -1,98 +1,68 @@
-//! Reading Nodes: by pages, and no more kept of them than is shown.
+//! Nodes: which ones a command is about, read by pages or followed, and no more kept of them than is shown.
 
-use clap::Args;
-use hyper::Request;
-use kube::api::ListParams;
+use std::collections::{BTreeSet, VecDeque};
+
+use kube::api::GetParams;
 use kube::core::request::Request as Path;
 use serde_json::Value;
 
-use crate::api::write::Writer;
+use super::client::{ApiError, Client};
+use super::list::{Pager, Selector};
+use super::watch::{Event, Watcher};
+use crate::failure::Failure;
 use crate::fleet::node::NodeRow;
-use crate::{Context, Failure};
-
-/// Objects of one answer; a Node of a busy cluster takes about 20 KB.
-const PAGE: u32 = 500;
 
 /// The collection.
 pub(crate) const NODES: &str = "/api/v1/nodes";
 
-/// Which nodes a command that changes something is about: all of them is nothing to say by leaving something out.
-#[derive(Clone, Debug, Args)]
-#[group(required = true, multiple = false)]
-pub struct Targets {
-    /// These, as NODE or node/NODE.
-    #[arg(value_name = "NODE")]
-    nodes: Vec<String>,
-    /// Those with these labels.
-    #[arg(short = 'l', long, value_name = "SELECTOR")]
-    selector: Option<String>,
-}
-
-impl Targets {
-    /// The nodes as they are. Names that cannot be read are said and counted; a selector of nothing is an error.
-    pub(crate) async fn read(
-        self,
-        context: &Context,
-        writer: &mut Writer<'_>,
-    ) -> Result<(Choice, Vec<NodeRow>), Failure> {
-        let choice = Choice::new(self.nodes, self.selector);
-        let (rows, failed) = read_each(context, &choice).await?;
-        for failure in &failed {
-            writer.failed(&failure.message);
-        }
-        if rows.is_empty() && failed.is_empty() {
-            let selector = choice.selector.as_deref().unwrap_or_default();
-            return Err(Failure::new(format!("no node has the labels {selector:?}: kubectl get nodes --show-labels")));
-        }
-        Ok((choice, rows))
-    }
-}
-
 /// Which nodes a command is about.
 #[derive(Clone, Debug, Default)]
-pub struct Choice {
+pub(crate) struct NodeSelection {
     /// These.
-    pub names: Vec<String>,
+    pub(crate) names: Vec<String>,
     /// Those with these labels.
-    pub selector: Option<String>,
+    pub(crate) labels: Option<String>,
 }
 
-impl Choice {
+impl NodeSelection {
     /// As the user has them: `node/NAME` is `NAME`.
-    #[must_use]
-    pub fn new(names: Vec<String>, selector: Option<String>) -> Self {
-        let bare = |name: String| match name.split_once('/') {
-            Some(("node" | "nodes" | "no", bare)) => bare.to_owned(),
-            _ => name,
-        };
-        Self { names: names.into_iter().map(bare).collect(), selector }
+    pub(crate) fn new(names: Vec<String>, labels: Option<String>) -> Self {
+        Self { names: names.into_iter().map(|name| bare_name(&name).to_owned()).collect(), labels }
     }
 
-    /// True if it is one of these.
-    pub(crate) fn has(&self, name: &str) -> bool {
+    fn includes(&self, name: &str) -> bool {
         self.names.is_empty() || self.names.iter().any(|known| known == name)
     }
 
-    /// For a list or a watch: a single name the API server can select.
-    pub(crate) fn field_selector(&self) -> Option<String> {
-        let [name] = self.names.as_slice() else { return None };
-        Some(format!("metadata.name={name}"))
+    /// A single name the API server can select.
+    fn selector(&self) -> Selector {
+        let fields = if let [name] = self.names.as_slice() { Some(format!("metadata.name={name}")) } else { None };
+        Selector { labels: self.labels.clone(), fields }
     }
 }
 
-/// Reads the nodes, all if nothing is chosen, sorted by name. A name that is no node's keeps no other from being read.
-///
-/// # Errors
-/// The API server's for the list.
-pub(crate) async fn read_each(context: &Context, choice: &Choice) -> Result<(Vec<NodeRow>, Vec<Failure>), Failure> {
+/// `node/NAME` is `NAME`.
+pub(crate) fn bare_name(name: &str) -> &str {
+    match name.split_once('/') {
+        Some(("node" | "nodes" | "no", bare)) => bare,
+        _ => name,
+    }
+}
+
+/// Reads the nodes, all if nothing is selected, sorted by name. A name that is no node's keeps no other from being read.
+pub(crate) async fn read_each(
+    client: &Client,
+    selection: &NodeSelection,
+) -> Result<(Vec<NodeRow>, Vec<Failure>), Failure> {
     let (mut rows, mut failed) = (Vec::new(), Vec::new());
-    if choice.names.is_empty() {
-        rows = list(context, choice).await?.0;
+    if selection.names.is_empty() {
+        let read = |node: &Value| Ok::<_, ApiError>(Some(NodeRow::of(node, &client.namespace)));
+        rows = Pager::new(client, NODES, "list nodes", &selection.selector()).all(read).await?.0;
     } else {
-        for name in &choice.names {
-            match get(context, name).await {
-                Ok(node) => rows.push(NodeRow::of(&node, &context.namespace)),
-                Err(failure) => failed.push(failure),
+        for name in &selection.names {
+            match get(client, name).await {
+                Ok(node) => rows.push(NodeRow::of(&node, &client.namespace)),
+                Err(error) => failed.push(error.into()),
             }
         }
     }
@@ -102,66 +72,100 @@ pub(crate) async fn read_each(context: &Context, choice: &Choice) -> Result<(Vec
 }
 
 /// One Node as it is.
-///
-/// # Errors
-/// The API server's.
-pub async fn get(context: &Context, name: &str) -> Result<Value, Failure> {
-    let request = Path::new(NODES).get(name, &kube::api::GetParams::default());
-    let request = request.map_err(|error| Failure::new(format!("node {name:?}: {error}")))?;
-    ask(context, request, &format!("get node {name}")).await
+pub(crate) async fn get(client: &Client, name: &str) -> Result<Value, ApiError> {
+    client.request(&format!("get node {name}"), Path::new(NODES).get(name, &GetParams::default())).await
 }
 
-/// Lists the nodes of a choice, page by page, with the version from which a watch goes on.
-///
-/// # Errors
-/// The API server's.
-pub(crate) async fn list(context: &Context, choice: &Choice) -> Result<(Vec<NodeRow>, String), Failure> {
-    let params = ListParams {
-        label_selector: choice.selector.clone(),
-        field_selector: choice.field_selector(),
-        ..ListParams::default()
-    };
-    let read = |node: &Value| Some(NodeRow::of(node, &context.namespace)).filter(|row| choice.has(&row.name));
-    pages(context, NODES, params, "list nodes", read).await
+/// What became of a node.
+pub(crate) enum NodeEvent {
+    /// It is so now.
+    Applied(Box<NodeRow>),
+    /// It is gone, or not selected any more.
+    Deleted(String),
 }
 
-/// What `read` has of each object of a list, page by page, and the version from which a watch goes on.
-///
-/// # Errors
-/// The API server's.
-pub(crate) async fn pages<T>(
-    context: &Context,
-    path: &str,
-    first: ListParams,
-    what: &str,
-    mut read: impl FnMut(&Value) -> Option<T>,
-) -> Result<(Vec<T>, String), Failure> {
-    let first = ListParams { limit: Some(PAGE), ..first };
-    let (mut params, mut found, mut expired) = (first.clone(), Vec::new(), 0);
-    loop {
-        let request = Path::new(path).list(&params).map_err(|error| Failure::new(format!("{what}: {error}")))?;
-        let page: Value = match context.client.request(request).await {
-            // The next page belongs to a version that is gone: the whole list once more.
-            Err(kube::Error::Api(status)) if status.code == 410 && expired < 3 => {
-                (params, expired) = (first.clone(), expired + 1);
-                found.clear();
-                continue;
+/// Selected nodes, followed.
+pub(crate) struct NodeWatcher {
+    watcher: Watcher,
+    namespace: String,
+    selection: NodeSelection,
+    /// Names of the nodes that were shown.
+    known: BTreeSet<String>,
+    due: VecDeque<NodeEvent>,
+}
+
+impl NodeWatcher {
+    /// Lists the nodes, sorted by name.
+    pub(crate) async fn new(client: &Client, selection: NodeSelection) -> Result<(Self, Vec<NodeRow>), Failure> {
+        let watcher = Watcher::new(client, NODES, "nodes", selection.selector(), None);
+        let (namespace, known) = (client.namespace.clone(), BTreeSet::new());
+        let mut nodes = Self { watcher, namespace, selection, known, due: VecDeque::new() };
+        let rows = nodes.list().await?;
+        nodes.known = rows.iter().map(|row| row.name.clone()).collect();
+        Ok((nodes, rows))
+    }
+
+    /// The next change, for as long as that takes. After a gap that the API server cannot bridge (410) each node is
+    /// shown as it is. An API server that is away is waited for, and said to be once.
+    ///
+    /// # Errors
+    /// A refusal that will stay one.
+    pub(crate) async fn next(&mut self) -> Result<NodeEvent, Failure> {
+        loop {
+            if let Some(event) = self.due.pop_front() {
+                return Ok(event);
             }
-            result => result.map_err(|error| Failure::api(what, &error))?,
-        };
-        found.extend(page.get("items").and_then(Value::as_array).into_iter().flatten().filter_map(&mut read));
-        let field = |name: &str| page.pointer(&format!("/metadata/{name}")).and_then(Value::as_str);
-        match field("continue").filter(|token| !token.is_empty()) {
-            Some(token) => params.continue_token = Some(token.to_owned()),
-            None => return Ok((found, field("resourceVersion").unwrap_or_default().to_owned())),
+            match self.event().await? {
+                Event::Init => {
+                    let rows = self.list().await?;
+                    let known = rows.iter().map(|row| row.name.clone()).collect();
+                    let gone = self.known.difference(&known).cloned().map(NodeEvent::Deleted);
+                    self.due.extend(gone.chain(rows.into_iter().map(|row| NodeEvent::Applied(Box::new(row)))));
+                    self.known = known;
+                }
+                Event::Apply(node) => {
+                    if let Some(row) = self.row(&node) {
+                        self.known.insert(row.name.clone());
+                        return Ok(NodeEvent::Applied(Box::new(row)));
+                    }
+                }
+                Event::Delete(node) => {
+                    let name = node.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+                    if self.known.remove(name) {
+                        return Ok(NodeEvent::Deleted(name.to_owned()));
+                    }
+                }
+                Event::Interrupted(failure) => eprintln!("warning: {}; trying on", failure.message),
+                Event::InitDone(_) | Event::Failed(_) => {}
+            }
         }
     }
-}
 
-/// Sends a request; the answer as it is.
-///
-/// # Errors
-/// What was to be done and why it was not.
-pub async fn ask(context: &Context, request: Request<Vec<u8>>, what: &str) -> Result<Value, Failure> {
-    context.client.request(request).await.map_err(|error| Failure::api(what, &error))
+    async fn event(&mut self) -> Result<Event, Failure> {
+        match self.watcher.events.recv().await {
+            Some(Event::Failed(failure)) => Err(failure),
+            Some(event) => Ok(event),
+            None => Err(Failure::new("watch nodes: it has ended")),
+        }
+    }
+
+    /// All of a list that begins, or has begun.
+    async fn list(&mut self) -> Result<Vec<NodeRow>, Failure> {
+        let mut rows = Vec::new();
+        loop {
+            match self.event().await? {
+                Event::Init => rows.clear(),
+                Event::Apply(node) => rows.extend(self.row(&node)),
+                Event::InitDone(_) => {
+                    rows.sort_by(|one: &NodeRow, other| one.name.cmp(&other.name));
+                    return Ok(rows);
+                }
+                Event::Delete(_) | Event::Interrupted(_) | Event::Failed(_) => {}
+            }
+        }
+    }
+
+    fn row(&self, node: &Value) -> Option<NodeRow> {
+        Some(NodeRow::of(node, &self.namespace)).filter(|row| self.selection.includes(&row.name))
+    }
 }

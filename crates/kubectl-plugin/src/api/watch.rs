@@ -12,9 +12,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::Failure;
-use crate::api::client::{Api, may_pass};
-use crate::api::list::Pages;
+use super::client::{ApiError, Client};
+use super::list::{Pager, Selector};
+use crate::failure::Failure;
 
 /// The API server ends a watch after this long; kube allows 295 at the most.
 const WATCH_SECONDS: u32 = 240;
@@ -29,53 +29,55 @@ const SOON: Duration = Duration::from_secs(5);
 const QUEUE: usize = 64;
 
 /// What is new.
-pub(crate) enum News {
+pub(crate) enum Event {
     /// A list begins.
-    Begins,
-    /// All of a list of this version was said: what was not in it is gone, or not of the choice any more.
-    Listed(String),
+    Init,
+    /// The list of this version is complete: what was not in it is gone, or not selected any more.
+    InitDone(String),
     /// An object as it is now.
-    Object(Box<Value>),
-    /// An object is gone, or not of the choice any more.
-    Gone(Box<Value>),
+    Apply(Box<Value>),
+    /// An object is gone, or not selected any more.
+    Delete(Box<Value>),
+    /// The API server is away; the watch goes on when it is back. Said once until then.
+    Interrupted(Failure),
     /// It cannot be followed.
     Failed(Failure),
 }
 
 /// Followed objects. Dropping it ends the watch.
-pub(crate) struct Feed {
-    pub(crate) news: mpsc::Receiver<News>,
+pub(crate) struct Watcher {
+    pub(crate) events: mpsc::Receiver<Event>,
     task: JoinHandle<()>,
 }
 
-impl Feed {
-    /// `what`: such as "nodes". `from`: the version of a list that was read already; none: begins with one.
-    pub(crate) fn new(api: &Api, path: Path, what: &'static str, choice: Choice, from: Option<String>) -> Self {
-        let (sender, news) = mpsc::channel(QUEUE);
-        let follower = Follower { api: api.clone(), path, what, choice, sender };
-        Self { news, task: tokio::spawn(follower.run(from)) }
+impl Watcher {
+    /// `path`: of the collection. `what`: such as "nodes". `from`: the version of a list that was read already; none:
+    /// begins with one.
+    pub(crate) fn new(
+        client: &Client,
+        path: &str,
+        what: &'static str,
+        selector: Selector,
+        from: Option<String>,
+    ) -> Self {
+        let (sender, events) = mpsc::channel(QUEUE);
+        let reflector = Reflector { client: client.clone(), path: path.to_owned(), what, selector, sender };
+        Self { events, task: tokio::spawn(reflector.run(from)) }
     }
 }
 
-impl Drop for Feed {
+impl Drop for Watcher {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-/// Which objects.
-#[derive(Clone, Default)]
-pub(crate) struct Choice {
-    pub(crate) labels: Option<String>,
-    pub(crate) fields: Option<String>,
-}
-
-struct Follower {
-    api: Api,
-    path: Path,
+struct Reflector {
+    client: Client,
+    path: String,
     what: &'static str,
-    choice: Choice,
-    sender: mpsc::Sender<News>,
+    selector: Selector,
+    sender: mpsc::Sender<Event>,
 }
 
 enum End {
@@ -83,13 +85,13 @@ enum End {
     Unread,
     /// The history is gone.
     Relist,
-    /// Begin a watch where this one ended.
-    Again,
+    /// Begin a watch where this one ended; why it did, if not as it should.
+    Again(Option<ApiError>),
 }
 
-impl Follower {
+impl Reflector {
     async fn run(self, mut from: Option<String>) {
-        let mut pause = PAUSE_FIRST;
+        let (mut pause, mut interrupted) = (PAUSE_FIRST, false);
         loop {
             let listed = match from.take() {
                 Some(version) => Ok(Some(version)),
@@ -98,26 +100,26 @@ impl Follower {
             let mut version = match listed {
                 Ok(Some(version)) => version,
                 Ok(None) => return,
-                Err(failure) => {
-                    let _ = self.sender.send(News::Failed(failure)).await;
-                    return;
-                }
+                Err(error) => return self.fail(error).await,
             };
             loop {
                 let begun = Instant::now();
                 let relists = match self.watch(&mut version).await {
                     Ok(End::Unread) => return,
                     Ok(End::Relist) => true,
-                    Ok(End::Again) => false,
-                    Err(failure) => {
-                        let _ = self.sender.send(News::Failed(failure)).await;
-                        return;
+                    Ok(End::Again(error)) => {
+                        if let Some(error) = error.filter(|_| !interrupted) {
+                            interrupted = true;
+                            let _ = self.sender.send(Event::Interrupted(error.into())).await;
+                        }
+                        false
                     }
+                    Err(error) => return self.fail(error).await,
                 };
                 // One that failed at once: a server in trouble is not to be asked without end, least of all for lists.
                 let failed = begun.elapsed() < SOON;
                 if !failed {
-                    pause = PAUSE_FIRST;
+                    (pause, interrupted) = (PAUSE_FIRST, false);
                 }
                 if failed || relists {
                     tokio::time::sleep(pause).await;
@@ -130,17 +132,21 @@ impl Follower {
         }
     }
 
+    async fn fail(&self, error: ApiError) {
+        let _ = self.sender.send(Event::Failed(error.into())).await;
+    }
+
     /// The version of the list; none if nobody reads any more.
-    async fn list(&self) -> Result<Option<String>, Failure> {
+    async fn list(&self) -> Result<Option<String>, ApiError> {
         let what = format!("list {}", self.what);
-        let mut pages = Pages::new(&self.api, &self.path, &what, &self.choice);
+        let mut pages = Pager::new(&self.client, &self.path, &what, &self.selector);
         loop {
             let page = pages.next().await?;
-            let begins = page.is_first.then_some(News::Begins);
-            let listed = page.version.clone().map(News::Listed);
-            let objects = page.items.into_iter().map(|object| News::Object(Box::new(object)));
-            for news in begins.into_iter().chain(objects).chain(listed) {
-                if self.sender.send(news).await.is_err() {
+            let init = page.is_first.then_some(Event::Init);
+            let done = page.version.clone().map(Event::InitDone);
+            let objects = page.items.into_iter().map(|object| Event::Apply(Box::new(object)));
+            for event in init.into_iter().chain(objects).chain(done) {
+                if self.sender.send(event).await.is_err() {
                     return Ok(None);
                 }
             }
@@ -150,8 +156,9 @@ impl Follower {
         }
     }
 
-    async fn watch(&self, version: &mut String) -> Result<End, Failure> {
-        let Choice { labels, fields } = self.choice.clone();
+    async fn watch(&self, version: &mut String) -> Result<End, ApiError> {
+        let what = format!("watch {}", self.what);
+        let Selector { labels, fields } = self.selector.clone();
         let params = WatchParams {
             label_selector: labels,
             field_selector: fields,
@@ -159,36 +166,46 @@ impl Follower {
             bookmarks: true,
             ..WatchParams::default()
         };
-        let request = self.path.watch(&params, version);
-        let request = request.map_err(|error| Failure::new(format!("watch {}: {error}", self.what)))?;
-        self.api.count();
-        let events = match self.api.client.request_events::<Value>(request).await {
+        let request = Path::new(&self.path).watch(&params, version);
+        let request = request.map_err(|error| ApiError::new(&what, error.to_string()))?;
+        let events = match self.client.streaming().request_events::<Value>(request).await {
             Ok(events) => events,
-            Err(kube::Error::Api(status)) if status.code == 410 => return Ok(End::Relist),
-            Err(error) if may_pass(&error) => return Ok(End::Again),
-            Err(error) => return Err(Failure::api(&format!("watch {}", self.what), &error)),
+            Err(error) => {
+                let error = ApiError::from_kube(&what, error);
+                return match error.code() {
+                    410 => Ok(End::Relist),
+                    _ if error.may_pass() => Ok(End::Again(Some(error))),
+                    _ => Err(error),
+                };
+            }
         };
         let mut events = pin!(events);
         loop {
-            let Ok(Some(Ok(event))) = tokio::time::timeout(DEAD, events.next()).await else { return Ok(End::Again) };
-            let news = match event {
+            let event = match tokio::time::timeout(DEAD, events.next()).await {
+                Ok(Some(Ok(event))) => event,
+                Ok(Some(Err(error))) => return Ok(End::Again(Some(ApiError::from_kube(&what, error)))),
+                Ok(None) | Err(_) => return Ok(End::Again(None)),
+            };
+            let event = match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                     keep_version(&object, version);
-                    News::Object(Box::new(object))
+                    Event::Apply(Box::new(object))
                 }
                 WatchEvent::Deleted(object) => {
                     keep_version(&object, version);
-                    News::Gone(Box::new(object))
+                    Event::Delete(Box::new(object))
                 }
                 WatchEvent::Bookmark(bookmark) => {
                     version.clone_from(&bookmark.metadata.resource_version);
                     continue;
                 }
                 // A server in trouble has forgotten nothing: a list would be more trouble.
-                WatchEvent::Error(status) if status.code == 429 || status.code >= 500 => return Ok(End::Again),
-                WatchEvent::Error(_) => return Ok(End::Relist),
+                WatchEvent::Error(status) => {
+                    let error = ApiError::from_kube(&what, kube::Error::Api(status));
+                    return Ok(if error.may_pass() { End::Again(Some(error)) } else { End::Relist });
+                }
             };
-            if self.sender.send(news).await.is_err() {
+            if self.sender.send(event).await.is_err() {
                 return Ok(End::Unread);
             }
         }

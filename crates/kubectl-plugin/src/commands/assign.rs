@@ -5,8 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::api::nodes::Targets;
-use crate::api::write::{self, CarrierChoice, Writer, config_map};
+use crate::commands::targets::{self, CarrierChoice, Targets, Writer, readable_config_map};
 use crate::commands::wait;
 use crate::fleet::wait::{Goal, Wish};
 use crate::{Context, Failure};
@@ -31,7 +30,7 @@ pub struct Options {
     #[command(flatten)]
     wait: wait::Options,
     #[command(flatten)]
-    writing: write::Options,
+    writing: targets::Options,
 }
 
 /// A ConfigMap as the user has it: NAME, cm/NAME or configmap/NAME, in the namespace of -n.
@@ -47,10 +46,11 @@ pub(crate) fn reference(context: &Context, name: &str, key: &str) -> Result<Conf
 
 impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
+        let api = context.api();
         let target = reference(context, &self.map, &self.key)?;
-        let map = config_map(context, &target).await?;
-        let mut writer = Writer::new(context, self.carrier.into(), self.writing);
-        let (choice, rows) = self.targets.read(context, &mut writer).await?;
+        let map = readable_config_map(&api, &target).await?;
+        let mut writer = Writer::new(&api, self.carrier.into(), self.writing);
+        let (selection, rows) = self.targets.read(&mut writer).await?;
         for row in rows {
             if row.assigned.as_ref().or(row.active.as_ref()).is_some_and(Source::is_source_dir) {
                 eprintln!("warning: node/{} follows its source directory (--source-dir), and no assignment", row.name);
@@ -59,6 +59,6 @@ impl Options {
         }
         let wish = Wish::of(Some(target), map.as_ref(), self.wait.goal().unwrap_or(Goal::Active));
         let wishes: BTreeMap<String, Wish> = writer.done.iter().map(|name| (name.clone(), wish.clone())).collect();
-        self.wait.run(context, choice.selector, wishes, &writer).await
+        self.wait.run(&api, selection.labels, wishes, &writer).await
     }
 }

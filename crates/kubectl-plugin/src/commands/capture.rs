@@ -33,7 +33,7 @@ impl Options {
         if !to_stdout && !self.force && self.output.symlink_metadata().is_ok() {
             return Err(Failure::new(format!("{}: there already; --force replaces it", self.output.display())));
         }
-        let mut value = configuration::running(context, node).await?;
+        let mut value = configuration::running(&context.api(), node).await?;
         if to_stdout {
             if std::io::stdout().is_terminal() && mask(&mut value) {
                 eprintln!("note: credentials are masked on a terminal; -o FILE has them");

@@ -11,7 +11,6 @@ use std::time::Duration;
 use clap::{Arg, Args, CommandFactory as _, Parser as _, ValueEnum};
 use kube::api::ListParams;
 use kube::core::request::Request as Path;
-use serde_json::Value;
 
 use crate::output::{self, plain};
 use crate::{Cli, Context, Failure};
@@ -128,7 +127,7 @@ impl Asked {
         let list = async {
             let context = self.context().await?;
             let params = ListParams { limit: Some(NAMES), ..ListParams::default() };
-            let list: Value = context.client.request(Path::new(path).list_metadata(&params).ok()?).await.ok()?;
+            let list = context.api().once("list names", Path::new(path).list_metadata(&params)).await.ok()?;
             let names = list.get("items")?.as_array()?.iter();
             let names = names.filter_map(|item| item.pointer("/metadata/name")?.as_str());
             Some(names.map(|name| (format!("{before}{}", plain(name)), String::new())).collect())

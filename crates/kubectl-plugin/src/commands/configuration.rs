@@ -4,15 +4,16 @@ use std::io::Read as _;
 use std::path::Path as FilePath;
 
 use hyper::Request;
-use kube::api::ListParams;
 use serde_json::Value;
 
+use crate::Failure;
+use crate::api::client::{Built, Client};
+use crate::api::list::{Pager, Selector};
 use crate::api::nodes;
 use crate::fleet::compare::{Kind, Side};
 use crate::fleet::config_ref::Place;
 use crate::fleet::node::NodeRow;
 use crate::fleet::schema;
-use crate::{Context, Failure};
 use kubelet_config::assignment::DEFAULT_KEY;
 use kubelet_config::pods::{self, PodInventory};
 use kubelet_config::source::Merge;
@@ -40,10 +41,10 @@ pub struct Map {
 ///
 /// # Errors
 /// The API server's or the kubelet's.
-pub async fn running(context: &Context, node: &str) -> Result<Value, Failure> {
-    let request = get(&format!("/api/v1/nodes/{}/proxy/configz", segment(node, "node")?))?;
+pub async fn running(client: &Client, node: &str) -> Result<Value, Failure> {
+    let request = get(&format!("/api/v1/nodes/{}/proxy/configz", segment(node, "node")?));
     let what = format!("read the /configz of node {node} (verb get on nodes/proxy)");
-    let answer: Value = nodes::ask(context, request, &what).await?;
+    let answer: Value = client.request(&what, request).await?;
     let Some(Value::Object(mut fields)) = answer.get("kubeletconfig").cloned() else {
         return Err(Failure::new(format!("{what}: the kubelet's answer has no \"kubeletconfig\"")));
     };
@@ -56,10 +57,10 @@ pub async fn running(context: &Context, node: &str) -> Result<Value, Failure> {
 ///
 /// # Errors
 /// The API server's; a missing key; what is no KubeletConfiguration.
-pub async fn map(context: &Context, namespace: &str, name: &str, key: Option<&str>) -> Result<Map, Failure> {
+pub async fn map(client: &Client, namespace: &str, name: &str, key: Option<&str>) -> Result<Map, Failure> {
     let path =
         format!("/api/v1/namespaces/{}/configmaps/{}", segment(namespace, "namespace")?, segment(name, "ConfigMap")?);
-    let object: Value = nodes::ask(context, get(&path)?, &format!("get ConfigMap {namespace}/{name}")).await?;
+    let object: Value = client.request(&format!("get ConfigMap {namespace}/{name}"), get(&path)).await?;
     let title = format!("ConfigMap {namespace}/{name}");
     let data = object.get("data").and_then(Value::as_object).cloned().unwrap_or_default();
     let key = key.map_or_else(|| only_key(&data), str::to_owned);
@@ -123,22 +124,22 @@ pub fn read_file(path: &str) -> Result<String, Failure> {
 ///
 /// # Errors
 /// Whatever keeps it from being read.
-pub async fn side(context: Option<&Context>, place: &Place, files: Merge) -> Result<(Side, Option<NodeRow>), Failure> {
-    match (place, context) {
+pub async fn side(client: Option<&Client>, place: &Place, files: Merge) -> Result<(Side, Option<NodeRow>), Failure> {
+    match (place, client) {
         (Place::File(path), _) => {
             let value = parse(&read_file(path)?, true).map_err(|error| Failure::new(format!("{place}: {error}")))?;
             Ok((Side { value, kind: Kind::Written(files) }, None))
         }
-        (Place::ConfigMap { namespace, name, key }, Some(context)) => {
-            let namespace = namespace.as_deref().unwrap_or(&context.namespace);
-            let map = map(context, namespace, name, key.as_deref()).await?;
+        (Place::ConfigMap { namespace, name, key }, Some(client)) => {
+            let namespace = namespace.as_deref().unwrap_or(&client.namespace);
+            let map = map(client, namespace, name, key.as_deref()).await?;
             Ok((Side { value: map.value, kind: Kind::Written(map.merge) }, None))
         }
-        (Place::Node(name), Some(context)) => {
-            let node = nodes::get(context, name).await?;
-            let row = NodeRow::of(&node, &context.namespace);
+        (Place::Node(name), Some(client)) => {
+            let node = nodes::get(client, name).await?;
+            let row = NodeRow::of(&node, &client.namespace);
             let minor = schema::minor(&row.kubelet).ok();
-            Ok((Side { value: running(context, name).await?, kind: Kind::Running(minor) }, Some(row)))
+            Ok((Side { value: running(client, name).await?, kind: Kind::Running(minor) }, Some(row)))
         }
         (_, None) => Err(Failure::new(format!("{place}: no connection to a cluster"))),
     }
@@ -148,19 +149,20 @@ pub async fn side(context: Option<&Context>, place: &Place, files: Merge) -> Res
 ///
 /// # Errors
 /// The API server's.
-pub async fn inventory(context: &Context, node: &str) -> Result<PodInventory, Failure> {
-    let object = nodes::get(context, node).await?;
+pub async fn inventory(client: &Client, node: &str) -> Result<PodInventory, Failure> {
+    let object = nodes::get(client, node).await?;
     let capacity = object.pointer("/status/capacity").and_then(Value::as_object).into_iter().flatten();
     let capacity = capacity.filter_map(|(name, amount)| Some((name.clone(), amount.as_str()?.to_owned()))).collect();
-    let params = ListParams::default().fields(&format!("spec.nodeName={node}"));
+    let selector = Selector::fields(format!("spec.nodeName={node}"));
     let what = format!("list the pods of node {node}");
-    let (pods, _) = nodes::pages(context, "/api/v1/pods", params, &what, |pod| Some(pods::of(pod))).await?;
+    let read = |pod: &Value| Ok::<_, Failure>(Some(pods::of(pod)));
+    let (pods, _) = Pager::new(client, "/api/v1/pods", &what, &selector).all(read).await?;
     Ok(PodInventory { pods, capacity })
 }
 
 /// A plain GET.
-fn get(path: &str) -> Result<Request<Vec<u8>>, Failure> {
-    Request::get(path).body(Vec::new()).map_err(|error| Failure::new(format!("{path:?}: {error}")))
+fn get(path: &str) -> Built {
+    Request::get(path).body(Vec::new()).map_err(kube::core::request::Error::BuildRequest)
 }
 
 /// What a user wrote becomes a part of a path only if it can be a name.
@@ -186,13 +188,13 @@ pub struct InForce {
 }
 
 /// The ConfigMap that a node runs; none: its own configuration, or nobody says.
-pub async fn in_force(context: &Context, row: &NodeRow) -> Option<InForce> {
+pub async fn in_force(client: &Client, row: &NodeRow) -> Option<InForce> {
     let active = row.active.as_ref()?;
     let reference = &active.reference;
     let title = format!("{}/{}", reference.namespace, reference.name);
     let key = Some(reference.kubelet_config_key.as_str());
     let mut notes = Vec::new();
-    let map = match map(context, &reference.namespace, &reference.name, key).await {
+    let map = match map(client, &reference.namespace, &reference.name, key).await {
         Ok(map) if map.uid == active.uid && map.version == active.resource_version => Some(map),
         Ok(map) => {
             notes.push(format!(

@@ -4,8 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::api::nodes::Targets;
-use crate::api::write::{self, Writer};
+use crate::commands::targets::{self, Targets, Writer};
 use crate::fleet::assign::wish;
 use crate::fleet::node::{CONFIRM, Stage};
 use crate::fleet::view::View;
@@ -18,13 +17,14 @@ pub struct Options {
     #[command(flatten)]
     targets: Targets,
     #[command(flatten)]
-    writing: write::Options,
+    writing: targets::Options,
 }
 
 impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
-        let mut writer = Writer::new(context, None, self.writing);
-        let (choice, rows) = self.targets.read(context, &mut writer).await?;
+        let api = context.api();
+        let mut writer = Writer::new(&api, None, self.writing);
+        let (selection, rows) = self.targets.read(&mut writer).await?;
         for row in rows {
             match &row.assigned {
                 Some(source) if row.stage() == Stage::AwaitsConfirmation => {
@@ -32,7 +32,7 @@ impl Options {
                 }
                 _ => {
                     let why = format!("nothing waits for a confirmation, it is {}", View::new(&row, 0).state().1);
-                    writer.skipped(&row.name, &why, &choice)?;
+                    writer.skipped(&row.name, &why, &selection)?;
                 }
             }
         }

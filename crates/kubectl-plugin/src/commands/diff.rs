@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
+use crate::api::client::Client;
 use crate::commands::configuration;
 use crate::fleet::compare::{Around, Comparison, compare};
 use crate::fleet::config_ref::Place;
@@ -60,26 +61,26 @@ impl Options {
     async fn compare(self, connection: &context::Options) -> Result<ExitCode, Failure> {
         let is_file = |place: &Place| matches!(place, Place::File(_));
         // Two files need no cluster.
-        let context =
-            if is_file(&self.from) && is_file(&self.to) { None } else { Some(Context::new(connection).await?) };
-        let context = context.as_ref();
+        let client =
+            if is_file(&self.from) && is_file(&self.to) { None } else { Some(Context::new(connection).await?.api()) };
+        let client = client.as_ref();
         let files = if self.overlay { Merge::Overlay } else { Merge::Replace };
-        let (from, from_row) = configuration::side(context, &self.from, files).await?;
-        let (to, to_row) = configuration::side(context, &self.to, files).await?;
+        let (from, from_row) = configuration::side(client, &self.from, files).await?;
+        let (to, to_row) = configuration::side(client, &self.to, files).await?;
         let (mut notes, mut elsewhere) = (Vec::new(), None);
         let mut around = Around::default();
-        if let (Some(row), Some(context)) = (&from_row, context) {
-            match configuration::inventory(context, &row.name).await {
+        if let (Some(row), Some(client)) = (&from_row, client) {
+            match configuration::inventory(client, &row.name).await {
                 Ok(inventory) => around.inventory = Some(inventory),
                 Err(failure) => notes.push(format!("which pods would be lost is not known: {}", failure.message)),
             }
         }
         let runs = from_row.as_ref().map(|row| (row, &from.value)).or(to_row.as_ref().map(|row| (row, &to.value)));
-        if let (Some((row, configz)), Some(context)) = (runs, context)
+        if let (Some((row, configz)), Some(client)) = (runs, client)
             && from_row.is_some() != to_row.is_some()
         {
             let known;
-            (known, elsewhere) = look_around(context, row, configz, &mut around).await;
+            (known, elsewhere) = look_around(client, row, configz, &mut around).await;
             notes.extend(known);
         }
         let mut comparison = compare(&from, &to, &around);
@@ -99,7 +100,7 @@ impl Options {
 /// A flag is not to be read through the API server, but it is seen by what it does. What else to say of the ConfigMap
 /// that runs, and of flags.
 async fn look_around(
-    context: &Context,
+    client: &Client,
     row: &NodeRow,
     configz: &Value,
     around: &mut Around,
@@ -109,7 +110,7 @@ async fn look_around(
          the fields they shadow",
         row.name
     );
-    let Some(in_force) = configuration::in_force(context, row).await else {
+    let Some(in_force) = configuration::in_force(client, row).await else {
         // Of a node that says nothing nobody knows.
         around.gates = (row.keeper != Some(Keeper::Nobody)).then(BTreeSet::new);
         let unknown = format!("{elsewhere}; a change of a field that one of them holds will not take place");

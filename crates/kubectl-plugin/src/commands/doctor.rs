@@ -9,7 +9,9 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::api::nodes;
+use crate::api::client::{ApiError, Client};
+use crate::api::list::{Pager, Selector};
+use crate::api::nodes::{self, NODES, bare_name};
 use crate::fleet::doctor::rights::{self, RIGHTS, Right};
 use crate::fleet::doctor::{Finding, Patient, gathered, newest};
 use crate::fleet::node::Carrier;
@@ -55,12 +57,13 @@ struct Report {
 
 impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
+        let client = context.api();
         let examine = async {
             let mut report = Report::default();
-            report.rights(context).await?;
-            let patients = self.patients(context, &mut report).await?;
-            report.cluster(context, patients.first()).await;
-            report.patients(context, &patients).await;
+            report.rights(&client).await?;
+            let patients = self.patients(&client, &mut report).await?;
+            report.cluster(&client, context.impersonates, patients.first()).await;
+            report.patients(&client, &patients).await;
             Ok(report)
         };
         let mut report = examine.await.map_err(|failure: Failure| Failure { code: NOT_LOOKED, ..failure })?;
@@ -72,16 +75,16 @@ impl Options {
         Ok(report.code())
     }
 
-    async fn patients(&self, context: &Context, report: &mut Report) -> Result<Vec<Patient>, Failure> {
+    async fn patients(&self, client: &Client, report: &mut Report) -> Result<Vec<Patient>, Failure> {
         let mut patients = Vec::new();
         if self.nodes.is_empty() {
-            let keep = |node: Option<&Value>| match node {
-                Some(node) => patients.push(Patient::of(node, &context.namespace)),
-                None => patients.clear(),
-            };
-            if let Err(error) = requests::each(context, self.selector.as_deref(), keep).await {
-                report.not_seen("the nodes", &error);
-            } else if patients.is_empty() {
+            let selector = Selector { labels: self.selector.clone(), fields: None };
+            let read = |node: &Value| Ok::<_, ApiError>(Some(Patient::of(node, &client.namespace)));
+            match Pager::new(client, NODES, "list nodes", &selector).all(read).await {
+                Ok((found, _)) => patients = found,
+                Err(error) => report.not_seen("the nodes", &error),
+            }
+            if patients.is_empty() && report.unseen.is_empty() {
                 let why =
                     self.selector.as_ref().map(|selector| format!(" has the labels {selector}")).unwrap_or_default();
                 return Err(Failure::new(format!(
@@ -90,11 +93,7 @@ impl Options {
             }
         }
         for name in &self.nodes {
-            let name = match name.split_once('/') {
-                Some(("node" | "nodes" | "no", name)) => name,
-                _ => name,
-            };
-            patients.push(Patient::of(&nodes::get(context, name).await?, &context.namespace));
+            patients.push(Patient::of(&nodes::get(client, bare_name(name)).await?, &client.namespace));
         }
         report.nodes = patients.len();
         Ok(patients)
@@ -103,36 +102,36 @@ impl Options {
 
 impl Report {
     /// The user's rights. If not even that can be asked, nothing can.
-    async fn rights(&mut self, context: &Context) -> Result<(), Failure> {
+    async fn rights(&mut self, client: &Client) -> Result<(), Failure> {
         let mut lacking: Vec<Right> = Vec::new();
         for right in RIGHTS {
-            let spec = json!({"resourceAttributes": right.attributes(&context.namespace)});
-            let allowed = requests::review(context, "selfsubjectaccessreviews", "SelfSubjectAccessReview", &spec).await;
-            if !allowed.map_err(|error| Failure::new(format!("asking which rights you have: {}", cause(&error))))? {
+            let spec = json!({"resourceAttributes": right.attributes(&client.namespace)});
+            let allowed = requests::review(client, "selfsubjectaccessreviews", "SelfSubjectAccessReview", &spec).await;
+            if !allowed.map_err(|error| Failure::new(format!("asking which rights you have: {}", error.cause())))? {
                 lacking.push(*right);
             }
         }
         if !lacking.is_empty() {
-            let user = requests::who(context).await;
-            self.findings.extend(rights::missing(&lacking, &context.namespace, user.as_deref()));
+            let user = requests::who(client).await;
+            self.findings.extend(rights::missing(&lacking, &client.namespace, user.as_deref()));
         }
         Ok(())
     }
 
     /// What the API server keeps, and whether it keeps nodes from choosing for themselves. Both are tried on a node, as
     /// dry runs.
-    async fn cluster(&mut self, context: &Context, patient: Option<&Patient>) {
+    async fn cluster(&mut self, client: &Client, impersonates: bool, patient: Option<&Patient>) {
         let Some(node) = patient.map(Patient::name) else { return };
-        match requests::keeps_source(context, node).await {
+        match requests::keeps_source(client, node).await {
             Ok(true) => self.carrier = Some(Carrier::Native),
             Ok(false) => self.carrier = Some(Carrier::Labels),
             Err(error) => self.not_seen("whether this API server keeps spec.configSource (a dry run)", &error),
         }
-        if context.impersonates {
+        if impersonates {
             self.unseen.push("whether nodes are kept from labelling themselves: not with --as".to_owned());
             return;
         }
-        match requests::guards_labels(context, node).await {
+        match requests::guards_labels(client, node).await {
             Ok(true) => {}
             Ok(false) => {
                 let problem = format!(
@@ -151,7 +150,7 @@ impl Report {
     }
 
     /// The nodes, the ConfigMaps assigned to them, and whether they may read these.
-    async fn patients(&mut self, context: &Context, patients: &[Patient]) {
+    async fn patients(&mut self, client: &Client, patients: &[Patient]) {
         let mut maps: BTreeMap<(String, String), Vec<&Patient>> = BTreeMap::new();
         let newest = newest(patients);
         for patient in patients {
@@ -164,7 +163,7 @@ impl Report {
         self.maps = maps.len();
         let mut labelled: BTreeMap<String, BTreeMap<String, &Patient>> = BTreeMap::new();
         for ((namespace, name), patients) in &maps {
-            match requests::keys(context, namespace, name).await {
+            match requests::keys(client, namespace, name).await {
                 Ok(keys) => {
                     self.findings.extend(patients.iter().filter_map(|patient| patient.config_map(keys.as_ref())));
                 }
@@ -178,11 +177,11 @@ impl Report {
         }
         // Where nothing is assigned yet, it will be in the user's namespace.
         if self.carrier == Some(Carrier::Labels) && !patients.is_empty() && labelled.is_empty() {
-            labelled.entry(context.namespace.clone()).or_default();
+            labelled.entry(client.namespace.clone()).or_default();
         }
         let anybody = patients.first().map_or(NOBODY, Patient::name);
         for (namespace, names) in &labelled {
-            if let Err(error) = self.readers(context, namespace, names, anybody).await {
+            if let Err(error) = self.readers(client, namespace, names, anybody).await {
                 self.not_seen(
                     &format!("whether nodes may read ConfigMaps in {namespace} (SubjectAccessReview)"),
                     &error,
@@ -194,27 +193,27 @@ impl Report {
     /// All of the namespace, or else each that is assigned.
     async fn readers(
         &mut self,
-        context: &Context,
+        client: &Client,
         namespace: &str,
         names: &BTreeMap<String, &Patient>,
         anybody: &str,
-    ) -> requests::Asked<()> {
-        let general = requests::cannot(context, anybody, namespace, None).await?;
+    ) -> Result<(), ApiError> {
+        let general = requests::cannot(client, anybody, namespace, None).await?;
         if general.is_empty() {
             return Ok(());
         }
-        if names.is_empty() && !requests::may_read_some(context, anybody, namespace).await? {
+        if names.is_empty() && !requests::may_read_some(client, anybody, namespace).await? {
             self.findings.extend(rights::nodes_cannot(&general, namespace, None));
         }
         for (name, patient) in names {
-            let verbs = requests::cannot(context, patient.name(), namespace, Some(name)).await?;
+            let verbs = requests::cannot(client, patient.name(), namespace, Some(name)).await?;
             self.findings.extend(rights::nodes_cannot(&verbs, namespace, Some(name)));
         }
         Ok(())
     }
 
-    fn not_seen(&mut self, what: &str, error: &kube::Error) {
-        self.unseen.push(format!("{what}: {}", output::plain(&cause(error))));
+    fn not_seen(&mut self, what: &str, error: &ApiError) {
+        self.unseen.push(format!("{what}: {}", output::plain(&error.cause())));
     }
 
     fn code(&self) -> ExitCode {
@@ -287,15 +286,5 @@ fn whom(nodes: &[String]) -> String {
         _ if nodes.is_empty() => "cluster".to_owned(),
         0 => shown.join(", "),
         more => format!("{} and {more} more", shown.join(", ")),
-    }
-}
-
-fn cause(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) if status.code == 401 => {
-            "the API server does not know your credential: log in again, or choose another --context".to_owned()
-        }
-        kube::Error::Api(status) => format!("{} ({})", status.message, status.code),
-        other => other.to_string(),
     }
 }

@@ -42,10 +42,11 @@ struct Known {
 impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
         let name = self.node.strip_prefix("node/").unwrap_or(&self.node);
-        let row = NodeRow::of(&nodes::get(context, name).await?, &context.namespace);
-        let configz = configuration::running(context, name).await?;
+        let client = context.api();
+        let row = NodeRow::of(&nodes::get(&client, name).await?, &context.namespace);
+        let configz = configuration::running(&client, name).await?;
         let mut notes = standing(&row);
-        let in_force = configuration::in_force(context, &row).await;
+        let in_force = configuration::in_force(&client, &row).await;
         let given = in_force.as_ref().and_then(|in_force| in_force.map.as_ref());
         let given = given.map(|map| Given { payload: &map.value, merge: map.merge });
         let origins = explain::explain(&configz, given, schema::minor(&row.kubelet).ok());

@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use kube::api::ListParams;
-use serde_json::json;
+use serde_json::{Value, json};
 
+use crate::api::list::{Pager, Selector};
 use crate::api::nodes;
 use crate::commands::configuration;
 use crate::commands::status::now;
@@ -32,13 +32,15 @@ impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
         let node = self.node.strip_prefix("node/").unwrap_or(&self.node);
         let node = configuration::segment(node, "node")?;
-        let params = ListParams::default().fields(&format!("involvedObject.kind=Node,involvedObject.name={node}"));
+        let selector = Selector::fields(format!("involvedObject.kind=Node,involvedObject.name={node}"));
         let what = format!("list the events of node {node} in namespace default");
-        let (mut events, _) = nodes::pages(context, EVENTS, params, &what, Happened::of).await?;
+        let api = context.api();
+        let read = |event: &Value| Ok::<_, Failure>(Happened::of(event));
+        let (mut events, _) = Pager::new(&api, EVENTS, &what, &selector).all(read).await?;
         events::sort(&mut events);
         if events.is_empty() {
             // A node that is not there is not one without events.
-            nodes::get(context, node).await?;
+            nodes::get(&api, node).await?;
             eprintln!(
                 "note: the API server has no events of node {node}'s configuration; it keeps them for an hour, if nobody \
                  told it otherwise: `kubelet-supervisor history` on the node goes further back"

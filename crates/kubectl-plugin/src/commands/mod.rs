@@ -15,4 +15,5 @@ pub(crate) mod retry;
 pub(crate) mod rollback;
 pub(crate) mod rollout;
 pub(crate) mod status;
+pub(crate) mod targets;
 pub(crate) mod wait;

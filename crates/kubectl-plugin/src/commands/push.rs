@@ -5,9 +5,11 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use hyper::Request;
+use kube::api::GetParams;
+use kube::core::request::Request as Path;
 use serde_json::{Map, Value, json};
 
-use crate::api::nodes;
+use crate::api::client::{Built, Client};
 use crate::commands::configuration::{self, MERGE_ANNOTATION};
 use crate::fleet::{configmap_name, schema};
 use crate::{Context, Failure, Format, context, output};
@@ -75,7 +77,7 @@ impl Options {
         let (done, object) = if self.dry_run == DryRun::Client {
             ("created (dry run)", object)
         } else {
-            self.create(&Context::new(connection).await?, &name, object).await?
+            self.create(&Context::new(connection).await?.api(), &name, object).await?
         };
         match self.output {
             None => output::print(&format!("configmap/{name} {done}\n"))?,
@@ -142,39 +144,38 @@ impl Options {
     }
 
     /// What was done, and the object as it is then.
-    async fn create(&self, context: &Context, name: &str, object: Value) -> Result<(&'static str, Value), Failure> {
-        let namespace = configuration::segment(&context.namespace, "namespace")?;
+    async fn create(&self, client: &Client, name: &str, object: Value) -> Result<(&'static str, Value), Failure> {
+        let namespace = configuration::segment(&client.namespace, "namespace")?;
         let (path, what) =
             (format!("/api/v1/namespaces/{namespace}/configmaps"), format!("create ConfigMap {namespace}/{name}"));
         let query = if self.dry_run == DryRun::Server { "?dryRun=All" } else { "" };
         let request = Request::post(format!("{path}{query}"))
             .header("Content-Type", "application/json")
             .body(object.to_string().into_bytes())
-            .map_err(|error| Failure::new(format!("{what}: {error}")))?;
-        match context.client.request::<Value>(request).await {
+            .map_err(kube::core::request::Error::BuildRequest);
+        match client.once(&what, request).await {
             Ok(created) if self.dry_run == DryRun::Server => Ok(("created (server dry run)", created)),
             Ok(created) => Ok(("created", created)),
-            Err(kube::Error::Api(status)) if status.code == 409 => self.compare(context, &path, name, &object).await,
-            Err(kube::Error::Api(status)) if status.code == 404 => Err(Failure::new(format!(
-                "{what}: {}; packaging/manifests/base makes kubelet-config with the rights that nodes need, -n chooses another",
-                status.message
+            Err(error) if error.is_conflict() => self.compare(client, &path, name, &object).await,
+            Err(error) if error.code() == 404 => Err(Failure::new(format!(
+                "{}; packaging/manifests/base makes kubelet-config with the rights that nodes need, -n chooses another",
+                Failure::from(error).message
             ))),
-            Err(error) => Err(Failure::api(&what, &error)),
+            Err(error) => Err(error.into()),
         }
     }
 
     /// The name is taken: by the same, or by something else.
     async fn compare(
         &self,
-        context: &Context,
+        client: &Client,
         path: &str,
         name: &str,
         object: &Value,
     ) -> Result<(&'static str, Value), Failure> {
-        let request = Request::get(format!("{path}/{name}")).body(Vec::new());
-        let request = request.map_err(|error| Failure::new(format!("ConfigMap {name:?}: {error}")))?;
-        let there = nodes::ask(context, request, &format!("get ConfigMap {}/{name}", context.namespace)).await?;
-        let title = format!("configmap/{name} is there in namespace {}", context.namespace);
+        let request: Built = Path::new(path).get(name, &GetParams::default());
+        let there = client.request(&format!("get ConfigMap {}/{name}", client.namespace), request).await?;
+        let title = format!("configmap/{name} is there in namespace {}", client.namespace);
         let field =
             |map: &Value, field: &str| map.get(field).filter(|value| !value.is_null()).cloned().unwrap_or_default();
         if field(&there, "data") != field(object, "data") || !field(&there, "binaryData").is_null() {
@@ -198,7 +199,7 @@ impl Options {
             eprintln!(
                 "warning: {title} and can be edited, which nodes follow at once; to stop that: \
                  kubectl -n {} patch configmap {name} -p '{{\"immutable\":true}}'",
-                context.namespace
+                client.namespace
             );
         }
         Ok(("unchanged", there))

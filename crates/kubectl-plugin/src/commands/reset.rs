@@ -5,8 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::api::nodes::Targets;
-use crate::api::write::{self, Writer};
+use crate::commands::targets::{self, Targets, Writer};
 use crate::commands::wait;
 use crate::fleet::wait::{Goal, Wish};
 use crate::{Context, Failure};
@@ -20,18 +19,19 @@ pub struct Options {
     #[command(flatten)]
     wait: wait::Options,
     #[command(flatten)]
-    writing: write::Options,
+    writing: targets::Options,
 }
 
 impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
-        let mut writer = Writer::new(context, None, self.writing);
-        let (choice, rows) = self.targets.read(context, &mut writer).await?;
+        let api = context.api();
+        let mut writer = Writer::new(&api, None, self.writing);
+        let (selection, rows) = self.targets.read(&mut writer).await?;
         for row in rows {
             writer.assign(row, None, "reset").await?;
         }
         let wish = Wish::of(None, None, Goal::Active);
         let wishes: BTreeMap<String, Wish> = writer.done.iter().map(|name| (name.clone(), wish.clone())).collect();
-        self.wait.run(context, choice.selector, wishes, &writer).await
+        self.wait.run(&api, selection.labels, wishes, &writer).await
     }
 }

@@ -4,8 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::api::nodes::Targets;
-use crate::api::write::{self, Writer};
+use crate::commands::targets::{self, Targets, Writer};
 use crate::fleet::assign::wish;
 use crate::fleet::node::{NodeRow, RETRY, Stage};
 use crate::fleet::view::View;
@@ -19,7 +18,7 @@ pub struct Options {
     #[command(flatten)]
     targets: Targets,
     #[command(flatten)]
-    writing: write::Options,
+    writing: targets::Options,
 }
 
 /// What failed there and is held against the version.
@@ -36,15 +35,16 @@ fn failed_version(row: &NodeRow) -> Result<&Source, String> {
 
 impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
-        let mut writer = Writer::new(context, None, self.writing);
-        let (choice, rows) = self.targets.read(context, &mut writer).await?;
+        let api = context.api();
+        let mut writer = Writer::new(&api, None, self.writing);
+        let (selection, rows) = self.targets.read(&mut writer).await?;
         for row in rows {
             match failed_version(&row) {
                 Ok(source) => {
                     let value = wish(source, row.retry.as_deref());
                     writer.annotate(&row.name, RETRY, &value, "tries again").await?;
                 }
-                Err(why) => writer.skipped(&row.name, &why, &choice)?,
+                Err(why) => writer.skipped(&row.name, &why, &selection)?,
             }
         }
         Ok(writer.code())

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::Value;
 
-use crate::api::nodes::Targets;
-use crate::api::write::{self, Writer, config_map};
+use crate::api::client::Client;
 use crate::commands::assign::reference;
+use crate::commands::targets::{self, Targets, Writer, readable_config_map};
 use crate::commands::wait;
 use crate::fleet::assign::{is_other_version, way_back};
 use crate::fleet::node::NodeRow;
@@ -32,22 +32,22 @@ pub struct Options {
     #[command(flatten)]
     wait: wait::Options,
     #[command(flatten)]
-    writing: write::Options,
+    writing: targets::Options,
 }
 
 /// ConfigMaps that were looked at, for nodes have few between them.
-struct Maps<'a> {
-    context: &'a Context,
+struct Maps {
+    client: Client,
     seen: BTreeMap<ConfigMapRef, Result<Value, String>>,
 }
 
-impl Maps<'_> {
+impl Maps {
     /// The ConfigMap as it is; going back needs to know that it is the old version.
     async fn get(&mut self, target: &ConfigMapRef) -> Result<Value, String> {
         if let Some(seen) = self.seen.get(target) {
             return seen.clone();
         }
-        let result = match config_map(self.context, target).await {
+        let result = match readable_config_map(&self.client, target).await {
             Ok(Some(map)) => Ok(map),
             Ok(None) => Err(format!(
                 "whether ConfigMap {}/{} is still the version that was good cannot be seen without the right to get it",
@@ -73,17 +73,18 @@ impl Maps<'_> {
 
 impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
+        let api = context.api();
         let named = match &self.to {
             Some(to) => {
                 let target = reference(context, to, &self.key)?;
-                let map = config_map(context, &target).await?;
+                let map = readable_config_map(&api, &target).await?;
                 Some(Wish::of(Some(target), map.as_ref(), Goal::Active))
             }
             None => None,
         };
-        let mut writer = Writer::new(context, None, self.writing);
-        let (choice, rows) = self.targets.read(context, &mut writer).await?;
-        let mut maps = Maps { context, seen: BTreeMap::new() };
+        let mut writer = Writer::new(&api, None, self.writing);
+        let (selection, rows) = self.targets.read(&mut writer).await?;
+        let mut maps = Maps { client: api.clone(), seen: BTreeMap::new() };
         let mut wishes = BTreeMap::new();
         for row in rows {
             let wish = match &named {
@@ -101,6 +102,6 @@ impl Options {
             }
         }
         wishes.retain(|name, _| writer.done.contains(name));
-        self.wait.run(context, choice.selector, wishes, &writer).await
+        self.wait.run(&api, selection.labels, wishes, &writer).await
     }
 }

@@ -6,8 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::api::follow::{Follow, Seen};
-use crate::api::nodes::{self, Choice};
+use crate::api::nodes::{self, NodeEvent, NodeSelection, NodeWatcher};
 use crate::fleet::node::{Carrier, NodeRow};
 use crate::fleet::view::{View, human};
 use crate::output::{self, Format, Out, Table, Tone};
@@ -33,11 +32,11 @@ pub struct Options {
 
 impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
-        let choice = Choice::new(self.nodes, self.selector);
+        let selection = NodeSelection::new(self.nodes, self.selector);
         if self.watch {
-            return watch(context, choice, self.output).await;
+            return watch(context, selection, self.output).await;
         }
-        let (rows, failed) = nodes::read_each(context, &choice).await?;
+        let (rows, failed) = nodes::read_each(&context.api(), &selection).await?;
         match self.output {
             Format::Json | Format::Yaml => {
                 let now = now();
@@ -71,9 +70,9 @@ fn essence(row: &NodeRow) -> NodeRow {
     NodeRow { version: String::new(), assigned_by: String::new(), labels: BTreeMap::new(), ..row.clone() }
 }
 
-async fn watch(context: &Context, choice: Choice, format: Format) -> Result<ExitCode, Failure> {
-    let wanted = choice.names.clone();
-    let (mut follow, rows) = Follow::begin(context, choice).await?;
+async fn watch(context: &Context, selection: NodeSelection, format: Format) -> Result<ExitCode, Failure> {
+    let wanted = selection.names.clone();
+    let (mut nodes, rows) = NodeWatcher::new(&context.api(), selection).await?;
     for name in wanted.iter().filter(|name| rows.iter().all(|row| row.name != **name)) {
         eprintln!("warning: there is no node {name} yet");
     }
@@ -84,15 +83,15 @@ async fn watch(context: &Context, choice: Choice, format: Format) -> Result<Exit
         shown.insert(row.name.clone(), essence(row));
     }
     while lines.flush()? {
-        match follow.next().await? {
-            Seen::Row(row) => {
+        match nodes.next().await? {
+            NodeEvent::Applied(row) => {
                 let essence = essence(&row);
                 if shown.get(&row.name) != Some(&essence) {
                     lines.row(&row)?;
                     shown.insert(row.name.clone(), essence);
                 }
             }
-            Seen::Gone(name) => {
+            NodeEvent::Deleted(name) => {
                 shown.remove(&name);
                 lines.gone(name)?;
             }

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::api::follow::{Follow, Seen};
-use crate::api::nodes::Choice;
-use crate::api::write::Writer;
+use crate::Failure;
+use crate::api::client::Client;
+use crate::api::nodes::{NodeEvent, NodeSelection, NodeWatcher};
 use crate::commands::status::now;
+use crate::commands::targets::Writer;
 use crate::fleet::node::NodeRow;
 use crate::fleet::wait::{Answer, Goal, Wish};
 use crate::output::{self, plain};
-use crate::{Context, Failure};
 use kubelet_config::duration::GoDuration;
 
 /// So many nodes are named when the time is over.
@@ -60,17 +60,17 @@ impl Options {
     /// A node that will not get there, or the time is over.
     pub async fn run(
         self,
-        context: &Context,
-        selector: Option<String>,
+        client: &Client,
+        labels: Option<String>,
         wishes: BTreeMap<String, Wish>,
-        writer: &Writer<'_>,
+        writer: &Writer,
     ) -> Result<ExitCode, Failure> {
         if self.wait.is_none() || wishes.is_empty() || !writer.is_real() {
             return Ok(writer.code());
         }
-        let choice = Choice { names: wishes.keys().cloned().collect(), selector };
+        let selection = NodeSelection { names: wishes.keys().cloned().collect(), labels };
         let mut waiting = Waiting { wishes, words: BTreeMap::new() };
-        match tokio::time::timeout(self.timeout, waiting.run(context, choice)).await {
+        match tokio::time::timeout(self.timeout, waiting.run(client, selection)).await {
             Ok(result) => result.map(|()| writer.code()),
             Err(_) => Err(waiting.over(self.timeout)),
         }
@@ -85,18 +85,18 @@ struct Waiting {
 }
 
 impl Waiting {
-    async fn run(&mut self, context: &Context, choice: Choice) -> Result<(), Failure> {
-        let (mut follow, rows) = Follow::begin(context, choice).await?;
+    async fn run(&mut self, client: &Client, selection: NodeSelection) -> Result<(), Failure> {
+        let (mut nodes, rows) = NodeWatcher::new(client, selection).await?;
         for row in rows {
             self.see(&row)?;
         }
         while !self.wishes.is_empty() {
-            match follow.next().await? {
-                Seen::Row(row) => self.see(&row)?,
-                Seen::Gone(name) if self.wishes.contains_key(&name) => {
+            match nodes.next().await? {
+                NodeEvent::Applied(row) => self.see(&row)?,
+                NodeEvent::Deleted(name) if self.wishes.contains_key(&name) => {
                     return Err(Failure::new(format!("node/{name} is gone, or has lost the labels it was chosen by")));
                 }
-                Seen::Gone(_) => {}
+                NodeEvent::Deleted(_) => {}
             }
         }
         Ok(())

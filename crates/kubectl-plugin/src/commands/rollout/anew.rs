@@ -8,10 +8,10 @@
 //! 5. the nodes of the old one go.
 
 use super::begin::no_overlap;
+use super::client::RolloutClient;
 use super::records::{Kept, Lock, Taken};
 use super::show::Show;
 use crate::Failure;
-use crate::api::client::Api;
 use crate::fleet::rollout::plan::Member;
 use crate::fleet::rollout::{Phase, Record};
 
@@ -20,7 +20,7 @@ use crate::fleet::rollout::{Phase, Record};
 /// # Errors
 /// What is over is as it was.
 pub(crate) async fn take_place(
-    api: &Api,
+    api: &RolloutClient,
     old: &Kept,
     record: Record,
     members: &[Member],
@@ -59,7 +59,7 @@ pub(crate) async fn take_place(
     }
 }
 
-async fn begun(api: &Api, lock: &mut Lock, record: &Record, members: &[Member]) -> Result<(), Failure> {
+async fn begun(api: &RolloutClient, lock: &mut Lock, record: &Record, members: &[Member]) -> Result<(), Failure> {
     let name = lock.kept.name.clone();
     api.create_nodes(&name, record.second, members).await?;
     lock.save(record.clone()).await?;
@@ -74,7 +74,7 @@ async fn begun(api: &Api, lock: &mut Lock, record: &Record, members: &[Member]) 
 ///
 /// # Errors
 /// That client is alive.
-pub(crate) async fn put_back(api: &Api, found: Kept, show: &Show) -> Result<Kept, Failure> {
+pub(crate) async fn put_back(api: &RolloutClient, found: Kept, show: &Show) -> Result<Kept, Failure> {
     if !is_begun(&found.record) {
         return Ok(found);
     }
@@ -89,7 +89,7 @@ pub(crate) async fn put_back(api: &Api, found: Kept, show: &Show) -> Result<Kept
     api.known(name).await
 }
 
-async fn restore(api: &Api, mut lock: Lock) -> Result<(), Failure> {
+async fn restore(api: &RolloutClient, mut lock: Lock) -> Result<(), Failure> {
     let begun = lock.kept.record.clone();
     if let Some(former) = &begun.replaces {
         lock.save(Record::clone(former)).await?;

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use kube::api::GetParams;
 use kube::core::request::Request as Path;
 
+use super::client::RolloutClient;
 use super::records::{Kept, identity};
 use crate::Failure;
-use crate::api::client::{Answer, Api};
 use crate::fleet::node::NodeRow;
 use crate::fleet::rollout::bad_versions::Word;
 use crate::fleet::rollout::plan::{Before, Member};
@@ -30,7 +30,7 @@ pub(crate) struct Lift {
 /// # Errors
 /// A mark that stands, with what helps; a node that is to be excused and called nothing bad.
 pub(crate) async fn judge(
-    api: &Api,
+    api: &RolloutClient,
     target: &Target,
     records: &[Kept],
     despite: &[String],
@@ -68,15 +68,15 @@ pub(crate) async fn judge(
 }
 
 /// What this node says of it now.
-async fn word(api: &Api, target: &Target, node: &str) -> Result<Word, Failure> {
+async fn word(api: &RolloutClient, target: &Target, node: &str) -> Result<Word, Failure> {
     let request = Path::new("/api/v1/nodes").get(node, &GetParams::default());
-    let sight = match api.ask(&format!("get node {node}"), request).await? {
-        Answer::Object(object) => {
-            let row = NodeRow::of(&object, &api.namespace);
+    let sight = match api.api.optional(&format!("get node {node}"), request).await? {
+        Some(object) => {
+            let row = NodeRow::of(&object, &api.api.namespace);
             let member = Member { name: row.name.clone(), before: Before::of(&row) };
             Sight::of(&row, &member, target, None)
         }
-        _ => Sight::gone(),
+        None => Sight::gone(),
     };
     Ok(Word::of(&sight))
 }
@@ -102,7 +102,13 @@ pub(crate) fn refusal(map: &str, bad: &Bad, word: &Word, again: &str) -> String 
 
 impl Lift {
     /// Lifts the marks in the records of all other rollouts than `own`.
-    pub(crate) async fn write(&self, api: &Api, own: &str, target: &Target, records: &[Kept]) -> Result<(), Failure> {
+    pub(crate) async fn write(
+        &self,
+        api: &RolloutClient,
+        own: &str,
+        target: &Target,
+        records: &[Kept],
+    ) -> Result<(), Failure> {
         let marked =
             |kept: &&Kept| kept.name != own && kept.record.target.is_version(target) && !kept.record.bad.is_empty();
         for kept in records.iter().filter(marked) {

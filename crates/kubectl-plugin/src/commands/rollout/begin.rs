@@ -4,19 +4,18 @@ use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use kube::api::GetParams;
-use kube::core::request::Request as Path;
 use serde_json::Value;
 
 use super::anew::{put_back, take_place};
+use super::client::RolloutClient;
 use super::records::{Kept, Lock, Taken, identity};
 use super::show::Show;
 use super::{Begin, Nodes, Pause, bad_versions, drive_on};
 use crate::Failure;
-use crate::api::client::{Answer, Api};
-use crate::api::list::Pages;
+use crate::api::list::{Pager, Selector};
 use crate::api::nodes::NODES;
-use crate::api::watch::Choice;
-use crate::api::write::DryRun;
+use crate::api::write::{ConfigMapError, config_map};
+use crate::commands::targets::DryRun;
 use crate::fleet::assign::label_fault;
 use crate::fleet::node::NodeRow;
 use crate::fleet::rollout::bad_versions::Word;
@@ -31,7 +30,7 @@ use kubelet_config::source::ConfigMapRef;
 const LABEL_ROOM: usize = 63;
 
 impl Begin {
-    pub(crate) async fn run(self, api: &Api) -> Result<std::process::ExitCode, Failure> {
+    pub(crate) async fn run(self, api: &RolloutClient) -> Result<std::process::ExitCode, Failure> {
         let show = Show::new(self.quiet);
         let target = self.target(api).await?;
         let name = self.name.clone().unwrap_or_else(|| target.reference.name.clone());
@@ -120,17 +119,22 @@ impl Begin {
     }
 
     /// The record that this one would take the place of must not be the only one that knows of a bad version.
-    async fn keeps_no_mark(&self, api: &Api, old: &Kept, target: &Target, records: &[Kept]) -> Result<(), Failure> {
+    async fn keeps_no_mark(
+        &self,
+        api: &RolloutClient,
+        old: &Kept,
+        target: &Target,
+        records: &[Kept],
+    ) -> Result<(), Failure> {
         let theirs = &old.record.target;
         let Some(Bad { node, .. }) = old.record.bad.first().filter(|_| !theirs.is_version(target)) else {
             return Ok(());
         };
         let map = &theirs.reference.name;
         let request = api.config_maps().get(map, &GetParams::default());
-        let there = match api.ask(&format!("get the ConfigMap {map} in {}", api.namespace), request).await? {
-            Answer::Object(map) => map.pointer("/metadata/uid").and_then(Value::as_str) == Some(theirs.uid.as_str()),
-            _ => false,
-        };
+        let there = api.api.optional(&format!("get the ConfigMap {map} in {}", api.api.namespace), request).await?;
+        let there =
+            there.is_some_and(|map| map.pointer("/metadata/uid").and_then(Value::as_str) == Some(theirs.uid.as_str()));
         if there {
             return Err(Failure::new(format!(
                 "rollout {} remembers that node {node} called {map} bad, and is not to be forgotten while there is that ConfigMap: \
@@ -143,31 +147,24 @@ impl Begin {
     }
 
     /// The ConfigMap as it is now.
-    async fn target(&self, api: &Api) -> Result<Target, Failure> {
-        let (namespace, name, key) = (&api.namespace, &self.config_map, &self.key);
-        let what = format!("get the ConfigMap {name} in {namespace}");
-        let Answer::Object(map) = api.ask(&what, api.config_maps().get(name, &GetParams::default())).await? else {
-            return Err(Failure::new(format!(
+    async fn target(&self, api: &RolloutClient) -> Result<Target, Failure> {
+        let (namespace, name, key) = (&api.api.namespace, &self.config_map, &self.key);
+        let reference =
+            ConfigMapRef { namespace: namespace.clone(), name: name.clone(), kubelet_config_key: key.clone() };
+        let map = config_map(&api.api, &reference).await.map_err(|error| match error {
+            ConfigMapError::Absent => Failure::new(format!(
                 "there is no ConfigMap {name} in namespace {namespace}: `kubectl kubelet-config push FILE` makes one, -n chooses \
                  another namespace"
-            )));
-        };
-        let keys: BTreeSet<&str> =
-            map.get("data").and_then(Value::as_object).into_iter().flatten().map(|(key, _)| key.as_str()).collect();
-        if !keys.contains(key.as_str()) {
-            let keys: Vec<&str> = keys.into_iter().collect();
-            return Err(Failure::new(format!(
+            )),
+            ConfigMapError::NoKey(keys) => Failure::new(format!(
                 "the ConfigMap {name} has no key {key}, but: {}; --key names another one",
                 if keys.is_empty() { "none".to_owned() } else { keys.join(", ") }
-            )));
-        }
+            )),
+            ConfigMapError::Api(error) => error.into(),
+        })?;
         let text = |pointer: &str| map.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
         Ok(Target {
-            reference: ConfigMapRef {
-                namespace: namespace.clone(),
-                name: name.clone(),
-                kubelet_config_key: key.clone(),
-            },
+            reference,
             uid: text("/metadata/uid"),
             resource_version: text("/metadata/resourceVersion"),
             immutable: map.get("immutable").and_then(Value::as_bool).unwrap_or_default(),
@@ -175,9 +172,9 @@ impl Begin {
     }
 
     /// The nodes, none of which may have called it bad, and the version of their list.
-    async fn rows(&self, api: &Api, target: &Target) -> Result<(Vec<NodeRow>, String), Failure> {
+    async fn rows(&self, api: &RolloutClient, target: &Target) -> Result<(Vec<NodeRow>, String), Failure> {
         let read = |node: &Value| {
-            let row = NodeRow::of(node, &api.namespace);
+            let row = NodeRow::of(node, &api.api.namespace);
             let member = Member { name: row.name.clone(), before: Before::of(&row) };
             let sight = Sight::of(&row, &member, target, None);
             if let (Word::Bad(why), false) = (Word::of(&sight), self.despite.contains(&row.name)) {
@@ -185,10 +182,10 @@ impl Begin {
                 let word = Word::Bad(String::new());
                 return Err(Failure::new(bad_versions::refusal(&target.reference.name, &bad, &word, "run this again")));
             }
-            Ok(row)
+            Ok(Some(row))
         };
-        let choice = Choice { labels: Some(self.selector.clone()), fields: None };
-        let (rows, version) = Pages::new(api, &Path::new(NODES), "list nodes", &choice).all(read).await?;
+        let selector = Selector::labels(self.selector.clone());
+        let (rows, version) = Pager::new(&api.api, NODES, "list nodes", &selector).all(read).await?;
         if rows.is_empty() {
             return Err(Failure::new(format!(
                 "no node has the labels {:?}: `kubectl get nodes --show-labels` shows those they have",
@@ -240,7 +237,7 @@ impl Begin {
     /// then lets it run. Of two that begin at once at least one sees the other.
     async fn start(
         &self,
-        api: &Api,
+        api: &RolloutClient,
         name: &str,
         old: Option<Kept>,
         mut record: Record,
@@ -299,7 +296,7 @@ impl Begin {
 }
 
 /// Refuses nodes that another rollout has.
-pub(crate) async fn no_overlap(api: &Api, name: &str, members: &[Member]) -> Result<(), Failure> {
+pub(crate) async fn no_overlap(api: &RolloutClient, name: &str, members: &[Member]) -> Result<(), Failure> {
     let ours: BTreeSet<&str> = members.iter().map(|member| member.name.as_str()).collect();
     let others = api.records().await?;
     for other in others.iter().filter(|other| other.name != name && !other.record.phase.is_over()) {
@@ -321,7 +318,7 @@ pub(crate) async fn no_overlap(api: &Api, name: &str, members: &[Member]) -> Res
 /// The nodes of rollouts of the same ConfigMap that are over, newest first, as far as any of them is needed: a node has
 /// the target already, and what it had before is to be had nowhere else.
 async fn former(
-    api: &Api,
+    api: &RolloutClient,
     target: &Target,
     records: &[Kept],
     rows: &[NodeRow],

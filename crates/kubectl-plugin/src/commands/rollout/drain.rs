@@ -10,10 +10,12 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::client::RolloutClient;
 use super::fleet::Fleet;
 use crate::Failure;
-use crate::api::client::{Answer, Api, may_pass};
-use crate::api::watch::{Choice, Feed, News};
+use crate::api::client::ApiError;
+use crate::api::list::Selector;
+use crate::api::watch::{Event, Watcher};
 use crate::fleet::rollout::Record;
 use crate::fleet::rollout::decide::{gives_up, is_drained};
 use crate::fleet::rollout::drain::{Drain, Draining, Pod, Pods};
@@ -38,12 +40,12 @@ impl Drop for One {
 pub(crate) struct PodNews {
     place: usize,
     number: u64,
-    news: News,
+    news: Event,
 }
 
 /// The nodes that are drained now: never more than may be unavailable.
 pub(crate) struct Drains {
-    api: Api,
+    api: RolloutClient,
     draining: Option<Draining>,
     all: HashMap<usize, One>,
     begun: Instant,
@@ -55,7 +57,7 @@ pub(crate) struct Drains {
 }
 
 impl Drains {
-    pub(crate) fn new(api: &Api, draining: Option<Draining>) -> Self {
+    pub(crate) fn new(api: &RolloutClient, draining: Option<Draining>) -> Self {
         let (sender, news) = mpsc::channel(QUEUE);
         let (all, begun) = (HashMap::new(), Instant::now());
         Self { api: api.clone(), draining, all, begun, number: 0, version: None, sender, news }
@@ -68,12 +70,12 @@ impl Drains {
     /// Follows a node's Pods from now on.
     pub(crate) fn look(&mut self, place: usize, fleet: &mut Fleet) {
         let (Some(draining), Some(member)) = (self.draining, fleet.members.get(place)) else { return };
-        let choice = Choice { labels: None, fields: Some(format!("spec.nodeName={}", member.name)) };
-        let mut feed = Feed::new(&self.api, Path::new("/api/v1/pods"), "pods of all namespaces", choice, None);
+        let selector = Selector::fields(format!("spec.nodeName={}", member.name));
+        let mut feed = Watcher::new(&self.api.api, "/api/v1/pods", "pods of all namespaces", selector, None);
         self.number += 1;
         let (sender, number) = (self.sender.clone(), self.number);
         let task = tokio::spawn(async move {
-            while let Some(news) = feed.news.recv().await {
+            while let Some(news) = feed.events.recv().await {
                 if sender.send(PodNews { place, number, news }).await.is_err() {
                     return;
                 }
@@ -87,11 +89,12 @@ impl Drains {
     pub(crate) fn hear(&mut self, PodNews { place, number, news }: PodNews) -> Result<(), Failure> {
         let Some(one) = self.all.get_mut(&place).filter(|one| one.number == number) else { return Ok(()) };
         match news {
-            News::Begins => one.pods.begin(),
-            News::Listed(_) => one.pods.listed(),
-            News::Object(pod) => one.pods.see(&pod),
-            News::Gone(pod) => one.pods.lose(&pod),
-            News::Failed(failure) => return Err(failure),
+            Event::Init => one.pods.begin(),
+            Event::InitDone(_) => one.pods.listed(),
+            Event::Apply(pod) => one.pods.see(&pod),
+            Event::Delete(pod) => one.pods.lose(&pod),
+            Event::Interrupted(_) => {}
+            Event::Failed(failure) => return Err(failure),
         }
         Ok(())
     }
@@ -146,7 +149,7 @@ impl Drains {
         }
         let request = Request::get("/api/v1").body(Vec::new()).map_err(kube::core::request::Error::BuildRequest);
         let what = "see whether Pods can be evicted";
-        let Answer::Object(all) = self.api.ask(what, request).await? else {
+        let Some(all) = self.api.api.optional(what, request).await? else {
             return Err(Failure::new(format!("{what}: what answers is no Kubernetes API server")));
         };
         let list = all.get("resources").and_then(Value::as_array).into_iter().flatten();
@@ -171,32 +174,26 @@ impl Drains {
         });
         let pods = Path::new(format!("/api/v1/namespaces/{namespace}/pods"));
         let body = body.to_string().into_bytes();
-        let request = match pods.create_subresource("eviction", name, &PostParams::default(), body) {
-            Ok(request) => request,
-            Err(error) => return Said::Never(format!("cannot be evicted: {error}")),
-        };
-        self.api.count();
-        match self.api.in_time(self.api.client.request::<Value>(request)).await {
-            None => Said::Later("the API server does not answer".to_owned()),
-            Some(Ok(_)) => Said::Granted,
+        let what = format!("create pods/eviction in namespace {namespace}");
+        let request = pods.create_subresource("eviction", name, &PostParams::default(), body);
+        match self.api.api.once(&what, request).await {
+            Ok(_) => Said::Granted,
             // Gone, or another one by now: the watch says which.
-            Some(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) || is_ending(&status) => {
-                Said::Granted
-            }
-            Some(Err(kube::Error::Api(status))) if status.code == 429 => Said::Later(status.message.clone()),
-            Some(Err(error)) if may_pass(&error) => Said::Later(error.to_string()),
-            Some(Err(error)) => {
-                let what = format!("create pods/eviction in namespace {namespace}");
-                Said::Never(format!("cannot be evicted: {}", Failure::api(&what, &error).message))
-            }
+            Err(error) if matches!(error.code(), 404 | 409) || is_ending(&error) => Said::Granted,
+            Err(error) => match error.status().filter(|status| status.code == 429) {
+                Some(status) => Said::Later(status.message.clone()),
+                None if error.may_pass() => Said::Later(error.cause()),
+                None => Said::Never(format!("cannot be evicted: {}", Failure::from(error).message)),
+            },
         }
     }
 }
 
 /// Its namespace is being deleted, and so is it.
-fn is_ending(status: &kube::core::Status) -> bool {
-    let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
-    status.code == 403 && causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
+fn is_ending(error: &ApiError) -> bool {
+    let details = error.status().and_then(|status| status.details.as_ref());
+    let causes = details.map(|details| details.causes.as_slice()).unwrap_or_default();
+    error.code() == 403 && causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
 }
 
 enum Said {

@@ -3,20 +3,19 @@
 use std::future::Future;
 use std::time::Duration;
 
-use kube::api::{Patch, PatchParams};
-use kube::core::request::Request as Path;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::client::RolloutClient;
 use super::drain::Drains;
 use super::fleet::Fleet;
 use super::records::Lock;
 use super::show::Show;
 use crate::Failure;
-use crate::api::client::{Answer, Api};
-use crate::api::nodes::NODES;
-use crate::api::watch::{Choice, Feed, News};
-use crate::api::write::MANAGER;
+use crate::api::client::ApiError;
+use crate::api::list::Selector;
+use crate::api::watch::{Event, Watcher};
+use crate::api::write::{Carriers, Goal, Mode, NOT_KEPT, Target, WriteError, patch_node};
 use crate::fleet::assign::{self, Written};
 use crate::fleet::node::NodeRow;
 use crate::fleet::rollout::decide::{Step, decide};
@@ -30,8 +29,8 @@ use kubelet_config::source::ConfigMapRef;
 /// An hour; for waits without an end.
 const LONG: Duration = Duration::from_secs(3600);
 /// Two carriers, a contradiction to remove, and as many troubles.
-const STEPS: u32 = 6;
-/// After an answer that was lost.
+const PATCHES: u32 = 6;
+/// After a write that somebody undid.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// How a client came to its end.
@@ -43,13 +42,12 @@ pub(crate) enum Outcome {
 }
 
 pub(crate) struct Drive {
-    pub(crate) api: Api,
+    pub(crate) api: RolloutClient,
     pub(crate) lock: Lock,
     pub(crate) fleet: Fleet,
     /// The version of the list by which the fleet is known, if it is.
     pub(crate) from: Option<String>,
-    /// Whether this API server keeps `spec.configSource`, once that is known.
-    pub(crate) keeps: Option<bool>,
+    pub(crate) carriers: Carriers,
     pub(crate) show: Show,
     /// What other rollouts say of the same version, until it is in the record.
     pub(crate) heard: Vec<Bad>,
@@ -79,14 +77,14 @@ impl Drive {
     async fn until_end(&mut self) -> Result<Outcome, Failure> {
         let mut nodes = self.fleet.feed(&self.api, self.from.take());
         // Others' too: what a node of theirs calls bad is not sent to ours.
-        let choice = Choice { labels: Some(LABEL.to_owned()), fields: None };
-        let mut record = Feed::new(&self.api, self.api.config_maps(), "ConfigMaps", choice, None);
+        let selector = Selector::labels(LABEL.to_owned());
+        let mut record = Watcher::new(&self.api.api, &self.api.config_maps().url_path, "ConfigMaps", selector, None);
         loop {
             self.fleet.follow(&self.lock.kept.name, &self.lock.kept.record);
-            while let Ok(news) = nodes.news.try_recv() {
+            while let Ok(news) = nodes.events.try_recv() {
                 self.fleet.hear(news)?;
             }
-            while let Ok(news) = record.news.try_recv() {
+            while let Ok(news) = record.events.try_recv() {
                 self.hear(news)?;
             }
             if self.lock.due() <= Instant::now() {
@@ -133,8 +131,8 @@ impl Drive {
                     let until =
                         self.lock.due().min(Instant::now() + time.unwrap_or(LONG).max(Duration::from_millis(1)));
                     tokio::select! {
-                        Some(news) = nodes.news.recv() => self.fleet.hear(news)?,
-                        Some(news) = record.news.recv() => self.hear(news)?,
+                        Some(news) = nodes.events.recv() => self.fleet.hear(news)?,
+                        Some(news) = record.events.recv() => self.hear(news)?,
                         Some(news) = self.drains.news.recv() => self.drains.hear(news)?,
                         () = tokio::time::sleep_until(until) => {}
                     }
@@ -143,28 +141,28 @@ impl Drive {
         }
     }
 
-    fn hear(&mut self, news: News) -> Result<(), Failure> {
+    fn hear(&mut self, news: Event) -> Result<(), Failure> {
         let own = map_name(&self.lock.kept.name);
         let is_own = |map: &Value| map.pointer("/metadata/name").and_then(Value::as_str) == Some(&own);
         match news {
-            News::Object(map) if is_own(&map) => self.lock.hear(&map),
-            News::Object(map) => {
+            Event::Apply(map) if is_own(&map) => self.lock.hear(&map),
+            Event::Apply(map) => {
                 // One that another version of this program wrote is none of our business.
                 if let Ok((name, other, _)) = decode(&map) {
                     self.heard.extend(other.own_marks(&name, &self.lock.kept.record.target));
                 }
                 Ok(())
             }
-            News::Gone(map) if is_own(&map) => {
+            Event::Delete(map) if is_own(&map) => {
                 let name = &self.lock.kept.name;
                 Err(Failure::new(format!("the ConfigMap {own} was deleted: rollout {name} is no more")))
             }
-            News::Failed(failure) => Err(failure),
-            News::Listed(_) => {
+            Event::Failed(failure) => Err(failure),
+            Event::InitDone(_) => {
                 self.heard_all = true;
                 Ok(())
             }
-            News::Gone(_) | News::Begins => Ok(()),
+            Event::Delete(_) | Event::Init | Event::Interrupted(_) => Ok(()),
         }
     }
 
@@ -189,9 +187,8 @@ impl Drive {
     async fn cordon(&mut self, place: usize, on: bool) -> Result<(), Failure> {
         let name = self.fleet.name(place).to_owned();
         let patch = Cordon::patch(on.then_some(&self.lock.kept.name), self.fleet.version(place));
-        let request = Path::new(NODES).patch(&name, &params(false), &Patch::Merge(&patch));
-        match self.api.try_once(&format!("patch node {name}"), request).await? {
-            Some(Answer::Object(node)) => {
+        match self.api.api.once(&format!("patch node {name}"), patch_node(&name, &patch, false)).await {
+            Ok(node) => {
                 self.fleet.see(&node);
                 let cordon = self.fleet.sights.get(place).map(|sight| sight.cordon);
                 if cordon.is_some_and(|it| if on { it.holds() } else { !matches!(it, Cordon::Ours | Cordon::Stale) }) {
@@ -201,13 +198,7 @@ impl Drive {
                     tokio::time::sleep(PAUSE).await;
                 }
             }
-            Some(Answer::Absent) => self.fleet.lose(place),
-            answer => {
-                if answer.is_none() {
-                    tokio::time::sleep(PAUSE).await;
-                }
-                self.fleet.look(&self.api, place).await?;
-            }
+            Err(error) => self.fleet.look_after(&self.api, place, error).await?,
         }
         Ok(())
     }
@@ -215,58 +206,55 @@ impl Drive {
     /// Assigns, or gives back, if the Node is still the one that was seen.
     async fn assign(&mut self, place: usize, forward: bool) -> Result<(), Failure> {
         let Some(member) = self.fleet.members.get(place).cloned() else { return Ok(()) };
-        let what = format!("patch node {}", member.name);
-        let target = self.lock.kept.record.target.reference.clone();
+        let reference = self.lock.kept.record.target.reference.clone();
+        let goal = if forward { Goal::Assign(Some(&reference)) } else { Goal::Restore(&member.before) };
         self.fleet.before_write(place);
-        let mut written = false;
-        for _ in 0..STEPS {
-            let (now, version) = (self.fleet.written(place), self.fleet.version(place));
-            let step = if forward {
-                assign::next(&now, version, Some(&target), None, self.keeps)
-            } else {
-                assign::back(&now, version, &member.before, self.keeps)
-            };
-            let patch = match step {
-                assign::Step::Done => return Ok(()),
-                assign::Step::Refuse(why) => return Err(Failure::new(format!("node {}: {why}", member.name))),
-                assign::Step::Write(patch) => patch,
-            };
-            let request = Path::new(NODES).patch(&member.name, &params(false), &Patch::Merge(&patch));
-            match self.api.try_once(&what, request).await? {
-                Some(Answer::Object(node)) => {
-                    self.fleet.see(&node);
-                    self.keeps = assign::is_kept(&patch, &self.fleet.written(place)).or(self.keeps);
-                    if !written {
-                        self.show.wrote(&self.lock.kept, &member.name, forward);
-                    }
-                    written = true;
-                }
-                Some(Answer::NoSource) if self.keeps != Some(false) => self.keeps = Some(false),
-                Some(Answer::NoSource) => {
-                    return Err(Failure::new(format!("{what}: the API server refuses its spec.configSource")));
-                }
-                Some(Answer::Absent) => {
-                    self.fleet.lose(place);
-                    return Ok(());
-                }
-                answer => {
-                    if answer.is_none() {
-                        tokio::time::sleep(PAUSE).await;
-                    }
-                    self.fleet.look(&self.api, place).await?;
-                    // What is left to do is to take away what says the same; but not from what somebody else wrote.
-                    if !(written && self.fleet.has(place) == Some(Has::Target)) {
-                        return Ok(());
-                    }
-                }
+        let Self { api, lock, fleet, show, carriers, .. } = self;
+        let name = &member.name;
+        let mut node = FollowedNode { api, lock, fleet, show, place, forward, is_written: false };
+        carriers.write(&api.api, name, goal, &mut node, PATCHES).await.map_err(|error| match error {
+            WriteError::Refused(why) => Failure::new(format!("node {name}: {why}")),
+            WriteError::NoSource => {
+                Failure::new(format!("patch node {name}: the API server refuses its spec.configSource"))
             }
-            if !self.lock.is_fresh() {
-                return Ok(());
-            }
+            WriteError::NotKept => Failure::new(format!("patch node {name}: {NOT_KEPT}")),
+            WriteError::Failed(failure) => failure,
+        })
+    }
+}
+
+/// A Node of the rollout while it is written to. What is written holds for the Node as it was seen.
+struct FollowedNode<'a> {
+    api: &'a RolloutClient,
+    lock: &'a Lock,
+    fleet: &'a mut Fleet,
+    show: &'a Show,
+    place: usize,
+    forward: bool,
+    is_written: bool,
+}
+
+impl Target for FollowedNode<'_> {
+    fn current(&self) -> Option<(Written, String)> {
+        let now = || (self.fleet.written(self.place), self.fleet.version(self.place).to_owned());
+        self.lock.is_fresh().then(now)
+    }
+
+    fn answered(&mut self, node: &Value, _: Mode) -> Written {
+        self.fleet.see(node);
+        if !self.is_written {
+            self.show.wrote(&self.lock.kept, self.fleet.name(self.place), self.forward);
         }
-        Err(Failure::new(format!(
-            "{what}: the API server does not keep what is written into this Node; an admission webhook may undo it"
-        )))
+        self.is_written = true;
+        self.fleet.written(self.place)
+    }
+
+    fn planned(&mut self, _: &Value) {}
+
+    async fn failed(&mut self, error: ApiError) -> Result<bool, Failure> {
+        self.fleet.look_after(self.api, self.place, error).await?;
+        // What is left to do is to take away what says the same; but not from what somebody else wrote.
+        Ok(self.is_written && self.fleet.has(self.place) == Some(Has::Target))
     }
 }
 
@@ -295,26 +283,22 @@ fn marked(record: &Record, heard: &mut Vec<Bad>) -> Option<Record> {
 /// # Errors
 /// The right to patch nodes is missing.
 pub(crate) async fn keeps_source(
-    api: &Api,
+    api: &RolloutClient,
     members: &[Member],
     target: &ConfigMapRef,
 ) -> Result<Option<bool>, Failure> {
     let patch = assign::trial(target);
     // The first one that is still there.
     for Member { name, .. } in members {
-        let request = Path::new(NODES).patch(name, &params(true), &Patch::Merge(&patch));
         let what = format!("patch node {name} (a dry run, to see whether this API server keeps spec.configSource)");
-        match api.ask(&what, request).await? {
-            Answer::Object(tried) => {
-                return Ok(assign::is_kept(&patch, &Written::of(&NodeRow::of(&tried, &api.namespace))));
+        match api.api.request(&what, patch_node(name, &patch, true)).await {
+            Ok(tried) => {
+                return Ok(assign::is_kept(&patch, &Written::of(&NodeRow::of(&tried, &api.api.namespace))));
             }
-            Answer::NoSource => return Ok(Some(false)),
-            _ => {}
+            Err(error) if error.refuses_source() => return Ok(Some(false)),
+            Err(error) if matches!(error.code(), 404 | 409) => {}
+            Err(error) => return Err(error.into()),
         }
     }
     Ok(None)
-}
-
-fn params(dry_run: bool) -> PatchParams {
-    PatchParams { dry_run, field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }
 }

@@ -9,17 +9,22 @@ use kube::core::request::Request as Path;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::client::RolloutClient;
 use super::records::older;
 use crate::Failure;
-use crate::api::client::{Answer, Api};
+use crate::api::client::ApiError;
+use crate::api::list::Selector;
 use crate::api::nodes::NODES;
-use crate::api::watch::{Choice, Feed, News};
+use crate::api::watch::{Event, Watcher};
 use crate::fleet::assign::Written;
 use crate::fleet::node::{Condition, NodeRow};
 use crate::fleet::rollout::drain::{Cordon, Drain};
 use crate::fleet::rollout::plan::Member;
 use crate::fleet::rollout::sight::{Clocks, Doing, Has, Sight};
 use crate::fleet::rollout::{Record, Target, WaitFor};
+
+/// After an answer that was lost.
+const PAUSE: Duration = Duration::from_millis(500);
 
 #[derive(Default)]
 struct Slot {
@@ -95,17 +100,17 @@ impl Fleet {
         self.is_known = true;
     }
 
-    /// What is to be followed: the selection, and all nodes once one of them lost its labels. `from`: see [`Feed::new`].
-    pub(crate) fn feed(&self, api: &Api, from: Option<String>) -> Feed {
-        let choice = Choice { labels: self.selector.clone(), fields: None };
-        Feed::new(api, Path::new(NODES), "nodes", choice, from)
+    /// What is to be followed: the selection, and all nodes once one of them lost its labels. `from`: see [`Watcher::new`].
+    pub(crate) fn feed(&self, api: &RolloutClient, from: Option<String>) -> Watcher {
+        let selector = Selector { labels: self.selector.clone(), fields: None };
+        Watcher::new(&api.api, NODES, "nodes", selector, from)
     }
 
-    pub(crate) fn hear(&mut self, news: News) -> Result<(), Failure> {
+    pub(crate) fn hear(&mut self, news: Event) -> Result<(), Failure> {
         match news {
-            News::Begins => self.list += 1,
-            News::Listed(version) => self.heard_all(&version),
-            News::Object(node) => {
+            Event::Init => self.list += 1,
+            Event::InitDone(version) => self.heard_all(&version),
+            Event::Apply(node) => {
                 if let Some(place) = self.place(&node) {
                     if self.unsure.remove(&place).flatten().is_some_and(|left| left != text(&node, "uid")) {
                         self.lose(place); // another Node of this name
@@ -116,7 +121,7 @@ impl Fleet {
                     self.see(&node);
                 }
             }
-            News::Gone(node) => {
+            Event::Delete(node) => {
                 if let Some(place) = self.place(&node) {
                     if self.selector.is_some() {
                         self.unsure.insert(place, Some(text(&node, "uid").to_owned()));
@@ -125,7 +130,8 @@ impl Fleet {
                     }
                 }
             }
-            News::Failed(failure) => return Err(failure),
+            Event::Interrupted(_) => {}
+            Event::Failed(failure) => return Err(failure),
         }
         Ok(())
     }
@@ -151,21 +157,43 @@ impl Fleet {
     }
 
     /// Reads one Node anew.
-    pub(crate) async fn look(&mut self, api: &Api, place: usize) -> Result<(), Failure> {
+    pub(crate) async fn look(&mut self, api: &RolloutClient, place: usize) -> Result<(), Failure> {
         match self.get(api, place).await? {
-            Answer::Object(node) => self.see(&node),
-            _ => self.lose(place),
+            Some(node) => self.see(&node),
+            None => self.lose(place),
         }
         Ok(())
     }
 
+    /// The same after a write of it that failed.
+    ///
+    /// # Errors
+    /// A refusal that has nothing to do with what the Node is now.
+    pub(crate) async fn look_after(
+        &mut self,
+        api: &RolloutClient,
+        place: usize,
+        error: ApiError,
+    ) -> Result<(), Failure> {
+        match error.code() {
+            404 => {
+                self.lose(place);
+                return Ok(());
+            }
+            409 | 410 => {}
+            _ if error.may_pass() => tokio::time::sleep(PAUSE).await,
+            _ => return Err(error.into()),
+        }
+        self.look(api, place).await
+    }
+
     /// Looks at a member that is out of the selection. Some: it lives, and all nodes have to be followed from now on,
     /// by this feed; nothing is known until that has listed them.
-    pub(crate) async fn find(&mut self, api: &Api, place: usize) -> Result<Option<Feed>, Failure> {
+    pub(crate) async fn find(&mut self, api: &RolloutClient, place: usize) -> Result<Option<Watcher>, Failure> {
         let answer = self.get(api, place).await?;
         let left = self.unsure.remove(&place).flatten();
         match answer {
-            Answer::Object(node) if left.is_none_or(|uid| uid == text(&node, "uid")) => {
+            Some(node) if left.is_none_or(|uid| uid == text(&node, "uid")) => {
                 self.see(&node);
                 self.selector = None;
                 self.unsure.clear();
@@ -180,9 +208,9 @@ impl Fleet {
         }
     }
 
-    async fn get(&self, api: &Api, place: usize) -> Result<Answer, Failure> {
+    async fn get(&self, api: &RolloutClient, place: usize) -> Result<Option<Value>, ApiError> {
         let name = self.name(place);
-        api.ask(&format!("get node {name}"), Path::new(NODES).get(name, &GetParams::default())).await
+        api.api.optional(&format!("get node {name}"), Path::new(NODES).get(name, &GetParams::default())).await
     }
 
     /// Takes up what the record says: where it is going, and from which nodes somebody took the target.
@@ -339,12 +367,12 @@ mod tests {
             "labels": {format!("{LABELS}name"): map}}})
     }
 
-    fn object(uid: &str, version: &str, map: &str) -> News {
-        News::Object(Box::new(node(uid, version, map)))
+    fn object(uid: &str, version: &str, map: &str) -> Event {
+        Event::Apply(Box::new(node(uid, version, map)))
     }
 
-    fn gone(uid: &str, version: &str, map: &str) -> News {
-        News::Gone(Box::new(node(uid, version, map)))
+    fn gone(uid: &str, version: &str, map: &str) -> Event {
+        Event::Delete(Box::new(node(uid, version, map)))
     }
 
     /// One node, which was assigned "old", as a list of version 10 has it.
@@ -362,7 +390,7 @@ mod tests {
         fleet
     }
 
-    fn hear(fleet: &mut Fleet, news: News) -> Has {
+    fn hear(fleet: &mut Fleet, news: Event) -> Has {
         fleet.hear(news).unwrap();
         fleet.sights[0].has
     }
@@ -374,9 +402,9 @@ mod tests {
         assert_eq!(fleet.unsure(), Some(0), "somebody has to look");
         assert_eq!(hear(&mut fleet, object("u1", "12", "new")), Has::Target);
         assert_eq!(fleet.unsure(), None, "it came back");
-        fleet.hear(News::Begins).unwrap();
+        fleet.hear(Event::Init).unwrap();
         fleet.see(&node("u1", "13", "new"));
-        assert_eq!(hear(&mut fleet, News::Listed("20".into())), Has::Target);
+        assert_eq!(hear(&mut fleet, Event::InitDone("20".into())), Has::Target);
         assert_eq!(fleet.unsure(), Some(0), "what was read beside a list is not in it");
     }
 
@@ -420,9 +448,9 @@ mod tests {
         fleet.see(&node("u2", "30", "old"));
         assert_eq!(hear(&mut fleet, gone("u1", "20", "old")), Has::Before, "the one before was deleted");
         assert_eq!(hear(&mut fleet, object("u1", "20", "new")), Has::Before);
-        fleet.hear(News::Begins).unwrap();
-        assert_eq!(hear(&mut fleet, News::Listed("29".into())), Has::Before);
-        assert_eq!(hear(&mut fleet, News::Listed("31".into())), Has::Gone);
+        fleet.hear(Event::Init).unwrap();
+        assert_eq!(hear(&mut fleet, Event::InitDone("29".into())), Has::Before);
+        assert_eq!(hear(&mut fleet, Event::InitDone("31".into())), Has::Gone);
         assert_eq!(fleet.unsure(), None);
         fleet.see(&node("u3", "32", "new"));
         assert_eq!(hear(&mut fleet, gone("u3", "33", "new")), Has::Gone);

@@ -3,6 +3,7 @@
 mod anew;
 mod bad_versions;
 mod begin;
+mod client;
 mod drain;
 mod drive;
 mod fleet;
@@ -15,14 +16,15 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::api::client::Api;
-use crate::api::write::DryRun;
+use crate::api::write::{Carriers, Mode};
+use crate::commands::targets::DryRun;
 use crate::fleet::node::NodeRow;
 use crate::fleet::rollout::drain::Draining;
 use crate::fleet::rollout::plan::Member;
 use crate::fleet::rollout::{OnFailure, Phase, Record, WaitFor};
 use crate::output::{self, Format};
 use crate::{Context, Failure};
+use client::RolloutClient;
 use drain::Drains;
 use drive::{Drive, Outcome};
 use fleet::Fleet;
@@ -189,7 +191,7 @@ impl From<Failing> for OnFailure {
 
 impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
-        let api = Api::new(context);
+        let api = RolloutClient::new(context);
         match (self.verb, self.begin) {
             (Some(Verb::Status(Shown { name: Some(name), output })), _) => verbs::status(&api, &name, output).await,
             (Some(Verb::Status(Shown { output, .. })), _) => verbs::list(&api, output).await,
@@ -206,7 +208,7 @@ impl Options {
 }
 
 /// Drives a rollout that is recorded, unless a living client does.
-async fn drive_on(api: &Api, name: &str, show: Show, what: &str) -> Result<ExitCode, Failure> {
+async fn drive_on(api: &RolloutClient, name: &str, show: Show, what: &str) -> Result<ExitCode, Failure> {
     match Lock::take(api, name, |text| show.say(text)).await? {
         Taken::Lock(lock) => drive_locked(api, lock, show).await,
         Taken::Alive(other) => {
@@ -225,14 +227,14 @@ struct Nodes {
     keeps: Option<bool>,
 }
 
-async fn drive_locked(api: &Api, lock: Lock, show: Show) -> Result<ExitCode, Failure> {
+async fn drive_locked(api: &RolloutClient, lock: Lock, show: Show) -> Result<ExitCode, Failure> {
     let name = lock.kept.name.clone();
     let record = run_locked(api, lock, show).await?;
-    ended(&name, &record, &format!(" ({} requests)", api.requests()))
+    ended(&name, &record, &format!(" ({} requests)", api.api.requests()))
 }
 
 /// The same, to its end, whatever that is.
-async fn run_locked(api: &Api, lock: Lock, show: Show) -> Result<Record, Failure> {
+async fn run_locked(api: &RolloutClient, lock: Lock, show: Show) -> Result<Record, Failure> {
     match api.all_members(&lock.kept).await {
         Ok(members) => run_with(api, lock, Nodes { members, listed: None, keeps: None }, show).await,
         Err(failure) => {
@@ -242,13 +244,13 @@ async fn run_locked(api: &Api, lock: Lock, show: Show) -> Result<Record, Failure
     }
 }
 
-async fn drive_with(api: &Api, lock: Lock, nodes: Nodes, show: Show) -> Result<ExitCode, Failure> {
+async fn drive_with(api: &RolloutClient, lock: Lock, nodes: Nodes, show: Show) -> Result<ExitCode, Failure> {
     let name = lock.kept.name.clone();
     let record = run_with(api, lock, nodes, show).await?;
-    ended(&name, &record, &format!(" ({} requests)", api.requests()))
+    ended(&name, &record, &format!(" ({} requests)", api.api.requests()))
 }
 
-async fn run_with(api: &Api, lock: Lock, nodes: Nodes, show: Show) -> Result<Record, Failure> {
+async fn run_with(api: &RolloutClient, lock: Lock, nodes: Nodes, show: Show) -> Result<Record, Failure> {
     let name = lock.kept.name.clone();
     let Nodes { members, listed, keeps } = nodes;
     let record = &lock.kept.record;
@@ -263,7 +265,8 @@ async fn run_with(api: &Api, lock: Lock, nodes: Nodes, show: Show) -> Result<Rec
     let drains = Drains::new(api, record.options.drain);
     let left = if drains.is_on() { ", and stay cordoned until somebody goes on" } else { "" };
     let (heard, heard_all) = (Vec::new(), false);
-    let drive = Drive { api: api.clone(), lock, fleet, from, keeps, show, heard, heard_all, drains };
+    let carriers = Carriers { keeps_source: keeps, ..Carriers::new(None, Mode::Real) };
+    let drive = Drive { api: api.clone(), lock, fleet, from, carriers, show, heard, heard_all, drains };
     match Box::pin(drive.run(interrupted())).await {
         Ok(Outcome::Ended(record, cordoned)) => {
             if let Some(first) = cordoned.first() {

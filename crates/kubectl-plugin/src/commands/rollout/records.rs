@@ -6,10 +6,9 @@ use kube::api::{DeleteParams, GetParams, PostParams};
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::client::RolloutClient;
 use crate::Failure;
-use crate::api::client::{Answer, Api};
-use crate::api::list::Pages;
-use crate::api::watch::Choice;
+use crate::api::list::{Pager, Selector};
 use crate::fleet::rollout::drain::CORDONED_BY;
 use crate::fleet::rollout::plan::Member;
 use crate::fleet::rollout::record::{decode, decode_nodes, encode, encode_nodes, map_name, part_name};
@@ -35,20 +34,18 @@ fn kept(map: &Value) -> Result<Kept, Failure> {
     Ok(Kept { name, record, version })
 }
 
-impl Api {
+impl RolloutClient {
     /// A rollout's record.
     pub(crate) async fn record(&self, name: &str) -> Result<Option<Kept>, Failure> {
         let request = self.config_maps().get(&map_name(name), &GetParams::default());
-        match self.ask(&format!("get the ConfigMap {} in {}", map_name(name), self.namespace), request).await? {
-            Answer::Object(map) => kept(&map).map(Some),
-            _ => Ok(None),
-        }
+        let what = format!("get the ConfigMap {} in {}", map_name(name), self.api.namespace);
+        self.api.optional(&what, request).await?.as_ref().map(kept).transpose()
     }
 
     /// The same, if it must be there.
     pub(crate) async fn known(&self, name: &str) -> Result<Kept, Failure> {
         let found = self.record(name).await?;
-        let namespace = &self.namespace;
+        let namespace = &self.api.namespace;
         found.ok_or_else(|| {
             Failure::new(format!(
                 "there is no rollout {name:?} in namespace {namespace}; `kubectl kubelet-config rollout status` lists them, \
@@ -59,9 +56,12 @@ impl Api {
 
     /// All records.
     pub(crate) async fn records(&self) -> Result<Vec<Kept>, Failure> {
-        let what = format!("list ConfigMaps in {}", self.namespace);
-        let choice = Choice { labels: Some(LABEL.to_owned()), fields: None };
-        Ok(Pages::new(self, &self.config_maps(), &what, &choice).all(kept).await?.0)
+        let what = format!("list ConfigMaps in {}", self.api.namespace);
+        let selector = Selector::labels(LABEL.to_owned());
+        Ok(Pager::new(&self.api, &self.config_maps().url_path, &what, &selector)
+            .all(|map| kept(map).map(Some))
+            .await?
+            .0)
     }
 
     /// The nodes that are recorded, and whether these are all.
@@ -70,10 +70,9 @@ impl Api {
         for part in 0..kept.record.parts {
             let name = part_name(&kept.name, kept.record.second, part);
             let request = self.config_maps().get(&name, &GetParams::default());
-            match self.ask(&format!("get the ConfigMap {name} in {}", self.namespace), request).await? {
-                Answer::Object(map) => members.extend(decode_nodes(&map).map_err(Failure::new)?),
-                _ => return Ok((members, false)),
-            }
+            let what = format!("get the ConfigMap {name} in {}", self.api.namespace);
+            let Some(map) = self.api.optional(&what, request).await? else { return Ok((members, false)) };
+            members.extend(decode_nodes(&map).map_err(Failure::new)?);
         }
         let whole = members.len() == kept.record.nodes;
         Ok((members, whole))
@@ -105,16 +104,17 @@ impl Api {
 
     /// Writes a new record; none if there is one of that name.
     pub(crate) async fn create(&self, name: &str, record: &Record) -> Result<Option<Kept>, Failure> {
-        let what = format!("create the ConfigMap {} in {}", map_name(name), self.namespace);
+        let what = format!("create the ConfigMap {} in {}", map_name(name), self.api.namespace);
         let request = self.config_maps().create(&PostParams::default(), bytes(&encode(name, record, None)));
-        match self.ask(&what, request).await? {
-            Answer::Object(map) => kept(&map).map(Some),
-            Answer::Conflict => {
+        match self.api.request(&what, request).await {
+            Ok(map) => kept(&map).map(Some),
+            Err(error) if error.is_conflict() => {
                 // An answer that was lost may have been ours.
                 let there = self.record(name).await?;
                 Ok(there.filter(|there| there.record.holder == record.holder))
             }
-            _ => Err(no_namespace(&self.namespace)),
+            Err(error) if error.code() == 404 => Err(no_namespace(&self.api.namespace)),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -122,11 +122,14 @@ impl Api {
     pub(crate) async fn create_nodes(&self, name: &str, second: bool, members: &[Member]) -> Result<(), Failure> {
         for map in encode_nodes(name, second, members) {
             let part = map.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
-            let what = format!("write the ConfigMap {part} in {}", self.namespace);
+            let what = format!("write the ConfigMap {part} in {}", self.api.namespace);
             let create = || self.config_maps().create(&PostParams::default(), bytes(&map));
-            if let Answer::Conflict = self.ask(&what, create()).await? {
-                self.delete(&part).await?;
-                self.object(&what, create()).await?;
+            match self.api.request(&what, create()).await {
+                Err(error) if error.is_conflict() => {
+                    self.delete(&part).await?;
+                    self.api.request(&what, create()).await?;
+                }
+                result => drop(result?),
             }
         }
         Ok(())
@@ -150,9 +153,9 @@ impl Api {
 
     /// Whether there was one.
     async fn delete(&self, name: &str) -> Result<bool, Failure> {
-        let what = format!("delete the ConfigMap {name} in {}", self.namespace);
-        let answer = self.ask(&what, self.config_maps().delete(name, &DeleteParams::default())).await?;
-        Ok(matches!(answer, Answer::Object(_)))
+        let what = format!("delete the ConfigMap {name} in {}", self.api.namespace);
+        let request = self.config_maps().delete(name, &DeleteParams::default());
+        Ok(self.api.optional(&what, request).await?.is_some())
     }
 
     /// Changes a record that somebody else may drive, whatever happens to it meanwhile.
@@ -177,12 +180,13 @@ impl Api {
     /// None if the record is another one by now.
     async fn replace(&self, kept: &Kept) -> Result<Option<Kept>, Failure> {
         let name = map_name(&kept.name);
-        let what = format!("update the ConfigMap {name} in {}", self.namespace);
+        let what = format!("update the ConfigMap {name} in {}", self.api.namespace);
         let body = bytes(&encode(&kept.name, &kept.record, Some(&kept.version)));
-        match self.ask(&what, self.config_maps().replace(&name, &PostParams::default(), body)).await? {
-            Answer::Object(map) => self::kept(&map).map(Some),
-            Answer::Conflict => Ok(None),
-            _ => Err(Failure::new(format!("the ConfigMap {name} was deleted: rollout {} is no more", kept.name))),
+        match self.api.request(&what, self.config_maps().replace(&name, &PostParams::default(), body)).await {
+            Ok(map) => self::kept(&map).map(Some),
+            Err(error) if error.is_conflict() => Ok(None),
+            Err(error) if error.code() != 404 => Err(error.into()),
+            Err(_) => Err(Failure::new(format!("the ConfigMap {name} was deleted: rollout {} is no more", kept.name))),
         }
     }
 }
@@ -209,7 +213,7 @@ pub(crate) fn identity() -> String {
 
 /// The right to drive a rollout.
 pub(crate) struct Lock {
-    api: Api,
+    api: RolloutClient,
     id: String,
     pub(crate) kept: Kept,
     beaten: Instant,
@@ -225,12 +229,12 @@ pub(crate) enum Taken {
 
 impl Lock {
     /// Of a record that was just written with this holder.
-    pub(crate) fn of_new(api: &Api, id: String, kept: Kept) -> Self {
+    pub(crate) fn of_new(api: &RolloutClient, id: String, kept: Kept) -> Self {
         Self { api: api.clone(), id, kept, beaten: Instant::now(), beaten_wall: jiff::Timestamp::now() }
     }
 
     /// Takes it from a client that is dead, which takes as long as to be sure of that.
-    pub(crate) async fn take(api: &Api, name: &str, tell: impl Fn(&str)) -> Result<Taken, Failure> {
+    pub(crate) async fn take(api: &RolloutClient, name: &str, tell: impl Fn(&str)) -> Result<Taken, Failure> {
         let id = identity();
         let mut seen: Option<(Holder, Instant)> = None;
         loop {

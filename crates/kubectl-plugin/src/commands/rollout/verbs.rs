@@ -6,13 +6,14 @@ use serde_json::{Value, json};
 
 use super::anew::put_back;
 use super::begin::{anew, no_overlap};
+use super::client::RolloutClient;
 use super::fleet::Fleet;
 use super::records::{Kept, Lock, Taken};
 use super::show::{Show, clean};
 use super::{Named, Resumed, bad_versions, drive_locked, drive_on, ended, run_locked};
 use crate::Failure;
-use crate::api::client::Api;
-use crate::api::watch::{Choice, Feed, News};
+use crate::api::list::Selector;
+use crate::api::watch::{Event, Watcher};
 use crate::commands::history::ago;
 use crate::commands::status::now;
 use crate::fleet::rollout::drain::Cordon;
@@ -27,7 +28,7 @@ fn refuse(name: &str, record: &Record, what: &str) -> Failure {
 }
 
 /// `rollout pause`.
-pub(crate) async fn pause(api: &Api, named: &Named) -> Result<ExitCode, Failure> {
+pub(crate) async fn pause(api: &RolloutClient, named: &Named) -> Result<ExitCode, Failure> {
     let name = &named.name;
     let change = |record: &mut Record| match record.phase {
         Phase::Running => {
@@ -44,7 +45,7 @@ pub(crate) async fn pause(api: &Api, named: &Named) -> Result<ExitCode, Failure>
 }
 
 /// `rollout resume`.
-pub(crate) async fn resume(api: &Api, Resumed { named, despite }: &Resumed) -> Result<ExitCode, Failure> {
+pub(crate) async fn resume(api: &RolloutClient, Resumed { named, despite }: &Resumed) -> Result<ExitCode, Failure> {
     let name = &named.name;
     let kept = api.known(name).await?;
     let show = Show::new(named.quiet);
@@ -97,7 +98,7 @@ pub(crate) async fn resume(api: &Api, Resumed { named, despite }: &Resumed) -> R
 }
 
 /// `rollout abort`.
-pub(crate) async fn abort(api: &Api, named: &Named) -> Result<ExitCode, Failure> {
+pub(crate) async fn abort(api: &RolloutClient, named: &Named) -> Result<ExitCode, Failure> {
     let name = &named.name;
     let change = |record: &mut Record| {
         match record.phase {
@@ -133,7 +134,7 @@ pub(crate) async fn abort(api: &Api, named: &Named) -> Result<ExitCode, Failure>
 
 /// `rollout undo`. Unlike the other verbs it waits for the end even if another client drives it: what it ends with says
 /// whether all is back.
-pub(crate) async fn undo(api: &Api, named: &Named) -> Result<ExitCode, Failure> {
+pub(crate) async fn undo(api: &RolloutClient, named: &Named) -> Result<ExitCode, Failure> {
     let name = &named.name;
     let kept = put_back(api, api.known(name).await?, &Show::new(named.quiet)).await?;
     if kept.record.phase == Phase::Reverted && kept.record.behind == 0 {
@@ -188,13 +189,12 @@ pub(crate) async fn undo(api: &Api, named: &Named) -> Result<ExitCode, Failure> 
 }
 
 /// Follows the record until nodes are not given back any more what they had; none if its client is silent.
-async fn until_reverted(api: &Api, name: &str) -> Result<Option<Record>, Failure> {
+async fn until_reverted(api: &RolloutClient, name: &str) -> Result<Option<Record>, Failure> {
     let field = format!("metadata.name={}", map_name(name));
-    let mut record =
-        Feed::new(api, api.config_maps(), "ConfigMaps", Choice { labels: None, fields: Some(field) }, None);
+    let mut record = Watcher::new(&api.api, &api.config_maps().url_path, "ConfigMaps", Selector::fields(field), None);
     loop {
-        match tokio::time::timeout(api.pace.lock, record.news.recv()).await {
-            Ok(Some(News::Object(map))) => {
+        match tokio::time::timeout(api.pace.lock, record.events.recv()).await {
+            Ok(Some(Event::Apply(map))) => {
                 let (_, record, _) = decode(&map).map_err(Failure::new)?;
                 if record.phase != Phase::Reverting {
                     return Ok(Some(record));
@@ -203,21 +203,21 @@ async fn until_reverted(api: &Api, name: &str) -> Result<Option<Record>, Failure
                     return Ok(None);
                 }
             }
-            Ok(Some(News::Gone(_))) => {
+            Ok(Some(Event::Delete(_))) => {
                 return Err(Failure::new(format!(
                     "the ConfigMap {} was deleted: rollout {name} is no more",
                     map_name(name)
                 )));
             }
-            Ok(Some(News::Failed(failure))) => return Err(failure),
-            Ok(Some(News::Listed(_) | News::Begins)) => {}
+            Ok(Some(Event::Failed(failure))) => return Err(failure),
+            Ok(Some(Event::Init | Event::InitDone(_) | Event::Interrupted(_))) => {}
             Ok(None) | Err(_) => return Ok(None),
         }
     }
 }
 
 /// `rollout status` without a name.
-pub(crate) async fn list(api: &Api, format: Format) -> Result<ExitCode, Failure> {
+pub(crate) async fn list(api: &RolloutClient, format: Format) -> Result<ExitCode, Failure> {
     let mut found = api.records().await?;
     found.sort_by(|one, other| one.name.cmp(&other.name));
     if matches!(format, Format::Json | Format::Yaml) {
@@ -226,7 +226,7 @@ pub(crate) async fn list(api: &Api, format: Format) -> Result<ExitCode, Failure>
         return Ok(ExitCode::SUCCESS);
     }
     if found.is_empty() {
-        eprintln!("No rollouts found in {} namespace.", api.namespace);
+        eprintln!("No rollouts found in {} namespace.", api.api.namespace);
         return Ok(ExitCode::SUCCESS);
     }
     let mut table = Table::new(&["NAME", "CONFIGMAP", "NODES", "STATE", "AGE", "WHY"]);
@@ -278,7 +278,7 @@ fn document(kept: &Kept) -> Value {
 }
 
 /// `rollout status NAME`.
-pub(crate) async fn status(api: &Api, name: &str, format: Format) -> Result<ExitCode, Failure> {
+pub(crate) async fn status(api: &RolloutClient, name: &str, format: Format) -> Result<ExitCode, Failure> {
     let kept = api.known(name).await?;
     let fleet = look(api, &kept).await?;
     let record = &kept.record;
@@ -341,7 +341,7 @@ pub(crate) async fn status(api: &Api, name: &str, format: Format) -> Result<Exit
 }
 
 /// The nodes as they are now.
-async fn look(api: &Api, kept: &Kept) -> Result<Fleet, Failure> {
+async fn look(api: &RolloutClient, kept: &Kept) -> Result<Fleet, Failure> {
     let mut fleet = Fleet::new(api.all_members(kept).await?, &kept.record);
     fleet.follow(&kept.name, &kept.record);
     let mut nodes = fleet.feed(api, None);
@@ -351,7 +351,7 @@ async fn look(api: &Api, kept: &Kept) -> Result<Fleet, Failure> {
         } else if fleet.is_known {
             return Ok(fleet);
         } else {
-            let Some(news) = nodes.news.recv().await else { return Ok(fleet) };
+            let Some(news) = nodes.events.recv().await else { return Ok(fleet) };
             fleet.hear(news)?;
         }
     }
