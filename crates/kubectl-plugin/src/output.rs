@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use clap::ValueEnum;
 use serde_json::Value;
 
-use super::Failure;
 pub use super::table::Table;
+use crate::failure::Failure;
 pub use crate::fleet::view::Mood as Tone;
 
 /// `-o`.

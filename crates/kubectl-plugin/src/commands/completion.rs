@@ -8,12 +8,12 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Arg, Args, CommandFactory as _, Parser as _, ValueEnum};
+use clap::{Arg, Args, Command, FromArgMatches as _, ValueEnum};
 use kube::api::ListParams;
 use kube::core::request::Request as Path;
 
 use crate::output::{self, plain};
-use crate::{Cli, Context, Failure};
+use crate::{Context, Failure, context};
 
 /// Nobody waits longer for a list of names.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -55,8 +55,10 @@ impl Options {
 
 /// The words so far; the last one, maybe empty, is being written.
 #[derive(Debug)]
-pub struct Asked {
+pub(crate) struct Question {
     words: Vec<String>,
+    /// The whole command line.
+    root: Command,
 }
 
 /// What may stand in a place.
@@ -74,15 +76,15 @@ enum Place {
     Free,
 }
 
-impl Asked {
+impl Question {
     /// If that is what the plugin was called for: `__complete WORDS`.
-    pub(crate) fn of(args: &[OsString]) -> Option<Self> {
+    pub(crate) fn from_args(args: &[OsString], root: Command) -> Option<Self> {
         let words = args.get(1..)?.split_first().filter(|(first, _)| *first == "__complete")?.1;
-        Some(Self { words: words.iter().map(|word| word.to_string_lossy().into_owned()).collect() })
+        Some(Self { words: words.iter().map(|word| word.to_string_lossy().into_owned()).collect(), root })
     }
 
     pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
-        let (place, last) = place(&self.words);
+        let (place, last) = place(&self.words, &self.root);
         let words = match place {
             Place::Words(words) => words,
             Place::Nodes(before) => self.names("/api/v1/nodes", &before).await,
@@ -119,7 +121,8 @@ impl Asked {
                 }
             }
         }
-        Context::new(&Cli::try_parse_from(args).ok()?.connection).await.ok()
+        let matches = self.root.clone().try_get_matches_from(args).ok()?;
+        Context::new(&context::Options::from_arg_matches(&matches).ok()?).await.ok()
     }
 
     /// Names of objects, each behind `before`; none if they cannot be had at once.
@@ -137,10 +140,9 @@ impl Asked {
 }
 
 /// What may stand in the place of the last word, which is returned too.
-fn place(words: &[String]) -> (Place, String) {
+fn place(words: &[String], root: &Command) -> (Place, String) {
     let (last, before) = words.split_last().map_or(("", words), |(last, before)| (last.as_str(), before));
-    let root = Cli::command();
-    let (mut command, mut globals, mut positional, mut open) = (&root, Vec::new(), 0, None);
+    let (mut command, mut globals, mut positional, mut open) = (root, Vec::new(), 0, None);
     globals.extend(root.get_arguments().filter(|arg| arg.is_global_set()));
     for word in before {
         if open.take().is_some() {
@@ -174,7 +176,7 @@ fn place(words: &[String]) -> (Place, String) {
 }
 
 /// The option of a word such as `-o`, `--output` or `--output=json`.
-fn option<'a>(command: &'a clap::Command, globals: &[&'a Arg], word: &str) -> Option<&'a Arg> {
+fn option<'a>(command: &'a Command, globals: &[&'a Arg], word: &str) -> Option<&'a Arg> {
     let word = word.split('=').next().unwrap_or_default();
     let mut all = command.get_arguments().chain(globals.iter().copied());
     all.find(|arg| {
@@ -215,7 +217,7 @@ mod tests {
     use super::*;
 
     fn at(line: &str) -> Place {
-        place(&line.split(' ').map(str::to_owned).collect::<Vec<_>>()).0
+        place(&line.split(' ').map(str::to_owned).collect::<Vec<_>>(), &crate::command()).0
     }
 
     fn words(line: &str) -> Vec<String> {
@@ -225,7 +227,7 @@ mod tests {
 
     #[test]
     fn the_command_line_makes_sense() {
-        Cli::command().debug_assert();
+        crate::command().debug_assert();
     }
 
     #[test]

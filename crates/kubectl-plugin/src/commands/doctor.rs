@@ -22,9 +22,6 @@ use kubelet_config::assignment::LABELS;
 /// Could not look.
 const NOT_LOOKED: u8 = 2;
 
-/// A name that no ConfigMap and no label has.
-const NOBODY: &str = "kubectl-kubelet-config-doctor";
-
 /// Names that are shown of many.
 const SHOWN: usize = 3;
 
@@ -179,7 +176,7 @@ impl Report {
         if self.carrier == Some(Carrier::Labels) && !patients.is_empty() && labelled.is_empty() {
             labelled.entry(client.namespace.clone()).or_default();
         }
-        let anybody = patients.first().map_or(NOBODY, Patient::name);
+        let anybody = patients.first().map_or(requests::NOBODY, Patient::name);
         for (namespace, names) in &labelled {
             if let Err(error) = self.readers(client, namespace, names, anybody).await {
                 self.not_seen(

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::api::nodes;
 use crate::commands::configuration;
 use crate::fleet::explain::{self, From, Given, Origin};
+use crate::fleet::fields::is_within;
 use crate::fleet::node::{Keeper, NodeRow, Stage};
 use crate::fleet::schema;
 use crate::output::{self, Format, Out, Table, Tone};
@@ -63,8 +64,7 @@ impl Options {
     /// Those of the field asked for.
     fn chosen(&self, origins: Vec<Origin>) -> Result<Vec<Origin>, Failure> {
         let Some(field) = &self.field else { return Ok(origins) };
-        let chosen: Vec<Origin> =
-            origins.into_iter().filter(|origin| explain::is_within(&origin.field, field)).collect();
+        let chosen: Vec<Origin> = origins.into_iter().filter(|origin| is_within(&origin.field, field)).collect();
         let top = field.split('.').next().unwrap_or_default();
         match (chosen.is_empty(), table::find(top)) {
             (false, _) => Ok(chosen),

@@ -5,11 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::defaults::{depends_on_node, filled};
-use super::explain::{at, is_within, leaves};
+use super::fields::{at, clean, is_spelling, is_within, later_eviction_default, leaves, settle_paths};
 use kubelet_config::hazard::{self, Change, HazardClass, Impact, table};
 use kubelet_config::merge::merge;
 use kubelet_config::pods::PodInventory;
-use kubelet_config::rendering::{self, PATH_FIELDS};
 use kubelet_config::source::Merge;
 
 /// A configuration, and where it is from.
@@ -165,62 +164,6 @@ fn with_held(new: &Value, changes: &[Change], around: &Around) -> Value {
         merge(&mut new, &old);
     }
     new
-}
-
-/// Relative paths name other keys of a ConfigMap, which the supervisor makes absolute: where the
-/// node's path ends alike, that is the same.
-#[must_use]
-pub fn settle_paths(payload: &Value, running: &Value) -> Value {
-    let mut payload = payload.clone();
-    for path in PATH_FIELDS {
-        let pointer = format!("/{}", path.join("/"));
-        let Some(there) = running.pointer(&pointer).and_then(Value::as_str) else { continue };
-        if let Some(Value::String(text)) = payload.pointer_mut(&pointer)
-            && !text.is_empty()
-            && !text.starts_with('/')
-            && there.ends_with(&format!("/{text}"))
-        {
-            there.clone_into(text);
-        }
-    }
-    payload
-}
-
-/// As it takes effect below a supervisor.
-#[must_use]
-pub fn clean(value: &Value) -> Value {
-    let mut value = value.clone();
-    rendering::drop_native_gate(&mut value);
-    value
-}
-
-/// Kubelets of today have a default for `imagefs.inodesFree` that v1.20 had not.
-pub(super) fn later_eviction_default(config: &mut Value, running: &Value) {
-    const SIGNAL: &str = "imagefs.inodesFree";
-    let theirs = running.pointer(&format!("/evictionHard/{SIGNAL}"));
-    if theirs.is_some_and(|value| value == "5%")
-        && config.get("evictionHard").is_none_or(Value::is_null)
-        && let Some(fields) = config.as_object_mut()
-    {
-        let mut all: Value = serde_json::from_str(table::EVICTION_HARD).unwrap_or_default();
-        if let Some(all) = all.as_object_mut() {
-            all.insert(SIGNAL.to_owned(), "5%".into());
-        }
-        fields.insert("evictionHard".to_owned(), all);
-    }
-}
-
-/// Options of logging and tracing that are spelt out on one side, at zero, and left out on the other.
-pub(super) fn is_spelling(change: &Change) -> bool {
-    let zero = |value: &Value| {
-        value.is_null() || *value == 0 || *value == "0" || *value == false || *value == "" || is_empty(value)
-    };
-    let nested = change.field.starts_with("logging.") || change.field.starts_with("tracing.");
-    nested && (change.old.is_null() || change.new.is_null()) && zero(&change.old) && zero(&change.new)
-}
-
-fn is_empty(value: &Value) -> bool {
-    value.as_object().is_some_and(serde_json::Map::is_empty) || value.as_array().is_some_and(Vec::is_empty)
 }
 
 /// What the ConfigMap in force sets and an overlay after it does not.

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::compare::{clean, is_spelling, later_eviction_default, settle_paths};
 use super::defaults::filled;
+use super::fields::{at, clean, is_spelling, is_within, later_eviction_default, leaves, settle_paths};
 use kubelet_config::hazard;
 use kubelet_config::merge::merge;
 use kubelet_config::source::Merge;
@@ -120,37 +120,6 @@ pub fn explain(configz: &Value, given: Option<Given<'_>>, minor: Option<u64>) ->
     origins
 }
 
-/// True if `field` is `parent` or below it.
-#[must_use]
-pub fn is_within(field: &str, parent: &str) -> bool {
-    field.strip_prefix(parent).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-}
-
-/// The paths of all that is no object, and of objects without entries.
-pub(super) fn leaves(path: &str, value: &Value, found: &mut BTreeSet<String>) {
-    match value {
-        Value::Object(fields) if !fields.is_empty() => {
-            for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
-                match path {
-                    "" if matches!(name.as_str(), "apiVersion" | "kind") => {}
-                    "" => leaves(name, value, found),
-                    path => leaves(&format!("{path}.{name}"), value, found),
-                }
-            }
-        }
-        _ if path.is_empty() => {}
-        _ => drop(found.insert(path.to_owned())),
-    }
-}
-
-/// The value at a dotted path; names of entries may hold dots (`evictionHard.memory.available`).
-pub(super) fn at<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
-    if let Some(found) = value.get(path) {
-        return Some(found);
-    }
-    path.match_indices('.').find_map(|(dot, _)| at(value.get(path.get(..dot)?)?, path.get(dot + 1..)?))
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -216,11 +185,5 @@ mod tests {
         let origins = explain(&configz, None, Some(33));
         let set: Vec<&Origin> = origins.iter().filter(|origin| origin.from != From::Default).collect();
         assert!(set.is_empty() && origins.len() > 15, "{set:#?}");
-    }
-
-    #[test]
-    fn fields_within_fields() {
-        assert!(is_within("a.b", "a") && is_within("a", "a") && !is_within("ab", "a") && !is_within("a", "a.b"));
-        assert_eq!(at(&json!({"a": {"b.c": {"d": 1}}}), "a.b.c.d"), Some(&json!(1)));
     }
 }

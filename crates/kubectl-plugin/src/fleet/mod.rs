@@ -8,6 +8,7 @@ pub mod defaults;
 pub mod doctor;
 pub mod events;
 pub mod explain;
+pub(crate) mod fields;
 pub mod node;
 pub mod rollout;
 pub mod schema;

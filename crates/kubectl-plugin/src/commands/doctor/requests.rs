@@ -9,10 +9,12 @@ use kube::core::request::Error::BuildRequest;
 use kube::core::request::Request as Path;
 use serde_json::{Value, json};
 
-use super::NOBODY;
 use crate::api::client::{ApiError, Built, Client};
 use crate::fleet::doctor::rights;
 use kubelet_config::assignment::LABELS;
+
+/// A name that no ConfigMap and no label has.
+pub(crate) const NOBODY: &str = "kubectl-kubelet-config-doctor";
 
 /// ConfigMaps whose rights are asked for one by one: a kube-system has about twenty.
 const SOME: u32 = 50;

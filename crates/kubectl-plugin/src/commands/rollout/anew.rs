@@ -7,12 +7,11 @@
 //! 4. what is refused now is put back; else it runs;
 //! 5. the nodes of the old one go.
 
-use super::begin::no_overlap;
 use super::client::RolloutClient;
-use super::records::{Kept, Lock, Taken};
+use super::records::{Kept, Lock, Taken, no_overlap};
 use super::show::Show;
 use crate::Failure;
-use crate::fleet::rollout::plan::Member;
+use crate::fleet::rollout::member::Member;
 use crate::fleet::rollout::{Phase, Record};
 
 /// The record and its lock, and it runs.

@@ -11,7 +11,7 @@ use super::records::{Kept, identity};
 use crate::Failure;
 use crate::fleet::node::NodeRow;
 use crate::fleet::rollout::bad_versions::Word;
-use crate::fleet::rollout::plan::{Before, Member};
+use crate::fleet::rollout::member::{Before, Member};
 use crate::fleet::rollout::sight::Sight;
 use crate::fleet::rollout::{Bad, ClearedVersion, Record, Target};
 

@@ -1,16 +1,17 @@
 //! Beginning a rollout: everything that can be refused is refused before anything is written.
 
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
 
 use kube::api::GetParams;
 use serde_json::Value;
 
 use super::anew::{put_back, take_place};
+use super::args::{Begin, Pause};
+use super::bad_versions;
 use super::client::RolloutClient;
-use super::records::{Kept, Lock, Taken, identity};
-use super::show::Show;
-use super::{Begin, Nodes, Pause, bad_versions, drive_on};
+use super::records::{Kept, Lock, Taken, identity, no_overlap};
+use super::run::{Nodes, again, drive_on, drive_with};
+use super::show::{Show, clean};
 use crate::Failure;
 use crate::api::list::{Pager, Selector};
 use crate::api::nodes::NODES;
@@ -19,7 +20,8 @@ use crate::commands::targets::DryRun;
 use crate::fleet::assign::label_fault;
 use crate::fleet::node::NodeRow;
 use crate::fleet::rollout::bad_versions::Word;
-use crate::fleet::rollout::plan::{Before, Member, carry, order, unavailable, zone_of};
+use crate::fleet::rollout::member::{Before, Member};
+use crate::fleet::rollout::plan::{carry, order, unavailable, zone_of};
 use crate::fleet::rollout::sight::Sight;
 use crate::fleet::rollout::{Bad, Holder, Options, Phase, Record, Target, WaitFor};
 use crate::output::{self, Out, Table, Tone};
@@ -97,7 +99,7 @@ impl Begin {
         // Not before it runs: a mark that counts for nothing in a rollout that was refused still stands for others.
         if let Err(failure) = lift.write(api, &name, &target, &records).await {
             lock.release().await;
-            return Err(super::again(&name, Phase::Running, &failure.message, "\n"));
+            return Err(again(&name, Phase::Running, &failure.message, "\n"));
         }
         if let Some(words) = lift.words() {
             show.say(&words);
@@ -110,7 +112,7 @@ impl Begin {
             options.canaries,
             options.max_unavailable
         ));
-        super::drive_with(api, lock, nodes, show).await
+        drive_with(api, lock, nodes, show).await
     }
 
     /// Nothing is written, and so there is nothing that an API server could check.
@@ -295,26 +297,6 @@ impl Begin {
     }
 }
 
-/// Refuses nodes that another rollout has.
-pub(crate) async fn no_overlap(api: &RolloutClient, name: &str, members: &[Member]) -> Result<(), Failure> {
-    let ours: BTreeSet<&str> = members.iter().map(|member| member.name.as_str()).collect();
-    let others = api.records().await?;
-    for other in others.iter().filter(|other| other.name != name && !other.record.phase.is_over()) {
-        let (theirs, _) = api.members(other).await?;
-        let both: Vec<&str> =
-            theirs.iter().map(|member| member.name.as_str()).filter(|name| ours.contains(name)).collect();
-        if let Some(first) = both.first() {
-            let (other, phase) = (&other.name, other.record.phase.words());
-            return Err(Failure::new(format!(
-                "{} nodes, such as {first}, are in rollout {other}, which is {phase}: wait for its end, or `kubectl kubelet-config \
-                 rollout abort {other}`",
-                both.len()
-            )));
-        }
-    }
-    Ok(())
-}
-
 /// The nodes of rollouts of the same ConfigMap that are over, newest first, as far as any of them is needed: a node has
 /// the target already, and what it had before is to be had nowhere else.
 async fn former(
@@ -395,7 +377,7 @@ fn print_plan(
         let Before { native, labels } = &member.before;
         let before = native.as_ref().map(|map| &map.name).or_else(|| labels.get("name")).cloned().unwrap_or_default();
         let ready = if row.ready { (Tone::Plain, "yes") } else { (Tone::Bad, "no") };
-        let plain = |text: String| (Tone::Plain, super::show::clean(&text));
+        let plain = |text: String| (Tone::Plain, clean(&text));
         table.row([
             plain(wave),
             plain(row.name.clone()),

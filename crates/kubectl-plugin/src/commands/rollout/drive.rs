@@ -20,7 +20,7 @@ use crate::fleet::assign::{self, Written};
 use crate::fleet::node::NodeRow;
 use crate::fleet::rollout::decide::{Step, decide};
 use crate::fleet::rollout::drain::Cordon;
-use crate::fleet::rollout::plan::Member;
+use crate::fleet::rollout::member::Member;
 use crate::fleet::rollout::record::{decode, map_name};
 use crate::fleet::rollout::sight::Has;
 use crate::fleet::rollout::{Bad, LABEL, Phase, Record};

@@ -19,7 +19,7 @@ use crate::api::watch::{Event, Watcher};
 use crate::fleet::assign::Written;
 use crate::fleet::node::{Condition, NodeRow};
 use crate::fleet::rollout::drain::{Cordon, Drain};
-use crate::fleet::rollout::plan::Member;
+use crate::fleet::rollout::member::Member;
 use crate::fleet::rollout::sight::{Clocks, Doing, Has, Sight};
 use crate::fleet::rollout::{Record, Target, WaitFor};
 

@@ -1,5 +1,6 @@
 //! The ConfigMaps of rollouts, and the lock in them.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kube::api::{DeleteParams, GetParams, PostParams};
@@ -10,7 +11,7 @@ use super::client::RolloutClient;
 use crate::Failure;
 use crate::api::list::{Pager, Selector};
 use crate::fleet::rollout::drain::CORDONED_BY;
-use crate::fleet::rollout::plan::Member;
+use crate::fleet::rollout::member::Member;
 use crate::fleet::rollout::record::{decode, decode_nodes, encode, encode_nodes, map_name, part_name};
 use crate::fleet::rollout::{Holder, LABEL, Record};
 
@@ -189,6 +190,26 @@ impl RolloutClient {
             Err(_) => Err(Failure::new(format!("the ConfigMap {name} was deleted: rollout {} is no more", kept.name))),
         }
     }
+}
+
+/// Refuses nodes that another rollout has.
+pub(crate) async fn no_overlap(api: &RolloutClient, name: &str, members: &[Member]) -> Result<(), Failure> {
+    let ours: BTreeSet<&str> = members.iter().map(|member| member.name.as_str()).collect();
+    let others = api.records().await?;
+    for other in others.iter().filter(|other| other.name != name && !other.record.phase.is_over()) {
+        let (theirs, _) = api.members(other).await?;
+        let both: Vec<&str> =
+            theirs.iter().map(|member| member.name.as_str()).filter(|name| ours.contains(name)).collect();
+        if let Some(first) = both.first() {
+            let (other, phase) = (&other.name, other.record.phase.words());
+            return Err(Failure::new(format!(
+                "{} nodes, such as {first}, are in rollout {other}, which is {phase}: wait for its end, or `kubectl kubelet-config \
+                 rollout abort {other}`",
+                both.len()
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn bytes(value: &Value) -> Vec<u8> {

@@ -5,12 +5,14 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use super::anew::put_back;
-use super::begin::{anew, no_overlap};
+use super::args::{Named, Resumed};
+use super::bad_versions;
+use super::begin::anew;
 use super::client::RolloutClient;
 use super::fleet::Fleet;
-use super::records::{Kept, Lock, Taken};
+use super::records::{Kept, Lock, Taken, no_overlap};
+use super::run::{drive_locked, drive_on, ended, run_locked};
 use super::show::{Show, clean};
-use super::{Named, Resumed, bad_versions, drive_locked, drive_on, ended, run_locked};
 use crate::Failure;
 use crate::api::list::Selector;
 use crate::api::watch::{Event, Watcher};

@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::time::Duration;
 
 use super::drain::{Cordon, Drain};
-use super::plan::Member;
+use super::member::Member;
 use super::sight::{Doing, Has, Sight};
 use super::{Bad, NOT_READY, OnFailure, Phase, Record, WITHDRAWN, wave};
 

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::decide::{Step, decide, gives_up, is_drained};
 use super::drain::{Cordon, Drain, Draining, Pods};
-use super::plan::Member;
+use super::member::Member;
 use super::sight::{Clocks, Doing, Has, Sight};
 use super::tests::{fresh, members, options, record};
 use super::{OnFailure, Phase, Record};

@@ -12,6 +12,7 @@ pub mod drain;
 mod draining;
 #[cfg(test)]
 mod draining_tests;
+pub mod member;
 #[cfg(test)]
 mod memory_tests;
 pub mod plan;

@@ -3,21 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::Target;
-use super::sight::is_same;
-use crate::fleet::assign::Written;
+use super::member::{Before, Member, is_same};
 use crate::fleet::node::{NodeRow, Stage};
-
-/// What a node was assigned, as it was written.
-pub type Before = Written;
-
-/// A node of a rollout.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
-    /// Its name.
-    pub name: String,
-    /// What it was assigned when the rollout began.
-    pub before: Before,
-}
 
 /// All nodes in their order: round the zones, so that canaries and waves are of as many zones as
 /// there are. What cannot take a change now (not Ready, held on the node) goes to the end.

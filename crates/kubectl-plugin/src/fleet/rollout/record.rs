@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::plan::{Before, Member};
+use super::member::{Before, Member};
 use super::{LABEL, NODES_LABEL, Record};
 
 /// Key of the record.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::drain::{Cordon, Drain};
-use super::plan::{Before, Member};
+use super::member::{Before, Member, is_same};
 use super::{Target, WaitFor};
 use crate::fleet::node::{Condition, NodeRow, Stage};
 use kubelet_config::source::Source;
@@ -136,18 +136,6 @@ impl Sight {
             Has::Other | Has::Gone => false,
         }
     }
-}
-
-pub(super) fn is_same(before: &Before, target: &Target) -> bool {
-    if let Some(native) = &before.native {
-        return *native == target.reference;
-    }
-    let label =
-        |name: &str, or: &str| before.labels.get(name).filter(|it| !it.is_empty()).map_or(or.to_owned(), Clone::clone);
-    // A namespace that is not said is the supervisors', which is the target's wherever this one can be read.
-    label("name", "") == target.reference.name
-        && label("namespace", &target.reference.namespace) == target.reference.namespace
-        && label("key", kubelet_config::assignment::DEFAULT_KEY) == target.reference.kubelet_config_key
 }
 
 fn doing(row: &NodeRow, target: &Target, prior: Option<&Condition>) -> Doing {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::decide::{Step, decide};
-use super::plan::{Before, Member};
+use super::member::{Before, Member};
 use super::sight::{Clocks, Doing, Has, Sight};
 use super::{Bad, NOT_READY, OnFailure, Options, Phase, Record, Target, WaitFor};
 use kubelet_config::source::ConfigMapRef;
