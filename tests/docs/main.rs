@@ -314,7 +314,7 @@ fn every_state_of_a_node_is_listed() {
         Stage::Failed,
         Stage::Held,
     ] {
-        assert!(listed.iter().any(|shown| shown.starts_with(stage.word())), "{}", stage.word());
+        assert!(listed.iter().any(|shown| shown.starts_with(stage.label())), "{}", stage.label());
     }
 }
 

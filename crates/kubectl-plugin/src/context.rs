@@ -7,7 +7,7 @@ use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
 use crate::api::client::{Client, Patience};
-use crate::api::pace::Pace;
+use crate::api::lock_timing::LockTiming;
 use crate::failure::Failure;
 
 /// Where kubelet configurations are kept if nobody says otherwise: the namespace that
@@ -53,7 +53,7 @@ pub struct Context {
     /// In somebody else's name.
     pub impersonates: bool,
     /// Of a rollout's clients.
-    pub pace: Pace,
+    pub lock_timing: LockTiming,
 }
 
 impl Context {
@@ -76,12 +76,15 @@ impl Context {
             None => match Config::from_kubeconfig(&chosen).await {
                 // A Job in the cluster has no kubeconfig.
                 Err(_) if options.names_nothing() && std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() => {
-                    return Self::of(Config::incluster().map_err(|error| Failure::new(error.to_string()))?, options);
+                    return Self::from_config(
+                        Config::incluster().map_err(|error| Failure::new(error.to_string()))?,
+                        options,
+                    );
                 }
                 result => result,
             },
         };
-        Self::of(config.map_err(|error| Failure::new(format!("the kubeconfig: {error}")))?, options)
+        Self::from_config(config.map_err(|error| Failure::new(format!("the kubeconfig: {error}")))?, options)
     }
 
     /// For a command that somebody waits for.
@@ -89,7 +92,7 @@ impl Context {
         Client::new(self.client.clone(), &self.namespace, Patience::ONCE)
     }
 
-    fn of(mut config: Config, options: &Options) -> Result<Self, Failure> {
+    fn from_config(mut config: Config, options: &Options) -> Result<Self, Failure> {
         config.default_retry = false; // it holds back a 503, such as of a kubelet that is away, for six minutes
         if options.impersonate.is_some() {
             config.auth_info.impersonate.clone_from(&options.impersonate);
@@ -97,6 +100,6 @@ impl Context {
         let impersonates = config.auth_info.impersonate.is_some();
         let client =
             kube::Client::try_from(config).map_err(|error| Failure::new(format!("the kubeconfig: {error}")))?;
-        Ok(Self { client, namespace: options.namespace.clone(), impersonates, pace: Pace::default() })
+        Ok(Self { client, namespace: options.namespace.clone(), impersonates, lock_timing: LockTiming::default() })
     }
 }

@@ -24,7 +24,7 @@ mod output;
 mod table;
 
 #[doc(hidden)]
-pub use api::pace::Pace;
+pub use api::lock_timing::LockTiming;
 pub use cli::main;
 #[doc(hidden)]
 pub use cli::{command, run};

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 pub use super::table::Table;
 use crate::failure::Failure;
-pub use crate::fleet::view::Mood as Tone;
+pub use crate::fleet::view::Tone;
 
 /// `-o`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -37,30 +37,30 @@ impl Out {
     /// Standard output: colours unless NO_COLOR (no-color.org) or TERM=dumb.
     #[must_use]
     pub fn stdout() -> Self {
-        Self::of_stream(&io::stdout())
+        Self::for_stream(&io::stdout())
     }
 
     /// The same for what is said beside.
     #[must_use]
     pub fn stderr() -> Self {
-        Self::of_stream(&io::stderr())
+        Self::for_stream(&io::stderr())
     }
 
     /// COLUMNS is what the user wants, and else the terminal knows. A serial line does not: 80.
-    fn of_stream(stream: &(impl IsTerminal + AsFd)) -> Self {
+    fn for_stream(stream: &(impl IsTerminal + AsFd)) -> Self {
         if !stream.is_terminal() {
             return Self { colour: false, width: None };
         }
         let plain = std::env::var_os("NO_COLOR").is_some_and(|it| !it.is_empty())
             || std::env::var_os("TERM").is_some_and(|it| it == "dumb");
-        let wanted = std::env::var("COLUMNS").ok().and_then(|it| it.parse().ok()).filter(|columns| *columns > 0);
+        let desired = std::env::var("COLUMNS").ok().and_then(|it| it.parse().ok()).filter(|columns| *columns > 0);
         let actual = || terminal_size::terminal_size_of(stream).map(|(width, _)| usize::from(width.0));
-        Self { colour: !plain, width: Some(wanted.or_else(actual).unwrap_or(80)) }
+        Self { colour: !plain, width: Some(desired.or_else(actual).unwrap_or(80)) }
     }
 
     /// The same for this format: wide lines are as long as they are.
     #[must_use]
-    pub fn of(format: Format) -> Self {
+    pub fn for_format(format: Format) -> Self {
         let out = Self::stdout();
         if format == Format::Wide { Self { width: None, ..out } } else { out }
     }
@@ -82,15 +82,15 @@ impl Out {
 ///
 /// # Errors
 /// The output cannot be written.
-pub fn print(text: &str) -> Result<(), Failure> {
-    offer(text).map(drop)
+pub fn write_stdout(text: &str) -> Result<(), Failure> {
+    try_write_stdout(text).map(drop)
 }
 
 /// The same for what has no end: false if the reader went away.
 ///
 /// # Errors
 /// See [`print`].
-pub fn offer(text: &str) -> Result<bool, Failure> {
+pub fn try_write_stdout(text: &str) -> Result<bool, Failure> {
     match io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
@@ -127,7 +127,7 @@ pub(super) fn broken(text: &str, width: usize, first: &str, more: &str) -> Vec<S
 /// # Errors
 /// See [`print`].
 pub fn document(format: Format, value: &Value) -> Result<(), Failure> {
-    print(&text_of(format, value)?)
+    write_stdout(&text_of(format, value)?)
 }
 
 /// A value as JSON or YAML.

@@ -56,12 +56,12 @@ pub(crate) async fn read_each(
 ) -> Result<(Vec<NodeRow>, Vec<Failure>), Failure> {
     let (mut rows, mut failed) = (Vec::new(), Vec::new());
     if selection.names.is_empty() {
-        let read = |node: &Value| Ok::<_, ApiError>(Some(NodeRow::of(node, &client.namespace)));
+        let read = |node: &Value| Ok::<_, ApiError>(Some(NodeRow::from_node(node, &client.namespace)));
         rows = Pager::new(client, NODES, "list nodes", &selection.selector()).all(read).await?.0;
     } else {
         for name in &selection.names {
             match get(client, name).await {
-                Ok(node) => rows.push(NodeRow::of(&node, &client.namespace)),
+                Ok(node) => rows.push(NodeRow::from_node(&node, &client.namespace)),
                 Err(error) => failed.push(error.into()),
             }
         }
@@ -166,6 +166,6 @@ impl NodeWatcher {
     }
 
     fn row(&self, node: &Value) -> Option<NodeRow> {
-        Some(NodeRow::of(node, &self.namespace)).filter(|row| self.selection.includes(&row.name))
+        Some(NodeRow::from_node(node, &self.namespace)).filter(|row| self.selection.includes(&row.name))
     }
 }

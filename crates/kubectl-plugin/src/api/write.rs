@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::client::{ApiError, Built, Client};
 use super::nodes::NODES;
 use crate::failure::Failure;
-use crate::fleet::assign::{self, Step, Written};
+use crate::fleet::assign::{self, Step, WrittenAssignment};
 use crate::fleet::node::Carrier;
 use kubelet_config::source::ConfigMapRef;
 
@@ -20,7 +20,7 @@ pub(crate) enum Goal<'a> {
     /// It asks for this ConfigMap; none: for its own configuration.
     Assign(Option<&'a ConfigMapRef>),
     /// It is written as it was.
-    Restore(&'a Written),
+    Restore(&'a WrittenAssignment),
 }
 
 /// How far a write goes.
@@ -47,10 +47,10 @@ pub(crate) struct Carriers {
 /// A Node that is written to, as its writer knows it.
 pub(crate) trait Target {
     /// What it is assigned and the resourceVersion of that; none: it is not to be written to any more.
-    fn current(&self) -> Option<(Written, String)>;
+    fn current(&self) -> Option<(WrittenAssignment, String)>;
 
     /// The Node as the API server answered; what it is assigned by that.
-    fn answered(&mut self, node: &Value, mode: Mode) -> Written;
+    fn answered(&mut self, node: &Value, mode: Mode) -> WrittenAssignment;
 
     /// Nobody is asked: this would be written.
     fn planned(&mut self, patch: &Value);
@@ -92,8 +92,8 @@ impl Carriers {
         for _ in 0..patches {
             let Some((now, version)) = target.current() else { return Ok(()) };
             let step = match goal {
-                Goal::Assign(map) => assign::next(&now, &version, map, self.only, self.keeps_source),
-                Goal::Restore(before) => assign::back(&now, &version, before, self.keeps_source),
+                Goal::Assign(map) => assign::next_step(&now, &version, map, self.only, self.keeps_source),
+                Goal::Restore(before) => assign::step_back(&now, &version, before, self.keeps_source),
             };
             let patch = match step {
                 Step::Done => return Ok(()),
@@ -106,7 +106,7 @@ impl Carriers {
             }
             match client.once(&what, patch_node(node, &patch, self.mode == Mode::ServerDryRun)).await {
                 Ok(answer) => {
-                    let kept = assign::is_kept(&patch, &target.answered(&answer, self.mode));
+                    let kept = assign::source_kept(&patch, &target.answered(&answer, self.mode));
                     self.keeps_source = kept.or(self.keeps_source);
                     // What a dry run answers was not kept; of what it would not keep there is more to try.
                     if self.mode == Mode::ServerDryRun && kept != Some(false) {

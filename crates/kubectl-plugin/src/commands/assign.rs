@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::commands::targets::{self, CarrierChoice, Targets, Writer, readable_config_map};
 use crate::commands::wait;
-use crate::fleet::wait::{Goal, Wish};
+use crate::fleet::wait::{Expectation, Goal};
 use crate::{Context, Failure};
 use kubelet_config::assignment::{self, DEFAULT_KEY};
 use kubelet_config::source::{ConfigMapRef, Source};
@@ -57,8 +57,9 @@ impl Options {
             }
             writer.assign(row, Some(&target), "assigned").await?;
         }
-        let wish = Wish::of(Some(target), map.as_ref(), self.wait.goal().unwrap_or(Goal::Active));
-        let wishes: BTreeMap<String, Wish> = writer.done.iter().map(|name| (name.clone(), wish.clone())).collect();
-        self.wait.run(&api, selection.labels, wishes, &writer).await
+        let expectation = Expectation::new(Some(target), map.as_ref(), self.wait.goal().unwrap_or(Goal::Active));
+        let expectations: BTreeMap<String, Expectation> =
+            writer.done.iter().map(|name| (name.clone(), expectation.clone())).collect();
+        self.wait.run(&api, selection.labels, expectations, &writer).await
     }
 }

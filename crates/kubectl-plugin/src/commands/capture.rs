@@ -38,11 +38,14 @@ impl Options {
             if std::io::stdout().is_terminal() && mask(&mut value) {
                 eprintln!("note: credentials are masked on a terminal; -o FILE has them");
             }
-            output::print(&text(node, &value)?)?;
+            output::write_stdout(&text(node, &value)?)?;
         } else {
             write(&self.output, &text(node, &value)?, self.force)
                 .map_err(|error| Failure::new(format!("{}: {error}", self.output.display())))?;
-            output::print(&format!("node/{node} captured to {}\n", output::plain(&self.output.to_string_lossy())))?;
+            output::write_stdout(&format!(
+                "node/{node} captured to {}\n",
+                output::plain(&self.output.to_string_lossy())
+            ))?;
         }
         Ok(ExitCode::SUCCESS)
     }

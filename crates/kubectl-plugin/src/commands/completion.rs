@@ -44,7 +44,7 @@ pub struct Options {
 
 impl Options {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        output::print(match self.shell {
+        output::write_stdout(match self.shell {
             Shell::Bash => include_str!("completion/bash.sh"),
             Shell::Zsh => include_str!("completion/zsh.sh"),
             Shell::Fish => include_str!("completion/fish.fish"),
@@ -63,7 +63,7 @@ pub(crate) struct Question {
 
 /// What may stand in a place.
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
+enum Candidates {
     /// One of these.
     Words(Vec<(String, String)>),
     /// A name that the API server knows, behind this text.
@@ -86,25 +86,25 @@ impl Question {
     pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
         let (place, last) = place(&self.words, &self.root);
         let words = match place {
-            Place::Words(words) => words,
-            Place::Nodes(before) => self.names("/api/v1/nodes", &before).await,
-            Place::ConfigMaps(before) => match self.context().await {
+            Candidates::Words(words) => words,
+            Candidates::Nodes(before) => self.names("/api/v1/nodes", &before).await,
+            Candidates::ConfigMaps(before) => match self.context().await {
                 Some(context) => {
                     let path = format!("/api/v1/namespaces/{}/configmaps", context.namespace);
                     self.names(&path, &before).await
                 }
                 None => Vec::new(),
             },
-            Place::File => {
-                output::print(":0\n")?;
+            Candidates::File => {
+                output::write_stdout(":0\n")?;
                 return Ok(ExitCode::SUCCESS);
             }
-            Place::Free => Vec::new(),
+            Candidates::Free => Vec::new(),
         };
         let fits = words.into_iter().filter(|(word, _)| word.starts_with(&last));
         let lines: String =
             fits.map(|(word, help)| if help.is_empty() { word + "\n" } else { format!("{word}\t{help}\n") }).collect();
-        output::print(&(lines + ":4\n"))?;
+        output::write_stdout(&(lines + ":4\n"))?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -140,7 +140,7 @@ impl Question {
 }
 
 /// What may stand in the place of the last word, which is returned too.
-fn place(words: &[String], root: &Command) -> (Place, String) {
+fn place(words: &[String], root: &Command) -> (Candidates, String) {
     let (last, before) = words.split_last().map_or(("", words), |(last, before)| (last.as_str(), before));
     let (mut command, mut globals, mut positional, mut open) = (root, Vec::new(), 0, None);
     globals.extend(root.get_arguments().filter(|arg| arg.is_global_set()));
@@ -159,18 +159,18 @@ fn place(words: &[String], root: &Command) -> (Place, String) {
     let found = if let Some(arg) = open {
         values(arg, "")
     } else if let Some((name, _)) = last.split_once('=').filter(|_| last.starts_with("--")) {
-        option(command, &globals, name).map_or(Place::Free, |arg| values(arg, &format!("{name}=")))
+        option(command, &globals, name).map_or(Candidates::Free, |arg| values(arg, &format!("{name}=")))
     } else if last.starts_with('-') {
         let options = command.get_arguments().chain(globals.iter().copied()).filter(|arg| !arg.is_hide_set());
         let long = |arg: &Arg| Some((format!("--{}", arg.get_long()?), help(arg.get_help())));
-        Place::Words(options.filter_map(long).collect())
+        Candidates::Words(options.filter_map(long).collect())
     } else if command.has_subcommands() {
         let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
-        Place::Words(shown.map(|command| (command.get_name().to_owned(), help(command.get_about()))).collect())
+        Candidates::Words(shown.map(|command| (command.get_name().to_owned(), help(command.get_about()))).collect())
     } else {
         let all: Vec<&Arg> = command.get_positionals().collect();
         // The last one may take several.
-        all.get(positional).or(all.last()).map_or(Place::Free, |arg| values(arg, ""))
+        all.get(positional).or(all.last()).map_or(Candidates::Free, |arg| values(arg, ""))
     };
     (found, last.to_owned())
 }
@@ -189,20 +189,20 @@ fn takes_next(arg: &Arg) -> bool {
     arg.get_action().takes_values() && !arg.is_require_equals_set()
 }
 
-fn values(arg: &Arg, before: &str) -> Place {
+fn values(arg: &Arg, before: &str) -> Candidates {
     let possible = arg.get_possible_values();
     if !possible.is_empty() {
         let shown = possible.iter().filter(|value| !value.is_hide_set());
-        return Place::Words(
+        return Candidates::Words(
             shown.map(|value| (format!("{before}{}", value.get_name()), help(value.get_help()))).collect(),
         );
     }
     let names = arg.get_value_names().unwrap_or_default();
     match names.first().map(clap::builder::Str::as_str).unwrap_or_default() {
-        "NODE" => Place::Nodes(before.to_owned()),
-        "CONFIGMAP" => Place::ConfigMaps(before.to_owned()),
-        name if name.contains("FILE") || name.contains("DIR") => Place::File,
-        _ => Place::Free,
+        "NODE" => Candidates::Nodes(before.to_owned()),
+        "CONFIGMAP" => Candidates::ConfigMaps(before.to_owned()),
+        name if name.contains("FILE") || name.contains("DIR") => Candidates::File,
+        _ => Candidates::Free,
     }
 }
 
@@ -216,12 +216,12 @@ fn help(text: Option<&clap::builder::StyledStr>) -> String {
 mod tests {
     use super::*;
 
-    fn at(line: &str) -> Place {
+    fn at(line: &str) -> Candidates {
         place(&line.split(' ').map(str::to_owned).collect::<Vec<_>>(), &crate::command()).0
     }
 
     fn words(line: &str) -> Vec<String> {
-        let Place::Words(words) = at(line) else { panic!("{line}: {:?}", at(line)) };
+        let Candidates::Words(words) = at(line) else { panic!("{line}: {:?}", at(line)) };
         words.into_iter().map(|(word, _)| word).collect()
     }
 
@@ -234,15 +234,15 @@ mod tests {
     fn what_may_stand_where() {
         assert!(words("").contains(&"assign".to_owned()));
         assert!(!words("").contains(&"__complete".to_owned()));
-        assert_eq!(at("assign "), Place::ConfigMaps(String::new()));
-        assert_eq!(at("assign pool-a "), Place::Nodes(String::new()));
-        assert_eq!(at("assign pool-a n1 n2 "), Place::Nodes(String::new()));
-        assert_eq!(at("-n kube-system assign --key k pool-a n"), Place::Nodes(String::new()));
-        assert_eq!(at("status "), Place::Nodes(String::new()));
-        assert_eq!(at("status --kubeconfig "), Place::File);
-        assert_eq!(at("rollback n1 --to "), Place::ConfigMaps(String::new()));
-        assert_eq!(at("rollback n1 --to=po"), Place::ConfigMaps("--to=".to_owned()));
-        assert_eq!(at("status -l "), Place::Free);
+        assert_eq!(at("assign "), Candidates::ConfigMaps(String::new()));
+        assert_eq!(at("assign pool-a "), Candidates::Nodes(String::new()));
+        assert_eq!(at("assign pool-a n1 n2 "), Candidates::Nodes(String::new()));
+        assert_eq!(at("-n kube-system assign --key k pool-a n"), Candidates::Nodes(String::new()));
+        assert_eq!(at("status "), Candidates::Nodes(String::new()));
+        assert_eq!(at("status --kubeconfig "), Candidates::File);
+        assert_eq!(at("rollback n1 --to "), Candidates::ConfigMaps(String::new()));
+        assert_eq!(at("rollback n1 --to=po"), Candidates::ConfigMaps("--to=".to_owned()));
+        assert_eq!(at("status -l "), Candidates::Free);
     }
 
     #[test]
@@ -251,7 +251,7 @@ mod tests {
         assert!(words("status --").contains(&"--context".to_owned()), "global ones too");
         assert_eq!(words("status -o "), ["table", "wide", "json", "yaml"]);
         assert_eq!(words("assign m n1 --dry-run="), ["--dry-run=none", "--dry-run=client", "--dry-run=server"]);
-        assert_eq!(at("assign m --dry-run "), Place::Nodes(String::new()), "its value stands behind =");
+        assert_eq!(at("assign m --dry-run "), Candidates::Nodes(String::new()), "its value stands behind =");
         assert_eq!(words("completion "), ["bash", "zsh", "fish"]);
     }
 }

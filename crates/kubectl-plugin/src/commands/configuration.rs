@@ -11,7 +11,7 @@ use crate::api::client::{Built, Client};
 use crate::api::list::{Pager, Selector};
 use crate::api::nodes;
 use crate::fleet::compare::{Kind, Side};
-use crate::fleet::config_ref::Place;
+use crate::fleet::config_ref::ConfigRef;
 use crate::fleet::node::NodeRow;
 use crate::fleet::schema;
 use kubelet_config::assignment::DEFAULT_KEY;
@@ -124,20 +124,24 @@ pub fn read_file(path: &str) -> Result<String, Failure> {
 ///
 /// # Errors
 /// Whatever keeps it from being read.
-pub async fn side(client: Option<&Client>, place: &Place, files: Merge) -> Result<(Side, Option<NodeRow>), Failure> {
+pub async fn side(
+    client: Option<&Client>,
+    place: &ConfigRef,
+    files: Merge,
+) -> Result<(Side, Option<NodeRow>), Failure> {
     match (place, client) {
-        (Place::File(path), _) => {
+        (ConfigRef::File(path), _) => {
             let value = parse(&read_file(path)?, true).map_err(|error| Failure::new(format!("{place}: {error}")))?;
             Ok((Side { value, kind: Kind::Written(files) }, None))
         }
-        (Place::ConfigMap { namespace, name, key }, Some(client)) => {
+        (ConfigRef::ConfigMap { namespace, name, key }, Some(client)) => {
             let namespace = namespace.as_deref().unwrap_or(&client.namespace);
             let map = map(client, namespace, name, key.as_deref()).await?;
             Ok((Side { value: map.value, kind: Kind::Written(map.merge) }, None))
         }
-        (Place::Node(name), Some(client)) => {
+        (ConfigRef::Node(name), Some(client)) => {
             let node = nodes::get(client, name).await?;
-            let row = NodeRow::of(&node, &client.namespace);
+            let row = NodeRow::from_node(&node, &client.namespace);
             let minor = schema::minor(&row.kubelet).ok();
             Ok((Side { value: running(client, name).await?, kind: Kind::Running(minor) }, Some(row)))
         }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::commands::targets::{self, Targets, Writer};
-use crate::fleet::assign::wish;
+use crate::fleet::assign::version_value;
 use crate::fleet::node::{CONFIRM, Stage};
 use crate::fleet::view::View;
 use crate::{Context, Failure};
@@ -28,7 +28,7 @@ impl Options {
         for row in rows {
             match &row.assigned {
                 Some(source) if row.stage() == Stage::AwaitsConfirmation => {
-                    writer.annotate(&row.name, CONFIRM, &wish(source, None), "confirmed").await?;
+                    writer.annotate(&row.name, CONFIRM, &version_value(source, None), "confirmed").await?;
                 }
                 _ => {
                     let why = format!("nothing waits for a confirmation, it is {}", View::new(&row, 0).state().1);

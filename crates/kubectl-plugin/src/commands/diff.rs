@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use crate::api::client::Client;
 use crate::commands::configuration;
-use crate::fleet::compare::{Around, Comparison, compare};
-use crate::fleet::config_ref::Place;
-use crate::fleet::explain::{self, From, Given};
+use crate::fleet::compare::{Comparison, NodeFacts, compare};
+use crate::fleet::config_ref::ConfigRef;
+use crate::fleet::explain::{self, AppliedConfigMap, Provenance};
 use crate::fleet::node::{Keeper, NodeRow};
 use crate::fleet::schema;
 use crate::output::{self, Format, Out, Table, Tone};
@@ -40,11 +40,11 @@ enum Shown {
 #[derive(Debug, Args)]
 pub struct Options {
     /// NODE, NAMESPACE/CONFIGMAP, cm/CONFIGMAP or FILE.
-    #[arg(value_name = "FROM", value_parser = Place::parse)]
-    from: Place,
+    #[arg(value_name = "FROM", value_parser = ConfigRef::parse)]
+    from: ConfigRef,
     /// The same.
-    #[arg(value_name = "TO", value_parser = Place::parse)]
-    to: Place,
+    #[arg(value_name = "TO", value_parser = ConfigRef::parse)]
+    to: ConfigRef,
     /// Files are overlays, as `push --overlay` makes of them.
     #[arg(long)]
     overlay: bool,
@@ -59,7 +59,7 @@ impl Options {
     }
 
     async fn compare(self, connection: &context::Options) -> Result<ExitCode, Failure> {
-        let is_file = |place: &Place| matches!(place, Place::File(_));
+        let is_file = |place: &ConfigRef| matches!(place, ConfigRef::File(_));
         // Two files need no cluster.
         let client =
             if is_file(&self.from) && is_file(&self.to) { None } else { Some(Context::new(connection).await?.api()) };
@@ -68,10 +68,10 @@ impl Options {
         let (from, from_row) = configuration::side(client, &self.from, files).await?;
         let (to, to_row) = configuration::side(client, &self.to, files).await?;
         let (mut notes, mut elsewhere) = (Vec::new(), None);
-        let mut around = Around::default();
+        let mut facts = NodeFacts::default();
         if let (Some(row), Some(client)) = (&from_row, client) {
             match configuration::inventory(client, &row.name).await {
-                Ok(inventory) => around.inventory = Some(inventory),
+                Ok(inventory) => facts.inventory = Some(inventory),
                 Err(failure) => notes.push(format!("which pods would be lost is not known: {}", failure.message)),
             }
         }
@@ -80,16 +80,16 @@ impl Options {
             && from_row.is_some() != to_row.is_some()
         {
             let known;
-            (known, elsewhere) = look_around(client, row, configz, &mut around).await;
+            (known, elsewhere) = gather_facts(client, row, configz, &mut facts).await;
             notes.extend(known);
         }
-        let mut comparison = compare(&from, &to, &around);
+        let mut comparison = compare(&from, &to, &facts);
         // What may be held matters to who changes something.
         notes.extend(elsewhere.filter(|_| !comparison.changes.is_empty()));
         comparison.notes.extend(notes);
-        let result = Shows { options: &self, comparison: &comparison, around: &around };
+        let result = ComparisonView { options: &self, comparison: &comparison, facts: &facts };
         match self.output {
-            Shown::Table => output::print(&result.text(Out::stdout()))?,
+            Shown::Table => output::write_stdout(&result.text(Out::stdout()))?,
             Shown::Json => output::document(Format::Json, &result.document())?,
             Shown::Yaml => output::document(Format::Yaml, &result.document())?,
         }
@@ -99,11 +99,11 @@ impl Options {
 
 /// A flag is not to be read through the API server, but it is seen by what it does. What else to say of the ConfigMap
 /// that runs, and of flags.
-async fn look_around(
+async fn gather_facts(
     client: &Client,
     row: &NodeRow,
     configz: &Value,
-    around: &mut Around,
+    facts: &mut NodeFacts,
 ) -> (Vec<String>, Option<String>) {
     let elsewhere = format!(
         "flags and drop-ins of node {} cannot be read through the API server; `kubelet-supervisor status` on it names \
@@ -112,7 +112,7 @@ async fn look_around(
     );
     let Some(in_force) = configuration::in_force(client, row).await else {
         // Of a node that says nothing nobody knows.
-        around.gates = (row.keeper != Some(Keeper::Nobody)).then(BTreeSet::new);
+        facts.gates = (row.keeper != Some(Keeper::Nobody)).then(BTreeSet::new);
         let unknown = format!("{elsewhere}; a change of a field that one of them holds will not take place");
         return (Vec::new(), Some(unknown));
     };
@@ -120,26 +120,26 @@ async fn look_around(
     let Some(map) = in_force.map else {
         return (notes, Some(elsewhere));
     };
-    let given = Given { payload: &map.value, merge: map.merge };
+    let given = AppliedConfigMap { payload: &map.value, merge: map.merge };
     let origins = explain::explain(configz, Some(given), schema::minor(&row.kubelet).ok());
-    let held = origins.into_iter().filter(|origin| matches!(origin.from, From::Overridden | From::Flag));
-    around.held = held.map(|origin| origin.field).collect();
+    let held = origins.into_iter().filter(|origin| matches!(origin.from, Provenance::Overridden | Provenance::Flag));
+    facts.held = held.map(|origin| origin.field).collect();
     let gates = map.value.get("featureGates").and_then(Value::as_object).into_iter().flatten();
-    around.gates = Some(gates.map(|(gate, _)| gate.clone()).collect());
-    around.payload = Some(map.value);
+    facts.gates = Some(gates.map(|(gate, _)| gate.clone()).collect());
+    facts.payload = Some(map.value);
     let elsewhere = format!("{elsewhere}; those that hold a field against ConfigMap {} are marked", in_force.title);
     (notes, Some(elsewhere))
 }
 
-struct Shows<'a> {
+struct ComparisonView<'a> {
     options: &'a Options,
     comparison: &'a Comparison,
-    around: &'a Around,
+    facts: &'a NodeFacts,
 }
 
-impl Shows<'_> {
+impl ComparisonView<'_> {
     fn is_held(&self, change: &Change) -> bool {
-        self.around.holds(&change.field)
+        self.facts.holds(&change.field)
     }
 
     fn is_refused(&self, change: &Change) -> bool {

@@ -13,7 +13,7 @@ use crate::api::client::{ApiError, Client};
 use crate::api::list::{Pager, Selector};
 use crate::api::nodes::{self, NODES, bare_name};
 use crate::fleet::doctor::rights::{self, RIGHTS, Right};
-use crate::fleet::doctor::{Finding, Patient, gathered, newest};
+use crate::fleet::doctor::{ExaminedNode, Finding, gathered, newest};
 use crate::fleet::node::Carrier;
 use crate::output::{self, Format, Out, Tone};
 use crate::{Context, Failure};
@@ -58,30 +58,30 @@ impl Options {
         let examine = async {
             let mut report = Report::default();
             report.rights(&client).await?;
-            let patients = self.patients(&client, &mut report).await?;
-            report.cluster(&client, context.impersonates, patients.first()).await;
-            report.patients(&client, &patients).await;
+            let examined_nodes = self.examined_nodes(&client, &mut report).await?;
+            report.cluster(&client, context.impersonates, examined_nodes.first()).await;
+            report.examined_nodes(&client, &examined_nodes).await;
             Ok(report)
         };
         let mut report = examine.await.map_err(|failure: Failure| Failure { code: NOT_LOOKED, ..failure })?;
         report.findings = gathered(std::mem::take(&mut report.findings));
         match self.output {
             Format::Json | Format::Yaml => output::document(self.output, &report.document())?,
-            _ => output::print(&report.text(Out::stdout()))?,
+            _ => output::write_stdout(&report.text(Out::stdout()))?,
         }
         Ok(report.code())
     }
 
-    async fn patients(&self, client: &Client, report: &mut Report) -> Result<Vec<Patient>, Failure> {
-        let mut patients = Vec::new();
+    async fn examined_nodes(&self, client: &Client, report: &mut Report) -> Result<Vec<ExaminedNode>, Failure> {
+        let mut examined_nodes = Vec::new();
         if self.nodes.is_empty() {
             let selector = Selector { labels: self.selector.clone(), fields: None };
-            let read = |node: &Value| Ok::<_, ApiError>(Some(Patient::of(node, &client.namespace)));
+            let read = |node: &Value| Ok::<_, ApiError>(Some(ExaminedNode::new(node, &client.namespace)));
             match Pager::new(client, NODES, "list nodes", &selector).all(read).await {
-                Ok((found, _)) => patients = found,
+                Ok((found, _)) => examined_nodes = found,
                 Err(error) => report.not_seen("the nodes", &error),
             }
-            if patients.is_empty() && report.unseen.is_empty() {
+            if examined_nodes.is_empty() && report.unseen.is_empty() {
                 let why =
                     self.selector.as_ref().map(|selector| format!(" has the labels {selector}")).unwrap_or_default();
                 return Err(Failure::new(format!(
@@ -90,10 +90,10 @@ impl Options {
             }
         }
         for name in &self.nodes {
-            patients.push(Patient::of(&nodes::get(client, bare_name(name)).await?, &client.namespace));
+            examined_nodes.push(ExaminedNode::new(&nodes::get(client, bare_name(name)).await?, &client.namespace));
         }
-        report.nodes = patients.len();
-        Ok(patients)
+        report.nodes = examined_nodes.len();
+        Ok(examined_nodes)
     }
 }
 
@@ -117,8 +117,8 @@ impl Report {
 
     /// What the API server keeps, and whether it keeps nodes from choosing for themselves. Both are tried on a node, as
     /// dry runs.
-    async fn cluster(&mut self, client: &Client, impersonates: bool, patient: Option<&Patient>) {
-        let Some(node) = patient.map(Patient::name) else { return };
+    async fn cluster(&mut self, client: &Client, impersonates: bool, examined: Option<&ExaminedNode>) {
+        let Some(node) = examined.map(ExaminedNode::name) else { return };
         match requests::keeps_source(client, node).await {
             Ok(true) => self.carrier = Some(Carrier::Native),
             Ok(false) => self.carrier = Some(Carrier::Labels),
@@ -147,36 +147,37 @@ impl Report {
     }
 
     /// The nodes, the ConfigMaps assigned to them, and whether they may read these.
-    async fn patients(&mut self, client: &Client, patients: &[Patient]) {
-        let mut maps: BTreeMap<(String, String), Vec<&Patient>> = BTreeMap::new();
-        let newest = newest(patients);
-        for patient in patients {
-            self.findings.extend(patient.findings());
-            self.findings.extend(newest.and_then(|newest| patient.is_older(newest)));
-            if let Some((_, wanted)) = patient.assigned() {
-                maps.entry((wanted.namespace.clone(), wanted.name.clone())).or_default().push(patient);
+    async fn examined_nodes(&mut self, client: &Client, examined_nodes: &[ExaminedNode]) {
+        let mut maps: BTreeMap<(String, String), Vec<&ExaminedNode>> = BTreeMap::new();
+        let newest = newest(examined_nodes);
+        for examined in examined_nodes {
+            self.findings.extend(examined.findings());
+            self.findings.extend(newest.and_then(|newest| examined.is_older(newest)));
+            if let Some((_, desired)) = examined.assigned() {
+                maps.entry((desired.namespace.clone(), desired.name.clone())).or_default().push(examined);
             }
         }
         self.maps = maps.len();
-        let mut labelled: BTreeMap<String, BTreeMap<String, &Patient>> = BTreeMap::new();
-        for ((namespace, name), patients) in &maps {
+        let mut labelled: BTreeMap<String, BTreeMap<String, &ExaminedNode>> = BTreeMap::new();
+        for ((namespace, name), examined_nodes) in &maps {
             match requests::keys(client, namespace, name).await {
                 Ok(keys) => {
-                    self.findings.extend(patients.iter().filter_map(|patient| patient.config_map(keys.as_ref())));
+                    self.findings
+                        .extend(examined_nodes.iter().filter_map(|examined| examined.config_map(keys.as_ref())));
                 }
                 Err(error) => self.not_seen(&format!("ConfigMap {namespace}/{name}"), &error),
             }
             let by_label =
-                |patient: &&&Patient| patient.assigned().is_some_and(|(carrier, _)| carrier == Carrier::Labels);
-            if let Some(patient) = patients.iter().find(by_label) {
-                labelled.entry(namespace.clone()).or_default().insert(name.clone(), patient);
+                |examined: &&&ExaminedNode| examined.assigned().is_some_and(|(carrier, _)| carrier == Carrier::Labels);
+            if let Some(examined) = examined_nodes.iter().find(by_label) {
+                labelled.entry(namespace.clone()).or_default().insert(name.clone(), examined);
             }
         }
         // Where nothing is assigned yet, it will be in the user's namespace.
-        if self.carrier == Some(Carrier::Labels) && !patients.is_empty() && labelled.is_empty() {
+        if self.carrier == Some(Carrier::Labels) && !examined_nodes.is_empty() && labelled.is_empty() {
             labelled.entry(client.namespace.clone()).or_default();
         }
-        let anybody = patients.first().map_or(requests::NOBODY, Patient::name);
+        let anybody = examined_nodes.first().map_or(requests::NOBODY, ExaminedNode::name);
         for (namespace, names) in &labelled {
             if let Err(error) = self.readers(client, namespace, names, anybody).await {
                 self.not_seen(
@@ -192,7 +193,7 @@ impl Report {
         &mut self,
         client: &Client,
         namespace: &str,
-        names: &BTreeMap<String, &Patient>,
+        names: &BTreeMap<String, &ExaminedNode>,
         anybody: &str,
     ) -> Result<(), ApiError> {
         let general = requests::cannot(client, anybody, namespace, None).await?;
@@ -202,8 +203,8 @@ impl Report {
         if names.is_empty() && !requests::may_read_some(client, anybody, namespace).await? {
             self.findings.extend(rights::nodes_cannot(&general, namespace, None));
         }
-        for (name, patient) in names {
-            let verbs = requests::cannot(client, patient.name(), namespace, Some(name)).await?;
+        for (name, examined) in names {
+            let verbs = requests::cannot(client, examined.name(), namespace, Some(name)).await?;
             self.findings.extend(rights::nodes_cannot(&verbs, namespace, Some(name)));
         }
         Ok(())
@@ -225,7 +226,7 @@ impl Report {
         json!({
             "nodes": self.nodes,
             "configMaps": self.maps,
-            "carrier": self.carrier.map(word),
+            "carrier": self.carrier.map(carrier_name),
             "findings": self.findings.iter().map(Finding::document).collect::<Vec<_>>(),
             "couldNotLook": self.unseen,
         })
@@ -245,7 +246,7 @@ impl Report {
         for unseen in &self.unseen {
             text.push_str(&headed(out, Tone::Open, "could not look", unseen));
         }
-        let carrier = self.carrier.map(|carrier| format!("; assignments are written as {}", word(carrier)));
+        let carrier = self.carrier.map(|carrier| format!("; assignments are written as {}", carrier_name(carrier)));
         let (nodes, maps) = (count(self.nodes, "node"), count(self.maps, "assigned ConfigMap"));
         let (tone, verdict) = match self.findings.len() {
             0 if self.unseen.is_empty() => (Tone::Good, "nothing is missing".to_owned()),
@@ -266,7 +267,7 @@ fn headed(out: Out, tone: Tone, head: &str, text: &str) -> String {
     }
 }
 
-fn word(carrier: Carrier) -> &'static str {
+fn carrier_name(carrier: Carrier) -> &'static str {
     match carrier {
         Carrier::Native => "spec.configSource",
         Carrier::Labels => "labels",

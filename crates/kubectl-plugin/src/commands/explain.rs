@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::api::nodes;
 use crate::commands::configuration;
-use crate::fleet::explain::{self, From, Given, Origin};
+use crate::fleet::explain::{self, AppliedConfigMap, Origin, Provenance};
 use crate::fleet::fields::is_within;
 use crate::fleet::node::{Keeper, NodeRow, Stage};
 use crate::fleet::schema;
@@ -44,19 +44,19 @@ impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
         let name = self.node.strip_prefix("node/").unwrap_or(&self.node);
         let client = context.api();
-        let row = NodeRow::of(&nodes::get(&client, name).await?, &context.namespace);
+        let row = NodeRow::from_node(&nodes::get(&client, name).await?, &context.namespace);
         let configz = configuration::running(&client, name).await?;
         let mut notes = standing(&row);
         let in_force = configuration::in_force(&client, &row).await;
         let given = in_force.as_ref().and_then(|in_force| in_force.map.as_ref());
-        let given = given.map(|map| Given { payload: &map.value, merge: map.merge });
+        let given = given.map(|map| AppliedConfigMap { payload: &map.value, merge: map.merge });
         let origins = explain::explain(&configz, given, schema::minor(&row.kubelet).ok());
         let map = in_force.as_ref().map(|in_force| in_force.title.clone());
         notes.extend(in_force.into_iter().flat_map(|in_force| in_force.notes));
         let known = Known { row, map, origins: self.chosen(origins)?, notes };
         match self.output {
             Format::Json | Format::Yaml => output::document(self.output, &known.document())?,
-            format => output::print(&self.text(&known, Out::of(format)))?,
+            format => output::write_stdout(&self.text(&known, Out::for_format(format)))?,
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -82,19 +82,19 @@ impl Options {
         let headings: &[&str] =
             if wide { &["FIELD", "VALUE", "INTENDED", "FROM"] } else { &["FIELD", "VALUE", "FROM"] };
         let mut table = Table::new(headings);
-        let shown = |origin: &&Origin| self.all || self.field.is_some() || origin.from != From::Default;
+        let shown = |origin: &&Origin| self.all || self.field.is_some() || origin.from != Provenance::Default;
         // On a terminal a value leaves room for where it comes from.
-        let word =
-            |field: &str, value: &Value| word(field, value, if out.width.is_some() { LONGEST } else { usize::MAX });
+        let cell =
+            |field: &str, value: &Value| cell(field, value, if out.width.is_some() { LONGEST } else { usize::MAX });
         for origin in known.origins.iter().filter(shown) {
-            let tone = if origin.from == From::Overridden { Tone::Bad } else { Tone::Plain };
-            let intended = word(&origin.field, &origin.intended);
+            let tone = if origin.from == Provenance::Overridden { Tone::Bad } else { Tone::Plain };
+            let intended = cell(&origin.field, &origin.intended);
             let from = match (origin.from, &known.map) {
-                (From::ConfigMap, Some(map)) if wide => format!("ConfigMap {map}"),
-                (From::Overridden, _) if !wide => format!("{}: {intended}", origin.from.words()),
-                (from, _) => from.words().to_owned(),
+                (Provenance::ConfigMap, Some(map)) if wide => format!("ConfigMap {map}"),
+                (Provenance::Overridden, _) if !wide => format!("{}: {intended}", origin.from.label()),
+                (from, _) => from.label().to_owned(),
             };
-            let value = word(&origin.field, &origin.value);
+            let value = cell(&origin.field, &origin.value);
             let values = if wide { vec![value, intended] } else { vec![value] };
             let cells = std::iter::once(origin.field.clone()).chain(values).map(|text| (Tone::Plain, text));
             table.row(cells.chain([(tone, from)]));
@@ -135,7 +135,7 @@ impl Known {
             let value = |value: &Value| if is_secret(&origin.field) { "(hidden)".into() } else { value.clone() };
             json!({
                 "field": origin.field, "value": value(&origin.value), "intended": value(&origin.intended),
-                "from": origin.from.word(),
+                "from": origin.from.json_name(),
             })
         };
         json!({
@@ -153,7 +153,7 @@ fn is_secret(field: &str) -> bool {
 const LONGEST: usize = 28;
 
 /// A cell: JSON, of no more characters than this.
-fn word(field: &str, value: &Value, longest: usize) -> String {
+fn cell(field: &str, value: &Value, longest: usize) -> String {
     if value.is_null() {
         return String::new();
     }
@@ -173,8 +173,8 @@ fn standing(row: &NodeRow) -> Vec<String> {
     if row.keeper == Some(Keeper::Nobody) {
         notes.push("no supervisor says anything of this node: whatever runs is its own".to_owned());
     }
-    if row.wanted.is_some() && row.assigned != row.active {
-        let name = row.wanted.as_ref().map(ToString::to_string).unwrap_or_default();
+    if row.desired.is_some() && row.assigned != row.active {
+        let name = row.desired.as_ref().map(ToString::to_string).unwrap_or_default();
         notes.push(format!(
             "{name} is assigned and is not what runs: `kubectl kubelet-config status {}` says why",
             row.name

@@ -9,7 +9,7 @@ use crate::api::list::{Pager, Selector};
 use crate::api::nodes;
 use crate::commands::configuration;
 use crate::commands::status::now;
-use crate::fleet::events::{self, Happened};
+use crate::fleet::events::{self, ConfigEvent};
 use crate::fleet::view::human;
 use crate::output::{self, Format, Out, Table, Tone};
 use crate::{Context, Failure};
@@ -35,7 +35,7 @@ impl Options {
         let selector = Selector::fields(format!("involvedObject.kind=Node,involvedObject.name={node}"));
         let what = format!("list the events of node {node} in namespace default");
         let api = context.api();
-        let read = |event: &Value| Ok::<_, Failure>(Happened::of(event));
+        let read = |event: &Value| Ok::<_, Failure>(ConfigEvent::from_event(event));
         let (mut events, _) = Pager::new(&api, EVENTS, &what, &selector).all(read).await?;
         events::sort(&mut events);
         if events.is_empty() {
@@ -48,18 +48,18 @@ impl Options {
         }
         match self.output {
             Format::Json | Format::Yaml => {
-                output::document(self.output, &json!(events.iter().map(Happened::document).collect::<Vec<_>>()))?;
+                output::document(self.output, &json!(events.iter().map(ConfigEvent::document).collect::<Vec<_>>()))?;
             }
             _ if events.is_empty() => {}
             format => {
-                output::print(&table(&events, format == Format::Wide).render(Out::of(format)))?;
+                output::write_stdout(&table(&events, format == Format::Wide).render(Out::for_format(format)))?;
             }
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-fn table(events: &[Happened], wide: bool) -> Table {
+fn table(events: &[ConfigEvent], wide: bool) -> Table {
     let first: &[&str] = if wide { &["LAST (UTC)", "FIRST (UTC)"] } else { &["LAST SEEN"] };
     let headings: Vec<&str> = first.iter().chain(&["COUNT", "REASON", "MESSAGE"]).copied().collect();
     let mut table = Table::new(&headings).whole();

@@ -81,8 +81,8 @@ impl Options {
             self.create(&Context::new(connection).await?.api(), &name, object).await?
         };
         match self.output {
-            None => output::print(&format!("configmap/{name} {done}\n"))?,
-            Some(Shown::Name) => output::print(&format!("configmap/{name}\n"))?,
+            None => output::write_stdout(&format!("configmap/{name} {done}\n"))?,
+            Some(Shown::Name) => output::write_stdout(&format!("configmap/{name}\n"))?,
             Some(Shown::Json) => output::document(Format::Json, &object)?,
             Some(Shown::Yaml) => output::document(Format::Yaml, &object)?,
         }

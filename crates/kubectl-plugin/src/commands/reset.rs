@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::commands::targets::{self, Targets, Writer};
 use crate::commands::wait;
-use crate::fleet::wait::{Goal, Wish};
+use crate::fleet::wait::{Expectation, Goal};
 use crate::{Context, Failure};
 
 /// Options of `reset`.
@@ -30,8 +30,9 @@ impl Options {
         for row in rows {
             writer.assign(row, None, "reset").await?;
         }
-        let wish = Wish::of(None, None, Goal::Active);
-        let wishes: BTreeMap<String, Wish> = writer.done.iter().map(|name| (name.clone(), wish.clone())).collect();
-        self.wait.run(&api, selection.labels, wishes, &writer).await
+        let expectation = Expectation::new(None, None, Goal::Active);
+        let expectations: BTreeMap<String, Expectation> =
+            writer.done.iter().map(|name| (name.clone(), expectation.clone())).collect();
+        self.wait.run(&api, selection.labels, expectations, &writer).await
     }
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::commands::targets::{self, Targets, Writer};
-use crate::fleet::assign::wish;
+use crate::fleet::assign::version_value;
 use crate::fleet::node::{NodeRow, RETRY, Stage};
 use crate::fleet::view::View;
 use crate::{Context, Failure};
@@ -41,7 +41,7 @@ impl Options {
         for row in rows {
             match failed_version(&row) {
                 Ok(source) => {
-                    let value = wish(source, row.retry.as_deref());
+                    let value = version_value(source, row.retry.as_deref());
                     writer.annotate(&row.name, RETRY, &value, "tries again").await?;
                 }
                 Err(why) => writer.skipped(&row.name, &why, &selection)?,

@@ -10,9 +10,9 @@ use crate::api::client::Client;
 use crate::commands::assign::reference;
 use crate::commands::targets::{self, Targets, Writer, readable_config_map};
 use crate::commands::wait;
-use crate::fleet::assign::{is_other_version, way_back};
+use crate::fleet::assign::{is_other_version, rollback_source};
 use crate::fleet::node::NodeRow;
-use crate::fleet::wait::{Goal, Wish};
+use crate::fleet::wait::{Expectation, Goal};
 use crate::{Context, Failure};
 use kubelet_config::assignment::DEFAULT_KEY;
 use kubelet_config::source::ConfigMapRef;
@@ -60,13 +60,13 @@ impl Maps {
     }
 
     /// Where a node goes back to: its last known good, if the ConfigMap still is that.
-    async fn back(&mut self, row: &NodeRow) -> Result<Wish, String> {
-        let Some(back) = way_back(row)? else { return Ok(Wish::of(None, None, Goal::Active)) };
+    async fn back(&mut self, row: &NodeRow) -> Result<Expectation, String> {
+        let Some(back) = rollback_source(row)? else { return Ok(Expectation::new(None, None, Goal::Active)) };
         let map = self.get(&back.reference).await?;
         let field = |name: &str| map.pointer(&format!("/metadata/{name}")).and_then(Value::as_str).unwrap_or_default();
         match is_other_version(back, field("uid"), field("resourceVersion")) {
             Some(why) => Err(why),
-            None => Ok(Wish::of(Some(back.reference.clone()), Some(&map), Goal::Active)),
+            None => Ok(Expectation::new(Some(back.reference.clone()), Some(&map), Goal::Active)),
         }
     }
 }
@@ -78,30 +78,30 @@ impl Options {
             Some(to) => {
                 let target = reference(context, to, &self.key)?;
                 let map = readable_config_map(&api, &target).await?;
-                Some(Wish::of(Some(target), map.as_ref(), Goal::Active))
+                Some(Expectation::new(Some(target), map.as_ref(), Goal::Active))
             }
             None => None,
         };
         let mut writer = Writer::new(&api, None, self.writing);
         let (selection, rows) = self.targets.read(&mut writer).await?;
         let mut maps = Maps { client: api.clone(), seen: BTreeMap::new() };
-        let mut wishes = BTreeMap::new();
+        let mut expectations = BTreeMap::new();
         for row in rows {
-            let wish = match &named {
-                Some(wish) => Ok(wish.clone()),
+            let expectation = match &named {
+                Some(expectation) => Ok(expectation.clone()),
                 None => maps.back(&row).await,
             };
-            match wish {
-                Ok(wish) => {
+            match expectation {
+                Ok(expectation) => {
                     let name = row.name.clone();
-                    writer.assign(row, wish.target.as_ref(), "rolled back").await?;
+                    writer.assign(row, expectation.target.as_ref(), "rolled back").await?;
                     let goal = self.wait.goal().unwrap_or(Goal::Active);
-                    wishes.insert(name, Wish { goal, ..wish });
+                    expectations.insert(name, Expectation { goal, ..expectation });
                 }
                 Err(why) => writer.failed(&format!("node/{}: {why}", row.name)),
             }
         }
-        wishes.retain(|name, _| writer.done.contains(name));
-        self.wait.run(&api, selection.labels, wishes, &writer).await
+        expectations.retain(|name, _| writer.done.contains(name));
+        self.wait.run(&api, selection.labels, expectations, &writer).await
     }
 }

@@ -50,7 +50,7 @@ impl Options {
                 for row in &rows {
                     table.row(cells(row, format));
                 }
-                output::print(&table.render(Out::of(format)))?;
+                output::write_stdout(&table.render(Out::for_format(format)))?;
             }
         }
         for failure in &failed {
@@ -71,9 +71,9 @@ fn essence(row: &NodeRow) -> NodeRow {
 }
 
 async fn watch(context: &Context, selection: NodeSelection, format: Format) -> Result<ExitCode, Failure> {
-    let wanted = selection.names.clone();
+    let desired = selection.names.clone();
     let (mut nodes, rows) = NodeWatcher::new(&context.api(), selection).await?;
-    for name in wanted.iter().filter(|name| rows.iter().all(|row| row.name != **name)) {
+    for name in desired.iter().filter(|name| rows.iter().all(|row| row.name != **name)) {
         eprintln!("warning: there is no node {name} yet");
     }
     let mut lines = Lines { format, table: table(format), documents: String::new() };
@@ -135,8 +135,8 @@ impl Lines {
 
     /// Prints it; false if nobody reads any more.
     fn flush(&mut self) -> Result<bool, Failure> {
-        let text = std::mem::take(&mut self.documents) + &self.table.take(Out::of(self.format));
-        if text.is_empty() { Ok(true) } else { output::offer(&text) }
+        let text = std::mem::take(&mut self.documents) + &self.table.take(Out::for_format(self.format));
+        if text.is_empty() { Ok(true) } else { output::try_write_stdout(&text) }
     }
 }
 
@@ -167,7 +167,7 @@ fn row_of(row: &NodeRow, format: Format, state: &(Tone, String), message: String
     let plain = |text: String| (Tone::Plain, text);
     let age = View::new(row, now()).age().map(human).unwrap_or_default();
     let name = |source: Option<&Source>| source.map_or_else(|| "local".to_owned(), version);
-    let wanted = row.wanted.as_ref();
+    let desired = row.desired.as_ref();
     let mut cells = vec![plain(row.name.clone())];
     if format == Format::Wide {
         let said = row.condition.is_some() || row.assigned.is_some() || row.active.is_some();
@@ -175,15 +175,15 @@ fn row_of(row: &NodeRow, format: Format, state: &(Tone, String), message: String
         cells.extend(
             [
                 row.kubelet.clone(),
-                row.carrier.map(Carrier::word).unwrap_or_default().to_owned(),
-                wanted.map(ToString::to_string).unwrap_or_default(),
+                row.carrier.map(Carrier::label).unwrap_or_default().to_owned(),
+                desired.map(ToString::to_string).unwrap_or_default(),
                 of(row.active.as_ref()),
                 of(row.last_known_good.as_ref()),
             ]
             .map(plain),
         );
     } else {
-        cells.push(plain(wanted.map(|wanted| wanted.name.clone()).unwrap_or_default()));
+        cells.push(plain(desired.map(|desired| desired.name.clone()).unwrap_or_default()));
     }
     cells.extend([state.clone(), plain(age), plain(message)]);
     cells

@@ -10,7 +10,7 @@ use crate::api::client::{ApiError, Client};
 use crate::api::nodes::{self, NodeSelection};
 use crate::api::write::{Carriers, ConfigMapError, Goal, Mode, NOT_KEPT, Target, WriteError, config_map, patch_node};
 use crate::failure::Failure;
-use crate::fleet::assign::{self, Written};
+use crate::fleet::assign::{self, WrittenAssignment};
 use crate::fleet::node::{Carrier, Keeper, NodeRow};
 use crate::output::{self, plain};
 use kubelet_config::source::ConfigMapRef;
@@ -145,7 +145,7 @@ impl Writer {
     /// Standard output cannot be written.
     pub(crate) async fn assign(&mut self, row: NodeRow, map: Option<&ConfigMapRef>, verb: &str) -> Result<(), Failure> {
         let name = row.name.clone();
-        let before = assign::shown(&row);
+        let before = assign::describe(&row);
         let nobody = row.keeper == Some(Keeper::Nobody);
         let mut node = ReadNode { client: self.client.clone(), row, answer: None, conflicts: 0, is_written: false };
         let written = self.carriers.write(&self.client, &name, Goal::Assign(map), &mut node, PATCHES + CONFLICTS).await;
@@ -171,10 +171,10 @@ impl Writer {
                 && map.is_some()
                 && after.carrier == Some(Carrier::Native);
             let or = if unsure { ", or labels if the API server drops that" } else { "" };
-            let line = format!("node/{name} {verb}: {}{or}{was}{}\n", assign::shown(after), self.dry_run.suffix());
-            output::print(&(plain(line.trim_end()) + "\n"))?;
+            let line = format!("node/{name} {verb}: {}{or}{was}{}\n", assign::describe(after), self.dry_run.suffix());
+            output::write_stdout(&(plain(line.trim_end()) + "\n"))?;
         } else {
-            output::print(&(plain(&format!("node/{name} unchanged: {}", assign::shown(after))) + "\n"))?;
+            output::write_stdout(&(plain(&format!("node/{name} unchanged: {}", assign::describe(after))) + "\n"))?;
         }
         if nobody {
             let hint =
@@ -210,7 +210,7 @@ impl Writer {
             }
         }
         self.done.insert(node.to_owned());
-        output::print(&format!(
+        output::write_stdout(&format!(
             "{}{}\n",
             plain(&format!("node/{node} {done}: {annotation}={value}")),
             self.dry_run.suffix()
@@ -226,7 +226,7 @@ impl Writer {
             self.failed(&format!("node/{node}: {why}"));
             return Ok(());
         }
-        output::print(&format!("{}\n", plain(&format!("node/{node} skipped: {why}"))))
+        output::write_stdout(&format!("{}\n", plain(&format!("node/{node} skipped: {why}"))))
     }
 
     /// 0, or 1 if anything failed.
@@ -246,15 +246,15 @@ struct ReadNode {
 }
 
 impl Target for ReadNode {
-    fn current(&self) -> Option<(Written, String)> {
-        Some((Written::of(&self.row), self.row.version.clone()))
+    fn current(&self) -> Option<(WrittenAssignment, String)> {
+        Some((WrittenAssignment::from_row(&self.row), self.row.version.clone()))
     }
 
-    fn answered(&mut self, node: &Value, mode: Mode) -> Written {
-        let row = NodeRow::of(node, &self.client.namespace);
-        let is = Written::of(&row);
+    fn answered(&mut self, node: &Value, mode: Mode) -> WrittenAssignment {
+        let row = NodeRow::from_node(node, &self.client.namespace);
+        let is = WrittenAssignment::from_row(&row);
         if mode == Mode::Real {
-            self.is_written |= Written::of(&self.row) != is;
+            self.is_written |= WrittenAssignment::from_row(&self.row) != is;
             self.row = row;
         } else {
             (self.answer, self.is_written) = (Some(row), true);
@@ -275,9 +275,9 @@ impl Target for ReadNode {
             return Err(Failure::new("the Node changes faster than it can be written: try again"));
         }
         self.conflicts += 1;
-        let row = NodeRow::of(&nodes::get(&self.client, &self.row.name).await?, &self.client.namespace);
-        if (&row.wanted, row.carrier) != (&self.row.wanted, self.row.carrier) {
-            let now = assign::shown(&row);
+        let row = NodeRow::from_node(&nodes::get(&self.client, &self.row.name).await?, &self.client.namespace);
+        if (&row.desired, row.carrier) != (&self.row.desired, self.row.carrier) {
+            let now = assign::describe(&row);
             return Err(Failure::new(format!(
                 "somebody else has assigned to it meanwhile ({now}): look, and try again"
             )));
@@ -295,11 +295,11 @@ fn applied(row: &NodeRow, patch: &Value, namespace: &str) -> NodeRow {
             labels.insert(name.clone(), value.clone());
         }
     }
-    let kept = row.wanted.as_ref().filter(|_| row.carrier == Some(Carrier::Native));
-    let kept = kept.map(|wanted| serde_json::json!({"configMap": wanted}));
+    let kept = row.desired.as_ref().filter(|_| row.carrier == Some(Carrier::Native));
+    let kept = kept.map(|desired| serde_json::json!({"configMap": desired}));
     let source = patch.pointer("/spec/configSource").cloned().or(kept);
     let node = serde_json::json!({"metadata": {"name": row.name, "labels": labels}, "spec": {"configSource": source}});
-    NodeRow::of(&node, namespace)
+    NodeRow::from_node(&node, namespace)
 }
 
 /// The ConfigMap of an assignment, which must be there and have the key. `None`, after a warning, if the user may not

@@ -12,7 +12,7 @@ use crate::api::nodes::{NodeEvent, NodeSelection, NodeWatcher};
 use crate::commands::status::now;
 use crate::commands::targets::Writer;
 use crate::fleet::node::NodeRow;
-use crate::fleet::wait::{Answer, Goal, Wish};
+use crate::fleet::wait::{Expectation, Goal, WaitStatus};
 use crate::output::{self, plain};
 use kubelet_config::duration::GoDuration;
 
@@ -62,14 +62,14 @@ impl Options {
         self,
         client: &Client,
         labels: Option<String>,
-        wishes: BTreeMap<String, Wish>,
+        expectations: BTreeMap<String, Expectation>,
         writer: &Writer,
     ) -> Result<ExitCode, Failure> {
-        if self.wait.is_none() || wishes.is_empty() || !writer.is_real() {
+        if self.wait.is_none() || expectations.is_empty() || !writer.is_real() {
             return Ok(writer.code());
         }
-        let selection = NodeSelection { names: wishes.keys().cloned().collect(), labels };
-        let mut waiting = Waiting { wishes, words: BTreeMap::new() };
+        let selection = NodeSelection { names: expectations.keys().cloned().collect(), labels };
+        let mut waiting = Waiting { expectations, messages: BTreeMap::new() };
         match tokio::time::timeout(self.timeout, waiting.run(client, selection)).await {
             Ok(result) => result.map(|()| writer.code()),
             Err(_) => Err(waiting.over(self.timeout)),
@@ -79,21 +79,21 @@ impl Options {
 
 /// The nodes that are not there yet.
 struct Waiting {
-    wishes: BTreeMap<String, Wish>,
+    expectations: BTreeMap<String, Expectation>,
     /// What each said last.
-    words: BTreeMap<String, String>,
+    messages: BTreeMap<String, String>,
 }
 
 impl Waiting {
     async fn run(&mut self, client: &Client, selection: NodeSelection) -> Result<(), Failure> {
         let (mut nodes, rows) = NodeWatcher::new(client, selection).await?;
         for row in rows {
-            self.see(&row)?;
+            self.on_row(&row)?;
         }
-        while !self.wishes.is_empty() {
+        while !self.expectations.is_empty() {
             match nodes.next().await? {
-                NodeEvent::Applied(row) => self.see(&row)?,
-                NodeEvent::Deleted(name) if self.wishes.contains_key(&name) => {
+                NodeEvent::Applied(row) => self.on_row(&row)?,
+                NodeEvent::Deleted(name) if self.expectations.contains_key(&name) => {
                     return Err(Failure::new(format!("node/{name} is gone, or has lost the labels it was chosen by")));
                 }
                 NodeEvent::Deleted(_) => {}
@@ -102,37 +102,37 @@ impl Waiting {
         Ok(())
     }
 
-    fn see(&mut self, row: &NodeRow) -> Result<(), Failure> {
-        let Some(wish) = self.wishes.get(&row.name) else { return Ok(()) };
+    fn on_row(&mut self, row: &NodeRow) -> Result<(), Failure> {
+        let Some(expectation) = self.expectations.get(&row.name) else { return Ok(()) };
         let name = &row.name;
-        match wish.answer(row, now()) {
-            Answer::Reached => {
-                let state = match (&wish.target, wish.goal) {
+        match expectation.status(row, now()) {
+            WaitStatus::Reached => {
+                let state = match (&expectation.target, expectation.goal) {
                     (None, _) => "runs its own configuration",
                     (_, Goal::Active) => "active",
                     (_, Goal::Proven) => "proven",
                 };
-                self.wishes.remove(name);
-                output::print(&format!("node/{name} {state}\n"))
+                self.expectations.remove(name);
+                output::write_stdout(&format!("node/{name} {state}\n"))
             }
-            Answer::Waiting(words) => {
-                if self.words.get(name) != Some(&words) {
-                    output::print(&format!("node/{name} {}\n", plain(&words)))?;
-                    self.words.insert(name.clone(), words);
+            WaitStatus::Waiting(messages) => {
+                if self.messages.get(name) != Some(&messages) {
+                    output::write_stdout(&format!("node/{name} {}\n", plain(&messages)))?;
+                    self.messages.insert(name.clone(), messages);
                 }
                 Ok(())
             }
-            Answer::Failed(words) => Err(Failure::new(plain(&format!("node/{name}: {words}")))),
+            WaitStatus::Failed(messages) => Err(Failure::new(plain(&format!("node/{name}: {messages}")))),
         }
     }
 
     fn over(&self, after: Duration) -> Failure {
-        let word = |name: &String| match self.words.get(name) {
-            Some(words) => format!("node/{name} {}", plain(words)),
+        let word = |name: &String| match self.messages.get(name) {
+            Some(messages) => format!("node/{name} {}", plain(messages)),
             None => format!("node/{name}"),
         };
-        let named: Vec<String> = self.wishes.keys().take(NAMED).map(word).collect();
-        let more = self.wishes.len().saturating_sub(NAMED);
+        let named: Vec<String> = self.expectations.keys().take(NAMED).map(word).collect();
+        let more = self.expectations.len().saturating_sub(NAMED);
         let more = if more == 0 { String::new() } else { format!(", and {more} more") };
         Failure::new(format!("timed out after {}; still waiting: {}{more}", GoDuration(after), named.join(", ")))
     }

@@ -44,7 +44,7 @@ pub struct Comparison {
 
 /// What is known of the node beside its configuration.
 #[derive(Clone, Debug, Default)]
-pub struct Around {
+pub struct NodeFacts {
     /// Its pods, if it is `from`.
     pub inventory: Option<PodInventory>,
     /// The feature gates that the ConfigMap it runs sets; none at all if it runs its own configuration, nothing if
@@ -56,7 +56,7 @@ pub struct Around {
     pub held: BTreeSet<String>,
 }
 
-impl Around {
+impl NodeFacts {
     /// True if this field, or a part of it, is held.
     #[must_use]
     pub fn holds(&self, field: &str) -> bool {
@@ -66,11 +66,11 @@ impl Around {
 
 /// Compares.
 #[must_use]
-pub fn compare(from: &Side, to: &Side, around: &Around) -> Comparison {
+pub fn compare(from: &Side, to: &Side, facts: &NodeFacts) -> Comparison {
     let mut notes = Vec::new();
     let (old, new) = match (from.kind, to.kind) {
-        (Kind::Running(_), Kind::Written(merge)) => (from.value.clone(), on(&from.value, &to.value, merge, around)),
-        (Kind::Written(merge), Kind::Running(_)) => (on(&to.value, &from.value, merge, around), to.value.clone()),
+        (Kind::Running(_), Kind::Written(merge)) => (from.value.clone(), on(&from.value, &to.value, merge, facts)),
+        (Kind::Written(merge), Kind::Running(_)) => (on(&to.value, &from.value, merge, facts), to.value.clone()),
         _ => (from.value.clone(), to.value.clone()),
     };
     let minor = |kind: Kind| if let Kind::Running(minor) = kind { minor } else { None };
@@ -101,9 +101,9 @@ pub fn compare(from: &Side, to: &Side, around: &Around) -> Comparison {
         changes.sort_by(|one, other| one.field.cmp(&other.field));
     }
     changes.retain(|change| !is_spelling(change));
-    if let (Kind::Running(_), Kind::Written(Merge::Overlay), Some(payload)) = (from.kind, to.kind, &around.payload) {
+    if let (Kind::Running(_), Kind::Written(Merge::Overlay), Some(payload)) = (from.kind, to.kind, &facts.payload) {
         let back: Vec<Change> =
-            given_back(&clean(payload), from, to).into_iter().filter(|change| !around.holds(&change.field)).collect();
+            given_back(&clean(payload), from, to).into_iter().filter(|change| !facts.holds(&change.field)).collect();
         if !back.is_empty() {
             let fields: Vec<&str> = back.iter().map(|change| change.field.as_str()).collect();
             notes.push(format!(
@@ -119,15 +119,15 @@ pub fn compare(from: &Side, to: &Side, around: &Around) -> Comparison {
         .into_iter()
         .partition(|change| depends_on_node(change.top()) && (change.old.is_null() || change.new.is_null()));
     let loses_gates = changes.iter().any(|change| change.top() == "featureGates" && change.new.is_null());
-    if loses_gates && around.gates.is_none() && to.kind == Kind::Written(Merge::Replace) {
+    if loses_gates && facts.gates.is_none() && to.kind == Kind::Written(Merge::Replace) {
         notes.push(
             "feature gates of the node's own flags and files stay below any ConfigMap; which they are is not to be seen from here"
                 .to_owned(),
         );
     }
     let impacts = if matches!(from.kind, Kind::Running(_)) {
-        let new = with_held(&new, &changes, around);
-        hazard::preview(&old, &new, around.inventory.as_ref(), &BTreeMap::new())
+        let new = with_held(&new, &changes, facts);
+        hazard::preview(&old, &new, facts.inventory.as_ref(), &BTreeMap::new())
     } else {
         Vec::new()
     };
@@ -135,7 +135,7 @@ pub fn compare(from: &Side, to: &Side, around: &Around) -> Comparison {
 }
 
 /// What a payload comes to where this runs.
-fn on(running: &Value, payload: &Value, mode: Merge, around: &Around) -> Value {
+fn on(running: &Value, payload: &Value, mode: Merge, facts: &NodeFacts) -> Value {
     let payload = settle_paths(payload, running);
     if mode == Merge::Overlay {
         let mut value = running.clone();
@@ -144,7 +144,7 @@ fn on(running: &Value, payload: &Value, mode: Merge, around: &Around) -> Value {
     }
     let mut value = Value::Object(serde_json::Map::new());
     let gates = running.get("featureGates").and_then(Value::as_object).into_iter().flatten();
-    let stays = |gate: &str| around.gates.as_ref().is_some_and(|of_map| !of_map.contains(gate));
+    let stays = |gate: &str| facts.gates.as_ref().is_some_and(|of_map| !of_map.contains(gate));
     for (gate, on) in gates.filter(|(gate, _)| stays(gate)) {
         merge(&mut value, &json!({ "featureGates": { gate.as_str(): on } }));
     }
@@ -153,9 +153,9 @@ fn on(running: &Value, payload: &Value, mode: Merge, around: &Around) -> Value {
 }
 
 /// The new configuration where what is held stays.
-fn with_held(new: &Value, changes: &[Change], around: &Around) -> Value {
+fn with_held(new: &Value, changes: &[Change], facts: &NodeFacts) -> Value {
     let mut new = new.clone();
-    for change in changes.iter().filter(|change| around.holds(&change.field)) {
+    for change in changes.iter().filter(|change| facts.holds(&change.field)) {
         let old = match change.field.split_once('.') {
             // Entries of maps may have dots in their names; deeper structs cost no pods.
             Some((top, entry)) => json!({ top: { entry: change.old } }),
@@ -227,16 +227,16 @@ mod tests {
                 "authentication": {"x509": {"clientCAFile": "ca.crt"}}}),
             Merge::Replace,
         );
-        let comparison = compare(&running(configz()), &to, &Around::default());
+        let comparison = compare(&running(configz()), &to, &NodeFacts::default());
         assert_eq!(comparison, Comparison::default());
-        assert_eq!(compare(&to, &running(configz()), &Around::default()), Comparison::default());
+        assert_eq!(compare(&to, &running(configz()), &NodeFacts::default()), Comparison::default());
         // What a later kubelet adds is no change either.
         let mut later = configz();
         later["evictionHard"]["imagefs.inodesFree"] = json!("5%");
         later["logging"] =
             json!({"format": "text", "flushFrequency": "5s", "options": {"json": {"infoBufferSize": "0"}}});
         later["singleProcessOOMKill"] = json!(false);
-        let comparison = compare(&running(later), &to, &Around::default());
+        let comparison = compare(&running(later), &to, &NodeFacts::default());
         assert_eq!(
             (fields(&comparison), comparison.open.as_slice()),
             (vec![], ["singleProcessOOMKill".to_owned()].as_slice())
@@ -246,10 +246,10 @@ mod tests {
     #[test]
     fn an_overlay_is_laid_over_what_runs() {
         let comparison =
-            compare(&running(configz()), &written(json!({"maxPods": 50}), Merge::Overlay), &Around::default());
+            compare(&running(configz()), &written(json!({"maxPods": 50}), Merge::Overlay), &NodeFacts::default());
         assert_eq!(fields(&comparison), ["maxPods"]);
         let comparison =
-            compare(&running(configz()), &written(json!({"maxPods": 50}), Merge::Replace), &Around::default());
+            compare(&running(configz()), &written(json!({"maxPods": 50}), Merge::Replace), &NodeFacts::default());
         assert_eq!(
             fields(&comparison),
             ["authentication.x509.clientCAFile", "cgroupDriver", "clusterDomain", "maxPods"]
@@ -260,9 +260,9 @@ mod tests {
     fn what_an_overlay_no_longer_sets_goes_back() {
         let payload =
             Some(json!({"kind": "x", "maxPods": 110, "syncFrequency": "1m", "clusterDomain": "cluster.local"}));
-        let around = Around { payload, held: BTreeSet::from(["clusterDomain".to_owned()]), ..Around::default() };
+        let facts = NodeFacts { payload, held: BTreeSet::from(["clusterDomain".to_owned()]), ..NodeFacts::default() };
         let to = written(json!({"syncFrequency": "2m"}), Merge::Overlay);
-        let comparison = compare(&running(configz()), &to, &around);
+        let comparison = compare(&running(configz()), &to, &facts);
         assert_eq!(fields(&comparison), ["maxPods", "syncFrequency"]);
         assert_eq!((&comparison.changes[0].old, &comparison.changes[0].new), (&json!(110), &Value::Null));
         assert!(comparison.notes[0].starts_with("maxPods: set by the ConfigMap"), "{:?}", comparison.notes);
@@ -271,13 +271,14 @@ mod tests {
     #[test]
     fn two_overlays_have_no_defaults() {
         let overlay = |value: Value| written(value, Merge::Overlay);
-        let comparison = compare(&overlay(json!({"maxPods": 110})), &overlay(json!({"kind": "x"})), &Around::default());
+        let comparison =
+            compare(&overlay(json!({"maxPods": 110})), &overlay(json!({"kind": "x"})), &NodeFacts::default());
         assert_eq!(fields(&comparison), ["maxPods"]);
         assert_eq!((comparison.changes[0].old.clone(), comparison.notes.len()), (json!(110), 1));
         let same = compare(
             &overlay(json!({"syncFrequency": "60s"})),
             &overlay(json!({"syncFrequency": "1m"})),
-            &Around::default(),
+            &NodeFacts::default(),
         );
         assert_eq!(fields(&same), Vec::<&str>::new());
     }
@@ -287,13 +288,13 @@ mod tests {
         let pod =
             |name: &str| PodSummary { name: format!("d/{name}"), phase: "Running".into(), ..PodSummary::default() };
         let inventory = Some(PodInventory { pods: vec![pod("a"), pod("b")], ..PodInventory::default() });
-        let around = Around { inventory, ..Around::default() };
+        let facts = NodeFacts { inventory, ..NodeFacts::default() };
         let to = written(json!({"maxPods": 1}), Merge::Overlay);
-        let comparison = compare(&running(configz()), &to, &around);
+        let comparison = compare(&running(configz()), &to, &facts);
         assert_eq!(comparison.impacts[0].pods, ["d/b"]);
-        assert_eq!(compare(&to, &running(configz()), &around).impacts, [], "no pod runs with a file");
-        let around = Around { held: BTreeSet::from(["maxPods".to_owned()]), ..around };
-        let comparison = compare(&running(configz()), &to, &around);
+        assert_eq!(compare(&to, &running(configz()), &facts).impacts, [], "no pod runs with a file");
+        let facts = NodeFacts { held: BTreeSet::from(["maxPods".to_owned()]), ..facts };
+        let comparison = compare(&running(configz()), &to, &facts);
         assert_eq!((fields(&comparison), comparison.impacts.len()), (vec!["maxPods"], 0), "a flag has the last word");
     }
 
@@ -304,7 +305,7 @@ mod tests {
         let to = written(configz(), Merge::Replace);
         let diff = |gates: Option<&[&str]>| {
             let gates = gates.map(|gates| gates.iter().map(|gate| (*gate).to_owned()).collect());
-            compare(&running(node.clone()), &to, &Around { gates, ..Around::default() })
+            compare(&running(node.clone()), &to, &NodeFacts { gates, ..NodeFacts::default() })
         };
         let unknown = diff(None);
         assert_eq!((fields(&unknown), unknown.notes.len()), (vec!["featureGates.A", "featureGates.B"], 1));

@@ -7,7 +7,7 @@ const PREFIX: &str = "KubeletConfig";
 
 /// One kind of event, as often as it happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Happened {
+pub struct ConfigEvent {
     /// The last time, RFC 3339.
     pub last: String,
     /// The first time.
@@ -22,10 +22,10 @@ pub struct Happened {
     pub message: String,
 }
 
-impl Happened {
+impl ConfigEvent {
     /// An Event, core/v1's fields or those of events.k8s.io; none if it is about something else.
     #[must_use]
-    pub fn of(event: &Value) -> Option<Self> {
+    pub fn from_event(event: &Value) -> Option<Self> {
         let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
         let number = |pointer: &str| event.pointer(pointer).and_then(Value::as_u64);
         let reason = text("/reason")?;
@@ -56,7 +56,7 @@ impl Happened {
 }
 
 /// Sorted by the last time, the newest at the end.
-pub fn sort(events: &mut [Happened]) {
+pub fn sort(events: &mut [ConfigEvent]) {
     events.sort_by(|one, other| (instant(&one.last), &one.first).cmp(&(instant(&other.last), &other.first)));
 }
 
@@ -77,7 +77,7 @@ mod tests {
         let new = json!({"reason": "KubeletConfigRejected", "type": "Warning", "eventTime": "2026-01-01T00:00:01.5Z",
             "firstTimestamp": null, "lastTimestamp": null, "count": null,
             "series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:09.000001Z"}});
-        let mut events: Vec<Happened> = [&new, &old].into_iter().filter_map(Happened::of).collect();
+        let mut events: Vec<ConfigEvent> = [&new, &old].into_iter().filter_map(ConfigEvent::from_event).collect();
         sort(&mut events);
         let short: Vec<_> =
             events.iter().map(|it| (it.reason.as_str(), it.count, it.warning, it.first.as_str())).collect();
@@ -89,7 +89,7 @@ mod tests {
             ]
         );
         for other in [json!({}), json!({"reason": "NodeReady"}), json!(null)] {
-            assert_eq!(Happened::of(&other), None);
+            assert_eq!(ConfigEvent::from_event(&other), None);
         }
     }
 }

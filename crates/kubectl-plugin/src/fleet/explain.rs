@@ -14,7 +14,7 @@ use kubelet_config::source::Merge;
 
 /// Where a value comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum From {
+pub enum Provenance {
     /// It is the default, or somebody set it to that.
     Default,
     /// The ConfigMap.
@@ -27,10 +27,10 @@ pub enum From {
     Node,
 }
 
-impl From {
+impl Provenance {
     /// Machine word.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn json_name(self) -> &'static str {
         match self {
             Self::Default => "default",
             Self::ConfigMap => "configMap",
@@ -42,7 +42,7 @@ impl From {
 
     /// For people.
     #[must_use]
-    pub fn words(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             Self::Default => "default",
             Self::ConfigMap => "ConfigMap",
@@ -63,12 +63,12 @@ pub struct Origin {
     /// What the ConfigMap says; null where it says nothing.
     pub intended: Value,
     /// Where the value comes from.
-    pub from: From,
+    pub from: Provenance,
 }
 
 /// The ConfigMap that runs.
 #[derive(Clone, Copy, Debug)]
-pub struct Given<'a> {
+pub struct AppliedConfigMap<'a> {
     /// Its KubeletConfiguration.
     pub payload: &'a Value,
     /// How it is put together with the node's own.
@@ -77,7 +77,7 @@ pub struct Given<'a> {
 
 /// Each field with where it comes from, by name.
 #[must_use]
-pub fn explain(configz: &Value, given: Option<Given<'_>>, minor: Option<u64>) -> Vec<Origin> {
+pub fn explain(configz: &Value, given: Option<AppliedConfigMap<'_>>, minor: Option<u64>) -> Vec<Origin> {
     let payload = given.map(|given| clean(&settle_paths(given.payload, configz)));
     let empty = Value::Object(serde_json::Map::new());
     let named = |changes: Vec<hazard::Change>| -> BTreeSet<String> {
@@ -105,15 +105,15 @@ pub fn explain(configz: &Value, given: Option<Given<'_>>, minor: Option<u64>) ->
         let within =
             |names: &BTreeSet<String>| names.iter().any(|name| is_within(&field, name) || is_within(name, &field));
         let from = if !intended.is_null() && within(&overridden) {
-            From::Overridden
+            Provenance::Overridden
         } else if !intended.is_null() {
-            From::ConfigMap
+            Provenance::ConfigMap
         } else if !within(&set) {
-            From::Default
+            Provenance::Default
         } else if replaces && !field.starts_with("featureGates.") {
-            From::Flag
+            Provenance::Flag
         } else {
-            From::Node
+            Provenance::Node
         };
         origins.push(Origin { field, value, intended, from });
     }
@@ -132,7 +132,7 @@ mod tests {
             "authentication": {"anonymous": {"enabled": false}, "x509": {"clientCAFile": "/v/1/ca.crt"}}})
     }
 
-    fn of(origins: &[Origin], field: &str) -> From {
+    fn of(origins: &[Origin], field: &str) -> Provenance {
         origins.iter().find(|origin| origin.field == field).unwrap_or_else(|| panic!("{field}: {origins:#?}")).from
     }
 
@@ -141,20 +141,20 @@ mod tests {
         let payload = json!({"kind": "x", "maxPods": 50, "featureGates": {"A": true, "DynamicKubeletConfig": true},
             "evictionHard": {"memory.available": "1024Mi"}, "kubeReserved": {"cpu": "500m"},
             "authentication": {"x509": {"clientCAFile": "ca.crt"}}, "podPidsLimit": 100});
-        let given = Given { payload: &payload, merge: Merge::Replace };
+        let given = AppliedConfigMap { payload: &payload, merge: Merge::Replace };
         let origins = explain(&configz(), Some(given), Some(20));
         for (field, from) in [
-            ("maxPods", From::ConfigMap),
-            ("syncFrequency", From::Default),
-            ("eventRecordQPS", From::Default),
-            ("clusterDomain", From::Flag),
-            ("featureGates.A", From::ConfigMap),
-            ("featureGates.B", From::Node),
-            ("evictionHard.memory.available", From::ConfigMap),
-            ("kubeReserved.cpu", From::Overridden),
-            ("authentication.x509.clientCAFile", From::ConfigMap),
-            ("authentication.anonymous.enabled", From::Default),
-            ("podPidsLimit", From::Overridden),
+            ("maxPods", Provenance::ConfigMap),
+            ("syncFrequency", Provenance::Default),
+            ("eventRecordQPS", Provenance::Default),
+            ("clusterDomain", Provenance::Flag),
+            ("featureGates.A", Provenance::ConfigMap),
+            ("featureGates.B", Provenance::Node),
+            ("evictionHard.memory.available", Provenance::ConfigMap),
+            ("kubeReserved.cpu", Provenance::Overridden),
+            ("authentication.x509.clientCAFile", Provenance::ConfigMap),
+            ("authentication.anonymous.enabled", Provenance::Default),
+            ("podPidsLimit", Provenance::Overridden),
         ] {
             assert_eq!(of(&origins, field), from, "{field}");
         }
@@ -166,11 +166,12 @@ mod tests {
     #[test]
     fn without_one_or_below_an_overlay_the_local_file_may_be_it() {
         let origins = explain(&configz(), None, Some(20));
-        assert_eq!((of(&origins, "maxPods"), of(&origins, "syncFrequency")), (From::Node, From::Default));
+        assert_eq!((of(&origins, "maxPods"), of(&origins, "syncFrequency")), (Provenance::Node, Provenance::Default));
         let payload = json!({"maxPods": 50});
-        let origins = explain(&configz(), Some(Given { payload: &payload, merge: Merge::Overlay }), Some(27));
-        assert_eq!((of(&origins, "maxPods"), of(&origins, "clusterDomain")), (From::ConfigMap, From::Node));
-        assert_eq!(of(&origins, "eventRecordQPS"), From::Node, "the default of 1.27 is 50");
+        let origins =
+            explain(&configz(), Some(AppliedConfigMap { payload: &payload, merge: Merge::Overlay }), Some(27));
+        assert_eq!((of(&origins, "maxPods"), of(&origins, "clusterDomain")), (Provenance::ConfigMap, Provenance::Node));
+        assert_eq!(of(&origins, "eventRecordQPS"), Provenance::Node, "the default of 1.27 is 50");
     }
 
     /// What a v1.33 kubelet spells out without having been told.
@@ -183,7 +184,7 @@ mod tests {
             "logging": {"format": "text", "flushFrequency": "5s", "verbosity": 0, "options": {"json": {"infoBufferSize": "0"}}},
             "authentication": {"x509": {}, "webhook": {"enabled": true, "cacheTTL": "2m0s"}, "anonymous": {"enabled": false}}});
         let origins = explain(&configz, None, Some(33));
-        let set: Vec<&Origin> = origins.iter().filter(|origin| origin.from != From::Default).collect();
+        let set: Vec<&Origin> = origins.iter().filter(|origin| origin.from != Provenance::Default).collect();
         assert!(set.is_empty() && origins.len() > 15, "{set:#?}");
     }
 }

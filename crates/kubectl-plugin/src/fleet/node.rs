@@ -76,7 +76,7 @@ pub struct NodeRow {
     /// Where the assignment is written, if there is one.
     pub carrier: Option<Carrier>,
     /// What was asked for.
-    pub wanted: Option<ConfigMapRef>,
+    pub desired: Option<ConfigMapRef>,
     /// Why what is asked for cannot be.
     pub invalid: Option<String>,
     /// The resolved version.
@@ -117,13 +117,13 @@ pub struct Condition {
     /// Has this status since (RFC 3339).
     pub since: String,
     /// These words were said then (RFC 3339).
-    pub said: String,
+    pub reported_at: String,
 }
 
 impl NodeRow {
     /// Reads a Node. `namespace`: of labels that name none, the supervisors' `--config-namespace`.
     #[must_use]
-    pub fn of(node: &Value, namespace: &str) -> Self {
+    pub fn from_node(node: &Value, namespace: &str) -> Self {
         let text = |pointer: &str| node.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
         let labels = strings(node.pointer("/metadata/labels"));
         let annotation = node.pointer("/metadata/annotations").and_then(|all| all.get(STATUS_ANNOTATION));
@@ -131,9 +131,9 @@ impl NodeRow {
             annotation.and_then(Value::as_str).and_then(|text| serde_json::from_str(text).ok());
         let kept = node.pointer("/status/config").filter(|config| !config.is_null()).cloned();
         // Ours is written with each of our patches; `status.config` may be of former days.
-        let said = annotated.clone().or_else(|| kept.clone()).unwrap_or_default();
+        let reported = annotated.clone().or_else(|| kept.clone()).unwrap_or_default();
         let source = |field: &str| {
-            let map = said.get(field)?.get("configMap")?;
+            let map = reported.get(field)?.get("configMap")?;
             serde_json::from_value::<Source>(map.clone()).ok()
         };
         let condition = condition(node, CONDITION);
@@ -155,10 +155,10 @@ impl NodeRow {
             assigned: source("assigned"),
             active: source("active"),
             last_known_good: source("lastKnownGood"),
-            error: said.get("error").and_then(Value::as_str).unwrap_or_default().to_owned(),
+            error: reported.get("error").and_then(Value::as_str).unwrap_or_default().to_owned(),
             retry: node.pointer("/metadata/annotations").and_then(|all| all.get(RETRY)?.as_str()).map(str::to_owned),
-            trial_ends: said.get(TRIAL_ENDS).and_then(Value::as_str).map(str::to_owned),
-            confirm_by: said.get(CONFIRM_BY).and_then(Value::as_str).map(str::to_owned),
+            trial_ends: reported.get(TRIAL_ENDS).and_then(Value::as_str).map(str::to_owned),
+            confirm_by: reported.get(CONFIRM_BY).and_then(Value::as_str).map(str::to_owned),
             condition,
             ready: self::condition(node, "Ready").is_some_and(|ready| ready.status == "True"),
             cordoned_by: strings(node.pointer("/metadata/annotations")).remove(super::rollout::drain::CORDONED_BY),
@@ -169,13 +169,13 @@ impl NodeRow {
         let native = node.pointer("/spec/configSource").filter(|source| !source.is_null());
         if let Some(native) = native {
             row.carrier = Some(Carrier::Native);
-            row.wanted = native.get("configMap").and_then(|map| serde_json::from_value(map.clone()).ok());
-            if row.wanted.is_none() {
+            row.desired = native.get("configMap").and_then(|map| serde_json::from_value(map.clone()).ok());
+            if row.desired.is_none() {
                 row.invalid = Some("spec.configSource names no ConfigMap".to_owned());
             }
         } else {
             match assignment::labelled(&labels, namespace) {
-                Assignment::Map(reference) => (row.carrier, row.wanted) = (Some(Carrier::Labels), Some(reference)),
+                Assignment::Map(reference) => (row.carrier, row.desired) = (Some(Carrier::Labels), Some(reference)),
                 Assignment::Invalid(why) => (row.carrier, row.invalid) = (Some(Carrier::Labels), Some(why)),
                 _ => {}
             }
@@ -202,8 +202,8 @@ impl NodeRow {
         if self.invalid.is_some() || reason == "SyncFailed" {
             return Stage::Failed;
         }
-        let same = self.wanted.as_ref() == self.assigned.as_ref().map(|source| &source.reference);
-        if self.wanted.is_some() && !same {
+        let same = self.desired.as_ref() == self.assigned.as_ref().map(|source| &source.reference);
+        if self.desired.is_some() && !same {
             return if reason == "Scheduled" { Stage::Scheduled } else { Stage::Pending };
         }
         if !self.error.is_empty() {
@@ -235,7 +235,7 @@ fn condition(node: &Value, of: &str) -> Option<Condition> {
         reason: text("reason"),
         message: text("message"),
         since: text("lastTransitionTime"),
-        said: text("lastHeartbeatTime"),
+        reported_at: text("lastHeartbeatTime"),
     })
 }
 
@@ -261,14 +261,14 @@ mod tests {
         json!({"configMap": {"namespace": "n", "name": "m", "kubeletConfigKey": "k", "uid": "u", "resourceVersion": version}})
     }
 
-    fn node(config: &Value, reason: &str, wanted: &str) -> NodeRow {
+    fn node(config: &Value, reason: &str, desired: &str) -> NodeRow {
         let condition = json!({"type": CONDITION, "status": "Unknown", "reason": reason, "message": "words"});
         let node = json!({
             "metadata": {"name": "n1", "annotations": {STATUS_ANNOTATION: config.to_string()}},
-            "spec": {"configSource": {"configMap": {"namespace": "n", "name": wanted, "kubeletConfigKey": "k"}}},
+            "spec": {"configSource": {"configMap": {"namespace": "n", "name": desired, "kubeletConfigKey": "k"}}},
             "status": {"conditions": [condition, {"type": "Ready", "status": "True"}], "nodeInfo": {"kubeletVersion": "v1.20.2"}},
         });
-        NodeRow::of(&node, "kube-system")
+        NodeRow::from_node(&node, "kube-system")
     }
 
     #[test]
@@ -291,12 +291,12 @@ mod tests {
         for odd in
             [json!(null), json!({"metadata": 1, "status": {"conditions": {}}}), json!({"spec": {"configSource": {}}})]
         {
-            let row = NodeRow::of(&odd, "n");
+            let row = NodeRow::from_node(&odd, "n");
             assert_eq!(row.keeper, Some(Keeper::Nobody));
         }
         let labelled = json!({"metadata": {"labels": {format!("{}name", assignment::LABELS): "m"}}});
-        let row = NodeRow::of(&labelled, "n");
+        let row = NodeRow::from_node(&labelled, "n");
         assert_eq!((row.carrier, row.stage()), (Some(Carrier::Labels), Stage::Pending));
-        assert_eq!(row.wanted.unwrap().namespace, "n");
+        assert_eq!(row.desired.unwrap().namespace, "n");
     }
 }

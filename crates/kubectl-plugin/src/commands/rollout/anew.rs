@@ -8,8 +8,8 @@
 //! 5. the nodes of the old one go.
 
 use super::client::RolloutClient;
-use super::records::{Kept, Lock, Taken, no_overlap};
-use super::show::Show;
+use super::progress_reporter::ProgressReporter;
+use super::records::{Lock, LockAttempt, StoredRecord, no_overlap};
 use crate::Failure;
 use crate::fleet::rollout::member::Member;
 use crate::fleet::rollout::{Phase, Record};
@@ -20,22 +20,22 @@ use crate::fleet::rollout::{Phase, Record};
 /// What is over is as it was.
 pub(crate) async fn take_place(
     api: &RolloutClient,
-    old: &Kept,
+    old: &StoredRecord,
     record: Record,
     members: &[Member],
-    show: &Show,
+    reporter: &ProgressReporter,
 ) -> Result<Lock, Failure> {
     let name = &old.name;
-    let mut lock = match Lock::take(api, name, |text| show.say(text)).await? {
-        Taken::Lock(lock) => lock,
-        Taken::Alive(other) => {
-            let phase = old.record.phase.words();
+    let mut lock = match Lock::acquire(api, name, |text| reporter.note(text)).await? {
+        LockAttempt::Acquired(lock) => lock,
+        LockAttempt::Held(other) => {
+            let phase = old.record.phase.label();
             return Err(Failure::new(format!(
                 "rollout {name} is {phase}, and {other} is not yet at its end with it: run this again in a minute"
             )));
         }
     };
-    let former = free(&lock.kept.record);
+    let former = free(&lock.stored.record);
     if former != free(&old.record) {
         lock.release().await;
         return Err(meanwhile(name));
@@ -48,7 +48,7 @@ pub(crate) async fn take_place(
             Ok(lock)
         }
         Err(failure) => {
-            if is_begun(&lock.kept.record) {
+            if is_begun(&lock.stored.record) {
                 restore(api, lock).await?;
             } else {
                 lock.release().await;
@@ -59,10 +59,10 @@ pub(crate) async fn take_place(
 }
 
 async fn begun(api: &RolloutClient, lock: &mut Lock, record: &Record, members: &[Member]) -> Result<(), Failure> {
-    let name = lock.kept.name.clone();
+    let name = lock.stored.name.clone();
     api.create_nodes(&name, record.second, members).await?;
     lock.save(record.clone()).await?;
-    if !is_begun(&lock.kept.record) {
+    if !is_begun(&lock.stored.record) {
         return Err(meanwhile(&name)); // nothing was written
     }
     no_overlap(api, &name, members).await?;
@@ -73,15 +73,19 @@ async fn begun(api: &RolloutClient, lock: &mut Lock, record: &Record, members: &
 ///
 /// # Errors
 /// That client is alive.
-pub(crate) async fn put_back(api: &RolloutClient, found: Kept, show: &Show) -> Result<Kept, Failure> {
+pub(crate) async fn put_back(
+    api: &RolloutClient,
+    found: StoredRecord,
+    reporter: &ProgressReporter,
+) -> Result<StoredRecord, Failure> {
     if !is_begun(&found.record) {
         return Ok(found);
     }
     let name = &found.name;
-    match Lock::take(api, name, |text| show.say(text)).await? {
-        Taken::Lock(lock) if is_begun(&lock.kept.record) => restore(api, lock).await?,
-        Taken::Lock(lock) => lock.release().await,
-        Taken::Alive(other) => {
+    match Lock::acquire(api, name, |text| reporter.note(text)).await? {
+        LockAttempt::Acquired(lock) if is_begun(&lock.stored.record) => restore(api, lock).await?,
+        LockAttempt::Acquired(lock) => lock.release().await,
+        LockAttempt::Held(other) => {
             return Err(Failure::new(format!("rollout {name} is just being begun by {other}")));
         }
     }
@@ -89,12 +93,12 @@ pub(crate) async fn put_back(api: &RolloutClient, found: Kept, show: &Show) -> R
 }
 
 async fn restore(api: &RolloutClient, mut lock: Lock) -> Result<(), Failure> {
-    let begun = lock.kept.record.clone();
+    let begun = lock.stored.record.clone();
     if let Some(former) = &begun.replaces {
         lock.save(Record::clone(former)).await?;
         // Somebody may have aborted it at this very moment: then it stays, with its nodes.
-        if free(&lock.kept.record) == **former {
-            api.forget_nodes(&lock.kept.name, &begun).await?;
+        if free(&lock.stored.record) == **former {
+            api.forget_nodes(&lock.stored.name, &begun).await?;
         }
     }
     lock.release().await;

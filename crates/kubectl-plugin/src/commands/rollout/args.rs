@@ -10,7 +10,7 @@ use kubelet_config::duration::GoDuration;
 
 /// A rollout to begin.
 #[derive(Debug, Args)]
-pub(crate) struct Begin {
+pub(crate) struct BeginArgs {
     /// The ConfigMap.
     #[arg(value_name = "CONFIGMAP", required = true)]
     pub(crate) config_map: String,
@@ -31,26 +31,26 @@ pub(crate) struct Begin {
     pub(crate) max_unavailable: String,
     /// A node is done when it runs with it, or when it is last known good.
     #[arg(long, value_enum, default_value = "proven")]
-    pub(crate) wait_for: Wait,
+    pub(crate) wait_for: WaitForArg,
     /// Wait for `rollout resume` there.
     #[arg(long, value_enum, value_name = "WHEN")]
-    pub(crate) pause_after: Option<Pause>,
+    pub(crate) pause_after: Option<PauseAfterArg>,
     /// The label that says where a node is.
     #[arg(long, value_name = "KEY")]
     pub(crate) zone_key: Option<String>,
     /// What the first node that does not like it brings about: no further node gets it, or all get back what they had.
     #[arg(long, value_enum, default_value = "stop")]
-    pub(crate) on_failure: Failing,
+    pub(crate) on_failure: OnFailureArg,
     /// A node that is not done after so long has failed.
     #[arg(long, value_name = "DURATION", default_value = "30m")]
     pub(crate) timeout_per_node: GoDuration,
     /// Drain each node before it gets it, and before it gets back what it had: cordon it, and evict its Pods. Refused
     /// are Pods without a controller and those with an emptyDir; =force evicts them too.
     #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "careful")]
-    pub(crate) drain: Option<Drained>,
+    pub(crate) drain: Option<DrainArg>,
     /// What these nodes say of the version counts for nothing: they were to blame for what they called bad.
-    #[arg(long, value_name = "NODE", value_delimiter = ',')]
-    pub(crate) despite: Vec<String>,
+    #[arg(long = "despite", value_name = "NODE", value_delimiter = ',')]
+    pub(crate) excluded_nodes: Vec<String>,
     /// none: do it; client, server: show who would be next when, and write nothing.
     #[arg(long, value_enum, default_value = "none", default_missing_value = "client", num_args = 0..=1, require_equals = true)]
     pub(crate) dry_run: DryRun,
@@ -62,19 +62,19 @@ pub(crate) struct Begin {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     /// How far it is; without a name, all rollouts.
-    Status(Shown),
+    Status(StatusArgs),
     /// No further node gets it; those in flight come to their end.
-    Pause(Named),
+    Pause(NamedArgs),
     /// Go on with what is paused, has stopped, or lost its client.
-    Resume(Resumed),
+    Resume(ResumeArgs),
     /// Give it up; nodes keep what they have.
-    Abort(Named),
+    Abort(NamedArgs),
     /// Give all nodes back what they had.
-    Undo(Named),
+    Undo(NamedArgs),
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Shown {
+pub(crate) struct StatusArgs {
     /// Its name.
     #[arg(value_name = "NAME")]
     pub(crate) name: Option<String>,
@@ -84,7 +84,7 @@ pub(crate) struct Shown {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Named {
+pub(crate) struct NamedArgs {
     /// Its name.
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
@@ -94,60 +94,60 @@ pub(crate) struct Named {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Resumed {
+pub(crate) struct ResumeArgs {
     #[command(flatten)]
-    pub(crate) named: Named,
+    pub(crate) named: NamedArgs,
     /// What these nodes say of the version counts for nothing: they were to blame for what they called bad.
-    #[arg(long, value_name = "NODE", value_delimiter = ',')]
-    pub(crate) despite: Vec<String>,
+    #[arg(long = "despite", value_name = "NODE", value_delimiter = ',')]
+    pub(crate) excluded_nodes: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Wait {
+pub(crate) enum WaitForArg {
     Active,
     Proven,
 }
 
-impl From<Wait> for WaitFor {
-    fn from(wait: Wait) -> Self {
+impl From<WaitForArg> for WaitFor {
+    fn from(wait: WaitForArg) -> Self {
         match wait {
-            Wait::Active => Self::Active,
-            Wait::Proven => Self::Proven,
+            WaitForArg::Active => Self::Active,
+            WaitForArg::Proven => Self::Proven,
         }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Pause {
+pub(crate) enum PauseAfterArg {
     Canary,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Failing {
+pub(crate) enum OnFailureArg {
     Stop,
     Revert,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Drained {
+pub(crate) enum DrainArg {
     Careful,
     Force,
 }
 
-impl From<Drained> for Draining {
-    fn from(drained: Drained) -> Self {
+impl From<DrainArg> for Draining {
+    fn from(drained: DrainArg) -> Self {
         match drained {
-            Drained::Careful => Self::Careful,
-            Drained::Force => Self::Force,
+            DrainArg::Careful => Self::Careful,
+            DrainArg::Force => Self::Force,
         }
     }
 }
 
-impl From<Failing> for OnFailure {
-    fn from(failing: Failing) -> Self {
+impl From<OnFailureArg> for OnFailure {
+    fn from(failing: OnFailureArg) -> Self {
         match failing {
-            Failing::Stop => Self::Stop,
-            Failing::Revert => Self::Revert,
+            OnFailureArg::Stop => Self::Stop,
+            OnFailureArg::Revert => Self::Revert,
         }
     }
 }

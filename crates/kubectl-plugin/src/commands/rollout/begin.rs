@@ -6,24 +6,25 @@ use kube::api::GetParams;
 use serde_json::Value;
 
 use super::anew::{put_back, take_place};
-use super::args::{Begin, Pause};
+use super::args::{BeginArgs, PauseAfterArg};
 use super::bad_versions;
 use super::client::RolloutClient;
-use super::records::{Kept, Lock, Taken, identity, no_overlap};
+use super::progress_reporter::{ProgressReporter, clean};
+use super::records::{Lock, LockAttempt, StoredRecord, identity, no_overlap};
 use super::run::{Nodes, again, drive_on, drive_with};
-use super::show::{Show, clean};
 use crate::Failure;
 use crate::api::list::{Pager, Selector};
 use crate::api::nodes::NODES;
 use crate::api::write::{ConfigMapError, config_map};
 use crate::commands::targets::DryRun;
+use crate::fleet::assign::WrittenAssignment;
 use crate::fleet::assign::label_fault;
 use crate::fleet::node::NodeRow;
-use crate::fleet::rollout::bad_versions::Word;
-use crate::fleet::rollout::member::{Before, Member};
+use crate::fleet::rollout::bad_versions::NodeVerdict;
+use crate::fleet::rollout::member::Member;
+use crate::fleet::rollout::observed::ObservedNode;
 use crate::fleet::rollout::plan::{carry, order, unavailable, zone_of};
-use crate::fleet::rollout::sight::Sight;
-use crate::fleet::rollout::{Bad, Holder, Options, Phase, Record, Target, WaitFor};
+use crate::fleet::rollout::{BadVersion, Holder, Options, Phase, Record, Target, WaitFor};
 use crate::output::{self, Out, Table, Tone};
 use kubelet_config::assignment::DEFAULT_KEY;
 use kubelet_config::source::ConfigMapRef;
@@ -31,9 +32,9 @@ use kubelet_config::source::ConfigMapRef;
 /// A label's value holds so many characters.
 const LABEL_ROOM: usize = 63;
 
-impl Begin {
+impl BeginArgs {
     pub(crate) async fn run(self, api: &RolloutClient) -> Result<std::process::ExitCode, Failure> {
-        let show = Show::new(self.quiet);
+        let reporter = ProgressReporter::new(self.quiet);
         let target = self.target(api).await?;
         let name = self.name.clone().unwrap_or_else(|| target.reference.name.clone());
         if name.len() > LABEL_ROOM || !kubelet_config::assignment::is_object_name(&name) {
@@ -42,7 +43,7 @@ impl Begin {
             )));
         }
         let old = match api.record(&name).await? {
-            Some(old) if !self.is_dry() => Some(put_back(api, old, &show).await?),
+            Some(old) if !self.is_dry() => Some(put_back(api, old, &reporter).await?),
             old => old,
         };
         if let Some(old) = old.as_ref().filter(|old| !old.record.phase.is_over() && !self.is_dry()) {
@@ -53,14 +54,14 @@ impl Begin {
                 return Err(busy(old));
             }
             if old.record.phase != Phase::Starting {
-                if !self.despite.is_empty() {
+                if !self.excluded_nodes.is_empty() {
                     return Err(Failure::new(format!(
                         "rollout {name} has begun already; `kubectl kubelet-config rollout resume {name} --despite {}`",
-                        self.despite.join(",")
+                        self.excluded_nodes.join(",")
                     )));
                 }
-                show.say(&format!("rollout {name} has begun already; going on with it"));
-                return drive_on(api, &name, show, "drives it").await;
+                reporter.note(&format!("rollout {name} has begun already; going on with it"));
+                return drive_on(api, &name, reporter, "drives it").await;
             }
         }
         let records = api.records().await?;
@@ -71,23 +72,23 @@ impl Begin {
                 && old.record.selector == self.selector
                 && !self.is_dry()
         }) {
-            let phase = old.record.phase.words();
+            let phase = old.record.phase.label();
             return Err(Failure::new(format!("rollout {name} was {phase}; {}", anew(old, &records))));
         }
-        let lift = bad_versions::judge(api, &target, &records, &self.despite, "run this again").await?;
+        let clearance = bad_versions::check(api, &target, &records, &self.excluded_nodes, "run this again").await?;
         if let Some(old) = old.as_ref().filter(|_| !self.is_dry()) {
-            self.keeps_no_mark(api, old, &target, &records).await?;
+            self.keeps_no_bad_version(api, old, &target, &records).await?;
         }
         let (rows, version) = self.rows(api, &target).await?;
         let mut members = order(&rows, self.zone_key.as_deref());
         carry(&mut members, &target, former(api, &target, &records, &rows).await?);
         let mut record = self.record(&target, &members)?;
-        lift.apply(&mut record, true);
+        clearance.apply(&mut record, true);
         if self.is_dry() {
             return print_plan(&record, &members, &rows, self.zone_key.as_deref());
         }
         if old.as_ref().is_some_and(|old| old.record.phase.is_over()) && all_done(&record, &members, &rows) {
-            show.say(&format!(
+            reporter.note(&format!(
                 "all {} nodes have {} already: there is nothing to do",
                 members.len(),
                 target.reference.name
@@ -95,24 +96,24 @@ impl Begin {
             return Ok(std::process::ExitCode::SUCCESS);
         }
         let mut nodes = Nodes { members, listed: Some((rows, version)), keeps: None };
-        let lock = self.start(api, &name, old, record, &mut nodes, &show).await?;
-        // Not before it runs: a mark that counts for nothing in a rollout that was refused still stands for others.
-        if let Err(failure) = lift.write(api, &name, &target, &records).await {
+        let lock = self.start(api, &name, old, record, &mut nodes, &reporter).await?;
+        // Not before it runs: what counts for nothing in a rollout that was refused still counts for others.
+        if let Err(failure) = clearance.write(api, &name, &target, &records).await {
             lock.release().await;
             return Err(again(&name, Phase::Running, &failure.message, "\n"));
         }
-        if let Some(words) = lift.words() {
-            show.say(&words);
+        if let Some(message) = clearance.summary() {
+            reporter.note(&message);
         }
-        let Record { options, nodes: count, .. } = &lock.kept.record;
-        show.say(&format!(
+        let Record { options, nodes: count, .. } = &lock.stored.record;
+        reporter.note(&format!(
             "rollout {name}: {} to {count} node{}; canaries: {}, at a time: {}",
             target.reference.name,
             if *count == 1 { "" } else { "s" },
             options.canaries,
             options.max_unavailable
         ));
-        drive_with(api, lock, nodes, show).await
+        drive_with(api, lock, nodes, reporter).await
     }
 
     /// Nothing is written, and so there is nothing that an API server could check.
@@ -121,15 +122,15 @@ impl Begin {
     }
 
     /// The record that this one would take the place of must not be the only one that knows of a bad version.
-    async fn keeps_no_mark(
+    async fn keeps_no_bad_version(
         &self,
         api: &RolloutClient,
-        old: &Kept,
+        old: &StoredRecord,
         target: &Target,
-        records: &[Kept],
+        records: &[StoredRecord],
     ) -> Result<(), Failure> {
         let theirs = &old.record.target;
-        let Some(Bad { node, .. }) = old.record.bad.first().filter(|_| !theirs.is_version(target)) else {
+        let Some(BadVersion { node, .. }) = old.record.bad.first().filter(|_| !theirs.is_version(target)) else {
             return Ok(());
         };
         let map = &theirs.reference.name;
@@ -176,13 +177,20 @@ impl Begin {
     /// The nodes, none of which may have called it bad, and the version of their list.
     async fn rows(&self, api: &RolloutClient, target: &Target) -> Result<(Vec<NodeRow>, String), Failure> {
         let read = |node: &Value| {
-            let row = NodeRow::of(node, &api.api.namespace);
-            let member = Member { name: row.name.clone(), before: Before::of(&row) };
-            let sight = Sight::of(&row, &member, target, None);
-            if let (Word::Bad(why), false) = (Word::of(&sight), self.despite.contains(&row.name)) {
-                let bad = Bad { node: row.name, why, from: None };
-                let word = Word::Bad(String::new());
-                return Err(Failure::new(bad_versions::refusal(&target.reference.name, &bad, &word, "run this again")));
+            let row = NodeRow::from_node(node, &api.api.namespace);
+            let member = Member { name: row.name.clone(), before: WrittenAssignment::from_row(&row) };
+            let node = ObservedNode::from_row(&row, &member, target, None);
+            if let (NodeVerdict::Bad(why), false) =
+                (NodeVerdict::from_observed(&node), self.excluded_nodes.contains(&row.name))
+            {
+                let bad = BadVersion { node: row.name, why, from: None };
+                let verdict = NodeVerdict::Bad(String::new());
+                return Err(Failure::new(bad_versions::refusal(
+                    &target.reference.name,
+                    &bad,
+                    &verdict,
+                    "run this again",
+                )));
             }
             Ok(Some(row))
         };
@@ -211,7 +219,7 @@ impl Begin {
                 canaries: self.canary.min(members.len()),
                 max_unavailable,
                 wait_for: self.wait_for.into(),
-                pause_after_canaries: self.pause_after == Some(Pause::Canary),
+                pause_after_canaries: self.pause_after == Some(PauseAfterArg::Canary),
                 on_failure: self.on_failure.into(),
                 timeout_seconds,
                 drain: self.drain.map(Into::into),
@@ -225,8 +233,8 @@ impl Begin {
             wave: usize::from(self.canary == 0),
             why: String::new(),
             bad: Vec::new(),
-            lifted: Vec::new(),
-            despite: Vec::new(),
+            cleared: Vec::new(),
+            excluded_nodes: Vec::new(),
             withdrawn: Vec::new(),
             undone: false,
             behind: 0,
@@ -241,10 +249,10 @@ impl Begin {
         &self,
         api: &RolloutClient,
         name: &str,
-        old: Option<Kept>,
+        old: Option<StoredRecord>,
         mut record: Record,
         nodes: &mut Nodes,
-        show: &Show,
+        reporter: &ProgressReporter,
     ) -> Result<Lock, Failure> {
         let members = nodes.members.as_slice();
         no_overlap(api, name, members).await?;
@@ -257,7 +265,7 @@ impl Begin {
             }
         }
         if !record.target.immutable {
-            show.say(&format!(
+            reporter.note(&format!(
                 "note: ConfigMap {} can be edited while it is rolled out; `kubectl kubelet-config push` makes immutable ones",
                 reference.name
             ));
@@ -266,31 +274,31 @@ impl Begin {
             nodes.listed = None; // half a minute ago, once it is sure that this client is dead
         }
         if let Some(old) = old.as_ref().filter(|old| old.record.phase.is_over()) {
-            return take_place(api, old, record, members, show).await;
+            return take_place(api, old, record, members, reporter).await;
         }
         if let Some(old) = old {
             // Nothing was sent; but the client that began may be alive.
-            if let Taken::Alive(other) = Lock::take(api, name, |text| show.say(text)).await? {
+            if let LockAttempt::Held(other) = Lock::acquire(api, name, |text| reporter.note(text)).await? {
                 return Err(Failure::new(format!("rollout {name} is just being begun by {other}")));
             }
             api.forget(&old).await?;
         }
         let id = identity();
-        record.holder = Some(Holder { id: id.clone(), beat: 0 });
-        let Some(kept) = api.create(name, &record).await? else {
+        record.holder = Some(Holder { id: id.clone(), renewals: 0 });
+        let Some(stored) = api.create(name, &record).await? else {
             return Err(Failure::new(format!("rollout {name} was begun by somebody else at this moment")));
         };
-        let mut lock = Lock::of_new(api, id, kept);
+        let mut lock = Lock::of_new(api, id, stored);
         let begun = async {
             api.create_nodes(name, record.second, members).await?;
             no_overlap(api, name, members).await?;
-            let running = Record { phase: Phase::Running, ..lock.kept.record.clone() };
+            let running = Record { phase: Phase::Running, ..lock.stored.record.clone() };
             lock.save(running).await
         };
         match begun.await {
             Ok(()) => Ok(lock),
             Err(failure) => {
-                api.forget(&lock.kept).await?;
+                api.forget(&lock.stored).await?;
                 Err(failure)
             }
         }
@@ -302,25 +310,25 @@ impl Begin {
 async fn former(
     api: &RolloutClient,
     target: &Target,
-    records: &[Kept],
+    records: &[StoredRecord],
     rows: &[NodeRow],
 ) -> Result<Vec<(bool, Vec<Member>)>, Failure> {
-    if !rows.iter().any(|row| row.wanted.as_ref() == Some(&target.reference)) {
+    if !rows.iter().any(|row| row.desired.as_ref() == Some(&target.reference)) {
         return Ok(Vec::new());
     }
-    let over = |kept: &&Kept| kept.record.phase.is_over() && kept.record.target.uid == target.uid;
-    let mut over: Vec<&Kept> = records.iter().filter(over).collect();
+    let over = |stored: &&StoredRecord| stored.record.phase.is_over() && stored.record.target.uid == target.uid;
+    let mut over: Vec<&StoredRecord> = records.iter().filter(over).collect();
     over.sort_by(|one, other| if one.is_older(other) { Ordering::Greater } else { Ordering::Less });
     let mut former = Vec::new();
-    for kept in over {
-        let Record { phase, behind, .. } = kept.record;
-        former.push((phase == Phase::Reverted && behind == 0, api.members(kept).await?.0));
+    for stored in over {
+        let Record { phase, behind, .. } = stored.record;
+        former.push((phase == Phase::Reverted && behind == 0, api.members(stored).await?.0));
     }
     Ok(former)
 }
 
 /// How to begin anew what is over.
-pub(crate) fn anew(old: &Kept, records: &[Kept]) -> String {
+pub(crate) fn anew(old: &StoredRecord, records: &[StoredRecord]) -> String {
     let Record { target, selector, .. } = &old.record;
     let map = &target.reference.name;
     let key = match target.reference.kubelet_config_key.as_str() {
@@ -335,15 +343,15 @@ pub(crate) fn anew(old: &Kept, records: &[Kept]) -> String {
 }
 
 /// A name like this one that no rollout has.
-fn free_name(name: &str, records: &[Kept]) -> String {
+fn free_name(name: &str, records: &[StoredRecord]) -> String {
     let base: String = name.chars().take(LABEL_ROOM - 4).collect();
     let base = base.trim_end_matches(['-', '.']);
-    let free = |name: &String| records.iter().all(|kept| kept.name != *name);
+    let free = |name: &String| records.iter().all(|stored| stored.name != *name);
     (2..=records.len() + 2).map(|number| format!("{base}-{number}")).find(free).unwrap_or_default()
 }
 
-fn busy(old: &Kept) -> Failure {
-    let (name, phase, map) = (&old.name, old.record.phase.words(), &old.record.target.reference.name);
+fn busy(old: &StoredRecord) -> Failure {
+    let (name, phase, map) = (&old.name, old.record.phase.label(), &old.record.target.reference.name);
     let selector = &old.record.selector;
     Failure::new(format!(
         "there is a rollout {name} already, of {map} to nodes {selector:?}, and it is {phase}: abort or undo it first, or give \
@@ -355,7 +363,7 @@ fn all_done(record: &Record, members: &[Member], rows: &[NodeRow]) -> bool {
     let rows: std::collections::HashMap<&str, &NodeRow> = rows.iter().map(|row| (row.name.as_str(), row)).collect();
     members.iter().all(|member| {
         let row = rows.get(member.name.as_str());
-        row.is_some_and(|row| Sight::of(row, member, &record.target, None).is_settled(WaitFor::Proven))
+        row.is_some_and(|row| ObservedNode::from_row(row, member, &record.target, None).is_settled(WaitFor::Proven))
     })
 }
 
@@ -374,7 +382,7 @@ fn print_plan(
             0 => "canary".to_owned(),
             wave => wave.to_string(),
         };
-        let Before { native, labels } = &member.before;
+        let WrittenAssignment { native, labels } = &member.before;
         let before = native.as_ref().map(|map| &map.name).or_else(|| labels.get("name")).cloned().unwrap_or_default();
         let ready = if row.ready { (Tone::Plain, "yes") } else { (Tone::Bad, "no") };
         let plain = |text: String| (Tone::Plain, clean(&text));
@@ -386,6 +394,6 @@ fn print_plan(
             plain(before),
         ]);
     }
-    output::print(&table.render(Out::stdout()))?;
+    output::write_stdout(&table.render(Out::stdout()))?;
     Ok(std::process::ExitCode::SUCCESS)
 }

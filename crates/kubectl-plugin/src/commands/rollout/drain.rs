@@ -24,20 +24,20 @@ use crate::fleet::rollout::drain::{Drain, Draining, Pod, Pods};
 const QUEUE: usize = 64;
 
 /// A node's Pods. Dropping it ends their watch.
-struct One {
+struct DrainedNode {
     number: u64,
     pods: Pods,
     task: JoinHandle<()>,
 }
 
-impl Drop for One {
+impl Drop for DrainedNode {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
 /// What is new, of which place's Pods, and of which look at them.
-pub(crate) struct PodNews {
+pub(crate) struct PodEvent {
     place: usize,
     number: u64,
     news: Event,
@@ -47,13 +47,13 @@ pub(crate) struct PodNews {
 pub(crate) struct Drains {
     api: RolloutClient,
     draining: Option<Draining>,
-    all: HashMap<usize, One>,
+    all: HashMap<usize, DrainedNode>,
     begun: Instant,
     number: u64,
     /// `policy/v1`, or what came before it.
     version: Option<String>,
-    sender: mpsc::Sender<PodNews>,
-    pub(crate) news: mpsc::Receiver<PodNews>,
+    sender: mpsc::Sender<PodEvent>,
+    pub(crate) news: mpsc::Receiver<PodEvent>,
 }
 
 impl Drains {
@@ -68,7 +68,7 @@ impl Drains {
     }
 
     /// Follows a node's Pods from now on.
-    pub(crate) fn look(&mut self, place: usize, fleet: &mut Fleet) {
+    pub(crate) fn follow(&mut self, place: usize, fleet: &mut Fleet) {
         let (Some(draining), Some(member)) = (self.draining, fleet.members.get(place)) else { return };
         let selector = Selector::fields(format!("spec.nodeName={}", member.name));
         let mut feed = Watcher::new(&self.api.api, "/api/v1/pods", "pods of all namespaces", selector, None);
@@ -76,23 +76,23 @@ impl Drains {
         let (sender, number) = (self.sender.clone(), self.number);
         let task = tokio::spawn(async move {
             while let Some(news) = feed.events.recv().await {
-                if sender.send(PodNews { place, number, news }).await.is_err() {
+                if sender.send(PodEvent { place, number, news }).await.is_err() {
                     return;
                 }
             }
         });
-        let cordoned = fleet.sights.get(place).is_some_and(|sight| sight.cordon.holds());
-        self.all.insert(place, One { number, pods: Pods::new(draining, cordoned), task });
-        fleet.drained(place, Drain::Looking);
+        let cordoned = fleet.observed.get(place).is_some_and(|node| node.cordon.holds());
+        self.all.insert(place, DrainedNode { number, pods: Pods::new(draining, cordoned), task });
+        fleet.drained(place, Drain::Listing);
     }
 
-    pub(crate) fn hear(&mut self, PodNews { place, number, news }: PodNews) -> Result<(), Failure> {
+    pub(crate) fn on_event(&mut self, PodEvent { place, number, news }: PodEvent) -> Result<(), Failure> {
         let Some(one) = self.all.get_mut(&place).filter(|one| one.number == number) else { return Ok(()) };
         match news {
             Event::Init => one.pods.begin(),
             Event::InitDone(_) => one.pods.listed(),
-            Event::Apply(pod) => one.pods.see(&pod),
-            Event::Delete(pod) => one.pods.lose(&pod),
+            Event::Apply(pod) => one.pods.observe(&pod),
+            Event::Delete(pod) => one.pods.remove(&pod),
             Event::Interrupted(_) => {}
             Event::Failed(failure) => return Err(failure),
         }
@@ -103,14 +103,14 @@ impl Drains {
     pub(crate) fn refresh(&mut self, record: &Record, fleet: &mut Fleet) {
         let now = self.begun.elapsed();
         self.all.retain(|place, one| {
-            let sight = fleet.sights.get(*place).filter(|sight| is_drained(record, sight));
+            let node = fleet.observed.get(*place).filter(|node| is_drained(record, node));
             // Once it is cordoned its Pods are listed anew; until then nothing is known of them.
-            if sight.is_none_or(|sight| one.pods.is_outdated(sight.cordon.holds())) {
+            if node.is_none_or(|node| one.pods.is_outdated(node.cordon.holds())) {
                 fleet.drained(*place, Drain::Idle);
                 return false;
             }
             fleet.drained(*place, one.pods.state(now));
-            if let Some(why) = fleet.sights.get(*place).and_then(|sight| gives_up(record, sight)) {
+            if let Some(why) = fleet.observed.get(*place).and_then(|node| gives_up(record, node)) {
                 fleet.drained(*place, Drain::GaveUp(why));
                 return false;
             }
@@ -123,19 +123,19 @@ impl Drains {
         let now = self.begun.elapsed();
         let Some(pod) = self.all.get(&place).and_then(|one| one.pods.due(now)).cloned() else { return Ok(None) };
         let version = self.version().await?;
-        let said = self.ask(&pod, &version).await;
+        let result = self.ask(&pod, &version).await;
         let now = self.begun.elapsed();
-        let Some(One { pods, .. }) = self.all.get_mut(&place) else { return Ok(None) };
-        Ok(match said {
-            Said::Granted => {
+        let Some(DrainedNode { pods, .. }) = self.all.get_mut(&place) else { return Ok(None) };
+        Ok(match result {
+            EvictionResult::Granted => {
                 pods.granted(&pod, now);
                 Some(format!("{}/{}", pod.namespace, pod.name))
             }
-            Said::Later(why) => {
+            EvictionResult::Later(why) => {
                 pods.denied(&pod, &why, now);
                 None
             }
-            Said::Never(why) => {
+            EvictionResult::Never(why) => {
                 pods.refused(&pod, &why);
                 None
             }
@@ -165,7 +165,7 @@ impl Drains {
         Ok(self.version.insert(version).clone())
     }
 
-    async fn ask(&self, pod: &Pod, version: &str) -> Said {
+    async fn ask(&self, pod: &Pod, version: &str) -> EvictionResult {
         let Pod { namespace, name, uid } = pod;
         // Of a StatefulSet, the next Pod has the same name, on another node.
         let body = json!({
@@ -177,13 +177,13 @@ impl Drains {
         let what = format!("create pods/eviction in namespace {namespace}");
         let request = pods.create_subresource("eviction", name, &PostParams::default(), body);
         match self.api.api.once(&what, request).await {
-            Ok(_) => Said::Granted,
+            Ok(_) => EvictionResult::Granted,
             // Gone, or another one by now: the watch says which.
-            Err(error) if matches!(error.code(), 404 | 409) || is_ending(&error) => Said::Granted,
+            Err(error) if matches!(error.code(), 404 | 409) || is_ending(&error) => EvictionResult::Granted,
             Err(error) => match error.status().filter(|status| status.code == 429) {
-                Some(status) => Said::Later(status.message.clone()),
-                None if error.may_pass() => Said::Later(error.cause()),
-                None => Said::Never(format!("cannot be evicted: {}", Failure::from(error).message)),
+                Some(status) => EvictionResult::Later(status.message.clone()),
+                None if error.may_pass() => EvictionResult::Later(error.cause()),
+                None => EvictionResult::Never(format!("cannot be evicted: {}", Failure::from(error).message)),
             },
         }
     }
@@ -196,7 +196,7 @@ fn is_ending(error: &ApiError) -> bool {
     error.code() == 403 && causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
 }
 
-enum Said {
+enum EvictionResult {
     Granted,
     Later(String),
     Never(String),

@@ -16,11 +16,11 @@ use crate::api::client::ApiError;
 use crate::api::list::Selector;
 use crate::api::nodes::NODES;
 use crate::api::watch::{Event, Watcher};
-use crate::fleet::assign::Written;
+use crate::fleet::assign::WrittenAssignment;
 use crate::fleet::node::{Condition, NodeRow};
 use crate::fleet::rollout::drain::{Cordon, Drain};
 use crate::fleet::rollout::member::Member;
-use crate::fleet::rollout::sight::{Clocks, Doing, Has, Sight};
+use crate::fleet::rollout::observed::{Assigned, Clocks, ObservedNode, Progress};
 use crate::fleet::rollout::{Record, Target, WaitFor};
 
 /// After an answer that was lost.
@@ -31,12 +31,12 @@ struct Slot {
     /// The Node's resourceVersion.
     version: String,
     /// What it is assigned.
-    written: Written,
+    written: WrittenAssignment,
     condition: Option<Condition>,
     /// Its condition when it was assigned the target.
     prior: Option<Condition>,
     unready: Option<Instant>,
-    moving: Option<Instant>,
+    updating: Option<Instant>,
     away: Option<Instant>,
     draining: Option<Instant>,
     /// The list it was last in.
@@ -47,7 +47,7 @@ struct Slot {
 
 pub(crate) struct Fleet {
     pub(crate) members: Vec<Member>,
-    pub(crate) sights: Vec<Sight>,
+    pub(crate) observed: Vec<ObservedNode>,
     slots: Vec<Slot>,
     places: HashMap<String, usize>,
     target: Target,
@@ -76,7 +76,7 @@ impl Fleet {
         let places = members.iter().enumerate().map(|(place, member)| (member.name.clone(), place)).collect();
         Self {
             members,
-            sights: vec![Sight::gone(); count],
+            observed: vec![ObservedNode::gone(); count],
             slots: std::iter::repeat_with(Slot::default).take(count).collect(),
             places,
             target: record.target.clone(),
@@ -93,9 +93,9 @@ impl Fleet {
     }
 
     /// All of its nodes, as a list by its selector has them.
-    pub(crate) fn know(&mut self, rows: Vec<NodeRow>) {
+    pub(crate) fn set_listed(&mut self, rows: Vec<NodeRow>) {
         for row in rows {
-            self.see_row(row);
+            self.observe_row(row);
         }
         self.is_known = true;
     }
@@ -106,19 +106,19 @@ impl Fleet {
         Watcher::new(&api.api, NODES, "nodes", selector, from)
     }
 
-    pub(crate) fn hear(&mut self, news: Event) -> Result<(), Failure> {
+    pub(crate) fn on_event(&mut self, news: Event) -> Result<(), Failure> {
         match news {
             Event::Init => self.list += 1,
-            Event::InitDone(version) => self.heard_all(&version),
+            Event::InitDone(version) => self.on_list_done(&version),
             Event::Apply(node) => {
                 if let Some(place) = self.place(&node) {
                     if self.unsure.remove(&place).flatten().is_some_and(|left| left != text(&node, "uid")) {
-                        self.lose(place); // another Node of this name
+                        self.set_gone(place); // another Node of this name
                     }
                     if let Some(slot) = self.slots.get_mut(place) {
                         slot.listed = self.list;
                     }
-                    self.see(&node);
+                    self.observe(&node);
                 }
             }
             Event::Delete(node) => {
@@ -126,7 +126,7 @@ impl Fleet {
                     if self.selector.is_some() {
                         self.unsure.insert(place, Some(text(&node, "uid").to_owned()));
                     } else if !older(text(&node, "resourceVersion"), self.version(place)) {
-                        self.lose(place);
+                        self.set_gone(place);
                     }
                 }
             }
@@ -137,7 +137,7 @@ impl Fleet {
     }
 
     /// What was not in a list of this version.
-    fn heard_all(&mut self, version: &str) {
+    fn on_list_done(&mut self, version: &str) {
         for place in 0..self.slots.len() {
             if self.slots.get(place).is_none_or(|slot| slot.listed == self.list) {
                 continue;
@@ -145,7 +145,7 @@ impl Fleet {
             if self.selector.is_some() {
                 self.unsure.entry(place).or_default();
             } else if !older(version, self.version(place)) {
-                self.lose(place);
+                self.set_gone(place);
             }
         }
         self.is_known = true;
@@ -157,10 +157,10 @@ impl Fleet {
     }
 
     /// Reads one Node anew.
-    pub(crate) async fn look(&mut self, api: &RolloutClient, place: usize) -> Result<(), Failure> {
+    pub(crate) async fn refetch(&mut self, api: &RolloutClient, place: usize) -> Result<(), Failure> {
         match self.get(api, place).await? {
-            Some(node) => self.see(&node),
-            None => self.lose(place),
+            Some(node) => self.observe(&node),
+            None => self.set_gone(place),
         }
         Ok(())
     }
@@ -169,7 +169,7 @@ impl Fleet {
     ///
     /// # Errors
     /// A refusal that has nothing to do with what the Node is now.
-    pub(crate) async fn look_after(
+    pub(crate) async fn after_failed_write(
         &mut self,
         api: &RolloutClient,
         place: usize,
@@ -177,24 +177,28 @@ impl Fleet {
     ) -> Result<(), Failure> {
         match error.code() {
             404 => {
-                self.lose(place);
+                self.set_gone(place);
                 return Ok(());
             }
             409 | 410 => {}
             _ if error.may_pass() => tokio::time::sleep(PAUSE).await,
             _ => return Err(error.into()),
         }
-        self.look(api, place).await
+        self.refetch(api, place).await
     }
 
     /// Looks at a member that is out of the selection. Some: it lives, and all nodes have to be followed from now on,
     /// by this feed; nothing is known until that has listed them.
-    pub(crate) async fn find(&mut self, api: &RolloutClient, place: usize) -> Result<Option<Watcher>, Failure> {
+    pub(crate) async fn find_unselected(
+        &mut self,
+        api: &RolloutClient,
+        place: usize,
+    ) -> Result<Option<Watcher>, Failure> {
         let answer = self.get(api, place).await?;
         let left = self.unsure.remove(&place).flatten();
         match answer {
             Some(node) if left.is_none_or(|uid| uid == text(&node, "uid")) => {
-                self.see(&node);
+                self.observe(&node);
                 self.selector = None;
                 self.unsure.clear();
                 self.is_known = false;
@@ -202,7 +206,7 @@ impl Fleet {
             }
             // There is none, or another one of this name: if that has the labels, the watch tells of it.
             _ => {
-                self.lose(place);
+                self.set_gone(place);
                 Ok(None)
             }
         }
@@ -214,7 +218,7 @@ impl Fleet {
     }
 
     /// Takes up what the record says: where it is going, and from which nodes somebody took the target.
-    pub(crate) fn follow(&mut self, rollout: &str, record: &Record) {
+    pub(crate) fn follow_record(&mut self, rollout: &str, record: &Record) {
         if self.rollout != rollout {
             rollout.clone_into(&mut self.rollout);
         }
@@ -223,13 +227,13 @@ impl Fleet {
         self.reverting = reverting;
         for name in record.withdrawn.iter().skip(std::mem::replace(&mut self.withdrawn, record.withdrawn.len())) {
             let Some(place) = self.places.get(name).copied() else { continue };
-            if let (Some(slot), Some(sight)) = (self.slots.get_mut(place), self.sights.get_mut(place)) {
+            if let (Some(slot), Some(node)) = (self.slots.get_mut(place), self.observed.get_mut(place)) {
                 slot.withdrawn = true;
-                withdraw(sight, !reverting);
+                withdraw(node, !reverting);
             }
         }
         if turned {
-            self.sights.iter_mut().filter(|sight| sight.taken_back).for_each(|sight| withdraw(sight, !reverting));
+            self.observed.iter_mut().filter(|node| node.taken_back).for_each(|node| withdraw(node, !reverting));
         }
     }
 
@@ -237,52 +241,52 @@ impl Fleet {
         self.places.get(text(node, "name")).copied()
     }
 
-    pub(crate) fn lose(&mut self, place: usize) {
-        if let (Some(slot), Some(sight)) = (self.slots.get_mut(place), self.sights.get_mut(place)) {
+    pub(crate) fn set_gone(&mut self, place: usize) {
+        if let (Some(slot), Some(node)) = (self.slots.get_mut(place), self.observed.get_mut(place)) {
             let (prior, withdrawn) = (slot.prior.take(), slot.withdrawn);
-            (*slot, *sight) = (Slot { prior, withdrawn, ..Slot::default() }, Sight::gone());
+            (*slot, *node) = (Slot { prior, withdrawn, ..Slot::default() }, ObservedNode::gone());
         }
     }
 
     /// A Node as it is now, or was: an older one than the one that is known is passed over.
-    pub(crate) fn see(&mut self, node: &Value) {
+    pub(crate) fn observe(&mut self, node: &Value) {
         // Of all nodes of a cluster few may be its own: the others are not read.
         if self.place(node).is_some_and(|place| !older(text(node, "resourceVersion"), self.version(place))) {
-            self.see_row(NodeRow::of(node, &self.namespace));
+            self.observe_row(NodeRow::from_node(node, &self.namespace));
         }
     }
 
-    fn see_row(&mut self, row: NodeRow) {
+    fn observe_row(&mut self, row: NodeRow) {
         let Some(place) = self.places.get(&row.name).copied() else { return };
-        let (Some(slot), Some(member), Some(sight)) =
-            (self.slots.get_mut(place), self.members.get(place), self.sights.get_mut(place))
+        let (Some(slot), Some(member), Some(node)) =
+            (self.slots.get_mut(place), self.members.get(place), self.observed.get_mut(place))
         else {
             return;
         };
-        slot.written = Written::of(&row);
-        let mut seen = Sight::of(&row, member, &self.target, slot.prior.as_ref());
-        slot.withdrawn |= !self.reverting && sight.has == Has::Target && seen.has == Has::Before;
+        slot.written = WrittenAssignment::from_row(&row);
+        let mut seen = ObservedNode::from_row(&row, member, &self.target, slot.prior.as_ref());
+        slot.withdrawn |= !self.reverting && node.assigned == Assigned::Target && seen.assigned == Assigned::Previous;
         if slot.withdrawn {
             withdraw(&mut seen, !self.reverting);
         }
-        seen.cordon = Cordon::of(row.cordoned, row.cordoned_by.as_deref(), &self.rollout);
-        seen.drain = std::mem::take(&mut sight.drain);
+        seen.cordon = Cordon::new(row.cordoned, row.cordoned_by.as_deref(), &self.rollout);
+        seen.drain = std::mem::take(&mut node.drain);
         // One that moves from one thing to another begins to move.
-        if seen.has != sight.has {
-            slot.moving = None;
+        if seen.assigned != node.assigned {
+            slot.updating = None;
         }
-        *sight = seen;
+        *node = seen;
         (slot.version, slot.condition) = (row.version, row.condition);
-        let moves = match sight.has {
-            Has::Target => !sight.is_settled(self.wait_for),
-            Has::Before | Has::Other => sight.doing == Doing::Moving,
-            Has::Gone => false,
+        let moves = match node.assigned {
+            Assigned::Target => !node.is_settled(self.wait_for),
+            Assigned::Previous | Assigned::Other => node.progress == Progress::Updating,
+            Assigned::Gone => false,
         };
         let now = Instant::now();
         let keep = |since: &mut Option<Instant>, holds: bool| *since = holds.then(|| since.unwrap_or(now));
-        keep(&mut slot.unready, !sight.ready);
-        keep(&mut slot.moving, moves);
-        keep(&mut slot.away, sight.is_away());
+        keep(&mut slot.unready, !node.ready);
+        keep(&mut slot.updating, moves);
+        keep(&mut slot.away, node.is_away());
     }
 
     /// What the node says now is old news once it is assigned something new.
@@ -294,18 +298,18 @@ impl Fleet {
 
     /// How far a node's drain is.
     pub(crate) fn drained(&mut self, place: usize, drain: Drain) {
-        if let (Some(slot), Some(sight)) = (self.slots.get_mut(place), self.sights.get_mut(place)) {
+        if let (Some(slot), Some(node)) = (self.slots.get_mut(place), self.observed.get_mut(place)) {
             // Before its cordon it only waits for room; and that it is empty is something new.
-            let on = drain.is_on() && sight.cordon.holds();
-            let same = (drain == Drain::Empty) == (sight.drain == Drain::Empty);
+            let on = drain.is_on() && node.cordon.holds();
+            let same = (drain == Drain::Empty) == (node.drain == Drain::Empty);
             slot.draining = on.then(|| slot.draining.filter(|_| same).unwrap_or_else(Instant::now));
-            sight.drain = drain;
+            node.drain = drain;
         }
     }
 
     /// Nodes that this rollout cordoned, and that are so still.
     pub(crate) fn cordoned(&self) -> Vec<String> {
-        let cordoned = self.members.iter().zip(&self.sights).filter(|(_, sight)| sight.cordon == Cordon::Ours);
+        let cordoned = self.members.iter().zip(&self.observed).filter(|(_, node)| node.cordon == Cordon::Ours);
         cordoned.map(|(member, _)| member.name.clone()).collect()
     }
 
@@ -317,23 +321,23 @@ impl Fleet {
         self.slots.get(place).map_or("", |slot| &slot.version)
     }
 
-    pub(crate) fn has(&self, place: usize) -> Option<Has> {
-        self.sights.get(place).map(|sight| sight.has)
+    pub(crate) fn assigned(&self, place: usize) -> Option<Assigned> {
+        self.observed.get(place).map(|node| node.assigned)
     }
 
     /// What a Node is assigned, of that version.
-    pub(crate) fn written(&self, place: usize) -> Written {
+    pub(crate) fn written(&self, place: usize) -> WrittenAssignment {
         self.slots.get(place).map(|slot| slot.written.clone()).unwrap_or_default()
     }
 
     /// Brings the clocks to now.
-    pub(crate) fn tick(&mut self) {
+    pub(crate) fn update_clocks(&mut self) {
         // Never zero for something that holds: zero is "not at all".
         let of = |since: Option<Instant>| since.map_or(Duration::ZERO, |it| it.elapsed().max(Duration::from_nanos(1)));
-        for (slot, sight) in self.slots.iter().zip(&mut self.sights) {
-            sight.clocks = Clocks {
+        for (slot, node) in self.slots.iter().zip(&mut self.observed) {
+            node.clocks = Clocks {
                 unready: of(slot.unready),
-                moving: of(slot.moving),
+                updating: of(slot.updating),
                 away: of(slot.away),
                 draining: of(slot.draining),
             };
@@ -342,11 +346,11 @@ impl Fleet {
 }
 
 /// One from which somebody took the target has, as long as nodes are given it, what is none of ours.
-fn withdraw(sight: &mut Sight, forward: bool) {
-    if forward && sight.has == Has::Before {
-        (sight.has, sight.taken_back) = (Has::Other, true);
-    } else if !forward && sight.taken_back {
-        (sight.has, sight.taken_back) = (Has::Before, false);
+fn withdraw(node: &mut ObservedNode, forward: bool) {
+    if forward && node.assigned == Assigned::Previous {
+        (node.assigned, node.taken_back) = (Assigned::Other, true);
+    } else if !forward && node.taken_back {
+        (node.assigned, node.taken_back) = (Assigned::Previous, false);
     }
 }
 
@@ -383,38 +387,38 @@ mod tests {
                 "timeoutSeconds": 60},
             "selector": "a=b", "nodes": 1, "parts": 1, "namespace": "n", "phase": "Running", "wave": 1,
         });
-        let row = NodeRow::of(&node("u1", "10", "old"), "n");
+        let row = NodeRow::from_node(&node("u1", "10", "old"), "n");
         let members = crate::fleet::rollout::plan::order(std::slice::from_ref(&row), None);
         let mut fleet = Fleet::new(members, &serde_json::from_value(record).unwrap());
-        fleet.know(vec![row]);
+        fleet.set_listed(vec![row]);
         fleet
     }
 
-    fn hear(fleet: &mut Fleet, news: Event) -> Has {
-        fleet.hear(news).unwrap();
-        fleet.sights[0].has
+    fn after(fleet: &mut Fleet, news: Event) -> Assigned {
+        fleet.on_event(news).unwrap();
+        fleet.observed[0].assigned
     }
 
     #[test]
     fn what_leaves_the_selection_is_not_gone_for_that() {
         let mut fleet = fleet();
-        assert_eq!(hear(&mut fleet, gone("u1", "11", "old")), Has::Before);
+        assert_eq!(after(&mut fleet, gone("u1", "11", "old")), Assigned::Previous);
         assert_eq!(fleet.unsure(), Some(0), "somebody has to look");
-        assert_eq!(hear(&mut fleet, object("u1", "12", "new")), Has::Target);
+        assert_eq!(after(&mut fleet, object("u1", "12", "new")), Assigned::Target);
         assert_eq!(fleet.unsure(), None, "it came back");
-        fleet.hear(Event::Init).unwrap();
-        fleet.see(&node("u1", "13", "new"));
-        assert_eq!(hear(&mut fleet, Event::InitDone("20".into())), Has::Target);
+        fleet.on_event(Event::Init).unwrap();
+        fleet.observe(&node("u1", "13", "new"));
+        assert_eq!(after(&mut fleet, Event::InitDone("20".into())), Assigned::Target);
         assert_eq!(fleet.unsure(), Some(0), "what was read beside a list is not in it");
     }
 
     #[test]
     fn another_node_of_a_name_begins_anew() {
-        for (uid, has) in [("u1", Has::Other), ("u2", Has::Before)] {
+        for (uid, assigned) in [("u1", Assigned::Other), ("u2", Assigned::Previous)] {
             let mut fleet = fleet();
-            fleet.see(&node("u1", "11", "new"));
-            fleet.hear(gone("u1", "12", "new")).unwrap();
-            assert_eq!(hear(&mut fleet, object(uid, "13", "old")), has, "{uid}");
+            fleet.observe(&node("u1", "11", "new"));
+            fleet.on_event(gone("u1", "12", "new")).unwrap();
+            assert_eq!(after(&mut fleet, object(uid, "13", "old")), assigned, "{uid}");
         }
     }
 
@@ -424,15 +428,15 @@ mod tests {
         let going = || Drain::Going { left: 1, next: None, such: "Pod n/p".into() };
         let draining = |fleet: &mut Fleet, drain: Drain| {
             fleet.drained(0, drain);
-            fleet.tick();
-            fleet.sights[0].clocks.draining.as_secs()
+            fleet.update_clocks();
+            fleet.observed[0].clocks.draining.as_secs()
         };
         let second = || tokio::time::advance(Duration::from_secs(1));
         draining(&mut fleet, going());
         second().await;
-        assert_eq!(fleet.sights[0].clocks.draining, Duration::ZERO, "it is not cordoned");
-        fleet.sights[0].cordon = Cordon::Ours;
-        draining(&mut fleet, Drain::Looking);
+        assert_eq!(fleet.observed[0].clocks.draining, Duration::ZERO, "it is not cordoned");
+        fleet.observed[0].cordon = Cordon::Ours;
+        draining(&mut fleet, Drain::Listing);
         second().await;
         second().await;
         assert_eq!(draining(&mut fleet, going()), 2);
@@ -445,14 +449,14 @@ mod tests {
     fn without_a_selection_what_is_newer_wins() {
         let mut fleet = fleet();
         fleet.selector = None;
-        fleet.see(&node("u2", "30", "old"));
-        assert_eq!(hear(&mut fleet, gone("u1", "20", "old")), Has::Before, "the one before was deleted");
-        assert_eq!(hear(&mut fleet, object("u1", "20", "new")), Has::Before);
-        fleet.hear(Event::Init).unwrap();
-        assert_eq!(hear(&mut fleet, Event::InitDone("29".into())), Has::Before);
-        assert_eq!(hear(&mut fleet, Event::InitDone("31".into())), Has::Gone);
+        fleet.observe(&node("u2", "30", "old"));
+        assert_eq!(after(&mut fleet, gone("u1", "20", "old")), Assigned::Previous, "the one before was deleted");
+        assert_eq!(after(&mut fleet, object("u1", "20", "new")), Assigned::Previous);
+        fleet.on_event(Event::Init).unwrap();
+        assert_eq!(after(&mut fleet, Event::InitDone("29".into())), Assigned::Previous);
+        assert_eq!(after(&mut fleet, Event::InitDone("31".into())), Assigned::Gone);
         assert_eq!(fleet.unsure(), None);
-        fleet.see(&node("u3", "32", "new"));
-        assert_eq!(hear(&mut fleet, gone("u3", "33", "new")), Has::Gone);
+        fleet.observe(&node("u3", "32", "new"));
+        assert_eq!(after(&mut fleet, gone("u3", "33", "new")), Assigned::Gone);
     }
 }

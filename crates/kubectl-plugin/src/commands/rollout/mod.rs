@@ -8,9 +8,9 @@ mod client;
 mod drain;
 mod drive;
 mod fleet;
+mod progress_reporter;
 mod records;
 mod run;
-mod show;
 mod verbs;
 
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::{Context, Failure};
-use args::{Begin, Shown, Verb};
+use args::{BeginArgs, StatusArgs, Verb};
 use client::RolloutClient;
 
 /// Options of `rollout`.
@@ -28,15 +28,17 @@ pub struct Options {
     #[command(subcommand)]
     verb: Option<Verb>,
     #[command(flatten)]
-    begin: Option<Begin>,
+    begin: Option<BeginArgs>,
 }
 
 impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
         let api = RolloutClient::new(context);
         match (self.verb, self.begin) {
-            (Some(Verb::Status(Shown { name: Some(name), output })), _) => verbs::status(&api, &name, output).await,
-            (Some(Verb::Status(Shown { output, .. })), _) => verbs::list(&api, output).await,
+            (Some(Verb::Status(StatusArgs { name: Some(name), output })), _) => {
+                verbs::status(&api, &name, output).await
+            }
+            (Some(Verb::Status(StatusArgs { output, .. })), _) => verbs::list(&api, output).await,
             (Some(Verb::Pause(named)), _) => verbs::pause(&api, &named).await,
             (Some(Verb::Resume(resumed)), _) => Box::pin(verbs::resume(&api, &resumed)).await,
             (Some(Verb::Abort(named)), _) => verbs::abort(&api, &named).await,

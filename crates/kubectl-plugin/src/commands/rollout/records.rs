@@ -17,34 +17,34 @@ use crate::fleet::rollout::{Holder, LABEL, Record};
 
 /// One record, and the resourceVersion it was read at.
 #[derive(Clone)]
-pub(crate) struct Kept {
+pub(crate) struct StoredRecord {
     pub(crate) name: String,
     pub(crate) record: Record,
     version: String,
 }
 
-impl Kept {
+impl StoredRecord {
     /// Written before the other one was.
     pub(crate) fn is_older(&self, other: &Self) -> bool {
         older(&self.version, &other.version)
     }
 }
 
-fn kept(map: &Value) -> Result<Kept, Failure> {
+fn stored(map: &Value) -> Result<StoredRecord, Failure> {
     let (name, record, version) = decode(map).map_err(Failure::new)?;
-    Ok(Kept { name, record, version })
+    Ok(StoredRecord { name, record, version })
 }
 
 impl RolloutClient {
     /// A rollout's record.
-    pub(crate) async fn record(&self, name: &str) -> Result<Option<Kept>, Failure> {
+    pub(crate) async fn record(&self, name: &str) -> Result<Option<StoredRecord>, Failure> {
         let request = self.config_maps().get(&map_name(name), &GetParams::default());
         let what = format!("get the ConfigMap {} in {}", map_name(name), self.api.namespace);
-        self.api.optional(&what, request).await?.as_ref().map(kept).transpose()
+        self.api.optional(&what, request).await?.as_ref().map(stored).transpose()
     }
 
     /// The same, if it must be there.
-    pub(crate) async fn known(&self, name: &str) -> Result<Kept, Failure> {
+    pub(crate) async fn known(&self, name: &str) -> Result<StoredRecord, Failure> {
         let found = self.record(name).await?;
         let namespace = &self.api.namespace;
         found.ok_or_else(|| {
@@ -56,37 +56,37 @@ impl RolloutClient {
     }
 
     /// All records.
-    pub(crate) async fn records(&self) -> Result<Vec<Kept>, Failure> {
+    pub(crate) async fn records(&self) -> Result<Vec<StoredRecord>, Failure> {
         let what = format!("list ConfigMaps in {}", self.api.namespace);
         let selector = Selector::labels(LABEL.to_owned());
         Ok(Pager::new(&self.api, &self.config_maps().url_path, &what, &selector)
-            .all(|map| kept(map).map(Some))
+            .all(|map| stored(map).map(Some))
             .await?
             .0)
     }
 
     /// The nodes that are recorded, and whether these are all.
-    pub(crate) async fn members(&self, kept: &Kept) -> Result<(Vec<Member>, bool), Failure> {
-        let mut members = Vec::with_capacity(kept.record.nodes);
-        for part in 0..kept.record.parts {
-            let name = part_name(&kept.name, kept.record.second, part);
+    pub(crate) async fn members(&self, stored: &StoredRecord) -> Result<(Vec<Member>, bool), Failure> {
+        let mut members = Vec::with_capacity(stored.record.nodes);
+        for part in 0..stored.record.parts {
+            let name = part_name(&stored.name, stored.record.second, part);
             let request = self.config_maps().get(&name, &GetParams::default());
             let what = format!("get the ConfigMap {name} in {}", self.api.namespace);
             let Some(map) = self.api.optional(&what, request).await? else { return Ok((members, false)) };
             members.extend(decode_nodes(&map).map_err(Failure::new)?);
         }
-        let whole = members.len() == kept.record.nodes;
+        let whole = members.len() == stored.record.nodes;
         Ok((members, whole))
     }
 
     /// The nodes that are recorded.
-    pub(crate) async fn all_members(&self, kept: &Kept) -> Result<Vec<Member>, Failure> {
-        let (members, whole) = self.members(kept).await?;
-        let name = &kept.name;
+    pub(crate) async fn all_members(&self, stored: &StoredRecord) -> Result<Vec<Member>, Failure> {
+        let (members, whole) = self.members(stored).await?;
+        let name = &stored.name;
         if whole {
             return Ok(members);
         }
-        let Record { phase, options, nodes, .. } = &kept.record;
+        let Record { phase, options, nodes, .. } = &stored.record;
         let helps = match (phase.is_over(), options.drain) {
             (false, _) => format!("; `kubectl kubelet-config rollout abort {name}` gives it up"),
             (true, Some(_)) => {
@@ -104,11 +104,11 @@ impl RolloutClient {
     }
 
     /// Writes a new record; none if there is one of that name.
-    pub(crate) async fn create(&self, name: &str, record: &Record) -> Result<Option<Kept>, Failure> {
+    pub(crate) async fn create(&self, name: &str, record: &Record) -> Result<Option<StoredRecord>, Failure> {
         let what = format!("create the ConfigMap {} in {}", map_name(name), self.api.namespace);
         let request = self.config_maps().create(&PostParams::default(), bytes(&encode(name, record, None)));
         match self.api.request(&what, request).await {
-            Ok(map) => kept(&map).map(Some),
+            Ok(map) => stored(&map).map(Some),
             Err(error) if error.is_conflict() => {
                 // An answer that was lost may have been ours.
                 let there = self.record(name).await?;
@@ -137,9 +137,9 @@ impl RolloutClient {
     }
 
     /// Removes a rollout's ConfigMaps; those of its nodes first, as they are found through the record.
-    pub(crate) async fn forget(&self, kept: &Kept) -> Result<(), Failure> {
-        self.forget_nodes(&kept.name, &kept.record).await?;
-        self.delete(&map_name(&kept.name)).await.map(drop)
+    pub(crate) async fn forget(&self, stored: &StoredRecord) -> Result<(), Failure> {
+        self.forget_nodes(&stored.name, &stored.record).await?;
+        self.delete(&map_name(&stored.name)).await.map(drop)
     }
 
     /// Removes the nodes of a record, and what older ones of that name may have left behind them.
@@ -164,30 +164,32 @@ impl RolloutClient {
         &self,
         name: &str,
         change: impl Fn(&mut Record) -> Result<(), Failure>,
-    ) -> Result<Kept, Failure> {
+    ) -> Result<StoredRecord, Failure> {
         loop {
-            let mut kept = self.known(name).await?;
-            let before = kept.record.clone();
-            change(&mut kept.record)?;
-            if kept.record == before {
-                return Ok(kept);
+            let mut stored = self.known(name).await?;
+            let before = stored.record.clone();
+            change(&mut stored.record)?;
+            if stored.record == before {
+                return Ok(stored);
             }
-            if let Some(kept) = self.replace(&kept).await? {
-                return Ok(kept);
+            if let Some(stored) = self.replace(&stored).await? {
+                return Ok(stored);
             }
         }
     }
 
     /// None if the record is another one by now.
-    async fn replace(&self, kept: &Kept) -> Result<Option<Kept>, Failure> {
-        let name = map_name(&kept.name);
+    async fn replace(&self, stored: &StoredRecord) -> Result<Option<StoredRecord>, Failure> {
+        let name = map_name(&stored.name);
         let what = format!("update the ConfigMap {name} in {}", self.api.namespace);
-        let body = bytes(&encode(&kept.name, &kept.record, Some(&kept.version)));
+        let body = bytes(&encode(&stored.name, &stored.record, Some(&stored.version)));
         match self.api.request(&what, self.config_maps().replace(&name, &PostParams::default(), body)).await {
-            Ok(map) => self::kept(&map).map(Some),
+            Ok(map) => self::stored(&map).map(Some),
             Err(error) if error.is_conflict() => Ok(None),
             Err(error) if error.code() != 404 => Err(error.into()),
-            Err(_) => Err(Failure::new(format!("the ConfigMap {name} was deleted: rollout {} is no more", kept.name))),
+            Err(_) => {
+                Err(Failure::new(format!("the ConfigMap {name} was deleted: rollout {} is no more", stored.name)))
+            }
         }
     }
 }
@@ -201,7 +203,7 @@ pub(crate) async fn no_overlap(api: &RolloutClient, name: &str, members: &[Membe
         let both: Vec<&str> =
             theirs.iter().map(|member| member.name.as_str()).filter(|name| ours.contains(name)).collect();
         if let Some(first) = both.first() {
-            let (other, phase) = (&other.name, other.record.phase.words());
+            let (other, phase) = (&other.name, other.record.phase.label());
             return Err(Failure::new(format!(
                 "{} nodes, such as {first}, are in rollout {other}, which is {phase}: wait for its end, or `kubectl kubelet-config \
                  rollout abort {other}`",
@@ -236,66 +238,66 @@ pub(crate) fn identity() -> String {
 pub(crate) struct Lock {
     api: RolloutClient,
     id: String,
-    pub(crate) kept: Kept,
-    beaten: Instant,
-    beaten_wall: jiff::Timestamp,
+    pub(crate) stored: StoredRecord,
+    renewed: Instant,
+    renewed_wall: jiff::Timestamp,
 }
 
 /// What became of an attempt to get it.
-pub(crate) enum Taken {
-    Lock(Lock),
+pub(crate) enum LockAttempt {
+    Acquired(Lock),
     /// This client has it, and lives.
-    Alive(String),
+    Held(String),
 }
 
 impl Lock {
     /// Of a record that was just written with this holder.
-    pub(crate) fn of_new(api: &RolloutClient, id: String, kept: Kept) -> Self {
-        Self { api: api.clone(), id, kept, beaten: Instant::now(), beaten_wall: jiff::Timestamp::now() }
+    pub(crate) fn of_new(api: &RolloutClient, id: String, stored: StoredRecord) -> Self {
+        Self { api: api.clone(), id, stored, renewed: Instant::now(), renewed_wall: jiff::Timestamp::now() }
     }
 
     /// Takes it from a client that is dead, which takes as long as to be sure of that.
-    pub(crate) async fn take(api: &RolloutClient, name: &str, tell: impl Fn(&str)) -> Result<Taken, Failure> {
+    pub(crate) async fn acquire(api: &RolloutClient, name: &str, tell: impl Fn(&str)) -> Result<LockAttempt, Failure> {
         let id = identity();
         let mut seen: Option<(Holder, Instant)> = None;
         loop {
-            let mut kept = api.known(name).await?;
-            match (&kept.record.holder, &seen) {
-                (Some(now), Some((then, _))) if now != then => return Ok(Taken::Alive(now.id.clone())),
-                (Some(_), Some((_, since))) if since.elapsed() < api.pace.lock => {}
+            let mut stored = api.known(name).await?;
+            match (&stored.record.holder, &seen) {
+                (Some(now), Some((then, _))) if now != then => return Ok(LockAttempt::Held(now.id.clone())),
+                (Some(_), Some((_, since))) if since.elapsed() < api.lock_timing.lease_duration => {}
                 (Some(now), None) => {
-                    let seconds = api.pace.lock.as_secs();
+                    let seconds = api.lock_timing.lease_duration.as_secs();
                     tell(&format!("waiting for up to {seconds} s to see whether {} still drives it", now.id));
                     seen = Some((now.clone(), Instant::now()));
                 }
                 (None | Some(_), _) => {
-                    kept.record.holder = Some(Holder { id: id.clone(), beat: 0 });
-                    let (beaten, beaten_wall) = (Instant::now(), jiff::Timestamp::now());
-                    if let Some(kept) = api.replace(&kept).await? {
-                        return Ok(Taken::Lock(Self { api: api.clone(), id, kept, beaten, beaten_wall }));
+                    stored.record.holder = Some(Holder { id: id.clone(), renewals: 0 });
+                    let (renewed, renewed_wall) = (Instant::now(), jiff::Timestamp::now());
+                    if let Some(stored) = api.replace(&stored).await? {
+                        return Ok(LockAttempt::Acquired(Self { api: api.clone(), id, stored, renewed, renewed_wall }));
                     }
                     continue; // somebody was quicker, or changed it
                 }
             }
-            tokio::time::sleep(api.pace.look).await;
+            tokio::time::sleep(api.lock_timing.retry_period).await;
         }
     }
 
     /// When the next beat is due.
     pub(crate) fn due(&self) -> Instant {
-        self.beaten + self.api.pace.beat
+        self.renewed + self.api.lock_timing.renew_interval
     }
 
     /// Nobody can have taken it. A machine that slept knows that by its wall clock alone.
     pub(crate) fn is_fresh(&self) -> bool {
-        let wall = jiff::Timestamp::now().as_millisecond().abs_diff(self.beaten_wall.as_millisecond());
-        let stale = self.api.pace.stale;
-        self.beaten.elapsed() < stale && u128::from(wall) < stale.as_millis()
+        let wall = jiff::Timestamp::now().as_millisecond().abs_diff(self.renewed_wall.as_millisecond());
+        let stale = self.api.lock_timing.renew_deadline;
+        self.renewed.elapsed() < stale && u128::from(wall) < stale.as_millis()
     }
 
     /// Says that this client lives.
     pub(crate) async fn renew(&mut self) -> Result<(), Failure> {
-        let record = self.kept.record.clone();
+        let record = self.stored.record.clone();
         self.save(record).await
     }
 
@@ -305,24 +307,24 @@ impl Lock {
     /// # Errors
     /// The lock is somebody else's by now.
     pub(crate) async fn save(&mut self, mut record: Record) -> Result<(), Failure> {
-        let beat = self.kept.record.holder.as_ref().map_or(0, |holder| holder.beat) + 1;
-        record.holder = Some(Holder { id: self.id.clone(), beat });
-        let (beaten, beaten_wall) = (Instant::now(), jiff::Timestamp::now());
-        let wanted = Kept { record, ..self.kept.clone() };
-        if let Some(kept) = self.api.replace(&wanted).await? {
-            self.kept = kept;
-            (self.beaten, self.beaten_wall) = (beaten, beaten_wall);
+        let renewals = self.stored.record.holder.as_ref().map_or(0, |holder| holder.renewals) + 1;
+        record.holder = Some(Holder { id: self.id.clone(), renewals });
+        let (renewed, renewed_wall) = (Instant::now(), jiff::Timestamp::now());
+        let desired = StoredRecord { record, ..self.stored.clone() };
+        if let Some(stored) = self.api.replace(&desired).await? {
+            self.stored = stored;
+            (self.renewed, self.renewed_wall) = (renewed, renewed_wall);
             return Ok(());
         }
-        let now = self.api.known(&self.kept.name).await?;
-        self.learn(now)
+        let now = self.api.known(&self.stored.name).await?;
+        self.adopt(now)
     }
 
     /// Takes up what the cluster says.
-    pub(crate) fn learn(&mut self, now: Kept) -> Result<(), Failure> {
+    pub(crate) fn adopt(&mut self, now: StoredRecord) -> Result<(), Failure> {
         match &now.record.holder {
             Some(holder) if holder.id == self.id => {
-                self.kept = now;
+                self.stored = now;
                 Ok(())
             }
             other => {
@@ -333,12 +335,12 @@ impl Lock {
     }
 
     /// What a watch says of the record. What is older than what is known is not news.
-    pub(crate) fn hear(&mut self, map: &Value) -> Result<(), Failure> {
-        let now = kept(map)?;
-        if now.version == self.kept.version || older(&now.version, &self.kept.version) {
+    pub(crate) fn on_event(&mut self, map: &Value) -> Result<(), Failure> {
+        let now = stored(map)?;
+        if now.version == self.stored.version || older(&now.version, &self.stored.version) {
             Ok(())
         } else {
-            self.learn(now)
+            self.adopt(now)
         }
     }
 
@@ -346,14 +348,14 @@ impl Lock {
     pub(crate) async fn release(mut self) {
         let api = self.api.clone();
         for _ in 0..3 {
-            self.kept.record.holder = None;
-            match api.replace(&self.kept).await {
+            self.stored.record.holder = None;
+            match api.replace(&self.stored).await {
                 Ok(None) => {}
                 _ => return,
             }
-            match api.record(&self.kept.name).await {
+            match api.record(&self.stored.name).await {
                 Ok(Some(now)) if now.record.holder.as_ref().is_some_and(|holder| holder.id == self.id) => {
-                    self.kept = now;
+                    self.stored = now;
                 }
                 _ => return,
             }

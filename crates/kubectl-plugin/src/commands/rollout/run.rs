@@ -8,8 +8,8 @@ use super::client::RolloutClient;
 use super::drain::Drains;
 use super::drive::{Drive, Outcome};
 use super::fleet::Fleet;
-use super::records::{Lock, Taken};
-use super::show::{Show, clean};
+use super::progress_reporter::{ProgressReporter, clean};
+use super::records::{Lock, LockAttempt};
 use crate::Failure;
 use crate::api::write::{Carriers, Mode};
 use crate::fleet::node::NodeRow;
@@ -21,11 +21,17 @@ use crate::output;
 const AGAIN: u8 = 75;
 
 /// Drives a rollout that is recorded, unless a living client does.
-pub(crate) async fn drive_on(api: &RolloutClient, name: &str, show: Show, what: &str) -> Result<ExitCode, Failure> {
-    match Lock::take(api, name, |text| show.say(text)).await? {
-        Taken::Lock(lock) => drive_locked(api, lock, show).await,
-        Taken::Alive(other) => {
-            show.say(&format!("{other} {what}; `kubectl kubelet-config rollout status {name}` says how far it is"));
+pub(crate) async fn drive_on(
+    api: &RolloutClient,
+    name: &str,
+    reporter: ProgressReporter,
+    what: &str,
+) -> Result<ExitCode, Failure> {
+    match Lock::acquire(api, name, |text| reporter.note(text)).await? {
+        LockAttempt::Acquired(lock) => drive_locked(api, lock, reporter).await,
+        LockAttempt::Held(other) => {
+            reporter
+                .note(&format!("{other} {what}; `kubectl kubelet-config rollout status {name}` says how far it is"));
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -40,16 +46,20 @@ pub(crate) struct Nodes {
     pub(crate) keeps: Option<bool>,
 }
 
-pub(crate) async fn drive_locked(api: &RolloutClient, lock: Lock, show: Show) -> Result<ExitCode, Failure> {
-    let name = lock.kept.name.clone();
-    let record = run_locked(api, lock, show).await?;
+pub(crate) async fn drive_locked(
+    api: &RolloutClient,
+    lock: Lock,
+    reporter: ProgressReporter,
+) -> Result<ExitCode, Failure> {
+    let name = lock.stored.name.clone();
+    let record = run_locked(api, lock, reporter).await?;
     ended(&name, &record, &format!(" ({} requests)", api.api.requests()))
 }
 
 /// The same, to its end, whatever that is.
-pub(crate) async fn run_locked(api: &RolloutClient, lock: Lock, show: Show) -> Result<Record, Failure> {
-    match api.all_members(&lock.kept).await {
-        Ok(members) => run_with(api, lock, Nodes { members, listed: None, keeps: None }, show).await,
+pub(crate) async fn run_locked(api: &RolloutClient, lock: Lock, reporter: ProgressReporter) -> Result<Record, Failure> {
+    match api.all_members(&lock.stored).await {
+        Ok(members) => run_with(api, lock, Nodes { members, listed: None, keeps: None }, reporter).await,
         Err(failure) => {
             lock.release().await;
             Err(failure)
@@ -57,29 +67,39 @@ pub(crate) async fn run_locked(api: &RolloutClient, lock: Lock, show: Show) -> R
     }
 }
 
-pub(crate) async fn drive_with(api: &RolloutClient, lock: Lock, nodes: Nodes, show: Show) -> Result<ExitCode, Failure> {
-    let name = lock.kept.name.clone();
-    let record = run_with(api, lock, nodes, show).await?;
+pub(crate) async fn drive_with(
+    api: &RolloutClient,
+    lock: Lock,
+    nodes: Nodes,
+    reporter: ProgressReporter,
+) -> Result<ExitCode, Failure> {
+    let name = lock.stored.name.clone();
+    let record = run_with(api, lock, nodes, reporter).await?;
     ended(&name, &record, &format!(" ({} requests)", api.api.requests()))
 }
 
-async fn run_with(api: &RolloutClient, lock: Lock, nodes: Nodes, show: Show) -> Result<Record, Failure> {
-    let name = lock.kept.name.clone();
+async fn run_with(
+    api: &RolloutClient,
+    lock: Lock,
+    nodes: Nodes,
+    reporter: ProgressReporter,
+) -> Result<Record, Failure> {
+    let name = lock.stored.name.clone();
     let Nodes { members, listed, keeps } = nodes;
-    let record = &lock.kept.record;
+    let record = &lock.stored.record;
     let mut fleet = Fleet::new(members, record);
-    // What the record says of nodes counts from the first sight of them.
-    fleet.follow(&name, record);
+    // What the record says of nodes counts from the first event on.
+    fleet.follow_record(&name, record);
     let from = listed.map(|(rows, version)| {
-        fleet.know(rows);
+        fleet.set_listed(rows);
         version
     });
     let phase = record.phase;
     let drains = Drains::new(api, record.options.drain);
     let left = if drains.is_on() { ", and stay cordoned until somebody goes on" } else { "" };
-    let (heard, heard_all) = (Vec::new(), false);
+    let (reported, others_listed) = (Vec::new(), false);
     let carriers = Carriers { keeps_source: keeps, ..Carriers::new(None, Mode::Real) };
-    let drive = Drive { api: api.clone(), lock, fleet, from, carriers, show, heard, heard_all, drains };
+    let drive = Drive { api: api.clone(), lock, fleet, from, carriers, reporter, reported, others_listed, drains };
     match Box::pin(drive.run(interrupted())).await {
         Ok(Outcome::Ended(record, cordoned)) => {
             if let Some(first) = cordoned.first() {
@@ -95,7 +115,7 @@ async fn run_with(api: &RolloutClient, lock: Lock, nodes: Nodes, show: Show) -> 
         Ok(Outcome::Interrupted) => {
             // Somebody may have aborted it meanwhile, and it may have come to its end.
             let phase = match api.in_time(api.record(&name)).await {
-                Some(Ok(Some(kept))) => kept.record.phase,
+                Some(Ok(Some(stored))) => stored.record.phase,
                 _ => phase,
             };
             let message = format!("interrupted; nothing more is sent, and nodes in flight come to their end{left}.");
@@ -105,7 +125,7 @@ async fn run_with(api: &RolloutClient, lock: Lock, nodes: Nodes, show: Show) -> 
             let phase = match api.record(&name).await {
                 // What is not there any more is nothing to go on with.
                 Ok(None) => return Err(failure),
-                Ok(Some(kept)) => kept.record.phase,
+                Ok(Some(stored)) => stored.record.phase,
                 Err(_) => phase,
             };
             let left =
@@ -147,9 +167,9 @@ pub(crate) fn ended(name: &str, record: &Record, requests: &str) -> Result<ExitC
                  as it is"
             )));
         }
-        phase => return Err(Failure::new(format!("rollout {name} is {}{why}", phase.words()))),
+        phase => return Err(Failure::new(format!("rollout {name} is {}{why}", phase.label()))),
     }
-    output::print(&format!("rollout/{name} {}{why}{requests}\n", record.phase.words()))?;
+    output::write_stdout(&format!("rollout/{name} {}{why}{requests}\n", record.phase.label()))?;
     Ok(ExitCode::SUCCESS)
 }
 

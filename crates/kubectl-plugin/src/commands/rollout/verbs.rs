@@ -5,32 +5,32 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use super::anew::put_back;
-use super::args::{Named, Resumed};
+use super::args::{NamedArgs, ResumeArgs};
 use super::bad_versions;
 use super::begin::anew;
 use super::client::RolloutClient;
 use super::fleet::Fleet;
-use super::records::{Kept, Lock, Taken, no_overlap};
+use super::progress_reporter::{ProgressReporter, clean};
+use super::records::{Lock, LockAttempt, StoredRecord, no_overlap};
 use super::run::{drive_locked, drive_on, ended, run_locked};
-use super::show::{Show, clean};
 use crate::Failure;
 use crate::api::list::Selector;
 use crate::api::watch::{Event, Watcher};
 use crate::commands::history::ago;
 use crate::commands::status::now;
 use crate::fleet::rollout::drain::Cordon;
+use crate::fleet::rollout::observed::{Assigned, Progress};
 use crate::fleet::rollout::progress::{Counts, place};
 use crate::fleet::rollout::record::{decode, map_name};
-use crate::fleet::rollout::sight::{Doing, Has};
 use crate::fleet::rollout::{Phase, Record};
 use crate::output::{self, Format, Out, Table, Tone};
 
 fn refuse(name: &str, record: &Record, what: &str) -> Failure {
-    Failure::new(format!("rollout {name} is {}: it cannot be {what}", record.phase.words()))
+    Failure::new(format!("rollout {name} is {}: it cannot be {what}", record.phase.label()))
 }
 
 /// `rollout pause`.
-pub(crate) async fn pause(api: &RolloutClient, named: &Named) -> Result<ExitCode, Failure> {
+pub(crate) async fn pause(api: &RolloutClient, named: &NamedArgs) -> Result<ExitCode, Failure> {
     let name = &named.name;
     let change = |record: &mut Record| match record.phase {
         Phase::Running => {
@@ -42,17 +42,20 @@ pub(crate) async fn pause(api: &RolloutClient, named: &Named) -> Result<ExitCode
         _ => Err(refuse(name, record, "paused")),
     };
     api.change(name, change).await?;
-    output::print(&format!("rollout/{name} paused; nodes in flight come to their end\n"))?;
+    output::write_stdout(&format!("rollout/{name} paused; nodes in flight come to their end\n"))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// `rollout resume`.
-pub(crate) async fn resume(api: &RolloutClient, Resumed { named, despite }: &Resumed) -> Result<ExitCode, Failure> {
+pub(crate) async fn resume(
+    api: &RolloutClient,
+    ResumeArgs { named, excluded_nodes }: &ResumeArgs,
+) -> Result<ExitCode, Failure> {
     let name = &named.name;
-    let kept = api.known(name).await?;
-    let show = Show::new(named.quiet);
-    match kept.record.phase {
-        Phase::Starting if kept.record.replaces.is_some() => {
+    let stored = api.known(name).await?;
+    let reporter = ProgressReporter::new(named.quiet);
+    match stored.record.phase {
+        Phase::Starting if stored.record.replaces.is_some() => {
             return Err(Failure::new(format!(
                 "rollout {name} was to begin anew, and did not: run the same command again, or `kubectl kubelet-config rollout undo \
                  {name}` gives nodes back what they had before the last one"
@@ -64,13 +67,13 @@ pub(crate) async fn resume(api: &RolloutClient, Resumed { named, despite }: &Res
             )));
         }
         phase if phase.is_over() => {
-            let words = phase.words();
+            let message = phase.label();
             return Err(Failure::new(format!(
-                "rollout {name} is {words}: it cannot be resumed; {}",
-                anew(&kept, &api.records().await?)
+                "rollout {name} is {message}: it cannot be resumed; {}",
+                anew(&stored, &api.records().await?)
             )));
         }
-        Phase::Reverting if !despite.is_empty() => {
+        Phase::Reverting if !excluded_nodes.is_empty() => {
             return Err(Failure::new(format!(
                 "rollout {name} gives nodes back what they had, and sends nothing: there is nothing to do despite a node"
             )));
@@ -78,29 +81,29 @@ pub(crate) async fn resume(api: &RolloutClient, Resumed { named, despite }: &Res
         Phase::Reverting => {}
         _ => {
             let again = format!("`kubectl kubelet-config rollout resume {name}`");
-            let (target, records) = (&kept.record.target, api.records().await?);
-            let lift = bad_versions::judge(api, target, &records, despite, &again).await?;
-            lift.write(api, name, target, &records).await?;
-            if let Some(words) = lift.words() {
-                show.say(&words);
+            let (target, records) = (&stored.record.target, api.records().await?);
+            let clearance = bad_versions::check(api, target, &records, excluded_nodes, &again).await?;
+            clearance.write(api, name, target, &records).await?;
+            if let Some(message) = clearance.summary() {
+                reporter.note(&message);
             }
             let change = |record: &mut Record| {
-                lift.apply(record, true);
+                clearance.apply(record, true);
                 if matches!(record.phase, Phase::Paused | Phase::Stopped) {
                     record.phase = Phase::Running;
-                    record.why = lift.words().unwrap_or_default();
+                    record.why = clearance.summary().unwrap_or_default();
                 }
                 Ok(())
             };
             api.change(name, change).await?;
         }
     }
-    show.say(&format!("rollout/{name} resumed"));
-    drive_on(api, name, show, "goes on with it").await
+    reporter.note(&format!("rollout/{name} resumed"));
+    drive_on(api, name, reporter, "goes on with it").await
 }
 
 /// `rollout abort`.
-pub(crate) async fn abort(api: &RolloutClient, named: &Named) -> Result<ExitCode, Failure> {
+pub(crate) async fn abort(api: &RolloutClient, named: &NamedArgs) -> Result<ExitCode, Failure> {
     let name = &named.name;
     let change = |record: &mut Record| {
         match record.phase {
@@ -115,20 +118,20 @@ pub(crate) async fn abort(api: &RolloutClient, named: &Named) -> Result<ExitCode
         record.why = String::from("somebody gave it up");
         Ok(())
     };
-    let kept = api.change(name, change).await?;
-    output::print(&match kept.record.phase {
+    let stored = api.change(name, change).await?;
+    output::write_stdout(&match stored.record.phase {
         Phase::Aborted => format!(
             "rollout/{name} aborted; nodes keep what they have, `kubectl kubelet-config rollout undo {name}` gives back what they \
              had\n"
         ),
-        phase => format!("rollout/{name} is {} and stays so\n", phase.words()),
+        phase => format!("rollout/{name} is {} and stays so\n", phase.label()),
     })?;
-    if kept.record.options.drain.is_some() {
+    if stored.record.options.drain.is_some() {
         // A client that lives does it too; one that died left its nodes cordoned.
-        let show = Show::new(named.quiet);
-        show.say("uncordoning what it cordoned; nodes in flight are waited for");
-        if let Taken::Lock(lock) = Lock::take(api, name, |text| show.say(text)).await? {
-            run_locked(api, lock, show).await?;
+        let reporter = ProgressReporter::new(named.quiet);
+        reporter.note("uncordoning what it cordoned; nodes in flight are waited for");
+        if let LockAttempt::Acquired(lock) = Lock::acquire(api, name, |text| reporter.note(text)).await? {
+            run_locked(api, lock, reporter).await?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -136,16 +139,16 @@ pub(crate) async fn abort(api: &RolloutClient, named: &Named) -> Result<ExitCode
 
 /// `rollout undo`. Unlike the other verbs it waits for the end even if another client drives it: what it ends with says
 /// whether all is back.
-pub(crate) async fn undo(api: &RolloutClient, named: &Named) -> Result<ExitCode, Failure> {
+pub(crate) async fn undo(api: &RolloutClient, named: &NamedArgs) -> Result<ExitCode, Failure> {
     let name = &named.name;
-    let kept = put_back(api, api.known(name).await?, &Show::new(named.quiet)).await?;
-    if kept.record.phase == Phase::Reverted && kept.record.behind == 0 {
-        output::print(&format!("rollout/{name} is reverted already\n"))?;
+    let stored = put_back(api, api.known(name).await?, &ProgressReporter::new(named.quiet)).await?;
+    if stored.record.phase == Phase::Reverted && stored.record.behind == 0 {
+        output::write_stdout(&format!("rollout/{name} is reverted already\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut members = Vec::new();
-    if kept.record.phase.is_over() {
-        members = api.all_members(&kept).await?;
+    if stored.record.phase.is_over() {
+        members = api.all_members(&stored).await?;
         no_overlap(api, name, &members).await?;
     }
     let change = |record: &mut Record| {
@@ -163,12 +166,12 @@ pub(crate) async fn undo(api: &RolloutClient, named: &Named) -> Result<ExitCode,
     };
     api.change(name, change).await?;
     // Whoever began in between, and was not seen before, sees it now, or is seen.
-    if kept.record.phase.is_over()
+    if stored.record.phase.is_over()
         && let Err(failure) = no_overlap(api, name, &members).await
     {
         let back = |record: &mut Record| {
             if record.phase == Phase::Reverting {
-                let Record { phase, why, undone, behind, .. } = kept.record.clone();
+                let Record { phase, why, undone, behind, .. } = stored.record.clone();
                 (record.phase, record.why, record.undone, record.behind) = (phase, why, undone, behind);
             }
             Ok(())
@@ -177,13 +180,13 @@ pub(crate) async fn undo(api: &RolloutClient, named: &Named) -> Result<ExitCode,
         return Err(failure);
     }
     loop {
-        let show = Show::new(named.quiet);
-        show.say(&format!("rollout/{name}: nodes get back what they had"));
-        let other = match Lock::take(api, name, |text| show.say(text)).await? {
-            Taken::Lock(lock) => return drive_locked(api, lock, show).await,
-            Taken::Alive(other) => other,
+        let reporter = ProgressReporter::new(named.quiet);
+        reporter.note(&format!("rollout/{name}: nodes get back what they had"));
+        let other = match Lock::acquire(api, name, |text| reporter.note(text)).await? {
+            LockAttempt::Acquired(lock) => return drive_locked(api, lock, reporter).await,
+            LockAttempt::Held(other) => other,
         };
-        show.say(&format!("{other} gives back what nodes had; waiting for its end"));
+        reporter.note(&format!("{other} gives back what nodes had; waiting for its end"));
         if let Some(record) = until_reverted(api, name).await? {
             return ended(name, &record, "");
         }
@@ -195,7 +198,7 @@ async fn until_reverted(api: &RolloutClient, name: &str) -> Result<Option<Record
     let field = format!("metadata.name={}", map_name(name));
     let mut record = Watcher::new(&api.api, &api.config_maps().url_path, "ConfigMaps", Selector::fields(field), None);
     loop {
-        match tokio::time::timeout(api.pace.lock, record.events.recv()).await {
+        match tokio::time::timeout(api.lock_timing.lease_duration, record.events.recv()).await {
             Ok(Some(Event::Apply(map))) => {
                 let (_, record, _) = decode(&map).map_err(Failure::new)?;
                 if record.phase != Phase::Reverting {
@@ -233,7 +236,7 @@ pub(crate) async fn list(api: &RolloutClient, format: Format) -> Result<ExitCode
     }
     let mut table = Table::new(&["NAME", "CONFIGMAP", "NODES", "STATE", "AGE", "WHY"]);
     let now = now();
-    for Kept { name, record, .. } in &found {
+    for StoredRecord { name, record, .. } in &found {
         let plain = |text: &str| (Tone::Plain, clean(text));
         table.row([
             plain(name),
@@ -244,7 +247,7 @@ pub(crate) async fn list(api: &RolloutClient, format: Format) -> Result<ExitCode
             plain(&record.why),
         ]);
     }
-    output::print(&table.render(Out::of(format)))?;
+    output::write_stdout(&table.render(Out::for_format(format)))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -258,21 +261,21 @@ fn tone(phase: Phase) -> Tone {
 }
 
 /// What programs read.
-fn document(kept: &Kept) -> Value {
-    let Kept { name, record, .. } = kept;
+fn document(stored: &StoredRecord) -> Value {
+    let StoredRecord { name, record, .. } = stored;
     json!({
         "name": name,
         "configMap": record.target,
         "selector": record.selector,
         "options": record.options,
         "nodes": record.nodes,
-        "phase": record.phase.words(),
+        "phase": record.phase.label(),
         "wave": record.wave,
         "waves": record.last_wave(),
         "why": record.why,
         "bad": record.bad,
-        "lifted": record.lifted,
-        "despite": record.despite,
+        "lifted": record.cleared,
+        "despite": record.excluded_nodes,
         "withdrawn": record.withdrawn,
         "holder": record.holder.as_ref().map(|holder| &holder.id),
         "started": record.started,
@@ -281,35 +284,37 @@ fn document(kept: &Kept) -> Value {
 
 /// `rollout status NAME`.
 pub(crate) async fn status(api: &RolloutClient, name: &str, format: Format) -> Result<ExitCode, Failure> {
-    let kept = api.known(name).await?;
-    let fleet = look(api, &kept).await?;
-    let record = &kept.record;
-    let counts = Counts::of(record, &fleet.sights);
+    let stored = api.known(name).await?;
+    let fleet = current_fleet(api, &stored).await?;
+    let record = &stored.record;
+    let counts = Counts::new(record, &fleet.observed);
     let open: Vec<(&str, &str, String)> = fleet
         .members
         .iter()
-        .zip(&fleet.sights)
-        .filter(|(_, sight)| !sight.is_settled(record.options.wait_for))
-        .filter_map(|(member, sight)| {
-            let (state, words) = match (sight.has, &sight.doing) {
-                (Has::Target, Doing::Bad(why)) => ("bad", why.clone()),
-                _ if sight.is_away() => ("away", "not Ready, or held on the node".to_owned()),
-                (Has::Target, Doing::Runs) => ("on trial", String::new()),
-                (Has::Target, _) => ("in flight", String::new()),
-                (Has::Before, Doing::Moving) => ("on its way back", String::new()),
-                (Has::Before, _) if sight.cordon == Cordon::Ours => ("draining", String::new()),
-                (Has::Before, _) => return None,
-                (Has::Other, _) if sight.taken_back => ("taken back", String::new()),
-                (Has::Other, _) => ("assigned something else", String::new()),
-                (Has::Gone, _) => ("gone", String::new()),
+        .zip(&fleet.observed)
+        .filter(|(_, node)| !node.is_settled(record.options.wait_for))
+        .filter_map(|(member, node)| {
+            let (state, message) = match (node.assigned, &node.progress) {
+                (Assigned::Target, Progress::Bad(why)) => ("bad", why.clone()),
+                _ if node.is_away() => ("away", "not Ready, or held on the node".to_owned()),
+                (Assigned::Target, Progress::Active) => ("on trial", String::new()),
+                (Assigned::Target, _) => ("in flight", String::new()),
+                (Assigned::Previous, Progress::Updating) => ("on its way back", String::new()),
+                (Assigned::Previous, _) if node.cordon == Cordon::Ours => ("draining", String::new()),
+                (Assigned::Previous, _) => return None,
+                (Assigned::Other, _) if node.taken_back => ("taken back", String::new()),
+                (Assigned::Other, _) => ("assigned something else", String::new()),
+                (Assigned::Gone, _) => ("gone", String::new()),
             };
-            Some((member.name.as_str(), state, words))
+            Some((member.name.as_str(), state, message))
         })
         .collect();
     if matches!(format, Format::Json | Format::Yaml) {
-        let mut document = document(&kept);
-        let nodes: Vec<Value> =
-            open.iter().map(|(node, state, words)| json!({"node": node, "state": state, "message": words})).collect();
+        let mut document = document(&stored);
+        let nodes: Vec<Value> = open
+            .iter()
+            .map(|(node, state, message)| json!({"node": node, "state": state, "message": message}))
+            .collect();
         if let Some(fields) = document.as_object_mut() {
             let Counts { done, in_flight, waiting, away, bad, other } = counts;
             fields.insert(
@@ -322,39 +327,39 @@ pub(crate) async fn status(api: &RolloutClient, name: &str, format: Format) -> R
         return Ok(ExitCode::SUCCESS);
     }
     let driver = record.holder.as_ref().map_or("nobody drives it", |holder| holder.id.as_str());
-    let out = Out::of(format);
-    let said = format!("{name}: {}, {}; {driver}", place(record), counts.words());
-    let mut text = output::paragraph(out, Tone::Plain, &clean(&said));
+    let out = Out::for_format(format);
+    let line = format!("{name}: {}, {}; {driver}", place(record), counts.summary());
+    let mut text = output::paragraph(out, Tone::Plain, &clean(&line));
     if !record.why.is_empty() {
         text.push_str(&output::paragraph(out, tone(record.phase), &clean(&record.why)));
     }
-    let lifted = record.lifted.iter().map(|it| format!("node {} called it bad: {}; {}\n", it.node, it.why, it.how));
-    text.extend(lifted);
+    let cleared = record.cleared.iter().map(|it| format!("node {} called it bad: {}; {}\n", it.node, it.why, it.how));
+    text.extend(cleared);
     let mut table = Table::new(&["NODE", "STATE", "MESSAGE"]);
-    for (node, state, words) in &open {
+    for (node, state, message) in &open {
         let tone = if *state == "bad" { Tone::Bad } else { Tone::Open };
-        table.row([(Tone::Plain, clean(node)), (tone, (*state).to_owned()), (Tone::Plain, clean(words))]);
+        table.row([(Tone::Plain, clean(node)), (tone, (*state).to_owned()), (Tone::Plain, clean(message))]);
     }
     if !open.is_empty() {
         text.push_str(&table.render(out));
     }
-    output::print(&text)?;
+    output::write_stdout(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// The nodes as they are now.
-async fn look(api: &RolloutClient, kept: &Kept) -> Result<Fleet, Failure> {
-    let mut fleet = Fleet::new(api.all_members(kept).await?, &kept.record);
-    fleet.follow(&kept.name, &kept.record);
+async fn current_fleet(api: &RolloutClient, stored: &StoredRecord) -> Result<Fleet, Failure> {
+    let mut fleet = Fleet::new(api.all_members(stored).await?, &stored.record);
+    fleet.follow_record(&stored.name, &stored.record);
     let mut nodes = fleet.feed(api, None);
     loop {
         if let Some(place) = fleet.unsure() {
-            nodes = fleet.find(api, place).await?.unwrap_or(nodes);
+            nodes = fleet.find_unselected(api, place).await?.unwrap_or(nodes);
         } else if fleet.is_known {
             return Ok(fleet);
         } else {
             let Some(news) = nodes.events.recv().await else { return Ok(fleet) };
-            fleet.hear(news)?;
+            fleet.on_event(news)?;
         }
     }
 }

@@ -8,7 +8,7 @@ use kubelet_config::digest::hex;
 
 /// Where a right is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Scope {
     /// The whole cluster.
     Cluster,
     /// The namespace of the ConfigMaps.
@@ -25,32 +25,32 @@ pub struct Right {
     /// `nodes` or `nodes/proxy`.
     pub resource: &'static str,
     /// Where.
-    pub place: Place,
+    pub scope: Scope,
     /// For what.
     pub commands: &'static str,
 }
 
-const fn right(verb: &'static str, resource: &'static str, place: Place, commands: &'static str) -> Right {
-    Right { verb, resource, place, commands }
+const fn right(verb: &'static str, resource: &'static str, scope: Scope, commands: &'static str) -> Right {
+    Right { verb, resource, scope, commands }
 }
 
 /// All that the commands ask for, all of the core group. `rollout` keeps its state in ConfigMaps.
 pub const RIGHTS: &[Right] = &[
-    right("list", "nodes", Place::Cluster, "status, doctor, rollout, and every -l"),
-    right("get", "nodes", Place::Cluster, "every command about a node"),
-    right("watch", "nodes", Place::Cluster, "status -w, assign --wait, rollout"),
-    right("patch", "nodes", Place::Cluster, "assign, reset, retry, confirm, rollback, rollout"),
-    right("get", "nodes/proxy", Place::Cluster, "capture, diff NODE, explain"),
-    right("list", "pods", Place::Cluster, "diff NODE, rollout --drain"),
-    right("watch", "pods", Place::Cluster, "rollout --drain"),
-    right("create", "pods/eviction", Place::Cluster, "rollout --drain"),
-    right("list", "events", Place::Default, "history"),
-    right("get", "configmaps", Place::ConfigMaps, "push, diff, explain, assign, rollback, rollout"),
-    right("list", "configmaps", Place::ConfigMaps, "rollout"),
-    right("watch", "configmaps", Place::ConfigMaps, "rollout"),
-    right("create", "configmaps", Place::ConfigMaps, "push, rollout"),
-    right("update", "configmaps", Place::ConfigMaps, "rollout"),
-    right("delete", "configmaps", Place::ConfigMaps, "rollout"),
+    right("list", "nodes", Scope::Cluster, "status, doctor, rollout, and every -l"),
+    right("get", "nodes", Scope::Cluster, "every command about a node"),
+    right("watch", "nodes", Scope::Cluster, "status -w, assign --wait, rollout"),
+    right("patch", "nodes", Scope::Cluster, "assign, reset, retry, confirm, rollback, rollout"),
+    right("get", "nodes/proxy", Scope::Cluster, "capture, diff NODE, explain"),
+    right("list", "pods", Scope::Cluster, "diff NODE, rollout --drain"),
+    right("watch", "pods", Scope::Cluster, "rollout --drain"),
+    right("create", "pods/eviction", Scope::Cluster, "rollout --drain"),
+    right("list", "events", Scope::Default, "history"),
+    right("get", "configmaps", Scope::ConfigMaps, "push, diff, explain, assign, rollback, rollout"),
+    right("list", "configmaps", Scope::ConfigMaps, "rollout"),
+    right("watch", "configmaps", Scope::ConfigMaps, "rollout"),
+    right("create", "configmaps", Scope::ConfigMaps, "push, rollout"),
+    right("update", "configmaps", Scope::ConfigMaps, "rollout"),
+    right("delete", "configmaps", Scope::ConfigMaps, "rollout"),
 ];
 
 /// Group of all nodes' credentials.
@@ -66,10 +66,10 @@ impl Right {
     }
 
     fn namespace<'a>(&self, namespace: &'a str) -> Option<&'a str> {
-        match self.place {
-            Place::Cluster => None,
-            Place::ConfigMaps => Some(namespace),
-            Place::Default => Some("default"),
+        match self.scope {
+            Scope::Cluster => None,
+            Scope::ConfigMaps => Some(namespace),
+            Scope::Default => Some("default"),
         }
     }
 }
@@ -79,7 +79,7 @@ impl Right {
 pub fn missing(lacking: &[Right], namespace: &str, user: Option<&str>) -> Vec<Finding> {
     let mut found: Vec<Finding> = Vec::new();
     for (index, right) in lacking.iter().enumerate() {
-        let same = |other: &&Right| other.resource == right.resource && other.place == right.place;
+        let same = |other: &&Right| other.resource == right.resource && other.scope == right.scope;
         if lacking.iter().take(index).any(|other| same(&other)) {
             continue;
         }

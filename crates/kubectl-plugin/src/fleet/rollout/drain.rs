@@ -37,7 +37,7 @@ pub enum Cordon {
     /// Nobody: Pods may come.
     #[default]
     No,
-    /// Nobody any more; the rollout's mark was left.
+    /// Nobody any more; the rollout's annotation was left.
     Stale,
     /// The rollout.
     Ours,
@@ -50,7 +50,7 @@ pub enum Cordon {
 impl Cordon {
     /// `by`: what stands in [`CORDONED_BY`].
     #[must_use]
-    pub fn of(unschedulable: bool, by: Option<&str>, rollout: &str) -> Self {
+    pub fn new(unschedulable: bool, by: Option<&str>, rollout: &str) -> Self {
         match (unschedulable, by) {
             (true, Some(by)) if by == rollout => Self::Ours,
             (true, Some(_)) => Self::Former,
@@ -84,7 +84,7 @@ pub enum Drain {
     #[default]
     Idle,
     /// They are being listed.
-    Looking,
+    Listing,
     /// Pods have to leave.
     Going {
         /// How many.
@@ -167,7 +167,7 @@ struct Leaving {
     /// The last pause after a no.
     pause: Duration,
     /// Why it is still there.
-    said: String,
+    reason: String,
     /// The list it was last in.
     listed: u64,
 }
@@ -215,7 +215,7 @@ impl Pods {
     }
 
     /// A Pod as it is now.
-    pub fn see(&mut self, pod: &Value) {
+    pub fn observe(&mut self, pod: &Value) {
         let key = key(pod);
         let refuses = match fate(pod, self.draining) {
             Fate::Stays => {
@@ -238,13 +238,13 @@ impl Pods {
             ends,
             not_before: Duration::ZERO,
             pause: Duration::ZERO,
-            said: String::new(),
+            reason: String::new(),
             listed: 0,
         });
         entry.listed = self.list;
         entry.ends = ends;
         if ends {
-            "it is ending".clone_into(&mut entry.said);
+            "it is ending".clone_into(&mut entry.reason);
             entry.refuses = None;
         } else if refuses.is_some() {
             entry.refuses = refuses;
@@ -252,7 +252,7 @@ impl Pods {
     }
 
     /// A Pod is gone.
-    pub fn lose(&mut self, pod: &Value) {
+    pub fn remove(&mut self, pod: &Value) {
         self.leaving.remove(&key(pod));
     }
 
@@ -262,30 +262,30 @@ impl Pods {
         self.leaving.values().find(|it| !it.ends && it.not_before <= now).map(|it| &it.pod)
     }
 
-    fn of(&mut self, pod: &Pod) -> Option<&mut Leaving> {
+    fn entry(&mut self, pod: &Pod) -> Option<&mut Leaving> {
         self.leaving.get_mut(&(pod.namespace.clone(), pod.name.clone())).filter(|it| it.pod.uid == pod.uid)
     }
 
     /// Its eviction was granted.
     pub fn granted(&mut self, pod: &Pod, now: Duration) {
-        if let Some(entry) = self.of(pod) {
+        if let Some(entry) = self.entry(pod) {
             entry.not_before = now + SHOWS;
-            "it was evicted".clone_into(&mut entry.said);
+            "it was evicted".clone_into(&mut entry.reason);
         }
     }
 
     /// Not now: a disruption budget, or an API server in trouble.
     pub fn denied(&mut self, pod: &Pod, why: &str, now: Duration) {
-        if let Some(entry) = self.of(pod) {
+        if let Some(entry) = self.entry(pod) {
             entry.pause = (entry.pause * 2).clamp(PAUSE_FIRST, PAUSE_MAX);
             entry.not_before = now + entry.pause;
-            why.clone_into(&mut entry.said);
+            why.clone_into(&mut entry.reason);
         }
     }
 
     /// Never: a right is missing, say.
     pub fn refused(&mut self, pod: &Pod, why: &str) {
-        if let Some(entry) = self.of(pod) {
+        if let Some(entry) = self.entry(pod) {
             entry.refuses = Some(why.to_owned());
         }
     }
@@ -294,20 +294,20 @@ impl Pods {
     #[must_use]
     pub fn state(&self, now: Duration) -> Drain {
         if !self.known {
-            return Drain::Looking;
+            return Drain::Listing;
         }
         let name = |it: &Leaving| format!("Pod {}/{}", it.pod.namespace, it.pod.name);
         let refused = self.leaving.values().find_map(|it| Some(format!("{} {}", name(it), it.refuses.as_ref()?)));
         if let Some(refused) = refused {
             return Drain::Refused(refused);
         }
-        let waits = |it: &&Leaving| !it.said.is_empty();
+        let waits = |it: &&Leaving| !it.reason.is_empty();
         let Some(such) = self.leaving.values().find(waits).or_else(|| self.leaving.values().next()) else {
             return Drain::Empty;
         };
-        let said = if such.said.is_empty() { String::new() } else { format!(": {}", such.said) };
+        let reason = if such.reason.is_empty() { String::new() } else { format!(": {}", such.reason) };
         let due = self.leaving.values().filter(|it| !it.ends).map(|it| it.not_before.saturating_sub(now));
-        Drain::Going { left: self.leaving.len(), next: due.min(), such: format!("{}{said}", name(such)) }
+        Drain::Going { left: self.leaving.len(), next: due.min(), such: format!("{}{reason}", name(such)) }
     }
 }
 
@@ -372,10 +372,10 @@ mod tests {
     fn a_drain_from_its_list_to_the_last_pod() {
         let at = Duration::from_secs;
         let mut pods = Pods::new(Draining::Careful, true);
-        assert_eq!(pods.state(at(0)), Drain::Looking);
+        assert_eq!(pods.state(at(0)), Drain::Listing);
         pods.begin();
-        pods.see(&pod("a", &json!({})));
-        pods.see(&pod("b", &json!({})));
+        pods.observe(&pod("a", &json!({})));
+        pods.observe(&pod("b", &json!({})));
         pods.listed();
         let going = |pods: &Pods, now| match pods.state(now) {
             Drain::Going { left, next, such } => (left, next.map(|next| next.as_secs()), such),
@@ -394,20 +394,20 @@ mod tests {
         for pause in [10, 20, 40, 40] {
             assert_eq!(pods.due(now), Some(&a));
             pods.denied(&a, "no", now);
-            pods.see(&pod("b", &json!({"metadata": {"deletionTimestamp": "now"}})));
+            pods.observe(&pod("b", &json!({"metadata": {"deletionTimestamp": "now"}})));
             assert_eq!(going(&pods, now).1, Some(pause));
             now += at(pause);
         }
         pods.granted(&a, now);
-        pods.see(&pod("a", &json!({"metadata": {"deletionTimestamp": "now"}})));
+        pods.observe(&pod("a", &json!({"metadata": {"deletionTimestamp": "now"}})));
         assert_eq!(going(&pods, now), (2, None, "Pod n/a: it is ending".to_owned()));
-        pods.lose(&pod("a", &json!({})));
+        pods.remove(&pod("a", &json!({})));
         // A list that does not have it: it is gone.
         pods.begin();
         pods.listed();
         assert_eq!(pods.state(now), Drain::Empty);
         // One that comes under the same name is another one.
-        pods.see(&pod("a", &json!({"metadata": {"uid": "other"}})));
+        pods.observe(&pod("a", &json!({"metadata": {"uid": "other"}})));
         pods.granted(&a, now);
         assert_eq!(pods.due(now).map(|pod| pod.uid.as_str()), Some("other"));
     }
@@ -416,7 +416,7 @@ mod tests {
     fn a_granted_eviction_that_does_not_show_is_asked_for_again() {
         let mut pods = Pods::new(Draining::Force, true);
         pods.begin();
-        pods.see(&pod("a", &json!({})));
+        pods.observe(&pod("a", &json!({})));
         pods.listed();
         let a = pods.due(Duration::ZERO).unwrap().clone();
         pods.granted(&a, Duration::ZERO);
@@ -437,7 +437,7 @@ mod tests {
 
     #[test]
     fn whose_cordon_it_is() {
-        let of = |unschedulable, by| Cordon::of(unschedulable, by, "r");
+        let of = |unschedulable, by| Cordon::new(unschedulable, by, "r");
         assert_eq!([of(false, None), of(false, Some("x"))], [Cordon::No; 2]);
         assert_eq!([of(false, Some("r")), of(true, Some("r"))], [Cordon::Stale, Cordon::Ours]);
         assert_eq!([of(true, Some("x")), of(true, None)], [Cordon::Former, Cordon::Theirs]);

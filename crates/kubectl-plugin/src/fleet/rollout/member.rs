@@ -1,10 +1,7 @@
 //! A node of a rollout, and what it was assigned when that began.
 
 use super::Target;
-use crate::fleet::assign::Written;
-
-/// What a node was assigned, as it was written.
-pub type Before = Written;
+use crate::fleet::assign::WrittenAssignment;
 
 /// A node of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,11 +9,11 @@ pub struct Member {
     /// Its name.
     pub name: String,
     /// What it was assigned when the rollout began.
-    pub before: Before,
+    pub before: WrittenAssignment,
 }
 
 /// The target itself was assigned.
-pub(super) fn is_same(before: &Before, target: &Target) -> bool {
+pub(super) fn is_same(before: &WrittenAssignment, target: &Target) -> bool {
     if let Some(native) = &before.native {
         return *native == target.reference;
     }

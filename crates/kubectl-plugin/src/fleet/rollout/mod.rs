@@ -3,7 +3,7 @@
 //!
 //! Nothing but the API server remembers a rollout. What it is to do and what its nodes were
 //! assigned before stands in ConfigMaps ([`record`]); how far it is, the Nodes say themselves
-//! ([`sight`]). [`decide`] is a function of both, so a client that takes over from a dead one goes
+//! ([`node`]). [`decide`] is a function of both, so a client that takes over from a dead one goes
 //! on as the dead one would have.
 
 pub mod bad_versions;
@@ -15,10 +15,10 @@ mod draining_tests;
 pub mod member;
 #[cfg(test)]
 mod memory_tests;
+pub mod observed;
 pub mod plan;
 pub mod progress;
 pub mod record;
-pub mod sight;
 #[cfg(test)]
 mod tests;
 
@@ -145,7 +145,7 @@ impl Phase {
 
     /// For people.
     #[must_use]
-    pub fn words(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             Self::Starting => "starting",
             Self::Running => "running",
@@ -161,7 +161,7 @@ impl Phase {
 
 /// A node that called the version bad.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Bad {
+pub struct BadVersion {
     /// Its name.
     pub node: String,
     /// In its words.
@@ -171,7 +171,7 @@ pub struct Bad {
     pub from: Option<String>,
 }
 
-/// A mark that does not stand any more.
+/// What a node reported of a version, and what counts no more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClearedVersion {
     /// Which node called the version bad.
@@ -187,8 +187,9 @@ pub struct ClearedVersion {
 pub struct Holder {
     /// Which.
     pub id: String,
+    #[serde(rename = "beat")]
     /// Counts on while it lives; others measure by their own clocks how long it stands still.
-    pub beat: u64,
+    pub renewals: u64,
 }
 
 /// What the cluster remembers of a rollout, but for its nodes.
@@ -222,13 +223,13 @@ pub struct Record {
     pub why: String,
     /// Who called the version bad.
     #[serde(default)]
-    pub bad: Vec<Bad>,
-    /// Marks that were lifted, the latest ones.
-    #[serde(default)]
-    pub lifted: Vec<ClearedVersion>,
+    pub bad: Vec<BadVersion>,
+    /// What nodes called bad and counts no more, the latest ones.
+    #[serde(default, rename = "lifted")]
+    pub cleared: Vec<ClearedVersion>,
     /// Nodes whose word on this version counts for nothing: somebody said that they were to blame.
-    #[serde(default)]
-    pub despite: Vec<String>,
+    #[serde(default, rename = "despite")]
+    pub excluded_nodes: Vec<String>,
     /// Nodes from which somebody took the target again; at most [`WITHDRAWN`].
     #[serde(default)]
     pub withdrawn: Vec<String>,

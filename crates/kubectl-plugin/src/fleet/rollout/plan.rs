@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::Target;
-use super::member::{Before, Member, is_same};
+use super::member::{Member, is_same};
+use crate::fleet::assign::WrittenAssignment;
 use crate::fleet::node::{NodeRow, Stage};
 
 /// All nodes in their order: round the zones, so that canaries and waves are of as many zones as
@@ -15,7 +16,7 @@ pub fn order(rows: &[NodeRow], zone: Option<&str>) -> Vec<Member> {
     let (fit, unfit): (Vec<&NodeRow>, Vec<&NodeRow>) =
         rows.iter().partition(|row| row.ready && row.stage() != Stage::Held);
     let members = [fit, unfit].into_iter().flat_map(|rows| round(&rows, zone));
-    members.map(|row| Member { name: row.name.clone(), before: Before::of(row) }).collect()
+    members.map(|row| Member { name: row.name.clone(), before: WrittenAssignment::from_row(row) }).collect()
 }
 
 /// Nodes that have the target from rollouts before this one get back what those remember, not the target itself.
@@ -23,7 +24,7 @@ pub fn order(rows: &[NodeRow], zone: Option<&str>) -> Vec<Member> {
 /// left: after that it was somebody else who assigned it.
 pub fn carry(members: &mut [Member], target: &Target, former: impl IntoIterator<Item = (bool, Vec<Member>)>) {
     let has_it = |member: &&mut Member| is_same(&member.before, target);
-    let mut open: BTreeMap<String, &mut Before> =
+    let mut open: BTreeMap<String, &mut WrittenAssignment> =
         members.iter_mut().filter(has_it).map(|member| (member.name.clone(), &mut member.before)).collect();
     for (gave_back, theirs) in former {
         for Member { name, before } in theirs {
@@ -123,7 +124,10 @@ mod tests {
             resource_version: "1".into(),
             immutable: true,
         };
-        let before = |map: &str| Before { native: None, labels: BTreeMap::from([("name".to_owned(), map.to_owned())]) };
+        let before = |map: &str| WrittenAssignment {
+            native: None,
+            labels: BTreeMap::from([("name".to_owned(), map.to_owned())]),
+        };
         let member = |name: &str, map: &str| Member { name: name.into(), before: before(map) };
         let now = || vec![member("a", "m"), member("b", "m"), member("c", "old"), member("d", "m"), member("e", "m")];
         let newest = vec![member("a", "m"), member("b", "x"), member("c", "y")];
@@ -140,6 +144,6 @@ mod tests {
         let mut row = row("n", "a", true);
         row.labels.insert(format!("{LABELS}name"), "pool".into());
         row.labels.insert("else".into(), "x".into());
-        assert_eq!(Before::of(&row).labels, BTreeMap::from([("name".to_owned(), "pool".to_owned())]));
+        assert_eq!(WrittenAssignment::from_row(&row).labels, BTreeMap::from([("name".to_owned(), "pool".to_owned())]));
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::drain::Cordon;
-use super::sight::{Doing, Has, Sight};
+use super::observed::{Assigned, ObservedNode, Progress};
 use super::{Phase, Record};
 
 /// Nodes by what can be said of them; together all nodes.
@@ -26,23 +26,25 @@ pub struct Counts {
 impl Counts {
     /// Counts.
     #[must_use]
-    pub fn of(record: &Record, sights: &[Sight]) -> Self {
+    pub fn new(record: &Record, observed: &[ObservedNode]) -> Self {
         let mut counts = Self::default();
-        for sight in sights {
-            let slot = match (sight.has, &sight.doing) {
-                (Has::Other | Has::Gone, _) => &mut counts.other,
-                _ if record.is_forward() && sight.is_settled(record.options.wait_for) => &mut counts.done,
-                _ if sight.is_away() => &mut counts.away,
-                (Has::Target, Doing::Bad(_)) => &mut counts.bad,
-                (Has::Target, _) if record.is_forward() => &mut counts.in_flight,
-                (Has::Before, _) if record.is_forward() && (sight.drain.is_on() || sight.cordon == Cordon::Ours) => {
+        for node in observed {
+            let slot = match (node.assigned, &node.progress) {
+                (Assigned::Other | Assigned::Gone, _) => &mut counts.other,
+                _ if record.is_forward() && node.is_settled(record.options.wait_for) => &mut counts.done,
+                _ if node.is_away() => &mut counts.away,
+                (Assigned::Target, Progress::Bad(_)) => &mut counts.bad,
+                (Assigned::Target, _) if record.is_forward() => &mut counts.in_flight,
+                (Assigned::Previous, _)
+                    if record.is_forward() && (node.drain.is_on() || node.cordon == Cordon::Ours) =>
+                {
                     &mut counts.in_flight
                 }
-                (Has::Before, _) if record.is_forward() => &mut counts.waiting,
-                (Has::Before, Doing::Moving) => &mut counts.in_flight,
-                (Has::Before, _) => &mut counts.done,
-                (Has::Target, _) if sight.same => &mut counts.done,
-                (Has::Target, _) => &mut counts.waiting,
+                (Assigned::Previous, _) if record.is_forward() => &mut counts.waiting,
+                (Assigned::Previous, Progress::Updating) => &mut counts.in_flight,
+                (Assigned::Previous, _) => &mut counts.done,
+                (Assigned::Target, _) if node.same => &mut counts.done,
+                (Assigned::Target, _) => &mut counts.waiting,
             };
             *slot += 1;
         }
@@ -67,7 +69,7 @@ impl Counts {
 
     /// `3 done, 2 in flight, 5 waiting`: what is zero is not said.
     #[must_use]
-    pub fn words(&self) -> String {
+    pub fn summary(&self) -> String {
         let Self { done, in_flight, waiting, away, bad, other } = *self;
         let parts = [
             (in_flight, "in flight"),
@@ -106,7 +108,7 @@ pub fn place(record: &Record) -> String {
     match record.phase {
         Phase::Running if record.wave == 0 && record.options.canaries > 0 => "canaries".to_owned(),
         Phase::Running => format!("wave {} of {}", record.wave.max(1), record.last_wave().max(1)),
-        phase => phase.words().to_owned(),
+        phase => phase.label().to_owned(),
     }
 }
 
@@ -135,7 +137,7 @@ mod tests {
         }
         assert_eq!(bar(&Counts::default(), 0, 4), "[....]");
         assert_eq!(counts.short(100), "50/100 done, 10 in flight, 1 bad");
-        assert_eq!(counts.words(), "50 done, 10 in flight, 39 waiting, 1 bad");
+        assert_eq!(counts.summary(), "50 done, 10 in flight, 39 waiting, 1 bad");
     }
 
     #[test]

@@ -3,18 +3,19 @@
 use std::time::Duration;
 
 use super::drain::{Cordon, Drain};
-use super::member::{Before, Member, is_same};
+use super::member::{Member, is_same};
 use super::{Target, WaitFor};
+use crate::fleet::assign::WrittenAssignment;
 use crate::fleet::node::{Condition, NodeRow, Stage};
 use kubelet_config::source::Source;
 
 /// What a node is assigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Has {
+pub enum Assigned {
     /// What is rolled out.
     Target,
     /// What it was assigned when the rollout began.
-    Before,
+    Previous,
     /// What somebody else assigned since. It is left alone.
     Other,
     /// There is no such Node.
@@ -23,11 +24,11 @@ pub enum Has {
 
 /// How far it is with that.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Doing {
+pub enum Progress {
     /// It did not say, or is on its way.
-    Moving,
+    Updating,
     /// It runs, and its kubelet is healthy.
-    Runs,
+    Active,
     /// It is last known good.
     Proven,
     /// It refused it or went back, in its words.
@@ -40,7 +41,7 @@ pub struct Clocks {
     /// Not Ready.
     pub unready: Duration,
     /// On its way.
-    pub moving: Duration,
+    pub updating: Duration,
     /// Not able to take a change: not Ready, or held on the node.
     pub away: Duration,
     /// Cordoned, and not yet empty; once it is, empty and not yet sent.
@@ -49,15 +50,15 @@ pub struct Clocks {
 
 /// A node as it was last seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sight {
+pub struct ObservedNode {
     /// What it is assigned.
-    pub has: Has,
+    pub assigned: Assigned,
     /// It was assigned the target before the rollout began.
     pub same: bool,
     /// Somebody took the target from it again; it has, for us, something else.
     pub taken_back: bool,
     /// How far it is.
-    pub doing: Doing,
+    pub progress: Progress,
     /// Condition Ready.
     pub ready: bool,
     /// An operator on the node lets no change in.
@@ -70,15 +71,15 @@ pub struct Sight {
     pub clocks: Clocks,
 }
 
-impl Sight {
+impl ObservedNode {
     /// A Node that is not there.
     #[must_use]
     pub fn gone() -> Self {
         Self {
-            has: Has::Gone,
+            assigned: Assigned::Gone,
             same: false,
             taken_back: false,
-            doing: Doing::Moving,
+            progress: Progress::Updating,
             ready: false,
             held: false,
             cordon: Cordon::No,
@@ -89,25 +90,25 @@ impl Sight {
 
     /// What the Node says, but for its cordon, which is a matter of one rollout. `prior`: its condition when it was assigned the target: old news.
     #[must_use]
-    pub fn of(row: &NodeRow, member: &Member, target: &Target, prior: Option<&Condition>) -> Self {
+    pub fn from_row(row: &NodeRow, member: &Member, target: &Target, prior: Option<&Condition>) -> Self {
         let is_target = |source: Option<&Source>| source.is_some_and(|source| source.reference == target.reference);
-        let has = if row.wanted.as_ref() == Some(&target.reference) {
-            Has::Target
-        } else if Before::of(row) == member.before {
-            Has::Before
+        let assigned = if row.desired.as_ref() == Some(&target.reference) {
+            Assigned::Target
+        } else if WrittenAssignment::from_row(row) == member.before {
+            Assigned::Previous
         } else {
-            Has::Other
+            Assigned::Other
         };
-        let doing = match has {
-            Has::Target => doing(row, target, prior),
-            _ if is_target(row.active.as_ref()) || is_target(row.assigned.as_ref()) => Doing::Moving,
-            _ => Doing::Runs,
+        let progress = match assigned {
+            Assigned::Target => progress(row, target, prior),
+            _ if is_target(row.active.as_ref()) || is_target(row.assigned.as_ref()) => Progress::Updating,
+            _ => Progress::Active,
         };
         Self {
-            has,
+            assigned,
             same: is_same(&member.before, target),
             taken_back: false,
-            doing,
+            progress,
             ready: row.ready,
             held: row.stage() == Stage::Held,
             cordon: Cordon::No,
@@ -119,10 +120,10 @@ impl Sight {
     /// Done, as far as the rollout waits for it.
     #[must_use]
     pub fn is_settled(&self, wait_for: WaitFor) -> bool {
-        self.has == Has::Target
-            && match self.doing {
-                Doing::Proven => true,
-                Doing::Runs => wait_for == WaitFor::Active && self.ready,
+        self.assigned == Assigned::Target
+            && match self.progress {
+                Progress::Proven => true,
+                Progress::Active => wait_for == WaitFor::Active && self.ready,
                 _ => false,
             }
     }
@@ -130,15 +131,15 @@ impl Sight {
     /// It cannot take a change now, and did not get one.
     #[must_use]
     pub fn is_away(&self) -> bool {
-        match self.has {
-            Has::Before => !self.ready || self.held,
-            Has::Target => self.same && self.doing == Doing::Moving && (!self.ready || self.held),
-            Has::Other | Has::Gone => false,
+        match self.assigned {
+            Assigned::Previous => !self.ready || self.held,
+            Assigned::Target => self.same && self.progress == Progress::Updating && (!self.ready || self.held),
+            Assigned::Other | Assigned::Gone => false,
         }
     }
 }
 
-fn doing(row: &NodeRow, target: &Target, prior: Option<&Condition>) -> Doing {
+fn progress(row: &NodeRow, target: &Target, prior: Option<&Condition>) -> Progress {
     let words = || {
         let said = row.condition.as_ref().map(|condition| condition.message.clone()).filter(|it| !it.is_empty());
         said.or_else(|| row.invalid.clone()).unwrap_or_else(|| row.error.clone())
@@ -147,9 +148,9 @@ fn doing(row: &NodeRow, target: &Target, prior: Option<&Condition>) -> Doing {
     // if it was assigned that already, or if this client saw what it said before; otherwise the timeout tells.
     let reason = row.condition.as_ref().map_or("", |condition| condition.reason.as_str());
     if reason == "SyncFailed" {
-        let has = row.assigned.as_ref().is_some_and(|assigned| assigned.reference == target.reference);
-        let is_news = row.condition.as_ref() != prior && (prior.is_some() || has);
-        return if is_news { Doing::Bad(words()) } else { Doing::Moving };
+        let assigned = row.assigned.as_ref().is_some_and(|assigned| assigned.reference == target.reference);
+        let is_news = row.condition.as_ref() != prior && (prior.is_some() || assigned);
+        return if is_news { Progress::Bad(words()) } else { Progress::Updating };
     }
     let same = |source: &Source| {
         source.reference == target.reference
@@ -157,18 +158,18 @@ fn doing(row: &NodeRow, target: &Target, prior: Option<&Condition>) -> Doing {
             && (target.immutable || source.resource_version == target.resource_version)
     };
     if !row.assigned.as_ref().is_some_and(same) {
-        return Doing::Moving;
+        return Progress::Updating;
     }
     match row.stage() {
         // The node had troubles of its own, and says itself that the version is not to blame.
-        Stage::Failed if reason == "NotToBlame" => Doing::Moving,
-        Stage::Failed => Doing::Bad(words()),
-        Stage::Proven => Doing::Proven,
+        Stage::Failed if reason == "NotToBlame" => Progress::Updating,
+        Stage::Failed => Progress::Bad(words()),
+        Stage::Proven => Progress::Proven,
         // Held on the node, with this very version: nothing is outstanding.
-        Stage::Held if row.active == row.assigned && row.last_known_good == row.assigned => Doing::Proven,
+        Stage::Held if row.active == row.assigned && row.last_known_good == row.assigned => Progress::Proven,
         // Before, the Node's Ready may be of the kubelet that was stopped.
-        Stage::OnTrial | Stage::AwaitsConfirmation if row.is_well() => Doing::Runs,
-        _ => Doing::Moving,
+        Stage::OnTrial | Stage::AwaitsConfirmation if row.is_well() => Progress::Active,
+        _ => Progress::Updating,
     }
 }
 
@@ -194,34 +195,47 @@ mod tests {
         json!({"configMap": {"namespace": "n", "name": name, "kubeletConfigKey": "kubelet", "uid": "u", "resourceVersion": version}})
     }
 
-    fn row(wanted: Option<&str>, status: &Value, reason: &str) -> NodeRow {
-        let labels = wanted.map_or(json!({}), |name| json!({format!("{LABELS}name"): name}));
+    fn row(desired: Option<&str>, status: &Value, reason: &str) -> NodeRow {
+        let labels = desired.map_or(json!({}), |name| json!({format!("{LABELS}name"): name}));
         let node = json!({
             "metadata": {"name": "n1", "labels": labels, "annotations": {STATUS_ANNOTATION: status.to_string()}},
             "status": {"conditions": [{"type": CONDITION, "status": "False", "reason": reason, "message": "words"},
                 {"type": "Ready", "status": "True"}]},
         });
-        NodeRow::of(&node, "n")
+        NodeRow::from_node(&node, "n")
     }
 
-    fn see(row: &NodeRow) -> (Has, Doing) {
-        let sight = Sight::of(row, &Member { name: "n1".into(), before: Before::default() }, &target(), None);
-        (sight.has, sight.doing)
+    fn see(row: &NodeRow) -> (Assigned, Progress) {
+        let node = ObservedNode::from_row(
+            row,
+            &Member { name: "n1".into(), before: WrittenAssignment::default() },
+            &target(),
+            None,
+        );
+        (node.assigned, node.progress)
     }
 
     #[test]
     fn news_of_the_target_alone_count() {
         let bad = json!({"assigned": map("m", "7"), "error": "failed"});
-        assert_eq!(see(&row(Some("m"), &bad, "Rejected")), (Has::Target, Doing::Bad("words".into())));
+        assert_eq!(see(&row(Some("m"), &bad, "Rejected")), (Assigned::Target, Progress::Bad("words".into())));
         let old = json!({"assigned": map("old", "7"), "error": "failed"});
-        assert_eq!(see(&row(Some("m"), &old, "Rejected")), (Has::Target, Doing::Moving));
+        assert_eq!(see(&row(Some("m"), &old, "Rejected")), (Assigned::Target, Progress::Updating));
         let edited = json!({"assigned": map("m", "6"), "active": map("m", "6"), "lastKnownGood": map("m", "6")});
-        assert_eq!(see(&row(Some("m"), &edited, "LastKnownGood")), (Has::Target, Doing::Moving), "another version");
+        assert_eq!(
+            see(&row(Some("m"), &edited, "LastKnownGood")),
+            (Assigned::Target, Progress::Updating),
+            "another version"
+        );
         let proven = json!({"assigned": map("m", "7"), "active": map("m", "7"), "lastKnownGood": map("m", "7")});
-        assert_eq!(see(&row(Some("m"), &proven, "LastKnownGood")), (Has::Target, Doing::Proven));
-        assert_eq!(see(&row(Some("x"), &proven, "LastKnownGood")).0, Has::Other);
-        assert_eq!(see(&row(None, &proven, "LastKnownGood")), (Has::Before, Doing::Moving), "on its way back");
-        assert_eq!(see(&row(None, &json!({}), "Local")), (Has::Before, Doing::Runs));
+        assert_eq!(see(&row(Some("m"), &proven, "LastKnownGood")), (Assigned::Target, Progress::Proven));
+        assert_eq!(see(&row(Some("x"), &proven, "LastKnownGood")).0, Assigned::Other);
+        assert_eq!(
+            see(&row(None, &proven, "LastKnownGood")),
+            (Assigned::Previous, Progress::Updating),
+            "on its way back"
+        );
+        assert_eq!(see(&row(None, &json!({}), "Local")), (Assigned::Previous, Progress::Active));
     }
 
     #[test]
@@ -229,20 +243,21 @@ mod tests {
         let failed = |assigned: &str| {
             row(Some("m"), &json!({"assigned": map(assigned, "7"), "error": "failed to sync"}), "SyncFailed")
         };
-        let member = Member { name: "n1".into(), before: Before::default() };
-        let see = |row: &NodeRow, prior: Option<&Condition>| Sight::of(row, &member, &target(), prior).doing;
+        let member = Member { name: "n1".into(), before: WrittenAssignment::default() };
+        let see =
+            |row: &NodeRow, prior: Option<&Condition>| ObservedNode::from_row(row, &member, &target(), prior).progress;
         let (old, new) = (failed("old"), failed("m"));
         let other = Condition { message: "of another one".into(), ..old.condition.clone().unwrap() };
-        assert_eq!(see(&old, Some(&other)), Doing::Bad("words".into()));
-        assert_eq!(see(&old, old.condition.as_ref()), Doing::Moving, "it said so before");
-        assert_eq!(see(&old, None), Doing::Moving, "a client that took over does not know");
-        assert_eq!(see(&new, None), Doing::Bad("words".into()), "it speaks of the target");
+        assert_eq!(see(&old, Some(&other)), Progress::Bad("words".into()));
+        assert_eq!(see(&old, old.condition.as_ref()), Progress::Updating, "it said so before");
+        assert_eq!(see(&old, None), Progress::Updating, "a client that took over does not know");
+        assert_eq!(see(&new, None), Progress::Bad("words".into()), "it speaks of the target");
     }
 
     #[test]
     fn a_node_in_trouble_of_its_own_says_nothing_of_the_version() {
         let status = json!({"assigned": map("m", "7"), "active": map("old", "1"), "error": "failed"});
-        assert_eq!(see(&row(Some("m"), &status, "NotToBlame")), (Has::Target, Doing::Moving));
-        assert_eq!(see(&row(Some("m"), &status, "RolledBack")), (Has::Target, Doing::Bad("words".into())));
+        assert_eq!(see(&row(Some("m"), &status, "NotToBlame")), (Assigned::Target, Progress::Updating));
+        assert_eq!(see(&row(Some("m"), &status, "RolledBack")), (Assigned::Target, Progress::Bad("words".into())));
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::fleet::Fleet;
-use super::records::Kept;
+use super::records::StoredRecord;
 use crate::fleet::rollout::progress::{Counts, bar, duration, place, time_left};
 use crate::fleet::rollout::{Phase, Record};
 use crate::output::{self, Out, Tone};
@@ -23,7 +23,7 @@ const LEAST: usize = 10;
 const PLACE: usize = 15;
 const WORDS: usize = 43;
 
-pub(crate) struct Show {
+pub(crate) struct ProgressReporter {
     quiet: bool,
     /// Standard error is a terminal.
     terminal: bool,
@@ -32,41 +32,41 @@ pub(crate) struct Show {
     begun: Option<(Instant, usize)>,
 }
 
-impl Show {
+impl ProgressReporter {
     pub(crate) fn new(quiet: bool) -> Self {
         Self { quiet, terminal: !quiet && Out::stderr().width.is_some(), last: None, begun: None }
     }
 
     /// A sentence.
-    pub(crate) fn say(&self, text: &str) {
+    pub(crate) fn note(&self, text: &str) {
         if !self.quiet {
             self.clear();
             let out = Out { colour: false, ..Out::stderr() };
             let text = clean(text);
             let lines = text.lines().map(|line| output::paragraph(out, Tone::Plain, line));
-            tell(&lines.collect::<String>());
+            write_stderr(&lines.collect::<String>());
         }
     }
 
     fn clear(&self) {
         if self.terminal {
-            tell(ERASE);
+            write_stderr(ERASE);
         }
     }
 
     /// As kubectl says it.
-    pub(crate) fn wrote(&self, kept: &Kept, node: &str, forward: bool) {
+    pub(crate) fn assigned(&self, stored: &StoredRecord, node: &str, forward: bool) {
         if self.quiet || self.terminal {
             return;
         }
-        let what = if forward { kept.record.target.reference.name.as_str() } else { "what it had before" };
-        let _ = output::print(&format!("node/{node} assigned {what}\n"));
+        let what = if forward { stored.record.target.reference.name.as_str() } else { "what it had before" };
+        let _ = output::write_stdout(&format!("node/{node} assigned {what}\n"));
     }
 
     /// One step of a drain.
-    pub(crate) fn did(&self, what: &str) {
+    pub(crate) fn action(&self, what: &str) {
         if !self.quiet && !self.terminal {
-            let _ = output::print(&format!("{}\n", clean(what)));
+            let _ = output::write_stdout(&format!("{}\n", clean(what)));
         }
     }
 
@@ -81,7 +81,7 @@ impl Show {
         if !moved && !is_due(if self.terminal { REDRAW } else { APART }) {
             return;
         }
-        let counts = Counts::of(record, &fleet.sights);
+        let counts = Counts::new(record, &fleet.observed);
         let (since, done) = *self.begun.get_or_insert((now, counts.done));
         let left = time_left(now.duration_since(since), counts.done.saturating_sub(done), counts.left());
         let left = left.filter(|_| matches!(record.phase, Phase::Running | Phase::Reverting) && counts.left() > 0);
@@ -89,13 +89,13 @@ impl Show {
         if self.terminal {
             // Asked anew: windows change their size.
             let width = Out::stderr().width.unwrap_or(80);
-            let words = format!("{}{left}", counts.short(record.nodes));
-            let line = line(name, &place, |cells| bar(&counts, record.nodes, cells), &words, width);
-            tell(&format!("{ERASE}{line}"));
+            let message = format!("{}{left}", counts.short(record.nodes));
+            let line = line(name, &place, |cells| bar(&counts, record.nodes, cells), &message, width);
+            write_stderr(&format!("{ERASE}{line}"));
         } else {
             let same = self.last.as_ref().is_some_and(|(_, _, before)| *before == counts);
             if moved || !same {
-                let _ = output::print(&format!("{name}: {place}, {}{left}\n", counts.words()));
+                let _ = output::write_stdout(&format!("{name}: {place}, {}{left}\n", counts.summary()));
             }
         }
         self.last = Some((now, place, counts));
@@ -109,19 +109,19 @@ impl Show {
     /// Leaves the bar's line.
     pub(crate) fn end(&self) {
         if self.terminal && self.last.is_some() {
-            tell("\n");
+            write_stderr("\n");
         }
     }
 }
 
 /// A line within a terminal of so many columns. The rollout's name was said before: a bar comes before it.
-fn line(name: &str, place: &str, bar: impl Fn(usize) -> String, words: &str, width: usize) -> String {
+fn line(name: &str, place: &str, bar: impl Fn(usize) -> String, message: &str, width: usize) -> String {
     // The last column stays free, for some terminals go to the next line there; three are brackets and a blank.
     let room = width.saturating_sub(1 + PLACE + 1 + 3 + WORDS);
     let named = room.saturating_sub(name.chars().count() + 2);
     let (name, room) = if named >= LEAST { (format!("{name}: "), named) } else { (String::new(), room) };
     let bar = if room >= LEAST { bar(room.min(BAR)) + " " } else { String::new() };
-    let line = format!("{name}{place} {bar}{words}");
+    let line = format!("{name}{place} {bar}{message}");
     line.chars().take(width.saturating_sub(1)).collect()
 }
 
@@ -129,7 +129,7 @@ fn line(name: &str, place: &str, bar: impl Fn(usize) -> String, words: &str, wid
 const ERASE: &str = "\r\u{1b}[2K";
 
 /// To standard error. That nobody reads it is no reason to stop.
-fn tell(text: &str) {
+fn write_stderr(text: &str) {
     let mut error = io::stderr().lock();
     let _ = error.write_all(text.as_bytes()).and_then(|()| error.flush());
 }
@@ -145,21 +145,21 @@ mod tests {
 
     #[test]
     fn a_line_has_a_bar_before_it_has_a_name() {
-        let words = "333/400 done, 20 in flight, about 6h10m left";
+        let message = "333/400 done, 20 in flight, about 6h10m left";
         let at = |name: &str, width: usize| {
-            line(name, "wave 17 of 40", |cells| format!("[{}]", "#".repeat(cells)), words, width)
+            line(name, "wave 17 of 40", |cells| format!("[{}]", "#".repeat(cells)), message, width)
         };
-        assert_eq!(at("pool-a-7d4f5c2k8m", 80), format!("wave 17 of 40 [{}] {words}", "#".repeat(17)));
+        assert_eq!(at("pool-a-7d4f5c2k8m", 80), format!("wave 17 of 40 [{}] {message}", "#".repeat(17)));
         assert_eq!(
             at("pool-a-7d4f5c2k8m", 120),
-            format!("pool-a-7d4f5c2k8m: wave 17 of 40 [{}] {words}", "#".repeat(24))
+            format!("pool-a-7d4f5c2k8m: wave 17 of 40 [{}] {message}", "#".repeat(24))
         );
         for width in 0..200 {
             assert!(at("pool-a-7d4f5c2k8m", width).chars().count() < width.max(1));
         }
         let counts = Counts { done: 133, in_flight: 20, waiting: 247, ..Counts::default() };
-        let words = format!("{}, about 4h10m left", counts.short(400));
-        let shown = line("pool-a-7d4f5c2k8m", "wave 7 of 20", |cells| bar(&counts, 400, cells), &words, 80);
+        let message = format!("{}, about 4h10m left", counts.short(400));
+        let shown = line("pool-a-7d4f5c2k8m", "wave 7 of 20", |cells| bar(&counts, 400, cells), &message, 80);
         for page in ["docs/usage/overview.md", "docs/usage/rollouts.md"] {
             let text = std::fs::read_to_string(format!("{}/../../{page}", env!("CARGO_MANIFEST_DIR"))).unwrap();
             assert!(text.lines().any(|line| line == shown), "{page} does not show this line:\n{shown}");
