@@ -12,12 +12,12 @@ use crate::failure::Failure;
 
 /// Where kubelet configurations are kept if nobody says otherwise: the namespace that
 /// `packaging/manifests/base` makes.
-pub const NAMESPACE: &str = "kubelet-config";
+pub(crate) const NAMESPACE: &str = "kubelet-config";
 
 /// As kubectl has them.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Options of every command")]
-pub struct Options {
+pub(crate) struct Options {
     /// The kubeconfig file.
     #[arg(long, global = true, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
@@ -61,7 +61,7 @@ impl Context {
     ///
     /// # Errors
     /// The file, or the entry in it, that is not there or makes no sense.
-    pub async fn new(options: &Options) -> Result<Self, Failure> {
+    pub(crate) async fn new(options: &Options) -> Result<Self, Failure> {
         let chosen = KubeConfigOptions {
             context: options.context.clone(),
             cluster: options.cluster.clone(),

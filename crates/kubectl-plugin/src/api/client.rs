@@ -116,7 +116,7 @@ impl Client {
     }
 
     /// For a watch, which has no end of its own.
-    pub(super) fn streaming(&self) -> &kube::Client {
+    pub(crate) fn streaming(&self) -> &kube::Client {
         self.count();
         &self.kube
     }
@@ -132,7 +132,7 @@ impl ApiError {
         Self { what: what.to_owned(), cause: Cause::Other(message.into()) }
     }
 
-    pub(super) fn from_kube(what: &str, error: kube::Error) -> Self {
+    pub(crate) fn from_kube(what: &str, error: kube::Error) -> Self {
         Self { what: what.to_owned(), cause: Cause::Kube(error) }
     }
 

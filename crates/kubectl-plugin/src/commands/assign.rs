@@ -15,7 +15,7 @@ use kubelet_config::source::{ConfigMapRef, Source};
 /// Options of `assign`.
 #[derive(Debug, Args)]
 #[command(override_usage = "kubectl kubelet-config assign CONFIGMAP <NODE...|-l SELECTOR> [OPTIONS]")]
-pub struct Options {
+pub(crate) struct Options {
     /// The ConfigMap, in the namespace of -n.
     #[arg(value_name = "CONFIGMAP")]
     map: String,

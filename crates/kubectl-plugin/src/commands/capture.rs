@@ -14,7 +14,7 @@ use kubelet_config::hazard;
 
 /// Options of `capture`.
 #[derive(Debug, Args)]
-pub struct Options {
+pub(crate) struct Options {
     /// Whose.
     #[arg(value_name = "NODE")]
     node: String,

@@ -36,7 +36,7 @@ enum Shell {
     in the PATH. The script is for kubectl-kubelet_config called by its own name:\n  \
     source <(kubectl kubelet-config completion bash)"
 )]
-pub struct Options {
+pub(crate) struct Options {
     /// The shell.
     #[arg(value_enum)]
     shell: Shell,

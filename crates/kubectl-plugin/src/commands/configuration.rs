@@ -20,28 +20,28 @@ use kubelet_config::source::Merge;
 use kubelet_config::{rendering, yaml};
 
 /// Chooses how a payload is put together with the node's own file.
-pub const MERGE_ANNOTATION: &str = "kubelet-supervisor.io/merge";
+pub(crate) const MERGE_ANNOTATION: &str = "kubelet-supervisor.io/merge";
 
 /// A ConfigMap, as far as it matters here.
 #[derive(Clone, Debug)]
-pub struct Map {
+pub(crate) struct Map {
     /// `metadata.resourceVersion`.
-    pub version: String,
+    pub(crate) version: String,
     /// `metadata.uid`.
-    pub uid: String,
+    pub(crate) uid: String,
     /// Its KubeletConfiguration.
-    pub value: Value,
+    pub(crate) value: Value,
     /// By its annotation.
-    pub merge: Merge,
+    pub(crate) merge: Merge,
     /// True if it has no such annotation: then the supervisor's `--merge` decides.
-    pub merge_unsaid: bool,
+    pub(crate) merge_unsaid: bool,
 }
 
 /// What the kubelet says it runs with, kind and apiVersion put in.
 ///
 /// # Errors
 /// The API server's or the kubelet's.
-pub async fn running(client: &Client, node: &str) -> Result<Value, Failure> {
+pub(crate) async fn running(client: &Client, node: &str) -> Result<Value, Failure> {
     let request = get(&format!("/api/v1/nodes/{}/proxy/configz", segment(node, "node")?));
     let what = format!("read the /configz of node {node} (verb get on nodes/proxy)");
     let answer: Value = client.request(&what, request).await?;
@@ -57,7 +57,7 @@ pub async fn running(client: &Client, node: &str) -> Result<Value, Failure> {
 ///
 /// # Errors
 /// The API server's; a missing key; what is no KubeletConfiguration.
-pub async fn map(client: &Client, namespace: &str, name: &str, key: Option<&str>) -> Result<Map, Failure> {
+pub(crate) async fn map(client: &Client, namespace: &str, name: &str, key: Option<&str>) -> Result<Map, Failure> {
     let path =
         format!("/api/v1/namespaces/{}/configmaps/{}", segment(namespace, "namespace")?, segment(name, "ConfigMap")?);
     let object: Value = client.request(&format!("get ConfigMap {namespace}/{name}"), get(&path)).await?;
@@ -94,7 +94,7 @@ fn only_key(data: &serde_json::Map<String, Value>) -> String {
 ///
 /// # Errors
 /// A line on what is wrong.
-pub fn parse(text: &str, may_lack: bool) -> Result<Value, String> {
+pub(crate) fn parse(text: &str, may_lack: bool) -> Result<Value, String> {
     let mut document = yaml::parse(text)?;
     rendering::check_kind(&mut document.value, may_lack)?;
     Ok(document.value)
@@ -104,7 +104,7 @@ pub fn parse(text: &str, may_lack: bool) -> Result<Value, String> {
 ///
 /// # Errors
 /// It cannot be read, is too large, or no text.
-pub fn read_file(path: &str) -> Result<String, Failure> {
+pub(crate) fn read_file(path: &str) -> Result<String, Failure> {
     let title = if path == "-" { "standard input" } else { path };
     let limit = u64::try_from(yaml::MAX_BYTES).unwrap_or(u64::MAX).saturating_add(1);
     let mut bytes = Vec::new();
@@ -121,10 +121,7 @@ pub fn read_file(path: &str) -> Result<String, Failure> {
 }
 
 /// A side of a comparison. `files`: how they are to be put together with a node's own.
-///
-/// # Errors
-/// Whatever keeps it from being read.
-pub async fn side(
+pub(crate) async fn side(
     client: Option<&Client>,
     place: &ConfigRef,
     files: Merge,
@@ -150,10 +147,7 @@ pub async fn side(
 }
 
 /// The pods of a node, page by page, and what the node has for them.
-///
-/// # Errors
-/// The API server's.
-pub async fn inventory(client: &Client, node: &str) -> Result<PodInventory, Failure> {
+pub(crate) async fn inventory(client: &Client, node: &str) -> Result<PodInventory, Failure> {
     let object = nodes::get(client, node).await?;
     let capacity = object.pointer("/status/capacity").and_then(Value::as_object).into_iter().flatten();
     let capacity = capacity.filter_map(|(name, amount)| Some((name.clone(), amount.as_str()?.to_owned()))).collect();
@@ -170,10 +164,7 @@ fn get(path: &str) -> Built {
 }
 
 /// What a user wrote becomes a part of a path only if it can be a name.
-///
-/// # Errors
-/// It cannot.
-pub fn segment<'a>(name: &'a str, what: &str) -> Result<&'a str, Failure> {
+pub(crate) fn segment<'a>(name: &'a str, what: &str) -> Result<&'a str, Failure> {
     if kubelet_config::assignment::is_subdomain(name, 253) {
         return Ok(name);
     }
@@ -182,17 +173,17 @@ pub fn segment<'a>(name: &'a str, what: &str) -> Result<&'a str, Failure> {
 
 /// The ConfigMap that a node runs.
 #[derive(Clone, Debug)]
-pub struct InForce {
+pub(crate) struct InForce {
     /// `NAMESPACE/NAME`.
-    pub title: String,
+    pub(crate) title: String,
     /// It, if it is to be had as the node has it.
-    pub map: Option<Map>,
+    pub(crate) map: Option<Map>,
     /// What keeps it from being had, or makes it uncertain.
-    pub notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 /// The ConfigMap that a node runs; none: its own configuration, or nobody says.
-pub async fn in_force(client: &Client, row: &NodeRow) -> Option<InForce> {
+pub(crate) async fn in_force(client: &Client, row: &NodeRow) -> Option<InForce> {
     let active = row.active.as_ref()?;
     let reference = &active.reference;
     let title = format!("{}/{}", reference.namespace, reference.name);

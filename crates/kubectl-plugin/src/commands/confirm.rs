@@ -13,7 +13,7 @@ use crate::{Context, Failure};
 /// Options of `confirm`.
 #[derive(Debug, Args)]
 #[command(override_usage = "kubectl kubelet-config confirm <NODE...|-l SELECTOR> [OPTIONS]")]
-pub struct Options {
+pub(crate) struct Options {
     #[command(flatten)]
     targets: Targets,
     #[command(flatten)]

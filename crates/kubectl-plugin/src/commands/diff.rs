@@ -38,7 +38,7 @@ enum Shown {
 
 /// Options of `diff`.
 #[derive(Debug, Args)]
-pub struct Options {
+pub(crate) struct Options {
     /// NODE, NAMESPACE/CONFIGMAP, cm/CONFIGMAP or FILE.
     #[arg(value_name = "FROM", value_parser = ConfigRef::parse)]
     from: ConfigRef,

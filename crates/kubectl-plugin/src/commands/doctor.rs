@@ -27,7 +27,7 @@ const SHOWN: usize = 3;
 
 /// Options of `doctor`.
 #[derive(Debug, Args)]
-pub struct Options {
+pub(crate) struct Options {
     /// These; else all.
     #[arg(value_name = "NODE")]
     nodes: Vec<String>,

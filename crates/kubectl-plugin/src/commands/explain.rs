@@ -17,7 +17,7 @@ use kubelet_config::hazard::{self, table};
 
 /// Options of `explain`.
 #[derive(Debug, Args)]
-pub struct Options {
+pub(crate) struct Options {
     /// Whose.
     #[arg(value_name = "NODE")]
     node: String,

@@ -19,7 +19,7 @@ const EVENTS: &str = "/api/v1/namespaces/default/events";
 
 /// Options of `history`.
 #[derive(Debug, Args)]
-pub struct Options {
+pub(crate) struct Options {
     /// Whose.
     #[arg(value_name = "NODE")]
     node: String,

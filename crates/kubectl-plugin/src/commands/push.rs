@@ -45,7 +45,7 @@ enum Shown {
 
 /// Options of `push`.
 #[derive(Debug, Args)]
-pub struct Options {
+pub(crate) struct Options {
     /// A KubeletConfiguration in YAML or JSON; `-`: standard input.
     #[arg(value_name = "FILE")]
     file: String,

@@ -13,7 +13,7 @@ use crate::{Context, Failure};
 /// Options of `reset`.
 #[derive(Debug, Args)]
 #[command(override_usage = "kubectl kubelet-config reset <NODE...|-l SELECTOR> [OPTIONS]")]
-pub struct Options {
+pub(crate) struct Options {
     #[command(flatten)]
     targets: Targets,
     #[command(flatten)]

@@ -14,7 +14,7 @@ use kubelet_config::source::Source;
 /// Options of `retry`.
 #[derive(Debug, Args)]
 #[command(override_usage = "kubectl kubelet-config retry <NODE...|-l SELECTOR> [OPTIONS]")]
-pub struct Options {
+pub(crate) struct Options {
     #[command(flatten)]
     targets: Targets,
     #[command(flatten)]

@@ -20,7 +20,7 @@ use kubelet_config::source::ConfigMapRef;
 /// Options of `rollback`.
 #[derive(Debug, Args)]
 #[command(override_usage = "kubectl kubelet-config rollback <NODE...|-l SELECTOR> [OPTIONS]")]
-pub struct Options {
+pub(crate) struct Options {
     #[command(flatten)]
     targets: Targets,
     /// To this ConfigMap, in the namespace of -n; else to each node's own last known good.

@@ -15,7 +15,7 @@ use kubelet_config::source::Source;
 
 /// Options of `status`.
 #[derive(Debug, Args)]
-pub struct Options {
+pub(crate) struct Options {
     /// These, as NODE or node/NODE; else all.
     #[arg(value_name = "NODE")]
     nodes: Vec<String>,

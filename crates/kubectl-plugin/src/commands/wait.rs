@@ -21,7 +21,7 @@ const NAMED: usize = 10;
 
 /// `--wait`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Until {
+pub(crate) enum Until {
     /// It runs.
     Active,
     /// It is last known good.
@@ -31,7 +31,7 @@ pub enum Until {
 /// What a command that waits takes.
 #[derive(Clone, Copy, Debug, Args)]
 #[group(skip)]
-pub struct Options {
+pub(crate) struct Options {
     /// Wait until the nodes run it (active), or until it is last known good (proven); ends with 1 at the first node
     /// that refuses it or rolls it back.
     #[arg(long, value_enum, value_name = "GOAL", default_missing_value = "active", num_args = 0..=1, require_equals = true)]
@@ -47,7 +47,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 impl Options {
     /// How far to wait, if at all.
-    pub fn goal(self) -> Option<Goal> {
+    pub(crate) fn goal(self) -> Option<Goal> {
         self.wait.map(|until| match until {
             Until::Active => Goal::Active,
             Until::Proven => Goal::Proven,
@@ -58,7 +58,7 @@ impl Options {
     ///
     /// # Errors
     /// A node that will not get there, or the time is over.
-    pub async fn run(
+    pub(crate) async fn run(
         self,
         client: &Client,
         labels: Option<String>,

@@ -13,60 +13,55 @@ use kubelet_config::source::Merge;
 
 /// A configuration, and where it is from.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Side {
+pub(crate) struct Side {
     /// What stands there.
-    pub value: Value,
-    /// How.
-    pub kind: Kind,
+    pub(crate) value: Value,
+    pub(crate) kind: Kind,
 }
 
 /// How a configuration is to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// A kubelet's own word, complete; with its minor version, if that is known.
     Running(Option<u64>),
     /// A ConfigMap's or a file's.
     Written(Merge),
 }
 
-/// What there is to say.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Comparison {
+pub(crate) struct Comparison {
     /// The fields that differ.
-    pub changes: Vec<Change>,
+    pub(crate) changes: Vec<Change>,
     /// What pods would feel.
-    pub impacts: Vec<Impact>,
+    pub(crate) impacts: Vec<Impact>,
     /// Fields that only one side sets and whose default depends on the node: nobody can say.
-    pub open: Vec<String>,
+    pub(crate) open: Vec<String>,
     /// What else to know.
-    pub notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 /// What is known of the node beside its configuration.
 #[derive(Clone, Debug, Default)]
-pub struct NodeFacts {
+pub(crate) struct NodeFacts {
     /// Its pods, if it is `from`.
-    pub inventory: Option<PodInventory>,
+    pub(crate) inventory: Option<PodInventory>,
     /// The feature gates that the ConfigMap it runs sets; none at all if it runs its own configuration, nothing if
     /// nobody knows. All others are from its flags and files, and stay whatever ConfigMap comes.
-    pub gates: Option<BTreeSet<String>>,
+    pub(crate) gates: Option<BTreeSet<String>>,
     /// The KubeletConfiguration of the ConfigMap it runs, if it runs one and that is known.
-    pub payload: Option<Value>,
+    pub(crate) payload: Option<Value>,
     /// Fields that its flags or drop-ins hold, whatever a ConfigMap says.
-    pub held: BTreeSet<String>,
+    pub(crate) held: BTreeSet<String>,
 }
 
 impl NodeFacts {
     /// True if this field, or a part of it, is held.
-    #[must_use]
-    pub fn holds(&self, field: &str) -> bool {
+    pub(crate) fn holds(&self, field: &str) -> bool {
         self.held.iter().any(|held| is_within(held, field) || is_within(field, held))
     }
 }
 
-/// Compares.
-#[must_use]
-pub fn compare(from: &Side, to: &Side, facts: &NodeFacts) -> Comparison {
+pub(crate) fn compare(from: &Side, to: &Side, facts: &NodeFacts) -> Comparison {
     let mut notes = Vec::new();
     let (old, new) = match (from.kind, to.kind) {
         (Kind::Running(_), Kind::Written(merge)) => (from.value.clone(), on(&from.value, &to.value, merge, facts)),

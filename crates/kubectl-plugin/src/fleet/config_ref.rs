@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Where a configuration is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ConfigRef {
+pub(crate) enum ConfigRef {
     /// What this node's kubelet runs with.
     Node(String),
     /// A ConfigMap; without a namespace, in that of the command line.
@@ -24,10 +24,7 @@ impl ConfigRef {
     /// Reads `node/NAME`, `cm/NAME`, `NAMESPACE/NAME[/KEY]`, a file's path (it begins with `/` or
     /// `.`, ends in `.yaml`, `.yml` or `.json`, or is `-`), else a node's name. No file is looked
     /// for: what a word means must not depend on where it is said.
-    ///
-    /// # Errors
-    /// Nothing is named.
-    pub fn parse(word: &str) -> Result<Self, String> {
+    pub(crate) fn parse(word: &str) -> Result<Self, String> {
         let wrong = || format!("{word:?} is no NODE, NAMESPACE/CONFIGMAP, cm/CONFIGMAP or FILE (./NAME for one here)");
         let map = |namespace: Option<&str>, name: &str, key: Option<&str>| Self::ConfigMap {
             namespace: namespace.map(str::to_owned),

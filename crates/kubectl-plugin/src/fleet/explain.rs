@@ -14,7 +14,7 @@ use kubelet_config::source::Merge;
 
 /// Where a value comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Provenance {
+pub(crate) enum Provenance {
     /// It is the default, or somebody set it to that.
     Default,
     /// The ConfigMap.
@@ -28,9 +28,7 @@ pub enum Provenance {
 }
 
 impl Provenance {
-    /// Machine word.
-    #[must_use]
-    pub fn json_name(self) -> &'static str {
+    pub(crate) fn json_name(self) -> &'static str {
         match self {
             Self::Default => "default",
             Self::ConfigMap => "configMap",
@@ -40,9 +38,7 @@ impl Provenance {
         }
     }
 
-    /// For people.
-    #[must_use]
-    pub fn label(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Default => "default",
             Self::ConfigMap => "ConfigMap",
@@ -55,29 +51,26 @@ impl Provenance {
 
 /// A field that is no struct or map.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Origin {
-    /// Dotted path.
-    pub field: String,
+pub(crate) struct Origin {
+    pub(crate) field: String,
     /// What the kubelet goes by; null where it does not say.
-    pub value: Value,
+    pub(crate) value: Value,
     /// What the ConfigMap says; null where it says nothing.
-    pub intended: Value,
-    /// Where the value comes from.
-    pub from: Provenance,
+    pub(crate) intended: Value,
+    pub(crate) from: Provenance,
 }
 
 /// The ConfigMap that runs.
 #[derive(Clone, Copy, Debug)]
-pub struct AppliedConfigMap<'a> {
+pub(crate) struct AppliedConfigMap<'a> {
     /// Its KubeletConfiguration.
-    pub payload: &'a Value,
+    pub(crate) payload: &'a Value,
     /// How it is put together with the node's own.
-    pub merge: Merge,
+    pub(crate) merge: Merge,
 }
 
 /// Each field with where it comes from, by name.
-#[must_use]
-pub fn explain(configz: &Value, given: Option<AppliedConfigMap<'_>>, minor: Option<u64>) -> Vec<Origin> {
+pub(crate) fn explain(configz: &Value, given: Option<AppliedConfigMap<'_>>, minor: Option<u64>) -> Vec<Origin> {
     let payload = given.map(|given| clean(&settle_paths(given.payload, configz)));
     let empty = Value::Object(serde_json::Map::new());
     let named = |changes: Vec<hazard::Change>| -> BTreeSet<String> {

@@ -15,7 +15,7 @@ const YOUNG: u64 = 300;
 
 /// How something is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Tone {
+pub(crate) enum Tone {
     /// Nothing to say of it.
     #[default]
     Plain,
@@ -29,7 +29,7 @@ pub enum Tone {
 
 /// Who speaks for a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeeperStatus {
+pub(crate) enum KeeperStatus {
     /// A supervisor, of what is asked for now; or it has time to.
     Supervisor,
     /// A supervisor did, and says nothing of what is asked for now.
@@ -43,9 +43,7 @@ pub enum KeeperStatus {
 }
 
 impl KeeperStatus {
-    /// For `-o json`.
-    #[must_use]
-    pub fn label(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Supervisor => "supervisor",
             Self::Silent => "silent",
@@ -75,8 +73,7 @@ impl Stage {
 
 impl Carrier {
     /// For tables, `-o json` and `--carrier`.
-    #[must_use]
-    pub fn label(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Native => "native",
             Self::Labels => "labels",
@@ -85,15 +82,13 @@ impl Carrier {
 }
 
 /// A node at a moment: `now` in seconds since 1970, of the reader's clock. The nodes' clocks are taken to agree.
-pub struct View<'a> {
+pub(crate) struct View<'a> {
     row: &'a NodeRow,
     now: i64,
 }
 
 impl<'a> View<'a> {
-    /// Looks at it.
-    #[must_use]
-    pub fn new(row: &'a NodeRow, now: i64) -> Self {
+    pub(crate) fn new(row: &'a NodeRow, now: i64) -> Self {
         Self { row, now }
     }
 
@@ -104,8 +99,7 @@ impl<'a> View<'a> {
     }
 
     /// Who speaks for it.
-    #[must_use]
-    pub fn keeper_status(&self) -> KeeperStatus {
+    pub(crate) fn keeper_status(&self) -> KeeperStatus {
         let had_time = self.since(&self.row.assigned_by).is_some_and(|age| age > SILENT);
         match self.row.keeper {
             Some(Keeper::Supervisor) if self.row.stage() == Stage::Pending && (had_time || !self.row.ready) => {
@@ -121,8 +115,7 @@ impl<'a> View<'a> {
     }
 
     /// In one or two words, with what is left of it.
-    #[must_use]
-    pub fn state(&self) -> (Tone, String) {
+    pub(crate) fn state(&self) -> (Tone, String) {
         let stage = self.row.stage();
         match self.keeper_status() {
             KeeperStatus::Silent => return (Tone::Bad, "silent".to_owned()),
@@ -149,8 +142,7 @@ impl<'a> View<'a> {
     }
 
     /// Seconds to the end of the trial, or of the time to confirm, if all stays well; or to its turn.
-    #[must_use]
-    pub fn left(&self) -> Option<u64> {
+    pub(crate) fn left(&self) -> Option<u64> {
         let row = self.row;
         let end: jiff::Timestamp = match row.stage() {
             Stage::OnTrial => row.trial_ends.as_ref()?.parse().ok()?,
@@ -166,15 +158,13 @@ impl<'a> View<'a> {
     }
 
     /// Seconds since the node said so.
-    #[must_use]
-    pub fn age(&self) -> Option<u64> {
+    pub(crate) fn age(&self) -> Option<u64> {
         let condition = self.row.condition.as_ref()?;
         self.since(if condition.reported_at.is_empty() { &condition.since } else { &condition.reported_at })
     }
 
     /// What is to be known beyond the state: the kubelet's words for a failure, whom to ask, what to do.
-    #[must_use]
-    pub fn message(&self) -> String {
+    pub(crate) fn message(&self) -> String {
         let row = self.row;
         let message = row.condition.as_ref().map_or(row.error.as_str(), |condition| condition.message.as_str());
         let text = match (self.keeper_status(), row.stage()) {
@@ -201,9 +191,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// For `-o json`.
-    #[must_use]
-    pub fn document(&self) -> Value {
+    pub(crate) fn document(&self) -> Value {
         let row = self.row;
         let condition = row.condition.as_ref();
         json!({
@@ -229,8 +217,7 @@ impl<'a> View<'a> {
 
 /// A time as kubectl shows ages: two units at the most, none that nobody needs (`HumanDuration`,
 /// apimachinery/pkg/util/duration, v1.36).
-#[must_use]
-pub fn human(seconds: u64) -> String {
+pub(crate) fn human(seconds: u64) -> String {
     let two = |large: u64, unit: char, small: u64, under: char| {
         if small == 0 { format!("{large}{unit}") } else { format!("{large}{unit}{small}{under}") }
     };

@@ -8,7 +8,7 @@ use kubelet_config::source::ConfigMapRef;
 
 /// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Goal {
+pub(crate) enum Goal {
     /// It runs.
     Active,
     /// It has earned last known good.
@@ -17,18 +17,16 @@ pub enum Goal {
 
 /// What a node was told, and how far it is to get.
 #[derive(Clone, Debug)]
-pub struct Expectation {
+pub(crate) struct Expectation {
     /// The ConfigMap; none is the node's own configuration.
-    pub target: Option<ConfigMapRef>,
+    pub(crate) target: Option<ConfigMapRef>,
     /// Its uid and resourceVersion, if known: what a node says of other versions is old.
-    pub version: Option<(String, String)>,
-    /// How far.
-    pub goal: Goal,
+    pub(crate) version: Option<(String, String)>,
+    pub(crate) goal: Goal,
 }
 
-/// How far it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WaitStatus {
+pub(crate) enum WaitStatus {
     /// There.
     Reached,
     /// On its way; in words.
@@ -39,8 +37,7 @@ pub enum WaitStatus {
 
 impl Expectation {
     /// What the node, seen at `now` (seconds since 1970), answers.
-    #[must_use]
-    pub fn status(&self, row: &NodeRow, now: i64) -> WaitStatus {
+    pub(crate) fn status(&self, row: &NodeRow, now: i64) -> WaitStatus {
         let view = View::new(row, now);
         let stage = row.stage();
         let waiting = || {
@@ -90,8 +87,7 @@ impl Expectation {
     }
 
     /// A wish for a ConfigMap as the API server has it.
-    #[must_use]
-    pub fn new(target: Option<ConfigMapRef>, map: Option<&Value>, goal: Goal) -> Self {
+    pub(crate) fn new(target: Option<ConfigMapRef>, map: Option<&Value>, goal: Goal) -> Self {
         let field = |name: &str| Some(map?.pointer(&format!("/metadata/{name}"))?.as_str()?.to_owned());
         Self { target, version: field("uid").zip(field("resourceVersion")), goal }
     }

@@ -50,7 +50,7 @@ pub(crate) struct Drive {
     pub(crate) carriers: Carriers,
     pub(crate) reporter: ProgressReporter,
     /// What other rollouts say of the same version, until it is in the record.
-    pub(crate) reported: Vec<BadVersion>,
+    pub(crate) others_bad: Vec<BadVersion>,
     /// All of them were heard once.
     pub(crate) others_listed: bool,
     pub(crate) drains: Drains,
@@ -104,7 +104,7 @@ impl Drive {
             self.drains.refresh(&self.lock.stored.record, &mut self.fleet);
             let stored = &self.lock.stored;
             self.reporter.progress(&stored.name, &stored.record, &self.fleet);
-            let next = if let Some(with_bad) = with_bad(&stored.record, &mut self.reported) {
+            let next = if let Some(with_bad) = with_bad(&stored.record, &mut self.others_bad) {
                 Step::Record(Box::new(with_bad))
             } else if self.fleet.is_known && self.others_listed {
                 decide(&stored.record, &self.fleet.members, &self.fleet.observed)
@@ -149,7 +149,7 @@ impl Drive {
             Event::Apply(map) => {
                 // One that another version of this program wrote is none of our business.
                 if let Ok((name, other, _)) = decode(&map) {
-                    self.reported.extend(other.own_bad_versions(&name, &self.lock.stored.record.target));
+                    self.others_bad.extend(other.own_bad_versions(&name, &self.lock.stored.record.target));
                 }
                 Ok(())
             }
@@ -269,13 +269,13 @@ fn outside(fleet: &Fleet, place: usize, record: &Record) -> String {
 }
 
 /// The record with what other rollouts say, if that is news; what is in it already goes.
-fn with_bad(record: &Record, reported: &mut Vec<BadVersion>) -> Option<Record> {
-    if reported.is_empty() {
+fn with_bad(record: &Record, others_bad: &mut Vec<BadVersion>) -> Option<Record> {
+    if others_bad.is_empty() {
         return None;
     }
     let mut with_bad = record.clone();
-    reported.retain(|bad| with_bad.add_bad(bad.clone()));
-    (!reported.is_empty()).then_some(with_bad)
+    others_bad.retain(|bad| with_bad.add_bad(bad.clone()));
+    (!others_bad.is_empty()).then_some(with_bad)
 }
 
 /// Whether this API server keeps `spec.configSource`: asked of it by a patch that it only tries. None: no node is left.

@@ -24,7 +24,7 @@ use client::RolloutClient;
 /// Options of `rollout`.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
-pub struct Options {
+pub(crate) struct Options {
     #[command(subcommand)]
     verb: Option<Verb>,
     #[command(flatten)]

@@ -97,9 +97,9 @@ async fn run_with(
     let phase = record.phase;
     let drains = Drains::new(api, record.options.drain);
     let left = if drains.is_on() { ", and stay cordoned until somebody goes on" } else { "" };
-    let (reported, others_listed) = (Vec::new(), false);
+    let (others_bad, others_listed) = (Vec::new(), false);
     let carriers = Carriers { keeps_source: keeps, ..Carriers::new(None, Mode::Real) };
-    let drive = Drive { api: api.clone(), lock, fleet, from, carriers, reporter, reported, others_listed, drains };
+    let drive = Drive { api: api.clone(), lock, fleet, from, carriers, reporter, others_bad, others_listed, drains };
     match Box::pin(drive.run(interrupted())).await {
         Ok(Outcome::Ended(record, cordoned)) => {
             if let Some(first) = cordoned.first() {

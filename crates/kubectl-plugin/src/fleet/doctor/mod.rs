@@ -13,21 +13,18 @@ use kubelet_config::status::ABOUT_ANNOTATION;
 
 /// Something that is missing or wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// Machine word.
-    pub check: &'static str,
+pub(crate) struct Finding {
+    pub(crate) check: &'static str,
     /// The nodes it is about; none: the cluster.
-    pub nodes: Vec<String>,
-    /// For people.
-    pub problem: String,
+    pub(crate) nodes: Vec<String>,
+    pub(crate) problem: String,
     /// What mends it, for the first of the nodes: commands, in this order.
-    pub mend: Vec<String>,
+    pub(crate) mend: Vec<String>,
 }
 
 impl Finding {
     /// About the cluster.
-    #[must_use]
-    pub fn of_cluster(check: &'static str, problem: impl Into<String>, mend: Vec<String>) -> Self {
+    pub(crate) fn of_cluster(check: &'static str, problem: impl Into<String>, mend: Vec<String>) -> Self {
         Self { check, nodes: Vec::new(), problem: plain(&problem.into()), mend }
     }
 
@@ -35,9 +32,7 @@ impl Finding {
         Self { nodes: vec![node.to_owned()], ..Self::of_cluster(check, problem, mend) }
     }
 
-    /// For programs.
-    #[must_use]
-    pub fn document(&self) -> Value {
+    pub(crate) fn document(&self) -> Value {
         json!({"check": self.check, "nodes": self.nodes, "problem": self.problem, "mend": self.mend})
     }
 }
@@ -48,8 +43,7 @@ fn plain(text: &str) -> String {
 }
 
 /// A word for a shell.
-#[must_use]
-pub fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let safe = |c: char| c.is_ascii_alphanumeric() || "-_.:/=@,".contains(c);
     if !word.is_empty() && word.chars().all(safe) {
         word.to_owned()
@@ -60,7 +54,7 @@ pub fn quoted(word: &str) -> String {
 
 /// What a Node says that `doctor` wants to know, and no more: there may be thousands.
 #[derive(Clone, Debug)]
-pub struct ExaminedNode {
+pub(crate) struct ExaminedNode {
     row: NodeRow,
     /// What the labels ask for, whoever wins.
     labels: Assignment,
@@ -73,9 +67,7 @@ pub struct ExaminedNode {
 }
 
 impl ExaminedNode {
-    /// Reads a Node.
-    #[must_use]
-    pub fn new(node: &Value, namespace: &str) -> Self {
+    pub(crate) fn new(node: &Value, namespace: &str) -> Self {
         let mut row = NodeRow::from_node(node, namespace);
         let label = |name: &str| row.labels.get(&format!("{LABELS}{name}")).is_some_and(|value| !value.is_empty());
         let lonely = !label("name") && (label("namespace") || label("key"));
@@ -89,21 +81,17 @@ impl ExaminedNode {
         Self { row, labels, lonely, version, shadowed }
     }
 
-    /// The Node's name.
-    #[must_use]
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.row.name
     }
 
     /// What is assigned, and where that is written.
-    #[must_use]
-    pub fn assigned(&self) -> Option<(Carrier, &ConfigMapRef)> {
+    pub(crate) fn assigned(&self) -> Option<(Carrier, &ConfigMapRef)> {
         Some((self.row.carrier?, self.row.desired.as_ref()?))
     }
 
     /// What is wrong with this Node, as far as it says so itself.
-    #[must_use]
-    pub fn findings(&self) -> Vec<Finding> {
+    pub(crate) fn findings(&self) -> Vec<Finding> {
         let mut found = Vec::new();
         self.assignment(&mut found);
         self.keeper(&mut found);
@@ -119,8 +107,7 @@ impl ExaminedNode {
     }
 
     /// Whether its supervisor is older than this version.
-    #[must_use]
-    pub fn is_older(&self, newest: &str) -> Option<Finding> {
+    pub(crate) fn is_older(&self, newest: &str) -> Option<Finding> {
         if self.row.keeper != Some(Keeper::Supervisor) {
             return None;
         }
@@ -219,8 +206,7 @@ impl ExaminedNode {
     }
 
     /// Why this assignment leads nowhere, given the keys of the ConfigMap; `None`: there is no such ConfigMap.
-    #[must_use]
-    pub fn config_map(&self, keys: Option<&BTreeSet<String>>) -> Option<Finding> {
+    pub(crate) fn config_map(&self, keys: Option<&BTreeSet<String>>) -> Option<Finding> {
         let (carrier, desired) = self.assigned()?;
         let (node, ConfigMapRef { namespace, name, kubelet_config_key: key }) = (quoted(self.name()), desired);
         let Some(keys) = keys else {
@@ -250,8 +236,7 @@ impl ExaminedNode {
 }
 
 /// The newest of the nodes' supervisors; none if none told.
-#[must_use]
-pub fn newest(examined_nodes: &[ExaminedNode]) -> Option<&str> {
+pub(crate) fn newest(examined_nodes: &[ExaminedNode]) -> Option<&str> {
     examined_nodes.iter().filter_map(|examined| examined.version.as_deref()).max_by_key(|version| release(version))
 }
 
@@ -267,8 +252,7 @@ fn minor(version: &str) -> Option<u32> {
 }
 
 /// The same problem of many nodes is one finding, with the commands for the first.
-#[must_use]
-pub fn gathered(findings: Vec<Finding>) -> Vec<Finding> {
+pub(crate) fn gathered(findings: Vec<Finding>) -> Vec<Finding> {
     let mut all: Vec<Finding> = Vec::new();
     let mut places: BTreeMap<(&'static str, String), usize> = BTreeMap::new();
     for finding in findings {

@@ -6,9 +6,8 @@ use sha2::{Digest as _, Sha256};
 use super::{Finding, quoted};
 use kubelet_config::digest::hex;
 
-/// Where a right is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
+pub(crate) enum Scope {
     /// The whole cluster.
     Cluster,
     /// The namespace of the ConfigMaps.
@@ -24,8 +23,7 @@ pub struct Right {
     pub verb: &'static str,
     /// `nodes` or `nodes/proxy`.
     pub resource: &'static str,
-    /// Where.
-    pub scope: Scope,
+    pub(crate) scope: Scope,
     /// For what.
     pub commands: &'static str,
 }
@@ -54,12 +52,11 @@ pub const RIGHTS: &[Right] = &[
 ];
 
 /// Group of all nodes' credentials.
-pub const NODES: &str = "system:nodes";
+pub(crate) const NODES: &str = "system:nodes";
 
 impl Right {
     /// `spec.resourceAttributes` of a SelfSubjectAccessReview. `namespace`: the ConfigMaps'.
-    #[must_use]
-    pub fn attributes(&self, namespace: &str) -> Value {
+    pub(crate) fn attributes(&self, namespace: &str) -> Value {
         let (resource, subresource) = self.resource.split_once('/').unwrap_or((self.resource, ""));
         json!({"verb": self.verb, "group": "", "version": "v1", "resource": resource, "subresource": subresource,
             "namespace": self.namespace(namespace).unwrap_or_default()})
@@ -75,8 +72,7 @@ impl Right {
 }
 
 /// The rights that the user lacks, those of one object together. `user`: who that is, if the server tells.
-#[must_use]
-pub fn missing(lacking: &[Right], namespace: &str, user: Option<&str>) -> Vec<Finding> {
+pub(crate) fn missing(lacking: &[Right], namespace: &str, user: Option<&str>) -> Vec<Finding> {
     let mut found: Vec<Finding> = Vec::new();
     for (index, right) in lacking.iter().enumerate() {
         let same = |other: &&Right| other.resource == right.resource && other.scope == right.scope;
@@ -118,8 +114,7 @@ fn grant(right: &Right, verbs: &[&str], namespace: &str, user: Option<&str>) -> 
 }
 
 /// `spec` of a SubjectAccessReview: may this node do that to this ConfigMap, or to all of a namespace?
-#[must_use]
-pub fn node_reads(node: &str, verb: &str, namespace: &str, name: Option<&str>) -> Value {
+pub(crate) fn node_reads(node: &str, verb: &str, namespace: &str, name: Option<&str>) -> Value {
     let attributes = json!({"verb": verb, "group": "", "version": "v1", "resource": "configmaps",
         "namespace": namespace, "name": name.unwrap_or_default()});
     json!({"user": format!("system:node:{node}"), "groups": [NODES, "system:authenticated"],
@@ -127,8 +122,7 @@ pub fn node_reads(node: &str, verb: &str, namespace: &str, name: Option<&str>) -
 }
 
 /// What nodes may not do with ConfigMaps. `name`: of one that is assigned; without, of all in the namespace.
-#[must_use]
-pub fn nodes_cannot(verbs: &[&str], namespace: &str, name: Option<&str>) -> Option<Finding> {
+pub(crate) fn nodes_cannot(verbs: &[&str], namespace: &str, name: Option<&str>) -> Option<Finding> {
     if verbs.is_empty() {
         return None;
     }

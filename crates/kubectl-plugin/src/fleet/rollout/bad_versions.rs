@@ -10,7 +10,7 @@ const REMEMBERED: usize = 32;
 
 /// What a node that called a version bad says now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NodeVerdict {
+pub(crate) enum NodeVerdict {
     /// It is assigned, and last known good there.
     Proven,
     /// It is assigned, and the node says the same as then.
@@ -25,8 +25,7 @@ pub enum NodeVerdict {
 
 impl NodeVerdict {
     /// As it is seen.
-    #[must_use]
-    pub fn from_observed(node: &ObservedNode) -> Self {
+    pub(crate) fn from_observed(node: &ObservedNode) -> Self {
         match (node.assigned, &node.progress) {
             (Assigned::Gone, _) => Self::Gone,
             (Assigned::Previous | Assigned::Other, _) => Self::OtherAssigned,
@@ -39,15 +38,14 @@ impl NodeVerdict {
 
 impl Target {
     /// Both are the same content.
-    #[must_use]
-    pub fn is_version(&self, other: &Self) -> bool {
+    pub(crate) fn is_version(&self, other: &Self) -> bool {
         self.uid == other.uid && (self.immutable || self.resource_version == other.resource_version)
     }
 }
 
 impl Record {
     /// A node called it bad. One that is excused is not listened to; true if this is news.
-    pub fn add_bad(&mut self, bad: BadVersion) -> bool {
+    pub(crate) fn add_bad(&mut self, bad: BadVersion) -> bool {
         let news = self.is_news(&bad.node);
         if news {
             self.bad.push(bad);
@@ -56,20 +54,18 @@ impl Record {
     }
 
     /// That this node calls it bad is not known, counts, and has room.
-    #[must_use]
-    pub fn is_news(&self, node: &str) -> bool {
+    pub(crate) fn is_news(&self, node: &str) -> bool {
         self.bad.len() < REMEMBERED && !self.bad.iter().any(|known| known.node == node) && !self.excludes(node)
     }
 
     /// What nodes of this rollout, not of others, say of that version.
-    #[must_use]
-    pub fn own_bad_versions(&self, name: &str, target: &Target) -> Vec<BadVersion> {
+    pub(crate) fn own_bad_versions(&self, name: &str, target: &Target) -> Vec<BadVersion> {
         let own = self.bad.iter().filter(|bad| bad.from.is_none() && self.target.is_version(target));
         own.map(|bad| BadVersion { from: Some(name.to_owned()), ..bad.clone() }).collect()
     }
 
     /// What this node reported counts no more, which is remembered; false if it reported nothing.
-    pub fn clear_bad(&mut self, node: &str, how: &str) -> bool {
+    pub(crate) fn clear_bad(&mut self, node: &str, how: &str) -> bool {
         let Some(place) = self.bad.iter().position(|bad| bad.node == node) else { return false };
         let BadVersion { node, why, .. } = self.bad.remove(place);
         self.note(ClearedVersion { node, why, how: how.to_owned() });
@@ -77,7 +73,7 @@ impl Record {
     }
 
     /// What this node says of the version counts for nothing any more.
-    pub fn exclude(&mut self, cleared: &ClearedVersion) {
+    pub(crate) fn exclude(&mut self, cleared: &ClearedVersion) {
         let noted = self.cleared.iter().any(|it| it.node == cleared.node && it.how == cleared.how);
         if !self.clear_bad(&cleared.node, &cleared.how) && !noted {
             self.note(cleared.clone());
@@ -88,8 +84,7 @@ impl Record {
     }
 
     /// It counts for nothing.
-    #[must_use]
-    pub fn excludes(&self, node: &str) -> bool {
+    pub(crate) fn excludes(&self, node: &str) -> bool {
         self.excluded_nodes.iter().any(|name| name == node)
     }
 

@@ -10,7 +10,7 @@ use super::{BadVersion, NOT_READY, OnFailure, Phase, Record, WITHDRAWN, wave};
 
 /// The next thing to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     /// Write this record before anything else.
     Record(Box<Record>),
     /// Assign the target to this node.
@@ -36,8 +36,7 @@ const NO_CANARY: &str = "no canary is left to prove it: they are gone, not Ready
                          assigned something else; abort this rollout and begin anew by another --name";
 
 /// Decides. `observed` are the `members`, which are in the order of the plan.
-#[must_use]
-pub fn decide(record: &Record, members: &[Member], observed: &[ObservedNode]) -> Step {
+pub(crate) fn decide(record: &Record, members: &[Member], observed: &[ObservedNode]) -> Step {
     let fleet = Fleet { record, members, observed, canaries: canaries(record, members), counted: OnceCell::new() };
     let news = || fleet.change_of_bad_versions().or_else(|| fleet.failure()).or_else(|| fleet.uncordon());
     match record.phase {
@@ -54,8 +53,7 @@ pub fn decide(record: &Record, members: &[Member], observed: &[ObservedNode]) ->
 }
 
 /// Its Pods are of interest: it is, or may be, drained.
-#[must_use]
-pub fn is_drained(record: &Record, node: &ObservedNode) -> bool {
+pub(crate) fn is_drained(record: &Record, node: &ObservedNode) -> bool {
     match record.phase {
         Phase::Running => node.assigned == Assigned::Previous && !node.is_away(),
         Phase::Reverting => node.assigned == Assigned::Target,
@@ -64,29 +62,28 @@ pub fn is_drained(record: &Record, node: &ObservedNode) -> bool {
 }
 
 /// Why a node that is on its way back is not tried any more.
-#[must_use]
-pub fn gives_up(record: &Record, node: &ObservedNode) -> Option<String> {
+pub(crate) fn gives_up(record: &Record, node: &ObservedNode) -> Option<String> {
     let fleet = Fleet { record, members: &[], observed: &[], canaries: 0, counted: OnceCell::new() };
     (record.phase == Phase::Reverting).then(|| fleet.undrained(node)).flatten()
 }
 
-pub(super) struct Fleet<'a> {
-    pub(super) record: &'a Record,
+pub(crate) struct Fleet<'a> {
+    pub(crate) record: &'a Record,
     members: &'a [Member],
-    pub(super) observed: &'a [ObservedNode],
+    pub(crate) observed: &'a [ObservedNode],
     canaries: usize,
     counted: OnceCell<Counted>,
 }
 
 /// Nodes that are not as they should be.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counted {
+pub(crate) struct Counted {
     /// Out of service.
-    pub(super) out: usize,
+    pub(crate) out: usize,
     /// Those, and the ones whose drain has begun and that are not cordoned yet: their room is taken.
-    pub(super) busy: usize,
+    pub(crate) busy: usize,
     /// Those whose Pods are being listed.
-    pub(super) listing: usize,
+    pub(crate) listing: usize,
 }
 
 /// The first nodes of the plan, of which as many as asked for are not excused: for each that proves nothing another one
@@ -101,11 +98,11 @@ fn canaries(record: &Record, members: &[Member]) -> usize {
 }
 
 impl Fleet<'_> {
-    pub(super) fn timeout(&self) -> Duration {
+    pub(crate) fn timeout(&self) -> Duration {
         Duration::from_secs(self.record.options.timeout_seconds)
     }
 
-    pub(super) fn wave(&self, place: usize) -> usize {
+    pub(crate) fn wave(&self, place: usize) -> usize {
         wave(place, self.canaries, self.record.options.max_unavailable)
     }
 
@@ -117,11 +114,11 @@ impl Fleet<'_> {
         self.members.get(place).map_or("", |member| &member.name)
     }
 
-    pub(super) fn places(&self) -> impl Iterator<Item = (usize, &ObservedNode)> {
+    pub(crate) fn places(&self) -> impl Iterator<Item = (usize, &ObservedNode)> {
         self.observed.iter().enumerate()
     }
 
-    pub(super) fn is_settled(&self, node: &ObservedNode) -> bool {
+    pub(crate) fn is_settled(&self, node: &ObservedNode) -> bool {
         node.is_settled(self.record.options.wait_for)
     }
 
@@ -171,7 +168,7 @@ impl Fleet<'_> {
     }
 
     /// How many nodes are not as they should be, counted once a decision.
-    pub(super) fn counted(&self) -> Counted {
+    pub(crate) fn counted(&self) -> Counted {
         *self.counted.get_or_init(|| {
             let mut counted = Counted::default();
             for (place, node) in self.places() {
@@ -184,11 +181,11 @@ impl Fleet<'_> {
         })
     }
 
-    pub(super) fn max(&self) -> usize {
+    pub(crate) fn max(&self) -> usize {
         self.record.options.max_unavailable.max(1)
     }
 
-    pub(super) fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.counted().busy < self.max()
     }
 
@@ -309,7 +306,7 @@ impl Fleet<'_> {
     }
 
     /// When time alone may change something.
-    pub(super) fn alarm(&self) -> Option<Duration> {
+    pub(crate) fn alarm(&self) -> Option<Duration> {
         let left = |limit: Duration, passed: Duration| {
             limit.checked_sub(passed).filter(|left| !left.is_zero() && !passed.is_zero())
         };

@@ -24,7 +24,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(40);
 /// Whether nodes are drained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Draining {
+pub(crate) enum Draining {
     /// A Pod that nobody would start again, or whose `emptyDir` would be lost, refuses.
     Careful,
     /// Those too.
@@ -33,7 +33,7 @@ pub enum Draining {
 
 /// Who cordoned a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Cordon {
+pub(crate) enum Cordon {
     /// Nobody: Pods may come.
     #[default]
     No,
@@ -49,8 +49,7 @@ pub enum Cordon {
 
 impl Cordon {
     /// `by`: what stands in [`CORDONED_BY`].
-    #[must_use]
-    pub fn new(unschedulable: bool, by: Option<&str>, rollout: &str) -> Self {
+    pub(crate) fn new(unschedulable: bool, by: Option<&str>, rollout: &str) -> Self {
         match (unschedulable, by) {
             (true, Some(by)) if by == rollout => Self::Ours,
             (true, Some(_)) => Self::Former,
@@ -61,14 +60,12 @@ impl Cordon {
     }
 
     /// No Pods come, and it will stay so until the rollout or an administrator ends it.
-    #[must_use]
-    pub fn holds(self) -> bool {
+    pub(crate) fn holds(self) -> bool {
         matches!(self, Self::Ours | Self::Theirs)
     }
 
     /// The patch of a Node of this resourceVersion that cordons it for a rollout; without one, that ends it.
-    #[must_use]
-    pub fn patch(rollout: Option<&String>, version: &str) -> Value {
+    pub(crate) fn patch(rollout: Option<&String>, version: &str) -> Value {
         let on = rollout.map(|_| true);
         json!({
             "metadata": {"resourceVersion": version, "annotations": {CORDONED_BY: rollout}},
@@ -79,7 +76,7 @@ impl Cordon {
 
 /// How far a node's drain is, as this client sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Drain {
+pub(crate) enum Drain {
     /// Nobody looks at its Pods.
     #[default]
     Idle,
@@ -104,8 +101,7 @@ pub enum Drain {
 
 impl Drain {
     /// It was begun and is not at its end.
-    #[must_use]
-    pub fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         !matches!(self, Self::Idle | Self::GaveUp(_))
     }
 }
@@ -146,13 +142,10 @@ fn fate(pod: &Value, draining: Draining) -> Fate {
 
 /// A Pod that has to leave.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pod {
-    /// `metadata.namespace`.
-    pub namespace: String,
-    /// `metadata.name`.
-    pub name: String,
-    /// `metadata.uid`.
-    pub uid: String,
+pub(crate) struct Pod {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) uid: String,
 }
 
 #[derive(Debug)]
@@ -174,7 +167,7 @@ struct Leaving {
 
 /// The Pods of a node that is drained. Times are measured from any one moment.
 #[derive(Debug)]
-pub struct Pods {
+pub(crate) struct Pods {
     draining: Draining,
     leaving: BTreeMap<(String, String), Leaving>,
     list: u64,
@@ -190,32 +183,30 @@ fn key(pod: &Value) -> (String, String) {
 
 impl Pods {
     /// None is known. `cordoned`: the node's cordon holds.
-    #[must_use]
-    pub fn new(draining: Draining, cordoned: bool) -> Self {
+    pub(crate) fn new(draining: Draining, cordoned: bool) -> Self {
         Self { draining, leaving: BTreeMap::new(), list: 0, known: false, cordoned }
     }
 
     /// Whether the node's cordon holds. True: it did not all the time, so that a Pod may have come meanwhile of which
     /// the watch did not tell yet. Only a list that is begun now has all of them.
-    #[must_use]
-    pub fn is_outdated(&mut self, cordoned: bool) -> bool {
+    pub(crate) fn is_outdated(&mut self, cordoned: bool) -> bool {
         self.cordoned &= cordoned;
         cordoned && !self.cordoned
     }
 
     /// A list begins.
-    pub fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         self.list += 1;
     }
 
     /// What was not in the list is gone.
-    pub fn listed(&mut self) {
+    pub(crate) fn listed(&mut self) {
         self.leaving.retain(|_, pod| pod.listed == self.list);
         self.known = true;
     }
 
     /// A Pod as it is now.
-    pub fn observe(&mut self, pod: &Value) {
+    pub(crate) fn observe(&mut self, pod: &Value) {
         let key = key(pod);
         let refuses = match fate(pod, self.draining) {
             Fate::Stays => {
@@ -252,13 +243,12 @@ impl Pods {
     }
 
     /// A Pod is gone.
-    pub fn remove(&mut self, pod: &Value) {
+    pub(crate) fn remove(&mut self, pod: &Value) {
         self.leaving.remove(&key(pod));
     }
 
     /// The next one to be evicted.
-    #[must_use]
-    pub fn due(&self, now: Duration) -> Option<&Pod> {
+    pub(crate) fn due(&self, now: Duration) -> Option<&Pod> {
         self.leaving.values().find(|it| !it.ends && it.not_before <= now).map(|it| &it.pod)
     }
 
@@ -267,7 +257,7 @@ impl Pods {
     }
 
     /// Its eviction was granted.
-    pub fn granted(&mut self, pod: &Pod, now: Duration) {
+    pub(crate) fn granted(&mut self, pod: &Pod, now: Duration) {
         if let Some(entry) = self.entry(pod) {
             entry.not_before = now + SHOWS;
             "it was evicted".clone_into(&mut entry.reason);
@@ -275,7 +265,7 @@ impl Pods {
     }
 
     /// Not now: a disruption budget, or an API server in trouble.
-    pub fn denied(&mut self, pod: &Pod, why: &str, now: Duration) {
+    pub(crate) fn denied(&mut self, pod: &Pod, why: &str, now: Duration) {
         if let Some(entry) = self.entry(pod) {
             entry.pause = (entry.pause * 2).clamp(PAUSE_FIRST, PAUSE_MAX);
             entry.not_before = now + entry.pause;
@@ -284,15 +274,13 @@ impl Pods {
     }
 
     /// Never: a right is missing, say.
-    pub fn refused(&mut self, pod: &Pod, why: &str) {
+    pub(crate) fn refused(&mut self, pod: &Pod, why: &str) {
         if let Some(entry) = self.entry(pod) {
             entry.refuses = Some(why.to_owned());
         }
     }
 
-    /// How far it is.
-    #[must_use]
-    pub fn state(&self, now: Duration) -> Drain {
+    pub(crate) fn state(&self, now: Duration) -> Drain {
         if !self.known {
             return Drain::Listing;
         }

@@ -23,12 +23,12 @@ enum Work {
 }
 
 impl Fleet<'_> {
-    pub(super) fn drains(&self) -> bool {
+    pub(crate) fn drains(&self) -> bool {
         self.record.options.drain.is_some()
     }
 
     /// Why a node cannot be drained, or not in time.
-    pub(super) fn undrained(&self, node: &ObservedNode) -> Option<String> {
+    pub(crate) fn undrained(&self, node: &ObservedNode) -> Option<String> {
         match &node.drain {
             Drain::Refused(why) | Drain::GaveUp(why) => Some(why.clone()),
             // One that is not cordoned yet waits for room, and no Pod was asked to leave.
@@ -73,7 +73,7 @@ impl Fleet<'_> {
     }
 
     /// The next step for nodes that are to have it; none if there is none left in the open waves.
-    pub(super) fn forward_drained(&self, open: impl Fn(usize) -> bool) -> Option<Step> {
+    pub(crate) fn forward_drained(&self, open: impl Fn(usize) -> bool) -> Option<Step> {
         let next = || {
             self.places().filter(|(place, node)| node.assigned == Assigned::Previous && !node.is_away() && open(*place))
         };
@@ -94,7 +94,7 @@ impl Fleet<'_> {
 
     /// The same for nodes that are to have back what they had, `ours` by their order; those that cannot be drained are
     /// left out.
-    pub(super) fn back_drained(&self, ours: &[usize]) -> Option<Step> {
+    pub(crate) fn back_drained(&self, ours: &[usize]) -> Option<Step> {
         let ours = || ours.iter().filter_map(|place| Some((*place, self.observed.get(*place)?)));
         let mut left = false;
         for (place, node) in ours().filter(|(_, node)| is_begun(node)) {
@@ -122,7 +122,7 @@ impl Fleet<'_> {
     }
 
     /// Takes a cordon from the first node that has it without need.
-    pub(super) fn uncordon(&self) -> Option<Step> {
+    pub(crate) fn uncordon(&self) -> Option<Step> {
         let ours = |node: &ObservedNode| matches!(node.cordon, Cordon::Ours | Cordon::Stale);
         let mut places = self.places();
         places.find(|(place, node)| ours(node) && self.is_free(*place, node)).map(|(place, _)| Step::Uncordon(place))
@@ -150,7 +150,7 @@ impl Fleet<'_> {
     }
 
     /// Nothing is sent any more. Nodes that are on their way, and cordoned, are waited for as long as they have time.
-    pub(super) fn tidy(&self) -> Step {
+    pub(crate) fn tidy(&self) -> Step {
         let late = |node: &ObservedNode| node.clocks.updating.max(node.clocks.unready) >= self.timeout();
         let waits = |node: &ObservedNode| node.cordon == Cordon::Ours && node.assigned != Assigned::Gone && !late(node);
         self.uncordon()

@@ -5,15 +5,14 @@ use crate::fleet::assign::WrittenAssignment;
 
 /// A node of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
-    /// Its name.
-    pub name: String,
+pub(crate) struct Member {
+    pub(crate) name: String,
     /// What it was assigned when the rollout began.
-    pub before: WrittenAssignment,
+    pub(crate) before: WrittenAssignment,
 }
 
 /// The target itself was assigned.
-pub(super) fn is_same(before: &WrittenAssignment, target: &Target) -> bool {
+pub(crate) fn is_same(before: &WrittenAssignment, target: &Target) -> bool {
     if let Some(native) = &before.native {
         return *native == target.reference;
     }

@@ -11,7 +11,7 @@ use kubelet_config::source::Source;
 
 /// What a node is assigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Assigned {
+pub(crate) enum Assigned {
     /// What is rolled out.
     Target,
     /// What it was assigned when the rollout began.
@@ -24,7 +24,7 @@ pub enum Assigned {
 
 /// How far it is with that.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub(crate) enum Progress {
     /// It did not say, or is on its way.
     Updating,
     /// It runs, and its kubelet is healthy.
@@ -37,44 +37,39 @@ pub enum Progress {
 
 /// For how long, as the client saw it; zero if not at all. A client that takes over counts anew.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Clocks {
+pub(crate) struct Clocks {
     /// Not Ready.
-    pub unready: Duration,
+    pub(crate) unready: Duration,
     /// On its way.
-    pub updating: Duration,
+    pub(crate) updating: Duration,
     /// Not able to take a change: not Ready, or held on the node.
-    pub away: Duration,
+    pub(crate) away: Duration,
     /// Cordoned, and not yet empty; once it is, empty and not yet sent.
-    pub draining: Duration,
+    pub(crate) draining: Duration,
 }
 
 /// A node as it was last seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObservedNode {
-    /// What it is assigned.
-    pub assigned: Assigned,
+pub(crate) struct ObservedNode {
+    pub(crate) assigned: Assigned,
     /// It was assigned the target before the rollout began.
-    pub same: bool,
+    pub(crate) same: bool,
     /// Somebody took the target from it again; it has, for us, something else.
-    pub taken_back: bool,
-    /// How far it is.
-    pub progress: Progress,
-    /// Condition Ready.
-    pub ready: bool,
+    pub(crate) taken_back: bool,
+    pub(crate) progress: Progress,
+    pub(crate) ready: bool,
     /// An operator on the node lets no change in.
-    pub held: bool,
+    pub(crate) held: bool,
     /// Whether Pods may come, and who says that they may not.
-    pub cordon: Cordon,
+    pub(crate) cordon: Cordon,
     /// How far its drain is.
-    pub drain: Drain,
-    /// How long.
-    pub clocks: Clocks,
+    pub(crate) drain: Drain,
+    pub(crate) clocks: Clocks,
 }
 
 impl ObservedNode {
     /// A Node that is not there.
-    #[must_use]
-    pub fn gone() -> Self {
+    pub(crate) fn gone() -> Self {
         Self {
             assigned: Assigned::Gone,
             same: false,
@@ -89,8 +84,7 @@ impl ObservedNode {
     }
 
     /// What the Node says, but for its cordon, which is a matter of one rollout. `prior`: its condition when it was assigned the target: old news.
-    #[must_use]
-    pub fn from_row(row: &NodeRow, member: &Member, target: &Target, prior: Option<&Condition>) -> Self {
+    pub(crate) fn from_row(row: &NodeRow, member: &Member, target: &Target, prior: Option<&Condition>) -> Self {
         let is_target = |source: Option<&Source>| source.is_some_and(|source| source.reference == target.reference);
         let assigned = if row.desired.as_ref() == Some(&target.reference) {
             Assigned::Target
@@ -118,8 +112,7 @@ impl ObservedNode {
     }
 
     /// Done, as far as the rollout waits for it.
-    #[must_use]
-    pub fn is_settled(&self, wait_for: WaitFor) -> bool {
+    pub(crate) fn is_settled(&self, wait_for: WaitFor) -> bool {
         self.assigned == Assigned::Target
             && match self.progress {
                 Progress::Proven => true,
@@ -129,8 +122,7 @@ impl ObservedNode {
     }
 
     /// It cannot take a change now, and did not get one.
-    #[must_use]
-    pub fn is_away(&self) -> bool {
+    pub(crate) fn is_away(&self) -> bool {
         match self.assigned {
             Assigned::Previous => !self.ready || self.held,
             Assigned::Target => self.same && self.progress == Progress::Updating && (!self.ready || self.held),

@@ -11,8 +11,7 @@ use crate::fleet::node::{NodeRow, Stage};
 /// there are. What cannot take a change now (not Ready, held on the node) goes to the end.
 ///
 /// `zone`: the label that says where a node is.
-#[must_use]
-pub fn order(rows: &[NodeRow], zone: Option<&str>) -> Vec<Member> {
+pub(crate) fn order(rows: &[NodeRow], zone: Option<&str>) -> Vec<Member> {
     let (fit, unfit): (Vec<&NodeRow>, Vec<&NodeRow>) =
         rows.iter().partition(|row| row.ready && row.stage() != Stage::Held);
     let members = [fit, unfit].into_iter().flat_map(|rows| round(&rows, zone));
@@ -22,7 +21,7 @@ pub fn order(rows: &[NodeRow], zone: Option<&str>) -> Vec<Member> {
 /// Nodes that have the target from rollouts before this one get back what those remember, not the target itself.
 /// `former`: their nodes, newest rollout first; with true for one that gave all back, and behind which no node is
 /// left: after that it was somebody else who assigned it.
-pub fn carry(members: &mut [Member], target: &Target, former: impl IntoIterator<Item = (bool, Vec<Member>)>) {
+pub(crate) fn carry(members: &mut [Member], target: &Target, former: impl IntoIterator<Item = (bool, Vec<Member>)>) {
     let has_it = |member: &&mut Member| is_same(&member.before, target);
     let mut open: BTreeMap<String, &mut WrittenAssignment> =
         members.iter_mut().filter(has_it).map(|member| (member.name.clone(), &mut member.before)).collect();
@@ -57,8 +56,7 @@ fn round<'a>(rows: &[&'a NodeRow], zone: Option<&str>) -> Vec<&'a NodeRow> {
 }
 
 /// Where a node is; empty if it does not say.
-#[must_use]
-pub fn zone_of<'a>(row: &'a NodeRow, key: Option<&str>) -> &'a str {
+pub(crate) fn zone_of<'a>(row: &'a NodeRow, key: Option<&str>) -> &'a str {
     match key {
         Some(key) => row.labels.get(key).map_or("", String::as_str),
         None => &row.zone,
@@ -69,7 +67,7 @@ pub fn zone_of<'a>(row: &'a NodeRow, key: Option<&str>) -> &'a str {
 ///
 /// # Errors
 /// What it should be.
-pub fn unavailable(text: &str, nodes: usize) -> Result<usize, String> {
+pub(crate) fn unavailable(text: &str, nodes: usize) -> Result<usize, String> {
     let bad = || format!("--max-unavailable {text:?}: a number from 1, or a share such as 10%");
     if let Some(share) = text.strip_suffix('%') {
         let share: usize = share.parse().map_err(|_| bad())?;

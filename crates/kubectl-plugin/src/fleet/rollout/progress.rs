@@ -8,25 +8,23 @@ use super::{Phase, Record};
 
 /// Nodes by what can be said of them; together all nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub(crate) struct Counts {
     /// Done: they have the target, or, on the way back, what they had.
-    pub done: usize,
+    pub(crate) done: usize,
     /// On their way.
-    pub in_flight: usize,
+    pub(crate) in_flight: usize,
     /// Their turn comes.
-    pub waiting: usize,
+    pub(crate) waiting: usize,
     /// Not Ready, or held on the node.
-    pub away: usize,
+    pub(crate) away: usize,
     /// Called it bad.
-    pub bad: usize,
+    pub(crate) bad: usize,
     /// Assigned something else, or gone.
-    pub other: usize,
+    pub(crate) other: usize,
 }
 
 impl Counts {
-    /// Counts.
-    #[must_use]
-    pub fn new(record: &Record, observed: &[ObservedNode]) -> Self {
+    pub(crate) fn new(record: &Record, observed: &[ObservedNode]) -> Self {
         let mut counts = Self::default();
         for node in observed {
             let slot = match (node.assigned, &node.progress) {
@@ -52,14 +50,12 @@ impl Counts {
     }
 
     /// Nodes that are still to be done.
-    #[must_use]
-    pub fn left(&self) -> usize {
+    pub(crate) fn left(&self) -> usize {
         self.waiting + self.in_flight
     }
 
     /// For a line with a bar: `3/10 done, 2 in flight`, and what is wrong.
-    #[must_use]
-    pub fn short(&self, total: usize) -> String {
+    pub(crate) fn short(&self, total: usize) -> String {
         let Self { done, in_flight, away, bad, .. } = *self;
         let parts = [(in_flight, "in flight"), (bad, "bad"), (away, "away")];
         let parts = parts.into_iter().filter(|(number, _)| *number > 0);
@@ -68,8 +64,7 @@ impl Counts {
     }
 
     /// `3 done, 2 in flight, 5 waiting`: what is zero is not said.
-    #[must_use]
-    pub fn summary(&self) -> String {
+    pub(crate) fn summary(&self) -> String {
         let Self { done, in_flight, waiting, away, bad, other } = *self;
         let parts = [
             (in_flight, "in flight"),
@@ -85,15 +80,13 @@ impl Counts {
 }
 
 /// The time left, if it goes on as since `done` nodes were done.
-#[must_use]
-pub fn time_left(passed: Duration, done: usize, left: usize) -> Option<Duration> {
+pub(crate) fn time_left(passed: Duration, done: usize, left: usize) -> Option<Duration> {
     let (done, left) = (u32::try_from(done).ok()?, u32::try_from(left).ok()?);
     (done > 0).then(|| passed.saturating_mul(left) / done)
 }
 
 /// `2h05m`, `4m10s`, `9s`.
-#[must_use]
-pub fn duration(time: Duration) -> String {
+pub(crate) fn duration(time: Duration) -> String {
     let seconds = time.as_secs();
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
         (0, 0, seconds) => format!("{seconds}s"),
@@ -103,8 +96,7 @@ pub fn duration(time: Duration) -> String {
 }
 
 /// Where the rollout is: `canaries`, `wave 2 of 7`.
-#[must_use]
-pub fn place(record: &Record) -> String {
+pub(crate) fn place(record: &Record) -> String {
     match record.phase {
         Phase::Running if record.wave == 0 && record.options.canaries > 0 => "canaries".to_owned(),
         Phase::Running => format!("wave {} of {}", record.wave.max(1), record.last_wave().max(1)),
@@ -113,8 +105,7 @@ pub fn place(record: &Record) -> String {
 }
 
 /// A bar, `[#####.....]`: done, in flight, to come.
-#[must_use]
-pub fn bar(counts: &Counts, total: usize, width: usize) -> String {
+pub(crate) fn bar(counts: &Counts, total: usize, width: usize) -> String {
     let cells = |nodes: usize| nodes * width / total.max(1);
     let done = cells(counts.done);
     let flight = cells(counts.done + counts.in_flight).saturating_sub(done);

@@ -24,21 +24,18 @@ const PART: usize = 256 * 1024;
 const PART_BEFORE: usize = 256 * 1024;
 
 /// The ConfigMap's name of a rollout.
-#[must_use]
-pub fn map_name(name: &str) -> String {
+pub(crate) fn map_name(name: &str) -> String {
     format!("rollout-{name}")
 }
 
 /// The ConfigMap with part of its nodes. `second`: see [`Record::second`].
-#[must_use]
-pub fn part_name(name: &str, second: bool, part: usize) -> String {
+pub(crate) fn part_name(name: &str, second: bool, part: usize) -> String {
     let set = if second { "nodes-again" } else { "nodes" };
     format!("rollout-{name}-{set}-{part}")
 }
 
 /// The record as a ConfigMap. `version`: the resourceVersion it must still have.
-#[must_use]
-pub fn encode(name: &str, record: &Record, version: Option<&str>) -> Value {
+pub(crate) fn encode(name: &str, record: &Record, version: Option<&str>) -> Value {
     let mut map = json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -55,7 +52,7 @@ pub fn encode(name: &str, record: &Record, version: Option<&str>) -> Value {
 ///
 /// # Errors
 /// What is not as we write it.
-pub fn decode(map: &Value) -> Result<(String, Record, String), String> {
+pub(crate) fn decode(map: &Value) -> Result<(String, Record, String), String> {
     let text = |pointer: &str| map.pointer(pointer).and_then(Value::as_str);
     let object = text("/metadata/name").unwrap_or_default();
     let labels = map.pointer("/metadata/labels");
@@ -75,8 +72,7 @@ struct Part {
 }
 
 /// The nodes as ConfigMaps, in order.
-#[must_use]
-pub fn encode_nodes(name: &str, second: bool, members: &[Member]) -> Vec<Value> {
+pub(crate) fn encode_nodes(name: &str, second: bool, members: &[Member]) -> Vec<Value> {
     let mut parts = Vec::new();
     let mut numbers: BTreeMap<&WrittenAssignment, usize> = BTreeMap::new();
     let (mut part, mut bytes) = (Part { before: Vec::new(), nodes: String::new() }, 0);
@@ -113,7 +109,7 @@ fn format_line(name: &str, number: usize) -> String {
 ///
 /// # Errors
 /// What is not as we write it.
-pub fn decode_nodes(map: &Value) -> Result<Vec<Member>, String> {
+pub(crate) fn decode_nodes(map: &Value) -> Result<Vec<Member>, String> {
     let object = map.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
     let odd = |key: &str| format!("ConfigMap {object}, key {key}: it is not of this version, or somebody edited it");
     let data = |key: &str| map.pointer("/data").and_then(|data| data.get(key)).and_then(Value::as_str);

@@ -13,7 +13,7 @@ use kubelet_config::source::ConfigMapRef;
 
 const TIMEOUT: u64 = 600;
 
-pub(super) fn record(nodes: usize, options: Options) -> Record {
+pub(crate) fn record(nodes: usize, options: Options) -> Record {
     Record {
         target: Target {
             reference: ConfigMapRef { namespace: "n".into(), name: "m".into(), kubelet_config_key: "kubelet".into() },
@@ -42,7 +42,7 @@ pub(super) fn record(nodes: usize, options: Options) -> Record {
     }
 }
 
-pub(super) fn options(canaries: usize, max_unavailable: usize) -> Options {
+pub(crate) fn options(canaries: usize, max_unavailable: usize) -> Options {
     Options {
         canaries,
         max_unavailable,
@@ -54,11 +54,11 @@ pub(super) fn options(canaries: usize, max_unavailable: usize) -> Options {
     }
 }
 
-pub(super) fn members(count: usize) -> Vec<Member> {
+pub(crate) fn members(count: usize) -> Vec<Member> {
     (0..count).map(|n| Member { name: format!("n{n}"), before: WrittenAssignment::default() }).collect()
 }
 
-pub(super) fn fresh() -> ObservedNode {
+pub(crate) fn fresh() -> ObservedNode {
     ObservedNode { assigned: Assigned::Previous, progress: Progress::Active, ready: true, ..ObservedNode::gone() }
 }
 
