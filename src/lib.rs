@@ -23,4 +23,4 @@ pub mod daemon;
 pub mod kubelet_log;
 pub mod machine;
 pub mod ports;
-pub mod unit;
+pub(crate) mod unit;

@@ -12,6 +12,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use crate::machine::evidence::Failure;
+use crate::machine::model::{PreflightResult, RestartCause};
 use crate::machine::{Counter, State};
 use kubelet_config::source::Source;
 
@@ -115,14 +116,14 @@ impl Metrics {
             metrics.expiration.clone(),
         );
         // Known label values are there from the start: an alert on a rise needs the zero before it.
-        for cause in ["config", "exit", "reset", "rollback", "operator"] {
-            let _ = metrics.restarts.get_or_create(&vec![label("cause", cause)]);
+        for cause in RestartCause::ALL {
+            let _ = metrics.restarts.get_or_create(&vec![label("cause", cause.as_str())]);
         }
         for failure in Failure::all() {
             let _ = metrics.rollbacks.get_or_create(&vec![label("reason", failure.label())]);
         }
-        for result in ["valid", "load", "validate", "inconclusive"] {
-            let _ = metrics.preflights.get_or_create(&vec![label("result", result)]);
+        for result in PreflightResult::ALL {
+            let _ = metrics.preflights.get_or_create(&vec![label("result", result.as_str())]);
         }
         let build: Family<Labels, Gauge> = Family::default();
         build.get_or_create(&vec![label("version", env!("CARGO_PKG_VERSION"))]).set(1);
@@ -138,7 +139,8 @@ impl Metrics {
             family.get_or_create(&source_labels(source.as_ref())).set(1);
         }
         self.error.set(i64::from(status.error.is_some()));
-        let said = vec![label("status", status.condition.status), label("reason", status.condition.reason)];
+        let said =
+            vec![label("status", status.condition.status.as_str()), label("reason", status.condition.reason.as_str())];
         self.condition.clear();
         self.condition.get_or_create(&said).set(1);
         self.reload_failed.set(i64::from(state.reload.error.is_some()));
@@ -148,9 +150,9 @@ impl Metrics {
     /// Counts.
     pub fn count(&self, counter: &Counter) {
         match counter {
-            Counter::Restart(cause) => self.restarts.get_or_create(&vec![label("cause", cause)]).inc(),
-            Counter::Preflight(result) => self.preflights.get_or_create(&vec![label("result", result)]).inc(),
-            Counter::Rollback(reason) => self.rollbacks.get_or_create(&vec![label("reason", reason)]).inc(),
+            Counter::Restart(cause) => self.restarts.get_or_create(&vec![label("cause", cause.as_str())]).inc(),
+            Counter::Preflight(result) => self.preflights.get_or_create(&vec![label("result", result.as_str())]).inc(),
+            Counter::Rollback(reason) => self.rollbacks.get_or_create(&vec![label("reason", reason.label())]).inc(),
             Counter::StoreError => self.store_errors.inc(),
             Counter::Applied(took) => {
                 self.applied.observe(took.as_secs_f64());

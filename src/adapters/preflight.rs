@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use super::metrics::Metrics;
 use super::process;
 use crate::machine::Input;
-use crate::machine::model::{Rendered, Verdict};
+use crate::machine::model::{PreflightResult, Rendered, Verdict};
 use crate::machine::preflight::{Class, classify};
 use crate::ports;
 use kubelet_config::flags::KubeletArgs;
@@ -26,7 +26,8 @@ const INVALID: &str = r#"{"kind":"KubeletConfiguration","apiVersion":"kubelet.co
 "kubeAPIQPS":-1,"eventRecordQPS":-1,"registryPullQPS":-1,"kubeAPIBurst":-1,"podsPerCore":-1}"#;
 
 /// Name, text and expected verdict of each self-test.
-const SELF_TESTS: [(&str, &str, &str); 2] = [("garbage", GARBAGE, "load"), ("invalid", INVALID, "validate")];
+const SELF_TESTS: [(&str, &str, PreflightResult); 2] =
+    [("garbage", GARBAGE, PreflightResult::Load), ("invalid", INVALID, PreflightResult::Validate)];
 
 /// How to run the binary as a judge.
 #[derive(Clone, Debug)]
@@ -159,12 +160,13 @@ impl Recipe {
     async fn try_out(&self) -> Result<(), Failed> {
         for (name, _, expected) in SELF_TESTS {
             match self.run(Some(&self.test_file(name).display().to_string())).await {
-                Class::Candidate(verdict) if verdict.label() == expected => {}
+                Class::Candidate(verdict) if verdict.result() == expected => {}
                 Class::Flags(words) => {
                     return Err(Failed { why: format!("it refuses its own command line: {words}"), passing: false });
                 }
                 Class::Candidate(verdict) => {
                     let passing = matches!(verdict, Verdict::Inconclusive(_) | Verdict::NotItsFault(_));
+                    let expected = expected.as_str();
                     let why = format!("self-test {name}: expected {expected}, got {verdict:?}");
                     return Err(Failed { why, passing });
                 }
@@ -207,7 +209,7 @@ impl Recipe {
     /// What `--version` says, without "Kubernetes ".
     pub async fn version(&self) -> Option<String> {
         let mut args: Vec<String> =
-            self.args.words().iter().take_while(|word| !word.starts_with('-')).cloned().collect();
+            self.args.as_slice().iter().take_while(|word| !word.starts_with('-')).cloned().collect();
         args.push("--version".to_owned());
         let run = process::run_to_end(&self.program, &args, TIME_LIMIT).await.ok()?;
         let text = String::from_utf8_lossy(&run.output).into_owned();

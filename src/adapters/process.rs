@@ -25,7 +25,7 @@ use tokio::sync::oneshot;
 use super::stderr_relay::{Relay, Started};
 use crate::machine::Input;
 use crate::machine::model::Exit;
-use crate::machine::preflight::Run;
+use crate::machine::preflight::Outcome;
 use crate::ports;
 use kubelet_config::flags::KubeletArgs;
 
@@ -338,7 +338,7 @@ pub fn become_kubelet(program: &Path, args: &KubeletArgs) -> io::Error {
 ///
 /// # Errors
 /// If it cannot be started.
-pub async fn run_to_end(program: &Path, args: &[String], limit: Duration) -> io::Result<Run> {
+pub async fn run_to_end(program: &Path, args: &[String], limit: Duration) -> io::Result<Outcome> {
     let mut command = Command::new(program);
     command
         .args(args)
@@ -357,13 +357,13 @@ pub async fn run_to_end(program: &Path, args: &[String], limit: Duration) -> io:
 ///
 /// # Errors
 /// If it cannot be started.
-pub async fn run_with_input(program: &Path, args: &[OsString], input: OwnedFd, limit: Duration) -> io::Result<Run> {
+pub async fn run_with_input(program: &Path, args: &[OsString], input: OwnedFd, limit: Duration) -> io::Result<Outcome> {
     let mut command = Command::new(program);
     command.args(args).stdin(input).env_remove("NOTIFY_SOCKET");
     collect(command, limit).await
 }
 
-async fn collect(mut command: Command, limit: Duration) -> io::Result<Run> {
+async fn collect(mut command: Command, limit: Duration) -> io::Result<Outcome> {
     let (reader, writer) = io::pipe()?;
     command.stdout(writer.try_clone()?).stderr(writer).process_group(0).kill_on_drop(true);
     die_with_parent(&mut command);
@@ -391,7 +391,7 @@ async fn collect(mut command: Command, limit: Duration) -> io::Result<Run> {
         let _ = child.start_kill();
         let _ = child.wait().await;
     }
-    Ok(Run { exit, output: kept })
+    Ok(Outcome { exit, output: kept })
 }
 
 /// What a helper program printed.

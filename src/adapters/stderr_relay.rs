@@ -380,7 +380,7 @@ impl Ring {
     fn is_deep_in_a_trace(&mut self) -> bool {
         // klog's and JSON lines begin like this; most lines need no closer look.
         let is_log = self.open.first().is_some_and(|first| first.is_ascii_uppercase() || *first == b'{');
-        if is_log || !std::str::from_utf8(&self.open).is_ok_and(kubelet_log::is_frame) {
+        if is_log || !std::str::from_utf8(&self.open).is_ok_and(kubelet_log::is_stack_frame) {
             self.frames = 0;
             return false;
         }

@@ -29,7 +29,7 @@ use sha2::{Digest as _, Sha256};
 use self::history::History;
 use super::fsx::{self, Disk};
 use crate::machine::model::{RenderError, StateFiles};
-use crate::machine::record::{self, Entry, Ledger, Seal};
+use crate::machine::record::{self, CheckpointMetadata, Entry, Ledger};
 use crate::machine::{Durable, Stored};
 use crate::ports::{Checkpoint, Store};
 use kubelet_config::digest::hex;
@@ -140,7 +140,7 @@ impl<D: Disk> FsStore<D> {
         let dir = self.checkpoint_dir(source)?;
         let seal = match self.read_text(&self.seal_path(source))? {
             Some(text) => Some(
-                serde_json::from_str::<Seal>(&text)
+                serde_json::from_str::<CheckpointMetadata>(&text)
                     .map_err(|error| format!("its checksums are unreadable: {error}"))?,
             ),
             None => None,
@@ -215,7 +215,7 @@ impl<D: Disk> Store for FsStore<D> {
         if let Some(key) = payload.data.keys().find(|key| !source::is_safe_key(key)) {
             return Err(format!("the ConfigMap's key {key:?} cannot be a file name"));
         }
-        let seal = Seal {
+        let seal = CheckpointMetadata {
             sha256: payload
                 .data
                 .iter()

@@ -201,7 +201,7 @@ fn check_kept(options: &str) -> Result<(), String> {
     if options.contains(['$', '%', '\\']) {
         return Ok(());
     }
-    super::check_options_of_run(&unit::words(options)).map_err(|failure| {
+    super::check_options_of_run(&unit::split_command(options)).map_err(|failure| {
         format!("{}; these stand in the unit, name others: kubelet-supervisor enable -- OPTIONS", failure.message)
     })
 }

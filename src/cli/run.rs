@@ -42,7 +42,7 @@ pub(super) struct Options {
     #[arg(long, env = "KUBELET_SUPERVISOR_CONFIG_NAMESPACE", default_value = assignment::DEFAULT_NAMESPACE, value_name = "NAMESPACE")]
     config_namespace: String,
     /// What runs on a Node without an assignment, such as kubeadm's kube-system/kubelet-config.
-    #[arg(long, env = "KUBELET_SUPERVISOR_DEFAULT_SOURCE", value_parser = assignment::parse, value_name = "NAMESPACE/NAME[/KEY]")]
+    #[arg(long, env = "KUBELET_SUPERVISOR_DEFAULT_SOURCE", value_parser = assignment::parse_reference, value_name = "NAMESPACE/NAME[/KEY]")]
     default_source: Option<ConfigMapRef>,
     /// Edits of an assigned ConfigMap, and the default source, take effect within this time, each node at its own; 0s: at once.
     #[arg(long, env = "KUBELET_SUPERVISOR_SPREAD", default_value = "5m", value_name = "DURATION")]

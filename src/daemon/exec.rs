@@ -12,7 +12,7 @@ use crate::machine::record::{Entry, Ledger};
 use crate::machine::{Effect, Handover, Input, Level, Purpose, State, Stored};
 use crate::ports::{Checkpoint, Local, Ports, ReexecError, Store};
 use kubelet_config::flags::KubeletArgs;
-use kubelet_config::rendering::{self, Configuration, Fault, Ingredients, Text};
+use kubelet_config::rendering::{self, Configuration, Fault, RenderInput, Text};
 use kubelet_config::source::{Merge, Source};
 use kubelet_config::status::NodeConfigStatus;
 
@@ -163,11 +163,11 @@ impl<P: Ports> Executor<P> {
 
     fn emit(&mut self, event: Event) {
         let level = if event.warning { Level::Warn } else { Level::Info };
-        self.ports.notifier().log(level, &format!("{}: {}", event.reason, event.message));
+        self.ports.notifier().log(level, &format!("{}: {}", event.reason.as_str(), event.message));
         let mut entry = Entry {
             number: 0,
             nanos: self.state.now().wall_nanos,
-            reason: event.reason.to_owned(),
+            reason: event.reason.as_str().to_owned(),
             warning: event.warning,
             message: event.message,
             source: event.source,
@@ -263,7 +263,7 @@ pub fn configuration(
     let keys = |key: &str| checkpoint.and_then(|(checkpoint, _)| checkpoint.files.get(key).cloned());
     let with = |own: Option<&(String, String)>| {
         let local = own.map(|(text, dir)| Text { text, dir });
-        rendering::render(&Ingredients { payload, local, merge, keys: &keys, drop_ins: &drop_ins, args })
+        rendering::render(&RenderInput { payload, local, merge, keys: &keys, drop_ins: &drop_ins, args })
     };
     let own = local.config();
     let fault = match &own {

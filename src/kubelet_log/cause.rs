@@ -5,15 +5,15 @@ use super::redact::redact;
 
 /// The one line that tells why the kubelet died, redacted, its log header taken off.
 ///
-/// `lines` are its last ones, oldest first. In this order: the last farewell (a klog fatal line,
+/// `lines` are its last ones, oldest first. In this order: the last final_error (a klog fatal line,
 /// `"command failed" err="…"`, a panic), a line with `runtime error`, the last error line, the last
 /// line that is no stack trace.
 #[must_use]
 pub fn fatal(lines: &[String]) -> Option<String> {
     let last = |read: fn(&str) -> Option<String>| lines.iter().rev().find_map(|line| read(line.trim()));
-    let found = last(farewell).or_else(|| last(runtime_error)).or_else(|| last(error)).or_else(|| {
-        let told = lines.iter().rev().find(|line| !is_frame(line))?;
-        Some(message(told.trim()))
+    let found = last(final_error).or_else(|| last(runtime_error)).or_else(|| last(error)).or_else(|| {
+        let line = lines.iter().rev().find(|line| !is_stack_frame(line))?;
+        Some(message(line.trim()))
     })?;
     Some(redact(&found)).filter(|found| !found.is_empty())
 }
@@ -21,7 +21,7 @@ pub fn fatal(lines: &[String]) -> Option<String> {
 /// True for a line of a Go stack trace, and for an empty one: hundreds of them follow the line that
 /// says why.
 #[must_use]
-pub fn is_frame(line: &str) -> bool {
+pub(crate) fn is_stack_frame(line: &str) -> bool {
     let line = line.trim_end();
     if line.is_empty() || line.starts_with('\t') && !line.starts_with("\tpanic: ") {
         return true;
@@ -30,8 +30,8 @@ pub fn is_frame(line: &str) -> bool {
         return true;
     }
     // Registers: `rip    0x46f3e1`.
-    let mut words = line.split_whitespace();
-    if let (Some(_), Some(value), None) = (words.next(), words.next(), words.next())
+    let mut parts = line.split_whitespace();
+    if let (Some(_), Some(value), None) = (parts.next(), parts.next(), parts.next())
         && value.starts_with("0x")
     {
         return true;
@@ -43,7 +43,7 @@ pub fn is_frame(line: &str) -> bool {
             .is_some_and(|(name, _)| !name.contains(char::is_whitespace) && (name.contains('.') || name == "panic"))
 }
 
-fn farewell(line: &str) -> Option<String> {
+fn final_error(line: &str) -> Option<String> {
     if ["panic: ", "fatal error: ", "Error: "].iter().any(|start| line.starts_with(start)) {
         return Some(line.to_owned());
     }
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn frames_are_told_from_lines() {
-        assert!(DUMP.lines().all(is_frame), "{DUMP}");
+        assert!(DUMP.lines().all(is_stack_frame), "{DUMP}");
         for line in [
             "F1121 03:24:02.289282 1 server.go:269] failed (badly)",
             "{\"msg\":\"x (y)\"}",
@@ -161,7 +161,7 @@ mod tests {
             "failed to start (code 1)",
             "[signal SIGSEGV: segmentation violation code=0x1 addr=0x0 pc=0x46f3e1]",
         ] {
-            assert!(!is_frame(line), "{line}");
+            assert!(!is_stack_frame(line), "{line}");
         }
     }
 

@@ -5,5 +5,6 @@ mod cause;
 pub(crate) mod parse;
 mod redact;
 
-pub use cause::{fatal, is_frame};
-pub use redact::redact;
+pub use cause::fatal;
+pub(crate) use cause::is_stack_frame;
+pub(crate) use redact::redact;

@@ -10,9 +10,9 @@ use super::parse::json_text;
 const LONGEST: usize = 512;
 
 /// What stands for something taken out.
-const GONE: &str = "[…]";
+const REMOVED: &str = "[…]";
 
-/// From these words on nothing of a line is shown: what follows is a secret, in a form that
+/// From these texts on nothing of a line is shown: what follows is a secret, in a form that
 /// depends on who prints it (YAML, JSON, Go).
 const SECRETS: [&str; 5] =
     ["staticpodurlheader", "manifest-url-header", "authorization:", "authorization=", "authorization\":"];
@@ -22,10 +22,10 @@ const KEYS: [&str; 5] = ["bearer ", "basic ", "password=", "token=", "secret="];
 
 /// A kubelet's line without secrets, dumps and control characters, cut at 512 characters.
 #[must_use]
-pub fn redact(line: &str) -> String {
+pub(crate) fn redact(line: &str) -> String {
     let line = line.trim();
-    let said = json_text(line).unwrap_or_else(|| line.to_owned());
-    let flat: String = said.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let text = json_text(line).unwrap_or_else(|| line.to_owned());
+    let flat: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let open = cut_secrets(&flat);
     let open = without_pem(&open);
     let open = collapse(&open);
@@ -38,7 +38,7 @@ fn cut_secrets(text: &str) -> String {
     let lower = text.to_ascii_lowercase();
     let first = SECRETS.iter().filter_map(|word| Some(lower.find(word)? + word.len())).min();
     match first.and_then(|end| text.get(..end)) {
-        Some(kept) => format!("{kept} {GONE}"),
+        Some(kept) => format!("{kept} {REMOVED}"),
         None => text.to_owned(),
     }
 }
@@ -50,7 +50,7 @@ fn without_pem(text: &str) -> String {
     let mut rest = text;
     while let Some((before, block)) = rest.split_once(BEGIN) {
         out.push_str(before);
-        out.push_str(GONE);
+        out.push_str(REMOVED);
         // A block that does not end hides all that follows.
         rest = block.split_once(END).and_then(|(_, name)| name.split_once("-----")).map_or("", |(_, after)| after);
     }
@@ -104,7 +104,7 @@ fn mask_values(text: &str) -> String {
             return out + rest;
         };
         out.push_str(kept);
-        out.push_str(GONE);
+        out.push_str(REMOVED);
         let opening = value.trim_start_matches(['"', '\'', '\\']);
         rest = opening.trim_start_matches(|c: char| !c.is_whitespace() && !"\"'\\,&;)".contains(c));
     }
@@ -116,11 +116,11 @@ fn mask_token(word: &str) -> String {
         && let Some((user, host)) = rest.split_once('@')
         && !user.contains('/')
     {
-        return format!("{scheme}://{GONE}@{host}");
+        return format!("{scheme}://{REMOVED}@{host}");
     }
     let is_base64 = |c: char| c.is_ascii_alphanumeric() || "+/=".contains(c);
     if word.len() >= 40 && word.chars().all(is_base64) && !word.starts_with('/') && is_mixed(word) {
-        return GONE.to_owned(); // a line of a PEM block
+        return REMOVED.to_owned(); // a line of a PEM block
     }
     let mut out = String::new();
     for part in word.split_inclusive(|c: char| !c.is_ascii_alphanumeric() && !"+=_-.".contains(c)) {
@@ -132,7 +132,7 @@ fn mask_token(word: &str) -> String {
         // digests and container ids have one case only.
         let secret = body.starts_with("eyJ") && body.len() >= 20
             || body.split('.').any(|piece| piece.len() >= 40 && is_mixed(piece));
-        out.push_str(if secret { GONE } else { body });
+        out.push_str(if secret { REMOVED } else { body });
         out.push_str(end);
     }
     out

@@ -1,17 +1,18 @@
 //! What is remembered of failed versions.
 
-use super::{ConfigMapState, Counter, Durable, Effect, Level, State, TrialEnd, say};
-use crate::machine::evidence::Failure;
-use crate::machine::model::KubeletId;
-use crate::machine::record::BadVersion;
-use crate::machine::{events, limits};
+use super::evidence::Failure;
+use super::io::log;
+use super::model::KubeletId;
+use super::record::BadVersion;
+use super::{ConfigMapState, Counter, Durable, Effect, Level, State, TrialEnd};
+use super::{events, limits};
 use kubelet_config::digest::Digest;
 use kubelet_config::source::Source;
 use kubelet_config::status::{self, SyncError};
 
 impl State {
-    /// The mark of a version that failed before, if it still holds.
-    pub(super) fn bad(&self, source: &Source, digest: Option<&Digest>) -> Option<&BadVersion> {
+    /// What is remembered of a version that failed before, if it still holds.
+    pub(super) fn bad_version(&self, source: &Source, digest: Option<&Digest>) -> Option<&BadVersion> {
         self.records().ledger.bad.iter().rev().find(|bad| {
             (bad.kubelet == self.kubelet_id || bad.kubelet == KubeletId::ANY)
                 && match (&bad.digest, digest) {
@@ -21,16 +22,22 @@ impl State {
         })
     }
 
-    pub(super) fn say_rolled_back(&mut self, source: &Source, failure: Failure, detail: &str, fx: &mut Vec<Effect>) {
+    /// True if the control test cleared it, and last known good has not been healthy for long enough since.
+    pub(super) fn awaits_retry(&self, source: &Source) -> bool {
+        !self.recovered
+            && self.records().ledger.retry_later.as_ref().is_some_and(|retry_later| retry_later.source == *source)
+    }
+
+    pub(super) fn report_rollback(&mut self, source: &Source, failure: Failure, detail: &str, fx: &mut Vec<Effect>) {
         self.trial_end = TrialEnd::Failed;
-        fx.push(Effect::Count(Counter::Rollback(failure.label())));
+        fx.push(Effect::Count(Counter::Rollback(failure)));
         let mut event = events::rolled_back(source, self.fallback().as_ref(), detail);
         event.log_tail.clone_from(&self.log_tail);
         fx.push(Effect::Emit(event));
     }
 
     /// Remembers that a version failed, in the status and durably.
-    pub(super) fn mark_bad(
+    pub(super) fn remember_bad(
         &mut self,
         source: &Source,
         digest: Option<&Digest>,
@@ -40,12 +47,12 @@ impl State {
         fx: &mut Vec<Effect>,
     ) {
         self.error = Some((error.to_owned(), detail.to_owned()));
-        let records = self.with_mark(source, digest, reason, error, detail);
+        let records = self.with_bad_version(source, digest, reason, error, detail);
         self.remember(records, fx);
     }
 
     /// The records with a further bad version in them.
-    pub(super) fn with_mark(
+    pub(super) fn with_bad_version(
         &self,
         source: &Source,
         digest: Option<&Digest>,
@@ -67,7 +74,7 @@ impl State {
             version: self.version.clone().unwrap_or_default(),
             log_tail: self
                 .log_tail
-                .get(self.log_tail.len().saturating_sub(limits::WORDS_KEPT)..)
+                .get(self.log_tail.len().saturating_sub(limits::LOG_LINES_KEPT)..)
                 .unwrap_or_default()
                 .to_vec(),
         });
@@ -89,10 +96,10 @@ impl State {
         fx.push(Effect::Count(Counter::StoreError));
         let why = format!("the store cannot be written: {why}");
         // Nothing new is taken up until that is written; whoever waits for it is told.
-        if matches!(self.map, ConfigMapState::Present(_)) {
+        if matches!(self.config_map, ConfigMapState::Present(_)) {
             self.sync_failed(SyncError::Internal, why, fx);
         } else {
-            say(fx, Level::Warn, why);
+            log(fx, Level::Warn, why);
         }
         self.back_off();
     }

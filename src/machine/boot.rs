@@ -1,9 +1,10 @@
 //! The first decision: what to start from what the store held.
 
-use super::{Effect, Kubelet, Level, State, Stored, say};
-use crate::machine::evidence::Failure;
-use crate::machine::model::KubeletId;
-use crate::machine::record::Attempt;
+use super::evidence::Failure;
+use super::io::log;
+use super::model::KubeletId;
+use super::record::Attempt;
+use super::{Effect, Kubelet, Level, State, Stored};
 use kubelet_config::source::Source;
 use kubelet_config::status;
 
@@ -16,7 +17,7 @@ impl State {
         self.began = self.now;
         let mut keep = |what: &str, result: Result<Option<Source>, String>| {
             result.unwrap_or_else(|why| {
-                say(
+                log(
                     fx,
                     Level::Warn,
                     format!(
@@ -32,8 +33,8 @@ impl State {
         self.saved.assigned = keep("meta/assigned", stored.assigned);
         self.saved.last_known_good = keep("meta/last-known-good", stored.last_known_good);
         self.saved.ledger = stored.ledger.unwrap_or_else(|why| {
-            say(fx, Level::Warn, format!("the memory of past attempts is unreadable ({why}); it starts empty"));
-            crate::machine::record::Ledger::default()
+            log(fx, Level::Warn, format!("the memory of past attempts is unreadable ({why}); it starts empty"));
+            super::record::Ledger::default()
         });
         self.keep_all = keep_all;
         self.damaged = !assigned_readable;
@@ -42,7 +43,7 @@ impl State {
         self.launch(fx);
     }
 
-    /// Assigned, unless it is marked bad or has used up its tries.
+    /// Assigned, unless it is known as bad or has used up its tries.
     fn first_choice(&mut self, fx: &mut Vec<Effect>) -> Option<Source> {
         if let Some(pinned) = self.pinned().cloned() {
             self.pin_tried = true;
@@ -52,20 +53,20 @@ impl State {
         if Some(&assigned) == self.saved.last_known_good.as_ref() {
             return Some(assigned);
         }
-        if let Some(bad) = self.bad(&assigned, None) {
+        if let Some(bad) = self.bad_version(&assigned, None) {
             self.error = Some((bad.error.clone(), bad.detail.clone()));
             return self.fallback();
         }
         // One that ended for a restart was about to run it.
         let carried = self.saved.ledger.attempt.as_ref().filter(|attempt| attempt.source == assigned);
         let carried = carried.and_then(|attempt| attempt.carried.clone());
-        let pardon = self
+        let cleared = self
             .saved
             .ledger
             .retry_later
             .as_ref()
             .filter(|retry_later| retry_later.source == assigned && carried.is_none());
-        if let Some(retry_later) = pardon {
+        if let Some(retry_later) = cleared {
             let detail = format!("not to blame, will be tried again: {}", retry_later.why);
             self.error = Some((status::LOAD_ERROR.to_owned(), detail));
             return self.fallback();
@@ -75,16 +76,16 @@ impl State {
         let adopted = before.as_ref().is_some_and(|attempt| attempt.adopted);
         if spent >= self.settings.boots && !adopted {
             let detail = format!("{spent} starts of the supervisor passed without proof");
-            self.mark_bad(&assigned, None, Failure::Boots.label(), status::LOAD_ERROR, &detail, fx);
-            self.say_rolled_back(&assigned, Failure::Boots, &detail, fx);
+            self.remember_bad(&assigned, None, Failure::Boots.label(), status::LOAD_ERROR, &detail, fx);
+            self.report_rollback(&assigned, Failure::Boots, &detail, fx);
             return self.fallback();
         }
         if let Some(carried) = carried {
-            self.take_up(carried);
+            self.restore_carried(carried);
         }
         // Spend the try before trying.
         let mut records = self.records().clone();
-        let attempt = before.unwrap_or_else(|| Attempt { tries: 0, ..Attempt::of(assigned.clone()) });
+        let attempt = before.unwrap_or_else(|| Attempt { tries: 0, ..Attempt::new(assigned.clone()) });
         records.ledger.attempt = Some(Attempt { tries: spent + 1, ..attempt });
         self.remember(records, fx);
         Some(assigned)

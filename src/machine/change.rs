@@ -1,62 +1,61 @@
 //! A change, from being seen to the switch: fetch, checkpoint, render, compare, judge, record.
 
-use crate::machine::events;
-use kubelet_config::status;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::evidence::Baseline;
+use super::io::log;
+use super::model::{KubeletId, RenderError, Rendered, RestartCause, Verdict, later};
+use super::record::{Attempt, Confirm, REJECTED};
 use super::{
     Change, ConfigMapState, Counter, Durable, Effect, Kubelet, Level, Purpose, RecordReason, Stage, State, Trial,
-    TrialEnd, later, say,
+    TrialEnd,
 };
-use crate::machine::evidence::Baseline;
-use crate::machine::limits;
-use crate::machine::model::{KubeletId, RenderError, Rendered, Verdict};
-use crate::machine::record::{Attempt, Confirm, REJECTED};
+use super::{events, limits};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::digest::Digest;
 use kubelet_config::pods::PodSummary;
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, Source};
 use kubelet_config::source_dir;
-use kubelet_config::status::SyncError;
+use kubelet_config::status::{self, SyncError};
 
 impl State {
     /// The Node's assignment. Watching follows the object, not the key.
-    pub(super) fn node(&mut self, wanted: Assignment, fx: &mut Vec<Effect>) {
-        let wanted = match (wanted, &self.settings.default_source) {
+    pub(super) fn node_assignment(&mut self, assignment: Assignment, fx: &mut Vec<Effect>) {
+        let assignment = match (assignment, &self.settings.default_source) {
             (Assignment::Local, Some(default)) => Assignment::Default(default.clone()),
-            (wanted, _) => wanted,
+            (assignment, _) => assignment,
         };
-        if wanted == Assignment::Unknown || wanted == self.wanted {
+        if assignment == Assignment::Unknown || assignment == self.assignment {
             return; // a Node that is gone asks for nothing: keep what is
         }
-        let before = self.wanted_map().cloned();
-        self.wanted = wanted;
+        let before = self.assigned_map().cloned();
+        self.assignment = assignment;
         self.sync_error = None;
         self.retry = None;
-        let after = self.wanted_map().cloned();
+        let after = self.assigned_map().cloned();
         let same_object = matches!((&before, &after), (Some(before), Some(after)) if before.same_object(after));
         if same_object {
-            if matches!(self.map, ConfigMapState::Checkpointed(_)) {
+            if matches!(self.config_map, ConfigMapState::Checkpointed(_)) {
                 // The bytes are gone; the other key is in the same checkpoint, but only a fresh
-                // look tells whether the version still stands.
+                // download tells whether the version still stands.
                 self.download_again(fx);
             }
         } else {
-            self.map = ConfigMapState::Pending;
+            self.config_map = ConfigMapState::Pending;
             fx.push(Effect::Watch(after));
         }
     }
 
-    pub(super) fn wanted_map(&self) -> Option<&ConfigMapRef> {
-        match &self.wanted {
+    pub(super) fn assigned_map(&self) -> Option<&ConfigMapRef> {
+        match &self.assignment {
             Assignment::Map(reference) | Assignment::Default(reference) => Some(reference),
             _ => None,
         }
     }
 
-    pub(super) fn map_seen(&mut self, payload: Arc<Payload>) {
-        let Some(reference) = self.wanted_map() else { return };
+    pub(super) fn config_map_seen(&mut self, payload: Arc<Payload>) {
+        let Some(reference) = self.assigned_map() else { return };
         if payload.namespace != reference.namespace || payload.name != reference.name {
             return; // from a watch that has been replaced
         }
@@ -64,30 +63,30 @@ impl State {
         if matches!(self.sync_error, Some((SyncError::Download, _))) {
             self.sync_error = None;
         }
-        if self.map == ConfigMapState::Checkpointed(source) && !self.damaged {
+        if self.config_map == ConfigMapState::Checkpointed(source) && !self.damaged {
             return;
         }
-        self.map = ConfigMapState::Present(payload);
+        self.config_map = ConfigMapState::Present(payload);
         self.retry = None;
     }
 
-    pub(super) fn map_failed(&mut self, why: String, definite: bool) {
-        let seen = matches!(self.map, ConfigMapState::Present(_) | ConfigMapState::Checkpointed(_));
-        if self.wanted_map().is_none() || (seen && !definite) {
+    pub(super) fn config_map_failed(&mut self, why: String, definite: bool) {
+        let seen = matches!(self.config_map, ConfigMapState::Present(_) | ConfigMapState::Checkpointed(_));
+        if self.assigned_map().is_none() || (seen && !definite) {
             return;
         }
-        let since = match &self.map {
+        let since = match &self.config_map {
             ConfigMapState::Failed { since, .. } => *since,
             _ => self.now,
         };
-        self.map = ConfigMapState::Failed { why, since };
+        self.config_map = ConfigMapState::Failed { why, since };
     }
 
     /// Forgets that the ConfigMap was seen and asks for it again.
     pub(super) fn download_again(&mut self, fx: &mut Vec<Effect>) {
         self.damaged = true;
-        if let Some(reference) = self.wanted_map().cloned() {
-            self.map = ConfigMapState::Pending;
+        if let Some(reference) = self.assigned_map().cloned() {
+            self.config_map = ConfigMapState::Pending;
             fx.push(Effect::Watch(Some(reference)));
         }
     }
@@ -103,22 +102,22 @@ impl State {
         if self.records().ledger.frozen {
             return;
         }
-        self.drop_unwanted();
+        self.drop_unassigned();
         self.take_turn(fx);
-        if let Some(Change { stage: Stage::Weighing(_), .. }) = self.change {
-            self.weigh(fx);
+        if let Some(Change { stage: Stage::Baseline(_), .. }) = self.change {
+            self.await_baseline(fx);
             if self.change.is_none() || fx.iter().any(|effect| matches!(effect, Effect::Record(..))) {
                 return;
             }
         }
-        match self.wanted.clone() {
+        match self.assignment.clone() {
             Assignment::Unknown => {}
             Assignment::AllNil => {
                 self.sync_failed(SyncError::AllNil, "the Node's configSource names no source".to_owned(), fx);
             }
             Assignment::Invalid(why) => self.sync_failed(SyncError::Download, why, fx),
             Assignment::Local => self.consider_local(fx),
-            Assignment::Map(reference) | Assignment::Default(reference) => match self.map.clone() {
+            Assignment::Map(reference) | Assignment::Default(reference) => match self.config_map.clone() {
                 ConfigMapState::Pending => {}
                 ConfigMapState::Failed { why, since } => {
                     if self.now >= later(since, limits::DOWNLOAD_PATIENCE) {
@@ -133,11 +132,11 @@ impl State {
 
     /// A change that nobody asks for any more is not made, however far it is: the Node names another object, or
     /// none that there is.
-    pub(super) fn drop_unwanted(&mut self) {
-        let (wanted, gone) = (self.wanted_map().cloned(), matches!(self.map, ConfigMapState::Failed { .. }));
+    pub(super) fn drop_unassigned(&mut self) {
+        let (assigned, gone) = (self.assigned_map().cloned(), matches!(self.config_map, ConfigMapState::Failed { .. }));
         self.change.take_if(|change| {
-            let open = matches!(change.stage, Stage::Judging(..) | Stage::Spread(_) | Stage::Weighing(_));
-            open && change.to.as_ref().is_some_and(|to| gone || wanted.as_ref() != Some(&to.reference))
+            let open = matches!(change.stage, Stage::Preflight(..) | Stage::Spread(_) | Stage::Baseline(_));
+            open && change.to.as_ref().is_some_and(|to| gone || assigned.as_ref() != Some(&to.reference))
         });
     }
 
@@ -170,11 +169,13 @@ impl State {
         }
         let settled = self.records().assigned.as_ref() == Some(source)
             && !self.damaged
-            && (self.active.as_ref() == Some(source) || self.bad(source, None).is_some() || self.is_pardoned(source));
+            && (self.active.as_ref() == Some(source)
+                || self.bad_version(source, None).is_some()
+                || self.awaits_retry(source));
         if settled {
             self.sync_error = None;
             self.change = None;
-            self.map = ConfigMapState::Checkpointed(source.clone());
+            self.config_map = ConfigMapState::Checkpointed(source.clone());
             return;
         }
         self.begin(Some(source.clone()));
@@ -210,7 +211,7 @@ impl State {
         match result {
             Ok(()) => {
                 self.damaged = false;
-                self.map = ConfigMapState::Checkpointed(source.clone());
+                self.config_map = ConfigMapState::Checkpointed(source.clone());
                 fx.push(Effect::Render(Purpose::Change, Some(source.clone())));
             }
             Err(why) => {
@@ -239,14 +240,14 @@ impl State {
             }
             (Some(source), Ok(rendered)) => {
                 for note in &rendered.notes {
-                    say(fx, Level::Info, format!("{source}: {note}"));
+                    log(fx, Level::Info, format!("{source}: {note}"));
                 }
                 for field in &rendered.shadowed {
-                    say(fx, Level::Info, format!("{source}: {field} has no effect, the command line wins"));
+                    log(fx, Level::Info, format!("{source}: {field} has no effect, the command line wins"));
                 }
                 if self.in_force.digest.as_ref() == Some(&rendered.digest) && self.pid().is_some() {
                     self.adopt(source, &rendered.annotations, fx);
-                } else if let Some(bad) = self.bad(source, Some(&rendered.digest)) {
+                } else if let Some(bad) = self.bad_version(source, Some(&rendered.digest)) {
                     let (error, detail) = (bad.error.clone(), bad.detail.clone());
                     self.reject(source, Some(&rendered), &error, &detail, fx);
                 } else if let Err(why) = self.confirm_within(&rendered.annotations) {
@@ -259,14 +260,16 @@ impl State {
                 } else {
                     // Where there is no turn to wait for, both judges are asked at once.
                     if self.waits_for_turn().is_none() {
-                        self.look_before(fx);
+                        self.query_baseline(fx);
                     }
                     let ticket = self.next_ticket();
                     fx.push(Effect::Preflight(ticket, rendered.clone()));
-                    self.set_stage(Stage::Judging(ticket, rendered));
+                    self.set_stage(Stage::Preflight(ticket, rendered));
                 }
             }
-            (Some(source), Err(RenderError::Load(words))) => self.reject(source, None, status::LOAD_ERROR, &words, fx),
+            (Some(source), Err(RenderError::Load(message))) => {
+                self.reject(source, None, status::LOAD_ERROR, &message, fx);
+            }
             (Some(_), Err(RenderError::Checkpoint(why))) => {
                 self.download_again(fx);
                 self.postpone(&why, fx);
@@ -276,12 +279,12 @@ impl State {
     }
 
     pub(super) fn verdict(&mut self, ticket: u64, verdict: Verdict, fx: &mut Vec<Effect>) {
-        let counted = Effect::Count(Counter::Preflight(verdict.label()));
+        let counted = Effect::Count(Counter::Preflight(verdict.result()));
         if let Some((_, rendered)) = self.launching.take_if(|(expected, _)| *expected == ticket) {
             fx.push(counted);
             return self.launch_judged(verdict, rendered, fx);
         }
-        let Some(Change { to: Some(source), stage: Stage::Judging(expected, rendered), .. }) = self.change.clone()
+        let Some(Change { to: Some(source), stage: Stage::Preflight(expected, rendered), .. }) = self.change.clone()
         else {
             return;
         };
@@ -290,17 +293,17 @@ impl State {
         }
         fx.push(counted);
         match verdict {
-            Verdict::Load(words) => self.reject(&source, Some(&rendered), status::LOAD_ERROR, &words, fx),
-            Verdict::Validate(words) => self.reject(&source, Some(&rendered), status::VALIDATE_ERROR, &words, fx),
+            Verdict::Load(message) => self.reject(&source, Some(&rendered), status::LOAD_ERROR, &message, fx),
+            Verdict::Validate(message) => self.reject(&source, Some(&rendered), status::VALIDATE_ERROR, &message, fx),
             Verdict::Valid(remarks) => {
                 for remark in remarks {
-                    say(fx, Level::Warn, format!("{source} is accepted, but: {remark}"));
+                    log(fx, Level::Warn, format!("{source} is accepted, but: {remark}"));
                 }
                 self.remember_verdict(&rendered);
                 self.accepted(rendered, fx);
             }
             Verdict::Inconclusive(why) => {
-                say(fx, Level::Warn, format!("the preflight of {source} gave no verdict, the trial decides: {why}"));
+                log(fx, Level::Warn, format!("the preflight of {source} gave no verdict, the trial decides: {why}"));
                 self.waived = Some((rendered.digest.clone(), self.kubelet_id.clone()));
                 self.accepted(rendered, fx);
             }
@@ -321,7 +324,7 @@ impl State {
             confirm_within: self.confirm_within(&rendered.annotations).unwrap_or_default(),
             tries: before.as_ref().map_or(1, |before| before.tries),
             adopted: before.is_some_and(|before| before.adopted),
-            ..Attempt::of(source)
+            ..Attempt::new(source)
         });
         records.ledger.judged.clone_from(&self.judged);
         self.set_stage(Stage::Recording(rendered));
@@ -376,7 +379,7 @@ impl State {
         self.recovered = false;
         self.runtime = self.in_force.runtime.take().or(self.runtime.take());
         fx.push(Effect::Emit(events::changed(Some(&source))));
-        self.switch(Some(source), "config", fx);
+        self.switch(Some(source), RestartCause::Config, fx);
     }
 
     /// Equal content under a new name or version: no restart, and the standing is kept.
@@ -387,7 +390,7 @@ impl State {
         let before = records.ledger.attempt.take();
         let within = self.confirm_within(annotations).ok().flatten().filter(|_| before.is_some());
         let adopted = self.active == records.last_known_good;
-        let before = before.unwrap_or_else(|| Attempt { adopted, ..Attempt::of(source.clone()) });
+        let before = before.unwrap_or_else(|| Attempt { adopted, ..Attempt::new(source.clone()) });
         // A new word on the time allowed moves the deadline.
         let moved = |confirm: Confirm| {
             let left = within?;
@@ -449,7 +452,7 @@ impl State {
         } else {
             self.applying_since = Some(seen);
             fx.push(Effect::Emit(events::changed(None)));
-            self.switch(None, "reset", fx);
+            self.switch(None, RestartCause::Reset, fx);
         }
     }
 
@@ -466,8 +469,8 @@ impl State {
         let detail = in_files.as_deref().unwrap_or(detail);
         self.change = None;
         let digest = rendered.map(|rendered| &rendered.digest);
-        let known = self.bad(source, digest).is_some() && self.records().assigned.as_ref() == Some(source);
-        let mut records = self.with_mark(source, digest, REJECTED, error, detail);
+        let known = self.bad_version(source, digest).is_some() && self.records().assigned.as_ref() == Some(source);
+        let mut records = self.with_bad_version(source, digest, REJECTED, error, detail);
         records.assigned = Some(source.clone());
         records.ledger.attempt = None;
         self.sync_error = None;
@@ -484,11 +487,11 @@ impl State {
             return;
         }
         // Last known good could not run, which is why local does: it still cannot.
-        let stranded = self.stranded && self.active.is_none() && self.target.is_none();
+        let lkg_unusable = self.lkg_unusable && self.active.is_none() && self.target.is_none();
         // `target` differs from `active` where a start failed and is to be repeated.
-        if !stranded && (self.active != fallback || self.target != fallback) {
+        if !lkg_unusable && (self.active != fallback || self.target != fallback) {
             self.trial = None;
-            say(
+            log(
                 fx,
                 Level::Warn,
                 format!(
@@ -496,7 +499,7 @@ impl State {
                     status::name(fallback.as_ref())
                 ),
             );
-            self.switch(fallback, "rollback", fx);
+            self.switch(fallback, RestartCause::Rollback, fx);
         }
     }
 
@@ -513,7 +516,7 @@ impl State {
         let now = Some((error, why));
         if self.sync_error != now {
             if let Some((error, why)) = &now {
-                say(fx, Level::Warn, format!("{}: {why}", error.text()));
+                log(fx, Level::Warn, format!("{}: {why}", error.text()));
             }
             self.sync_error = now;
         }

@@ -59,12 +59,12 @@ pub enum Command {
     /// Leave what runs: to last known good (and remember it as bad), or to another version (and
     /// stay there, as with [`Command::Pin`]).
     Rollback {
-        /// Where to.
+        /// The version to run instead.
         to: Target,
     },
-    /// ReexecError with a version, whatever is assigned; without one, with what runs.
+    /// Stay with a version, whatever is assigned; without one, with what runs.
     Pin {
-        /// Which.
+        /// The version to stay with; `None`: the one that runs.
         to: Option<Target>,
     },
     /// Follow the assignment again.

@@ -2,20 +2,75 @@
 
 use std::time::Duration;
 
+use super::evidence::Suspension;
 use kubelet_config::duration::GoDuration;
 use kubelet_config::source::Source;
 use kubelet_config::status::{cut, name};
 
-use crate::machine::evidence::Suspension;
+/// An event's `reason`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventReason {
+    /// The kubelet is restarted for another configuration (native's).
+    Changed,
+    /// A new source with equal content.
+    Adopted,
+    /// Refused before it ran.
+    Rejected,
+    /// Failed its trial.
+    RolledBack,
+    /// Nothing is judged for now.
+    TrialSuspended,
+    /// The control test cleared it.
+    NotBlamed,
+    /// Healthy, and to be confirmed by somebody.
+    AwaitsConfirmation,
+    /// Passed its trial.
+    Proven,
+    /// An operator has it tried again.
+    Retried,
+    /// An operator holds what runs.
+    Pinned,
+    /// The assignment is followed again.
+    Unpinned,
+    /// No change is taken up.
+    Frozen,
+    /// Changes are taken up again.
+    Thawed,
+    /// Somebody confirmed it.
+    Confirmed,
+}
+
+impl EventReason {
+    /// As the API server and the history have it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Changed => "KubeletConfigChanged",
+            Self::Adopted => "KubeletConfigAdopted",
+            Self::Rejected => "KubeletConfigRejected",
+            Self::RolledBack => "KubeletConfigRolledBack",
+            Self::TrialSuspended => "KubeletConfigTrialSuspended",
+            Self::NotBlamed => "KubeletConfigNotBlamed",
+            Self::AwaitsConfirmation => "KubeletConfigAwaitsConfirmation",
+            Self::Proven => "KubeletConfigProven",
+            Self::Retried => "KubeletConfigRetried",
+            Self::Pinned => "KubeletConfigPinned",
+            Self::Unpinned => "KubeletConfigUnpinned",
+            Self::Frozen => "KubeletConfigFrozen",
+            Self::Thawed => "KubeletConfigThawed",
+            Self::Confirmed => "KubeletConfigConfirmed",
+        }
+    }
+}
 
 /// A core/v1 Event about the own Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Machine word.
-    pub reason: &'static str,
-    /// Warning instead of Normal.
+    /// `reason`.
+    pub reason: EventReason,
+    /// `type`: Warning instead of Normal.
     pub warning: bool,
-    /// For people.
+    /// `message`, at most 1024 bytes.
     pub message: String,
     /// The version it is about.
     pub source: Option<Source>,
@@ -25,7 +80,7 @@ pub struct Event {
     pub local: bool,
 }
 
-fn event(reason: &'static str, warning: bool, source: Option<&Source>, message: String) -> Event {
+fn event(reason: EventReason, warning: bool, source: Option<&Source>, message: String) -> Event {
     Event { reason, warning, message: cut(message), source: source.cloned(), log_tail: Vec::new(), local: false }
 }
 
@@ -33,45 +88,45 @@ fn event(reason: &'static str, warning: bool, source: Option<&Source>, message: 
 #[must_use]
 pub fn changed(source: Option<&Source>) -> Event {
     let to = source.map_or_else(|| "local config".to_owned(), Source::to_string);
-    event("KubeletConfigChanged", false, source, format!("Kubelet restarting to use {to}"))
+    event(EventReason::Changed, false, source, format!("Kubelet restarting to use {to}"))
 }
 
 /// A new source with equal content.
 #[must_use]
 pub fn adopted(source: &Source) -> Event {
-    event("KubeletConfigAdopted", false, Some(source), format!("Equal content, no restart: {source}"))
+    event(EventReason::Adopted, false, Some(source), format!("Equal content, no restart: {source}"))
 }
 
 /// The kubelet, or we, refused it.
 #[must_use]
 pub fn rejected(source: &Source, why: &str) -> Event {
-    event("KubeletConfigRejected", true, Some(source), format!("Rejected {source}: {why}"))
+    event(EventReason::Rejected, true, Some(source), format!("Rejected {source}: {why}"))
 }
 
 /// A trial failed. The reason goes first: messages are cut at their end.
 #[must_use]
 pub fn rolled_back(source: &Source, to: Option<&Source>, why: &str) -> Event {
-    event("KubeletConfigRolledBack", true, Some(source), format!("Rolled back, {why}: from {source} to {}", name(to)))
+    event(EventReason::RolledBack, true, Some(source), format!("Rolled back, {why}: from {source} to {}", name(to)))
 }
 
-/// Judgement waits for the surroundings; for the history alone.
+/// Nothing is judged for now; for the history alone.
 #[must_use]
 pub fn suspended(source: &Source, suspension: Suspension) -> Event {
     let message = format!("Judgement of {source} is suspended: {}", suspension.message());
-    Event { local: true, ..event("KubeletConfigTrialSuspended", true, Some(source), message) }
+    Event { local: true, ..event(EventReason::TrialSuspended, true, Some(source), message) }
 }
 
 /// Last known good failed in the same way.
 #[must_use]
-pub fn not_blamed(source: &Source, why: &str) -> Event {
-    event("KubeletConfigNotBlamed", false, Some(source), format!("Not to blame, {why}: {source} will be tried again"))
+pub(crate) fn not_blamed(source: &Source, why: &str) -> Event {
+    event(EventReason::NotBlamed, false, Some(source), format!("Not to blame, {why}: {source} will be tried again"))
 }
 
 /// The evidence is good; somebody must say so.
 #[must_use]
-pub fn awaits_confirmation(source: &Source, within: Duration) -> Event {
+pub(crate) fn awaits_confirmation(source: &Source, within: Duration) -> Event {
     event(
-        "KubeletConfigAwaitsConfirmation",
+        EventReason::AwaitsConfirmation,
         false,
         Some(source),
         format!("Healthy; rolled back unless confirmed within {}: {source}", GoDuration(within)),
@@ -80,7 +135,7 @@ pub fn awaits_confirmation(source: &Source, within: Duration) -> Event {
 
 /// An operator did something on the node.
 #[must_use]
-pub fn operated(reason: &'static str, source: Option<&Source>, message: String) -> Event {
+pub fn operated(reason: EventReason, source: Option<&Source>, message: String) -> Event {
     event(reason, false, source, message)
 }
 
@@ -88,7 +143,7 @@ pub fn operated(reason: &'static str, source: Option<&Source>, message: String) 
 #[must_use]
 pub fn proven(source: &Source, after: Duration) -> Event {
     event(
-        "KubeletConfigProven",
+        EventReason::Proven,
         false,
         Some(source),
         format!("Last known good after {} of continuous health: {source}", GoDuration(after)),

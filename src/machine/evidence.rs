@@ -1,15 +1,14 @@
 //! Evidence: the signals a trial judges by, and what is seen of the node around the kubelet.
 
-use kubelet_config::hazard::impact::Supply;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-
 use serde_json::Value;
 
-use crate::machine::limits;
+use super::limits;
 use kubelet_config::flags::KubeletArgs;
+use kubelet_config::hazard::impact::Supply;
 
 /// A sign of a healthy kubelet, beside its process and READY=1, which every kubelet gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -37,7 +36,7 @@ pub enum Signal {
 pub enum Class {
     /// The trial fails.
     Required,
-    /// The trial's clock stops; nobody is blamed.
+    /// The trial's clock stops; nothing is held against it.
     Advisory,
 }
 
@@ -99,7 +98,7 @@ pub enum Failure {
 }
 
 /// Failures of a family have one cause: if last known good shows another of the same family, the
-/// configuration was not to blame for the first.
+/// configuration was not at fault for the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// The process does not live or answer.
@@ -142,7 +141,7 @@ impl Failure {
     }
 }
 
-/// Why nobody is blamed for now.
+/// Why nothing is judged for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Suspension {
     /// The container runtime does not answer.
@@ -156,7 +155,7 @@ pub enum Suspension {
 }
 
 impl Suspension {
-    /// For people.
+    /// The reason in a sentence.
     #[must_use]
     pub fn message(self) -> &'static str {
         match self {
@@ -183,16 +182,16 @@ pub struct NodeReadiness {
     pub message: String,
 }
 
-/// Answer to a look at the own Lease, which is a question to the API server as well.
+/// Answer to a query for the own Lease, which tells of the API server as well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseObservation {
     /// `spec.renewTime`, verbatim.
     Renewed(String),
     /// The API server answered; there is no Lease, or it is not ours to read.
     Absent,
-    /// The API server, or what stands before it, answered that it is overloaded or out of order; its words.
+    /// The API server, or what stands before it, answered that it is overloaded or out of order; with its message.
     Busy(String),
-    /// The API server did not answer in time, or refused the credentials; its words.
+    /// The API server did not answer in time, or refused the credentials; with its message.
     Unreachable(String),
 }
 
@@ -214,7 +213,7 @@ pub struct Environment {
 /// The socket of the container runtime, where command line and configuration name one. A kubelet
 /// with the built-in dockershim (v1.20: `--container-runtime=docker`, the default) has none.
 #[must_use]
-pub fn runtime_socket(args: &KubeletArgs, effective: &Value) -> Option<String> {
+pub(crate) fn runtime_socket(args: &KubeletArgs, effective: &Value) -> Option<String> {
     if args.last("container-runtime").is_some_and(|kind| kind != "remote") {
         return None;
     }
@@ -222,7 +221,7 @@ pub fn runtime_socket(args: &KubeletArgs, effective: &Value) -> Option<String> {
     args.last("container-runtime-endpoint").or(field).filter(|socket| !socket.is_empty()).map(str::to_owned)
 }
 
-/// A question about the kubelet's surroundings; the answer comes as an input.
+/// A question about the node around the kubelet; the answer comes as an input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Query {
     /// The own Lease.

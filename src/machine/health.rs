@@ -1,31 +1,30 @@
-//! What is seen of a kubelet while it is judged: signals good and bad, looks, excuses, the clock.
+//! A kubelet's health while it is judged: signals good and bad, the queries for them, the trial's clock.
 
-use crate::machine::events;
-use kubelet_config::status;
 use std::time::Duration;
 
-use super::{Effect, Kubelet, Level, Run, State, later, say};
-use crate::machine::evidence::{
+use super::evidence::{
     Baseline, Class, Environment, Failure, LeaseObservation, NodeReadiness, Query, Signal, Suspension,
 };
-use crate::machine::limits;
-use crate::machine::model::Moment;
+use super::limits;
+use super::model::{Moment, later};
+use super::{Effect, Kubelet, Run, State};
 use kubelet_config::hazard::{Acknowledged, HazardClass};
 use kubelet_config::pods::PodInventory;
+use kubelet_config::status;
 
 impl State {
-    /// True while the kubelet's health matters: a trial, a blame test, or the wait for better times.
+    /// True while the kubelet's health matters: a trial, a control test, or the wait before a retry.
     pub(super) fn is_observing(&self) -> bool {
         let ledger = &self.records().ledger;
         self.trial.is_some() || ledger.control_test.is_some() || ledger.retry_later.is_some()
     }
 
-    /// What the run is judged by; `None` where nobody looked before the change.
+    /// What the run is judged by; `None` where nothing was observed before the change.
     fn baseline(&self) -> Option<&Baseline> {
         let ledger = &self.records().ledger;
         let of_attempt = ledger.attempt.as_ref().filter(|_| self.trial.is_some()).map(|attempt| &attempt.baseline);
-        let of_blame = ledger.control_test.as_ref().map(|control_test| &control_test.baseline);
-        of_attempt.or(of_blame)?.as_ref()
+        let of_control_test = ledger.control_test.as_ref().map(|control_test| &control_test.baseline);
+        of_attempt.or(of_control_test)?.as_ref()
     }
 
     /// True if this signal was good before, or if it is healthz and nobody knows.
@@ -34,9 +33,24 @@ impl State {
         here && self.baseline().map_or(signal == Signal::Healthz, |baseline| baseline.contains(&signal))
     }
 
+    /// Observation begins while the kubelet runs.
+    pub(super) fn observe_at_once(&mut self) {
+        let now = self.now;
+        if let Kubelet::Running(run) = &mut self.kubelet
+            && run.ready
+        {
+            run.healthy_since = None;
+            run.answered = None;
+            run.probe_at = Some(now);
+            run.environment_at = Some(now);
+            run.lease_at = Some(now);
+            run.pods_at = Some(later(now, limits::POD_QUERY_DELAY));
+        }
+    }
+
     /// The signals the trial under way judges by, and whether each is good.
     #[must_use]
-    pub fn judged_signals(&self) -> Vec<(Signal, bool)> {
+    pub(crate) fn judged_signals(&self) -> Vec<(Signal, bool)> {
         let (Some(_), Kubelet::Running(run)) = (&self.trial, &self.kubelet) else { return Vec::new() };
         let good = |signal| match signal {
             Signal::Healthz => run.answered.is_some(),
@@ -53,10 +67,10 @@ impl State {
         let Kubelet::Running(run) = &mut self.kubelet else { return };
         if ok && run.ready {
             if run.healthy_since.is_some() && !run.is_watched(now) {
-                // Nobody looked for a while: what was healthy then says nothing of the time since.
+                // Nothing was observed for a while: what was healthy then says nothing of the time since.
                 run.healthy_since = Some(now);
                 if let Some(trial) = &mut self.trial {
-                    trial.banked = Duration::ZERO;
+                    trial.health_before_pause = Duration::ZERO;
                 }
             }
             run.answered = Some(now);
@@ -69,36 +83,36 @@ impl State {
         run.probe_at = observing.then(|| later(now, pause));
     }
 
-    pub(super) fn node_observed(&mut self, sight: NodeReadiness) {
+    pub(super) fn node_observed(&mut self, readiness: NodeReadiness) {
         if let Kubelet::Running(run) = &mut self.kubelet
             && run.ready
         {
-            if !sight.ready {
+            if !readiness.ready {
                 run.is_bad(Signal::NodeReady, self.now);
-            } else if sight.heartbeat != run.heartbeat {
+            } else if readiness.heartbeat != run.heartbeat {
                 run.is_good(Signal::NodeReady, self.now);
             }
         }
-        self.node = Some(sight);
+        self.node = Some(readiness);
     }
 
-    pub(super) fn watchdog(&mut self) {
+    pub(super) fn watchdog_pinged(&mut self) {
         if let Kubelet::Running(run) = &mut self.kubelet {
             run.is_good(Signal::Watchdog, self.now);
         }
     }
 
-    pub(super) fn lease_observed(&mut self, sight: &LeaseObservation) {
-        let fresh = matches!(sight, LeaseObservation::Renewed(time)
+    pub(super) fn lease_observed(&mut self, observed: &LeaseObservation) {
+        let fresh = matches!(observed, LeaseObservation::Renewed(time)
             if status::seconds_between(time, self.now.wall_nanos).is_some_and(|age| age <= limits::LEASE_FRESH.as_secs()));
         self.note_baseline(
             Signal::ApiServer,
-            Some(!matches!(sight, LeaseObservation::Unreachable(_) | LeaseObservation::Busy(_))),
+            Some(!matches!(observed, LeaseObservation::Unreachable(_) | LeaseObservation::Busy(_))),
         );
         self.note_baseline(Signal::Lease, Some(fresh));
         let now = self.now;
         let Kubelet::Running(run) = &mut self.kubelet else { return };
-        match sight {
+        match observed {
             LeaseObservation::Unreachable(_) => run.is_bad(Signal::ApiServer, now),
             LeaseObservation::Busy(_) => {
                 run.is_bad(Signal::ApiServer, now);
@@ -155,71 +169,9 @@ impl State {
             *until = self.now;
         }
         self.environment = Some((environment, self.now));
-        self.excuse_or_not(fx);
+        self.update_suspension(fx);
         if self.pending_failure.is_some() {
-            self.judge(fx);
-        }
-    }
-
-    /// Who is to blame for the kubelet's troubles, if it is not the configuration.
-    fn suspension(&self) -> Option<Suspension> {
-        if let Some((environment, at)) = &self.environment
-            && self.now.since(*at) <= limits::LOOK_HOLDS
-        {
-            if environment.shutting_down {
-                return Some(Suspension::ShuttingDown);
-            }
-            if environment.disk_full {
-                return Some(Suspension::DiskFull);
-            }
-            // A socket that never answered may be a wrong guess of ours.
-            if environment.runtime == Some(false) && self.runtime_answered {
-                return Some(Suspension::Runtime);
-            }
-        }
-        let Kubelet::Running(run) = &self.kubelet else { return None };
-        let lost = run.bad.get(&Signal::ApiServer)?;
-        // A node that got an answer, and be it that the server is overloaded, is not cut off.
-        let elsewhere = self.is_judged_by(Signal::ApiServer) && (run.was_answered || !run.is_attributable(*lost));
-        elsewhere.then_some(Suspension::ApiServer)
-    }
-
-    /// Stops or resumes judgement by what is known of the surroundings.
-    pub(super) fn excuse_or_not(&mut self, fx: &mut Vec<Effect>) {
-        let suspension = self.suspension().filter(|_| self.is_observing());
-        if suspension == self.suspended {
-            return;
-        }
-        match (suspension, self.suspended) {
-            (Some(suspension), None) => {
-                say(fx, Level::Warn, format!("{}: judgement is suspended, nobody is blamed", suspension.message()));
-                if let Some(source) = self.active.as_ref().filter(|_| self.trial.is_some()) {
-                    fx.push(Effect::Emit(events::suspended(source, suspension)));
-                }
-            }
-            (None, Some(suspension)) => {
-                say(fx, Level::Info, format!("no longer true that {}: judgement goes on", suspension.message()));
-                // What was bad meanwhile gets its whole time again, and the kubelet some to notice.
-                let from = later(self.now, limits::AFTER_EXCUSE);
-                if let Kubelet::Running(run) = &mut self.kubelet {
-                    run.begin_anew(from);
-                }
-            }
-            _ => {}
-        }
-        self.suspended = suspension;
-    }
-
-    /// Nobody looked for a while: the machine was suspended, or we were stopped. The kubelet may
-    /// have been as well, so that nothing is known of that time, neither good nor bad.
-    pub(super) fn woke_up(&mut self) {
-        let now = self.now;
-        if !self.is_observing() {
-            return;
-        }
-        if let Kubelet::Running(run) = &mut self.kubelet {
-            run.begin_anew(now);
-            run.good.values_mut().for_each(|at| *at = now);
+            self.judge_failure(fx);
         }
     }
 
@@ -232,13 +184,13 @@ impl State {
         let judged: Vec<Signal> = Signal::ALL.into_iter().filter(|signal| self.is_judged_by(*signal)).collect();
         let (now, suspended, healthz_on) = (self.now, self.suspended, self.in_force.healthz.is_some());
         let last_sure = match (&self.environment, suspended) {
-            (Some((_, at)), Some(_)) => Moment { boot: at.boot.saturating_sub(limits::LOOK_INTERVAL), ..*at },
+            (Some((_, at)), Some(_)) => Moment { boot: at.boot.saturating_sub(limits::QUERY_INTERVAL), ..*at },
             _ => now,
         };
         let Kubelet::Running(run) = &mut self.kubelet else { return };
         let up = run.ready && (!judges_healthz || run.answered.is_some());
         run.was_up |= up;
-        // Who was sick before is not blamed for it, but earns nothing by it either.
+        // What was bad before is not held against the change, but earns nothing either.
         let healthy = up
             && (!healthz_on || run.answered.is_some())
             && suspended.is_none()
@@ -247,28 +199,28 @@ impl State {
             (true, None) => {
                 run.healthy_since = Some(now);
                 if let Some(trial) = &mut self.trial
-                    && !std::mem::take(&mut trial.excused)
+                    && !std::mem::take(&mut trial.suspended)
                 {
-                    trial.banked = Duration::ZERO;
+                    trial.health_before_pause = Duration::ZERO;
                 }
             }
             (false, Some(since)) => {
                 run.healthy_since = None;
                 if let Some(trial) = &mut self.trial {
-                    trial.banked += last_sure.since(since);
-                    trial.excused = suspended.is_some();
+                    trial.health_before_pause += last_sure.since(since);
+                    trial.suspended = suspended.is_some();
                 }
             }
             (false, None) => {
                 if let Some(trial) = &mut self.trial {
-                    trial.excused |= suspended.is_some();
+                    trial.suspended |= suspended.is_some();
                 }
             }
             (true, Some(_)) => {}
         }
     }
 
-    /// The signal that has been bad for too long, with words for it.
+    /// The signal that has been bad for too long, and what to say of it.
     pub(super) fn failing(&self, run: &Run) -> Option<(Failure, String)> {
         if self.suspended.is_some() {
             return None;
@@ -308,8 +260,8 @@ impl State {
             Signal::NodeReady => {
                 // A Node that still says Ready says so of the time before.
                 let sick = self.node.as_ref().filter(|node| !node.ready && !node.message.is_empty());
-                let words = sick.map_or_else(|| "no new heartbeat".to_owned(), |node| node.message.clone());
-                format!("the Node has not been Ready for {lasted} s since the change: {words}")
+                let message = sick.map_or_else(|| "no new heartbeat".to_owned(), |node| node.message.clone());
+                format!("the Node has not been Ready for {lasted} s since the change: {message}")
             }
             Signal::Lease => format!("the Node's Lease was not renewed for {lasted} s"),
             Signal::ApiServer => {
@@ -321,7 +273,7 @@ impl State {
     }
 
     /// Asks whatever is due to be asked.
-    pub(super) fn tick_looks(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn tick_queries(&mut self, fx: &mut Vec<Effect>) {
         if !self.is_observing() {
             return;
         }
@@ -341,19 +293,19 @@ impl State {
         {
             run.is_bad(Signal::Watchdog, pinged);
         }
-        if run.look_at.is_some_and(|at| now >= at) {
-            run.look_at = Some(later(now, limits::LOOK_INTERVAL));
+        if run.environment_at.is_some_and(|at| now >= at) {
+            run.environment_at = Some(later(now, limits::QUERY_INTERVAL));
             fx.push(Effect::Query(Query::Environment(socket)));
         }
         if run.lease_at.is_some_and(|at| now >= at) {
             // The trial's clock waits for the first renewal, which comes with the start.
-            let fresh = run.ready_at.is_some_and(|ready| now.since(ready) < limits::LOOK_EAGER_FOR);
+            let fresh = run.ready_at.is_some_and(|ready| now.since(ready) < limits::QUERY_EAGER_FOR);
             let eager = fresh && in_contact && !run.good.contains_key(&Signal::Lease);
-            run.lease_at = Some(later(now, if eager { limits::LOOK_EAGER } else { limits::LOOK_INTERVAL }));
+            run.lease_at = Some(later(now, if eager { limits::QUERY_EAGER } else { limits::QUERY_INTERVAL }));
             fx.push(Effect::Query(Query::Lease));
         }
         if run.pods_at.is_some_and(|at| now >= at) {
-            run.pods_at = Some(later(now, limits::PODS_INTERVAL));
+            run.pods_at = Some(later(now, limits::POD_QUERY_INTERVAL));
             if pods {
                 fx.push(Effect::Query(Query::Pods));
             }
@@ -362,24 +314,24 @@ impl State {
 
     /// The ConfigMap says that pods may go.
     fn accepts_lost_pods(&self) -> bool {
-        let accepted = Acknowledged::read(self.in_force.annotations.acknowledge.as_deref());
+        let accepted = Acknowledged::parse(self.in_force.annotations.acknowledge.as_deref());
         ["maxPods", "podsPerCore", "kubeReserved", "systemReserved", "evictionHard"]
             .iter()
             .any(|field| accepted.covers(field, HazardClass::Pods))
     }
 
-    pub(super) fn look_deadlines(&self, run: &Run, due: &mut Vec<Moment>) {
+    pub(super) fn query_deadlines(&self, run: &Run, due: &mut Vec<Moment>) {
         if !self.is_observing() {
             return;
         }
-        due.extend(run.probe_at.into_iter().chain(run.look_at).chain(run.lease_at).chain(run.pods_at));
+        due.extend(run.probe_at.into_iter().chain(run.environment_at).chain(run.lease_at).chain(run.pods_at));
         due.extend(run.failing_since.map(|since| later(since, limits::HEALTHZ_PATIENCE)));
         due.extend(run.bad.iter().map(|(signal, since)| later(*since, self.patience(*signal))));
         if !run.was_up {
             due.push(later(run.judged_from, self.settings.start_timeout));
         }
         if let (Some(_), Some((_, at))) = (self.suspended, &self.environment) {
-            due.push(later(*at, limits::LOOK_HOLDS + Duration::from_secs(1)));
+            due.push(later(*at, limits::QUERY_VALID + Duration::from_secs(1)));
         }
     }
 }

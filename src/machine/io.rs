@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::command::Command;
+use super::events::Event;
+use super::evidence::{Environment, Failure, LeaseObservation, NodeReadiness, Query};
+use super::model::{Exit, KubeletId, PreflightResult, RenderError, Rendered, RestartCause, StateFiles, Verdict};
 use super::{Durable, Handover, Stored};
-use crate::machine::command::Command;
-use crate::machine::events::Event;
-use crate::machine::evidence::{Environment, LeaseObservation, NodeReadiness, Query};
-use crate::machine::model::{Exit, KubeletId, RenderError, Rendered, StateFiles, Verdict};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::rendering::HealthzTarget;
@@ -30,11 +30,11 @@ pub enum RecordReason {
     Switch,
     /// Equal content under a new source.
     Adopt,
-    /// Back to local.
+    /// The local configuration is assigned.
     Reset,
     /// The trial was passed.
     Proven,
-    /// Anything that must be remembered but holds nothing up: marks, tries.
+    /// Anything that must be remembered but holds nothing up: bad versions, tries.
     Memory,
 }
 
@@ -59,7 +59,7 @@ pub enum Input {
     ConfigMap(Arc<Payload>),
     /// The watched ConfigMap cannot be had; `definite` if the API server itself said so.
     ConfigMapFailed {
-        /// Its words, or the network's.
+        /// What the API server or the network said.
         why: String,
         /// False for a lost connection, which says nothing about a version seen before.
         definite: bool,
@@ -134,7 +134,7 @@ pub enum Effect {
     Kill,
     /// Ask healthz once.
     Probe(HealthzTarget),
-    /// Ask about the kubelet's surroundings once.
+    /// Observe the node around the kubelet once.
     Query(Query),
     /// Give back what the kubelet wrote last.
     ReadLogTail,
@@ -163,9 +163,9 @@ pub enum Effect {
 /// Severity of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// Worth knowing.
+    /// Something happened as it should.
     Info,
-    /// Someone should look.
+    /// Something failed, or needs an operator.
     Warn,
 }
 
@@ -173,13 +173,18 @@ pub enum Level {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Counter {
     /// `kubelet_restarts_total{cause}`.
-    Restart(&'static str),
+    Restart(RestartCause),
     /// `preflight_total{result}`.
-    Preflight(&'static str),
+    Preflight(PreflightResult),
     /// `rollbacks_total{reason}`.
-    Rollback(&'static str),
+    Rollback(Failure),
     /// `store_errors_total`.
     StoreError,
     /// `config_apply_duration_seconds`, from seeing a version to its kubelet being ready.
     Applied(Duration),
+}
+
+/// A line for the journal.
+pub(super) fn log(fx: &mut Vec<Effect>, level: Level, text: impl Into<String>) {
+    fx.push(Effect::Log(level, text.into()));
 }

@@ -19,16 +19,16 @@ pub const HEALTHZ_PATIENCE: Duration = Duration::from_secs(30);
 pub const WATCHDOG_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Pings may be missing this long: two intervals, as a busy node may be late with one.
-pub const WATCHDOG_PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const WATCHDOG_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Pause between healthz probes while a trial waits for readiness.
-pub const PROBE_STARTING: Duration = Duration::from_millis(250);
+pub(crate) const PROBE_STARTING: Duration = Duration::from_millis(250);
 
 /// Pause between healthz probes in the trial. Outside a trial nothing is probed.
 pub const PROBE_TRIAL: Duration = Duration::from_secs(5);
 
 /// A probe without an answer by then has failed.
-pub const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Exits in a trial that fail it: the first may be an accident, the second is a pattern.
 pub const TRIAL_EXITS: u32 = 2;
@@ -39,56 +39,56 @@ pub const TRIAL_BOOTS: u32 = 3;
 
 /// A node that is cut off since a change is put back after this long; `--isolation-timeout`. The
 /// control plane calls a node lost after 40 to 50 s (node-monitor-grace-period) and evicts its pods
-/// after another 5 minutes: there is time for one patient look, and for the way back.
+/// after another 5 minutes: there is time for one patient query, and for the way back.
 pub const ISOLATION: Duration = Duration::from_secs(90);
 
 /// A kubelet that was in contact with the API server for this long since it was ready is not what
 /// cut the node off later. Static pods that a change removes get 30 s to end.
 pub const ATTRIBUTION: Duration = Duration::from_secs(45);
 
-/// Pause between looks at the kubelet's surroundings in a trial: as often as it renews its Lease.
-pub const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+/// Pause between observations of the node in a trial: as often as it renews its Lease.
+pub(crate) const QUERY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Until the first renewal is seen the Lease is looked at this often, ...
-pub const LOOK_EAGER: Duration = Duration::from_secs(1);
+/// Until the first renewal is seen the Lease is asked for this often, ...
+pub(crate) const QUERY_EAGER: Duration = Duration::from_secs(1);
 /// ... but not for ever: kubelets renew it every 10 s.
-pub const LOOK_EAGER_FOR: Duration = Duration::from_secs(30);
+pub(crate) const QUERY_EAGER_FOR: Duration = Duration::from_secs(30);
 
-/// The pods are looked at so long after READY=1 (the kubelet admits them within seconds) ...
-pub const PODS_FIRST: Duration = Duration::from_secs(15);
-/// ... and then at this pace: each look is a list at the API server.
-pub const PODS_INTERVAL: Duration = Duration::from_secs(60);
+/// The pods are asked for so long after READY=1 (the kubelet admits them within seconds) ...
+pub(crate) const POD_QUERY_DELAY: Duration = Duration::from_secs(15);
+/// ... and then at this pace: each query is a list at the API server.
+pub(crate) const POD_QUERY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// A failure is judged without a look at the surroundings if none is to be had by then. The look
+/// A failure is judged without an observation of the node if there is none by then. The observation
 /// itself gives up after 2.5 s.
-pub const CONSULT: Duration = Duration::from_secs(3);
+pub const QUERY_DEADLINE: Duration = Duration::from_secs(3);
 
-/// When the surroundings are well again the kubelet needs some time to notice, and the Node's
+/// When the node is well again the kubelet needs some time to notice, and the Node's
 /// condition to tell: v1.20.2 took 10 to 20 s after its runtime was back.
-pub const AFTER_EXCUSE: Duration = Duration::from_secs(30);
+pub const SUSPENSION_GRACE: Duration = Duration::from_secs(30);
 
-/// What is learnt of the surroundings holds for so long.
-pub const LOOK_HOLDS: Duration = Duration::from_secs(30);
+/// An observation of the node counts for so long.
+pub(crate) const QUERY_VALID: Duration = Duration::from_secs(30);
 
-/// A change waits this long for the baseline; who has not answered by then counts for nothing. Each look ends within
+/// A change waits this long for the baseline; who has not answered by then counts for nothing. Each query ends within
 /// 5 s: a slow API server must not hide which pods a change would cost.
 pub const BASELINE: Duration = Duration::from_secs(6);
 
 /// A Lease renewed within this time is alive: kubelets renew every 10 s.
-pub const LEASE_FRESH: Duration = Duration::from_secs(60);
+pub(crate) const LEASE_FRESH: Duration = Duration::from_secs(60);
 
-/// Last known good, healthy for this long after a rollback, settles who was to blame.
-pub const BLAME: Duration = Duration::from_secs(30);
+/// Last known good, healthy for this long after a rollback, settles that the fault was the version's.
+pub const CONTROL_TEST: Duration = Duration::from_secs(30);
 
-/// A version that was not to blame is tried again after last known good was healthy for this long;
+/// A version that the control test cleared is tried again after last known good was healthy for this long;
 /// each time it doubles ...
 pub const RETRY_LATER_FIRST: Duration = Duration::from_secs(30);
 /// ... up to this.
 pub const RETRY_LATER_MAX: Duration = Duration::from_secs(3600);
 
-/// How often what is left of a wait for an acknowledgement is written down: that much a reboot can
+/// How often what is left of a wait for a confirmation is written down: that much a reboot can
 /// add to it.
-pub const CONFIRM_NOTED: Duration = Duration::from_secs(60);
+pub(crate) const CONFIRM_RECORD_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Versions kept for `rollback --to`, beside assigned and last known good.
 pub const PROVEN_KEPT: usize = 3;
@@ -103,29 +103,29 @@ pub const STOP_GRACE: Duration = Duration::from_secs(15);
 
 /// Back-off of restarts after an exit nobody asked for: 1, 2, 4, 8, 10, 10... seconds. The cap is
 /// the RestartSec of the kubelet's own unit.
-pub const BACKOFF_FIRST: Duration = Duration::from_secs(1);
-/// See [`BACKOFF_FIRST`].
-pub const BACKOFF_MAX: Duration = Duration::from_secs(10);
+pub(crate) const BACKOFF_FIRST: Duration = Duration::from_secs(1);
+/// The longest pause of that back-off.
+pub(crate) const BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// A kubelet that ran this long starts the back-off afresh.
-pub const BACKOFF_RESET: Duration = Duration::from_secs(60);
+pub(crate) const BACKOFF_RESET: Duration = Duration::from_secs(60);
 
 /// With `--restart-by exit`, a supervisor younger than this restarts a kubelet that ended by itself in place: it takes an
 /// API server's answer, a download and a preflight to mend a configuration that kills the kubelet within a second.
-pub const YOUNG: Duration = Duration::from_secs(30);
+pub(crate) const RESTART_IN_PLACE: Duration = Duration::from_secs(30);
 
 /// In a trial the first restart is quick: the second exit is the evidence we wait for.
-pub const BACKOFF_TRIAL: Duration = Duration::from_millis(100);
+pub(crate) const BACKOFF_TRIAL: Duration = Duration::from_millis(100);
 
 /// A starting kubelet is not interrupted by a further change for this long, so that a burst of
 /// changes costs two restarts at the most. v1.20.2 needs 6 s to start.
-pub const SETTLE: Duration = Duration::from_secs(10);
+pub(crate) const SETTLE: Duration = Duration::from_secs(10);
 
 /// Time before a failing download is reported: right after an assignment the Node authorizer
 /// has not yet seen the new edge and answers 403 for some tens of milliseconds.
-pub const DOWNLOAD_PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const DOWNLOAD_PATIENCE: Duration = Duration::from_secs(2);
 
 /// First pause before a store or process operation of ours is tried again.
-pub const RETRY_FIRST: Duration = Duration::from_secs(1);
+pub(crate) const RETRY_FIRST: Duration = Duration::from_secs(1);
 /// The longest such pause.
 pub const RETRY_MAX: Duration = Duration::from_secs(30);
 
@@ -134,4 +134,4 @@ pub const BAD_VERSIONS: usize = 32;
 
 /// The kubelet's last lines kept with a bad version: with 512 characters each and 32 versions the
 /// state file stays within 128 KiB. The history keeps more.
-pub const WORDS_KEPT: usize = 8;
+pub(crate) const LOG_LINES_KEPT: usize = 8;

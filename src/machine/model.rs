@@ -1,4 +1,4 @@
-//! The words of the domain: sources, payloads, digests, moments in time.
+//! The node's plain types: moments, rendered configurations, verdicts, exits.
 
 use std::fmt;
 use std::sync::Arc;
@@ -59,10 +59,16 @@ impl Moment {
     }
 }
 
+/// For people the wall clock goes on as the boot clock does.
+pub(crate) fn later(moment: Moment, by: Duration) -> Moment {
+    let nanos = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+    Moment { boot: moment.boot.saturating_add(by), wall_nanos: moment.wall_nanos.saturating_add(nanos) }
+}
+
 /// A rendered configuration that is durably on disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rendered {
-    /// Identifies the content.
+    /// Equal digests mean equal content.
     pub digest: Digest,
     /// What `--config` is given.
     pub path: String,
@@ -111,26 +117,85 @@ pub enum RenderError {
 pub enum Verdict {
     /// The kubelet loads and validates it; with its remarks, such as unknown fields.
     Valid(Vec<String>),
-    /// The kubelet cannot load it (native's LoadError); with the kubelet's own words.
+    /// The kubelet cannot load it (native's LoadError); with the kubelet's own message.
     Load(String),
-    /// The kubelet refuses it (native's ValidateError); with the kubelet's own words.
+    /// The kubelet refuses it (native's ValidateError); with the kubelet's own message.
     Validate(String),
     /// No judgement to be had; the trial decides. With the reason.
     Inconclusive(String),
     /// The kubelet refuses its own command line, or its local configuration in the same way: no
-    /// start could succeed now, and the candidate is not to blame. With the kubelet's words.
+    /// start could succeed now, and the candidate is not at fault. With the kubelet's message.
     NotItsFault(String),
 }
 
 impl Verdict {
-    /// The `result` label of `preflight_total`.
+    /// What it is counted as.
     #[must_use]
-    pub fn label(&self) -> &'static str {
+    pub fn result(&self) -> PreflightResult {
         match self {
-            Self::Valid(_) => "valid",
-            Self::Load(_) => "load",
-            Self::Validate(_) => "validate",
-            Self::Inconclusive(_) | Self::NotItsFault(_) => "inconclusive",
+            Self::Valid(_) => PreflightResult::Valid,
+            Self::Load(_) => PreflightResult::Load,
+            Self::Validate(_) => PreflightResult::Validate,
+            Self::Inconclusive(_) | Self::NotItsFault(_) => PreflightResult::Inconclusive,
+        }
+    }
+}
+
+/// The `result` label of `preflight_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PreflightResult {
+    /// The kubelet accepts the candidate.
+    Valid,
+    /// The kubelet cannot load it.
+    Load,
+    /// The kubelet refuses it.
+    Validate,
+    /// There was no verdict on it.
+    Inconclusive,
+}
+
+impl PreflightResult {
+    pub(crate) const ALL: [Self; 4] = [Self::Valid, Self::Load, Self::Validate, Self::Inconclusive];
+
+    /// The label's value.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Valid => "valid",
+            Self::Load => "load",
+            Self::Validate => "validate",
+            Self::Inconclusive => "inconclusive",
+        }
+    }
+}
+
+/// Why the kubelet is restarted: the `cause` label of `kubelet_restarts_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestartCause {
+    /// Another configuration is assigned.
+    Config,
+    /// It ended by itself.
+    Exit,
+    /// The assignment was taken away.
+    Reset,
+    /// The configuration failed, or was refused.
+    Rollback,
+    /// An operator's command.
+    Operator,
+}
+
+impl RestartCause {
+    pub(crate) const ALL: [Self; 5] = [Self::Config, Self::Exit, Self::Reset, Self::Rollback, Self::Operator];
+
+    /// The label's value.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Config => "config",
+            Self::Exit => "exit",
+            Self::Reset => "reset",
+            Self::Rollback => "rollback",
+            Self::Operator => "operator",
         }
     }
 }

@@ -1,11 +1,11 @@
 //! An operator's commands: what they change in the records, and what follows from it.
 
+use super::command::{Command, Target};
+use super::events::{self, EventReason};
+use super::evidence::Failure;
+use super::model::{Moment, RestartCause};
+use super::record::{BadVersion, Confirm, Ledger, Pin};
 use super::{Durable, Effect, Kubelet, State, Stored, Trial};
-use crate::machine::command::{Command, Target};
-use crate::machine::events;
-use crate::machine::evidence::Failure;
-use crate::machine::model::Moment;
-use crate::machine::record::{BadVersion, Confirm, Ledger, Pin};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::source::Source;
 use kubelet_config::status;
@@ -20,16 +20,16 @@ struct Context {
 
 impl State {
     pub(super) fn operate(&mut self, ticket: u64, command: &Command, fx: &mut Vec<Effect>) {
-        let result = self.obey(command, fx);
+        let result = self.execute(command, fx);
         fx.push(Effect::Answer(ticket, result));
     }
 
-    fn obey(&mut self, command: &Command, fx: &mut Vec<Effect>) -> Result<String, String> {
+    fn execute(&mut self, command: &Command, fx: &mut Vec<Effect>) -> Result<String, String> {
         if self.leaving {
             return Err("the supervisor is on its way out".to_owned());
         }
         if *command == Command::Reload {
-            return self.ask_reload();
+            return self.request_reload();
         }
         if self.unsaved.is_some() {
             return Err("the store cannot be written at the moment, so this would not last; see the log".to_owned());
@@ -50,12 +50,12 @@ impl State {
         let (records, answer) = apply(self.records(), command, &context)?;
         self.remember(records, fx);
         let reason = match command {
-            Command::Retry => "KubeletConfigRetried",
-            Command::Rollback { .. } | Command::Pin { .. } => "KubeletConfigPinned",
-            Command::Unpin => "KubeletConfigUnpinned",
-            Command::Freeze => "KubeletConfigFrozen",
-            Command::Thaw => "KubeletConfigThawed",
-            Command::Confirm { .. } => "KubeletConfigConfirmed",
+            Command::Retry => EventReason::Retried,
+            Command::Rollback { .. } | Command::Pin { .. } => EventReason::Pinned,
+            Command::Unpin => EventReason::Unpinned,
+            Command::Freeze => EventReason::Frozen,
+            Command::Thaw => EventReason::Thawed,
+            Command::Confirm { .. } => EventReason::Confirmed,
             Command::Reload => return Ok(answer),
         };
         let about = match command {
@@ -79,7 +79,7 @@ impl State {
                 let pinned = self.pinned().cloned().unwrap_or_default();
                 if pinned != self.target && self.is_on_its_way() && self.is_named(pinned.as_ref()) {
                     self.pin_tried = true;
-                    self.switch(pinned, "operator", fx);
+                    self.switch(pinned, RestartCause::Operator, fx);
                 }
             }
             Command::Unpin => {
@@ -87,7 +87,7 @@ impl State {
                 // No record names it any more.
                 let named = [&self.saved.assigned, &self.saved.last_known_good].contains(&&self.target);
                 if !named && self.is_on_its_way() {
-                    self.switch(self.fallback(), "operator", fx);
+                    self.switch(self.fallback(), RestartCause::Operator, fx);
                 }
             }
             Command::Freeze => self.change = None,
@@ -121,9 +121,19 @@ impl State {
         self.records().ledger.pin.as_ref().map(|pin| &pin.source)
     }
 
+    /// Runs what an operator pinned.
+    pub(super) fn go_to_pin(&mut self, pinned: Option<Source>, fx: &mut Vec<Effect>) {
+        self.change = None;
+        if self.active != pinned && self.target != pinned && !self.pin_tried {
+            self.pin_tried = true;
+            self.trial = None;
+            self.switch(pinned, RestartCause::Operator, fx);
+        }
+    }
+
     /// The Node's annotations: the same as the commands, for one version, through the API server.
-    pub(super) fn asked(&mut self, retry: Option<&str>, confirm: Option<&str>, fx: &mut Vec<Effect>) {
-        if matches!(self.wanted, Assignment::Unknown) || self.unsaved.is_some() || self.leaving {
+    pub(super) fn node_annotations(&mut self, retry: Option<&str>, confirm: Option<&str>, fx: &mut Vec<Effect>) {
+        if matches!(self.assignment, Assignment::Unknown) || self.unsaved.is_some() || self.leaving {
             return;
         }
         let retried = self.records().ledger.retried.clone();
@@ -131,28 +141,28 @@ impl State {
             let mut records = self.records().clone();
             records.ledger.retried = retry.map(str::to_owned);
             let assigned = records.assigned.clone();
-            if let (Some(wish), Some(source)) = (retry, &assigned)
-                && names(wish, source)
+            if let (Some(version), Some(source)) = (retry, &assigned)
+                && names(version, source)
                 && forget(&mut records, source)
             {
                 self.error = None;
                 self.recovered = true;
                 let message = format!("By annotation: {source} is tried again");
-                fx.push(Effect::Emit(events::operated("KubeletConfigRetried", Some(source), message)));
+                fx.push(Effect::Emit(events::operated(EventReason::Retried, Some(source), message)));
             }
-            return self.remember(records, fx); // a confirmation that came along is said again with the next sight of the Node
+            return self.remember(records, fx); // a confirmation that came along is read again with the next version of the Node
         }
         let waiting = self.records().ledger.attempt.clone().filter(|attempt| !attempt.confirmed);
-        if let (Some(wish), Some(attempt)) = (confirm, waiting)
+        if let (Some(version), Some(attempt)) = (confirm, waiting)
             && attempt.confirm_within.is_some()
-            && names(wish, &attempt.source)
+            && names(version, &attempt.source)
         {
             let mut records = self.records().clone();
             if let Some(attempt) = &mut records.ledger.attempt {
                 attempt.confirmed = true;
             }
             let message = format!("By annotation: {} is confirmed", attempt.source);
-            fx.push(Effect::Emit(events::operated("KubeletConfigConfirmed", Some(&attempt.source), message)));
+            fx.push(Effect::Emit(events::operated(EventReason::Confirmed, Some(&attempt.source), message)));
             self.remember(records, fx);
         }
     }
@@ -164,9 +174,9 @@ fn nothing_to_leave(fallback: Option<&Source>) -> String {
 }
 
 /// True if an annotation's value names this version: `UID/RESOURCEVERSION`, or the latter alone.
-fn names(wish: &str, source: &Source) -> bool {
-    let wish = wish.trim();
-    wish == source.resource_version || wish.split_once('/') == Some((&source.uid, &source.resource_version))
+fn names(version: &str, source: &Source) -> bool {
+    let version = version.trim();
+    version == source.resource_version || version.split_once('/') == Some((&source.uid, &source.resource_version))
 }
 
 /// Forgets that a version failed; false if nothing was remembered.
@@ -179,16 +189,16 @@ fn forget(records: &mut Durable, source: &Source) -> bool {
     ledger
         .bad
         .retain(|bad| bad.source != *source && bad.digest.as_ref().is_none_or(|digest| !digests.contains(digest)));
-    let pardoned = ledger.retry_later.take_if(|retry_later| retry_later.source == *source).is_some();
+    let cleared = ledger.retry_later.take_if(|retry_later| retry_later.source == *source).is_some();
     ledger.control_test.take_if(|control_test| control_test.source == *source);
-    ledger.bad.len() != before || pardoned
+    ledger.bad.len() != before || cleared
 }
 
 /// The records after a command for a supervisor that does not run: its next start obeys.
 ///
 /// # Errors
 /// Why the command cannot be taken, and what to do instead.
-pub fn offline(stored: &Stored, command: &Command, now: Moment) -> Result<(Durable, String), String> {
+pub(crate) fn offline(stored: &Stored, command: &Command, now: Moment) -> Result<(Durable, String), String> {
     let records = Durable {
         assigned: stored.assigned.clone()?,
         last_known_good: stored.last_known_good.clone()?,
@@ -205,7 +215,7 @@ pub fn offline(stored: &Stored, command: &Command, now: Moment) -> Result<(Durab
         after.ledger.bad.push(BadVersion {
             source,
             digest: None,
-            kubelet: crate::machine::model::KubeletId::ANY,
+            kubelet: super::model::KubeletId::ANY,
             error: status::LOAD_ERROR.to_owned(),
             detail: "an operator asked for a rollback".to_owned(),
             reason: Failure::Operator.label().to_owned(),
@@ -268,14 +278,14 @@ fn pin(records: &mut Durable, to: &Target, context: &Context) -> Result<String, 
             let known = records.ledger.proven.iter().chain(&records.assigned).chain(&records.last_known_good);
             let mut known: Vec<&Source> = known.chain(&context.active).collect();
             known.reverse();
-            let wanted = known.iter().find(|known| known.uid == *uid && known.resource_version == *resource_version);
-            let Some(wanted) = wanted else {
+            let found = known.iter().find(|known| known.uid == *uid && known.resource_version == *resource_version);
+            let Some(found) = found else {
                 let mut names: Vec<String> =
                     known.iter().map(|known| format!("{}/{}", known.uid, known.resource_version)).collect();
                 names.dedup();
                 return Err(format!("there is no checkpoint of {to}; kept are: local, lkg, {}", names.join(", ")));
             };
-            Some((*wanted).clone())
+            Some((*found).clone())
         }
     };
     let name = status::name(source.as_ref());

@@ -11,7 +11,7 @@ use crate::kubelet_log::parse::{json_error, klog, quoted_after, structured};
 
 /// Outcome of one preflight run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct Outcome {
     /// How it ended; `None` if it was killed because it took too long.
     pub exit: Option<Exit>,
     /// stdout and stderr together, any bytes.
@@ -55,7 +55,7 @@ const DEPENDENCIES: [&str; 5] =
 
 /// Judges a finished preflight run.
 #[must_use]
-pub fn classify(run: &Run) -> Class {
+pub(crate) fn classify(run: &Outcome) -> Class {
     let text = String::from_utf8_lossy(&run.output);
     let code = match run.exit {
         None => return inconclusive("the preflight did not end in time"),
@@ -66,7 +66,7 @@ pub fn classify(run: &Run) -> Class {
     let Some(record) = error_record(&text) else {
         // v1.24.0 to v1.24.3 swallow the error text; the version line is printed only after
         // load, validation and dependencies.
-        return if matches!(code, 1 | 255) && says_its_version(&text) {
+        return if matches!(code, 1 | 255) && logs_its_version(&text) {
             valid(&text)
         } else {
             inconclusive(&format!("exit code {code} without an error text"))
@@ -74,28 +74,28 @@ pub fn classify(run: &Run) -> Class {
     };
     let lower = record.to_lowercase();
     let any = |needles: &[&str]| needles.iter().any(|needle| lower.contains(needle));
-    let words = || shorten(&kubelet_log::redact(without_excerpt(&record)));
+    let message = || shorten(&kubelet_log::redact(without_excerpt(&record)));
     if lower.starts_with(VALID) {
         valid(&text)
     } else if any(&LOAD) {
-        Class::Candidate(Verdict::Load(words()))
+        Class::Candidate(Verdict::Load(message()))
     } else if lower.contains(DEFAULTING_PANIC) {
-        Class::Candidate(Verdict::Validate(words()))
+        Class::Candidate(Verdict::Validate(message()))
     } else if any(&FLAGS) || (lower.contains("invalid argument") && lower.contains(" flag")) {
-        Class::Flags(words())
+        Class::Flags(message())
     } else if any(&VALIDATE) || any(&DEPENDENCIES) {
-        Class::Candidate(Verdict::Validate(words()))
-    } else if code == 255 && !says_its_version(&text) {
+        Class::Candidate(Verdict::Validate(message()))
+    } else if code == 255 && !logs_its_version(&text) {
         // v1.20 prints its version after validation and dependencies: it did not get that far.
-        Class::Candidate(Verdict::Validate(words()))
+        Class::Candidate(Verdict::Validate(message()))
     } else {
-        inconclusive(&words())
+        inconclusive(&message())
     }
 }
 
 /// True if the kubelet got to the line with its version. Lines of the candidate, which later
 /// kubelets log as well, do not count.
-fn says_its_version(output: &str) -> bool {
+fn logs_its_version(output: &str) -> bool {
     let says = |text: &str| text.trim_matches('"').starts_with("Kubelet version") || text.starts_with("Version: v");
     output.lines().any(|line| match klog(line) {
         Some((_, text)) => says(text),
@@ -112,7 +112,7 @@ fn json_message(line: &str) -> Option<String> {
 /// say of it comes before.
 fn without_excerpt(record: &str) -> &str {
     let ends = [", error found in #", " is missing in '"];
-    let end = ends.iter().filter_map(|words| record.find(words)).min();
+    let end = ends.iter().filter_map(|start| record.find(start)).min();
     end.and_then(|end| record.get(..end)).unwrap_or(record)
 }
 
@@ -170,16 +170,16 @@ fn klog_fatal(line: &str) -> Option<String> {
     let (level, text) = klog(line)?;
     match (level, structured(text)) {
         ('F', None) => Some(text.to_owned()),
-        // An error line counts only when it is the structured farewell; others are mere complaints,
+        // An error line counts only when it is the structured final error; others are complaints,
         // such as about permissions.
-        ('F', farewell) => farewell,
-        ('E', farewell) => farewell.filter(|_| is_farewell(text)),
+        ('F', error) => error,
+        ('E', error) => error.filter(|_| is_final_error(text)),
         _ => None,
     }
 }
 
 /// v1.21 to v1.23 name the stage, later ones say "command failed".
-fn is_farewell(text: &str) -> bool {
+fn is_final_error(text: &str) -> bool {
     let message = quoted_after(text, "\"").unwrap_or_default().to_lowercase();
     message == "command failed" || message.starts_with("failed to ") || message.starts_with("unknown command")
 }
@@ -191,7 +191,7 @@ fn plain_error(line: &str) -> Option<String> {
         }
     }
     let lower = line.to_lowercase();
-    let starts = |words: &[&str]| words.iter().any(|words| lower.starts_with(words));
+    let starts = |texts: &[&str]| texts.iter().any(|text| lower.starts_with(text));
     (starts(&[VALID]) || starts(&LOAD) || starts(&FLAGS) || starts(&VALIDATE) || starts(&DEPENDENCIES))
         .then(|| line.to_owned())
 }

@@ -1,10 +1,11 @@
 //! The kubelet process: launch, stop, exits.
 
-use super::{Counter, Effect, InForce, Kubelet, Level, Purpose, RecordReason, Run, Stage, State, Trial, later, say};
-use crate::machine::evidence::Query;
-use crate::machine::model::{Exit, KubeletId, RenderError, Rendered, StateFiles, Verdict};
-use crate::machine::record::REJECTED;
-use crate::machine::{events, limits};
+use super::evidence::Query;
+use super::io::log;
+use super::model::{Exit, KubeletId, RenderError, Rendered, RestartCause, StateFiles, Verdict, later};
+use super::record::REJECTED;
+use super::{Counter, Effect, InForce, Kubelet, Level, Purpose, RecordReason, Run, Stage, State, Trial};
+use super::{events, limits};
 use kubelet_config::source::Source;
 use kubelet_config::{duration, hazard, status};
 
@@ -17,7 +18,7 @@ impl State {
         self.kubelet = Kubelet::Launching;
         self.launching = None;
         let waits = |change: &mut super::Change| {
-            matches!(change.stage, Stage::Judging(..) | Stage::Spread(_) | Stage::Weighing(_))
+            matches!(change.stage, Stage::Preflight(..) | Stage::Spread(_) | Stage::Baseline(_))
         };
         if let Some(change) = self.change.take_if(waits) {
             // There is one preflight at a time and the start goes first; and what was weighed may be
@@ -41,13 +42,13 @@ impl State {
         match (source, result) {
             (None, Ok(rendered)) => {
                 for note in &rendered.notes {
-                    say(fx, Level::Info, format!("the local configuration: {note}"));
+                    log(fx, Level::Info, format!("the local configuration: {note}"));
                 }
                 self.start(None, rendered, fx);
             }
             (None, Err(error)) => {
                 // The kubelet judges its own file; we only cannot compare or probe.
-                say(fx, Level::Warn, format!("the local configuration cannot be read: {error}"));
+                log(fx, Level::Warn, format!("the local configuration cannot be read: {error}"));
                 self.in_force = InForce::default();
                 self.kubelet = Kubelet::Starting;
                 fx.push(Effect::Start(None, None));
@@ -55,7 +56,7 @@ impl State {
             (Some(source), Ok(rendered)) => {
                 // A failure in a trial of the same content does not take away what was earned.
                 let earned = self.saved.last_known_good.as_ref() == Some(&source);
-                let bad = self.bad(&source, Some(&rendered.digest));
+                let bad = self.bad_version(&source, Some(&rendered.digest));
                 if let Some(bad) = bad.filter(|bad| !earned || bad.reason == REJECTED) {
                     let (error, detail) = (bad.error.clone(), bad.detail.clone());
                     self.fall_back(&source, error, detail, fx);
@@ -83,25 +84,25 @@ impl State {
     pub(super) fn launch_judged(&mut self, verdict: Verdict, rendered: Rendered, fx: &mut Vec<Effect>) {
         let Some(source) = self.target.clone() else { return };
         match verdict {
-            Verdict::Load(words) => self.refuse(&source, &rendered, status::LOAD_ERROR, words, fx),
-            Verdict::Validate(words) => self.refuse(&source, &rendered, status::VALIDATE_ERROR, words, fx),
+            Verdict::Load(message) => self.refuse(&source, &rendered, status::LOAD_ERROR, message, fx),
+            Verdict::Validate(message) => self.refuse(&source, &rendered, status::VALIDATE_ERROR, message, fx),
             Verdict::Valid(_) => {
                 self.remember_verdict(&rendered);
                 self.start(Some(source), rendered, fx);
             }
             // Something has to be started; the trial, or the next rung, decides.
             Verdict::Inconclusive(why) | Verdict::NotItsFault(why) => {
-                say(fx, Level::Warn, format!("the preflight of {source} gave no verdict: {why}"));
+                log(fx, Level::Warn, format!("the preflight of {source} gave no verdict: {why}"));
                 self.start(Some(source), rendered, fx);
             }
         }
     }
 
     /// The kubelet (another binary than the one it was proven with) refuses it now.
-    fn refuse(&mut self, source: &Source, rendered: &Rendered, error: &str, words: String, fx: &mut Vec<Effect>) {
-        self.mark_bad(source, Some(&rendered.digest), REJECTED, error, &words, fx);
-        fx.push(Effect::Emit(events::rejected(source, &words)));
-        self.fall_back(source, error.to_owned(), words, fx);
+    fn refuse(&mut self, source: &Source, rendered: &Rendered, error: &str, message: String, fx: &mut Vec<Effect>) {
+        self.remember_bad(source, Some(&rendered.digest), REJECTED, error, &message, fx);
+        fx.push(Effect::Emit(events::rejected(source, &message)));
+        self.fall_back(source, error.to_owned(), message, fx);
     }
 
     fn start(&mut self, source: Option<Source>, rendered: Rendered, fx: &mut Vec<Effect>) {
@@ -109,7 +110,7 @@ impl State {
         // A new configuration begins with fresh state files; the way back finds its own again.
         let attempt = self.records().ledger.attempt.as_ref().map(|attempt| &attempt.source);
         let restore = source.is_none() || source.as_ref() != attempt;
-        let policy = hazard::policy_word(&rendered.effective);
+        let policy = hazard::policy_key(&rendered.effective);
         let files = (!rendered.effective.is_null()).then(|| StateFiles { policy, restore, ..StateFiles::default() });
         if self.runtime.is_none() {
             self.runtime.clone_from(&rendered.runtime);
@@ -130,8 +131,8 @@ impl State {
     /// One rung down the ladder assigned → last known good → local.
     fn fall_back(&mut self, from: &Source, error: String, detail: String, fx: &mut Vec<Effect>) {
         let fallback = self.fallback().filter(|lkg| lkg != from);
-        self.stranded |= self.fallback().as_ref() == Some(from);
-        say(
+        self.lkg_unusable |= self.fallback().as_ref() == Some(from);
+        log(
             fx,
             Level::Warn,
             format!("cannot use {from}: {detail}; falling back to {}", status::name(fallback.as_ref())),
@@ -151,7 +152,7 @@ impl State {
                 let switched = self.active != self.in_force.source && self.starts > 0;
                 self.starts += 1;
                 self.active.clone_from(&self.in_force.source);
-                self.stranded &= self.active.is_none();
+                self.lkg_unusable &= self.active.is_none();
                 let attempt = self.records().ledger.attempt.as_ref();
                 let exits = attempt.and_then(|it| it.carried.as_ref()).map_or(0, |carried| carried.exits);
                 let (attempt, adopted) = (attempt.map(|it| &it.source), attempt.is_some_and(|it| it.adopted));
@@ -173,7 +174,7 @@ impl State {
                     switched,
                     ..Run::default()
                 });
-                say(
+                log(
                     fx,
                     Level::Info,
                     format!("kubelet started, pid {pid}, with {}", status::name(self.active.as_ref())),
@@ -184,7 +185,7 @@ impl State {
                 }
             }
             Err(why) => {
-                say(fx, Level::Warn, format!("the kubelet could not be started: {why}"));
+                log(fx, Level::Warn, format!("the kubelet could not be started: {why}"));
                 self.wait_for_restart(fx);
             }
         }
@@ -218,7 +219,7 @@ impl State {
     }
 
     /// Makes `target` run, restarting the kubelet if there is one.
-    pub(super) fn switch(&mut self, target: Option<Source>, cause: &'static str, fx: &mut Vec<Effect>) {
+    pub(super) fn switch(&mut self, target: Option<Source>, cause: RestartCause, fx: &mut Vec<Effect>) {
         self.target = target;
         self.pending_failure = None;
         self.in_place = false;
@@ -239,7 +240,7 @@ impl State {
             Kubelet::Running(_) if self.leaving => self.leave(fx),
             Kubelet::Running(run) => {
                 let ran = self.now.since(run.started);
-                say(
+                log(
                     fx,
                     Level::Warn,
                     format!("the kubelet (pid {}) ended by itself after {:.1} s: {exit}", run.pid, ran.as_secs_f64()),
@@ -248,10 +249,10 @@ impl State {
                     self.crashes = 0;
                 }
                 self.kubelet = Kubelet::Waiting { until: self.now };
-                // What was healthy until now is banked or lost by the verdict.
+                // What was healthy until now is health_before_pause or lost by the verdict.
                 if let (Some(trial), Some(since)) = (&mut self.trial, run.healthy_since) {
-                    trial.banked += self.now.since(since);
-                    trial.excused = self.suspended.is_some();
+                    trial.health_before_pause += self.now.since(since);
+                    trial.suspended = self.suspended.is_some();
                 }
                 if !self.exit_is_judged(&run, exit, fx) {
                     self.wait_for_restart(fx);
@@ -267,11 +268,11 @@ impl State {
         }
         // Where the system is going down nothing is started again: the answer comes within the pause.
         fx.push(Effect::Query(Query::Environment(self.runtime.clone())));
-        fx.push(Effect::Count(Counter::Restart("exit")));
+        fx.push(Effect::Count(Counter::Restart(RestartCause::Exit)));
         let quick = self.suspended.is_none() && self.trial.as_ref().is_some_and(|trial| !trial.adopted);
-        self.in_place = self.now.since(self.began) < limits::YOUNG || self.change.is_some();
+        self.in_place = self.now.since(self.began) < limits::RESTART_IN_PLACE || self.change.is_some();
         let pause = if self.leaves_crashes() && self.unsaved.is_none() {
-            limits::CONSULT // RestartSec is systemd's own; this is for the look's answer alone
+            limits::QUERY_DEADLINE // RestartSec is systemd's own; this is for the observation alone
         } else if quick {
             limits::BACKOFF_TRIAL
         } else {
@@ -284,14 +285,14 @@ impl State {
     pub(super) fn tick_process(&mut self, fx: &mut Vec<Effect>) {
         match self.kubelet {
             Kubelet::Stopping { kill_at: Some(at) } if self.now >= at => {
-                say(fx, Level::Warn, "the kubelet does not stop, killing it");
+                log(fx, Level::Warn, "the kubelet does not stop, killing it");
                 self.kubelet = Kubelet::Stopping { kill_at: None };
                 fx.push(Effect::Kill);
             }
             Kubelet::Waiting { until } if self.now >= until && self.pending_failure.is_none() => {
                 if self.is_going_down() {
-                    // Its SIGTERM is on the way to us. If not, systemd says so at the next look.
-                    self.kubelet = Kubelet::Waiting { until: later(self.now, limits::LOOK_INTERVAL) };
+                    // Its SIGTERM is on the way to us. If not, systemd says so at the next observation.
+                    self.kubelet = Kubelet::Waiting { until: later(self.now, limits::QUERY_INTERVAL) };
                     fx.push(Effect::Query(Query::Environment(self.runtime.clone())));
                 } else {
                     self.launch(fx);
@@ -301,11 +302,11 @@ impl State {
         }
     }
 
-    /// True if the system was on its way down when last looked at, a moment ago.
+    /// True if the system was on its way down when it was last observed, a moment ago.
     pub(super) fn is_going_down(&self) -> bool {
         self.environment
             .as_ref()
-            .is_some_and(|(seen, at)| seen.shutting_down && self.now.since(*at) <= limits::LOOK_HOLDS)
+            .is_some_and(|(seen, at)| seen.shutting_down && self.now.since(*at) <= limits::QUERY_VALID)
     }
 
     pub(super) fn shutdown(&mut self, fx: &mut Vec<Effect>) {

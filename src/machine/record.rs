@@ -42,7 +42,7 @@ fn scalar(text: &str) -> String {
 ///
 /// # Errors
 /// A reason, when the record is not one native could have used.
-pub fn decode_meta(text: &str) -> Result<Option<Source>, String> {
+pub(crate) fn decode_meta(text: &str) -> Result<Option<Source>, String> {
     if text.is_empty() {
         return Ok(None);
     }
@@ -70,7 +70,7 @@ pub fn decode_meta(text: &str) -> Result<Option<Source>, String> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BadVersion {
-    /// What failed.
+    /// The version that failed.
     pub source: Source,
     /// Its rendered configuration; empty when it could not be rendered.
     pub digest: Option<Digest>,
@@ -78,9 +78,9 @@ pub struct BadVersion {
     pub kubelet: KubeletId,
     /// Native's error string that stands in the status.
     pub error: String,
-    /// The kubelet's words, or what was observed.
+    /// The kubelet's message, or what was observed.
     pub detail: String,
-    /// Why, in one word: the label of `rollbacks_total{reason}`, or [`REJECTED`].
+    /// Why: the label of `rollbacks_total{reason}`, or [`REJECTED`].
     #[serde(default)]
     pub reason: String,
     /// Wall clock, for people.
@@ -145,9 +145,9 @@ pub struct Carried {
 }
 
 impl Attempt {
-    /// A first try.
+    /// The first try of a version.
     #[must_use]
-    pub fn of(source: Source) -> Self {
+    pub fn new(source: Source) -> Self {
         Self {
             source,
             tries: 1,
@@ -188,28 +188,27 @@ impl Confirm {
 }
 
 /// A failure whose cause is not certain yet: last known good runs, and if it fails in the same way
-/// the configuration was not to blame.
+/// the configuration was not at fault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ControlTest {
-    /// What failed.
+    /// The version that failed and was rolled back.
     pub source: Source,
-    /// In which way.
+    /// The way it failed.
     pub failure: Failure,
     /// What it was judged by.
     pub baseline: Option<Baseline>,
 }
 
-/// A version that failed without being to control_test: it is tried again once last known good has been
-/// healthy for a while.
+/// A version that the control test cleared: it is tried again once last known good has been healthy for a while.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RetryLater {
-    /// Which.
+    /// The version to try again.
     pub source: Source,
     /// How often so far; each time the wait doubles.
     pub times: u32,
-    /// For people.
+    /// What the control test found, for people.
     pub why: String,
 }
 
@@ -265,6 +264,29 @@ impl Ledger {
     }
 }
 
+/// What the store held when we started; an unreadable record says why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// `meta/assigned`.
+    pub assigned: Result<Option<Source>, String>,
+    /// `meta/last-known-good`.
+    pub last_known_good: Result<Option<Source>, String>,
+    /// Our own `state.json`.
+    pub ledger: Result<Ledger, String>,
+}
+
+/// The durable records: `None` is the local configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Durable {
+    /// `meta/assigned`.
+    pub assigned: Option<Source>,
+    /// `meta/last-known-good`.
+    pub last_known_good: Option<Source>,
+    /// Attempts and bad versions.
+    pub ledger: Ledger,
+}
+
 /// One line of the history: what was tried or decided, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -293,7 +315,7 @@ pub struct Entry {
 
 /// What is kept beside a checkpoint: sizes and hashes of its files, and the payload's merge mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seal {
+pub struct CheckpointMetadata {
     /// SHA-256 by key.
     pub sha256: std::collections::BTreeMap<String, String>,
     /// What the ConfigMap's annotations ask for.

@@ -2,98 +2,17 @@
 //!
 //! First the binary that is installed now is asked whether it could go on from what we know; then, in
 //! a calm moment, it does. What is on its way and found again by itself (a change up to its record) is
-//! dropped; what is not (a kubelet that starts or stops, an accusation) is waited for. The boot clock
+//! dropped; what is not (a kubelet that starts or stops, a pending failure) is waited for. The boot clock
 //! goes on, so a trial's health does as well, and no try is spent.
 
+use super::handover::VERSION;
+use super::io::log;
+use super::{ConfigMapState, Effect, Handover, Kubelet, Level, Reload, ReloadStage, Stage, State};
 use kubelet_config::status;
-use serde::{Deserialize, Serialize};
-
-use super::{ConfigMapState, Durable, Effect, Kubelet, Level, Stage, State, say};
-
-/// Raised when an older supervisor could not make sense of what a newer one hands over.
-const VERSION: u32 = 1;
-
-/// What a supervisor hands over. Fields that the reader does not know are ignored, those it misses
-/// have their defaults.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Handover {
-    /// Of this document.
-    version: u32,
-    /// All that is known, less the operator's choices, which come from the command line.
-    state: State,
-}
-
-impl Handover {
-    /// JSON.
-    #[must_use]
-    pub fn encode(&self) -> String {
-        serde_json::to_string(self).unwrap_or_default()
-    }
-
-    /// Reads the document.
-    ///
-    /// # Errors
-    /// Why nobody could go on from it.
-    pub fn decode(text: &str) -> Result<Self, String> {
-        let read: Self = serde_json::from_str(text).map_err(|error| format!("what is handed over: {error}"))?;
-        if read.version > VERSION {
-            return Err(format!("what is handed over has version {}, this binary reads {VERSION}", read.version));
-        }
-        match read.state.kubelet {
-            Kubelet::Running(_) => Ok(read),
-            _ => Err("what is handed over: there is no kubelet in it".to_owned()),
-        }
-    }
-
-    /// The records as they were last read or written; `None` if the last write failed.
-    #[must_use]
-    pub fn records(&self) -> Option<&Durable> {
-        Some(&self.state.saved).filter(|_| self.state.unsaved.is_none())
-    }
-
-    /// What goes along, for tests that spoil it.
-    #[doc(hidden)]
-    pub fn state_mut(&mut self) -> &mut State {
-        &mut self.state
-    }
-
-    /// The kubelet's process id.
-    #[must_use]
-    pub fn pid(&self) -> Option<u32> {
-        self.state.pid()
-    }
-}
-
-/// How far a reload is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ReloadStage {
-    /// Nobody wants one.
-    #[default]
-    None,
-    /// It waits for a calm moment.
-    #[serde(rename = "Wanted")]
-    Requested,
-    /// [`Effect::ProveReload`] is out.
-    Proving,
-    /// The next calm moment is the one.
-    Proven,
-}
-
-/// Reloads, and the wish for one.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Reload {
-    /// How far it is.
-    pub stage: ReloadStage,
-    /// Why the last one did not happen.
-    pub error: Option<String>,
-    /// Reloads since the supervisor was started.
-    pub count: u32,
-}
 
 impl State {
-    /// Somebody wants a reload.
-    pub(super) fn ask_reload(&mut self) -> Result<String, String> {
+    /// An operator asks for a reload.
+    pub(super) fn request_reload(&mut self) -> Result<String, String> {
         if self.leaving {
             return Err("the supervisor is on its way out".to_owned());
         }
@@ -104,10 +23,10 @@ impl State {
         Ok("the installed supervisor takes over as soon as the kubelet runs undisturbed".to_owned())
     }
 
-    /// Goes on with a reload, if one is wanted and now is the time.
+    /// Goes on with a reload, if one is asked for and now is the time.
     pub(super) fn tick_reload(&mut self, fx: &mut Vec<Effect>) {
-        let wanted = matches!(self.reload.stage, ReloadStage::Requested | ReloadStage::Proven);
-        if !wanted || fx.iter().any(|effect| matches!(effect, Effect::Record(..) | Effect::Stop)) {
+        let is_due = matches!(self.reload.stage, ReloadStage::Requested | ReloadStage::Proven);
+        if !is_due || fx.iter().any(|effect| matches!(effect, Effect::Record(..) | Effect::Stop)) {
             return;
         }
         let Some(handover) = self.hand_over() else { return };
@@ -119,24 +38,24 @@ impl State {
         }
     }
 
-    pub(super) fn successor_judged(&mut self, result: Result<String, String>, fx: &mut Vec<Effect>) {
+    pub(super) fn reload_proven(&mut self, result: Result<String, String>, fx: &mut Vec<Effect>) {
         if self.reload.stage != ReloadStage::Proving {
             return;
         }
         match result {
             Ok(version) => {
-                say(fx, Level::Info, format!("supervisor {version} takes over from {}", status::VERSION));
+                log(fx, Level::Info, format!("supervisor {version} takes over from {}", status::VERSION));
                 self.reload.stage = ReloadStage::Proven;
             }
-            Err(why) => self.stayed(&why, fx),
+            Err(why) => self.reload_failed(&why, fx),
         }
     }
 
     /// The reload is off.
-    pub(super) fn stayed(&mut self, why: &str, fx: &mut Vec<Effect>) {
+    pub(super) fn reload_failed(&mut self, why: &str, fx: &mut Vec<Effect>) {
         self.reload.stage = ReloadStage::None;
         self.reload.error = Some(why.to_owned());
-        say(fx, Level::Warn, format!("no reload, this supervisor stays in charge: {why}"));
+        log(fx, Level::Warn, format!("no reload, this supervisor stays in charge: {why}"));
     }
 
     /// What another supervisor needs to go on from here; `None` while something is under way that
@@ -159,8 +78,8 @@ impl State {
         if let Some(change) = state.change.take() {
             state.applying_since.get_or_insert(change.seen);
         }
-        if let ConfigMapState::Present(_) = state.map {
-            state.map = ConfigMapState::Pending; // its bytes are on their way again
+        if let ConfigMapState::Present(_) = state.config_map {
+            state.config_map = ConfigMapState::Pending; // its bytes are on their way again
         }
         state.launching = None;
         state.settings = super::Settings::default();
@@ -178,8 +97,8 @@ impl State {
         self.reload = Reload { count: self.reload.count + 1, ..Reload::default() };
         let pid = self.pid().unwrap_or_default();
         let active = status::name(self.active.as_ref());
-        say(fx, Level::Info, format!("supervisor {} goes on with kubelet pid {pid}, {active}", status::VERSION));
-        fx.push(Effect::Watch(self.wanted_map().cloned()));
+        log(fx, Level::Info, format!("supervisor {} goes on with kubelet pid {pid}, {active}", status::VERSION));
+        fx.push(Effect::Watch(self.assigned_map().cloned()));
     }
 }
 
@@ -217,7 +136,7 @@ mod tests {
         state.step(rendered, Moment::default());
         let effects = state.step(Input::Started(Ok(7)), Moment::default());
         assert!(has(&effects, |it| matches!(it, Effect::ProveReload(_))), "{effects:?}");
-        // It dies before the new one is proven: the wish stands.
+        // It dies before the new one is proven: the request stands.
         let exited = Input::Exited(crate::machine::model::Exit::Code(1));
         state.step(exited, Moment::default());
         let effects = state.step(Input::ReloadProven(Ok("2".to_owned())), Moment::default());

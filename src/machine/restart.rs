@@ -7,45 +7,12 @@
 //! configuration kills the kubelet at once, no supervisor would live to hear what the API server has
 //! in its place.
 
-use super::{Effect, Kubelet, Level, State, say};
-use crate::machine::record::Carried;
+use super::io::log;
+use super::record::Carried;
+use super::{Effect, Ending, Kubelet, Level, RestartBy, State};
 
 /// EX_TEMPFAIL of sysexits(3): not 0, so that `Restart=on-failure` goes by it as `Restart=always` does.
 pub const RESTART: u8 = 75;
-
-/// Who starts the next kubelet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RestartBy {
-    /// The supervisor itself.
-    #[default]
-    Exec,
-    /// systemd, with another supervisor.
-    Exit,
-}
-
-impl std::str::FromStr for RestartBy {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "exec" => Ok(Self::Exec),
-            "exit" => Ok(Self::Exit),
-            other => Err(format!("{other:?} is not exec or exit")),
-        }
-    }
-}
-
-/// How far an end for a restart is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub enum Ending {
-    /// None is under way.
-    #[default]
-    None,
-    /// The try is given back; the record of that is out.
-    Recording,
-    /// It has ended: [`RESTART`] is the exit code.
-    Done,
-}
 
 impl State {
     /// The supervisor's exit code after [`Effect::Quit`].
@@ -77,7 +44,7 @@ impl State {
             {
                 attempt.tries += 1;
             }
-            say(fx, Level::Warn, "the records cannot be written: the kubelet is restarted in place");
+            log(fx, Level::Warn, "the records cannot be written: the kubelet is restarted in place");
             return false;
         }
         if self.ending == Ending::None {
@@ -90,7 +57,7 @@ impl State {
             }
         }
         self.ending = Ending::Done;
-        say(fx, Level::Info, "the kubelet's restart is left to systemd (--restart-by exit)");
+        log(fx, Level::Info, "the kubelet's restart is left to systemd (--restart-by exit)");
         self.leave(fx);
         true
     }
@@ -113,7 +80,7 @@ impl State {
     }
 
     /// Goes on from there.
-    pub(super) fn take_up(&mut self, carried: Carried) {
+    pub(super) fn restore_carried(&mut self, carried: Carried) {
         self.pods_before = carried.pods;
         self.runtime = carried.runtime;
         self.runtime_answered = carried.runtime_answered;

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::later;
-use crate::machine::evidence::Signal;
-use crate::machine::limits;
-use crate::machine::model::Moment;
+use super::evidence::Signal;
+use super::limits;
+use super::model::{Moment, later};
 
 /// A running kubelet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,11 +32,12 @@ pub struct Run {
     pub failing_since: Option<Moment>,
     /// The next probe is due.
     pub probe_at: Option<Moment>,
-    /// The next look at the surroundings is due.
-    pub look_at: Option<Moment>,
-    /// The next look at the Lease is due.
+    /// The next observation of the node is due.
+    #[serde(rename = "look_at")]
+    pub environment_at: Option<Moment>,
+    /// The next query for the Lease is due.
     pub lease_at: Option<Moment>,
-    /// The next look at the pods is due.
+    /// The next query for the pods is due.
     pub pods_at: Option<Moment>,
     /// The Node's last heartbeat before the start.
     pub heartbeat: String,
@@ -95,8 +95,8 @@ impl Run {
             }
         }
         self.probe_at = Some(now);
-        self.look_at = Some(now);
+        self.environment_at = Some(now);
         self.lease_at = Some(now);
-        self.pods_at = Some(later(now, limits::PODS_FIRST));
+        self.pods_at = Some(later(now, limits::POD_QUERY_DELAY));
     }
 }

@@ -1,12 +1,33 @@
-//! What the operator chose, as far as the machine goes by it.
+//! Options of `run` that the machine goes by.
 
 use std::time::Duration;
 
-use super::RestartBy;
-use crate::machine::limits;
+use super::limits;
 use kubelet_config::source::ConfigMapRef;
 
-/// What the operator chose.
+/// Who starts the next kubelet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RestartBy {
+    /// The supervisor itself starts it.
+    #[default]
+    Exec,
+    /// The supervisor exits, and systemd starts both anew.
+    Exit,
+}
+
+impl std::str::FromStr for RestartBy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "exec" => Ok(Self::Exec),
+            "exit" => Ok(Self::Exit),
+            other => Err(format!("{other:?} is not exec or exit")),
+        }
+    }
+}
+
+/// Options of `run` that the machine goes by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Continuous health that earns the title last known good.

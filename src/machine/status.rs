@@ -1,14 +1,16 @@
-//! What is said of the state: the Node's status and condition, `status`, and systemd's STATUS.
+//! The state as others see it: the Node's status and condition, `status`, and systemd's STATUS.
 
 use std::time::Duration;
 
-use kubelet_config::status::{Condition, NodeConfigStatus, VERSION, config_source, cut, name, timestamp};
 use serde_json::{Value, json};
 
-use crate::machine::evidence::Suspension;
-use crate::machine::record::REJECTED;
-use crate::machine::{Kubelet, ReloadStage, State, TrialEnd};
+use super::evidence::Suspension;
+use super::record::REJECTED;
+use super::{Kubelet, ReloadStage, State, TrialEnd};
 use kubelet_config::duration::GoDuration;
+use kubelet_config::status::{
+    Condition, ConditionReason, ConditionStatus, NodeConfigStatus, VERSION, config_source, cut, name, timestamp,
+};
 
 /// What the state amounts to.
 #[must_use]
@@ -33,32 +35,48 @@ fn condition(state: &State) -> Condition {
     let ledger = &state.saved.ledger;
     let active = name(state.active.as_ref());
     let (status, reason, message) = if let Some((error, why)) = &state.sync_error {
-        ("False", "SyncFailed", format!("{}: {why}", error.text()))
+        (ConditionStatus::False, ConditionReason::SyncFailed, format!("{}: {why}", error.text()))
     } else if let Some((_, why)) = &state.error {
-        let mark = ledger.bad.iter().rev().find(|bad| Some(&bad.source) == state.saved.assigned.as_ref());
-        let reason = match mark {
-            Some(bad) if bad.reason == REJECTED => "Rejected",
-            Some(_) => "RolledBack",
-            None if ledger.retry_later.is_some() => "NotToBlame",
-            None => "Failed",
+        let bad = ledger.bad.iter().rev().find(|bad| Some(&bad.source) == state.saved.assigned.as_ref());
+        let reason = match bad {
+            Some(bad) if bad.reason == REJECTED => ConditionReason::Rejected,
+            Some(_) => ConditionReason::RolledBack,
+            None if ledger.retry_later.is_some() => ConditionReason::NotToBlame,
+            None => ConditionReason::Failed,
         };
-        ("False", reason, why.clone())
+        (ConditionStatus::False, reason, why.clone())
     } else if ledger.pin.is_some() {
-        ("Unknown", "Pinned", format!("An operator holds {active} until unpin"))
+        (ConditionStatus::Unknown, ConditionReason::Pinned, format!("An operator holds {active} until unpin"))
     } else if let Some(suspension) = state.suspended.filter(|_| state.trial.is_some()) {
-        ("Unknown", "TrialSuspended", format!("On trial, nobody is blamed for now: {}", suspension.message()))
+        (
+            ConditionStatus::Unknown,
+            ConditionReason::TrialSuspended,
+            format!("On trial, nobody is blamed for now: {}", suspension.message()),
+        )
     } else if state.confirm_left().is_some() {
         let at = confirm_by(state).map(|time| format!(" at {time}")).unwrap_or_default();
-        ("Unknown", "AwaitsConfirmation", format!("Healthy, and rolled back{at} unless somebody confirms {active}"))
+        (
+            ConditionStatus::Unknown,
+            ConditionReason::AwaitsConfirmation,
+            format!("Healthy, and rolled back{at} unless somebody confirms {active}"),
+        )
     } else if state.trial.is_some() {
         let until = trial_ends(state).map(|time| format!(" until {time}")).unwrap_or_default();
-        ("Unknown", "OnTrial", format!("On trial{until}: {active}"))
+        (ConditionStatus::Unknown, ConditionReason::OnTrial, format!("On trial{until}: {active}"))
     } else if let Some((source, at)) = state.scheduled() {
-        ("Unknown", "Scheduled", format!("Takes effect at {}: {source}", timestamp(at.wall_nanos)))
+        (
+            ConditionStatus::Unknown,
+            ConditionReason::Scheduled,
+            format!("Takes effect at {}: {source}", timestamp(at.wall_nanos)),
+        )
     } else if ledger.frozen {
-        ("Unknown", "Frozen", format!("An operator lets no change in until thaw; {active} runs"))
+        (
+            ConditionStatus::Unknown,
+            ConditionReason::Frozen,
+            format!("An operator lets no change in until thaw; {active} runs"),
+        )
     } else if state.active.is_some() {
-        ("True", "LastKnownGood", format!("Proven: {active}"))
+        (ConditionStatus::True, ConditionReason::LastKnownGood, format!("Proven: {active}"))
     } else {
         return Condition::default();
     };
@@ -67,9 +85,9 @@ fn condition(state: &State) -> Condition {
 
 /// The document of `status -o json`.
 #[must_use]
-pub fn status_document(state: &State, version: Option<&str>) -> Value {
+pub(crate) fn status_document(state: &State, version: Option<&str>) -> Value {
     let config = node_status(state);
-    let (trial, since) = trial_words(state);
+    let (trial, since) = trial_state(state);
     let remaining = state.trial_remaining().map(|left| left.as_secs());
     json!({
         "assigned": config_source(config.assigned.as_ref()),
@@ -114,14 +132,14 @@ fn signals(state: &State) -> Value {
     judged.map(|(signal, good)| (signal.label(), if good { "good" } else { "bad" })).collect()
 }
 
-/// The words behind the error string.
+/// The reason behind the error string.
 #[must_use]
-pub fn error_detail(state: &State) -> Option<String> {
+pub(crate) fn error_detail(state: &State) -> Option<String> {
     let sync = state.sync_error.as_ref().map(|(_, why)| why);
     sync.or_else(|| state.error.as_ref().map(|(_, why)| why)).cloned()
 }
 
-fn trial_words(state: &State) -> (&'static str, Option<String>) {
+fn trial_state(state: &State) -> (&'static str, Option<String>) {
     if state.trial.is_none() {
         return match state.trial_end {
             TrialEnd::None => ("none", None),

@@ -1,38 +1,27 @@
-//! The trial: when it is passed, when it has failed, and who is to blame.
+//! The trial: when it is passed, when it has failed, and the control test after that.
 
-use crate::machine::events;
-use kubelet_config::{duration, status};
 use std::time::Duration;
 
-use super::{Effect, Kubelet, Level, RecordReason, Run, State, TrialEnd, later, say};
+use super::evidence::{Failure, Query};
+use super::io::log;
+use super::model::{Exit, Moment, RestartCause, later};
+use super::record::{ControlTest, RetryLater};
+use super::{Effect, Kubelet, Level, PendingFailure, RecordReason, Run, State, TrialEnd};
+use super::{events, limits};
 use crate::kubelet_log;
-use crate::machine::evidence::{Failure, Query};
-use crate::machine::limits;
-use crate::machine::model::{Exit, Moment};
-use crate::machine::record::{Confirm, ControlTest, RetryLater};
-
-/// A failure that was seen, before it is known whether the surroundings suspension it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PendingFailure {
-    /// Which.
-    pub failure: Failure,
-    /// What was seen.
-    pub detail: String,
-    /// When.
-    pub at: Moment,
-}
+use kubelet_config::{duration, status};
 
 impl State {
     pub(super) fn tick_trial(&mut self, fx: &mut Vec<Effect>) {
-        self.excuse_or_not(fx);
+        self.update_suspension(fx);
         self.update_health();
-        self.tick_looks(fx);
+        self.tick_queries(fx);
         if self
             .pending_failure
             .as_ref()
-            .is_some_and(|pending_failure| self.now >= later(pending_failure.at, limits::CONSULT))
+            .is_some_and(|pending_failure| self.now >= later(pending_failure.at, limits::QUERY_DEADLINE))
         {
-            return self.judge(fx);
+            return self.judge_failure(fx);
         }
         let Kubelet::Running(run) = &self.kubelet else { return };
         if !self.is_observing() || self.pending_failure.is_some() {
@@ -42,14 +31,14 @@ impl State {
         let judged = self.trial.as_ref().is_none_or(|trial| !trial.adopted);
         if judged && let Some((failure, detail)) = self.failing(&run) {
             if self.trial.is_some() || self.records().ledger.control_test.is_some() {
-                self.accuse(failure, detail, fx);
+                self.note_failure(failure, detail, fx);
             }
             return;
         }
         if self.trial.is_some() {
             self.tick_proof(&run, fx);
         } else {
-            self.tick_blame(&run, fx);
+            self.tick_control_test(&run, fx);
         }
     }
 
@@ -57,20 +46,20 @@ impl State {
         if run.switched && !run.ready {
             due.push(later(run.started, limits::SETTLE));
         }
-        self.look_deadlines(run, due);
+        self.query_deadlines(run, due);
         let Some(healthy) = run.healthy_since else { return };
         if let Some(trial) = &self.trial {
-            due.push(later(healthy, self.settings.trial_duration.saturating_sub(trial.banked)));
+            due.push(later(healthy, self.settings.trial_duration.saturating_sub(trial.health_before_pause)));
         }
         let ledger = &self.records().ledger;
         if ledger.control_test.is_some() {
-            due.push(later(healthy, limits::BLAME));
+            due.push(later(healthy, limits::CONTROL_TEST));
         }
         due.extend(ledger.retry_later.as_ref().map(|retry_later| later(healthy, patience(retry_later))));
     }
 
-    /// Notes a failure and looks around before it is judged.
-    pub(super) fn accuse(&mut self, failure: Failure, detail: String, fx: &mut Vec<Effect>) {
+    /// Notes a failure, and has the node observed before it is judged.
+    pub(super) fn note_failure(&mut self, failure: Failure, detail: String, fx: &mut Vec<Effect>) {
         if self.pending_failure.is_none() {
             self.pending_failure = Some(PendingFailure { failure, detail, at: self.now });
             fx.push(Effect::ReadLogTail);
@@ -78,12 +67,12 @@ impl State {
         }
     }
 
-    /// Judges the accusation by what is known now.
-    pub(super) fn judge(&mut self, fx: &mut Vec<Effect>) {
+    /// Judges the pending failure by what is known now.
+    pub(super) fn judge_failure(&mut self, fx: &mut Vec<Effect>) {
         let Some(PendingFailure { failure, detail, .. }) = self.pending_failure.take() else { return };
         let dead = matches!(self.kubelet, Kubelet::Waiting { .. });
         if let Some(suspension) = self.suspended {
-            say(fx, Level::Warn, format!("{detail}; not held against the configuration: {}", suspension.message()));
+            log(fx, Level::Warn, format!("{detail}; not held against the configuration: {}", suspension.message()));
             if dead {
                 self.wait_for_restart(fx);
             }
@@ -111,7 +100,7 @@ impl State {
             && control_test.failure.family() == failure.family()
             && failure.family().is_some()
         {
-            self.lift(&control_test, &detail, fx);
+            self.clear_version(&control_test, &detail, fx);
         }
         if dead {
             self.wait_for_restart(fx);
@@ -119,9 +108,10 @@ impl State {
     }
 
     /// What the kubelet wrote last: kept for the verdict.
-    pub(super) fn heard(&mut self, lines: &[String]) {
-        let told = lines.iter().filter(|line| !kubelet_log::is_frame(line)).map(|line| kubelet_log::redact(line));
-        self.log_tail = told.filter(|line| !line.is_empty()).collect();
+    pub(super) fn log_tail_read(&mut self, lines: &[String]) {
+        let shown =
+            lines.iter().filter(|line| !kubelet_log::is_stack_frame(line)).map(|line| kubelet_log::redact(line));
+        self.log_tail = shown.filter(|line| !line.is_empty()).collect();
         let (Some(pending_failure), Some(line)) = (&mut self.pending_failure, kubelet_log::fatal(lines)) else {
             return;
         };
@@ -145,11 +135,11 @@ impl State {
         if adopted {
             return false;
         }
-        self.pending_failure = None; // whatever it was pending_failure of alive
+        self.pending_failure = None; // whatever was pending while it ran
         if run.was_up {
-            self.accuse(Failure::Exits, exit.to_string(), fx);
+            self.note_failure(Failure::Exits, exit.to_string(), fx);
         } else {
-            self.accuse(Failure::ExitBeforeReady, format!("the kubelet ended before it was ready: {exit}"), fx);
+            self.note_failure(Failure::ExitBeforeReady, format!("the kubelet ended before it was ready: {exit}"), fx);
         }
         true
     }
@@ -157,7 +147,7 @@ impl State {
     fn tick_proof(&mut self, run: &Run, fx: &mut Vec<Effect>) {
         let Some(trial) = &self.trial else { return };
         let watched = self.in_force.healthz.is_none() || run.is_watched(self.now);
-        let earned = run.healthy_since.map(|since| trial.banked + self.now.since(since));
+        let earned = run.healthy_since.map(|since| trial.health_before_pause + self.now.since(since));
         let proven = watched && earned.is_some_and(|earned| earned >= self.settings.trial_duration);
         let attempt = self.records().ledger.attempt.clone();
         let Some(attempt) = attempt.filter(|attempt| attempt.confirm_within.is_some() && !attempt.confirmed) else {
@@ -204,55 +194,15 @@ impl State {
         self.collect(fx);
     }
 
-    fn await_confirmation(&mut self, within: u64, fx: &mut Vec<Effect>) {
-        let mut records = self.records().clone();
-        let Some(attempt) = &mut records.ledger.attempt else { return };
-        attempt.confirm = Some(Confirm::within(within, self.now, self.settings.boot_id()));
-        let source = attempt.source.clone();
-        self.remember(records, fx);
-        fx.push(Effect::Emit(events::awaits_confirmation(&source, Duration::from_secs(within))));
-    }
-
-    /// The wait for an acknowledgement: it ends, or what is left of it is noted now and then.
-    fn tick_confirm(&mut self, confirm: &Confirm, fx: &mut Vec<Effect>) {
-        let now = self.now.boot.as_secs();
-        let left = if confirm.boot_id == self.settings.boot_id() {
-            confirm.until.saturating_sub(now)
-        } else {
-            confirm.left // another boot's clock: go on with what was noted
-        };
-        if left == 0 {
-            return self.roll_back(Failure::Unconfirmed, "nobody confirmed it in time", fx);
-        }
-        let noted = confirm.left.saturating_sub(left) >= limits::CONFIRM_NOTED.as_secs();
-        if noted || confirm.boot_id != self.settings.boot_id() {
-            let mut records = self.records().clone();
-            if let Some(attempt) = &mut records.ledger.attempt {
-                let renewed = Confirm::within(left, self.now, self.settings.boot_id());
-                // What people were promised stays, to the second, unless the machine was started anew.
-                let wall = if confirm.boot_id == renewed.boot_id { confirm.wall } else { renewed.wall };
-                attempt.confirm = Some(Confirm { wall, ..renewed });
-            }
-            self.remember(records, fx);
-        }
-    }
-
-    /// Seconds left to acknowledge what runs, if it waits for that.
-    #[must_use]
-    pub fn confirm_left(&self) -> Option<u64> {
-        let attempt = self.saved.ledger.attempt.as_ref().filter(|attempt| !attempt.confirmed)?;
-        Some(attempt.confirm.as_ref()?.until.saturating_sub(self.now.boot.as_secs()))
-    }
-
     /// What `status` and the metrics say of the trial.
     #[must_use]
-    pub fn trial_remaining(&self) -> Option<Duration> {
+    pub(crate) fn trial_remaining(&self) -> Option<Duration> {
         let trial = self.trial.as_ref()?;
         let healthy = match &self.kubelet {
             Kubelet::Running(run) => run.healthy_since.map_or(Duration::ZERO, |since| self.now.since(since)),
             _ => Duration::ZERO,
         };
-        Some(self.settings.trial_duration.saturating_sub(trial.banked + healthy))
+        Some(self.settings.trial_duration.saturating_sub(trial.health_before_pause + healthy))
     }
 
     /// When the trial is passed if nothing goes wrong; `None` while its clock stands still. It is another moment
@@ -261,65 +211,48 @@ impl State {
     pub fn trial_ends(&self) -> Option<Moment> {
         let trial = self.trial.as_ref()?;
         let Kubelet::Running(run) = &self.kubelet else { return None };
-        run.healthy_since.map(|since| later(since, self.settings.trial_duration.saturating_sub(trial.banked)))
+        run.healthy_since
+            .map(|since| later(since, self.settings.trial_duration.saturating_sub(trial.health_before_pause)))
     }
 
-    /// The wall clock when that wait ends, as it was promised.
-    #[must_use]
-    pub fn confirm_by(&self) -> Option<u64> {
-        let attempt = self.saved.ledger.attempt.as_ref().filter(|attempt| !attempt.confirmed)?;
-        attempt.confirm.as_ref().map(|confirm| confirm.wall).filter(|wall| *wall != 0)
-    }
-
-    /// When the wait for an acknowledgement wants attention.
-    pub(super) fn confirm_deadlines(&self, due: &mut Vec<Moment>) {
-        let confirm = self.records().ledger.attempt.as_ref().and_then(|attempt| attempt.confirm.as_ref());
-        if let (Some(confirm), Some(_)) = (confirm, &self.trial) {
-            let noted = confirm.until.saturating_sub(confirm.left) + limits::CONFIRM_NOTED.as_secs();
-            for seconds in [confirm.until, noted] {
-                due.push(Moment { boot: Duration::from_secs(seconds), ..self.now });
-            }
-        }
-    }
-
-    /// Marks what runs as bad and goes back to last known good, which is then on test as well.
+    /// Remembers what runs as bad and goes back to last known good, which is then the control test.
     pub(super) fn roll_back(&mut self, failure: Failure, detail: &str, fx: &mut Vec<Effect>) {
         let Some(source) = self.active.clone() else { return };
         let digest = self.in_force.digest.clone();
         let baseline = self.records().ledger.attempt.as_ref().and_then(|attempt| attempt.baseline.clone());
         self.error = Some((status::LOAD_ERROR.to_owned(), detail.to_owned()));
-        let mut records = self.with_mark(&source, digest.as_ref(), failure.label(), status::LOAD_ERROR, detail);
+        let mut records = self.with_bad_version(&source, digest.as_ref(), failure.label(), status::LOAD_ERROR, detail);
         records.ledger.control_test =
             failure.family().map(|_| ControlTest { source: source.clone(), failure, baseline });
         self.remember(records, fx);
-        self.say_rolled_back(&source, failure, detail, fx);
+        self.report_rollback(&source, failure, detail, fx);
         self.trial = None;
         self.pending_failure = None;
-        self.switch(self.fallback(), "rollback", fx);
+        self.switch(self.fallback(), RestartCause::Rollback, fx);
     }
 
-    /// Last known good is healthy, or has been for long enough to try a pardoned version again.
-    fn tick_blame(&mut self, run: &Run, fx: &mut Vec<Effect>) {
+    /// Last known good is healthy, or has been for long enough to try a cleared version again.
+    fn tick_control_test(&mut self, run: &Run, fx: &mut Vec<Effect>) {
         let Some(healthy) = run.healthy_since.map(|since| self.now.since(since)) else { return };
         let ledger = &self.records().ledger;
-        if let Some(control_test) = ledger.control_test.clone().filter(|_| healthy >= limits::BLAME) {
+        if let Some(control_test) = ledger.control_test.clone().filter(|_| healthy >= limits::CONTROL_TEST) {
             let mut records = self.records().clone();
             records.ledger.control_test = None;
             // Whatever was thought of it before: this time it was its own fault.
             records.ledger.retry_later.take_if(|retry_later| retry_later.source == control_test.source);
             self.remember(records, fx);
             let active = status::name(self.active.as_ref());
-            say(fx, Level::Info, format!("{active} is healthy: the fault was with {}", control_test.source));
+            log(fx, Level::Info, format!("{active} is healthy: the fault was with {}", control_test.source));
         } else if ledger.retry_later.as_ref().is_some_and(|retry_later| healthy >= patience(retry_later))
             && !self.recovered
         {
             self.recovered = true;
-            say(fx, Level::Info, "what runs is healthy again, the pardoned version is tried once more");
+            log(fx, Level::Info, "what runs is healthy again, the pardoned version is tried once more");
         }
     }
 
-    /// Last known good fails in the same way: the mark is lifted.
-    fn lift(&mut self, control_test: &ControlTest, detail: &str, fx: &mut Vec<Effect>) {
+    /// Last known good fails in the same way: the version is cleared.
+    fn clear_version(&mut self, control_test: &ControlTest, detail: &str, fx: &mut Vec<Effect>) {
         let why = format!("{} fails in the same way ({detail})", status::name(self.active.as_ref()));
         let mut records = self.records().clone();
         let ledger = &mut records.ledger;
@@ -337,7 +270,7 @@ impl State {
     }
 }
 
-/// How long last known good must be healthy before a pardoned version is tried again.
+/// How long last known good must be healthy before a cleared version is tried again.
 fn patience(retry_later: &RetryLater) -> Duration {
     duration::backoff(limits::RETRY_LATER_FIRST, limits::RETRY_LATER_MAX, retry_later.times)
 }

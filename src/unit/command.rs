@@ -2,15 +2,15 @@
 
 /// The command of a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Command {
+pub(crate) struct Command {
     /// What systemd takes off before it runs it, such as `-`; empty mostly.
-    pub prefix: String,
+    pub(crate) prefix: String,
     /// Options of `run`, in the unit's own spelling, if the supervisor stands before the kubelet.
-    pub options: Option<String>,
+    pub(crate) options: Option<String>,
     /// The kubelet's own command, in the unit's own spelling.
-    pub kubelet: String,
+    pub(crate) kubelet: String,
     /// The file the kubelet's command names first.
-    pub program: String,
+    pub(crate) program: String,
 }
 
 /// Programs that start another one, as far as they were seen before a kubelet.
@@ -47,7 +47,7 @@ impl Command {
     ///
     /// # Errors
     /// Why this is not the command of a kubelet that the supervisor could run, and what to do.
-    pub fn read(value: &str) -> Result<Self, String> {
+    pub(crate) fn read(value: &str) -> Result<Self, String> {
         let bare = value.trim_start_matches(['-', '@', ':', '+', '!', '|']);
         let prefix = value.strip_suffix(bare).unwrap_or_default();
         if let Some(c) = prefix.chars().find(|c| "@|".contains(*c)) {
@@ -58,11 +58,11 @@ impl Command {
             Some((program, rest)) if is_supervisor(program, rest) => behind_supervisor(rest)?,
             _ => (None, bare.trim().to_owned()),
         };
-        let words = words(&kubelet);
-        if words.iter().any(|word| word == ";") {
+        let args = split_command(&kubelet);
+        if args.iter().any(|arg| arg == ";") {
             return Err(format!("it holds several commands, of which a kubelet's unit can only have one: {value}"));
         }
-        let program = program_of(&words).map_err(|why| format!("{why}: {kubelet}"))?;
+        let program = program_of(&args).map_err(|why| format!("{why}: {kubelet}"))?;
         Ok(Self { prefix: prefix.to_owned(), options, kubelet, program })
     }
 }
@@ -82,10 +82,10 @@ fn behind_supervisor(rest: &str) -> Result<(Option<String>, String), String> {
 }
 
 /// The program of a kubelet's command.
-fn program_of(words: &[String]) -> Result<String, String> {
+fn program_of(args: &[String]) -> Result<String, String> {
     const OWN: &str = "the supervisor has to be given the kubelet itself with its own arguments. Put them into \
         ExecStart= (`systemctl edit`), and what is computed into a file that EnvironmentFile= names";
-    let program = words.first().ok_or("it is empty")?;
+    let program = args.first().ok_or("it is empty")?;
     let name = base(program);
     if SHELLS.contains(&name) {
         return Err(format!("it runs a shell, and {OWN}, written by an ExecStartPre="));
@@ -96,7 +96,7 @@ fn program_of(words: &[String]) -> Result<String, String> {
     if LAUNCHERS.contains(&name) {
         return Err(format!("it runs the kubelet by way of {name}, and {OWN}"));
     }
-    let multi_call = words.get(1).is_some_and(|word| word == "kubelet");
+    let multi_call = args.get(1).is_some_and(|arg| arg == "kubelet");
     if name.starts_with("kubelet") || multi_call {
         return Ok(program.clone());
     }
@@ -109,9 +109,8 @@ fn base(program: &str) -> &str {
     program.rsplit('/').next().unwrap_or(program)
 }
 
-/// The words of a command, as far as it takes to tell whose it is.
-#[must_use]
-pub fn words(command: &str) -> Vec<String> {
+/// A command's arguments with the quotes taken off, as far as it takes to tell whose it is.
+pub(crate) fn split_command(command: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut word: Option<String> = None;
     let mut quote = None;
@@ -133,8 +132,7 @@ pub fn words(command: &str) -> Vec<String> {
 }
 
 /// A word in systemd's spelling: nothing in it is a variable, a specifier or a border.
-#[must_use]
-pub fn quote(word: &str, expands: bool) -> String {
+pub(crate) fn quote(word: &str, expands: bool) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=/.,:+@".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         return word.to_owned();

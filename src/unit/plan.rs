@@ -5,13 +5,12 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::command::{Command, quote};
-use super::{DROP_IN, Properties, Service, UnitFile, drop_in_path, span};
+use super::service::{DROP_IN, Properties, Service, UnitFile, drop_in_path, span};
 use kubelet_config::duration::GoDuration;
 
 /// When systemd takes the unit for started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServiceType {
-    /// At once.
+pub(crate) enum ServiceType {
     Simple,
     /// When the kubelet is ready.
     Notify,
@@ -38,36 +37,31 @@ impl fmt::Display for ServiceType {
     }
 }
 
-/// What is asked for.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
-    /// The unit's name.
-    pub unit: &'a str,
+pub(crate) struct Request<'a> {
+    pub(crate) unit: &'a str,
     /// Its files in order, an earlier drop-in of ours among them.
-    pub files: &'a [UnitFile],
+    pub(crate) files: &'a [UnitFile],
     /// What systemd says of it.
-    pub properties: &'a Properties,
-    /// The supervisor's executable.
-    pub supervisor: &'a str,
+    pub(crate) properties: &'a Properties,
+    pub(crate) supervisor: &'a str,
     /// Options for `run`; none: those of an earlier drop-in.
-    pub options: Option<&'a [String]>,
+    pub(crate) options: Option<&'a [String]>,
     /// `Type=`; none: that of an earlier drop-in, else the unit's.
-    pub service_type: Option<ServiceType>,
+    pub(crate) service_type: Option<ServiceType>,
 }
 
 /// A drop-in, and what is to be said.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
-    /// Where it belongs.
-    pub path: String,
-    /// What it says.
-    pub text: String,
+pub(crate) struct Plan {
+    pub(crate) path: String,
+    pub(crate) text: String,
     /// The file that the kubelet's command runs.
-    pub program: String,
+    pub(crate) program: String,
     /// The options of `run` in it, in systemd's spelling.
-    pub options: String,
+    pub(crate) options: String,
     /// Warnings and hints, most important first.
-    pub notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 /// A unit that says READY must do so within this long, or systemd kills and restarts it. A new
@@ -82,7 +76,7 @@ const RESTART_CODE: u8 = 75;
 ///
 /// # Errors
 /// Why the supervisor cannot be put there, and what to do.
-pub fn plan(request: &Request<'_>) -> Result<Plan, String> {
+pub(crate) fn plan(request: &Request<'_>) -> Result<Plan, String> {
     let path = drop_in_path(request.unit);
     let (ours, others): (Vec<&UnitFile>, Vec<&UnitFile>) = request.files.iter().partition(|file| file.path == path);
     let (ours, base) = (Service::read(ours), Service::read(others.iter().copied()));
@@ -144,7 +138,6 @@ fn check_type(unit: &str, found: Option<&str>) -> Result<(), String> {
     }
 }
 
-/// The drop-in itself.
 fn text(
     request: &Request<'_>,
     command: &Command,

@@ -1,6 +1,10 @@
 //! The units that nodes really have.
 
+use super::command::{Command, quote};
+use super::plan::Plan;
+use super::service::{Service, logical_lines, span};
 use super::*;
+use std::time::Duration;
 
 const PACKAGE: &str = "[Unit]\nDescription=kubelet: The Kubernetes Node Agent\nWants=network-online.target\n\
     After=network-online.target\n\n[Service]\nExecStart=/usr/bin/kubelet\nRestart=always\nStartLimitInterval=0\n\

@@ -9,7 +9,7 @@ use futures_util::future::{BoxFuture, FutureExt as _};
 use kube::client::{Body, ClientBuilder};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::source::{ConfigMapRef, Source};
-use kubelet_config::status::{Condition, NodeConfigStatus};
+use kubelet_config::status::{Condition, ConditionReason, ConditionStatus, NodeConfigStatus};
 use kubelet_supervisor::adapters::kube::{Access, ClientLayer, Connected, Fingerprint, KubeCluster};
 use kubelet_supervisor::adapters::metrics::Metrics;
 use kubelet_supervisor::machine::Input;
@@ -148,7 +148,11 @@ impl Machine {
         self.cluster.publish(&NodeConfigStatus {
             assigned: Some(source.clone()),
             active: Some(source),
-            condition: Condition { status: "True", reason: "Proven", message: version.clone() },
+            condition: Condition {
+                status: ConditionStatus::True,
+                reason: ConditionReason::LastKnownGood,
+                message: version.clone(),
+            },
             ..NodeConfigStatus::default()
         });
     }

@@ -18,6 +18,7 @@ use testkit::built::program;
 
 use kubelet_config::duration::GoDuration;
 use kubelet_config::hazard::HazardClass;
+use kubelet_config::status::ConditionReason;
 use kubelet_supervisor::machine::evidence::{Class, Failure, Family, Signal, Suspension};
 use kubelet_supervisor::machine::limits;
 
@@ -122,13 +123,13 @@ fn every_class_of_hazards() {
             class if class.is_refused() => "yes",
             _ => "no",
         };
-        (class.word().to_owned(), refused.to_owned())
+        (class.label().to_owned(), refused.to_owned())
     });
     assert_eq!(shown, BTreeMap::from(expected));
     for row in table(TRIAL, "class") {
         for field in code(&row[2]) {
             let hazard = kubelet_config::hazard::table::find(&field).unwrap_or_else(|| panic!("{field}"));
-            assert_eq!(hazard.class.word(), code(&row[0])[0], "{field}");
+            assert_eq!(hazard.class.label(), code(&row[0])[0], "{field}");
         }
     }
 }
@@ -149,9 +150,9 @@ fn the_numbers() {
         "none".to_owned(),
         limits::TRIAL_EXITS.to_string(),
         time(limits::ATTRIBUTION),
-        time(limits::CONSULT),
-        time(limits::AFTER_EXCUSE),
-        time(limits::BLAME),
+        time(limits::QUERY_DEADLINE),
+        time(limits::SUSPENSION_GRACE),
+        time(limits::CONTROL_TEST),
         time(limits::RETRY_LATER_FIRST),
         time(limits::RETRY_LATER_MAX),
         limits::PROVEN_KEPT.to_string(),
@@ -162,7 +163,7 @@ fn the_numbers() {
     assert_eq!(shown, expected.map(plain));
     let text = read(TRIAL);
     assert!(text.contains(&format!("runs, {} s at the most;", limits::BASELINE.as_secs())));
-    assert!(text.contains(&format!("at the node, {} s at the most.", limits::CONSULT.as_secs())));
+    assert!(text.contains(&format!("at the node, {} s at the most.", limits::QUERY_DEADLINE.as_secs())));
 }
 
 /// Event reasons that stand in the source of `core`.
@@ -203,13 +204,11 @@ fn every_event_is_listed_and_exists() {
 fn every_reason_of_the_condition_is_listed_and_exists() {
     let source = read("src/machine/status.rs");
     let body = source.split("fn condition(").nth(1).unwrap().split("\n}\n").next().unwrap();
-    let is_word =
-        |word: &&str| word.starts_with(|c: char| c.is_ascii_uppercase()) && word.chars().all(char::is_alphabetic);
-    let mut known: BTreeSet<String> = body.split('"').skip(1).step_by(2).filter(is_word).map(str::to_owned).collect();
-    known.insert("Local".to_owned()); // the default, of a node that was never assigned anything
-    for status in ["True", "False", "Unknown"] {
-        assert!(known.remove(status), "{status}");
-    }
+    let name = |text: &str| text.chars().take_while(|c| c.is_alphabetic()).collect::<String>();
+    let mut used: BTreeSet<String> = body.split("ConditionReason::").skip(1).map(name).collect();
+    used.insert("Local".to_owned()); // the default, of a node that was never assigned anything
+    let known: BTreeSet<String> = ConditionReason::ALL.iter().map(|reason| reason.as_str().to_owned()).collect();
+    assert_eq!(used, known);
     assert_eq!(names(&table(REFERENCE, "condition's reason")), known);
 }
 
@@ -455,7 +454,7 @@ fn every_command_of_the_plugin_about_configurations_is_listed_with_its_options()
     }
     let reference = read(REFERENCE);
     for hazard in kubelet_config::hazard::table::HAZARDS {
-        assert!(reference.contains(&format!("`{}`", hazard.asks().words())), "{}", hazard.asks().words());
+        assert!(reference.contains(&format!("`{}`", hazard.asks.label())), "{}", hazard.asks.label());
     }
 }
 

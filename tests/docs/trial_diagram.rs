@@ -70,7 +70,7 @@ impl Walk<'_> {
         let now = Phase::of(&self.node.state);
         if now != self.at {
             let said = self.node.effects[self.told..].iter().filter_map(|effect| match effect {
-                Effect::Emit(event) => Some(event.reason),
+                Effect::Emit(event) => Some(event.reason.as_str()),
                 _ => None,
             });
             let said: Vec<&str> = said.collect();

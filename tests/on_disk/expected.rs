@@ -146,7 +146,7 @@ pub fn run() -> Run {
         was_up: true,
         failing_since: Some(at(6)),
         probe_at: Some(at(7)),
-        look_at: Some(at(8)),
+        environment_at: Some(at(8)),
         lease_at: Some(at(9)),
         pods_at: Some(at(10)),
         heartbeat: "2027-01-15T07:59:00Z".to_owned(),

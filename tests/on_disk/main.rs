@@ -23,7 +23,7 @@ use kubelet_supervisor::adapters::fsx::RealDisk;
 use kubelet_supervisor::adapters::store::FsStore;
 use kubelet_supervisor::machine::evidence::{Environment, Failure, Signal, Suspension};
 use kubelet_supervisor::machine::model::StateFiles;
-use kubelet_supervisor::machine::record::{self, ControlTest, Entry, Ledger, Pin, Seal};
+use kubelet_supervisor::machine::record::{self, CheckpointMetadata, ControlTest, Entry, Ledger, Pin};
 use kubelet_supervisor::machine::{ConfigMapState, Durable, Kubelet, Reload, ReloadStage, Run, State, Trial, TrialEnd};
 use kubelet_supervisor::ports::Store as _;
 use serde_json::json;
@@ -71,7 +71,7 @@ fn the_store() {
     for (n, annotations) in [(1, ConfigAnnotations::default()), (2, annotations())] {
         let Source { reference, resource_version, uid } = source(n);
         let seal = format!("supervisor/seals/{uid}/{resource_version}.json");
-        let decode = |text: &str| serde_json::from_str::<Seal>(text);
+        let decode = |text: &str| serde_json::from_str::<CheckpointMetadata>(text);
         let sealed = read(&text(&format!("tree/{seal}")), decode, |seal| serde_json::to_string(seal).unwrap());
         let sum = "b2ad488f136a6ca51405f59f87615f9ea7017dcce4bafe7cbdfaec933ebc60b2";
         assert_eq!((sealed.sha256.len(), sealed.sha256["kubelet"].as_str()), (2, sum));
@@ -172,11 +172,14 @@ fn handover_in_full() {
     let saved = Durable { assigned: Some(source(2)), last_known_good: Some(source(1)), ledger: full() };
     assert_eq!(s.saved, saved);
     assert_eq!(s.unsaved, Some(Durable { assigned: Some(source(8)), ..Durable::default() }));
-    assert_eq!((&s.wanted, &s.map), (&Assignment::Map(reference(2)), &ConfigMapState::Checkpointed(source(2))));
+    assert_eq!(
+        (&s.assignment, &s.config_map),
+        (&Assignment::Map(reference(2)), &ConfigMapState::Checkpointed(source(2)))
+    );
     assert_eq!(format!("{:#?}", s.kubelet), format!("{:#?}", Kubelet::Running(run())));
     assert_eq!((s.node_name.as_str(), &s.kubelet_id, s.version.as_deref()), ("node-1", &kubelet(1), Some("v1.20.2")));
     assert_eq!((&s.target, &s.active, &s.in_force), (&Some(source(2)), &Some(source(2)), &in_force()));
-    let trial = Trial { exits: 1, adopted: true, banked: Duration::from_millis(90_250), excused: true };
+    let trial = Trial { exits: 1, adopted: true, health_before_pause: Duration::from_millis(90_250), suspended: true };
     assert_eq!((&s.trial, s.trial_end, s.suspended), (&Some(trial), TrialEnd::Passed, Some(Suspension::Runtime)));
     assert_eq!((s.recovered, s.pin_tried, s.damaged, s.leaving), (true, true, true, false));
     let supplies = BTreeMap::from([("memory.available".to_owned(), Supply { available: 5, capacity: 10 })]);
@@ -224,7 +227,11 @@ fn handover_variants() {
             _ => (ReloadStage::None, TrialEnd::None),
         };
         let s = handover.state_mut();
-        assert_eq!((&s.wanted, &s.map, s.suspended, &s.sync_error), (&wanted, &map, suspended, &sync_error), "{name}");
+        assert_eq!(
+            (&s.assignment, &s.config_map, s.suspended, &s.sync_error),
+            (&wanted, &map, suspended, &sync_error),
+            "{name}"
+        );
         assert_eq!((s.reload.stage, s.trial_end), (stage, trial_end), "{name}");
         let kubelet = Kubelet::Running(Run { pid: 4711, ..Run::default() });
         assert_eq!((&s.kubelet, &s.trial, &s.environment), (&kubelet, &None, &None), "{name}");
@@ -263,7 +270,7 @@ fn a_real_one() {
     let s = handover.state_mut();
     assert_eq!((s.starts, &s.active, s.trial.is_some(), s.reload.count), (7, &Some(assigned.clone()), true, 0));
     assert_eq!(
-        (&s.wanted, &s.map),
+        (&s.assignment, &s.config_map),
         (&Assignment::Map(assigned.reference.clone()), &ConfigMapState::Checkpointed(assigned))
     );
 }

@@ -42,7 +42,7 @@ fn until_start(node: &mut Node, limit: u64) -> Option<u64> {
 }
 
 fn reason(node: &Node) -> &'static str {
-    node_status(&node.state).condition.reason
+    node_status(&node.state).condition.reason.as_str()
 }
 
 #[test]

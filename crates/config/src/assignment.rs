@@ -21,7 +21,7 @@ pub const DEFAULT_NAMESPACE: &str = "kube-system";
 /// What the labels `name`, `namespace` and `key` ask for. Without a name nothing is asked for; an
 /// empty value is none.
 #[must_use]
-pub fn labelled(labels: &BTreeMap<String, String>, default_namespace: &str) -> Assignment {
+pub fn from_labels(labels: &BTreeMap<String, String>, default_namespace: &str) -> Assignment {
     let label = |name: &str| {
         let value = labels.get(&format!("{LABELS}{name}")).map(String::as_str);
         value.filter(|value| !value.is_empty())
@@ -39,7 +39,7 @@ pub fn labelled(labels: &BTreeMap<String, String>, default_namespace: &str) -> A
 ///
 /// # Errors
 /// Which part is wrong, and how.
-pub fn parse(text: &str) -> Result<ConfigMapRef, String> {
+pub fn parse_reference(text: &str) -> Result<ConfigMapRef, String> {
     let mut parts = text.split('/');
     let (Some(namespace), Some(name), key, None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
         return Err(format!(
@@ -94,7 +94,7 @@ pub enum Assignment {
     AllNil,
     /// Labels that name nothing a ConfigMap can be; with the label and the reason.
     Invalid(String),
-    /// A ConfigMap.
+    /// This ConfigMap, by `configSource` or by labels.
     Map(ConfigMapRef),
     /// No assignment, but `--default-source`.
     Default(ConfigMapRef),
@@ -106,7 +106,7 @@ mod tests {
 
     fn asked(labels: &[(&str, &str)]) -> Assignment {
         let labels = labels.iter().map(|(name, value)| (format!("{LABELS}{name}"), (*value).to_owned())).collect();
-        labelled(&labels, "kubelet-config")
+        from_labels(&labels, "kubelet-config")
     }
 
     fn map(namespace: &str, name: &str, key: &str) -> Assignment {
@@ -147,12 +147,12 @@ mod tests {
     #[test]
     fn a_default_source_is_two_or_three_words() {
         assert_eq!(
-            parse("kube-system/kubelet-config").map(Assignment::Map),
+            parse_reference("kube-system/kubelet-config").map(Assignment::Map),
             Ok(map("kube-system", "kubelet-config", "kubelet"))
         );
-        assert_eq!(parse("n/m/k.yaml").map(Assignment::Map), Ok(map("n", "m", "k.yaml")));
+        assert_eq!(parse_reference("n/m/k.yaml").map(Assignment::Map), Ok(map("n", "m", "k.yaml")));
         for bad in ["", "kubelet-config", "/m", "n/", "n/m/", "n/m/k/x", "n/M", "n.x/m", "n/m/../x"] {
-            assert!(parse(bad).is_err(), "{bad:?} was accepted");
+            assert!(parse_reference(bad).is_err(), "{bad:?} was accepted");
         }
     }
 }

@@ -1,5 +1,23 @@
-//! What both sides know of kubelet configurations: sources and payloads, rendering, flags, hazards, assignments, and
-//! the status document. Pure: no IO, clock or environment.
+//! What the daemon on a node and the administrator's plugin both know of kubelet configurations. Pure: no IO, clock,
+//! environment, tokio or kube; everything is a function of its arguments.
+//!
+//! From an assignment to what a kubelet is given:
+//!
+//! - [`assignment`]: which ConfigMap a node is to have, read from labels or `--default-source`
+//! - [`source`]: a reference, the version it resolves to, and the payload; [`source_dir`]: a directory in its place
+//! - [`yaml`]: texts as the kubelet reads them; [`merge`]: RFC 7396
+//! - [`flags`]: the kubelet's command line, and which fields it overrides
+//! - [`rendering`]: payload, local file and flags put together; [`digest`]: what identifies the outcome
+//!
+//! What a change does to a live node:
+//!
+//! - [`hazard`]: the table of fields, the difference of two configurations, acknowledgements, and the pods it would cost
+//! - [`pods`]: the pods of a node as the kubelet's admission counts them
+//!
+//! What is told:
+//!
+//! - [`status`]: the Node's status, condition and annotations, with native's texts
+//! - [`duration`]: Go's durations, read and written
 
 pub mod assignment;
 pub mod digest;

@@ -41,35 +41,17 @@ pub struct PodStatusView {
     pub reason: Option<Value>,
 }
 
-/// A pod; who it is comes from its metadata.
+/// What admission counts of a pod; `identity` has what its metadata says.
 #[must_use]
-pub fn pod(who: PodSummary, spec: &PodSpecView, status: PodStatusView) -> PodSummary {
-    let word = |value: Option<Value>| value.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
+pub fn summarize(identity: PodSummary, spec: &PodSpecView, status: PodStatusView) -> PodSummary {
+    let text = |value: Option<Value>| value.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
     PodSummary {
-        phase: word(status.phase),
-        reason: word(status.reason),
+        phase: text(status.phase),
+        reason: text(status.reason),
         cpu_millis: requests(spec, "cpu", quantity::millis),
         memory: requests(spec, "memory", quantity::whole),
-        ..who
+        ..identity
     }
-}
-
-/// The same from the whole object.
-#[must_use]
-pub fn of(object: &Value) -> PodSummary {
-    let meta = |field: &str| {
-        let value = object.get("metadata").and_then(|meta| meta.get(field));
-        value.and_then(Value::as_str).unwrap_or_default().to_owned()
-    };
-    let part = |name: &str| object.get(name).cloned().unwrap_or_default();
-    let who = PodSummary {
-        uid: meta("uid"),
-        name: format!("{}/{}", meta("namespace"), meta("name")),
-        created: meta("creationTimestamp"),
-        ..PodSummary::default()
-    };
-    let spec = serde_json::from_value(part("spec")).unwrap_or_default();
-    pod(who, &spec, serde_json::from_value(part("status")).unwrap_or_default())
 }
 
 /// What the kubelet's admission counts for a pod (PodRequests, component-helpers/resource, v1.36):
@@ -77,13 +59,13 @@ pub fn of(object: &Value) -> PodSummary {
 /// both; a request of the pod as a whole stands for all of these; overhead comes on top.
 fn requests(spec: &PodSpecView, resource: &str, read: fn(&str) -> Option<u64>) -> u64 {
     let amount = |from: Option<&Value>| from.and_then(|list| list.get(resource)).and_then(Value::as_str).and_then(read);
-    let of = |container: &ContainerView| {
+    let requested = |container: &ContainerView| {
         amount(container.resources.as_ref().and_then(|resources| resources.get("requests"))).unwrap_or_default()
     };
-    let mut running: u64 = spec.containers.iter().flatten().map(of).fold(0, u64::saturating_add);
+    let mut running: u64 = spec.containers.iter().flatten().map(requested).fold(0, u64::saturating_add);
     let (mut sidecars, mut starting) = (0_u64, 0_u64);
     for container in spec.init_containers.iter().flatten() {
-        let own = of(container);
+        let own = requested(container);
         if container.restart_policy.as_ref().and_then(Value::as_str) == Some("Always") {
             running = running.saturating_add(own);
             sidecars = sidecars.saturating_add(own);
@@ -116,6 +98,24 @@ pub struct PodSummary {
 }
 
 impl PodSummary {
+    /// The pod of a whole API object; what is missing or odd is empty.
+    #[must_use]
+    pub fn from_object(object: &Value) -> Self {
+        let meta = |field: &str| {
+            let value = object.get("metadata").and_then(|meta| meta.get(field));
+            value.and_then(Value::as_str).unwrap_or_default().to_owned()
+        };
+        let part = |name: &str| object.get(name).cloned().unwrap_or_default();
+        let identity = PodSummary {
+            uid: meta("uid"),
+            name: format!("{}/{}", meta("namespace"), meta("name")),
+            created: meta("creationTimestamp"),
+            ..PodSummary::default()
+        };
+        let spec = serde_json::from_value(part("spec")).unwrap_or_default();
+        summarize(identity, &spec, serde_json::from_value(part("status")).unwrap_or_default())
+    }
+
     /// True while it takes a place on the node.
     #[must_use]
     pub fn is_live(&self) -> bool {
@@ -143,14 +143,11 @@ mod tests {
         let object = json!({"metadata": {"name": "p", "namespace": "d", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
             "spec": {"containers": [{"resources": {"requests": {"cpu": "250m", "memory": "1Mi"}}}]},
             "status": {"phase": "Running"}});
-        let sight = of(&object);
-        assert_eq!(
-            (sight.name.as_str(), sight.uid.as_str(), sight.created.as_str()),
-            ("d/p", "u", "2026-01-01T00:00:00Z")
-        );
-        assert_eq!((sight.cpu_millis, sight.memory, sight.is_live()), (250, 1 << 20, true));
+        let pod = PodSummary::from_object(&object);
+        assert_eq!((pod.name.as_str(), pod.uid.as_str(), pod.created.as_str()), ("d/p", "u", "2026-01-01T00:00:00Z"));
+        assert_eq!((pod.cpu_millis, pod.memory, pod.is_live()), (250, 1 << 20, true));
         for odd in [json!(null), json!({"metadata": 1, "spec": [], "status": "x"})] {
-            assert_eq!(of(&odd), PodSummary { name: "/".to_owned(), ..PodSummary::default() });
+            assert_eq!(PodSummary::from_object(&odd), PodSummary { name: "/".to_owned(), ..PodSummary::default() });
         }
     }
 }

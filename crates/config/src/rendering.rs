@@ -31,15 +31,15 @@ pub const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 /// A configuration text and the directory its relative paths refer to.
 #[derive(Clone, Copy, Debug)]
 pub struct Text<'a> {
-    /// YAML or JSON.
+    /// One YAML or JSON document.
     pub text: &'a str,
-    /// Absolute directory.
+    /// The directory, absolute.
     pub dir: &'a str,
 }
 
 /// What a rendering starts from.
 #[derive(Clone, Copy)]
-pub struct Ingredients<'a> {
+pub struct RenderInput<'a> {
     /// The payload's kubelet key; `None` renders the local configuration.
     pub payload: Option<Text<'a>>,
     /// The file of the kubelet's own `--config`, if it has one.
@@ -75,10 +75,10 @@ pub struct Configuration {
 /// Which text was at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// The payload.
+    /// The payload is no KubeletConfiguration.
     #[error("{0}")]
     Payload(String),
-    /// The node's own file.
+    /// The node's own file is none.
     #[error("{0}")]
     Local(String),
 }
@@ -87,7 +87,7 @@ pub enum Fault {
 ///
 /// # Errors
 /// [`Fault`] when a text is not a KubeletConfiguration.
-pub fn render(from: &Ingredients<'_>) -> Result<Configuration, Fault> {
+pub fn render(from: &RenderInput<'_>) -> Result<Configuration, Fault> {
     let mut notes = Vec::new();
     let local = match from.local {
         Some(local) => Some(read(local, "the local file", &mut notes).map_err(Fault::Local)?),
@@ -145,7 +145,7 @@ pub fn drop_native_gate(value: &mut Value) -> bool {
 }
 
 fn finish(
-    from: &Ingredients<'_>,
+    from: &RenderInput<'_>,
     value: Value,
     portable: &Value,
     notes: Vec<String>,

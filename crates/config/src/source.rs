@@ -53,12 +53,12 @@ pub struct Source {
 /// Stands for a namespace, name and uid where a directory on the node (`--source-dir`) is in the place of a ConfigMap. An
 /// API server that is shown them in `Node.status.config` finds them valid (ValidateConfigMapNodeConfigSource,
 /// pkg/apis/core/validation, v1.20.2).
-pub const SOURCE_DIR_NAMESPACE: &str = "local";
-/// See [`SOURCE_DIR_NAMESPACE`].
-pub const SOURCE_DIR_NAME: &str = "source-dir";
-/// See [`SOURCE_DIR_NAMESPACE`]. A ConfigMap's is a UUID.
-pub const SOURCE_DIR_UID: &str = "source-dir";
-/// What people are told instead of an API path.
+pub(crate) const SOURCE_DIR_NAMESPACE: &str = "local";
+/// The name in the place of a ConfigMap's.
+pub(crate) const SOURCE_DIR_NAME: &str = "source-dir";
+/// The uid in the place of a ConfigMap's, which is a UUID.
+pub(crate) const SOURCE_DIR_UID: &str = "source-dir";
+/// Stands in messages for the API path of a ConfigMap.
 pub const SOURCE_DIR_TITLE: &str = "the source directory";
 
 impl Source {

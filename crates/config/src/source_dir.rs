@@ -19,10 +19,10 @@ const VERSION_DIGITS: usize = 16;
 /// What a name in the directory means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// A key.
+    /// A key of the payload.
     Key,
     /// `.merge`, `.acknowledge`, `.confirm-within`: what a ConfigMap has annotations for.
-    Wish,
+    Annotation,
     /// Hidden; also `..data` and its like in a projected volume.
     Hidden,
     /// Visible, and no key: of an editor or a copy under way (`x~`, `#x#`, `x.tmp`), or with
@@ -30,18 +30,18 @@ pub enum Entry {
     NoKey,
 }
 
-/// Reads a name.
+/// What a file of this name is.
 #[must_use]
 pub fn entry(name: &str) -> Entry {
     match name {
-        ".merge" | ".acknowledge" | ".confirm-within" => Entry::Wish,
+        ".merge" | ".acknowledge" | ".confirm-within" => Entry::Annotation,
         _ if name.starts_with('.') => Entry::Hidden,
         _ if name.strip_suffix(".tmp").is_some() || !is_safe_key(name) => Entry::NoKey,
         _ => Entry::Key,
     }
 }
 
-/// The assignment.
+/// The directory as a reference, with the key that holds the KubeletConfiguration.
 #[must_use]
 pub fn reference(key: &str) -> ConfigMapRef {
     ConfigMapRef {
@@ -103,7 +103,7 @@ mod tests {
             assert_eq!(entry(key), Entry::Key, "{key}");
         }
         for wish in [".merge", ".acknowledge", ".confirm-within"] {
-            assert_eq!(entry(wish), Entry::Wish, "{wish}");
+            assert_eq!(entry(wish), Entry::Annotation, "{wish}");
         }
         for hidden in
             [".", "..", "..data", "..2026_11_21_11_37_00.123", ".kubelet.swp", ".#kubelet", ".mergex", ".x.tmp"]

@@ -8,13 +8,13 @@ use crate::source::Source;
 /// Native's error strings (pkg/kubelet/kubeletconfig/status/status.go:32-47, v1.20.2).
 pub const LOAD_ERROR: &str = "failed to load config, see Kubelet log for details";
 
-/// See [`LOAD_ERROR`].
+/// The same where the kubelet refuses the configuration.
 pub const VALIDATE_ERROR: &str = "failed to validate config, see Kubelet log for details";
 
-/// See [`LOAD_ERROR`].
+/// The same where the store or the node is at fault.
 pub const INTERNAL_ERROR: &str = "internal failure, see Kubelet log for details";
 
-/// The supervisor's own.
+/// The version of this build.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Errors of synchronisation; native prefixes them with "failed to sync: ".
@@ -24,7 +24,7 @@ pub enum SyncError {
     AllNil,
     /// The ConfigMap cannot be had.
     Download,
-    /// Our own trouble.
+    /// The store or the node is at fault.
     Internal,
 }
 
@@ -64,7 +64,7 @@ pub struct NodeConfigStatus {
     /// Until when what runs is to be confirmed; in the annotation alone.
     #[serde(skip)]
     pub confirm_by: Option<String>,
-    /// The Node condition beside it: what native had no words for.
+    /// The Node condition beside it: what native had no field for.
     #[serde(skip)]
     pub condition: Condition,
     /// Fields that flags of the kubelet win over.
@@ -77,11 +77,104 @@ pub struct NodeConfigStatus {
 pub struct Condition {
     /// `True`: what is assigned runs and is proven. `False`: it does not run. `Unknown`: on trial,
     /// or held by an operator.
-    pub status: &'static str,
-    /// Machine word.
-    pub reason: &'static str,
-    /// For people, with the kubelet's own words.
+    pub status: ConditionStatus,
+    /// Its `reason`.
+    pub reason: ConditionReason,
+    /// For people, with the kubelet's own message.
     pub message: String,
+}
+
+/// A condition's `status` (core/v1 `ConditionStatus`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConditionStatus {
+    /// What is assigned runs and is proven.
+    True,
+    /// What is assigned does not run.
+    False,
+    /// On trial, held by an operator, or still to come.
+    Unknown,
+}
+
+impl ConditionStatus {
+    /// As the API server has it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
+/// The `reason` of [`Condition`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConditionReason {
+    /// The node's own configuration runs.
+    Local,
+    /// Proven.
+    LastKnownGood,
+    /// On trial.
+    OnTrial,
+    /// On trial, while the node around the kubelet is at fault.
+    TrialSuspended,
+    /// Healthy, and to be confirmed by somebody.
+    AwaitsConfirmation,
+    /// Accepted; begins at this node's own time.
+    Scheduled,
+    /// An operator holds what runs.
+    Pinned,
+    /// An operator lets no change in.
+    Frozen,
+    /// What is assigned cannot be had.
+    SyncFailed,
+    /// Refused before it ran.
+    Rejected,
+    /// Failed its trial.
+    RolledBack,
+    /// Failed, as last known good did: it is tried again.
+    NotToBlame,
+    /// It cannot be used for another reason.
+    Failed,
+}
+
+impl ConditionReason {
+    /// All of them.
+    pub const ALL: [Self; 13] = [
+        Self::Local,
+        Self::LastKnownGood,
+        Self::OnTrial,
+        Self::TrialSuspended,
+        Self::AwaitsConfirmation,
+        Self::Scheduled,
+        Self::Pinned,
+        Self::Frozen,
+        Self::SyncFailed,
+        Self::Rejected,
+        Self::RolledBack,
+        Self::NotToBlame,
+        Self::Failed,
+    ];
+
+    /// As the API server has it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Local => "Local",
+            Self::LastKnownGood => "LastKnownGood",
+            Self::OnTrial => "OnTrial",
+            Self::TrialSuspended => "TrialSuspended",
+            Self::AwaitsConfirmation => "AwaitsConfirmation",
+            Self::Scheduled => "Scheduled",
+            Self::Pinned => "Pinned",
+            Self::Frozen => "Frozen",
+            Self::SyncFailed => "SyncFailed",
+            Self::Rejected => "Rejected",
+            Self::RolledBack => "RolledBack",
+            Self::NotToBlame => "NotToBlame",
+            Self::Failed => "Failed",
+        }
+    }
 }
 
 /// The Node annotation that holds the status where `status.config` is not kept, and beside it
@@ -100,31 +193,36 @@ pub const CONFIRM_BY: &str = "confirmBy";
 
 /// What the Node says of us, as the API server last showed it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Shown {
+pub struct PublishedStatus {
     /// `status.config`; null if there is none.
     pub config: Value,
-    /// Our condition.
+    /// The condition [`CONDITION`], as JSON.
     pub condition: Option<Value>,
-    /// [`STATUS_ANNOTATION`].
+    /// The value of [`STATUS_ANNOTATION`].
     pub annotation: Option<String>,
-    /// [`ABOUT_ANNOTATION`].
+    /// The value of [`ABOUT_ANNOTATION`].
     pub about: Option<String>,
 }
 
-/// Its type.
+/// The condition's `type`.
 pub const CONDITION: &str = "KubeletConfigOk";
 
 impl Default for Condition {
     fn default() -> Self {
-        Self { status: "True", reason: "Local", message: "The node's own configuration runs".to_owned() }
+        Self {
+            status: ConditionStatus::True,
+            reason: ConditionReason::Local,
+            message: "The node's own configuration runs".to_owned(),
+        }
     }
 }
 
 impl Condition {
     /// As it is written; a status that stays keeps the time of its beginning.
-    fn written(&self, shown: Option<&Value>, now: &str) -> Value {
+    fn to_json(&self, shown: Option<&Value>, now: &str) -> Value {
         let Self { status, reason, message } = self;
-        let same = shown.filter(|shown| shown.get("status").and_then(Value::as_str) == Some(*status));
+        let (status, reason) = (status.as_str(), reason.as_str());
+        let same = shown.filter(|shown| shown.get("status").and_then(Value::as_str) == Some(status));
         let since = same.and_then(|shown| shown.get("lastTransitionTime")).cloned().unwrap_or_else(|| json!(now));
         json!({
             "type": CONDITION, "status": status, "reason": reason, "message": message,
@@ -135,10 +233,10 @@ impl Condition {
     /// True if the Node's list of conditions says so already. A node that never had anything but
     /// its own configuration need not say so.
     #[must_use]
-    pub fn is_shown(&self, shown: Option<&Value>) -> bool {
+    pub fn is_published(&self, shown: Option<&Value>) -> bool {
         let Some(shown) = shown else { return *self == Self::default() };
         let same = |field: &str, ours: &str| shown.get(field).and_then(Value::as_str) == Some(ours);
-        same("status", self.status) && same("reason", self.reason) && same("message", &self.message)
+        same("status", self.status.as_str()) && same("reason", self.reason.as_str()) && same("message", &self.message)
     }
 }
 
@@ -159,10 +257,10 @@ impl NodeConfigStatus {
     /// pkg/registry/core/node/strategy.go, v1.20.2 and v1.36.2; kubelets rely on it). `now` is the
     /// time in RFC 3339.
     #[must_use]
-    pub fn patch(&self, shown: &Shown, now: &str) -> Value {
+    pub fn patch(&self, shown: &PublishedStatus, now: &str) -> Value {
         let mut status = Map::from_iter([("config".to_owned(), json!(self))]);
-        if !self.condition.is_shown(shown.condition.as_ref()) {
-            let conditions = json!([self.condition.written(shown.condition.as_ref(), now)]);
+        if !self.condition.is_published(shown.condition.as_ref()) {
+            let conditions = json!([self.condition.to_json(shown.condition.as_ref(), now)]);
             status.insert("conditions".to_owned(), conditions);
         }
         let mut patch = Map::from_iter([("status".to_owned(), status.into())]);
@@ -197,7 +295,7 @@ impl NodeConfigStatus {
 
     /// True if the Node's annotations say the same.
     #[must_use]
-    pub fn is_annotated(&self, shown: &Shown) -> bool {
+    pub fn is_annotated(&self, shown: &PublishedStatus) -> bool {
         shown.annotation.as_ref().is_some_and(|shown| *shown == self.annotation())
             && shown.about.as_ref().is_some_and(|shown| *shown == self.about())
     }
@@ -267,7 +365,7 @@ mod tests {
     fn status_has_native_shape() {
         let status =
             NodeConfigStatus { assigned: Some(source()), error: Some(LOAD_ERROR.into()), ..Default::default() };
-        let shown = Shown {
+        let shown = PublishedStatus {
             annotation: Some(status.annotation()),
             about: Some(status.about()),
             condition: None,
@@ -280,7 +378,7 @@ mod tests {
                 "active": null, "lastKnownGood": null, "error": LOAD_ERROR,
             }}})
         );
-        let older = Shown { about: Some(r#"{"version":"0.0.1"}"#.into()), ..shown };
+        let older = PublishedStatus { about: Some(r#"{"version":"0.0.1"}"#.into()), ..shown };
         let annotations = json!({ABOUT_ANNOTATION: format!(r#"{{"shadowedByFlags":[],"version":"{VERSION}"}}"#)});
         assert!(!status.is_annotated(&older), "another supervisor wrote it");
         assert_eq!(status.patch(&older, "2026-01-01T00:00:00Z")["metadata"]["annotations"], annotations);

@@ -158,7 +158,7 @@ impl Node {
         self.state = State::new(self.settings.clone());
         let handover = Handover::decode(&handover.encode()).unwrap();
         self.step(Input::Resume(Box::new(handover)));
-        self.hear(self.state.wanted.clone());
+        self.hear(self.state.assignment.clone());
         assert_eq!(self.state.pid(), before.pid());
         true
     }
@@ -174,7 +174,7 @@ impl Node {
     /// The supervisor ended for a restart: systemd starts another.
     fn restart(&mut self) {
         if self.state.exit_code() == RESTART {
-            let wanted = self.state.wanted.clone();
+            let wanted = self.state.assignment.clone();
             self.boot();
             self.hear(wanted);
         }
@@ -355,7 +355,7 @@ impl Node {
 
     pub fn events(&self) -> Vec<&'static str> {
         let emitted = self.effects.iter().filter_map(|effect| match effect {
-            Effect::Emit(event) => Some(event.reason),
+            Effect::Emit(event) => Some(event.reason.as_str()),
             _ => None,
         });
         emitted.collect()
@@ -364,7 +364,7 @@ impl Node {
     /// The message of the last event with this reason.
     pub fn message(&self, reason: &str) -> String {
         let found = self.effects.iter().rev().find_map(|effect| match effect {
-            Effect::Emit(event) if event.reason == reason => Some(event.message.clone()),
+            Effect::Emit(event) if event.reason.as_str() == reason => Some(event.message.clone()),
             _ => None,
         });
         found.unwrap_or_else(|| panic!("no {reason} among {:?}", self.events()))

@@ -9,7 +9,7 @@ use kube::client::{Body, ClientBuilder};
 use kubectl_plugin::{Context, Failure, LockTiming};
 use kubelet_config::assignment::LABELS;
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, Source};
-use kubelet_config::status::{Condition, NodeConfigStatus, Shown};
+use kubelet_config::status::{Condition, ConditionReason, ConditionStatus, NodeConfigStatus, PublishedStatus};
 use kubelet_supervisor::adapters::kube::ClientLayer;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -317,10 +317,14 @@ fn node(number: usize, before: &Source) -> Value {
         assigned: Some(before.clone()),
         active: Some(before.clone()),
         last_known_good: Some(before.clone()),
-        condition: Condition { status: "True", reason: "LastKnownGood", message: format!("Proven: {before}") },
+        condition: Condition {
+            status: ConditionStatus::True,
+            reason: ConditionReason::LastKnownGood,
+            message: format!("Proven: {before}"),
+        },
         ..NodeConfigStatus::default()
     };
-    let mut node = status.patch(&Shown::default(), "2026-01-01T00:00:00Z");
+    let mut node = status.patch(&PublishedStatus::default(), "2026-01-01T00:00:00Z");
     node["spec"] = json!({});
     node["metadata"]["labels"] = json!({
         format!("{LABELS}name"): BEFORE, "topology.kubernetes.io/zone": format!("z{}", number % 3),

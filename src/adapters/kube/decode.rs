@@ -11,7 +11,7 @@ use crate::machine::evidence::{LeaseObservation, NodeReadiness};
 use kubelet_config::assignment::{self, Assignment};
 use kubelet_config::pods::{self, PodSummary};
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload};
-use kubelet_config::status::{ABOUT_ANNOTATION, CONDITION, STATUS_ANNOTATION, Shown};
+use kubelet_config::status::{ABOUT_ANNOTATION, CONDITION, PublishedStatus, STATUS_ANNOTATION};
 
 /// Our annotations, on Nodes and ConfigMaps.
 const PREFIX: &str = "kubelet-supervisor.io/";
@@ -37,17 +37,17 @@ pub(super) fn wanted(node: &NodeView, namespace: &str) -> Assignment {
     let source = node.spec.config_source.as_ref().filter(|source| !source.is_null());
     let Some(source) = source else {
         let labels = node.metadata.labels.as_ref();
-        return labels.map_or(Assignment::Local, |labels| assignment::labelled(labels, namespace));
+        return labels.map_or(Assignment::Local, |labels| assignment::from_labels(labels, namespace));
     };
     let map = source.get("configMap").cloned().unwrap_or_default();
     serde_json::from_value(map).map_or(Assignment::AllNil, Assignment::Map)
 }
 
 /// What the Node says of us.
-pub(super) fn shown(node: NodeView) -> Shown {
+pub(super) fn shown(node: NodeView) -> PublishedStatus {
     let condition = own_condition(&node);
     let mut annotations = node.metadata.annotations.unwrap_or_default();
-    Shown {
+    PublishedStatus {
         condition,
         annotation: annotations.remove(STATUS_ANNOTATION),
         about: annotations.remove(ABOUT_ANNOTATION),
@@ -118,7 +118,7 @@ pub(super) fn pod_sight(pod: PodView) -> PodSummary {
         created: meta.creation_timestamp.map(|time| time.0.to_string()).unwrap_or_default(),
         ..PodSummary::default()
     };
-    pods::pod(who, &pod.spec, pod.status)
+    pods::summarize(who, &pod.spec, pod.status)
 }
 
 pub(super) fn payload(map: ConfigMapView) -> Payload {

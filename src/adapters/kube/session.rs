@@ -15,7 +15,7 @@ use super::{Command, Look, decode, requests};
 use crate::machine::Input;
 use crate::machine::evidence::NodeReadiness;
 use kubelet_config::assignment::Assignment;
-use kubelet_config::status::{CONDITION, NodeConfigStatus, STATUS_ANNOTATION, Shown};
+use kubelet_config::status::{CONDITION, NodeConfigStatus, PublishedStatus, STATUS_ANNOTATION};
 
 /// Why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub struct Session<'a> {
     inputs: UnboundedSender<Input>,
     outbox: &'a mut Outbox,
     /// What the Node says of us; `None` while there is no Node.
-    shown: Option<Shown>,
+    shown: Option<PublishedStatus>,
     /// A status the server accepted and did not keep.
     dropped: Option<NodeConfigStatus>,
     trouble: Option<String>,
@@ -192,7 +192,7 @@ impl<'a> Session<'a> {
         let (shown, status) = (self.shown.as_ref()?, self.outbox.status.as_ref()?);
         let dropped = self.dropped.as_ref().is_some_and(|dropped| dropped.same_config(status));
         let said = (dropped || status.matches(&shown.config)) && status.is_annotated(shown);
-        (!said || !status.condition.is_shown(shown.condition.as_ref())).then(|| status.clone())
+        (!said || !status.condition.is_published(shown.condition.as_ref())).then(|| status.clone())
     }
 
     fn posted(&mut self, result: kube::Result<()>, posted: Posted, pause: &mut Pause) {

@@ -191,7 +191,7 @@ pub(super) fn heed(event: &InotifyEvent, places: &mut Places, writing: &mut Writ
 
 impl Place {
     fn cares_for(&self, name: &OsStr) -> bool {
-        let counts = |name: &str| matches!(source_dir::entry(name), Entry::Key | Entry::Wish | Entry::NoKey);
+        let counts = |name: &str| matches!(source_dir::entry(name), Entry::Key | Entry::Annotation | Entry::NoKey);
         self.names.contains(name) || (self.is_source && name.to_str().is_none_or(counts))
     }
 }
@@ -224,7 +224,7 @@ pub fn watch(descriptor: &Descriptor, dir: &Path, before: &Places) -> io::Result
             let counts = entry
                 .file_name()
                 .to_str()
-                .is_some_and(|name| matches!(source_dir::entry(name), Entry::Key | Entry::Wish));
+                .is_some_and(|name| matches!(source_dir::entry(name), Entry::Key | Entry::Annotation));
             if counts && entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
                 follow(descriptor, &entry.path(), &mut places)?;
             }

@@ -87,7 +87,7 @@ fn output(age: Age, late: bool, stage: &str, text: &str) -> (i32, String) {
 }
 
 fn judge(code: i32, output: &str) -> Class {
-    classify(&Run { exit: Some(Exit::Code(code)), output: output.as_bytes().to_vec() })
+    classify(&Outcome { exit: Some(Exit::Code(code)), output: output.as_bytes().to_vec() })
 }
 
 fn told(class: &Class) -> (&'static str, String) {
@@ -96,7 +96,7 @@ fn told(class: &Class) -> (&'static str, String) {
         Class::Candidate(Verdict::Valid(remarks)) => ("valid", remarks.join("; ")),
         Class::Candidate(
             verdict @ (Verdict::Load(words) | Verdict::Validate(words) | Verdict::Inconclusive(words)),
-        ) => (verdict.label(), words.clone()),
+        ) => (verdict.result().as_str(), words.clone()),
         Class::Candidate(Verdict::NotItsFault(words)) => ("not its fault", words.clone()),
     }
 }
@@ -364,7 +364,10 @@ fn unknown_fields_are_remarked_upon() {
 #[test]
 fn no_answer_is_never_valid() {
     let of = |exit| {
-        told(&classify(&Run { exit, output: b"failed to run Kubelet: cannot exit on lock file contention\n".to_vec() }))
+        told(&classify(&Outcome {
+            exit,
+            output: b"failed to run Kubelet: cannot exit on lock file contention\n".to_vec(),
+        }))
     };
     assert_eq!(of(None), ("inconclusive", "the preflight did not end in time".to_owned()));
     assert_eq!(of(Some(Exit::Signal(9))), ("inconclusive", "the preflight was killed by signal 9".to_owned()));
@@ -398,7 +401,7 @@ fn words_are_short_on_one_line_and_hold_no_secrets() {
 proptest! {
     #[test]
     fn any_bytes_are_survived(code in -1..256_i32, output in prop::collection::vec(any::<u8>(), 0..200)) {
-        let class = classify(&Run { exit: Some(Exit::Code(code)), output });
+        let class = classify(&Outcome { exit: Some(Exit::Code(code)), output });
         prop_assert_ne!(told(&class).0, "valid");
     }
 }

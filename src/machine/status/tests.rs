@@ -6,7 +6,7 @@ use crate::machine::record::{Attempt, Confirm};
 use crate::machine::{Input, Run, Settings, Trial};
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::{ConfigMapRef, Source};
-use kubelet_config::status::{Shown, TRIAL_ENDS};
+use kubelet_config::status::{PublishedStatus, TRIAL_ENDS};
 
 fn source() -> Source {
     Source {
@@ -53,7 +53,7 @@ fn a_whole_trial_is_promised_once() {
     assert_eq!(written[0].trial_ends.as_deref(), Some("2026-01-01T00:10:01Z"));
     assert!(written[0].condition.message.starts_with("On trial until 2026-01-01T00:10:01Z: /api/v1/"));
     assert!(written[0].annotation().contains(r#""trialEnds":"2026-01-01T00:10:01Z""#));
-    assert!(written[0].patch(&Shown::default(), "x")["status"]["config"].get(TRIAL_ENDS).is_none());
+    assert!(written[0].patch(&PublishedStatus::default(), "x")["status"]["config"].get(TRIAL_ENDS).is_none());
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn a_broken_promise_is_withdrawn_and_given_anew() {
 fn the_time_to_confirm_is_said_once_too() {
     let mut state = on_trial();
     let confirm = Confirm::within(1800, at(650), String::new());
-    let attempt = Attempt { confirm_within: Some(1800), confirm: Some(confirm), ..Attempt::of(source()) };
+    let attempt = Attempt { confirm_within: Some(1800), confirm: Some(confirm), ..Attempt::new(source()) };
     state.saved.ledger.attempt = Some(attempt);
     let probes = (651..720).map(|second| (Input::Probed(true), second));
     let written = written(&mut state, probes);

@@ -6,21 +6,25 @@ use serde_json::{Map, Value, json};
 use super::KubeletArgs;
 use super::table::{self, Kind};
 
-/// The configuration with the flags over it. What is no object counts as an empty one.
-pub(super) fn overlay(args: &KubeletArgs, config: &Value) -> Value {
-    let mut fields = config.as_object().cloned().unwrap_or_default();
-    for (flag, path, kind) in table::FIELDS {
-        let given = given(args, flag);
-        if let Some(value) = value(*kind, &given) {
-            set(&mut fields, path, value);
+impl KubeletArgs {
+    /// What the kubelet goes by: `config` with this command line's flags over it. What is no object counts as an empty
+    /// one.
+    #[must_use]
+    pub fn overlay(&self, config: &Value) -> Value {
+        let mut fields = config.as_object().cloned().unwrap_or_default();
+        for (flag, path, kind) in table::FIELDS {
+            let given = given(self, flag);
+            if let Some(value) = value(*kind, &given) {
+                set(&mut fields, path, value);
+            }
         }
+        let gates = given(self, "feature-gates");
+        for (name, text) in gates.iter().flat_map(|text| pairs(text.unwrap_or_default(), '=')) {
+            let value = boolean(text).map_or_else(|| text.into(), Value::Bool);
+            set(&mut fields, &format!("featureGates.{name}"), value);
+        }
+        Value::Object(fields)
     }
-    let gates = given(args, "feature-gates");
-    for (name, text) in gates.iter().flat_map(|text| pairs(text.unwrap_or_default(), '=')) {
-        let value = boolean(text).map_or_else(|| text.into(), Value::Bool);
-        set(&mut fields, &format!("featureGates.{name}"), value);
-    }
-    Value::Object(fields)
 }
 
 /// The values of all occurrences; `None` is a boolean flag without one.

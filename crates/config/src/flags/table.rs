@@ -4,7 +4,7 @@
 
 /// Flags that never take the next word.
 #[rustfmt::skip]
-pub const BOOLEANS: &[&str] = &[
+pub(crate) const BOOLEANS: &[&str] = &[
     "add-dir-header",
     "allow-privileged",
     "alsologtostderr",
@@ -82,7 +82,7 @@ use Kind::{Bool, Headers, Int, List, Map, Pair, Reservations, Taints, Text};
 /// Flag name, dotted path of the field it overrides, kind of value. `--feature-gates` is not
 /// among them: gates add up instead of replacing each other.
 #[rustfmt::skip]
-pub const FIELDS: &[(&str, &str, Kind)] = &[
+pub(crate) const FIELDS: &[(&str, &str, Kind)] = &[
     ("address", "address", Text),
     ("allowed-unsafe-sysctls", "allowedUnsafeSysctls", List),
     ("anonymous-auth", "authentication.anonymous.enabled", Bool),

@@ -2,31 +2,35 @@
 
 use std::collections::BTreeSet;
 
-use super::{ANNOTATION, HazardClass, cut, table, top};
+use super::table::{self, HazardClass};
+use super::text::{cut, top};
 
-/// A list of field names and class words, apart by commas or white space; or `all`.
+/// The annotation that accepts hazards.
+pub const ANNOTATION: &str = "kubelet-supervisor.io/acknowledge";
+
+/// A list of field names and hazard classes, apart by commas or white space; or `all`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Acknowledged<'a> {
-    words: Vec<&'a str>,
+    entries: Vec<&'a str>,
 }
 
 impl<'a> Acknowledged<'a> {
     /// Reads the annotation.
     #[must_use]
-    pub fn read(text: Option<&'a str>) -> Self {
+    pub fn parse(text: Option<&'a str>) -> Self {
         let separator = |c: char| c == ',' || c.is_whitespace();
-        let words = text.unwrap_or_default().split(separator).filter(|word| !word.is_empty());
-        Self { words: words.collect() }
+        let entries = text.unwrap_or_default().split(separator).filter(|word| !word.is_empty());
+        Self { entries: entries.collect() }
     }
 
     /// True if a hazard of this class in this field is accepted.
     #[must_use]
     pub fn covers(&self, field: &str, class: HazardClass) -> bool {
-        self.words.iter().any(|word| {
+        self.entries.iter().any(|word| {
             *word == field
                 || *word == top(field)
                 || word.eq_ignore_ascii_case("all")
-                || word.eq_ignore_ascii_case(class.word())
+                || word.eq_ignore_ascii_case(class.label())
         })
     }
 
@@ -40,10 +44,12 @@ impl<'a> Acknowledged<'a> {
     ) -> String {
         let is_class = |word: &str| {
             word.eq_ignore_ascii_case("all")
-                || HazardClass::ALL.iter().any(|class| word.eq_ignore_ascii_case(class.word()))
+                || HazardClass::ALL.iter().any(|class| word.eq_ignore_ascii_case(class.label()))
         };
-        let (kept, odd): (Vec<&str>, Vec<&str>) =
-            self.words.iter().partition(|word| is_class(word) || table::find(top(word)).is_some() || known(top(word)));
+        let (kept, odd): (Vec<&str>, Vec<&str>) = self
+            .entries
+            .iter()
+            .partition(|word| is_class(word) || table::find(top(word)).is_some() || known(top(word)));
         let list = |words: &BTreeSet<&str>| {
             let missing = words.iter().copied().filter(|word| !kept.contains(word));
             kept.iter().copied().chain(missing).collect::<Vec<_>>().join(", ")

@@ -5,7 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Acknowledged, HazardClass, bounded, effective, quantity};
+use super::acknowledge::Acknowledged;
+use super::effective::effective;
+use super::quantity;
+use super::table::HazardClass;
+use super::text::bounded;
 use crate::pods::{PodInventory, PodSummary};
 
 /// Pods named in a message.
@@ -207,13 +211,14 @@ fn too_little_left(old: &Value, new: &Value, supplies: &BTreeMap<String, Supply>
 /// Why this must not be done yet, unless the annotation's text acknowledges it.
 #[must_use]
 pub fn refused_impact(impacts: &[Impact], acknowledged: Option<&str>) -> Option<String> {
-    let words = Acknowledged::read(acknowledged);
-    let open: Vec<&Impact> = impacts.iter().filter(|impact| !words.covers(impact.field, HazardClass::Pods)).collect();
+    let acknowledged = Acknowledged::parse(acknowledged);
+    let open: Vec<&Impact> =
+        impacts.iter().filter(|impact| !acknowledged.covers(impact.field, HazardClass::Pods)).collect();
     if open.is_empty() {
         return None;
     }
     let fields: BTreeSet<&str> = open.iter().map(|impact| impact.field).collect();
-    let advice = words.advice(&fields, &BTreeSet::from([HazardClass::Pods.word()]), &|_| false);
+    let advice = acknowledged.advice(&fields, &BTreeSet::from([HazardClass::Pods.label()]), &|_| false);
     let move_away = if open.iter().any(|impact| !impact.pods.is_empty()) {
         "move these pods away (drain them)"
     } else {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
-use super::effective;
+use super::effective::effective;
 use crate::digest::hex;
 
 /// Node CPUs beyond this are not believed (the kernel's own limit is 8192).
@@ -24,7 +24,7 @@ const CPUS_MAX: u32 = 16_384;
 /// number of CPUs, and refused only where the ones it adds are taken. Policies that do not
 /// allocate leave nothing but their name.
 #[must_use]
-pub fn policy_word(config: &Value) -> String {
+pub fn policy_key(config: &Value) -> String {
     let text = |field: &str| match effective(config, field) {
         Value::String(text) => text,
         other => other.to_string(),
@@ -89,22 +89,22 @@ mod tests {
     #[test]
     fn without_policies_there_is_one_word() {
         let plain = "cpu=none_memory=None";
-        assert_eq!(policy_word(&Value::Null), plain);
-        assert_eq!(policy_word(&json!({"cpuManagerPolicy": "", "memoryManagerPolicy": "None"})), plain);
+        assert_eq!(policy_key(&Value::Null), plain);
+        assert_eq!(policy_key(&json!({"cpuManagerPolicy": "", "memoryManagerPolicy": "None"})), plain);
         let idle = json!({"reservedSystemCPUs": "0", "topologyManagerPolicy": "restricted", "reservedMemory": [{"numaNode": 0}],
             "cpuManagerPolicyOptions": {"full-pcpus-only": "true"}});
-        assert_eq!(policy_word(&idle), plain, "managers that do nothing keep nothing");
+        assert_eq!(policy_key(&idle), plain, "managers that do nothing keep nothing");
     }
 
     #[test]
     fn a_policy_that_allocates_has_its_details_in_the_word() {
         let base = json!({"cpuManagerPolicy": "static", "reservedSystemCPUs": "0-1"});
-        let word = policy_word(&base);
+        let word = policy_key(&base);
         assert!(word.starts_with("cpu=static_memory=None_") && word.len() < 48, "{word}");
         let with = |field: &str, value: Value| {
             let mut config = base.clone();
             config[field] = value;
-            policy_word(&config)
+            policy_key(&config)
         };
         assert_eq!(with("reservedSystemCPUs", json!("0,1")), word, "the same CPUs");
         assert_eq!(with("topologyManagerPolicy", json!("none")), word, "the default");
@@ -121,7 +121,7 @@ mod tests {
         assert_ne!(with("cpuManagerPolicyOptions", json!({"full-pcpus-only": "true"})), word);
         assert_ne!(with("memoryManagerPolicy", json!("Static")), word);
         let memory = json!({"memoryManagerPolicy": "Static", "reservedMemory": [{"numaNode": 0}]});
-        assert_ne!(policy_word(&memory), policy_word(&json!({"memoryManagerPolicy": "Static"})));
+        assert_ne!(policy_key(&memory), policy_key(&json!({"memoryManagerPolicy": "Static"})));
     }
 
     #[test]
@@ -135,7 +135,7 @@ mod tests {
         #[test]
         fn always_fit_for_a_file_name(cpu in "\\PC{0,40}", memory in "[a-zA-Z/.]{0,30}", reserved in "[0-9,-]{0,12}") {
             let config = json!({"cpuManagerPolicy": cpu, "memoryManagerPolicy": memory, "reservedSystemCPUs": reserved});
-            let word = policy_word(&config);
+            let word = policy_key(&config);
             prop_assert!(word.len() <= 100);
             prop_assert!(word.chars().all(|c| c.is_ascii_alphanumeric() || "=._-".contains(c)), "{}", word);
         }

@@ -26,7 +26,7 @@ pub enum HazardClass {
     Serving,
     /// Another component has to agree.
     Coordinate,
-    /// Tuning.
+    /// Only how much, how often or how long.
     Tuning,
     /// Not in this table.
     Unknown,
@@ -47,9 +47,9 @@ impl HazardClass {
         Self::Unknown,
     ];
 
-    /// The word for it, as it may stand in `kubelet-supervisor.io/acknowledge`.
+    /// Its name, as it may stand in `kubelet-supervisor.io/acknowledge`.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             Self::Reboot => "reboot",
             Self::Forbidden => "forbidden",
@@ -73,7 +73,7 @@ impl HazardClass {
 
 impl fmt::Display for HazardClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.label())
     }
 }
 
@@ -101,7 +101,9 @@ pub struct Hazard {
     pub field: &'static str,
     /// The worst it can do.
     pub class: HazardClass,
-    /// Its default.
+    /// What it asks for on the node.
+    pub asks: Asks,
+    /// What the kubelet takes it for where it is not set.
     pub unset: Unset,
     /// What an operator has to do, or to know.
     pub needs: &'static str,
@@ -127,9 +129,9 @@ pub enum Asks {
 }
 
 impl Asks {
-    /// For people.
+    /// As `explain`, `diff` and the reference show it.
     #[must_use]
-    pub fn words(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             Self::Restart => "restart",
             Self::NewContainers => "restart; new containers only",
@@ -142,30 +144,14 @@ impl Asks {
     }
 }
 
-impl Hazard {
-    /// What it asks for.
-    #[must_use]
-    pub fn asks(&self) -> Asks {
-        match self.class {
-            Reboot if self.needs == POLICY => Asks::StateFiles,
-            Reboot => Asks::Reboot,
-            Forbidden => Asks::OnTheNode,
-            Drain if self.needs == NEW_PODS => Asks::NewPods,
-            Drain => Asks::Drain,
-            _ if self.needs == NEW_CONTAINERS => Asks::NewContainers,
-            _ => Asks::Restart,
-        }
-    }
-}
-
 /// The entry of a top-level field.
 #[must_use]
 pub fn find(field: &str) -> Option<&'static Hazard> {
     HAZARDS.iter().find(|hazard| hazard.field == field)
 }
 
-const fn at(field: &'static str, class: HazardClass, unset: Unset, needs: &'static str) -> Hazard {
-    Hazard { field, class, unset, needs }
+const fn at(field: &'static str, class: HazardClass, asks: Asks, unset: Unset, needs: &'static str) -> Hazard {
+    Hazard { field, class, asks, unset, needs }
 }
 
 use HazardClass::{Contact, Coordinate, CrashLoop, Drain, Forbidden, Pods, Reboot, Serving, Tuning};
@@ -200,133 +186,133 @@ const PULLS: &str = "pods may be denied images they run with today";
 /// All fields, in the order of types.go of v1.20.2; later ones after them.
 #[rustfmt::skip]
 pub const HAZARDS: &[Hazard] = &[
-    at("enableServer", Serving, Absent("true"), SERVE),
-    at("staticPodPath", Pods, Zero, STATIC),
-    at("syncFrequency", Tuning, Zeros("\"1m\""), NONE),
-    at("fileCheckFrequency", Tuning, Zeros("\"20s\""), NONE),
-    at("httpCheckFrequency", Tuning, Zeros("\"20s\""), NONE),
-    at("staticPodURL", Pods, Zero, STATIC),
-    at("staticPodURLHeader", Pods, Zero, STATIC),
-    at("address", Serving, Zeros("\"0.0.0.0\""), SERVE),
-    at("port", Serving, Zeros("10250"), SERVE),
-    at("readOnlyPort", Serving, Zero, SERVE),
-    at("tlsCertFile", Serving, Zero, SERVE),
-    at("tlsPrivateKeyFile", Serving, Zero, SERVE),
-    at("tlsCipherSuites", Serving, Zero, SERVE),
-    at("tlsMinVersion", Serving, Zero, SERVE),
-    at("rotateCertificates", Contact, Zero, ROTATION),
-    at("serverTLSBootstrap", Contact, Zero, ROTATION),
-    at("authentication", Serving, Struct(r#"{"anonymous":{"enabled":false},"webhook":{"enabled":true,"cacheTTL":"2m"},"x509":{"clientCAFile":""}}"#), SERVE),
-    at("authorization", Serving, Struct(r#"{"mode":"Webhook","webhook":{"cacheAuthorizedTTL":"5m","cacheUnauthorizedTTL":"30s"}}"#), SERVE),
-    at("registryPullQPS", Tuning, Absent("5"), NONE),
-    at("registryBurst", Tuning, Zeros("10"), NONE),
-    at("eventRecordQPS", Tuning, Varies, NONE), // 5, from 1.27 on 50; as the next and kubeAPI*
-    at("eventBurst", Tuning, Varies, NONE),
-    at("enableDebuggingHandlers", Serving, Absent("true"), SERVE),
-    at("enableContentionProfiling", Tuning, Zero, NONE),
-    at("healthzPort", Serving, Absent("10248"), HEALTHZ),
-    at("healthzBindAddress", Serving, Zeros("\"127.0.0.1\""), HEALTHZ),
-    at("oomScoreAdj", Tuning, Absent("-999"), NONE),
-    at("clusterDomain", Drain, Zero, NEW_PODS),
-    at("clusterDNS", Drain, Zero, NEW_PODS),
-    at("streamingConnectionIdleTimeout", Tuning, Zeros("\"4h\""), NONE),
-    at("nodeStatusUpdateFrequency", Contact, Zeros("\"10s\""), BEAT),
-    at("nodeStatusReportFrequency", Contact, Varies, BEAT),
-    at("nodeLeaseDurationSeconds", Contact, Zeros("40"), BEAT),
-    at("imageMinimumGCAge", Tuning, Zeros("\"2m\""), NONE),
-    at("imageGCHighThresholdPercent", Tuning, Absent("85"), NONE),
-    at("imageGCLowThresholdPercent", Tuning, Absent("80"), NONE),
-    at("volumeStatsAggPeriod", Tuning, Zeros("\"1m\""), NONE),
-    at("kubeletCgroups", Reboot, Zero, REBOOT),
-    at("systemCgroups", Reboot, Zero, REBOOT),
-    at("cgroupRoot", Reboot, Zeros("\"/\""), REBOOT), // server.go, with cgroupsPerQOS
-    at("cgroupsPerQOS", Reboot, Absent("true"), REBOOT),
-    at("cgroupDriver", Reboot, Zeros("\"cgroupfs\""), REBOOT),
-    at("cpuManagerPolicy", Reboot, Zeros("\"none\""), POLICY),
-    at("cpuManagerReconcilePeriod", Tuning, Zeros("\"10s\""), NONE),
-    at("topologyManagerPolicy", Reboot, Zeros("\"none\""), POLICY),
-    at("topologyManagerScope", Reboot, Zeros("\"container\""), POLICY),
-    at("qosReserved", Reboot, Zero, REBOOT),
-    at("runtimeRequestTimeout", Tuning, Zeros("\"2m\""), NONE),
-    at("hairpinMode", Reboot, Zeros("\"promiscuous-bridge\""), REBOOT),
-    at("maxPods", Pods, Zeros("110"), ADMISSION),
-    at("podCIDR", Forbidden, Zero, IDENTITY),
-    at("podPidsLimit", Pods, Absent("-1"), "lowered, running pods may fail to fork"),
-    at("resolvConf", Drain, Absent("\"/etc/resolv.conf\""), NEW_PODS),
-    at("runOnce", Forbidden, Zero, IDENTITY),
-    at("cpuCFSQuota", Tuning, Absent("true"), NEW_CONTAINERS),
-    at("cpuCFSQuotaPeriod", Pods, Absent("\"100ms\""), "containers are restarted"),
-    at("nodeStatusMaxImages", Tuning, Absent("50"), NONE),
-    at("maxOpenFiles", Tuning, Zeros("1000000"), NONE),
-    at("contentType", Contact, Zeros("\"application/vnd.kubernetes.protobuf\""), "the kubelet may lose the API server"),
-    at("kubeAPIQPS", Tuning, Varies, NONE),
-    at("kubeAPIBurst", Tuning, Varies, NONE),
-    at("serializeImagePulls", Tuning, Varies, NONE),
-    at("evictionHard", Pods, Absent(EVICTION_HARD), EVICTION),
-    at("evictionSoft", Pods, Zero, EVICTION),
-    at("evictionSoftGracePeriod", Pods, Zero, EVICTION),
-    at("evictionPressureTransitionPeriod", Pods, Zeros("\"5m\""), EVICTION),
-    at("evictionMaxPodGracePeriod", Pods, Zero, EVICTION),
-    at("evictionMinimumReclaim", Pods, Zero, EVICTION),
-    at("podsPerCore", Pods, Zero, ADMISSION),
-    at("enableControllerAttachDetach", Drain, Absent("true"), "drain the node, and wait until its annotation volumes.kubernetes.io/controller-managed-attach-detach has followed"),
-    at("protectKernelDefaults", CrashLoop, Zero, SWAP),
-    at("makeIPTablesUtilChains", Coordinate, Absent("true"), IPTABLES),
-    at("iptablesMasqueradeBit", Coordinate, Absent("14"), IPTABLES),
-    at("iptablesDropBit", Coordinate, Absent("15"), IPTABLES),
-    at("featureGates", CrashLoop, Zero, "a gate this kubelet does not know or has locked keeps it from starting"),
-    at("failSwapOn", CrashLoop, Absent("true"), SWAP),
-    at("containerLogMaxSize", Tuning, Zeros("\"10Mi\""), NONE),
-    at("containerLogMaxFiles", Tuning, Absent("5"), NONE),
-    at("configMapAndSecretChangeDetectionStrategy", Tuning, Zeros("\"Watch\""), NONE),
-    at("systemReserved", Pods, Zero, RESERVED),
-    at("kubeReserved", Pods, Zero, RESERVED),
-    at("reservedSystemCPUs", Pods, Zero, "with the static CPU manager the state of the exclusive CPUs starts afresh"),
-    at("showHiddenMetricsForVersion", Tuning, Zero, NONE),
-    at("systemReservedCgroup", Reboot, Zero, REBOOT),
-    at("kubeReservedCgroup", Reboot, Zero, REBOOT),
-    at("enforceNodeAllocatable", Pods, Absent(r#"["pods"]"#), "the kubelet or system daemons may run out of memory; the cgroups named must exist"),
-    at("allowedUnsafeSysctls", Tuning, Zero, NONE),
-    at("volumePluginDir", Pods, Zeros("\"/usr/libexec/kubernetes/kubelet-plugins/volume/exec/\""), "pods with flexVolumes need the plugins there"),
-    at("providerID", Drain, Zero, "the cloud provider knows the node by it"),
-    at("kernelMemcgNotification", Tuning, Zero, NONE),
-    at("logging", CrashLoop, Struct(r#"{"format":"text","flushFrequency":"5s","verbosity":0}"#), "the kubelet's words may become unreadable to this supervisor"),
-    at("enableSystemLogHandler", Serving, Absent("true"), SERVE),
-    at("shutdownGracePeriod", Coordinate, Zero, LOGIND),
-    at("shutdownGracePeriodCriticalPods", Coordinate, Zero, LOGIND),
+    at("enableServer", Serving, Asks::Restart, Absent("true"), SERVE),
+    at("staticPodPath", Pods, Asks::Restart, Zero, STATIC),
+    at("syncFrequency", Tuning, Asks::Restart, Zeros("\"1m\""), NONE),
+    at("fileCheckFrequency", Tuning, Asks::Restart, Zeros("\"20s\""), NONE),
+    at("httpCheckFrequency", Tuning, Asks::Restart, Zeros("\"20s\""), NONE),
+    at("staticPodURL", Pods, Asks::Restart, Zero, STATIC),
+    at("staticPodURLHeader", Pods, Asks::Restart, Zero, STATIC),
+    at("address", Serving, Asks::Restart, Zeros("\"0.0.0.0\""), SERVE),
+    at("port", Serving, Asks::Restart, Zeros("10250"), SERVE),
+    at("readOnlyPort", Serving, Asks::Restart, Zero, SERVE),
+    at("tlsCertFile", Serving, Asks::Restart, Zero, SERVE),
+    at("tlsPrivateKeyFile", Serving, Asks::Restart, Zero, SERVE),
+    at("tlsCipherSuites", Serving, Asks::Restart, Zero, SERVE),
+    at("tlsMinVersion", Serving, Asks::Restart, Zero, SERVE),
+    at("rotateCertificates", Contact, Asks::Restart, Zero, ROTATION),
+    at("serverTLSBootstrap", Contact, Asks::Restart, Zero, ROTATION),
+    at("authentication", Serving, Asks::Restart, Struct(r#"{"anonymous":{"enabled":false},"webhook":{"enabled":true,"cacheTTL":"2m"},"x509":{"clientCAFile":""}}"#), SERVE),
+    at("authorization", Serving, Asks::Restart, Struct(r#"{"mode":"Webhook","webhook":{"cacheAuthorizedTTL":"5m","cacheUnauthorizedTTL":"30s"}}"#), SERVE),
+    at("registryPullQPS", Tuning, Asks::Restart, Absent("5"), NONE),
+    at("registryBurst", Tuning, Asks::Restart, Zeros("10"), NONE),
+    at("eventRecordQPS", Tuning, Asks::Restart, Varies, NONE), // 5, from 1.27 on 50; as the next and kubeAPI*
+    at("eventBurst", Tuning, Asks::Restart, Varies, NONE),
+    at("enableDebuggingHandlers", Serving, Asks::Restart, Absent("true"), SERVE),
+    at("enableContentionProfiling", Tuning, Asks::Restart, Zero, NONE),
+    at("healthzPort", Serving, Asks::Restart, Absent("10248"), HEALTHZ),
+    at("healthzBindAddress", Serving, Asks::Restart, Zeros("\"127.0.0.1\""), HEALTHZ),
+    at("oomScoreAdj", Tuning, Asks::Restart, Absent("-999"), NONE),
+    at("clusterDomain", Drain, Asks::NewPods, Zero, NEW_PODS),
+    at("clusterDNS", Drain, Asks::NewPods, Zero, NEW_PODS),
+    at("streamingConnectionIdleTimeout", Tuning, Asks::Restart, Zeros("\"4h\""), NONE),
+    at("nodeStatusUpdateFrequency", Contact, Asks::Restart, Zeros("\"10s\""), BEAT),
+    at("nodeStatusReportFrequency", Contact, Asks::Restart, Varies, BEAT),
+    at("nodeLeaseDurationSeconds", Contact, Asks::Restart, Zeros("40"), BEAT),
+    at("imageMinimumGCAge", Tuning, Asks::Restart, Zeros("\"2m\""), NONE),
+    at("imageGCHighThresholdPercent", Tuning, Asks::Restart, Absent("85"), NONE),
+    at("imageGCLowThresholdPercent", Tuning, Asks::Restart, Absent("80"), NONE),
+    at("volumeStatsAggPeriod", Tuning, Asks::Restart, Zeros("\"1m\""), NONE),
+    at("kubeletCgroups", Reboot, Asks::Reboot, Zero, REBOOT),
+    at("systemCgroups", Reboot, Asks::Reboot, Zero, REBOOT),
+    at("cgroupRoot", Reboot, Asks::Reboot, Zeros("\"/\""), REBOOT), // server.go, with cgroupsPerQOS
+    at("cgroupsPerQOS", Reboot, Asks::Reboot, Absent("true"), REBOOT),
+    at("cgroupDriver", Reboot, Asks::Reboot, Zeros("\"cgroupfs\""), REBOOT),
+    at("cpuManagerPolicy", Reboot, Asks::StateFiles, Zeros("\"none\""), POLICY),
+    at("cpuManagerReconcilePeriod", Tuning, Asks::Restart, Zeros("\"10s\""), NONE),
+    at("topologyManagerPolicy", Reboot, Asks::StateFiles, Zeros("\"none\""), POLICY),
+    at("topologyManagerScope", Reboot, Asks::StateFiles, Zeros("\"container\""), POLICY),
+    at("qosReserved", Reboot, Asks::Reboot, Zero, REBOOT),
+    at("runtimeRequestTimeout", Tuning, Asks::Restart, Zeros("\"2m\""), NONE),
+    at("hairpinMode", Reboot, Asks::Reboot, Zeros("\"promiscuous-bridge\""), REBOOT),
+    at("maxPods", Pods, Asks::Restart, Zeros("110"), ADMISSION),
+    at("podCIDR", Forbidden, Asks::OnTheNode, Zero, IDENTITY),
+    at("podPidsLimit", Pods, Asks::Restart, Absent("-1"), "lowered, running pods may fail to fork"),
+    at("resolvConf", Drain, Asks::NewPods, Absent("\"/etc/resolv.conf\""), NEW_PODS),
+    at("runOnce", Forbidden, Asks::OnTheNode, Zero, IDENTITY),
+    at("cpuCFSQuota", Tuning, Asks::NewContainers, Absent("true"), NEW_CONTAINERS),
+    at("cpuCFSQuotaPeriod", Pods, Asks::Restart, Absent("\"100ms\""), "containers are restarted"),
+    at("nodeStatusMaxImages", Tuning, Asks::Restart, Absent("50"), NONE),
+    at("maxOpenFiles", Tuning, Asks::Restart, Zeros("1000000"), NONE),
+    at("contentType", Contact, Asks::Restart, Zeros("\"application/vnd.kubernetes.protobuf\""), "the kubelet may lose the API server"),
+    at("kubeAPIQPS", Tuning, Asks::Restart, Varies, NONE),
+    at("kubeAPIBurst", Tuning, Asks::Restart, Varies, NONE),
+    at("serializeImagePulls", Tuning, Asks::Restart, Varies, NONE),
+    at("evictionHard", Pods, Asks::Restart, Absent(EVICTION_HARD), EVICTION),
+    at("evictionSoft", Pods, Asks::Restart, Zero, EVICTION),
+    at("evictionSoftGracePeriod", Pods, Asks::Restart, Zero, EVICTION),
+    at("evictionPressureTransitionPeriod", Pods, Asks::Restart, Zeros("\"5m\""), EVICTION),
+    at("evictionMaxPodGracePeriod", Pods, Asks::Restart, Zero, EVICTION),
+    at("evictionMinimumReclaim", Pods, Asks::Restart, Zero, EVICTION),
+    at("podsPerCore", Pods, Asks::Restart, Zero, ADMISSION),
+    at("enableControllerAttachDetach", Drain, Asks::Drain, Absent("true"), "drain the node, and wait until its annotation volumes.kubernetes.io/controller-managed-attach-detach has followed"),
+    at("protectKernelDefaults", CrashLoop, Asks::Restart, Zero, SWAP),
+    at("makeIPTablesUtilChains", Coordinate, Asks::Restart, Absent("true"), IPTABLES),
+    at("iptablesMasqueradeBit", Coordinate, Asks::Restart, Absent("14"), IPTABLES),
+    at("iptablesDropBit", Coordinate, Asks::Restart, Absent("15"), IPTABLES),
+    at("featureGates", CrashLoop, Asks::Restart, Zero, "a gate this kubelet does not know or has locked keeps it from starting"),
+    at("failSwapOn", CrashLoop, Asks::Restart, Absent("true"), SWAP),
+    at("containerLogMaxSize", Tuning, Asks::Restart, Zeros("\"10Mi\""), NONE),
+    at("containerLogMaxFiles", Tuning, Asks::Restart, Absent("5"), NONE),
+    at("configMapAndSecretChangeDetectionStrategy", Tuning, Asks::Restart, Zeros("\"Watch\""), NONE),
+    at("systemReserved", Pods, Asks::Restart, Zero, RESERVED),
+    at("kubeReserved", Pods, Asks::Restart, Zero, RESERVED),
+    at("reservedSystemCPUs", Pods, Asks::Restart, Zero, "with the static CPU manager the state of the exclusive CPUs starts afresh"),
+    at("showHiddenMetricsForVersion", Tuning, Asks::Restart, Zero, NONE),
+    at("systemReservedCgroup", Reboot, Asks::Reboot, Zero, REBOOT),
+    at("kubeReservedCgroup", Reboot, Asks::Reboot, Zero, REBOOT),
+    at("enforceNodeAllocatable", Pods, Asks::Restart, Absent(r#"["pods"]"#), "the kubelet or system daemons may run out of memory; the cgroups named must exist"),
+    at("allowedUnsafeSysctls", Tuning, Asks::Restart, Zero, NONE),
+    at("volumePluginDir", Pods, Asks::Restart, Zeros("\"/usr/libexec/kubernetes/kubelet-plugins/volume/exec/\""), "pods with flexVolumes need the plugins there"),
+    at("providerID", Drain, Asks::Drain, Zero, "the cloud provider knows the node by it"),
+    at("kernelMemcgNotification", Tuning, Asks::Restart, Zero, NONE),
+    at("logging", CrashLoop, Asks::Restart, Struct(r#"{"format":"text","flushFrequency":"5s","verbosity":0}"#), "the kubelet's words may become unreadable to this supervisor"),
+    at("enableSystemLogHandler", Serving, Asks::Restart, Absent("true"), SERVE),
+    at("shutdownGracePeriod", Coordinate, Asks::Restart, Zero, LOGIND),
+    at("shutdownGracePeriodCriticalPods", Coordinate, Asks::Restart, Zero, LOGIND),
     // Later than 1.20.
-    at("shutdownGracePeriodByPodPriority", Coordinate, Zero, LOGIND),
-    at("memoryManagerPolicy", Reboot, Zeros("\"None\""), POLICY),
-    at("reservedMemory", Reboot, Zero, POLICY),
-    at("cpuManagerPolicyOptions", Reboot, Zero, POLICY),
-    at("topologyManagerPolicyOptions", Reboot, Zero, POLICY),
-    at("containerRuntimeEndpoint", Reboot, Zeros("\"unix:///run/containerd/containerd.sock\""), RUNTIME),
-    at("imageServiceEndpoint", Reboot, Like("containerRuntimeEndpoint"), RUNTIME),
-    at("podLogsDir", Reboot, Zeros("\"/var/log/pods\""), "drain the node: the logs of running pods stay behind"),
-    at("memorySwap", CrashLoop, Zero, SWAP),
-    at("userNamespaces", CrashLoop, Zero, "the kubelet does not start without the subordinate ids it asks for"),
-    at("failCgroupV1", CrashLoop, Varies, SWAP),
-    at("singleProcessOOMKill", CrashLoop, Varies, "the kubelet does not start with it on cgroup v1"),
-    at("registerNode", Forbidden, Absent("true"), REGISTRATION),
-    at("registerWithTaints", Forbidden, Zero, REGISTRATION),
-    at("mergeDefaultEvictionSettings", Pods, Zero, EVICTION),
-    at("localStorageCapacityIsolation", Drain, Absent("true"), NEW_PODS),
-    at("imagePullCredentialsVerificationPolicy", Pods, Zeros("\"NeverVerifyPreloadedImages\""), PULLS),
-    at("preloadedImagesVerificationAllowlist", Pods, Zero, PULLS),
-    at("enableSystemLogQuery", Serving, Zero, SERVE),
-    at("enableProfilingHandler", Serving, Absent("true"), SERVE),
-    at("enableDebugFlagsHandler", Serving, Absent("true"), SERVE),
-    at("tlsCurvePreferences", Serving, Zero, SERVE),
-    at("tracing", Tuning, Zero, "needs its endpoint"),
-    at("seccompDefault", Tuning, Absent("false"), NEW_CONTAINERS),
-    at("memoryThrottlingFactor", Tuning, Varies, NEW_CONTAINERS), // 0.8, from 1.27 on 0.9
-    at("memoryReservationPolicy", Tuning, Zero, NEW_CONTAINERS),
-    at("maxParallelImagePulls", Tuning, Zero, NONE),
-    at("containerLogMaxWorkers", Tuning, Absent("1"), NONE),
-    at("containerLogMonitorInterval", Tuning, Absent("\"10s\""), NONE),
-    at("imageMaximumGCAge", Tuning, Zero, NONE),
-    at("crashLoopBackOff", Tuning, Zero, NEW_CONTAINERS),
-    at("podHousekeepingPeriod", Tuning, Absent("\"2s\""), NONE),
+    at("shutdownGracePeriodByPodPriority", Coordinate, Asks::Restart, Zero, LOGIND),
+    at("memoryManagerPolicy", Reboot, Asks::StateFiles, Zeros("\"None\""), POLICY),
+    at("reservedMemory", Reboot, Asks::StateFiles, Zero, POLICY),
+    at("cpuManagerPolicyOptions", Reboot, Asks::StateFiles, Zero, POLICY),
+    at("topologyManagerPolicyOptions", Reboot, Asks::StateFiles, Zero, POLICY),
+    at("containerRuntimeEndpoint", Reboot, Asks::Reboot, Zeros("\"unix:///run/containerd/containerd.sock\""), RUNTIME),
+    at("imageServiceEndpoint", Reboot, Asks::Reboot, Like("containerRuntimeEndpoint"), RUNTIME),
+    at("podLogsDir", Reboot, Asks::Reboot, Zeros("\"/var/log/pods\""), "drain the node: the logs of running pods stay behind"),
+    at("memorySwap", CrashLoop, Asks::Restart, Zero, SWAP),
+    at("userNamespaces", CrashLoop, Asks::Restart, Zero, "the kubelet does not start without the subordinate ids it asks for"),
+    at("failCgroupV1", CrashLoop, Asks::Restart, Varies, SWAP),
+    at("singleProcessOOMKill", CrashLoop, Asks::Restart, Varies, "the kubelet does not start with it on cgroup v1"),
+    at("registerNode", Forbidden, Asks::OnTheNode, Absent("true"), REGISTRATION),
+    at("registerWithTaints", Forbidden, Asks::OnTheNode, Zero, REGISTRATION),
+    at("mergeDefaultEvictionSettings", Pods, Asks::Restart, Zero, EVICTION),
+    at("localStorageCapacityIsolation", Drain, Asks::NewPods, Absent("true"), NEW_PODS),
+    at("imagePullCredentialsVerificationPolicy", Pods, Asks::Restart, Zeros("\"NeverVerifyPreloadedImages\""), PULLS),
+    at("preloadedImagesVerificationAllowlist", Pods, Asks::Restart, Zero, PULLS),
+    at("enableSystemLogQuery", Serving, Asks::Restart, Zero, SERVE),
+    at("enableProfilingHandler", Serving, Asks::Restart, Absent("true"), SERVE),
+    at("enableDebugFlagsHandler", Serving, Asks::Restart, Absent("true"), SERVE),
+    at("tlsCurvePreferences", Serving, Asks::Restart, Zero, SERVE),
+    at("tracing", Tuning, Asks::Restart, Zero, "needs its endpoint"),
+    at("seccompDefault", Tuning, Asks::NewContainers, Absent("false"), NEW_CONTAINERS),
+    at("memoryThrottlingFactor", Tuning, Asks::NewContainers, Varies, NEW_CONTAINERS), // 0.8, from 1.27 on 0.9
+    at("memoryReservationPolicy", Tuning, Asks::NewContainers, Zero, NEW_CONTAINERS),
+    at("maxParallelImagePulls", Tuning, Asks::Restart, Zero, NONE),
+    at("containerLogMaxWorkers", Tuning, Asks::Restart, Absent("1"), NONE),
+    at("containerLogMonitorInterval", Tuning, Asks::Restart, Absent("\"10s\""), NONE),
+    at("imageMaximumGCAge", Tuning, Asks::Restart, Zero, NONE),
+    at("crashLoopBackOff", Tuning, Asks::NewContainers, Zero, NEW_CONTAINERS),
+    at("podHousekeepingPeriod", Tuning, Asks::Restart, Absent("\"2s\""), NONE),
 ];
 
 #[cfg(test)]
@@ -370,13 +356,13 @@ mod tests {
             ("cpuCFSQuota", Asks::NewContainers),
             ("podCIDR", Asks::OnTheNode),
         ] {
-            assert_eq!(find(field).map(Hazard::asks), Some(asks), "{field}");
+            assert_eq!(find(field).map(|hazard| hazard.asks), Some(asks), "{field}");
         }
     }
 
     #[test]
-    fn words_are_told_apart() {
-        let words: BTreeSet<_> = HazardClass::ALL.iter().map(|class| class.word()).collect();
-        assert_eq!(words.len(), HazardClass::ALL.len());
+    fn labels_differ() {
+        let labels: BTreeSet<_> = HazardClass::ALL.iter().map(|class| class.label()).collect();
+        assert_eq!(labels.len(), HazardClass::ALL.len());
     }
 }

@@ -22,7 +22,7 @@ fn run(case: &Case<'_>) -> Result<Configuration, Fault> {
     let payload = case.payload.map(with_head);
     let local = case.local.map(with_head);
     let args = KubeletArgs::parse(&case.args.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>());
-    render(&Ingredients {
+    render(&RenderInput {
         payload: payload.as_deref().map(|text| Text { text, dir: case.dir }),
         local: local.as_deref().map(|text| Text { text, dir: "/etc/k" }),
         merge: case.merge,
@@ -102,7 +102,7 @@ fn a_payload_equal_to_the_local_file_has_its_digest() {
 fn kind_and_version_are_required_of_a_payload() {
     let args = KubeletArgs::parse(&[]);
     let render = |payload: &str, local: Option<&str>, merge| {
-        render(&Ingredients {
+        render(&RenderInput {
             payload: Some(Text { text: payload, dir: "/d" }),
             local: local.map(|text| Text { text, dir: "/etc" }),
             merge,
@@ -130,7 +130,7 @@ fn healthz_follows_flags_then_drop_ins_then_the_file() {
 
     let args = KubeletArgs::parse(&[]);
     let text = format!("{HEAD}healthzPort: 7");
-    let out = render(&Ingredients {
+    let out = render(&RenderInput {
         payload: Some(Text { text: &text, dir: "/d" }),
         local: None,
         merge: Merge::Replace,
@@ -154,7 +154,7 @@ fn fields_shadowed_by_flags_are_named() {
 fn the_effective_configuration_has_drop_ins_and_flags_over_it() {
     let args = KubeletArgs::parse(&["--max-pods=7".to_owned(), "--feature-gates=A=true".to_owned()]);
     let text = format!("{HEAD}maxPods: 5\nkubeAPIQPS: 9\nsyncFrequency: 1m\n");
-    let ingredients = Ingredients {
+    let ingredients = RenderInput {
         payload: Some(Text { text: &text, dir: "/d" }),
         local: None,
         merge: Merge::Replace,
@@ -167,7 +167,7 @@ fn the_effective_configuration_has_drop_ins_and_flags_over_it() {
     assert!(fields.remove("kind").is_some() && fields.remove("apiVersion").is_some());
     assert_eq!(effective, json!({"maxPods": 7, "kubeAPIQPS": 10, "featureGates": {"A": true}}));
 
-    let bare = render(&Ingredients { payload: None, ..ingredients }).unwrap();
+    let bare = render(&RenderInput { payload: None, ..ingredients }).unwrap();
     assert_eq!(bare.value, Value::Null);
     assert_eq!(bare.effective["readOnlyPort"], 10255, "a kubelet without a file is an open one");
     assert_eq!(bare.effective["maxPods"], 7);

@@ -39,7 +39,7 @@ pub(crate) fn reference(context: &Context, name: &str, key: &str) -> Result<Conf
         Some(("cm" | "configmap" | "configmaps", bare)) => bare,
         _ => name,
     };
-    assignment::parse(&format!("{}/{bare}/{key}", context.namespace)).map_err(|why| {
+    assignment::parse_reference(&format!("{}/{bare}/{key}", context.namespace)).map_err(|why| {
         Failure::new(format!("ConfigMap {name:?} key {key:?} in namespace {:?}: {why}", context.namespace))
     })
 }

@@ -15,7 +15,7 @@ use crate::fleet::config_ref::ConfigRef;
 use crate::fleet::node::NodeRow;
 use crate::fleet::schema;
 use kubelet_config::assignment::DEFAULT_KEY;
-use kubelet_config::pods::{self, PodInventory};
+use kubelet_config::pods::{PodInventory, PodSummary};
 use kubelet_config::source::Merge;
 use kubelet_config::{rendering, yaml};
 
@@ -153,7 +153,7 @@ pub(crate) async fn inventory(client: &Client, node: &str) -> Result<PodInventor
     let capacity = capacity.filter_map(|(name, amount)| Some((name.clone(), amount.as_str()?.to_owned()))).collect();
     let selector = Selector::fields(format!("spec.nodeName={node}"));
     let what = format!("list the pods of node {node}");
-    let read = |pod: &Value| Ok::<_, Failure>(Some(pods::of(pod)));
+    let read = |pod: &Value| Ok::<_, Failure>(Some(PodSummary::from_object(pod)));
     let (pods, _) = Pager::new(client, "/api/v1/pods", &what, &selector).all(read).await?;
     Ok(PodInventory { pods, capacity })
 }

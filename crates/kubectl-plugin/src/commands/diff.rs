@@ -151,7 +151,7 @@ impl ComparisonView<'_> {
         let mut table = Table::new(&["FIELD", "CLASS", "ASKS FOR"]);
         let mut values = vec!["CHANGE".to_owned()];
         for change in &self.comparison.changes {
-            let asks = if self.is_held(change) { "held by flag or drop-in" } else { change.asks().words() };
+            let asks = if self.is_held(change) { "held by flag or drop-in" } else { change.asks().label() };
             let field = output::plain(&change.field);
             table.row([
                 (Tone::Plain, field),
@@ -242,7 +242,7 @@ impl ComparisonView<'_> {
             let value = |value: &Value| if change.is_secret() { "(hidden)".into() } else { value.clone() };
             json!({
                 "field": change.field, "old": value(&change.old), "new": value(&change.new),
-                "class": change.class.word(), "asksFor": change.asks().words(), "needs": change.needs,
+                "class": change.class.label(), "asksFor": change.asks().label(), "needs": change.needs,
                 "refusedOnLiveNode": self.is_refused(change), "heldByFlagOrDropIn": self.is_held(change),
             })
         };

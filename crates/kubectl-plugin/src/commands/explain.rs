@@ -115,7 +115,7 @@ impl Options {
                 "a change of {} is of class {} and asks for: {}{needs}",
                 hazard.field,
                 hazard.class,
-                hazard.asks().words()
+                hazard.asks.label()
             ));
         }
         lines.extend(known.notes.iter().map(|note| format!("note: {note}")));

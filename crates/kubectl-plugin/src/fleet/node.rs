@@ -167,7 +167,7 @@ impl NodeRow {
                 row.invalid = Some("spec.configSource names no ConfigMap".to_owned());
             }
         } else {
-            match assignment::labelled(&labels, namespace) {
+            match assignment::from_labels(&labels, namespace) {
                 Assignment::Map(reference) => (row.carrier, row.desired) = (Some(Carrier::Labels), Some(reference)),
                 Assignment::Invalid(why) => (row.carrier, row.invalid) = (Some(Carrier::Labels), Some(why)),
                 _ => {}

@@ -191,7 +191,7 @@ impl Account {
             && blamed.family == Family::Process
             && !was_well
         {
-            blamed.due.get_or_insert(now + limits::CONSULT + SLACK);
+            blamed.due.get_or_insert(now + limits::QUERY_DEADLINE + SLACK);
         }
     }
 

@@ -223,7 +223,7 @@ pub static MUTANTS: &[Mutant] = &[
         "a reload proves the trial",
         Tamper {
             handover: |it| {
-                it.state_mut().trial.iter_mut().for_each(|trial| trial.banked = Duration::from_secs(3600));
+                it.state_mut().trial.iter_mut().for_each(|trial| trial.health_before_pause = Duration::from_secs(3600));
             },
             ..HONEST
         },
@@ -270,7 +270,7 @@ fn back_to_bad(state: &mut State) {
 }
 
 fn take_any_map(state: &mut State, input: Input) -> Option<Input> {
-    let (Input::ConfigMap(payload), Assignment::Map(wanted)) = (&input, &state.wanted) else { return Some(input) };
+    let (Input::ConfigMap(payload), Assignment::Map(wanted)) = (&input, &state.assignment) else { return Some(input) };
     let mut payload = (**payload).clone();
     payload.name.clone_from(&wanted.name);
     Some(Input::ConfigMap(payload.into()))
@@ -291,7 +291,7 @@ fn each(state: &mut State, change: fn(&mut Durable)) {
 
 fn run_on(state: &mut State) {
     if let (Some(_), Some(trial)) = (state.suspended, &mut state.trial) {
-        trial.banked += Duration::from_secs(5);
+        trial.health_before_pause += Duration::from_secs(5);
     }
 }
 

@@ -160,7 +160,7 @@ impl Outside {
 
     /// From then on it is judged: trouble excuses it, and some time after it.
     pub fn judged_from(&self) -> Duration {
-        self.trouble.until.map_or(Duration::ZERO, |until| until + AFTERMATH + limits::AFTER_EXCUSE)
+        self.trouble.until.map_or(Duration::ZERO, |until| until + AFTERMATH + limits::SUSPENSION_GRACE)
     }
 
     /// What is due by now.
@@ -317,7 +317,7 @@ impl Outside {
         };
         let told = self.told.of_trouble(now);
         self.account.check(Law::NotBlamed, !told, || format!("{source} is blamed for the node's trouble"));
-        let looked = self.told.asked.is_some_and(|at| now - at <= limits::CONSULT + Duration::from_secs(1));
+        let looked = self.told.asked.is_some_and(|at| now - at <= limits::QUERY_DEADLINE + Duration::from_secs(1));
         self.account.check(Law::LooksAround, looked, || format!("{source} is blamed, and nobody looked around"));
         if let (Failure::Signal(Signal::ApiServer), Some(process)) = (failure, &self.process) {
             let later = process.ready_at.zip(self.trouble.alone_since);

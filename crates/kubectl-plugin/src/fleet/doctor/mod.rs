@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::node::{Carrier, Keeper, NodeRow, Stage};
-use kubelet_config::assignment::{Assignment, LABELS, labelled};
+use kubelet_config::assignment::{Assignment, LABELS, from_labels};
 use kubelet_config::source::ConfigMapRef;
 use kubelet_config::status::ABOUT_ANNOTATION;
 
@@ -71,7 +71,7 @@ impl ExaminedNode {
         let mut row = NodeRow::from_node(node, namespace);
         let label = |name: &str| row.labels.get(&format!("{LABELS}{name}")).is_some_and(|value| !value.is_empty());
         let lonely = !label("name") && (label("namespace") || label("key"));
-        let labels = labelled(&row.labels, namespace);
+        let labels = from_labels(&row.labels, namespace);
         row.labels = BTreeMap::new();
         let about = node.pointer("/metadata/annotations").and_then(|all| all.get(ABOUT_ANNOTATION)?.as_str());
         let about: Value = about.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();

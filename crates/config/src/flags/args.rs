@@ -1,0 +1,163 @@
+//! A kubelet's arguments: read, and put together again for a run or a preflight.
+
+use std::ops::Range;
+
+use super::table;
+
+/// The gate of native dynamic configuration: locked in kubelets v1.24, unknown to later ones
+/// (pkg/features/kube_features.go). It means nothing without `--dynamic-config-dir`.
+pub(crate) const NATIVE_GATE: &str = "DynamicKubeletConfig";
+
+/// A parsed command line, without the program itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KubeletArgs {
+    args: Vec<String>,
+    pub(super) flags: Vec<Flag>,
+    /// Index in `args` where further flags may be inserted: before a `--`, else at the end.
+    end: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Flag {
+    pub(super) name: String,
+    pub(super) value: Option<String>,
+    at: Range<usize>,
+}
+
+impl KubeletArgs {
+    /// Reads `args`; never fails, the kubelet judges its own command line.
+    #[must_use]
+    pub fn parse(args: &[String]) -> Self {
+        let mut flags = Vec::new();
+        let mut index = args.iter().take_while(|word| !word.starts_with('-')).count();
+        let mut end = args.len();
+        while let Some(word) = args.get(index) {
+            if word == "--" {
+                end = index;
+                break;
+            }
+            let start = index;
+            index += 1;
+            let (name, mut value) = match (word.strip_prefix("--"), word.strip_prefix("-v")) {
+                (Some(body), _) => match body.split_once('=') {
+                    Some((name, value)) => (name, Some(value.to_owned())),
+                    None => (body, None),
+                },
+                // The only shorthand with a value: `-v2`, `-v=2`, `-v 2`.
+                (None, Some("")) => ("v", None),
+                (None, Some(level)) => ("v", Some(level.trim_start_matches('=').to_owned())),
+                (None, None) => continue,
+            };
+            let name = name.replace('_', "-");
+            if value.is_none() && !table::BOOLEANS.contains(&name.as_str()) {
+                value = args.get(index).cloned();
+                index += 1;
+            }
+            let at = start..index.min(args.len());
+            if name == "feature-gates" {
+                value = value.map(|gates| without_native_gate(&gates));
+            }
+            flags.push(Flag { name, value, at });
+        }
+        Self { args: args.to_vec(), flags, end }
+    }
+
+    /// The arguments as given.
+    #[must_use]
+    pub fn as_slice(&self) -> &[String] {
+        &self.args
+    }
+
+    /// The value in force of a scalar flag; an empty value is unset, as in the kubelet.
+    #[must_use]
+    pub fn last(&self, name: &str) -> Option<&str> {
+        let flag = self.flags.iter().rev().find(|flag| flag.name == name)?;
+        flag.value.as_deref().filter(|value| !value.is_empty())
+    }
+
+    /// True if the flag stands on the command line, with whatever value.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.flags.iter().any(|flag| flag.name == name)
+    }
+
+    /// The arguments for a real run: `--dynamic-config-dir` and `DynamicKubeletConfig` stripped, which later
+    /// kubelets refuse, and `--config` replaced.
+    ///
+    /// `config: None` leaves the kubelet's own `--config` as it was given.
+    #[must_use]
+    pub fn for_run(&self, config: Option<&str>) -> Vec<String> {
+        match config {
+            None => self.rebuild(&["dynamic-config-dir"], &[]),
+            Some(path) => self.rebuild(&["dynamic-config-dir", "config"], &[format!("--config={path}")]),
+        }
+    }
+
+    /// The arguments of a preflight: those of a real run, plus the ones that make the kubelet
+    /// leave after validation, before it touches anything.
+    #[must_use]
+    pub fn for_preflight(&self, config: Option<&str>, cert_dir: &str) -> Vec<String> {
+        let mut extra: Vec<String> = config.map(|path| format!("--config={path}")).into_iter().collect();
+        extra.extend([
+            format!("--cert-dir={cert_dir}"),
+            "--exit-on-lock-contention=true".to_owned(),
+            "--lock-file=".to_owned(),
+            "--v=0".to_owned(),
+        ]);
+        if self.has("log-dir") || self.has("log-file") || self.has("logtostderr") {
+            // Only then: the flag is gone from later kubelets.
+            extra.push("--logtostderr=true".to_owned());
+        }
+        let stripped: &[&str] =
+            if config.is_some() { &["dynamic-config-dir", "config"] } else { &["dynamic-config-dir"] };
+        self.rebuild(stripped, &extra)
+    }
+
+    fn rebuild(&self, without: &[&str], extra: &[String]) -> Vec<String> {
+        let kept = |range: Range<usize>| {
+            let words = self.args.iter().enumerate().skip(range.start).take(range.len());
+            words.filter_map(|(index, word)| self.kept(index, word, without)).collect::<Vec<_>>()
+        };
+        let mut words = kept(0..self.end);
+        words.extend_from_slice(extra);
+        words.extend(kept(self.end..self.args.len()));
+        words
+    }
+
+    /// The word as it is handed on, if it is.
+    fn kept(&self, index: usize, word: &str, without: &[&str]) -> Option<String> {
+        let Some(flag) = self.flags.iter().find(|flag| flag.at.contains(&index)) else { return Some(word.to_owned()) };
+        if without.contains(&flag.name.as_str()) {
+            return None;
+        }
+        let Some(gates) = flag.value.as_deref().filter(|_| flag.name == "feature-gates") else {
+            return Some(word.to_owned());
+        };
+        let last = index + 1 == flag.at.end;
+        let given = match word.split_once('=') {
+            Some((_, given)) if flag.at.len() == 1 => given,
+            _ if last => word,
+            _ => self.args.get(index + 1)?,
+        };
+        if given == gates {
+            return Some(word.to_owned());
+        }
+        // Nothing is left of a flag that named no other gate.
+        match (gates.is_empty(), last) {
+            (true, _) => None,
+            (false, true) => Some(word.replace(given, gates)),
+            (false, false) => Some(word.to_owned()),
+        }
+    }
+}
+
+/// `A=true,B=false` without [`NATIVE_GATE`], split and trimmed as by MapStringBool (component-base
+/// cli/flag/map_string_bool.go, v1.20.2 and v1.36); untouched if it does not name that gate.
+fn without_native_gate(gates: &str) -> String {
+    let is_native = |pair: &&str| pair.split('=').next().is_some_and(|name| name.trim() == NATIVE_GATE);
+    if !gates.split(',').any(|pair| is_native(&pair)) {
+        return gates.to_owned();
+    }
+    let kept: Vec<&str> = gates.split(',').filter(|pair| !is_native(pair) && !pair.trim().is_empty()).collect();
+    kept.join(",")
+}

@@ -1,0 +1,155 @@
+//! The fields in which two configurations differ in effect, and which of them must not change on a live node.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+use super::acknowledge::Acknowledged;
+use super::effective::effective;
+use super::table::{self, Asks, HazardClass};
+use super::text::{bounded, cut, top};
+use super::{managers, quantity};
+use crate::duration::GoDuration;
+
+/// Fields whose values are nobody's business: they hold tokens.
+const SECRETS: [&str; 1] = ["staticPodURLHeader"];
+
+/// Fields whose texts are quantities: `1Gi` is `1024Mi`.
+const QUANTITIES: [&str; 6] =
+    ["kubeReserved", "systemReserved", "evictionHard", "evictionSoft", "evictionMinimumReclaim", "containerLogMaxSize"];
+
+/// A field whose effective value differs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Dotted path, as in `featureGates.NodeSwap`.
+    pub field: String,
+    /// The class of the top-level field.
+    pub class: HazardClass,
+    /// The value before; null if there is none.
+    pub old: Value,
+    /// The value after.
+    pub new: Value,
+    /// What an operator has to do, or to know; may be empty.
+    pub needs: &'static str,
+}
+
+impl Change {
+    /// What it asks for on the node.
+    #[must_use]
+    pub fn asks(&self) -> Asks {
+        table::find(self.top()).map_or(Asks::Restart, |hazard| hazard.asks)
+    }
+
+    /// True if its values are nobody's business.
+    #[must_use]
+    pub fn is_secret(&self) -> bool {
+        is_secret(self.top())
+    }
+
+    /// The top-level field it is in.
+    #[must_use]
+    pub fn top(&self) -> &str {
+        top(&self.field)
+    }
+}
+
+/// `cgroupDriver: "cgroupfs" → "systemd"`, never a secret, never long.
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let field = cut(&self.field);
+        if self.is_secret() {
+            return write!(f, "{field}: (hidden)");
+        }
+        write!(f, "{field}: {} → {}", shown(&self.old), shown(&self.new))
+    }
+}
+
+/// True for a top-level field whose values hold credentials.
+#[must_use]
+pub fn is_secret(field: &str) -> bool {
+    SECRETS.contains(&field)
+}
+
+fn shown(value: &Value) -> String {
+    if value.is_null() { "unset".to_owned() } else { cut(&value.to_string()) }
+}
+
+/// The fields in which two effective configurations differ, by name. What is not set counts as its
+/// default. Nothing can be said if one of them is not known (not an object).
+#[must_use]
+pub fn diff(old: &Value, new: &Value) -> Vec<Change> {
+    let (Value::Object(before), Value::Object(after)) = (old, new) else { return Vec::new() };
+    let fields: BTreeSet<&str> = before.keys().chain(after.keys()).map(String::as_str).collect();
+    let mut changes = Vec::new();
+    for field in fields.into_iter().filter(|field| !matches!(*field, "apiVersion" | "kind")) {
+        let hazard = table::find(field);
+        let mut add = |field: String, old: Value, new: Value| {
+            let class = hazard.map_or(HazardClass::Unknown, |hazard| hazard.class);
+            let needs = hazard.map_or("", |hazard| hazard.needs);
+            changes.push(Change { field, class, old, new, needs });
+        };
+        compare(field, effective(old, field), effective(new, field), &mut add);
+    }
+    changes
+}
+
+fn compare(field: &str, old: Value, new: Value, add: &mut impl FnMut(String, Value, Value)) {
+    if same(top(field), &old, &new) {
+        return;
+    }
+    // Entry by entry; an object against nothing has all of its entries new.
+    let none = Map::new();
+    let (before, after) = match (&old, &new) {
+        _ if is_secret(field) => (None, None),
+        (Value::Object(before), Value::Object(after)) => (Some(before), Some(after)),
+        (Value::Object(before), Value::Null) => (Some(before), Some(&none)),
+        (Value::Null, Value::Object(after)) => (Some(&none), Some(after)),
+        _ => (None, None),
+    };
+    let (Some(before), Some(after)) = (before, after) else { return add(field.to_owned(), old, new) };
+    if before.is_empty() && after.is_empty() {
+        return add(field.to_owned(), old, new);
+    }
+    let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    for name in names {
+        let of = |map: &Map<String, Value>| map.get(name).cloned().unwrap_or_default();
+        compare(&format!("{field}.{name}"), of(before), of(after), add);
+    }
+}
+
+/// Equal to the kubelet, whatever the spelling: `60s` is `1m`.
+fn same(top: &str, old: &Value, new: &Value) -> bool {
+    if old == new {
+        return true;
+    }
+    let (Value::String(old), Value::String(new)) = (old, new) else { return false };
+    let duration = |text: &str| text.parse::<GoDuration>().ok().map(|duration| duration.0);
+    let quantity = |text: &str| quantity::millis(text);
+    if QUANTITIES.contains(&top) {
+        return quantity(old).is_some_and(|old| quantity(new) == Some(old));
+    }
+    if top == "reservedSystemCPUs" {
+        return managers::cpus(old).is_some_and(|old| managers::cpus(new) == Some(old));
+    }
+    duration(old).is_some_and(|old| duration(new) == Some(old))
+}
+
+/// Why these changes must not be made yet, unless the annotation's text acknowledges them.
+#[must_use]
+pub fn refused(changes: &[Change], acknowledged: Option<&str>) -> Option<String> {
+    let acknowledged = Acknowledged::parse(acknowledged);
+    let open: Vec<&Change> = changes
+        .iter()
+        .filter(|change| change.class.is_refused() && !acknowledged.covers(&change.field, change.class))
+        .collect();
+    if open.is_empty() {
+        return None;
+    }
+    let known: BTreeSet<&str> = changes.iter().map(Change::top).collect();
+    let fields: BTreeSet<&str> = open.iter().map(|change| change.top()).collect();
+    let classes: BTreeSet<&str> = open.iter().map(|change| change.class.label()).collect();
+    let advice = acknowledged.advice(&fields, &classes, &|word| known.contains(word));
+    let items = open.iter().map(|change| format!("{change}: {}", change.needs));
+    Some(bounded(items, &format!("; if that is taken care of, {advice}")))
+}
