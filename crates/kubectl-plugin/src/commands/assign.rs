@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::commands::targets::{self, CarrierChoice, Targets, Writer, readable_config_map};
+use crate::commands::targets::{self, CarrierChoice, Targets, readable_config_map};
 use crate::commands::wait;
 use crate::fleet::wait::{Expectation, Goal};
 use crate::{Context, Failure};
@@ -49,8 +49,7 @@ impl Options {
         let api = context.api();
         let target = reference(context, &self.map, &self.key)?;
         let map = readable_config_map(&api, &target).await?;
-        let mut writer = Writer::new(&api, self.carrier.into(), self.writing);
-        let (selection, rows) = self.targets.read(&mut writer).await?;
+        let (mut writer, selection, rows) = self.targets.open(context, self.carrier.into(), self.writing).await?;
         for row in rows {
             if row.assigned.as_ref().or(row.active.as_ref()).is_some_and(Source::is_source_dir) {
                 eprintln!("warning: node/{} follows its source directory (--source-dir), and no assignment", row.name);

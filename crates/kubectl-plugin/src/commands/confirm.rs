@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::commands::targets::{self, Targets, Writer};
+use crate::commands::targets::{self, Targets};
 use crate::fleet::assign::version_value;
 use crate::fleet::node::{CONFIRM, Stage};
 use crate::fleet::view::View;
@@ -22,9 +22,7 @@ pub(crate) struct Options {
 
 impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
-        let api = context.api();
-        let mut writer = Writer::new(&api, None, self.writing);
-        let (selection, rows) = self.targets.read(&mut writer).await?;
+        let (mut writer, selection, rows) = self.targets.open(context, None, self.writing).await?;
         for row in rows {
             match &row.assigned {
                 Some(source) if row.stage() == Stage::AwaitsConfirmation => {

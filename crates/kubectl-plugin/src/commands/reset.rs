@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::commands::targets::{self, Targets, Writer};
+use crate::commands::targets::{self, Targets};
 use crate::commands::wait;
 use crate::fleet::wait::{Expectation, Goal};
 use crate::{Context, Failure};
@@ -24,15 +24,13 @@ pub(crate) struct Options {
 
 impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
-        let api = context.api();
-        let mut writer = Writer::new(&api, None, self.writing);
-        let (selection, rows) = self.targets.read(&mut writer).await?;
+        let (mut writer, selection, rows) = self.targets.open(context, None, self.writing).await?;
         for row in rows {
             writer.assign(row, None, "reset").await?;
         }
         let expectation = Expectation::new(None, None, Goal::Active);
         let expectations: BTreeMap<String, Expectation> =
             writer.done.iter().map(|name| (name.clone(), expectation.clone())).collect();
-        self.wait.run(&api, selection.labels, expectations, &writer).await
+        self.wait.run(&context.api(), selection.labels, expectations, &writer).await
     }
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::api::client::Client;
 use crate::commands::assign::reference;
-use crate::commands::targets::{self, Targets, Writer, readable_config_map};
+use crate::commands::targets::{self, Targets, readable_config_map};
 use crate::commands::wait;
 use crate::fleet::assign::{is_other_version, rollback_source};
 use crate::fleet::node::NodeRow;
@@ -82,8 +82,7 @@ impl Options {
             }
             None => None,
         };
-        let mut writer = Writer::new(&api, None, self.writing);
-        let (selection, rows) = self.targets.read(&mut writer).await?;
+        let (mut writer, selection, rows) = self.targets.open(context, None, self.writing).await?;
         let mut maps = Maps { client: api.clone(), seen: BTreeMap::new() };
         let mut expectations = BTreeMap::new();
         for row in rows {

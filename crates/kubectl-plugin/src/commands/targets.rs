@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::api::client::{ApiError, Client};
 use crate::api::nodes::{self, NodeSelection};
 use crate::api::write::{Carriers, ConfigMapError, Goal, Mode, NOT_KEPT, Target, WriteError, config_map, patch_node};
+use crate::context::Context;
 use crate::failure::Failure;
 use crate::fleet::assign::{self, WrittenAssignment};
 use crate::fleet::node::{Carrier, Keeper, NodeRow};
@@ -96,8 +97,15 @@ pub(crate) struct Targets {
 }
 
 impl Targets {
-    /// The nodes as they are. Names that cannot be read are said and counted; a selector of nothing is an error.
-    pub(crate) async fn read(self, writer: &mut Writer) -> Result<(NodeSelection, Vec<NodeRow>), Failure> {
+    /// A writer, and the nodes as they are. Names that cannot be read are said and counted; a selector of nothing is an
+    /// error. `carrier`: the only one to write; none: the one that the API server keeps.
+    pub(crate) async fn open(
+        self,
+        context: &Context,
+        carrier: Option<Carrier>,
+        options: Options,
+    ) -> Result<(Writer, NodeSelection, Vec<NodeRow>), Failure> {
+        let mut writer = Writer::new(context.api(), carrier, options);
         let selection = NodeSelection::new(self.nodes, self.selector);
         let (rows, failed) = nodes::read_each(&writer.client, &selection).await?;
         for failure in &failed {
@@ -107,7 +115,7 @@ impl Targets {
             let selector = selection.labels.as_deref().unwrap_or_default();
             return Err(Failure::new(format!("no node has the labels {selector:?}: kubectl get nodes --show-labels")));
         }
-        Ok((selection, rows))
+        Ok((writer, selection, rows))
     }
 }
 
@@ -122,10 +130,9 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// `carrier`: the only one to write; none: the one that the API server keeps.
-    pub(crate) fn new(client: &Client, carrier: Option<Carrier>, Options { dry_run }: Options) -> Self {
+    fn new(client: Client, carrier: Option<Carrier>, Options { dry_run }: Options) -> Self {
         let carriers = Carriers::new(carrier, dry_run.mode());
-        Self { client: client.clone(), carriers, dry_run, done: BTreeSet::new(), failed: 0 }
+        Self { client, carriers, dry_run, done: BTreeSet::new(), failed: 0 }
     }
 
     /// True if what was written is there.
