@@ -42,10 +42,11 @@ fn rooms_know_only_the_rooms_below() {
     }
 }
 
+/// In what is shipped; the simulator's world and its parts know each other.
 #[test]
 fn no_files_import_each_other() {
     let mut found = Vec::new();
-    for source in tree::crates() {
+    for source in tree::crates().into_iter().filter(|source| source.name != "testkit") {
         let graph = imports::graph(&source);
         let arrows: usize = graph.values().map(BTreeMap::len).sum();
         assert!(arrows > source.files.len() / 2, "{}: the imports were not read", source.name);

@@ -350,7 +350,7 @@ fn one_part(part: usize) {
     let kubelet = install(&Installed::built(), dir.path(), Style::V1_20);
     let local = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nstandIn: {quiet: true}\n";
     std::fs::write(dir.path().join("local.yaml"), local).unwrap();
-    let port = Port::free();
+    let healthz = Port::free();
     // What some hundred kubelets and panics say is of no interest.
     let mut sink = std::fs::File::create(dir.path().join("stderr")).unwrap();
     nix::unistd::dup2_stderr(&sink).unwrap();
@@ -363,7 +363,7 @@ fn one_part(part: usize) {
     println!();
     let mut tell = |at, after, starts| {
         std::io::Seek::rewind(&mut sink).unwrap();
-        let world = tell(dir.path(), &kubelet, &port, Fault { at, after, starts });
+        let world = tell(dir.path(), &kubelet, &healthz, Fault { at, after, starts });
         let fired = world.fired.get();
         if let Some(method) = fired {
             println!("{HIT}{method}");
@@ -390,6 +390,6 @@ fn one_part(part: usize) {
         assert_eq!(tell(starts[0], false, 1).0, Some("kubelet.start"));
     }
     for at in (1..=8).skip(part).step_by(PARTS) {
-        take_over(dir.path(), &kubelet, &port, at);
+        take_over(dir.path(), &kubelet, &healthz, at);
     }
 }
