@@ -167,10 +167,20 @@ fn a_file_half_written_is_never_taken() {
     );
 }
 
+/// The supervisor has begun to watch: what is opened from now on is known to be open.
+fn wait_watching(rig: &Rig) {
+    eventually("an inotify watch", || {
+        let descriptors = fs::read_dir(format!("/proc/{}/fdinfo", rig.pid())).ok()?;
+        let mut texts = descriptors.filter_map(|entry| fs::read_to_string(entry.ok()?.path()).ok());
+        texts.any(|text| text.contains("inotify wd:")).then_some(())
+    });
+}
+
 #[test]
 fn a_file_that_is_written_slowly_for_the_first_time() {
     let mut rig = standalone("10m");
     rig.up();
+    wait_watching(&rig);
     let mut file = File::create(rig.at("source/kubelet")).unwrap();
     place(&rig, "other", "a key beside it");
     std::thread::sleep(Duration::from_millis(600));

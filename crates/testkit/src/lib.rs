@@ -20,6 +20,7 @@
     clippy::single_match_else,
     clippy::string_slice,
     clippy::unchecked_time_subtraction,
+    clippy::unnecessary_wraps,
     clippy::unwrap_used,
     reason = "test support may panic, its threads hold no process of ours, and brevity wins"
 )]

@@ -1,7 +1,5 @@
 //! A deliberately broken core. Each mutant tampers between the machine, its inputs and its ports;
 //! the laws must catch every one of them.
-#![allow(clippy::unnecessary_wraps, reason = "the functions fit the fields of a Tamper")]
-
 use std::time::Duration;
 
 use kubelet_config::assignment::Assignment;
