@@ -1,69 +1,81 @@
-//! The house rules, checked by reading the source: who may import whom, who may spawn, sync, say
-//! `unsafe`.
+//! The house rules that cargo cannot enforce, checked by reading the source: which room may import which, files that
+//! import each other, who may spawn, sync, say `unsafe`.
 #![cfg(test)]
-use std::fs;
-use std::path::{Path, PathBuf};
 
-fn sources() -> Vec<(String, String)> {
-    fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
-        for entry in fs::read_dir(dir).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                walk(&path, found);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                found.push(path);
-            }
-        }
-    }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut found = Vec::new();
-    walk(&root, &mut found);
-    assert!(found.len() > 30, "the walk missed the source");
-    let name = |path: &Path| path.strip_prefix(&root).unwrap().display().to_string();
-    let mut sources: Vec<_> = found.iter().map(|path| (name(path), fs::read_to_string(path).unwrap())).collect();
-    sources.sort();
-    sources
+mod imports;
+mod tree;
+
+use std::collections::BTreeMap;
+
+use tree::{Crate, File};
+
+/// The source of the crate with this name.
+fn source(name: &str) -> Crate {
+    tree::crates().into_iter().find(|source| source.name == name).unwrap()
 }
 
-/// The code of a file without its unit tests and comments.
-fn code(text: &str) -> String {
-    let body = text.split("#[cfg(test)]").next().unwrap_or_default();
-    body.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
-}
-
-/// The room a file is in: `core`, `ports`, `adapters`, `daemon`, `cli`, or the crate root.
-fn room(file: &str) -> &str {
-    file.split(['/', '.']).next().unwrap_or_default()
-}
-
-/// Everything named after `crate::`, with brace groups after it opened.
-fn crate_imports(text: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    for after in code(text).split("crate::").skip(1) {
-        let path: String = after.chars().take_while(|c| c.is_alphanumeric() || *c == '_' || *c == ':').collect();
-        found.push(path.trim_end_matches(':').to_owned());
-    }
-    found
+/// The room of a module: its first part.
+fn room(module: &str) -> &str {
+    module.split("::").next().unwrap_or_default()
 }
 
 #[test]
 fn rooms_know_only_the_rooms_below() {
     let below: &[(&str, &[&str])] = &[
-        ("kubelet_log", &["kubelet_log"]),
-        ("machine", &["machine", "kubelet_log"]),
-        ("unit", &["unit"]),
+        ("kubelet_log", &[]),
+        ("machine", &["kubelet_log"]),
+        ("unit", &[]),
         ("ports", &["machine"]),
-        ("adapters", &["adapters", "ports", "machine", "kubelet_log", "unit"]),
-        ("daemon", &["daemon", "adapters", "ports", "machine"]),
-        ("cli", &["cli", "daemon", "adapters", "ports", "machine", "unit"]),
+        ("adapters", &["ports", "machine", "kubelet_log", "unit"]),
+        ("daemon", &["adapters", "ports", "machine"]),
+        ("cli", &["daemon", "adapters", "ports", "machine", "unit"]),
     ];
-    for (file, text) in sources() {
-        let Some((_, allowed)) = below.iter().find(|(name, _)| *name == room(&file)) else { continue };
-        for import in crate_imports(&text) {
-            let target = import.split("::").next().unwrap_or_default();
-            assert!(allowed.contains(&target), "{file} imports crate::{import}");
+    let graph = imports::graph(&source("kubelet-supervisor"));
+    for (module, named) in &graph {
+        let Some((own, allowed)) = below.iter().find(|(name, _)| *name == room(module)) else {
+            assert!(module.is_empty() || module == "main", "{module} is in no room");
+            continue;
+        };
+        for (other, names) in named {
+            assert!(room(other) == *own || allowed.contains(&room(other)), "{module} imports {other}: {names:?}");
         }
     }
+}
+
+/// In what is shipped; the simulator's world and its parts know each other.
+#[test]
+fn no_files_import_each_other() {
+    let mut found = Vec::new();
+    for source in tree::crates().into_iter().filter(|source| source.name != "testkit") {
+        let graph = imports::graph(&source);
+        let arrows: usize = graph.values().map(BTreeMap::len).sum();
+        assert!(arrows > source.files.len() / 2, "{}: the imports were not read", source.name);
+        for pair in imports::circle(&graph).unwrap_or_default().windows(2) {
+            let names = &graph[&pair[0]][&pair[1]];
+            found.push(format!("{}: {} -> {}: {names:?}", source.name, pair[0], pair[1]));
+        }
+    }
+    assert!(found.is_empty(), "files that import each other:\n{}", found.join("\n"));
+}
+
+#[test]
+fn a_circle_is_found_through_a_reexport() {
+    let file = |code: &str| File { name: String::new(), lines: 1, code: code.to_owned() };
+    let graph = |child: &str| {
+        let code = [
+            ("", "mod a;\nmod b;"),
+            ("a", "mod c;\npub use c::{C, D};\nuse crate::b::B;"),
+            ("a::c", child),
+            ("b", "use super::a::C;\nfn f() { crate::a::g() }"),
+        ];
+        let files = code.into_iter().map(|(module, code)| (module.to_owned(), file(code))).collect();
+        imports::graph(&Crate { name: "x", files })
+    };
+    let apart = graph("use std::fmt;");
+    assert_eq!(apart["b"].keys().collect::<Vec<_>>(), ["a", "a::c"], "{apart:?}");
+    assert_eq!(imports::circle(&apart).unwrap(), ["a", "b", "a"]);
+    let tied = graph("use crate::b::{self, B as _};");
+    assert_eq!(tied["a::c"]["b"].len(), 2, "{tied:?}");
 }
 
 /// One outside thing each; the exceptions are shared tools, not other outside things.
@@ -83,44 +95,29 @@ fn adapters_do_not_know_each_other() {
         ("kube", "process"), // an exec credential plugin is run
         ("preflight", "metrics"),
     ];
-    for (file, text) in sources() {
-        let Some(rest) = file.strip_prefix("adapters/") else { continue };
-        let own = room(rest);
-        if own == "mod" {
-            continue;
-        }
-        let depth = rest.matches('/').count();
-        let supers = code(&text);
-        let siblings = supers
-            .split("super::")
-            .skip(1)
-            .filter(|_| depth == 0)
-            .map(|after| after.split([':', ';', '{', ' ', '(']).next().unwrap_or_default().to_owned());
-        let absolute = crate_imports(&text)
-            .into_iter()
-            .filter_map(|import| import.strip_prefix("adapters::").map(|path| room_of_path(path).to_owned()));
-        for other in siblings.chain(absolute).filter(|other| *other != own && !other.is_empty()) {
-            assert!(exceptions.contains(&(own, other.as_str())), "{file} knows the adapter {other}");
+    let adapter = |module: &str| module.split("::").nth(1).unwrap_or_default().to_owned();
+    for (module, named) in imports::graph(&source("kubelet-supervisor")) {
+        let own = adapter(&module);
+        for other in named.keys().filter(|other| room(&module) == "adapters" && room(other) == "adapters") {
+            let other = adapter(other);
+            assert!(own == other || exceptions.contains(&(&own, &other)), "{module} knows the adapter {other}");
         }
     }
-}
-
-fn room_of_path(path: &str) -> &str {
-    path.split("::").next().unwrap_or_default()
 }
 
 #[test]
 fn concrete_adapters_are_named_in_the_wiring_only() {
-    for (file, text) in sources() {
-        let names_adapters = crate_imports(&text).iter().any(|import| import.starts_with("adapters"));
-        if room(&file) == "daemon" {
-            assert_eq!(names_adapters, file == "daemon/wire.rs", "{file}");
+    for (module, named) in imports::graph(&source("kubelet-supervisor")) {
+        if room(&module) == "daemon" {
+            let names_adapters = named.keys().any(|other| room(other) == "adapters");
+            assert_eq!(names_adapters, module == "daemon::wire", "{module}");
         }
     }
 }
 
+/// Rooms that decide: what they may not say.
 #[test]
-fn core_and_ports_are_pure() {
+fn pure_rooms_are_free_of_io() {
     let forbidden = [
         "std::fs",
         "std::env",
@@ -141,34 +138,65 @@ fn core_and_ports_are_pure() {
         "k8s_openapi",
         "jiff::Timestamp::now",
     ];
-    for (file, text) in
-        sources().into_iter().filter(|(file, _)| matches!(room(file), "machine" | "kubelet_log" | "unit" | "ports"))
-    {
-        let code = code(&text);
-        for word in forbidden {
-            assert!(!code.contains(word), "{file} says {word}");
+    let rooms = [
+        ("kubelet-supervisor", &["machine", "kubelet_log", "unit", "ports"][..]),
+        ("kubectl-plugin", &["fleet"]),
+        ("kubelet-config", &[]),
+    ];
+    for (name, pure) in rooms {
+        let source = source(name);
+        let files = source.files.iter().filter(|(module, _)| pure.is_empty() || pure.contains(&room(module)));
+        let mut read = 0;
+        for (_, file) in files {
+            read += 1;
+            for word in forbidden {
+                assert!(!file.code.contains(word), "{name}: {} says {word}", file.name);
+            }
+        }
+        assert!(read > 3, "{name}");
+    }
+}
+
+/// What both sides share must not grow a side: cargo refuses what is not in this list.
+#[test]
+fn the_shared_crate_depends_on_no_side() {
+    let manifest = include_str!("../../crates/config/Cargo.toml");
+    let dependencies = manifest.split("[dependencies]").nth(1).unwrap().split("\n[").next().unwrap();
+    let names: Vec<&str> =
+        dependencies.lines().filter_map(|line| line.split(['.', ' ']).next()).filter(|name| !name.is_empty()).collect();
+    assert_eq!(names, ["jiff", "serde", "serde_json", "serde_yaml", "sha2", "thiserror"]);
+    let plugin = include_str!("../../crates/kubectl-plugin/Cargo.toml");
+    let dependencies = plugin.split("[dependencies]").nth(1).unwrap().split("\n[").next().unwrap();
+    assert!(!dependencies.contains("kubelet-supervisor"), "the plugin knows the daemon");
+}
+
+#[test]
+fn one_file_each_may_spawn_sync_and_be_unsafe() {
+    for source in tree::crates().into_iter().filter(|source| source.name != "testkit") {
+        for file in source.files.values() {
+            let only = |words: &[&str], home: &str| {
+                for word in words {
+                    let is_home = source.name == "kubelet-supervisor" && file.name == home;
+                    assert!(
+                        is_home || !file.code.contains(word),
+                        "{}: {} says {word}, which belongs to {home}",
+                        source.name,
+                        file.name
+                    );
+                }
+            };
+            only(&["Command::new(", ".spawn()?", "command.spawn", "fork("], "adapters/process.rs");
+            only(&["unsafe {", "allow(unsafe_code)", "unsafe fn"], "adapters/process.rs");
+            only(&["sync_all", "sync_data", "fsync"], "adapters/fsx.rs");
         }
     }
 }
 
 #[test]
-fn one_file_each_may_spawn_sync_and_be_unsafe() {
-    for (file, text) in sources() {
-        let code = code(&text);
-        let only = |words: &[&str], home: &str| {
-            for word in words {
-                assert!(file == home || !code.contains(word), "{file} says {word}, which belongs to {home}");
-            }
-        };
-        only(&["Command::new", ".spawn()?", "command.spawn", "fork("], "adapters/process.rs");
-        only(&["unsafe {", "allow(unsafe_code)", "unsafe fn"], "adapters/process.rs");
-        only(&["sync_all", "sync_data", "fsync"], "adapters/fsx.rs");
-    }
-}
-
-#[test]
 fn files_are_small_enough_to_know() {
-    for (file, text) in sources() {
-        assert!(text.lines().count() <= 600, "{file} is too long");
+    for source in tree::crates() {
+        for file in source.files.values() {
+            assert!(file.lines <= 600, "{}: {} is too long", source.name, file.name);
+        }
     }
 }

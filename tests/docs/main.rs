@@ -308,7 +308,7 @@ fn every_state_of_a_node_is_listed() {
         Stage::Failed,
         Stage::Held,
     ] {
-        assert!(listed.iter().any(|shown| shown.starts_with(stage.word())), "{}", stage.word());
+        assert!(listed.iter().any(|shown| shown.starts_with(stage.label())), "{}", stage.label());
     }
 }
 
@@ -401,7 +401,7 @@ fn every_check_and_right_of_doctor_is_listed_and_exists() {
     let sources = [
         "crates/kubectl-plugin/src/fleet/doctor/mod.rs",
         "crates/kubectl-plugin/src/fleet/doctor/rights.rs",
-        "crates/kubectl-plugin/src/doctor.rs",
+        "crates/kubectl-plugin/src/commands/doctor.rs",
     ]
     .map(read);
     let mut known = BTreeSet::new();

@@ -96,7 +96,7 @@ fn every_suite_and_every_file_of_it_is_on_the_map() {
     let listed = resolved(listed);
     for file in files() {
         let Some(dir) = SUITES.into_iter().find(|dir| file.starts_with(&format!("{dir}/"))) else { continue };
-        let rest: Vec<&str> = file[dir.len() + 1..].split('/').collect();
+        let rest: Vec<&str> = file.get(dir.len() + 1..).unwrap().split('/').collect();
         match *rest {
             ["run.sh" | "fixtures", ..] => {}
             [name] if Path::new(name).extension().is_some_and(|it| it == "rs") => {

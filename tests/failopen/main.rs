@@ -344,13 +344,13 @@ fn a_panic_anywhere_leaves_a_kubelet() {
 /// Begins the line that names the method of a fault point.
 const HIT: &str = "panicked in ";
 
-fn one_part(number: usize) {
+fn one_part(part: usize) {
     let memory = Path::new("/dev/shm");
     let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
     let kubelet = install(&Installed::built(), dir.path(), Style::V1_20);
     let local = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nstandIn: {quiet: true}\n";
     std::fs::write(dir.path().join("local.yaml"), local).unwrap();
-    let port = Port::free();
+    let healthz = Port::free();
     // What some hundred kubelets and panics say is of no interest.
     let mut sink = std::fs::File::create(dir.path().join("stderr")).unwrap();
     nix::unistd::dup2_stderr(&sink).unwrap();
@@ -363,7 +363,7 @@ fn one_part(number: usize) {
     println!();
     let mut tell = |at, after, starts| {
         std::io::Seek::rewind(&mut sink).unwrap();
-        let world = tell(dir.path(), &kubelet, &port, Fault { at, after, starts });
+        let world = tell(dir.path(), &kubelet, &healthz, Fault { at, after, starts });
         let fired = world.fired.get();
         if let Some(method) = fired {
             println!("{HIT}{method}");
@@ -375,21 +375,21 @@ fn one_part(number: usize) {
         (1_u32..).zip(&calls).filter(|(_, method)| method.starts_with("kubelet.")).map(|(n, _)| n).collect();
     // The story is not the same to the call each time: a few misses are needed to know its end.
     let mut misses = 0;
-    for at in (1..).skip(number).step_by(PARTS) {
+    for at in (1..).skip(part).step_by(PARTS) {
         misses = if tell(at, false, 0).0.is_none() { misses + 1 } else { 0 };
         if misses == 3 {
             break;
         }
     }
     // The process has changed before the panic.
-    for at in starts.iter().skip(number).step_by(PARTS) {
+    for at in starts.iter().skip(part).step_by(PARTS) {
         tell(*at, true, 0);
     }
-    if number == 0 {
+    if part == 0 {
         // The babysitter's own first start panics as well, and it tries again.
         assert_eq!(tell(starts[0], false, 1).0, Some("kubelet.start"));
     }
-    for at in (1..=8).skip(number).step_by(PARTS) {
-        take_over(dir.path(), &kubelet, &port, at);
+    for at in (1..=8).skip(part).step_by(PARTS) {
+        take_over(dir.path(), &kubelet, &healthz, at);
     }
 }

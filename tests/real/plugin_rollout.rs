@@ -19,7 +19,7 @@ use kube::client::ClientBuilder;
 use kube::core::WatchEvent;
 use kube::core::request::Request;
 use kubectl_plugin;
-use kubectl_plugin::{Context, Failure, Pace as Patience};
+use kubectl_plugin::{Context, Failure, LockTiming};
 use kubelet_supervisor::adapters::kube::ClientLayer;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::{Value, json};
@@ -46,12 +46,12 @@ const SEED: u64 = 5;
 const KILLS: usize = 50;
 
 /// About a tenth of what users have.
-const IMPATIENT: Patience = Patience {
-    lock: Duration::from_secs(3),
-    beat: Duration::from_millis(500),
-    stale: Duration::from_millis(1500),
-    look: Duration::from_millis(130),
-    answer: Duration::from_secs(1),
+const IMPATIENT: LockTiming = LockTiming {
+    lease_duration: Duration::from_secs(3),
+    renew_interval: Duration::from_millis(500),
+    renew_deadline: Duration::from_millis(1500),
+    retry_period: Duration::from_millis(130),
+    answer_timeout: Duration::from_secs(1),
 };
 
 fn node(number: usize) -> String {
@@ -141,7 +141,7 @@ impl<'a> World<'a> {
     /// A client in this process.
     async fn client(&self, args: &[&str]) -> Result<ExitCode, Failure> {
         let client = kube::Client::try_from(self.config.clone()).unwrap();
-        let context = Context { client, namespace: NAMESPACE.to_owned(), impersonates: false, pace: IMPATIENT };
+        let context = Context { client, namespace: NAMESPACE.to_owned(), impersonates: false, lock_timing: IMPATIENT };
         let args = [&["rollout"], args].concat();
         let run = Box::pin(kubectl_plugin::run(&context, &args));
         tokio::time::timeout(PATIENCE_LONG, run).await.unwrap()

@@ -1,21 +1,23 @@
-//! The user's connection to the cluster, and errors in words.
+//! The user's connection to the cluster.
 
 use std::path::PathBuf;
 
 use clap::Args;
+use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
 
-use super::rollout::Pace;
+use crate::api::client::{Client, Patience};
+use crate::api::lock_timing::LockTiming;
+use crate::failure::Failure;
 
 /// Where kubelet configurations are kept if nobody says otherwise: the namespace that
 /// `packaging/manifests/base` makes.
-pub const NAMESPACE: &str = "kubelet-config";
+pub(crate) const NAMESPACE: &str = "kubelet-config";
 
 /// As kubectl has them.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Options of every command")]
-pub struct Options {
+pub(crate) struct Options {
     /// The kubeconfig file.
     #[arg(long, global = true, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
@@ -33,7 +35,7 @@ pub struct Options {
     impersonate: Option<String>,
     /// The namespace of the ConfigMaps, and of labels that name none.
     #[arg(short, long, global = true, value_name = "NAMESPACE", default_value = NAMESPACE)]
-    pub(super) namespace: String,
+    pub(crate) namespace: String,
 }
 
 impl Options {
@@ -45,13 +47,13 @@ impl Options {
 /// What every command needs.
 pub struct Context {
     /// With the user's credentials.
-    pub client: Client,
+    pub client: kube::Client,
     /// Of ConfigMaps.
     pub namespace: String,
     /// In somebody else's name.
     pub impersonates: bool,
     /// Of a rollout's clients.
-    pub pace: Pace,
+    pub lock_timing: LockTiming,
 }
 
 impl Context {
@@ -59,7 +61,7 @@ impl Context {
     ///
     /// # Errors
     /// The file, or the entry in it, that is not there or makes no sense.
-    pub async fn new(options: &Options) -> Result<Self, Failure> {
+    pub(crate) async fn new(options: &Options) -> Result<Self, Failure> {
         let chosen = KubeConfigOptions {
             context: options.context.clone(),
             cluster: options.cluster.clone(),
@@ -74,72 +76,30 @@ impl Context {
             None => match Config::from_kubeconfig(&chosen).await {
                 // A Job in the cluster has no kubeconfig.
                 Err(_) if options.names_nothing() && std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() => {
-                    return Self::of(Config::incluster().map_err(|error| Failure::new(error.to_string()))?, options);
+                    return Self::from_config(
+                        Config::incluster().map_err(|error| Failure::new(error.to_string()))?,
+                        options,
+                    );
                 }
                 result => result,
             },
         };
-        Self::of(config.map_err(|error| Failure::new(format!("the kubeconfig: {error}")))?, options)
+        Self::from_config(config.map_err(|error| Failure::new(format!("the kubeconfig: {error}")))?, options)
     }
 
-    fn of(mut config: Config, options: &Options) -> Result<Self, Failure> {
+    /// For a command that somebody waits for.
+    pub(crate) fn api(&self) -> Client {
+        Client::new(self.client.clone(), &self.namespace, Patience::ONCE)
+    }
+
+    fn from_config(mut config: Config, options: &Options) -> Result<Self, Failure> {
         config.default_retry = false; // it holds back a 503, such as of a kubelet that is away, for six minutes
         if options.impersonate.is_some() {
             config.auth_info.impersonate.clone_from(&options.impersonate);
         }
         let impersonates = config.auth_info.impersonate.is_some();
-        let client = Client::try_from(config).map_err(|error| Failure::new(format!("the kubeconfig: {error}")))?;
-        Ok(Self { client, namespace: options.namespace.clone(), impersonates, pace: Pace::default() })
+        let client =
+            kube::Client::try_from(config).map_err(|error| Failure::new(format!("the kubeconfig: {error}")))?;
+        Ok(Self { client, namespace: options.namespace.clone(), impersonates, lock_timing: LockTiming::default() })
     }
-}
-
-/// A message for the user and an exit code.
-#[derive(Debug)]
-pub struct Failure {
-    /// The exit code.
-    pub code: u8,
-    /// What went wrong, and what to do.
-    pub message: String,
-}
-
-impl Failure {
-    /// Exit code 1.
-    pub fn new(message: impl Into<String>) -> Self {
-        Self { code: 1, message: message.into() }
-    }
-
-    /// What the API server answered to an attempt to do `what`, such as "list nodes".
-    #[must_use]
-    pub fn api(what: &str, error: &kube::Error) -> Self {
-        let message = match error {
-            kube::Error::Api(status) if status.code == 403 => format!(
-                "you have no right to {what} ({}); somebody with cluster-admin can grant it, \
-                 `kubectl kubelet-config doctor` says which rules are missing",
-                status.message
-            ),
-            kube::Error::Api(status) if status.code == 401 => {
-                format!(
-                    "the API server does not know your credential ({what}): log in again, or choose another --context"
-                )
-            }
-            kube::Error::Api(status) if status.code == 404 => format!("{what}: {}", status.message),
-            kube::Error::Api(status) => format!("{what}: {} ({})", status.message, status.code),
-            other => format!("{what}: {}", chain(other)),
-        };
-        Self::new(message)
-    }
-}
-
-/// An error with its causes, each said once.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let words = error.to_string();
-        if !text.contains(&words) {
-            text = format!("{text}: {words}");
-        }
-        cause = error.source();
-    }
-    text
 }

@@ -1,163 +1,32 @@
-//! The kubectl plugin: one command a file; what they decide is in [`crate::fleet`].
+//! `kubectl kubelet-config`: the administrator's side.
+//!
+//! A command line is read in `cli`, which calls one file of `commands`. A command reads and writes by `api`: one client,
+//! whose patience is the command's; one way to list, one to watch, one to write an assignment. What it read goes to
+//! [`fleet`], which is pure: what a Node says of its configuration, what to write into it, what two configurations
+//! differ in, what a rollout does next. What comes back is printed by `output` and `table`.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `cli`, `context` | the command line; the kubeconfig that it names |
+//! | `commands` | one command a file; `targets` and `wait` are what several of them share |
+//! | `commands::rollout` | the client that drives a rollout: records and lock, nodes as they are followed, drains |
+//! | `api` | `client`, `list`, `watch`, `write`, and `nodes` on top of them |
+//! | [`fleet`] | decisions about nodes, without IO, clock or environment |
+//! | `output`, `table`, `failure` | what the user sees, and the exit code |
 
-mod assign;
-mod capture;
-mod completion;
-mod config;
-mod confirm;
+mod api;
+mod cli;
+mod commands;
 mod context;
-mod diff;
-mod doctor;
-mod explain;
+mod failure;
 pub mod fleet;
-mod follow;
-mod history;
-mod nodes;
 mod output;
-mod push;
-mod reset;
-mod retry;
-mod rollback;
-mod rollout;
-mod status;
 mod table;
-mod wait;
-mod write;
 
-use std::ffi::OsString;
-use std::process::ExitCode;
-
-use clap::{CommandFactory as _, Parser, Subcommand};
-
-pub use context::{Context, Failure};
-pub use output::{Format, Out, Table};
 #[doc(hidden)]
-pub use rollout::Pace;
-
-/// Kubelet configuration of nodes that run kubelet-supervisor.
-#[derive(Debug, Parser)]
-#[command(name = "kubectl kubelet-config", bin_name = "kubectl kubelet-config", version, about)]
-struct Cli {
-    #[command(flatten)]
-    connection: context::Options,
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// One row a node: what is assigned, what runs, and how far it is.
-    Status(status::Options),
-    /// Finds what is missing on the cluster and its nodes, and says what mends it. Changes nothing.
-    Doctor(doctor::Options),
-    /// Points nodes at a ConfigMap.
-    Assign(assign::Options),
-    /// Withdraws the assignment: nodes run their own configuration again.
-    Reset(reset::Options),
-    /// Has nodes try a version again that failed there.
-    Retry(retry::Options),
-    /// Confirms what waits for that: it becomes last known good.
-    Confirm(confirm::Options),
-    /// Assigns nodes their last known good again, or a ConfigMap that is named.
-    Rollback(rollback::Options),
-    /// Prints a completion script for a shell.
-    Completion(completion::Options),
-    /// What a node's kubelet runs with, as a file.
-    Capture(capture::Options),
-    /// Makes an immutable ConfigMap of a file; the same file gives the same name.
-    Push(push::Options),
-    /// Two configurations by field, and what going from one to the other takes.
-    Diff(diff::Options),
-    /// Where each value comes from that a node's kubelet runs with.
-    Explain(explain::Options),
-    /// The events of a node's configuration.
-    History(history::Options),
-    /// A ConfigMap for many nodes: canaries first, then waves; stops by itself where a node does not like it.
-    Rollout(rollout::Options),
-}
-
-/// The command line's definition, for manuals and completions.
+pub use api::lock_timing::LockTiming;
+pub use cli::main;
 #[doc(hidden)]
-#[must_use]
-pub fn command() -> clap::Command {
-    Cli::command()
-}
-
-/// Runs the plugin. Exit codes: 0; 1 on failure (`diff`: different); 2 for a usage error (`diff`: any error;
-/// `doctor`: it could not look).
-pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let args: Vec<OsString> = args.into_iter().collect();
-    // Not for clap: what is to be completed is no command line yet.
-    if let Some(asked) = completion::Asked::of(&args) {
-        return block_on(asked.run());
-    }
-    match Cli::try_parse_from(args) {
-        Ok(cli) => block_on(cli.run()),
-        Err(error) => {
-            let _ = error.print();
-            ExitCode::from(if error.use_stderr() { 2 } else { 0 })
-        }
-    }
-}
-
-fn block_on(work: impl Future<Output = Result<ExitCode, Failure>>) -> ExitCode {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            eprintln!("error: no runtime: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    match runtime.block_on(work) {
-        Ok(code) => code,
-        Err(failure) => {
-            eprintln!("error: {}", output::plain_lines(&failure.message));
-            ExitCode::from(failure.code)
-        }
-    }
-}
-
-/// Runs a command with a connection that is there, for tests.
-///
-/// # Errors
-/// What the user would be told.
-#[doc(hidden)]
-pub async fn run(context: &Context, args: &[&str]) -> Result<ExitCode, Failure> {
-    let args = std::iter::once("kubectl-kubelet_config").chain(args.iter().copied());
-    let cli = Cli::try_parse_from(args).map_err(|error| Failure { code: 2, message: error.to_string() })?;
-    cli.command.run(context).await
-}
-
-impl Cli {
-    async fn run(self) -> Result<ExitCode, Failure> {
-        match self.command {
-            // These may do without a cluster.
-            Command::Completion(options) => options.run(),
-            Command::Push(options) => options.run(&self.connection).await,
-            Command::Diff(options) => options.run(&self.connection).await,
-            command => command.run(&Context::new(&self.connection).await?).await,
-        }
-    }
-}
-
-impl Command {
-    /// With a connection that is there.
-    async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
-        match self {
-            Self::Status(options) => options.run(context).await,
-            Self::Assign(options) => options.run(context).await,
-            Self::Reset(options) => options.run(context).await,
-            Self::Retry(options) => options.run(context).await,
-            Self::Confirm(options) => options.run(context).await,
-            Self::Rollback(options) => options.run(context).await,
-            Self::Doctor(options) => options.run(context).await,
-            Self::Capture(options) => options.run(context).await,
-            Self::Explain(options) => options.run(context).await,
-            Self::History(options) => options.run(context).await,
-            Self::Rollout(options) => options.run(context).await,
-            Self::Completion(_) | Self::Push(_) | Self::Diff(_) => {
-                Err(Failure::new("this command brings its own connection"))
-            }
-        }
-    }
-}
+pub use cli::{command, run};
+pub use context::Context;
+pub use failure::Failure;

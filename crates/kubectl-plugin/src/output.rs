@@ -6,13 +6,13 @@ use std::os::fd::AsFd;
 use clap::ValueEnum;
 use serde_json::Value;
 
-use super::Failure;
-pub use super::table::Table;
-pub use crate::fleet::view::Mood as Tone;
+pub(crate) use super::table::Table;
+use crate::failure::Failure;
+pub(crate) use crate::fleet::view::Tone;
 
 /// `-o`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub(crate) enum Format {
     /// For people, within the terminal's width.
     #[default]
     Table,
@@ -26,48 +26,44 @@ pub enum Format {
 
 /// Where output goes.
 #[derive(Clone, Copy, Debug)]
-pub struct Out {
+pub(crate) struct Out {
     /// ANSI colours may be used.
-    pub colour: bool,
+    pub(crate) colour: bool,
     /// Columns of the terminal; none if it is not one.
-    pub width: Option<usize>,
+    pub(crate) width: Option<usize>,
 }
 
 impl Out {
     /// Standard output: colours unless NO_COLOR (no-color.org) or TERM=dumb.
-    #[must_use]
-    pub fn stdout() -> Self {
-        Self::of_stream(&io::stdout())
+    pub(crate) fn stdout() -> Self {
+        Self::for_stream(&io::stdout())
     }
 
     /// The same for what is said beside.
-    #[must_use]
-    pub fn stderr() -> Self {
-        Self::of_stream(&io::stderr())
+    pub(crate) fn stderr() -> Self {
+        Self::for_stream(&io::stderr())
     }
 
     /// COLUMNS is what the user wants, and else the terminal knows. A serial line does not: 80.
-    fn of_stream(stream: &(impl IsTerminal + AsFd)) -> Self {
+    fn for_stream(stream: &(impl IsTerminal + AsFd)) -> Self {
         if !stream.is_terminal() {
             return Self { colour: false, width: None };
         }
         let plain = std::env::var_os("NO_COLOR").is_some_and(|it| !it.is_empty())
             || std::env::var_os("TERM").is_some_and(|it| it == "dumb");
-        let wanted = std::env::var("COLUMNS").ok().and_then(|it| it.parse().ok()).filter(|columns| *columns > 0);
+        let desired = std::env::var("COLUMNS").ok().and_then(|it| it.parse().ok()).filter(|columns| *columns > 0);
         let actual = || terminal_size::terminal_size_of(stream).map(|(width, _)| usize::from(width.0));
-        Self { colour: !plain, width: Some(wanted.or_else(actual).unwrap_or(80)) }
+        Self { colour: !plain, width: Some(desired.or_else(actual).unwrap_or(80)) }
     }
 
     /// The same for this format: wide lines are as long as they are.
-    #[must_use]
-    pub fn of(format: Format) -> Self {
+    pub(crate) fn for_format(format: Format) -> Self {
         let out = Self::stdout();
         if format == Format::Wide { Self { width: None, ..out } } else { out }
     }
 
     /// The text in the colour of its tone.
-    #[must_use]
-    pub fn paint(self, tone: Tone, text: &str) -> String {
+    pub(crate) fn paint(self, tone: Tone, text: &str) -> String {
         let code = match tone {
             Tone::Good => "32",
             Tone::Open => "33",
@@ -79,18 +75,12 @@ impl Out {
 }
 
 /// Writes to standard output. A reader that went away (`| head`) is no failure.
-///
-/// # Errors
-/// The output cannot be written.
-pub fn print(text: &str) -> Result<(), Failure> {
-    offer(text).map(drop)
+pub(crate) fn write_stdout(text: &str) -> Result<(), Failure> {
+    try_write_stdout(text).map(drop)
 }
 
 /// The same for what has no end: false if the reader went away.
-///
-/// # Errors
-/// See [`print`].
-pub fn offer(text: &str) -> Result<bool, Failure> {
+pub(crate) fn try_write_stdout(text: &str) -> Result<bool, Failure> {
     match io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
@@ -99,14 +89,13 @@ pub fn offer(text: &str) -> Result<bool, Failure> {
 }
 
 /// A line, on a terminal broken between words; what follows the first is indented.
-#[must_use]
-pub fn paragraph(out: Out, tone: Tone, text: &str) -> String {
+pub(crate) fn paragraph(out: Out, tone: Tone, text: &str) -> String {
     let lines = broken(text, out.width.unwrap_or(usize::MAX), "", "  ");
     lines.iter().map(|line| out.paint(tone, line) + "\n").collect()
 }
 
 /// Lines of this width, between words; the first is indented by `first`, the others by `more`.
-pub(super) fn broken(text: &str, width: usize, first: &str, more: &str) -> Vec<String> {
+pub(crate) fn broken(text: &str, width: usize, first: &str, more: &str) -> Vec<String> {
     let mut lines = vec![first.to_owned()];
     for word in plain(text).split_whitespace() {
         let line = lines.last().map_or(0, |line| line.chars().count());
@@ -123,18 +112,12 @@ pub(super) fn broken(text: &str, width: usize, first: &str, more: &str) -> Vec<S
 }
 
 /// Prints a value as JSON or YAML.
-///
-/// # Errors
-/// See [`print`].
-pub fn document(format: Format, value: &Value) -> Result<(), Failure> {
-    print(&text_of(format, value)?)
+pub(crate) fn document(format: Format, value: &Value) -> Result<(), Failure> {
+    write_stdout(&text_of(format, value)?)
 }
 
 /// A value as JSON or YAML.
-///
-/// # Errors
-/// It has no YAML.
-pub fn text_of(format: Format, value: &Value) -> Result<String, Failure> {
+pub(crate) fn text_of(format: Format, value: &Value) -> Result<String, Failure> {
     if format == Format::Yaml {
         return serde_yaml::to_string(value).map_err(|error| Failure::new(format!("as YAML: {error}")));
     }
@@ -142,8 +125,7 @@ pub fn text_of(format: Format, value: &Value) -> Result<String, Failure> {
 }
 
 /// The text without what would move a terminal's cursor, change its colours or turn its writing round.
-#[must_use]
-pub fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let shown = |c: char| match c {
         '\n' | '\t' => " ".to_owned(),
@@ -154,8 +136,7 @@ pub fn plain(text: &str) -> String {
 }
 
 /// The same for text of several lines.
-#[must_use]
-pub fn plain_lines(text: &str) -> String {
+pub(crate) fn plain_lines(text: &str) -> String {
     text.lines().map(plain).collect::<Vec<_>>().join("\n")
 }
 

@@ -26,7 +26,7 @@ const BELOW: &str = "    ";
 /// Columns as kubectl aligns them: three blanks between, the last one as long as it wants. On a terminal no line is
 /// longer than it is wide: a last cell that is too long stands below its row, and names are cut so that they still differ.
 #[derive(Clone, Debug, Default)]
-pub struct Table {
+pub(crate) struct Table {
     rows: Vec<Vec<(Tone, String)>>,
     /// Widths of what was printed before, for rows that follow.
     floor: Vec<usize>,
@@ -36,27 +36,24 @@ pub struct Table {
 
 impl Table {
     /// With these headings.
-    #[must_use]
-    pub fn new(headings: &[&str]) -> Self {
+    pub(crate) fn new(headings: &[&str]) -> Self {
         let headings = headings.iter().map(|heading| (Tone::Plain, (*heading).to_owned())).collect();
         Self { rows: vec![headings], ..Self::default() }
     }
 
     /// Leaves nothing of the last column out, however many lines it takes.
-    #[must_use]
-    pub fn whole(self) -> Self {
+    pub(crate) fn whole(self) -> Self {
         Self { whole: true, ..self }
     }
 
     /// Adds a row; what is empty is shown as `-`, what would upset a terminal is escaped.
-    pub fn row(&mut self, cells: impl IntoIterator<Item = (Tone, String)>) {
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = (Tone, String)>) {
         let shown = |text: String| if text.is_empty() { "-".to_owned() } else { plain(&text) };
         self.rows.push(cells.into_iter().map(|(tone, text)| (tone, shown(text))).collect());
     }
 
     /// The text of what was added since the last time, in columns at least as wide as before.
-    #[must_use]
-    pub fn take(&mut self, out: Out) -> String {
+    pub(crate) fn take(&mut self, out: Out) -> String {
         let text = self.render(out);
         self.floor = self.widths();
         self.rows.clear();
@@ -105,8 +102,7 @@ impl Table {
     }
 
     /// The text.
-    #[must_use]
-    pub fn render(&self, out: Out) -> String {
+    pub(crate) fn render(&self, out: Out) -> String {
         let widths = out.width.map_or_else(|| self.widths(), |room| self.squeezed(room));
         let cuts: Vec<Cut> =
             widths.iter().enumerate().map(|(column, width)| self.cut(column, *width).unwrap_or(Cut::End)).collect();

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kube::client::{Body, ClientBuilder};
-use kubectl_plugin::{Context, Failure, Pace as Patience};
+use kubectl_plugin::{Context, Failure, LockTiming};
 use kubelet_config::assignment::LABELS;
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, Source};
 use kubelet_config::status::{Condition, ConditionReason, ConditionStatus, NodeConfigStatus, PublishedStatus};
@@ -275,7 +275,7 @@ impl World {
 
 /// A user's, with this client.
 pub fn context(client: kube::Client) -> Context {
-    Context { client, namespace: NAMESPACE.to_owned(), impersonates: false, pace: Patience::default() }
+    Context { client, namespace: NAMESPACE.to_owned(), impersonates: false, lock_timing: LockTiming::default() }
 }
 
 fn wanted(node: &Value) -> String {

@@ -21,32 +21,28 @@ const LABEL_NAMES: [&str; 3] = ["name", "namespace", "key"];
 
 /// What a Node is assigned, as it is written: with what does not count, as another carrier wins.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Written {
+pub(crate) struct WrittenAssignment {
     /// `spec.configSource.configMap`; one without a name if there is none in a source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub native: Option<ConfigMapRef>,
+    pub(crate) native: Option<ConfigMapRef>,
     /// The labels of an assignment, without their prefix.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub labels: BTreeMap<String, String>,
+    pub(crate) labels: BTreeMap<String, String>,
 }
 
-impl Written {
+impl WrittenAssignment {
     /// As it stands on a Node.
-    #[must_use]
-    pub fn of(row: &NodeRow) -> Self {
+    pub(crate) fn from_row(row: &NodeRow) -> Self {
         let is_native = row.carrier == Some(Carrier::Native);
-        let native = is_native.then(|| row.wanted.clone().unwrap_or_default());
+        let native = is_native.then(|| row.desired.clone().unwrap_or_default());
         let label = |name: &str| Some((name.to_owned(), row.labels.get(&format!("{LABELS}{name}"))?.clone()));
         Self { native, labels: LABEL_NAMES.into_iter().filter_map(label).collect() }
     }
 }
 
-/// Beyond `Carrier`: whichever the API server keeps.
-pub type Choice = Option<Carrier>;
-
 /// What is to be done to a Node next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     /// It asks for that, and nothing contradicts it.
     Done,
     /// A merge patch (RFC 7396); the answer is to be looked at again.
@@ -61,8 +57,13 @@ pub enum Step {
 /// As long as nobody knows that, both carriers are written and say the same: whichever is kept, the Node asks for nothing
 /// else at any moment, and whoever dies in between leaves no contradiction. `spec.configSource` wins over labels, which
 /// are taken away where the answer shows that it was kept.
-#[must_use]
-pub fn next(now: &Written, version: &str, target: Option<&ConfigMapRef>, choice: Choice, keeps: Option<bool>) -> Step {
+pub(crate) fn next_step(
+    now: &WrittenAssignment,
+    version: &str,
+    target: Option<&ConfigMapRef>,
+    choice: Option<Carrier>,
+    keeps: Option<bool>,
+) -> Step {
     let (has_source, has_labels) = (now.native.is_some(), !now.labels.is_empty());
     let Some(target) = target else {
         if !has_source && !has_labels {
@@ -94,11 +95,15 @@ pub fn next(now: &Written, version: &str, target: Option<&ConfigMapRef>, choice:
 }
 
 /// The next step towards a Node that is assigned what it was assigned `before`, label by label.
-#[must_use]
-pub fn back(now: &Written, version: &str, before: &Written, keeps: Option<bool>) -> Step {
+pub(crate) fn step_back(
+    now: &WrittenAssignment,
+    version: &str,
+    before: &WrittenAssignment,
+    keeps: Option<bool>,
+) -> Step {
     let native = before.native.as_ref().filter(|map| !map.name.is_empty());
     if keeps == Some(false) && native.is_some() {
-        return next(now, version, native, None, keeps); // it was kept then
+        return next_step(now, version, native, None, keeps); // it was kept then
     }
     let differs = |name: &&str| now.labels.get(*name) != before.labels.get(*name);
     let labels = LABEL_NAMES.into_iter().filter(differs);
@@ -112,28 +117,25 @@ pub fn back(now: &Written, version: &str, before: &Written, keeps: Option<bool>)
 }
 
 /// A patch of nothing but `spec.configSource`: tried in a dry run, it tells whether that is kept.
-#[must_use]
-pub fn trial(target: &ConfigMapRef) -> Value {
+pub(crate) fn source_probe(target: &ConfigMapRef) -> Value {
     json!({"spec": {"configSource": config_source(target)}})
 }
 
 /// Whether the API server keeps `spec.configSource`, by the Node that came back; none if the patch did not set it.
-#[must_use]
-pub fn is_kept(patch: &Value, answer: &Written) -> Option<bool> {
+pub(crate) fn source_kept(patch: &Value, answer: &WrittenAssignment) -> Option<bool> {
     let sent = patch.pointer("/spec/configSource/configMap")?;
     let sent: ConfigMapRef = serde_json::from_value(sent.clone()).ok()?;
     Some(answer.native.as_ref() == Some(&sent))
 }
 
 /// Where a Node's assignment stands now, for people.
-#[must_use]
-pub fn shown(row: &NodeRow) -> String {
-    match (row.carrier, &row.wanted) {
+pub(crate) fn describe(row: &NodeRow) -> String {
+    match (row.carrier, &row.desired) {
         (None, _) => "no assignment".to_owned(),
-        (Some(Carrier::Native), Some(wanted)) => format!("spec.configSource {wanted}"),
+        (Some(Carrier::Native), Some(desired)) => format!("spec.configSource {desired}"),
         (Some(Carrier::Native), None) => "spec.configSource without a ConfigMap".to_owned(),
         (Some(Carrier::Labels), _) => {
-            let labels = Written::of(row).labels;
+            let labels = WrittenAssignment::from_row(row).labels;
             let pairs: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
             format!("labels {LABELS}{{{}}}", pairs.join(","))
         }
@@ -144,7 +146,7 @@ pub fn shown(row: &NodeRow) -> String {
 ///
 /// # Errors
 /// Why there is nothing to go back to by an assignment.
-pub fn way_back(row: &NodeRow) -> Result<Option<&Source>, String> {
+pub(crate) fn rollback_source(row: &NodeRow) -> Result<Option<&Source>, String> {
     if [&row.assigned, &row.active].into_iter().flatten().any(Source::is_source_dir) {
         return Err("it follows its source directory (--source-dir), not an assignment".to_owned());
     }
@@ -153,7 +155,7 @@ pub fn way_back(row: &NodeRow) -> Result<Option<&Source>, String> {
     }
     let back = row.last_known_good.as_ref();
     if back.is_some() && row.assigned.as_ref() == back {
-        let same = row.wanted.as_ref() == back.map(|source| &source.reference);
+        let same = row.desired.as_ref() == back.map(|source| &source.reference);
         if same {
             return Err("what is assigned is last known good already; --to names another ConfigMap".to_owned());
         }
@@ -162,8 +164,7 @@ pub fn way_back(row: &NodeRow) -> Result<Option<&Source>, String> {
 }
 
 /// Why a ConfigMap as it is now is not the version to go back to, if it is not.
-#[must_use]
-pub fn is_other_version(back: &Source, uid: &str, version: &str) -> Option<String> {
+pub(crate) fn is_other_version(back: &Source, uid: &str, version: &str) -> Option<String> {
     (back.uid != uid || back.resource_version != version).then(|| {
         format!(
             "last known good is version {} of ConfigMap {}/{}, which has been edited since (now {version}): on the node, \
@@ -175,8 +176,7 @@ pub fn is_other_version(back: &Source, uid: &str, version: &str) -> Option<Strin
 
 /// The value of an annotation `retry` or `confirm` for this version that is another than `before`: the node obeys a
 /// value once, and takes the resourceVersion alone as well.
-#[must_use]
-pub fn wish(source: &Source, before: Option<&str>) -> String {
+pub(crate) fn version_value(source: &Source, before: Option<&str>) -> String {
     let long = format!("{}/{}", source.uid, source.resource_version);
     if before == Some(long.as_str()) { source.resource_version.clone() } else { long }
 }
@@ -227,8 +227,7 @@ fn no_labels() -> Map<String, Value> {
 }
 
 /// What no label can say of this target.
-#[must_use]
-pub fn label_fault(target: &ConfigMapRef) -> Option<String> {
+pub(crate) fn label_fault(target: &ConfigMapRef) -> Option<String> {
     let parts = [("name", &target.name), ("key", &target.kubelet_config_key)];
     let (part, value) = parts.into_iter().find(|(_, value)| value.len() > LABEL_MAX)?;
     Some(format!(

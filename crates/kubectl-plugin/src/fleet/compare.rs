@@ -5,73 +5,67 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::defaults::{depends_on_node, filled};
-use super::explain::{at, is_within, leaves};
+use super::fields::{at, clean, is_spelling, is_within, later_eviction_default, leaves, settle_paths};
 use kubelet_config::hazard::{self, Change, HazardClass, Impact, table};
 use kubelet_config::merge::merge;
 use kubelet_config::pods::PodInventory;
-use kubelet_config::rendering::{self, PATH_FIELDS};
 use kubelet_config::source::Merge;
 
 /// A configuration, and where it is from.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Side {
+pub(crate) struct Side {
     /// What stands there.
-    pub value: Value,
-    /// How.
-    pub kind: Kind,
+    pub(crate) value: Value,
+    pub(crate) kind: Kind,
 }
 
 /// How a configuration is to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// A kubelet's own word, complete; with its minor version, if that is known.
     Running(Option<u64>),
     /// A ConfigMap's or a file's.
     Written(Merge),
 }
 
-/// What there is to say.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Comparison {
+pub(crate) struct Comparison {
     /// The fields that differ.
-    pub changes: Vec<Change>,
+    pub(crate) changes: Vec<Change>,
     /// What pods would feel.
-    pub impacts: Vec<Impact>,
+    pub(crate) impacts: Vec<Impact>,
     /// Fields that only one side sets and whose default depends on the node: nobody can say.
-    pub open: Vec<String>,
+    pub(crate) open: Vec<String>,
     /// What else to know.
-    pub notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 /// What is known of the node beside its configuration.
 #[derive(Clone, Debug, Default)]
-pub struct Around {
+pub(crate) struct NodeFacts {
     /// Its pods, if it is `from`.
-    pub inventory: Option<PodInventory>,
+    pub(crate) inventory: Option<PodInventory>,
     /// The feature gates that the ConfigMap it runs sets; none at all if it runs its own configuration, nothing if
     /// nobody knows. All others are from its flags and files, and stay whatever ConfigMap comes.
-    pub gates: Option<BTreeSet<String>>,
+    pub(crate) gates: Option<BTreeSet<String>>,
     /// The KubeletConfiguration of the ConfigMap it runs, if it runs one and that is known.
-    pub payload: Option<Value>,
+    pub(crate) payload: Option<Value>,
     /// Fields that its flags or drop-ins hold, whatever a ConfigMap says.
-    pub held: BTreeSet<String>,
+    pub(crate) held: BTreeSet<String>,
 }
 
-impl Around {
+impl NodeFacts {
     /// True if this field, or a part of it, is held.
-    #[must_use]
-    pub fn holds(&self, field: &str) -> bool {
+    pub(crate) fn holds(&self, field: &str) -> bool {
         self.held.iter().any(|held| is_within(held, field) || is_within(field, held))
     }
 }
 
-/// Compares.
-#[must_use]
-pub fn compare(from: &Side, to: &Side, around: &Around) -> Comparison {
+pub(crate) fn compare(from: &Side, to: &Side, facts: &NodeFacts) -> Comparison {
     let mut notes = Vec::new();
     let (old, new) = match (from.kind, to.kind) {
-        (Kind::Running(_), Kind::Written(merge)) => (from.value.clone(), on(&from.value, &to.value, merge, around)),
-        (Kind::Written(merge), Kind::Running(_)) => (on(&to.value, &from.value, merge, around), to.value.clone()),
+        (Kind::Running(_), Kind::Written(merge)) => (from.value.clone(), on(&from.value, &to.value, merge, facts)),
+        (Kind::Written(merge), Kind::Running(_)) => (on(&to.value, &from.value, merge, facts), to.value.clone()),
         _ => (from.value.clone(), to.value.clone()),
     };
     let minor = |kind: Kind| if let Kind::Running(minor) = kind { minor } else { None };
@@ -102,9 +96,9 @@ pub fn compare(from: &Side, to: &Side, around: &Around) -> Comparison {
         changes.sort_by(|one, other| one.field.cmp(&other.field));
     }
     changes.retain(|change| !is_spelling(change));
-    if let (Kind::Running(_), Kind::Written(Merge::Overlay), Some(payload)) = (from.kind, to.kind, &around.payload) {
+    if let (Kind::Running(_), Kind::Written(Merge::Overlay), Some(payload)) = (from.kind, to.kind, &facts.payload) {
         let back: Vec<Change> =
-            given_back(&clean(payload), from, to).into_iter().filter(|change| !around.holds(&change.field)).collect();
+            given_back(&clean(payload), from, to).into_iter().filter(|change| !facts.holds(&change.field)).collect();
         if !back.is_empty() {
             let fields: Vec<&str> = back.iter().map(|change| change.field.as_str()).collect();
             notes.push(format!(
@@ -120,15 +114,15 @@ pub fn compare(from: &Side, to: &Side, around: &Around) -> Comparison {
         .into_iter()
         .partition(|change| depends_on_node(change.top()) && (change.old.is_null() || change.new.is_null()));
     let loses_gates = changes.iter().any(|change| change.top() == "featureGates" && change.new.is_null());
-    if loses_gates && around.gates.is_none() && to.kind == Kind::Written(Merge::Replace) {
+    if loses_gates && facts.gates.is_none() && to.kind == Kind::Written(Merge::Replace) {
         notes.push(
             "feature gates of the node's own flags and files stay below any ConfigMap; which they are is not to be seen from here"
                 .to_owned(),
         );
     }
     let impacts = if matches!(from.kind, Kind::Running(_)) {
-        let new = with_held(&new, &changes, around);
-        hazard::preview(&old, &new, around.inventory.as_ref(), &BTreeMap::new())
+        let new = with_held(&new, &changes, facts);
+        hazard::preview(&old, &new, facts.inventory.as_ref(), &BTreeMap::new())
     } else {
         Vec::new()
     };
@@ -136,7 +130,7 @@ pub fn compare(from: &Side, to: &Side, around: &Around) -> Comparison {
 }
 
 /// What a payload comes to where this runs.
-fn on(running: &Value, payload: &Value, mode: Merge, around: &Around) -> Value {
+fn on(running: &Value, payload: &Value, mode: Merge, facts: &NodeFacts) -> Value {
     let payload = settle_paths(payload, running);
     if mode == Merge::Overlay {
         let mut value = running.clone();
@@ -145,7 +139,7 @@ fn on(running: &Value, payload: &Value, mode: Merge, around: &Around) -> Value {
     }
     let mut value = Value::Object(serde_json::Map::new());
     let gates = running.get("featureGates").and_then(Value::as_object).into_iter().flatten();
-    let stays = |gate: &str| around.gates.as_ref().is_some_and(|of_map| !of_map.contains(gate));
+    let stays = |gate: &str| facts.gates.as_ref().is_some_and(|of_map| !of_map.contains(gate));
     for (gate, on) in gates.filter(|(gate, _)| stays(gate)) {
         merge(&mut value, &json!({ "featureGates": { gate.as_str(): on } }));
     }
@@ -154,9 +148,9 @@ fn on(running: &Value, payload: &Value, mode: Merge, around: &Around) -> Value {
 }
 
 /// The new configuration where what is held stays.
-fn with_held(new: &Value, changes: &[Change], around: &Around) -> Value {
+fn with_held(new: &Value, changes: &[Change], facts: &NodeFacts) -> Value {
     let mut new = new.clone();
-    for change in changes.iter().filter(|change| around.holds(&change.field)) {
+    for change in changes.iter().filter(|change| facts.holds(&change.field)) {
         let old = match change.field.split_once('.') {
             // Entries of maps may have dots in their names; deeper structs cost no pods.
             Some((top, entry)) => json!({ top: { entry: change.old } }),
@@ -165,62 +159,6 @@ fn with_held(new: &Value, changes: &[Change], around: &Around) -> Value {
         merge(&mut new, &old);
     }
     new
-}
-
-/// Relative paths name other keys of a ConfigMap, which the supervisor makes absolute: where the
-/// node's path ends alike, that is the same.
-#[must_use]
-pub fn settle_paths(payload: &Value, running: &Value) -> Value {
-    let mut payload = payload.clone();
-    for path in PATH_FIELDS {
-        let pointer = format!("/{}", path.join("/"));
-        let Some(there) = running.pointer(&pointer).and_then(Value::as_str) else { continue };
-        if let Some(Value::String(text)) = payload.pointer_mut(&pointer)
-            && !text.is_empty()
-            && !text.starts_with('/')
-            && there.ends_with(&format!("/{text}"))
-        {
-            there.clone_into(text);
-        }
-    }
-    payload
-}
-
-/// As it takes effect below a supervisor.
-#[must_use]
-pub fn clean(value: &Value) -> Value {
-    let mut value = value.clone();
-    rendering::drop_native_gate(&mut value);
-    value
-}
-
-/// Kubelets of today have a default for `imagefs.inodesFree` that v1.20 had not.
-pub(super) fn later_eviction_default(config: &mut Value, running: &Value) {
-    const SIGNAL: &str = "imagefs.inodesFree";
-    let theirs = running.pointer(&format!("/evictionHard/{SIGNAL}"));
-    if theirs.is_some_and(|value| value == "5%")
-        && config.get("evictionHard").is_none_or(Value::is_null)
-        && let Some(fields) = config.as_object_mut()
-    {
-        let mut all: Value = serde_json::from_str(table::EVICTION_HARD).unwrap_or_default();
-        if let Some(all) = all.as_object_mut() {
-            all.insert(SIGNAL.to_owned(), "5%".into());
-        }
-        fields.insert("evictionHard".to_owned(), all);
-    }
-}
-
-/// Options of logging and tracing that are spelt out on one side, at zero, and left out on the other.
-pub(super) fn is_spelling(change: &Change) -> bool {
-    let zero = |value: &Value| {
-        value.is_null() || *value == 0 || *value == "0" || *value == false || *value == "" || is_empty(value)
-    };
-    let nested = change.field.starts_with("logging.") || change.field.starts_with("tracing.");
-    nested && (change.old.is_null() || change.new.is_null()) && zero(&change.old) && zero(&change.new)
-}
-
-fn is_empty(value: &Value) -> bool {
-    value.as_object().is_some_and(serde_json::Map::is_empty) || value.as_array().is_some_and(Vec::is_empty)
 }
 
 /// What the ConfigMap in force sets and an overlay after it does not.
@@ -284,16 +222,16 @@ mod tests {
                 "authentication": {"x509": {"clientCAFile": "ca.crt"}}}),
             Merge::Replace,
         );
-        let comparison = compare(&running(configz()), &to, &Around::default());
+        let comparison = compare(&running(configz()), &to, &NodeFacts::default());
         assert_eq!(comparison, Comparison::default());
-        assert_eq!(compare(&to, &running(configz()), &Around::default()), Comparison::default());
+        assert_eq!(compare(&to, &running(configz()), &NodeFacts::default()), Comparison::default());
         // What a later kubelet adds is no change either.
         let mut later = configz();
         later["evictionHard"]["imagefs.inodesFree"] = json!("5%");
         later["logging"] =
             json!({"format": "text", "flushFrequency": "5s", "options": {"json": {"infoBufferSize": "0"}}});
         later["singleProcessOOMKill"] = json!(false);
-        let comparison = compare(&running(later), &to, &Around::default());
+        let comparison = compare(&running(later), &to, &NodeFacts::default());
         assert_eq!(
             (fields(&comparison), comparison.open.as_slice()),
             (vec![], ["singleProcessOOMKill".to_owned()].as_slice())
@@ -303,10 +241,10 @@ mod tests {
     #[test]
     fn an_overlay_is_laid_over_what_runs() {
         let comparison =
-            compare(&running(configz()), &written(json!({"maxPods": 50}), Merge::Overlay), &Around::default());
+            compare(&running(configz()), &written(json!({"maxPods": 50}), Merge::Overlay), &NodeFacts::default());
         assert_eq!(fields(&comparison), ["maxPods"]);
         let comparison =
-            compare(&running(configz()), &written(json!({"maxPods": 50}), Merge::Replace), &Around::default());
+            compare(&running(configz()), &written(json!({"maxPods": 50}), Merge::Replace), &NodeFacts::default());
         assert_eq!(
             fields(&comparison),
             ["authentication.x509.clientCAFile", "cgroupDriver", "clusterDomain", "maxPods"]
@@ -317,9 +255,9 @@ mod tests {
     fn what_an_overlay_no_longer_sets_goes_back() {
         let payload =
             Some(json!({"kind": "x", "maxPods": 110, "syncFrequency": "1m", "clusterDomain": "cluster.local"}));
-        let around = Around { payload, held: BTreeSet::from(["clusterDomain".to_owned()]), ..Around::default() };
+        let facts = NodeFacts { payload, held: BTreeSet::from(["clusterDomain".to_owned()]), ..NodeFacts::default() };
         let to = written(json!({"syncFrequency": "2m"}), Merge::Overlay);
-        let comparison = compare(&running(configz()), &to, &around);
+        let comparison = compare(&running(configz()), &to, &facts);
         assert_eq!(fields(&comparison), ["maxPods", "syncFrequency"]);
         assert_eq!((&comparison.changes[0].old, &comparison.changes[0].new), (&json!(110), &Value::Null));
         assert!(comparison.notes[0].starts_with("maxPods: set by the ConfigMap"), "{:?}", comparison.notes);
@@ -328,13 +266,14 @@ mod tests {
     #[test]
     fn two_overlays_have_no_defaults() {
         let overlay = |value: Value| written(value, Merge::Overlay);
-        let comparison = compare(&overlay(json!({"maxPods": 110})), &overlay(json!({"kind": "x"})), &Around::default());
+        let comparison =
+            compare(&overlay(json!({"maxPods": 110})), &overlay(json!({"kind": "x"})), &NodeFacts::default());
         assert_eq!(fields(&comparison), ["maxPods"]);
         assert_eq!((comparison.changes[0].old.clone(), comparison.notes.len()), (json!(110), 1));
         let same = compare(
             &overlay(json!({"syncFrequency": "60s"})),
             &overlay(json!({"syncFrequency": "1m"})),
-            &Around::default(),
+            &NodeFacts::default(),
         );
         assert_eq!(fields(&same), Vec::<&str>::new());
     }
@@ -344,13 +283,13 @@ mod tests {
         let pod =
             |name: &str| PodSummary { name: format!("d/{name}"), phase: "Running".into(), ..PodSummary::default() };
         let inventory = Some(PodInventory { pods: vec![pod("a"), pod("b")], ..PodInventory::default() });
-        let around = Around { inventory, ..Around::default() };
+        let facts = NodeFacts { inventory, ..NodeFacts::default() };
         let to = written(json!({"maxPods": 1}), Merge::Overlay);
-        let comparison = compare(&running(configz()), &to, &around);
+        let comparison = compare(&running(configz()), &to, &facts);
         assert_eq!(comparison.impacts[0].pods, ["d/b"]);
-        assert_eq!(compare(&to, &running(configz()), &around).impacts, [], "no pod runs with a file");
-        let around = Around { held: BTreeSet::from(["maxPods".to_owned()]), ..around };
-        let comparison = compare(&running(configz()), &to, &around);
+        assert_eq!(compare(&to, &running(configz()), &facts).impacts, [], "no pod runs with a file");
+        let facts = NodeFacts { held: BTreeSet::from(["maxPods".to_owned()]), ..facts };
+        let comparison = compare(&running(configz()), &to, &facts);
         assert_eq!((fields(&comparison), comparison.impacts.len()), (vec!["maxPods"], 0), "a flag has the last word");
     }
 
@@ -361,7 +300,7 @@ mod tests {
         let to = written(configz(), Merge::Replace);
         let diff = |gates: Option<&[&str]>| {
             let gates = gates.map(|gates| gates.iter().map(|gate| (*gate).to_owned()).collect());
-            compare(&running(node.clone()), &to, &Around { gates, ..Around::default() })
+            compare(&running(node.clone()), &to, &NodeFacts { gates, ..NodeFacts::default() })
         };
         let unknown = diff(None);
         assert_eq!((fields(&unknown), unknown.notes.len()), (vec!["featureGates.A", "featureGates.B"], 1));

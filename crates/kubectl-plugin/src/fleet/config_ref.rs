@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Where a configuration is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub(crate) enum ConfigRef {
     /// What this node's kubelet runs with.
     Node(String),
     /// A ConfigMap; without a namespace, in that of the command line.
@@ -20,14 +20,11 @@ pub enum Place {
     File(String),
 }
 
-impl Place {
+impl ConfigRef {
     /// Reads `node/NAME`, `cm/NAME`, `NAMESPACE/NAME[/KEY]`, a file's path (it begins with `/` or
     /// `.`, ends in `.yaml`, `.yml` or `.json`, or is `-`), else a node's name. No file is looked
     /// for: what a word means must not depend on where it is said.
-    ///
-    /// # Errors
-    /// Nothing is named.
-    pub fn parse(word: &str) -> Result<Self, String> {
+    pub(crate) fn parse(word: &str) -> Result<Self, String> {
         let wrong = || format!("{word:?} is no NODE, NAMESPACE/CONFIGMAP, cm/CONFIGMAP or FILE (./NAME for one here)");
         let map = |namespace: Option<&str>, name: &str, key: Option<&str>| Self::ConfigMap {
             namespace: namespace.map(str::to_owned),
@@ -53,7 +50,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ConfigRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Node(name) => write!(f, "node/{name}"),
@@ -73,10 +70,10 @@ mod tests {
     fn words_mean_the_same_everywhere() {
         let map = |namespace: Option<&str>, name: &str, key: Option<&str>| {
             let own = |text: &str| text.to_owned();
-            Ok(Place::ConfigMap { namespace: namespace.map(own), name: own(name), key: key.map(own) })
+            Ok(ConfigRef::ConfigMap { namespace: namespace.map(own), name: own(name), key: key.map(own) })
         };
-        let node = |name: &str| Ok(Place::Node(name.to_owned()));
-        let file = |path: &str| Ok(Place::File(path.to_owned()));
+        let node = |name: &str| Ok(ConfigRef::Node(name.to_owned()));
+        let file = |path: &str| Ok(ConfigRef::File(path.to_owned()));
         for (word, expected) in [
             ("n1", node("n1")),
             ("ip-10-0-0-1.ec2.internal", node("ip-10-0-0-1.ec2.internal")),
@@ -92,10 +89,10 @@ mod tests {
             ("/dev/stdin", file("/dev/stdin")),
             ("-", file("-")),
         ] {
-            assert_eq!(Place::parse(word), expected, "{word}");
+            assert_eq!(ConfigRef::parse(word), expected, "{word}");
         }
         for word in ["", "a/", "node/", "a//b", "a/b/c/d"] {
-            assert!(Place::parse(word).is_err(), "{word:?}");
+            assert!(ConfigRef::parse(word).is_err(), "{word:?}");
         }
     }
 }

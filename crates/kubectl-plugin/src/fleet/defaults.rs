@@ -9,8 +9,7 @@ use serde_json::{Value, json};
 use kubelet_config::hazard::table::{self, Unset};
 
 /// The configuration with such defaults filled in, as a kubelet of this minor version would.
-#[must_use]
-pub fn filled(config: &Value, minor: Option<u64>) -> Value {
+pub(crate) fn filled(config: &Value, minor: Option<u64>) -> Value {
     let mut config = config.clone();
     let Some(fields) = config.as_object_mut() else { return config };
     let given = |fields: &serde_json::Map<String, Value>, field: &str| {
@@ -48,8 +47,7 @@ pub fn filled(config: &Value, minor: Option<u64>) -> Value {
 }
 
 /// True for a field whose default nobody can tell from afar.
-#[must_use]
-pub fn depends_on_node(field: &str) -> bool {
+pub(crate) fn depends_on_node(field: &str) -> bool {
     let varies = table::find(field).is_some_and(|hazard| hazard.unset == Unset::Varies);
     varies && filled(&json!({}), Some(u64::MAX)).get(field).is_none()
 }

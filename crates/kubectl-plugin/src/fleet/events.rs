@@ -7,25 +7,20 @@ const PREFIX: &str = "KubeletConfig";
 
 /// One kind of event, as often as it happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Happened {
+pub(crate) struct ConfigEvent {
     /// The last time, RFC 3339.
-    pub last: String,
-    /// The first time.
-    pub first: String,
-    /// How often.
-    pub count: u64,
+    pub(crate) last: String,
+    pub(crate) first: String,
+    pub(crate) count: u64,
     /// Warning instead of Normal.
-    pub warning: bool,
-    /// Machine word.
-    pub reason: String,
-    /// For people.
-    pub message: String,
+    pub(crate) warning: bool,
+    pub(crate) reason: String,
+    pub(crate) message: String,
 }
 
-impl Happened {
+impl ConfigEvent {
     /// An Event, core/v1's fields or those of events.k8s.io; none if it is about something else.
-    #[must_use]
-    pub fn of(event: &Value) -> Option<Self> {
+    pub(crate) fn from_event(event: &Value) -> Option<Self> {
         let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
         let number = |pointer: &str| event.pointer(pointer).and_then(Value::as_u64);
         let reason = text("/reason")?;
@@ -45,9 +40,7 @@ impl Happened {
         })
     }
 
-    /// For programs.
-    #[must_use]
-    pub fn document(&self) -> Value {
+    pub(crate) fn document(&self) -> Value {
         json!({
             "lastTime": self.last, "firstTime": self.first, "count": self.count,
             "type": if self.warning { "Warning" } else { "Normal" }, "reason": self.reason, "message": self.message,
@@ -56,7 +49,7 @@ impl Happened {
 }
 
 /// Sorted by the last time, the newest at the end.
-pub fn sort(events: &mut [Happened]) {
+pub(crate) fn sort(events: &mut [ConfigEvent]) {
     events.sort_by(|one, other| (instant(&one.last), &one.first).cmp(&(instant(&other.last), &other.first)));
 }
 
@@ -77,7 +70,7 @@ mod tests {
         let new = json!({"reason": "KubeletConfigRejected", "type": "Warning", "eventTime": "2026-01-01T00:00:01.5Z",
             "firstTimestamp": null, "lastTimestamp": null, "count": null,
             "series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:09.000001Z"}});
-        let mut events: Vec<Happened> = [&new, &old].into_iter().filter_map(Happened::of).collect();
+        let mut events: Vec<ConfigEvent> = [&new, &old].into_iter().filter_map(ConfigEvent::from_event).collect();
         sort(&mut events);
         let short: Vec<_> =
             events.iter().map(|it| (it.reason.as_str(), it.count, it.warning, it.first.as_str())).collect();
@@ -89,7 +82,7 @@ mod tests {
             ]
         );
         for other in [json!({}), json!({"reason": "NodeReady"}), json!(null)] {
-            assert_eq!(Happened::of(&other), None);
+            assert_eq!(ConfigEvent::from_event(&other), None);
         }
     }
 }

@@ -6,15 +6,15 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::compare::{clean, is_spelling, later_eviction_default, settle_paths};
 use super::defaults::filled;
+use super::fields::{at, clean, is_spelling, is_within, later_eviction_default, leaves, settle_paths};
 use kubelet_config::hazard;
 use kubelet_config::merge::merge;
 use kubelet_config::source::Merge;
 
 /// Where a value comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum From {
+pub(crate) enum Provenance {
     /// It is the default, or somebody set it to that.
     Default,
     /// The ConfigMap.
@@ -27,10 +27,8 @@ pub enum From {
     Node,
 }
 
-impl From {
-    /// Machine word.
-    #[must_use]
-    pub fn word(self) -> &'static str {
+impl Provenance {
+    pub(crate) fn json_name(self) -> &'static str {
         match self {
             Self::Default => "default",
             Self::ConfigMap => "configMap",
@@ -40,9 +38,7 @@ impl From {
         }
     }
 
-    /// For people.
-    #[must_use]
-    pub fn words(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Default => "default",
             Self::ConfigMap => "ConfigMap",
@@ -55,29 +51,26 @@ impl From {
 
 /// A field that is no struct or map.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Origin {
-    /// Dotted path.
-    pub field: String,
+pub(crate) struct Origin {
+    pub(crate) field: String,
     /// What the kubelet goes by; null where it does not say.
-    pub value: Value,
+    pub(crate) value: Value,
     /// What the ConfigMap says; null where it says nothing.
-    pub intended: Value,
-    /// Where the value comes from.
-    pub from: From,
+    pub(crate) intended: Value,
+    pub(crate) from: Provenance,
 }
 
 /// The ConfigMap that runs.
 #[derive(Clone, Copy, Debug)]
-pub struct Given<'a> {
+pub(crate) struct AppliedConfigMap<'a> {
     /// Its KubeletConfiguration.
-    pub payload: &'a Value,
+    pub(crate) payload: &'a Value,
     /// How it is put together with the node's own.
-    pub merge: Merge,
+    pub(crate) merge: Merge,
 }
 
 /// Each field with where it comes from, by name.
-#[must_use]
-pub fn explain(configz: &Value, given: Option<Given<'_>>, minor: Option<u64>) -> Vec<Origin> {
+pub(crate) fn explain(configz: &Value, given: Option<AppliedConfigMap<'_>>, minor: Option<u64>) -> Vec<Origin> {
     let payload = given.map(|given| clean(&settle_paths(given.payload, configz)));
     let empty = Value::Object(serde_json::Map::new());
     let named = |changes: Vec<hazard::Change>| -> BTreeSet<String> {
@@ -105,50 +98,19 @@ pub fn explain(configz: &Value, given: Option<Given<'_>>, minor: Option<u64>) ->
         let within =
             |names: &BTreeSet<String>| names.iter().any(|name| is_within(&field, name) || is_within(name, &field));
         let from = if !intended.is_null() && within(&overridden) {
-            From::Overridden
+            Provenance::Overridden
         } else if !intended.is_null() {
-            From::ConfigMap
+            Provenance::ConfigMap
         } else if !within(&set) {
-            From::Default
+            Provenance::Default
         } else if replaces && !field.starts_with("featureGates.") {
-            From::Flag
+            Provenance::Flag
         } else {
-            From::Node
+            Provenance::Node
         };
         origins.push(Origin { field, value, intended, from });
     }
     origins
-}
-
-/// True if `field` is `parent` or below it.
-#[must_use]
-pub fn is_within(field: &str, parent: &str) -> bool {
-    field.strip_prefix(parent).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-}
-
-/// The paths of all that is no object, and of objects without entries.
-pub(super) fn leaves(path: &str, value: &Value, found: &mut BTreeSet<String>) {
-    match value {
-        Value::Object(fields) if !fields.is_empty() => {
-            for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
-                match path {
-                    "" if matches!(name.as_str(), "apiVersion" | "kind") => {}
-                    "" => leaves(name, value, found),
-                    path => leaves(&format!("{path}.{name}"), value, found),
-                }
-            }
-        }
-        _ if path.is_empty() => {}
-        _ => drop(found.insert(path.to_owned())),
-    }
-}
-
-/// The value at a dotted path; names of entries may hold dots (`evictionHard.memory.available`).
-pub(super) fn at<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
-    if let Some(found) = value.get(path) {
-        return Some(found);
-    }
-    path.match_indices('.').find_map(|(dot, _)| at(value.get(path.get(..dot)?)?, path.get(dot + 1..)?))
 }
 
 #[cfg(test)]
@@ -163,7 +125,7 @@ mod tests {
             "authentication": {"anonymous": {"enabled": false}, "x509": {"clientCAFile": "/v/1/ca.crt"}}})
     }
 
-    fn of(origins: &[Origin], field: &str) -> From {
+    fn of(origins: &[Origin], field: &str) -> Provenance {
         origins.iter().find(|origin| origin.field == field).unwrap_or_else(|| panic!("{field}: {origins:#?}")).from
     }
 
@@ -172,20 +134,20 @@ mod tests {
         let payload = json!({"kind": "x", "maxPods": 50, "featureGates": {"A": true, "DynamicKubeletConfig": true},
             "evictionHard": {"memory.available": "1024Mi"}, "kubeReserved": {"cpu": "500m"},
             "authentication": {"x509": {"clientCAFile": "ca.crt"}}, "podPidsLimit": 100});
-        let given = Given { payload: &payload, merge: Merge::Replace };
+        let given = AppliedConfigMap { payload: &payload, merge: Merge::Replace };
         let origins = explain(&configz(), Some(given), Some(20));
         for (field, from) in [
-            ("maxPods", From::ConfigMap),
-            ("syncFrequency", From::Default),
-            ("eventRecordQPS", From::Default),
-            ("clusterDomain", From::Flag),
-            ("featureGates.A", From::ConfigMap),
-            ("featureGates.B", From::Node),
-            ("evictionHard.memory.available", From::ConfigMap),
-            ("kubeReserved.cpu", From::Overridden),
-            ("authentication.x509.clientCAFile", From::ConfigMap),
-            ("authentication.anonymous.enabled", From::Default),
-            ("podPidsLimit", From::Overridden),
+            ("maxPods", Provenance::ConfigMap),
+            ("syncFrequency", Provenance::Default),
+            ("eventRecordQPS", Provenance::Default),
+            ("clusterDomain", Provenance::Flag),
+            ("featureGates.A", Provenance::ConfigMap),
+            ("featureGates.B", Provenance::Node),
+            ("evictionHard.memory.available", Provenance::ConfigMap),
+            ("kubeReserved.cpu", Provenance::Overridden),
+            ("authentication.x509.clientCAFile", Provenance::ConfigMap),
+            ("authentication.anonymous.enabled", Provenance::Default),
+            ("podPidsLimit", Provenance::Overridden),
         ] {
             assert_eq!(of(&origins, field), from, "{field}");
         }
@@ -197,11 +159,12 @@ mod tests {
     #[test]
     fn without_one_or_below_an_overlay_the_local_file_may_be_it() {
         let origins = explain(&configz(), None, Some(20));
-        assert_eq!((of(&origins, "maxPods"), of(&origins, "syncFrequency")), (From::Node, From::Default));
+        assert_eq!((of(&origins, "maxPods"), of(&origins, "syncFrequency")), (Provenance::Node, Provenance::Default));
         let payload = json!({"maxPods": 50});
-        let origins = explain(&configz(), Some(Given { payload: &payload, merge: Merge::Overlay }), Some(27));
-        assert_eq!((of(&origins, "maxPods"), of(&origins, "clusterDomain")), (From::ConfigMap, From::Node));
-        assert_eq!(of(&origins, "eventRecordQPS"), From::Node, "the default of 1.27 is 50");
+        let origins =
+            explain(&configz(), Some(AppliedConfigMap { payload: &payload, merge: Merge::Overlay }), Some(27));
+        assert_eq!((of(&origins, "maxPods"), of(&origins, "clusterDomain")), (Provenance::ConfigMap, Provenance::Node));
+        assert_eq!(of(&origins, "eventRecordQPS"), Provenance::Node, "the default of 1.27 is 50");
     }
 
     /// What a v1.33 kubelet spells out without having been told.
@@ -214,13 +177,7 @@ mod tests {
             "logging": {"format": "text", "flushFrequency": "5s", "verbosity": 0, "options": {"json": {"infoBufferSize": "0"}}},
             "authentication": {"x509": {}, "webhook": {"enabled": true, "cacheTTL": "2m0s"}, "anonymous": {"enabled": false}}});
         let origins = explain(&configz, None, Some(33));
-        let set: Vec<&Origin> = origins.iter().filter(|origin| origin.from != From::Default).collect();
+        let set: Vec<&Origin> = origins.iter().filter(|origin| origin.from != Provenance::Default).collect();
         assert!(set.is_empty() && origins.len() > 15, "{set:#?}");
-    }
-
-    #[test]
-    fn fields_within_fields() {
-        assert!(is_within("a.b", "a") && is_within("a", "a") && !is_within("ab", "a") && !is_within("a", "a.b"));
-        assert_eq!(at(&json!({"a": {"b.c": {"d": 1}}}), "a.b.c.d"), Some(&json!(1)));
     }
 }

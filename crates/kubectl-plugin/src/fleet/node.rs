@@ -9,14 +9,14 @@ use kubelet_config::source::{ConfigMapRef, Source};
 use kubelet_config::status::{CONDITION, CONFIRM_BY, STATUS_ANNOTATION, TRIAL_ENDS};
 
 /// An administrator's annotation on a Node: a version to try again.
-pub const RETRY: &str = "kubelet-supervisor.io/retry";
+pub(crate) const RETRY: &str = "kubelet-supervisor.io/retry";
 
 /// An administrator's annotation on a Node: a version to confirm.
-pub const CONFIRM: &str = "kubelet-supervisor.io/confirm";
+pub(crate) const CONFIRM: &str = "kubelet-supervisor.io/confirm";
 
 /// Where a Node's assignment is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Carrier {
+pub(crate) enum Carrier {
     /// `spec.configSource`.
     Native,
     /// Labels.
@@ -25,7 +25,7 @@ pub enum Carrier {
 
 /// Whether somebody looks after the Node's configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keeper {
+pub(crate) enum Keeper {
     /// A supervisor: its condition or its annotation is there.
     Supervisor,
     /// Native dynamic configuration: `status.config`, and nothing of ours.
@@ -57,73 +57,66 @@ pub enum Stage {
 
 /// A Node, as far as its configuration goes. Reads what may be odd without failing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeRow {
-    /// Its name.
-    pub name: String,
-    /// `metadata.resourceVersion`.
-    pub version: String,
-    /// `metadata.creationTimestamp`.
-    pub created: String,
+pub(crate) struct NodeRow {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    pub(crate) created: String,
     /// The assignment is at least as old as this: the last write of whoever owns its fields (`managedFields`).
     /// Empty if nobody is known to.
-    pub assigned_by: String,
+    pub(crate) assigned_by: String,
     /// `status.nodeInfo.kubeletVersion`.
-    pub kubelet: String,
+    pub(crate) kubelet: String,
     /// `topology.kubernetes.io/zone`, or the older label.
-    pub zone: String,
+    pub(crate) zone: String,
     /// All labels.
-    pub labels: BTreeMap<String, String>,
+    pub(crate) labels: BTreeMap<String, String>,
     /// Where the assignment is written, if there is one.
-    pub carrier: Option<Carrier>,
+    pub(crate) carrier: Option<Carrier>,
     /// What was asked for.
-    pub wanted: Option<ConfigMapRef>,
+    pub(crate) desired: Option<ConfigMapRef>,
     /// Why what is asked for cannot be.
-    pub invalid: Option<String>,
+    pub(crate) invalid: Option<String>,
     /// The resolved version.
-    pub assigned: Option<Source>,
+    pub(crate) assigned: Option<Source>,
     /// What runs; none is the node's own.
-    pub active: Option<Source>,
+    pub(crate) active: Option<Source>,
     /// What to fall back to.
-    pub last_known_good: Option<Source>,
+    pub(crate) last_known_good: Option<Source>,
     /// Native's error string.
-    pub error: String,
+    pub(crate) error: String,
     /// The annotation `kubelet-supervisor.io/retry`.
-    pub retry: Option<String>,
+    pub(crate) retry: Option<String>,
     /// When the trial is passed if all stays well (RFC 3339).
-    pub trial_ends: Option<String>,
+    pub(crate) trial_ends: Option<String>,
     /// Until when what runs is to be confirmed (RFC 3339).
-    pub confirm_by: Option<String>,
+    pub(crate) confirm_by: Option<String>,
     /// The condition `KubeletConfigOk`: status, reason, message, since (RFC 3339).
-    pub condition: Option<Condition>,
+    pub(crate) condition: Option<Condition>,
     /// The Node's condition Ready is True.
-    pub ready: bool,
+    pub(crate) ready: bool,
     /// `spec.unschedulable`.
-    pub cordoned: bool,
+    pub(crate) cordoned: bool,
     /// The annotation `kubelet-supervisor.io/cordoned-by-rollout`.
-    pub cordoned_by: Option<String>,
-    /// Who looks after it.
-    pub keeper: Option<Keeper>,
+    pub(crate) cordoned_by: Option<String>,
+    pub(crate) keeper: Option<Keeper>,
 }
 
 /// A Node condition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Condition {
+pub(crate) struct Condition {
     /// `True`, `False` or `Unknown`.
-    pub status: String,
-    /// Machine word.
-    pub reason: String,
-    /// For people.
-    pub message: String,
+    pub(crate) status: String,
+    pub(crate) reason: String,
+    pub(crate) message: String,
     /// Has this status since (RFC 3339).
-    pub since: String,
+    pub(crate) since: String,
     /// These words were said then (RFC 3339).
-    pub said: String,
+    pub(crate) reported_at: String,
 }
 
 impl NodeRow {
     /// Reads a Node. `namespace`: of labels that name none, the supervisors' `--config-namespace`.
-    #[must_use]
-    pub fn of(node: &Value, namespace: &str) -> Self {
+    pub(crate) fn from_node(node: &Value, namespace: &str) -> Self {
         let text = |pointer: &str| node.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
         let labels = strings(node.pointer("/metadata/labels"));
         let annotation = node.pointer("/metadata/annotations").and_then(|all| all.get(STATUS_ANNOTATION));
@@ -131,9 +124,9 @@ impl NodeRow {
             annotation.and_then(Value::as_str).and_then(|text| serde_json::from_str(text).ok());
         let kept = node.pointer("/status/config").filter(|config| !config.is_null()).cloned();
         // Ours is written with each of our patches; `status.config` may be of former days.
-        let said = annotated.clone().or_else(|| kept.clone()).unwrap_or_default();
+        let reported = annotated.clone().or_else(|| kept.clone()).unwrap_or_default();
         let source = |field: &str| {
-            let map = said.get(field)?.get("configMap")?;
+            let map = reported.get(field)?.get("configMap")?;
             serde_json::from_value::<Source>(map.clone()).ok()
         };
         let condition = condition(node, CONDITION);
@@ -155,10 +148,10 @@ impl NodeRow {
             assigned: source("assigned"),
             active: source("active"),
             last_known_good: source("lastKnownGood"),
-            error: said.get("error").and_then(Value::as_str).unwrap_or_default().to_owned(),
+            error: reported.get("error").and_then(Value::as_str).unwrap_or_default().to_owned(),
             retry: node.pointer("/metadata/annotations").and_then(|all| all.get(RETRY)?.as_str()).map(str::to_owned),
-            trial_ends: said.get(TRIAL_ENDS).and_then(Value::as_str).map(str::to_owned),
-            confirm_by: said.get(CONFIRM_BY).and_then(Value::as_str).map(str::to_owned),
+            trial_ends: reported.get(TRIAL_ENDS).and_then(Value::as_str).map(str::to_owned),
+            confirm_by: reported.get(CONFIRM_BY).and_then(Value::as_str).map(str::to_owned),
             condition,
             ready: self::condition(node, "Ready").is_some_and(|ready| ready.status == "True"),
             cordoned_by: strings(node.pointer("/metadata/annotations")).remove(super::rollout::drain::CORDONED_BY),
@@ -169,13 +162,13 @@ impl NodeRow {
         let native = node.pointer("/spec/configSource").filter(|source| !source.is_null());
         if let Some(native) = native {
             row.carrier = Some(Carrier::Native);
-            row.wanted = native.get("configMap").and_then(|map| serde_json::from_value(map.clone()).ok());
-            if row.wanted.is_none() {
+            row.desired = native.get("configMap").and_then(|map| serde_json::from_value(map.clone()).ok());
+            if row.desired.is_none() {
                 row.invalid = Some("spec.configSource names no ConfigMap".to_owned());
             }
         } else {
             match assignment::from_labels(&labels, namespace) {
-                Assignment::Map(reference) => (row.carrier, row.wanted) = (Some(Carrier::Labels), Some(reference)),
+                Assignment::Map(reference) => (row.carrier, row.desired) = (Some(Carrier::Labels), Some(reference)),
                 Assignment::Invalid(why) => (row.carrier, row.invalid) = (Some(Carrier::Labels), Some(why)),
                 _ => {}
             }
@@ -186,14 +179,12 @@ impl NodeRow {
 
     /// Its kubelet was seen to be healthy with what is active: the trial's clock runs, or the wait for somebody to
     /// confirm. A kubelet that keeps its status itself says nothing of that.
-    #[must_use]
-    pub fn is_well(&self) -> bool {
+    pub(crate) fn is_well(&self) -> bool {
         self.trial_ends.is_some() || self.confirm_by.is_some() || self.keeper != Some(Keeper::Supervisor)
     }
 
     /// How far it is. What the node says of another ConfigMap than the one asked for is old.
-    #[must_use]
-    pub fn stage(&self) -> Stage {
+    pub(crate) fn stage(&self) -> Stage {
         let condition = self.condition.as_ref();
         let reason = condition.map_or("", |condition| condition.reason.as_str());
         if matches!(reason, "Pinned" | "Frozen") {
@@ -202,8 +193,8 @@ impl NodeRow {
         if self.invalid.is_some() || reason == "SyncFailed" {
             return Stage::Failed;
         }
-        let same = self.wanted.as_ref() == self.assigned.as_ref().map(|source| &source.reference);
-        if self.wanted.is_some() && !same {
+        let same = self.desired.as_ref() == self.assigned.as_ref().map(|source| &source.reference);
+        if self.desired.is_some() && !same {
             return if reason == "Scheduled" { Stage::Scheduled } else { Stage::Pending };
         }
         if !self.error.is_empty() {
@@ -235,7 +226,7 @@ fn condition(node: &Value, of: &str) -> Option<Condition> {
         reason: text("reason"),
         message: text("message"),
         since: text("lastTransitionTime"),
-        said: text("lastHeartbeatTime"),
+        reported_at: text("lastHeartbeatTime"),
     })
 }
 
@@ -261,14 +252,14 @@ mod tests {
         json!({"configMap": {"namespace": "n", "name": "m", "kubeletConfigKey": "k", "uid": "u", "resourceVersion": version}})
     }
 
-    fn node(config: &Value, reason: &str, wanted: &str) -> NodeRow {
+    fn node(config: &Value, reason: &str, desired: &str) -> NodeRow {
         let condition = json!({"type": CONDITION, "status": "Unknown", "reason": reason, "message": "words"});
         let node = json!({
             "metadata": {"name": "n1", "annotations": {STATUS_ANNOTATION: config.to_string()}},
-            "spec": {"configSource": {"configMap": {"namespace": "n", "name": wanted, "kubeletConfigKey": "k"}}},
+            "spec": {"configSource": {"configMap": {"namespace": "n", "name": desired, "kubeletConfigKey": "k"}}},
             "status": {"conditions": [condition, {"type": "Ready", "status": "True"}], "nodeInfo": {"kubeletVersion": "v1.20.2"}},
         });
-        NodeRow::of(&node, "kube-system")
+        NodeRow::from_node(&node, "kube-system")
     }
 
     #[test]
@@ -291,12 +282,12 @@ mod tests {
         for odd in
             [json!(null), json!({"metadata": 1, "status": {"conditions": {}}}), json!({"spec": {"configSource": {}}})]
         {
-            let row = NodeRow::of(&odd, "n");
+            let row = NodeRow::from_node(&odd, "n");
             assert_eq!(row.keeper, Some(Keeper::Nobody));
         }
         let labelled = json!({"metadata": {"labels": {format!("{}name", assignment::LABELS): "m"}}});
-        let row = NodeRow::of(&labelled, "n");
+        let row = NodeRow::from_node(&labelled, "n");
         assert_eq!((row.carrier, row.stage()), (Some(Carrier::Labels), Stage::Pending));
-        assert_eq!(row.wanted.unwrap().namespace, "n");
+        assert_eq!(row.desired.unwrap().namespace, "n");
     }
 }

@@ -78,10 +78,7 @@ const BELOW: &[(&str, &[&str])] = &[
 ];
 
 /// The minor version in `v1.29.3`, `1.29`, `1.29.3+k3s1`.
-///
-/// # Errors
-/// What is expected.
-pub fn minor(version: &str) -> Result<u64, String> {
+pub(crate) fn minor(version: &str) -> Result<u64, String> {
     let mut parts = version.trim_start_matches('v').split(['.', '-', '+']);
     let minor = (parts.next() == Some("1")).then(|| parts.next()?.parse().ok()).flatten();
     minor.ok_or_else(|| format!("{version:?} is not the version of a kubelet, such as v1.29 or 1.29.3"))
@@ -89,8 +86,7 @@ pub fn minor(version: &str) -> Result<u64, String> {
 
 /// The fields that a kubelet of this minor version does not know, each with why; of no version:
 /// that no kubelet knows.
-#[must_use]
-pub fn unknown(config: &Value, minor: Option<u64>) -> Vec<String> {
+pub(crate) fn unknown(config: &Value, minor: Option<u64>) -> Vec<String> {
     let mut found = Vec::new();
     for (field, value) in config.as_object().into_iter().flatten() {
         if matches!(field.as_str(), "apiVersion" | "kind") {

@@ -15,7 +15,7 @@ const YOUNG: u64 = 300;
 
 /// How something is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mood {
+pub(crate) enum Tone {
     /// Nothing to say of it.
     #[default]
     Plain,
@@ -29,7 +29,7 @@ pub enum Mood {
 
 /// Who speaks for a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Voice {
+pub(crate) enum KeeperStatus {
     /// A supervisor, of what is asked for now; or it has time to.
     Supervisor,
     /// A supervisor did, and says nothing of what is asked for now.
@@ -42,10 +42,8 @@ pub enum Voice {
     Nobody,
 }
 
-impl Voice {
-    /// For `-o json`.
-    #[must_use]
-    pub fn word(self) -> &'static str {
+impl KeeperStatus {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Supervisor => "supervisor",
             Self::Silent => "silent",
@@ -59,7 +57,7 @@ impl Voice {
 impl Stage {
     /// For tables and `-o json`.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             Self::Local => "local",
             Self::Pending => "pending",
@@ -75,8 +73,7 @@ impl Stage {
 
 impl Carrier {
     /// For tables, `-o json` and `--carrier`.
-    #[must_use]
-    pub fn word(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Native => "native",
             Self::Labels => "labels",
@@ -85,15 +82,13 @@ impl Carrier {
 }
 
 /// A node at a moment: `now` in seconds since 1970, of the reader's clock. The nodes' clocks are taken to agree.
-pub struct View<'a> {
+pub(crate) struct View<'a> {
     row: &'a NodeRow,
     now: i64,
 }
 
 impl<'a> View<'a> {
-    /// Looks at it.
-    #[must_use]
-    pub fn new(row: &'a NodeRow, now: i64) -> Self {
+    pub(crate) fn new(row: &'a NodeRow, now: i64) -> Self {
         Self { row, now }
     }
 
@@ -104,42 +99,42 @@ impl<'a> View<'a> {
     }
 
     /// Who speaks for it.
-    #[must_use]
-    pub fn voice(&self) -> Voice {
+    pub(crate) fn keeper_status(&self) -> KeeperStatus {
         let had_time = self.since(&self.row.assigned_by).is_some_and(|age| age > SILENT);
         match self.row.keeper {
             Some(Keeper::Supervisor) if self.row.stage() == Stage::Pending && (had_time || !self.row.ready) => {
-                Voice::Silent
+                KeeperStatus::Silent
             }
-            Some(Keeper::Supervisor) => Voice::Supervisor,
-            Some(Keeper::Native) => Voice::Native,
-            _ if !self.row.ready || self.since(&self.row.created).is_some_and(|age| age < YOUNG) => Voice::NotYet,
-            _ => Voice::Nobody,
+            Some(Keeper::Supervisor) => KeeperStatus::Supervisor,
+            Some(Keeper::Native) => KeeperStatus::Native,
+            _ if !self.row.ready || self.since(&self.row.created).is_some_and(|age| age < YOUNG) => {
+                KeeperStatus::NotYet
+            }
+            _ => KeeperStatus::Nobody,
         }
     }
 
     /// In one or two words, with what is left of it.
-    #[must_use]
-    pub fn state(&self) -> (Mood, String) {
+    pub(crate) fn state(&self) -> (Tone, String) {
         let stage = self.row.stage();
-        match self.voice() {
-            Voice::Silent => return (Mood::Bad, "silent".to_owned()),
-            Voice::NotYet => return (Mood::Open, "no word yet".to_owned()),
-            Voice::Nobody if self.row.wanted.is_some() => return (Mood::Bad, "no supervisor".to_owned()),
-            Voice::Nobody => return (Mood::Plain, "no supervisor".to_owned()),
-            Voice::Supervisor | Voice::Native => {}
+        match self.keeper_status() {
+            KeeperStatus::Silent => return (Tone::Bad, "silent".to_owned()),
+            KeeperStatus::NotYet => return (Tone::Open, "no word yet".to_owned()),
+            KeeperStatus::Nobody if self.row.desired.is_some() => return (Tone::Bad, "no supervisor".to_owned()),
+            KeeperStatus::Nobody => return (Tone::Plain, "no supervisor".to_owned()),
+            KeeperStatus::Supervisor | KeeperStatus::Native => {}
         }
-        let mood = match stage {
-            Stage::Local => Mood::Plain,
-            Stage::Proven => Mood::Good,
-            Stage::Failed => Mood::Bad,
-            _ => Mood::Open,
+        let tone = match stage {
+            Stage::Local => Tone::Plain,
+            Stage::Proven => Tone::Good,
+            Stage::Failed => Tone::Bad,
+            _ => Tone::Open,
         };
         if self.reason() == "TrialSuspended" && stage == Stage::OnTrial {
-            return (mood, "suspended".to_owned());
+            return (tone, "suspended".to_owned());
         }
         let left = self.left().map(|left| format!(" {}", human(left))).unwrap_or_default();
-        (mood, format!("{}{left}", stage.word()))
+        (tone, format!("{}{left}", stage.label()))
     }
 
     fn reason(&self) -> &str {
@@ -147,8 +142,7 @@ impl<'a> View<'a> {
     }
 
     /// Seconds to the end of the trial, or of the time to confirm, if all stays well; or to its turn.
-    #[must_use]
-    pub fn left(&self) -> Option<u64> {
+    pub(crate) fn left(&self) -> Option<u64> {
         let row = self.row;
         let end: jiff::Timestamp = match row.stage() {
             Stage::OnTrial => row.trial_ends.as_ref()?.parse().ok()?,
@@ -164,32 +158,30 @@ impl<'a> View<'a> {
     }
 
     /// Seconds since the node said so.
-    #[must_use]
-    pub fn age(&self) -> Option<u64> {
+    pub(crate) fn age(&self) -> Option<u64> {
         let condition = self.row.condition.as_ref()?;
-        self.since(if condition.said.is_empty() { &condition.since } else { &condition.said })
+        self.since(if condition.reported_at.is_empty() { &condition.since } else { &condition.reported_at })
     }
 
     /// What is to be known beyond the state: the kubelet's words for a failure, whom to ask, what to do.
-    #[must_use]
-    pub fn message(&self) -> String {
+    pub(crate) fn message(&self) -> String {
         let row = self.row;
-        let said = row.condition.as_ref().map_or(row.error.as_str(), |condition| condition.message.as_str());
-        let text = match (self.voice(), row.stage()) {
-            (Voice::Silent, _) => {
+        let message = row.condition.as_ref().map_or(row.error.as_str(), |condition| condition.message.as_str());
+        let text = match (self.keeper_status(), row.stage()) {
+            (KeeperStatus::Silent, _) => {
                 let age = self.since(&row.assigned_by).map(|age| format!(", {} after it was assigned", human(age)));
                 format!("its supervisor says nothing of it{}", age.unwrap_or_default())
             }
-            (Voice::NotYet, _) => {
+            (KeeperStatus::NotYet, _) => {
                 let age = self.since(&row.created).map(|age| format!("the Node is {} old", human(age)));
                 age.unwrap_or_default()
             }
-            (Voice::Nobody, _) => "kubelet-supervisor enable, on the node".to_owned(),
+            (KeeperStatus::Nobody, _) => "kubelet-supervisor enable, on the node".to_owned(),
             _ if row.invalid.is_some() => row.invalid.clone().unwrap_or_default(),
-            (_, Stage::Failed | Stage::Held) => said.to_owned(),
-            (_, Stage::OnTrial) if self.reason() == "TrialSuspended" => said.to_owned(),
+            (_, Stage::Failed | Stage::Held) => message.to_owned(),
+            (_, Stage::OnTrial) if self.reason() == "TrialSuspended" => message.to_owned(),
             (_, Stage::AwaitsConfirmation) => "rolled back unless confirmed".to_owned(),
-            (Voice::Native, _) => "native dynamic configuration, without a supervisor".to_owned(),
+            (KeeperStatus::Native, _) => "native dynamic configuration, without a supervisor".to_owned(),
             _ => String::new(),
         };
         match (row.ready, text.is_empty()) {
@@ -199,19 +191,17 @@ impl<'a> View<'a> {
         }
     }
 
-    /// For `-o json`.
-    #[must_use]
-    pub fn document(&self) -> Value {
+    pub(crate) fn document(&self) -> Value {
         let row = self.row;
         let condition = row.condition.as_ref();
         json!({
             "node": row.name,
             "ready": row.ready,
             "kubeletVersion": row.kubelet,
-            "keeper": self.voice().word(),
-            "carrier": row.carrier.map(Carrier::word),
-            "wanted": row.wanted,
-            "state": row.stage().word(),
+            "keeper": self.keeper_status().label(),
+            "carrier": row.carrier.map(Carrier::label),
+            "wanted": row.desired,
+            "state": row.stage().label(),
             "assigned": config_source(row.assigned.as_ref()),
             "active": config_source(row.active.as_ref()),
             "lastKnownGood": config_source(row.last_known_good.as_ref()),
@@ -220,15 +210,14 @@ impl<'a> View<'a> {
             "reason": condition.map(|condition| &condition.reason),
             "message": condition.map(|condition| &condition.message),
             "note": self.message(),
-            "said": condition.map(|condition| &condition.said),
+            "said": condition.map(|condition| &condition.reported_at),
         })
     }
 }
 
 /// A time as kubectl shows ages: two units at the most, none that nobody needs (`HumanDuration`,
 /// apimachinery/pkg/util/duration, v1.36).
-#[must_use]
-pub fn human(seconds: u64) -> String {
+pub(crate) fn human(seconds: u64) -> String {
     let two = |large: u64, unit: char, small: u64, under: char| {
         if small == 0 { format!("{large}{unit}") } else { format!("{large}{unit}{small}{under}") }
     };
@@ -264,7 +253,7 @@ mod tests {
     fn assigned(reason: &str) -> NodeRow {
         NodeRow {
             carrier: Some(Carrier::Labels),
-            wanted: Some(source("1").reference),
+            desired: Some(source("1").reference),
             assigned: Some(source("1")),
             active: Some(source("1")),
             condition: Some(Condition {
@@ -272,7 +261,7 @@ mod tests {
                 reason: reason.into(),
                 message: "words".into(),
                 since: "2025-12-31T00:00:00Z".into(),
-                said: "2025-12-31T23:59:00Z".into(),
+                reported_at: "2025-12-31T23:59:00Z".into(),
             }),
             ..row(Keeper::Supervisor)
         }
@@ -302,28 +291,28 @@ mod tests {
 
     #[test]
     fn who_says_nothing_and_who_cannot() {
-        let voice = |row: &NodeRow| View::new(row, NOW).voice();
+        let keeper_status = |row: &NodeRow| View::new(row, NOW).keeper_status();
         let old = NodeRow { created: "2025-01-01T00:00:00Z".into(), ..row(Keeper::Nobody) };
-        assert_eq!(voice(&old), Voice::Nobody);
-        assert_eq!(voice(&NodeRow { ready: false, ..old.clone() }), Voice::NotYet, "NotReady");
+        assert_eq!(keeper_status(&old), KeeperStatus::Nobody);
+        assert_eq!(keeper_status(&NodeRow { ready: false, ..old.clone() }), KeeperStatus::NotYet, "NotReady");
         let young = NodeRow { created: "2025-12-31T23:59:00Z".into(), ..old.clone() };
-        assert_eq!(voice(&young), Voice::NotYet, "a fresh join");
+        assert_eq!(keeper_status(&young), KeeperStatus::NotYet, "a fresh join");
         assert_eq!(View::new(&young, NOW).message(), "the Node is 60s old");
-        assert_eq!(voice(&NodeRow { keeper: Some(Keeper::Native), ..old }), Voice::Native);
+        assert_eq!(keeper_status(&NodeRow { keeper: Some(Keeper::Native), ..old }), KeeperStatus::Native);
 
         let pending = NodeRow { assigned: None, active: None, ..assigned("Local") };
         assert_eq!(
-            (voice(&pending), state(&pending)),
-            (Voice::Supervisor, "pending".into()),
+            (keeper_status(&pending), state(&pending)),
+            (KeeperStatus::Supervisor, "pending".into()),
             "nobody knows since when"
         );
         let fresh = NodeRow { assigned_by: "2025-12-31T23:59:00Z".into(), ..pending.clone() };
-        assert_eq!(voice(&fresh), Voice::Supervisor, "it has time");
+        assert_eq!(keeper_status(&fresh), KeeperStatus::Supervisor, "it has time");
         let late = NodeRow { assigned_by: "2025-12-31T23:50:00Z".into(), ..pending.clone() };
-        assert_eq!((voice(&late), state(&late)), (Voice::Silent, "silent".into()));
+        assert_eq!((keeper_status(&late), state(&late)), (KeeperStatus::Silent, "silent".into()));
         assert!(View::new(&late, NOW).message().contains("10m after it was assigned"));
         let down = NodeRow { ready: false, ..fresh };
-        assert_eq!(voice(&down), Voice::Silent);
+        assert_eq!(keeper_status(&down), KeeperStatus::Silent);
         assert!(View::new(&down, NOW).message().starts_with("the Node is NotReady; its supervisor says nothing"));
     }
 
@@ -331,12 +320,12 @@ mod tests {
     fn failures_have_the_kubelets_words() {
         let row = NodeRow { error: "failed to load".into(), ..assigned("Rejected") };
         let view = View::new(&row, NOW);
-        assert_eq!((view.state(), view.message()), ((Mood::Bad, "failed".into()), "words".into()));
+        assert_eq!((view.state(), view.message()), ((Tone::Bad, "failed".into()), "words".into()));
         let native = NodeRow { condition: None, keeper: Some(Keeper::Native), ..row.clone() };
         assert_eq!(View::new(&native, NOW).message(), "failed to load", "native has a string only");
         let proven = NodeRow { last_known_good: Some(source("1")), ready: false, ..assigned("LastKnownGood") };
         assert_eq!(View::new(&proven, NOW).message(), "the Node is NotReady");
-        assert_eq!(View::new(&proven, NOW).state(), (Mood::Good, "proven".into()));
+        assert_eq!(View::new(&proven, NOW).state(), (Tone::Good, "proven".into()));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use kubelet_config::source::ConfigMapRef;
 
 /// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Goal {
+pub(crate) enum Goal {
     /// It runs.
     Active,
     /// It has earned last known good.
@@ -17,18 +17,16 @@ pub enum Goal {
 
 /// What a node was told, and how far it is to get.
 #[derive(Clone, Debug)]
-pub struct Wish {
+pub(crate) struct Expectation {
     /// The ConfigMap; none is the node's own configuration.
-    pub target: Option<ConfigMapRef>,
+    pub(crate) target: Option<ConfigMapRef>,
     /// Its uid and resourceVersion, if known: what a node says of other versions is old.
-    pub version: Option<(String, String)>,
-    /// How far.
-    pub goal: Goal,
+    pub(crate) version: Option<(String, String)>,
+    pub(crate) goal: Goal,
 }
 
-/// How far it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub(crate) enum WaitStatus {
     /// There.
     Reached,
     /// On its way; in words.
@@ -37,28 +35,29 @@ pub enum Answer {
     Failed(String),
 }
 
-impl Wish {
+impl Expectation {
     /// What the node, seen at `now` (seconds since 1970), answers.
-    #[must_use]
-    pub fn answer(&self, row: &NodeRow, now: i64) -> Answer {
+    pub(crate) fn status(&self, row: &NodeRow, now: i64) -> WaitStatus {
         let view = View::new(row, now);
         let stage = row.stage();
         let waiting = || {
-            let words = [view.state().1, view.message()];
-            Answer::Waiting(words.iter().filter(|words| !words.is_empty()).cloned().collect::<Vec<_>>().join(": "))
+            let messages = [view.state().1, view.message()];
+            WaitStatus::Waiting(
+                messages.iter().filter(|messages| !messages.is_empty()).cloned().collect::<Vec<_>>().join(": "),
+            )
         };
-        if row.wanted != self.target || row.invalid.is_some() {
-            return Answer::Failed("its assignment was changed by somebody else".to_owned());
+        if row.desired != self.target || row.invalid.is_some() {
+            return WaitStatus::Failed("its assignment was changed by somebody else".to_owned());
         }
         let Some(target) = &self.target else {
             let local = row.assigned.is_none() && row.active.is_none();
             return match stage {
-                Stage::Held => Answer::Failed(view.message()),
-                _ if local && row.keeper.is_some() => Answer::Reached,
+                Stage::Held => WaitStatus::Failed(view.message()),
+                _ if local && row.keeper.is_some() => WaitStatus::Reached,
                 // What its state says is of a version that it is to leave.
                 _ => match (&row.active, stage) {
                     (Some(active), Stage::Proven | Stage::OnTrial | Stage::AwaitsConfirmation) if row.ready => {
-                        Answer::Waiting(format!("still runs {}", active.reference))
+                        WaitStatus::Waiting(format!("still runs {}", active.reference))
                     }
                     _ => waiting(),
                 },
@@ -75,21 +74,20 @@ impl Wish {
             .as_ref()
             .is_some_and(|condition| matches!(condition.reason.as_str(), "SyncFailed" | "NotToBlame"));
         match stage {
-            Stage::Held => Answer::Failed(view.message()),
-            Stage::Failed if current && !tries_on => Answer::Failed(view.message()),
-            Stage::Proven if current => Answer::Reached,
+            Stage::Held => WaitStatus::Failed(view.message()),
+            Stage::Failed if current && !tries_on => WaitStatus::Failed(view.message()),
+            Stage::Proven if current => WaitStatus::Reached,
             Stage::OnTrial | Stage::AwaitsConfirmation
                 if current && self.goal == Goal::Active && row.active == row.assigned && row.is_well() =>
             {
-                Answer::Reached
+                WaitStatus::Reached
             }
             _ => waiting(),
         }
     }
 
     /// A wish for a ConfigMap as the API server has it.
-    #[must_use]
-    pub fn of(target: Option<ConfigMapRef>, map: Option<&Value>, goal: Goal) -> Self {
+    pub(crate) fn new(target: Option<ConfigMapRef>, map: Option<&Value>, goal: Goal) -> Self {
         let field = |name: &str| Some(map?.pointer(&format!("/metadata/{name}"))?.as_str()?.to_owned());
         Self { target, version: field("uid").zip(field("resourceVersion")), goal }
     }
@@ -110,7 +108,7 @@ mod tests {
 
     fn row(reason: &str, good: Option<Source>) -> NodeRow {
         NodeRow {
-            wanted: Some(source("2").reference),
+            desired: Some(source("2").reference),
             assigned: Some(source("2")),
             active: Some(source("2")),
             last_known_good: good,
@@ -121,41 +119,44 @@ mod tests {
         }
     }
 
-    fn ask(row: &NodeRow, goal: Goal) -> Answer {
+    fn ask(row: &NodeRow, goal: Goal) -> WaitStatus {
         let map = json!({"metadata": {"uid": "u", "resourceVersion": "2"}});
-        Wish::of(Some(source("2").reference), Some(&map), goal).answer(row, 0)
+        Expectation::new(Some(source("2").reference), Some(&map), goal).status(row, 0)
     }
 
     #[test]
     fn active_and_proven() {
         let starts = row("OnTrial", Some(source("1")));
-        assert_eq!(ask(&starts, Goal::Active), Answer::Waiting("on trial".into()), "nobody has seen it well");
+        assert_eq!(ask(&starts, Goal::Active), WaitStatus::Waiting("on trial".into()), "nobody has seen it well");
         let trial = NodeRow { trial_ends: Some("2026-01-01T00:10:00Z".into()), ..starts };
-        assert_eq!(ask(&trial, Goal::Active), Answer::Reached);
-        assert!(matches!(ask(&trial, Goal::Proven), Answer::Waiting(words) if words.starts_with("on trial")));
+        assert_eq!(ask(&trial, Goal::Active), WaitStatus::Reached);
+        assert!(matches!(ask(&trial, Goal::Proven), WaitStatus::Waiting(messages) if messages.starts_with("on trial")));
         let proven = row("LastKnownGood", Some(source("2")));
-        assert_eq!((ask(&proven, Goal::Active), ask(&proven, Goal::Proven)), (Answer::Reached, Answer::Reached));
+        assert_eq!(
+            (ask(&proven, Goal::Active), ask(&proven, Goal::Proven)),
+            (WaitStatus::Reached, WaitStatus::Reached)
+        );
     }
 
     #[test]
     fn failures_end_it_with_words_and_old_news_do_not() {
         let failed = NodeRow { error: "e".into(), active: Some(source("1")), ..row("RolledBack", Some(source("1"))) };
-        assert_eq!(ask(&failed, Goal::Active), Answer::Failed("words".into()));
+        assert_eq!(ask(&failed, Goal::Active), WaitStatus::Failed("words".into()));
         let old = NodeRow { assigned: Some(source("1")), ..failed.clone() };
-        assert!(matches!(ask(&old, Goal::Active), Answer::Waiting(_)), "of the version before the edit");
+        assert!(matches!(ask(&old, Goal::Active), WaitStatus::Waiting(_)), "of the version before the edit");
         let sync = NodeRow { error: "e".into(), ..row("SyncFailed", None) };
-        assert!(matches!(ask(&sync, Goal::Active), Answer::Waiting(words) if words.contains("words")));
-        assert_eq!(ask(&row("Frozen", None), Goal::Active), Answer::Failed("words".into()));
-        let moved = NodeRow { wanted: None, ..failed };
-        assert!(matches!(ask(&moved, Goal::Active), Answer::Failed(why) if why.contains("somebody else")));
+        assert!(matches!(ask(&sync, Goal::Active), WaitStatus::Waiting(messages) if messages.contains("words")));
+        assert_eq!(ask(&row("Frozen", None), Goal::Active), WaitStatus::Failed("words".into()));
+        let moved = NodeRow { desired: None, ..failed };
+        assert!(matches!(ask(&moved, Goal::Active), WaitStatus::Failed(why) if why.contains("somebody else")));
     }
 
     #[test]
     fn a_reset_is_over_when_the_nodes_own_runs() {
-        let wish = Wish::of(None, None, Goal::Active);
-        let still = NodeRow { wanted: None, ..row("LastKnownGood", None) };
-        assert_eq!(wish.answer(&still, 0), Answer::Waiting("still runs n/m[k]".into()));
+        let expectation = Expectation::new(None, None, Goal::Active);
+        let still = NodeRow { desired: None, ..row("LastKnownGood", None) };
+        assert_eq!(expectation.status(&still, 0), WaitStatus::Waiting("still runs n/m[k]".into()));
         let local = NodeRow { assigned: None, active: None, ..still };
-        assert_eq!(wish.answer(&local, 0), Answer::Reached);
+        assert_eq!(expectation.status(&local, 0), WaitStatus::Reached);
     }
 }

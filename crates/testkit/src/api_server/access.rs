@@ -5,9 +5,6 @@ use serde_json::{Value, json};
 
 use super::state::{State, status};
 
-/// Says whether the `spec` of an access review is allowed.
-pub type Judge = Box<dyn Fn(&Value) -> bool + Send>;
-
 /// The answer to a review, if the path is one's.
 pub fn review(state: &State, path: &str, body: &Value) -> Option<(u16, Value)> {
     match path {

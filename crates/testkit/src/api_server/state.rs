@@ -152,6 +152,9 @@ impl Running {
     }
 }
 
+/// Says whether the `spec` of an access review is allowed.
+pub type AccessReviewer = Box<dyn Fn(&Value) -> bool + Send>;
+
 #[derive(Default)]
 pub struct State {
     version: u64,
@@ -162,7 +165,7 @@ pub struct State {
     compacted: u64,
     requests: Vec<Request>,
     /// Of access reviews; none: all is allowed.
-    pub(super) judge: Option<super::access::Judge>,
+    pub(super) judge: Option<AccessReviewer>,
     /// NodeRestriction is off.
     pub(super) unguarded: bool,
     /// By Node: what its kubelet runs with.

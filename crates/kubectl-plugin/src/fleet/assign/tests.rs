@@ -18,7 +18,7 @@ impl Server {
     }
 
     fn row(&self) -> NodeRow {
-        NodeRow::of(&self.node, "ns")
+        NodeRow::from_node(&self.node, "ns")
     }
 
     fn patch(&mut self, patch: &Value) {
@@ -35,22 +35,22 @@ impl Server {
         {
             self.node["spec"]["configSource"] = source.clone();
         }
-        self.asked.push(self.row().wanted.map(|wanted| wanted.name));
+        self.asked.push(self.row().desired.map(|desired| desired.name));
     }
 
-    fn now(&self) -> Written {
-        Written::of(&self.row())
+    fn now(&self) -> WrittenAssignment {
+        WrittenAssignment::from_row(&self.row())
     }
 
     /// Until it is done; whether the server was seen to keep the field.
-    fn settle(&mut self, target: Option<&ConfigMapRef>, choice: Choice) -> Result<Option<bool>, String> {
-        self.take(None, |now, keeps| next(now, "5", target, choice, keeps))
+    fn settle(&mut self, target: Option<&ConfigMapRef>, choice: Option<Carrier>) -> Result<Option<bool>, String> {
+        self.take(None, |now, keeps| next_step(now, "5", target, choice, keeps))
     }
 
     fn take(
         &mut self,
         mut keeps: Option<bool>,
-        step: impl Fn(&Written, Option<bool>) -> Step,
+        step: impl Fn(&WrittenAssignment, Option<bool>) -> Step,
     ) -> Result<Option<bool>, String> {
         for _ in 0..4 {
             match step(&self.now(), keeps) {
@@ -58,7 +58,7 @@ impl Server {
                 Step::Refuse(why) => return Err(why),
                 Step::Write(patch) => {
                     self.patch(&patch);
-                    keeps = is_kept(&patch, &self.now()).or(keeps);
+                    keeps = source_kept(&patch, &self.now()).or(keeps);
                 }
             }
         }
@@ -154,8 +154,8 @@ fn what_cannot_be_is_said() {
 
 #[test]
 fn every_write_holds_for_the_node_that_was_read() {
-    let now = Written::of(&NodeRow::of(&bare(), "ns"));
-    let Step::Write(patch) = next(&now, "5", Some(&map("m")), None, None) else { panic!("no write") };
+    let now = WrittenAssignment::from_row(&NodeRow::from_node(&bare(), "ns"));
+    let Step::Write(patch) = next_step(&now, "5", Some(&map("m")), None, None) else { panic!("no write") };
     assert_eq!(patch.pointer("/metadata/resourceVersion"), Some(&json!("5")));
 }
 
@@ -176,20 +176,20 @@ fn what_was_there_comes_back_as_it_was_in_one_write() {
             let before = server.now();
             server.settle(Some(&map("new")), None).unwrap();
             server.asked.clear();
-            server.take(Some(keeps), |now, keeps| back(now, "5", &before, keeps)).unwrap();
+            server.take(Some(keeps), |now, keeps| step_back(now, "5", &before, keeps)).unwrap();
             let asked: Vec<&str> = server.asked.iter().map(|asked| asked.as_deref().unwrap_or("local")).collect();
             assert_eq!(asked, [if node == bare() { "local" } else { "old" }], "keeps: {keeps}, {node:#}");
             if keeps || before.native.is_none() {
                 assert_eq!(server.now(), before, "keeps: {keeps}");
-                assert_eq!(server.row().labels, NodeRow::of(&node, "ns").labels);
+                assert_eq!(server.row().labels, NodeRow::from_node(&node, "ns").labels);
             }
         }
     }
     // The field is gone since: the drop is seen, and the same is asked for by labels.
     let mut server = Server::new(false, &bare());
-    let before = Written { native: Some(map("old")), labels: BTreeMap::new() };
-    assert_eq!(server.take(None, |now, keeps| back(now, "5", &before, keeps)), Ok(Some(false)));
-    assert_eq!(server.row().wanted, Some(map("old")));
+    let before = WrittenAssignment { native: Some(map("old")), labels: BTreeMap::new() };
+    assert_eq!(server.take(None, |now, keeps| step_back(now, "5", &before, keeps)), Ok(Some(false)));
+    assert_eq!(server.row().desired, Some(map("old")));
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn what_is_known_saves_writes() {
         {
             let mut server = Server::new(keeps, &node);
             let target = map("new");
-            server.take(known, |now, keeps| next(now, "5", Some(&target), None, keeps)).unwrap();
+            server.take(known, |now, keeps| next_step(now, "5", Some(&target), None, keeps)).unwrap();
             assert!(server.asked.len() <= writes, "keeps: {keeps}, known: {known:?}, {node:#}");
         }
     }
@@ -216,11 +216,11 @@ fn no_write_leaves_a_contradiction() {
         for node in [bare(), labelled("old"), sourced("old")] {
             let mut server = Server::new(keeps, &node);
             let (target, contradictions) = (map("new"), std::cell::Cell::new(0));
-            let step = |now: &Written, keeps| {
+            let step = |now: &WrittenAssignment, keeps| {
                 let by_label = now.labels.get("name");
                 let is_one = by_label.is_none() || now.native.as_ref().is_none_or(|map| Some(&map.name) == by_label);
                 contradictions.set(contradictions.get() + usize::from(!is_one));
-                next(now, "5", Some(&target), None, keeps)
+                next_step(now, "5", Some(&target), None, keeps)
             };
             server.take(None, step).unwrap();
             assert_eq!(contradictions.get(), 0, "keeps: {keeps}, {node:#}");
@@ -232,11 +232,15 @@ fn no_write_leaves_a_contradiction() {
 fn a_dry_run_tells_what_is_kept() {
     for keeps in [true, false] {
         let mut server = Server::new(keeps, &bare());
-        let patch = trial(&map("m"));
+        let patch = source_probe(&map("m"));
         server.patch(&patch);
-        assert_eq!(is_kept(&patch, &server.now()), Some(keeps));
+        assert_eq!(source_kept(&patch, &server.now()), Some(keeps));
     }
-    assert_eq!(is_kept(&json!({"spec": {"configSource": null}}), &Written::default()), None, "nothing was asked");
+    assert_eq!(
+        source_kept(&json!({"spec": {"configSource": null}}), &WrittenAssignment::default()),
+        None,
+        "nothing was asked"
+    );
 }
 
 fn version(name: &str, version: &str) -> Source {
@@ -246,9 +250,13 @@ fn version(name: &str, version: &str) -> Source {
 #[test]
 fn the_way_back() {
     let of = |node: &Value, assigned: Option<Source>, good: Option<Source>| {
-        let row =
-            NodeRow { assigned: assigned.clone(), active: assigned, last_known_good: good, ..NodeRow::of(node, "ns") };
-        way_back(&row).map(|back| back.map(|back| back.reference.name.clone()))
+        let row = NodeRow {
+            assigned: assigned.clone(),
+            active: assigned,
+            last_known_good: good,
+            ..NodeRow::from_node(node, "ns")
+        };
+        rollback_source(&row).map(|back| back.map(|back| back.reference.name.clone()))
     };
     let (new, old) = (version("new", "2"), version("old", "1"));
     assert_eq!(of(&sourced("new"), Some(new.clone()), Some(old.clone())), Ok(Some("old".into())));
@@ -264,8 +272,8 @@ fn the_way_back() {
 #[test]
 fn a_wish_is_always_a_new_one() {
     let source = version("m", "7");
-    assert_eq!(wish(&source, None), "u/7");
-    assert_eq!(wish(&source, Some("u/7")), "7");
-    assert_eq!(wish(&source, Some("7")), "u/7");
-    assert_eq!(wish(&source, Some("u/6")), "u/7");
+    assert_eq!(version_value(&source, None), "u/7");
+    assert_eq!(version_value(&source, Some("u/7")), "7");
+    assert_eq!(version_value(&source, Some("7")), "u/7");
+    assert_eq!(version_value(&source, Some("u/6")), "u/7");
 }

@@ -13,21 +13,18 @@ use kubelet_config::status::ABOUT_ANNOTATION;
 
 /// Something that is missing or wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// Machine word.
-    pub check: &'static str,
+pub(crate) struct Finding {
+    pub(crate) check: &'static str,
     /// The nodes it is about; none: the cluster.
-    pub nodes: Vec<String>,
-    /// For people.
-    pub problem: String,
+    pub(crate) nodes: Vec<String>,
+    pub(crate) problem: String,
     /// What mends it, for the first of the nodes: commands, in this order.
-    pub mend: Vec<String>,
+    pub(crate) mend: Vec<String>,
 }
 
 impl Finding {
     /// About the cluster.
-    #[must_use]
-    pub fn of_cluster(check: &'static str, problem: impl Into<String>, mend: Vec<String>) -> Self {
+    pub(crate) fn of_cluster(check: &'static str, problem: impl Into<String>, mend: Vec<String>) -> Self {
         Self { check, nodes: Vec::new(), problem: plain(&problem.into()), mend }
     }
 
@@ -35,9 +32,7 @@ impl Finding {
         Self { nodes: vec![node.to_owned()], ..Self::of_cluster(check, problem, mend) }
     }
 
-    /// For programs.
-    #[must_use]
-    pub fn document(&self) -> Value {
+    pub(crate) fn document(&self) -> Value {
         json!({"check": self.check, "nodes": self.nodes, "problem": self.problem, "mend": self.mend})
     }
 }
@@ -48,8 +43,7 @@ fn plain(text: &str) -> String {
 }
 
 /// A word for a shell.
-#[must_use]
-pub fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let safe = |c: char| c.is_ascii_alphanumeric() || "-_.:/=@,".contains(c);
     if !word.is_empty() && word.chars().all(safe) {
         word.to_owned()
@@ -60,7 +54,7 @@ pub fn quoted(word: &str) -> String {
 
 /// What a Node says that `doctor` wants to know, and no more: there may be thousands.
 #[derive(Clone, Debug)]
-pub struct Patient {
+pub(crate) struct ExaminedNode {
     row: NodeRow,
     /// What the labels ask for, whoever wins.
     labels: Assignment,
@@ -72,11 +66,9 @@ pub struct Patient {
     shadowed: Vec<String>,
 }
 
-impl Patient {
-    /// Reads a Node.
-    #[must_use]
-    pub fn of(node: &Value, namespace: &str) -> Self {
-        let mut row = NodeRow::of(node, namespace);
+impl ExaminedNode {
+    pub(crate) fn new(node: &Value, namespace: &str) -> Self {
+        let mut row = NodeRow::from_node(node, namespace);
         let label = |name: &str| row.labels.get(&format!("{LABELS}{name}")).is_some_and(|value| !value.is_empty());
         let lonely = !label("name") && (label("namespace") || label("key"));
         let labels = from_labels(&row.labels, namespace);
@@ -89,21 +81,17 @@ impl Patient {
         Self { row, labels, lonely, version, shadowed }
     }
 
-    /// The Node's name.
-    #[must_use]
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.row.name
     }
 
     /// What is assigned, and where that is written.
-    #[must_use]
-    pub fn assigned(&self) -> Option<(Carrier, &ConfigMapRef)> {
-        Some((self.row.carrier?, self.row.wanted.as_ref()?))
+    pub(crate) fn assigned(&self) -> Option<(Carrier, &ConfigMapRef)> {
+        Some((self.row.carrier?, self.row.desired.as_ref()?))
     }
 
     /// What is wrong with this Node, as far as it says so itself.
-    #[must_use]
-    pub fn findings(&self) -> Vec<Finding> {
+    pub(crate) fn findings(&self) -> Vec<Finding> {
         let mut found = Vec::new();
         self.assignment(&mut found);
         self.keeper(&mut found);
@@ -119,8 +107,7 @@ impl Patient {
     }
 
     /// Whether its supervisor is older than this version.
-    #[must_use]
-    pub fn is_older(&self, newest: &str) -> Option<Finding> {
+    pub(crate) fn is_older(&self, newest: &str) -> Option<Finding> {
         if self.row.keeper != Some(Keeper::Supervisor) {
             return None;
         }
@@ -136,9 +123,9 @@ impl Patient {
         let unlabel =
             || vec![format!("kubectl label node {} {LABELS}name- {LABELS}namespace- {LABELS}key-", quoted(node))];
         if let (Some(Carrier::Native), Assignment::Map(labels)) = (self.row.carrier, &self.labels)
-            && self.row.wanted.as_ref() != Some(labels)
+            && self.row.desired.as_ref() != Some(labels)
         {
-            let source = self.row.wanted.as_ref().map_or_else(|| "nothing".to_owned(), ConfigMapRef::to_string);
+            let source = self.row.desired.as_ref().map_or_else(|| "nothing".to_owned(), ConfigMapRef::to_string);
             let problem =
                 format!("two assignments: spec.configSource says {source}, which wins, and labels say {labels}");
             found.push(Finding::of_node("contradicting-assignments", node, problem, unlabel()));
@@ -164,7 +151,7 @@ impl Patient {
         match self.row.keeper {
             Some(Keeper::Nobody) | None => {
                 let assigned =
-                    self.row.wanted.as_ref().map(|wanted| format!(", and nobody follows its assignment {wanted}"));
+                    self.row.desired.as_ref().map(|desired| format!(", and nobody follows its assignment {desired}"));
                 let problem = format!(
                     "no supervisor, or none that ever reached the API server: neither its annotation nor its condition is there{}",
                     assigned.unwrap_or_default()
@@ -180,7 +167,7 @@ impl Patient {
             }
             _ => {}
         }
-        if self.row.keeper == Some(Keeper::Supervisor) && self.row.wanted.is_some() && !self.row.ready {
+        if self.row.keeper == Some(Keeper::Supervisor) && self.row.desired.is_some() && !self.row.ready {
             let look = format!("kubectl describe node {}", quoted(node));
             let problem = "the node is not Ready; what it says of its configuration may be old";
             found.push(Finding::of_node("not-ready", node, problem, vec![look]));
@@ -219,10 +206,9 @@ impl Patient {
     }
 
     /// Why this assignment leads nowhere, given the keys of the ConfigMap; `None`: there is no such ConfigMap.
-    #[must_use]
-    pub fn config_map(&self, keys: Option<&BTreeSet<String>>) -> Option<Finding> {
-        let (carrier, wanted) = self.assigned()?;
-        let (node, ConfigMapRef { namespace, name, kubelet_config_key: key }) = (quoted(self.name()), wanted);
+    pub(crate) fn config_map(&self, keys: Option<&BTreeSet<String>>) -> Option<Finding> {
+        let (carrier, desired) = self.assigned()?;
+        let (node, ConfigMapRef { namespace, name, kubelet_config_key: key }) = (quoted(self.name()), desired);
         let Some(keys) = keys else {
             let problem = format!("there is no ConfigMap {namespace}/{name}, which is assigned");
             let mend = vec![
@@ -250,9 +236,8 @@ impl Patient {
 }
 
 /// The newest of the nodes' supervisors; none if none told.
-#[must_use]
-pub fn newest(patients: &[Patient]) -> Option<&str> {
-    patients.iter().filter_map(|patient| patient.version.as_deref()).max_by_key(|version| release(version))
+pub(crate) fn newest(examined_nodes: &[ExaminedNode]) -> Option<&str> {
+    examined_nodes.iter().filter_map(|examined| examined.version.as_deref()).max_by_key(|version| release(version))
 }
 
 /// For comparison: 1.0.0-rc.1 is before 1.0.0.
@@ -267,8 +252,7 @@ fn minor(version: &str) -> Option<u32> {
 }
 
 /// The same problem of many nodes is one finding, with the commands for the first.
-#[must_use]
-pub fn gathered(findings: Vec<Finding>) -> Vec<Finding> {
+pub(crate) fn gathered(findings: Vec<Finding>) -> Vec<Finding> {
     let mut all: Vec<Finding> = Vec::new();
     let mut places: BTreeMap<(&'static str, String), usize> = BTreeMap::new();
     for finding in findings {
@@ -288,7 +272,7 @@ mod tests {
     use super::*;
     use kubelet_config::status::{CONDITION, STATUS_ANNOTATION};
 
-    fn patient(spec: &Value, labels: &Value, reason: &str) -> Patient {
+    fn examined(spec: &Value, labels: &Value, reason: &str) -> ExaminedNode {
         let condition = json!({"type": CONDITION, "status": "False", "reason": reason, "message": "its\u{1b}[2Jwords"});
         let map = json!({"configMap": {"namespace": "n", "name": "m", "kubeletConfigKey": "k", "uid": "u", "resourceVersion": "1"}});
         let config = json!({"assigned": map, "active": map, "lastKnownGood": map});
@@ -299,7 +283,7 @@ mod tests {
             "spec": spec,
             "status": {"conditions": [condition, {"type": "Ready", "status": "True"}], "nodeInfo": {"kubeletVersion": "v1.36.2"}},
         });
-        Patient::of(&node, "kubelet-config")
+        ExaminedNode::new(&node, "kubelet-config")
     }
 
     fn source(name: &str) -> Value {
@@ -310,22 +294,22 @@ mod tests {
         (format!("{LABELS}{name}"), value.into())
     }
 
-    fn checks(patient: &Patient) -> Vec<&'static str> {
-        patient.findings().iter().map(|finding| finding.check).collect()
+    fn checks(examined: &ExaminedNode) -> Vec<&'static str> {
+        examined.findings().iter().map(|finding| finding.check).collect()
     }
 
     #[test]
     fn a_well_node_has_nothing() {
-        assert!(checks(&patient(&source("m"), &json!({}), "LastKnownGood")).is_empty());
+        assert!(checks(&examined(&source("m"), &json!({}), "LastKnownGood")).is_empty());
         let labels = Value::from_iter([label("name", "m"), label("namespace", "n"), label("key", "k")]);
-        assert!(checks(&patient(&json!({}), &labels, "LastKnownGood")).is_empty());
-        assert!(checks(&patient(&source("m"), &labels, "LastKnownGood")).is_empty(), "both say the same");
+        assert!(checks(&examined(&json!({}), &labels, "LastKnownGood")).is_empty());
+        assert!(checks(&examined(&source("m"), &labels, "LastKnownGood")).is_empty(), "both say the same");
     }
 
     #[test]
     fn assignments_that_cannot_be_right() {
         let labels = Value::from_iter([label("name", "other")]);
-        let found = patient(&source("m"), &labels, "LastKnownGood").findings();
+        let found = examined(&source("m"), &labels, "LastKnownGood").findings();
         assert_eq!(found[0].check, "contradicting-assignments");
         assert!(found[0].problem.contains("n/m[k]") && found[0].problem.contains("kubelet-config/other[kubelet]"));
         assert!(
@@ -334,29 +318,29 @@ mod tests {
             found[0].mend
         );
         let lonely = Value::from_iter([label("key", "k")]);
-        assert_eq!(checks(&patient(&source("m"), &lonely, "LastKnownGood")), ["incomplete-assignment"]);
+        assert_eq!(checks(&examined(&source("m"), &lonely, "LastKnownGood")), ["incomplete-assignment"]);
         let odd = Value::from_iter([label("name", "No_Name")]);
-        assert_eq!(checks(&patient(&json!({}), &odd, "LastKnownGood")), ["invalid-assignment"]);
+        assert_eq!(checks(&examined(&json!({}), &odd, "LastKnownGood")), ["invalid-assignment"]);
     }
 
     #[test]
     fn nobody_there() {
         let bare = json!({"metadata": {"name": "n1", "labels": Value::from_iter([label("name", "m")])}});
-        let found = Patient::of(&bare, "ns").findings();
+        let found = ExaminedNode::new(&bare, "ns").findings();
         assert_eq!(found.len(), 1);
         assert!(found[0].problem.contains("nobody follows its assignment ns/m[kubelet]"), "{}", found[0].problem);
         let left =
             json!({"metadata": {"name": "n1"}, "status": {"config": {}, "nodeInfo": {"kubeletVersion": "v1.30.0"}}});
-        assert_eq!(checks(&Patient::of(&left, "ns")), ["no-supervisor"]);
+        assert_eq!(checks(&ExaminedNode::new(&left, "ns")), ["no-supervisor"]);
         let native =
             json!({"metadata": {"name": "n1"}, "status": {"config": {}, "nodeInfo": {"kubeletVersion": "v1.20.2"}}});
-        assert!(checks(&Patient::of(&native, "ns")).is_empty(), "native does it");
+        assert!(checks(&ExaminedNode::new(&native, "ns")).is_empty(), "native does it");
     }
 
     #[test]
     fn what_a_node_says_of_itself_is_shown_without_control_characters() {
         for (reason, check) in [("Frozen", "held"), ("SyncFailed", "failed"), ("AwaitsConfirmation", "unconfirmed")] {
-            let found = patient(&source("m"), &json!({}), reason).findings();
+            let found = examined(&source("m"), &json!({}), reason).findings();
             assert_eq!(found[0].check, check);
             assert!(found[0].problem.contains("its [2Jwords"), "{}", found[0].problem);
         }
@@ -364,11 +348,11 @@ mod tests {
 
     #[test]
     fn the_config_map_and_its_key() {
-        let patient = patient(&source("m"), &json!({}), "LastKnownGood");
+        let examined = examined(&source("m"), &json!({}), "LastKnownGood");
         let keys = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect::<BTreeSet<_>>();
-        assert_eq!(patient.config_map(Some(&keys(&["k", "x"]))), None);
-        assert_eq!(patient.config_map(None).unwrap().check, "no-config-map");
-        let found = patient.config_map(Some(&keys(&["kubelet"]))).unwrap();
+        assert_eq!(examined.config_map(Some(&keys(&["k", "x"]))), None);
+        assert_eq!(examined.config_map(None).unwrap().check, "no-config-map");
+        let found = examined.config_map(Some(&keys(&["kubelet"]))).unwrap();
         assert_eq!(found.problem, "ConfigMap n/m has no key k, which is assigned; it has kubelet");
         assert!(
             found.mend[0].ends_with(r#"-p '{"spec":{"configSource":{"configMap":{"kubeletConfigKey":"kubelet"}}}}'"#)
@@ -377,13 +361,13 @@ mod tests {
 
     #[test]
     fn versions_and_flags() {
-        let patient = patient(&source("m"), &json!({}), "LastKnownGood");
-        let old = Patient { version: Some("0.1.9".into()), shadowed: vec!["maxPods".into()], ..patient.clone() };
-        let untold = Patient { version: None, ..patient.clone() };
-        let all = [old.clone(), patient.clone(), untold.clone()];
+        let examined = examined(&source("m"), &json!({}), "LastKnownGood");
+        let old = ExaminedNode { version: Some("0.1.9".into()), shadowed: vec!["maxPods".into()], ..examined.clone() };
+        let untold = ExaminedNode { version: None, ..examined.clone() };
+        let all = [old.clone(), examined.clone(), untold.clone()];
         assert_eq!(newest(&all), Some("0.2.0"));
         assert_eq!(newest(std::slice::from_ref(&untold)), None);
-        let is_older: Vec<bool> = all.iter().map(|patient| patient.is_older("0.2.0").is_some()).collect();
+        let is_older: Vec<bool> = all.iter().map(|examined| examined.is_older("0.2.0").is_some()).collect();
         assert_eq!(is_older, [true, false, true]);
         assert!(release("1.10.0") > release("1.9.0") && release("1.0.0-rc.1") < release("1.0.0"));
         let found = old.findings();

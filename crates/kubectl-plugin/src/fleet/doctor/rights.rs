@@ -6,9 +6,8 @@ use sha2::{Digest as _, Sha256};
 use super::{Finding, quoted};
 use kubelet_config::digest::hex;
 
-/// Where a right is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub(crate) enum Scope {
     /// The whole cluster.
     Cluster,
     /// The namespace of the ConfigMaps.
@@ -24,62 +23,59 @@ pub struct Right {
     pub verb: &'static str,
     /// `nodes` or `nodes/proxy`.
     pub resource: &'static str,
-    /// Where.
-    pub place: Place,
+    pub(crate) scope: Scope,
     /// For what.
     pub commands: &'static str,
 }
 
-const fn right(verb: &'static str, resource: &'static str, place: Place, commands: &'static str) -> Right {
-    Right { verb, resource, place, commands }
+const fn right(verb: &'static str, resource: &'static str, scope: Scope, commands: &'static str) -> Right {
+    Right { verb, resource, scope, commands }
 }
 
 /// All that the commands ask for, all of the core group. `rollout` keeps its state in ConfigMaps.
 pub const RIGHTS: &[Right] = &[
-    right("list", "nodes", Place::Cluster, "status, doctor, rollout, and every -l"),
-    right("get", "nodes", Place::Cluster, "every command about a node"),
-    right("watch", "nodes", Place::Cluster, "status -w, assign --wait, rollout"),
-    right("patch", "nodes", Place::Cluster, "assign, reset, retry, confirm, rollback, rollout"),
-    right("get", "nodes/proxy", Place::Cluster, "capture, diff NODE, explain"),
-    right("list", "pods", Place::Cluster, "diff NODE, rollout --drain"),
-    right("watch", "pods", Place::Cluster, "rollout --drain"),
-    right("create", "pods/eviction", Place::Cluster, "rollout --drain"),
-    right("list", "events", Place::Default, "history"),
-    right("get", "configmaps", Place::ConfigMaps, "push, diff, explain, assign, rollback, rollout"),
-    right("list", "configmaps", Place::ConfigMaps, "rollout"),
-    right("watch", "configmaps", Place::ConfigMaps, "rollout"),
-    right("create", "configmaps", Place::ConfigMaps, "push, rollout"),
-    right("update", "configmaps", Place::ConfigMaps, "rollout"),
-    right("delete", "configmaps", Place::ConfigMaps, "rollout"),
+    right("list", "nodes", Scope::Cluster, "status, doctor, rollout, and every -l"),
+    right("get", "nodes", Scope::Cluster, "every command about a node"),
+    right("watch", "nodes", Scope::Cluster, "status -w, assign --wait, rollout"),
+    right("patch", "nodes", Scope::Cluster, "assign, reset, retry, confirm, rollback, rollout"),
+    right("get", "nodes/proxy", Scope::Cluster, "capture, diff NODE, explain"),
+    right("list", "pods", Scope::Cluster, "diff NODE, rollout --drain"),
+    right("watch", "pods", Scope::Cluster, "rollout --drain"),
+    right("create", "pods/eviction", Scope::Cluster, "rollout --drain"),
+    right("list", "events", Scope::Default, "history"),
+    right("get", "configmaps", Scope::ConfigMaps, "push, diff, explain, assign, rollback, rollout"),
+    right("list", "configmaps", Scope::ConfigMaps, "rollout"),
+    right("watch", "configmaps", Scope::ConfigMaps, "rollout"),
+    right("create", "configmaps", Scope::ConfigMaps, "push, rollout"),
+    right("update", "configmaps", Scope::ConfigMaps, "rollout"),
+    right("delete", "configmaps", Scope::ConfigMaps, "rollout"),
 ];
 
 /// Group of all nodes' credentials.
-pub const NODES: &str = "system:nodes";
+pub(crate) const NODES: &str = "system:nodes";
 
 impl Right {
     /// `spec.resourceAttributes` of a SelfSubjectAccessReview. `namespace`: the ConfigMaps'.
-    #[must_use]
-    pub fn attributes(&self, namespace: &str) -> Value {
+    pub(crate) fn attributes(&self, namespace: &str) -> Value {
         let (resource, subresource) = self.resource.split_once('/').unwrap_or((self.resource, ""));
         json!({"verb": self.verb, "group": "", "version": "v1", "resource": resource, "subresource": subresource,
             "namespace": self.namespace(namespace).unwrap_or_default()})
     }
 
     fn namespace<'a>(&self, namespace: &'a str) -> Option<&'a str> {
-        match self.place {
-            Place::Cluster => None,
-            Place::ConfigMaps => Some(namespace),
-            Place::Default => Some("default"),
+        match self.scope {
+            Scope::Cluster => None,
+            Scope::ConfigMaps => Some(namespace),
+            Scope::Default => Some("default"),
         }
     }
 }
 
 /// The rights that the user lacks, those of one object together. `user`: who that is, if the server tells.
-#[must_use]
-pub fn missing(lacking: &[Right], namespace: &str, user: Option<&str>) -> Vec<Finding> {
+pub(crate) fn missing(lacking: &[Right], namespace: &str, user: Option<&str>) -> Vec<Finding> {
     let mut found: Vec<Finding> = Vec::new();
     for (index, right) in lacking.iter().enumerate() {
-        let same = |other: &&Right| other.resource == right.resource && other.place == right.place;
+        let same = |other: &&Right| other.resource == right.resource && other.scope == right.scope;
         if lacking.iter().take(index).any(|other| same(&other)) {
             continue;
         }
@@ -118,8 +114,7 @@ fn grant(right: &Right, verbs: &[&str], namespace: &str, user: Option<&str>) -> 
 }
 
 /// `spec` of a SubjectAccessReview: may this node do that to this ConfigMap, or to all of a namespace?
-#[must_use]
-pub fn node_reads(node: &str, verb: &str, namespace: &str, name: Option<&str>) -> Value {
+pub(crate) fn node_reads(node: &str, verb: &str, namespace: &str, name: Option<&str>) -> Value {
     let attributes = json!({"verb": verb, "group": "", "version": "v1", "resource": "configmaps",
         "namespace": namespace, "name": name.unwrap_or_default()});
     json!({"user": format!("system:node:{node}"), "groups": [NODES, "system:authenticated"],
@@ -127,8 +122,7 @@ pub fn node_reads(node: &str, verb: &str, namespace: &str, name: Option<&str>) -
 }
 
 /// What nodes may not do with ConfigMaps. `name`: of one that is assigned; without, of all in the namespace.
-#[must_use]
-pub fn nodes_cannot(verbs: &[&str], namespace: &str, name: Option<&str>) -> Option<Finding> {
+pub(crate) fn nodes_cannot(verbs: &[&str], namespace: &str, name: Option<&str>) -> Option<Finding> {
     if verbs.is_empty() {
         return None;
     }

@@ -4,13 +4,13 @@ use std::cell::OnceCell;
 use std::time::Duration;
 
 use super::drain::{Cordon, Drain};
-use super::plan::Member;
-use super::sight::{Doing, Has, Sight};
-use super::{Bad, NOT_READY, OnFailure, Phase, Record, WITHDRAWN, wave};
+use super::member::Member;
+use super::observed::{Assigned, ObservedNode, Progress};
+use super::{BadVersion, NOT_READY, OnFailure, Phase, Record, WITHDRAWN, wave};
 
 /// The next thing to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     /// Write this record before anything else.
     Record(Box<Record>),
     /// Assign the target to this node.
@@ -18,12 +18,12 @@ pub enum Step {
     /// Give this node back what it had.
     Restore(usize),
     /// Look at the Pods of this node, from now on until its assignment has changed or nothing is to be sent to it.
-    Look(usize),
-    /// Cordon this node, with the rollout's mark.
+    FollowPods(usize),
+    /// Cordon this node, with the rollout's annotation.
     Cordon(usize),
     /// Evict a Pod of this node: one that is due.
     Evict(usize),
-    /// Take cordon and mark from this node.
+    /// Take cordon and annotation from this node.
     Uncordon(usize),
     /// Wait for a node to say something, or for this long.
     Wait(Option<Duration>),
@@ -35,77 +35,74 @@ const PROVED: &str = "it has proven it since";
 const NO_CANARY: &str = "no canary is left to prove it: they are gone, not Ready, held, excused by --despite, or were \
                          assigned something else; abort this rollout and begin anew by another --name";
 
-/// Decides. `sights` are of `members`, which are in the order of the plan.
-#[must_use]
-pub fn decide(record: &Record, members: &[Member], sights: &[Sight]) -> Step {
-    let fleet = Fleet { record, members, sights, canaries: canaries(record, members), counted: OnceCell::new() };
-    let news = || fleet.change_of_marks().or_else(|| fleet.failure()).or_else(|| fleet.uncordon());
+/// Decides. `observed` are the `members`, which are in the order of the plan.
+pub(crate) fn decide(record: &Record, members: &[Member], observed: &[ObservedNode]) -> Step {
+    let fleet = Fleet { record, members, observed, canaries: canaries(record, members), counted: OnceCell::new() };
+    let news = || fleet.change_of_bad_versions().or_else(|| fleet.failure()).or_else(|| fleet.uncordon());
     match record.phase {
         Phase::Running => news().unwrap_or_else(|| fleet.forward()),
         // A node that goes back while somebody looks at the canaries ends the pause.
         Phase::Paused => news().unwrap_or_else(|| Step::Wait(fleet.alarm())),
         // What a node said of the version goes from it with its assignment: it is written down before.
-        Phase::Reverting => fleet.words().or_else(|| fleet.uncordon()).unwrap_or_else(|| fleet.back()),
+        Phase::Reverting => fleet.report_bad_versions().or_else(|| fleet.uncordon()).unwrap_or_else(|| fleet.back()),
         Phase::Stopped | Phase::Done | Phase::Reverted | Phase::Aborted => {
-            fleet.words().unwrap_or_else(|| fleet.tidy())
+            fleet.report_bad_versions().unwrap_or_else(|| fleet.tidy())
         }
         Phase::Starting => Step::End,
     }
 }
 
 /// Its Pods are of interest: it is, or may be, drained.
-#[must_use]
-pub fn is_drained(record: &Record, sight: &Sight) -> bool {
+pub(crate) fn is_drained(record: &Record, node: &ObservedNode) -> bool {
     match record.phase {
-        Phase::Running => sight.has == Has::Before && !sight.is_away(),
-        Phase::Reverting => sight.has == Has::Target,
+        Phase::Running => node.assigned == Assigned::Previous && !node.is_away(),
+        Phase::Reverting => node.assigned == Assigned::Target,
         _ => false,
     }
 }
 
 /// Why a node that is on its way back is not tried any more.
-#[must_use]
-pub fn gives_up(record: &Record, sight: &Sight) -> Option<String> {
-    let fleet = Fleet { record, members: &[], sights: &[], canaries: 0, counted: OnceCell::new() };
-    (record.phase == Phase::Reverting).then(|| fleet.undrained(sight)).flatten()
+pub(crate) fn gives_up(record: &Record, node: &ObservedNode) -> Option<String> {
+    let fleet = Fleet { record, members: &[], observed: &[], canaries: 0, counted: OnceCell::new() };
+    (record.phase == Phase::Reverting).then(|| fleet.undrained(node)).flatten()
 }
 
-pub(super) struct Fleet<'a> {
-    pub(super) record: &'a Record,
+pub(crate) struct Fleet<'a> {
+    pub(crate) record: &'a Record,
     members: &'a [Member],
-    pub(super) sights: &'a [Sight],
+    pub(crate) observed: &'a [ObservedNode],
     canaries: usize,
     counted: OnceCell<Counted>,
 }
 
 /// Nodes that are not as they should be.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counted {
+pub(crate) struct Counted {
     /// Out of service.
-    pub(super) out: usize,
+    pub(crate) out: usize,
     /// Those, and the ones whose drain has begun and that are not cordoned yet: their room is taken.
-    pub(super) busy: usize,
+    pub(crate) busy: usize,
     /// Those whose Pods are being listed.
-    pub(super) looking: usize,
+    pub(crate) listing: usize,
 }
 
 /// The first nodes of the plan, of which as many as asked for are not excused: for each that proves nothing another one
 /// has to.
 fn canaries(record: &Record, members: &[Member]) -> usize {
     let canaries = record.options.canaries;
-    if record.despite.is_empty() || canaries == 0 {
+    if record.excluded_nodes.is_empty() || canaries == 0 {
         return canaries;
     }
-    let mut able = members.iter().enumerate().filter(|(_, member)| !record.excuses(&member.name));
+    let mut able = members.iter().enumerate().filter(|(_, member)| !record.excludes(&member.name));
     able.nth(canaries - 1).map_or(members.len(), |(place, _)| place + 1)
 }
 
 impl Fleet<'_> {
-    pub(super) fn timeout(&self) -> Duration {
+    pub(crate) fn timeout(&self) -> Duration {
         Duration::from_secs(self.record.options.timeout_seconds)
     }
 
-    pub(super) fn wave(&self, place: usize) -> usize {
+    pub(crate) fn wave(&self, place: usize) -> usize {
         wave(place, self.canaries, self.record.options.max_unavailable)
     }
 
@@ -117,76 +114,78 @@ impl Fleet<'_> {
         self.members.get(place).map_or("", |member| &member.name)
     }
 
-    pub(super) fn places(&self) -> impl Iterator<Item = (usize, &Sight)> {
-        self.sights.iter().enumerate()
+    pub(crate) fn places(&self) -> impl Iterator<Item = (usize, &ObservedNode)> {
+        self.observed.iter().enumerate()
     }
 
-    pub(super) fn is_settled(&self, sight: &Sight) -> bool {
-        sight.is_settled(self.record.options.wait_for)
+    pub(crate) fn is_settled(&self, node: &ObservedNode) -> bool {
+        node.is_settled(self.record.options.wait_for)
     }
 
     /// It called the version bad, and that counts for nothing: what runs there is its last known good one.
-    fn is_excused(&self, place: usize, sight: &Sight) -> bool {
-        sight.has == Has::Target
-            && matches!(sight.doing, Doing::Bad(_))
-            && self.members.get(place).is_some_and(|member| self.record.excuses(&member.name))
+    fn is_excluded(&self, place: usize, node: &ObservedNode) -> bool {
+        node.assigned == Assigned::Target
+            && matches!(node.progress, Progress::Bad(_))
+            && self.members.get(place).is_some_and(|member| self.record.excludes(&member.name))
     }
 
     /// Its Pods may not be there any more, or none may come: in flight, drained, or not Ready for whatever reason.
-    fn is_out(&self, place: usize, sight: &Sight) -> bool {
-        let drained = sight.cordon == Cordon::Ours || (sight.drain.is_on() && sight.cordon.holds());
-        match sight.has {
-            Has::Gone => false,
+    fn is_out(&self, place: usize, node: &ObservedNode) -> bool {
+        let drained = node.cordon == Cordon::Ours || (node.drain.is_on() && node.cordon.holds());
+        match node.assigned {
+            Assigned::Gone => false,
             // On the way back one that stays not Ready is not waited for without end: the others would keep for its
             // sake what is to be taken from them.
             _ if self.record.phase == Phase::Reverting => {
-                (!sight.ready && !self.is_lost(sight)) || (drained && !self.is_late(sight)) || self.moves_back(sight)
+                (!node.ready && !self.is_lost(node)) || (drained && !self.is_late(node)) || self.moves_back(node)
             }
             _ if drained => true,
-            Has::Target => {
-                !sight.ready || !(self.is_settled(sight) || sight.is_away() || self.is_excused(place, sight))
+            Assigned::Target => {
+                !node.ready || !(self.is_settled(node) || node.is_away() || self.is_excluded(place, node))
             }
             // On its way back; one that takes too long for that is not waited for.
-            Has::Before | Has::Other => {
-                !sight.ready || (sight.doing == Doing::Moving && sight.clocks.moving < self.timeout())
+            Assigned::Previous | Assigned::Other => {
+                !node.ready || (node.progress == Progress::Updating && node.clocks.updating < self.timeout())
             }
         }
     }
 
     /// On its way back, and in time.
-    fn moves_back(&self, sight: &Sight) -> bool {
-        sight.has == Has::Before && sight.doing == Doing::Moving && sight.clocks.moving < self.timeout()
+    fn moves_back(&self, node: &ObservedNode) -> bool {
+        node.assigned == Assigned::Previous
+            && node.progress == Progress::Updating
+            && node.clocks.updating < self.timeout()
     }
 
     /// Not Ready for too long.
-    fn is_lost(&self, sight: &Sight) -> bool {
-        !sight.ready && sight.clocks.unready >= self.timeout()
+    fn is_lost(&self, node: &ObservedNode) -> bool {
+        !node.ready && node.clocks.unready >= self.timeout()
     }
 
     /// It should be back, and Ready, and is not.
-    fn is_late(&self, sight: &Sight) -> bool {
-        self.is_lost(sight) || (sight.has != Has::Target && sight.clocks.moving >= self.timeout())
+    fn is_late(&self, node: &ObservedNode) -> bool {
+        self.is_lost(node) || (node.assigned != Assigned::Target && node.clocks.updating >= self.timeout())
     }
 
     /// How many nodes are not as they should be, counted once a decision.
-    pub(super) fn counted(&self) -> Counted {
+    pub(crate) fn counted(&self) -> Counted {
         *self.counted.get_or_init(|| {
             let mut counted = Counted::default();
-            for (place, sight) in self.places() {
-                let out = self.is_out(place, sight);
+            for (place, node) in self.places() {
+                let out = self.is_out(place, node);
                 counted.out += usize::from(out);
-                counted.busy += usize::from(out || (sight.has != Has::Gone && sight.drain.is_on()));
-                counted.looking += usize::from(sight.drain == Drain::Looking);
+                counted.busy += usize::from(out || (node.assigned != Assigned::Gone && node.drain.is_on()));
+                counted.listing += usize::from(node.drain == Drain::Listing);
             }
             counted
         })
     }
 
-    pub(super) fn max(&self) -> usize {
+    pub(crate) fn max(&self) -> usize {
         self.record.options.max_unavailable.max(1)
     }
 
-    pub(super) fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.counted().busy < self.max()
     }
 
@@ -204,20 +203,20 @@ impl Fleet<'_> {
                 OnFailure::Revert => Phase::Reverting,
             };
             record.why = why;
-            self.mark_all(record);
+            self.add_all_bad(record);
         })
     }
 
-    fn mark_all(&self, record: &mut Record) {
+    fn add_all_bad(&self, record: &mut Record) {
         for (node, why) in self.called_bad() {
-            record.mark(Bad { node: node.to_owned(), why: why.to_owned(), from: None });
+            record.add_bad(BadVersion { node: node.to_owned(), why: why.to_owned(), from: None });
         }
     }
 
     /// Who calls it bad now, and in which words.
     fn called_bad(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.places().filter_map(|(place, sight)| match &sight.doing {
-            Doing::Bad(why) if sight.has == Has::Target && !self.is_excused(place, sight) => {
+        self.places().filter_map(|(place, node)| match &node.progress {
+            Progress::Bad(why) if node.assigned == Assigned::Target && !self.is_excluded(place, node) => {
                 Some((self.name(place), why.as_str()))
             }
             _ => None,
@@ -225,15 +224,15 @@ impl Fleet<'_> {
     }
 
     /// Who calls it bad, if that is not in the record yet; the phase stays what it is.
-    fn words(&self) -> Option<Step> {
+    fn report_bad_versions(&self) -> Option<Step> {
         let news = self.called_bad().any(|(node, _)| self.record.is_news(node));
-        news.then(|| self.change(|record| self.mark_all(record)))
+        news.then(|| self.change(|record| self.add_all_bad(record)))
     }
 
     /// What is to be remembered before anything else is done: from which nodes somebody took the target, and who has
     /// proven what he called bad before.
-    fn change_of_marks(&self) -> Option<Step> {
-        let taken = self.places().filter(|(_, sight)| sight.taken_back).map(|(place, _)| self.name(place));
+    fn change_of_bad_versions(&self) -> Option<Step> {
+        let taken = self.places().filter(|(_, node)| node.taken_back).map(|(place, _)| self.name(place));
         let taken: Vec<String> =
             taken.filter(|name| !self.record.withdrawn.iter().any(|it| it == name)).map(str::to_owned).collect();
         if self.record.withdrawn.len() + taken.len() >= WITHDRAWN {
@@ -248,46 +247,46 @@ impl Fleet<'_> {
                 );
             }));
         }
-        let proven = |bad: &&Bad| {
+        let proven = |bad: &&BadVersion| {
             let place = self.members.iter().position(|member| member.name == bad.node);
-            let sight = place.and_then(|place| self.sights.get(place));
-            sight.is_some_and(|sight| sight.has == Has::Target && sight.doing == Doing::Proven)
+            let node = place.and_then(|place| self.observed.get(place));
+            node.is_some_and(|node| node.assigned == Assigned::Target && node.progress == Progress::Proven)
         };
-        let proven: Vec<&Bad> = self.record.bad.iter().filter(proven).collect();
+        let proven: Vec<&BadVersion> = self.record.bad.iter().filter(proven).collect();
         if taken.is_empty() && proven.is_empty() {
             return None;
         }
         Some(self.change(|record| {
             record.withdrawn.extend(taken);
             for bad in proven {
-                record.lift(&bad.node, PROVED);
+                record.clear_bad(&bad.node, PROVED);
             }
         }))
     }
 
     /// The first node that speaks against it.
     fn failure(&self) -> Option<Step> {
-        if let Some(Bad { node, why, from }) = self.record.bad.first() {
+        if let Some(BadVersion { node, why, from }) = self.record.bad.first() {
             let of = from.as_ref().map_or(String::new(), |name| format!(" of rollout {name}"));
             return Some(self.halt(format!("node {node}{of} called it bad: {why}")));
         }
-        let sent = self.places().filter(|(_, sight)| sight.has == Has::Target);
-        for (place, sight) in sent {
+        let sent = self.places().filter(|(_, node)| node.assigned == Assigned::Target);
+        for (place, node) in sent {
             let name = self.name(place);
-            if let Doing::Bad(why) = &sight.doing {
-                if self.is_excused(place, sight) {
+            if let Progress::Bad(why) = &node.progress {
+                if self.is_excluded(place, node) {
                     continue;
                 }
                 return Some(self.halt(format!("node {name} called it bad: {why}")));
             }
-            if sight.doing == Doing::Proven || sight.is_away() {
+            if node.progress == Progress::Proven || node.is_away() {
                 continue;
             }
-            if !sight.same && sight.clocks.unready >= NOT_READY {
+            if !node.same && node.clocks.unready >= NOT_READY {
                 let seconds = NOT_READY.as_secs();
                 return Some(self.halt(format!("node {name} is not Ready for more than {seconds} s")));
             }
-            if !self.is_settled(sight) && sight.clocks.moving >= self.timeout() {
+            if !self.is_settled(node) && node.clocks.updating >= self.timeout() {
                 let seconds = self.record.options.timeout_seconds;
                 let why = format!(
                     "node {name} did not come to an end within {seconds} s (--timeout-per-node); \
@@ -297,8 +296,8 @@ impl Fleet<'_> {
             }
         }
         // That is no fault of the version, and taking it back would take drains too: whatever --on-failure says.
-        self.places().find_map(|(place, sight)| {
-            let why = self.undrained(sight)?;
+        self.places().find_map(|(place, node)| {
+            let why = self.undrained(node)?;
             Some(self.change(|record| {
                 record.phase = Phase::Stopped;
                 record.why = format!("node {} cannot be drained: {why}", self.name(place));
@@ -307,44 +306,44 @@ impl Fleet<'_> {
     }
 
     /// When time alone may change something.
-    pub(super) fn alarm(&self) -> Option<Duration> {
+    pub(crate) fn alarm(&self) -> Option<Duration> {
         let left = |limit: Duration, passed: Duration| {
             limit.checked_sub(passed).filter(|left| !left.is_zero() && !passed.is_zero())
         };
         let reverting = self.record.phase == Phase::Reverting;
-        let of = |sight: &Sight| {
-            let Sight { clocks, .. } = sight;
+        let of = |node: &ObservedNode| {
+            let ObservedNode { clocks, .. } = node;
             let alarms = [
-                left(NOT_READY, clocks.unready).filter(|_| sight.has == Has::Target),
-                left(self.timeout(), clocks.moving),
+                left(NOT_READY, clocks.unready).filter(|_| node.assigned == Assigned::Target),
+                left(self.timeout(), clocks.updating),
                 left(self.timeout(), clocks.away),
                 left(self.timeout(), clocks.draining),
-                left(self.timeout(), clocks.unready).filter(|_| sight.cordon == Cordon::Ours || reverting),
-                match sight.drain {
+                left(self.timeout(), clocks.unready).filter(|_| node.cordon == Cordon::Ours || reverting),
+                match node.drain {
                     Drain::Going { next, .. } => next.filter(|next| !next.is_zero()),
                     _ => None,
                 },
             ];
             alarms.into_iter().flatten().min()
         };
-        self.sights.iter().filter_map(of).min()
+        self.observed.iter().filter_map(of).min()
     }
 
     fn forward(&self) -> Step {
         let open = |place: usize| self.wave(place) <= self.record.wave;
-        let is_next = |sight: &Sight| sight.has == Has::Before && !sight.is_away();
+        let is_next = |node: &ObservedNode| node.assigned == Assigned::Previous && !node.is_away();
         if self.drains() {
             if let Some(step) = self.forward_drained(open) {
                 return step;
             }
-        } else if let Some((place, _)) = self.places().find(|(place, sight)| open(*place) && is_next(sight)) {
+        } else if let Some((place, _)) = self.places().find(|(place, node)| open(*place) && is_next(node)) {
             return if self.has_room() { Step::Send(place) } else { Step::Wait(self.alarm()) };
         }
-        let under_way = |place: usize, sight: &Sight| {
-            let rests = self.is_settled(sight) || sight.is_away() || self.is_excused(place, sight);
-            sight.has == Has::Target && !rests
+        let under_way = |place: usize, node: &ObservedNode| {
+            let rests = self.is_settled(node) || node.is_away() || self.is_excluded(place, node);
+            node.assigned == Assigned::Target && !rests
         };
-        if self.places().any(|(place, sight)| open(place) && under_way(place, sight)) {
+        if self.places().any(|(place, node)| open(place) && under_way(place, node)) {
             return Step::Wait(self.alarm());
         }
         if self.record.wave == 0 && self.canaries > 0 {
@@ -358,11 +357,11 @@ impl Fleet<'_> {
 
     /// All canaries that could be sent are done.
     fn after_canaries(&self) -> Step {
-        let canaries = || self.sights.iter().take(self.canaries);
-        if canaries().any(|sight| sight.is_away() && sight.clocks.away < self.timeout()) {
+        let canaries = || self.observed.iter().take(self.canaries);
+        if canaries().any(|node| node.is_away() && node.clocks.away < self.timeout()) {
             return Step::Wait(self.alarm());
         }
-        if !canaries().any(|sight| self.is_settled(sight)) {
+        if !canaries().any(|node| self.is_settled(node)) {
             return self.change(|record| {
                 record.phase = Phase::Stopped;
                 record.why = String::from(NO_CANARY);
@@ -383,69 +382,71 @@ impl Fleet<'_> {
 
     /// Nothing is left but nodes that cannot take it.
     fn finish(&self) -> Step {
-        if self.sights.iter().any(|sight| sight.is_away() && sight.clocks.away < self.timeout()) {
+        if self.observed.iter().any(|node| node.is_away() && node.clocks.away < self.timeout()) {
             return Step::Wait(self.alarm());
         }
-        let without =
-            |place: usize, sight: &Sight| sight.is_away() || sight.has == Has::Other || self.is_excused(place, sight);
-        let names = self.names(|place, sight| without(place, sight));
+        let without = |place: usize, node: &ObservedNode| {
+            node.is_away() || node.assigned == Assigned::Other || self.is_excluded(place, node)
+        };
+        let names = self.names(|place, node| without(place, node));
         self.change(|record| {
             record.phase = Phase::Done;
-            record.why = said("left out, as not Ready, held, excused or assigned something else", &names);
+            record.why = with_names("left out, as not Ready, held, excused or assigned something else", &names);
         })
     }
 
     /// Gives back, first to those that are not well, which makes nothing worse.
     fn back(&self) -> Step {
-        let ours = |sight: &Sight| sight.has == Has::Target && !sight.same;
-        let sent = || self.places().filter(|(_, sight)| ours(sight));
-        if let Some((place, _)) = sent().find(|(_, sight)| !sight.ready || matches!(sight.doing, Doing::Bad(_))) {
+        let ours = |node: &ObservedNode| node.assigned == Assigned::Target && !node.same;
+        let sent = || self.places().filter(|(_, node)| ours(node));
+        if let Some((place, _)) = sent().find(|(_, node)| !node.ready || matches!(node.progress, Progress::Bad(_))) {
             return Step::Restore(place);
         }
         // Those on their way go before those that are settled: they are restarting anyhow. But an edit of the ConfigMap
         // puts all of them on their way, and they must not all go back at once.
-        let moving = || sent().filter(|(_, sight)| !self.is_settled(sight));
+        let updating = || sent().filter(|(_, node)| !self.is_settled(node));
         if self.drains() {
-            let settled = sent().filter(|(_, sight)| self.is_settled(sight));
-            let order: Vec<usize> = moving().chain(settled).map(|(place, _)| place).collect();
+            let settled = sent().filter(|(_, node)| self.is_settled(node));
+            let order: Vec<usize> = updating().chain(settled).map(|(place, _)| place).collect();
             if let Some(step) = self.back_drained(&order) {
                 return step;
             }
-        } else if let Some((place, _)) = moving().next().or_else(|| sent().next()) {
+        } else if let Some((place, _)) = updating().next().or_else(|| sent().next()) {
             return if self.has_room() { Step::Restore(place) } else { Step::Wait(self.alarm()) };
         }
-        if self.sights.iter().any(|sight| self.moves_back(sight)) {
+        if self.observed.iter().any(|node| self.moves_back(node)) {
             return Step::Wait(self.alarm());
         }
         let undrained: Vec<String> = sent()
-            .filter_map(|(place, sight)| Some(format!("{}: {}", self.name(place), self.undrained(sight)?)))
+            .filter_map(|(place, node)| Some(format!("{}: {}", self.name(place), self.undrained(node)?)))
             .collect();
-        let late = self.names(|_, sight| sight.has == Has::Before && sight.doing == Doing::Moving);
+        let late = self.names(|_, node| node.assigned == Assigned::Previous && node.progress == Progress::Updating);
         // Named alone: whether they ever had it cannot be told any more, and one that is out of order for weeks is no
         // reason to say that nodes are not back.
-        let lost =
-            self.names(|_, sight| sight.has == Has::Before && sight.doing != Doing::Moving && self.is_lost(sight));
-        let left = self.names(|_, sight| sight.has == Has::Other);
+        let lost = self.names(|_, node| {
+            node.assigned == Assigned::Previous && node.progress != Progress::Updating && self.is_lost(node)
+        });
+        let left = self.names(|_, node| node.assigned == Assigned::Other);
         self.change(|record| {
             record.phase = Phase::Reverted;
             record.behind = late.len() + undrained.len();
-            let late = said("did not come back within --timeout-per-node", &late);
+            let late = with_names("did not come back within --timeout-per-node", &late);
             let undrained: Vec<&str> = undrained.iter().map(String::as_str).collect();
-            let undrained = said("cannot be drained", &undrained);
-            let left = said("left alone, as somebody assigned them something else", &left);
-            let lost = said("back, but not Ready for longer than --timeout-per-node", &lost);
+            let undrained = with_names("cannot be drained", &undrained);
+            let left = with_names("left alone, as somebody assigned them something else", &left);
+            let lost = with_names("back, but not Ready for longer than --timeout-per-node", &lost);
             let parts = [std::mem::take(&mut record.why), late, undrained, lost, left];
             record.why = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
         })
     }
 
-    fn names(&self, which: impl Fn(usize, &Sight) -> bool) -> Vec<&str> {
-        self.places().filter(|(place, sight)| which(*place, sight)).map(|(place, _)| self.name(place)).collect()
+    fn names(&self, which: impl Fn(usize, &ObservedNode) -> bool) -> Vec<&str> {
+        self.places().filter(|(place, node)| which(*place, node)).map(|(place, _)| self.name(place)).collect()
     }
 }
 
 /// Names, five at the most; nothing of none.
-fn said(what: &str, names: &[&str]) -> String {
+fn with_names(what: &str, names: &[&str]) -> String {
     if names.is_empty() { String::new() } else { format!("{what}: {}", few(names)) }
 }
 

@@ -24,7 +24,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(40);
 /// Whether nodes are drained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Draining {
+pub(crate) enum Draining {
     /// A Pod that nobody would start again, or whose `emptyDir` would be lost, refuses.
     Careful,
     /// Those too.
@@ -33,11 +33,11 @@ pub enum Draining {
 
 /// Who cordoned a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Cordon {
+pub(crate) enum Cordon {
     /// Nobody: Pods may come.
     #[default]
     No,
-    /// Nobody any more; the rollout's mark was left.
+    /// Nobody any more; the rollout's annotation was left.
     Stale,
     /// The rollout.
     Ours,
@@ -49,8 +49,7 @@ pub enum Cordon {
 
 impl Cordon {
     /// `by`: what stands in [`CORDONED_BY`].
-    #[must_use]
-    pub fn of(unschedulable: bool, by: Option<&str>, rollout: &str) -> Self {
+    pub(crate) fn new(unschedulable: bool, by: Option<&str>, rollout: &str) -> Self {
         match (unschedulable, by) {
             (true, Some(by)) if by == rollout => Self::Ours,
             (true, Some(_)) => Self::Former,
@@ -61,14 +60,12 @@ impl Cordon {
     }
 
     /// No Pods come, and it will stay so until the rollout or an administrator ends it.
-    #[must_use]
-    pub fn holds(self) -> bool {
+    pub(crate) fn holds(self) -> bool {
         matches!(self, Self::Ours | Self::Theirs)
     }
 
     /// The patch of a Node of this resourceVersion that cordons it for a rollout; without one, that ends it.
-    #[must_use]
-    pub fn patch(rollout: Option<&String>, version: &str) -> Value {
+    pub(crate) fn patch(rollout: Option<&String>, version: &str) -> Value {
         let on = rollout.map(|_| true);
         json!({
             "metadata": {"resourceVersion": version, "annotations": {CORDONED_BY: rollout}},
@@ -79,12 +76,12 @@ impl Cordon {
 
 /// How far a node's drain is, as this client sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Drain {
+pub(crate) enum Drain {
     /// Nobody looks at its Pods.
     #[default]
     Idle,
     /// They are being listed.
-    Looking,
+    Listing,
     /// Pods have to leave.
     Going {
         /// How many.
@@ -104,8 +101,7 @@ pub enum Drain {
 
 impl Drain {
     /// It was begun and is not at its end.
-    #[must_use]
-    pub fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         !matches!(self, Self::Idle | Self::GaveUp(_))
     }
 }
@@ -146,13 +142,10 @@ fn fate(pod: &Value, draining: Draining) -> Fate {
 
 /// A Pod that has to leave.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pod {
-    /// `metadata.namespace`.
-    pub namespace: String,
-    /// `metadata.name`.
-    pub name: String,
-    /// `metadata.uid`.
-    pub uid: String,
+pub(crate) struct Pod {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) uid: String,
 }
 
 #[derive(Debug)]
@@ -167,14 +160,14 @@ struct Leaving {
     /// The last pause after a no.
     pause: Duration,
     /// Why it is still there.
-    said: String,
+    reason: String,
     /// The list it was last in.
     listed: u64,
 }
 
 /// The Pods of a node that is drained. Times are measured from any one moment.
 #[derive(Debug)]
-pub struct Pods {
+pub(crate) struct Pods {
     draining: Draining,
     leaving: BTreeMap<(String, String), Leaving>,
     list: u64,
@@ -190,32 +183,30 @@ fn key(pod: &Value) -> (String, String) {
 
 impl Pods {
     /// None is known. `cordoned`: the node's cordon holds.
-    #[must_use]
-    pub fn new(draining: Draining, cordoned: bool) -> Self {
+    pub(crate) fn new(draining: Draining, cordoned: bool) -> Self {
         Self { draining, leaving: BTreeMap::new(), list: 0, known: false, cordoned }
     }
 
     /// Whether the node's cordon holds. True: it did not all the time, so that a Pod may have come meanwhile of which
     /// the watch did not tell yet. Only a list that is begun now has all of them.
-    #[must_use]
-    pub fn is_outdated(&mut self, cordoned: bool) -> bool {
+    pub(crate) fn is_outdated(&mut self, cordoned: bool) -> bool {
         self.cordoned &= cordoned;
         cordoned && !self.cordoned
     }
 
     /// A list begins.
-    pub fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         self.list += 1;
     }
 
     /// What was not in the list is gone.
-    pub fn listed(&mut self) {
+    pub(crate) fn listed(&mut self) {
         self.leaving.retain(|_, pod| pod.listed == self.list);
         self.known = true;
     }
 
     /// A Pod as it is now.
-    pub fn see(&mut self, pod: &Value) {
+    pub(crate) fn observe(&mut self, pod: &Value) {
         let key = key(pod);
         let refuses = match fate(pod, self.draining) {
             Fate::Stays => {
@@ -238,13 +229,13 @@ impl Pods {
             ends,
             not_before: Duration::ZERO,
             pause: Duration::ZERO,
-            said: String::new(),
+            reason: String::new(),
             listed: 0,
         });
         entry.listed = self.list;
         entry.ends = ends;
         if ends {
-            "it is ending".clone_into(&mut entry.said);
+            "it is ending".clone_into(&mut entry.reason);
             entry.refuses = None;
         } else if refuses.is_some() {
             entry.refuses = refuses;
@@ -252,62 +243,59 @@ impl Pods {
     }
 
     /// A Pod is gone.
-    pub fn lose(&mut self, pod: &Value) {
+    pub(crate) fn remove(&mut self, pod: &Value) {
         self.leaving.remove(&key(pod));
     }
 
     /// The next one to be evicted.
-    #[must_use]
-    pub fn due(&self, now: Duration) -> Option<&Pod> {
+    pub(crate) fn due(&self, now: Duration) -> Option<&Pod> {
         self.leaving.values().find(|it| !it.ends && it.not_before <= now).map(|it| &it.pod)
     }
 
-    fn of(&mut self, pod: &Pod) -> Option<&mut Leaving> {
+    fn entry(&mut self, pod: &Pod) -> Option<&mut Leaving> {
         self.leaving.get_mut(&(pod.namespace.clone(), pod.name.clone())).filter(|it| it.pod.uid == pod.uid)
     }
 
     /// Its eviction was granted.
-    pub fn granted(&mut self, pod: &Pod, now: Duration) {
-        if let Some(entry) = self.of(pod) {
+    pub(crate) fn granted(&mut self, pod: &Pod, now: Duration) {
+        if let Some(entry) = self.entry(pod) {
             entry.not_before = now + SHOWS;
-            "it was evicted".clone_into(&mut entry.said);
+            "it was evicted".clone_into(&mut entry.reason);
         }
     }
 
     /// Not now: a disruption budget, or an API server in trouble.
-    pub fn denied(&mut self, pod: &Pod, why: &str, now: Duration) {
-        if let Some(entry) = self.of(pod) {
+    pub(crate) fn denied(&mut self, pod: &Pod, why: &str, now: Duration) {
+        if let Some(entry) = self.entry(pod) {
             entry.pause = (entry.pause * 2).clamp(PAUSE_FIRST, PAUSE_MAX);
             entry.not_before = now + entry.pause;
-            why.clone_into(&mut entry.said);
+            why.clone_into(&mut entry.reason);
         }
     }
 
     /// Never: a right is missing, say.
-    pub fn refused(&mut self, pod: &Pod, why: &str) {
-        if let Some(entry) = self.of(pod) {
+    pub(crate) fn refused(&mut self, pod: &Pod, why: &str) {
+        if let Some(entry) = self.entry(pod) {
             entry.refuses = Some(why.to_owned());
         }
     }
 
-    /// How far it is.
-    #[must_use]
-    pub fn state(&self, now: Duration) -> Drain {
+    pub(crate) fn state(&self, now: Duration) -> Drain {
         if !self.known {
-            return Drain::Looking;
+            return Drain::Listing;
         }
         let name = |it: &Leaving| format!("Pod {}/{}", it.pod.namespace, it.pod.name);
         let refused = self.leaving.values().find_map(|it| Some(format!("{} {}", name(it), it.refuses.as_ref()?)));
         if let Some(refused) = refused {
             return Drain::Refused(refused);
         }
-        let waits = |it: &&Leaving| !it.said.is_empty();
+        let waits = |it: &&Leaving| !it.reason.is_empty();
         let Some(such) = self.leaving.values().find(waits).or_else(|| self.leaving.values().next()) else {
             return Drain::Empty;
         };
-        let said = if such.said.is_empty() { String::new() } else { format!(": {}", such.said) };
+        let reason = if such.reason.is_empty() { String::new() } else { format!(": {}", such.reason) };
         let due = self.leaving.values().filter(|it| !it.ends).map(|it| it.not_before.saturating_sub(now));
-        Drain::Going { left: self.leaving.len(), next: due.min(), such: format!("{}{said}", name(such)) }
+        Drain::Going { left: self.leaving.len(), next: due.min(), such: format!("{}{reason}", name(such)) }
     }
 }
 
@@ -372,10 +360,10 @@ mod tests {
     fn a_drain_from_its_list_to_the_last_pod() {
         let at = Duration::from_secs;
         let mut pods = Pods::new(Draining::Careful, true);
-        assert_eq!(pods.state(at(0)), Drain::Looking);
+        assert_eq!(pods.state(at(0)), Drain::Listing);
         pods.begin();
-        pods.see(&pod("a", &json!({})));
-        pods.see(&pod("b", &json!({})));
+        pods.observe(&pod("a", &json!({})));
+        pods.observe(&pod("b", &json!({})));
         pods.listed();
         let going = |pods: &Pods, now| match pods.state(now) {
             Drain::Going { left, next, such } => (left, next.map(|next| next.as_secs()), such),
@@ -394,20 +382,20 @@ mod tests {
         for pause in [10, 20, 40, 40] {
             assert_eq!(pods.due(now), Some(&a));
             pods.denied(&a, "no", now);
-            pods.see(&pod("b", &json!({"metadata": {"deletionTimestamp": "now"}})));
+            pods.observe(&pod("b", &json!({"metadata": {"deletionTimestamp": "now"}})));
             assert_eq!(going(&pods, now).1, Some(pause));
             now += at(pause);
         }
         pods.granted(&a, now);
-        pods.see(&pod("a", &json!({"metadata": {"deletionTimestamp": "now"}})));
+        pods.observe(&pod("a", &json!({"metadata": {"deletionTimestamp": "now"}})));
         assert_eq!(going(&pods, now), (2, None, "Pod n/a: it is ending".to_owned()));
-        pods.lose(&pod("a", &json!({})));
+        pods.remove(&pod("a", &json!({})));
         // A list that does not have it: it is gone.
         pods.begin();
         pods.listed();
         assert_eq!(pods.state(now), Drain::Empty);
         // One that comes under the same name is another one.
-        pods.see(&pod("a", &json!({"metadata": {"uid": "other"}})));
+        pods.observe(&pod("a", &json!({"metadata": {"uid": "other"}})));
         pods.granted(&a, now);
         assert_eq!(pods.due(now).map(|pod| pod.uid.as_str()), Some("other"));
     }
@@ -416,7 +404,7 @@ mod tests {
     fn a_granted_eviction_that_does_not_show_is_asked_for_again() {
         let mut pods = Pods::new(Draining::Force, true);
         pods.begin();
-        pods.see(&pod("a", &json!({})));
+        pods.observe(&pod("a", &json!({})));
         pods.listed();
         let a = pods.due(Duration::ZERO).unwrap().clone();
         pods.granted(&a, Duration::ZERO);
@@ -437,7 +425,7 @@ mod tests {
 
     #[test]
     fn whose_cordon_it_is() {
-        let of = |unschedulable, by| Cordon::of(unschedulable, by, "r");
+        let of = |unschedulable, by| Cordon::new(unschedulable, by, "r");
         assert_eq!([of(false, None), of(false, Some("x"))], [Cordon::No; 2]);
         assert_eq!([of(false, Some("r")), of(true, Some("r"))], [Cordon::Stale, Cordon::Ours]);
         assert_eq!([of(true, Some("x")), of(true, None)], [Cordon::Former, Cordon::Theirs]);

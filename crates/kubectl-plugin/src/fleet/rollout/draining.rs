@@ -4,7 +4,7 @@
 use super::Phase;
 use super::decide::{Fleet, Step};
 use super::drain::{Cordon, Drain};
-use super::sight::{Doing, Has, Sight};
+use super::observed::{Assigned, ObservedNode, Progress};
 
 /// So many nodes' Pods are listed at a time: with `--max-unavailable 10%` of 5,000 nodes it would be 500 lists at once, each
 /// of which the API server goes through all Pods for; each takes a moment, and the next one follows.
@@ -23,16 +23,16 @@ enum Work {
 }
 
 impl Fleet<'_> {
-    pub(super) fn drains(&self) -> bool {
+    pub(crate) fn drains(&self) -> bool {
         self.record.options.drain.is_some()
     }
 
     /// Why a node cannot be drained, or not in time.
-    pub(super) fn undrained(&self, sight: &Sight) -> Option<String> {
-        match &sight.drain {
+    pub(crate) fn undrained(&self, node: &ObservedNode) -> Option<String> {
+        match &node.drain {
             Drain::Refused(why) | Drain::GaveUp(why) => Some(why.clone()),
             // One that is not cordoned yet waits for room, and no Pod was asked to leave.
-            Drain::Going { left, such, .. } if sight.cordon.holds() && sight.clocks.draining >= self.timeout() => {
+            Drain::Going { left, such, .. } if node.cordon.holds() && node.clocks.draining >= self.timeout() => {
                 Some(format!(
                     "{left} Pods are still there after {} s (--timeout-per-node), such as {such}",
                     self.record.options.timeout_seconds
@@ -42,8 +42,8 @@ impl Fleet<'_> {
         }
     }
 
-    fn may_look(&self) -> bool {
-        self.counted().looking < LOOKS
+    fn may_follow(&self) -> bool {
+        self.counted().listing < LOOKS
     }
 
     /// One that is out already changes nothing.
@@ -51,14 +51,14 @@ impl Fleet<'_> {
         self.counted().out <= self.max()
     }
 
-    fn work(&self, place: usize, sight: &Sight) -> Work {
-        if self.undrained(sight).is_some() {
+    fn work(&self, place: usize, node: &ObservedNode) -> Work {
+        if self.undrained(node).is_some() {
             return Work::Failed;
         }
-        match &sight.drain {
-            Drain::Idle if self.may_look() => Work::Do(Step::Look(place)),
-            Drain::Idle | Drain::Looking => Work::Wait,
-            _ if !sight.cordon.holds() => {
+        match &node.drain {
+            Drain::Idle if self.may_follow() => Work::Do(Step::FollowPods(place)),
+            Drain::Idle | Drain::Listing => Work::Wait,
+            _ if !node.cordon.holds() => {
                 if self.counted().out < self.max() {
                     Work::Do(Step::Cordon(place))
                 } else {
@@ -73,19 +73,20 @@ impl Fleet<'_> {
     }
 
     /// The next step for nodes that are to have it; none if there is none left in the open waves.
-    pub(super) fn forward_drained(&self, open: impl Fn(usize) -> bool) -> Option<Step> {
-        let next =
-            || self.places().filter(|(place, sight)| sight.has == Has::Before && !sight.is_away() && open(*place));
+    pub(crate) fn forward_drained(&self, open: impl Fn(usize) -> bool) -> Option<Step> {
+        let next = || {
+            self.places().filter(|(place, node)| node.assigned == Assigned::Previous && !node.is_away() && open(*place))
+        };
         let mut left = false;
-        for (place, sight) in next().filter(|(_, sight)| is_begun(sight)) {
-            match self.work(place, sight) {
+        for (place, node) in next().filter(|(_, node)| is_begun(node)) {
+            match self.work(place, node) {
                 Work::Do(step) => return Some(step),
                 Work::Ready => return Some(Step::Send(place)),
                 Work::Wait | Work::Failed => left = true,
             }
         }
-        match next().find(|(_, sight)| !is_begun(sight)) {
-            Some((place, _)) if self.has_room() && self.may_look() => Some(Step::Look(place)),
+        match next().find(|(_, node)| !is_begun(node)) {
+            Some((place, _)) if self.has_room() && self.may_follow() => Some(Step::FollowPods(place)),
             Some(_) => Some(Step::Wait(self.alarm())),
             None => left.then(|| Step::Wait(self.alarm())),
         }
@@ -93,20 +94,20 @@ impl Fleet<'_> {
 
     /// The same for nodes that are to have back what they had, `ours` by their order; those that cannot be drained are
     /// left out.
-    pub(super) fn back_drained(&self, ours: &[usize]) -> Option<Step> {
-        let ours = || ours.iter().filter_map(|place| Some((*place, self.sights.get(*place)?)));
+    pub(crate) fn back_drained(&self, ours: &[usize]) -> Option<Step> {
+        let ours = || ours.iter().filter_map(|place| Some((*place, self.observed.get(*place)?)));
         let mut left = false;
-        for (place, sight) in ours().filter(|(_, sight)| is_begun(sight)) {
-            match self.work(place, sight) {
+        for (place, node) in ours().filter(|(_, node)| is_begun(node)) {
+            match self.work(place, node) {
                 Work::Do(step) => return Some(step),
                 Work::Ready => return Some(Step::Restore(place)),
                 Work::Wait => left = true,
                 Work::Failed => {}
             }
         }
-        let fresh = ours().find(|(_, sight)| !is_begun(sight) && self.undrained(sight).is_none());
+        let fresh = ours().find(|(_, node)| !is_begun(node) && self.undrained(node).is_none());
         match fresh {
-            Some((place, _)) if self.has_room() && self.may_look() => Some(Step::Look(place)),
+            Some((place, _)) if self.has_room() && self.may_follow() => Some(Step::FollowPods(place)),
             Some(_) => Some(Step::Wait(self.alarm())),
             None => left.then(|| Step::Wait(self.alarm())),
         }
@@ -116,51 +117,48 @@ impl Fleet<'_> {
     /// would break the promise that nothing is sent then; to keep it empty for as long as a broken node takes, weeks
     /// maybe, would keep it from doing its work. So it has the time that a drain has, and is opened then: that is one
     /// less that is out, which may be all that the next one waits for. Its own drain begins anew once there is room.
-    fn waits_in_vain(&self, sight: &Sight) -> bool {
-        sight.drain == Drain::Empty && sight.clocks.draining >= self.timeout() && !self.fits()
+    fn waits_in_vain(&self, node: &ObservedNode) -> bool {
+        node.drain == Drain::Empty && node.clocks.draining >= self.timeout() && !self.fits()
     }
 
     /// Takes a cordon from the first node that has it without need.
-    pub(super) fn uncordon(&self) -> Option<Step> {
-        let ours = |sight: &Sight| matches!(sight.cordon, Cordon::Ours | Cordon::Stale);
+    pub(crate) fn uncordon(&self) -> Option<Step> {
+        let ours = |node: &ObservedNode| matches!(node.cordon, Cordon::Ours | Cordon::Stale);
         let mut places = self.places();
-        places.find(|(place, sight)| ours(sight) && self.is_free(*place, sight)).map(|(place, _)| Step::Uncordon(place))
+        places.find(|(place, node)| ours(node) && self.is_free(*place, node)).map(|(place, _)| Step::Uncordon(place))
     }
 
-    fn is_free(&self, place: usize, sight: &Sight) -> bool {
-        let moves = sight.doing == Doing::Moving;
-        match (self.record.phase, sight.has) {
-            (_, Has::Gone) => false,
+    fn is_free(&self, place: usize, node: &ObservedNode) -> bool {
+        let moves = node.progress == Progress::Updating;
+        match (self.record.phase, node.assigned) {
+            (_, Assigned::Gone) => false,
             // It is drained, or will be at once.
-            (Phase::Running, Has::Before) => {
-                let waits = self.wave(place) > self.record.wave || self.waits_in_vain(sight);
-                !self.drains() || sight.is_away() || waits
+            (Phase::Running, Assigned::Previous) => {
+                let waits = self.wave(place) > self.record.wave || self.waits_in_vain(node);
+                !self.drains() || node.is_away() || waits
             }
             // It is drained, to be given back what it had.
-            (Phase::Reverting, Has::Target) if !sight.same => sight.ready && self.undrained(sight).is_some(),
-            // Only the mark is left.
-            _ if sight.cordon == Cordon::Stale => true,
-            (Phase::Reverting, Has::Before) => sight.ready && !moves,
+            (Phase::Reverting, Assigned::Target) if !node.same => node.ready && self.undrained(node).is_some(),
+            // Only the annotation is left.
+            _ if node.cordon == Cordon::Stale => true,
+            (Phase::Reverting, Assigned::Previous) => node.ready && !moves,
             // It never had it, or has gone back.
-            (_, Has::Before) => !moves,
-            (_, Has::Target) => sight.ready && (self.is_settled(sight) || matches!(sight.doing, Doing::Bad(_))),
-            (_, Has::Other) => sight.ready && !moves,
+            (_, Assigned::Previous) => !moves,
+            (_, Assigned::Target) => node.ready && (self.is_settled(node) || matches!(node.progress, Progress::Bad(_))),
+            (_, Assigned::Other) => node.ready && !moves,
         }
     }
 
     /// Nothing is sent any more. Nodes that are on their way, and cordoned, are waited for as long as they have time.
-    pub(super) fn tidy(&self) -> Step {
-        let late = |sight: &Sight| sight.clocks.moving.max(sight.clocks.unready) >= self.timeout();
-        let waits = |sight: &Sight| sight.cordon == Cordon::Ours && sight.has != Has::Gone && !late(sight);
-        self.uncordon().unwrap_or_else(
-            || {
-                if self.sights.iter().any(waits) { Step::Wait(self.alarm()) } else { Step::End }
-            },
-        )
+    pub(crate) fn tidy(&self) -> Step {
+        let late = |node: &ObservedNode| node.clocks.updating.max(node.clocks.unready) >= self.timeout();
+        let waits = |node: &ObservedNode| node.cordon == Cordon::Ours && node.assigned != Assigned::Gone && !late(node);
+        self.uncordon()
+            .unwrap_or_else(|| if self.observed.iter().any(waits) { Step::Wait(self.alarm()) } else { Step::End })
     }
 }
 
 /// It is being drained, or was when a client died.
-fn is_begun(sight: &Sight) -> bool {
-    sight.drain.is_on() || (sight.cordon == Cordon::Ours && !matches!(sight.drain, Drain::GaveUp(_)))
+fn is_begun(node: &ObservedNode) -> bool {
+    node.drain.is_on() || (node.cordon == Cordon::Ours && !matches!(node.drain, Drain::GaveUp(_)))
 }

@@ -3,21 +3,22 @@
 //!
 //! Nothing but the API server remembers a rollout. What it is to do and what its nodes were
 //! assigned before stands in ConfigMaps ([`record`]); how far it is, the Nodes say themselves
-//! ([`sight`]). [`decide`] is a function of both, so a client that takes over from a dead one goes
+//! ([`node`]). [`decide`] is a function of both, so a client that takes over from a dead one goes
 //! on as the dead one would have.
 
-pub mod bad_versions;
-pub mod decide;
+pub(crate) mod bad_versions;
+pub(crate) mod decide;
 pub mod drain;
 mod draining;
 #[cfg(test)]
 mod draining_tests;
+pub(crate) mod member;
 #[cfg(test)]
 mod memory_tests;
-pub mod plan;
-pub mod progress;
-pub mod record;
-pub mod sight;
+pub(crate) mod observed;
+pub(crate) mod plan;
+pub(crate) mod progress;
+pub(crate) mod record;
 #[cfg(test)]
 mod tests;
 
@@ -28,22 +29,22 @@ use serde::{Deserialize, Serialize};
 use kubelet_config::source::ConfigMapRef;
 
 /// Label of a rollout's ConfigMap; the value is its name.
-pub const LABEL: &str = "kubelet-supervisor.io/rollout";
+pub(crate) const LABEL: &str = "kubelet-supervisor.io/rollout";
 /// Label of the ConfigMaps with its nodes; the value is its name.
-pub const NODES_LABEL: &str = "kubelet-supervisor.io/rollout-nodes";
+pub(crate) const NODES_LABEL: &str = "kubelet-supervisor.io/rollout-nodes";
 
 /// A node in flight may be not Ready for so long. A kubelet that starts says so for some seconds,
 /// and the supervisor itself puts a node without contact back after 90 s.
-pub const NOT_READY: Duration = Duration::from_secs(60);
+pub(crate) const NOT_READY: Duration = Duration::from_secs(60);
 
 /// From so many nodes the target may be taken by hand before the rollout stops. Their names are in the record: 64 KiB
 /// at the most, and more of them is somebody's veto.
-pub const WITHDRAWN: usize = 256;
+pub(crate) const WITHDRAWN: usize = 256;
 
 /// When a node counts as done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum WaitFor {
+pub(crate) enum WaitFor {
     /// The kubelet runs with it and the node is Ready.
     Active,
     /// It is last known good.
@@ -54,7 +55,7 @@ pub enum WaitFor {
 /// What a node that does not like it brings about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum OnFailure {
+pub(crate) enum OnFailure {
     /// No further node gets it.
     #[default]
     Stop,
@@ -65,28 +66,26 @@ pub enum OnFailure {
 /// How it is to be done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Options {
+pub(crate) struct Options {
     /// The first nodes of the plan.
-    pub canaries: usize,
+    pub(crate) canaries: usize,
     /// Nodes that may be in flight or not Ready at a time; at least one.
-    pub max_unavailable: usize,
+    pub(crate) max_unavailable: usize,
     /// When a node is done.
-    pub wait_for: WaitFor,
+    pub(crate) wait_for: WaitFor,
     /// Somebody is to look at the canaries.
-    pub pause_after_canaries: bool,
-    /// See there.
-    pub on_failure: OnFailure,
+    pub(crate) pause_after_canaries: bool,
+    pub(crate) on_failure: OnFailure,
     /// A node that is not done after so long fails.
-    pub timeout_seconds: u64,
+    pub(crate) timeout_seconds: u64,
     /// Nodes are drained first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub drain: Option<drain::Draining>,
+    pub(crate) drain: Option<drain::Draining>,
 }
 
 impl Options {
     /// The wave of a node in the plan: 0 are the canaries.
-    #[must_use]
-    pub fn wave(&self, place: usize) -> usize {
+    pub(crate) fn wave(&self, place: usize) -> usize {
         wave(place, self.canaries, self.max_unavailable)
     }
 }
@@ -102,21 +101,19 @@ fn wave(place: usize, canaries: usize, max_unavailable: usize) -> usize {
 /// One version of the ConfigMap that is rolled out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Target {
+pub(crate) struct Target {
     /// What nodes are assigned.
     #[serde(flatten)]
-    pub reference: ConfigMapRef,
-    /// `metadata.uid`.
-    pub uid: String,
-    /// `metadata.resourceVersion`.
-    pub resource_version: String,
+    pub(crate) reference: ConfigMapRef,
+    pub(crate) uid: String,
+    pub(crate) resource_version: String,
     /// Of an immutable one, another resourceVersion is the same content.
-    pub immutable: bool,
+    pub(crate) immutable: bool,
 }
 
 /// Where a rollout is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Phase {
+pub(crate) enum Phase {
     /// Its records are being written; no node has heard of it.
     Starting,
     /// Nodes get it.
@@ -137,14 +134,11 @@ pub enum Phase {
 
 impl Phase {
     /// Its nodes are free for other rollouts.
-    #[must_use]
-    pub fn is_over(self) -> bool {
+    pub(crate) fn is_over(self) -> bool {
         matches!(self, Self::Done | Self::Reverted | Self::Aborted)
     }
 
-    /// For people.
-    #[must_use]
-    pub fn words(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Starting => "starting",
             Self::Running => "running",
@@ -160,89 +154,84 @@ impl Phase {
 
 /// A node that called the version bad.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Bad {
-    /// Its name.
-    pub node: String,
-    /// In its words.
-    pub why: String,
+pub(crate) struct BadVersion {
+    pub(crate) node: String,
+    pub(crate) why: String,
     /// The rollout whose node it is, if it is another one's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from: Option<String>,
+    pub(crate) from: Option<String>,
 }
 
-/// A mark that does not stand any more.
+/// What a node reported of a version, and what counts no more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClearedVersion {
+pub(crate) struct ClearedVersion {
     /// Which node called the version bad.
-    pub node: String,
-    /// In its words.
-    pub why: String,
+    pub(crate) node: String,
+    pub(crate) why: String,
     /// Why it does not stand any more.
-    pub how: String,
+    pub(crate) how: String,
 }
 
 /// The client that drives a rollout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Holder {
-    /// Which.
-    pub id: String,
+pub(crate) struct Holder {
+    pub(crate) id: String,
+    #[serde(rename = "beat")]
     /// Counts on while it lives; others measure by their own clocks how long it stands still.
-    pub beat: u64,
+    pub(crate) renewals: u64,
 }
 
 /// What the cluster remembers of a rollout, but for its nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Record {
+pub(crate) struct Record {
     /// What is rolled out.
-    pub target: Target,
+    pub(crate) target: Target,
     /// Which nodes, as they were when it began.
-    pub selector: String,
-    /// How.
-    pub options: Options,
+    pub(crate) selector: String,
+    pub(crate) options: Options,
     /// How many nodes.
-    pub nodes: usize,
+    pub(crate) nodes: usize,
     /// Over how many ConfigMaps they are spread.
-    pub parts: usize,
+    pub(crate) parts: usize,
     /// In the second set of those: what takes the place of a rollout that is over writes its nodes beside that one's.
     #[serde(default, skip_serializing_if = "is_false")]
-    pub second: bool,
+    pub(crate) second: bool,
     /// While it is starting: the one that is over whose place it takes, and which is put back if it does not begin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub replaces: Option<Box<Record>>,
+    pub(crate) replaces: Option<Box<Record>>,
     /// The namespace of labels that name none.
-    pub namespace: String,
-    /// See there.
-    pub phase: Phase,
+    pub(crate) namespace: String,
+    pub(crate) phase: Phase,
     /// Waves up to this one may be sent.
-    pub wave: usize,
+    pub(crate) wave: usize,
     /// Why it is where it is.
     #[serde(default)]
-    pub why: String,
+    pub(crate) why: String,
     /// Who called the version bad.
     #[serde(default)]
-    pub bad: Vec<Bad>,
-    /// Marks that were lifted, the latest ones.
-    #[serde(default)]
-    pub lifted: Vec<ClearedVersion>,
+    pub(crate) bad: Vec<BadVersion>,
+    /// What nodes called bad and counts no more, the latest ones.
+    #[serde(default, rename = "lifted")]
+    pub(crate) cleared: Vec<ClearedVersion>,
     /// Nodes whose word on this version counts for nothing: somebody said that they were to blame.
-    #[serde(default)]
-    pub despite: Vec<String>,
+    #[serde(default, rename = "despite")]
+    pub(crate) excluded_nodes: Vec<String>,
     /// Nodes from which somebody took the target again; at most [`WITHDRAWN`].
     #[serde(default)]
-    pub withdrawn: Vec<String>,
+    pub(crate) withdrawn: Vec<String>,
     /// Somebody asked for nodes to get back what they had.
     #[serde(default)]
-    pub undone: bool,
+    pub(crate) undone: bool,
     /// Nodes that should be back and are not, once it is reverted.
     #[serde(default)]
-    pub behind: usize,
+    pub(crate) behind: usize,
     /// Who drives it.
     #[serde(default)]
-    pub holder: Option<Holder>,
+    pub(crate) holder: Option<Holder>,
     /// Since when, RFC 3339.
     #[serde(default)]
-    pub started: String,
+    pub(crate) started: String,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
@@ -252,14 +241,12 @@ fn is_false(it: &bool) -> bool {
 
 impl Record {
     /// Nodes are given the target, or were.
-    #[must_use]
-    pub fn is_forward(&self) -> bool {
+    pub(crate) fn is_forward(&self) -> bool {
         !matches!(self.phase, Phase::Reverting | Phase::Reverted)
     }
 
     /// The wave of the last node.
-    #[must_use]
-    pub fn last_wave(&self) -> usize {
+    pub(crate) fn last_wave(&self) -> usize {
         self.options.wave(self.nodes.saturating_sub(1))
     }
 }

@@ -3,40 +3,27 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::Target;
-use super::sight::is_same;
-use crate::fleet::assign::Written;
+use super::member::{Member, is_same};
+use crate::fleet::assign::WrittenAssignment;
 use crate::fleet::node::{NodeRow, Stage};
-
-/// What a node was assigned, as it was written.
-pub type Before = Written;
-
-/// A node of a rollout.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
-    /// Its name.
-    pub name: String,
-    /// What it was assigned when the rollout began.
-    pub before: Before,
-}
 
 /// All nodes in their order: round the zones, so that canaries and waves are of as many zones as
 /// there are. What cannot take a change now (not Ready, held on the node) goes to the end.
 ///
 /// `zone`: the label that says where a node is.
-#[must_use]
-pub fn order(rows: &[NodeRow], zone: Option<&str>) -> Vec<Member> {
+pub(crate) fn order(rows: &[NodeRow], zone: Option<&str>) -> Vec<Member> {
     let (fit, unfit): (Vec<&NodeRow>, Vec<&NodeRow>) =
         rows.iter().partition(|row| row.ready && row.stage() != Stage::Held);
     let members = [fit, unfit].into_iter().flat_map(|rows| round(&rows, zone));
-    members.map(|row| Member { name: row.name.clone(), before: Before::of(row) }).collect()
+    members.map(|row| Member { name: row.name.clone(), before: WrittenAssignment::from_row(row) }).collect()
 }
 
 /// Nodes that have the target from rollouts before this one get back what those remember, not the target itself.
 /// `former`: their nodes, newest rollout first; with true for one that gave all back, and behind which no node is
 /// left: after that it was somebody else who assigned it.
-pub fn carry(members: &mut [Member], target: &Target, former: impl IntoIterator<Item = (bool, Vec<Member>)>) {
+pub(crate) fn carry(members: &mut [Member], target: &Target, former: impl IntoIterator<Item = (bool, Vec<Member>)>) {
     let has_it = |member: &&mut Member| is_same(&member.before, target);
-    let mut open: BTreeMap<String, &mut Before> =
+    let mut open: BTreeMap<String, &mut WrittenAssignment> =
         members.iter_mut().filter(has_it).map(|member| (member.name.clone(), &mut member.before)).collect();
     for (gave_back, theirs) in former {
         for Member { name, before } in theirs {
@@ -69,8 +56,7 @@ fn round<'a>(rows: &[&'a NodeRow], zone: Option<&str>) -> Vec<&'a NodeRow> {
 }
 
 /// Where a node is; empty if it does not say.
-#[must_use]
-pub fn zone_of<'a>(row: &'a NodeRow, key: Option<&str>) -> &'a str {
+pub(crate) fn zone_of<'a>(row: &'a NodeRow, key: Option<&str>) -> &'a str {
     match key {
         Some(key) => row.labels.get(key).map_or("", String::as_str),
         None => &row.zone,
@@ -81,7 +67,7 @@ pub fn zone_of<'a>(row: &'a NodeRow, key: Option<&str>) -> &'a str {
 ///
 /// # Errors
 /// What it should be.
-pub fn unavailable(text: &str, nodes: usize) -> Result<usize, String> {
+pub(crate) fn unavailable(text: &str, nodes: usize) -> Result<usize, String> {
     let bad = || format!("--max-unavailable {text:?}: a number from 1, or a share such as 10%");
     if let Some(share) = text.strip_suffix('%') {
         let share: usize = share.parse().map_err(|_| bad())?;
@@ -136,7 +122,10 @@ mod tests {
             resource_version: "1".into(),
             immutable: true,
         };
-        let before = |map: &str| Before { native: None, labels: BTreeMap::from([("name".to_owned(), map.to_owned())]) };
+        let before = |map: &str| WrittenAssignment {
+            native: None,
+            labels: BTreeMap::from([("name".to_owned(), map.to_owned())]),
+        };
         let member = |name: &str, map: &str| Member { name: name.into(), before: before(map) };
         let now = || vec![member("a", "m"), member("b", "m"), member("c", "old"), member("d", "m"), member("e", "m")];
         let newest = vec![member("a", "m"), member("b", "x"), member("c", "y")];
@@ -153,6 +142,6 @@ mod tests {
         let mut row = row("n", "a", true);
         row.labels.insert(format!("{LABELS}name"), "pool".into());
         row.labels.insert("else".into(), "x".into());
-        assert_eq!(Before::of(&row).labels, BTreeMap::from([("name".to_owned(), "pool".to_owned())]));
+        assert_eq!(WrittenAssignment::from_row(&row).labels, BTreeMap::from([("name".to_owned(), "pool".to_owned())]));
     }
 }

@@ -3,46 +3,46 @@
 use std::time::Duration;
 
 use super::drain::Cordon;
-use super::sight::{Doing, Has, Sight};
+use super::observed::{Assigned, ObservedNode, Progress};
 use super::{Phase, Record};
 
 /// Nodes by what can be said of them; together all nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub(crate) struct Counts {
     /// Done: they have the target, or, on the way back, what they had.
-    pub done: usize,
+    pub(crate) done: usize,
     /// On their way.
-    pub in_flight: usize,
+    pub(crate) in_flight: usize,
     /// Their turn comes.
-    pub waiting: usize,
+    pub(crate) waiting: usize,
     /// Not Ready, or held on the node.
-    pub away: usize,
+    pub(crate) away: usize,
     /// Called it bad.
-    pub bad: usize,
+    pub(crate) bad: usize,
     /// Assigned something else, or gone.
-    pub other: usize,
+    pub(crate) other: usize,
 }
 
 impl Counts {
-    /// Counts.
-    #[must_use]
-    pub fn of(record: &Record, sights: &[Sight]) -> Self {
+    pub(crate) fn new(record: &Record, observed: &[ObservedNode]) -> Self {
         let mut counts = Self::default();
-        for sight in sights {
-            let slot = match (sight.has, &sight.doing) {
-                (Has::Other | Has::Gone, _) => &mut counts.other,
-                _ if record.is_forward() && sight.is_settled(record.options.wait_for) => &mut counts.done,
-                _ if sight.is_away() => &mut counts.away,
-                (Has::Target, Doing::Bad(_)) => &mut counts.bad,
-                (Has::Target, _) if record.is_forward() => &mut counts.in_flight,
-                (Has::Before, _) if record.is_forward() && (sight.drain.is_on() || sight.cordon == Cordon::Ours) => {
+        for node in observed {
+            let slot = match (node.assigned, &node.progress) {
+                (Assigned::Other | Assigned::Gone, _) => &mut counts.other,
+                _ if record.is_forward() && node.is_settled(record.options.wait_for) => &mut counts.done,
+                _ if node.is_away() => &mut counts.away,
+                (Assigned::Target, Progress::Bad(_)) => &mut counts.bad,
+                (Assigned::Target, _) if record.is_forward() => &mut counts.in_flight,
+                (Assigned::Previous, _)
+                    if record.is_forward() && (node.drain.is_on() || node.cordon == Cordon::Ours) =>
+                {
                     &mut counts.in_flight
                 }
-                (Has::Before, _) if record.is_forward() => &mut counts.waiting,
-                (Has::Before, Doing::Moving) => &mut counts.in_flight,
-                (Has::Before, _) => &mut counts.done,
-                (Has::Target, _) if sight.same => &mut counts.done,
-                (Has::Target, _) => &mut counts.waiting,
+                (Assigned::Previous, _) if record.is_forward() => &mut counts.waiting,
+                (Assigned::Previous, Progress::Updating) => &mut counts.in_flight,
+                (Assigned::Previous, _) => &mut counts.done,
+                (Assigned::Target, _) if node.same => &mut counts.done,
+                (Assigned::Target, _) => &mut counts.waiting,
             };
             *slot += 1;
         }
@@ -50,14 +50,12 @@ impl Counts {
     }
 
     /// Nodes that are still to be done.
-    #[must_use]
-    pub fn left(&self) -> usize {
+    pub(crate) fn left(&self) -> usize {
         self.waiting + self.in_flight
     }
 
     /// For a line with a bar: `3/10 done, 2 in flight`, and what is wrong.
-    #[must_use]
-    pub fn short(&self, total: usize) -> String {
+    pub(crate) fn short(&self, total: usize) -> String {
         let Self { done, in_flight, away, bad, .. } = *self;
         let parts = [(in_flight, "in flight"), (bad, "bad"), (away, "away")];
         let parts = parts.into_iter().filter(|(number, _)| *number > 0);
@@ -66,8 +64,7 @@ impl Counts {
     }
 
     /// `3 done, 2 in flight, 5 waiting`: what is zero is not said.
-    #[must_use]
-    pub fn words(&self) -> String {
+    pub(crate) fn summary(&self) -> String {
         let Self { done, in_flight, waiting, away, bad, other } = *self;
         let parts = [
             (in_flight, "in flight"),
@@ -83,15 +80,13 @@ impl Counts {
 }
 
 /// The time left, if it goes on as since `done` nodes were done.
-#[must_use]
-pub fn time_left(passed: Duration, done: usize, left: usize) -> Option<Duration> {
+pub(crate) fn time_left(passed: Duration, done: usize, left: usize) -> Option<Duration> {
     let (done, left) = (u32::try_from(done).ok()?, u32::try_from(left).ok()?);
     (done > 0).then(|| passed.saturating_mul(left) / done)
 }
 
 /// `2h05m`, `4m10s`, `9s`.
-#[must_use]
-pub fn duration(time: Duration) -> String {
+pub(crate) fn duration(time: Duration) -> String {
     let seconds = time.as_secs();
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
         (0, 0, seconds) => format!("{seconds}s"),
@@ -101,18 +96,16 @@ pub fn duration(time: Duration) -> String {
 }
 
 /// Where the rollout is: `canaries`, `wave 2 of 7`.
-#[must_use]
-pub fn place(record: &Record) -> String {
+pub(crate) fn place(record: &Record) -> String {
     match record.phase {
         Phase::Running if record.wave == 0 && record.options.canaries > 0 => "canaries".to_owned(),
         Phase::Running => format!("wave {} of {}", record.wave.max(1), record.last_wave().max(1)),
-        phase => phase.words().to_owned(),
+        phase => phase.label().to_owned(),
     }
 }
 
 /// A bar, `[#####.....]`: done, in flight, to come.
-#[must_use]
-pub fn bar(counts: &Counts, total: usize, width: usize) -> String {
+pub(crate) fn bar(counts: &Counts, total: usize, width: usize) -> String {
     let cells = |nodes: usize| nodes * width / total.max(1);
     let done = cells(counts.done);
     let flight = cells(counts.done + counts.in_flight).saturating_sub(done);
@@ -135,7 +128,7 @@ mod tests {
         }
         assert_eq!(bar(&Counts::default(), 0, 4), "[....]");
         assert_eq!(counts.short(100), "50/100 done, 10 in flight, 1 bad");
-        assert_eq!(counts.words(), "50 done, 10 in flight, 39 waiting, 1 bad");
+        assert_eq!(counts.summary(), "50 done, 10 in flight, 39 waiting, 1 bad");
     }
 
     #[test]

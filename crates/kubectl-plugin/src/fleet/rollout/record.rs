@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::plan::{Before, Member};
+use super::member::Member;
 use super::{LABEL, NODES_LABEL, Record};
+use crate::fleet::assign::WrittenAssignment;
 
 /// Key of the record.
 const RECORD: &str = "rollout";
@@ -23,21 +24,18 @@ const PART: usize = 256 * 1024;
 const PART_BEFORE: usize = 256 * 1024;
 
 /// The ConfigMap's name of a rollout.
-#[must_use]
-pub fn map_name(name: &str) -> String {
+pub(crate) fn map_name(name: &str) -> String {
     format!("rollout-{name}")
 }
 
 /// The ConfigMap with part of its nodes. `second`: see [`Record::second`].
-#[must_use]
-pub fn part_name(name: &str, second: bool, part: usize) -> String {
+pub(crate) fn part_name(name: &str, second: bool, part: usize) -> String {
     let set = if second { "nodes-again" } else { "nodes" };
     format!("rollout-{name}-{set}-{part}")
 }
 
 /// The record as a ConfigMap. `version`: the resourceVersion it must still have.
-#[must_use]
-pub fn encode(name: &str, record: &Record, version: Option<&str>) -> Value {
+pub(crate) fn encode(name: &str, record: &Record, version: Option<&str>) -> Value {
     let mut map = json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -54,7 +52,7 @@ pub fn encode(name: &str, record: &Record, version: Option<&str>) -> Value {
 ///
 /// # Errors
 /// What is not as we write it.
-pub fn decode(map: &Value) -> Result<(String, Record, String), String> {
+pub(crate) fn decode(map: &Value) -> Result<(String, Record, String), String> {
     let text = |pointer: &str| map.pointer(pointer).and_then(Value::as_str);
     let object = text("/metadata/name").unwrap_or_default();
     let labels = map.pointer("/metadata/labels");
@@ -69,15 +67,14 @@ pub fn decode(map: &Value) -> Result<(String, Record, String), String> {
 
 #[derive(Serialize, Deserialize)]
 struct Part {
-    before: Vec<Before>,
+    before: Vec<WrittenAssignment>,
     nodes: String,
 }
 
 /// The nodes as ConfigMaps, in order.
-#[must_use]
-pub fn encode_nodes(name: &str, second: bool, members: &[Member]) -> Vec<Value> {
+pub(crate) fn encode_nodes(name: &str, second: bool, members: &[Member]) -> Vec<Value> {
     let mut parts = Vec::new();
-    let mut numbers: BTreeMap<&Before, usize> = BTreeMap::new();
+    let mut numbers: BTreeMap<&WrittenAssignment, usize> = BTreeMap::new();
     let (mut part, mut bytes) = (Part { before: Vec::new(), nodes: String::new() }, 0);
     for member in members {
         if part.nodes.len() + member.name.len() > PART || bytes > PART_BEFORE {
@@ -112,11 +109,11 @@ fn format_line(name: &str, number: usize) -> String {
 ///
 /// # Errors
 /// What is not as we write it.
-pub fn decode_nodes(map: &Value) -> Result<Vec<Member>, String> {
+pub(crate) fn decode_nodes(map: &Value) -> Result<Vec<Member>, String> {
     let object = map.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
     let odd = |key: &str| format!("ConfigMap {object}, key {key}: it is not of this version, or somebody edited it");
     let data = |key: &str| map.pointer("/data").and_then(|data| data.get(key)).and_then(Value::as_str);
-    let before: Vec<Before> =
+    let before: Vec<WrittenAssignment> =
         data(BEFORE).and_then(|text| serde_json::from_str(text).ok()).ok_or_else(|| odd(BEFORE))?;
     let member = |line: &str| {
         let (name, number) = line.split_once(' ')?;
@@ -133,7 +130,9 @@ mod tests {
     fn members(count: usize, length: usize, distinct: usize) -> Vec<Member> {
         let labels = |n: usize| BTreeMap::from([("name".to_owned(), format!("pool-{}", n % distinct))]);
         let name = |n: usize| format!("{n:05}{}", "x".repeat(length - 5));
-        (0..count).map(|n| Member { name: name(n), before: Before { native: None, labels: labels(n) } }).collect()
+        (0..count)
+            .map(|n| Member { name: name(n), before: WrittenAssignment { native: None, labels: labels(n) } })
+            .collect()
     }
 
     #[test]
@@ -163,6 +162,22 @@ mod tests {
             "data": {"rollout": record.to_string()}});
         let (_, record, _) = decode(&map).unwrap();
         assert_eq!((record.options.drain, record.bad.len(), record.withdrawn.len()), (None, 1, 0));
+    }
+
+    #[test]
+    fn names_in_a_record_stay() {
+        let record = json!({
+            "target": {"namespace": "n", "name": "m", "kubeletConfigKey": "kubelet", "uid": "u", "resourceVersion": "1",
+                "immutable": true},
+            "selector": "a=b", "nodes": 1, "parts": 1, "namespace": "n", "phase": "Running", "wave": 0,
+            "options": {"canaries": 1, "maxUnavailable": 1, "waitFor": "proven", "pauseAfterCanaries": false,
+                "onFailure": "stop", "timeoutSeconds": 60, "drain": "careful"},
+            "why": "", "bad": [{"node": "n1", "why": "no", "from": "r2"}],
+            "lifted": [{"node": "n2", "why": "no", "how": "--despite"}], "despite": ["n2"], "withdrawn": ["n3"],
+            "undone": true, "behind": 2, "holder": {"id": "x", "beat": 3}, "started": "t",
+        });
+        let read: Record = serde_json::from_value(record.clone()).unwrap();
+        assert_eq!(json!(read), record);
     }
 
     #[test]

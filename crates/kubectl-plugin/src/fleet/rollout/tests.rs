@@ -5,14 +5,15 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::decide::{Step, decide};
-use super::plan::{Before, Member};
-use super::sight::{Clocks, Doing, Has, Sight};
-use super::{Bad, NOT_READY, OnFailure, Options, Phase, Record, Target, WaitFor};
+use super::member::Member;
+use super::observed::{Assigned, Clocks, ObservedNode, Progress};
+use super::{BadVersion, NOT_READY, OnFailure, Options, Phase, Record, Target, WaitFor};
+use crate::fleet::assign::WrittenAssignment;
 use kubelet_config::source::ConfigMapRef;
 
 const TIMEOUT: u64 = 600;
 
-pub(super) fn record(nodes: usize, options: Options) -> Record {
+pub(crate) fn record(nodes: usize, options: Options) -> Record {
     Record {
         target: Target {
             reference: ConfigMapRef { namespace: "n".into(), name: "m".into(), kubelet_config_key: "kubelet".into() },
@@ -29,8 +30,8 @@ pub(super) fn record(nodes: usize, options: Options) -> Record {
         wave: 0,
         why: String::new(),
         bad: Vec::new(),
-        lifted: Vec::new(),
-        despite: Vec::new(),
+        cleared: Vec::new(),
+        excluded_nodes: Vec::new(),
         withdrawn: Vec::new(),
         undone: false,
         behind: 0,
@@ -41,7 +42,7 @@ pub(super) fn record(nodes: usize, options: Options) -> Record {
     }
 }
 
-pub(super) fn options(canaries: usize, max_unavailable: usize) -> Options {
+pub(crate) fn options(canaries: usize, max_unavailable: usize) -> Options {
     Options {
         canaries,
         max_unavailable,
@@ -53,12 +54,12 @@ pub(super) fn options(canaries: usize, max_unavailable: usize) -> Options {
     }
 }
 
-pub(super) fn members(count: usize) -> Vec<Member> {
-    (0..count).map(|n| Member { name: format!("n{n}"), before: Before::default() }).collect()
+pub(crate) fn members(count: usize) -> Vec<Member> {
+    (0..count).map(|n| Member { name: format!("n{n}"), before: WrittenAssignment::default() }).collect()
 }
 
-pub(super) fn fresh() -> Sight {
-    Sight { has: Has::Before, doing: Doing::Runs, ready: true, ..Sight::gone() }
+pub(crate) fn fresh() -> ObservedNode {
+    ObservedNode { assigned: Assigned::Previous, progress: Progress::Active, ready: true, ..ObservedNode::gone() }
 }
 
 /// What a node does with the target, by seconds since it was sent.
@@ -117,7 +118,7 @@ fn outside() -> impl Strategy<Value = Outside> {
 struct World {
     record: Record,
     members: Vec<Member>,
-    sights: Vec<Sight>,
+    observed: Vec<ObservedNode>,
     fates: Vec<Fate>,
     sent_at: Vec<Option<u64>>,
     back_at: Vec<Option<u64>>,
@@ -129,49 +130,52 @@ struct World {
 
 impl World {
     fn busy(&self) -> usize {
-        let settled = |sight: &Sight| sight.is_settled(self.record.options.wait_for);
-        let busy = |sight: &&Sight| {
-            let flight = sight.has == Has::Target && !settled(sight);
-            sight.has != Has::Gone && (!sight.ready || flight)
+        let settled = |node: &ObservedNode| node.is_settled(self.record.options.wait_for);
+        let busy = |node: &&ObservedNode| {
+            let flight = node.assigned == Assigned::Target && !settled(node);
+            node.assigned != Assigned::Gone && (!node.ready || flight)
         };
-        self.sights.iter().filter(busy).count()
+        self.observed.iter().filter(busy).count()
     }
 
     fn send(&mut self, place: usize) {
         let options = self.record.options.clone();
-        let sight = &self.sights[place];
-        assert_eq!((self.record.phase, sight.has, sight.ready), (Phase::Running, Has::Before, true));
+        let node = &self.observed[place];
+        assert_eq!((self.record.phase, node.assigned, node.ready), (Phase::Running, Assigned::Previous, true));
         assert!(self.busy() < options.max_unavailable, "too many at once: {self:#?}");
         assert!(self.record.bad.is_empty(), "sent on after {:?}", self.record.bad);
-        assert!(!self.sights.iter().any(|it| matches!(it.doing, Doing::Bad(_)) && it.has == Has::Target));
+        assert!(
+            !self.observed.iter().any(|it| matches!(it.progress, Progress::Bad(_)) && it.assigned == Assigned::Target)
+        );
         if options.wave(place) > 0 {
-            let canaries = &self.sights[..options.canaries];
-            let open = |it: &&Sight| it.has == Has::Target && !it.is_settled(options.wait_for) && it.ready;
+            let canaries = &self.observed[..options.canaries];
+            let open =
+                |it: &&ObservedNode| it.assigned == Assigned::Target && !it.is_settled(options.wait_for) && it.ready;
             assert_eq!(canaries.iter().filter(open).count(), 0, "a wave before its canaries: {self:#?}");
         }
         self.sends += 1;
         self.sent_at[place] = Some(self.now);
-        let sight = &mut self.sights[place];
-        (sight.has, sight.doing, sight.clocks.moving) = (Has::Target, Doing::Moving, Duration::ZERO);
+        let node = &mut self.observed[place];
+        (node.assigned, node.progress, node.clocks.updating) = (Assigned::Target, Progress::Updating, Duration::ZERO);
     }
 
     fn restore(&mut self, place: usize) {
-        let sight = &self.sights[place];
-        assert_eq!((self.record.phase, sight.has), (Phase::Reverting, Has::Target));
-        let well = sight.ready && sight.is_settled(self.record.options.wait_for);
+        let node = &self.observed[place];
+        assert_eq!((self.record.phase, node.assigned), (Phase::Reverting, Assigned::Target));
+        let well = node.ready && node.is_settled(self.record.options.wait_for);
         assert!(!well || self.busy() < self.record.options.max_unavailable, "too many back at once");
-        let said = matches!(sight.doing, Doing::Bad(_));
-        let marked = self.record.bad.iter().any(|bad| bad.node == self.members[place].name);
-        assert!(!said || marked || self.record.bad.len() >= 32, "its word is lost: {self:#?}");
+        let said = matches!(node.progress, Progress::Bad(_));
+        let with_bad = self.record.bad.iter().any(|bad| bad.node == self.members[place].name);
+        assert!(!said || with_bad || self.record.bad.len() >= 32, "its word is lost: {self:#?}");
         self.back_at[place] = Some(self.now);
-        let sight = &mut self.sights[place];
-        (sight.has, sight.doing, sight.clocks.moving) = (Has::Before, Doing::Moving, Duration::ZERO);
+        let node = &mut self.observed[place];
+        (node.assigned, node.progress, node.clocks.updating) = (Assigned::Previous, Progress::Updating, Duration::ZERO);
     }
 
     /// Until the client waits; true if it has nothing left to do.
     fn client(&mut self) -> bool {
         for _ in 0..200 {
-            match decide(&self.record, &self.members, &self.sights) {
+            match decide(&self.record, &self.members, &self.observed) {
                 Step::Record(record) => {
                     assert_ne!(*record, self.record, "a record for nothing");
                     assert!(record.wave <= self.record.wave + 1);
@@ -189,31 +193,31 @@ impl World {
 
     fn second(&mut self) {
         self.now += 1;
-        for place in 0..self.sights.len() {
+        for place in 0..self.observed.len() {
             let Some(since) = self.sent_at[place].map(|at| self.now - at) else {
-                self.sights[place].ready = self.unready_until[place] <= self.now;
+                self.observed[place].ready = self.unready_until[place] <= self.now;
                 self.clocks(place);
                 continue;
             };
-            let sight = &mut self.sights[place];
+            let node = &mut self.observed[place];
             let mut dead = false;
-            if sight.has == Has::Target {
-                sight.doing = match &self.fates[place] {
-                    Fate::Good { proven, .. } if since >= *proven => Doing::Proven,
+            if node.assigned == Assigned::Target {
+                node.progress = match &self.fates[place] {
+                    Fate::Good { proven, .. } if since >= *proven => Progress::Proven,
                     Fate::Rejects { after } | Fate::RollsBack { after, .. } if since >= *after => {
-                        Doing::Bad("no".into())
+                        Progress::Bad("no".into())
                     }
-                    Fate::Good { runs, .. } | Fate::RollsBack { runs, .. } if since >= *runs => Doing::Runs,
+                    Fate::Good { runs, .. } | Fate::RollsBack { runs, .. } if since >= *runs => Progress::Active,
                     Fate::Dies { after } => {
                         dead = since >= *after;
-                        Doing::Moving
+                        Progress::Updating
                     }
-                    _ => Doing::Moving,
+                    _ => Progress::Updating,
                 };
             } else if self.back_at[place].is_some_and(|at| self.now >= at + 5) {
-                sight.doing = Doing::Runs;
+                node.progress = Progress::Active;
             }
-            sight.ready = self.unready_until[place] <= self.now && !dead;
+            node.ready = self.unready_until[place] <= self.now && !dead;
             self.clocks(place);
         }
         if self.resume_at == Some(self.now) && self.record.phase == Phase::Paused {
@@ -223,31 +227,31 @@ impl World {
 
     fn clocks(&mut self, place: usize) {
         let wait_for = self.record.options.wait_for;
-        let sight = &mut self.sights[place];
+        let node = &mut self.observed[place];
         let on = |clock: &mut Duration, runs: bool| {
             *clock = if runs { *clock + Duration::from_secs(1) } else { Duration::ZERO }
         };
-        let moving = match sight.has {
-            Has::Target => !sight.is_settled(wait_for),
-            _ => sight.doing == Doing::Moving,
+        let updating = match node.assigned {
+            Assigned::Target => !node.is_settled(wait_for),
+            _ => node.progress == Progress::Updating,
         };
-        let away = sight.is_away();
-        on(&mut sight.clocks.unready, !sight.ready);
-        on(&mut sight.clocks.moving, moving);
-        on(&mut sight.clocks.away, away);
+        let away = node.is_away();
+        on(&mut node.clocks.unready, !node.ready);
+        on(&mut node.clocks.updating, updating);
+        on(&mut node.clocks.away, away);
     }
 
     fn strike(&mut self, what: &Outside) {
-        let count = self.sights.len();
+        let count = self.observed.len();
         match what {
             Outside::Unready { node, seconds } => self.unready_until[node % count] = self.now + seconds,
-            Outside::Killed => self.sights.iter_mut().for_each(|sight| sight.clocks = Clocks::default()),
+            Outside::Killed => self.observed.iter_mut().for_each(|node| node.clocks = Clocks::default()),
             Outside::Paused { seconds } if self.record.phase == Phase::Running => {
                 self.record.phase = Phase::Paused;
                 self.resume_at = Some(self.now + seconds);
             }
-            Outside::Reassigned { node } => self.sights[node % count].has = Has::Other,
-            Outside::Deleted { node } => self.sights[node % count] = Sight::gone(),
+            Outside::Reassigned { node } => self.observed[node % count].assigned = Assigned::Other,
+            Outside::Deleted { node } => self.observed[node % count] = ObservedNode::gone(),
             Outside::Undone if self.record.phase == Phase::Running => self.record.phase = Phase::Reverting,
             Outside::Paused { .. } | Outside::Undone => {}
         }
@@ -273,7 +277,7 @@ proptest! {
         let mut world = World {
             record: record(count, options),
             members: members(count),
-            sights: vec![fresh(); count],
+            observed: vec![fresh(); count],
             fates,
             sent_at: vec![None; count],
             back_at: vec![None; count],
@@ -295,17 +299,17 @@ proptest! {
             world.second();
         }
         prop_assert!(ended, "it never ends: {world:#?}");
-        let has = |has: Has| world.sights.iter().filter(|sight| sight.has == has).count();
+        let count = |assigned: Assigned| world.observed.iter().filter(|node| node.assigned == assigned).count();
         match world.record.phase {
             Phase::Done => {
-                let fine = |sight: &Sight| match sight.has {
-                    Has::Target => !matches!(sight.doing, Doing::Bad(_)),
-                    Has::Before => !sight.ready,
+                let fine = |node: &ObservedNode| match node.assigned {
+                    Assigned::Target => !matches!(node.progress, Progress::Bad(_)),
+                    Assigned::Previous => !node.ready,
                     _ => true,
                 };
-                prop_assert!(world.sights.iter().all(fine));
+                prop_assert!(world.observed.iter().all(fine));
             }
-            Phase::Reverted => prop_assert_eq!(has(Has::Target), 0),
+            Phase::Reverted => prop_assert_eq!(count(Assigned::Target), 0),
             Phase::Stopped => prop_assert!(!world.record.why.is_empty()),
             phase => prop_assert!(false, "ended {phase:?}"),
         }
@@ -315,22 +319,25 @@ proptest! {
 #[test]
 fn a_good_rollout_is_canaries_then_waves() {
     let (mut record, members) = (record(6, options(1, 2)), members(6));
-    let mut sights = vec![fresh(); 6];
+    let mut observed = vec![fresh(); 6];
     let mut log = String::new();
     loop {
-        match decide(&record, &members, &sights) {
+        match decide(&record, &members, &observed) {
             Step::Record(next) => {
                 log.push_str(if next.wave > record.wave { "| " } else { "." });
                 record = *next;
             }
             Step::Send(place) => {
                 log.extend([place.to_string(), " ".to_owned()]);
-                (sights[place].has, sights[place].doing) = (Has::Target, Doing::Moving);
+                (observed[place].assigned, observed[place].progress) = (Assigned::Target, Progress::Updating);
             }
             Step::Wait(_) => {
-                sights.iter_mut().filter(|it| it.has == Has::Target).for_each(|it| it.doing = Doing::Proven);
+                observed
+                    .iter_mut()
+                    .filter(|it| it.assigned == Assigned::Target)
+                    .for_each(|it| it.progress = Progress::Proven);
             }
-            other @ (Step::Restore(_) | Step::Look(_) | Step::Cordon(_) | Step::Evict(_) | Step::Uncordon(_)) => {
+            other @ (Step::Restore(_) | Step::FollowPods(_) | Step::Cordon(_) | Step::Evict(_) | Step::Uncordon(_)) => {
                 panic!("{other:?}")
             }
             Step::End => break,
@@ -343,13 +350,13 @@ fn a_good_rollout_is_canaries_then_waves() {
 #[test]
 fn nodes_that_are_not_ready_use_up_the_allowance() {
     let (record, members) = (record(5, options(0, 2)), members(5));
-    let mut sights = vec![fresh(); 5];
-    sights[3].ready = false;
-    sights[4].ready = false;
+    let mut observed = vec![fresh(); 5];
+    observed[3].ready = false;
+    observed[4].ready = false;
     let record = Record { wave: 1, ..record };
-    assert!(matches!(decide(&record, &members, &sights), Step::Wait(_)));
-    sights[4].ready = true;
-    assert_eq!(decide(&record, &members, &sights), Step::Send(0));
+    assert!(matches!(decide(&record, &members, &observed), Step::Wait(_)));
+    observed[4].ready = true;
+    assert_eq!(decide(&record, &members, &observed), Step::Send(0));
 }
 
 #[test]
@@ -357,24 +364,24 @@ fn a_pause_comes_after_the_canaries_and_resume_goes_on() {
     let mut options = options(1, 2);
     options.pause_after_canaries = true;
     let (record, members) = (record(3, options), members(3));
-    let mut sights = vec![fresh(); 3];
-    (sights[0].has, sights[0].doing) = (Has::Target, Doing::Proven);
-    let Step::Record(paused) = decide(&record, &members, &sights) else { panic!("no record") };
+    let mut observed = vec![fresh(); 3];
+    (observed[0].assigned, observed[0].progress) = (Assigned::Target, Progress::Proven);
+    let Step::Record(paused) = decide(&record, &members, &observed) else { panic!("no record") };
     assert_eq!((paused.phase, paused.wave), (Phase::Paused, 1));
-    assert!(matches!(decide(&paused, &members, &sights), Step::Wait(_)));
+    assert!(matches!(decide(&paused, &members, &observed), Step::Wait(_)));
     let resumed = Record { phase: Phase::Running, ..*paused };
-    assert_eq!(decide(&resumed, &members, &sights), Step::Send(1));
+    assert_eq!(decide(&resumed, &members, &observed), Step::Send(1));
 }
 
 #[test]
 fn a_version_called_bad_stays_so_until_that_node_proves_it() {
     let (mut record, members) = (record(3, options(1, 2)), members(3));
-    record.bad.push(Bad { node: "n0".into(), why: "no".into(), from: None });
-    let mut sights = vec![fresh(); 3];
-    let Step::Record(stopped) = decide(&record, &members, &sights) else { panic!("no record") };
+    record.bad.push(BadVersion { node: "n0".into(), why: "no".into(), from: None });
+    let mut observed = vec![fresh(); 3];
+    let Step::Record(stopped) = decide(&record, &members, &observed) else { panic!("no record") };
     assert_eq!((stopped.phase, stopped.why.as_str()), (Phase::Stopped, "node n0 called it bad: no"));
-    (sights[0].has, sights[0].doing) = (Has::Target, Doing::Proven);
-    let Step::Record(cleared) = decide(&record, &members, &sights) else { panic!("no record") };
+    (observed[0].assigned, observed[0].progress) = (Assigned::Target, Progress::Proven);
+    let Step::Record(cleared) = decide(&record, &members, &observed) else { panic!("no record") };
     assert!(cleared.bad.is_empty() && cleared.phase == Phase::Running);
 }
 
@@ -382,12 +389,12 @@ fn a_version_called_bad_stays_so_until_that_node_proves_it() {
 fn a_moment_of_not_ready_is_no_failure() {
     let (mut record, members) = (record(2, options(0, 2)), members(2));
     record.wave = 1;
-    let mut sights = vec![fresh(); 2];
-    (sights[0].has, sights[0].doing, sights[0].ready) = (Has::Target, Doing::Runs, false);
-    sights[0].clocks.unready = NOT_READY.checked_sub(Duration::from_secs(1)).unwrap();
-    assert_eq!(decide(&record, &members, &sights), Step::Send(1), "one of two");
-    sights[0].clocks.unready = NOT_READY;
-    let Step::Record(stopped) = decide(&record, &members, &sights) else { panic!("no record") };
+    let mut observed = vec![fresh(); 2];
+    (observed[0].assigned, observed[0].progress, observed[0].ready) = (Assigned::Target, Progress::Active, false);
+    observed[0].clocks.unready = NOT_READY.checked_sub(Duration::from_secs(1)).unwrap();
+    assert_eq!(decide(&record, &members, &observed), Step::Send(1), "one of two");
+    observed[0].clocks.unready = NOT_READY;
+    let Step::Record(stopped) = decide(&record, &members, &observed) else { panic!("no record") };
     assert_eq!(stopped.phase, Phase::Stopped);
     assert!(stopped.why.contains("n0 is not Ready") && stopped.bad.is_empty());
 }
@@ -396,18 +403,18 @@ fn a_moment_of_not_ready_is_no_failure() {
 fn nodes_that_had_it_before_are_waited_for_and_not_given_it_again() {
     let (mut record, members) = (record(3, options(0, 2)), members(3));
     record.wave = 1;
-    let mut sights = vec![fresh(); 3];
-    (sights[0].has, sights[0].same, sights[0].doing) = (Has::Target, true, Doing::Moving);
-    (sights[1].has, sights[1].same, sights[1].doing) = (Has::Target, true, Doing::Proven);
-    assert!(matches!(decide(&record, &members, &sights), Step::Wait(_)), "on its way");
-    sights[0].clocks.moving = Duration::from_secs(TIMEOUT);
-    let Step::Record(stopped) = decide(&record, &members, &sights) else { panic!("no record") };
+    let mut observed = vec![fresh(); 3];
+    (observed[0].assigned, observed[0].same, observed[0].progress) = (Assigned::Target, true, Progress::Updating);
+    (observed[1].assigned, observed[1].same, observed[1].progress) = (Assigned::Target, true, Progress::Proven);
+    assert!(matches!(decide(&record, &members, &observed), Step::Wait(_)), "on its way");
+    observed[0].clocks.updating = Duration::from_secs(TIMEOUT);
+    let Step::Record(stopped) = decide(&record, &members, &observed) else { panic!("no record") };
     assert!(stopped.why.contains("n0 did not come to an end"), "{}", stopped.why);
     // One that is not Ready has been so before, for all we know.
-    (sights[0].ready, sights[0].clocks.unready) = (false, Duration::from_secs(TIMEOUT));
-    let Step::Record(next) = decide(&record, &members, &sights) else { panic!("no record") };
+    (observed[0].ready, observed[0].clocks.unready) = (false, Duration::from_secs(TIMEOUT));
+    let Step::Record(next) = decide(&record, &members, &observed) else { panic!("no record") };
     assert_eq!((next.phase, next.wave), (Phase::Running, 2));
     record.phase = Phase::Reverting;
-    let Step::Record(reverted) = decide(&record, &members, &sights) else { panic!("no record") };
+    let Step::Record(reverted) = decide(&record, &members, &observed) else { panic!("no record") };
     assert_eq!(reverted.phase, Phase::Reverted, "what they had is what they have");
 }

@@ -1,0 +1,232 @@
+//! The client of every command: how often it asks, and what it says when the API server refuses.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use hyper::Request;
+use kube::core::Status;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::failure::Failure;
+
+/// Pauses between two tries.
+const PAUSE_FIRST: Duration = Duration::from_millis(250);
+const PAUSE_MAX: Duration = Duration::from_secs(15);
+
+/// What `kube::core::request::Request` makes.
+pub(crate) type Built = Result<Request<Vec<u8>>, kube::core::request::Error>;
+
+/// How long a command waits for the API server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// For so long a request is tried again while the API server, or the way to it, may recover; zero: it is sent once.
+    pub(crate) total: Duration,
+    /// One answer takes no longer.
+    pub(crate) answer: Duration,
+    /// Objects of one page of a list; a Node of a busy cluster takes about 20 KB.
+    pub(crate) page: u32,
+}
+
+impl Patience {
+    /// Of a command that somebody waits for: each request is sent once.
+    pub(crate) const ONCE: Self = Self { total: Duration::ZERO, answer: Duration::MAX, page: 500 };
+
+    /// Of a command that goes on for hours.
+    pub(crate) fn long(answer: Duration) -> Self {
+        Self { total: Duration::from_secs(600), answer, page: 250 }
+    }
+}
+
+/// A connection to the API server.
+#[derive(Clone)]
+pub(crate) struct Client {
+    kube: kube::Client,
+    /// Of ConfigMaps, and of labels that name none.
+    pub(crate) namespace: String,
+    pub(crate) patience: Patience,
+    requests: Arc<AtomicU64>,
+}
+
+/// Why a request was not done.
+#[derive(Debug)]
+pub(crate) struct ApiError {
+    /// What was tried, such as "list nodes".
+    what: String,
+    cause: Cause,
+}
+
+#[derive(Debug)]
+enum Cause {
+    Kube(kube::Error),
+    NoAnswer,
+    Other(String),
+}
+
+impl Client {
+    pub(crate) fn new(kube: kube::Client, namespace: &str, patience: Patience) -> Self {
+        Self { kube, namespace: namespace.to_owned(), patience, requests: Arc::default() }
+    }
+
+    /// Requests so far.
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// Sends a request once, whatever comes of it. `what`: such as "list nodes".
+    pub(crate) async fn once(&self, what: &str, request: Built) -> Result<Value, ApiError> {
+        let request = request.map_err(|error| ApiError::new(what, error.to_string()))?;
+        self.send(what, request).await
+    }
+
+    /// Sends a request until there is an answer, or patience is over.
+    pub(crate) async fn request(&self, what: &str, request: Built) -> Result<Value, ApiError> {
+        let request = request.map_err(|error| ApiError::new(what, error.to_string()))?;
+        let Patience { total, .. } = self.patience;
+        let begun = Instant::now();
+        let mut pause = PAUSE_FIRST;
+        loop {
+            match self.send(what, request.clone()).await {
+                Err(error) if error.may_pass() && !total.is_zero() && begun.elapsed() <= total => {
+                    tokio::time::sleep(pause.max(error.retry_after())).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// The same for what need not be there.
+    pub(crate) async fn optional(&self, what: &str, request: Built) -> Result<Option<Value>, ApiError> {
+        match self.request(what, request).await {
+            Err(error) if error.code() == 404 => Ok(None),
+            result => result.map(Some),
+        }
+    }
+
+    async fn send(&self, what: &str, request: Request<Vec<u8>>) -> Result<Value, ApiError> {
+        self.count();
+        let what = what.to_owned();
+        match tokio::time::timeout(self.patience.answer, self.kube.request(request)).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => Err(ApiError { what, cause: Cause::Kube(error) }),
+            Err(_) => Err(ApiError { what, cause: Cause::NoAnswer }),
+        }
+    }
+
+    /// For a watch, which has no end of its own.
+    pub(crate) fn streaming(&self) -> &kube::Client {
+        self.count();
+        &self.kube
+    }
+
+    fn count(&self) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl ApiError {
+    /// One that the API server did not say itself.
+    pub(crate) fn new(what: &str, message: impl Into<String>) -> Self {
+        Self { what: what.to_owned(), cause: Cause::Other(message.into()) }
+    }
+
+    pub(crate) fn from_kube(what: &str, error: kube::Error) -> Self {
+        Self { what: what.to_owned(), cause: Cause::Kube(error) }
+    }
+
+    /// What the API server says, if it says anything.
+    pub(crate) fn status(&self) -> Option<&Status> {
+        match &self.cause {
+            Cause::Kube(kube::Error::Api(status)) => Some(status),
+            _ => None,
+        }
+    }
+
+    /// The HTTP status; 0: there is none.
+    pub(crate) fn code(&self) -> u16 {
+        self.status().map_or(0, |status| status.code)
+    }
+
+    /// The object is another one by now.
+    pub(crate) fn is_conflict(&self) -> bool {
+        self.code() == 409
+    }
+
+    /// This API server wants no `spec.configSource`.
+    pub(crate) fn refuses_source(&self) -> bool {
+        self.status().is_some_and(|status| status.code == 422 && status.message.contains("configSource"))
+    }
+
+    /// The API server, or the way to it, may recover from this. What was asked for may or may not have been done.
+    pub(crate) fn may_pass(&self) -> bool {
+        match &self.cause {
+            Cause::Kube(kube::Error::Api(status)) => status.code == 429 || status.code >= 500,
+            Cause::Kube(kube::Error::Auth(_) | kube::Error::BuildRequest(_)) | Cause::Other(_) => false,
+            Cause::Kube(_) | Cause::NoAnswer => true,
+        }
+    }
+
+    /// The pause that the API server asks for.
+    fn retry_after(&self) -> Duration {
+        let details = self.status().and_then(|status| status.details.as_ref());
+        Duration::from_secs(u64::from(details.map_or(0, |details| details.retry_after_seconds).min(60)))
+    }
+
+    /// Why, without what was tried.
+    pub(crate) fn cause(&self) -> String {
+        match &self.cause {
+            Cause::Kube(kube::Error::Api(status)) if status.code == 401 => LOG_IN.to_owned(),
+            Cause::Kube(kube::Error::Api(status)) => format!("{} ({})", status.message, status.code),
+            Cause::Kube(error) => error.to_string(),
+            Cause::NoAnswer => NO_ANSWER.to_owned(),
+            Cause::Other(message) => message.clone(),
+        }
+    }
+}
+
+impl From<ApiError> for Failure {
+    fn from(ApiError { what, cause }: ApiError) -> Self {
+        match cause {
+            Cause::Kube(error) => Self::api(&what, &error),
+            Cause::NoAnswer => Self::new(format!("{what}: {NO_ANSWER}")),
+            Cause::Other(message) => Self::new(format!("{what}: {message}")),
+        }
+    }
+}
+
+const NO_ANSWER: &str = "the API server does not answer";
+const LOG_IN: &str = "the API server does not know your credential: log in again, or choose another --context";
+
+impl Failure {
+    /// What the API server answered to an attempt to do `what`, such as "list nodes".
+    fn api(what: &str, error: &kube::Error) -> Self {
+        let message = match error {
+            kube::Error::Api(status) if status.code == 403 => format!(
+                "you have no right to {what} ({}); somebody with cluster-admin can grant it, \
+                 `kubectl kubelet-config doctor` says which rules are missing",
+                status.message
+            ),
+            kube::Error::Api(status) if status.code == 401 => LOG_IN.replacen(':', &format!(" ({what}):"), 1),
+            kube::Error::Api(status) if status.code == 404 => format!("{what}: {}", status.message),
+            kube::Error::Api(status) => format!("{what}: {} ({})", status.message, status.code),
+            other => format!("{what}: {}", with_causes(other)),
+        };
+        Self::new(message)
+    }
+}
+
+/// An error with its causes, each said once.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let message = error.to_string();
+        if !text.contains(&message) {
+            text = format!("{text}: {message}");
+        }
+        cause = error.source();
+    }
+    text
+}

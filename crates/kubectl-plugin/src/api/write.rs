@@ -1,0 +1,160 @@
+//! Writes: a Node's assignment on either carrier, and the check of the ConfigMap that it names.
+
+use kube::api::{GetParams, Patch, PatchParams};
+use kube::core::request::Request as Path;
+use serde_json::Value;
+
+use super::client::{ApiError, Built, Client};
+use super::nodes::NODES;
+use crate::failure::Failure;
+use crate::fleet::assign::{self, Step, WrittenAssignment};
+use crate::fleet::node::Carrier;
+use kubelet_config::source::ConfigMapRef;
+
+/// Whose fields these are, in `metadata.managedFields`.
+const MANAGER: &str = "kubectl-kubelet_config";
+
+/// Where a Node's assignment is to come to.
+#[derive(Clone, Copy)]
+pub(crate) enum Goal<'a> {
+    /// It asks for this ConfigMap; none: for its own configuration.
+    Assign(Option<&'a ConfigMapRef>),
+    /// It is written as it was.
+    Restore(&'a WrittenAssignment),
+}
+
+/// How far a write goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// It is done.
+    Real,
+    /// The API server checks it, and keeps nothing.
+    ServerDryRun,
+    /// Nobody is asked.
+    ClientDryRun,
+}
+
+/// What writers know of an API server, and how they write.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Carriers {
+    /// The only carrier to write; none: the one that the API server keeps.
+    pub(crate) only: Option<Carrier>,
+    /// Whether this API server keeps `spec.configSource`, once that is known.
+    pub(crate) keeps_source: Option<bool>,
+    pub(crate) mode: Mode,
+}
+
+/// A Node that is written to, as its writer knows it.
+pub(crate) trait Target {
+    /// What it is assigned and the resourceVersion of that; none: it is not to be written to any more.
+    fn current(&self) -> Option<(WrittenAssignment, String)>;
+
+    /// The Node as the API server answered; what it is assigned by that.
+    fn answered(&mut self, node: &Value, mode: Mode) -> WrittenAssignment;
+
+    /// Nobody is asked: this would be written.
+    fn planned(&mut self, patch: &Value);
+
+    /// The Node changed meanwhile, or the answer was lost. False: what is to be done has to be decided anew.
+    async fn failed(&mut self, error: ApiError) -> Result<bool, Failure>;
+}
+
+/// Why an assignment was not written.
+pub(crate) enum WriteError {
+    /// It cannot be written on this carrier.
+    Refused(String),
+    /// The API server wants no `spec.configSource`, and nothing else would do.
+    NoSource,
+    NotKept,
+    Failed(Failure),
+}
+
+/// For [`WriteError::NotKept`].
+pub(crate) const NOT_KEPT: &str =
+    "the API server does not keep what is written into this Node; an admission webhook may undo it";
+
+impl Carriers {
+    pub(crate) fn new(only: Option<Carrier>, mode: Mode) -> Self {
+        Self { only, keeps_source: None, mode }
+    }
+
+    /// Writes until the Node is assigned what it should be, with at most so many patches. Each patch holds for the
+    /// version of the Node that was read, and its answer is looked at.
+    pub(crate) async fn write(
+        &mut self,
+        client: &Client,
+        node: &str,
+        goal: Goal<'_>,
+        target: &mut impl Target,
+        patches: u32,
+    ) -> Result<(), WriteError> {
+        let what = format!("patch node {node}");
+        for _ in 0..patches {
+            let Some((now, version)) = target.current() else { return Ok(()) };
+            let step = match goal {
+                Goal::Assign(map) => assign::next_step(&now, &version, map, self.only, self.keeps_source),
+                Goal::Restore(before) => assign::step_back(&now, &version, before, self.keeps_source),
+            };
+            let patch = match step {
+                Step::Done => return Ok(()),
+                Step::Refuse(why) => return Err(WriteError::Refused(why)),
+                Step::Write(patch) => patch,
+            };
+            if self.mode == Mode::ClientDryRun {
+                target.planned(&patch);
+                return Ok(());
+            }
+            match client.once(&what, patch_node(node, &patch, self.mode == Mode::ServerDryRun)).await {
+                Ok(answer) => {
+                    let kept = assign::source_kept(&patch, &target.answered(&answer, self.mode));
+                    self.keeps_source = kept.or(self.keeps_source);
+                    // What a dry run answers was not kept; of what it would not keep there is more to try.
+                    if self.mode == Mode::ServerDryRun && kept != Some(false) {
+                        return Ok(());
+                    }
+                }
+                Err(error) if error.refuses_source() => {
+                    let sets_source = patch.pointer("/spec/configSource/configMap").is_some();
+                    if !sets_source || self.only.is_some() || self.keeps_source == Some(false) {
+                        return Err(WriteError::NoSource);
+                    }
+                    self.keeps_source = Some(false);
+                }
+                Err(error) => {
+                    if !target.failed(error).await.map_err(WriteError::Failed)? {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        Err(WriteError::NotKept)
+    }
+}
+
+/// A merge patch of a Node.
+pub(crate) fn patch_node(name: &str, patch: &Value, dry_run: bool) -> Built {
+    let params = PatchParams { dry_run, field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+    Path::new(NODES).patch(name, &params, &Patch::Merge(patch))
+}
+
+/// Why a ConfigMap cannot be assigned.
+pub(crate) enum ConfigMapError {
+    Absent,
+    /// It has no such key, but these.
+    NoKey(Vec<String>),
+    Api(ApiError),
+}
+
+/// The ConfigMap of an assignment, which must be there and have the key.
+pub(crate) async fn config_map(client: &Client, target: &ConfigMapRef) -> Result<Value, ConfigMapError> {
+    let ConfigMapRef { namespace, name, kubelet_config_key: key } = target;
+    let request = Path::new(format!("/api/v1/namespaces/{namespace}/configmaps")).get(name, &GetParams::default());
+    let map = client.optional(&format!("get ConfigMap {namespace}/{name}"), request).await;
+    let map = map.map_err(ConfigMapError::Api)?.ok_or(ConfigMapError::Absent)?;
+    let data = map.get("data").and_then(Value::as_object);
+    if data.is_none_or(|data| !data.contains_key(key)) {
+        let keys = data.into_iter().flatten().map(|(key, _)| key.clone()).collect();
+        return Err(ConfigMapError::NoKey(keys));
+    }
+    Ok(map)
+}

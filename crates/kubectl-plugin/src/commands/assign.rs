@@ -1,0 +1,64 @@
+//! `assign`: points nodes at a ConfigMap.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::commands::targets::{self, CarrierChoice, Targets, readable_config_map};
+use crate::commands::wait;
+use crate::fleet::wait::{Expectation, Goal};
+use crate::{Context, Failure};
+use kubelet_config::assignment::{self, DEFAULT_KEY};
+use kubelet_config::source::{ConfigMapRef, Source};
+
+/// Options of `assign`.
+#[derive(Debug, Args)]
+#[command(override_usage = "kubectl kubelet-config assign CONFIGMAP <NODE...|-l SELECTOR> [OPTIONS]")]
+pub(crate) struct Options {
+    /// The ConfigMap, in the namespace of -n.
+    #[arg(value_name = "CONFIGMAP")]
+    map: String,
+    #[command(flatten)]
+    targets: Targets,
+    /// The key of its data that holds the KubeletConfiguration.
+    #[arg(long, value_name = "KEY", default_value = DEFAULT_KEY)]
+    key: String,
+    /// Where to write it: what is written is read back, so auto finds out what the API server keeps.
+    #[arg(long, value_enum, default_value = "auto")]
+    carrier: CarrierChoice,
+    #[command(flatten)]
+    wait: wait::Options,
+    #[command(flatten)]
+    writing: targets::Options,
+}
+
+/// A ConfigMap as the user has it: NAME, cm/NAME or configmap/NAME, in the namespace of -n.
+pub(crate) fn reference(context: &Context, name: &str, key: &str) -> Result<ConfigMapRef, Failure> {
+    let bare = match name.split_once('/') {
+        Some(("cm" | "configmap" | "configmaps", bare)) => bare,
+        _ => name,
+    };
+    assignment::parse_reference(&format!("{}/{bare}/{key}", context.namespace)).map_err(|why| {
+        Failure::new(format!("ConfigMap {name:?} key {key:?} in namespace {:?}: {why}", context.namespace))
+    })
+}
+
+impl Options {
+    pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
+        let api = context.api();
+        let target = reference(context, &self.map, &self.key)?;
+        let map = readable_config_map(&api, &target).await?;
+        let (mut writer, selection, rows) = self.targets.open(context, self.carrier.into(), self.writing).await?;
+        for row in rows {
+            if row.assigned.as_ref().or(row.active.as_ref()).is_some_and(Source::is_source_dir) {
+                eprintln!("warning: node/{} follows its source directory (--source-dir), and no assignment", row.name);
+            }
+            writer.assign(row, Some(&target), "assigned").await?;
+        }
+        let expectation = Expectation::new(Some(target), map.as_ref(), self.wait.goal().unwrap_or(Goal::Active));
+        let expectations: BTreeMap<String, Expectation> =
+            writer.done.iter().map(|name| (name.clone(), expectation.clone())).collect();
+        self.wait.run(&api, selection.labels, expectations, &writer).await
+    }
+}

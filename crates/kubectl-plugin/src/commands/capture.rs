@@ -1,0 +1,123 @@
+//! `capture`: what a kubelet runs with, as a file.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::Value;
+
+use crate::commands::configuration;
+use crate::{Context, Failure, output};
+use kubelet_config::hazard;
+
+/// Options of `capture`.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Whose.
+    #[arg(value_name = "NODE")]
+    node: String,
+    /// Into this file, which only you can read; `-`: standard output.
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    output: PathBuf,
+    /// The file may be there already.
+    #[arg(long)]
+    force: bool,
+}
+
+impl Options {
+    pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
+        let node = self.node.strip_prefix("node/").unwrap_or(&self.node);
+        let to_stdout = self.output.as_os_str() == "-";
+        if !to_stdout && !self.force && self.output.symlink_metadata().is_ok() {
+            return Err(Failure::new(format!("{}: there already; --force replaces it", self.output.display())));
+        }
+        let mut value = configuration::running(&context.api(), node).await?;
+        if to_stdout {
+            if std::io::stdout().is_terminal() && mask(&mut value) {
+                eprintln!("note: credentials are masked on a terminal; -o FILE has them");
+            }
+            output::write_stdout(&text(node, &value)?)?;
+        } else {
+            write(&self.output, &text(node, &value)?, self.force)
+                .map_err(|error| Failure::new(format!("{}: {error}", self.output.display())))?;
+            output::write_stdout(&format!(
+                "node/{node} captured to {}\n",
+                output::plain(&self.output.to_string_lossy())
+            ))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Kind and version first, as people write it; no time, so that the same is the same.
+fn text(node: &str, value: &Value) -> Result<String, Failure> {
+    let mut rest = value.clone();
+    let mut head = format!("# What the kubelet of node {node} ran with, from its /configz.\n");
+    for field in ["apiVersion", "kind"] {
+        if let Some(Value::String(word)) = rest.as_object_mut().and_then(|fields| fields.remove(field)) {
+            head = format!("{head}{field}: {word}\n");
+        }
+    }
+    let body = serde_yaml::to_string(&rest).map_err(|error| Failure::new(format!("as YAML: {error}")))?;
+    Ok(if rest.as_object().is_none_or(serde_json::Map::is_empty) { head } else { head + &body })
+}
+
+/// True if there was something to mask.
+fn mask(value: &mut Value) -> bool {
+    let mut found = false;
+    for (field, value) in value.as_object_mut().into_iter().flatten() {
+        if hazard::is_secret(field) && !value.is_null() {
+            *value = "(masked)".into();
+            found = true;
+        }
+    }
+    found
+}
+
+/// Whole or not at all: what another reads meanwhile is never half.
+fn write(path: &Path, text: &str, replace: bool) -> std::io::Result<()> {
+    let create = |path: &Path| std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    if !replace {
+        return create(path)?.write_all(text.as_bytes());
+    }
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(format!(".{}.tmp", std::process::id()));
+    let beside = PathBuf::from(beside);
+    let done = create(&beside)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .and_then(|()| std::fs::rename(&beside, path));
+    if done.is_err() {
+        let _ = std::fs::remove_file(&beside);
+    }
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use kubelet_config::yaml;
+
+    #[test]
+    fn what_is_captured_can_be_pushed() {
+        let value = json!({"kind": "KubeletConfiguration", "apiVersion": "kubelet.config.k8s.io/v1beta1", "address": "0.0.0.0",
+            "clusterDNS": ["10.0.0.10"], "syncFrequency": "1m0s", "port": 10250, "seccompDefault": false, "odd": "yes"});
+        let text = text("n1", &value).unwrap();
+        assert!(
+            text.starts_with("# What the kubelet of node n1 ran with, from its /configz.\napiVersion: kubelet"),
+            "{text}"
+        );
+        assert_eq!(yaml::parse(&text).unwrap().value, value);
+    }
+
+    #[test]
+    fn credentials_are_masked() {
+        let mut value = json!({"staticPodURLHeader": {"Authorization": ["Bearer x"]}, "maxPods": 1});
+        assert!(mask(&mut value));
+        assert!(!value.to_string().contains("Bearer"));
+        assert!(!mask(&mut json!({"maxPods": 1})));
+    }
+}

@@ -1,0 +1,213 @@
+//! Reading configurations, wherever they are.
+
+use std::io::Read as _;
+use std::path::Path as FilePath;
+
+use hyper::Request;
+use serde_json::Value;
+
+use crate::Failure;
+use crate::api::client::{Built, Client};
+use crate::api::list::{Pager, Selector};
+use crate::api::nodes;
+use crate::fleet::compare::{Kind, Side};
+use crate::fleet::config_ref::ConfigRef;
+use crate::fleet::node::NodeRow;
+use crate::fleet::schema;
+use kubelet_config::assignment::DEFAULT_KEY;
+use kubelet_config::pods::{PodInventory, PodSummary};
+use kubelet_config::source::Merge;
+use kubelet_config::{rendering, yaml};
+
+/// Chooses how a payload is put together with the node's own file.
+pub(crate) const MERGE_ANNOTATION: &str = "kubelet-supervisor.io/merge";
+
+/// A ConfigMap, as far as it matters here.
+#[derive(Clone, Debug)]
+pub(crate) struct Map {
+    /// `metadata.resourceVersion`.
+    pub(crate) version: String,
+    /// `metadata.uid`.
+    pub(crate) uid: String,
+    /// Its KubeletConfiguration.
+    pub(crate) value: Value,
+    /// By its annotation.
+    pub(crate) merge: Merge,
+    /// True if it has no such annotation: then the supervisor's `--merge` decides.
+    pub(crate) merge_unsaid: bool,
+}
+
+/// What the kubelet says it runs with, kind and apiVersion put in.
+///
+/// # Errors
+/// The API server's or the kubelet's.
+pub(crate) async fn running(client: &Client, node: &str) -> Result<Value, Failure> {
+    let request = get(&format!("/api/v1/nodes/{}/proxy/configz", segment(node, "node")?));
+    let what = format!("read the /configz of node {node} (verb get on nodes/proxy)");
+    let answer: Value = client.request(&what, request).await?;
+    let Some(Value::Object(mut fields)) = answer.get("kubeletconfig").cloned() else {
+        return Err(Failure::new(format!("{what}: the kubelet's answer has no \"kubeletconfig\"")));
+    };
+    fields.insert("kind".to_owned(), rendering::KIND.into());
+    fields.insert("apiVersion".to_owned(), rendering::API_VERSION.into());
+    Ok(Value::Object(fields))
+}
+
+/// A ConfigMap and the configuration in it.
+///
+/// # Errors
+/// The API server's; a missing key; what is no KubeletConfiguration.
+pub(crate) async fn map(client: &Client, namespace: &str, name: &str, key: Option<&str>) -> Result<Map, Failure> {
+    let path =
+        format!("/api/v1/namespaces/{}/configmaps/{}", segment(namespace, "namespace")?, segment(name, "ConfigMap")?);
+    let object: Value = client.request(&format!("get ConfigMap {namespace}/{name}"), get(&path)).await?;
+    let title = format!("ConfigMap {namespace}/{name}");
+    let data = object.get("data").and_then(Value::as_object).cloned().unwrap_or_default();
+    let key = key.map_or_else(|| only_key(&data), str::to_owned);
+    let Some(text) = data.get(&key).and_then(Value::as_str) else {
+        let keys: Vec<&str> = data.keys().map(String::as_str).collect();
+        let there = if keys.is_empty() { "none".to_owned() } else { keys.join(", ") };
+        return Err(Failure::new(format!("{title} has no key {key:?} in its data; there is: {there}")));
+    };
+    let meta = |field: &str| {
+        let value = object.get("metadata").and_then(|meta| meta.get(field)).and_then(Value::as_str);
+        value.unwrap_or_default().to_owned()
+    };
+    let annotation = object.pointer("/metadata/annotations").and_then(|all| all.get(MERGE_ANNOTATION));
+    let annotation = annotation.and_then(Value::as_str);
+    let merge = annotation.map_or(Ok(Merge::Replace), str::parse);
+    let merge =
+        merge.map_err(|error: String| Failure::new(format!("{title}: annotation {MERGE_ANNOTATION}: {error}")))?;
+    let value = parse(text, true).map_err(|error| Failure::new(format!("{title}, key {key}: {error}")))?;
+    Ok(Map { version: meta("resourceVersion"), uid: meta("uid"), value, merge, merge_unsaid: annotation.is_none() })
+}
+
+/// `kubelet`, unless there is one key alone.
+fn only_key(data: &serde_json::Map<String, Value>) -> String {
+    match (data.contains_key(DEFAULT_KEY), data.keys().next()) {
+        (false, Some(only)) if data.len() == 1 => only.clone(),
+        _ => DEFAULT_KEY.to_owned(),
+    }
+}
+
+/// A KubeletConfiguration's text; `may_lack` kind and apiVersion.
+///
+/// # Errors
+/// A line on what is wrong.
+pub(crate) fn parse(text: &str, may_lack: bool) -> Result<Value, String> {
+    let mut document = yaml::parse(text)?;
+    rendering::check_kind(&mut document.value, may_lack)?;
+    Ok(document.value)
+}
+
+/// The text of a file, or of standard input (`-`).
+///
+/// # Errors
+/// It cannot be read, is too large, or no text.
+pub(crate) fn read_file(path: &str) -> Result<String, Failure> {
+    let title = if path == "-" { "standard input" } else { path };
+    let limit = u64::try_from(yaml::MAX_BYTES).unwrap_or(u64::MAX).saturating_add(1);
+    let mut bytes = Vec::new();
+    let read = if path == "-" {
+        std::io::stdin().take(limit).read_to_end(&mut bytes)
+    } else {
+        std::fs::File::open(FilePath::new(path)).and_then(|file| file.take(limit).read_to_end(&mut bytes))
+    };
+    read.map_err(|error| Failure::new(format!("{title}: {error}")))?;
+    if bytes.len() > yaml::MAX_BYTES {
+        return Err(Failure::new(format!("{title}: more than 1 MiB, which is all that a ConfigMap holds")));
+    }
+    String::from_utf8(bytes).map_err(|error| Failure::new(format!("{title}: no text in UTF-8: {error}")))
+}
+
+/// A side of a comparison. `files`: how they are to be put together with a node's own.
+pub(crate) async fn side(
+    client: Option<&Client>,
+    place: &ConfigRef,
+    files: Merge,
+) -> Result<(Side, Option<NodeRow>), Failure> {
+    match (place, client) {
+        (ConfigRef::File(path), _) => {
+            let value = parse(&read_file(path)?, true).map_err(|error| Failure::new(format!("{place}: {error}")))?;
+            Ok((Side { value, kind: Kind::Written(files) }, None))
+        }
+        (ConfigRef::ConfigMap { namespace, name, key }, Some(client)) => {
+            let namespace = namespace.as_deref().unwrap_or(&client.namespace);
+            let map = map(client, namespace, name, key.as_deref()).await?;
+            Ok((Side { value: map.value, kind: Kind::Written(map.merge) }, None))
+        }
+        (ConfigRef::Node(name), Some(client)) => {
+            let node = nodes::get(client, name).await?;
+            let row = NodeRow::from_node(&node, &client.namespace);
+            let minor = schema::minor(&row.kubelet).ok();
+            Ok((Side { value: running(client, name).await?, kind: Kind::Running(minor) }, Some(row)))
+        }
+        (_, None) => Err(Failure::new(format!("{place}: no connection to a cluster"))),
+    }
+}
+
+/// The pods of a node, page by page, and what the node has for them.
+pub(crate) async fn inventory(client: &Client, node: &str) -> Result<PodInventory, Failure> {
+    let object = nodes::get(client, node).await?;
+    let capacity = object.pointer("/status/capacity").and_then(Value::as_object).into_iter().flatten();
+    let capacity = capacity.filter_map(|(name, amount)| Some((name.clone(), amount.as_str()?.to_owned()))).collect();
+    let selector = Selector::fields(format!("spec.nodeName={node}"));
+    let what = format!("list the pods of node {node}");
+    let read = |pod: &Value| Ok::<_, Failure>(Some(PodSummary::from_object(pod)));
+    let (pods, _) = Pager::new(client, "/api/v1/pods", &what, &selector).all(read).await?;
+    Ok(PodInventory { pods, capacity })
+}
+
+/// A plain GET.
+fn get(path: &str) -> Built {
+    Request::get(path).body(Vec::new()).map_err(kube::core::request::Error::BuildRequest)
+}
+
+/// What a user wrote becomes a part of a path only if it can be a name.
+pub(crate) fn segment<'a>(name: &'a str, what: &str) -> Result<&'a str, Failure> {
+    if kubelet_config::assignment::is_subdomain(name, 253) {
+        return Ok(name);
+    }
+    Err(Failure::new(format!("{name:?} cannot be the name of a {what}: a-z, 0-9, - and ., at most 253")))
+}
+
+/// The ConfigMap that a node runs.
+#[derive(Clone, Debug)]
+pub(crate) struct InForce {
+    /// `NAMESPACE/NAME`.
+    pub(crate) title: String,
+    /// It, if it is to be had as the node has it.
+    pub(crate) map: Option<Map>,
+    /// What keeps it from being had, or makes it uncertain.
+    pub(crate) notes: Vec<String>,
+}
+
+/// The ConfigMap that a node runs; none: its own configuration, or nobody says.
+pub(crate) async fn in_force(client: &Client, row: &NodeRow) -> Option<InForce> {
+    let active = row.active.as_ref()?;
+    let reference = &active.reference;
+    let title = format!("{}/{}", reference.namespace, reference.name);
+    let key = Some(reference.kubelet_config_key.as_str());
+    let mut notes = Vec::new();
+    let map = match map(client, &reference.namespace, &reference.name, key).await {
+        Ok(map) if map.uid == active.uid && map.version == active.resource_version => Some(map),
+        Ok(map) => {
+            notes.push(format!(
+                "ConfigMap {title} was edited after version {} that the node runs (it is at {}): what it said then is on \
+                 the node alone",
+                active.resource_version, map.version
+            ));
+            None
+        }
+        Err(failure) => {
+            notes.push(format!("what the node's ConfigMap says is not known: {}", failure.message));
+            None
+        }
+    };
+    if map.as_ref().is_some_and(|map| map.merge_unsaid) {
+        notes.push(format!(
+            "ConfigMap {title} has no annotation {MERGE_ANNOTATION}: taken for replace, which the supervisor's --merge may change"
+        ));
+    }
+    Some(InForce { title, map, notes })
+}

@@ -1,0 +1,264 @@
+//! `diff`: two configurations by field, and what going from one to the other would take.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+
+use crate::api::client::Client;
+use crate::commands::configuration;
+use crate::fleet::compare::{Comparison, NodeFacts, compare};
+use crate::fleet::config_ref::ConfigRef;
+use crate::fleet::explain::{self, AppliedConfigMap, Provenance};
+use crate::fleet::node::{Keeper, NodeRow};
+use crate::fleet::schema;
+use crate::output::{self, Format, Out, Table, Tone};
+use crate::{Context, Failure, context};
+use kubelet_config::hazard::{Asks, Change, HazardClass};
+use kubelet_config::source::Merge;
+
+/// There are differences.
+const DIFFERENT: u8 = 1;
+/// There is no saying: as diff(1).
+const ERROR: u8 = 2;
+
+/// `-o`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Shown {
+    /// For people.
+    #[default]
+    Table,
+    /// For programs.
+    Json,
+    /// For programs and people.
+    Yaml,
+}
+
+/// Options of `diff`.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// NODE, NAMESPACE/CONFIGMAP, cm/CONFIGMAP or FILE.
+    #[arg(value_name = "FROM", value_parser = ConfigRef::parse)]
+    from: ConfigRef,
+    /// The same.
+    #[arg(value_name = "TO", value_parser = ConfigRef::parse)]
+    to: ConfigRef,
+    /// Files are overlays, as `push --overlay` makes of them.
+    #[arg(long)]
+    overlay: bool,
+    /// How.
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Shown,
+}
+
+impl Options {
+    pub(crate) async fn run(self, connection: &context::Options) -> Result<ExitCode, Failure> {
+        self.compare(connection).await.map_err(|failure| Failure { code: ERROR, ..failure })
+    }
+
+    async fn compare(self, connection: &context::Options) -> Result<ExitCode, Failure> {
+        let is_file = |place: &ConfigRef| matches!(place, ConfigRef::File(_));
+        // Two files need no cluster.
+        let client =
+            if is_file(&self.from) && is_file(&self.to) { None } else { Some(Context::new(connection).await?.api()) };
+        let client = client.as_ref();
+        let files = if self.overlay { Merge::Overlay } else { Merge::Replace };
+        let (from, from_row) = configuration::side(client, &self.from, files).await?;
+        let (to, to_row) = configuration::side(client, &self.to, files).await?;
+        let (mut notes, mut elsewhere) = (Vec::new(), None);
+        let mut facts = NodeFacts::default();
+        if let (Some(row), Some(client)) = (&from_row, client) {
+            match configuration::inventory(client, &row.name).await {
+                Ok(inventory) => facts.inventory = Some(inventory),
+                Err(failure) => notes.push(format!("which pods would be lost is not known: {}", failure.message)),
+            }
+        }
+        let runs = from_row.as_ref().map(|row| (row, &from.value)).or(to_row.as_ref().map(|row| (row, &to.value)));
+        if let (Some((row, configz)), Some(client)) = (runs, client)
+            && from_row.is_some() != to_row.is_some()
+        {
+            let known;
+            (known, elsewhere) = gather_facts(client, row, configz, &mut facts).await;
+            notes.extend(known);
+        }
+        let mut comparison = compare(&from, &to, &facts);
+        // What may be held matters to who changes something.
+        notes.extend(elsewhere.filter(|_| !comparison.changes.is_empty()));
+        comparison.notes.extend(notes);
+        let result = ComparisonView { options: &self, comparison: &comparison, facts: &facts };
+        match self.output {
+            Shown::Table => output::write_stdout(&result.text(Out::stdout()))?,
+            Shown::Json => output::document(Format::Json, &result.document())?,
+            Shown::Yaml => output::document(Format::Yaml, &result.document())?,
+        }
+        Ok(if comparison.changes.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENT) })
+    }
+}
+
+/// A flag is not to be read through the API server, but it is seen by what it does. What else to say of the ConfigMap
+/// that runs, and of flags.
+async fn gather_facts(
+    client: &Client,
+    row: &NodeRow,
+    configz: &Value,
+    facts: &mut NodeFacts,
+) -> (Vec<String>, Option<String>) {
+    let elsewhere = format!(
+        "flags and drop-ins of node {} cannot be read through the API server; `kubelet-supervisor status` on it names \
+         the fields they shadow",
+        row.name
+    );
+    let Some(in_force) = configuration::in_force(client, row).await else {
+        // Of a node that says nothing nobody knows.
+        facts.gates = (row.keeper != Some(Keeper::Nobody)).then(BTreeSet::new);
+        let unknown = format!("{elsewhere}; a change of a field that one of them holds will not take place");
+        return (Vec::new(), Some(unknown));
+    };
+    let notes = in_force.notes;
+    let Some(map) = in_force.map else {
+        return (notes, Some(elsewhere));
+    };
+    let given = AppliedConfigMap { payload: &map.value, merge: map.merge };
+    let origins = explain::explain(configz, Some(given), schema::minor(&row.kubelet).ok());
+    let held = origins.into_iter().filter(|origin| matches!(origin.from, Provenance::Overridden | Provenance::Flag));
+    facts.held = held.map(|origin| origin.field).collect();
+    let gates = map.value.get("featureGates").and_then(Value::as_object).into_iter().flatten();
+    facts.gates = Some(gates.map(|(gate, _)| gate.clone()).collect());
+    facts.payload = Some(map.value);
+    let elsewhere = format!("{elsewhere}; those that hold a field against ConfigMap {} are marked", in_force.title);
+    (notes, Some(elsewhere))
+}
+
+struct ComparisonView<'a> {
+    options: &'a Options,
+    comparison: &'a Comparison,
+    facts: &'a NodeFacts,
+}
+
+impl ComparisonView<'_> {
+    fn is_held(&self, change: &Change) -> bool {
+        self.facts.holds(&change.field)
+    }
+
+    fn is_refused(&self, change: &Change) -> bool {
+        change.class.is_refused() && !self.is_held(change)
+    }
+
+    /// A line a change; what does not fit on a terminal has a second one, for no value must be cut off another.
+    fn table(&self, out: Out) -> String {
+        let mut table = Table::new(&["FIELD", "CLASS", "ASKS FOR"]);
+        let mut values = vec!["CHANGE".to_owned()];
+        for change in &self.comparison.changes {
+            let asks = if self.is_held(change) { "held by flag or drop-in" } else { change.asks().label() };
+            let field = output::plain(&change.field);
+            table.row([
+                (Tone::Plain, field),
+                (self.tone(change), change.class.to_string()),
+                (Tone::Plain, asks.to_owned()),
+            ]);
+            values.push(output::plain(&shown(change)));
+        }
+        let bare = table.render(Out { colour: false, width: None });
+        let width = bare.lines().map(|line| line.chars().count()).max().unwrap_or_default();
+        let mut text = String::new();
+        let lines = table.render(Out { width: None, ..out });
+        for ((line, bare), value) in lines.lines().zip(bare.lines()).zip(&values) {
+            let gap = width.saturating_sub(bare.chars().count()) + 3;
+            let fits = out.width.is_none_or(|room| width + 3 + value.chars().count() <= room);
+            let between = if fits { " ".repeat(gap) } else { format!("\n{}", " ".repeat(4)) };
+            let _ = writeln!(text, "{line}{between}{value}");
+        }
+        text
+    }
+
+    fn tone(&self, change: &Change) -> Tone {
+        match change.class {
+            _ if self.is_held(change) => Tone::Plain,
+            class if class.is_refused() => Tone::Bad,
+            HazardClass::Tuning => Tone::Plain,
+            _ => Tone::Open,
+        }
+    }
+
+    fn text(&self, out: Out) -> String {
+        let Comparison { changes, impacts, open, notes } = self.comparison;
+        let mut text = if changes.is_empty() {
+            let title = format!("{} → {}", self.options.from, self.options.to);
+            format!("{}: no field differs\n", output::plain(&title))
+        } else {
+            self.table(out)
+        };
+        let mut lines = Vec::new();
+        for impact in impacts {
+            let pods = if impact.pods.is_empty() { String::new() } else { format!(": {}", impact.pods.join(", ")) };
+            lines.push((Tone::Bad, format!("pods lost ({}): {}{pods}", impact.field, impact.message)));
+        }
+        lines.extend(self.needs().into_iter().map(|line| (Tone::Plain, line)));
+        let refused: BTreeSet<&str> =
+            changes.iter().filter(|change| self.is_refused(change)).map(Change::top).collect();
+        if !refused.is_empty() {
+            let fields = refused.into_iter().collect::<Vec<_>>().join(", ");
+            let why = format!(
+                "{fields}: refused by the supervisor of a live node until the ConfigMap acknowledges it (annotation \
+                 kubelet-supervisor.io/acknowledge)"
+            );
+            lines.push((Tone::Bad, why));
+        }
+        let unsaid = |field: &String| {
+            (Tone::Plain, format!("{field}: one side leaves it to a default that depends on the node"))
+        };
+        lines.extend(open.iter().map(unsaid));
+        lines.extend(notes.iter().map(|note| (Tone::Plain, format!("note: {note}"))));
+        if !lines.is_empty() {
+            text.push('\n');
+        }
+        for (tone, line) in lines {
+            text.push_str(&output::paragraph(out, tone, &line));
+        }
+        text
+    }
+
+    /// What to know, each said once with the fields it is about.
+    fn needs(&self) -> Vec<String> {
+        let mut said: Vec<(&str, Vec<&str>)> = Vec::new();
+        let worth = |change: &&Change| {
+            !change.needs.is_empty() && change.asks() != Asks::NewContainers && !self.is_held(change)
+        };
+        for change in self.comparison.changes.iter().filter(worth) {
+            match said.iter_mut().find(|(needs, _)| *needs == change.needs) {
+                Some((_, fields)) if fields.contains(&change.top()) => {}
+                Some((_, fields)) => fields.push(change.top()),
+                None => said.push((change.needs, vec![change.top()])),
+            }
+        }
+        said.into_iter().map(|(needs, fields)| format!("{}: {needs}", fields.join(", "))).collect()
+    }
+
+    fn document(&self) -> Value {
+        let Comparison { changes, impacts, open, notes } = self.comparison;
+        let change = |change: &Change| {
+            let value = |value: &Value| if change.is_secret() { "(hidden)".into() } else { value.clone() };
+            json!({
+                "field": change.field, "old": value(&change.old), "new": value(&change.new),
+                "class": change.class.label(), "asksFor": change.asks().label(), "needs": change.needs,
+                "refusedOnLiveNode": self.is_refused(change), "heldByFlagOrDropIn": self.is_held(change),
+            })
+        };
+        let impact = |impact: &kubelet_config::hazard::Impact| json!({ "field": impact.field, "message": impact.message, "pods": impact.pods });
+        json!({
+            "from": self.options.from.to_string(), "to": self.options.to.to_string(), "same": changes.is_empty(),
+            "changes": changes.iter().map(change).collect::<Vec<_>>(),
+            "podsLost": impacts.iter().map(impact).collect::<Vec<_>>(),
+            "defaultsNotKnown": open, "notes": notes,
+        })
+    }
+}
+
+/// `110 → 50`.
+fn shown(change: &Change) -> String {
+    let line = change.to_string();
+    // A long field is cut in it, and a secret's values are hidden.
+    line.split_once(": ").map_or(line.clone(), |(_, values)| values.to_owned())
+}

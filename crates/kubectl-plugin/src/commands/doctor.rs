@@ -1,0 +1,288 @@
+//! `doctor`: finds what is missing, and says what mends it. It changes nothing: what it tries it tries as a dry run.
+
+mod requests;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::api::client::{ApiError, Client};
+use crate::api::list::{Pager, Selector};
+use crate::api::nodes::{self, NODES, bare_name};
+use crate::fleet::doctor::rights::{self, RIGHTS, Right};
+use crate::fleet::doctor::{ExaminedNode, Finding, gathered, newest};
+use crate::fleet::node::Carrier;
+use crate::output::{self, Format, Out, Tone};
+use crate::{Context, Failure};
+use kubelet_config::assignment::LABELS;
+
+/// Could not look.
+const NOT_LOOKED: u8 = 2;
+
+/// Names that are shown of many.
+const SHOWN: usize = 3;
+
+/// Options of `doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// These; else all.
+    #[arg(value_name = "NODE")]
+    nodes: Vec<String>,
+    /// Those with these labels.
+    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "nodes")]
+    selector: Option<String>,
+    /// How.
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Format,
+}
+
+/// What was seen.
+#[derive(Debug, Default)]
+struct Report {
+    /// Of those nodes it is about.
+    nodes: usize,
+    /// Different ones that are assigned.
+    maps: usize,
+    carrier: Option<Carrier>,
+    findings: Vec<Finding>,
+    /// What could not be looked at, and why.
+    unseen: Vec<String>,
+}
+
+impl Options {
+    pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
+        let client = context.api();
+        let examine = async {
+            let mut report = Report::default();
+            report.rights(&client).await?;
+            let examined_nodes = self.examined_nodes(&client, &mut report).await?;
+            report.cluster(&client, context.impersonates, examined_nodes.first()).await;
+            report.examined_nodes(&client, &examined_nodes).await;
+            Ok(report)
+        };
+        let mut report = examine.await.map_err(|failure: Failure| Failure { code: NOT_LOOKED, ..failure })?;
+        report.findings = gathered(std::mem::take(&mut report.findings));
+        match self.output {
+            Format::Json | Format::Yaml => output::document(self.output, &report.document())?,
+            _ => output::write_stdout(&report.text(Out::stdout()))?,
+        }
+        Ok(report.code())
+    }
+
+    async fn examined_nodes(&self, client: &Client, report: &mut Report) -> Result<Vec<ExaminedNode>, Failure> {
+        let mut examined_nodes = Vec::new();
+        if self.nodes.is_empty() {
+            let selector = Selector { labels: self.selector.clone(), fields: None };
+            let read = |node: &Value| Ok::<_, ApiError>(Some(ExaminedNode::new(node, &client.namespace)));
+            match Pager::new(client, NODES, "list nodes", &selector).all(read).await {
+                Ok((found, _)) => examined_nodes = found,
+                Err(error) => report.not_seen("the nodes", &error),
+            }
+            if examined_nodes.is_empty() && report.unseen.is_empty() {
+                let why =
+                    self.selector.as_ref().map(|selector| format!(" has the labels {selector}")).unwrap_or_default();
+                return Err(Failure::new(format!(
+                    "no node{why}: `kubectl get nodes --show-labels` shows what there is"
+                )));
+            }
+        }
+        for name in &self.nodes {
+            examined_nodes.push(ExaminedNode::new(&nodes::get(client, bare_name(name)).await?, &client.namespace));
+        }
+        report.nodes = examined_nodes.len();
+        Ok(examined_nodes)
+    }
+}
+
+impl Report {
+    /// The user's rights. If not even that can be asked, nothing can.
+    async fn rights(&mut self, client: &Client) -> Result<(), Failure> {
+        let mut lacking: Vec<Right> = Vec::new();
+        for right in RIGHTS {
+            let spec = json!({"resourceAttributes": right.attributes(&client.namespace)});
+            let allowed = requests::review(client, "selfsubjectaccessreviews", "SelfSubjectAccessReview", &spec).await;
+            if !allowed.map_err(|error| Failure::new(format!("asking which rights you have: {}", error.cause())))? {
+                lacking.push(*right);
+            }
+        }
+        if !lacking.is_empty() {
+            let user = requests::who(client).await;
+            self.findings.extend(rights::missing(&lacking, &client.namespace, user.as_deref()));
+        }
+        Ok(())
+    }
+
+    /// What the API server keeps, and whether it keeps nodes from choosing for themselves. Both are tried on a node, as
+    /// dry runs.
+    async fn cluster(&mut self, client: &Client, impersonates: bool, examined: Option<&ExaminedNode>) {
+        let Some(node) = examined.map(ExaminedNode::name) else { return };
+        match requests::keeps_source(client, node).await {
+            Ok(true) => self.carrier = Some(Carrier::Native),
+            Ok(false) => self.carrier = Some(Carrier::Labels),
+            Err(error) => self.not_seen("whether this API server keeps spec.configSource (a dry run)", &error),
+        }
+        if impersonates {
+            self.unseen.push("whether nodes are kept from labelling themselves: not with --as".to_owned());
+            return;
+        }
+        match requests::guards_labels(client, node).await {
+            Ok(true) => {}
+            Ok(false) => {
+                let problem = format!(
+                    "node {node} may set its own labels under {LABELS}: whoever has a node's credential chooses its configuration"
+                );
+                let mend = vec![
+                    "on the control plane: kube-apiserver --enable-admission-plugins=NodeRestriction --authorization-mode=Node,RBAC"
+                        .to_owned(),
+                ];
+                self.findings.push(Finding::of_cluster("labels-not-guarded", problem, mend));
+            }
+            Err(error) => {
+                self.not_seen("whether nodes are kept from labelling themselves (as the node, a dry run)", &error);
+            }
+        }
+    }
+
+    /// The nodes, the ConfigMaps assigned to them, and whether they may read these.
+    async fn examined_nodes(&mut self, client: &Client, examined_nodes: &[ExaminedNode]) {
+        let mut maps: BTreeMap<(String, String), Vec<&ExaminedNode>> = BTreeMap::new();
+        let newest = newest(examined_nodes);
+        for examined in examined_nodes {
+            self.findings.extend(examined.findings());
+            self.findings.extend(newest.and_then(|newest| examined.is_older(newest)));
+            if let Some((_, desired)) = examined.assigned() {
+                maps.entry((desired.namespace.clone(), desired.name.clone())).or_default().push(examined);
+            }
+        }
+        self.maps = maps.len();
+        let mut labelled: BTreeMap<String, BTreeMap<String, &ExaminedNode>> = BTreeMap::new();
+        for ((namespace, name), examined_nodes) in &maps {
+            match requests::keys(client, namespace, name).await {
+                Ok(keys) => {
+                    self.findings
+                        .extend(examined_nodes.iter().filter_map(|examined| examined.config_map(keys.as_ref())));
+                }
+                Err(error) => self.not_seen(&format!("ConfigMap {namespace}/{name}"), &error),
+            }
+            let by_label =
+                |examined: &&&ExaminedNode| examined.assigned().is_some_and(|(carrier, _)| carrier == Carrier::Labels);
+            if let Some(examined) = examined_nodes.iter().find(by_label) {
+                labelled.entry(namespace.clone()).or_default().insert(name.clone(), examined);
+            }
+        }
+        // Where nothing is assigned yet, it will be in the user's namespace.
+        if self.carrier == Some(Carrier::Labels) && !examined_nodes.is_empty() && labelled.is_empty() {
+            labelled.entry(client.namespace.clone()).or_default();
+        }
+        let anybody = examined_nodes.first().map_or(requests::NOBODY, ExaminedNode::name);
+        for (namespace, names) in &labelled {
+            if let Err(error) = self.readers(client, namespace, names, anybody).await {
+                self.not_seen(
+                    &format!("whether nodes may read ConfigMaps in {namespace} (SubjectAccessReview)"),
+                    &error,
+                );
+            }
+        }
+    }
+
+    /// All of the namespace, or else each that is assigned.
+    async fn readers(
+        &mut self,
+        client: &Client,
+        namespace: &str,
+        names: &BTreeMap<String, &ExaminedNode>,
+        anybody: &str,
+    ) -> Result<(), ApiError> {
+        let general = requests::cannot(client, anybody, namespace, None).await?;
+        if general.is_empty() {
+            return Ok(());
+        }
+        if names.is_empty() && !requests::may_read_some(client, anybody, namespace).await? {
+            self.findings.extend(rights::nodes_cannot(&general, namespace, None));
+        }
+        for (name, examined) in names {
+            let verbs = requests::cannot(client, examined.name(), namespace, Some(name)).await?;
+            self.findings.extend(rights::nodes_cannot(&verbs, namespace, Some(name)));
+        }
+        Ok(())
+    }
+
+    fn not_seen(&mut self, what: &str, error: &ApiError) {
+        self.unseen.push(format!("{what}: {}", output::plain(&error.cause())));
+    }
+
+    fn code(&self) -> ExitCode {
+        match (self.findings.is_empty(), self.unseen.is_empty()) {
+            (false, _) => ExitCode::FAILURE,
+            (true, false) => ExitCode::from(NOT_LOOKED),
+            (true, true) => ExitCode::SUCCESS,
+        }
+    }
+
+    fn document(&self) -> Value {
+        json!({
+            "nodes": self.nodes,
+            "configMaps": self.maps,
+            "carrier": self.carrier.map(carrier_name),
+            "findings": self.findings.iter().map(Finding::document).collect::<Vec<_>>(),
+            "couldNotLook": self.unseen,
+        })
+    }
+
+    fn text(&self, out: Out) -> String {
+        let mut text = String::new();
+        for finding in &self.findings {
+            text.push_str(&headed(out, Tone::Bad, &whom(&finding.nodes), &finding.problem));
+            for command in &finding.mend {
+                let _ = writeln!(text, "    {command}");
+            }
+            if finding.nodes.len() > 1 {
+                let _ = writeln!(text, "    and so for the others: -o json names them");
+            }
+        }
+        for unseen in &self.unseen {
+            text.push_str(&headed(out, Tone::Open, "could not look", unseen));
+        }
+        let carrier = self.carrier.map(|carrier| format!("; assignments are written as {}", carrier_name(carrier)));
+        let (nodes, maps) = (count(self.nodes, "node"), count(self.maps, "assigned ConfigMap"));
+        let (tone, verdict) = match self.findings.len() {
+            0 if self.unseen.is_empty() => (Tone::Good, "nothing is missing".to_owned()),
+            findings => (Tone::Plain, count(findings, "finding")),
+        };
+        let looked = format!("{nodes}, {maps}, {} rights looked at{}", RIGHTS.len(), carrier.unwrap_or_default());
+        text + &headed(out, tone, &verdict, &looked)
+    }
+}
+
+/// A line that fits the terminal, the part before the colon in this tone.
+fn headed(out: Out, tone: Tone, head: &str, text: &str) -> String {
+    let line = output::paragraph(Out { colour: false, ..out }, Tone::Plain, &format!("{head}: {text}"));
+    match line.strip_prefix(head) {
+        Some(rest) => out.paint(tone, head) + rest,
+        // A head of several lines.
+        None => line,
+    }
+}
+
+fn carrier_name(carrier: Carrier) -> &'static str {
+    match carrier {
+        Carrier::Native => "spec.configSource",
+        Carrier::Labels => "labels",
+    }
+}
+
+fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+fn whom(nodes: &[String]) -> String {
+    let shown: Vec<String> = nodes.iter().take(SHOWN).map(|name| format!("node/{name}")).collect();
+    match nodes.len().saturating_sub(SHOWN) {
+        _ if nodes.is_empty() => "cluster".to_owned(),
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}

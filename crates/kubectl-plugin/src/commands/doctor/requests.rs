@@ -1,0 +1,129 @@
+//! What `doctor` asks the API server.
+
+use std::collections::BTreeSet;
+
+use hyper::header::{CONTENT_TYPE, HeaderName};
+use hyper::{Method, Request};
+use kube::api::{GetParams, ListParams};
+use kube::core::request::Error::BuildRequest;
+use kube::core::request::Request as Path;
+use serde_json::{Value, json};
+
+use crate::api::client::{ApiError, Built, Client};
+use crate::fleet::doctor::rights;
+use kubelet_config::assignment::LABELS;
+
+/// A name that no ConfigMap and no label has.
+pub(crate) const NOBODY: &str = "kubectl-kubelet-config-doctor";
+
+/// ConfigMaps whose rights are asked for one by one: a kube-system has about twenty.
+const SOME: u32 = 50;
+
+/// A request with a JSON body.
+fn request(method: Method, path: &str, kind: &str, body: &Value) -> Built {
+    let request = Request::builder().method(method).uri(path).header(CONTENT_TYPE, kind);
+    request.body(body.to_string().into_bytes()).map_err(BuildRequest)
+}
+
+/// An access review's verdict.
+pub(crate) async fn review(client: &Client, resource: &str, kind: &str, spec: &Value) -> Result<bool, ApiError> {
+    let body = json!({"apiVersion": "authorization.k8s.io/v1", "kind": kind, "metadata": {}, "spec": spec});
+    let path = format!("/apis/authorization.k8s.io/v1/{resource}");
+    let what = format!("create {resource}");
+    let answer = client.once(&what, request(Method::POST, &path, "application/json", &body)).await?;
+    Ok(answer.pointer("/status/allowed").and_then(Value::as_bool).unwrap_or_default())
+}
+
+/// The user's name; servers before 1.28 do not tell.
+pub(crate) async fn who(client: &Client) -> Option<String> {
+    let (kind, api) = ("SelfSubjectReview", "authentication.k8s.io/v1");
+    let body = json!({"apiVersion": api, "kind": kind, "metadata": {}});
+    let request = request(Method::POST, &format!("/apis/{api}/selfsubjectreviews"), "application/json", &body);
+    let answer = client.once("create selfsubjectreviews", request).await.ok()?;
+    answer.pointer("/status/userInfo/username").and_then(Value::as_str).map(str::to_owned)
+}
+
+/// Which of get, list and watch this node may not.
+pub(crate) async fn cannot(
+    client: &Client,
+    node: &str,
+    namespace: &str,
+    name: Option<&str>,
+) -> Result<Vec<&'static str>, ApiError> {
+    let mut verbs = Vec::new();
+    for verb in ["get", "list", "watch"] {
+        let spec = rights::node_reads(node, verb, namespace, name);
+        if !review(client, "subjectaccessreviews", "SubjectAccessReview", &spec).await? {
+            verbs.push(verb);
+        }
+    }
+    Ok(verbs)
+}
+
+/// Whether this node may read one of the namespace's ConfigMaps: rights may be by name, as `packaging/manifests/narrow`
+/// gives them. A user who may not list them is told so elsewhere.
+pub(crate) async fn may_read_some(client: &Client, node: &str, namespace: &str) -> Result<bool, ApiError> {
+    let path = format!("/api/v1/namespaces/{namespace}/configmaps");
+    let first = ListParams { limit: Some(SOME), ..ListParams::default() };
+    let list = match client.request("list ConfigMaps", Path::new(path).list_metadata(&first)).await {
+        Err(error) if error.code() == 403 => return Ok(false),
+        result => result?,
+    };
+    let items = list.get("items").and_then(Value::as_array).into_iter().flatten();
+    for name in items.filter_map(|item| item.pointer("/metadata/name")?.as_str()) {
+        let spec = rights::node_reads(node, "get", namespace, Some(name));
+        if review(client, "subjectaccessreviews", "SubjectAccessReview", &spec).await? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The keys of a ConfigMap; `None`: there is none.
+pub(crate) async fn keys(client: &Client, namespace: &str, name: &str) -> Result<Option<BTreeSet<String>>, ApiError> {
+    let path = format!("/api/v1/namespaces/{namespace}/configmaps");
+    let request = Path::new(path).get(name, &GetParams::default());
+    let Some(answer) = client.optional("get ConfigMap", request).await? else { return Ok(None) };
+    let data = answer.get("data").and_then(Value::as_object).into_iter().flatten();
+    Ok(Some(data.map(|(key, _)| key.clone()).collect()))
+}
+
+fn patch(node: &str, body: &Value) -> Built {
+    request(Method::PATCH, &format!("/api/v1/nodes/{node}?dryRun=All"), "application/merge-patch+json", body)
+}
+
+/// Whether a Node's `spec.configSource` stays when it is written.
+pub(crate) async fn keeps_source(client: &Client, node: &str) -> Result<bool, ApiError> {
+    let map = json!({"namespace": client.namespace, "name": NOBODY, "kubeletConfigKey": "kubelet"});
+    let body = json!({"spec": {"configSource": {"configMap": map}}});
+    let answer = client.once("patch node", patch(node, &body)).await?;
+    Ok(answer.pointer("/spec/configSource/configMap/name").and_then(Value::as_str) == Some(NOBODY))
+}
+
+/// Whether the node itself, whom the user impersonates, is refused a label of ours.
+pub(crate) async fn guards_labels(client: &Client, node: &str) -> Result<bool, ApiError> {
+    let body = json!({"metadata": {"labels": {format!("{LABELS}{NOBODY}"): "asks"}}});
+    let user = format!("system:node:{node}");
+    let mut request = patch(node, &body);
+    if let Ok(request) = &mut request {
+        for (name, value) in [("impersonate-user", user.as_str()), ("impersonate-group", rights::NODES)] {
+            let value = value.parse().map_err(|_| ApiError::new("impersonate", format!("{value:?} is no header")))?;
+            request.headers_mut().insert(HeaderName::from_static(name), value);
+        }
+    }
+    match client.once("patch node", request).await {
+        Ok(_) => Ok(false),
+        // NodeRestriction's words (plugin/pkg/admission/noderestriction/admission.go, v1.20.2 and v1.36.2), and those of
+        // an authorizer that lets nodes patch nothing.
+        Err(error)
+            if error.status().is_some_and(|status| {
+                status.code == 403
+                    && (status.message.contains("is not allowed to modify labels")
+                        || status.message.contains(&format!("User \"{user}\" cannot patch")))
+            }) =>
+        {
+            Ok(true)
+        }
+        Err(error) => Err(error),
+    }
+}

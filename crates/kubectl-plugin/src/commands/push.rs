@@ -1,0 +1,208 @@
+//! `push`: a file as an immutable ConfigMap whose name tells its content.
+
+use std::path::Path as FilePath;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use hyper::Request;
+use kube::api::GetParams;
+use kube::core::request::Request as Path;
+use serde_json::{Map, Value, json};
+
+use crate::api::client::{Built, Client};
+use crate::commands::configuration::{self, MERGE_ANNOTATION};
+use crate::fleet::{configmap_name, schema};
+use crate::output::{self, Format};
+use crate::{Context, Failure, context};
+use kubelet_config::assignment::{self, DEFAULT_KEY};
+use kubelet_config::source::is_safe_key;
+use kubelet_config::{rendering, yaml};
+
+/// A label holds no more.
+const LABEL_MAX: usize = 63;
+
+/// `--dry-run`, as kubectl has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum DryRun {
+    /// Do it.
+    None,
+    /// Ask nobody.
+    Client,
+    /// Ask the API server, which keeps nothing.
+    Server,
+}
+
+/// `-o`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Shown {
+    /// `configmap/NAME`.
+    Name,
+    /// The object.
+    Json,
+    /// The object.
+    Yaml,
+}
+
+/// Options of `push`.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// A KubeletConfiguration in YAML or JSON; `-`: standard input.
+    #[arg(value_name = "FILE")]
+    file: String,
+    /// What the name begins with; default: the file's name without its ending.
+    #[arg(long, value_name = "BASE")]
+    name: Option<String>,
+    /// The key of the ConfigMap's data.
+    #[arg(long, value_name = "KEY", default_value = DEFAULT_KEY)]
+    key: String,
+    /// To be laid over each node's own file instead of replacing it.
+    #[arg(long)]
+    overlay: bool,
+    /// Warn of fields that kubelets of this version do not know, such as 1.29.
+    #[arg(long, value_name = "VERSION", value_parser = schema::minor)]
+    kubelet: Option<u64>,
+    /// none, client (asks nobody) or server (which keeps nothing).
+    #[arg(long, value_enum, default_value = "none", num_args = 0..=1, default_missing_value = "client", require_equals = true)]
+    dry_run: DryRun,
+    /// Show the name, or the whole object.
+    #[arg(short, long, value_enum)]
+    output: Option<Shown>,
+}
+
+impl Options {
+    pub(crate) async fn run(self, connection: &context::Options) -> Result<ExitCode, Failure> {
+        let text = configuration::read_file(&self.file)?;
+        self.check(&text)?;
+        let name = self.map_name(&text)?;
+        let object = self.object(&name, &connection.namespace, &text);
+        let (done, object) = if self.dry_run == DryRun::Client {
+            ("created (dry run)", object)
+        } else {
+            self.create(&Context::new(connection).await?.api(), &name, object).await?
+        };
+        match self.output {
+            None => output::write_stdout(&format!("configmap/{name} {done}\n"))?,
+            Some(Shown::Name) => output::write_stdout(&format!("configmap/{name}\n"))?,
+            Some(Shown::Json) => output::document(Format::Json, &object)?,
+            Some(Shown::Yaml) => output::document(Format::Yaml, &object)?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Refuses what is no KubeletConfiguration; warns of what a kubelet would read over.
+    fn check(&self, text: &str) -> Result<(), Failure> {
+        let title = if self.file == "-" { "standard input" } else { &self.file };
+        let fail = |why: String| Failure::new(format!("{title}: {why}"));
+        let mut document = yaml::parse(text).map_err(fail)?;
+        if let Some(duplicate) = document.duplicate {
+            return Err(fail(format!("a field stands twice, and the kubelet would go by the last one: {duplicate}")));
+        }
+        rendering::check_kind(&mut document.value, self.overlay)
+            .map_err(|why| fail(format!("{why}, so this is no KubeletConfiguration")))?;
+        for unknown in schema::unknown(&document.value, self.kubelet) {
+            eprintln!("warning: {}", output::plain(&unknown));
+        }
+        Ok(())
+    }
+
+    fn map_name(&self, text: &str) -> Result<String, Failure> {
+        if !is_safe_key(&self.key) {
+            let why = "cannot be a key of a ConfigMap: A-Z, a-z, 0-9, -, _ and ., at most 253";
+            return Err(Failure::new(format!("--key: {:?} {why}", self.key)));
+        }
+        let stem = FilePath::new(&self.file).file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        let base = match (&self.name, stem) {
+            (Some(base), _) => base.clone(),
+            (None, Some(stem)) if self.file != "-" => stem,
+            _ => return Err(Failure::new("standard input has no name: say --name BASE")),
+        };
+        let name = configmap_name::name(&base, &self.key, text);
+        if !assignment::is_subdomain(&name, 253) {
+            return Err(Failure::new(format!(
+                "{base:?} cannot begin the name of a ConfigMap (a-z, 0-9, - and ., at most 242): say --name BASE"
+            )));
+        }
+        if name.len() > LABEL_MAX {
+            eprintln!(
+                "warning: a label of a Node holds {LABEL_MAX} characters and this name has {}: it can be assigned by \
+                 spec.configSource alone; a shorter --name helps",
+                name.len()
+            );
+        }
+        Ok(name)
+    }
+
+    fn object(&self, name: &str, namespace: &str, text: &str) -> Value {
+        let mut metadata =
+            Map::from_iter([("name".to_owned(), name.into()), ("namespace".to_owned(), namespace.into())]);
+        if self.overlay {
+            metadata.insert("annotations".to_owned(), json!({ MERGE_ANNOTATION: "overlay" }));
+        }
+        json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata,
+            "data": { self.key.as_str(): text }, "immutable": true,
+        })
+    }
+
+    /// What was done, and the object as it is then.
+    async fn create(&self, client: &Client, name: &str, object: Value) -> Result<(&'static str, Value), Failure> {
+        let namespace = configuration::segment(&client.namespace, "namespace")?;
+        let (path, what) =
+            (format!("/api/v1/namespaces/{namespace}/configmaps"), format!("create ConfigMap {namespace}/{name}"));
+        let query = if self.dry_run == DryRun::Server { "?dryRun=All" } else { "" };
+        let request = Request::post(format!("{path}{query}"))
+            .header("Content-Type", "application/json")
+            .body(object.to_string().into_bytes())
+            .map_err(kube::core::request::Error::BuildRequest);
+        match client.once(&what, request).await {
+            Ok(created) if self.dry_run == DryRun::Server => Ok(("created (server dry run)", created)),
+            Ok(created) => Ok(("created", created)),
+            Err(error) if error.is_conflict() => self.compare(client, &path, name, &object).await,
+            Err(error) if error.code() == 404 => Err(Failure::new(format!(
+                "{}; packaging/manifests/base makes kubelet-config with the rights that nodes need, -n chooses another",
+                Failure::from(error).message
+            ))),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The name is taken: by the same, or by something else.
+    async fn compare(
+        &self,
+        client: &Client,
+        path: &str,
+        name: &str,
+        object: &Value,
+    ) -> Result<(&'static str, Value), Failure> {
+        let request: Built = Path::new(path).get(name, &GetParams::default());
+        let there = client.request(&format!("get ConfigMap {}/{name}", client.namespace), request).await?;
+        let title = format!("configmap/{name} is there in namespace {}", client.namespace);
+        let field =
+            |map: &Value, field: &str| map.get(field).filter(|value| !value.is_null()).cloned().unwrap_or_default();
+        if field(&there, "data") != field(object, "data") || !field(&there, "binaryData").is_null() {
+            return Err(Failure::new(format!(
+                "{title} with other data, so somebody edited it, or made it without a hash: choose another --name"
+            )));
+        }
+        let merge = |map: &Value| {
+            let annotation = map.pointer("/metadata/annotations").and_then(|all| all.get(MERGE_ANNOTATION)).cloned();
+            annotation.and_then(|value| Some(value.as_str()?.to_owned())).filter(|mode| mode != "replace")
+        };
+        if merge(&there) != merge(object) {
+            let mode = |map: &Value| merge(map).unwrap_or_else(|| "replace".to_owned());
+            return Err(Failure::new(format!(
+                "{title} with the same data, but to be merged by {:?} and not by {:?}: choose another --name",
+                mode(&there),
+                mode(object)
+            )));
+        }
+        if field(&there, "immutable") != true {
+            eprintln!(
+                "warning: {title} and can be edited, which nodes follow at once; to stop that: \
+                 kubectl -n {} patch configmap {name} -p '{{\"immutable\":true}}'",
+                client.namespace
+            );
+        }
+        Ok(("unchanged", there))
+    }
+}

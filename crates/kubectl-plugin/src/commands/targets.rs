@@ -1,0 +1,340 @@
+//! Writing to nodes one after the other: which ones, how, and what is said of each.
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use serde_json::Value;
+
+use crate::api::client::{ApiError, Client};
+use crate::api::nodes::{self, NodeSelection};
+use crate::api::write::{Carriers, ConfigMapError, Goal, Mode, NOT_KEPT, Target, WriteError, config_map, patch_node};
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::fleet::assign::{self, WrittenAssignment};
+use crate::fleet::node::{Carrier, Keeper, NodeRow};
+use crate::output::{self, plain};
+use kubelet_config::source::ConfigMapRef;
+
+/// A Node that a kubelet reports on changes under our hands now and then; so often in a row it does not.
+const CONFLICTS: u32 = 10;
+
+/// Two carriers, a contradiction to remove, and one to spare.
+const PATCHES: u32 = 4;
+
+/// `--dry-run`, as kubectl has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DryRun {
+    /// Do it.
+    #[default]
+    None,
+    /// Only say what would be written.
+    Client,
+    /// Have the API server check it, and keep nothing.
+    Server,
+}
+
+impl DryRun {
+    fn mode(self) -> Mode {
+        match self {
+            Self::None => Mode::Real,
+            Self::Client => Mode::ClientDryRun,
+            Self::Server => Mode::ServerDryRun,
+        }
+    }
+
+    /// Behind each line, as kubectl has it.
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Client => " (dry run)",
+            Self::Server => " (server dry run)",
+        }
+    }
+}
+
+/// What every writing command takes.
+#[derive(Clone, Copy, Debug, Args)]
+#[group(skip)]
+pub(crate) struct Options {
+    /// none: do it; client: only say what would be written; server: have the API server check it, and keep nothing.
+    #[arg(long, value_enum, default_value = "none", default_missing_value = "client", num_args = 0..=1, require_equals = true)]
+    dry_run: DryRun,
+}
+
+/// `--carrier`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CarrierChoice {
+    /// spec.configSource where the API server keeps it, else labels.
+    #[default]
+    Auto,
+    /// spec.configSource.
+    Native,
+    /// Node labels.
+    Labels,
+}
+
+impl From<CarrierChoice> for Option<Carrier> {
+    fn from(choice: CarrierChoice) -> Self {
+        match choice {
+            CarrierChoice::Auto => None,
+            CarrierChoice::Native => Some(Carrier::Native),
+            CarrierChoice::Labels => Some(Carrier::Labels),
+        }
+    }
+}
+
+/// Which nodes a command that changes something is about: all of them is nothing to say by leaving something out.
+#[derive(Clone, Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct Targets {
+    /// These, as NODE or node/NODE.
+    #[arg(value_name = "NODE")]
+    nodes: Vec<String>,
+    /// Those with these labels.
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    selector: Option<String>,
+}
+
+impl Targets {
+    /// A writer, and the nodes as they are. Names that cannot be read are said and counted; a selector of nothing is an
+    /// error. `carrier`: the only one to write; none: the one that the API server keeps.
+    pub(crate) async fn open(
+        self,
+        context: &Context,
+        carrier: Option<Carrier>,
+        options: Options,
+    ) -> Result<(Writer, NodeSelection, Vec<NodeRow>), Failure> {
+        let mut writer = Writer::new(context.api(), carrier, options);
+        let selection = NodeSelection::new(self.nodes, self.selector);
+        let (rows, failed) = nodes::read_each(&writer.client, &selection).await?;
+        for failure in &failed {
+            writer.failed(&failure.message);
+        }
+        if rows.is_empty() && failed.is_empty() {
+            let selector = selection.labels.as_deref().unwrap_or_default();
+            return Err(Failure::new(format!("no node has the labels {selector:?}: kubectl get nodes --show-labels")));
+        }
+        Ok((writer, selection, rows))
+    }
+}
+
+/// Writes to nodes and counts.
+pub(crate) struct Writer {
+    client: Client,
+    carriers: Carriers,
+    dry_run: DryRun,
+    /// Nodes that now ask for what they should.
+    pub(crate) done: BTreeSet<String>,
+    failed: u32,
+}
+
+impl Writer {
+    fn new(client: Client, carrier: Option<Carrier>, Options { dry_run }: Options) -> Self {
+        let carriers = Carriers::new(carrier, dry_run.mode());
+        Self { client, carriers, dry_run, done: BTreeSet::new(), failed: 0 }
+    }
+
+    /// True if what was written is there.
+    pub(crate) fn is_real(&self) -> bool {
+        self.dry_run == DryRun::None
+    }
+
+    /// Says why something was not done to a node, and goes on.
+    pub(crate) fn failed(&mut self, message: &str) {
+        self.failed += 1;
+        eprintln!("error: {}", plain(message));
+    }
+
+    /// Has the node ask for this, and says what was written. A failure is said and counted.
+    ///
+    /// # Errors
+    /// Standard output cannot be written.
+    pub(crate) async fn assign(&mut self, row: NodeRow, map: Option<&ConfigMapRef>, verb: &str) -> Result<(), Failure> {
+        let name = row.name.clone();
+        let before = assign::describe(&row);
+        let nobody = row.keeper == Some(Keeper::Nobody);
+        let mut node = ReadNode { client: self.client.clone(), row, answer: None, conflicts: 0, is_written: false };
+        let written = self.carriers.write(&self.client, &name, Goal::Assign(map), &mut node, PATCHES + CONFLICTS).await;
+        if let Err(error) = written {
+            let why = match error {
+                WriteError::Refused(why) => why,
+                WriteError::NoSource => {
+                    "this API server refuses spec.configSource: use --carrier labels, or auto".to_owned()
+                }
+                WriteError::NotKept => NOT_KEPT.to_owned(),
+                WriteError::Failed(failure) => failure.message,
+            };
+            self.failed(&format!("node/{name}: {why}"));
+            return Ok(());
+        }
+        let after = node.answer.as_ref().unwrap_or(&node.row);
+        if node.is_written {
+            let was = if map.is_none() { format!(", was {before}") } else { String::new() };
+            // Whoever asks nobody cannot know.
+            let unsure = self.dry_run == DryRun::Client
+                && self.carriers.only.is_none()
+                && self.carriers.keeps_source.is_none()
+                && map.is_some()
+                && after.carrier == Some(Carrier::Native);
+            let or = if unsure { ", or labels if the API server drops that" } else { "" };
+            let line = format!("node/{name} {verb}: {}{or}{was}{}\n", assign::describe(after), self.dry_run.suffix());
+            output::write_stdout(&(plain(line.trim_end()) + "\n"))?;
+        } else {
+            output::write_stdout(&(plain(&format!("node/{name} unchanged: {}", assign::describe(after))) + "\n"))?;
+        }
+        if nobody {
+            let hint =
+                "no supervisor has said anything there: it takes effect when one runs (kubelet-supervisor enable)";
+            eprintln!("warning: node/{name}: {hint}");
+        }
+        self.done.insert(name);
+        Ok(())
+    }
+
+    /// Sets an annotation, and says so. It names a version, so no other state of the Node can make it wrong.
+    ///
+    /// # Errors
+    /// Standard output cannot be written.
+    pub(crate) async fn annotate(
+        &mut self,
+        node: &str,
+        annotation: &str,
+        value: &str,
+        done: &str,
+    ) -> Result<(), Failure> {
+        let patch = serde_json::json!({"metadata": {"annotations": {annotation: value}}});
+        if self.dry_run != DryRun::Client {
+            let request = patch_node(node, &patch, self.dry_run == DryRun::Server);
+            if let Err(error) = self.client.once(&format!("patch node {node}"), request).await {
+                let why = if error.is_conflict() || error.refuses_source() {
+                    format!("the API server refuses the annotation {annotation}")
+                } else {
+                    Failure::from(error).message
+                };
+                self.failed(&format!("node/{node}: {why}"));
+                return Ok(());
+            }
+        }
+        self.done.insert(node.to_owned());
+        output::write_stdout(&format!(
+            "{}{}\n",
+            plain(&format!("node/{node} {done}: {annotation}={value}")),
+            self.dry_run.suffix()
+        ))
+    }
+
+    /// Says that there is nothing to do to a node: an error if the user named it, no matter if a selector chose it.
+    ///
+    /// # Errors
+    /// Standard output cannot be written.
+    pub(crate) fn skipped(&mut self, node: &str, why: &str, selection: &NodeSelection) -> Result<(), Failure> {
+        if selection.labels.is_none() {
+            self.failed(&format!("node/{node}: {why}"));
+            return Ok(());
+        }
+        output::write_stdout(&format!("{}\n", plain(&format!("node/{node} skipped: {why}"))))
+    }
+
+    /// 0, or 1 if anything failed.
+    pub(crate) fn code(&self) -> ExitCode {
+        if self.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
+
+/// A Node that was read before it is written.
+struct ReadNode {
+    client: Client,
+    row: NodeRow,
+    /// As it would be, in a dry run.
+    answer: Option<NodeRow>,
+    conflicts: u32,
+    is_written: bool,
+}
+
+impl Target for ReadNode {
+    fn current(&self) -> Option<(WrittenAssignment, String)> {
+        Some((WrittenAssignment::from_row(&self.row), self.row.version.clone()))
+    }
+
+    fn answered(&mut self, node: &Value, mode: Mode) -> WrittenAssignment {
+        let row = NodeRow::from_node(node, &self.client.namespace);
+        let is = WrittenAssignment::from_row(&row);
+        if mode == Mode::Real {
+            self.is_written |= WrittenAssignment::from_row(&self.row) != is;
+            self.row = row;
+        } else {
+            (self.answer, self.is_written) = (Some(row), true);
+        }
+        is
+    }
+
+    fn planned(&mut self, patch: &Value) {
+        (self.answer, self.is_written) = (Some(applied(&self.row, patch, &self.client.namespace)), true);
+    }
+
+    /// After a conflict: a heartbeat is no matter, another assignment is.
+    async fn failed(&mut self, error: ApiError) -> Result<bool, Failure> {
+        if !error.is_conflict() {
+            return Err(error.into());
+        }
+        if self.conflicts == CONFLICTS {
+            return Err(Failure::new("the Node changes faster than it can be written: try again"));
+        }
+        self.conflicts += 1;
+        let row = NodeRow::from_node(&nodes::get(&self.client, &self.row.name).await?, &self.client.namespace);
+        if (&row.desired, row.carrier) != (&self.row.desired, self.row.carrier) {
+            let now = assign::describe(&row);
+            return Err(Failure::new(format!(
+                "somebody else has assigned to it meanwhile ({now}): look, and try again"
+            )));
+        }
+        self.row = row;
+        Ok(true)
+    }
+}
+
+/// What a Node would be after a patch, if the API server keeps all of it.
+fn applied(row: &NodeRow, patch: &Value, namespace: &str) -> NodeRow {
+    let mut labels = serde_json::to_value(&row.labels).unwrap_or_default();
+    for (name, value) in patch.pointer("/metadata/labels").and_then(Value::as_object).into_iter().flatten() {
+        if let Some(labels) = labels.as_object_mut() {
+            labels.insert(name.clone(), value.clone());
+        }
+    }
+    let kept = row.desired.as_ref().filter(|_| row.carrier == Some(Carrier::Native));
+    let kept = kept.map(|desired| serde_json::json!({"configMap": desired}));
+    let source = patch.pointer("/spec/configSource").cloned().or(kept);
+    let node = serde_json::json!({"metadata": {"name": row.name, "labels": labels}, "spec": {"configSource": source}});
+    NodeRow::from_node(&node, namespace)
+}
+
+/// The ConfigMap of an assignment, which must be there and have the key. `None`, after a warning, if the user may not
+/// read it: the nodes may.
+///
+/// # Errors
+/// It is not there, or has no such key; or the API server cannot say.
+pub(crate) async fn readable_config_map(client: &Client, target: &ConfigMapRef) -> Result<Option<Value>, Failure> {
+    let ConfigMapRef { namespace, name, kubelet_config_key: key } = target;
+    Err(Failure::new(match config_map(client, target).await {
+        Ok(map) => return Ok(Some(map)),
+        Err(ConfigMapError::Api(error)) if error.code() == 403 => {
+            eprintln!(
+                "warning: you may not get ConfigMap {namespace}/{name}, so nobody has checked that it is there and has \
+                 the key {key}"
+            );
+            return Ok(None);
+        }
+        Err(ConfigMapError::Api(error)) => return Err(error.into()),
+        Err(ConfigMapError::Absent) => format!(
+            "there is no ConfigMap {namespace}/{name}: `kubectl get configmaps -n {namespace}` lists those there are, -n names \
+             another namespace, `kubectl kubelet-config push FILE` makes one"
+        ),
+        Err(ConfigMapError::NoKey(keys)) => {
+            let keys = if keys.is_empty() { "none".to_owned() } else { keys.join(", ") };
+            format!(
+                "ConfigMap {namespace}/{name} has no key {key:?} in its data (there are: {keys}): name one with --key"
+            )
+        }
+    }))
+}

@@ -1,0 +1,105 @@
+//! Fields of a KubeletConfiguration by their dotted paths, and what counts as the same configuration.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use kubelet_config::hazard::{Change, table};
+use kubelet_config::rendering::{self, PATH_FIELDS};
+
+/// True if `field` is `parent` or below it.
+pub(crate) fn is_within(field: &str, parent: &str) -> bool {
+    field.strip_prefix(parent).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// The paths of all that is no object, and of objects without entries.
+pub(crate) fn leaves(path: &str, value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
+                match path {
+                    "" if matches!(name.as_str(), "apiVersion" | "kind") => {}
+                    "" => leaves(name, value, found),
+                    path => leaves(&format!("{path}.{name}"), value, found),
+                }
+            }
+        }
+        _ if path.is_empty() => {}
+        _ => drop(found.insert(path.to_owned())),
+    }
+}
+
+/// The value at a dotted path; names of entries may hold dots (`evictionHard.memory.available`).
+pub(crate) fn at<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
+    if let Some(found) = value.get(path) {
+        return Some(found);
+    }
+    path.match_indices('.').find_map(|(dot, _)| at(value.get(path.get(..dot)?)?, path.get(dot + 1..)?))
+}
+
+/// Relative paths name other keys of a ConfigMap, which the supervisor makes absolute: where the
+/// node's path ends alike, that is the same.
+pub(crate) fn settle_paths(payload: &Value, running: &Value) -> Value {
+    let mut payload = payload.clone();
+    for path in PATH_FIELDS {
+        let pointer = format!("/{}", path.join("/"));
+        let Some(there) = running.pointer(&pointer).and_then(Value::as_str) else { continue };
+        if let Some(Value::String(text)) = payload.pointer_mut(&pointer)
+            && !text.is_empty()
+            && !text.starts_with('/')
+            && there.ends_with(&format!("/{text}"))
+        {
+            there.clone_into(text);
+        }
+    }
+    payload
+}
+
+/// As it takes effect below a supervisor.
+pub(crate) fn clean(value: &Value) -> Value {
+    let mut value = value.clone();
+    rendering::drop_native_gate(&mut value);
+    value
+}
+
+/// Kubelets of today have a default for `imagefs.inodesFree` that v1.20 had not.
+pub(crate) fn later_eviction_default(config: &mut Value, running: &Value) {
+    const SIGNAL: &str = "imagefs.inodesFree";
+    let theirs = running.pointer(&format!("/evictionHard/{SIGNAL}"));
+    if theirs.is_some_and(|value| value == "5%")
+        && config.get("evictionHard").is_none_or(Value::is_null)
+        && let Some(fields) = config.as_object_mut()
+    {
+        let mut all: Value = serde_json::from_str(table::EVICTION_HARD).unwrap_or_default();
+        if let Some(all) = all.as_object_mut() {
+            all.insert(SIGNAL.to_owned(), "5%".into());
+        }
+        fields.insert("evictionHard".to_owned(), all);
+    }
+}
+
+/// Options of logging and tracing that are spelt out on one side, at zero, and left out on the other.
+pub(crate) fn is_spelling(change: &Change) -> bool {
+    let zero = |value: &Value| {
+        value.is_null() || *value == 0 || *value == "0" || *value == false || *value == "" || is_empty(value)
+    };
+    let nested = change.field.starts_with("logging.") || change.field.starts_with("tracing.");
+    nested && (change.old.is_null() || change.new.is_null()) && zero(&change.old) && zero(&change.new)
+}
+
+fn is_empty(value: &Value) -> bool {
+    value.as_object().is_some_and(serde_json::Map::is_empty) || value.as_array().is_some_and(Vec::is_empty)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn fields_within_fields() {
+        assert!(is_within("a.b", "a") && is_within("a", "a") && !is_within("ab", "a") && !is_within("a", "a.b"));
+        assert_eq!(at(&json!({"a": {"b.c": {"d": 1}}}), "a.b.c.d"), Some(&json!(1)));
+    }
+}
