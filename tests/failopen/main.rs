@@ -386,7 +386,7 @@ fn one_part(number: usize) {
         tell(*at, true, 0);
     }
     if number == 0 {
-        // The babysitter's own first start panics as well, and it tries again.
+        // The first start of `keep_kubelet` panics as well, and it tries again.
         assert_eq!(tell(starts[0], false, 1).0, Some("kubelet.start"));
     }
     for at in (1..=8).skip(number).step_by(PARTS) {
