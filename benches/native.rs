@@ -4,7 +4,7 @@
 //! sudo cargo bench --bench native            # about fifteen minutes; CHANGES=5 for more samples
 //! CONTENDERS=supervised cargo bench --bench native
 //! ```
-//! Needs what the real suite needs (`tests/real/prepare.sh`). Native is run by a babysitter with
+//! Needs what the real suite needs (`tests/real/prepare.sh`). Native is restarted by the benchmark with
 //! RestartSec=10, as kubeadm's unit has it, and with 0.
 
 // A benchmark may panic, and its numbers are small.
