@@ -1,5 +1,5 @@
 //! One outside thing each. They do not know each other, but for the exceptions that
-//! `tests/architecture.rs` lists.
+//! `tests/architecture` lists.
 
 pub mod clock;
 pub mod fsx;

@@ -5,7 +5,7 @@ use super::redact::redact;
 
 /// The one line that tells why the kubelet died, redacted, its log header taken off.
 ///
-/// `lines` are its last ones, oldest first. In this order: the last final_error (a klog fatal line,
+/// `lines` are its last ones, oldest first. In this order: the last final error (a klog fatal line,
 /// `"command failed" err="…"`, a panic), a line with `runtime error`, the last error line, the last
 /// line that is no stack trace.
 #[must_use]

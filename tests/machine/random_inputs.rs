@@ -1,4 +1,4 @@
-//! The state machine under random inputs: the invariants at the top of `core/machine/mod.rs`.
+//! The state machine under random inputs: the invariants at the top of `src/machine/mod.rs`.
 //!
 //! `faithful`: answers come as the executor gives them, those of the synchronous store and start
 //! at once and in order; everything else may come late, twice, or never. All laws hold.

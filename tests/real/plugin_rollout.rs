@@ -18,7 +18,6 @@ use kube::api::{Patch, PatchParams, PostParams, WatchParams};
 use kube::client::ClientBuilder;
 use kube::core::WatchEvent;
 use kube::core::request::Request;
-use kubectl_plugin;
 use kubectl_plugin::{Context, Failure, LockTiming};
 use kubelet_supervisor::adapters::kube::ClientLayer;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -328,7 +327,7 @@ async fn killed_at_fifty_moments(world: &World<'_>) {
     let mut random = Random(SEED);
     world.expect("sim-d", 5);
     let all = begin("sim-d", "5");
-    let lock = u64::try_from(IMPATIENT.lock.as_millis()).unwrap();
+    let lock = u64::try_from(IMPATIENT.lease_duration.as_millis()).unwrap();
     let mut drove = 0;
     for kill in 0..KILLS {
         let before = world.has("sim-d");

@@ -53,7 +53,7 @@ fn go_json(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// As kubectl v1.32.4 says; `tests/plugin.rs` asks the kubectl of the machine.
+    /// As kubectl v1.32.4 says; `tests/plugin/push.rs` asks the kubectl of the machine.
     #[test]
     fn names_as_kubectl_gives_them() {
         assert_eq!(name("b", "kubelet", "kind: KubeletConfiguration\n"), "b-8hhgbtc9dm");
