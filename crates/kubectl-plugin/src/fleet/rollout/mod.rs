@@ -7,14 +7,14 @@
 //! on as the dead one would have.
 
 pub(crate) mod bad_versions;
+#[cfg(test)]
+mod bad_versions_tests;
 pub(crate) mod decide;
 pub mod drain;
 mod draining;
 #[cfg(test)]
 mod draining_tests;
 pub(crate) mod member;
-#[cfg(test)]
-mod memory_tests;
 pub(crate) mod observed;
 pub(crate) mod plan;
 pub(crate) mod progress;
@@ -85,14 +85,14 @@ pub(crate) struct Options {
 
 impl Options {
     /// The wave of a node in the plan: 0 are the canaries.
-    pub(crate) fn wave(&self, place: usize) -> usize {
-        wave(place, self.canaries, self.max_unavailable)
+    pub(crate) fn wave(&self, index: usize) -> usize {
+        wave(index, self.canaries, self.max_unavailable)
     }
 }
 
 /// The wave of a place in the plan.
-fn wave(place: usize, canaries: usize, max_unavailable: usize) -> usize {
-    match place.checked_sub(canaries) {
+fn wave(index: usize, canaries: usize, max_unavailable: usize) -> usize {
+    match index.checked_sub(canaries) {
         None => 0,
         Some(after) => 1 + after / max_unavailable.max(1),
     }

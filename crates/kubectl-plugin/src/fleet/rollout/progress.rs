@@ -96,7 +96,7 @@ pub(crate) fn duration(time: Duration) -> String {
 }
 
 /// Where the rollout is: `canaries`, `wave 2 of 7`.
-pub(crate) fn place(record: &Record) -> String {
+pub(crate) fn phase_text(record: &Record) -> String {
     match record.phase {
         Phase::Running if record.wave == 0 && record.options.canaries > 0 => "canaries".to_owned(),
         Phase::Running => format!("wave {} of {}", record.wave.max(1), record.last_wave().max(1)),
