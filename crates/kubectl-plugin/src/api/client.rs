@@ -15,10 +15,10 @@ use crate::failure::Failure;
 const PAUSE_FIRST: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(15);
 
-/// What `kube::core::request::Request` makes.
+/// A request as `kube::core::request::Request` builds it.
 pub(crate) type RequestResult = Result<Request<Vec<u8>>, kube::core::request::Error>;
 
-/// How long a command waits for the API server.
+/// How long a command tries a request again, and waits for its answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetryPolicy {
     /// For so long a request is tried again while the API server, or the way to it, may recover; zero: it is sent once.
@@ -80,7 +80,7 @@ impl Client {
         self.send(what, request).await
     }
 
-    /// Sends a request until there is an answer, or patience is over.
+    /// Sends a request until there is an answer, or the time of the policy is over.
     pub(crate) async fn request(&self, what: &str, request: RequestResult) -> Result<Value, ApiError> {
         let request = request.map_err(|error| ApiError::new(what, error.to_string()))?;
         let RetryPolicy { total, .. } = self.retry_policy;

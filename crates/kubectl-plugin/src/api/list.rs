@@ -46,7 +46,7 @@ pub(crate) struct Pager<'a> {
     pause: Duration,
 }
 
-/// A part of it.
+/// The objects of one page.
 pub(crate) struct Page {
     /// What was read before is of a version that is gone, and does not count.
     pub(crate) is_first: bool,

@@ -34,7 +34,7 @@ pub(crate) enum Mode {
     ClientDryRun,
 }
 
-/// What writers know of an API server, and how they write.
+/// Writes assignments: by which carrier, and how far a write goes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AssignmentWriter {
     /// The only carrier to write; none: the one that the API server keeps.

@@ -61,7 +61,7 @@ pub(crate) struct Question {
     root: Command,
 }
 
-/// What may stand in a place.
+/// What may be the last word of the command line.
 #[derive(Debug, PartialEq, Eq)]
 enum Candidates {
     /// One of these.
@@ -139,7 +139,7 @@ impl Question {
     }
 }
 
-/// What may stand in the place of the last word, which is returned too.
+/// The candidates for the last word, which is returned too.
 fn candidates(words: &[String], root: &Command) -> (Candidates, String) {
     let (last, before) = words.split_last().map_or(("", words), |(last, before)| (last.as_str(), before));
     let (mut command, mut globals, mut positional, mut open) = (root, Vec::new(), 0, None);

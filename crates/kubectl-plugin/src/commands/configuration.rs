@@ -22,7 +22,7 @@ use kubelet_config::{rendering, yaml};
 /// Chooses how a payload is put together with the node's own file.
 pub(crate) const MERGE_ANNOTATION: &str = "kubelet-supervisor.io/merge";
 
-/// A ConfigMap, as far as it matters here.
+/// A ConfigMap with a KubeletConfiguration.
 #[derive(Clone, Debug)]
 pub(crate) struct KubeletConfigMap {
     /// `metadata.resourceVersion`.
@@ -31,7 +31,7 @@ pub(crate) struct KubeletConfigMap {
     pub(crate) uid: String,
     /// Its KubeletConfiguration.
     pub(crate) value: Value,
-    /// By its annotation.
+    /// The merge that its annotation asks for.
     pub(crate) merge: Merge,
     /// True if it has no such annotation: then the supervisor's `--merge` decides.
     pub(crate) merge_unsaid: bool,

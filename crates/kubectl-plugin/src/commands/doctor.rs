@@ -19,7 +19,7 @@ use crate::output::{self, Format, Out, Tone};
 use crate::{Context, Failure};
 use kubelet_config::assignment::LABELS;
 
-/// Could not look.
+/// Something could not be checked.
 const EXIT_UNCHECKED: u8 = 2;
 
 /// Names that are shown of many.
@@ -39,7 +39,7 @@ pub(crate) struct Options {
     output: Format,
 }
 
-/// What was seen.
+/// What was found, and what was checked for it.
 #[derive(Debug, Default)]
 struct Report {
     /// Of those nodes it is about.
@@ -48,7 +48,7 @@ struct Report {
     maps: usize,
     carrier: Option<Carrier>,
     findings: Vec<Finding>,
-    /// What could not be looked at, and why.
+    /// What could not be checked, and why.
     unchecked: Vec<String>,
 }
 

@@ -35,7 +35,7 @@ pub(crate) struct Options {
     writing: targets::Options,
 }
 
-/// ConfigMaps that were looked at, for nodes have few between them.
+/// ConfigMaps that were read: many nodes share few.
 struct ConfigMapCache {
     client: Client,
     seen: BTreeMap<ConfigMapRef, Result<Value, String>>,

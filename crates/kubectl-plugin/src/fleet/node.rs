@@ -23,7 +23,7 @@ pub(crate) enum Carrier {
     Labels,
 }
 
-/// Whether somebody looks after the Node's configuration.
+/// Who manages the Node's configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConfigManager {
     /// A supervisor: its condition or its annotation is there.

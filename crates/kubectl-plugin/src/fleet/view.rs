@@ -27,7 +27,7 @@ pub(crate) enum Tone {
     Bad,
 }
 
-/// Who speaks for a node.
+/// Who manages a node's configuration, and whether it reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ManagerStatus {
     /// A supervisor, of what is asked for now; or it has time to.
@@ -98,7 +98,6 @@ impl<'a> View<'a> {
         Some(u64::try_from(self.now.saturating_sub(time.as_second())).unwrap_or_default())
     }
 
-    /// Who speaks for it.
     pub(crate) fn manager_status(&self) -> ManagerStatus {
         let had_time = self.since(&self.row.assigned_by).is_some_and(|age| age > SILENT);
         match self.row.manager {

@@ -29,9 +29,9 @@ pub(crate) struct Expectation {
 pub(crate) enum WaitStatus {
     /// There.
     Reached,
-    /// On its way; in words.
+    /// Not there yet; the message says why.
     Waiting(String),
-    /// It will not get there by itself; why, in the kubelet's words.
+    /// It will not get there by itself; the kubelet's message says why.
     Failed(String),
 }
 

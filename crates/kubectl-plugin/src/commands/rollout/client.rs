@@ -25,7 +25,6 @@ impl RolloutClient {
         }
     }
 
-    /// The collection.
     pub(crate) fn config_maps(&self) -> Path {
         Path::new(format!("/api/v1/namespaces/{}/configmaps", self.api.namespace))
     }

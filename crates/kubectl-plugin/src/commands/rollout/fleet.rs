@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 struct FollowedMember {
     /// The Node's resourceVersion.
     version: String,
-    /// What it is assigned.
+    /// The assignment as it is written.
     written: WrittenAssignment,
     condition: Option<Condition>,
     /// Its condition when it was assigned the target.
@@ -330,7 +330,7 @@ impl Fleet {
         self.followed.get(index).map(|entry| entry.written.clone()).unwrap_or_default()
     }
 
-    /// Brings the clocks to now.
+    /// Brings the timers to now.
     pub(crate) fn update_clocks(&mut self) {
         // Never zero for something that holds: zero is "not at all".
         let of = |since: Option<Instant>| since.map_or(Duration::ZERO, |it| it.elapsed().max(Duration::from_nanos(1)));

@@ -37,7 +37,6 @@ impl ProgressReporter {
         Self { quiet, terminal: !quiet && Out::stderr().width.is_some(), last: None, begun: None }
     }
 
-    /// A sentence.
     pub(crate) fn note(&self, text: &str) {
         if !self.quiet {
             self.clear();

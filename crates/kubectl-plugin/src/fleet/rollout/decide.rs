@@ -8,7 +8,7 @@ use super::member::Member;
 use super::observed::{Assigned, ObservedNode, Progress};
 use super::{BadVersion, NOT_READY, OnFailure, Phase, Record, WITHDRAWN, wave};
 
-/// The next thing to do.
+/// What the driving client is to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Write this record before anything else.
@@ -41,7 +41,7 @@ pub(crate) fn decide(record: &Record, members: &[Member], observed: &[ObservedNo
     let reaction = || fleet.change_of_bad_versions().or_else(|| fleet.failure()).or_else(|| fleet.uncordon());
     match record.phase {
         Phase::Running => reaction().unwrap_or_else(|| fleet.next_forward_step()),
-        // A node that goes back while somebody looks at the canaries ends the pause.
+        // A node that rolls back during the pause ends it.
         Phase::Paused => reaction().unwrap_or_else(|| Step::Wait(fleet.next_timeout())),
         // What a node said of the version goes from it with its assignment: it is written down before.
         Phase::Reverting => {
@@ -159,7 +159,7 @@ impl Fleet<'_> {
             && node.timers.updating < self.timeout()
     }
 
-    /// Not Ready for too long.
+    /// Not Ready for longer than a node's time.
     fn is_lost(&self, node: &ObservedNode) -> bool {
         !node.ready && node.timers.unready >= self.timeout()
     }

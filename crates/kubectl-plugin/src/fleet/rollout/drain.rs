@@ -77,14 +77,14 @@ impl Cordon {
 /// How far a node's drain is, as this client sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Drain {
-    /// Nobody looks at its Pods.
+    /// Its Pods are not followed.
     #[default]
     Idle,
     /// They are being listed.
     Listing,
     /// Pods have to leave.
     Going {
-        /// How many.
+        /// How many Pods.
         left: usize,
         /// Until one of them is to be evicted; zero: now. None: all were, and have to end.
         next: Option<Duration>,
@@ -106,7 +106,7 @@ impl Drain {
     }
 }
 
-/// What is to become of a Pod.
+/// Whether a Pod is evicted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum EvictionDecision {
     /// It may stay.
@@ -157,7 +157,7 @@ struct Leaving {
     ends: bool,
     /// Not to be evicted before.
     not_before: Duration,
-    /// The last pause after a no.
+    /// The last pause after a refused eviction.
     pause: Duration,
     /// Why it is still there.
     reason: String,

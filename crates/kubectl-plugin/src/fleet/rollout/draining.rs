@@ -10,13 +10,13 @@ use super::observed::{Assigned, ObservedNode, Progress};
 /// of which the API server goes through all Pods for; each takes a moment, and the next one follows.
 const MAX_LISTINGS: usize = 8;
 
-/// What a node's drain needs.
+/// What a node's drain needs next.
 enum DrainNeed {
-    /// This.
+    /// This step.
     Do(Step),
     /// Nothing more: its assignment may change.
     Ready,
-    /// Time.
+    /// Nothing can be done for it now.
     Wait,
     /// It cannot be drained.
     Failed,

@@ -35,7 +35,7 @@ pub(crate) enum Progress {
     Bad(String),
 }
 
-/// For how long, as the client saw it; zero if not at all. A client that takes over counts anew.
+/// For how long a node is so, as this client observed it; zero if it is not. A client that takes over starts at zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NodeTimers {
     /// Not Ready.
@@ -48,7 +48,7 @@ pub(crate) struct NodeTimers {
     pub(crate) draining: Duration,
 }
 
-/// A node as it was last seen.
+/// A node as it was last observed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ObservedNode {
     pub(crate) assigned: Assigned,
