@@ -6,8 +6,8 @@ use clap::Args;
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
-use crate::api::client::{Client, Patience};
-use crate::api::lock_timing::LockTiming;
+use crate::api::client::{Client, RetryPolicy};
+use crate::commands::rollout::lock_timing::LockTiming;
 use crate::failure::Failure;
 
 /// Where kubelet configurations are kept if nobody says otherwise: the namespace that
@@ -89,7 +89,7 @@ impl Context {
 
     /// For a command that somebody waits for.
     pub(crate) fn api(&self) -> Client {
-        Client::new(self.client.clone(), &self.namespace, Patience::ONCE)
+        Client::new(self.client.clone(), &self.namespace, RetryPolicy::ONCE)
     }
 
     fn from_config(mut config: Config, options: &Options) -> Result<Self, Failure> {

@@ -23,10 +23,10 @@ pub mod fleet;
 mod output;
 mod table;
 
-#[doc(hidden)]
-pub use api::lock_timing::LockTiming;
 pub use cli::main;
 #[doc(hidden)]
 pub use cli::{command, run};
+#[doc(hidden)]
+pub use commands::rollout::lock_timing::LockTiming;
 pub use context::Context;
 pub use failure::Failure;

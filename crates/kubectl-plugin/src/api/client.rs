@@ -15,12 +15,12 @@ use crate::failure::Failure;
 const PAUSE_FIRST: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(15);
 
-/// What `kube::core::request::Request` makes.
-pub(crate) type Built = Result<Request<Vec<u8>>, kube::core::request::Error>;
+/// A request as `kube::core::request::Request` builds it.
+pub(crate) type RequestResult = Result<Request<Vec<u8>>, kube::core::request::Error>;
 
-/// How long a command waits for the API server.
+/// How long a command tries a request again, and waits for its answer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct RetryPolicy {
     /// For so long a request is tried again while the API server, or the way to it, may recover; zero: it is sent once.
     pub(crate) total: Duration,
     /// One answer takes no longer.
@@ -29,7 +29,7 @@ pub(crate) struct Patience {
     pub(crate) page: u32,
 }
 
-impl Patience {
+impl RetryPolicy {
     /// Of a command that somebody waits for: each request is sent once.
     pub(crate) const ONCE: Self = Self { total: Duration::ZERO, answer: Duration::MAX, page: 500 };
 
@@ -45,7 +45,7 @@ pub(crate) struct Client {
     kube: kube::Client,
     /// Of ConfigMaps, and of labels that name none.
     pub(crate) namespace: String,
-    pub(crate) patience: Patience,
+    pub(crate) retry_policy: RetryPolicy,
     requests: Arc<AtomicU64>,
 }
 
@@ -65,8 +65,8 @@ enum Cause {
 }
 
 impl Client {
-    pub(crate) fn new(kube: kube::Client, namespace: &str, patience: Patience) -> Self {
-        Self { kube, namespace: namespace.to_owned(), patience, requests: Arc::default() }
+    pub(crate) fn new(kube: kube::Client, namespace: &str, retry_policy: RetryPolicy) -> Self {
+        Self { kube, namespace: namespace.to_owned(), retry_policy, requests: Arc::default() }
     }
 
     /// Requests so far.
@@ -75,15 +75,15 @@ impl Client {
     }
 
     /// Sends a request once, whatever comes of it. `what`: such as "list nodes".
-    pub(crate) async fn once(&self, what: &str, request: Built) -> Result<Value, ApiError> {
+    pub(crate) async fn once(&self, what: &str, request: RequestResult) -> Result<Value, ApiError> {
         let request = request.map_err(|error| ApiError::new(what, error.to_string()))?;
         self.send(what, request).await
     }
 
-    /// Sends a request until there is an answer, or patience is over.
-    pub(crate) async fn request(&self, what: &str, request: Built) -> Result<Value, ApiError> {
+    /// Sends a request until there is an answer, or the time of the policy is over.
+    pub(crate) async fn request(&self, what: &str, request: RequestResult) -> Result<Value, ApiError> {
         let request = request.map_err(|error| ApiError::new(what, error.to_string()))?;
-        let Patience { total, .. } = self.patience;
+        let RetryPolicy { total, .. } = self.retry_policy;
         let begun = Instant::now();
         let mut pause = PAUSE_FIRST;
         loop {
@@ -98,7 +98,7 @@ impl Client {
     }
 
     /// The same for what need not be there.
-    pub(crate) async fn optional(&self, what: &str, request: Built) -> Result<Option<Value>, ApiError> {
+    pub(crate) async fn optional(&self, what: &str, request: RequestResult) -> Result<Option<Value>, ApiError> {
         match self.request(what, request).await {
             Err(error) if error.code() == 404 => Ok(None),
             result => result.map(Some),
@@ -108,7 +108,7 @@ impl Client {
     async fn send(&self, what: &str, request: Request<Vec<u8>>) -> Result<Value, ApiError> {
         self.count();
         let what = what.to_owned();
-        match tokio::time::timeout(self.patience.answer, self.kube.request(request)).await {
+        match tokio::time::timeout(self.retry_policy.answer, self.kube.request(request)).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => Err(ApiError { what, cause: Cause::Kube(error) }),
             Err(_) => Err(ApiError { what, cause: Cause::NoAnswer }),

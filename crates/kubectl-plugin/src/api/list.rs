@@ -46,7 +46,7 @@ pub(crate) struct Pager<'a> {
     pause: Duration,
 }
 
-/// A part of it.
+/// The objects of one page.
 pub(crate) struct Page {
     /// What was read before is of a version that is gone, and does not count.
     pub(crate) is_first: bool,
@@ -59,7 +59,7 @@ impl<'a> Pager<'a> {
     /// `path`: of the collection. `what`: such as "list nodes".
     pub(crate) fn new(client: &'a Client, path: &str, what: &str, selector: &Selector) -> Self {
         let Selector { labels, fields } = selector.clone();
-        let limit = Some(client.patience.page);
+        let limit = Some(client.retry_policy.page);
         let first = ListParams { label_selector: labels, field_selector: fields, limit, ..ListParams::default() };
         let (path, what) = (Path::new(path), what.to_owned());
         Self { client, path, what, first, token: None, begun: Instant::now(), restarts: 0, pause: PAUSE_FIRST }
@@ -72,7 +72,7 @@ impl<'a> Pager<'a> {
             let params = ListParams { continue_token: self.token.clone(), ..self.first.clone() };
             let mut page = match self.client.request(what, self.path.list(&params)).await {
                 Err(error) if error.code() == 410 => {
-                    if self.restarts >= RESTARTS && self.begun.elapsed() >= self.client.patience.total {
+                    if self.restarts >= RESTARTS && self.begun.elapsed() >= self.client.retry_policy.total {
                         return Err(ApiError::new(
                             what,
                             "the API server forgets each list (410) before its last page; etcd may be compacted too \

@@ -3,7 +3,6 @@
 
 pub(crate) mod client;
 pub(crate) mod list;
-pub(crate) mod lock_timing;
 pub(crate) mod nodes;
 pub(crate) mod watch;
 pub(crate) mod write;

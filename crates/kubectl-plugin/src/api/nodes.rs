@@ -12,7 +12,6 @@ use super::watch::{Event, Watcher};
 use crate::failure::Failure;
 use crate::fleet::node::NodeRow;
 
-/// The collection.
 pub(crate) const NODES: &str = "/api/v1/nodes";
 
 /// Which nodes a command is about.

@@ -28,7 +28,7 @@ const SOON: Duration = Duration::from_secs(5);
 /// What is not yet read; more makes the watch wait.
 const QUEUE: usize = 64;
 
-/// What is new.
+/// What a watch reports.
 pub(crate) enum Event {
     /// A list begins.
     Init,

@@ -4,7 +4,7 @@ use kube::api::{GetParams, Patch, PatchParams};
 use kube::core::request::Request as Path;
 use serde_json::Value;
 
-use super::client::{ApiError, Built, Client};
+use super::client::{ApiError, Client, RequestResult};
 use super::nodes::NODES;
 use crate::failure::Failure;
 use crate::fleet::assign::{self, Step, WrittenAssignment};
@@ -34,9 +34,9 @@ pub(crate) enum Mode {
     ClientDryRun,
 }
 
-/// What writers know of an API server, and how they write.
+/// Writes assignments: by which carrier, and how far a write goes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Carriers {
+pub(crate) struct AssignmentWriter {
     /// The only carrier to write; none: the one that the API server keeps.
     pub(crate) only: Option<Carrier>,
     /// Whether this API server keeps `spec.configSource`, once that is known.
@@ -73,7 +73,7 @@ pub(crate) enum WriteError {
 pub(crate) const NOT_KEPT: &str =
     "the API server does not keep what is written into this Node; an admission webhook may undo it";
 
-impl Carriers {
+impl AssignmentWriter {
     pub(crate) fn new(only: Option<Carrier>, mode: Mode) -> Self {
         Self { only, keeps_source: None, mode }
     }
@@ -132,7 +132,7 @@ impl Carriers {
 }
 
 /// A merge patch of a Node.
-pub(crate) fn patch_node(name: &str, patch: &Value, dry_run: bool) -> Built {
+pub(crate) fn patch_node(name: &str, patch: &Value, dry_run: bool) -> RequestResult {
     let params = PatchParams { dry_run, field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
     Path::new(NODES).patch(name, &params, &Patch::Merge(patch))
 }

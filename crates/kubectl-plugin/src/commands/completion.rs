@@ -61,7 +61,7 @@ pub(crate) struct Question {
     root: Command,
 }
 
-/// What may stand in a place.
+/// What may be the last word of the command line.
 #[derive(Debug, PartialEq, Eq)]
 enum Candidates {
     /// One of these.
@@ -84,8 +84,8 @@ impl Question {
     }
 
     pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
-        let (place, last) = place(&self.words, &self.root);
-        let words = match place {
+        let (candidates, last) = candidates(&self.words, &self.root);
+        let words = match candidates {
             Candidates::Words(words) => words,
             Candidates::Nodes(before) => self.names("/api/v1/nodes", &before).await,
             Candidates::ConfigMaps(before) => match self.context().await {
@@ -139,8 +139,8 @@ impl Question {
     }
 }
 
-/// What may stand in the place of the last word, which is returned too.
-fn place(words: &[String], root: &Command) -> (Candidates, String) {
+/// The candidates for the last word, which is returned too.
+fn candidates(words: &[String], root: &Command) -> (Candidates, String) {
     let (last, before) = words.split_last().map_or(("", words), |(last, before)| (last.as_str(), before));
     let (mut command, mut globals, mut positional, mut open) = (root, Vec::new(), 0, None);
     globals.extend(root.get_arguments().filter(|arg| arg.is_global_set()));
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     fn at(line: &str) -> Candidates {
-        place(&line.split(' ').map(str::to_owned).collect::<Vec<_>>(), &crate::command()).0
+        candidates(&line.split(' ').map(str::to_owned).collect::<Vec<_>>(), &crate::command()).0
     }
 
     fn words(line: &str) -> Vec<String> {

@@ -7,7 +7,7 @@ use hyper::Request;
 use serde_json::Value;
 
 use crate::Failure;
-use crate::api::client::{Built, Client};
+use crate::api::client::{Client, RequestResult};
 use crate::api::list::{Pager, Selector};
 use crate::api::nodes;
 use crate::fleet::compare::{Kind, Side};
@@ -22,16 +22,16 @@ use kubelet_config::{rendering, yaml};
 /// Chooses how a payload is put together with the node's own file.
 pub(crate) const MERGE_ANNOTATION: &str = "kubelet-supervisor.io/merge";
 
-/// A ConfigMap, as far as it matters here.
+/// A ConfigMap with a KubeletConfiguration.
 #[derive(Clone, Debug)]
-pub(crate) struct Map {
+pub(crate) struct KubeletConfigMap {
     /// `metadata.resourceVersion`.
     pub(crate) version: String,
     /// `metadata.uid`.
     pub(crate) uid: String,
     /// Its KubeletConfiguration.
     pub(crate) value: Value,
-    /// By its annotation.
+    /// The merge that its annotation asks for.
     pub(crate) merge: Merge,
     /// True if it has no such annotation: then the supervisor's `--merge` decides.
     pub(crate) merge_unsaid: bool,
@@ -57,7 +57,12 @@ pub(crate) async fn running(client: &Client, node: &str) -> Result<Value, Failur
 ///
 /// # Errors
 /// The API server's; a missing key; what is no KubeletConfiguration.
-pub(crate) async fn map(client: &Client, namespace: &str, name: &str, key: Option<&str>) -> Result<Map, Failure> {
+pub(crate) async fn map(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    key: Option<&str>,
+) -> Result<KubeletConfigMap, Failure> {
     let path =
         format!("/api/v1/namespaces/{}/configmaps/{}", segment(namespace, "namespace")?, segment(name, "ConfigMap")?);
     let object: Value = client.request(&format!("get ConfigMap {namespace}/{name}"), get(&path)).await?;
@@ -79,7 +84,13 @@ pub(crate) async fn map(client: &Client, namespace: &str, name: &str, key: Optio
     let merge =
         merge.map_err(|error: String| Failure::new(format!("{title}: annotation {MERGE_ANNOTATION}: {error}")))?;
     let value = parse(text, true).map_err(|error| Failure::new(format!("{title}, key {key}: {error}")))?;
-    Ok(Map { version: meta("resourceVersion"), uid: meta("uid"), value, merge, merge_unsaid: annotation.is_none() })
+    Ok(KubeletConfigMap {
+        version: meta("resourceVersion"),
+        uid: meta("uid"),
+        value,
+        merge,
+        merge_unsaid: annotation.is_none(),
+    })
 }
 
 /// `kubelet`, unless there is one key alone.
@@ -159,7 +170,7 @@ pub(crate) async fn inventory(client: &Client, node: &str) -> Result<PodInventor
 }
 
 /// A plain GET.
-fn get(path: &str) -> Built {
+fn get(path: &str) -> RequestResult {
     Request::get(path).body(Vec::new()).map_err(kube::core::request::Error::BuildRequest)
 }
 
@@ -177,7 +188,7 @@ pub(crate) struct InForce {
     /// `NAMESPACE/NAME`.
     pub(crate) title: String,
     /// It, if it is to be had as the node has it.
-    pub(crate) map: Option<Map>,
+    pub(crate) map: Option<KubeletConfigMap>,
     /// What keeps it from being had, or makes it uncertain.
     pub(crate) notes: Vec<String>,
 }

@@ -12,7 +12,7 @@ use crate::commands::configuration;
 use crate::fleet::compare::{Comparison, NodeFacts, compare};
 use crate::fleet::config_ref::ConfigRef;
 use crate::fleet::explain::{self, AppliedConfigMap, Provenance};
-use crate::fleet::node::{Keeper, NodeRow};
+use crate::fleet::node::{ConfigManager, NodeRow};
 use crate::fleet::schema;
 use crate::output::{self, Format, Out, Table, Tone};
 use crate::{Context, Failure, context};
@@ -112,7 +112,7 @@ async fn gather_facts(
     );
     let Some(in_force) = configuration::in_force(client, row).await else {
         // Of a node that says nothing nobody knows.
-        facts.gates = (row.keeper != Some(Keeper::Nobody)).then(BTreeSet::new);
+        facts.gates = (row.manager != Some(ConfigManager::Nobody)).then(BTreeSet::new);
         let unknown = format!("{elsewhere}; a change of a field that one of them holds will not take place");
         return (Vec::new(), Some(unknown));
     };

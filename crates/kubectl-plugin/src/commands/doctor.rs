@@ -13,14 +13,14 @@ use crate::api::client::{ApiError, Client};
 use crate::api::list::{Pager, Selector};
 use crate::api::nodes::{self, NODES, bare_name};
 use crate::fleet::doctor::rights::{self, RIGHTS, Right};
-use crate::fleet::doctor::{ExaminedNode, Finding, gathered, newest};
+use crate::fleet::doctor::{ExaminedNode, Finding, grouped, newest};
 use crate::fleet::node::Carrier;
 use crate::output::{self, Format, Out, Tone};
 use crate::{Context, Failure};
 use kubelet_config::assignment::LABELS;
 
-/// Could not look.
-const NOT_LOOKED: u8 = 2;
+/// Something could not be checked.
+const EXIT_UNCHECKED: u8 = 2;
 
 /// Names that are shown of many.
 const SHOWN: usize = 3;
@@ -39,7 +39,7 @@ pub(crate) struct Options {
     output: Format,
 }
 
-/// What was seen.
+/// What was found, and what was checked for it.
 #[derive(Debug, Default)]
 struct Report {
     /// Of those nodes it is about.
@@ -48,8 +48,8 @@ struct Report {
     maps: usize,
     carrier: Option<Carrier>,
     findings: Vec<Finding>,
-    /// What could not be looked at, and why.
-    unseen: Vec<String>,
+    /// What could not be checked, and why.
+    unchecked: Vec<String>,
 }
 
 impl Options {
@@ -63,8 +63,8 @@ impl Options {
             report.examined_nodes(&client, &examined_nodes).await;
             Ok(report)
         };
-        let mut report = examine.await.map_err(|failure: Failure| Failure { code: NOT_LOOKED, ..failure })?;
-        report.findings = gathered(std::mem::take(&mut report.findings));
+        let mut report = examine.await.map_err(|failure: Failure| Failure { code: EXIT_UNCHECKED, ..failure })?;
+        report.findings = grouped(std::mem::take(&mut report.findings));
         match self.output {
             Format::Json | Format::Yaml => output::document(self.output, &report.document())?,
             _ => output::write_stdout(&report.text(Out::stdout()))?,
@@ -81,7 +81,7 @@ impl Options {
                 Ok((found, _)) => examined_nodes = found,
                 Err(error) => report.not_seen("the nodes", &error),
             }
-            if examined_nodes.is_empty() && report.unseen.is_empty() {
+            if examined_nodes.is_empty() && report.unchecked.is_empty() {
                 let why =
                     self.selector.as_ref().map(|selector| format!(" has the labels {selector}")).unwrap_or_default();
                 return Err(Failure::new(format!(
@@ -125,7 +125,7 @@ impl Report {
             Err(error) => self.not_seen("whether this API server keeps spec.configSource (a dry run)", &error),
         }
         if impersonates {
-            self.unseen.push("whether nodes are kept from labelling themselves: not with --as".to_owned());
+            self.unchecked.push("whether nodes are kept from labelling themselves: not with --as".to_owned());
             return;
         }
         match requests::guards_labels(client, node).await {
@@ -211,13 +211,13 @@ impl Report {
     }
 
     fn not_seen(&mut self, what: &str, error: &ApiError) {
-        self.unseen.push(format!("{what}: {}", output::plain(&error.cause())));
+        self.unchecked.push(format!("{what}: {}", output::plain(&error.cause())));
     }
 
     fn code(&self) -> ExitCode {
-        match (self.findings.is_empty(), self.unseen.is_empty()) {
+        match (self.findings.is_empty(), self.unchecked.is_empty()) {
             (false, _) => ExitCode::FAILURE,
-            (true, false) => ExitCode::from(NOT_LOOKED),
+            (true, false) => ExitCode::from(EXIT_UNCHECKED),
             (true, true) => ExitCode::SUCCESS,
         }
     }
@@ -228,7 +228,7 @@ impl Report {
             "configMaps": self.maps,
             "carrier": self.carrier.map(carrier_name),
             "findings": self.findings.iter().map(Finding::document).collect::<Vec<_>>(),
-            "couldNotLook": self.unseen,
+            "couldNotLook": self.unchecked,
         })
     }
 
@@ -243,13 +243,13 @@ impl Report {
                 let _ = writeln!(text, "    and so for the others: -o json names them");
             }
         }
-        for unseen in &self.unseen {
-            text.push_str(&headed(out, Tone::Open, "could not look", unseen));
+        for unchecked in &self.unchecked {
+            text.push_str(&headed(out, Tone::Open, "could not look", unchecked));
         }
         let carrier = self.carrier.map(|carrier| format!("; assignments are written as {}", carrier_name(carrier)));
         let (nodes, maps) = (count(self.nodes, "node"), count(self.maps, "assigned ConfigMap"));
         let (tone, verdict) = match self.findings.len() {
-            0 if self.unseen.is_empty() => (Tone::Good, "nothing is missing".to_owned()),
+            0 if self.unchecked.is_empty() => (Tone::Good, "nothing is missing".to_owned()),
             findings => (Tone::Plain, count(findings, "finding")),
         };
         let looked = format!("{nodes}, {maps}, {} rights looked at{}", RIGHTS.len(), carrier.unwrap_or_default());

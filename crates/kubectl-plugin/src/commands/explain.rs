@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use crate::api::nodes;
 use crate::commands::configuration;
 use crate::fleet::explain::{self, AppliedConfigMap, Origin, Provenance};
-use crate::fleet::fields::is_within;
-use crate::fleet::node::{Keeper, NodeRow, Stage};
+use crate::fleet::field_paths::is_within;
+use crate::fleet::node::{ConfigManager, NodeRow, Stage};
 use crate::fleet::schema;
 use crate::output::{self, Format, Out, Table, Tone};
 use crate::{Context, Failure};
@@ -170,7 +170,7 @@ fn cell(field: &str, value: &Value, longest: usize) -> String {
 /// What to know of the node before its values.
 fn standing(row: &NodeRow) -> Vec<String> {
     let mut notes = Vec::new();
-    if row.keeper == Some(Keeper::Nobody) {
+    if row.manager == Some(ConfigManager::Nobody) {
         notes.push("no supervisor says anything of this node: whatever runs is its own".to_owned());
     }
     if row.desired.is_some() && row.assigned != row.active {

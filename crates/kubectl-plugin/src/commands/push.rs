@@ -9,7 +9,7 @@ use kube::api::GetParams;
 use kube::core::request::Request as Path;
 use serde_json::{Map, Value, json};
 
-use crate::api::client::{Built, Client};
+use crate::api::client::{Client, RequestResult};
 use crate::commands::configuration::{self, MERGE_ANNOTATION};
 use crate::fleet::{configmap_name, schema};
 use crate::output::{self, Format};
@@ -174,7 +174,7 @@ impl Options {
         name: &str,
         object: &Value,
     ) -> Result<(&'static str, Value), Failure> {
-        let request: Built = Path::new(path).get(name, &GetParams::default());
+        let request: RequestResult = Path::new(path).get(name, &GetParams::default());
         let there = client.request(&format!("get ConfigMap {}/{name}", client.namespace), request).await?;
         let title = format!("configmap/{name} is there in namespace {}", client.namespace);
         let field =

@@ -35,13 +35,13 @@ pub(crate) struct Options {
     writing: targets::Options,
 }
 
-/// ConfigMaps that were looked at, for nodes have few between them.
-struct Maps {
+/// ConfigMaps that were read: many nodes share few.
+struct ConfigMapCache {
     client: Client,
     seen: BTreeMap<ConfigMapRef, Result<Value, String>>,
 }
 
-impl Maps {
+impl ConfigMapCache {
     /// The ConfigMap as it is; going back needs to know that it is the old version.
     async fn get(&mut self, target: &ConfigMapRef) -> Result<Value, String> {
         if let Some(seen) = self.seen.get(target) {
@@ -83,7 +83,7 @@ impl Options {
             None => None,
         };
         let (mut writer, selection, rows) = self.targets.open(context, None, self.writing).await?;
-        let mut maps = Maps { client: api.clone(), seen: BTreeMap::new() };
+        let mut maps = ConfigMapCache { client: api.clone(), seen: BTreeMap::new() };
         let mut expectations = BTreeMap::new();
         for row in rows {
             let expectation = match &named {

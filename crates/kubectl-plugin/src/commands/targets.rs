@@ -8,11 +8,13 @@ use serde_json::Value;
 
 use crate::api::client::{ApiError, Client};
 use crate::api::nodes::{self, NodeSelection};
-use crate::api::write::{Carriers, ConfigMapError, Goal, Mode, NOT_KEPT, Target, WriteError, config_map, patch_node};
+use crate::api::write::{
+    AssignmentWriter, ConfigMapError, Goal, Mode, NOT_KEPT, Target, WriteError, config_map, patch_node,
+};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::fleet::assign::{self, WrittenAssignment};
-use crate::fleet::node::{Carrier, Keeper, NodeRow};
+use crate::fleet::node::{Carrier, ConfigManager, NodeRow};
 use crate::output::{self, plain};
 use kubelet_config::source::ConfigMapRef;
 
@@ -122,7 +124,7 @@ impl Targets {
 /// Writes to nodes and counts.
 pub(crate) struct Writer {
     client: Client,
-    carriers: Carriers,
+    assignments: AssignmentWriter,
     dry_run: DryRun,
     /// Nodes that now ask for what they should.
     pub(crate) done: BTreeSet<String>,
@@ -131,8 +133,8 @@ pub(crate) struct Writer {
 
 impl Writer {
     fn new(client: Client, carrier: Option<Carrier>, Options { dry_run }: Options) -> Self {
-        let carriers = Carriers::new(carrier, dry_run.mode());
-        Self { client, carriers, dry_run, done: BTreeSet::new(), failed: 0 }
+        let assignments = AssignmentWriter::new(carrier, dry_run.mode());
+        Self { client, assignments, dry_run, done: BTreeSet::new(), failed: 0 }
     }
 
     /// True if what was written is there.
@@ -153,9 +155,10 @@ impl Writer {
     pub(crate) async fn assign(&mut self, row: NodeRow, map: Option<&ConfigMapRef>, verb: &str) -> Result<(), Failure> {
         let name = row.name.clone();
         let before = assign::describe(&row);
-        let nobody = row.keeper == Some(Keeper::Nobody);
+        let nobody = row.manager == Some(ConfigManager::Nobody);
         let mut node = ReadNode { client: self.client.clone(), row, answer: None, conflicts: 0, is_written: false };
-        let written = self.carriers.write(&self.client, &name, Goal::Assign(map), &mut node, PATCHES + CONFLICTS).await;
+        let written =
+            self.assignments.write(&self.client, &name, Goal::Assign(map), &mut node, PATCHES + CONFLICTS).await;
         if let Err(error) = written {
             let why = match error {
                 WriteError::Refused(why) => why,
@@ -173,8 +176,8 @@ impl Writer {
             let was = if map.is_none() { format!(", was {before}") } else { String::new() };
             // Whoever asks nobody cannot know.
             let unsure = self.dry_run == DryRun::Client
-                && self.carriers.only.is_none()
-                && self.carriers.keeps_source.is_none()
+                && self.assignments.only.is_none()
+                && self.assignments.keeps_source.is_none()
                 && map.is_some()
                 && after.carrier == Some(Carrier::Native);
             let or = if unsure { ", or labels if the API server drops that" } else { "" };

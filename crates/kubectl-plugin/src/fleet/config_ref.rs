@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_mean_the_same_everywhere() {
+    fn references_mean_the_same_everywhere() {
         let map = |namespace: Option<&str>, name: &str, key: Option<&str>| {
             let own = |text: &str| text.to_owned();
             Ok(ConfigRef::ConfigMap { namespace: namespace.map(own), name: own(name), key: key.map(own) })

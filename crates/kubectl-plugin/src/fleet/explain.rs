@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::defaults::filled;
-use super::fields::{at, clean, is_spelling, is_within, later_eviction_default, leaves, settle_paths};
+use super::field_paths::{at, clean, is_spelling, is_within, later_eviction_default, leaves, settle_paths};
 use kubelet_config::hazard;
 use kubelet_config::merge::merge;
 use kubelet_config::source::Merge;

@@ -8,7 +8,7 @@ pub(crate) mod defaults;
 pub mod doctor;
 pub(crate) mod events;
 pub(crate) mod explain;
-pub(crate) mod fields;
+pub(crate) mod field_paths;
 pub mod node;
 pub mod rollout;
 pub(crate) mod schema;

@@ -23,9 +23,9 @@ pub(crate) enum Carrier {
     Labels,
 }
 
-/// Whether somebody looks after the Node's configuration.
+/// Who manages the Node's configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Keeper {
+pub(crate) enum ConfigManager {
     /// A supervisor: its condition or its annotation is there.
     Supervisor,
     /// Native dynamic configuration: `status.config`, and nothing of ours.
@@ -98,7 +98,7 @@ pub(crate) struct NodeRow {
     pub(crate) cordoned: bool,
     /// The annotation `kubelet-supervisor.io/cordoned-by-rollout`.
     pub(crate) cordoned_by: Option<String>,
-    pub(crate) keeper: Option<Keeper>,
+    pub(crate) manager: Option<ConfigManager>,
 }
 
 /// A Node condition.
@@ -130,12 +130,12 @@ impl NodeRow {
             serde_json::from_value::<Source>(map.clone()).ok()
         };
         let condition = condition(node, CONDITION);
-        let keeper = if condition.is_some() || annotated.is_some() {
-            Keeper::Supervisor
+        let manager = if condition.is_some() || annotated.is_some() {
+            ConfigManager::Supervisor
         } else if kept.is_some() {
-            Keeper::Native
+            ConfigManager::Native
         } else {
-            Keeper::Nobody
+            ConfigManager::Nobody
         };
         let zone = ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"];
         let mut row = Self {
@@ -156,7 +156,7 @@ impl NodeRow {
             ready: self::condition(node, "Ready").is_some_and(|ready| ready.status == "True"),
             cordoned_by: strings(node.pointer("/metadata/annotations")).remove(super::rollout::drain::CORDONED_BY),
             cordoned: node.pointer("/spec/unschedulable").and_then(Value::as_bool).unwrap_or_default(),
-            keeper: Some(keeper),
+            manager: Some(manager),
             ..Self::default()
         };
         let native = node.pointer("/spec/configSource").filter(|source| !source.is_null());
@@ -180,7 +180,7 @@ impl NodeRow {
     /// Its kubelet was seen to be healthy with what is active: the trial's clock runs, or the wait for somebody to
     /// confirm. A kubelet that keeps its status itself says nothing of that.
     pub(crate) fn is_well(&self) -> bool {
-        self.trial_ends.is_some() || self.confirm_by.is_some() || self.keeper != Some(Keeper::Supervisor)
+        self.trial_ends.is_some() || self.confirm_by.is_some() || self.manager != Some(ConfigManager::Supervisor)
     }
 
     /// How far it is. What the node says of another ConfigMap than the one asked for is old.
@@ -283,7 +283,7 @@ mod tests {
             [json!(null), json!({"metadata": 1, "status": {"conditions": {}}}), json!({"spec": {"configSource": {}}})]
         {
             let row = NodeRow::from_node(&odd, "n");
-            assert_eq!(row.keeper, Some(Keeper::Nobody));
+            assert_eq!(row.manager, Some(ConfigManager::Nobody));
         }
         let labelled = json!({"metadata": {"labels": {format!("{}name", assignment::LABELS): "m"}}});
         let row = NodeRow::from_node(&labelled, "n");

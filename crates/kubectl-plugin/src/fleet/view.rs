@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::node::{Carrier, Keeper, NodeRow, Stage};
+use super::node::{Carrier, ConfigManager, NodeRow, Stage};
 use kubelet_config::status::config_source;
 
 /// An assignment that no supervisor took up within this time, seconds: the slowest way is an API server that lets
@@ -27,9 +27,9 @@ pub(crate) enum Tone {
     Bad,
 }
 
-/// Who speaks for a node.
+/// Who manages a node's configuration, and whether it reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum KeeperStatus {
+pub(crate) enum ManagerStatus {
     /// A supervisor, of what is asked for now; or it has time to.
     Supervisor,
     /// A supervisor did, and says nothing of what is asked for now.
@@ -42,7 +42,7 @@ pub(crate) enum KeeperStatus {
     Nobody,
 }
 
-impl KeeperStatus {
+impl ManagerStatus {
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Supervisor => "supervisor",
@@ -98,31 +98,30 @@ impl<'a> View<'a> {
         Some(u64::try_from(self.now.saturating_sub(time.as_second())).unwrap_or_default())
     }
 
-    /// Who speaks for it.
-    pub(crate) fn keeper_status(&self) -> KeeperStatus {
+    pub(crate) fn manager_status(&self) -> ManagerStatus {
         let had_time = self.since(&self.row.assigned_by).is_some_and(|age| age > SILENT);
-        match self.row.keeper {
-            Some(Keeper::Supervisor) if self.row.stage() == Stage::Pending && (had_time || !self.row.ready) => {
-                KeeperStatus::Silent
+        match self.row.manager {
+            Some(ConfigManager::Supervisor) if self.row.stage() == Stage::Pending && (had_time || !self.row.ready) => {
+                ManagerStatus::Silent
             }
-            Some(Keeper::Supervisor) => KeeperStatus::Supervisor,
-            Some(Keeper::Native) => KeeperStatus::Native,
+            Some(ConfigManager::Supervisor) => ManagerStatus::Supervisor,
+            Some(ConfigManager::Native) => ManagerStatus::Native,
             _ if !self.row.ready || self.since(&self.row.created).is_some_and(|age| age < YOUNG) => {
-                KeeperStatus::NotYet
+                ManagerStatus::NotYet
             }
-            _ => KeeperStatus::Nobody,
+            _ => ManagerStatus::Nobody,
         }
     }
 
     /// In one or two words, with what is left of it.
     pub(crate) fn state(&self) -> (Tone, String) {
         let stage = self.row.stage();
-        match self.keeper_status() {
-            KeeperStatus::Silent => return (Tone::Bad, "silent".to_owned()),
-            KeeperStatus::NotYet => return (Tone::Open, "no word yet".to_owned()),
-            KeeperStatus::Nobody if self.row.desired.is_some() => return (Tone::Bad, "no supervisor".to_owned()),
-            KeeperStatus::Nobody => return (Tone::Plain, "no supervisor".to_owned()),
-            KeeperStatus::Supervisor | KeeperStatus::Native => {}
+        match self.manager_status() {
+            ManagerStatus::Silent => return (Tone::Bad, "silent".to_owned()),
+            ManagerStatus::NotYet => return (Tone::Open, "no word yet".to_owned()),
+            ManagerStatus::Nobody if self.row.desired.is_some() => return (Tone::Bad, "no supervisor".to_owned()),
+            ManagerStatus::Nobody => return (Tone::Plain, "no supervisor".to_owned()),
+            ManagerStatus::Supervisor | ManagerStatus::Native => {}
         }
         let tone = match stage {
             Stage::Local => Tone::Plain,
@@ -167,21 +166,21 @@ impl<'a> View<'a> {
     pub(crate) fn message(&self) -> String {
         let row = self.row;
         let message = row.condition.as_ref().map_or(row.error.as_str(), |condition| condition.message.as_str());
-        let text = match (self.keeper_status(), row.stage()) {
-            (KeeperStatus::Silent, _) => {
+        let text = match (self.manager_status(), row.stage()) {
+            (ManagerStatus::Silent, _) => {
                 let age = self.since(&row.assigned_by).map(|age| format!(", {} after it was assigned", human(age)));
                 format!("its supervisor says nothing of it{}", age.unwrap_or_default())
             }
-            (KeeperStatus::NotYet, _) => {
+            (ManagerStatus::NotYet, _) => {
                 let age = self.since(&row.created).map(|age| format!("the Node is {} old", human(age)));
                 age.unwrap_or_default()
             }
-            (KeeperStatus::Nobody, _) => "kubelet-supervisor enable, on the node".to_owned(),
+            (ManagerStatus::Nobody, _) => "kubelet-supervisor enable, on the node".to_owned(),
             _ if row.invalid.is_some() => row.invalid.clone().unwrap_or_default(),
             (_, Stage::Failed | Stage::Held) => message.to_owned(),
             (_, Stage::OnTrial) if self.reason() == "TrialSuspended" => message.to_owned(),
             (_, Stage::AwaitsConfirmation) => "rolled back unless confirmed".to_owned(),
-            (KeeperStatus::Native, _) => "native dynamic configuration, without a supervisor".to_owned(),
+            (ManagerStatus::Native, _) => "native dynamic configuration, without a supervisor".to_owned(),
             _ => String::new(),
         };
         match (row.ready, text.is_empty()) {
@@ -198,7 +197,7 @@ impl<'a> View<'a> {
             "node": row.name,
             "ready": row.ready,
             "kubeletVersion": row.kubelet,
-            "keeper": self.keeper_status().label(),
+            "keeper": self.manager_status().label(),
             "carrier": row.carrier.map(Carrier::label),
             "wanted": row.desired,
             "state": row.stage().label(),
@@ -246,8 +245,8 @@ mod tests {
         Source { reference, resource_version: version.into(), uid: "u".into() }
     }
 
-    fn row(keeper: Keeper) -> NodeRow {
-        NodeRow { name: "n1".into(), ready: true, keeper: Some(keeper), ..NodeRow::default() }
+    fn row(manager: ConfigManager) -> NodeRow {
+        NodeRow { name: "n1".into(), ready: true, manager: Some(manager), ..NodeRow::default() }
     }
 
     fn assigned(reason: &str) -> NodeRow {
@@ -263,7 +262,7 @@ mod tests {
                 since: "2025-12-31T00:00:00Z".into(),
                 reported_at: "2025-12-31T23:59:00Z".into(),
             }),
-            ..row(Keeper::Supervisor)
+            ..row(ConfigManager::Supervisor)
         }
     }
 
@@ -291,37 +290,37 @@ mod tests {
 
     #[test]
     fn who_says_nothing_and_who_cannot() {
-        let keeper_status = |row: &NodeRow| View::new(row, NOW).keeper_status();
-        let old = NodeRow { created: "2025-01-01T00:00:00Z".into(), ..row(Keeper::Nobody) };
-        assert_eq!(keeper_status(&old), KeeperStatus::Nobody);
-        assert_eq!(keeper_status(&NodeRow { ready: false, ..old.clone() }), KeeperStatus::NotYet, "NotReady");
+        let manager_status = |row: &NodeRow| View::new(row, NOW).manager_status();
+        let old = NodeRow { created: "2025-01-01T00:00:00Z".into(), ..row(ConfigManager::Nobody) };
+        assert_eq!(manager_status(&old), ManagerStatus::Nobody);
+        assert_eq!(manager_status(&NodeRow { ready: false, ..old.clone() }), ManagerStatus::NotYet, "NotReady");
         let young = NodeRow { created: "2025-12-31T23:59:00Z".into(), ..old.clone() };
-        assert_eq!(keeper_status(&young), KeeperStatus::NotYet, "a fresh join");
+        assert_eq!(manager_status(&young), ManagerStatus::NotYet, "a fresh join");
         assert_eq!(View::new(&young, NOW).message(), "the Node is 60s old");
-        assert_eq!(keeper_status(&NodeRow { keeper: Some(Keeper::Native), ..old }), KeeperStatus::Native);
+        assert_eq!(manager_status(&NodeRow { manager: Some(ConfigManager::Native), ..old }), ManagerStatus::Native);
 
         let pending = NodeRow { assigned: None, active: None, ..assigned("Local") };
         assert_eq!(
-            (keeper_status(&pending), state(&pending)),
-            (KeeperStatus::Supervisor, "pending".into()),
+            (manager_status(&pending), state(&pending)),
+            (ManagerStatus::Supervisor, "pending".into()),
             "nobody knows since when"
         );
         let fresh = NodeRow { assigned_by: "2025-12-31T23:59:00Z".into(), ..pending.clone() };
-        assert_eq!(keeper_status(&fresh), KeeperStatus::Supervisor, "it has time");
+        assert_eq!(manager_status(&fresh), ManagerStatus::Supervisor, "it has time");
         let late = NodeRow { assigned_by: "2025-12-31T23:50:00Z".into(), ..pending.clone() };
-        assert_eq!((keeper_status(&late), state(&late)), (KeeperStatus::Silent, "silent".into()));
+        assert_eq!((manager_status(&late), state(&late)), (ManagerStatus::Silent, "silent".into()));
         assert!(View::new(&late, NOW).message().contains("10m after it was assigned"));
         let down = NodeRow { ready: false, ..fresh };
-        assert_eq!(keeper_status(&down), KeeperStatus::Silent);
+        assert_eq!(manager_status(&down), ManagerStatus::Silent);
         assert!(View::new(&down, NOW).message().starts_with("the Node is NotReady; its supervisor says nothing"));
     }
 
     #[test]
-    fn failures_have_the_kubelets_words() {
+    fn failures_have_the_kubelets_message() {
         let row = NodeRow { error: "failed to load".into(), ..assigned("Rejected") };
         let view = View::new(&row, NOW);
         assert_eq!((view.state(), view.message()), ((Tone::Bad, "failed".into()), "words".into()));
-        let native = NodeRow { condition: None, keeper: Some(Keeper::Native), ..row.clone() };
+        let native = NodeRow { condition: None, manager: Some(ConfigManager::Native), ..row.clone() };
         assert_eq!(View::new(&native, NOW).message(), "failed to load", "native has a string only");
         let proven = NodeRow { last_known_good: Some(source("1")), ready: false, ..assigned("LastKnownGood") };
         assert_eq!(View::new(&proven, NOW).message(), "the Node is NotReady");

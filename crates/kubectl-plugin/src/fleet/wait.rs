@@ -29,9 +29,9 @@ pub(crate) struct Expectation {
 pub(crate) enum WaitStatus {
     /// There.
     Reached,
-    /// On its way; in words.
+    /// Not there yet; the message says why.
     Waiting(String),
-    /// It will not get there by itself; why, in the kubelet's words.
+    /// It will not get there by itself; the kubelet's message says why.
     Failed(String),
 }
 
@@ -53,7 +53,7 @@ impl Expectation {
             let local = row.assigned.is_none() && row.active.is_none();
             return match stage {
                 Stage::Held => WaitStatus::Failed(view.message()),
-                _ if local && row.keeper.is_some() => WaitStatus::Reached,
+                _ if local && row.manager.is_some() => WaitStatus::Reached,
                 // What its state says is of a version that it is to leave.
                 _ => match (&row.active, stage) {
                     (Some(active), Stage::Proven | Stage::OnTrial | Stage::AwaitsConfirmation) if row.ready => {
@@ -97,7 +97,7 @@ impl Expectation {
 mod tests {
     use serde_json::json;
 
-    use super::super::node::{Condition, Keeper};
+    use super::super::node::{Condition, ConfigManager};
     use super::*;
     use kubelet_config::source::Source;
 
@@ -114,7 +114,7 @@ mod tests {
             last_known_good: good,
             condition: Some(Condition { reason: reason.into(), message: "words".into(), ..Condition::default() }),
             ready: true,
-            keeper: Some(Keeper::Supervisor),
+            manager: Some(ConfigManager::Supervisor),
             ..NodeRow::default()
         }
     }
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_end_it_with_words_and_old_news_do_not() {
+    fn failures_end_it_with_a_message_and_old_conditions_do_not() {
         let failed = NodeRow { error: "e".into(), active: Some(source("1")), ..row("RolledBack", Some(source("1"))) };
         assert_eq!(ask(&failed, Goal::Active), WaitStatus::Failed("words".into()));
         let old = NodeRow { assigned: Some(source("1")), ..failed.clone() };

@@ -5,7 +5,7 @@ use std::process::Command;
 use super::{Bench, NODE};
 
 #[test]
-fn kubectl_is_told_words_and_names() {
+fn kubectl_gets_words_and_names() {
     let bench = Bench::new();
     bench.server.put_config_map("kubelet-config", "pool-a", &[("kubelet", "x")]);
     bench.server.put_config_map("other", "pool-b", &[("kubelet", "x")]);

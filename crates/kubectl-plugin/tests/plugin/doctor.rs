@@ -176,7 +176,7 @@ fn an_old_supervisor_and_flags_that_win() {
 }
 
 #[test]
-fn what_cannot_be_looked_at_is_said() {
+fn what_cannot_be_checked_is_reported() {
     let bench = well();
     let ran = bench.run(&["doctor", "nobody"]);
     assert!(ran.code == 2 && ran.err.contains("nodes \"nobody\" not found"), "{ran:#?}");

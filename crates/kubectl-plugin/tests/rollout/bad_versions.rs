@@ -91,7 +91,7 @@ async fn after_an_undo_the_node_is_given_it_by_hand_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_is_to_blame_is_excused() {
+async fn a_node_at_fault_is_excluded() {
     let world = World::new(12);
     world.set_outcome(1, Outcome::Rejects);
     world.bad(ALL).await;
@@ -115,7 +115,7 @@ async fn a_node_that_is_to_blame_is_excused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_is_gone_can_only_be_excused() {
+async fn a_node_that_is_gone_can_only_be_excluded() {
     let world = World::new(6);
     world.set_outcome(1, Outcome::Rejects);
     world.bad(ALL).await;
@@ -148,7 +148,7 @@ async fn what_a_node_of_another_rollout_calls_bad_stops_this_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_record_with_a_mark_is_not_written_over() {
+async fn a_record_with_a_bad_version_is_not_written_over() {
     let world = World::new(6);
     world.set_outcome(1, Outcome::Rejects);
     world.bad(&with(&["--name", "weekly"])).await;

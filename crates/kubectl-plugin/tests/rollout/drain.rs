@@ -349,7 +349,7 @@ async fn pods_that_nobody_would_start_again_or_that_would_lose_data_refuse() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_missing_right_is_told_and_leaves_nothing_cordoned() {
+async fn a_missing_right_is_reported_and_leaves_nothing_cordoned() {
     let drained = Drained::new(4);
     drained.world.server.faults().push(Fault::new(Verb::Post, "/eviction", FaultKind::Status(403)));
     let said = drained.bad(ALL).await;

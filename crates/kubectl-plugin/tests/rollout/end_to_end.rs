@@ -120,7 +120,7 @@ async fn nodes_that_are_not_ready_count_and_are_left_out_in_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_pauses_after_the_canaries_and_when_told() {
+async fn it_pauses_after_the_canaries_and_on_request() {
     let world = world();
     let commands = with(&["--pause-after", "canary"]);
     let told = async {

@@ -133,7 +133,7 @@ async fn another_node_of_the_same_name_is_sent_to() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn resume_looks_at_those_that_its_list_does_not_have() {
+async fn resume_reads_those_that_its_list_does_not_have() {
     // One of them gone: one list. One of them there: a second list, of all.
     for (without_labels, expected) in [(&[][..], vec![SELECTED]), (&[2, 34, 36][..], vec![SELECTED, ALL])] {
         let world = World::new(40);

@@ -9,7 +9,7 @@ use kube::core::request::Error::BuildRequest;
 use kube::core::request::Request as Path;
 use serde_json::{Value, json};
 
-use crate::api::client::{ApiError, Built, Client};
+use crate::api::client::{ApiError, Client, RequestResult};
 use crate::fleet::doctor::rights;
 use kubelet_config::assignment::LABELS;
 
@@ -20,7 +20,7 @@ pub(crate) const NOBODY: &str = "kubectl-kubelet-config-doctor";
 const SOME: u32 = 50;
 
 /// A request with a JSON body.
-fn request(method: Method, path: &str, kind: &str, body: &Value) -> Built {
+fn request(method: Method, path: &str, kind: &str, body: &Value) -> RequestResult {
     let request = Request::builder().method(method).uri(path).header(CONTENT_TYPE, kind);
     request.body(body.to_string().into_bytes()).map_err(BuildRequest)
 }
@@ -88,7 +88,7 @@ pub(crate) async fn keys(client: &Client, namespace: &str, name: &str) -> Result
     Ok(Some(data.map(|(key, _)| key.clone()).collect()))
 }
 
-fn patch(node: &str, body: &Value) -> Built {
+fn patch(node: &str, body: &Value) -> RequestResult {
     request(Method::PATCH, &format!("/api/v1/nodes/{node}?dryRun=All"), "application/merge-patch+json", body)
 }
 

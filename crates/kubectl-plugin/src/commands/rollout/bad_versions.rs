@@ -38,7 +38,7 @@ pub(crate) async fn check(
     again: &str,
 ) -> Result<Clearance, Failure> {
     let mut reports: BTreeMap<&str, &BadVersion> = BTreeMap::new();
-    for stored in records.iter().filter(|stored| stored.record.target.is_version(target)) {
+    for stored in records.iter().filter(|stored| stored.record.target.is_same_content(target)) {
         for bad in &stored.record.bad {
             reports.entry(&bad.node).or_insert(bad);
         }
@@ -117,7 +117,7 @@ impl Clearance {
         records: &[StoredRecord],
     ) -> Result<(), Failure> {
         let with_bad = |stored: &&StoredRecord| {
-            stored.name != own && stored.record.target.is_version(target) && !stored.record.bad.is_empty()
+            stored.name != own && stored.record.target.is_same_content(target) && !stored.record.bad.is_empty()
         };
         for stored in records.iter().filter(with_bad) {
             api.change(&stored.name, |record| {

@@ -5,12 +5,12 @@ use std::cmp::Ordering;
 use kube::api::GetParams;
 use serde_json::Value;
 
-use super::anew::{put_back, take_place};
 use super::args::{BeginArgs, PauseAfterArg};
 use super::bad_versions;
 use super::client::RolloutClient;
 use super::progress_reporter::{ProgressReporter, clean};
 use super::records::{Lock, LockAttempt, StoredRecord, identity, no_overlap};
+use super::replace::{put_back, take_place};
 use super::run::{Nodes, again, drive_on, drive_with};
 use crate::Failure;
 use crate::api::list::{Pager, Selector};
@@ -73,7 +73,7 @@ impl BeginArgs {
                 && !self.is_dry()
         }) {
             let phase = old.record.phase.label();
-            return Err(Failure::new(format!("rollout {name} was {phase}; {}", anew(old, &records))));
+            return Err(Failure::new(format!("rollout {name} was {phase}; {}", new_name_advice(old, &records))));
         }
         let clearance = bad_versions::check(api, &target, &records, &self.excluded_nodes, "run this again").await?;
         if let Some(old) = old.as_ref().filter(|_| !self.is_dry()) {
@@ -130,7 +130,7 @@ impl BeginArgs {
         records: &[StoredRecord],
     ) -> Result<(), Failure> {
         let theirs = &old.record.target;
-        let Some(BadVersion { node, .. }) = old.record.bad.first().filter(|_| !theirs.is_version(target)) else {
+        let Some(BadVersion { node, .. }) = old.record.bad.first().filter(|_| !theirs.is_same_content(target)) else {
             return Ok(());
         };
         let map = &theirs.reference.name;
@@ -328,7 +328,7 @@ async fn former(
 }
 
 /// How to begin anew what is over.
-pub(crate) fn anew(old: &StoredRecord, records: &[StoredRecord]) -> String {
+pub(crate) fn new_name_advice(old: &StoredRecord, records: &[StoredRecord]) -> String {
     let Record { target, selector, .. } = &old.record;
     let map = &target.reference.name;
     let key = match target.reference.kubelet_config_key.as_str() {
@@ -376,9 +376,9 @@ fn print_plan(
 ) -> Result<std::process::ExitCode, Failure> {
     let rows: std::collections::HashMap<&str, &NodeRow> = rows.iter().map(|row| (row.name.as_str(), row)).collect();
     let mut table = Table::new(&["WAVE", "NODE", "ZONE", "READY", "BEFORE"]);
-    for (place, member) in members.iter().enumerate() {
+    for (index, member) in members.iter().enumerate() {
         let Some(row) = rows.get(member.name.as_str()) else { continue };
-        let wave = match record.options.wave(place) {
+        let wave = match record.options.wave(index) {
             0 => "canary".to_owned(),
             wave => wave.to_string(),
         };

@@ -5,8 +5,8 @@ use std::future::Future;
 use kube::core::request::Request as Path;
 
 use crate::Context;
-use crate::api::client::{Client, Patience};
-use crate::api::lock_timing::LockTiming;
+use crate::api::client::{Client, RetryPolicy};
+use crate::commands::rollout::lock_timing::LockTiming;
 
 /// It is asked for as long as it takes to recover, up to ten minutes: then the client ends, and the rollout stands where
 /// it is.
@@ -20,12 +20,11 @@ impl RolloutClient {
     pub(crate) fn new(context: &Context) -> Self {
         let Context { client, namespace, lock_timing, .. } = context;
         Self {
-            api: Client::new(client.clone(), namespace, Patience::long(lock_timing.answer_timeout)),
+            api: Client::new(client.clone(), namespace, RetryPolicy::long(lock_timing.answer_timeout)),
             lock_timing: *lock_timing,
         }
     }
 
-    /// The collection.
     pub(crate) fn config_maps(&self) -> Path {
         Path::new(format!("/api/v1/namespaces/{}/configmaps", self.api.namespace))
     }

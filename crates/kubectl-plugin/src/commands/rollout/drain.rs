@@ -38,7 +38,7 @@ impl Drop for DrainedNode {
 
 /// What is new, of which place's Pods, and of which look at them.
 pub(crate) struct PodEvent {
-    place: usize,
+    index: usize,
     number: u64,
     news: Event,
 }
@@ -68,26 +68,26 @@ impl Drains {
     }
 
     /// Follows a node's Pods from now on.
-    pub(crate) fn follow(&mut self, place: usize, fleet: &mut Fleet) {
-        let (Some(draining), Some(member)) = (self.draining, fleet.members.get(place)) else { return };
+    pub(crate) fn follow(&mut self, index: usize, fleet: &mut Fleet) {
+        let (Some(draining), Some(member)) = (self.draining, fleet.members.get(index)) else { return };
         let selector = Selector::fields(format!("spec.nodeName={}", member.name));
         let mut feed = Watcher::new(&self.api.api, "/api/v1/pods", "pods of all namespaces", selector, None);
         self.number += 1;
         let (sender, number) = (self.sender.clone(), self.number);
         let task = tokio::spawn(async move {
             while let Some(news) = feed.events.recv().await {
-                if sender.send(PodEvent { place, number, news }).await.is_err() {
+                if sender.send(PodEvent { index, number, news }).await.is_err() {
                     return;
                 }
             }
         });
-        let cordoned = fleet.observed.get(place).is_some_and(|node| node.cordon.holds());
-        self.all.insert(place, DrainedNode { number, pods: Pods::new(draining, cordoned), task });
-        fleet.drained(place, Drain::Listing);
+        let cordoned = fleet.observed.get(index).is_some_and(|node| node.cordon.holds());
+        self.all.insert(index, DrainedNode { number, pods: Pods::new(draining, cordoned), task });
+        fleet.drained(index, Drain::Listing);
     }
 
-    pub(crate) fn on_event(&mut self, PodEvent { place, number, news }: PodEvent) -> Result<(), Failure> {
-        let Some(one) = self.all.get_mut(&place).filter(|one| one.number == number) else { return Ok(()) };
+    pub(crate) fn on_event(&mut self, PodEvent { index, number, news }: PodEvent) -> Result<(), Failure> {
+        let Some(one) = self.all.get_mut(&index).filter(|one| one.number == number) else { return Ok(()) };
         match news {
             Event::Init => one.pods.begin(),
             Event::InitDone(_) => one.pods.listed(),
@@ -102,16 +102,16 @@ impl Drains {
     /// Tells the fleet how far each is, and follows no longer what nobody has to know.
     pub(crate) fn refresh(&mut self, record: &Record, fleet: &mut Fleet) {
         let now = self.begun.elapsed();
-        self.all.retain(|place, one| {
-            let node = fleet.observed.get(*place).filter(|node| is_drained(record, node));
+        self.all.retain(|index, one| {
+            let node = fleet.observed.get(*index).filter(|node| is_drained(record, node));
             // Once it is cordoned its Pods are listed anew; until then nothing is known of them.
             if node.is_none_or(|node| one.pods.is_outdated(node.cordon.holds())) {
-                fleet.drained(*place, Drain::Idle);
+                fleet.drained(*index, Drain::Idle);
                 return false;
             }
-            fleet.drained(*place, one.pods.state(now));
-            if let Some(why) = fleet.observed.get(*place).and_then(|node| gives_up(record, node)) {
-                fleet.drained(*place, Drain::GaveUp(why));
+            fleet.drained(*index, one.pods.state(now));
+            if let Some(why) = fleet.observed.get(*index).and_then(|node| gives_up(record, node)) {
+                fleet.drained(*index, Drain::GaveUp(why));
                 return false;
             }
             true
@@ -119,13 +119,13 @@ impl Drains {
     }
 
     /// Evicts the next Pod of a node. Its name, if that was granted.
-    pub(crate) async fn evict(&mut self, place: usize) -> Result<Option<String>, Failure> {
+    pub(crate) async fn evict(&mut self, index: usize) -> Result<Option<String>, Failure> {
         let now = self.begun.elapsed();
-        let Some(pod) = self.all.get(&place).and_then(|one| one.pods.due(now)).cloned() else { return Ok(None) };
+        let Some(pod) = self.all.get(&index).and_then(|one| one.pods.due(now)).cloned() else { return Ok(None) };
         let version = self.version().await?;
         let result = self.ask(&pod, &version).await;
         let now = self.begun.elapsed();
-        let Some(DrainedNode { pods, .. }) = self.all.get_mut(&place) else { return Ok(None) };
+        let Some(DrainedNode { pods, .. }) = self.all.get_mut(&index) else { return Ok(None) };
         Ok(match result {
             EvictionResult::Granted => {
                 pods.granted(&pod, now);

@@ -15,7 +15,7 @@ use crate::Failure;
 use crate::api::client::ApiError;
 use crate::api::list::Selector;
 use crate::api::watch::{Event, Watcher};
-use crate::api::write::{Carriers, Goal, Mode, NOT_KEPT, Target, WriteError, patch_node};
+use crate::api::write::{AssignmentWriter, Goal, Mode, NOT_KEPT, Target, WriteError, patch_node};
 use crate::fleet::assign::{self, WrittenAssignment};
 use crate::fleet::node::NodeRow;
 use crate::fleet::rollout::decide::{Step, decide};
@@ -47,7 +47,7 @@ pub(crate) struct Drive {
     pub(crate) fleet: Fleet,
     /// The version of the list by which the fleet is known, if it is.
     pub(crate) from: Option<String>,
-    pub(crate) carriers: Carriers,
+    pub(crate) writer: AssignmentWriter,
     pub(crate) reporter: ProgressReporter,
     /// What other rollouts say of the same version, until it is in the record.
     pub(crate) others_bad: Vec<BadVersion>,
@@ -90,10 +90,10 @@ impl Drive {
             if self.lock.due() <= Instant::now() {
                 self.lock.renew().await?;
             }
-            if let Some(place) = self.fleet.unsure() {
-                if let Some(feed) = self.fleet.find_unselected(&self.api, place).await? {
+            if let Some(index) = self.fleet.unsure() {
+                if let Some(feed) = self.fleet.find_unselected(&self.api, index).await? {
                     nodes = feed;
-                    self.reporter.note(&outside(&self.fleet, place, &self.lock.stored.record));
+                    self.reporter.note(&outside(&self.fleet, index, &self.lock.stored.record));
                 }
                 continue;
             }
@@ -117,7 +117,7 @@ impl Drive {
             };
             match next {
                 Step::Record(record) => self.lock.save(*record).await?,
-                Step::FollowPods(place) => self.drains.follow(place, &mut self.fleet),
+                Step::FollowPods(index) => self.drains.follow(index, &mut self.fleet),
                 Step::Send(_) | Step::Restore(_) | Step::Cordon(_) | Step::Uncordon(_) | Step::Evict(_) => {
                     if self.lock.is_fresh() {
                         self.act(next).await?;
@@ -169,13 +169,13 @@ impl Drive {
     /// Does to a node, or to one of its Pods, what was decided.
     async fn act(&mut self, step: Step) -> Result<(), Failure> {
         match step {
-            Step::Send(place) => self.assign(place, true).await,
-            Step::Restore(place) => self.assign(place, false).await,
-            Step::Cordon(place) => self.cordon(place, true).await,
-            Step::Uncordon(place) => self.cordon(place, false).await,
-            Step::Evict(place) => {
-                if let Some(pod) = self.drains.evict(place).await? {
-                    self.reporter.action(&format!("pod/{pod} evicted from {}", self.fleet.name(place)));
+            Step::Send(index) => self.assign(index, true).await,
+            Step::Restore(index) => self.assign(index, false).await,
+            Step::Cordon(index) => self.cordon(index, true).await,
+            Step::Uncordon(index) => self.cordon(index, false).await,
+            Step::Evict(index) => {
+                if let Some(pod) = self.drains.evict(index).await? {
+                    self.reporter.action(&format!("pod/{pod} evicted from {}", self.fleet.name(index)));
                 }
                 Ok(())
             }
@@ -184,13 +184,13 @@ impl Drive {
     }
 
     /// Cordons a node, or takes the cordon away, if the Node is still the one that was seen.
-    async fn cordon(&mut self, place: usize, on: bool) -> Result<(), Failure> {
-        let name = self.fleet.name(place).to_owned();
-        let patch = Cordon::patch(on.then_some(&self.lock.stored.name), self.fleet.version(place));
+    async fn cordon(&mut self, index: usize, on: bool) -> Result<(), Failure> {
+        let name = self.fleet.name(index).to_owned();
+        let patch = Cordon::patch(on.then_some(&self.lock.stored.name), self.fleet.version(index));
         match self.api.api.once(&format!("patch node {name}"), patch_node(&name, &patch, false)).await {
             Ok(node) => {
                 self.fleet.observe(&node);
-                let cordon = self.fleet.observed.get(place).map(|node| node.cordon);
+                let cordon = self.fleet.observed.get(index).map(|node| node.cordon);
                 if cordon.is_some_and(|it| if on { it.holds() } else { !matches!(it, Cordon::Ours | Cordon::Stale) }) {
                     self.reporter.action(&format!("node/{name} {}", if on { "cordoned" } else { "uncordoned" }));
                 } else {
@@ -198,21 +198,21 @@ impl Drive {
                     tokio::time::sleep(PAUSE).await;
                 }
             }
-            Err(error) => self.fleet.after_failed_write(&self.api, place, error).await?,
+            Err(error) => self.fleet.after_failed_write(&self.api, index, error).await?,
         }
         Ok(())
     }
 
     /// Assigns, or gives back, if the Node is still the one that was seen.
-    async fn assign(&mut self, place: usize, forward: bool) -> Result<(), Failure> {
-        let Some(member) = self.fleet.members.get(place).cloned() else { return Ok(()) };
+    async fn assign(&mut self, index: usize, forward: bool) -> Result<(), Failure> {
+        let Some(member) = self.fleet.members.get(index).cloned() else { return Ok(()) };
         let reference = self.lock.stored.record.target.reference.clone();
         let goal = if forward { Goal::Assign(Some(&reference)) } else { Goal::Restore(&member.before) };
-        self.fleet.before_write(place);
-        let Self { api, lock, fleet, reporter, carriers, .. } = self;
+        self.fleet.before_write(index);
+        let Self { api, lock, fleet, reporter, writer, .. } = self;
         let name = &member.name;
-        let mut node = FollowedNode { api, lock, fleet, reporter, place, forward, is_written: false };
-        carriers.write(&api.api, name, goal, &mut node, PATCHES).await.map_err(|error| match error {
+        let mut node = FollowedNode { api, lock, fleet, reporter, index, forward, is_written: false };
+        writer.write(&api.api, name, goal, &mut node, PATCHES).await.map_err(|error| match error {
             WriteError::Refused(why) => Failure::new(format!("node {name}: {why}")),
             WriteError::NoSource => {
                 Failure::new(format!("patch node {name}: the API server refuses its spec.configSource"))
@@ -229,38 +229,38 @@ struct FollowedNode<'a> {
     lock: &'a Lock,
     fleet: &'a mut Fleet,
     reporter: &'a ProgressReporter,
-    place: usize,
+    index: usize,
     forward: bool,
     is_written: bool,
 }
 
 impl Target for FollowedNode<'_> {
     fn current(&self) -> Option<(WrittenAssignment, String)> {
-        let now = || (self.fleet.written(self.place), self.fleet.version(self.place).to_owned());
+        let now = || (self.fleet.written(self.index), self.fleet.version(self.index).to_owned());
         self.lock.is_fresh().then(now)
     }
 
     fn answered(&mut self, node: &Value, _: Mode) -> WrittenAssignment {
         self.fleet.observe(node);
         if !self.is_written {
-            self.reporter.assigned(&self.lock.stored, self.fleet.name(self.place), self.forward);
+            self.reporter.assigned(&self.lock.stored, self.fleet.name(self.index), self.forward);
         }
         self.is_written = true;
-        self.fleet.written(self.place)
+        self.fleet.written(self.index)
     }
 
     fn planned(&mut self, _: &Value) {}
 
     async fn failed(&mut self, error: ApiError) -> Result<bool, Failure> {
-        self.fleet.after_failed_write(self.api, self.place, error).await?;
+        self.fleet.after_failed_write(self.api, self.index, error).await?;
         // What is left to do is to take away what says the same; but not from what somebody else wrote.
-        Ok(self.is_written && self.fleet.assigned(self.place) == Some(Assigned::Target))
+        Ok(self.is_written && self.fleet.assigned(self.index) == Some(Assigned::Target))
     }
 }
 
 /// Said once: from then on there is no selection.
-fn outside(fleet: &Fleet, place: usize, record: &Record) -> String {
-    let name = fleet.name(place);
+fn outside(fleet: &Fleet, index: usize, record: &Record) -> String {
+    let name = fleet.name(index);
     format!(
         "note: node {name} no longer has the labels {:?}, and is this rollout's own all the same: all nodes of the cluster are \
          followed from now on",

@@ -20,17 +20,17 @@ use crate::fleet::assign::WrittenAssignment;
 use crate::fleet::node::{Condition, NodeRow};
 use crate::fleet::rollout::drain::{Cordon, Drain};
 use crate::fleet::rollout::member::Member;
-use crate::fleet::rollout::observed::{Assigned, Clocks, ObservedNode, Progress};
+use crate::fleet::rollout::observed::{Assigned, NodeTimers, ObservedNode, Progress};
 use crate::fleet::rollout::{Record, Target, WaitFor};
 
 /// After an answer that was lost.
 const PAUSE: Duration = Duration::from_millis(500);
 
 #[derive(Default)]
-struct Slot {
+struct FollowedMember {
     /// The Node's resourceVersion.
     version: String,
-    /// What it is assigned.
+    /// The assignment as it is written.
     written: WrittenAssignment,
     condition: Option<Condition>,
     /// Its condition when it was assigned the target.
@@ -48,8 +48,8 @@ struct Slot {
 pub(crate) struct Fleet {
     pub(crate) members: Vec<Member>,
     pub(crate) observed: Vec<ObservedNode>,
-    slots: Vec<Slot>,
-    places: HashMap<String, usize>,
+    followed: Vec<FollowedMember>,
+    index_of: HashMap<String, usize>,
     target: Target,
     wait_for: WaitFor,
     namespace: String,
@@ -73,12 +73,12 @@ impl Fleet {
     /// Nothing is known of its nodes.
     pub(crate) fn new(members: Vec<Member>, record: &Record) -> Self {
         let count = members.len();
-        let places = members.iter().enumerate().map(|(place, member)| (member.name.clone(), place)).collect();
+        let index_of = members.iter().enumerate().map(|(index, member)| (member.name.clone(), index)).collect();
         Self {
             members,
             observed: vec![ObservedNode::gone(); count],
-            slots: std::iter::repeat_with(Slot::default).take(count).collect(),
-            places,
+            followed: std::iter::repeat_with(FollowedMember::default).take(count).collect(),
+            index_of,
             target: record.target.clone(),
             wait_for: record.options.wait_for,
             namespace: record.namespace.clone(),
@@ -111,22 +111,22 @@ impl Fleet {
             Event::Init => self.list += 1,
             Event::InitDone(version) => self.on_list_done(&version),
             Event::Apply(node) => {
-                if let Some(place) = self.place(&node) {
-                    if self.unsure.remove(&place).flatten().is_some_and(|left| left != text(&node, "uid")) {
-                        self.set_gone(place); // another Node of this name
+                if let Some(index) = self.member_index(&node) {
+                    if self.unsure.remove(&index).flatten().is_some_and(|left| left != text(&node, "uid")) {
+                        self.set_gone(index); // another Node of this name
                     }
-                    if let Some(slot) = self.slots.get_mut(place) {
-                        slot.listed = self.list;
+                    if let Some(entry) = self.followed.get_mut(index) {
+                        entry.listed = self.list;
                     }
                     self.observe(&node);
                 }
             }
             Event::Delete(node) => {
-                if let Some(place) = self.place(&node) {
+                if let Some(index) = self.member_index(&node) {
                     if self.selector.is_some() {
-                        self.unsure.insert(place, Some(text(&node, "uid").to_owned()));
-                    } else if !older(text(&node, "resourceVersion"), self.version(place)) {
-                        self.set_gone(place);
+                        self.unsure.insert(index, Some(text(&node, "uid").to_owned()));
+                    } else if !older(text(&node, "resourceVersion"), self.version(index)) {
+                        self.set_gone(index);
                     }
                 }
             }
@@ -138,14 +138,14 @@ impl Fleet {
 
     /// What was not in a list of this version.
     fn on_list_done(&mut self, version: &str) {
-        for place in 0..self.slots.len() {
-            if self.slots.get(place).is_none_or(|slot| slot.listed == self.list) {
+        for index in 0..self.followed.len() {
+            if self.followed.get(index).is_none_or(|entry| entry.listed == self.list) {
                 continue;
             }
             if self.selector.is_some() {
-                self.unsure.entry(place).or_default();
-            } else if !older(version, self.version(place)) {
-                self.set_gone(place);
+                self.unsure.entry(index).or_default();
+            } else if !older(version, self.version(index)) {
+                self.set_gone(index);
             }
         }
         self.is_known = true;
@@ -153,14 +153,14 @@ impl Fleet {
 
     /// A member that has to be looked at, as the selection says no more of it.
     pub(crate) fn unsure(&self) -> Option<usize> {
-        self.unsure.first_key_value().map(|(place, _)| *place)
+        self.unsure.first_key_value().map(|(index, _)| *index)
     }
 
     /// Reads one Node anew.
-    pub(crate) async fn refetch(&mut self, api: &RolloutClient, place: usize) -> Result<(), Failure> {
-        match self.get(api, place).await? {
+    pub(crate) async fn refetch(&mut self, api: &RolloutClient, index: usize) -> Result<(), Failure> {
+        match self.get(api, index).await? {
             Some(node) => self.observe(&node),
-            None => self.set_gone(place),
+            None => self.set_gone(index),
         }
         Ok(())
     }
@@ -172,19 +172,19 @@ impl Fleet {
     pub(crate) async fn after_failed_write(
         &mut self,
         api: &RolloutClient,
-        place: usize,
+        index: usize,
         error: ApiError,
     ) -> Result<(), Failure> {
         match error.code() {
             404 => {
-                self.set_gone(place);
+                self.set_gone(index);
                 return Ok(());
             }
             409 | 410 => {}
             _ if error.may_pass() => tokio::time::sleep(PAUSE).await,
             _ => return Err(error.into()),
         }
-        self.refetch(api, place).await
+        self.refetch(api, index).await
     }
 
     /// Looks at a member that is out of the selection. Some: it lives, and all nodes have to be followed from now on,
@@ -192,10 +192,10 @@ impl Fleet {
     pub(crate) async fn find_unselected(
         &mut self,
         api: &RolloutClient,
-        place: usize,
+        index: usize,
     ) -> Result<Option<Watcher>, Failure> {
-        let answer = self.get(api, place).await?;
-        let left = self.unsure.remove(&place).flatten();
+        let answer = self.get(api, index).await?;
+        let left = self.unsure.remove(&index).flatten();
         match answer {
             Some(node) if left.is_none_or(|uid| uid == text(&node, "uid")) => {
                 self.observe(&node);
@@ -206,14 +206,14 @@ impl Fleet {
             }
             // There is none, or another one of this name: if that has the labels, the watch tells of it.
             _ => {
-                self.set_gone(place);
+                self.set_gone(index);
                 Ok(None)
             }
         }
     }
 
-    async fn get(&self, api: &RolloutClient, place: usize) -> Result<Option<Value>, ApiError> {
-        let name = self.name(place);
+    async fn get(&self, api: &RolloutClient, index: usize) -> Result<Option<Value>, ApiError> {
+        let name = self.name(index);
         api.api.optional(&format!("get node {name}"), Path::new(NODES).get(name, &GetParams::default())).await
     }
 
@@ -226,9 +226,9 @@ impl Fleet {
         let turned = reverting != self.reverting;
         self.reverting = reverting;
         for name in record.withdrawn.iter().skip(std::mem::replace(&mut self.withdrawn, record.withdrawn.len())) {
-            let Some(place) = self.places.get(name).copied() else { continue };
-            if let (Some(slot), Some(node)) = (self.slots.get_mut(place), self.observed.get_mut(place)) {
-                slot.withdrawn = true;
+            let Some(index) = self.index_of.get(name).copied() else { continue };
+            if let (Some(entry), Some(node)) = (self.followed.get_mut(index), self.observed.get_mut(index)) {
+                entry.withdrawn = true;
                 withdraw(node, !reverting);
             }
         }
@@ -237,46 +237,46 @@ impl Fleet {
         }
     }
 
-    fn place(&self, node: &Value) -> Option<usize> {
-        self.places.get(text(node, "name")).copied()
+    fn member_index(&self, node: &Value) -> Option<usize> {
+        self.index_of.get(text(node, "name")).copied()
     }
 
-    pub(crate) fn set_gone(&mut self, place: usize) {
-        if let (Some(slot), Some(node)) = (self.slots.get_mut(place), self.observed.get_mut(place)) {
-            let (prior, withdrawn) = (slot.prior.take(), slot.withdrawn);
-            (*slot, *node) = (Slot { prior, withdrawn, ..Slot::default() }, ObservedNode::gone());
+    pub(crate) fn set_gone(&mut self, index: usize) {
+        if let (Some(entry), Some(node)) = (self.followed.get_mut(index), self.observed.get_mut(index)) {
+            let (prior, withdrawn) = (entry.prior.take(), entry.withdrawn);
+            (*entry, *node) = (FollowedMember { prior, withdrawn, ..FollowedMember::default() }, ObservedNode::gone());
         }
     }
 
     /// A Node as it is now, or was: an older one than the one that is known is passed over.
     pub(crate) fn observe(&mut self, node: &Value) {
         // Of all nodes of a cluster few may be its own: the others are not read.
-        if self.place(node).is_some_and(|place| !older(text(node, "resourceVersion"), self.version(place))) {
+        if self.member_index(node).is_some_and(|index| !older(text(node, "resourceVersion"), self.version(index))) {
             self.observe_row(NodeRow::from_node(node, &self.namespace));
         }
     }
 
     fn observe_row(&mut self, row: NodeRow) {
-        let Some(place) = self.places.get(&row.name).copied() else { return };
-        let (Some(slot), Some(member), Some(node)) =
-            (self.slots.get_mut(place), self.members.get(place), self.observed.get_mut(place))
+        let Some(index) = self.index_of.get(&row.name).copied() else { return };
+        let (Some(entry), Some(member), Some(node)) =
+            (self.followed.get_mut(index), self.members.get(index), self.observed.get_mut(index))
         else {
             return;
         };
-        slot.written = WrittenAssignment::from_row(&row);
-        let mut seen = ObservedNode::from_row(&row, member, &self.target, slot.prior.as_ref());
-        slot.withdrawn |= !self.reverting && node.assigned == Assigned::Target && seen.assigned == Assigned::Previous;
-        if slot.withdrawn {
+        entry.written = WrittenAssignment::from_row(&row);
+        let mut seen = ObservedNode::from_row(&row, member, &self.target, entry.prior.as_ref());
+        entry.withdrawn |= !self.reverting && node.assigned == Assigned::Target && seen.assigned == Assigned::Previous;
+        if entry.withdrawn {
             withdraw(&mut seen, !self.reverting);
         }
         seen.cordon = Cordon::new(row.cordoned, row.cordoned_by.as_deref(), &self.rollout);
         seen.drain = std::mem::take(&mut node.drain);
         // One that moves from one thing to another begins to move.
         if seen.assigned != node.assigned {
-            slot.updating = None;
+            entry.updating = None;
         }
         *node = seen;
-        (slot.version, slot.condition) = (row.version, row.condition);
+        (entry.version, entry.condition) = (row.version, row.condition);
         let moves = match node.assigned {
             Assigned::Target => !node.is_settled(self.wait_for),
             Assigned::Previous | Assigned::Other => node.progress == Progress::Updating,
@@ -284,25 +284,25 @@ impl Fleet {
         };
         let now = Instant::now();
         let keep = |since: &mut Option<Instant>, holds: bool| *since = holds.then(|| since.unwrap_or(now));
-        keep(&mut slot.unready, !node.ready);
-        keep(&mut slot.updating, moves);
-        keep(&mut slot.away, node.is_away());
+        keep(&mut entry.unready, !node.ready);
+        keep(&mut entry.updating, moves);
+        keep(&mut entry.away, node.is_away());
     }
 
     /// What the node says now is old news once it is assigned something new.
-    pub(crate) fn before_write(&mut self, place: usize) {
-        if let Some(slot) = self.slots.get_mut(place) {
-            slot.prior.clone_from(&slot.condition);
+    pub(crate) fn before_write(&mut self, index: usize) {
+        if let Some(entry) = self.followed.get_mut(index) {
+            entry.prior.clone_from(&entry.condition);
         }
     }
 
     /// How far a node's drain is.
-    pub(crate) fn drained(&mut self, place: usize, drain: Drain) {
-        if let (Some(slot), Some(node)) = (self.slots.get_mut(place), self.observed.get_mut(place)) {
+    pub(crate) fn drained(&mut self, index: usize, drain: Drain) {
+        if let (Some(entry), Some(node)) = (self.followed.get_mut(index), self.observed.get_mut(index)) {
             // Before its cordon it only waits for room; and that it is empty is something new.
             let on = drain.is_on() && node.cordon.holds();
             let same = (drain == Drain::Empty) == (node.drain == Drain::Empty);
-            slot.draining = on.then(|| slot.draining.filter(|_| same).unwrap_or_else(Instant::now));
+            entry.draining = on.then(|| entry.draining.filter(|_| same).unwrap_or_else(Instant::now));
             node.drain = drain;
         }
     }
@@ -313,33 +313,33 @@ impl Fleet {
         cordoned.map(|(member, _)| member.name.clone()).collect()
     }
 
-    pub(crate) fn name(&self, place: usize) -> &str {
-        self.members.get(place).map_or("", |member| &member.name)
+    pub(crate) fn name(&self, index: usize) -> &str {
+        self.members.get(index).map_or("", |member| &member.name)
     }
 
-    pub(crate) fn version(&self, place: usize) -> &str {
-        self.slots.get(place).map_or("", |slot| &slot.version)
+    pub(crate) fn version(&self, index: usize) -> &str {
+        self.followed.get(index).map_or("", |entry| &entry.version)
     }
 
-    pub(crate) fn assigned(&self, place: usize) -> Option<Assigned> {
-        self.observed.get(place).map(|node| node.assigned)
+    pub(crate) fn assigned(&self, index: usize) -> Option<Assigned> {
+        self.observed.get(index).map(|node| node.assigned)
     }
 
     /// What a Node is assigned, of that version.
-    pub(crate) fn written(&self, place: usize) -> WrittenAssignment {
-        self.slots.get(place).map(|slot| slot.written.clone()).unwrap_or_default()
+    pub(crate) fn written(&self, index: usize) -> WrittenAssignment {
+        self.followed.get(index).map(|entry| entry.written.clone()).unwrap_or_default()
     }
 
-    /// Brings the clocks to now.
+    /// Brings the timers to now.
     pub(crate) fn update_clocks(&mut self) {
         // Never zero for something that holds: zero is "not at all".
         let of = |since: Option<Instant>| since.map_or(Duration::ZERO, |it| it.elapsed().max(Duration::from_nanos(1)));
-        for (slot, node) in self.slots.iter().zip(&mut self.observed) {
-            node.clocks = Clocks {
-                unready: of(slot.unready),
-                updating: of(slot.updating),
-                away: of(slot.away),
-                draining: of(slot.draining),
+        for (entry, node) in self.followed.iter().zip(&mut self.observed) {
+            node.timers = NodeTimers {
+                unready: of(entry.unready),
+                updating: of(entry.updating),
+                away: of(entry.away),
+                draining: of(entry.draining),
             };
         }
     }
@@ -429,12 +429,12 @@ mod tests {
         let draining = |fleet: &mut Fleet, drain: Drain| {
             fleet.drained(0, drain);
             fleet.update_clocks();
-            fleet.observed[0].clocks.draining.as_secs()
+            fleet.observed[0].timers.draining.as_secs()
         };
         let second = || tokio::time::advance(Duration::from_secs(1));
         draining(&mut fleet, going());
         second().await;
-        assert_eq!(fleet.observed[0].clocks.draining, Duration::ZERO, "it is not cordoned");
+        assert_eq!(fleet.observed[0].timers.draining, Duration::ZERO, "it is not cordoned");
         fleet.observed[0].cordon = Cordon::Ours;
         draining(&mut fleet, Drain::Listing);
         second().await;

@@ -1,6 +1,5 @@
 //! `rollout`: a ConfigMap for many nodes, canaries first, that stops by itself.
 
-mod anew;
 mod args;
 mod bad_versions;
 mod begin;
@@ -8,8 +7,10 @@ mod client;
 mod drain;
 mod drive;
 mod fleet;
+pub(crate) mod lock_timing;
 mod progress_reporter;
 mod records;
+mod replace;
 mod run;
 mod verbs;
 

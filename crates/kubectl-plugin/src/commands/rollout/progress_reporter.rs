@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::fleet::Fleet;
 use super::records::StoredRecord;
-use crate::fleet::rollout::progress::{Counts, bar, duration, place, time_left};
+use crate::fleet::rollout::progress::{Counts, bar, duration, phase_text, time_left};
 use crate::fleet::rollout::{Phase, Record};
 use crate::output::{self, Out, Tone};
 
@@ -37,7 +37,6 @@ impl ProgressReporter {
         Self { quiet, terminal: !quiet && Out::stderr().width.is_some(), last: None, begun: None }
     }
 
-    /// A sentence.
     pub(crate) fn note(&self, text: &str) {
         if !self.quiet {
             self.clear();
@@ -76,8 +75,8 @@ impl ProgressReporter {
         }
         let now = Instant::now();
         let is_due = |apart: Duration| self.last.as_ref().is_none_or(|(then, ..)| now.duration_since(*then) >= apart);
-        let place = place(record);
-        let moved = self.last.as_ref().is_none_or(|(_, before, _)| *before != place);
+        let phase = phase_text(record);
+        let moved = self.last.as_ref().is_none_or(|(_, before, _)| *before != phase);
         if !moved && !is_due(if self.terminal { REDRAW } else { APART }) {
             return;
         }
@@ -90,15 +89,15 @@ impl ProgressReporter {
             // Asked anew: windows change their size.
             let width = Out::stderr().width.unwrap_or(80);
             let message = format!("{}{left}", counts.short(record.nodes));
-            let line = line(name, &place, |cells| bar(&counts, record.nodes, cells), &message, width);
+            let line = line(name, &phase, |cells| bar(&counts, record.nodes, cells), &message, width);
             write_stderr(&format!("{ERASE}{line}"));
         } else {
             let same = self.last.as_ref().is_some_and(|(_, _, before)| *before == counts);
             if moved || !same {
-                let _ = output::write_stdout(&format!("{name}: {place}, {}{left}\n", counts.summary()));
+                let _ = output::write_stdout(&format!("{name}: {phase}, {}{left}\n", counts.summary()));
             }
         }
-        self.last = Some((now, place, counts));
+        self.last = Some((now, phase, counts));
     }
 
     /// When to draw anew, whatever happens: the time left goes on.
@@ -115,13 +114,13 @@ impl ProgressReporter {
 }
 
 /// A line within a terminal of so many columns. The rollout's name was said before: a bar comes before it.
-fn line(name: &str, place: &str, bar: impl Fn(usize) -> String, message: &str, width: usize) -> String {
+fn line(name: &str, phase: &str, bar: impl Fn(usize) -> String, message: &str, width: usize) -> String {
     // The last column stays free, for some terminals go to the next line there; three are brackets and a blank.
     let room = width.saturating_sub(1 + PLACE + 1 + 3 + WORDS);
     let named = room.saturating_sub(name.chars().count() + 2);
     let (name, room) = if named >= LEAST { (format!("{name}: "), named) } else { (String::new(), room) };
     let bar = if room >= LEAST { bar(room.min(BAR)) + " " } else { String::new() };
-    let line = format!("{name}{place} {bar}{message}");
+    let line = format!("{name}{phase} {bar}{message}");
     line.chars().take(width.saturating_sub(1)).collect()
 }
 

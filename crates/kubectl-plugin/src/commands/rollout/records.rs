@@ -283,7 +283,7 @@ impl Lock {
         }
     }
 
-    /// When the next beat is due.
+    /// When the next renewal is due.
     pub(crate) fn due(&self) -> Instant {
         self.renewed + self.api.lock_timing.renew_interval
     }

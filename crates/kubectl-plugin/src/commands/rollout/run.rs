@@ -11,7 +11,7 @@ use super::fleet::Fleet;
 use super::progress_reporter::{ProgressReporter, clean};
 use super::records::{Lock, LockAttempt};
 use crate::Failure;
-use crate::api::write::{Carriers, Mode};
+use crate::api::write::{AssignmentWriter, Mode};
 use crate::fleet::node::NodeRow;
 use crate::fleet::rollout::member::Member;
 use crate::fleet::rollout::{Phase, Record};
@@ -98,8 +98,8 @@ async fn run_with(
     let drains = Drains::new(api, record.options.drain);
     let left = if drains.is_on() { ", and stay cordoned until somebody goes on" } else { "" };
     let (others_bad, others_listed) = (Vec::new(), false);
-    let carriers = Carriers { keeps_source: keeps, ..Carriers::new(None, Mode::Real) };
-    let drive = Drive { api: api.clone(), lock, fleet, from, carriers, reporter, others_bad, others_listed, drains };
+    let writer = AssignmentWriter { keeps_source: keeps, ..AssignmentWriter::new(None, Mode::Real) };
+    let drive = Drive { api: api.clone(), lock, fleet, from, writer, reporter, others_bad, others_listed, drains };
     match Box::pin(drive.run(interrupted())).await {
         Ok(Outcome::Ended(record, cordoned)) => {
             if let Some(first) = cordoned.first() {

@@ -4,14 +4,14 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use super::anew::put_back;
 use super::args::{NamedArgs, ResumeArgs};
 use super::bad_versions;
-use super::begin::anew;
+use super::begin::new_name_advice;
 use super::client::RolloutClient;
 use super::fleet::Fleet;
 use super::progress_reporter::{ProgressReporter, clean};
 use super::records::{Lock, LockAttempt, StoredRecord, no_overlap};
+use super::replace::put_back;
 use super::run::{drive_locked, drive_on, ended, run_locked};
 use crate::Failure;
 use crate::api::list::Selector;
@@ -20,7 +20,7 @@ use crate::commands::history::ago;
 use crate::commands::status::now;
 use crate::fleet::rollout::drain::Cordon;
 use crate::fleet::rollout::observed::{Assigned, Progress};
-use crate::fleet::rollout::progress::{Counts, place};
+use crate::fleet::rollout::progress::{Counts, phase_text};
 use crate::fleet::rollout::record::{decode, map_name};
 use crate::fleet::rollout::{Phase, Record};
 use crate::output::{self, Format, Out, Table, Tone};
@@ -70,7 +70,7 @@ pub(crate) async fn resume(
             let message = phase.label();
             return Err(Failure::new(format!(
                 "rollout {name} is {message}: it cannot be resumed; {}",
-                anew(&stored, &api.records().await?)
+                new_name_advice(&stored, &api.records().await?)
             )));
         }
         Phase::Reverting if !excluded_nodes.is_empty() => {
@@ -242,7 +242,7 @@ pub(crate) async fn list(api: &RolloutClient, format: Format) -> Result<ExitCode
             plain(name),
             plain(&record.target.reference.name),
             plain(&record.nodes.to_string()),
-            (tone(record.phase), place(record)),
+            (tone(record.phase), phase_text(record)),
             plain(&ago(&record.started, now)),
             plain(&record.why),
         ]);
@@ -328,7 +328,7 @@ pub(crate) async fn status(api: &RolloutClient, name: &str, format: Format) -> R
     }
     let driver = record.holder.as_ref().map_or("nobody drives it", |holder| holder.id.as_str());
     let out = Out::for_format(format);
-    let line = format!("{name}: {}, {}; {driver}", place(record), counts.summary());
+    let line = format!("{name}: {}, {}; {driver}", phase_text(record), counts.summary());
     let mut text = output::paragraph(out, Tone::Plain, &clean(&line));
     if !record.why.is_empty() {
         text.push_str(&output::paragraph(out, tone(record.phase), &clean(&record.why)));
@@ -353,8 +353,8 @@ async fn current_fleet(api: &RolloutClient, stored: &StoredRecord) -> Result<Fle
     fleet.follow_record(&stored.name, &stored.record);
     let mut nodes = fleet.feed(api, None);
     loop {
-        if let Some(place) = fleet.unsure() {
-            nodes = fleet.find_unselected(api, place).await?.unwrap_or(nodes);
+        if let Some(index) = fleet.unsure() {
+            nodes = fleet.find_unselected(api, index).await?.unwrap_or(nodes);
         } else if fleet.is_known {
             return Ok(fleet);
         } else {

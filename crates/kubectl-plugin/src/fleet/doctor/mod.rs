@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::node::{Carrier, Keeper, NodeRow, Stage};
+use super::node::{Carrier, ConfigManager, NodeRow, Stage};
 use kubelet_config::assignment::{Assignment, LABELS, from_labels};
 use kubelet_config::source::ConfigMapRef;
 use kubelet_config::status::ABOUT_ANNOTATION;
@@ -94,8 +94,8 @@ impl ExaminedNode {
     pub(crate) fn findings(&self) -> Vec<Finding> {
         let mut found = Vec::new();
         self.assignment(&mut found);
-        self.keeper(&mut found);
-        if self.row.keeper == Some(Keeper::Supervisor) {
+        self.manager(&mut found);
+        if self.row.manager == Some(ConfigManager::Supervisor) {
             self.state(&mut found);
         }
         if !self.shadowed.is_empty() {
@@ -108,7 +108,7 @@ impl ExaminedNode {
 
     /// Whether its supervisor is older than this version.
     pub(crate) fn is_older(&self, newest: &str) -> Option<Finding> {
-        if self.row.keeper != Some(Keeper::Supervisor) {
+        if self.row.manager != Some(ConfigManager::Supervisor) {
             return None;
         }
         let own = self.version.as_deref().unwrap_or("too old to tell its version");
@@ -145,11 +145,11 @@ impl ExaminedNode {
         }
     }
 
-    fn keeper(&self, found: &mut Vec<Finding>) {
+    fn manager(&self, found: &mut Vec<Finding>) {
         let node = &self.row.name;
         let enable = || vec!["on the node: kubelet-supervisor enable && systemctl restart kubelet".to_owned()];
-        match self.row.keeper {
-            Some(Keeper::Nobody) | None => {
+        match self.row.manager {
+            Some(ConfigManager::Nobody) | None => {
                 let assigned =
                     self.row.desired.as_ref().map(|desired| format!(", and nobody follows its assignment {desired}"));
                 let problem = format!(
@@ -158,7 +158,7 @@ impl ExaminedNode {
                 );
                 found.push(Finding::of_node("no-supervisor", node, problem, enable()));
             }
-            Some(Keeper::Native) if minor(&self.row.kubelet).is_none_or(|minor| minor >= 24) => {
+            Some(ConfigManager::Native) if minor(&self.row.kubelet).is_none_or(|minor| minor >= 24) => {
                 let problem = format!(
                     "no supervisor: status.config is left from former days, and kubelet {} cannot follow an assignment itself",
                     self.row.kubelet
@@ -167,10 +167,10 @@ impl ExaminedNode {
             }
             _ => {}
         }
-        if self.row.keeper == Some(Keeper::Supervisor) && self.row.desired.is_some() && !self.row.ready {
-            let look = format!("kubectl describe node {}", quoted(node));
+        if self.row.manager == Some(ConfigManager::Supervisor) && self.row.desired.is_some() && !self.row.ready {
+            let command = format!("kubectl describe node {}", quoted(node));
             let problem = "the node is not Ready; what it says of its configuration may be old";
-            found.push(Finding::of_node("not-ready", node, problem, vec![look]));
+            found.push(Finding::of_node("not-ready", node, problem, vec![command]));
         }
     }
 
@@ -252,14 +252,14 @@ fn minor(version: &str) -> Option<u32> {
 }
 
 /// The same problem of many nodes is one finding, with the commands for the first.
-pub(crate) fn gathered(findings: Vec<Finding>) -> Vec<Finding> {
+pub(crate) fn grouped(findings: Vec<Finding>) -> Vec<Finding> {
     let mut all: Vec<Finding> = Vec::new();
-    let mut places: BTreeMap<(&'static str, String), usize> = BTreeMap::new();
+    let mut index_of: BTreeMap<(&'static str, String), usize> = BTreeMap::new();
     for finding in findings {
-        match places.get(&(finding.check, finding.problem.clone())).and_then(|at| all.get_mut(*at)) {
+        match index_of.get(&(finding.check, finding.problem.clone())).and_then(|at| all.get_mut(*at)) {
             Some(same) if !finding.nodes.is_empty() => same.nodes.extend(finding.nodes),
             _ => {
-                places.insert((finding.check, finding.problem.clone()), all.len());
+                index_of.insert((finding.check, finding.problem.clone()), all.len());
                 all.push(finding);
             }
         }
@@ -378,13 +378,13 @@ mod tests {
     #[test]
     fn many_nodes_with_one_problem_are_one_finding() {
         let of = |node: &str, problem: &str| Finding::of_node("c", node, problem, vec![node.to_owned()]);
-        let found = gathered(vec![of("a", "x"), of("b", "x"), of("c", "y")]);
+        let found = grouped(vec![of("a", "x"), of("b", "x"), of("c", "y")]);
         assert_eq!(found.iter().map(|finding| finding.nodes.len()).collect::<Vec<_>>(), [2, 1]);
         assert_eq!(found[0].mend, ["a"]);
     }
 
     #[test]
-    fn words_for_a_shell() {
+    fn quoting_for_a_shell() {
         assert_eq!(quoted("system:node:n1"), "system:node:n1");
         assert_eq!(quoted("it's"), r"'it'\''s'");
         assert_eq!(quoted(""), "''");

@@ -19,7 +19,7 @@ pub(crate) enum Scope {
 /// A right of the user's, and the commands that need it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Right {
-    /// The verb.
+    /// As RBAC names it.
     pub verb: &'static str,
     /// `nodes` or `nodes/proxy`.
     pub resource: &'static str,

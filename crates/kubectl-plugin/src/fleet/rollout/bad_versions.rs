@@ -1,10 +1,10 @@
-//! Who called a version bad, and when that is over: when that very node has proven it, or when somebody says that the
-//! node was to blame.
+//! Which nodes called a version bad, and when that is over: when that very node has proven it, or when somebody says that
+//! the node was at fault.
 
 use super::observed::{Assigned, ObservedNode, Progress};
 use super::{BadVersion, ClearedVersion, Record, Target};
 
-/// Reports of a bad version in one record, and as many that were cleared; of these the oldest go. A record is written
+/// Reports of a bad version in one record, and as many cleared ones; of these the oldest are dropped. A record is written
 /// every few seconds.
 const REMEMBERED: usize = 32;
 
@@ -15,7 +15,7 @@ pub(crate) enum NodeVerdict {
     Proven,
     /// It is assigned, and the node says the same as then.
     Bad(String),
-    /// It is assigned, and the node is on its way.
+    /// It is assigned, and the node is not done with it.
     Updating,
     /// Something else is assigned.
     OtherAssigned,
@@ -24,7 +24,6 @@ pub(crate) enum NodeVerdict {
 }
 
 impl NodeVerdict {
-    /// As it is seen.
     pub(crate) fn from_observed(node: &ObservedNode) -> Self {
         match (node.assigned, &node.progress) {
             (Assigned::Gone, _) => Self::Gone,
@@ -38,57 +37,57 @@ impl NodeVerdict {
 
 impl Target {
     /// Both are the same content.
-    pub(crate) fn is_version(&self, other: &Self) -> bool {
+    pub(crate) fn is_same_content(&self, other: &Self) -> bool {
         self.uid == other.uid && (self.immutable || self.resource_version == other.resource_version)
     }
 }
 
 impl Record {
-    /// A node called it bad. One that is excused is not listened to; true if this is news.
+    /// Adds the report of a node that is not excluded; true if it was added.
     pub(crate) fn add_bad(&mut self, bad: BadVersion) -> bool {
-        let news = self.is_news(&bad.node);
-        if news {
+        let added = self.is_new_bad(&bad.node);
+        if added {
             self.bad.push(bad);
         }
-        news
+        added
     }
 
-    /// That this node calls it bad is not known, counts, and has room.
-    pub(crate) fn is_news(&self, node: &str) -> bool {
+    /// No report of this node is known, the node is not excluded, and there is room.
+    pub(crate) fn is_new_bad(&self, node: &str) -> bool {
         self.bad.len() < REMEMBERED && !self.bad.iter().any(|known| known.node == node) && !self.excludes(node)
     }
 
-    /// What nodes of this rollout, not of others, say of that version.
+    /// The reports on that version by nodes of this rollout, not of others.
     pub(crate) fn own_bad_versions(&self, name: &str, target: &Target) -> Vec<BadVersion> {
-        let own = self.bad.iter().filter(|bad| bad.from.is_none() && self.target.is_version(target));
+        let own = self.bad.iter().filter(|bad| bad.from.is_none() && self.target.is_same_content(target));
         own.map(|bad| BadVersion { from: Some(name.to_owned()), ..bad.clone() }).collect()
     }
 
-    /// What this node reported counts no more, which is remembered; false if it reported nothing.
+    /// Clears the report of this node, which is remembered; false if there is none.
     pub(crate) fn clear_bad(&mut self, node: &str, how: &str) -> bool {
-        let Some(place) = self.bad.iter().position(|bad| bad.node == node) else { return false };
-        let BadVersion { node, why, .. } = self.bad.remove(place);
-        self.note(ClearedVersion { node, why, how: how.to_owned() });
+        let Some(index) = self.bad.iter().position(|bad| bad.node == node) else { return false };
+        let BadVersion { node, why, .. } = self.bad.remove(index);
+        self.remember_cleared(ClearedVersion { node, why, how: how.to_owned() });
         true
     }
 
-    /// What this node says of the version counts for nothing any more.
+    /// Clears the report of this node, and takes no other one from it.
     pub(crate) fn exclude(&mut self, cleared: &ClearedVersion) {
-        let noted = self.cleared.iter().any(|it| it.node == cleared.node && it.how == cleared.how);
-        if !self.clear_bad(&cleared.node, &cleared.how) && !noted {
-            self.note(cleared.clone());
+        let known = self.cleared.iter().any(|it| it.node == cleared.node && it.how == cleared.how);
+        if !self.clear_bad(&cleared.node, &cleared.how) && !known {
+            self.remember_cleared(cleared.clone());
         }
         if !self.excludes(&cleared.node) {
             self.excluded_nodes.push(cleared.node.clone());
         }
     }
 
-    /// It counts for nothing.
+    /// No report is taken from this node.
     pub(crate) fn excludes(&self, node: &str) -> bool {
         self.excluded_nodes.iter().any(|name| name == node)
     }
 
-    fn note(&mut self, cleared: ClearedVersion) {
+    fn remember_cleared(&mut self, cleared: ClearedVersion) {
         if self.cleared.len() >= REMEMBERED {
             self.cleared.remove(0);
         }
@@ -106,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_is_heard_of_once_and_not_passed_on() {
+    fn a_bad_version_is_added_once_and_not_passed_on() {
         let (mut ours, mut theirs) = (record(3, options(1, 1)), record(3, options(1, 1)));
         theirs.bad = vec![bad("a", None), bad("b", Some("third"))];
         let reports = theirs.own_bad_versions("theirs", &ours.target);
@@ -118,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lifted_is_remembered_and_who_is_excused_marks_nothing_any_more() {
+    fn what_is_cleared_is_remembered_and_an_excluded_node_is_not_added() {
         let mut record = record(3, options(1, 1));
         record.add_bad(bad("a", None));
         record.add_bad(bad("b", None));

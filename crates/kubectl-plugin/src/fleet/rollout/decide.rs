@@ -8,7 +8,7 @@ use super::member::Member;
 use super::observed::{Assigned, ObservedNode, Progress};
 use super::{BadVersion, NOT_READY, OnFailure, Phase, Record, WITHDRAWN, wave};
 
-/// The next thing to do.
+/// What the driving client is to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Write this record before anything else.
@@ -38,13 +38,15 @@ const NO_CANARY: &str = "no canary is left to prove it: they are gone, not Ready
 /// Decides. `observed` are the `members`, which are in the order of the plan.
 pub(crate) fn decide(record: &Record, members: &[Member], observed: &[ObservedNode]) -> Step {
     let fleet = Fleet { record, members, observed, canaries: canaries(record, members), counted: OnceCell::new() };
-    let news = || fleet.change_of_bad_versions().or_else(|| fleet.failure()).or_else(|| fleet.uncordon());
+    let reaction = || fleet.change_of_bad_versions().or_else(|| fleet.failure()).or_else(|| fleet.uncordon());
     match record.phase {
-        Phase::Running => news().unwrap_or_else(|| fleet.forward()),
-        // A node that goes back while somebody looks at the canaries ends the pause.
-        Phase::Paused => news().unwrap_or_else(|| Step::Wait(fleet.alarm())),
+        Phase::Running => reaction().unwrap_or_else(|| fleet.next_forward_step()),
+        // A node that rolls back during the pause ends it.
+        Phase::Paused => reaction().unwrap_or_else(|| Step::Wait(fleet.next_timeout())),
         // What a node said of the version goes from it with its assignment: it is written down before.
-        Phase::Reverting => fleet.report_bad_versions().or_else(|| fleet.uncordon()).unwrap_or_else(|| fleet.back()),
+        Phase::Reverting => {
+            fleet.report_bad_versions().or_else(|| fleet.uncordon()).unwrap_or_else(|| fleet.undo_step())
+        }
         Phase::Stopped | Phase::Done | Phase::Reverted | Phase::Aborted => {
             fleet.report_bad_versions().unwrap_or_else(|| fleet.tidy())
         }
@@ -94,7 +96,7 @@ fn canaries(record: &Record, members: &[Member]) -> usize {
         return canaries;
     }
     let mut able = members.iter().enumerate().filter(|(_, member)| !record.excludes(&member.name));
-    able.nth(canaries - 1).map_or(members.len(), |(place, _)| place + 1)
+    able.nth(canaries - 1).map_or(members.len(), |(index, _)| index + 1)
 }
 
 impl Fleet<'_> {
@@ -102,19 +104,19 @@ impl Fleet<'_> {
         Duration::from_secs(self.record.options.timeout_seconds)
     }
 
-    pub(crate) fn wave(&self, place: usize) -> usize {
-        wave(place, self.canaries, self.record.options.max_unavailable)
+    pub(crate) fn wave(&self, index: usize) -> usize {
+        wave(index, self.canaries, self.record.options.max_unavailable)
     }
 
     fn last_wave(&self) -> usize {
         self.wave(self.members.len().saturating_sub(1))
     }
 
-    fn name(&self, place: usize) -> &str {
-        self.members.get(place).map_or("", |member| &member.name)
+    fn name(&self, index: usize) -> &str {
+        self.members.get(index).map_or("", |member| &member.name)
     }
 
-    pub(crate) fn places(&self) -> impl Iterator<Item = (usize, &ObservedNode)> {
+    pub(crate) fn indexed_nodes(&self) -> impl Iterator<Item = (usize, &ObservedNode)> {
         self.observed.iter().enumerate()
     }
 
@@ -123,14 +125,14 @@ impl Fleet<'_> {
     }
 
     /// It called the version bad, and that counts for nothing: what runs there is its last known good one.
-    fn is_excluded(&self, place: usize, node: &ObservedNode) -> bool {
+    fn is_excluded(&self, index: usize, node: &ObservedNode) -> bool {
         node.assigned == Assigned::Target
             && matches!(node.progress, Progress::Bad(_))
-            && self.members.get(place).is_some_and(|member| self.record.excludes(&member.name))
+            && self.members.get(index).is_some_and(|member| self.record.excludes(&member.name))
     }
 
     /// Its Pods may not be there any more, or none may come: in flight, drained, or not Ready for whatever reason.
-    fn is_out(&self, place: usize, node: &ObservedNode) -> bool {
+    fn is_out(&self, index: usize, node: &ObservedNode) -> bool {
         let drained = node.cordon == Cordon::Ours || (node.drain.is_on() && node.cordon.holds());
         match node.assigned {
             Assigned::Gone => false,
@@ -141,11 +143,11 @@ impl Fleet<'_> {
             }
             _ if drained => true,
             Assigned::Target => {
-                !node.ready || !(self.is_settled(node) || node.is_away() || self.is_excluded(place, node))
+                !node.ready || !(self.is_settled(node) || node.is_away() || self.is_excluded(index, node))
             }
             // On its way back; one that takes too long for that is not waited for.
             Assigned::Previous | Assigned::Other => {
-                !node.ready || (node.progress == Progress::Updating && node.clocks.updating < self.timeout())
+                !node.ready || (node.progress == Progress::Updating && node.timers.updating < self.timeout())
             }
         }
     }
@@ -154,25 +156,25 @@ impl Fleet<'_> {
     fn moves_back(&self, node: &ObservedNode) -> bool {
         node.assigned == Assigned::Previous
             && node.progress == Progress::Updating
-            && node.clocks.updating < self.timeout()
+            && node.timers.updating < self.timeout()
     }
 
-    /// Not Ready for too long.
+    /// Not Ready for longer than a node's time.
     fn is_lost(&self, node: &ObservedNode) -> bool {
-        !node.ready && node.clocks.unready >= self.timeout()
+        !node.ready && node.timers.unready >= self.timeout()
     }
 
     /// It should be back, and Ready, and is not.
     fn is_late(&self, node: &ObservedNode) -> bool {
-        self.is_lost(node) || (node.assigned != Assigned::Target && node.clocks.updating >= self.timeout())
+        self.is_lost(node) || (node.assigned != Assigned::Target && node.timers.updating >= self.timeout())
     }
 
     /// How many nodes are not as they should be, counted once a decision.
     pub(crate) fn counted(&self) -> Counted {
         *self.counted.get_or_init(|| {
             let mut counted = Counted::default();
-            for (place, node) in self.places() {
-                let out = self.is_out(place, node);
+            for (index, node) in self.indexed_nodes() {
+                let out = self.is_out(index, node);
                 counted.out += usize::from(out);
                 counted.busy += usize::from(out || (node.assigned != Assigned::Gone && node.drain.is_on()));
                 counted.listing += usize::from(node.drain == Drain::Listing);
@@ -215,9 +217,9 @@ impl Fleet<'_> {
 
     /// Who calls it bad now, and in which words.
     fn called_bad(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.places().filter_map(|(place, node)| match &node.progress {
-            Progress::Bad(why) if node.assigned == Assigned::Target && !self.is_excluded(place, node) => {
-                Some((self.name(place), why.as_str()))
+        self.indexed_nodes().filter_map(|(index, node)| match &node.progress {
+            Progress::Bad(why) if node.assigned == Assigned::Target && !self.is_excluded(index, node) => {
+                Some((self.name(index), why.as_str()))
             }
             _ => None,
         })
@@ -225,14 +227,14 @@ impl Fleet<'_> {
 
     /// Who calls it bad, if that is not in the record yet; the phase stays what it is.
     fn report_bad_versions(&self) -> Option<Step> {
-        let news = self.called_bad().any(|(node, _)| self.record.is_news(node));
-        news.then(|| self.change(|record| self.add_all_bad(record)))
+        let is_new = self.called_bad().any(|(node, _)| self.record.is_new_bad(node));
+        is_new.then(|| self.change(|record| self.add_all_bad(record)))
     }
 
     /// What is to be remembered before anything else is done: from which nodes somebody took the target, and who has
     /// proven what he called bad before.
     fn change_of_bad_versions(&self) -> Option<Step> {
-        let taken = self.places().filter(|(_, node)| node.taken_back).map(|(place, _)| self.name(place));
+        let taken = self.indexed_nodes().filter(|(_, node)| node.taken_back).map(|(index, _)| self.name(index));
         let taken: Vec<String> =
             taken.filter(|name| !self.record.withdrawn.iter().any(|it| it == name)).map(str::to_owned).collect();
         if self.record.withdrawn.len() + taken.len() >= WITHDRAWN {
@@ -248,8 +250,8 @@ impl Fleet<'_> {
             }));
         }
         let proven = |bad: &&BadVersion| {
-            let place = self.members.iter().position(|member| member.name == bad.node);
-            let node = place.and_then(|place| self.observed.get(place));
+            let index = self.members.iter().position(|member| member.name == bad.node);
+            let node = index.and_then(|index| self.observed.get(index));
             node.is_some_and(|node| node.assigned == Assigned::Target && node.progress == Progress::Proven)
         };
         let proven: Vec<&BadVersion> = self.record.bad.iter().filter(proven).collect();
@@ -270,11 +272,11 @@ impl Fleet<'_> {
             let of = from.as_ref().map_or(String::new(), |name| format!(" of rollout {name}"));
             return Some(self.halt(format!("node {node}{of} called it bad: {why}")));
         }
-        let sent = self.places().filter(|(_, node)| node.assigned == Assigned::Target);
-        for (place, node) in sent {
-            let name = self.name(place);
+        let sent = self.indexed_nodes().filter(|(_, node)| node.assigned == Assigned::Target);
+        for (index, node) in sent {
+            let name = self.name(index);
             if let Progress::Bad(why) = &node.progress {
-                if self.is_excluded(place, node) {
+                if self.is_excluded(index, node) {
                     continue;
                 }
                 return Some(self.halt(format!("node {name} called it bad: {why}")));
@@ -282,11 +284,11 @@ impl Fleet<'_> {
             if node.progress == Progress::Proven || node.is_away() {
                 continue;
             }
-            if !node.same && node.clocks.unready >= NOT_READY {
+            if !node.same && node.timers.unready >= NOT_READY {
                 let seconds = NOT_READY.as_secs();
                 return Some(self.halt(format!("node {name} is not Ready for more than {seconds} s")));
             }
-            if !self.is_settled(node) && node.clocks.updating >= self.timeout() {
+            if !self.is_settled(node) && node.timers.updating >= self.timeout() {
                 let seconds = self.record.options.timeout_seconds;
                 let why = format!(
                     "node {name} did not come to an end within {seconds} s (--timeout-per-node); \
@@ -296,55 +298,55 @@ impl Fleet<'_> {
             }
         }
         // That is no fault of the version, and taking it back would take drains too: whatever --on-failure says.
-        self.places().find_map(|(place, node)| {
+        self.indexed_nodes().find_map(|(index, node)| {
             let why = self.undrained(node)?;
             Some(self.change(|record| {
                 record.phase = Phase::Stopped;
-                record.why = format!("node {} cannot be drained: {why}", self.name(place));
+                record.why = format!("node {} cannot be drained: {why}", self.name(index));
             }))
         })
     }
 
     /// When time alone may change something.
-    pub(crate) fn alarm(&self) -> Option<Duration> {
+    pub(crate) fn next_timeout(&self) -> Option<Duration> {
         let left = |limit: Duration, passed: Duration| {
             limit.checked_sub(passed).filter(|left| !left.is_zero() && !passed.is_zero())
         };
         let reverting = self.record.phase == Phase::Reverting;
         let of = |node: &ObservedNode| {
-            let ObservedNode { clocks, .. } = node;
-            let alarms = [
-                left(NOT_READY, clocks.unready).filter(|_| node.assigned == Assigned::Target),
-                left(self.timeout(), clocks.updating),
-                left(self.timeout(), clocks.away),
-                left(self.timeout(), clocks.draining),
-                left(self.timeout(), clocks.unready).filter(|_| node.cordon == Cordon::Ours || reverting),
+            let ObservedNode { timers, .. } = node;
+            let timeouts = [
+                left(NOT_READY, timers.unready).filter(|_| node.assigned == Assigned::Target),
+                left(self.timeout(), timers.updating),
+                left(self.timeout(), timers.away),
+                left(self.timeout(), timers.draining),
+                left(self.timeout(), timers.unready).filter(|_| node.cordon == Cordon::Ours || reverting),
                 match node.drain {
                     Drain::Going { next, .. } => next.filter(|next| !next.is_zero()),
                     _ => None,
                 },
             ];
-            alarms.into_iter().flatten().min()
+            timeouts.into_iter().flatten().min()
         };
         self.observed.iter().filter_map(of).min()
     }
 
-    fn forward(&self) -> Step {
-        let open = |place: usize| self.wave(place) <= self.record.wave;
+    fn next_forward_step(&self) -> Step {
+        let open = |index: usize| self.wave(index) <= self.record.wave;
         let is_next = |node: &ObservedNode| node.assigned == Assigned::Previous && !node.is_away();
         if self.drains() {
             if let Some(step) = self.forward_drained(open) {
                 return step;
             }
-        } else if let Some((place, _)) = self.places().find(|(place, node)| open(*place) && is_next(node)) {
-            return if self.has_room() { Step::Send(place) } else { Step::Wait(self.alarm()) };
+        } else if let Some((index, _)) = self.indexed_nodes().find(|(index, node)| open(*index) && is_next(node)) {
+            return if self.has_room() { Step::Send(index) } else { Step::Wait(self.next_timeout()) };
         }
-        let under_way = |place: usize, node: &ObservedNode| {
-            let rests = self.is_settled(node) || node.is_away() || self.is_excluded(place, node);
+        let under_way = |index: usize, node: &ObservedNode| {
+            let rests = self.is_settled(node) || node.is_away() || self.is_excluded(index, node);
             node.assigned == Assigned::Target && !rests
         };
-        if self.places().any(|(place, node)| open(place) && under_way(place, node)) {
-            return Step::Wait(self.alarm());
+        if self.indexed_nodes().any(|(index, node)| open(index) && under_way(index, node)) {
+            return Step::Wait(self.next_timeout());
         }
         if self.record.wave == 0 && self.canaries > 0 {
             return self.after_canaries();
@@ -358,8 +360,8 @@ impl Fleet<'_> {
     /// All canaries that could be sent are done.
     fn after_canaries(&self) -> Step {
         let canaries = || self.observed.iter().take(self.canaries);
-        if canaries().any(|node| node.is_away() && node.clocks.away < self.timeout()) {
-            return Step::Wait(self.alarm());
+        if canaries().any(|node| node.is_away() && node.timers.away < self.timeout()) {
+            return Step::Wait(self.next_timeout());
         }
         if !canaries().any(|node| self.is_settled(node)) {
             return self.change(|record| {
@@ -382,13 +384,13 @@ impl Fleet<'_> {
 
     /// Nothing is left but nodes that cannot take it.
     fn finish(&self) -> Step {
-        if self.observed.iter().any(|node| node.is_away() && node.clocks.away < self.timeout()) {
-            return Step::Wait(self.alarm());
+        if self.observed.iter().any(|node| node.is_away() && node.timers.away < self.timeout()) {
+            return Step::Wait(self.next_timeout());
         }
-        let without = |place: usize, node: &ObservedNode| {
-            node.is_away() || node.assigned == Assigned::Other || self.is_excluded(place, node)
+        let without = |index: usize, node: &ObservedNode| {
+            node.is_away() || node.assigned == Assigned::Other || self.is_excluded(index, node)
         };
-        let names = self.names(|place, node| without(place, node));
+        let names = self.names(|index, node| without(index, node));
         self.change(|record| {
             record.phase = Phase::Done;
             record.why = with_names("left out, as not Ready, held, excused or assigned something else", &names);
@@ -396,29 +398,29 @@ impl Fleet<'_> {
     }
 
     /// Gives back, first to those that are not well, which makes nothing worse.
-    fn back(&self) -> Step {
+    fn undo_step(&self) -> Step {
         let ours = |node: &ObservedNode| node.assigned == Assigned::Target && !node.same;
-        let sent = || self.places().filter(|(_, node)| ours(node));
-        if let Some((place, _)) = sent().find(|(_, node)| !node.ready || matches!(node.progress, Progress::Bad(_))) {
-            return Step::Restore(place);
+        let sent = || self.indexed_nodes().filter(|(_, node)| ours(node));
+        if let Some((index, _)) = sent().find(|(_, node)| !node.ready || matches!(node.progress, Progress::Bad(_))) {
+            return Step::Restore(index);
         }
         // Those on their way go before those that are settled: they are restarting anyhow. But an edit of the ConfigMap
         // puts all of them on their way, and they must not all go back at once.
         let updating = || sent().filter(|(_, node)| !self.is_settled(node));
         if self.drains() {
             let settled = sent().filter(|(_, node)| self.is_settled(node));
-            let order: Vec<usize> = updating().chain(settled).map(|(place, _)| place).collect();
+            let order: Vec<usize> = updating().chain(settled).map(|(index, _)| index).collect();
             if let Some(step) = self.back_drained(&order) {
                 return step;
             }
-        } else if let Some((place, _)) = updating().next().or_else(|| sent().next()) {
-            return if self.has_room() { Step::Restore(place) } else { Step::Wait(self.alarm()) };
+        } else if let Some((index, _)) = updating().next().or_else(|| sent().next()) {
+            return if self.has_room() { Step::Restore(index) } else { Step::Wait(self.next_timeout()) };
         }
         if self.observed.iter().any(|node| self.moves_back(node)) {
-            return Step::Wait(self.alarm());
+            return Step::Wait(self.next_timeout());
         }
         let undrained: Vec<String> = sent()
-            .filter_map(|(place, node)| Some(format!("{}: {}", self.name(place), self.undrained(node)?)))
+            .filter_map(|(index, node)| Some(format!("{}: {}", self.name(index), self.undrained(node)?)))
             .collect();
         let late = self.names(|_, node| node.assigned == Assigned::Previous && node.progress == Progress::Updating);
         // Named alone: whether they ever had it cannot be told any more, and one that is out of order for weeks is no
@@ -441,16 +443,16 @@ impl Fleet<'_> {
     }
 
     fn names(&self, which: impl Fn(usize, &ObservedNode) -> bool) -> Vec<&str> {
-        self.places().filter(|(place, node)| which(*place, node)).map(|(place, _)| self.name(place)).collect()
+        self.indexed_nodes().filter(|(index, node)| which(*index, node)).map(|(index, _)| self.name(index)).collect()
     }
 }
 
 /// Names, five at the most; nothing of none.
 fn with_names(what: &str, names: &[&str]) -> String {
-    if names.is_empty() { String::new() } else { format!("{what}: {}", few(names)) }
+    if names.is_empty() { String::new() } else { format!("{what}: {}", shortened_list(names)) }
 }
 
-fn few(names: &[&str]) -> String {
+fn shortened_list(names: &[&str]) -> String {
     let shown: Vec<&str> = names.iter().copied().take(5).collect();
     let more = names.len() - shown.len();
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };

@@ -77,14 +77,14 @@ impl Cordon {
 /// How far a node's drain is, as this client sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Drain {
-    /// Nobody looks at its Pods.
+    /// Its Pods are not followed.
     #[default]
     Idle,
     /// They are being listed.
     Listing,
     /// Pods have to leave.
     Going {
-        /// How many.
+        /// How many Pods.
         left: usize,
         /// Until one of them is to be evicted; zero: now. None: all were, and have to end.
         next: Option<Duration>,
@@ -106,9 +106,9 @@ impl Drain {
     }
 }
 
-/// What is to become of a Pod.
+/// Whether a Pod is evicted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Fate {
+enum EvictionDecision {
     /// It may stay.
     Stays,
     /// It has to leave.
@@ -117,7 +117,7 @@ enum Fate {
     Refuses(&'static str),
 }
 
-fn fate(pod: &Value, draining: Draining) -> Fate {
+fn eviction_decision(pod: &Value, draining: Draining) -> EvictionDecision {
     let text = |pointer: &str| pod.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let list = |pointer: &str| pod.pointer(pointer).and_then(Value::as_array).into_iter().flatten();
     let is_mirror = pod.pointer("/metadata/annotations").and_then(|all| all.get(MIRROR)).is_some();
@@ -125,19 +125,19 @@ fn fate(pod: &Value, draining: Draining) -> Fate {
     let controller = list("/metadata/ownerReferences").find(is_controller);
     let is_daemon = controller.and_then(|owner| owner.get("kind")).and_then(Value::as_str) == Some("DaemonSet");
     if is_mirror || is_daemon || matches!(text("/status/phase"), "Succeeded" | "Failed") {
-        return Fate::Stays;
+        return EvictionDecision::Stays;
     }
     // It leaves already, whoever wanted that.
     if draining == Draining::Force || !text("/metadata/deletionTimestamp").is_empty() {
-        return Fate::Leaves;
+        return EvictionDecision::Leaves;
     }
     if list("/spec/volumes").any(|volume| volume.get("emptyDir").is_some()) {
-        return Fate::Refuses("has an emptyDir, whose data would be lost");
+        return EvictionDecision::Refuses("has an emptyDir, whose data would be lost");
     }
     if controller.is_none() {
-        return Fate::Refuses("has no controller: nobody would start it again");
+        return EvictionDecision::Refuses("has no controller: nobody would start it again");
     }
-    Fate::Leaves
+    EvictionDecision::Leaves
 }
 
 /// A Pod that has to leave.
@@ -157,7 +157,7 @@ struct Leaving {
     ends: bool,
     /// Not to be evicted before.
     not_before: Duration,
-    /// The last pause after a no.
+    /// The last pause after a refused eviction.
     pause: Duration,
     /// Why it is still there.
     reason: String,
@@ -208,13 +208,13 @@ impl Pods {
     /// A Pod as it is now.
     pub(crate) fn observe(&mut self, pod: &Value) {
         let key = key(pod);
-        let refuses = match fate(pod, self.draining) {
-            Fate::Stays => {
+        let refuses = match eviction_decision(pod, self.draining) {
+            EvictionDecision::Stays => {
                 self.leaving.remove(&key);
                 return;
             }
-            Fate::Leaves => None,
-            Fate::Refuses(why) => Some(why.to_owned()),
+            EvictionDecision::Leaves => None,
+            EvictionDecision::Refuses(why) => Some(why.to_owned()),
         };
         let text = |pointer: &str| pod.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
         let uid = text("/metadata/uid");
@@ -318,42 +318,58 @@ mod tests {
     fn pods_are_judged_as_kubectl_drain_does() {
         let owner = |kind: &str| json!({"metadata": {"ownerReferences": [{"kind": kind, "controller": true}]}});
         let cases = [
-            (json!({}), Fate::Leaves, Fate::Leaves),
-            (owner("StatefulSet"), Fate::Leaves, Fate::Leaves),
-            (owner("DaemonSet"), Fate::Stays, Fate::Stays),
+            (json!({}), EvictionDecision::Leaves, EvictionDecision::Leaves),
+            (owner("StatefulSet"), EvictionDecision::Leaves, EvictionDecision::Leaves),
+            (owner("DaemonSet"), EvictionDecision::Stays, EvictionDecision::Stays),
             (
                 json!({"metadata": {"annotations": {MIRROR: "x"}, "ownerReferences": [{"kind": "Node", "controller": true}]}}),
-                Fate::Stays,
-                Fate::Stays,
+                EvictionDecision::Stays,
+                EvictionDecision::Stays,
             ),
             (
                 json!({"metadata": {"ownerReferences": null}, "status": {"phase": "Succeeded"}}),
-                Fate::Stays,
-                Fate::Stays,
+                EvictionDecision::Stays,
+                EvictionDecision::Stays,
             ),
-            (json!({"metadata": {"ownerReferences": null}, "status": {"phase": "Failed"}}), Fate::Stays, Fate::Stays),
+            (
+                json!({"metadata": {"ownerReferences": null}, "status": {"phase": "Failed"}}),
+                EvictionDecision::Stays,
+                EvictionDecision::Stays,
+            ),
             (
                 json!({"metadata": {"ownerReferences": null}}),
-                Fate::Refuses("has no controller: nobody would start it again"),
-                Fate::Leaves,
+                EvictionDecision::Refuses("has no controller: nobody would start it again"),
+                EvictionDecision::Leaves,
             ),
             (
                 json!({"metadata": {"ownerReferences": [{"kind": "Thing"}]}}),
-                Fate::Refuses("has no controller: nobody would start it again"),
-                Fate::Leaves,
+                EvictionDecision::Refuses("has no controller: nobody would start it again"),
+                EvictionDecision::Leaves,
             ),
             (
                 json!({"spec": {"volumes": [{"name": "v", "emptyDir": {}}]}}),
-                Fate::Refuses("has an emptyDir, whose data would be lost"),
-                Fate::Leaves,
+                EvictionDecision::Refuses("has an emptyDir, whose data would be lost"),
+                EvictionDecision::Leaves,
             ),
-            (json!({"metadata": {"ownerReferences": null, "deletionTimestamp": "now"}}), Fate::Leaves, Fate::Leaves),
+            (
+                json!({"metadata": {"ownerReferences": null, "deletionTimestamp": "now"}}),
+                EvictionDecision::Leaves,
+                EvictionDecision::Leaves,
+            ),
         ];
         for (more, careful, force) in cases {
             let pod = pod("p", &more);
-            assert_eq!((fate(&pod, Draining::Careful), fate(&pod, Draining::Force)), (careful, force), "{pod:#}");
+            assert_eq!(
+                (eviction_decision(&pod, Draining::Careful), eviction_decision(&pod, Draining::Force)),
+                (careful, force),
+                "{pod:#}"
+            );
         }
-        assert_eq!(fate(&json!({"metadata": 7}), Draining::Force), Fate::Leaves, "an odd one is read");
+        assert_eq!(
+            eviction_decision(&json!({"metadata": 7}), Draining::Force),
+            EvictionDecision::Leaves,
+            "an odd one is read"
+        );
     }
 
     #[test]

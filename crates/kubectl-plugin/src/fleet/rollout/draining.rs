@@ -8,15 +8,15 @@ use super::observed::{Assigned, ObservedNode, Progress};
 
 /// So many nodes' Pods are listed at a time: with `--max-unavailable 10%` of 5,000 nodes it would be 500 lists at once, each
 /// of which the API server goes through all Pods for; each takes a moment, and the next one follows.
-const LOOKS: usize = 8;
+const MAX_LISTINGS: usize = 8;
 
-/// What a node's drain needs.
-enum Work {
-    /// This.
+/// What a node's drain needs next.
+enum DrainNeed {
+    /// This step.
     Do(Step),
     /// Nothing more: its assignment may change.
     Ready,
-    /// Time.
+    /// Nothing can be done for it now.
     Wait,
     /// It cannot be drained.
     Failed,
@@ -32,7 +32,7 @@ impl Fleet<'_> {
         match &node.drain {
             Drain::Refused(why) | Drain::GaveUp(why) => Some(why.clone()),
             // One that is not cordoned yet waits for room, and no Pod was asked to leave.
-            Drain::Going { left, such, .. } if node.cordon.holds() && node.clocks.draining >= self.timeout() => {
+            Drain::Going { left, such, .. } if node.cordon.holds() && node.timers.draining >= self.timeout() => {
                 Some(format!(
                     "{left} Pods are still there after {} s (--timeout-per-node), such as {such}",
                     self.record.options.timeout_seconds
@@ -43,7 +43,7 @@ impl Fleet<'_> {
     }
 
     fn may_follow(&self) -> bool {
-        self.counted().listing < LOOKS
+        self.counted().listing < MAX_LISTINGS
     }
 
     /// One that is out already changes nothing.
@@ -51,65 +51,66 @@ impl Fleet<'_> {
         self.counted().out <= self.max()
     }
 
-    fn work(&self, place: usize, node: &ObservedNode) -> Work {
+    fn drain_need(&self, index: usize, node: &ObservedNode) -> DrainNeed {
         if self.undrained(node).is_some() {
-            return Work::Failed;
+            return DrainNeed::Failed;
         }
         match &node.drain {
-            Drain::Idle if self.may_follow() => Work::Do(Step::FollowPods(place)),
-            Drain::Idle | Drain::Listing => Work::Wait,
+            Drain::Idle if self.may_follow() => DrainNeed::Do(Step::FollowPods(index)),
+            Drain::Idle | Drain::Listing => DrainNeed::Wait,
             _ if !node.cordon.holds() => {
                 if self.counted().out < self.max() {
-                    Work::Do(Step::Cordon(place))
+                    DrainNeed::Do(Step::Cordon(index))
                 } else {
-                    Work::Wait
+                    DrainNeed::Wait
                 }
             }
-            Drain::Going { next: Some(next), .. } if next.is_zero() => Work::Do(Step::Evict(place)),
+            Drain::Going { next: Some(next), .. } if next.is_zero() => DrainNeed::Do(Step::Evict(index)),
             // What is on its way back is not held up by others that are not Ready.
-            Drain::Empty if self.fits() || self.record.phase == Phase::Reverting => Work::Ready,
-            _ => Work::Wait,
+            Drain::Empty if self.fits() || self.record.phase == Phase::Reverting => DrainNeed::Ready,
+            _ => DrainNeed::Wait,
         }
     }
 
     /// The next step for nodes that are to have it; none if there is none left in the open waves.
     pub(crate) fn forward_drained(&self, open: impl Fn(usize) -> bool) -> Option<Step> {
         let next = || {
-            self.places().filter(|(place, node)| node.assigned == Assigned::Previous && !node.is_away() && open(*place))
+            self.indexed_nodes()
+                .filter(|(index, node)| node.assigned == Assigned::Previous && !node.is_away() && open(*index))
         };
         let mut left = false;
-        for (place, node) in next().filter(|(_, node)| is_begun(node)) {
-            match self.work(place, node) {
-                Work::Do(step) => return Some(step),
-                Work::Ready => return Some(Step::Send(place)),
-                Work::Wait | Work::Failed => left = true,
+        for (index, node) in next().filter(|(_, node)| is_begun(node)) {
+            match self.drain_need(index, node) {
+                DrainNeed::Do(step) => return Some(step),
+                DrainNeed::Ready => return Some(Step::Send(index)),
+                DrainNeed::Wait | DrainNeed::Failed => left = true,
             }
         }
         match next().find(|(_, node)| !is_begun(node)) {
-            Some((place, _)) if self.has_room() && self.may_follow() => Some(Step::FollowPods(place)),
-            Some(_) => Some(Step::Wait(self.alarm())),
-            None => left.then(|| Step::Wait(self.alarm())),
+            Some((index, _)) if self.has_room() && self.may_follow() => Some(Step::FollowPods(index)),
+            Some(_) => Some(Step::Wait(self.next_timeout())),
+            None => left.then(|| Step::Wait(self.next_timeout())),
         }
     }
 
     /// The same for nodes that are to have back what they had, `ours` by their order; those that cannot be drained are
     /// left out.
     pub(crate) fn back_drained(&self, ours: &[usize]) -> Option<Step> {
-        let ours = || ours.iter().filter_map(|place| Some((*place, self.observed.get(*place)?)));
+        let ours = || ours.iter().filter_map(|index| Some((*index, self.observed.get(*index)?)));
         let mut left = false;
-        for (place, node) in ours().filter(|(_, node)| is_begun(node)) {
-            match self.work(place, node) {
-                Work::Do(step) => return Some(step),
-                Work::Ready => return Some(Step::Restore(place)),
-                Work::Wait => left = true,
-                Work::Failed => {}
+        for (index, node) in ours().filter(|(_, node)| is_begun(node)) {
+            match self.drain_need(index, node) {
+                DrainNeed::Do(step) => return Some(step),
+                DrainNeed::Ready => return Some(Step::Restore(index)),
+                DrainNeed::Wait => left = true,
+                DrainNeed::Failed => {}
             }
         }
         let fresh = ours().find(|(_, node)| !is_begun(node) && self.undrained(node).is_none());
         match fresh {
-            Some((place, _)) if self.has_room() && self.may_follow() => Some(Step::FollowPods(place)),
-            Some(_) => Some(Step::Wait(self.alarm())),
-            None => left.then(|| Step::Wait(self.alarm())),
+            Some((index, _)) if self.has_room() && self.may_follow() => Some(Step::FollowPods(index)),
+            Some(_) => Some(Step::Wait(self.next_timeout())),
+            None => left.then(|| Step::Wait(self.next_timeout())),
         }
     }
 
@@ -118,23 +119,23 @@ impl Fleet<'_> {
     /// maybe, would keep it from doing its work. So it has the time that a drain has, and is opened then: that is one
     /// less that is out, which may be all that the next one waits for. Its own drain begins anew once there is room.
     fn waits_in_vain(&self, node: &ObservedNode) -> bool {
-        node.drain == Drain::Empty && node.clocks.draining >= self.timeout() && !self.fits()
+        node.drain == Drain::Empty && node.timers.draining >= self.timeout() && !self.fits()
     }
 
     /// Takes a cordon from the first node that has it without need.
     pub(crate) fn uncordon(&self) -> Option<Step> {
         let ours = |node: &ObservedNode| matches!(node.cordon, Cordon::Ours | Cordon::Stale);
-        let mut places = self.places();
-        places.find(|(place, node)| ours(node) && self.is_free(*place, node)).map(|(place, _)| Step::Uncordon(place))
+        let mut nodes = self.indexed_nodes();
+        nodes.find(|(index, node)| ours(node) && self.is_free(*index, node)).map(|(index, _)| Step::Uncordon(index))
     }
 
-    fn is_free(&self, place: usize, node: &ObservedNode) -> bool {
+    fn is_free(&self, index: usize, node: &ObservedNode) -> bool {
         let moves = node.progress == Progress::Updating;
         match (self.record.phase, node.assigned) {
             (_, Assigned::Gone) => false,
             // It is drained, or will be at once.
             (Phase::Running, Assigned::Previous) => {
-                let waits = self.wave(place) > self.record.wave || self.waits_in_vain(node);
+                let waits = self.wave(index) > self.record.wave || self.waits_in_vain(node);
                 !self.drains() || node.is_away() || waits
             }
             // It is drained, to be given back what it had.
@@ -151,10 +152,11 @@ impl Fleet<'_> {
 
     /// Nothing is sent any more. Nodes that are on their way, and cordoned, are waited for as long as they have time.
     pub(crate) fn tidy(&self) -> Step {
-        let late = |node: &ObservedNode| node.clocks.updating.max(node.clocks.unready) >= self.timeout();
+        let late = |node: &ObservedNode| node.timers.updating.max(node.timers.unready) >= self.timeout();
         let waits = |node: &ObservedNode| node.cordon == Cordon::Ours && node.assigned != Assigned::Gone && !late(node);
-        self.uncordon()
-            .unwrap_or_else(|| if self.observed.iter().any(waits) { Step::Wait(self.alarm()) } else { Step::End })
+        self.uncordon().unwrap_or_else(|| {
+            if self.observed.iter().any(waits) { Step::Wait(self.next_timeout()) } else { Step::End }
+        })
     }
 }
 

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::decide::{Step, decide, gives_up, is_drained};
 use super::drain::{Cordon, Drain, Draining, Pods};
 use super::member::Member;
-use super::observed::{Assigned, Clocks, ObservedNode, Progress};
+use super::observed::{Assigned, NodeTimers, ObservedNode, Progress};
 use super::tests::{fresh, members, options, record};
 use super::{OnFailure, Phase, Record};
 
@@ -33,7 +33,7 @@ fn stopped(record: &Record, observed: &[ObservedNode]) -> Record {
 }
 
 #[test]
-fn a_node_is_looked_at_cordoned_emptied_given_it_and_uncordoned() {
+fn a_node_is_listed_cordoned_emptied_given_it_and_uncordoned() {
     let record = drained(2, 1);
     let mut observed = vec![fresh(); 2];
     assert_eq!(next(&record, &observed), Step::FollowPods(0));
@@ -83,7 +83,7 @@ fn somebody_elses_cordon_is_enough_and_a_former_one_is_taken_over() {
 }
 
 #[test]
-fn a_mark_without_a_cordon_goes_at_once() {
+fn an_annotation_without_a_cordon_goes_at_once() {
     let record = Record { phase: Phase::Aborted, ..drained(1, 1) };
     let mut observed = vec![fresh()];
     (observed[0].assigned, observed[0].progress, observed[0].cordon) =
@@ -124,16 +124,16 @@ fn an_empty_node_that_may_not_be_sent_is_opened_after_a_while() {
     let mut observed = vec![fresh(); 4];
     for node in &mut observed[..2] {
         (node.cordon, node.drain) = (Cordon::Ours, Drain::Empty);
-        node.clocks.draining = Duration::from_secs(record.options.timeout_seconds - 9);
+        node.timers.draining = Duration::from_secs(record.options.timeout_seconds - 9);
     }
     assert_eq!(next(&record, &observed), Step::Send(0));
     observed[3].ready = false;
     assert_eq!(next(&record, &observed), Step::Wait(Some(Duration::from_secs(9))));
     for node in &mut observed[..2] {
-        node.clocks.draining = Duration::from_secs(record.options.timeout_seconds);
+        node.timers.draining = Duration::from_secs(record.options.timeout_seconds);
     }
     assert_eq!(next(&record, &observed), Step::Uncordon(0));
-    (observed[0].cordon, observed[0].clocks.draining) = (Cordon::No, Duration::ZERO);
+    (observed[0].cordon, observed[0].timers.draining) = (Cordon::No, Duration::ZERO);
     assert_eq!(next(&record, &observed), Step::Send(1), "there is room for the other one");
     (observed[1].assigned, observed[1].drain, observed[1].progress) =
         (Assigned::Target, Drain::Idle, Progress::Updating);
@@ -147,7 +147,7 @@ fn one_that_could_not_be_cordoned_has_not_failed_to_drain() {
     let record = drained(2, 1);
     let mut observed = vec![fresh(); 2];
     observed[0].drain = going(1, Some(0));
-    observed[0].clocks.draining = Duration::from_secs(record.options.timeout_seconds);
+    observed[0].timers.draining = Duration::from_secs(record.options.timeout_seconds);
     observed[1].ready = false;
     assert!(matches!(next(&record, &observed), Step::Wait(_)));
 }
@@ -165,8 +165,8 @@ fn pods_of_a_few_nodes_are_listed_at_a_time() {
                 }
             }
             let mut looks = 0;
-            while let Step::FollowPods(place) = next(&record, &observed) {
-                observed[place].drain = Drain::Listing;
+            while let Step::FollowPods(index) = next(&record, &observed) {
+                observed[index].drain = Drain::Listing;
                 looks += 1;
             }
             assert_eq!(looks, 8, "{phase:?}, {cordon:?}");
@@ -187,7 +187,7 @@ fn what_cannot_be_drained_stops_it_whatever_on_failure_says() {
     assert_eq!(halted.why, "node n0 cannot be drained: Pod n/p has no controller");
     assert_eq!(halted.phase, Phase::Stopped);
     (observed[0].drain, observed[0].cordon) = (going(3, Some(5)), Cordon::Ours);
-    observed[0].clocks.draining = Duration::from_secs(record.options.timeout_seconds);
+    observed[0].timers.draining = Duration::from_secs(record.options.timeout_seconds);
     let halted = stopped(&record, &observed);
     assert!(
         halted.why.contains("3 Pods are still there") && halted.why.ends_with("such as Pod n/p: no"),
@@ -207,12 +207,12 @@ fn whoever_ends_it_waits_for_nodes_in_flight_and_no_longer_than_they_have() {
         let mut observed = vec![fresh()];
         (observed[0].assigned, observed[0].progress, observed[0].cordon) =
             (Assigned::Target, Progress::Updating, Cordon::Ours);
-        observed[0].clocks.updating = Duration::from_secs(1);
+        observed[0].timers.updating = Duration::from_secs(1);
         assert!(matches!(next(&record, &observed), Step::Wait(Some(_))), "{phase:?}");
-        observed[0].clocks.updating = Duration::from_secs(record.options.timeout_seconds);
+        observed[0].timers.updating = Duration::from_secs(record.options.timeout_seconds);
         assert_eq!(next(&record, &observed), Step::End);
         (observed[0].progress, observed[0].ready) = (Progress::Bad("no".into()), false);
-        observed[0].clocks = Clocks { unready: Duration::from_secs(1), ..Clocks::default() };
+        observed[0].timers = NodeTimers { unready: Duration::from_secs(1), ..NodeTimers::default() };
         let record = stopped(&record, &observed);
         assert_eq!((record.phase, record.bad.len()), (phase, 1), "its word is kept");
         assert!(matches!(next(&record, &observed), Step::Wait(Some(_))), "{phase:?}");
@@ -339,29 +339,29 @@ impl World {
                 || (node.assigned == Assigned::Target && node.progress == Progress::Active);
             // On the way back, who is not Ready for too long is not waited for.
             let timeout = Duration::from_secs(self.record.options.timeout_seconds);
-            let late = self.record.phase == Phase::Reverting && node.clocks.unready >= timeout;
+            let late = self.record.phase == Phase::Reverting && node.timers.unready >= timeout;
             !late && (node.cordon == Cordon::Ours || flight || !node.ready)
         };
         self.observed.iter().filter(out).count()
     }
 
-    fn change(&mut self, place: usize, assigned: Assigned) {
-        let node = &mut self.observed[place];
+    fn change(&mut self, index: usize, assigned: Assigned) {
+        let node = &mut self.observed[index];
         if node.ready && !matches!(node.progress, Progress::Bad(_)) {
             assert!(node.cordon.holds() && node.drain == Drain::Empty, "undrained: {node:?}");
-            assert!(!self.listed[place].is_outdated(true), "a Pod may have come: {node:?}");
+            assert!(!self.listed[index].is_outdated(true), "a Pod may have come: {node:?}");
         }
         (node.assigned, node.progress) = (assigned, Progress::Updating);
-        self.changed[place] = self.now;
-        self.evicted[place] = None;
+        self.changed[index] = self.now;
+        self.evicted[index] = None;
     }
 
     fn refresh(&mut self) {
-        for place in 0..self.observed.len() {
-            if self.listed[place].is_outdated(self.observed[place].cordon.holds()) {
-                self.looked[place] = None;
+        for index in 0..self.observed.len() {
+            if self.listed[index].is_outdated(self.observed[index].cordon.holds()) {
+                self.looked[index] = None;
             }
-            let drain = match (self.looked[place], &self.pods[place], self.evicted[place]) {
+            let drain = match (self.looked[index], &self.pods[index], self.evicted[index]) {
                 (None, ..) => Drain::Idle,
                 (_, Fate::Refuse, _) => Drain::Refused("refuses".into()),
                 (_, Fate::Leave(0), _) => Drain::Empty,
@@ -370,23 +370,23 @@ impl World {
                 (_, Fate::Leave(_), None) => going(1, Some(0)),
                 (_, Fate::Leave(_), Some(_)) => going(1, None),
             };
-            let node = &mut self.observed[place];
+            let node = &mut self.observed[index];
             if !is_drained(&self.record, node) {
-                self.looked[place] = None;
+                self.looked[index] = None;
             }
             let was_empty = node.drain == Drain::Empty;
             let gave_up = matches!(node.drain, Drain::GaveUp(_)) && self.record.phase == Phase::Reverting;
             if !gave_up {
-                node.drain = if self.looked[place].is_some() { drain } else { Drain::Idle };
+                node.drain = if self.looked[index].is_some() { drain } else { Drain::Idle };
             }
             let same = was_empty == (node.drain == Drain::Empty);
             let on = node.drain.is_on() && node.cordon.holds();
-            let since = on.then(|| self.cordoned[place].filter(|_| same).unwrap_or(self.now));
-            self.cordoned[place] = since;
-            node.clocks.draining = Duration::from_secs(since.map_or(0, |at| self.now - at));
+            let since = on.then(|| self.cordoned[index].filter(|_| same).unwrap_or(self.now));
+            self.cordoned[index] = since;
+            node.timers.draining = Duration::from_secs(since.map_or(0, |at| self.now - at));
             if let Some(why) = gives_up(&self.record, node) {
                 node.drain = Drain::GaveUp(why);
-                self.looked[place] = None;
+                self.looked[index] = None;
             }
         }
     }
@@ -398,24 +398,24 @@ impl World {
             let room = self.out() <= self.record.options.max_unavailable;
             match decide(&self.record, &self.members, &self.observed) {
                 Step::Record(record) => self.record = *record,
-                Step::FollowPods(place) => {
-                    self.looked[place] = Some(self.now);
-                    self.listed[place] = Pods::new(Draining::Careful, self.observed[place].cordon.holds());
+                Step::FollowPods(index) => {
+                    self.looked[index] = Some(self.now);
+                    self.listed[index] = Pods::new(Draining::Careful, self.observed[index].cordon.holds());
                 }
-                Step::Cordon(place) => {
-                    self.observed[place].cordon = Cordon::Ours;
+                Step::Cordon(index) => {
+                    self.observed[index].cordon = Cordon::Ours;
                     assert!(!room || self.out() <= self.record.options.max_unavailable, "too many are out");
                 }
-                Step::Uncordon(place) => self.observed[place].cordon = Cordon::No,
-                Step::Evict(place) => {
-                    assert!(self.observed[place].cordon.holds());
-                    self.evicted[place] = Some(self.now);
+                Step::Uncordon(index) => self.observed[index].cordon = Cordon::No,
+                Step::Evict(index) => {
+                    assert!(self.observed[index].cordon.holds());
+                    self.evicted[index] = Some(self.now);
                 }
-                Step::Send(place) => {
-                    self.change(place, Assigned::Target);
+                Step::Send(index) => {
+                    self.change(index, Assigned::Target);
                     assert!(self.out() <= self.record.options.max_unavailable, "too many are out");
                 }
-                Step::Restore(place) => self.change(place, Assigned::Previous),
+                Step::Restore(index) => self.change(index, Assigned::Previous),
                 Step::Wait(_) => return false,
                 Step::End => return true,
             }
@@ -425,12 +425,12 @@ impl World {
 
     fn second(&mut self) {
         self.now += 1;
-        for place in 0..self.observed.len() {
-            let since = self.now - self.changed[place];
-            let node = &mut self.observed[place];
-            node.ready = self.unready_until[place] <= self.now;
+        for index in 0..self.observed.len() {
+            let since = self.now - self.changed[index];
+            let node = &mut self.observed[index];
+            node.ready = self.unready_until[index] <= self.now;
             node.progress = match (node.assigned, since) {
-                (Assigned::Target, 20..) if self.bad == Some(place) => Progress::Bad("no".into()),
+                (Assigned::Target, 20..) if self.bad == Some(index) => Progress::Bad("no".into()),
                 (Assigned::Target, 30..) => Progress::Proven,
                 (Assigned::Target, 5..) | (Assigned::Previous, 10..) => Progress::Active,
                 _ => node.progress.clone(),
@@ -441,11 +441,11 @@ impl World {
             } else {
                 node.progress == Progress::Updating
             };
-            node.clocks = Clocks {
-                unready: on(node.clocks.unready, !node.ready),
-                updating: on(node.clocks.updating, updating),
-                away: on(node.clocks.away, node.is_away()),
-                draining: node.clocks.draining,
+            node.timers = NodeTimers {
+                unready: on(node.timers.unready, !node.ready),
+                updating: on(node.timers.updating, updating),
+                away: on(node.timers.away, node.is_away()),
+                draining: node.timers.draining,
             };
         }
     }
@@ -456,7 +456,7 @@ impl World {
             Outside::Killed => {
                 self.looked.fill(None);
                 for node in &mut self.observed {
-                    (node.clocks, node.drain) = (Clocks::default(), Drain::Idle);
+                    (node.timers, node.drain) = (NodeTimers::default(), Drain::Idle);
                 }
             }
             Outside::Paused if self.record.phase == Phase::Running => self.record.phase = Phase::Paused,

@@ -7,14 +7,14 @@
 //! on as the dead one would have.
 
 pub(crate) mod bad_versions;
+#[cfg(test)]
+mod bad_versions_tests;
 pub(crate) mod decide;
 pub mod drain;
 mod draining;
 #[cfg(test)]
 mod draining_tests;
 pub(crate) mod member;
-#[cfg(test)]
-mod memory_tests;
 pub(crate) mod observed;
 pub(crate) mod plan;
 pub(crate) mod progress;
@@ -85,14 +85,14 @@ pub(crate) struct Options {
 
 impl Options {
     /// The wave of a node in the plan: 0 are the canaries.
-    pub(crate) fn wave(&self, place: usize) -> usize {
-        wave(place, self.canaries, self.max_unavailable)
+    pub(crate) fn wave(&self, index: usize) -> usize {
+        wave(index, self.canaries, self.max_unavailable)
     }
 }
 
-/// The wave of a place in the plan.
-fn wave(place: usize, canaries: usize, max_unavailable: usize) -> usize {
-    match place.checked_sub(canaries) {
+/// The wave of an index in the plan.
+fn wave(index: usize, canaries: usize, max_unavailable: usize) -> usize {
+    match index.checked_sub(canaries) {
         None => 0,
         Some(after) => 1 + after / max_unavailable.max(1),
     }
@@ -165,7 +165,6 @@ pub(crate) struct BadVersion {
 /// What a node reported of a version, and what counts no more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ClearedVersion {
-    /// Which node called the version bad.
     pub(crate) node: String,
     pub(crate) why: String,
     /// Why it does not stand any more.
@@ -214,7 +213,7 @@ pub(crate) struct Record {
     /// What nodes called bad and counts no more, the latest ones.
     #[serde(default, rename = "lifted")]
     pub(crate) cleared: Vec<ClearedVersion>,
-    /// Nodes whose word on this version counts for nothing: somebody said that they were to blame.
+    /// Nodes whose reports on this version are not taken: somebody said that they were at fault.
     #[serde(default, rename = "despite")]
     pub(crate) excluded_nodes: Vec<String>,
     /// Nodes from which somebody took the target again; at most [`WITHDRAWN`].
@@ -226,10 +225,9 @@ pub(crate) struct Record {
     /// Nodes that should be back and are not, once it is reverted.
     #[serde(default)]
     pub(crate) behind: usize,
-    /// Who drives it.
     #[serde(default)]
     pub(crate) holder: Option<Holder>,
-    /// Since when, RFC 3339.
+    /// When it began, RFC 3339.
     #[serde(default)]
     pub(crate) started: String,
 }

@@ -35,9 +35,9 @@ pub(crate) enum Progress {
     Bad(String),
 }
 
-/// For how long, as the client saw it; zero if not at all. A client that takes over counts anew.
+/// For how long a node is so, as this client observed it; zero if it is not. A client that takes over starts at zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Clocks {
+pub(crate) struct NodeTimers {
     /// Not Ready.
     pub(crate) unready: Duration,
     /// On its way.
@@ -48,7 +48,7 @@ pub(crate) struct Clocks {
     pub(crate) draining: Duration,
 }
 
-/// A node as it was last seen.
+/// A node as it was last observed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ObservedNode {
     pub(crate) assigned: Assigned,
@@ -64,7 +64,7 @@ pub(crate) struct ObservedNode {
     pub(crate) cordon: Cordon,
     /// How far its drain is.
     pub(crate) drain: Drain,
-    pub(crate) clocks: Clocks,
+    pub(crate) timers: NodeTimers,
 }
 
 impl ObservedNode {
@@ -79,7 +79,7 @@ impl ObservedNode {
             held: false,
             cordon: Cordon::No,
             drain: Drain::Idle,
-            clocks: Clocks::default(),
+            timers: NodeTimers::default(),
         }
     }
 
@@ -107,7 +107,7 @@ impl ObservedNode {
             held: row.stage() == Stage::Held,
             cordon: Cordon::No,
             drain: Drain::Idle,
-            clocks: Clocks::default(),
+            timers: NodeTimers::default(),
         }
     }
 
@@ -132,7 +132,7 @@ impl ObservedNode {
 }
 
 fn progress(row: &NodeRow, target: &Target, prior: Option<&Condition>) -> Progress {
-    let words = || {
+    let message = || {
         let said = row.condition.as_ref().map(|condition| condition.message.clone()).filter(|it| !it.is_empty());
         said.or_else(|| row.invalid.clone()).unwrap_or_else(|| row.error.clone())
     };
@@ -141,8 +141,8 @@ fn progress(row: &NodeRow, target: &Target, prior: Option<&Condition>) -> Progre
     let reason = row.condition.as_ref().map_or("", |condition| condition.reason.as_str());
     if reason == "SyncFailed" {
         let assigned = row.assigned.as_ref().is_some_and(|assigned| assigned.reference == target.reference);
-        let is_news = row.condition.as_ref() != prior && (prior.is_some() || assigned);
-        return if is_news { Progress::Bad(words()) } else { Progress::Updating };
+        let is_new = row.condition.as_ref() != prior && (prior.is_some() || assigned);
+        return if is_new { Progress::Bad(message()) } else { Progress::Updating };
     }
     let same = |source: &Source| {
         source.reference == target.reference
@@ -155,7 +155,7 @@ fn progress(row: &NodeRow, target: &Target, prior: Option<&Condition>) -> Progre
     match row.stage() {
         // The node had troubles of its own, and says itself that the version is not to blame.
         Stage::Failed if reason == "NotToBlame" => Progress::Updating,
-        Stage::Failed => Progress::Bad(words()),
+        Stage::Failed => Progress::Bad(message()),
         Stage::Proven => Progress::Proven,
         // Held on the node, with this very version: nothing is outstanding.
         Stage::Held if row.active == row.assigned && row.last_known_good == row.assigned => Progress::Proven,
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn news_of_the_target_alone_count() {
+    fn only_what_a_node_says_of_the_target_counts() {
         let bad = json!({"assigned": map("m", "7"), "error": "failed"});
         assert_eq!(see(&row(Some("m"), &bad, "Rejected")), (Assigned::Target, Progress::Bad("words".into())));
         let old = json!({"assigned": map("old", "7"), "error": "failed"});
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_config_map_that_cannot_be_had_is_bad_news_if_it_is_news() {
+    fn a_config_map_that_cannot_be_had_is_bad_if_the_condition_is_new() {
         let failed = |assigned: &str| {
             row(Some("m"), &json!({"assigned": map(assigned, "7"), "error": "failed to sync"}), "SyncFailed")
         };

@@ -11,13 +11,12 @@ use super::{Phase, Record};
 pub(crate) struct Counts {
     /// Done: they have the target, or, on the way back, what they had.
     pub(crate) done: usize,
-    /// On their way.
+    /// Assigned, or being drained for it, and not done.
     pub(crate) in_flight: usize,
-    /// Their turn comes.
+    /// Not sent yet.
     pub(crate) waiting: usize,
     /// Not Ready, or held on the node.
     pub(crate) away: usize,
-    /// Called it bad.
     pub(crate) bad: usize,
     /// Assigned something else, or gone.
     pub(crate) other: usize,
@@ -96,7 +95,7 @@ pub(crate) fn duration(time: Duration) -> String {
 }
 
 /// Where the rollout is: `canaries`, `wave 2 of 7`.
-pub(crate) fn place(record: &Record) -> String {
+pub(crate) fn phase_text(record: &Record) -> String {
     match record.phase {
         Phase::Running if record.wave == 0 && record.options.canaries > 0 => "canaries".to_owned(),
         Phase::Running => format!("wave {} of {}", record.wave.max(1), record.last_wave().max(1)),

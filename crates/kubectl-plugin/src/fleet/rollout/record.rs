@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_edited_is_told() {
+    fn what_somebody_edited_is_reported() {
         let mut map = encode_nodes("r", false, &members(2, 9, 1)).remove(0);
         map["data"]["nodes"] = json!("n1 7\n");
         assert!(decode_nodes(&map).unwrap_err().contains("rollout-r-nodes-0, key nodes"));

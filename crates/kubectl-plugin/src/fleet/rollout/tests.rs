@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::decide::{Step, decide};
 use super::member::Member;
-use super::observed::{Assigned, Clocks, ObservedNode, Progress};
+use super::observed::{Assigned, NodeTimers, ObservedNode, Progress};
 use super::{BadVersion, NOT_READY, OnFailure, Options, Phase, Record, Target, WaitFor};
 use crate::fleet::assign::WrittenAssignment;
 use kubelet_config::source::ConfigMapRef;
@@ -138,38 +138,38 @@ impl World {
         self.observed.iter().filter(busy).count()
     }
 
-    fn send(&mut self, place: usize) {
+    fn send(&mut self, index: usize) {
         let options = self.record.options.clone();
-        let node = &self.observed[place];
+        let node = &self.observed[index];
         assert_eq!((self.record.phase, node.assigned, node.ready), (Phase::Running, Assigned::Previous, true));
         assert!(self.busy() < options.max_unavailable, "too many at once: {self:#?}");
         assert!(self.record.bad.is_empty(), "sent on after {:?}", self.record.bad);
         assert!(
             !self.observed.iter().any(|it| matches!(it.progress, Progress::Bad(_)) && it.assigned == Assigned::Target)
         );
-        if options.wave(place) > 0 {
+        if options.wave(index) > 0 {
             let canaries = &self.observed[..options.canaries];
             let open =
                 |it: &&ObservedNode| it.assigned == Assigned::Target && !it.is_settled(options.wait_for) && it.ready;
             assert_eq!(canaries.iter().filter(open).count(), 0, "a wave before its canaries: {self:#?}");
         }
         self.sends += 1;
-        self.sent_at[place] = Some(self.now);
-        let node = &mut self.observed[place];
-        (node.assigned, node.progress, node.clocks.updating) = (Assigned::Target, Progress::Updating, Duration::ZERO);
+        self.sent_at[index] = Some(self.now);
+        let node = &mut self.observed[index];
+        (node.assigned, node.progress, node.timers.updating) = (Assigned::Target, Progress::Updating, Duration::ZERO);
     }
 
-    fn restore(&mut self, place: usize) {
-        let node = &self.observed[place];
+    fn restore(&mut self, index: usize) {
+        let node = &self.observed[index];
         assert_eq!((self.record.phase, node.assigned), (Phase::Reverting, Assigned::Target));
         let well = node.ready && node.is_settled(self.record.options.wait_for);
         assert!(!well || self.busy() < self.record.options.max_unavailable, "too many back at once");
         let said = matches!(node.progress, Progress::Bad(_));
-        let with_bad = self.record.bad.iter().any(|bad| bad.node == self.members[place].name);
+        let with_bad = self.record.bad.iter().any(|bad| bad.node == self.members[index].name);
         assert!(!said || with_bad || self.record.bad.len() >= 32, "its word is lost: {self:#?}");
-        self.back_at[place] = Some(self.now);
-        let node = &mut self.observed[place];
-        (node.assigned, node.progress, node.clocks.updating) = (Assigned::Previous, Progress::Updating, Duration::ZERO);
+        self.back_at[index] = Some(self.now);
+        let node = &mut self.observed[index];
+        (node.assigned, node.progress, node.timers.updating) = (Assigned::Previous, Progress::Updating, Duration::ZERO);
     }
 
     /// Until the client waits; true if it has nothing left to do.
@@ -181,8 +181,8 @@ impl World {
                     assert!(record.wave <= self.record.wave + 1);
                     self.record = *record;
                 }
-                Step::Send(place) => self.send(place),
-                Step::Restore(place) => self.restore(place),
+                Step::Send(index) => self.send(index),
+                Step::Restore(index) => self.restore(index),
                 Step::Wait(_) => return false,
                 Step::End => return true,
                 other => panic!("{other:?}"),
@@ -193,16 +193,16 @@ impl World {
 
     fn second(&mut self) {
         self.now += 1;
-        for place in 0..self.observed.len() {
-            let Some(since) = self.sent_at[place].map(|at| self.now - at) else {
-                self.observed[place].ready = self.unready_until[place] <= self.now;
-                self.clocks(place);
+        for index in 0..self.observed.len() {
+            let Some(since) = self.sent_at[index].map(|at| self.now - at) else {
+                self.observed[index].ready = self.unready_until[index] <= self.now;
+                self.run_timers(index);
                 continue;
             };
-            let node = &mut self.observed[place];
+            let node = &mut self.observed[index];
             let mut dead = false;
             if node.assigned == Assigned::Target {
-                node.progress = match &self.fates[place] {
+                node.progress = match &self.fates[index] {
                     Fate::Good { proven, .. } if since >= *proven => Progress::Proven,
                     Fate::Rejects { after } | Fate::RollsBack { after, .. } if since >= *after => {
                         Progress::Bad("no".into())
@@ -214,20 +214,20 @@ impl World {
                     }
                     _ => Progress::Updating,
                 };
-            } else if self.back_at[place].is_some_and(|at| self.now >= at + 5) {
+            } else if self.back_at[index].is_some_and(|at| self.now >= at + 5) {
                 node.progress = Progress::Active;
             }
-            node.ready = self.unready_until[place] <= self.now && !dead;
-            self.clocks(place);
+            node.ready = self.unready_until[index] <= self.now && !dead;
+            self.run_timers(index);
         }
         if self.resume_at == Some(self.now) && self.record.phase == Phase::Paused {
             self.record.phase = Phase::Running;
         }
     }
 
-    fn clocks(&mut self, place: usize) {
+    fn run_timers(&mut self, index: usize) {
         let wait_for = self.record.options.wait_for;
-        let node = &mut self.observed[place];
+        let node = &mut self.observed[index];
         let on = |clock: &mut Duration, runs: bool| {
             *clock = if runs { *clock + Duration::from_secs(1) } else { Duration::ZERO }
         };
@@ -236,16 +236,16 @@ impl World {
             _ => node.progress == Progress::Updating,
         };
         let away = node.is_away();
-        on(&mut node.clocks.unready, !node.ready);
-        on(&mut node.clocks.updating, updating);
-        on(&mut node.clocks.away, away);
+        on(&mut node.timers.unready, !node.ready);
+        on(&mut node.timers.updating, updating);
+        on(&mut node.timers.away, away);
     }
 
     fn strike(&mut self, what: &Outside) {
         let count = self.observed.len();
         match what {
             Outside::Unready { node, seconds } => self.unready_until[node % count] = self.now + seconds,
-            Outside::Killed => self.observed.iter_mut().for_each(|node| node.clocks = Clocks::default()),
+            Outside::Killed => self.observed.iter_mut().for_each(|node| node.timers = NodeTimers::default()),
             Outside::Paused { seconds } if self.record.phase == Phase::Running => {
                 self.record.phase = Phase::Paused;
                 self.resume_at = Some(self.now + seconds);
@@ -327,9 +327,9 @@ fn a_good_rollout_is_canaries_then_waves() {
                 log.push_str(if next.wave > record.wave { "| " } else { "." });
                 record = *next;
             }
-            Step::Send(place) => {
-                log.extend([place.to_string(), " ".to_owned()]);
-                (observed[place].assigned, observed[place].progress) = (Assigned::Target, Progress::Updating);
+            Step::Send(index) => {
+                log.extend([index.to_string(), " ".to_owned()]);
+                (observed[index].assigned, observed[index].progress) = (Assigned::Target, Progress::Updating);
             }
             Step::Wait(_) => {
                 observed
@@ -391,9 +391,9 @@ fn a_moment_of_not_ready_is_no_failure() {
     record.wave = 1;
     let mut observed = vec![fresh(); 2];
     (observed[0].assigned, observed[0].progress, observed[0].ready) = (Assigned::Target, Progress::Active, false);
-    observed[0].clocks.unready = NOT_READY.checked_sub(Duration::from_secs(1)).unwrap();
+    observed[0].timers.unready = NOT_READY.checked_sub(Duration::from_secs(1)).unwrap();
     assert_eq!(decide(&record, &members, &observed), Step::Send(1), "one of two");
-    observed[0].clocks.unready = NOT_READY;
+    observed[0].timers.unready = NOT_READY;
     let Step::Record(stopped) = decide(&record, &members, &observed) else { panic!("no record") };
     assert_eq!(stopped.phase, Phase::Stopped);
     assert!(stopped.why.contains("n0 is not Ready") && stopped.bad.is_empty());
@@ -407,11 +407,11 @@ fn nodes_that_had_it_before_are_waited_for_and_not_given_it_again() {
     (observed[0].assigned, observed[0].same, observed[0].progress) = (Assigned::Target, true, Progress::Updating);
     (observed[1].assigned, observed[1].same, observed[1].progress) = (Assigned::Target, true, Progress::Proven);
     assert!(matches!(decide(&record, &members, &observed), Step::Wait(_)), "on its way");
-    observed[0].clocks.updating = Duration::from_secs(TIMEOUT);
+    observed[0].timers.updating = Duration::from_secs(TIMEOUT);
     let Step::Record(stopped) = decide(&record, &members, &observed) else { panic!("no record") };
     assert!(stopped.why.contains("n0 did not come to an end"), "{}", stopped.why);
     // One that is not Ready has been so before, for all we know.
-    (observed[0].ready, observed[0].clocks.unready) = (false, Duration::from_secs(TIMEOUT));
+    (observed[0].ready, observed[0].timers.unready) = (false, Duration::from_secs(TIMEOUT));
     let Step::Record(next) = decide(&record, &members, &observed) else { panic!("no record") };
     assert_eq!((next.phase, next.wave), (Phase::Running, 2));
     record.phase = Phase::Reverting;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::decide::{Step, decide};
 use super::drain::{Cordon, Draining};
-use super::observed::{Assigned, Clocks, ObservedNode, Progress};
+use super::observed::{Assigned, NodeTimers, ObservedNode, Progress};
 use super::tests::{fresh, members, options, record};
 use super::{BadVersion, ClearedVersion, NOT_READY, Phase, Record, WITHDRAWN};
 
@@ -20,7 +20,7 @@ fn excluded(record: &mut Record, node: &str) {
 }
 
 #[test]
-fn marks_are_lifted_one_by_one() {
+fn bad_versions_are_cleared_one_by_one() {
     let mut record = record(3, options(1, 2));
     for node in ["n0", "n1"] {
         record.add_bad(BadVersion { node: node.into(), why: "no".into(), from: None });
@@ -34,7 +34,7 @@ fn marks_are_lifted_one_by_one() {
 }
 
 #[test]
-fn an_excused_node_stops_nothing_and_is_not_waited_for() {
+fn an_excluded_node_stops_nothing_and_is_not_waited_for() {
     let mut record = record(3, options(0, 1));
     record.wave = 1;
     excluded(&mut record, "n0");
@@ -60,7 +60,7 @@ fn an_excused_node_stops_nothing_and_is_not_waited_for() {
 }
 
 #[test]
-fn for_an_excused_canary_another_node_is_one() {
+fn for_an_excluded_canary_another_node_is_one() {
     let mut record = record(3, options(1, 2));
     excluded(&mut record, "n0");
     let mut observed = vec![fresh(); 3];
@@ -118,7 +118,7 @@ fn who_is_not_back_in_time_is_counted_and_why_it_began_is_kept() {
     let mut observed = vec![fresh(); 3];
     observed[1].progress = Progress::Updating;
     assert!(matches!(decide(&record, &members(3), &observed), Step::Wait(_)));
-    observed[1].clocks.updating = Duration::from_secs(record.options.timeout_seconds);
+    observed[1].timers.updating = Duration::from_secs(record.options.timeout_seconds);
     observed[2].assigned = Assigned::Other;
     let reverted = written(&record, &observed);
     assert_eq!((reverted.phase, reverted.behind), (Phase::Reverted, 1));
@@ -141,7 +141,7 @@ fn every_word_is_remembered_whatever_it_stopped_for() {
         (node.assigned, node.progress) = (Assigned::Target, progress);
     }
     (observed[3].assigned, observed[3].progress) = (Assigned::Target, Progress::Bad("excused".into()));
-    (observed[0].ready, observed[0].clocks.unready) = (false, NOT_READY);
+    (observed[0].ready, observed[0].timers.unready) = (false, NOT_READY);
     let stopped = written(&record, &observed);
     let who = |record: &Record| record.bad.iter().map(|bad| bad.node.clone()).collect::<Vec<_>>();
     assert!(stopped.why.starts_with("node n0 is not Ready"), "{}", stopped.why);
@@ -176,18 +176,19 @@ fn one_that_stays_not_ready_does_not_keep_the_others_from_going_back() {
         let mut observed = vec![fresh(); 3];
         (observed[0].assigned, observed[0].progress) = (Assigned::Target, Progress::Proven);
         observed[1].ready = false;
-        observed[1].clocks.unready = timeout.checked_sub(Duration::from_secs(7)).unwrap();
+        observed[1].timers.unready = timeout.checked_sub(Duration::from_secs(7)).unwrap();
         let next = |observed: &[ObservedNode]| decide(&record, &members(3), observed);
         assert_eq!(next(&observed), Step::Wait(Some(Duration::from_secs(7))), "and wakes for it");
-        observed[1].clocks.unready = timeout;
+        observed[1].timers.unready = timeout;
         let goes = if drain.is_some() { Step::FollowPods(0) } else { Step::Restore(0) };
         assert_eq!(next(&observed), goes);
         // Nor does one that was drained for it.
         observed[1].cordon = Cordon::Ours;
         assert_eq!(next(&observed), goes);
-        (observed[1].ready, observed[1].progress, observed[1].clocks) = (true, Progress::Updating, Clocks::default());
+        (observed[1].ready, observed[1].progress, observed[1].timers) =
+            (true, Progress::Updating, NodeTimers::default());
         assert!(matches!(next(&observed), Step::Wait(_)), "it has its time");
-        observed[1].clocks.updating = timeout;
+        observed[1].timers.updating = timeout;
         assert_eq!(next(&observed), goes);
     }
 }
@@ -196,12 +197,12 @@ fn one_that_stays_not_ready_does_not_keep_the_others_from_going_back() {
 fn who_is_back_and_not_ready_is_named() {
     let record = Record { phase: Phase::Reverting, ..record(2, options(0, 1)) };
     let mut observed = vec![fresh(); 2];
-    (observed[0].ready, observed[0].clocks.unready) = (false, Duration::from_secs(record.options.timeout_seconds));
+    (observed[0].ready, observed[0].timers.unready) = (false, Duration::from_secs(record.options.timeout_seconds));
     let reverted = written(&record, &observed);
     assert_eq!(reverted.why, "back, but not Ready for longer than --timeout-per-node: n0");
     assert_eq!((reverted.phase, reverted.behind), (Phase::Reverted, 0));
     observed[0].progress = Progress::Updating;
-    observed[0].clocks.updating = observed[0].clocks.unready;
+    observed[0].timers.updating = observed[0].timers.unready;
     let reverted = written(&record, &observed);
     assert_eq!((reverted.phase, reverted.behind), (Phase::Reverted, 1));
 }
