@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_an_entry_and_its_words_below() {
+    fn a_line_an_entry_and_its_details_below() {
         let shown: String = entries().iter().map(text).collect();
         assert_eq!(
             shown,

@@ -53,7 +53,7 @@ fn told(queue: &mut UnboundedReceiver<Input>) -> Vec<String> {
 }
 
 #[test]
-fn the_machine_is_told_once_and_again_when_it_asks() {
+fn the_machine_is_notified_once_and_again_when_it_asks() {
     let (mut task, mut queue) = task(Path::new("/d"));
     let mut asked = false;
     for (seen, expected) in [
@@ -83,7 +83,7 @@ fn the_machine_is_told_once_and_again_when_it_asks() {
 }
 
 #[test]
-fn without_inotify_two_looks_must_agree() {
+fn without_inotify_two_readings_must_agree() {
     let (mut task, mut queue) = task(Path::new("/d"));
     let mut unwatched = |text: &str| {
         let error = std::io::Error::from(std::io::ErrorKind::QuotaExceeded);
@@ -156,7 +156,7 @@ fn each_link_and_each_parent_is_watched() {
 }
 
 #[test]
-fn a_look_wakes_nobody_and_strangers_do_not_matter() {
+fn a_reading_wakes_nobody_and_strangers_do_not_matter() {
     let home = tempfile::tempdir().unwrap();
     let source = home.path().join("source");
     fs::create_dir(&source).unwrap();
@@ -181,7 +181,7 @@ fn a_look_wakes_nobody_and_strangers_do_not_matter() {
 }
 
 #[test]
-fn an_overflow_and_a_lost_watch_mean_another_look() {
+fn an_overflow_and_a_lost_watch_mean_another_reading() {
     let home = tempfile::tempdir().unwrap();
     fs::write(home.path().join("kubelet"), "x").unwrap();
     let (mut task, _queue) = task(home.path());

@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_become_safe_and_different_names() {
+    fn policies_become_safe_and_different_names() {
         let policy = "cpu=static,full-pcpus-only=true+memory=Static";
         assert_eq!(stash_name(policy), policy);
         let odd = ["", "..", "../x", "a/b", "owner.json", "tmp_owner.json", "sha256-1", "a b", &"x".repeat(200)];
