@@ -70,8 +70,8 @@ fn text(entry: &Entry) -> String {
     );
     let time = status::timestamp(entry.nanos);
     let mut out = format!("{time} {} {source}: {}\n", entry.reason, plain(&entry.message));
-    for word in &entry.log_tail {
-        let _ = writeln!(out, "    {}", plain(word)); // a String takes it
+    for line in &entry.log_tail {
+        let _ = writeln!(out, "    {}", plain(line)); // a String takes it
     }
     out
 }

@@ -24,7 +24,7 @@ impl<D: Disk> FsStore<D> {
         Ok(self.root.join("store/checkpoints").join(uid).join(version))
     }
 
-    fn seal_path(&self, source: &Source) -> PathBuf {
+    fn checksum_path(&self, source: &Source) -> PathBuf {
         self.root.join("supervisor/seals").join(&source.uid).join(format!("{}.json", source.resource_version))
     }
 
@@ -32,7 +32,7 @@ impl<D: Disk> FsStore<D> {
     /// it is, and sealed when it is saved again.
     fn verified(&self, source: &Source) -> Result<Checkpoint, String> {
         let dir = self.checkpoint_dir(source).map_err(|error| error.to_string())?;
-        let seal = match self.read_text(&self.seal_path(source))? {
+        let seal = match self.read_text(&self.checksum_path(source))? {
             Some(text) => Some(
                 serde_json::from_str::<CheckpointMetadata>(&text)
                     .map_err(|error| format!("its checksums are unreadable: {error}"))?,
@@ -81,16 +81,16 @@ impl<D: Disk> FsStore<D> {
                 .collect(),
             annotations: payload.annotations.clone(),
         };
-        let seal_path = self.seal_path(source);
+        let checksum_path = self.checksum_path(source);
         let seal_text = serde_json::to_string(&seal).map_err(|error| StoreError::Json(error.into()))?;
-        let sealed = self.read_text(&seal_path).is_ok_and(|text| text.as_ref() == Some(&seal_text));
+        let sealed = self.read_text(&checksum_path).is_ok_and(|text| text.as_ref() == Some(&seal_text));
         let intact = self.verified(source).is_ok_and(|found| found.files == payload.data);
         if sealed && intact {
             return Ok(());
         }
         let dir = self.checkpoint_dir(source)?;
         let uid_dir = dir.parent().unwrap_or(&dir).to_owned();
-        let seal_dir = seal_path.parent().unwrap_or(&seal_path).to_owned();
+        let seal_dir = checksum_path.parent().unwrap_or(&checksum_path).to_owned();
         self.base_dirs()?;
         self.make_dirs(&[(uid_dir.clone(), 0o755), (seal_dir, 0o700)])?;
         if intact {
@@ -100,7 +100,7 @@ impl<D: Disk> FsStore<D> {
             for path in files.chain([dir.clone(), uid_dir]) {
                 self.disk.sync(&path).map_err(|error| StoreError::disk(&path, error))?;
             }
-            return self.replace(&seal_path, seal_text.as_bytes());
+            return self.replace(&checksum_path, seal_text.as_bytes());
         }
 
         // The checkpoint appears whole by one rename, as in native; a leftover of a crash before
@@ -115,7 +115,7 @@ impl<D: Disk> FsStore<D> {
                 self.disk.sync(&path)?;
             }
             self.disk.sync(&temporary)?;
-            self.disk.remove(&seal_path)?;
+            self.disk.remove(&checksum_path)?;
             self.disk.remove(&dir)?; // damaged, or of a crash: the same version is written anew
             self.disk.rename(&temporary, &dir)?;
             self.disk.sync(&uid_dir)
@@ -124,7 +124,7 @@ impl<D: Disk> FsStore<D> {
             let _ = self.disk.remove(&temporary);
             StoreError::disk(&dir, error)
         })?;
-        self.replace(&seal_path, seal_text.as_bytes())
+        self.replace(&checksum_path, seal_text.as_bytes())
     }
 
     pub(super) fn open_checkpoint(&self, source: &Source) -> Result<Checkpoint, RenderError> {
