@@ -132,7 +132,7 @@ pub fn replace<D: Disk + ?Sized>(disk: &D, path: &Path, bytes: &[u8], mode: u32)
 
 /// The temporary name beside `path`, in native's style.
 #[must_use]
-pub fn temporary_beside(path: &Path) -> std::path::PathBuf {
+pub(crate) fn temporary_beside(path: &Path) -> std::path::PathBuf {
     let base = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!("tmp_{base}"))
 }

@@ -32,7 +32,6 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 /// Less than this is nothing: a record of ours with its directory needs some blocks.
 const FULL_BELOW: u64 = 1 << 20;
 
-/// The adapter.
 #[derive(Debug)]
 pub(crate) struct NodeHost {
     root_dir: PathBuf,

@@ -147,8 +147,7 @@ impl Metrics {
         self.remaining.set(state.trial_remaining().map_or(0.0, |left| left.as_secs_f64()));
     }
 
-    /// Counts.
-    pub fn count(&self, counter: &Counter) {
+    pub(crate) fn count(&self, counter: &Counter) {
         match counter {
             Counter::Restart(cause) => self.restarts.get_or_create(&vec![label("cause", cause.as_str())]).inc(),
             Counter::Preflight(result) => self.preflights.get_or_create(&vec![label("result", result.as_str())]).inc(),
@@ -167,13 +166,13 @@ impl Metrics {
     }
 
     /// Notes how long a preflight took.
-    pub fn preflight_took(&self, seconds: f64) {
+    pub(crate) fn preflight_took(&self, seconds: f64) {
         self.preflight_seconds.observe(seconds);
     }
 
     /// Notes when the client certificate expires, in seconds since 1970.
     #[allow(clippy::cast_precision_loss)]
-    pub fn certificate_expires(&self, seconds: u64) {
+    pub(crate) fn certificate_expires(&self, seconds: u64) {
         self.expiration.set(seconds as f64);
     }
 

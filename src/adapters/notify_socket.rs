@@ -39,7 +39,7 @@ impl NotifySocket {
     ///
     /// # Errors
     /// As the system gives them.
-    pub fn adopt(socket: OwnedFd, name: String) -> io::Result<Self> {
+    pub(crate) fn adopt(socket: OwnedFd, name: String) -> io::Result<Self> {
         let socket = StdDatagram::from(socket);
         socket.set_nonblocking(true)?;
         Ok(Self { socket: UnixDatagram::from_std(socket)?, name })

@@ -29,7 +29,7 @@ const INVALID: &str = r#"{"kind":"KubeletConfiguration","apiVersion":"kubelet.co
 const SELF_TESTS: [(&str, &str, PreflightResult); 2] =
     [("garbage", GARBAGE, PreflightResult::Load), ("invalid", INVALID, PreflightResult::Validate)];
 
-/// How to run the binary as a judge.
+/// How to run the binary for a preflight.
 #[derive(Clone, Debug)]
 pub(crate) struct PreflightCommand {
     /// Resolved path of the kubelet.
@@ -43,9 +43,8 @@ pub(crate) struct PreflightCommand {
 /// Whether the binary told a good configuration from bad ones.
 type SelfTest = Arc<tokio::sync::Mutex<Option<Result<(), String>>>>;
 
-/// The adapter.
 #[derive(Debug)]
-pub(crate) struct KubeletJudge {
+pub(crate) struct KubeletPreflight {
     command: PreflightCommand,
     inputs: UnboundedSender<Input>,
     tested: SelfTest,
@@ -54,8 +53,8 @@ pub(crate) struct KubeletJudge {
     run: Option<JoinHandle<()>>,
 }
 
-impl KubeletJudge {
-    /// A judge that has not been tested yet. `version` receives what `--version` prints.
+impl KubeletPreflight {
+    /// The binary is not tested yet. `version` receives what `--version` prints.
     pub(crate) fn new(
         command: PreflightCommand,
         inputs: UnboundedSender<Input>,
@@ -66,7 +65,7 @@ impl KubeletJudge {
     }
 }
 
-impl ports::Preflight for KubeletJudge {
+impl ports::Preflight for KubeletPreflight {
     fn judge(&mut self, ticket: u64, candidate: &Rendered) {
         if let Some(run) = self.run.take() {
             run.abort();

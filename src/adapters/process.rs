@@ -163,7 +163,7 @@ impl KubeletProcess {
     ///
     /// # Errors
     /// If the end of children cannot be noticed.
-    pub fn adopt(&mut self, pid: i32, last_lines: Option<oneshot::Receiver<()>>) -> io::Result<()> {
+    pub(crate) fn adopt(&mut self, pid: i32, last_lines: Option<oneshot::Receiver<()>>) -> io::Result<()> {
         let mut ended = signal(SignalKind::child())?;
         let orphans = children().into_iter().filter(|child| *child != pid).collect::<Vec<_>>();
         for orphan in &orphans {
@@ -252,7 +252,7 @@ fn children() -> Vec<i32> {
 
 /// Ends a child of ours and waits for it: SIGTERM first, SIGKILL after `grace`. Blocks; for a
 /// supervisor that can do nothing else with it.
-pub fn end_child(pid: i32, grace: Duration) {
+pub(crate) fn end_child(pid: i32, grace: Duration) {
     let begun = Instant::now();
     let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
     let mut killed = false;
@@ -266,13 +266,13 @@ pub fn end_child(pid: i32, grace: Duration) {
 }
 
 /// For threads beside the main one: a signal to the process must come to where it can be held.
-pub fn block_all_signals() {
+pub(crate) fn block_all_signals() {
     let _ = SigSet::all().thread_block();
 }
 
 /// Becomes another program; signals stay as they are held. Comes back with an error only.
 #[must_use]
-pub fn exec_program(program: &Path, args: &[OsString], env: &[(OsString, OsString)]) -> io::Error {
+pub(crate) fn exec_program(program: &Path, args: &[OsString], env: &[(OsString, OsString)]) -> io::Error {
     let text = |bytes: &[u8]| CString::new(bytes).map_err(io::Error::from);
     let command_line = || -> io::Result<(CString, Vec<CString>, Vec<CString>)> {
         let args = args.iter().map(|word| text(word.as_bytes())).collect::<Result<_, _>>()?;
@@ -292,7 +292,7 @@ pub fn exec_program(program: &Path, args: &[OsString], env: &[(OsString, OsStrin
 /// Takes an environment variable out, so that no child inherits it. For the beginning of `main`
 /// only, while there is one thread.
 #[must_use]
-pub fn take_variable(name: &str) -> Option<OsString> {
+pub(crate) fn take_variable(name: &str) -> Option<OsString> {
     let value = std::env::var_os(name)?;
     // SAFETY: nobody reads the environment meanwhile: there is no other thread yet.
     unsafe { std::env::remove_var(name) };
@@ -301,7 +301,7 @@ pub fn take_variable(name: &str) -> Option<OsString> {
 
 /// Takes over a file descriptor that survived an `exec` of this process; it does not survive another.
 #[must_use]
-pub fn take_inherited_fd(fd: RawFd) -> Option<OwnedFd> {
+pub(crate) fn take_inherited_fd(fd: RawFd) -> Option<OwnedFd> {
     if fd <= 2 || !Path::new("/proc/self/fd").join(fd.to_string()).exists() {
         return None;
     }
@@ -314,13 +314,13 @@ pub fn take_inherited_fd(fd: RawFd) -> Option<OwnedFd> {
 ///
 /// # Errors
 /// As the system gives them.
-pub fn set_inheritable(fd: BorrowedFd<'_>, survives: bool) -> io::Result<()> {
+pub(crate) fn set_inheritable(fd: BorrowedFd<'_>, survives: bool) -> io::Result<()> {
     let flags = if survives { FdFlag::empty() } else { FdFlag::FD_CLOEXEC };
     fcntl(fd, FcntlArg::F_SETFD(flags)).map(drop).map_err(io::Error::from)
 }
 
 /// Closes whatever an `exec` left open beside the standard streams. For the beginning of `main` only.
-pub fn close_inherited_fds() {
+pub(crate) fn close_inherited_fds() {
     let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let fds: Vec<RawFd> = open.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     fds.into_iter().filter_map(take_inherited_fd).for_each(drop);
@@ -329,7 +329,7 @@ pub fn close_inherited_fds() {
 /// Becomes the kubelet: the last resort of a supervisor that cannot even begin. It has our pid, so
 /// systemd goes on as if there had never been a supervisor. Comes back with an error only.
 #[must_use]
-pub fn exec_kubelet(program: &Path, args: &KubeletArgs) -> io::Error {
+pub(crate) fn exec_kubelet(program: &Path, args: &KubeletArgs) -> io::Error {
     use std::os::unix::process::CommandExt as _;
     let _ = SigSet::all().thread_unblock(); // they may have been held through a reload
     std::process::Command::new(program).args(args.for_run(None)).exec()
@@ -339,7 +339,7 @@ pub fn exec_kubelet(program: &Path, args: &KubeletArgs) -> io::Error {
 ///
 /// # Errors
 /// If it cannot be started.
-pub async fn run_to_end(program: &Path, args: &[String], limit: Duration) -> io::Result<Outcome> {
+pub(crate) async fn run_to_end(program: &Path, args: &[String], limit: Duration) -> io::Result<Outcome> {
     let mut command = Command::new(program);
     command
         .args(args)
@@ -358,7 +358,12 @@ pub async fn run_to_end(program: &Path, args: &[String], limit: Duration) -> io:
 ///
 /// # Errors
 /// If it cannot be started.
-pub async fn run_with_input(program: &Path, args: &[OsString], input: OwnedFd, limit: Duration) -> io::Result<Outcome> {
+pub(crate) async fn run_with_input(
+    program: &Path,
+    args: &[OsString],
+    input: OwnedFd,
+    limit: Duration,
+) -> io::Result<Outcome> {
     let mut command = Command::new(program);
     command.args(args).stdin(input).env_remove("NOTIFY_SOCKET");
     collect(command, limit).await
@@ -411,7 +416,7 @@ pub struct HelperOutput {
 ///
 /// # Errors
 /// If it cannot be started.
-pub async fn run_helper(
+pub(crate) async fn run_helper(
     program: &Path,
     args: &[String],
     env: &[(String, String)],

@@ -35,7 +35,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Without inotify the directory is read so often; a change counts when two readings agree.
 const SLOW: Duration = Duration::from_secs(10);
 
-/// The port.
 pub(crate) struct SourceDir {
     commands: UnboundedSender<()>,
     cluster: Box<dyn ports::Cluster>,
@@ -60,7 +59,7 @@ impl SourceDir {
             "{} says what this kubelet runs, in its file {key}; a Node's assignment is ignored",
             dir.display()
         );
-        let task = Task {
+        let task = DirWatchTask {
             dir,
             key: key.to_owned(),
             inputs,
@@ -137,27 +136,27 @@ enum LastSent {
 
 /// When the directory is to be read.
 #[derive(Clone, Copy, Debug)]
-struct Due {
+struct NextRead {
     at: Instant,
     /// It is read at this moment at the latest.
-    most: Instant,
+    latest: Instant,
     /// Only if another directory is there than before.
     mounts_only: bool,
 }
 
-impl Due {
+impl NextRead {
     fn after(now: Instant, pause: Duration, before: Option<Self>, mounts_only: bool) -> Self {
-        let most = now + pause.max(SETTLE_MOST);
-        let most = before.map_or(most, |before| before.most.min(most));
+        let latest = now + pause.max(SETTLE_MOST);
+        let latest = before.map_or(latest, |before| before.latest.min(latest));
         Self {
-            at: (now + pause).min(most),
-            most,
+            at: (now + pause).min(latest),
+            latest,
             mounts_only: mounts_only && before.is_none_or(|before| before.mounts_only),
         }
     }
 }
 
-struct Task {
+struct DirWatchTask {
     dir: PathBuf,
     key: String,
     inputs: UnboundedSender<Input>,
@@ -170,14 +169,14 @@ struct Task {
     since: Option<Instant>,
 }
 
-impl Task {
+impl DirWatchTask {
     async fn run(mut self, mut commands: UnboundedReceiver<()>) {
         let mut watcher = DirWatcher::open();
         let mut dir_id = None;
         let mut asked = false;
         // Watched at once, read at rest: what is begun meanwhile is known to be unfinished.
         self.watch(&mut watcher).await;
-        let mut due = Some(Due::after(Instant::now(), SETTLE, None, false));
+        let mut due = Some(NextRead::after(Instant::now(), SETTLE, None, false));
         loop {
             let at = due.map(|due| due.at);
             tokio::select! {
@@ -185,21 +184,21 @@ impl Task {
                 command = commands.recv() => match command {
                     Some(()) => {
                         asked = true;
-                        due = Some(Due::after(Instant::now(), Duration::ZERO, due, false));
+                        due = Some(NextRead::after(Instant::now(), Duration::ZERO, due, false));
                     }
                     None => return,
                 },
                 change = watcher.change() => match change {
                     Change::Nothing => {}
-                    change => due = Some(Due::after(Instant::now(), SETTLE, due, change == Change::Mounts)),
+                    change => due = Some(NextRead::after(Instant::now(), SETTLE, due, change == Change::Mounts)),
                 },
                 () = until(at) => {
                     let now = due.take();
                     let only_if = dir_id.filter(|_| now.is_some_and(|due| due.mounts_only));
-                    let Some(observation) = self.observe(&mut watcher, only_if).await else { continue };
-                    dir_id = Some(observation.dir_id);
-                    let again = self.report(observation, &mut asked);
-                    due = again.map(|pause| Due::after(Instant::now(), pause, None, false));
+                    let Some(reading) = self.observe(&mut watcher, only_if).await else { continue };
+                    dir_id = Some(reading.dir_id);
+                    let again = self.report(reading, &mut asked);
+                    due = again.map(|pause| NextRead::after(Instant::now(), pause, None, false));
                 }
             }
         }
@@ -214,44 +213,43 @@ impl Task {
     }
 
     /// Watches and reads, on the blocking pool. `None` if `only_if` still holds, or if that failed.
-    async fn observe(&mut self, watcher: &mut DirWatcher, only_if: Option<DirId>) -> Option<Observation> {
+    async fn observe(&mut self, watcher: &mut DirWatcher, only_if: Option<DirId>) -> Option<DirReading> {
         let no_inotify = watcher.reopen();
         let (dir, descriptor) = (self.dir.clone(), watcher.descriptor());
         let (dirs, mut writing) = (std::mem::take(&mut watcher.dirs), std::mem::take(&mut watcher.writing));
         let done = tokio::task::spawn_blocking(move || {
-            let mut observation =
-                Observation { dir_id: read::dir_id(&dir), unwatched: no_inotify, seen: DirContent::Empty };
-            if only_if == Some(observation.dir_id) {
+            let mut reading = DirReading { dir_id: read::dir_id(&dir), unwatched: no_inotify, seen: DirContent::Empty };
+            if only_if == Some(reading.dir_id) {
                 return (None, dirs, writing);
             }
             let found = descriptor.as_ref().map(|descriptor| watch::watch(descriptor, &dir, &dirs));
             let dirs = match found {
                 Some(Ok(found)) => found,
                 Some(Err(error)) => {
-                    observation.unwatched = Some(error);
+                    reading.unwatched = Some(error);
                     dirs
                 }
                 None => dirs,
             };
             writing.retain(|(wd, _), _| dirs.contains_key(wd));
-            observation.seen = match watch::being_written(&dirs, &mut writing) {
+            reading.seen = match watch::being_written(&dirs, &mut writing) {
                 Some(path) => DirContent::BeingWritten(format!("{} is being written", path.display())),
                 None => read::read(&dir),
             };
-            (Some(observation), dirs, writing)
+            (Some(reading), dirs, writing)
         });
-        let (observation, dirs, writing) = done.await.ok()?;
+        let (reading, dirs, writing) = done.await.ok()?;
         watcher.dirs = dirs;
         // Nobody reads events meanwhile, so nothing is overwritten.
         watcher.writing = writing;
-        observation
+        reading
     }
 
     /// Sends the machine what is new; gives the pause until the next reading, if there is to be one anyway.
-    fn report(&mut self, observation: Observation, asked: &mut bool) -> Option<Duration> {
-        let again = observation.unwatched.as_ref().map(|_| SLOW);
-        if let Some(error) = observation.unwatched {
-            let seen = Some(observation.seen.clone());
+    fn report(&mut self, reading: DirReading, asked: &mut bool) -> Option<Duration> {
+        let again = reading.unwatched.as_ref().map(|_| SLOW);
+        if let Some(error) = reading.unwatched {
+            let seen = Some(reading.seen.clone());
             if self.unwatched.is_none() {
                 tracing::warn!(
                     "{} cannot be watched ({error}; fs.inotify.max_user_instances and max_user_watches limit it): \
@@ -268,11 +266,11 @@ impl Task {
         } else {
             self.unwatched = None;
         }
-        if !matches!(observation.seen, DirContent::Changing(_) | DirContent::BeingWritten(_)) {
+        if !matches!(reading.seen, DirContent::Changing(_) | DirContent::BeingWritten(_)) {
             self.since = None;
         }
         let map = || Input::Node(Assignment::Map(source_dir::reference(&self.key)));
-        let (sent, inputs) = match observation.seen {
+        let (sent, inputs) = match reading.seen {
             DirContent::Missing(why) => {
                 self.log_once(format!("{why}; what runs is kept until it is there"));
                 return again;
@@ -322,8 +320,7 @@ impl Task {
     }
 }
 
-/// One reading.
-struct Observation {
+struct DirReading {
     /// Of the directory that was there.
     dir_id: DirId,
     /// Why it is not watched.

@@ -107,7 +107,7 @@ impl StderrRelay {
     ///
     /// # Errors
     /// If there is no thread to be had.
-    pub fn adopt(reader: OwnedFd, log_tail: &[String]) -> io::Result<(Self, oneshot::Receiver<()>)> {
+    pub(crate) fn adopt(reader: OwnedFd, log_tail: &[String]) -> io::Result<(Self, oneshot::Receiver<()>)> {
         Self::read(reader.into(), log_tail, |bytes| pass_on(&mut io::stderr().lock(), bytes))
     }
 
@@ -180,7 +180,7 @@ impl StderrRelay {
 
     /// True once all its writers are gone, and what they wrote is passed on.
     #[must_use]
-    pub fn is_ended(&self) -> bool {
+    pub(crate) fn is_ended(&self) -> bool {
         self.pipe.ended.load(SeqCst)
     }
 

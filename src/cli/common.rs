@@ -1,10 +1,10 @@
-//! What several verbs share: the kubelet's command line, a failure with its exit code, a runtime.
+//! Shared by the verbs: the kubelet's command line, a failure with its exit code, a runtime.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::adapters::local::{self, LocalFiles};
+use crate::adapters::local_files::{self, LocalFiles};
 use crate::adapters::process;
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::source::Merge;
@@ -23,7 +23,7 @@ pub(super) struct KubeletCommand {
 impl KubeletCommand {
     pub(super) fn parse(&self) -> Result<(PathBuf, KubeletArgs), Failure> {
         let (program, args) = self.command.split_first().ok_or_else(|| Failure::usage("no kubelet given after --"))?;
-        let program = local::resolve_program(program)
+        let program = local_files::resolve_program(program)
             .map_err(|why| Failure::usage(format!("the kubelet cannot be run: {why}")))?;
         Ok((program, KubeletArgs::parse(args)))
     }

@@ -105,7 +105,7 @@ impl StoreDir {
             Ok(answer)
         };
         let answer = exchange().map_err(|error| match error.kind() {
-            // The system's word for it is "Resource temporarily unavailable".
+            // The system's message is "Resource temporarily unavailable".
             ErrorKind::WouldBlock => {
                 Unreachable::NoAnswer(format!("{}: no answer within {} s", socket.display(), TIMEOUT.as_secs()))
             }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::common::{Failure, block_on};
-use crate::adapters::units::{self, Units};
+use crate::adapters::systemctl::{self, Units};
 use crate::unit::{self, Properties, Request, ServiceType};
 
 /// What of a unit `enable` may change and an operator wants to see.
@@ -70,7 +70,7 @@ impl Enable {
         let supervisor = own_program(self.dry_run)?;
         let plan = unit::plan(&Request {
             unit,
-            files: &units::files(&before)?,
+            files: &systemctl::files(&before)?,
             properties: &before,
             supervisor: &supervisor,
             options: Some(self.options.as_slice()).filter(|options| !options.is_empty()),
@@ -82,12 +82,12 @@ impl Enable {
         if self.dry_run {
             println!("# {}\n{}", plan.path, plan.text);
         } else {
-            let old = units::read(path)?;
+            let old = systemctl::read(path)?;
             if old.as_ref() == Some(&plan.text) {
                 println!("{} is up to date", plan.path);
                 units.reload().await?;
             } else {
-                units::write(path, &plan.text)?;
+                systemctl::write(path, &plan.text)?;
                 println!("wrote {}", plan.path);
             }
             let after = match in_force(&units, unit, &supervisor).await {
@@ -123,11 +123,11 @@ async fn disable(unit: &str) -> Result<(), String> {
     let known = units.show(unit).await?;
     let unit = Some(known.get("Id")).filter(|id| !id.is_empty()).unwrap_or(unit);
     let path = unit::drop_in_path(unit);
-    if units::read(Path::new(&path))?.is_none() {
+    if systemctl::read(Path::new(&path))?.is_none() {
         println!("{path} is not there: nothing to disable");
         return Ok(());
     }
-    units::remove(Path::new(&path))?;
+    systemctl::remove(Path::new(&path))?;
     println!("removed {path}");
     units.reload().await?;
     let after = units.show(unit).await?;
@@ -271,8 +271,8 @@ async fn in_force(units: &Units, unit: &str, supervisor: &str) -> Result<Propert
 /// Puts back what was there.
 async fn undo(units: &Units, path: &Path, old: Option<&str>, why: &str) -> String {
     let undone = match old {
-        Some(old) => units::write(path, old),
-        None => units::remove(path),
+        Some(old) => systemctl::write(path, old),
+        None => systemctl::remove(path),
     };
     match undone.and(units.reload().await) {
         Ok(()) => format!("{why}; the unit is as it was before"),

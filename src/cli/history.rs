@@ -70,8 +70,8 @@ fn text(entry: &Entry) -> String {
     );
     let time = status::timestamp(entry.nanos);
     let mut out = format!("{time} {} {source}: {}\n", entry.reason, plain(&entry.message));
-    for word in &entry.log_tail {
-        let _ = writeln!(out, "    {}", plain(word)); // a String takes it
+    for line in &entry.log_tail {
+        let _ = writeln!(out, "    {}", plain(line)); // a String takes it
     }
     out
 }
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_an_entry_and_its_words_below() {
+    fn a_line_an_entry_and_its_details_below() {
         let shown: String = entries().iter().map(text).collect();
         assert_eq!(
             shown,

@@ -102,8 +102,8 @@ impl CanTakeOver {
         let mut text = String::new();
         std::io::stdin().read_to_string(&mut text).map_err(|error| Failure::new(1, error.to_string()))?;
         reexec::can_take_over(&text).map_err(|why| Failure::new(1, why))?;
-        let words = [OsString::from("kubelet-supervisor")].into_iter().chain(self.args);
-        let options = run::parse(words).map_err(|error| Failure::usage(error.to_string()))?;
+        let args = [OsString::from("kubelet-supervisor")].into_iter().chain(self.args);
+        let options = run::parse(args).map_err(|error| Failure::usage(error.to_string()))?;
         options.settings()?;
         println!("can take over: {}", status::VERSION);
         Ok(0)

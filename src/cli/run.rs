@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use super::common::{Failure, KubeletCommand, MergeOption, block_on};
 use crate::adapters::reexec::StartMode;
 use crate::adapters::systemd::Systemd;
-use crate::adapters::{clock, local, log, process};
+use crate::adapters::{clock, local_files, log, process};
 use crate::daemon::settings::{self, Settings};
 use crate::daemon::wire;
 use crate::machine::{self, limits};
@@ -137,20 +137,20 @@ pub(super) fn run(options: &Options, args: &[OsString], start_mode: StartMode) -
 /// its own arguments. Comes back where nobody but a person waits, or there is no kubelet to be.
 pub(super) fn exec_kubelet_unsupervised(args: &[OsString], start_mode: StartMode) {
     let command: Vec<String> =
-        args.iter().skip_while(|word| *word != "--").skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+        args.iter().skip_while(|arg| *arg != "--").skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
     let is_run = args.get(1).is_some_and(|verb| verb == "run");
-    let Some((program, words)) = command.split_first() else { return };
+    let Some((program, kubelet_args)) = command.split_first() else { return };
     if !is_run || std::env::var_os("INVOCATION_ID").is_none() {
         return;
     }
-    let Ok(program) = local::resolve_program(program) else { return };
+    let Ok(program) = local_files::resolve_program(program) else { return };
     eprintln!(
         "kubelet-supervisor: these options are of no use; the kubelet runs without a supervisor until they are mended"
     );
     if let StartMode::Reexec(inherited) = start_mode {
         process::end_child(inherited.pid, limits::STOP_GRACE); // never two of them
     }
-    let error = process::exec_kubelet(&program, &KubeletArgs::parse(words));
+    let error = process::exec_kubelet(&program, &KubeletArgs::parse(kubelet_args));
     eprintln!("kubelet-supervisor: cannot run {}: {error}", program.display());
 }
 
@@ -158,8 +158,8 @@ pub(super) fn exec_kubelet_unsupervised(args: &[OsString], start_mode: StartMode
 pub(super) fn store_dir_of(pid: &str) -> Option<PathBuf> {
     let pid: u32 = pid.parse().ok()?;
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-    let words = line.strip_suffix(b"\0")?.split(|byte| *byte == 0).map(|word| OsStr::from_bytes(word).to_owned());
-    Some(parse(words).ok()?.settings().ok()?.dir)
+    let args = line.strip_suffix(b"\0")?.split(|byte| *byte == 0).map(|arg| OsStr::from_bytes(arg).to_owned());
+    Some(parse(args).ok()?.settings().ok()?.dir)
 }
 
 /// A command line of `run` alone.
@@ -176,8 +176,8 @@ enum Verb {
 }
 
 /// Options from a whole command line, with its program and the verb.
-pub(super) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Options, clap::Error> {
-    let Verb::Run(options) = CommandLine::try_parse_from(words)?.verb;
+pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Options, clap::Error> {
+    let Verb::Run(options) = CommandLine::try_parse_from(args)?.verb;
     Ok(options)
 }
 
@@ -188,12 +188,12 @@ pub(super) fn check_options(options: &[String]) -> Result<(), Failure> {
             "the options for `run` end before the kubelet's command, which the unit has: no second --",
         ));
     }
-    let words = ["kubelet-supervisor", "run"]
+    let args = ["kubelet-supervisor", "run"]
         .into_iter()
         .chain(options.iter().map(String::as_str))
         .chain(["--", "/proc/self/exe"]);
     let options =
-        parse(words.map(OsString::from)).map_err(|error| Failure::usage(format!("the options for `run`: {error}")))?;
+        parse(args.map(OsString::from)).map_err(|error| Failure::usage(format!("the options for `run`: {error}")))?;
     let settings = options.settings();
     settings.map(drop).map_err(|failure| Failure::usage(format!("the options for `run`: {}", failure.message)))
 }

@@ -67,7 +67,7 @@ fn text(document: &Value, running: bool) -> String {
         let _ = writeln!(out, "{name:<17}{value}"); // a String takes it
     };
     let at = |path: &str| document.pointer(path).cloned().unwrap_or_default();
-    let words = |path: &str| at(path).as_str().unwrap_or_default().to_owned();
+    let string = |path: &str| at(path).as_str().unwrap_or_default().to_owned();
     if running {
         let kubelet = at("/kubelet");
         let pid = kubelet
@@ -78,7 +78,7 @@ fn text(document: &Value, running: bool) -> String {
         let restarts = kubelet.get("restarts").and_then(Value::as_u64).unwrap_or_default();
         line(
             "Kubelet:",
-            format!("{} {pid}, {ready}, {restarts} restarts", words("/kubelet/version")).trim().to_owned(),
+            format!("{} {pid}, {ready}, {restarts} restarts", string("/kubelet/version")).trim().to_owned(),
         );
     }
     line("Assigned:", source(&at("/assigned")));
@@ -90,8 +90,8 @@ fn text(document: &Value, running: bool) -> String {
         let left = at("/trial/remainingSeconds")
             .as_u64()
             .map(|left| format!(", {} to go", GoDuration(Duration::from_secs(left))));
-        line("Trial:", format!("{}{}", words("/trial/state"), left.unwrap_or_default()));
-        let suspended = words("/trial/suspended");
+        line("Trial:", format!("{}{}", string("/trial/state"), left.unwrap_or_default()));
+        let suspended = string("/trial/suspended");
         if !suspended.is_empty() {
             line("", format!("suspended, nobody is blamed: {suspended}"));
         }
@@ -109,16 +109,16 @@ fn text(document: &Value, running: bool) -> String {
         if !signals.is_empty() {
             line("Judged by:", signals.join(", "));
         }
-        for (word, what) in [("pinned", "until kubelet-supervisor unpin"), ("frozen", "until kubelet-supervisor thaw")]
+        for (hold, what) in [("pinned", "until kubelet-supervisor unpin"), ("frozen", "until kubelet-supervisor thaw")]
         {
-            if at(&format!("/{word}")) == Value::Bool(true) {
-                line("Held:", format!("{word}, {what}"));
+            if at(&format!("/{hold}")) == Value::Bool(true) {
+                line("Held:", format!("{hold}, {what}"));
             }
         }
     }
-    let error = words("/error");
+    let error = string("/error");
     line("Error:", if error.is_empty() { "none".to_owned() } else { error });
-    let detail = words("/errorDetail");
+    let detail = string("/errorDetail");
     if !detail.is_empty() {
         line("", detail);
     }

@@ -136,7 +136,7 @@ fn start<P: Ports>(executor: &mut Executor<P>) {
 
 /// The message of a panic.
 #[must_use]
-pub fn panic_message(panic: &(dyn Any + Send)) -> String {
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic".to_owned())
 }

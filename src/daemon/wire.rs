@@ -20,11 +20,11 @@ use crate::adapters::fsx::RealDisk;
 use crate::adapters::host::NodeHost;
 use crate::adapters::http::{self, CommandQueue, Endpoints};
 use crate::adapters::kube::{self, KubeCluster, Standalone};
-use crate::adapters::local::LocalFiles;
+use crate::adapters::local_files::LocalFiles;
 use crate::adapters::lock::{self, Lock};
 use crate::adapters::metrics::Metrics;
 use crate::adapters::notify_socket::NotifySocket;
-use crate::adapters::preflight::{KubeletJudge, PreflightCommand};
+use crate::adapters::preflight::{KubeletPreflight, PreflightCommand};
 use crate::adapters::probe::HealthzProbe;
 use crate::adapters::process::{self, ChildPid, KubeletProcess};
 use crate::adapters::reexec::{InheritedState, SelfExec, ServiceState, StartMode};
@@ -40,7 +40,7 @@ struct RealPorts {
     store: FsStore<RealDisk>,
     local: LocalFiles,
     kubelet: KubeletProcess,
-    preflight: KubeletJudge,
+    preflight: KubeletPreflight,
     probe: HealthzProbe,
     host: NodeHost,
     cluster: Box<dyn ports::Cluster>,
@@ -233,7 +233,7 @@ async fn assemble(settings: Settings, inherited: Option<InheritedState>, lock: O
             inputs: inputs.clone(),
             relays: Vec::new(),
         },
-        preflight: KubeletJudge::new(preflight, inputs.clone(), metrics.clone(), version.clone()),
+        preflight: KubeletPreflight::new(preflight, inputs.clone(), metrics.clone(), version.clone()),
         probe: HealthzProbe::new(inputs.clone()),
         host: NodeHost::new(root_dir(&settings), settings.dir.clone(), inputs.clone()),
         cluster: cluster(&settings, inputs, &metrics),

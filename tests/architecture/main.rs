@@ -88,8 +88,8 @@ fn adapters_do_not_know_each_other() {
         ("process", "stderr_relay"),  // a process has a standard error
         ("host", "process"),          // systemctl is asked
         ("reexec", "process"),        // a reload is an exec, with the kubelet as it is
-        ("units", "process"),         // systemctl again
-        ("units", "fsx"),             // a drop-in is a durable file
+        ("systemctl", "process"),     // systemctl again
+        ("systemctl", "fsx"),         // a drop-in is a durable file
         ("http", "metrics"),
         ("kube", "metrics"),
         ("kube", "process"), // an exec credential plugin is run

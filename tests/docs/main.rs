@@ -96,7 +96,7 @@ fn every_way_to_fail_and_its_family() {
 }
 
 #[test]
-fn every_excuse() {
+fn every_suspension() {
     let all = [Suspension::Runtime, Suspension::ApiServer, Suspension::DiskFull, Suspension::ShuttingDown];
     for suspension in all {
         match suspension {

@@ -20,7 +20,7 @@ use kubelet_config::source::{ConfigMapRef, Merge, Payload};
 use kubelet_config::status::NodeConfigStatus;
 use kubelet_supervisor::adapters::clock::BootClock;
 use kubelet_supervisor::adapters::fsx::RealDisk;
-use kubelet_supervisor::adapters::local::LocalFiles;
+use kubelet_supervisor::adapters::local_files::LocalFiles;
 use kubelet_supervisor::adapters::notify_socket::NotifySocket;
 use kubelet_supervisor::adapters::process::{ChildPid, KubeletProcess};
 use kubelet_supervisor::adapters::store::FsStore;

@@ -8,7 +8,7 @@ use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::{ConfigMapRef, Merge, Payload, Source};
 use kubelet_config::status::NodeConfigStatus;
 use kubelet_supervisor::adapters::fsx::RealDisk;
-use kubelet_supervisor::adapters::local::LocalFiles;
+use kubelet_supervisor::adapters::local_files::LocalFiles;
 use kubelet_supervisor::adapters::process::KubeletProcess;
 use kubelet_supervisor::adapters::store::FsStore;
 use kubelet_supervisor::machine::evidence::{Environment, LeaseObservation};

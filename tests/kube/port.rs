@@ -99,7 +99,7 @@ async fn the_lease_as_it_stands() {
 }
 
 #[tokio::test]
-async fn each_look_has_one_answer_whatever_the_server_does() {
+async fn each_query_has_one_answer_whatever_the_server_does() {
     let mut bench = Bench::connected().await;
     bench.server.set_lease(NODE, "x");
     let faults = [
@@ -133,7 +133,7 @@ async fn each_look_has_one_answer_whatever_the_server_does() {
 }
 
 #[tokio::test]
-async fn without_credentials_a_look_is_answered_at_once() {
+async fn without_credentials_a_query_is_answered_at_once() {
     let mut bench = Bench::start(ApiServer::start(), false);
     assert!(matches!(bench.lease().await, LeaseObservation::Unreachable(_)));
     assert_eq!(bench.pods().await, None);

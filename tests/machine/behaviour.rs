@@ -141,7 +141,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "reset",
-        acts: &[A_PROVEN, (|it| it.want(Assignment::Local), 30)],
+        acts: &[A_PROVEN, (|it| it.set_desired(Assignment::Local), 30)],
         starts: &["local", "a", "local"],
         active: "local",
         last_known_good: "local",
@@ -165,7 +165,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "a key that is not there",
-        acts: &[A_PROVEN, (|it| it.want(Assignment::Map(Outside::reference("a", "absent"))), 30)],
+        acts: &[A_PROVEN, (|it| it.set_desired(Assignment::Map(Outside::reference("a", "absent"))), 30)],
         starts: &["local", "a"],
         active: "a",
         last_known_good: "a",
@@ -173,7 +173,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "a Node that is gone asks for nothing",
-        acts: &[A_PROVEN, (|it| it.want(Assignment::Unknown), 30)],
+        acts: &[A_PROVEN, (|it| it.set_desired(Assignment::Unknown), 30)],
         starts: &["local", "a"],
         active: "a",
         last_known_good: "a",
@@ -181,7 +181,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "a configSource that names nothing",
-        acts: &[A_PROVEN, (|it| it.want(Assignment::AllNil), 30)],
+        acts: &[A_PROVEN, (|it| it.set_desired(Assignment::AllNil), 30)],
         starts: &["local", "a"],
         active: "a",
         last_known_good: "a",

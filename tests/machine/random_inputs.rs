@@ -221,12 +221,12 @@ impl Driver {
         let source = known.into_iter().flatten().find(|source| rendered(Some(source)).path == path);
         let source = source.unwrap_or_else(|| panic!("{path} is started, but {durable:?} is durable"));
         let digest = rendered(Some(source)).digest;
-        let marked = durable
+        let is_bad = durable
             .ledger
             .bad
             .iter()
             .any(|bad| bad.source == *source && bad.digest.as_ref().is_none_or(|it| *it == digest));
-        assert!(!marked, "{path} is started, which is marked bad");
+        assert!(!is_bad, "{path} is started, which is bad");
     }
 
     fn check_record(&self, because: RecordReason, records: &Durable) {
@@ -380,7 +380,7 @@ proptest! {
     }
 
     #[test]
-    fn ends_whenever_it_is_told_to(stored in stored(), ops in prop::collection::vec(op(), 1..40)) {
+    fn ends_whenever_it_is_asked_to(stored in stored(), ops in prop::collection::vec(op(), 1..40)) {
         let mut driver = Driver::new(stored, false);
         for op in ops {
             driver.apply(&op);

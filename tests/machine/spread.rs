@@ -39,7 +39,7 @@ fn reason(node: &Node) -> &'static str {
 }
 
 #[test]
-fn each_node_has_its_turn_within_the_window() {
+fn each_node_starts_within_the_window() {
     let waits: Vec<u64> = (0..20)
         .map(|number| {
             let mut node = proven(&format!("n{number}"));
@@ -89,7 +89,7 @@ fn patient() -> Node {
 }
 
 #[test]
-fn a_bad_edit_is_refused_before_its_turn() {
+fn a_bad_edit_is_refused_before_its_start() {
     let mut node = patient();
     assert_eq!((reason(&node), node.starts.len()), ("Scheduled", 2));
     node.refused.push("a@3".to_owned());
@@ -112,7 +112,7 @@ fn the_latest_edit_counts_and_equal_content_need_not_wait() {
 }
 
 #[test]
-fn the_baseline_is_taken_when_the_turn_comes() {
+fn the_baseline_is_taken_when_the_change_starts() {
     let mut node = patient();
     let looked = |node: &Node| node.effects.iter().filter(|effect| matches!(effect, Effect::Query(_))).count();
     let before = looked(&node);

@@ -19,20 +19,20 @@ testkit::scenarios!(
     a_configuration_that_cuts_the_node_off_is_rolled_back_without_the_api_server,
     a_node_that_stays_not_ready_is_rolled_back,
     a_kubelet_that_loses_the_api_server_by_itself_is_rolled_back,
-    the_api_server_goes_away_in_mid_trial_and_nobody_is_blamed,
+    the_api_server_goes_away_in_mid_trial_and_no_version_is_bad,
     an_overloaded_api_server_is_nobodys_fault,
-    the_runtime_goes_away_in_mid_trial_and_nobody_is_blamed,
-    a_runtime_that_the_change_itself_leaves_is_no_excuse,
-    a_full_disk_and_a_system_on_its_way_down_are_excuses,
-    a_verdict_does_not_wait_for_ever_for_a_look_around,
+    the_runtime_goes_away_in_mid_trial_and_no_version_is_bad,
+    a_runtime_that_the_change_itself_leaves_suspends_nothing,
+    a_full_disk_and_a_shutdown_suspend_the_trial,
+    a_verdict_does_not_wait_for_ever_for_the_query,
     last_known_good_that_fails_in_the_same_way_clears_the_version,
     what_was_earned_is_not_lost_to_another_name,
     a_refusal_restarts_nothing_into_what_runs,
-    a_healthy_last_known_good_settles_the_blame,
-    a_pardon_is_over_once_the_fault_is_settled,
-    each_pardon_waits_twice_as_long,
+    a_healthy_last_known_good_ends_the_control_test,
+    a_cleared_version_that_fails_alone_is_bad,
+    each_retry_waits_twice_as_long,
     pings_that_stop_fail_the_trial,
-    pods_that_admission_turned_away_fail_the_trial,
+    pods_that_admission_rejected_fail_the_trial,
     a_machine_that_sleeps_is_not_judged_for_it,
     the_wall_clock_may_jump,
     a_machine_that_reboots_in_a_loop_comes_up_on_last_known_good,
@@ -88,7 +88,7 @@ fn a_configuration_that_cuts_the_node_off_is_rolled_back_without_the_api_server(
     assert!(node.message("KubeletConfigRolledBack").contains("the API server could not be reached"));
     node.api = true;
     node.pass(minutes(2));
-    assert!(node.is_marked("a"), "last known good is in contact: the configuration was to blame");
+    assert!(node.is_bad("a"), "last known good is in contact: the configuration was to blame");
     assert_eq!(node.starts, ["", "a", ""]);
 }
 
@@ -112,10 +112,10 @@ fn a_kubelet_that_loses_the_api_server_by_itself_is_rolled_back() {
     assert_eq!(node.active(), "");
     node.contact = true;
     node.pass(60);
-    assert!(node.is_marked("a"));
+    assert!(node.is_bad("a"));
 }
 
-fn the_api_server_goes_away_in_mid_trial_and_nobody_is_blamed() {
+fn the_api_server_goes_away_in_mid_trial_and_no_version_is_bad() {
     let mut node = Node::new();
     node.assign("a");
     node.pass(minutes(5));
@@ -149,7 +149,7 @@ fn an_overloaded_api_server_is_nobodys_fault() {
     assert_eq!(node.starts, ["", "a"]);
 }
 
-fn the_runtime_goes_away_in_mid_trial_and_nobody_is_blamed() {
+fn the_runtime_goes_away_in_mid_trial_and_no_version_is_bad() {
     let mut node = Node::new();
     node.assign("a");
     node.pass(minutes(3));
@@ -160,14 +160,14 @@ fn the_runtime_goes_away_in_mid_trial_and_nobody_is_blamed() {
         node.exit(1);
     }
     assert_eq!((node.active(), node.last_known_good()), ("a", ""));
-    assert!(!node.is_marked("a"), "{:?}", node.events());
+    assert!(!node.is_bad("a"), "{:?}", node.events());
     node.environment.runtime = Some(true);
     node.is_ready = true;
     node.pass(minutes(12));
     assert_eq!(node.last_known_good(), "a");
 }
 
-fn a_runtime_that_the_change_itself_leaves_is_no_excuse() {
+fn a_runtime_that_the_change_itself_leaves_suspends_nothing() {
     // The socket asked is the one from before the change; it answers.
     let mut node = Node::new();
     node.ready_after = None;
@@ -179,7 +179,7 @@ fn a_runtime_that_the_change_itself_leaves_is_no_excuse() {
     assert!(!sockets.is_empty());
 }
 
-fn a_full_disk_and_a_system_on_its_way_down_are_excuses() {
+fn a_full_disk_and_a_shutdown_suspend_the_trial() {
     for shutting_down in [false, true] {
         let mut node = Node::new();
         node.assign("a");
@@ -191,11 +191,11 @@ fn a_full_disk_and_a_system_on_its_way_down_are_excuses() {
             node.pass(15);
         }
         assert_eq!(node.active(), "a");
-        assert!(!node.is_marked("a"));
+        assert!(!node.is_bad("a"));
     }
 }
 
-fn a_verdict_does_not_wait_for_ever_for_a_look_around() {
+fn a_verdict_does_not_wait_for_ever_for_the_query() {
     let mut node = Node::new();
     node.assign("a");
     node.queries_answered = false;
@@ -212,10 +212,10 @@ fn last_known_good_that_fails_in_the_same_way_clears_the_version() {
     node.log_tail = vec!["F1121 10:00:00.000000 1 server.go:1] swap is on".to_owned()];
     node.assign("a");
     node.exit(255);
-    assert!(node.is_marked("a"));
+    assert!(node.is_bad("a"));
     assert_eq!(node.active(), "");
     node.exit(255);
-    assert!(!node.is_marked("a"), "lifted");
+    assert!(!node.is_bad("a"), "lifted");
     assert!(node.message("KubeletConfigNotBlamed").contains("swap is on"));
     assert!(node.state.error.clone().unwrap().1.contains("not to blame"), "{:?}", node.state.error);
     node.pass(minutes(5));
@@ -265,7 +265,7 @@ fn a_refusal_restarts_nothing_into_what_runs() {
     assert_eq!(node.starts, ["", "a"]);
 }
 
-fn a_healthy_last_known_good_settles_the_blame() {
+fn a_healthy_last_known_good_ends_the_control_test() {
     let mut node = Node::new();
     node.ready_after = None;
     node.assign("a");
@@ -274,14 +274,14 @@ fn a_healthy_last_known_good_settles_the_blame() {
     assert!(node.disk.ledger.control_test.is_some());
     node.pass(45);
     assert_eq!(node.disk.ledger.control_test, None);
-    assert!(node.is_marked("a"));
+    assert!(node.is_bad("a"));
     node.exit(255);
     node.pass(minutes(60));
-    assert!(node.is_marked("a"), "a later accident changes nothing");
+    assert!(node.is_bad("a"), "a later accident changes nothing");
     assert_eq!(node.active(), "");
 }
 
-fn a_pardon_is_over_once_the_fault_is_settled() {
+fn a_cleared_version_that_fails_alone_is_bad() {
     let mut node = Node::new();
     node.ready_after = None;
     node.assign("a");
@@ -294,14 +294,14 @@ fn a_pardon_is_over_once_the_fault_is_settled() {
     node.pass(5);
     node.exit(1); // now its own fault
     node.pass(120);
-    assert!(node.is_marked("a") && node.active().is_empty());
+    assert!(node.is_bad("a") && node.active().is_empty());
     let before = node.effects.len();
     node.pass(600);
     let asked = node.effects[before..].iter().filter(|it| matches!(it, Effect::Probe(_) | Effect::Query(_))).count();
     assert_eq!((asked, node.disk.ledger.retry_later.clone()), (0, None));
 }
 
-fn each_pardon_waits_twice_as_long() {
+fn each_retry_waits_twice_as_long() {
     let mut node = Node::new();
     let mut waits = Vec::new();
     for round in 0..3 {
@@ -336,7 +336,7 @@ fn pings_that_stop_fail_the_trial() {
     assert!(node.message("KubeletConfigRolledBack").contains("WATCHDOG=1"));
 }
 
-fn pods_that_admission_turned_away_fail_the_trial() {
+fn pods_that_admission_rejected_fail_the_trial() {
     for acknowledge in [None, Some("pods".to_owned())] {
         let mut node = Node::new();
         let pod = |name: &str| PodSummary {
@@ -402,6 +402,6 @@ fn a_machine_that_reboots_in_a_loop_comes_up_on_last_known_good() {
         }
         node.reboot();
         assert_eq!(node.active(), "", "{boots} tries");
-        assert!(node.is_marked("a"));
+        assert!(node.is_bad("a"));
     }
 }

@@ -52,7 +52,7 @@ const STORY: &[(&str, Chapter)] = &[
     ("then invalid C is refused", (|outside| outside.put("c", &Behaviour::Invalid.text(4)), Duration::from_secs(20))),
     ("back to A", (|outside| outside.assign("a"), Duration::from_secs(20))),
     ("a label edit of A is adopted", (|outside| outside.touch("a"), Duration::from_secs(60))),
-    ("reset", (|outside| outside.want(Assignment::Local), Duration::from_secs(20))),
+    ("reset", (|outside| outside.set_desired(Assignment::Local), Duration::from_secs(20))),
 ];
 
 /// A node before its first boot, with a fault waiting on its disk.
@@ -87,7 +87,7 @@ fn recover(node: &mut Node) {
         assert!(process.is_some_and(|process| process.ready), "{}: no kubelet is ready", node.context);
     }
     node.outside.borrow_mut().set_api(true);
-    // The marks are remembered, so that nothing bad is tried again; a good one needs its trial.
+    // Bad versions are remembered, so that nothing bad is tried again; a good one needs its trial.
     assert!(node.advance(TRIAL + Duration::from_secs(60)));
     node.check_converged();
 }

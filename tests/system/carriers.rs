@@ -175,7 +175,7 @@ fn a_default_source_runs_where_nothing_is_assigned() {
 }
 
 #[test]
-fn edits_are_judged_at_once_and_take_effect_in_turn() {
+fn edits_are_checked_at_once_and_take_effect_one_by_one() {
     let mut rig = Rig::modern();
     rig.option("--spread", "100h");
     let first = rig.put("a", &configuration("maxPods: 42"));
@@ -201,7 +201,7 @@ fn edits_are_judged_at_once_and_take_effect_in_turn() {
 }
 
 #[test]
-fn its_turn_comes() {
+fn its_start_comes() {
     let mut rig = Rig::modern();
     rig.option("--spread", "3s");
     rig.option("--spread-assignment", "3s");

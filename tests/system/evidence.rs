@@ -51,7 +51,7 @@ fn a_configuration_that_cuts_the_kubelet_off_is_rolled_back() {
 }
 
 #[test]
-fn a_node_that_is_not_ready_is_rolled_back_with_its_words() {
+fn a_node_that_is_not_ready_is_rolled_back_with_its_message() {
     let (rig, good) = in_contact();
     let bad = rig.put("a", &configuration("maxPods: 43\nstandIn: {contact: notReady}"));
     let message = rig.wait_event("KubeletConfigRolledBack", &bad);
@@ -131,7 +131,7 @@ impl Drop for Runtime {
 }
 
 #[test]
-fn while_the_runtime_is_away_nobody_is_blamed() {
+fn while_the_runtime_is_away_no_version_is_bad() {
     let mut rig = Rig::with(Style::V1_20, "5s");
     let socket = rig.at("runtime.sock");
     rig.args.push("--container-runtime=remote".to_owned());
@@ -188,7 +188,7 @@ const SECRETS: &str = "staticPodURL: http://user:opensesame@127.0.0.1:1/pods\n\
     staticPodURLHeader: {Authorization: [Bearer hunter2hunter2], X-Key: [swordfish]}\nnoSuchField: 1\n";
 
 #[test]
-fn why_it_died_is_told_everywhere_and_no_secret_anywhere() {
+fn why_it_died_is_reported_everywhere_and_no_secret_anywhere() {
     for style in [Style::V1_20, Style::V1_36] {
         let mut rig = Rig::with(style, "1s");
         rig.up();

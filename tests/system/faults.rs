@@ -241,7 +241,7 @@ fn an_api_server_that_goes_away_with_the_change_and_comes_back() {
     rig.wait_status("rolled back", |status| status["active"].is_null() && status["trial"]["state"] == "failed");
     let cleared = |status: &Value| status["errorDetail"].as_str().unwrap_or_default().starts_with("not to blame");
     let status = rig.wait_status("not to blame", cleared);
-    assert_eq!(status["badVersions"], json!([]), "the mark is lifted");
+    assert_eq!(status["badVersions"], json!([]), "the version is cleared");
     rig.server.restart();
     // Better times: the version is tried again after half a minute of health.
     eventually_within(Duration::from_secs(120), "proven", || {

@@ -71,7 +71,7 @@ fn watchdog_pings_are_heard() {
 
 /// v1.20 follows its reason with the stacks of all goroutines; later ones write one line.
 #[test]
-fn the_last_words_are_there_with_the_exit() {
+fn the_last_lines_are_there_with_the_exit() {
     for style in [Style::V1_20, Style::V1_36] {
         with(style, "exitBeforeReady: 3, flood: 100", async |process, mut queue| {
             while queue.recv().await != Some(Input::Exited(Exit::Code(3))) {}

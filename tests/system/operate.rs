@@ -116,7 +116,7 @@ fn a_command_is_sent_and_its_answer_is_shown() {
 }
 
 #[test]
-fn a_supervisor_that_does_not_listen_is_told_from_none() {
+fn a_supervisor_that_does_not_listen_is_not_taken_for_none() {
     let mut rig = Rig::new();
     rig.up();
     std::fs::remove_file(rig.at("dynamic/supervisor/control.sock")).unwrap();
@@ -126,7 +126,7 @@ fn a_supervisor_that_does_not_listen_is_told_from_none() {
 }
 
 #[test]
-fn others_than_root_are_told_so() {
+fn others_than_root_are_refused() {
     if !nix::unistd::geteuid().is_root() {
         return;
     }

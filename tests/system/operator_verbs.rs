@@ -21,7 +21,7 @@ fn started_with(rig: &Rig, pods: u64) -> bool {
 }
 
 /// An event with this reason that says this.
-fn wait_told(rig: &Rig, reason: &str, part: &str) {
+fn wait_event_with(rig: &Rig, reason: &str, part: &str) {
     let told = |event: &Value| event["reason"] == reason && event["message"].as_str().unwrap().contains(part);
     rig.server.wait_event(testkit::rig::SOON, told).unwrap_or_else(|error| panic!("{reason} {part}: {error}"));
 }
@@ -64,7 +64,7 @@ fn what_is_confirmed_on_the_node_is_last_known_good() {
     rig.wait_status("there is more time", |status| status["trial"]["confirmWithinSeconds"].as_u64() > Some(3500));
     assert!(rig.done(&["confirm"]).ends_with("is confirmed"));
     rig.wait_config("proven", |config| is(config, "lastKnownGood", &version));
-    wait_told(&rig, "KubeletConfigConfirmed", "By an operator: ");
+    wait_event_with(&rig, "KubeletConfigConfirmed", "By an operator: ");
     let (code, _, stderr) = rig.verb(&["confirm"]);
     assert!(code == 1 && stderr.contains("nothing waits for a confirmation"), "{stderr}");
     assert_eq!(rig.starts(), 3);
@@ -76,7 +76,7 @@ fn what_is_confirmed_through_the_node_is_last_known_good() {
     assert!(is(&rig.status(), "lastKnownGood", &good));
     rig.annotate_node("confirm", &id(&version));
     rig.wait_config("proven", |config| is(config, "lastKnownGood", &version));
-    wait_told(&rig, "KubeletConfigConfirmed", "By annotation: ");
+    wait_event_with(&rig, "KubeletConfigConfirmed", "By annotation: ");
     assert_eq!(rig.reasons().iter().filter(|reason| *reason == "KubeletConfigConfirmed").count(), 1);
 }
 
@@ -111,7 +111,7 @@ fn rollback_leaves_what_runs_and_retry_tries_it_again() {
     assert!(code == 1 && stderr.contains("refused: what runs is last known good already"), "{stderr}");
     assert!(rig.done(&["retry"]).ends_with("is tried again"));
     wait_pods(&rig, 42);
-    wait_told(&rig, "KubeletConfigRetried", "By an operator: ");
+    wait_event_with(&rig, "KubeletConfigRetried", "By an operator: ");
     rig.wait_error(&version, "");
     // Nothing is held against it now.
     assert_eq!(rig.verb(&["retry"]).0, 1);
@@ -132,7 +132,7 @@ fn a_version_is_tried_again_through_the_node() {
     eventually("it is heard", || std::fs::read_to_string(&memory).unwrap().contains("another/1").then_some(()));
     rig.annotate_node("retry", &id(&version));
     wait_pods(&rig, 42);
-    wait_told(&rig, "KubeletConfigRetried", "By annotation: ");
+    wait_event_with(&rig, "KubeletConfigRetried", "By annotation: ");
     assert_eq!(rig.starts(), starts + 1);
     // A wish is fulfilled once: it does not undo the next rollback, nor does a restart read it again.
     rig.done(&["rollback"]);
@@ -151,7 +151,7 @@ fn a_pin_holds_until_unpin() {
     rig.prove("a", &configuration("maxPods: 2"));
     rig.done(&["pin", &id(&first)]);
     wait_pods(&rig, 1);
-    wait_told(&rig, "KubeletConfigPinned", "is pinned until unpin");
+    wait_event_with(&rig, "KubeletConfigPinned", "is pinned until unpin");
     assert!(rig.status_text(&[]).1.contains("pinned, until kubelet-supervisor unpin"));
     rig.wait_active(&first);
     // What is assigned meanwhile waits, a restart included.
@@ -165,7 +165,7 @@ fn a_pin_holds_until_unpin() {
     assert!(!started_with(&rig, 3));
     assert_eq!(rig.done(&["unpin"]), "the assignment is followed again");
     rig.wait_config("followed", |config| is(config, "lastKnownGood", &last));
-    wait_told(&rig, "KubeletConfigUnpinned", "By an operator: ");
+    wait_event_with(&rig, "KubeletConfigUnpinned", "By an operator: ");
     assert_eq!(rig.verb(&["unpin"]).0, 1);
 }
 
@@ -183,8 +183,8 @@ fn a_freeze_holds_until_thaw() {
     assert_eq!((rig.last_config()["maxPods"].as_u64(), started_with(&rig, 2)), (Some(1), false));
     rig.done(&["thaw"]);
     rig.wait_config("taken up", |config| is(config, "lastKnownGood", &next));
-    wait_told(&rig, "KubeletConfigFrozen", "By an operator: ");
-    wait_told(&rig, "KubeletConfigThawed", "By an operator: ");
+    wait_event_with(&rig, "KubeletConfigFrozen", "By an operator: ");
+    wait_event_with(&rig, "KubeletConfigThawed", "By an operator: ");
 }
 
 /// Without a supervisor, and without the API server: the next start obeys.

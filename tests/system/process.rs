@@ -200,7 +200,7 @@ fn the_kubelet_dies_with_the_supervisor() {
 }
 
 #[test]
-fn systemd_is_told() {
+fn systemd_is_notified() {
     let mut rig = Rig::long_trial();
     rig.local("standIn: {startDelay: 300ms}");
     let path = rig.at("notify");

@@ -152,7 +152,7 @@ fn what_the_kubelet_takes_we_take() {
 }
 
 #[test]
-fn a_broken_command_line_is_not_blamed_on_the_candidate() {
+fn a_broken_command_line_does_not_make_the_candidate_bad() {
     let mut rig = Rig::new();
     rig.args.push("--no-such-flag".to_owned());
     rig.start();

@@ -415,8 +415,8 @@ impl Node {
         self.disk.last_known_good.as_ref().map_or("", |source| &source.reference.name)
     }
 
-    /// True if a version of this name is marked bad on disk.
-    pub fn is_marked(&self, name: &str) -> bool {
+    /// True if a version of this name is bad on disk.
+    pub fn is_bad(&self, name: &str) -> bool {
         self.disk.ledger.bad.iter().any(|bad| bad.source.reference.name == name)
     }
 }

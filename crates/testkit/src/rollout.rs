@@ -216,7 +216,7 @@ impl World {
                 let node = assigned_node(&request);
                 let response = door.answer(request).await;
                 if let (Some(node), true) = (node, response.status().is_success()) {
-                    let to = door.read(|s| wanted(s.node(&node).unwrap()));
+                    let to = door.read(|s| desired(s.node(&node).unwrap()));
                     wire.lock().unwrap().sent.push(Sent { node, to, at: Instant::now() });
                 }
                 if dying.is_some() {
@@ -256,7 +256,7 @@ impl World {
 
     pub fn count(&self, map: &str) -> usize {
         let names = self.fleet.names();
-        self.server.read(|s| names.iter().filter(|node| wanted(s.node(node).unwrap()) == map).count())
+        self.server.read(|s| names.iter().filter(|node| desired(s.node(node).unwrap()) == map).count())
     }
 
     pub fn phase(&self, rollout: &str) -> Option<String> {
@@ -278,7 +278,7 @@ pub fn context(client: kube::Client) -> Context {
     Context { client, namespace: NAMESPACE.to_owned(), impersonates: false, lock_timing: LockTiming::default() }
 }
 
-fn wanted(node: &Value) -> String {
+fn desired(node: &Value) -> String {
     let native = node["spec"]["configSource"]["configMap"]["name"].as_str();
     let label = node["metadata"]["labels"][format!("{LABELS}name")].as_str();
     native.or(label).unwrap_or_default().to_owned()

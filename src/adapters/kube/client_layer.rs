@@ -39,7 +39,7 @@ pub struct AuthFailureSignal {
 
 impl AuthFailureSignal {
     /// Waits for the next time. Cancel-safe; a signal that came meanwhile counts.
-    pub async fn raised(&self) {
+    pub(crate) async fn raised(&self) {
         self.raised.notified().await;
     }
 
@@ -58,13 +58,13 @@ impl ClientLayer {
 
     /// For messages.
     #[must_use]
-    pub fn with_origin(self, origin: CredentialOrigin) -> Self {
+    pub(crate) fn with_origin(self, origin: CredentialOrigin) -> Self {
         Self { origin, ..self }
     }
 
     /// That of the clients of this layer.
     #[must_use]
-    pub fn auth_failure(&self) -> Arc<AuthFailureSignal> {
+    pub(crate) fn auth_failure(&self) -> Arc<AuthFailureSignal> {
         Arc::clone(&self.auth_failure)
     }
 }

@@ -128,10 +128,10 @@ impl CredentialFiles {
     /// What is wrong, with kubeconfig, field and file.
     pub fn login(self) -> Result<Login, String> {
         let kubeconfig = self.path.display().to_string();
-        self.read_in(&kubeconfig).map_err(|why| format!("{kubeconfig}: {why}"))
+        self.resolve(&kubeconfig).map_err(|why| format!("{kubeconfig}: {why}"))
     }
 
-    fn read_in(mut self, kubeconfig: &str) -> Result<Login, String> {
+    fn resolve(mut self, kubeconfig: &str) -> Result<Login, String> {
         let mut config = std::mem::replace(&mut self.config, Err(String::new()))?;
         let (cluster, user) = current(&mut config)?;
         let server = cluster.server.clone().filter(|server| !server.is_empty());
@@ -162,7 +162,7 @@ impl CredentialFiles {
 
     /// Puts the authorities in; gives where they are from.
     fn authority(&mut self, cluster: &mut Cluster) -> Result<String, String> {
-        let (authority, source) = self.take(AUTHORITY, cluster.certificate_authority_data.as_ref())?;
+        let (authority, source) = self.read_field(AUTHORITY, cluster.certificate_authority_data.as_ref())?;
         if authority.as_ref().is_some_and(|pem| identity::pem_sections(pem, "CERTIFICATE").is_empty()) {
             return Err(format!("{source}: {NO_CERTIFICATE}"));
         }
@@ -177,8 +177,8 @@ impl CredentialFiles {
         certificate: Option<&String>,
         key: Option<&String>,
     ) -> Result<Option<(KeyPair, Identity, String)>, String> {
-        let (certificate, source) = self.take(CERTIFICATE, certificate)?;
-        let (key, key_source) = self.take(KEY, key)?;
+        let (certificate, source) = self.read_field(CERTIFICATE, certificate)?;
+        let (key, key_source) = self.read_field(KEY, key)?;
         match (certificate, key) {
             (Some(certificate), Some(key)) => {
                 let identity = identity::parse_certificate(&certificate).map_err(|why| format!("{source}: {why}"))?;
@@ -211,7 +211,7 @@ impl CredentialFiles {
     }
 
     /// A field's content, and what to call it: inline data win over a file.
-    fn take(&mut self, field: &'static str, data: Option<&String>) -> Result<(Option<Vec<u8>>, String), String> {
+    fn read_field(&mut self, field: &'static str, data: Option<&String>) -> Result<(Option<Vec<u8>>, String), String> {
         if let Some(data) = data {
             let bytes = identity::decode_base64(data).ok_or_else(|| format!("{field}-data is not base64"))?;
             return Ok((Some(bytes), format!("{field}-data")));

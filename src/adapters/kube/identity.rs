@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn certificate_and_key_in_one_file_are_told_apart() {
+    fn certificate_and_key_in_one_file_are_distinguished() {
         let one = "words before\n-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\nbetween\n\
                    -----BEGIN EC PRIVATE KEY-----\r\nBB==\r\n-----END EC PRIVATE KEY-----\r\nbehind";
         let text = |label| String::from_utf8(pem_sections(one.as_bytes(), label)).unwrap();

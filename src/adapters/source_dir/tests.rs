@@ -12,10 +12,10 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-fn task(dir: &Path) -> (Task, UnboundedReceiver<Input>) {
+fn task(dir: &Path) -> (DirWatchTask, UnboundedReceiver<Input>) {
     let (inputs, queue) = unbounded_channel();
     let dir = dir.to_owned();
-    let task = Task {
+    let task = DirWatchTask {
         dir,
         key: "kubelet".to_owned(),
         inputs,
@@ -27,8 +27,8 @@ fn task(dir: &Path) -> (Task, UnboundedReceiver<Input>) {
     (task, queue)
 }
 
-fn observation(seen: DirContent) -> Observation {
-    Observation { dir_id: (1, 1), unwatched: None, seen }
+fn reading(seen: DirContent) -> DirReading {
+    DirReading { dir_id: (1, 1), unwatched: None, seen }
 }
 
 fn version(text: &str) -> DirContent {
@@ -40,7 +40,7 @@ fn version(text: &str) -> DirContent {
 }
 
 /// What the machine is told, in a word each.
-fn told(queue: &mut UnboundedReceiver<Input>) -> Vec<String> {
+fn sent(queue: &mut UnboundedReceiver<Input>) -> Vec<String> {
     std::iter::from_fn(|| queue.try_recv().ok())
         .map(|input| match input {
             Input::Node(Assignment::Local) => "local".to_owned(),
@@ -53,7 +53,7 @@ fn told(queue: &mut UnboundedReceiver<Input>) -> Vec<String> {
 }
 
 #[test]
-fn the_machine_is_told_once_and_again_when_it_asks() {
+fn the_machine_is_notified_once_and_again_when_it_asks() {
     let (mut task, mut queue) = task(Path::new("/d"));
     let mut asked = false;
     for (seen, expected) in [
@@ -69,27 +69,27 @@ fn the_machine_is_told_once_and_again_when_it_asks() {
         (DirContent::Unusable("too big".to_owned()), vec![]),
         (version("a"), vec!["local/source-dir[kubelet]", "a"]),
     ] {
-        assert_eq!(task.report(observation(seen.clone()), &mut asked), None);
-        assert_eq!(told(&mut queue), expected, "{seen:?}");
+        assert_eq!(task.report(reading(seen.clone()), &mut asked), None);
+        assert_eq!(sent(&mut queue), expected, "{seen:?}");
     }
     // A question stays one until there is an answer.
     asked = true;
-    assert_eq!(task.report(observation(DirContent::Changing("x".to_owned())), &mut asked), Some(SETTLE));
-    assert_eq!(task.report(observation(DirContent::BeingWritten("x".to_owned())), &mut asked), Some(PATIENCE));
-    assert!(asked && told(&mut queue).is_empty());
-    task.report(observation(version("a")), &mut asked);
-    assert_eq!(told(&mut queue), ["local/source-dir[kubelet]", "a"]);
+    assert_eq!(task.report(reading(DirContent::Changing("x".to_owned())), &mut asked), Some(SETTLE));
+    assert_eq!(task.report(reading(DirContent::BeingWritten("x".to_owned())), &mut asked), Some(PATIENCE));
+    assert!(asked && sent(&mut queue).is_empty());
+    task.report(reading(version("a")), &mut asked);
+    assert_eq!(sent(&mut queue), ["local/source-dir[kubelet]", "a"]);
     assert!(!asked);
 }
 
 #[test]
-fn without_inotify_two_looks_must_agree() {
+fn without_inotify_two_readings_must_agree() {
     let (mut task, mut queue) = task(Path::new("/d"));
     let mut unwatched = |text: &str| {
         let error = std::io::Error::from(std::io::ErrorKind::QuotaExceeded);
-        let again = task.report(Observation { unwatched: Some(error), ..observation(version(text)) }, &mut true);
+        let again = task.report(DirReading { unwatched: Some(error), ..reading(version(text)) }, &mut true);
         assert_eq!(again, Some(SLOW));
-        told(&mut queue)
+        sent(&mut queue)
     };
     assert!(unwatched("half").is_empty());
     assert!(unwatched("whole").is_empty());
@@ -99,21 +99,21 @@ fn without_inotify_two_looks_must_agree() {
 #[test]
 fn a_burst_is_waited_for_but_not_for_ever() {
     let begin = Instant::now();
-    let mut due = Due::after(begin, SETTLE, None, true);
+    let mut due = NextRead::after(begin, SETTLE, None, true);
     assert_eq!((due.at, due.mounts_only), (begin + SETTLE, true));
     for millis in (100..5000).step_by(100) {
-        due = Due::after(begin + Duration::from_millis(millis), SETTLE, Some(due), false);
+        due = NextRead::after(begin + Duration::from_millis(millis), SETTLE, Some(due), false);
     }
     assert_eq!((due.at, due.mounts_only), (begin + SETTLE_MOST, false));
     // An event brings a far look nearer; mounts do not make it a lesser one.
-    let far = Due::after(begin, SLOW, None, false);
-    let near = Due::after(begin, SETTLE, Some(far), true);
+    let far = NextRead::after(begin, SLOW, None, false);
+    let near = NextRead::after(begin, SETTLE, Some(far), true);
     assert_eq!((near.at, near.mounts_only), (begin + SETTLE, false));
-    assert!(Due::after(begin + SLOW, SETTLE, Some(far), false).at <= far.at.max(begin + SLOW));
+    assert!(NextRead::after(begin + SLOW, SETTLE, Some(far), false).at <= far.at.max(begin + SLOW));
 }
 
 /// Looks as the task does, and waits for what is said of it.
-async fn touch(watcher: &mut DirWatcher, task: &mut Task, act: impl FnOnce()) -> Change {
+async fn touch(watcher: &mut DirWatcher, task: &mut DirWatchTask, act: impl FnOnce()) -> Change {
     task.observe(watcher, None).await.unwrap();
     act();
     loop {
@@ -149,14 +149,14 @@ fn each_link_and_each_parent_is_watched() {
         for (what, act) in steps {
             assert_eq!(touch(&mut watcher, &mut task, act).await, Change::Files, "{what}");
         }
-        let observation = task.observe(&mut watcher, None).await.unwrap();
-        assert!(matches!(observation.seen, DirContent::Missing(_)));
-        assert_eq!(observation.unwatched.map(|error| error.to_string()), None);
+        let reading = task.observe(&mut watcher, None).await.unwrap();
+        assert!(matches!(reading.seen, DirContent::Missing(_)));
+        assert_eq!(reading.unwatched.map(|error| error.to_string()), None);
     });
 }
 
 #[test]
-fn a_look_wakes_nobody_and_strangers_do_not_matter() {
+fn a_reading_wakes_nobody_and_strangers_do_not_matter() {
     let home = tempfile::tempdir().unwrap();
     let source = home.path().join("source");
     fs::create_dir(&source).unwrap();
@@ -181,7 +181,7 @@ fn a_look_wakes_nobody_and_strangers_do_not_matter() {
 }
 
 #[test]
-fn an_overflow_and_a_lost_watch_mean_another_look() {
+fn an_overflow_and_a_lost_watch_mean_another_reading() {
     let home = tempfile::tempdir().unwrap();
     fs::write(home.path().join("kubelet"), "x").unwrap();
     let (mut task, _queue) = task(home.path());

@@ -47,7 +47,7 @@ fn a_flood_arrives_complete_and_in_order() {
 }
 
 #[test]
-fn a_line_without_an_end_is_cut_in_the_words_only() {
+fn a_line_without_an_end_is_cut_in_the_log_tail_only() {
     let huge = vec![b'x'; 3 << 20];
     let (out, log_tail) = through(&[b"before\n", &huge, b"\nafter\n"]);
     assert_eq!(out.len(), huge.len() + 14);

@@ -88,7 +88,7 @@ impl History {
             Some(tail) => Ok(tail),
             None => self.read_tail(disk, dir),
         };
-        let tail = tail.and_then(|tail| put(disk, dir, tail, entry));
+        let tail = tail.and_then(|tail| append_entry(disk, dir, tail, entry));
         // What a failed append left is read before the next one.
         let tail = tail.map_err(|error| StoreError::disk(&path, error))?;
         Ok(self.tail.insert(tail).last)
@@ -112,12 +112,12 @@ impl History {
                 _ => Err(error),
             })?);
         }
-        let number = number.max(self.known(disk, dir));
+        let number = number.max(self.last_reported(disk, dir));
         Ok(Tail { last: number, size, whole: bytes.last().is_none_or(|byte| *byte == b'\n'), named: false })
     }
 
     /// How far the API server has it.
-    fn known<D: Disk>(&mut self, disk: &D, dir: &Path) -> u64 {
+    fn last_reported<D: Disk>(&mut self, disk: &D, dir: &Path) -> u64 {
         *self.reported.get_or_insert_with(|| {
             let bytes = disk.read(&dir.join("reported"), 64).unwrap_or_default();
             std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse().ok()).unwrap_or_default()
@@ -127,7 +127,7 @@ impl History {
     /// Remembers how far the API server has it. Not synced, and a failure is nobody's concern:
     /// events that are sent again have the names they had, and the API server turns them away.
     pub(super) fn reported<D: Disk>(&mut self, disk: &D, dir: &Path, number: u64) {
-        if number <= self.known(disk, dir) {
+        if number <= self.last_reported(disk, dir) {
             return;
         }
         self.reported = Some(number);
@@ -141,14 +141,14 @@ impl History {
 
     /// What the API server may lack, oldest first.
     pub(super) fn unreported<D: Disk>(&mut self, disk: &D, dir: &Path) -> Vec<Entry> {
-        let known = self.known(disk, dir);
+        let known = self.last_reported(disk, dir);
         let mut found = entries(disk, dir);
         found.retain(|entry| !entry.local && entry.number > known);
         found.split_off(found.len().saturating_sub(RESEND))
     }
 }
 
-fn put<D: Disk>(disk: &D, dir: &Path, mut tail: Tail, entry: &Entry) -> io::Result<Tail> {
+fn append_entry<D: Disk>(disk: &D, dir: &Path, mut tail: Tail, entry: &Entry) -> io::Result<Tail> {
     let path = current(dir);
     if tail.size >= ROTATE_AT {
         disk.rename(&path, &older(dir))?;

@@ -90,7 +90,7 @@ impl<D: Disk> FsStore<D> {
         }
         let restore = files.restore || record.owner == files.policy;
         let stash = home.join(stash_name(&files.policy));
-        self.fill(&root, restore.then_some(stash.as_path()))?;
+        self.restore(&root, restore.then_some(stash.as_path()))?;
 
         record.stashed.retain(|policy| *policy != files.policy);
         let surplus = record.stashed.len().saturating_sub(STASHES);
@@ -135,7 +135,7 @@ impl<D: Disk> FsStore<D> {
     }
 
     /// Gives the root directory the files of a stash; without one, none.
-    fn fill(&self, root: &Path, stash: Option<&Path>) -> Result<(), StoreError> {
+    fn restore(&self, root: &Path, stash: Option<&Path>) -> Result<(), StoreError> {
         for name in NAMES {
             let bytes = match stash {
                 Some(stash) => self.state_file(&stash.join(name))?,
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_become_safe_and_different_names() {
+    fn policies_become_safe_and_different_names() {
         let policy = "cpu=static,full-pcpus-only=true+memory=Static";
         assert_eq!(stash_name(policy), policy);
         let odd = ["", "..", "../x", "a/b", "owner.json", "tmp_owner.json", "sha256-1", "a b", &"x".repeat(200)];

@@ -21,7 +21,7 @@ testkit::scenarios!(
     hazards_are_refused_unless_acknowledged,
     the_way_back_to_last_known_good_needs_no_acknowledgement,
     more_pods_than_places_are_named,
-    the_kubelets_own_words_are_kept_and_hold_no_secrets,
+    the_kubelets_own_log_is_kept_and_holds_no_secrets,
     what_came_up_while_it_was_weighed_is_not_started_again,
     a_pin_stops_a_switch_that_is_on_its_way,
     an_unpin_stops_a_switch_that_is_on_its_way,
@@ -44,7 +44,7 @@ fn what_nobody_confirms_is_rolled_back() {
     assert_eq!(node.active(), "");
     assert!(node.message("KubeletConfigRolledBack").contains("nobody confirmed"));
     node.pass(minutes(10));
-    assert!(node.is_marked("a"), "no blame test for that");
+    assert!(node.is_bad("a"), "no control test for that");
 }
 
 fn what_somebody_confirms_is_last_known_good() {
@@ -150,7 +150,7 @@ fn nothing_is_started_while_the_system_goes_down() {
         node.environment.shutting_down = false;
         node.pass(15);
         assert_eq!(node.starts.len(), starts + 1, "on trial: {on_trial}");
-        assert!(!node.is_marked("a"));
+        assert!(!node.is_bad("a"));
     }
 }
 
@@ -237,7 +237,7 @@ fn more_pods_than_places_are_named() {
     assert_eq!(node.active(), "a", "drained, and asked for again");
 }
 
-fn the_kubelets_own_words_are_kept_and_hold_no_secrets() {
+fn the_kubelets_own_log_is_kept_and_holds_no_secrets() {
     let mut node = Node::new();
     node.log_tail = vec![
         "I1121 10:00:00.000000 1 flags.go:1] StaticPodURLHeader:map[Authorization:[Bearer hunter2]]".to_owned(),

@@ -33,12 +33,12 @@ fn entry(name: &str) -> Entry {
 
 /// What was attempted, what was acknowledged.
 #[derive(Default)]
-struct Told {
+struct Appended {
     attempts: Vec<String>,
     acknowledged: BTreeMap<u64, String>,
 }
 
-impl Told {
+impl Appended {
     fn append(&mut self, store: &mut FsStore<SimDisk>, name: String) {
         self.attempts.push(name.clone());
         if let Ok(number) = store.append(&entry(&name)) {
@@ -70,29 +70,29 @@ fn numbers(found: &[Entry]) -> Vec<u64> {
     found.iter().map(|entry| entry.number).collect()
 }
 
-fn run_story(disk: &SimDisk, told: &mut Told) {
+fn append_all(disk: &SimDisk, appended: &mut Appended) {
     let mut store = store(disk);
     for at in 0..LENGTH {
-        told.append(&mut store, format!("entry {at}"));
+        appended.append(&mut store, format!("entry {at}"));
         if at % 5 == 4 {
-            store.reported(told.acknowledged.keys().last().copied().unwrap_or_default());
+            store.reported(appended.acknowledged.keys().last().copied().unwrap_or_default());
         }
     }
 }
 
 fn operations() -> u64 {
     let disk = SimDisk::default();
-    run_story(&disk, &mut Told::default());
+    append_all(&disk, &mut Appended::default());
     disk.operations()
 }
 
 #[test]
 fn the_history_is_bounded_and_counts_on() {
-    let (disk, mut told) = (SimDisk::default(), Told::default());
-    run_story(&disk, &mut told);
-    assert_eq!(told.acknowledged.keys().copied().collect::<Vec<_>>(), (1..=LENGTH).collect::<Vec<_>>());
+    let (disk, mut appended) = (SimDisk::default(), Appended::default());
+    append_all(&disk, &mut appended);
+    assert_eq!(appended.acknowledged.keys().copied().collect::<Vec<_>>(), (1..=LENGTH).collect::<Vec<_>>());
     let found = store(&disk).history();
-    told.check(&found, "no fault");
+    appended.check(&found, "no fault");
     assert!(found.len() < 32, "rotated: {}", found.len());
     for name in ["history.jsonl", "history.1.jsonl"] {
         let text = disk.peek(&Path::new(ROOT).join("supervisor").join(name)).unwrap();
@@ -144,23 +144,23 @@ fn the_history_outlives_a_power_cut_at_every_operation() {
     for at in 0..operations() {
         for seed in 0..3 {
             let context = format!("power off at operation {at}, seed {seed}");
-            let (disk, mut told) = (SimDisk::default(), Told::default());
+            let (disk, mut appended) = (SimDisk::default(), Appended::default());
             disk.plan(Plan { fault: Fault::PowerOff, at, once: true });
-            run_story(&disk, &mut told);
+            append_all(&disk, &mut appended);
             disk.crash(&mut Rng::new(seed));
             // Twice, because what the first crash left may be what the second one tears.
             for life in 0..2 {
-                told.check(&store(&disk).history(), &context);
+                appended.check(&store(&disk).history(), &context);
                 let mut store = store(&disk);
                 let before = numbers(&store.history());
-                told.append(&mut store, format!("after {life}"));
-                let (number, _) = told.acknowledged.last_key_value().unwrap();
+                appended.append(&mut store, format!("after {life}"));
+                let (number, _) = appended.acknowledged.last_key_value().unwrap();
                 assert!(before.iter().all(|earlier| earlier < number), "{context}: {number} after {before:?}");
-                told.check(&store.history(), &context);
+                appended.check(&store.history(), &context);
                 assert!(store.unreported().iter().any(|entry| entry.number == *number), "{context}");
                 disk.crash(&mut Rng::new(seed + 100));
             }
-            told.check(&store(&disk).history(), &context);
+            appended.check(&store(&disk).history(), &context);
         }
     }
 }
@@ -170,13 +170,13 @@ fn the_history_goes_on_after_a_failure_at_any_operation() {
     for fault in [Fault::Io, Fault::Full, Fault::ReadOnly] {
         for at in 0..operations() {
             let context = format!("{fault:?} at operation {at}");
-            let (disk, mut told) = (SimDisk::default(), Told::default());
+            let (disk, mut appended) = (SimDisk::default(), Appended::default());
             disk.plan(Plan { fault, at, once: true });
-            run_story(&disk, &mut told);
-            assert!(told.acknowledged.len() as u64 >= LENGTH - 1, "{context}");
-            told.check(&store(&disk).history(), &context);
+            append_all(&disk, &mut appended);
+            assert!(appended.acknowledged.len() as u64 >= LENGTH - 1, "{context}");
+            appended.check(&store(&disk).history(), &context);
             disk.crash(&mut Rng::new(at));
-            told.check(&store(&disk).history(), &context);
+            appended.check(&store(&disk).history(), &context);
         }
     }
 }

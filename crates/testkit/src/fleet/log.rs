@@ -10,9 +10,9 @@ use tokio::time::Instant;
 
 /// A Node at a resourceVersion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Word {
+struct NodeSnapshot {
     /// Names of ConfigMaps, or nothing.
-    wanted: String,
+    desired: String,
     assigned: String,
     active: String,
     proven: String,
@@ -20,17 +20,17 @@ struct Word {
     ready: bool,
 }
 
-impl Word {
-    fn of(node: &Value) -> Word {
+impl NodeSnapshot {
+    fn from_node(node: &Value) -> NodeSnapshot {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let native = &node["spec"]["configSource"]["configMap"]["name"];
-        let wanted = if native.is_string() { native } else { &node["metadata"]["labels"][format!("{LABELS}name")] };
+        let desired = if native.is_string() { native } else { &node["metadata"]["labels"][format!("{LABELS}name")] };
         let said = node["metadata"]["annotations"][STATUS_ANNOTATION].as_str().unwrap_or("null");
         let said: Value = serde_json::from_str(said).unwrap_or_default();
         let map = |field: &str| text(&said[field]["configMap"]["name"]);
         let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
-        Word {
-            wanted: text(wanted),
+        NodeSnapshot {
+            desired: text(desired),
             assigned: map("assigned"),
             active: map("active"),
             proven: map("lastKnownGood"),
@@ -40,7 +40,7 @@ impl Word {
     }
 
     fn has(&self, target: &str) -> bool {
-        self.wanted == target
+        self.desired == target
     }
 
     /// It has it, and is done with it.
@@ -55,8 +55,8 @@ impl Word {
 }
 
 #[derive(Clone, Debug)]
-enum What {
-    Node(String, Option<Word>),
+enum LogEntry {
+    Node(String, Option<NodeSnapshot>),
     /// A rollout's name, what it rolls out, and its phase.
     Record(String, Option<(String, String)>),
     Expect(Expectation),
@@ -77,7 +77,7 @@ pub struct Expectation {
 struct Line {
     version: u64,
     at: Instant,
-    what: What,
+    entry: LogEntry,
 }
 
 /// Lines in the order of their versions.
@@ -85,14 +85,14 @@ struct Line {
 pub struct Log {
     lines: Vec<Line>,
     version: u64,
-    /// What each Node said last.
-    last: BTreeMap<String, Word>,
+    /// Each Node's latest snapshot.
+    last: BTreeMap<String, NodeSnapshot>,
 }
 
 /// A node, while the log is read.
 #[derive(Default)]
 struct Seen {
-    word: Word,
+    snapshot: NodeSnapshot,
     unready: Option<Instant>,
     bad: Option<Instant>,
 }
@@ -103,32 +103,32 @@ impl Log {
     pub fn note(&mut self, object: &Value, deleted: bool) {
         let meta = &object["metadata"];
         let name = meta["name"].as_str().unwrap_or_default();
-        let what = if object["kind"] == "Node" {
-            let word = (!deleted).then(|| Word::of(object));
+        let entry = if object["kind"] == "Node" {
+            let snapshot = (!deleted).then(|| NodeSnapshot::from_node(object));
             // What says the same as before is of no interest here, and most of what is written.
-            if word.is_some() && self.last.get(name) == word.as_ref() {
+            if snapshot.is_some() && self.last.get(name) == snapshot.as_ref() {
                 return;
             }
-            match &word {
-                Some(word) => drop(self.last.insert(name.to_owned(), word.clone())),
+            match &snapshot {
+                Some(snapshot) => drop(self.last.insert(name.to_owned(), snapshot.clone())),
                 None => drop(self.last.remove(name)),
             }
-            What::Node(name.to_owned(), word)
+            LogEntry::Node(name.to_owned(), snapshot)
         } else {
             let Some(text) = object["data"]["rollout"].as_str() else { return };
             let record: Value = serde_json::from_str(text).unwrap_or_default();
             let text = |field: &Value| field.as_str().unwrap_or_default().to_owned();
             let said = (!deleted).then(|| (text(&record["target"]["name"]), text(&record["phase"])));
-            What::Record(name.to_owned(), said)
+            LogEntry::Record(name.to_owned(), said)
         };
         let version = meta["resourceVersion"].as_str().and_then(|it| it.parse().ok()).unwrap_or(self.version);
         self.version = self.version.max(version);
-        self.lines.push(Line { version, at: Instant::now(), what });
+        self.lines.push(Line { version, at: Instant::now(), entry });
     }
 
     /// From here on this holds.
     pub fn expect(&mut self, expectation: Expectation) {
-        self.lines.push(Line { version: self.version, at: Instant::now(), what: What::Expect(expectation) });
+        self.lines.push(Line { version: self.version, at: Instant::now(), entry: LogEntry::Expect(expectation) });
     }
 
     /// Nodes that have been assigned something, by what it was and how often.
@@ -136,9 +136,9 @@ impl Log {
         let mut last: BTreeMap<&str, &str> = BTreeMap::new();
         let mut found: BTreeMap<String, usize> = BTreeMap::new();
         for line in &self.lines {
-            let What::Node(name, Some(word)) = &line.what else { continue };
-            let before = last.insert(name, &word.wanted);
-            if word.has(target) && before.is_some_and(|before| before != target) {
+            let LogEntry::Node(name, Some(snapshot)) = &line.entry else { continue };
+            let before = last.insert(name, &snapshot.desired);
+            if snapshot.has(target) && before.is_some_and(|before| before != target) {
                 *found.entry(name.clone()).or_default() += 1;
             }
         }
@@ -147,19 +147,19 @@ impl Log {
 
     /// Nodes that want it now.
     pub fn count(&self, map: &str) -> usize {
-        self.last.values().filter(|word| word.has(map)).count()
+        self.last.values().filter(|snapshot| snapshot.has(map)).count()
     }
 
     /// Those of them that are not done with it.
     pub fn in_flight(&self, map: &str) -> usize {
-        self.last.values().filter(|word| word.has(map) && !word.is_settled(map, false)).count()
+        self.last.values().filter(|snapshot| snapshot.has(map) && !snapshot.is_settled(map, false)).count()
     }
 
     /// Where the rollout of this name is.
     pub fn phase(&self, rollout: &str) -> Option<String> {
         let is = |name: &str| name.strip_prefix("rollout-") == Some(rollout);
-        let said = self.lines.iter().rev().find_map(|line| match &line.what {
-            What::Record(name, said) if is(name) => Some(said),
+        let said = self.lines.iter().rev().find_map(|line| match &line.entry {
+            LogEntry::Record(name, said) if is(name) => Some(said),
             _ => None,
         });
         said?.as_ref().map(|(_, phase)| phase.clone())
@@ -172,29 +172,30 @@ impl Log {
         let mut records: BTreeMap<&str, (&str, &str, Instant)> = BTreeMap::new();
         let mut expected: Option<&Expectation> = None;
         let mut broken = Vec::new();
-        for Line { version, at, what } in &self.lines {
-            match what {
-                What::Expect(expectation) => expected = Some(expectation),
-                What::Record(name, Some((target, phase))) => {
+        for Line { version, at, entry } in &self.lines {
+            match entry {
+                LogEntry::Expect(expectation) => expected = Some(expectation),
+                LogEntry::Record(name, Some((target, phase))) => {
                     let known = records.get(name.as_str()).filter(|(_, known, _)| *known == phase);
                     let since = known.map_or(*at, |(.., since)| *since);
                     records.insert(name, (target, phase, since));
                 }
-                What::Record(name, None) => drop(records.remove(name.as_str())),
-                What::Node(name, None) => drop(nodes.remove(name.as_str())),
-                What::Node(name, Some(word)) => {
-                    if let Some(wanted) = expected
-                        && nodes.get(name.as_str()).is_some_and(|seen| !seen.word.has(&wanted.target))
-                        && word.has(&wanted.target)
+                LogEntry::Record(name, None) => drop(records.remove(name.as_str())),
+                LogEntry::Node(name, None) => drop(nodes.remove(name.as_str())),
+                LogEntry::Node(name, Some(snapshot)) => {
+                    if let Some(expectation) = expected
+                        && nodes.get(name.as_str()).is_some_and(|seen| !seen.snapshot.has(&expectation.target))
+                        && snapshot.has(&expectation.target)
                     {
-                        let problems = Sending { wanted, nodes: &nodes, records: &records, node: name, at: *at, lag };
+                        let problems =
+                            Sending { expectation, nodes: &nodes, records: &records, node: name, at: *at, lag };
                         broken.extend(problems.all().map(|problem| format!("{name} at {version}: {problem}")));
                     }
                     let seen = nodes.entry(name).or_default();
-                    seen.unready = if word.ready { None } else { seen.unready.or(Some(*at)) };
-                    let bad = expected.is_some_and(|wanted| word.calls_bad(&wanted.target));
+                    seen.unready = if snapshot.ready { None } else { seen.unready.or(Some(*at)) };
+                    let bad = expected.is_some_and(|expectation| snapshot.calls_bad(&expectation.target));
                     seen.bad = if bad { seen.bad.or(Some(*at)) } else { None };
-                    seen.word = word.clone();
+                    seen.snapshot = snapshot.clone();
                 }
             }
         }
@@ -204,7 +205,7 @@ impl Log {
 
 /// The target is written to this node.
 struct Sending<'a> {
-    wanted: &'a Expectation,
+    expectation: &'a Expectation,
     nodes: &'a BTreeMap<&'a str, Seen>,
     records: &'a BTreeMap<&'a str, (&'a str, &'a str, Instant)>,
     node: &'a str,
@@ -213,7 +214,7 @@ struct Sending<'a> {
 }
 
 impl Sending<'_> {
-    fn is_news(&self, since: Instant) -> bool {
+    fn is_recent(&self, since: Instant) -> bool {
         self.at.saturating_duration_since(since) < self.lag
     }
 
@@ -223,10 +224,10 @@ impl Sending<'_> {
 
     /// In flight, which the client knows for it has sent them, or not Ready.
     fn too_many(&self) -> Option<String> {
-        let Expectation { target, max_unavailable, active, .. } = self.wanted;
+        let Expectation { target, max_unavailable, active, .. } = self.expectation;
         let is_busy = |seen: &&Seen| {
-            let unready = seen.unready.is_some_and(|since| !self.is_news(since));
-            unready || (seen.word.has(target) && !seen.word.is_settled(target, *active))
+            let unready = seen.unready.is_some_and(|since| !self.is_recent(since));
+            unready || (seen.snapshot.has(target) && !seen.snapshot.is_settled(target, *active))
         };
         let busy = self.nodes.values().filter(is_busy).count();
         (busy >= *max_unavailable)
@@ -234,26 +235,26 @@ impl Sending<'_> {
     }
 
     fn before_canaries(&self) -> Option<String> {
-        let Expectation { target, canaries, active, .. } = self.wanted;
+        let Expectation { target, canaries, active, .. } = self.expectation;
         if canaries.iter().any(|canary| canary == self.node) {
             return None;
         }
-        let proven = |canary: &str| self.nodes.get(canary).is_some_and(|it| it.word.is_settled(target, *active));
+        let proven = |canary: &str| self.nodes.get(canary).is_some_and(|it| it.snapshot.is_settled(target, *active));
         let open = canaries.iter().find(|canary| !proven(canary))?;
         Some(format!("before the canary {open}"))
     }
 
     fn called_bad(&self) -> Option<String> {
-        let bad = self.nodes.iter().find(|(_, seen)| seen.bad.is_some_and(|since| !self.is_news(since)))?.0;
+        let bad = self.nodes.iter().find(|(_, seen)| seen.bad.is_some_and(|since| !self.is_recent(since)))?.0;
         Some(format!("{bad} called it bad"))
     }
 
     /// What stopped by itself sends nothing any more, not even what was on its way. What somebody else paused or took
     /// back, its client may not have heard of.
     fn not_running(&self) -> Option<String> {
-        let mut own = self.records.values().filter(|(target, ..)| *target == self.wanted.target);
+        let mut own = self.records.values().filter(|(target, ..)| *target == self.expectation.target);
         let may = |(_, phase, since): &(&str, &str, Instant)| {
-            *phase == "Running" || (!matches!(*phase, "Starting" | "Stopped") && self.is_news(*since))
+            *phase == "Running" || (!matches!(*phase, "Starting" | "Stopped") && self.is_recent(*since))
         };
         if own.clone().any(may) {
             return None;

@@ -23,10 +23,10 @@ pub(super) struct Failed {
 
 /// A version that failed, and last known good that runs in its stead.
 #[derive(Clone, Debug)]
-pub(super) struct Blamed {
+pub(super) struct PendingControlTest {
     pub(super) source: Source,
     pub(super) family: Family,
-    /// It failed alike: then the mark is to be lifted by then.
+    /// It failed alike: then the version is to be cleared by then.
     pub(super) due: Option<Duration>,
 }
 
@@ -50,7 +50,7 @@ pub struct Account {
     /// What broke a law, found where it happened.
     pub violations: Vec<(Law, String)>,
     /// The identity of the kubelet's binary as it was last told.
-    pub told_kubelet: String,
+    pub known_kubelet: String,
     /// A fingerprint of all calls and their moments.
     pub fingerprint: u64,
     /// Operations of the disk that had failed when this life began.
@@ -65,7 +65,7 @@ pub struct Account {
     /// Operations of the disk that had failed when it was last found in order.
     pub failures_seen: u64,
     /// A reset was asked for since the disk was last found in order: it may be half written.
-    pub reset_told: bool,
+    pub reset_requested: bool,
     pub(super) failed: Vec<Failed>,
     /// Contents that work, and were rolled back all the same.
     pub(super) unlucky: Vec<Content>,
@@ -87,13 +87,13 @@ pub struct Account {
     pub(super) last: Option<Process>,
     /// Health of a process that is gone, and whether nothing excuses the break so far.
     pub(super) carried: Option<(Content, Duration, bool)>,
-    /// An event that is emitted now is not one of a former life.
-    pub is_news: bool,
+    /// An event that is emitted now is not one of an earlier process.
+    pub is_new_event: bool,
     /// By what contents are, or were, judged.
     pub(super) baselines: Vec<(Content, Option<Baseline>)>,
-    pub(super) blamed: Option<Blamed>,
-    /// Versions that failed without being to blame, and how often in a row.
-    pub(super) pardoned: Vec<(Source, u32)>,
+    pub(super) control_test: Option<PendingControlTest>,
+    /// Versions that failed and were cleared, and how often in a row.
+    pub(super) cleared: Vec<(Source, u32)>,
     /// What waits for a confirmation, and until when.
     pub(super) awaits: Option<(Source, Duration)>,
     /// It is not to become last known good before that.
@@ -129,16 +129,16 @@ impl Account {
     pub fn begin_life(&mut self, failures: u64) {
         self.failed.retain(|failed| failed.durable);
         (self.fresh, self.leaving, self.runs_local) = (true, false, false);
-        self.reset_told = false;
+        self.reset_requested = false;
         self.failures_before = failures;
         (self.stopped, self.deaths, self.carried) = (None, None, None);
-        (self.is_news, self.blamed, self.awaits, self.unpinned) = (false, None, None, None);
+        (self.is_new_event, self.control_test, self.awaits, self.unpinned) = (false, None, None, None);
     }
 
     /// The records could not be read: what they said is forgotten.
     pub fn forget_records(&mut self) {
         self.failed.clear();
-        self.pardoned.clear();
+        self.cleared.clear();
         self.boots = None;
     }
 
@@ -166,7 +166,7 @@ impl Account {
         carried.map_or((Duration::ZERO, true), |(_, health, broken)| (health, broken))
     }
 
-    pub fn excuse_break(&mut self, lately: bool) {
+    pub fn suspend_break(&mut self, lately: bool) {
         if let Some((_, _, broken)) = &mut self.carried {
             *broken &= !lately;
         }
@@ -178,7 +178,7 @@ impl Account {
         self.last = Some(process.clone());
         self.carried = Some((content, process.earned, process.broken || (process.well_since.is_some() && !excused)));
         if process.stopping.is_some() {
-            self.stopped = Some((content, self.told_kubelet.clone()));
+            self.stopped = Some((content, self.known_kubelet.clone()));
             return;
         }
         if excused {
@@ -187,22 +187,22 @@ impl Account {
         let before = self.deaths.filter(|(of, _)| *of == content).map_or(0, |(_, deaths)| deaths);
         self.deaths = Some((content, before + 1));
         let was_well = process.well_since.is_some_and(|since| now - since > Duration::from_secs(25));
-        if let Some(blamed) = &mut self.blamed
-            && blamed.family == Family::Process
+        if let Some(control_test) = &mut self.control_test
+            && control_test.family == Family::Process
             && !was_well
         {
-            blamed.due.get_or_insert(now + limits::QUERY_DEADLINE + SLACK);
+            control_test.due.get_or_insert(now + limits::QUERY_DEADLINE + SLACK);
         }
     }
 
     /// Last known good was well for long enough, or nearly so.
-    pub fn settle_blame(&mut self) {
-        self.blamed.take_if(|blamed| blamed.due.is_none());
+    pub fn end_control_test(&mut self) {
+        self.control_test.take_if(|control_test| control_test.due.is_none());
     }
 
     /// Last known good is on test for a version that failed.
     pub fn is_testing(&self) -> bool {
-        self.blamed.is_some()
+        self.control_test.is_some()
     }
 
     /// True if its trial judges by this.
@@ -214,15 +214,15 @@ impl Account {
         self.baselines.iter().find(|(of, _)| *of == content)?.1.as_ref()
     }
 
-    /// True if this version failed without being to blame.
-    pub fn is_pardoned(&self, source: &Source) -> bool {
-        self.pardoned.iter().any(|(of, _)| of == source)
+    /// True if this version failed and was cleared.
+    pub fn is_cleared(&self, source: &Source) -> bool {
+        self.cleared.iter().any(|(of, _)| of == source)
     }
 
     /// With another binary every version may be tried again.
-    pub fn tell_kubelet(&mut self, id: &str) {
-        if self.told_kubelet != id {
-            id.clone_into(&mut self.told_kubelet);
+    pub fn note_kubelet(&mut self, id: &str) {
+        if self.known_kubelet != id {
+            id.clone_into(&mut self.known_kubelet);
             self.failed.clear();
         }
     }
@@ -238,11 +238,11 @@ impl Account {
 
     /// True if this version was said to have failed with this binary.
     pub(super) fn has_failed(&self, source: &Source) -> bool {
-        self.failed.iter().any(|failed| failed.source == *source && failed.kubelet == self.told_kubelet)
+        self.failed.iter().any(|failed| failed.source == *source && failed.kubelet == self.known_kubelet)
     }
 
     pub(super) fn note_failed(&mut self, source: &Source, kubelet: Option<String>) {
-        let (durable, kubelet) = (kubelet.is_some(), kubelet.unwrap_or_else(|| self.told_kubelet.clone()));
+        let (durable, kubelet) = (kubelet.is_some(), kubelet.unwrap_or_else(|| self.known_kubelet.clone()));
         self.failed.retain(|failed| failed.source != *source);
         self.failed.push(Failed { source: source.clone(), kubelet, durable });
         // The machine remembers so many; and each start of a forgotten one may fail again.

@@ -34,18 +34,18 @@ impl Outside {
         self.api_up && !self.process.as_ref().is_some_and(|process| process.cuts_off)
     }
 
-    pub fn note_told(&mut self, input: &Input) {
-        if let Input::Node(wanted) = input
-            && *wanted != Assignment::Unknown
+    pub fn note_input(&mut self, input: &Input) {
+        if let Input::Node(desired) = input
+            && *desired != Assignment::Unknown
         {
-            self.told_node = wanted.clone();
-            self.account.reset_told |= *wanted == Assignment::Local;
+            self.known_assignment = desired.clone();
+            self.account.reset_requested |= *desired == Assignment::Local;
         }
     }
 
     pub fn node_input(&mut self) -> Option<Input> {
-        let input = self.reaches_api().then(|| Input::Node(self.wanted.clone()))?;
-        self.note_told(&input);
+        let input = self.reaches_api().then(|| Input::Node(self.desired.clone()))?;
+        self.note_input(&input);
         Some(input)
     }
 
@@ -103,8 +103,8 @@ impl Outside {
         self.schedule(truth + ms(1), Coming::Map);
     }
 
-    pub fn want(&mut self, wanted: Assignment) {
-        self.wanted = wanted;
+    pub fn set_desired(&mut self, desired: Assignment) {
+        self.desired = desired;
         self.hear();
     }
 
@@ -113,7 +113,7 @@ impl Outside {
     }
 
     pub fn assign(&mut self, name: &str) {
-        self.want(Assignment::Map(Self::reference(name, KEY)));
+        self.set_desired(Assignment::Map(Self::reference(name, KEY)));
     }
 
     /// Creates or replaces a ConfigMap.
@@ -148,8 +148,8 @@ impl Outside {
     }
 
     /// The version the Node wants, if there is one.
-    pub fn wanted_source(&self) -> Option<Source> {
-        let Assignment::Map(reference) = &self.wanted else { return None };
+    pub fn desired_source(&self) -> Option<Source> {
+        let Assignment::Map(reference) = &self.desired else { return None };
         Some(self.maps.get(&reference.name)?.resolve(reference))
     }
 

@@ -105,7 +105,7 @@ impl Behaviour {
             }
             Self::LosesPods => Outcome::Either,
             Self::Flaps => Outcome::Stays,
-            // Who was sick before is not blamed for it, but earns nothing by it either.
+            // Who was sick before does not fail for it, but earns nothing by it either.
             Self::HalfReady | Self::SickAfter(_) if !judged(Signal::Healthz) => Outcome::Stays,
             _ => Outcome::Fails,
         }

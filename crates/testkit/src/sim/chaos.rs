@@ -250,7 +250,7 @@ impl Chaos {
                 outside.set_runtime(true, false);
             }
             if rng.one_in(3) {
-                outside.want(Assignment::Local);
+                outside.set_desired(Assignment::Local);
             } else {
                 let name = rng.pick(&NAMES);
                 if rng.one_in(2) {
@@ -260,7 +260,7 @@ impl Chaos {
             }
             outside.set_api(true);
         }
-        self.note(|node| format!("{:?} peace: {:?}", node.outside.borrow().now, node.outside.borrow().wanted));
+        self.note(|node| format!("{:?} peace: {:?}", node.outside.borrow().now, node.outside.borrow().desired));
         // The disk may have to be found to work again before a command is taken.
         assert!(self.node.advance(Duration::from_secs(60)), "the power goes in peace");
         let _ = self.node.operate(Command::Unpin);
@@ -295,17 +295,18 @@ fn administer(outside: &mut Outside, rng: &mut Rng) -> String {
             format!("delete {name}")
         }
         9 => {
-            outside.want(Assignment::Map(Outside::reference(name, if rng.one_in(2) { "other" } else { "absent" })));
+            outside
+                .set_desired(Assignment::Map(Outside::reference(name, if rng.one_in(2) { "other" } else { "absent" })));
             format!("assign another key of {name}")
         }
         10 => {
-            outside.want(Assignment::Local);
+            outside.set_desired(Assignment::Local);
             "reset".to_owned()
         }
         _ => {
-            let wanted = if rng.one_in(2) { Assignment::AllNil } else { Assignment::Unknown };
-            outside.want(wanted.clone());
-            format!("the Node says {wanted:?}")
+            let desired = if rng.one_in(2) { Assignment::AllNil } else { Assignment::Unknown };
+            outside.set_desired(desired.clone());
+            format!("the Node says {desired:?}")
         }
     }
 }
@@ -365,13 +366,13 @@ fn misinform(outside: &mut Outside, rng: &mut Rng) -> String {
             "the Node is said to be gone".to_owned()
         }
         _ => {
-            let wanted = if rng.one_in(3) {
+            let desired = if rng.one_in(3) {
                 Assignment::Local
             } else {
                 Assignment::Map(Outside::reference(name, super::world::KEY))
             };
-            outside.lie(Input::Node(wanted.clone()));
-            format!("an old Node is delivered: {wanted:?}")
+            outside.lie(Input::Node(desired.clone()));
+            format!("an old Node is delivered: {desired:?}")
         }
     }
 }

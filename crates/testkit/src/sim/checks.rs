@@ -118,18 +118,17 @@ impl Outside {
             self.account.check(Law::Durable, named && broken.is_none(), || {
                 format!("started {source}, but the {view} records are {stored:?}, its checkpoint: {broken:?}")
             });
-            let marks = stored.ledger.as_ref().map(|ledger| ledger.bad.clone()).unwrap_or_default();
+            let bad_versions = stored.ledger.as_ref().map(|ledger| ledger.bad.clone()).unwrap_or_default();
             // A failure in a trial does not take away what was earned.
             let earned = stored.last_known_good.as_ref() == Ok(&Some(source.clone()));
-            let marked = |bad: &BadVersion| {
+            let is_bad = |bad: &BadVersion| {
                 bad.source == source
-                    && bad.kubelet.0 == self.account.told_kubelet
+                    && bad.kubelet.0 == self.account.known_kubelet
                     && !(earned && bad.reason != REJECTED)
             };
-            let is_marked = marks.iter().any(marked);
-            self.account.check(Law::BadStaysBad, !is_marked, || {
-                format!("started {source}, which is marked bad on the {view} disk")
-            });
+            let is_bad = bad_versions.iter().any(is_bad);
+            self.account
+                .check(Law::BadStaysBad, !is_bad, || format!("started {source}, which is bad on the {view} disk"));
         }
         self.check_hold(Some(&source), &stored);
         let earned = stored.last_known_good.as_ref() == Ok(&Some(source.clone()));
@@ -147,10 +146,10 @@ impl Outside {
         let Ok(Some(proven)) = &stored.last_known_good else {
             return self.account.check(Law::LocalOnlyIfNothingElse, true, String::new);
         };
-        let marks = stored.ledger.as_ref().map(|ledger| ledger.bad.clone()).unwrap_or_default();
+        let bad_versions = stored.ledger.as_ref().map(|ledger| ledger.bad.clone()).unwrap_or_default();
         let content = self.content_of(Some(proven));
         let said = self.account.failed.iter().map(|failed| &failed.source);
-        let mut failed = marks.iter().map(|bad| &bad.source).chain(said);
+        let mut failed = bad_versions.iter().map(|bad| &bad.source).chain(said);
         let equal = failed.any(|source| self.content_of(Some(source)) == content);
         // Once it had to be local, it stays so until the next decision.
         let excused = self.account.runs_local
@@ -160,7 +159,7 @@ impl Outside {
             || (!rules::PROVEN_CONTENT && equal)
             || self.content_of(Some(proven)) == self.content_of(None)
             || self.disk_is_ailing()
-            || marks.iter().any(|bad| bad.source == *proven)
+            || bad_versions.iter().any(|bad| bad.source == *proven)
             || FsStore::new(self.disk.seen(), Path::new(ROOT)).open(proven).is_err();
         self.account.check(Law::LocalOnlyIfNothingElse, excused, || format!("local was started beside {stored:?}"));
     }
@@ -210,7 +209,7 @@ impl Outside {
         let overruled = std::mem::take(&mut account.overruled);
         let Some((before, kubelet)) = account.stopped.take().filter(|_| !overruled) else { return };
         let excused =
-            ailing || rotten || adopted || futile || kubelet != account.told_kubelet || account.pinned.is_some();
+            ailing || rotten || adopted || futile || kubelet != account.known_kubelet || account.pinned.is_some();
         account.check(Law::EqualCostsNothing, Some(before) != content || excused, || {
             format!("{before:?} was stopped for itself beside {stored:?}")
         });
@@ -221,8 +220,9 @@ impl Outside {
         let Some(process) = &self.process else { return };
         let content = process.content;
         let stored = self.records(&self.disk.seen());
-        let marks = stored.ledger.as_ref().map(|ledger| ledger.bad.clone()).unwrap_or_default();
-        let failed = self.account.failed.iter().map(|failed| &failed.source).chain(marks.iter().map(|bad| &bad.source));
+        let bad_versions = stored.ledger.as_ref().map(|ledger| ledger.bad.clone()).unwrap_or_default();
+        let failed =
+            self.account.failed.iter().map(|failed| &failed.source).chain(bad_versions.iter().map(|bad| &bad.source));
         let has_failed = failed.into_iter().any(|source| self.content_of(Some(source)) == Some(content));
         let changes = self.content_of_record(&stored.assigned) != Some(content);
         let due = changes

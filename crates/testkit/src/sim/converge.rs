@@ -34,23 +34,23 @@ impl Node {
             })
         };
         let mut lines = vec![
-            format!("wanted:          {:?}, told {:?}", outside.wanted, outside.told_node),
+            format!("desired:         {:?}, known {:?}", outside.desired, outside.known_assignment),
             format!("assigned:        {}", name(state.saved.assigned.as_ref())),
             format!("last known good: {}", name(state.saved.last_known_good.as_ref())),
             format!("active:          {}, target {}", name(state.active.as_ref()), name(state.target.as_ref())),
             format!("attempt:         {:?}, {:?}", state.saved.ledger.attempt, state.trial),
             format!("suspended:       {:?}, pending_failure {:?}", state.suspended, state.pending_failure),
             format!(
-                "control_test:           {:?}, pardon {:?}",
+                "control_test:           {:?}, retry later {:?}",
                 state.saved.ledger.control_test, state.saved.ledger.retry_later
             ),
-            format!("told:            {:?}", outside.told),
+            format!("observations:    {:?}", outside.observations),
             format!("held:            pin {:?}, frozen {}", state.saved.ledger.pin, state.saved.ledger.frozen),
             format!("unsaved:         {}, ailing disk: {}", state.unsaved.is_some(), outside.disk_is_ailing()),
             format!("errors:          {:?} {:?}", state.error, state.sync_error),
             format!("process:         {:?}", outside.process),
             format!("machine:         {:?} {:?} {:?}", state.kubelet, state.change, state.retry),
-            format!("kubelet:         {}, told {}", outside.kubelet_id, outside.account.told_kubelet),
+            format!("kubelet:         {}, known {}", outside.kubelet_id, outside.account.known_kubelet),
         ];
         for bad in state.saved.ledger.bad.iter().rev().take(8) {
             let digest = bad.digest.as_ref().map(ToString::to_string);
@@ -72,21 +72,21 @@ impl Node {
         if records != (&Ok(status.assigned.clone()), &Ok(status.last_known_good.clone())) {
             return Some("the records differ from the status");
         }
-        let wanted = outside.wanted_source();
+        let desired = outside.desired_source();
         if outside.process.as_ref().is_some_and(|it| it.cuts_off) && state_is_settled(&self.executor.state) {
             return None; // proven when nobody could tell, and out of reach since
         }
-        match &outside.wanted {
+        match &outside.desired {
             Assignment::Unknown => None,
             Assignment::Local => {
                 let all = [&status.assigned, &status.active, &status.last_known_good];
                 says(all.iter().any(|it| it.is_some()) || status.error.is_some(), "it is not reset")
             }
-            _ if wanted.is_none() => {
+            _ if desired.is_none() => {
                 let said = status.error.as_ref().is_some_and(|error| error.starts_with("failed to sync"));
                 says(!said, "no word of what cannot be synced")
             }
-            _ if status.assigned != wanted => Some("another one is assigned"),
+            _ if status.assigned != desired => Some("another one is assigned"),
             _ => self.is_not_applied(outside),
         }
     }
@@ -111,15 +111,15 @@ impl Node {
                 Outcome::Passes => status.error.is_some().then_some("an error where all is well"),
             };
         }
-        let pardoned = status.assigned.as_ref().is_some_and(|source| outside.account.is_pardoned(source));
+        let cleared = status.assigned.as_ref().is_some_and(|source| outside.account.is_cleared(source));
         // Refused, or unlucky in its trial; either way it is said.
         if status.active != status.last_known_good && !(status.active.is_none() && self.lost_last_known_good()) {
             Some("neither assigned nor last known good runs")
         } else if status.error.is_none() {
             Some("it is not applied, and no error says so")
         } else {
-            let nothing = state.saved.ledger.bad.is_empty() && !pardoned;
-            nothing.then_some("it is not applied, and nothing is marked")
+            let nothing = state.saved.ledger.bad.is_empty() && !cleared;
+            nothing.then_some("it is not applied, and no version is bad")
         }
     }
 
@@ -129,11 +129,11 @@ impl Node {
         let Some(source) = &state.saved.last_known_good else { return false };
         let outside = self.outside.borrow();
         let content = outside.content_of(Some(source));
-        let marked = state.saved.ledger.bad.iter().any(|bad| {
+        let is_bad = state.saved.ledger.bad.iter().any(|bad| {
             bad.source == *source || (!rules::PROVEN_CONTENT && outside.content_of(Some(&bad.source)) == content)
         });
         let passed = !rules::PASSING_ERRORS && outside.disk.failures() != outside.account.failures_before;
-        passed || marked || FsStore::new(outside.disk.seen(), Path::new(ROOT)).open(source).is_err()
+        passed || is_bad || FsStore::new(outside.disk.seen(), Path::new(ROOT)).open(source).is_err()
     }
 }
 

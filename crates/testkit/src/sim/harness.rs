@@ -164,7 +164,7 @@ impl Node {
             return false;
         }
         let ended = self.ended && self.outside.borrow().process.is_none();
-        self.must(Law::EndsWhenTold, ended, || "it does not end".to_owned());
+        self.must(Law::EndsOnRequest, ended, || "it does not end".to_owned());
         self.kill_supervisor();
         true
     }
@@ -220,7 +220,7 @@ impl Node {
                 let next = deadline.into_iter().chain(outside.next_at()).min().filter(|at| *at <= until);
                 let Some(next) = next else { break };
                 outside.now = outside.now.max(next);
-                outside.reckon();
+                outside.accumulate();
                 (next, outside.take_due())
             };
             self.check_running();
@@ -237,7 +237,7 @@ impl Node {
         {
             let mut outside = self.outside.borrow_mut();
             outside.now = until;
-            outside.reckon();
+            outside.accumulate();
         }
         self.tally(Law::NoSpinning);
         self.check_running();
@@ -322,7 +322,7 @@ impl Node {
     fn check_running(&self) {
         let mut outside = self.outside.borrow_mut();
         let now = outside.now;
-        outside.check_dues();
+        outside.check_deadlines();
         let (law, fine) = match &outside.process {
             None => {
                 // Nothing is started while the system goes down.
@@ -334,7 +334,7 @@ impl Node {
                 None => match self.fault(&outside, process) {
                     None => (Law::Runs, true),
                     Some((since, patience)) => {
-                        let since = since.max(outside.judged_from());
+                        let since = since.max(outside.trial_counts_from());
                         let fine = now.saturating_sub(since) <= patience + SLACK
                             || process.source.is_none()
                             || outside.in_trouble()
@@ -395,7 +395,7 @@ impl Node {
             let new = self.executor.state.saved.last_known_good.clone();
             let outside = self.outside.borrow();
             let fine = match &new {
-                None => outside.told_node == Assignment::Local,
+                None => outside.known_assignment == Assignment::Local,
                 Some(new) => self.earned(&outside, new),
             };
             drop(outside);
@@ -448,7 +448,7 @@ impl Node {
         if agree && whole {
             let mut outside = self.outside.borrow_mut();
             outside.account.failures_seen = outside.disk.failures();
-            outside.account.reset_told = outside.told_node == Assignment::Local;
+            outside.account.reset_requested = outside.known_assignment == Assignment::Local;
             self.almost = None;
         } else {
             let outside = self.outside.borrow();
@@ -477,7 +477,7 @@ impl Node {
         let state = &self.executor.state;
         let outside = self.outside.borrow();
         let mut may_be = vec![self.proven.clone()];
-        if outside.account.reset_told {
+        if outside.account.reset_requested {
             may_be.push(None);
         }
         may_be.extend(state.active.clone().filter(|active| self.earned(&outside, active)).map(Some));

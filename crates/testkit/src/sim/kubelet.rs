@@ -75,13 +75,13 @@ pub struct Trouble {
     pub until: Option<Duration>,
     /// The API server is away since then.
     pub alone_since: Option<Duration>,
-    /// Reckoned up to here.
-    reckoned: Duration,
+    /// Added up to here.
+    accumulated_to: Duration,
 }
 
-/// What the supervisor was told.
+/// What the supervisor was sent.
 #[derive(Clone, Debug, Default)]
-pub struct Told {
+pub struct Observations {
     /// Of each signal: whether it was good, and when.
     pub signals: std::collections::BTreeMap<Signal, (bool, Duration)>,
     /// When each was good last.
@@ -94,9 +94,9 @@ pub struct Told {
     runtime_answered: bool,
 }
 
-impl Told {
-    /// It knows of trouble that excuses any kubelet.
-    pub fn of_trouble(&self, now: Duration) -> bool {
+impl Observations {
+    /// It knows of trouble that suspends any trial.
+    pub fn has_trouble(&self, now: Duration) -> bool {
         self.environment.is_some_and(|(trouble, at)| trouble && now - at <= Duration::from_secs(30))
     }
 
@@ -107,13 +107,13 @@ impl Told {
         }
     }
 
-    /// It was told so within this time.
+    /// It was good within this time.
     pub fn lately(&self, signal: Signal, now: Duration, within: Duration) -> bool {
         self.good.get(&signal).is_some_and(|at| now - *at <= within)
     }
 }
 
-/// Trouble is known, and its end not yet, for at most so long: looks come every 10 s, hold for
+/// Trouble is known, and its end not yet, for at most so long: queries come every 10 s, hold for
 /// 30 s, and some are never answered.
 pub const AFTERMATH: Duration = Duration::from_secs(45);
 
@@ -127,10 +127,10 @@ impl Outside {
         self.in_trouble() || self.trouble.until.is_some_and(|until| self.now.saturating_sub(until) <= AFTERMATH)
     }
 
-    /// Time has passed: reckons up health and trouble.
-    pub fn reckon(&mut self) {
+    /// Time has passed: adds up health and trouble.
+    pub fn accumulate(&mut self) {
         let (now, trouble, lately) = (self.now, self.in_trouble(), self.was_in_trouble());
-        let since = std::mem::replace(&mut self.trouble.reckoned, now);
+        let since = std::mem::replace(&mut self.trouble.accumulated_to, now);
         if trouble {
             self.trouble.since.get_or_insert(since);
             self.trouble.until = Some(now);
@@ -142,16 +142,16 @@ impl Outside {
         } else {
             self.trouble.alone_since.get_or_insert(since);
         }
-        let excused = self.told.of_trouble(now);
+        let excused = self.observations.has_trouble(now);
         let lossy = self.mood != super::api::Mood::default();
         let Some(process) = &mut self.process else {
-            self.account.excuse_break(lately);
+            self.account.suspend_break(lately);
             return;
         };
         process.hindered |= trouble || lossy;
         if process.stopping.is_none() && process.well_since.is_some_and(|since| now - since >= Duration::from_secs(25))
         {
-            self.account.settle_blame();
+            self.account.end_control_test();
         }
         if process.well_since.is_none() {
             process.broken &= !lately;
@@ -284,7 +284,7 @@ impl Outside {
 
     pub fn probed(&mut self, pid: u32) -> Input {
         let ok = self.process_of(pid).is_some_and(|process| process.ready && !process.sick);
-        self.told.note(Signal::Healthz, ok, self.now);
+        self.observations.note(Signal::Healthz, ok, self.now);
         Input::Probed(ok)
     }
 
@@ -299,7 +299,7 @@ impl Outside {
         let healthy = !process.sick;
         self.schedule(Duration::from_secs(15), Coming::Watchdog(pid));
         if healthy {
-            self.told.note(Signal::Watchdog, true, now);
+            self.observations.note(Signal::Watchdog, true, now);
         }
         healthy.then_some(Input::Watchdog)
     }
@@ -315,24 +315,24 @@ impl Outside {
         if !self.reaches_api() {
             return None;
         }
-        self.told.note(Signal::NodeReady, ready, now);
+        self.observations.note(Signal::NodeReady, ready, now);
         self.process_of(pid)?.in_contact |= ready;
-        Some(Input::NodeObserved(self.node_sight(ready)))
+        Some(Input::NodeObserved(self.node_readiness(ready)))
     }
 
     pub fn lease(&mut self) -> LeaseObservation {
         let now = self.now;
-        self.told.note(Signal::ApiServer, self.reaches_api(), now);
+        self.observations.note(Signal::ApiServer, self.reaches_api(), now);
         if !self.reaches_api() {
-            self.told.note(Signal::Lease, false, now);
+            self.observations.note(Signal::Lease, false, now);
             return LeaseObservation::Unreachable("connection refused".to_owned());
         }
         if self.surroundings.no_lease {
-            self.told.note(Signal::Lease, false, now);
+            self.observations.note(Signal::Lease, false, now);
             return LeaseObservation::Absent;
         }
         self.renew();
-        self.told.note(Signal::Lease, true, now);
+        self.observations.note(Signal::Lease, true, now);
         LeaseObservation::Renewed(self.surroundings.renewed.1.clone())
     }
 
@@ -374,7 +374,7 @@ impl Outside {
     }
 
     pub fn pods(&mut self) -> Option<PodInventory> {
-        self.told.note(Signal::Pods, self.reaches_api(), self.now);
+        self.observations.note(Signal::Pods, self.reaches_api(), self.now);
         let process = self.process.as_ref();
         let loses = process.is_some_and(|process| process.ready && process.content.behaviour == Behaviour::LosesPods);
         let pod = |name: &str, fails: bool| PodSummary {
@@ -392,10 +392,10 @@ impl Outside {
         let (up, now) = (!self.surroundings.runtime_down, self.now);
         let (disk_full, shutting_down) = (self.disk.is_full(), self.surroundings.shutting_down);
         // A socket that never answered may be a wrong guess.
-        let trouble = disk_full || shutting_down || (!up && self.told.runtime_answered);
-        self.told.runtime_answered |= up;
-        self.told.environment = Some((trouble, now));
-        self.told.note(Signal::Runtime, up, now);
+        let trouble = disk_full || shutting_down || (!up && self.observations.runtime_answered);
+        self.observations.runtime_answered |= up;
+        self.observations.environment = Some((trouble, now));
+        self.observations.note(Signal::Runtime, up, now);
         Environment { runtime: Some(up), disk_full, shutting_down, ..Environment::default() }
     }
 

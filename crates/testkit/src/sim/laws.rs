@@ -18,16 +18,16 @@ pub enum Law {
     EqualCostsNothing,
     StopEnds,
     BadStaysBad,
-    MarksAreDurable,
+    BadVersionsAreDurable,
     BootsCount,
     ExitsCount,
     SickEnds,
     RefusedNeverRuns,
     GoodIsKept,
     NotBlamed,
-    LooksAround,
+    ObservesNodeFirst,
     Baseline,
-    Lifts,
+    Clears,
     ClearedVersion,
     RetryLater,
     Confirms,
@@ -36,7 +36,7 @@ pub enum Law {
     TriesAgain,
     StatusIsTrue,
     NoSpinning,
-    EndsWhenTold,
+    EndsOnRequest,
     WallClock,
     Converges,
 }
@@ -57,17 +57,17 @@ impl Law {
         (Self::EqualCostsNothing, "law 5: no restart into the content that ran"),
         (Self::StopEnds, "a kubelet that ignores SIGTERM is killed"),
         (Self::BadStaysBad, "a bad version is not started again"),
-        (Self::MarksAreDurable, "a version that failed is remembered durably"),
+        (Self::BadVersionsAreDurable, "a version that failed is remembered durably"),
         (Self::BootsCount, "three boots without proof are enough"),
         (Self::ExitsCount, "two exits in a trial are enough"),
         (Self::SickEnds, "a trial that is sick or never healthy ends in time"),
         (Self::RefusedNeverRuns, "what the kubelet refuses is never started"),
         (Self::GoodIsKept, "what works is rolled back or refused for nothing but what it did"),
-        (Self::NotBlamed, "no version is blamed for the node's trouble alone"),
-        (Self::LooksAround, "nobody is blamed before a look around"),
+        (Self::NotBlamed, "no version is bad for the node's trouble alone"),
+        (Self::ObservesNodeFirst, "no version is bad before the node was observed"),
         (Self::Baseline, "a trial judges by what was good before it, and by that only"),
-        (Self::Lifts, "if last known good fails alike, the mark is lifted"),
-        (Self::ClearedVersion, "a mark is lifted only if last known good fails alike"),
+        (Self::Clears, "if last known good fails alike, the version is cleared"),
+        (Self::ClearedVersion, "a version is cleared only if last known good fails alike"),
         (Self::RetryLater, "what was not to blame is tried again in better times"),
         (Self::Confirms, "what is to be confirmed is confirmed, or ends in time"),
         (Self::Obeys, "operators are answered and obeyed"),
@@ -75,7 +75,7 @@ impl Law {
         (Self::TriesAgain, "what the disk refused is tried again in time"),
         (Self::StatusIsTrue, "law 6: the status says what runs and what is recorded"),
         (Self::NoSpinning, "no busy loop"),
-        (Self::EndsWhenTold, "it ends when it is told to, and the kubelet with it"),
+        (Self::EndsOnRequest, "it ends when it is told to, and the kubelet with it"),
         (Self::WallClock, "jumps of the wall clock change nothing"),
         (Self::Converges, "left in peace, a node comes to what is wanted"),
     ];
@@ -92,7 +92,7 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// Counts a check, and gives the word to begin a complaint with.
+    /// Counts a check.
     pub fn check(&mut self, law: Law) {
         self.0[law as usize] += 1;
     }

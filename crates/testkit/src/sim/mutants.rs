@@ -72,13 +72,13 @@ pub static MUTANTS: &[Mutant] = &[
         },
     ),
     (
-        "marks are neither kept nor written",
-        Tamper { after: forget_marks, record: |records| records.ledger.bad.clear(), ..HONEST },
+        "bad versions are neither kept nor written",
+        Tamper { after: forget_bad_versions, record: |records| records.ledger.bad.clear(), ..HONEST },
     ),
-    ("marks are forgotten", Tamper { after: forget_marks, ..HONEST }),
-    ("marks are not written", Tamper { record: |records| records.ledger.bad.clear(), ..HONEST }),
+    ("bad versions are forgotten", Tamper { after: forget_bad_versions, ..HONEST }),
+    ("bad versions are not written", Tamper { record: |records| records.ledger.bad.clear(), ..HONEST }),
     (
-        "marks do not outlive a boot",
+        "bad versions do not outlive a boot",
         Tamper {
             load: |stored| {
                 if let Ok(ledger) = &mut stored.ledger {
@@ -157,14 +157,17 @@ pub static MUTANTS: &[Mutant] = &[
             ..HONEST
         },
     ),
-    ("nobody looks around", Tamper { times: |call| u32::from(call != Call::Query), ..HONEST }),
+    ("nobody observes the node", Tamper { times: |call| u32::from(call != Call::Query), ..HONEST }),
     ("the clock runs on while judgement is suspended", Tamper { after: run_on, ..HONEST }),
     (
-        "the blame test lifts nothing",
-        Tamper { after: lift_nothing, record: |records| records.ledger.control_test = None, ..HONEST },
+        "the control test clears nothing",
+        Tamper { after: clear_nothing, record: |records| records.ledger.control_test = None, ..HONEST },
     ),
-    ("the blame test lifts everything", Tamper { after: |state| each(state, lift), record: lift, ..HONEST }),
-    ("a pardon comes to nothing", Tamper { after: |state| each(state, never), record: never, ..HONEST }),
+    (
+        "the control test clears everything",
+        Tamper { after: |state| each(state, clear_versions), record: clear_versions, ..HONEST },
+    ),
+    ("a cleared version is never tried again", Tamper { after: |state| each(state, never), record: never, ..HONEST }),
     (
         "a node that is cut off is well",
         Tamper { after: |state| forgive(state, &[Signal::ApiServer, Signal::NodeReady, Signal::Lease]), ..HONEST },
@@ -228,7 +231,7 @@ pub static MUTANTS: &[Mutant] = &[
     ),
     ("a reload forgets the trial", Tamper { handover: |it| it.state_mut().trial = None, ..HONEST }),
     ("a reload forgets what is assigned", Tamper { handover: |it| it.state_mut().saved.assigned = None, ..HONEST }),
-    ("a reload forgets the marks", Tamper { handover: |it| it.state_mut().saved.ledger.bad.clear(), ..HONEST }),
+    ("a reload forgets the bad versions", Tamper { handover: |it| it.state_mut().saved.ledger.bad.clear(), ..HONEST }),
     ("an end for a restart forgets the exits", Tamper { load: |stored| carried(stored, |it| it.exits = 0), ..HONEST }),
 ];
 
@@ -246,7 +249,7 @@ fn always_healthy(_: &mut State, input: Input) -> Option<Input> {
     Some(if input == Input::Probed(false) { Input::Probed(true) } else { input })
 }
 
-fn forget_marks(state: &mut State) {
+fn forget_bad_versions(state: &mut State) {
     state.saved.ledger.bad.clear();
     state.unsaved.iter_mut().for_each(|records| records.ledger.bad.clear());
 }
@@ -262,15 +265,15 @@ fn back_to_bad(state: &mut State) {
     let assigned = state.saved.assigned.clone();
     let is_bad = state.saved.ledger.bad.iter().any(|bad| Some(&bad.source) == assigned.as_ref());
     if matches!(state.kubelet, Kubelet::Stopping { .. }) && is_bad && state.target != assigned {
-        forget_marks(state);
+        forget_bad_versions(state);
         state.target = assigned;
     }
 }
 
 fn take_any_map(state: &mut State, input: Input) -> Option<Input> {
-    let (Input::ConfigMap(payload), Assignment::Map(wanted)) = (&input, &state.assignment) else { return Some(input) };
+    let (Input::ConfigMap(payload), Assignment::Map(desired)) = (&input, &state.assignment) else { return Some(input) };
     let mut payload = (**payload).clone();
-    payload.name.clone_from(&wanted.name);
+    payload.name.clone_from(&desired.name);
     Some(Input::ConfigMap(payload.into()))
 }
 
@@ -293,11 +296,11 @@ fn run_on(state: &mut State) {
     }
 }
 
-fn lift_nothing(state: &mut State) {
+fn clear_nothing(state: &mut State) {
     each(state, |records| records.ledger.control_test = None);
 }
 
-fn lift(records: &mut Durable) {
+fn clear_versions(records: &mut Durable) {
     let ledger = &mut records.ledger;
     if let Some(control_test) = ledger.control_test.take() {
         ledger.bad.retain(|bad| bad.source != control_test.source);

@@ -158,7 +158,7 @@ impl ports::Store for SimStore {
     fn append(&mut self, entry: &Entry) -> Result<u64, StoreError> {
         // What is emitted without that is sent again, after a boot or a reload; what is local never is.
         // What is emitted without that is sent again after a boot or a reload; what is local never is.
-        self.outside.0.borrow_mut().account.is_news = !entry.local;
+        self.outside.0.borrow_mut().account.is_new_event = !entry.local;
         self.inner.append(entry)
     }
 
@@ -188,7 +188,7 @@ impl ports::Local for Handle {
         // by an input: a step.
         outside.account.steps += 1;
         let id = outside.kubelet_id.clone();
-        outside.account.tell_kubelet(&id);
+        outside.account.note_kubelet(&id);
         KubeletId(id)
     }
     fn default_merge(&self) -> Merge {
@@ -296,16 +296,16 @@ impl ports::Cluster for Handle {
         self.0.borrow_mut().check_event(entry);
     }
     fn observe_lease(&mut self) {
-        self.0.borrow_mut().answer_look(Coming::Lease);
+        self.0.borrow_mut().schedule_answer(Coming::Lease);
     }
     fn observe_pods(&mut self) {
-        self.0.borrow_mut().answer_look(Coming::Pods);
+        self.0.borrow_mut().schedule_answer(Coming::Pods);
     }
 }
 
 impl Outside {
     /// One answer in forty never comes, and another takes its time.
-    fn answer_look(&mut self, what: Coming) {
+    fn schedule_answer(&mut self, what: Coming) {
         let delay = match self.rng.below(40) {
             0 => return,
             1 => ms(5 + self.rng.below(4000)),
@@ -321,8 +321,8 @@ impl ports::Host for Handle {
             return;
         }
         let mut outside = self.0.borrow_mut();
-        outside.told.asked = Some(outside.now);
-        outside.answer_look(Coming::Environment);
+        outside.observations.asked = Some(outside.now);
+        outside.schedule_answer(Coming::Environment);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Which laws the machine is held to. A rule whose behaviour is still to come is off.
 
 /// Events after which a version that failed may be tried again.
-pub const LIFTS: &[&str] = &["KubeletConfigNotBlamed", "KubeletConfigRetried"];
+pub const CLEARS: &[&str] = &["KubeletConfigNotBlamed", "KubeletConfigRetried"];
 
 /// Going back from a source to last known good (or local) of equal content restarts nothing.
 pub const EQUAL_FALLBACK: bool = false;
@@ -9,7 +9,7 @@ pub const EQUAL_FALLBACK: bool = false;
 /// Where last known good cannot run and local does, a refused change does not try that again.
 pub const FUTILE_FALLBACK: bool = false;
 
-/// The content of last known good under another name is not tried anew after a boot, and no mark
+/// The content of last known good under another name is not tried anew after a boot, and no bad version
 /// of it keeps last known good from running.
 pub const PROVEN_CONTENT: bool = false;
 

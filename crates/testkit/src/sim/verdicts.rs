@@ -1,4 +1,4 @@
-//! The laws of verdicts: baselines, blame and its test, pardons, confirmations, operators' holds.
+//! The laws of verdicts: baselines, the control test, cleared versions, confirmations, operators' holds.
 
 use kubelet_config::duration;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use kubelet_supervisor::machine::evidence::{Failure, Signal};
 use kubelet_supervisor::machine::record::Entry;
 use kubelet_supervisor::machine::{Durable, Stored, limits};
 
-use super::account::{Blamed, Pinned, SLACK};
+use super::account::{PendingControlTest, Pinned, SLACK};
 use super::behaviour::Outcome;
 use super::kubelet::{AFTERMATH, Process};
 use super::laws::Law;
@@ -42,7 +42,7 @@ impl Outside {
         let old = before.and_then(|ledger| ledger.attempt.as_ref());
         let reliable = !self.disk_is_ailing() && before.is_some();
         if records.assigned.is_none() {
-            self.account.blamed = None; // a reset
+            self.account.control_test = None; // a reset
         }
         if let Some(attempt) = &records.ledger.attempt
             && old.is_none_or(|old| old.source != attempt.source || old.baseline != attempt.baseline)
@@ -51,7 +51,7 @@ impl Outside {
             let within = Duration::from_secs(75);
             let unknown = |signal: &&Signal| {
                 !inherited.contains(signal)
-                    && !self.told.lately(
+                    && !self.observations.lately(
                         **signal,
                         now,
                         if **signal == Signal::NodeReady { Duration::MAX } else { within },
@@ -137,13 +137,13 @@ impl Outside {
             account.pinned = pin.map(|source| Pinned { source, since: now, started: false });
         }
         if !matches!(command, Command::Freeze | Command::Thaw | Command::Confirm { .. }) {
-            (account.boots, account.deaths, account.awaits, account.blamed) = (None, None, None, None);
+            (account.boots, account.deaths, account.awaits, account.control_test) = (None, None, None, None);
             account.overruled = true;
         }
     }
 
     /// Its content is held to be bad, by whatever name.
-    fn is_marked(&self, source: &Source) -> bool {
+    fn is_bad(&self, source: &Source) -> bool {
         let stored = self.records(&self.disk.seen());
         let content = self.content_of(Some(source));
         stored.ledger.as_ref().is_ok_and(|it| it.bad.iter().any(|bad| self.content_of(Some(&bad.source)) == content))
@@ -159,20 +159,20 @@ impl Outside {
     }
 
     /// From then on it is judged: trouble excuses it, and some time after it.
-    pub fn judged_from(&self) -> Duration {
+    pub fn trial_counts_from(&self) -> Duration {
         self.trouble.until.map_or(Duration::ZERO, |until| until + AFTERMATH + limits::SUSPENSION_GRACE)
     }
 
     /// What is due by now.
-    pub fn check_dues(&mut self) {
+    pub fn check_deadlines(&mut self) {
         let now = self.now;
         let ailing = self.disk_is_ailing();
         let Some(process) = self.process.clone().filter(|process| process.stopping.is_none()) else { return };
         let well_for = process.well_since.map_or(Duration::ZERO, |since| now - since);
-        if let Some(blamed) = self.account.blamed.take() {
-            let late = blamed.due.is_some_and(|due| now > due) && !ailing;
-            self.account.check(Law::Lifts, !late, || format!("{} is still held to be bad", blamed.source));
-            self.account.blamed = Some(blamed);
+        if let Some(control_test) = self.account.control_test.take() {
+            let late = control_test.due.is_some_and(|due| now > due) && !ailing;
+            self.account.check(Law::Clears, !late, || format!("{} is still held to be bad", control_test.source));
+            self.account.control_test = Some(control_test);
         }
         if let Some((source, until)) = self.account.awaits.clone()
             && now > until
@@ -187,44 +187,44 @@ impl Outside {
             let fine = self.content_of(source.as_ref()) == Some(process.content)
                 || now.saturating_sub(*since) <= 3 * SLACK
                 || now.saturating_sub(process.started) <= SLACK
-                || source.as_ref().is_some_and(|pin| self.is_rotten(pin) || self.is_marked(pin))
+                || source.as_ref().is_some_and(|pin| self.is_rotten(pin) || self.is_bad(pin))
                 || self.disk.failures() != self.account.failures_before
                 || ailing;
             let pin = source.clone();
             self.account.check(Law::Obeys, fine, || format!("{pin:?} is pinned, and another runs"));
         }
-        self.check_pardons(&process, well_for, ailing);
+        self.check_cleared(&process, well_for, ailing);
     }
 
-    fn check_pardons(&mut self, process: &Process, well_for: Duration, ailing: bool) {
-        let Some(wanted) = self.wanted_source() else { return };
-        let Some((source, times)) = self.account.pardoned.iter().find(|(of, _)| *of == wanted).cloned() else { return };
+    fn check_cleared(&mut self, process: &Process, well_for: Duration, ailing: bool) {
+        let Some(desired) = self.desired_source() else { return };
+        let Some((source, times)) = self.account.cleared.iter().find(|(of, _)| *of == desired).cloned() else { return };
         let patience = duration::backoff(limits::RETRY_LATER_FIRST, limits::RETRY_LATER_MAX, times);
         if well_for < patience + SLACK {
             return;
         }
-        let held = self.account.pinned.is_some() || self.account.frozen || self.told_node != self.wanted;
+        let held = self.account.pinned.is_some() || self.account.frozen || self.known_assignment != self.desired;
         let fine = held
             || ailing
             || self.mood != super::api::Mood::default()
-            || self.now < self.judged_from() + SLACK
+            || self.now < self.trial_counts_from() + SLACK
             || self.now < self.account.failed_last.1 + 3 * SLACK
             || self.now < self.changed_last + patience + 2 * SLACK
             || self.content_of(Some(&source)) == Some(process.content)
-            || self.is_marked(&source);
+            || self.is_bad(&source);
         self.account.check(Law::RetryLater, fine, || format!("{source} was not to blame, and is not tried again"));
     }
 
     /// What is said to have failed did fail, by itself, and is remembered.
     pub fn check_event(&mut self, entry: &Entry) {
         self.events.push(entry.reason.clone());
-        if !std::mem::take(&mut self.account.is_news) {
+        if !std::mem::take(&mut self.account.is_new_event) {
             self.sent_again.push(entry.reason.clone());
             return; // of a former life
         }
         let now = self.now;
         if let Some(source) = &entry.source
-            && rules::LIFTS.contains(&&*entry.reason)
+            && rules::CLEARS.contains(&&*entry.reason)
         {
             let content = self.content_of(Some(source));
             let equal: Vec<Source> = self.account.failed.iter().map(|failed| failed.source.clone()).collect();
@@ -233,7 +233,7 @@ impl Outside {
             self.account.failed.retain(|failed| !equal.contains(&failed.source));
         }
         match (&*entry.reason, &entry.source) {
-            ("KubeletConfigNotBlamed", Some(source)) => return self.check_lift(source),
+            ("KubeletConfigNotBlamed", Some(source)) => return self.check_clearance(source),
             ("KubeletConfigAwaitsConfirmation", Some(source)) => {
                 let stored = self.records(&self.disk.seen());
                 let attempt = stored.ledger.as_ref().ok().and_then(|ledger| ledger.attempt.clone());
@@ -241,15 +241,15 @@ impl Outside {
                 self.account.awaits = Some((source.clone(), now + Duration::from_secs(within)));
             }
             ("KubeletConfigRetried", Some(source)) => {
-                self.account.pardoned.retain(|(of, _)| of != source);
-                self.account.blamed = None;
+                self.account.cleared.retain(|(of, _)| of != source);
+                self.account.control_test = None;
             }
             ("KubeletConfigChanged", source) => {
-                self.account.pardoned.retain(|(of, _)| Some(of) == source.as_ref());
-                (self.account.blamed, self.account.awaits) = (None, None);
+                self.account.cleared.retain(|(of, _)| Some(of) == source.as_ref());
+                (self.account.control_test, self.account.awaits) = (None, None);
             }
             ("KubeletConfigAdopted", _) => {
-                self.account.blamed = None;
+                self.account.control_test = None;
                 // Its new name brings its own time to be confirmed.
                 let stored = self.records(&self.disk.seen());
                 let attempt = stored.ledger.as_ref().ok().and_then(|ledger| ledger.attempt.clone());
@@ -257,7 +257,7 @@ impl Outside {
                 let until = now + Duration::from_secs(left);
                 self.account.awaits.iter_mut().for_each(|(_, of)| *of = until.max(*of));
             }
-            ("KubeletConfigProven", _) => self.account.pardoned.clear(),
+            ("KubeletConfigProven", _) => self.account.cleared.clear(),
             _ => {}
         }
         let rolled_back = entry.reason == "KubeletConfigRolledBack";
@@ -269,12 +269,12 @@ impl Outside {
             self.account.forget_tries(); // what follows, with another binary, is another trial
         }
         let stored = self.records(&self.disk.durable());
-        let marks = stored.ledger.as_ref().map(|ledger| ledger.bad.clone()).unwrap_or_default();
-        let mark = marks.iter().rev().find(|bad| bad.source == *source);
-        let durable = mark.map(|bad| bad.kubelet.0.clone());
-        let failure = mark.and_then(|bad| Failure::all().find(|failure| failure.label() == bad.reason));
+        let bad_versions = stored.ledger.as_ref().map(|ledger| ledger.bad.clone()).unwrap_or_default();
+        let bad_version = bad_versions.iter().rev().find(|bad| bad.source == *source);
+        let durable = bad_version.map(|bad| bad.kubelet.0.clone());
+        let failure = bad_version.and_then(|bad| Failure::all().find(|failure| failure.label() == bad.reason));
         let ailing = self.disk_is_ailing();
-        self.account.check(Law::MarksAreDurable, durable.is_some() || ailing, || {
+        self.account.check(Law::BadVersionsAreDurable, durable.is_some() || ailing, || {
             format!("{source} failed ({}: {}), and the disk does not know it", entry.reason, entry.message)
         });
         if let Some(failure) = failure.filter(|_| rolled_back && !ailing) {
@@ -304,33 +304,35 @@ impl Outside {
         self.account.note_failed(source, durable);
     }
 
-    /// Nobody is blamed while the surroundings fail.
+    /// No version is bad while the surroundings fail.
     fn check_verdict(&mut self, source: &Source, failure: Failure) {
         let now = self.now;
         let Some(family) = failure.family() else {
-            self.account.blamed = None;
+            self.account.control_test = None;
             if failure == Failure::Signal(Signal::Pods) {
-                let told = self.told.of_trouble(now);
-                self.account.check(Law::NotBlamed, !told, || format!("{source} is blamed for the node's trouble"));
+                let trouble = self.observations.has_trouble(now);
+                self.account.check(Law::NotBlamed, !trouble, || format!("{source} is bad for the node's trouble"));
             }
             return;
         };
-        let told = self.told.of_trouble(now);
-        self.account.check(Law::NotBlamed, !told, || format!("{source} is blamed for the node's trouble"));
-        let looked = self.told.asked.is_some_and(|at| now - at <= limits::QUERY_DEADLINE + Duration::from_secs(1));
-        self.account.check(Law::LooksAround, looked, || format!("{source} is blamed, and nobody looked around"));
+        let trouble = self.observations.has_trouble(now);
+        self.account.check(Law::NotBlamed, !trouble, || format!("{source} is bad for the node's trouble"));
+        let observed =
+            self.observations.asked.is_some_and(|at| now - at <= limits::QUERY_DEADLINE + Duration::from_secs(1));
+        self.account
+            .check(Law::ObservesNodeFirst, observed, || format!("{source} is bad, and nobody observed the node"));
         if let (Failure::Signal(Signal::ApiServer), Some(process)) = (failure, &self.process) {
             let later = process.ready_at.zip(self.trouble.alone_since);
             let later = later.is_some_and(|(ready, lost)| lost >= ready + limits::ATTRIBUTION) && process.in_contact;
-            self.account.check(Law::NotBlamed, !later, || format!("{source} is blamed for the API server's trouble"));
+            self.account.check(Law::NotBlamed, !later, || format!("{source} is bad for the API server's trouble"));
         }
-        self.account.blamed = Some(Blamed { source: source.clone(), family, due: None });
+        self.account.control_test = Some(PendingControlTest { source: source.clone(), family, due: None });
     }
 
-    /// A mark is lifted if last known good was seen to fail alike.
-    fn check_lift(&mut self, source: &Source) {
+    /// A version is cleared if last known good was seen to fail alike.
+    fn check_clearance(&mut self, source: &Source) {
         let now = self.now;
-        self.account.blamed = None;
+        self.account.control_test = None;
         let other = |it: &Process| it.source.as_ref() != Some(source);
         let minutes = |since: Duration, seconds: u64| now.saturating_sub(since) >= Duration::from_secs(seconds);
         let fails = match &self.process {
@@ -350,7 +352,7 @@ impl Outside {
         self.account.check(Law::ClearedVersion, fails || own, || {
             format!("{source} is not to blame, it is said; but nothing failed")
         });
-        let before = self.account.pardoned.iter().find(|(of, _)| of == source).map(|(_, times)| times + 1);
-        self.account.pardoned = vec![(source.clone(), before.unwrap_or_default())];
+        let before = self.account.cleared.iter().find(|(of, _)| of == source).map(|(_, times)| times + 1);
+        self.account.cleared = vec![(source.clone(), before.unwrap_or_default())];
     }
 }

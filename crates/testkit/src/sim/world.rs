@@ -15,7 +15,7 @@ use super::account::Account;
 use super::api::{Mood, Version};
 pub use super::behaviour::{Behaviour, Content};
 use super::disk::SimDisk;
-use super::kubelet::{Process, Surroundings, Told, Trouble};
+use super::kubelet::{Observations, Process, Surroundings, Trouble};
 use super::tamper::Tamper;
 
 /// Where the store is.
@@ -68,7 +68,7 @@ pub struct Outside {
     pub rng: Rng,
     pub api_up: bool,
     pub mood: Mood,
-    pub wanted: Assignment,
+    pub desired: Assignment,
     pub maps: BTreeMap<String, Payload>,
     /// All that ever existed, by uid and resourceVersion.
     pub history: BTreeMap<String, BTreeMap<String, Version>>,
@@ -76,7 +76,7 @@ pub struct Outside {
     pub down_since: Duration,
     pub surroundings: Surroundings,
     pub trouble: Trouble,
-    pub told: Told,
+    pub observations: Observations,
     pub kubelet_id: String,
     pub local: String,
     /// So many starts fail for want of memory.
@@ -91,7 +91,7 @@ pub struct Outside {
     pub starts: Vec<Option<Source>>,
     pub status: NodeConfigStatus,
     /// The last assignment the supervisor was told of.
-    pub told_node: Assignment,
+    pub known_assignment: Assignment,
     pub account: Account,
     pub tamper: &'static Tamper,
     pub versions: u64,
@@ -120,14 +120,14 @@ impl Outside {
             rng,
             api_up: true,
             mood: Mood::default(),
-            wanted: Assignment::Local,
+            desired: Assignment::Local,
             maps: BTreeMap::new(),
             history: BTreeMap::new(),
             process: None,
             down_since: Duration::from_secs(1000),
             surroundings: Surroundings::default(),
             trouble: Trouble::default(),
-            told: Told::default(),
+            observations: Observations::default(),
             answers: Vec::new(),
             machine_boots: 0,
             kubelet_id: "kubelet 1".to_owned(),
@@ -137,7 +137,7 @@ impl Outside {
             sent_again: Vec::new(),
             starts: Vec::new(),
             status: NodeConfigStatus::default(),
-            told_node: Assignment::Unknown,
+            known_assignment: Assignment::Unknown,
             account: Account::default(),
             tamper,
             versions: 100,
@@ -181,7 +181,7 @@ impl Outside {
             Coming::Node => self.node_input(),
             Coming::Map => self.map_input(),
             Coming::Says(input) => self.reaches_api().then(|| {
-                self.note_told(&input);
+                self.note_input(&input);
                 input
             }),
             Coming::Verdict(ticket, verdict) => Some(Input::Judged(ticket, verdict)),
@@ -206,8 +206,8 @@ impl Outside {
         self.watched = None;
         self.process = None;
         self.down_since = self.now;
-        self.told_node = Assignment::Unknown;
-        self.told = Told::default();
+        self.known_assignment = Assignment::Unknown;
+        self.observations = Observations::default();
         self.account.begin_life(self.disk.failures());
         self.remember_holds();
         self.hear();
@@ -243,7 +243,7 @@ impl Outside {
         }
     }
 
-    pub fn node_sight(&self, ready: bool) -> NodeReadiness {
+    pub fn node_readiness(&self, ready: bool) -> NodeReadiness {
         NodeReadiness { ready, heartbeat: self.now.as_secs().to_string(), message: String::new() }
     }
 }

@@ -141,7 +141,7 @@ async fn the_right_to_watch_is_found() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_of_both_is_told_and_tried_again() {
+async fn a_refusal_of_both_is_reported_and_tried_again() {
     let server = Server::default();
     let mut watch = server.watch();
     for _ in 0..5 {

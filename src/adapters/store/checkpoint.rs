@@ -1,0 +1,166 @@
+//! Checkpoints: the payload of one version of a ConfigMap, in native's layout, with checksums beside it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use kubelet_config::digest::hex;
+use kubelet_config::source::{self, Payload, Source};
+use kubelet_config::yaml;
+use sha2::{Digest as _, Sha256};
+
+use super::{FsStore, RECORD_READS};
+use crate::adapters::fsx::{self, Disk};
+use crate::machine::model::RenderError;
+use crate::machine::record::CheckpointMetadata;
+use crate::ports::{Checkpoint, StoreError};
+
+impl<D: Disk> FsStore<D> {
+    pub(super) fn checkpoint_dir(&self, source: &Source) -> Result<PathBuf, StoreError> {
+        let (uid, version) = (&source.uid, &source.resource_version);
+        if !source::is_safe_component(uid) || !source::is_safe_component(version) {
+            return Err(StoreError::Version { uid: uid.clone(), resource_version: version.clone() });
+        }
+        Ok(self.root.join("store/checkpoints").join(uid).join(version))
+    }
+
+    fn checksum_path(&self, source: &Source) -> PathBuf {
+        self.root.join("supervisor/seals").join(&source.uid).join(format!("{}.json", source.resource_version))
+    }
+
+    /// Reads and verifies a checkpoint. One without a seal was written by native: it is taken as
+    /// it is, and sealed when it is saved again.
+    fn verified(&self, source: &Source) -> Result<Checkpoint, String> {
+        let dir = self.checkpoint_dir(source).map_err(|error| error.to_string())?;
+        let seal = match self.read_text(&self.checksum_path(source))? {
+            Some(text) => Some(
+                serde_json::from_str::<CheckpointMetadata>(&text)
+                    .map_err(|error| format!("its checksums are unreadable: {error}"))?,
+            ),
+            None => None,
+        };
+        let mut names = self.disk.list(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+        names.retain(|name| source::is_safe_key(name));
+        let mut files = BTreeMap::new();
+        for name in names {
+            let path = dir.join(&name);
+            let bytes = self
+                .disk
+                .read(&path, yaml::MAX_BYTES as u64)
+                .map_err(|error| format!("{}: {error}", path.display()))?;
+            if let Some(seal) = &seal
+                && seal.sha256.get(&name).is_some_and(|sum| *sum != hex(&Sha256::digest(&bytes)))
+            {
+                return Err(format!("{}: the checksum is wrong", path.display()));
+            }
+            files.insert(name, String::from_utf8_lossy(&bytes).into_owned());
+        }
+        match &seal {
+            Some(seal) => {
+                if let Some(missing) = seal.sha256.keys().find(|key| !files.contains_key(*key)) {
+                    return Err(format!("{}: {missing} is missing", dir.display()));
+                }
+                files.retain(|name, _| seal.sha256.contains_key(name));
+            }
+            None if files.is_empty() => return Err(format!("{}: no checkpoint there", dir.display())),
+            None => {}
+        }
+        let annotations = seal.map(|seal| seal.annotations).unwrap_or_default();
+        Ok(Checkpoint { dir: dir.display().to_string(), files, annotations })
+    }
+
+    pub(super) fn save_checkpoint(&self, source: &Source, payload: &Payload) -> Result<(), StoreError> {
+        if let Some(key) = payload.data.keys().find(|key| !source::is_safe_key(key)) {
+            return Err(StoreError::Key(key.clone()));
+        }
+        let seal = CheckpointMetadata {
+            sha256: payload
+                .data
+                .iter()
+                .map(|(key, text)| (key.clone(), hex(&Sha256::digest(text.as_bytes()))))
+                .collect(),
+            annotations: payload.annotations.clone(),
+        };
+        let checksum_path = self.checksum_path(source);
+        let seal_text = serde_json::to_string(&seal).map_err(|error| StoreError::Json(error.into()))?;
+        let sealed = self.read_text(&checksum_path).is_ok_and(|text| text.as_ref() == Some(&seal_text));
+        let intact = self.verified(source).is_ok_and(|found| found.files == payload.data);
+        if sealed && intact {
+            return Ok(());
+        }
+        let dir = self.checkpoint_dir(source)?;
+        let uid_dir = dir.parent().unwrap_or(&dir).to_owned();
+        let seal_dir = checksum_path.parent().unwrap_or(&checksum_path).to_owned();
+        self.base_dirs()?;
+        self.make_dirs(&[(uid_dir.clone(), 0o755), (seal_dir, 0o700)])?;
+        if intact {
+            // Written by native, or by us before a crash or a failed sync: it lacks its seal, and
+            // nobody knows whether it is durable.
+            let files = payload.data.keys().map(|key| dir.join(key));
+            for path in files.chain([dir.clone(), uid_dir]) {
+                self.disk.sync(&path).map_err(|error| StoreError::disk(&path, error))?;
+            }
+            return self.replace(&checksum_path, seal_text.as_bytes());
+        }
+
+        // The checkpoint appears whole by one rename, as in native; a leftover of a crash before
+        // that is removed first. The seal follows: until then the checkpoint is taken unsealed.
+        let temporary = fsx::temporary_beside(&dir);
+        let steps = || -> io::Result<()> {
+            self.disk.remove(&temporary)?;
+            self.disk.make_dir(&temporary, 0o700)?;
+            for (key, text) in &payload.data {
+                let path = temporary.join(key);
+                self.disk.write(&path, text.as_bytes(), 0o600)?;
+                self.disk.sync(&path)?;
+            }
+            self.disk.sync(&temporary)?;
+            self.disk.remove(&checksum_path)?;
+            self.disk.remove(&dir)?; // damaged, or of a crash: the same version is written anew
+            self.disk.rename(&temporary, &dir)?;
+            self.disk.sync(&uid_dir)
+        };
+        steps().map_err(|error| {
+            let _ = self.disk.remove(&temporary);
+            StoreError::disk(&dir, error)
+        })?;
+        self.replace(&checksum_path, seal_text.as_bytes())
+    }
+
+    pub(super) fn open_checkpoint(&self, source: &Source) -> Result<Checkpoint, RenderError> {
+        // A passing error must not cost a node its configuration.
+        let mut checkpoint = self.verified(source);
+        for _ in 1..RECORD_READS {
+            checkpoint = checkpoint.or_else(|_| self.verified(source));
+        }
+        checkpoint.map_err(RenderError::Checkpoint)
+    }
+
+    /// Removes what belongs to no source of these: checkpoints, checksums, rendered files.
+    pub(super) fn collect_unused(&self, keep: &BTreeSet<Source>) -> Result<(), StoreError> {
+        let kept = |uid: &str, version: Option<&str>| {
+            keep.iter()
+                .any(|source| source.uid == uid && version.is_none_or(|version| source.resource_version == version))
+        };
+        for (tree, suffix) in [("store/checkpoints", ""), ("supervisor/seals", ".json"), ("supervisor/rendered", "")] {
+            let tree = self.root.join(tree);
+            let list = |path: &Path| self.disk.list(path).map_err(|error| StoreError::disk(path, error));
+            for uid in list(&tree)? {
+                let dir = tree.join(&uid);
+                let doomed: Vec<PathBuf> = if kept(&uid, None) {
+                    let versions = list(&dir)?.into_iter();
+                    versions
+                        .filter(|name| !kept(&uid, Some(name.strip_suffix(suffix).unwrap_or(name))))
+                        .map(|name| dir.join(name))
+                        .collect()
+                } else {
+                    vec![dir]
+                };
+                for path in doomed {
+                    self.disk.remove(&path).map_err(|error| StoreError::disk(&path, error))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
