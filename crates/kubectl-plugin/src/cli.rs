@@ -13,9 +13,12 @@ use crate::context::{self, Context};
 use crate::failure::Failure;
 use crate::output;
 
+/// The project's own description, not that of this package.
+const ABOUT: &str = "Dynamic kubelet configuration for any cluster, around an unmodified kubelet";
+
 /// Kubelet configuration of nodes that run kubelet-supervisor.
 #[derive(Debug, Parser)]
-#[command(name = "kubectl kubelet-config", bin_name = "kubectl kubelet-config", version, about)]
+#[command(name = "kubectl kubelet-config", bin_name = "kubectl kubelet-config", version, about = ABOUT)]
 struct Cli {
     #[command(flatten)]
     connection: context::Options,

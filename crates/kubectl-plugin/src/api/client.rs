@@ -168,6 +168,11 @@ impl ApiError {
         }
     }
 
+    /// No request was sent: the credentials cannot be had.
+    pub(crate) fn is_auth(&self) -> bool {
+        matches!(&self.cause, Cause::Kube(kube::Error::Auth(_)))
+    }
+
     /// The pause that the API server asks for.
     fn retry_after(&self) -> Duration {
         let details = self.status().and_then(|status| status.details.as_ref());

@@ -86,9 +86,10 @@ impl<'a> Pager<'a> {
                 }
                 result => result?,
             };
-            let items = page.get_mut("items").map(Value::take).unwrap_or_default();
-            let Value::Array(items) = items else {
-                return Err(ApiError::new(what, "what answers is no Kubernetes API server"));
+            let items = match page.get_mut("items").map(Value::take) {
+                Some(Value::Array(items)) => items,
+                Some(Value::Null) => Vec::new(), // what Go makes of a list that was never filled
+                _ => return Err(ApiError::new(what, "what answers is no Kubernetes API server")),
             };
             let text = |field: &str| page.get("metadata")?.get(field)?.as_str().filter(|it| !it.is_empty());
             let is_first = self.token.is_none();

@@ -174,7 +174,8 @@ impl Reflector {
                 let error = ApiError::from_kube(&what, error);
                 return match error.code() {
                     410 => Ok(End::Relist),
-                    _ if error.may_pass() => Ok(End::Again(Some(error))),
+                    // Credentials that worked for the list: an exec plugin may fail once when it renews them.
+                    _ if error.may_pass() || error.is_auth() => Ok(End::Again(Some(error))),
                     _ => Err(error),
                 };
             }
