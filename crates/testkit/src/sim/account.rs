@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kubelet_config::source::Source;
-use kubelet_supervisor::machine::evidence::{Baseline, Family, Signal};
+use kubelet_supervisor::machine::evidence::{Baseline, FailureFamily, Signal};
 use kubelet_supervisor::machine::limits;
 
 use super::checks::Reader;
@@ -25,7 +25,7 @@ pub(super) struct Failed {
 #[derive(Clone, Debug)]
 pub(super) struct Blamed {
     pub(super) source: Source,
-    pub(super) family: Family,
+    pub(super) family: FailureFamily,
     /// It failed alike: then the mark is to be lifted by then.
     pub(super) due: Option<Duration>,
 }
@@ -188,7 +188,7 @@ impl Account {
         self.deaths = Some((content, before + 1));
         let was_well = process.well_since.is_some_and(|since| now - since > Duration::from_secs(25));
         if let Some(blamed) = &mut self.blamed
-            && blamed.family == Family::Process
+            && blamed.family == FailureFamily::Process
             && !was_well
         {
             blamed.due.get_or_insert(now + limits::QUERY_DEADLINE + SLACK);
