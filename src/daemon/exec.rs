@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::machine::events::Event;
-use crate::machine::evidence::{Query, runtime_socket};
+use crate::machine::evidence::Query;
 use crate::machine::model::{Moment, RenderError, Rendered, StateFiles};
 use crate::machine::record::{HistoryEntry, LocalState};
 use crate::machine::{Effect, Handover, Input, Level, Purpose, State, Stored};
@@ -199,7 +199,7 @@ impl<P: Ports> Executor<P> {
                 path: String::new(),
                 healthz: out.healthz,
                 notes: out.notes,
-                runtime: runtime_socket(&self.args, &out.effective),
+                runtime: self.args.runtime_socket(&out.effective),
                 effective: Arc::new(out.effective),
                 ..Rendered::default()
             });
@@ -213,7 +213,7 @@ impl<P: Ports> Executor<P> {
             healthz: out.healthz,
             notes: out.notes,
             shadowed: out.shadowed,
-            runtime: runtime_socket(&self.args, &out.effective),
+            runtime: self.args.runtime_socket(&out.effective),
             effective: Arc::new(out.effective),
             annotations: checkpoint.annotations,
         })

@@ -4,10 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::limits;
-use kubelet_config::flags::KubeletArgs;
 use kubelet_config::hazard::impact::Supply;
 
 /// A sign of a healthy kubelet, beside its process and READY=1, which every kubelet gives.
@@ -208,17 +206,6 @@ pub struct Environment {
     /// By eviction signal: `memory.available` (bytes), `nodefs.available` (bytes),
     /// `nodefs.inodesFree`, `pid.available`. What cannot be read is left out.
     pub supplies: BTreeMap<String, Supply>,
-}
-
-/// The socket of the container runtime, where command line and configuration name one. A kubelet
-/// with the built-in dockershim (v1.20: `--container-runtime=docker`, the default) has none.
-#[must_use]
-pub(crate) fn runtime_socket(args: &KubeletArgs, effective: &Value) -> Option<String> {
-    if args.last("container-runtime").is_some_and(|kind| kind != "remote") {
-        return None;
-    }
-    let field = effective.get("containerRuntimeEndpoint").and_then(Value::as_str);
-    args.last("container-runtime-endpoint").or(field).filter(|socket| !socket.is_empty()).map(str::to_owned)
 }
 
 /// A question about the node around the kubelet; the answer comes as an input.

@@ -25,7 +25,7 @@ impl State {
         self.switch(self.fallback(), RestartCause::Rollback, fx);
     }
 
-    /// Says that a version was left: the metric, the event, the status.
+    /// Reports a rollback: the status, the metric, the event.
     pub(super) fn report_rollback(&mut self, source: &Source, failure: Failure, detail: &str, fx: &mut Vec<Effect>) {
         self.trial_end = TrialEnd::Failed;
         fx.push(Effect::Count(Counter::Rollback(failure)));

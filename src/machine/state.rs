@@ -27,14 +27,14 @@ pub struct State {
     pub settings: Settings,
     /// The records as they are on disk.
     pub saved: Records,
-    /// The version that waits for its turn, and when it was first seen.
+    /// The version whose start is spread, and when it was first seen.
     pub(super) first_seen: Option<(Source, Moment)>,
     /// Records that could not be written yet.
     pub unsaved: Option<Records>,
     /// What the Node asks for.
     #[serde(rename = "wanted")]
     pub assignment: Assignment,
-    /// Its name, once known: tells its turn from other nodes'.
+    /// Its name, once known: the spread is computed from it.
     pub node_name: String,
     /// The assigned ConfigMap.
     #[serde(rename = "map")]

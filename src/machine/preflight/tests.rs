@@ -16,7 +16,7 @@ enum Age {
     V1_20Json,
     /// A structured error that names the stage, exit 1.
     V1_21,
-    /// v1.24.0 to v1.24.3: not a word.
+    /// v1.24.0 to v1.24.3: no message.
     V1_24Silent,
     /// cobra's `Error: …`, then the usage; also what embeds a kubelet, as k3s does.
     V1_24,

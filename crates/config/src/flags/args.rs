@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use serde_json::Value;
+
 use super::table;
 
 /// The gate of native dynamic configuration: locked in kubelets v1.24, unknown to later ones
@@ -73,6 +75,17 @@ impl KubeletArgs {
     pub fn last(&self, name: &str) -> Option<&str> {
         let flag = self.flags.iter().rev().find(|flag| flag.name == name)?;
         flag.value.as_deref().filter(|value| !value.is_empty())
+    }
+
+    /// The socket of the container runtime, where command line and configuration name one. A kubelet
+    /// with the built-in dockershim (v1.20: `--container-runtime=docker`, the default) has none.
+    #[must_use]
+    pub fn runtime_socket(&self, effective: &Value) -> Option<String> {
+        if self.last("container-runtime").is_some_and(|kind| kind != "remote") {
+            return None;
+        }
+        let field = effective.get("containerRuntimeEndpoint").and_then(Value::as_str);
+        self.last("container-runtime-endpoint").or(field).filter(|socket| !socket.is_empty()).map(str::to_owned)
     }
 
     /// True if the flag stands on the command line, with whatever value.

@@ -87,7 +87,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn without_policies_there_is_one_word() {
+    fn without_policies_there_is_one_key() {
         let plain = "cpu=none_memory=None";
         assert_eq!(policy_key(&Value::Null), plain);
         assert_eq!(policy_key(&json!({"cpuManagerPolicy": "", "memoryManagerPolicy": "None"})), plain);
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_allocates_has_its_details_in_the_word() {
+    fn a_policy_that_allocates_has_its_details_in_the_key() {
         let base = json!({"cpuManagerPolicy": "static", "reservedSystemCPUs": "0-1"});
         let key = policy_key(&base);
         assert!(key.starts_with("cpu=static_memory=None_") && key.len() < 48, "{key}");
