@@ -11,8 +11,8 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 
 use crate::machine::model::{KubeletId, Moment, RenderError, Rendered, StateFiles};
-use crate::machine::record::Entry;
-use crate::machine::{Durable, Stored};
+use crate::machine::record::HistoryEntry;
+use crate::machine::{Records, Stored};
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Merge, Payload, Source};
 use kubelet_config::status::NodeConfigStatus;
@@ -31,7 +31,7 @@ pub trait Store {
     /// Reads the records; unreadable ones say why.
     fn load(&mut self) -> Stored;
     /// Instead of [`load`](Self::load) after a reload: these are the records on disk.
-    fn assume(&mut self, records: &Durable);
+    fn assume(&mut self, records: &Records);
     /// Makes a checkpoint durable.
     ///
     /// # Errors
@@ -47,11 +47,11 @@ pub trait Store {
     /// # Errors
     /// What failed, with the path.
     fn write_rendered(&mut self, source: &Source, text: &str) -> Result<String, StoreError>;
-    /// Writes the records that differ from those last written: ledger, assigned, last known good.
+    /// Writes the records that differ from those last written: local state, assigned, last known good.
     ///
     /// # Errors
     /// The first that failed; the records before it are written.
-    fn record(&mut self, records: &Durable) -> Result<(), StoreError>;
+    fn record(&mut self, records: &Records) -> Result<(), StoreError>;
     /// Removes the checkpoints of all other sources.
     ///
     /// # Errors
@@ -67,13 +67,13 @@ pub trait Store {
     ///
     /// # Errors
     /// What failed, with the path.
-    fn append(&mut self, entry: &Entry) -> Result<u64, StoreError>;
+    fn append(&mut self, entry: &HistoryEntry) -> Result<u64, StoreError>;
     /// The history, oldest first.
-    fn history(&mut self) -> Vec<Entry>;
+    fn history(&mut self) -> Vec<HistoryEntry>;
     /// Notes that the API server has all events up to this number.
     fn reported(&mut self, number: u64);
     /// Events that the API server may not have yet, oldest first.
-    fn unreported(&mut self) -> Vec<Entry>;
+    fn unreported(&mut self) -> Vec<HistoryEntry>;
 }
 
 /// Why something was not made durable.
@@ -225,7 +225,7 @@ pub trait Cluster {
     /// The status that the Node is to show; the latest counts, and is written once the API server takes it.
     fn publish(&mut self, status: &NodeConfigStatus);
     /// Sends an event, in order; [`Input::Reported`](crate::machine::Input) when it is there.
-    fn emit(&mut self, entry: &Entry);
+    fn emit(&mut self, entry: &HistoryEntry);
     /// Gets the own Lease; [`Input::LeaseObserved`](crate::machine::Input) is the answer.
     fn observe_lease(&mut self);
     /// Lists the pods of the own Node; [`Input::PodsObserved`](crate::machine::Input) is the answer.

@@ -11,7 +11,7 @@ use super::metrics::Metrics;
 use super::process;
 use crate::machine::Input;
 use crate::machine::model::{PreflightResult, Rendered, Verdict};
-use crate::machine::preflight::{Class, classify};
+use crate::machine::preflight::{Classification, classify};
 use crate::ports;
 use kubelet_config::flags::KubeletArgs;
 
@@ -134,16 +134,18 @@ impl PreflightCommand {
         let flags =
             |message: &str| Verdict::NotItsFault(format!("the kubelet refuses its own command line: {message}"));
         let verdict = match self.run(Some(path)).await {
-            Class::Flags(message) => return flags(&message),
-            Class::Candidate(verdict) => verdict,
+            Classification::Flags(message) => return flags(&message),
+            Classification::Candidate(verdict) => verdict,
         };
         let (Verdict::Load(message) | Verdict::Validate(message)) = &verdict else { return verdict };
         match self.run(None).await {
-            Class::Flags(message) => flags(&message),
-            Class::Candidate(Verdict::Load(own) | Verdict::Validate(own)) if own == message.replace(path, "") => {
+            Classification::Flags(message) => flags(&message),
+            Classification::Candidate(Verdict::Load(own) | Verdict::Validate(own))
+                if own == message.replace(path, "") =>
+            {
                 Verdict::NotItsFault(format!("the kubelet refuses its local configuration in the same way: {own}"))
             }
-            Class::Candidate(_) => verdict,
+            Classification::Candidate(_) => verdict,
         }
     }
 
@@ -156,14 +158,14 @@ impl PreflightCommand {
     async fn run_self_tests(&self) -> Result<(), SelfTestFailure> {
         for (name, _, expected) in SELF_TESTS {
             match self.run(Some(&self.test_file(name).display().to_string())).await {
-                Class::Candidate(verdict) if verdict.result() == expected => {}
-                Class::Flags(message) => {
+                Classification::Candidate(verdict) if verdict.result() == expected => {}
+                Classification::Flags(message) => {
                     return Err(SelfTestFailure {
                         why: format!("it refuses its own command line: {message}"),
                         transient: false,
                     });
                 }
-                Class::Candidate(verdict) => {
+                Classification::Candidate(verdict) => {
                     let transient = matches!(verdict, Verdict::Inconclusive(_) | Verdict::NotItsFault(_));
                     let expected = expected.as_str();
                     let why = format!("self-test {name}: expected {expected}, got {verdict:?}");
@@ -193,14 +195,14 @@ impl PreflightCommand {
         Ok(())
     }
 
-    async fn run(&self, config: Option<&str>) -> Class {
+    async fn run(&self, config: Option<&str>) -> Classification {
         let args = self.args.for_preflight(config, &self.dir.display().to_string());
         match process::run_to_end(&self.program, &args, TIME_LIMIT).await {
             Ok(run) => classify(&run),
             // What cannot be run to judge cannot be run to replace the kubelet that runs: an upgrade is copying it, say.
             Err(error) => {
                 let why = format!("the kubelet cannot be run: {}: {error}", self.program.display());
-                Class::Candidate(Verdict::NotItsFault(why))
+                Classification::Candidate(Verdict::NotItsFault(why))
             }
         }
     }

@@ -25,7 +25,7 @@ use tokio::sync::oneshot;
 use super::stderr_relay::{StartedRelay, StderrRelay};
 use crate::machine::Input;
 use crate::machine::model::Exit;
-use crate::machine::preflight::Outcome;
+use crate::machine::preflight::PreflightRun;
 use crate::ports::{self, SpawnError};
 use kubelet_config::flags::KubeletArgs;
 
@@ -339,7 +339,7 @@ pub(crate) fn exec_kubelet(program: &Path, args: &KubeletArgs) -> io::Error {
 ///
 /// # Errors
 /// If it cannot be started.
-pub(crate) async fn run_to_end(program: &Path, args: &[String], limit: Duration) -> io::Result<Outcome> {
+pub(crate) async fn run_to_end(program: &Path, args: &[String], limit: Duration) -> io::Result<PreflightRun> {
     let mut command = Command::new(program);
     command
         .args(args)
@@ -363,13 +363,13 @@ pub(crate) async fn run_with_input(
     args: &[OsString],
     input: OwnedFd,
     limit: Duration,
-) -> io::Result<Outcome> {
+) -> io::Result<PreflightRun> {
     let mut command = Command::new(program);
     command.args(args).stdin(input).env_remove("NOTIFY_SOCKET");
     collect(command, limit).await
 }
 
-async fn collect(mut command: Command, limit: Duration) -> io::Result<Outcome> {
+async fn collect(mut command: Command, limit: Duration) -> io::Result<PreflightRun> {
     let (reader, writer) = io::pipe()?;
     command.stdout(writer.try_clone()?).stderr(writer).process_group(0).kill_on_drop(true);
     die_with_parent(&mut command);
@@ -397,7 +397,7 @@ async fn collect(mut command: Command, limit: Duration) -> io::Result<Outcome> {
         let _ = child.start_kill();
         let _ = child.wait().await;
     }
-    Ok(Outcome { exit, output: kept })
+    Ok(PreflightRun { exit, output: kept })
 }
 
 /// What a helper program printed.

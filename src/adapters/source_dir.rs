@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 use self::read::{DirContent, DirId};
 use self::watch::{Change, DirWatcher};
 use crate::machine::Input;
-use crate::machine::record::Entry;
+use crate::machine::record::HistoryEntry;
 use crate::ports;
 use kubelet_config::assignment::Assignment;
 use kubelet_config::source::ConfigMapRef;
@@ -85,7 +85,7 @@ impl ports::Cluster for SourceDir {
         self.cluster.publish(status);
     }
 
-    fn emit(&mut self, entry: &Entry) {
+    fn emit(&mut self, entry: &HistoryEntry) {
         self.cluster.emit(entry);
     }
 

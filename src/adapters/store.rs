@@ -27,8 +27,8 @@ use std::path::{Path, PathBuf};
 use self::history::History;
 use super::fsx::{self, Disk};
 use crate::machine::model::{RenderError, StateFiles};
-use crate::machine::record::{self, Entry, Ledger};
-use crate::machine::{Durable, Stored};
+use crate::machine::record::{self, HistoryEntry, LocalState};
+use crate::machine::{Records, Stored};
 use crate::ports::{Checkpoint, Store, StoreError};
 use kubelet_config::source::{Payload, Source};
 use kubelet_config::yaml;
@@ -59,10 +59,10 @@ pub struct FsStore<D> {
     history: History,
 }
 
-fn texts(records: &Durable) -> [String; 3] {
+fn texts(records: &Records) -> [String; 3] {
     let meta = [&records.assigned, &records.last_known_good].map(|source| record::encode_meta(source.as_ref()));
     let [assigned, last_known_good] = meta;
-    [records.ledger.encode(), assigned, last_known_good]
+    [records.local_state.encode(), assigned, last_known_good]
 }
 
 impl<D: Disk> FsStore<D> {
@@ -127,7 +127,7 @@ impl<D: Disk> FsStore<D> {
 
 impl<D: Disk> Store for FsStore<D> {
     fn load(&mut self) -> Stored {
-        let [ledger, assigned, last_known_good] = self.record_paths().map(|path| self.read_record(&path));
+        let [local_state, assigned, last_known_good] = self.record_paths().map(|path| self.read_record(&path));
         let meta = |record: &Record| match record {
             Record::Text(text) => record::decode_meta(text),
             Record::Absent => Ok(None),
@@ -136,9 +136,9 @@ impl<D: Disk> Store for FsStore<D> {
         let stored = Stored {
             assigned: meta(&assigned),
             last_known_good: meta(&last_known_good),
-            ledger: match &ledger {
-                Record::Text(text) => Ledger::decode(text),
-                Record::Absent => Ok(Ledger::default()),
+            local_state: match &local_state {
+                Record::Text(text) => LocalState::decode(text),
+                Record::Absent => Ok(LocalState::default()),
                 Record::Garbage(why) | Record::Unreadable(why) => Err(why.clone()),
             },
         };
@@ -149,14 +149,14 @@ impl<D: Disk> Store for FsStore<D> {
             Record::Absent | Record::Garbage(_) => None,
         };
         self.written = [
-            known(ledger, Ledger::default().encode()),
+            known(local_state, LocalState::default().encode()),
             known(assigned, String::new()),
             known(last_known_good, String::new()),
         ];
         stored
     }
 
-    fn assume(&mut self, records: &Durable) {
+    fn assume(&mut self, records: &Records) {
         self.written = texts(records).map(Some);
     }
 
@@ -182,7 +182,7 @@ impl<D: Disk> Store for FsStore<D> {
         Ok(path.display().to_string())
     }
 
-    fn record(&mut self, records: &Durable) -> Result<(), StoreError> {
+    fn record(&mut self, records: &Records) -> Result<(), StoreError> {
         let texts = texts(records);
         let mut ready = false;
         for ((path, text), written) in self.record_paths().iter().zip(texts).zip(0_usize..) {
@@ -207,7 +207,7 @@ impl<D: Disk> Store for FsStore<D> {
         self.swap(files)
     }
 
-    fn append(&mut self, entry: &Entry) -> Result<u64, StoreError> {
+    fn append(&mut self, entry: &HistoryEntry) -> Result<u64, StoreError> {
         let dir = self.root.join("supervisor");
         if !self.history.is_ready() {
             self.make_dirs(&[(self.root.clone(), 0o755), (dir.clone(), 0o700)])?;
@@ -215,7 +215,7 @@ impl<D: Disk> Store for FsStore<D> {
         self.history.append(&self.disk, &dir, entry)
     }
 
-    fn history(&mut self) -> Vec<Entry> {
+    fn history(&mut self) -> Vec<HistoryEntry> {
         history::entries(&self.disk, &self.root.join("supervisor"))
     }
 
@@ -223,7 +223,7 @@ impl<D: Disk> Store for FsStore<D> {
         self.history.reported(&self.disk, &self.root.join("supervisor"), number);
     }
 
-    fn unreported(&mut self) -> Vec<Entry> {
+    fn unreported(&mut self) -> Vec<HistoryEntry> {
         self.history.unreported(&self.disk, &self.root.join("supervisor"))
     }
 

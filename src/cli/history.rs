@@ -12,7 +12,7 @@ use super::common::Failure;
 use super::control::{Output, StoreDir};
 use crate::adapters::fsx::RealDisk;
 use crate::adapters::store::FsStore;
-use crate::machine::record::Entry;
+use crate::machine::record::HistoryEntry;
 use crate::ports::Store as _;
 
 #[derive(Debug, Args)]
@@ -48,7 +48,7 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
 }
 
 /// An array, one entry a line; with the time as people and programs read it.
-fn json(entries: &[Entry]) -> String {
+fn json(entries: &[HistoryEntry]) -> String {
     let lines = entries.iter().map(|entry| {
         let mut value = serde_json::to_value(entry).unwrap_or_default();
         if let Value::Object(fields) = &mut value {
@@ -59,7 +59,7 @@ fn json(entries: &[Entry]) -> String {
     format!("[{}]\n", lines.collect::<Vec<_>>().join(",\n"))
 }
 
-fn text(entry: &Entry) -> String {
+fn text(entry: &HistoryEntry) -> String {
     let source = entry.source.as_ref().map_or_else(
         || "local".to_owned(),
         |source| {
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
     use kubelet_config::source::{ConfigMapRef, Source};
 
-    fn entries() -> Vec<Entry> {
+    fn entries() -> Vec<HistoryEntry> {
         let source = Source {
             reference: ConfigMapRef {
                 namespace: "kube-system".into(),
@@ -97,15 +97,15 @@ mod tests {
             uid: "u".into(),
         };
         vec![
-            Entry { number: 1, reason: "Local".into(), message: "first".into(), ..Entry::default() },
-            Entry {
+            HistoryEntry { number: 1, reason: "Local".into(), message: "first".into(), ..HistoryEntry::default() },
+            HistoryEntry {
                 number: 2,
                 nanos: 1_700_000_000_000_000_000,
                 reason: "KubeletConfigRolledBack".into(),
                 message: "gone\nbad \x1b[31m".into(),
                 source: Some(source),
                 log_tail: vec!["its words".into()],
-                ..Entry::default()
+                ..HistoryEntry::default()
             },
         ]
     }

@@ -6,13 +6,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::machine::events::Event;
-use crate::machine::evidence::{Query, runtime_socket};
+use crate::machine::evidence::Query;
 use crate::machine::model::{Moment, RenderError, Rendered, StateFiles};
-use crate::machine::record::{Entry, Ledger};
+use crate::machine::record::{HistoryEntry, LocalState};
 use crate::machine::{Effect, Handover, Input, Level, Purpose, State, Stored};
 use crate::ports::{Checkpoint, Local, Ports, ReexecError, Store};
 use kubelet_config::flags::KubeletArgs;
-use kubelet_config::rendering::{self, Configuration, Fault, RenderInput, Text};
+use kubelet_config::rendering::{self, Configuration, RenderFault, RenderInput, Text};
 use kubelet_config::source::{Merge, Source};
 use kubelet_config::status::NodeConfigStatus;
 
@@ -53,7 +53,7 @@ impl<P: Ports> Executor<P> {
         let stored = if self.dynamic {
             self.ports.store().load()
         } else {
-            Stored { assigned: Ok(None), last_known_good: Ok(None), ledger: Ok(Ledger::default()) }
+            Stored { assigned: Ok(None), last_known_good: Ok(None), local_state: Ok(LocalState::default()) }
         };
         let id = self.ports.local().kubelet_id();
         self.send_unreported();
@@ -165,7 +165,7 @@ impl<P: Ports> Executor<P> {
     fn emit(&mut self, event: Event) {
         let level = if event.warning { Level::Warn } else { Level::Info };
         self.ports.notifier().log(level, &format!("{}: {}", event.reason.as_str(), event.message));
-        let mut entry = Entry {
+        let mut entry = HistoryEntry {
             number: 0,
             nanos: self.state.now().wall_nanos,
             reason: event.reason.as_str().to_owned(),
@@ -199,7 +199,7 @@ impl<P: Ports> Executor<P> {
                 path: String::new(),
                 healthz: out.healthz,
                 notes: out.notes,
-                runtime: runtime_socket(&self.args, &out.effective),
+                runtime: self.args.runtime_socket(&out.effective),
                 effective: Arc::new(out.effective),
                 ..Rendered::default()
             });
@@ -213,7 +213,7 @@ impl<P: Ports> Executor<P> {
             healthz: out.healthz,
             notes: out.notes,
             shadowed: out.shadowed,
-            runtime: runtime_socket(&self.args, &out.effective),
+            runtime: self.args.runtime_socket(&out.effective),
             effective: Arc::new(out.effective),
             annotations: checkpoint.annotations,
         })
@@ -270,8 +270,8 @@ pub fn configuration(
     let fault = match &local_file {
         Ok(local_file) => match with(local_file.as_ref()) {
             Ok(out) => return Ok(out),
-            Err(Fault::Payload(why)) => return Err(RenderError::Load(why)),
-            Err(Fault::Local(why)) => why,
+            Err(RenderFault::Payload(why)) => return Err(RenderError::Load(why)),
+            Err(RenderFault::Local(why)) => why,
         },
         Err(error) => error.to_string(),
     };

@@ -1,11 +1,10 @@
 //! What is remembered of failed versions.
 
-use super::evidence::Failure;
 use super::io::log;
+use super::limits;
 use super::model::KubeletId;
 use super::record::BadVersion;
-use super::{ConfigMapState, Counter, Durable, Effect, Level, State, TrialEnd};
-use super::{events, limits};
+use super::{ConfigMapState, Counter, Effect, Level, Records, State};
 use kubelet_config::digest::Digest;
 use kubelet_config::source::Source;
 use kubelet_config::status::{self, SyncError};
@@ -13,7 +12,7 @@ use kubelet_config::status::{self, SyncError};
 impl State {
     /// What is remembered of a version that failed before, if it still holds.
     pub(super) fn bad_version(&self, source: &Source, digest: Option<&Digest>) -> Option<&BadVersion> {
-        self.records().ledger.bad.iter().rev().find(|bad| {
+        self.records().local_state.bad.iter().rev().find(|bad| {
             (bad.kubelet == self.kubelet_id || bad.kubelet == KubeletId::ANY)
                 && match (&bad.digest, digest) {
                     (Some(bad), Some(digest)) => bad == digest,
@@ -25,15 +24,7 @@ impl State {
     /// True if the control test cleared it, and last known good has not been healthy for long enough since.
     pub(super) fn awaits_retry(&self, source: &Source) -> bool {
         !self.recovered
-            && self.records().ledger.retry_later.as_ref().is_some_and(|retry_later| retry_later.source == *source)
-    }
-
-    pub(super) fn report_rollback(&mut self, source: &Source, failure: Failure, detail: &str, fx: &mut Vec<Effect>) {
-        self.trial_end = TrialEnd::Failed;
-        fx.push(Effect::Count(Counter::Rollback(failure)));
-        let mut event = events::rolled_back(source, self.fallback().as_ref(), detail);
-        event.log_tail.clone_from(&self.log_tail);
-        fx.push(Effect::Emit(event));
+            && self.records().local_state.retry_later.as_ref().is_some_and(|retry_later| retry_later.source == *source)
     }
 
     /// Remembers that a version failed, in the status and durably.
@@ -59,9 +50,9 @@ impl State {
         reason: &str,
         error: &str,
         detail: &str,
-    ) -> Durable {
+    ) -> Records {
         let mut records = self.records().clone();
-        let bad = &mut records.ledger.bad;
+        let bad = &mut records.local_state.bad;
         bad.retain(|bad| bad.source != *source || bad.digest.as_ref() != digest);
         bad.push(BadVersion {
             source: source.clone(),
@@ -80,14 +71,14 @@ impl State {
         });
         let excess = bad.len().saturating_sub(limits::BAD_VERSIONS);
         bad.drain(..excess);
-        if records.ledger.attempt.as_ref().is_some_and(|attempt| attempt.source == *source) {
-            records.ledger.attempt = None;
+        if records.local_state.attempt.as_ref().is_some_and(|attempt| attempt.source == *source) {
+            records.local_state.attempt = None;
         }
         records
     }
 
     /// Has records written that nothing waits for; if it fails they are written later.
-    pub(super) fn remember(&mut self, records: Durable, fx: &mut Vec<Effect>) {
+    pub(super) fn remember(&mut self, records: Records, fx: &mut Vec<Effect>) {
         self.unsaved = Some(records.clone());
         fx.push(Effect::Record(super::RecordReason::Memory, records));
     }
@@ -95,7 +86,7 @@ impl State {
     pub(super) fn record_failed(&mut self, why: &str, fx: &mut Vec<Effect>) {
         fx.push(Effect::Count(Counter::StoreError));
         let why = format!("the store cannot be written: {why}");
-        // Nothing new is taken up until that is written; whoever waits for it is told.
+        // No change is taken up until the records are written; the status says so.
         if matches!(self.config_map, ConfigMapState::Present(_)) {
             self.sync_failed(SyncError::Internal, why, fx);
         } else {

@@ -10,8 +10,8 @@ impl State {
     /// Asks for everything that may be good now, while the preflight runs.
     pub(super) fn query_baseline(&mut self, fx: &mut Vec<Effect>) {
         let ready = matches!(&self.kubelet, Kubelet::Running(run) if run.ready);
-        let healthz = self.in_force.healthz.clone().filter(|_| ready);
-        let socket = self.in_force.runtime.clone().or(self.runtime.clone());
+        let healthz = self.running.healthz.clone().filter(|_| ready);
+        let socket = self.running.runtime.clone().or(self.runtime.clone());
         let Some(change) = &mut self.change else { return };
         change.baseline = Baseline::new();
         change.unanswered = [Signal::ApiServer, Signal::Lease, Signal::Pods, Signal::Runtime].into();
@@ -35,7 +35,7 @@ impl State {
     /// nobody can say what is good.
     pub(super) fn baseline_for_attempt(&self) -> Option<Baseline> {
         // A change that follows an unproven one is judged by what was good before that.
-        if let Some(attempt) = self.records().ledger.attempt.as_ref().filter(|_| self.trial.is_some()) {
+        if let Some(attempt) = self.records().local_state.attempt.as_ref().filter(|_| self.trial.is_some()) {
             return attempt.baseline.clone();
         }
         let mut baseline = self.change.as_ref()?.baseline.clone();
@@ -70,7 +70,7 @@ impl State {
         if waiting {
             return;
         }
-        match self.impact(&source, &rendered) {
+        match self.refused_impact(&source, &rendered) {
             Some(why) => self.reject(&source, None, status::VALIDATE_ERROR, &why, fx),
             None => self.record_switch(source, rendered, fx),
         }

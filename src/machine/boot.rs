@@ -32,13 +32,13 @@ impl State {
         let keep_all = !assigned_readable || stored.last_known_good.is_err();
         self.saved.assigned = keep("meta/assigned", stored.assigned);
         self.saved.last_known_good = keep("meta/last-known-good", stored.last_known_good);
-        self.saved.ledger = stored.ledger.unwrap_or_else(|why| {
+        self.saved.local_state = stored.local_state.unwrap_or_else(|why| {
             log(fx, Level::Warn, format!("the memory of past attempts is unreadable ({why}); it starts empty"));
-            super::record::Ledger::default()
+            super::record::LocalState::default()
         });
         self.keep_all = keep_all;
-        self.damaged = !assigned_readable;
-        self.judged.clone_from(&self.saved.ledger.judged);
+        self.checkpoint_damaged = !assigned_readable;
+        self.accepted_digests.clone_from(&self.saved.local_state.accepted_digests);
         self.target = if assigned_readable { self.first_choice(fx) } else { self.fallback() };
         self.launch(fx);
     }
@@ -57,21 +57,21 @@ impl State {
             self.error = Some((bad.error.clone(), bad.detail.clone()));
             return self.fallback();
         }
-        // One that ended for a restart was about to run it.
-        let carried = self.saved.ledger.attempt.as_ref().filter(|attempt| attempt.source == assigned);
-        let carried = carried.and_then(|attempt| attempt.carried.clone());
+        // The last supervisor may have exited for a restart of the kubelet with this version.
+        let snapshot = self.saved.local_state.attempt.as_ref().filter(|attempt| attempt.source == assigned);
+        let snapshot = snapshot.and_then(|attempt| attempt.snapshot.clone());
         let cleared = self
             .saved
-            .ledger
+            .local_state
             .retry_later
             .as_ref()
-            .filter(|retry_later| retry_later.source == assigned && carried.is_none());
+            .filter(|retry_later| retry_later.source == assigned && snapshot.is_none());
         if let Some(retry_later) = cleared {
             let detail = format!("not to blame, will be tried again: {}", retry_later.why);
             self.error = Some((status::LOAD_ERROR.to_owned(), detail));
             return self.fallback();
         }
-        let before = self.saved.ledger.attempt.clone().filter(|attempt| attempt.source == assigned);
+        let before = self.saved.local_state.attempt.clone().filter(|attempt| attempt.source == assigned);
         let spent = before.as_ref().map_or(0, |attempt| attempt.tries);
         let adopted = before.as_ref().is_some_and(|attempt| attempt.adopted);
         if spent >= self.settings.boots && !adopted {
@@ -80,13 +80,13 @@ impl State {
             self.report_rollback(&assigned, Failure::Boots, &detail, fx);
             return self.fallback();
         }
-        if let Some(carried) = carried {
-            self.restore_carried(carried);
+        if let Some(snapshot) = snapshot {
+            self.restore_snapshot(snapshot);
         }
         // Spend the try before trying.
         let mut records = self.records().clone();
         let attempt = before.unwrap_or_else(|| Attempt { tries: 0, ..Attempt::new(assigned.clone()) });
-        records.ledger.attempt = Some(Attempt { tries: spent + 1, ..attempt });
+        records.local_state.attempt = Some(Attempt { tries: spent + 1, ..attempt });
         self.remember(records, fx);
         Some(assigned)
     }
@@ -97,11 +97,11 @@ mod tests {
     use super::super::{Input, Purpose, RecordReason, Settings};
     use super::*;
     use crate::machine::model::{Moment, Rendered, Verdict};
-    use crate::machine::record::Ledger;
+    use crate::machine::record::LocalState;
     use kubelet_config::digest::Digest;
     use kubelet_config::source::ConfigMapRef;
 
-    /// The record may be whole and only the disk at fault: its checkpoint must survive this life,
+    /// The record may be whole and only the disk at fault: its checkpoint must survive this process,
     /// also after other records have been written.
     #[test]
     fn nothing_is_collected_while_last_known_good_is_unknown() {
@@ -113,7 +113,8 @@ mod tests {
         let rendered = Rendered { digest: Digest("d".into()), path: "/r".into(), ..Rendered::default() };
         for last_known_good in [Ok(None), Err("Input/output error".to_owned())] {
             let unknown = last_known_good.is_err();
-            let stored = Stored { assigned: Ok(Some(source.clone())), last_known_good, ledger: Ok(Ledger::default()) };
+            let stored =
+                Stored { assigned: Ok(Some(source.clone())), last_known_good, local_state: Ok(LocalState::default()) };
             let mut state = State::new(Settings::default());
             let mut effects = state.step(Input::Boot(Box::new(stored), KubeletId::default()), Moment::default());
             let records = effects.iter().find_map(|effect| match effect {

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::evidence::Baseline;
 use super::io::log;
 use super::model::{KubeletId, RenderError, Rendered, RestartCause, Verdict, later};
-use super::record::{Attempt, Confirm, REJECTED};
+use super::record::{Attempt, ConfirmationWait, REJECTED};
 use super::{
-    Change, ConfigMapState, Counter, Durable, Effect, Kubelet, Level, Purpose, RecordReason, Stage, State, Trial,
+    Change, ConfigMapState, Counter, Effect, Kubelet, Level, Purpose, RecordReason, Records, Stage, State, Trial,
     TrialEnd,
 };
 use super::{events, limits};
@@ -63,7 +63,7 @@ impl State {
         if matches!(self.sync_error, Some((SyncError::Download, _))) {
             self.sync_error = None;
         }
-        if self.config_map == ConfigMapState::Checkpointed(source) && !self.damaged {
+        if self.config_map == ConfigMapState::Checkpointed(source) && !self.checkpoint_damaged {
             return;
         }
         self.config_map = ConfigMapState::Present(payload);
@@ -84,7 +84,7 @@ impl State {
 
     /// Forgets that the ConfigMap was seen and asks for it again.
     pub(super) fn download_again(&mut self, fx: &mut Vec<Effect>) {
-        self.damaged = true;
+        self.checkpoint_damaged = true;
         if let Some(reference) = self.assigned_map().cloned() {
             self.config_map = ConfigMapState::Pending;
             fx.push(Effect::Watch(Some(reference)));
@@ -99,11 +99,11 @@ impl State {
         if let Some(pinned) = self.pinned().cloned() {
             return self.go_to_pin(pinned, fx);
         }
-        if self.records().ledger.frozen {
+        if self.records().local_state.frozen {
             return;
         }
         self.drop_unassigned();
-        self.take_turn(fx);
+        self.end_spread_wait(fx);
         if let Some(Change { stage: Stage::Baseline(_), .. }) = self.change {
             self.await_baseline(fx);
             if self.change.is_none() || fx.iter().any(|effect| matches!(effect, Effect::Record(..))) {
@@ -155,7 +155,7 @@ impl State {
         let records = self.records();
         if records.assigned.is_none() && records.last_known_good.is_none() && self.active.is_none() {
             self.error = None;
-            self.damaged = false;
+            self.checkpoint_damaged = false;
             self.change = None;
         } else if self.change.as_ref().is_none_or(|change| change.to.is_some()) {
             self.begin(None);
@@ -168,7 +168,7 @@ impl State {
             return; // under way
         }
         let settled = self.records().assigned.as_ref() == Some(source)
-            && !self.damaged
+            && !self.checkpoint_damaged
             && (self.active.as_ref() == Some(source)
                 || self.bad_version(source, None).is_some()
                 || self.awaits_retry(source));
@@ -187,7 +187,7 @@ impl State {
 
     fn begin(&mut self, to: Option<Source>) {
         let seen = self.applying_since.take().unwrap_or(self.now);
-        let turn = to.as_ref().and_then(|source| self.turn(source));
+        let starts_at = to.as_ref().and_then(|source| self.spread_start(source));
         self.change = Some(Change {
             to,
             seen,
@@ -195,7 +195,7 @@ impl State {
             baseline: Baseline::new(),
             unanswered: Baseline::new(),
             baseline_until: self.now,
-            turn,
+            starts_at,
             inventory: None,
         });
     }
@@ -210,7 +210,7 @@ impl State {
         }
         match result {
             Ok(()) => {
-                self.damaged = false;
+                self.checkpoint_damaged = false;
                 self.config_map = ConfigMapState::Checkpointed(source.clone());
                 fx.push(Effect::Render(Purpose::Change, Some(source.clone())));
             }
@@ -235,7 +235,7 @@ impl State {
         match (source, result) {
             (None, result) => {
                 let equal =
-                    result.is_ok_and(|rendered| self.in_force.digest == Some(rendered.digest)) && self.pid().is_some();
+                    result.is_ok_and(|rendered| self.running.digest == Some(rendered.digest)) && self.pid().is_some();
                 self.reset(equal, fx);
             }
             (Some(source), Ok(rendered)) => {
@@ -245,21 +245,21 @@ impl State {
                 for field in &rendered.shadowed {
                     log(fx, Level::Info, format!("{source}: {field} has no effect, the command line wins"));
                 }
-                if self.in_force.digest.as_ref() == Some(&rendered.digest) && self.pid().is_some() {
+                if self.running.digest.as_ref() == Some(&rendered.digest) && self.pid().is_some() {
                     self.adopt(source, &rendered.annotations, fx);
                 } else if let Some(bad) = self.bad_version(source, Some(&rendered.digest)) {
                     let (error, detail) = (bad.error.clone(), bad.detail.clone());
                     self.reject(source, Some(&rendered), &error, &detail, fx);
                 } else if let Err(why) = self.confirm_within(&rendered.annotations) {
                     self.reject(source, None, status::LOAD_ERROR, &why, fx);
-                } else if let Some(why) = self.hazards(source, &rendered) {
+                } else if let Some(why) = self.refused_hazards(source, &rendered) {
                     // Held against this version, not its content: an acknowledgement changes only the former.
                     self.reject(source, None, status::VALIDATE_ERROR, &why, fx);
                 } else if self.is_judged(&rendered) {
                     self.accepted(rendered, fx);
                 } else {
                     // Where there is no turn to wait for, both judges are asked at once.
-                    if self.waits_for_turn().is_none() {
+                    if self.pending_start().is_none() {
                         self.query_baseline(fx);
                     }
                     let ticket = self.next_ticket();
@@ -304,7 +304,7 @@ impl State {
             }
             Verdict::Inconclusive(why) => {
                 log(fx, Level::Warn, format!("the preflight of {source} gave no verdict, the trial decides: {why}"));
-                self.waived = Some((rendered.digest.clone(), self.kubelet_id.clone()));
+                self.tried_without_verdict = Some((rendered.digest.clone(), self.kubelet_id.clone()));
                 self.accepted(rendered, fx);
             }
             Verdict::NotItsFault(why) => self.postpone(&why, fx),
@@ -315,18 +315,19 @@ impl State {
         let mut records = self.records().clone();
         records.assigned = Some(source.clone());
         let proven = records.last_known_good.as_ref() == Some(&source);
-        records.ledger.control_test = None;
-        records.ledger.retry_later.take_if(|retry_later| retry_later.source != source);
+        records.local_state.control_test = None;
+        records.local_state.retry_later.take_if(|retry_later| retry_later.source != source);
         // The same content under a new name does not begin its trial anew by dying.
-        let before = records.ledger.attempt.take().filter(|_| self.in_force.digest.as_ref() == Some(&rendered.digest));
-        records.ledger.attempt = (!proven).then(|| Attempt {
+        let before =
+            records.local_state.attempt.take().filter(|_| self.running.digest.as_ref() == Some(&rendered.digest));
+        records.local_state.attempt = (!proven).then(|| Attempt {
             baseline: self.baseline_for_attempt(),
             confirm_within: self.confirm_within(&rendered.annotations).unwrap_or_default(),
             tries: before.as_ref().map_or(1, |before| before.tries),
             adopted: before.is_some_and(|before| before.adopted),
             ..Attempt::new(source)
         });
-        records.ledger.judged.clone_from(&self.judged);
+        records.local_state.accepted_digests.clone_from(&self.accepted_digests);
         self.set_stage(Stage::Recording(rendered));
         fx.push(Effect::Record(RecordReason::Switch, records));
     }
@@ -337,7 +338,7 @@ impl State {
         }
     }
 
-    pub(super) fn recorded(&mut self, because: RecordReason, result: Result<Durable, String>, fx: &mut Vec<Effect>) {
+    pub(super) fn recorded(&mut self, because: RecordReason, result: Result<Records, String>, fx: &mut Vec<Effect>) {
         let durable = match result {
             Ok(durable) => durable,
             Err(why) => {
@@ -368,7 +369,7 @@ impl State {
     fn recorded_switch(&mut self, fx: &mut Vec<Effect>) {
         let Some(Change { to: Some(source), seen, inventory, stage, .. }) = self.change.take() else { return };
         let equal =
-            matches!(&stage, Stage::Recording(rendered) if self.in_force.digest.as_ref() == Some(&rendered.digest));
+            matches!(&stage, Stage::Recording(rendered) if self.running.digest.as_ref() == Some(&rendered.digest));
         self.applying_since = Some(seen);
         let pods = inventory.unwrap_or_default().pods.into_iter();
         self.pods_before = pods.filter(PodSummary::is_live).map(|pod| pod.uid).collect();
@@ -377,7 +378,7 @@ impl State {
             self.trial = None;
         }
         self.recovered = false;
-        self.runtime = self.in_force.runtime.take().or(self.runtime.take());
+        self.runtime = self.running.runtime.take().or(self.runtime.take());
         fx.push(Effect::Emit(events::changed(Some(&source))));
         self.switch(Some(source), RestartCause::Config, fx);
     }
@@ -387,19 +388,19 @@ impl State {
         let mut records = self.records().clone();
         records.assigned = Some(source.clone());
         let proven = records.last_known_good.as_ref() == Some(source);
-        let before = records.ledger.attempt.take();
+        let before = records.local_state.attempt.take();
         let within = self.confirm_within(annotations).ok().flatten().filter(|_| before.is_some());
         let adopted = self.active == records.last_known_good;
         let before = before.unwrap_or_else(|| Attempt { adopted, ..Attempt::new(source.clone()) });
-        // A new word on the time allowed moves the deadline.
-        let moved = |confirm: Confirm| {
+        // A new confirm-within moves the deadline.
+        let moved = |confirm: ConfirmationWait| {
             let left = within?;
             let same = before.confirm_within == within;
-            Some(if same { confirm } else { Confirm::within(left, self.now, confirm.boot_id) })
+            Some(if same { confirm } else { ConfirmationWait::within(left, self.now, confirm.boot_id) })
         };
         let confirm = before.confirm.clone().and_then(moved);
         let attempt = Attempt { source: source.clone(), confirm_within: within, confirm, ..before };
-        records.ledger.attempt = (!proven).then_some(attempt);
+        records.local_state.attempt = (!proven).then_some(attempt);
         fx.push(Effect::Record(RecordReason::Adopt, records));
     }
 
@@ -412,7 +413,7 @@ impl State {
         }
         self.active = Some(source.clone());
         self.target = Some(source);
-        match self.saved.ledger.attempt.as_ref().map(|attempt| attempt.adopted) {
+        match self.saved.local_state.attempt.as_ref().map(|attempt| attempt.adopted) {
             None => self.trial = None,
             // Outside a trial nobody asks healthz: where there is one, the clock begins with its
             // next answer.
@@ -429,11 +430,11 @@ impl State {
         let mut records = self.records().clone();
         records.assigned = None;
         records.last_known_good = None;
-        records.ledger.attempt = None;
-        records.ledger.control_test = None;
-        records.ledger.retry_later = None;
+        records.local_state.attempt = None;
+        records.local_state.control_test = None;
+        records.local_state.retry_later = None;
         if equal {
-            self.in_force.source = None;
+            self.running.source = None;
         }
         fx.push(Effect::Record(RecordReason::Reset, records));
     }
@@ -443,8 +444,8 @@ impl State {
         self.error = None;
         self.trial = None;
         self.trial_end = TrialEnd::None;
-        self.damaged = false;
-        let same_content = self.in_force.source.is_none();
+        self.checkpoint_damaged = false;
+        let same_content = self.running.source.is_none();
         if same_content {
             self.active = None;
             self.target = None;
@@ -472,7 +473,7 @@ impl State {
         let known = self.bad_version(source, digest).is_some() && self.records().assigned.as_ref() == Some(source);
         let mut records = self.with_bad_version(source, digest, REJECTED, error, detail);
         records.assigned = Some(source.clone());
-        records.ledger.attempt = None;
+        records.local_state.attempt = None;
         self.sync_error = None;
         self.error = Some((error.to_owned(), detail.to_owned()));
         self.remember(records, fx);
@@ -524,15 +525,15 @@ impl State {
 
     pub(super) fn is_judged(&self, rendered: &Rendered) -> bool {
         let known = |(digest, id): &(Digest, KubeletId)| *digest == rendered.digest && *id == self.kubelet_id;
-        self.judged.iter().any(known) || self.waived.as_ref().is_some_and(known)
+        self.accepted_digests.iter().any(known) || self.tried_without_verdict.as_ref().is_some_and(known)
     }
 
     pub(super) fn remember_verdict(&mut self, rendered: &Rendered) {
         // Two configurations matter at a time; a few more serve a toggling administrator.
-        if self.judged.len() >= 8 {
-            self.judged.remove(0);
+        if self.accepted_digests.len() >= 8 {
+            self.accepted_digests.remove(0);
         }
-        self.judged.push((rendered.digest.clone(), self.kubelet_id.clone()));
+        self.accepted_digests.push((rendered.digest.clone(), self.kubelet_id.clone()));
     }
 
     /// Has checkpoints removed that nothing refers to.
@@ -543,13 +544,13 @@ impl State {
         let records = self.records();
         let changing = self.change.as_ref().and_then(|change| change.to.as_ref());
         let keep: BTreeSet<Source> =
-            [&self.active, &self.target, &self.in_force.source, &records.assigned, &records.last_known_good]
+            [&self.active, &self.target, &self.running.source, &records.assigned, &records.last_known_good]
                 .into_iter()
                 .chain([&self.saved.assigned, &self.saved.last_known_good])
                 .chain(self.pinned())
                 .filter_map(Option::as_ref)
                 .chain(changing)
-                .chain(&records.ledger.proven)
+                .chain(&records.local_state.proven)
                 .cloned()
                 .collect();
         fx.push(Effect::Collect(keep));

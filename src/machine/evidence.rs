@@ -4,10 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::limits;
-use kubelet_config::flags::KubeletArgs;
 use kubelet_config::hazard::impact::Supply;
 
 /// A sign of a healthy kubelet, beside its process and READY=1, which every kubelet gives.
@@ -33,7 +31,7 @@ pub enum Signal {
 
 /// What a signal's failure leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub enum SignalClass {
     /// The trial fails.
     Required,
     /// The trial's clock stops; nothing is held against it.
@@ -61,8 +59,8 @@ impl Signal {
 
     /// Its class. The runtime is not the kubelet's to keep alive: when it is away, judgement waits.
     #[must_use]
-    pub fn class(self) -> Class {
-        if self == Self::Runtime { Class::Advisory } else { Class::Required }
+    pub fn class(self) -> SignalClass {
+        if self == Self::Runtime { SignalClass::Advisory } else { SignalClass::Required }
     }
 
     /// How long it may be bad without a break.
@@ -100,17 +98,17 @@ pub enum Failure {
 /// Failures of a family have one cause: if last known good shows another of the same family, the
 /// configuration was not at fault for the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
+pub enum FailureFamily {
     /// The process does not live or answer.
     Process,
-    /// The process lives, and the cluster does not hear of it.
+    /// The process lives, and has lost contact with the API server.
     Contact,
 }
 
 impl Failure {
     /// All of them.
     pub fn all() -> impl Iterator<Item = Self> {
-        let required = Signal::ALL.into_iter().filter(|signal| signal.class() == Class::Required);
+        let required = Signal::ALL.into_iter().filter(|signal| signal.class() == SignalClass::Required);
         let process = [Self::ExitBeforeReady, Self::Exits, Self::StartTimeout];
         process.into_iter().chain(required.map(Self::Signal)).chain([Self::Boots, Self::Unconfirmed, Self::Operator])
     }
@@ -131,11 +129,11 @@ impl Failure {
 
     /// Its family; `None` where there is nothing to find out.
     #[must_use]
-    pub fn family(self) -> Option<Family> {
+    pub fn family(self) -> Option<FailureFamily> {
         match self {
-            Self::ExitBeforeReady | Self::Exits | Self::StartTimeout => Some(Family::Process),
-            Self::Signal(Signal::Healthz | Signal::Watchdog) => Some(Family::Process),
-            Self::Signal(Signal::NodeReady | Signal::Lease | Signal::ApiServer) => Some(Family::Contact),
+            Self::ExitBeforeReady | Self::Exits | Self::StartTimeout => Some(FailureFamily::Process),
+            Self::Signal(Signal::Healthz | Signal::Watchdog) => Some(FailureFamily::Process),
+            Self::Signal(Signal::NodeReady | Signal::Lease | Signal::ApiServer) => Some(FailureFamily::Contact),
             Self::Signal(_) | Self::Boots | Self::Unconfirmed | Self::Operator => None,
         }
     }
@@ -208,17 +206,6 @@ pub struct Environment {
     /// By eviction signal: `memory.available` (bytes), `nodefs.available` (bytes),
     /// `nodefs.inodesFree`, `pid.available`. What cannot be read is left out.
     pub supplies: BTreeMap<String, Supply>,
-}
-
-/// The socket of the container runtime, where command line and configuration name one. A kubelet
-/// with the built-in dockershim (v1.20: `--container-runtime=docker`, the default) has none.
-#[must_use]
-pub(crate) fn runtime_socket(args: &KubeletArgs, effective: &Value) -> Option<String> {
-    if args.last("container-runtime").is_some_and(|kind| kind != "remote") {
-        return None;
-    }
-    let field = effective.get("containerRuntimeEndpoint").and_then(Value::as_str);
-    args.last("container-runtime-endpoint").or(field).filter(|socket| !socket.is_empty()).map(str::to_owned)
 }
 
 /// A question about the node around the kubelet; the answer comes as an input.

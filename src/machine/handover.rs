@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::components::Kubelet;
-use super::record::Durable;
+use super::record::Records;
 use super::state::State;
+use super::state_parts::Kubelet;
 
 /// Raised when an older supervisor could not make sense of what a newer one hands over.
 pub(super) const VERSION: u32 = 1;
@@ -43,7 +43,7 @@ impl Handover {
 
     /// The records as they were last read or written; `None` if the last write failed.
     #[must_use]
-    pub fn records(&self) -> Option<&Durable> {
+    pub fn records(&self) -> Option<&Records> {
         Some(&self.state.saved).filter(|_| self.state.unsaved.is_none())
     }
 

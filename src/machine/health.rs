@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::evidence::{
-    Baseline, Class, Environment, Failure, LeaseObservation, NodeReadiness, Query, Signal, Suspension,
+    Baseline, Environment, Failure, LeaseObservation, NodeReadiness, Query, Signal, SignalClass, Suspension,
 };
 use super::limits;
 use super::model::{Moment, later};
@@ -15,21 +15,21 @@ use kubelet_config::status;
 impl State {
     /// True while the kubelet's health matters: a trial, a control test, or the wait before a retry.
     pub(super) fn is_observing(&self) -> bool {
-        let ledger = &self.records().ledger;
-        self.trial.is_some() || ledger.control_test.is_some() || ledger.retry_later.is_some()
+        let local_state = &self.records().local_state;
+        self.trial.is_some() || local_state.control_test.is_some() || local_state.retry_later.is_some()
     }
 
     /// What the run is judged by; `None` where nothing was observed before the change.
     fn baseline(&self) -> Option<&Baseline> {
-        let ledger = &self.records().ledger;
-        let of_attempt = ledger.attempt.as_ref().filter(|_| self.trial.is_some()).map(|attempt| &attempt.baseline);
-        let of_control_test = ledger.control_test.as_ref().map(|control_test| &control_test.baseline);
+        let local_state = &self.records().local_state;
+        let of_attempt = local_state.attempt.as_ref().filter(|_| self.trial.is_some()).map(|attempt| &attempt.baseline);
+        let of_control_test = local_state.control_test.as_ref().map(|control_test| &control_test.baseline);
         of_attempt.or(of_control_test)?.as_ref()
     }
 
     /// True if this signal was good before, or if it is healthz and nobody knows.
-    pub(super) fn is_judged_by(&self, signal: Signal) -> bool {
-        let here = signal != Signal::Healthz || self.in_force.healthz.is_some();
+    pub(super) fn is_required_signal(&self, signal: Signal) -> bool {
+        let here = signal != Signal::Healthz || self.running.healthz.is_some();
         here && self.baseline().map_or(signal == Signal::Healthz, |baseline| baseline.contains(&signal))
     }
 
@@ -50,14 +50,14 @@ impl State {
 
     /// The signals the trial under way judges by, and whether each is good.
     #[must_use]
-    pub(crate) fn judged_signals(&self) -> Vec<(Signal, bool)> {
+    pub(crate) fn trial_signals(&self) -> Vec<(Signal, bool)> {
         let (Some(_), Kubelet::Running(run)) = (&self.trial, &self.kubelet) else { return Vec::new() };
         let good = |signal| match signal {
             Signal::Healthz => run.answered.is_some(),
             Signal::Runtime => self.suspended != Some(Suspension::Runtime),
             _ => !run.bad.contains_key(&signal),
         };
-        Signal::ALL.into_iter().filter(|signal| self.is_judged_by(*signal)).map(|it| (it, good(it))).collect()
+        Signal::ALL.into_iter().filter(|signal| self.is_required_signal(*signal)).map(|it| (it, good(it))).collect()
     }
 
     pub(super) fn probed(&mut self, ok: bool) {
@@ -88,9 +88,9 @@ impl State {
             && run.ready
         {
             if !readiness.ready {
-                run.is_bad(Signal::NodeReady, self.now);
+                run.record_bad(Signal::NodeReady, self.now);
             } else if readiness.heartbeat != run.heartbeat {
-                run.is_good(Signal::NodeReady, self.now);
+                run.record_good(Signal::NodeReady, self.now);
             }
         }
         self.node = Some(readiness);
@@ -98,7 +98,7 @@ impl State {
 
     pub(super) fn watchdog_pinged(&mut self) {
         if let Kubelet::Running(run) = &mut self.kubelet {
-            run.is_good(Signal::Watchdog, self.now);
+            run.record_good(Signal::Watchdog, self.now);
         }
     }
 
@@ -113,20 +113,20 @@ impl State {
         let now = self.now;
         let Kubelet::Running(run) = &mut self.kubelet else { return };
         match observed {
-            LeaseObservation::Unreachable(_) => run.is_bad(Signal::ApiServer, now),
+            LeaseObservation::Unreachable(_) => run.record_bad(Signal::ApiServer, now),
             LeaseObservation::Busy(_) => {
-                run.is_bad(Signal::ApiServer, now);
+                run.record_bad(Signal::ApiServer, now);
                 run.was_answered = true;
             }
-            LeaseObservation::Absent => run.is_good(Signal::ApiServer, now),
+            LeaseObservation::Absent => run.record_good(Signal::ApiServer, now),
             LeaseObservation::Renewed(time) => {
-                run.is_good(Signal::ApiServer, now);
+                run.record_good(Signal::ApiServer, now);
                 if run.ready && run.lease.as_ref().is_some_and(|before| before != time) {
-                    run.is_good(Signal::Lease, now);
+                    run.record_good(Signal::Lease, now);
                 } else if let Some(since) = run.good.get(&Signal::Lease).copied()
                     && now.since(since) >= limits::LEASE_FRESH
                 {
-                    run.is_bad(Signal::Lease, since);
+                    run.record_bad(Signal::Lease, since);
                 }
                 run.lease = Some(time.clone());
                 self.lease = Some(time.clone());
@@ -150,7 +150,7 @@ impl State {
             .map(|pod| format!("{} ({})", pod.name, pod.reason))
             .collect();
         if !lost.is_empty() {
-            run.is_bad(Signal::Pods, self.now);
+            run.record_bad(Signal::Pods, self.now);
             self.lost_pods = lost;
         }
     }
@@ -162,7 +162,7 @@ impl State {
         }
         // A shutdown that was called off; or a restart that is systemd's, which paces it by itself.
         let at_once =
-            !environment.shutting_down && (self.is_going_down() || self.leaves_crashes() && self.unsaved.is_none());
+            !environment.shutting_down && (self.is_going_down() || self.exits_on_crash() && self.unsaved.is_none());
         if let Kubelet::Waiting { until } = &mut self.kubelet
             && at_once
         {
@@ -171,7 +171,7 @@ impl State {
         self.environment = Some((environment, self.now));
         self.update_suspension(fx);
         if self.pending_failure.is_some() {
-            self.judge_failure(fx);
+            self.resolve_failure(fx);
         }
     }
 
@@ -180,9 +180,9 @@ impl State {
         if !self.is_observing() {
             return;
         }
-        let judges_healthz = self.is_judged_by(Signal::Healthz);
-        let judged: Vec<Signal> = Signal::ALL.into_iter().filter(|signal| self.is_judged_by(*signal)).collect();
-        let (now, suspended, healthz_on) = (self.now, self.suspended, self.in_force.healthz.is_some());
+        let judges_healthz = self.is_required_signal(Signal::Healthz);
+        let signals: Vec<Signal> = Signal::ALL.into_iter().filter(|signal| self.is_required_signal(*signal)).collect();
+        let (now, suspended, healthz_on) = (self.now, self.suspended, self.running.healthz.is_some());
         let last_sure = match (&self.environment, suspended) {
             (Some((_, at)), Some(_)) => Moment { boot: at.boot.saturating_sub(limits::QUERY_INTERVAL), ..*at },
             _ => now,
@@ -194,7 +194,7 @@ impl State {
         let healthy = up
             && (!healthz_on || run.answered.is_some())
             && suspended.is_none()
-            && !judged.iter().any(|signal| signal.class() == Class::Required && run.bad.contains_key(signal));
+            && !signals.iter().any(|signal| signal.class() == SignalClass::Required && run.bad.contains_key(signal));
         match (healthy, run.healthy_since) {
             (true, None) => {
                 run.healthy_since = Some(now);
@@ -226,13 +226,13 @@ impl State {
             return None;
         }
         let now = self.now;
-        if !run.was_up && now.since(run.judged_from) >= self.settings.start_timeout {
+        if !run.was_up && now.since(run.start_timeout_from) >= self.settings.start_timeout {
             let waited_for = if run.ready { "healthz" } else { "READY=1" };
             let seconds = self.settings.start_timeout.as_secs();
             return Some((Failure::StartTimeout, format!("the kubelet gave no {waited_for} within {seconds} s")));
         }
         let patience = limits::HEALTHZ_PATIENCE;
-        if self.is_judged_by(Signal::Healthz)
+        if self.is_required_signal(Signal::Healthz)
             && run.was_up
             && run.failing_since.is_some_and(|since| now.since(since) >= patience)
         {
@@ -243,8 +243,8 @@ impl State {
         run.bad
             .iter()
             .filter(|(signal, since)| {
-                self.is_judged_by(**signal)
-                    && signal.class() == Class::Required
+                self.is_required_signal(**signal)
+                    && signal.class() == SignalClass::Required
                     // Nobody can tell how the Node does while the API server does not answer.
                     && !(unreachable && matches!(signal, Signal::NodeReady | Signal::Lease))
                     && now.since(**since) >= self.patience(**signal)
@@ -278,20 +278,20 @@ impl State {
             return;
         }
         let now = self.now;
-        let pods = self.trial.is_some() && self.is_judged_by(Signal::Pods) && !self.accepts_lost_pods();
-        let in_contact = self.is_judged_by(Signal::Lease) || self.is_judged_by(Signal::ApiServer);
+        let pods = self.trial.is_some() && self.is_required_signal(Signal::Pods) && !self.accepts_lost_pods();
+        let in_contact = self.is_required_signal(Signal::Lease) || self.is_required_signal(Signal::ApiServer);
         let (socket, interval) = (self.runtime.clone(), self.watchdog_interval());
         let Kubelet::Running(run) = &mut self.kubelet else { return };
         if run.probe_at.is_some_and(|at| now >= at) {
             run.probe_at = None; // set again by its answer
-            if let Some(target) = &self.in_force.healthz {
+            if let Some(target) = &self.running.healthz {
                 fx.push(Effect::Probe(target.clone()));
             }
         }
         if let Some(pinged) = run.good.get(&Signal::Watchdog).copied()
             && now.since(pinged) >= interval
         {
-            run.is_bad(Signal::Watchdog, pinged);
+            run.record_bad(Signal::Watchdog, pinged);
         }
         if run.environment_at.is_some_and(|at| now >= at) {
             run.environment_at = Some(later(now, limits::QUERY_INTERVAL));
@@ -314,7 +314,7 @@ impl State {
 
     /// The ConfigMap says that pods may go.
     fn accepts_lost_pods(&self) -> bool {
-        let accepted = Acknowledged::parse(self.in_force.annotations.acknowledge.as_deref());
+        let accepted = Acknowledged::parse(self.running.annotations.acknowledge.as_deref());
         ["maxPods", "podsPerCore", "kubeReserved", "systemReserved", "evictionHard"]
             .iter()
             .any(|field| accepted.covers(field, HazardClass::Pods))
@@ -328,7 +328,7 @@ impl State {
         due.extend(run.failing_since.map(|since| later(since, limits::HEALTHZ_PATIENCE)));
         due.extend(run.bad.iter().map(|(signal, since)| later(*since, self.patience(*signal))));
         if !run.was_up {
-            due.push(later(run.judged_from, self.settings.start_timeout));
+            due.push(later(run.start_timeout_from, self.settings.start_timeout));
         }
         if let (Some(_), Some((_, at))) = (self.suspended, &self.environment) {
             due.push(later(*at, limits::QUERY_VALID + Duration::from_secs(1)));

@@ -8,23 +8,23 @@ use kubelet_config::source::Source;
 impl State {
     /// Why the change from what runs must not be made on a live node, unless somebody accepted it.
     /// The way back to last known good is always open.
-    pub(super) fn hazards(&self, source: &Source, rendered: &Rendered) -> Option<String> {
-        if self.in_force.effective.is_null() || self.fallback().as_ref() == Some(source) {
+    pub(super) fn refused_hazards(&self, source: &Source, rendered: &Rendered) -> Option<String> {
+        if self.running.effective.is_null() || self.fallback().as_ref() == Some(source) {
             return None;
         }
-        let changes = hazard::diff(&self.in_force.effective, &rendered.effective);
+        let changes = hazard::diff(&self.running.effective, &rendered.effective);
         hazard::refused(&changes, rendered.annotations.acknowledge.as_deref())
     }
 
     /// Which pods it would cost, unless somebody accepted that.
-    pub(super) fn impact(&self, source: &Source, rendered: &Rendered) -> Option<String> {
-        if self.in_force.effective.is_null() || self.fallback().as_ref() == Some(source) {
+    pub(super) fn refused_impact(&self, source: &Source, rendered: &Rendered) -> Option<String> {
+        if self.running.effective.is_null() || self.fallback().as_ref() == Some(source) {
             return None;
         }
         let inventory = self.change.as_ref()?.inventory.as_ref();
         let supplies = self.environment.as_ref().map(|(environment, _)| environment.supplies.clone());
         let impacts =
-            hazard::preview(&self.in_force.effective, &rendered.effective, inventory, &supplies.unwrap_or_default());
+            hazard::preview(&self.running.effective, &rendered.effective, inventory, &supplies.unwrap_or_default());
         hazard::refused_impact(&impacts, rendered.annotations.acknowledge.as_deref())
     }
 }

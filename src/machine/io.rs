@@ -8,7 +8,7 @@ use super::command::Command;
 use super::events::Event;
 use super::evidence::{Environment, Failure, LeaseObservation, NodeReadiness, Query};
 use super::model::{Exit, KubeletId, PreflightResult, RenderError, Rendered, RestartCause, StateFiles, Verdict};
-use super::{Durable, Handover, Stored};
+use super::{Handover, Records, Stored};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::rendering::HealthzTarget;
@@ -45,7 +45,7 @@ pub enum Input {
     Boot(Box<Stored>, KubeletId),
     /// The name of the own Node.
     NodeName(String),
-    /// First of all, after a reload: what the supervisor before us knew. Its kubelet runs.
+    /// First of all, after a reload: the state of the supervisor that handed over. Its kubelet runs.
     Resume(Box<Handover>),
     /// SIGHUP: the installed binary shall go on in our place.
     Reload,
@@ -71,7 +71,7 @@ pub enum Input {
     /// Outcome of [`Effect::Preflight`].
     Judged(u64, Verdict),
     /// Outcome of [`Effect::Record`].
-    Recorded(RecordReason, Result<Durable, String>),
+    Recorded(RecordReason, Result<Records, String>),
     /// Outcome of [`Effect::Start`].
     Started(Result<u32, String>),
     /// The kubelet said READY=1.
@@ -124,8 +124,8 @@ pub enum Effect {
     Preflight(u64, Rendered),
     /// See whether the kubelet binary can be a judge, while there is time.
     SelfTest,
-    /// Write the records that differ, in the order ledger, assigned, last known good.
-    Record(RecordReason, Durable),
+    /// Write the records that differ, in the order local state, assigned, last known good.
+    Record(RecordReason, Records),
     /// Start the kubelet, its state files in order; no path leaves its own `--config`.
     Start(Option<String>, Option<StateFiles>),
     /// SIGTERM to the kubelet.

@@ -24,7 +24,6 @@ mod bad_versions;
 mod baseline;
 mod boot;
 mod change;
-mod components;
 mod confirm;
 mod control_test;
 mod handover;
@@ -34,26 +33,27 @@ mod io;
 mod operate;
 mod process;
 mod reload;
-mod restart;
+mod restart_by_exit;
 mod rollback;
 mod run;
 mod settings;
 mod spread;
 mod state;
+mod state_parts;
 mod step;
 mod suspension;
 mod trial;
 mod watchdog;
 
-pub(crate) use components::Ending;
-pub use components::{
-    Change, ConfigMapState, InForce, Kubelet, PendingFailure, Reload, ReloadStage, Stage, Trial, TrialEnd,
-};
 pub use handover::Handover;
 pub use io::{Counter, Effect, Input, Level, Purpose, RecordReason};
 pub(crate) use operate::offline;
-pub use record::{Durable, Stored};
-pub use restart::RESTART;
+pub use record::{Records, Stored};
+pub use restart_by_exit::EXIT_FOR_RESTART;
 pub use run::Run;
 pub use settings::{RestartBy, Settings};
 pub use state::State;
+pub(crate) use state_parts::ExitForRestart;
+pub use state_parts::{
+    Change, ConfigMapState, Kubelet, PendingFailure, Reload, ReloadStage, RunningConfig, Stage, Trial, TrialEnd,
+};

@@ -91,7 +91,7 @@ pub struct Rendered {
 pub struct StateFiles {
     /// The kubelet's `--root-dir`.
     pub root_dir: String,
-    /// The policies and their options, as one word that changes when a kubelet would refuse the
+    /// The policies and their options, as one key that changes when a kubelet would refuse the
     /// other's files.
     pub policy: String,
     /// Put back what was moved aside when this policy was left; else the kubelet starts afresh.

@@ -4,8 +4,8 @@ use super::command::{Command, Target};
 use super::events::{self, EventReason};
 use super::evidence::Failure;
 use super::model::{Moment, RestartCause};
-use super::record::{BadVersion, Confirm, Ledger, Pin};
-use super::{Durable, Effect, Kubelet, State, Stored, Trial};
+use super::record::{BadVersion, ConfirmationWait, LocalState, Pin};
+use super::{Effect, Kubelet, Records, State, Stored, Trial};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::source::Source;
 use kubelet_config::status;
@@ -36,7 +36,7 @@ impl State {
         }
         if *command == (Command::Rollback { to: Target::Lkg }) {
             let (active, fallback) = (self.active.clone(), self.fallback());
-            if self.records().ledger.pin.is_some() {
+            if self.records().local_state.pin.is_some() {
                 return Err("what runs is pinned: unpin it first, or pin another version".to_owned());
             }
             if active == fallback {
@@ -74,7 +74,7 @@ impl State {
                 self.trial = None;
                 self.pending_failure = None;
                 self.change = None;
-                // What is on its way shall not come up first. A version that only the pin names
+                // A start that is on its way must not come first. A version that only the pin names
                 // waits until that is durable.
                 let pinned = self.pinned().cloned().unwrap_or_default();
                 if pinned != self.target && self.is_on_its_way() && self.is_named(pinned.as_ref()) {
@@ -109,7 +109,7 @@ impl State {
 
     /// After a pin the trial of what still runs begins anew.
     fn resume_trial(&mut self) {
-        let attempt = self.records().ledger.attempt.clone();
+        let attempt = self.records().local_state.attempt.clone();
         if let Some(attempt) = attempt.filter(|attempt| self.active.as_ref() == Some(&attempt.source)) {
             self.trial = Some(Trial { adopted: attempt.adopted, ..Trial::default() });
             self.observe_at_once();
@@ -118,7 +118,7 @@ impl State {
 
     /// What an operator pinned, if anything: the inner `None` is the local configuration.
     pub(super) fn pinned(&self) -> Option<&Option<Source>> {
-        self.records().ledger.pin.as_ref().map(|pin| &pin.source)
+        self.records().local_state.pin.as_ref().map(|pin| &pin.source)
     }
 
     /// Runs what an operator pinned.
@@ -136,10 +136,10 @@ impl State {
         if matches!(self.assignment, Assignment::Unknown) || self.unsaved.is_some() || self.leaving {
             return;
         }
-        let retried = self.records().ledger.retried.clone();
+        let retried = self.records().local_state.retried.clone();
         if retry != retried.as_deref() {
             let mut records = self.records().clone();
-            records.ledger.retried = retry.map(str::to_owned);
+            records.local_state.retried = retry.map(str::to_owned);
             let assigned = records.assigned.clone();
             if let (Some(version), Some(source)) = (retry, &assigned)
                 && names(version, source)
@@ -152,13 +152,13 @@ impl State {
             }
             return self.remember(records, fx); // a confirmation that came along is read again with the next version of the Node
         }
-        let waiting = self.records().ledger.attempt.clone().filter(|attempt| !attempt.confirmed);
+        let waiting = self.records().local_state.attempt.clone().filter(|attempt| !attempt.confirmed);
         if let (Some(version), Some(attempt)) = (confirm, waiting)
             && attempt.confirm_within.is_some()
             && names(version, &attempt.source)
         {
             let mut records = self.records().clone();
-            if let Some(attempt) = &mut records.ledger.attempt {
+            if let Some(attempt) = &mut records.local_state.attempt {
                 attempt.confirmed = true;
             }
             let message = format!("By annotation: {} is confirmed", attempt.source);
@@ -180,29 +180,29 @@ fn names(version: &str, source: &Source) -> bool {
 }
 
 /// Forgets that a version failed; false if nothing was remembered.
-fn forget(records: &mut Durable, source: &Source) -> bool {
-    let ledger = &mut records.ledger;
+fn forget(records: &mut Records, source: &Source) -> bool {
+    let local_state = &mut records.local_state;
     let digests: Vec<_> =
-        ledger.bad.iter().filter(|bad| bad.source == *source).filter_map(|bad| bad.digest.clone()).collect();
-    let before = ledger.bad.len();
+        local_state.bad.iter().filter(|bad| bad.source == *source).filter_map(|bad| bad.digest.clone()).collect();
+    let before = local_state.bad.len();
     // The same content may have failed under another name as well.
-    ledger
+    local_state
         .bad
         .retain(|bad| bad.source != *source && bad.digest.as_ref().is_none_or(|digest| !digests.contains(digest)));
-    let cleared = ledger.retry_later.take_if(|retry_later| retry_later.source == *source).is_some();
-    ledger.control_test.take_if(|control_test| control_test.source == *source);
-    ledger.bad.len() != before || cleared
+    let cleared = local_state.retry_later.take_if(|retry_later| retry_later.source == *source).is_some();
+    local_state.control_test.take_if(|control_test| control_test.source == *source);
+    local_state.bad.len() != before || cleared
 }
 
 /// The records after a command for a supervisor that does not run: its next start obeys.
 ///
 /// # Errors
 /// Why the command cannot be taken, and what to do instead.
-pub(crate) fn offline(stored: &Stored, command: &Command, now: Moment) -> Result<(Durable, String), String> {
-    let records = Durable {
+pub(crate) fn offline(stored: &Stored, command: &Command, now: Moment) -> Result<(Records, String), String> {
+    let records = Records {
         assigned: stored.assigned.clone()?,
         last_known_good: stored.last_known_good.clone()?,
-        ledger: stored.ledger.clone()?,
+        local_state: stored.local_state.clone()?,
     };
     let context = Context { active: records.assigned.clone(), now, boot_id: String::new() };
     if *command == (Command::Rollback { to: Target::Lkg }) {
@@ -211,8 +211,8 @@ pub(crate) fn offline(stored: &Stored, command: &Command, now: Moment) -> Result
             return Err(nothing_to_leave(records.last_known_good.as_ref()));
         };
         let mut after = records;
-        after.ledger.attempt = None;
-        after.ledger.bad.push(BadVersion {
+        after.local_state.attempt = None;
+        after.local_state.bad.push(BadVersion {
             source,
             digest: None,
             kubelet: super::model::KubeletId::ANY,
@@ -229,37 +229,37 @@ pub(crate) fn offline(stored: &Stored, command: &Command, now: Moment) -> Result
     apply(&records, command, &context)
 }
 
-fn apply(records: &Durable, command: &Command, context: &Context) -> Result<(Durable, String), String> {
+fn apply(records: &Records, command: &Command, context: &Context) -> Result<(Records, String), String> {
     let mut after = records.clone();
     let answer = match command {
         Command::Retry => retry(&mut after)?,
         Command::Rollback { to } => pin(&mut after, to, context)?,
         Command::Pin { to: Some(to) } => pin(&mut after, to, context)?,
         Command::Pin { to: None } => {
-            after.ledger.pin = Some(Pin { source: context.active.clone() });
+            after.local_state.pin = Some(Pin { source: context.active.clone() });
             format!("{} is pinned until unpin", status::name(context.active.as_ref()))
         }
         Command::Unpin => {
-            after.ledger.pin.take().ok_or("nothing is pinned")?;
+            after.local_state.pin.take().ok_or("nothing is pinned")?;
             "the assignment is followed again".to_owned()
         }
-        Command::Freeze if after.ledger.frozen => return Err("frozen already".to_owned()),
+        Command::Freeze if after.local_state.frozen => return Err("frozen already".to_owned()),
         Command::Freeze => {
-            after.ledger.frozen = true;
+            after.local_state.frozen = true;
             "no change is taken up until thaw".to_owned()
         }
-        Command::Thaw if !after.ledger.frozen => return Err("not frozen".to_owned()),
+        Command::Thaw if !after.local_state.frozen => return Err("not frozen".to_owned()),
         Command::Thaw => {
-            after.ledger.frozen = false;
+            after.local_state.frozen = false;
             "changes are taken up again".to_owned()
         }
         Command::Reload => return Err("there is no supervisor to reload".to_owned()),
-        Command::Confirm { extend_seconds } => confirm(&mut after.ledger, *extend_seconds, context)?,
+        Command::Confirm { extend_seconds } => confirm(&mut after.local_state, *extend_seconds, context)?,
     };
     Ok((after, answer))
 }
 
-fn retry(records: &mut Durable) -> Result<String, String> {
+fn retry(records: &mut Records) -> Result<String, String> {
     let Some(source) = records.assigned.clone() else {
         return Err("no ConfigMap is assigned: there is nothing to try again".to_owned());
     };
@@ -270,12 +270,12 @@ fn retry(records: &mut Durable) -> Result<String, String> {
     }
 }
 
-fn pin(records: &mut Durable, to: &Target, context: &Context) -> Result<String, String> {
+fn pin(records: &mut Records, to: &Target, context: &Context) -> Result<String, String> {
     let source = match to {
         Target::Local => None,
         Target::Lkg => records.last_known_good.clone(),
         Target::Version { uid, resource_version } => {
-            let known = records.ledger.proven.iter().chain(&records.assigned).chain(&records.last_known_good);
+            let known = records.local_state.proven.iter().chain(&records.assigned).chain(&records.last_known_good);
             let mut known: Vec<&Source> = known.chain(&context.active).collect();
             known.reverse();
             let found = known.iter().find(|known| known.uid == *uid && known.resource_version == *resource_version);
@@ -289,13 +289,13 @@ fn pin(records: &mut Durable, to: &Target, context: &Context) -> Result<String, 
         }
     };
     let name = status::name(source.as_ref());
-    records.ledger.control_test = None; // what runs now answers for nothing
-    records.ledger.pin = Some(Pin { source });
+    records.local_state.control_test = None; // what runs now is no longer a control test
+    records.local_state.pin = Some(Pin { source });
     Ok(format!("{name} is pinned until unpin"))
 }
 
-fn confirm(ledger: &mut Ledger, extend: Option<u64>, context: &Context) -> Result<String, String> {
-    let Some(attempt) = ledger.attempt.as_mut().filter(|attempt| attempt.confirm_within.is_some()) else {
+fn confirm(local_state: &mut LocalState, extend: Option<u64>, context: &Context) -> Result<String, String> {
+    let Some(attempt) = local_state.attempt.as_mut().filter(|attempt| attempt.confirm_within.is_some()) else {
         return Err("nothing waits for a confirmation".to_owned());
     };
     let source = attempt.source.clone();
@@ -303,7 +303,7 @@ fn confirm(ledger: &mut Ledger, extend: Option<u64>, context: &Context) -> Resul
         if attempt.confirm.is_none() {
             attempt.confirm_within = Some(left);
         } else {
-            attempt.confirm = Some(Confirm::within(left, context.now, context.boot_id.clone()));
+            attempt.confirm = Some(ConfirmationWait::within(left, context.now, context.boot_id.clone()));
         }
         return Ok(format!("{source} is to be confirmed within {left} s from now"));
     }

@@ -3,15 +3,15 @@
 //! The kubelet loads and validates its configuration, then refuses to go on because it was told to
 //! watch a lock file without naming one. The texts it can leave with were read in v1.20 to v1.37
 //! (cmd/kubelet/app/server.go); the order of the rules below matters, the first match decides.
-//! `preflight/as_printed.rs` has them version by version.
+//! `preflight/tests.rs` has them version by version.
 
 use super::model::{Exit, Verdict};
 use crate::kubelet_log;
 use crate::kubelet_log::parse::{json_error, klog, quoted_after, structured};
 
-/// Outcome of one preflight run.
+/// How one preflight run ended, and what it printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct PreflightRun {
     /// How it ended; `None` if it was killed because it took too long.
     pub exit: Option<Exit>,
     /// stdout and stderr together, any bytes.
@@ -20,10 +20,10 @@ pub struct Outcome {
 
 /// A verdict on the candidate, or on the command line it came with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Class {
-    /// Of the candidate.
+pub enum Classification {
+    /// A verdict on the candidate.
     Candidate(Verdict),
-    /// The command line itself is refused; the candidate is not to blame.
+    /// The command line itself is refused; the candidate is not at fault.
     Flags(String),
 }
 
@@ -55,7 +55,7 @@ const DEPENDENCIES: [&str; 5] =
 
 /// Judges a finished preflight run.
 #[must_use]
-pub(crate) fn classify(run: &Outcome) -> Class {
+pub(crate) fn classify(run: &PreflightRun) -> Classification {
     let text = String::from_utf8_lossy(&run.output);
     let code = match run.exit {
         None => return inconclusive("the preflight did not end in time"),
@@ -78,16 +78,16 @@ pub(crate) fn classify(run: &Outcome) -> Class {
     if lower.starts_with(VALID) {
         valid(&text)
     } else if any(&LOAD) {
-        Class::Candidate(Verdict::Load(message()))
+        Classification::Candidate(Verdict::Load(message()))
     } else if lower.contains(DEFAULTING_PANIC) {
-        Class::Candidate(Verdict::Validate(message()))
+        Classification::Candidate(Verdict::Validate(message()))
     } else if any(&FLAGS) || (lower.contains("invalid argument") && lower.contains(" flag")) {
-        Class::Flags(message())
+        Classification::Flags(message())
     } else if any(&VALIDATE) || any(&DEPENDENCIES) {
-        Class::Candidate(Verdict::Validate(message()))
+        Classification::Candidate(Verdict::Validate(message()))
     } else if code == 255 && !logs_its_version(&text) {
         // v1.20 prints its version after validation and dependencies: it did not get that far.
-        Class::Candidate(Verdict::Validate(message()))
+        Classification::Candidate(Verdict::Validate(message()))
     } else {
         inconclusive(&message())
     }
@@ -116,8 +116,8 @@ fn without_excerpt(record: &str) -> &str {
     end.and_then(|end| record.get(..end)).unwrap_or(record)
 }
 
-fn valid(output: &str) -> Class {
-    Class::Candidate(Verdict::Valid(unknown_fields(output)))
+fn valid(output: &str) -> Classification {
+    Classification::Candidate(Verdict::Valid(unknown_fields(output)))
 }
 
 /// Fields the kubelet ignores: its strict decoder names the first of them in a warning
@@ -140,8 +140,8 @@ fn unknown_fields(output: &str) -> Vec<String> {
     found
 }
 
-fn inconclusive(reason: &str) -> Class {
-    Class::Candidate(Verdict::Inconclusive(shorten(reason)))
+fn inconclusive(reason: &str) -> Classification {
+    Classification::Candidate(Verdict::Inconclusive(shorten(reason)))
 }
 
 /// The text of the last error record, header and quoting removed.
@@ -206,4 +206,4 @@ fn shorten(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod as_printed;
+mod tests;

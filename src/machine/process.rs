@@ -4,7 +4,7 @@ use super::evidence::Query;
 use super::io::log;
 use super::model::{Exit, KubeletId, RenderError, Rendered, RestartCause, StateFiles, Verdict, later};
 use super::record::REJECTED;
-use super::{Counter, Effect, InForce, Kubelet, Level, Purpose, RecordReason, Run, Stage, State, Trial};
+use super::{Counter, Effect, Kubelet, Level, Purpose, RecordReason, Run, RunningConfig, Stage, State, Trial};
 use super::{events, limits};
 use kubelet_config::source::Source;
 use kubelet_config::{duration, hazard, status};
@@ -12,7 +12,7 @@ use kubelet_config::{duration, hazard, status};
 impl State {
     /// Begins a start of `target`.
     pub(super) fn launch(&mut self, fx: &mut Vec<Effect>) {
-        if !std::mem::take(&mut self.in_place) && self.leaves_restarts() && self.leave_restart(fx) {
+        if !std::mem::take(&mut self.in_place) && self.exits_for_restarts() && self.exit_for_restart(fx) {
             return;
         }
         self.kubelet = Kubelet::Launching;
@@ -21,8 +21,8 @@ impl State {
             matches!(change.stage, Stage::Preflight(..) | Stage::Spread(_) | Stage::Baseline(_))
         };
         if let Some(change) = self.change.take_if(waits) {
-            // There is one preflight at a time and the start goes first; and what was weighed may be
-            // what comes up now. The change is found again by `tick_change`.
+            // There is one preflight at a time and the start goes first; and the candidate may be
+            // what is started now. The change is found again by `tick_change`.
             self.applying_since.get_or_insert(change.seen);
         }
         fx.push(Effect::Render(Purpose::Launch, self.target.clone()));
@@ -49,7 +49,7 @@ impl State {
             (None, Err(error)) => {
                 // The kubelet judges its own file; we only cannot compare or probe.
                 log(fx, Level::Warn, format!("the local configuration cannot be read: {error}"));
-                self.in_force = InForce::default();
+                self.running = RunningConfig::default();
                 self.kubelet = Kubelet::Starting;
                 fx.push(Effect::Start(None, None));
             }
@@ -84,8 +84,8 @@ impl State {
     pub(super) fn launch_judged(&mut self, verdict: Verdict, rendered: Rendered, fx: &mut Vec<Effect>) {
         let Some(source) = self.target.clone() else { return };
         match verdict {
-            Verdict::Load(message) => self.refuse(&source, &rendered, status::LOAD_ERROR, message, fx),
-            Verdict::Validate(message) => self.refuse(&source, &rendered, status::VALIDATE_ERROR, message, fx),
+            Verdict::Load(message) => self.reject_version(&source, &rendered, status::LOAD_ERROR, message, fx),
+            Verdict::Validate(message) => self.reject_version(&source, &rendered, status::VALIDATE_ERROR, message, fx),
             Verdict::Valid(_) => {
                 self.remember_verdict(&rendered);
                 self.start(Some(source), rendered, fx);
@@ -99,7 +99,14 @@ impl State {
     }
 
     /// The kubelet (another binary than the one it was proven with) refuses it now.
-    fn refuse(&mut self, source: &Source, rendered: &Rendered, error: &str, message: String, fx: &mut Vec<Effect>) {
+    fn reject_version(
+        &mut self,
+        source: &Source,
+        rendered: &Rendered,
+        error: &str,
+        message: String,
+        fx: &mut Vec<Effect>,
+    ) {
         self.remember_bad(source, Some(&rendered.digest), REJECTED, error, &message, fx);
         fx.push(Effect::Emit(events::rejected(source, &message)));
         self.fall_back(source, error.to_owned(), message, fx);
@@ -108,14 +115,14 @@ impl State {
     fn start(&mut self, source: Option<Source>, rendered: Rendered, fx: &mut Vec<Effect>) {
         let config = source.is_some().then_some(rendered.path);
         // A new configuration begins with fresh state files; the way back finds its own again.
-        let attempt = self.records().ledger.attempt.as_ref().map(|attempt| &attempt.source);
+        let attempt = self.records().local_state.attempt.as_ref().map(|attempt| &attempt.source);
         let restore = source.is_none() || source.as_ref() != attempt;
         let policy = hazard::policy_key(&rendered.effective);
         let files = (!rendered.effective.is_null()).then(|| StateFiles { policy, restore, ..StateFiles::default() });
         if self.runtime.is_none() {
             self.runtime.clone_from(&rendered.runtime);
         }
-        self.in_force = InForce {
+        self.running = RunningConfig {
             source,
             digest: Some(rendered.digest),
             healthz: rendered.healthz,
@@ -149,12 +156,12 @@ impl State {
         }
         match result {
             Ok(pid) => {
-                let switched = self.active != self.in_force.source && self.starts > 0;
+                let switched = self.active != self.running.source && self.starts > 0;
                 self.starts += 1;
-                self.active.clone_from(&self.in_force.source);
+                self.active.clone_from(&self.running.source);
                 self.lkg_unusable &= self.active.is_none();
-                let attempt = self.records().ledger.attempt.as_ref();
-                let exits = attempt.and_then(|it| it.carried.as_ref()).map_or(0, |carried| carried.exits);
+                let attempt = self.records().local_state.attempt.as_ref();
+                let exits = attempt.and_then(|it| it.snapshot.as_ref()).map_or(0, |snapshot| snapshot.exits);
                 let (attempt, adopted) = (attempt.map(|it| &it.source), attempt.is_some_and(|it| it.adopted));
                 if self.active.is_some() && self.active.as_ref() == attempt && self.pinned().is_none() {
                     self.trial.get_or_insert_with(|| Trial { exits, adopted, ..Trial::default() });
@@ -162,13 +169,13 @@ impl State {
                     self.trial = None;
                 }
                 self.lost_pods.clear();
-                if self.active == self.records().assigned && !self.damaged {
+                if self.active == self.records().assigned && !self.checkpoint_damaged {
                     self.error = None;
                 }
                 self.kubelet = Kubelet::Running(Run {
                     pid,
                     started: self.now,
-                    judged_from: self.now,
+                    start_timeout_from: self.now,
                     heartbeat: self.node.as_ref().map(|node| node.heartbeat.clone()).unwrap_or_default(),
                     lease: self.lease.clone(),
                     switched,
@@ -200,8 +207,8 @@ impl State {
         }
         run.ready = true;
         run.ready_at = Some(now);
-        if self.tested.as_ref() != Some(&self.kubelet_id) {
-            self.tested = Some(self.kubelet_id.clone());
+        if self.self_tested.as_ref() != Some(&self.kubelet_id) {
+            self.self_tested = Some(self.kubelet_id.clone());
             fx.push(Effect::SelfTest);
         }
         if observing {
@@ -249,12 +256,12 @@ impl State {
                     self.crashes = 0;
                 }
                 self.kubelet = Kubelet::Waiting { until: self.now };
-                // What was healthy until now is health_before_pause or lost by the verdict.
+                // The health earned so far is kept, or lost by the verdict.
                 if let (Some(trial), Some(since)) = (&mut self.trial, run.healthy_since) {
                     trial.health_before_pause += self.now.since(since);
                     trial.suspended = self.suspended.is_some();
                 }
-                if !self.exit_is_judged(&run, exit, fx) {
+                if !self.note_exit(&run, exit, fx) {
                     self.wait_for_restart(fx);
                 }
             }
@@ -271,7 +278,7 @@ impl State {
         fx.push(Effect::Count(Counter::Restart(RestartCause::Exit)));
         let quick = self.suspended.is_none() && self.trial.as_ref().is_some_and(|trial| !trial.adopted);
         self.in_place = self.now.since(self.began) < limits::RESTART_IN_PLACE || self.change.is_some();
-        let pause = if self.leaves_crashes() && self.unsaved.is_none() {
+        let pause = if self.exits_on_crash() && self.unsaved.is_none() {
             limits::QUERY_DEADLINE // RestartSec is systemd's own; this is for the observation alone
         } else if quick {
             limits::BACKOFF_TRIAL
@@ -316,7 +323,7 @@ impl State {
         self.leaving = true;
         // A clean stop gives the try back.
         let mut records = self.records().clone();
-        if let Some(attempt) = &mut records.ledger.attempt {
+        if let Some(attempt) = &mut records.local_state.attempt {
             attempt.tries = attempt.tries.saturating_sub(1);
             if let Some(confirm) = &mut attempt.confirm {
                 confirm.left = confirm.until.saturating_sub(self.now.boot.as_secs());

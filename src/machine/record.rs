@@ -1,13 +1,16 @@
 //! Texts of the store's records: native's `meta` files byte for byte, and our own state file.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::evidence::{Baseline, Failure, NodeReadiness};
+use super::limits;
 use super::model::{KubeletId, Moment};
 use kubelet_config::digest::Digest;
+use kubelet_config::duration;
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Source};
 use kubelet_config::yaml;
 
@@ -113,23 +116,23 @@ pub struct Attempt {
     pub confirm_within: Option<u64>,
     /// The wait for that, once it has begun.
     #[serde(default)]
-    pub confirm: Option<Confirm>,
+    pub confirm: Option<ConfirmationWait>,
     /// It was acknowledged.
     #[serde(default)]
     pub confirmed: bool,
-    /// Its content is that of last known good under another source: there is nothing to find out,
-    /// and nothing to fail.
+    /// Its content is that of last known good under another source: a failure is not the
+    /// configuration's.
     #[serde(default)]
     pub adopted: bool,
     /// Left by a supervisor that ended for a restart in the middle of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub carried: Option<Carried>,
+    #[serde(rename = "carried", default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<TrialSnapshot>,
 }
 
 /// What a trial knows beside its records, where each kubelet is started by another supervisor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Carried {
+pub struct TrialSnapshot {
     /// The kubelet's exits so far.
     pub exits: u32,
     /// Uids of the pods that ran before the change.
@@ -156,7 +159,7 @@ impl Attempt {
             confirm: None,
             confirmed: false,
             adopted: false,
-            carried: None,
+            snapshot: None,
         }
     }
 }
@@ -165,7 +168,7 @@ impl Attempt {
 /// left when it was last written down.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Confirm {
+pub struct ConfirmationWait {
     /// Tells one boot from another.
     pub boot_id: String,
     /// Ends then, seconds of that boot's clock.
@@ -178,7 +181,7 @@ pub struct Confirm {
     pub wall: u64,
 }
 
-impl Confirm {
+impl ConfirmationWait {
     /// So many seconds from now.
     #[must_use]
     pub fn within(left: u64, now: Moment, boot_id: String) -> Self {
@@ -212,6 +215,14 @@ pub struct RetryLater {
     pub why: String,
 }
 
+impl RetryLater {
+    /// How long last known good must be healthy before the version is tried again.
+    #[must_use]
+    pub(super) fn wait(&self) -> Duration {
+        duration::backoff(limits::RETRY_LATER_FIRST, limits::RETRY_LATER_MAX, self.times)
+    }
+}
+
 /// An operator's hold on what runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -223,7 +234,7 @@ pub struct Pin {
 /// Our own durable state, beside native's records (`supervisor/state.json`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Ledger {
+pub struct LocalState {
     /// Format version of this file.
     pub version: u32,
     /// The attempt under way, if any.
@@ -231,7 +242,8 @@ pub struct Ledger {
     /// Versions that failed, oldest first, bounded.
     pub bad: Vec<BadVersion>,
     /// Contents a kubelet binary found valid: they need no second judgement at the next start.
-    pub judged: Vec<(Digest, KubeletId)>,
+    #[serde(rename = "judged")]
+    pub accepted_digests: Vec<(Digest, KubeletId)>,
     /// The control test under way.
     #[serde(rename = "blame")]
     pub control_test: Option<ControlTest>,
@@ -248,7 +260,7 @@ pub struct Ledger {
     pub retried: Option<String>,
 }
 
-impl Ledger {
+impl LocalState {
     /// JSON, pretty: people look at it.
     #[must_use]
     pub fn encode(&self) -> String {
@@ -272,25 +284,26 @@ pub struct Stored {
     /// `meta/last-known-good`.
     pub last_known_good: Result<Option<Source>, String>,
     /// Our own `state.json`.
-    pub ledger: Result<Ledger, String>,
+    pub local_state: Result<LocalState, String>,
 }
 
 /// The durable records: `None` is the local configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Durable {
+pub struct Records {
     /// `meta/assigned`.
     pub assigned: Option<Source>,
     /// `meta/last-known-good`.
     pub last_known_good: Option<Source>,
     /// Attempts and bad versions.
-    pub ledger: Ledger,
+    #[serde(rename = "ledger")]
+    pub local_state: LocalState,
 }
 
 /// One line of the history: what was tried or decided, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Entry {
+pub struct HistoryEntry {
     /// Counts up, for ever.
     pub number: u64,
     /// Wall clock, nanoseconds since 1970: for people, and the event's name.

@@ -68,7 +68,7 @@ impl State {
             return None;
         }
         let mut state = self.clone();
-        // Whoever was asked answers the wrong one.
+        // The answer to a pending probe would go to the old process.
         let again = run.probe_at.is_none() && run.ready && self.is_observing();
         if let Kubelet::Running(run) = &mut state.kubelet
             && again
@@ -107,11 +107,11 @@ mod tests {
     use super::super::{Input, Purpose, Stored};
     use super::*;
     use crate::machine::model::{KubeletId, Moment, Rendered};
-    use crate::machine::record::Ledger;
+    use crate::machine::record::LocalState;
 
     fn running() -> State {
         let mut state = State::default();
-        let stored = Stored { assigned: Ok(None), last_known_good: Ok(None), ledger: Ok(Ledger::default()) };
+        let stored = Stored { assigned: Ok(None), last_known_good: Ok(None), local_state: Ok(LocalState::default()) };
         for input in [
             Input::Boot(Box::new(stored), KubeletId::default()),
             Input::Rendered(Purpose::Launch, None, KubeletId::default(), Ok(Rendered::default())),
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn a_wish_is_kept_until_the_kubelet_runs() {
         let mut state = State::default();
-        let stored = Stored { assigned: Ok(None), last_known_good: Ok(None), ledger: Ok(Ledger::default()) };
+        let stored = Stored { assigned: Ok(None), last_known_good: Ok(None), local_state: Ok(LocalState::default()) };
         state.step(Input::Boot(Box::new(stored), KubeletId::default()), Moment::default());
         assert!(!has(&state.step(Input::Reload, Moment::default()), |it| matches!(it, Effect::ProveReload(_))));
         let rendered = Input::Rendered(Purpose::Launch, None, KubeletId::default(), Ok(Rendered::default()));

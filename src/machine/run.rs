@@ -21,7 +21,8 @@ pub struct Run {
     /// READY=1 was heard then.
     pub ready_at: Option<Moment>,
     /// Its start time-out counts from here: later than `started` if judgement was suspended.
-    pub judged_from: Moment,
+    #[serde(rename = "judged_from")]
+    pub start_timeout_from: Moment,
     /// Every signal it is judged by has been good since then.
     pub healthy_since: Option<Moment>,
     /// healthz last answered then.
@@ -49,7 +50,7 @@ pub struct Run {
     pub bad: BTreeMap<Signal, Moment>,
     /// A switch to a new configuration started it: further changes wait a little.
     pub switched: bool,
-    /// While the API server is not well: it, or what stands before it, said so itself.
+    /// The API server, or a proxy before it, answered that it is overloaded or out of order.
     pub was_answered: bool,
 }
 
@@ -63,7 +64,7 @@ impl Run {
     /// Whatever is bad is so only from this moment on. When contact was lost stays known: that
     /// tells whether the change did it.
     pub(super) fn begin_anew(&mut self, from: Moment) {
-        self.judged_from = from;
+        self.start_timeout_from = from;
         self.failing_since = self.failing_since.map(|_| from);
         let bad = self.bad.iter_mut().filter(|(signal, _)| **signal != Signal::ApiServer);
         bad.for_each(|(_, since)| *since = from);
@@ -76,13 +77,13 @@ impl Run {
         !(proven && settled)
     }
 
-    pub(super) fn is_good(&mut self, signal: Signal, now: Moment) {
+    pub(super) fn record_good(&mut self, signal: Signal, now: Moment) {
         self.good.insert(signal, now);
         self.bad.remove(&signal);
         self.was_answered &= signal != Signal::ApiServer;
     }
 
-    pub(super) fn is_bad(&mut self, signal: Signal, since: Moment) {
+    pub(super) fn record_bad(&mut self, signal: Signal, since: Moment) {
         self.bad.entry(signal).or_insert(since);
     }
 
@@ -91,7 +92,7 @@ impl Run {
         for signal in [Signal::Watchdog, Signal::NodeReady, Signal::Lease] {
             // The first ping may come just before READY=1.
             if !self.good.contains_key(&signal) {
-                self.is_bad(signal, now);
+                self.record_bad(signal, now);
             }
         }
         self.probe_at = Some(now);

@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::components::{Change, ConfigMapState, Ending, InForce, Kubelet, PendingFailure, Reload, Trial, TrialEnd};
 use super::evidence::{Environment, NodeReadiness, Suspension};
 use super::limits;
 use super::model::{KubeletId, Moment, Rendered, later};
-use super::record::Durable;
+use super::record::Records;
 use super::settings::Settings;
+use super::state_parts::{
+    Change, ConfigMapState, ExitForRestart, Kubelet, PendingFailure, Reload, RunningConfig, Trial, TrialEnd,
+};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::digest::Digest;
 use kubelet_config::duration;
@@ -24,15 +26,15 @@ pub struct State {
     #[serde(skip)]
     pub settings: Settings,
     /// The records as they are on disk.
-    pub saved: Durable,
-    /// The version that waits for its turn, and when it was first seen.
+    pub saved: Records,
+    /// The version whose start is spread, and when it was first seen.
     pub(super) first_seen: Option<(Source, Moment)>,
     /// Records that could not be written yet.
-    pub unsaved: Option<Durable>,
+    pub unsaved: Option<Records>,
     /// What the Node asks for.
     #[serde(rename = "wanted")]
     pub assignment: Assignment,
-    /// Its name, once known: tells its turn from other nodes'.
+    /// Its name, once known: the spread is computed from it.
     pub node_name: String,
     /// The assigned ConfigMap.
     #[serde(rename = "map")]
@@ -46,7 +48,8 @@ pub struct State {
     /// What runs, or ran last.
     pub active: Option<Source>,
     /// What the process was given.
-    pub in_force: InForce,
+    #[serde(rename = "in_force")]
+    pub running: RunningConfig,
     /// What the next start was rendered to.
     #[serde(skip)]
     pub launching: Option<(u64, Rendered)>,
@@ -78,12 +81,15 @@ pub struct State {
     /// Error of synchronisation, which hides `error` while it lasts.
     pub sync_error: Option<(SyncError, String)>,
     /// The assigned checkpoint is damaged and must be downloaded again.
-    pub damaged: bool,
+    #[serde(rename = "damaged")]
+    pub checkpoint_damaged: bool,
     /// Verdicts known good: content and binary.
-    pub judged: Vec<(Digest, KubeletId)>,
+    #[serde(rename = "judged")]
+    pub accepted_digests: Vec<(Digest, KubeletId)>,
     /// A content that could not be judged and is to be tried all the same: asking again at its
     /// start would only lengthen the outage.
-    pub waived: Option<(Digest, KubeletId)>,
+    #[serde(rename = "waived")]
+    pub tried_without_verdict: Option<(Digest, KubeletId)>,
     /// Version of the kubelet binary.
     pub version: Option<String>,
     /// Kubelet starts so far.
@@ -103,12 +109,13 @@ pub struct State {
     pub(super) began: Moment,
     /// The next start follows a crash too early to leave it to systemd.
     pub(super) in_place: bool,
-    /// The end for the sake of a restart by systemd.
-    pub(super) ending: Ending,
+    /// How far the exit for a restart by systemd is.
+    #[serde(rename = "ending")]
+    pub(super) exit_stage: ExitForRestart,
     /// The reload that was asked for, if any.
     pub reload: Reload,
-    /// A record was unreadable at boot: what it names is unknown, and the store leaves it as it is
-    /// where only ignorance would replace it. No checkpoint is removed until the next start.
+    /// A record was unreadable at boot. It is not overwritten as long as what it names is unknown, and
+    /// no checkpoint is removed until the next start.
     pub(super) keep_all: bool,
     /// Last known good could not be run, so that local runs.
     #[serde(rename = "stranded")]
@@ -123,7 +130,8 @@ pub struct State {
     pub(super) pods_before: BTreeSet<String>,
     /// Those of them that admission turned away.
     pub(super) lost_pods: Vec<String>,
-    pub(super) tested: Option<KubeletId>,
+    #[serde(rename = "tested")]
+    pub(super) self_tested: Option<KubeletId>,
     pub(super) ticket: u64,
     pub(super) now: Moment,
 }
@@ -140,7 +148,7 @@ impl State {
     pub fn new(settings: Settings) -> Self {
         Self {
             settings,
-            saved: Durable::default(),
+            saved: Records::default(),
             first_seen: None,
             unsaved: None,
             assignment: Assignment::Unknown,
@@ -150,7 +158,7 @@ impl State {
             kubelet_id: KubeletId::default(),
             target: None,
             active: None,
-            in_force: InForce::default(),
+            running: RunningConfig::default(),
             launching: None,
             change: None,
             trial: None,
@@ -164,9 +172,9 @@ impl State {
             log_tail: Vec::new(),
             error: None,
             sync_error: None,
-            damaged: false,
-            judged: Vec::new(),
-            waived: None,
+            checkpoint_damaged: false,
+            accepted_digests: Vec::new(),
+            tried_without_verdict: None,
             version: None,
             starts: 0,
             crashes: 0,
@@ -176,7 +184,7 @@ impl State {
             ping_at: None,
             began: Moment::default(),
             in_place: false,
-            ending: Ending::None,
+            exit_stage: ExitForRestart::None,
             reload: Reload::default(),
             keep_all: false,
             lkg_unusable: false,
@@ -185,7 +193,7 @@ impl State {
             runtime_answered: false,
             pods_before: BTreeSet::new(),
             lost_pods: Vec::new(),
-            tested: None,
+            self_tested: None,
             ticket: 0,
             now: Moment::default(),
         }
@@ -208,7 +216,7 @@ impl State {
     }
 
     /// The newest records, durable or not.
-    pub(super) fn records(&self) -> &Durable {
+    pub(super) fn records(&self) -> &Records {
         self.unsaved.as_ref().unwrap_or(&self.saved)
     }
 

@@ -27,25 +27,25 @@ pub fn node_status(state: &State) -> NodeConfigStatus {
         trial_ends: trial_ends(state),
         confirm_by: confirm_by(state),
         condition: condition(state),
-        shadowed: state.in_force.shadowed.clone(),
+        shadowed: state.running.shadowed.clone(),
     }
 }
 
 fn condition(state: &State) -> Condition {
-    let ledger = &state.saved.ledger;
+    let local_state = &state.saved.local_state;
     let active = name(state.active.as_ref());
     let (status, reason, message) = if let Some((error, why)) = &state.sync_error {
         (ConditionStatus::False, ConditionReason::SyncFailed, format!("{}: {why}", error.text()))
     } else if let Some((_, why)) = &state.error {
-        let bad = ledger.bad.iter().rev().find(|bad| Some(&bad.source) == state.saved.assigned.as_ref());
+        let bad = local_state.bad.iter().rev().find(|bad| Some(&bad.source) == state.saved.assigned.as_ref());
         let reason = match bad {
             Some(bad) if bad.reason == REJECTED => ConditionReason::Rejected,
             Some(_) => ConditionReason::RolledBack,
-            None if ledger.retry_later.is_some() => ConditionReason::NotToBlame,
+            None if local_state.retry_later.is_some() => ConditionReason::NotToBlame,
             None => ConditionReason::Failed,
         };
         (ConditionStatus::False, reason, why.clone())
-    } else if ledger.pin.is_some() {
+    } else if local_state.pin.is_some() {
         (ConditionStatus::Unknown, ConditionReason::Pinned, format!("An operator holds {active} until unpin"))
     } else if let Some(suspension) = state.suspended.filter(|_| state.trial.is_some()) {
         (
@@ -69,7 +69,7 @@ fn condition(state: &State) -> Condition {
             ConditionReason::Scheduled,
             format!("Takes effect at {}: {source}", timestamp(at.wall_nanos)),
         )
-    } else if ledger.frozen {
+    } else if local_state.frozen {
         (
             ConditionStatus::Unknown,
             ConditionReason::Frozen,
@@ -119,17 +119,17 @@ pub(crate) fn status_document(state: &State, version: Option<&str>) -> Value {
             "reloading": state.reload.stage != ReloadStage::None,
             "reloadError": state.reload.error,
         },
-        "shadowedByFlags": state.in_force.shadowed,
-        "pinned": state.saved.ledger.pin.is_some(),
-        "frozen": state.saved.ledger.frozen,
-        "badVersions": state.saved.ledger.bad,
+        "shadowedByFlags": state.running.shadowed,
+        "pinned": state.saved.local_state.pin.is_some(),
+        "frozen": state.saved.local_state.frozen,
+        "badVersions": state.saved.local_state.bad,
     })
 }
 
 /// Each signal the trial judges by: good, bad, or not heard of yet.
 fn signals(state: &State) -> Value {
-    let judged = state.judged_signals().into_iter();
-    judged.map(|(signal, good)| (signal.label(), if good { "good" } else { "bad" })).collect()
+    let signals = state.trial_signals().into_iter();
+    signals.map(|(signal, good)| (signal.label(), if good { "good" } else { "bad" })).collect()
 }
 
 /// The reason behind the error string.
@@ -183,8 +183,8 @@ pub fn summary(state: &State) -> String {
         state.confirm_left().map(|left| format!(", to be confirmed within {}", GoDuration(Duration::from_secs(left))));
     let scheduled =
         state.scheduled().map(|(source, at)| format!(", {source} takes effect at {}", timestamp(at.wall_nanos)));
-    let pinned = if state.saved.ledger.pin.is_some() { ", pinned" } else { "" };
-    let frozen = if state.saved.ledger.frozen { ", frozen" } else { "" };
+    let pinned = if state.saved.local_state.pin.is_some() { ", pinned" } else { "" };
+    let frozen = if state.saved.local_state.frozen { ", frozen" } else { "" };
     let error = node_status(state).error.map(|error| format!("; {error}"));
     let parts = [trial, suspended, confirm, scheduled].map(Option::unwrap_or_default).concat();
     format!("kubelet {kubelet} with {active}{parts}{pinned}{frozen}{}", error.unwrap_or_default())

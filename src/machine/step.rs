@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::components::{Change, ConfigMapState, Kubelet, Stage};
 use super::io::{Effect, Input, Purpose, RecordReason};
 use super::limits;
 use super::model::{Moment, later};
 use super::state::State;
+use super::state_parts::{Change, ConfigMapState, Kubelet, Stage};
 
 impl State {
     /// Takes one step.
@@ -113,7 +113,7 @@ impl State {
         if let Some(Change { stage: Stage::Baseline(_), baseline_until, .. }) = &self.change {
             due.push(*baseline_until);
         }
-        due.extend(self.waits_for_turn());
+        due.extend(self.pending_start());
         if let (ConfigMapState::Failed { since, .. }, None) = (&self.config_map, &self.sync_error) {
             due.push(later(*since, limits::DOWNLOAD_PATIENCE));
         }

@@ -25,7 +25,7 @@ impl State {
         let Kubelet::Running(run) = &self.kubelet else { return None };
         let lost = run.bad.get(&Signal::ApiServer)?;
         // A node that got an answer, and be it that the server is overloaded, is not cut off.
-        let elsewhere = self.is_judged_by(Signal::ApiServer) && (run.was_answered || !run.is_attributable(*lost));
+        let elsewhere = self.is_required_signal(Signal::ApiServer) && (run.was_answered || !run.is_attributable(*lost));
         elsewhere.then_some(Suspension::ApiServer)
     }
 

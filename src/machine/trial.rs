@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::control_test::patience;
 use super::evidence::{Failure, Query};
 use super::io::log;
 use super::model::{Exit, Moment, later};
@@ -20,7 +19,7 @@ impl State {
             .as_ref()
             .is_some_and(|pending_failure| self.now >= later(pending_failure.at, limits::QUERY_DEADLINE))
         {
-            return self.judge_failure(fx);
+            return self.resolve_failure(fx);
         }
         let Kubelet::Running(run) = &self.kubelet else { return };
         if !self.is_observing() || self.pending_failure.is_some() {
@@ -29,7 +28,7 @@ impl State {
         let run = run.clone();
         let judged = self.trial.as_ref().is_none_or(|trial| !trial.adopted);
         if judged && let Some((failure, detail)) = self.failing(&run) {
-            if self.trial.is_some() || self.records().ledger.control_test.is_some() {
+            if self.trial.is_some() || self.records().local_state.control_test.is_some() {
                 self.note_failure(failure, detail, fx);
             }
             return;
@@ -50,11 +49,11 @@ impl State {
         if let Some(trial) = &self.trial {
             due.push(later(healthy, self.settings.trial_duration.saturating_sub(trial.health_before_pause)));
         }
-        let ledger = &self.records().ledger;
-        if ledger.control_test.is_some() {
+        let local_state = &self.records().local_state;
+        if local_state.control_test.is_some() {
             due.push(later(healthy, limits::CONTROL_TEST));
         }
-        due.extend(ledger.retry_later.as_ref().map(|retry_later| later(healthy, patience(retry_later))));
+        due.extend(local_state.retry_later.as_ref().map(|retry_later| later(healthy, retry_later.wait())));
     }
 
     /// Notes a failure, and has the node observed before it is judged.
@@ -67,7 +66,7 @@ impl State {
     }
 
     /// Judges the pending failure by what is known now.
-    pub(super) fn judge_failure(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn resolve_failure(&mut self, fx: &mut Vec<Effect>) {
         let Some(PendingFailure { failure, detail, .. }) = self.pending_failure.take() else { return };
         let dead = matches!(self.kubelet, Kubelet::Waiting { .. });
         if let Some(suspension) = self.suspended {
@@ -95,7 +94,7 @@ impl State {
             };
             return self.roll_back(failure, &detail, fx);
         }
-        if let Some(control_test) = self.records().ledger.control_test.clone()
+        if let Some(control_test) = self.records().local_state.control_test.clone()
             && control_test.failure.family() == failure.family()
             && failure.family().is_some()
         {
@@ -123,13 +122,13 @@ impl State {
     }
 
     /// An exit that nobody asked for. True if it waits for judgement.
-    pub(super) fn exit_is_judged(&mut self, run: &Run, exit: Exit, fx: &mut Vec<Effect>) -> bool {
+    pub(super) fn note_exit(&mut self, run: &Run, exit: Exit, fx: &mut Vec<Effect>) -> bool {
         let adopted = match &mut self.trial {
             Some(trial) => {
                 trial.exits += u32::from(trial.adopted);
                 trial.adopted
             }
-            None => self.records().ledger.control_test.is_none(),
+            None => self.records().local_state.control_test.is_none(),
         };
         if adopted {
             return false;
@@ -145,10 +144,10 @@ impl State {
 
     fn tick_proof(&mut self, run: &Run, fx: &mut Vec<Effect>) {
         let Some(trial) = &self.trial else { return };
-        let watched = self.in_force.healthz.is_none() || run.is_watched(self.now);
+        let watched = self.running.healthz.is_none() || run.is_watched(self.now);
         let earned = run.healthy_since.map(|since| trial.health_before_pause + self.now.since(since));
         let proven = watched && earned.is_some_and(|earned| earned >= self.settings.trial_duration);
-        let attempt = self.records().ledger.attempt.clone();
+        let attempt = self.records().local_state.attempt.clone();
         let Some(attempt) = attempt.filter(|attempt| attempt.confirm_within.is_some() && !attempt.confirmed) else {
             if proven {
                 self.prove(fx);
@@ -169,9 +168,9 @@ impl State {
         self.back_off(); // until the answer: a failed write must not be repeated at once
         let mut records = self.records().clone();
         let before = std::mem::replace(&mut records.last_known_good, self.active.clone());
-        records.ledger.attempt = None;
-        records.ledger.retry_later = None;
-        let proven = &mut records.ledger.proven;
+        records.local_state.attempt = None;
+        records.local_state.retry_later = None;
+        let proven = &mut records.local_state.proven;
         proven.retain(|known| Some(known) != before.as_ref() && Some(known) != self.active.as_ref());
         // Equal content under another name is nothing to go back to.
         proven.extend(before.filter(|_| self.trial.as_ref().is_some_and(|trial| !trial.adopted)));
@@ -186,7 +185,7 @@ impl State {
         if let Kubelet::Running(run) = &mut self.kubelet {
             run.probe_at = None;
         }
-        // An adopted content was last known good before, under another source: no news.
+        // An adopted content was last known good before, under another source: no event.
         if let Some(source) = self.active.clone().filter(|_| !adopted) {
             fx.push(Effect::Emit(events::proven(&source, self.settings.trial_duration)));
         }
@@ -233,7 +232,7 @@ mod tests {
             resource_version: "1".into(),
             uid: "u".into(),
         });
-        state.in_force.healthz = Some(HealthzTarget { host: "127.0.0.1".into(), port: 10248 });
+        state.running.healthz = Some(HealthzTarget { host: "127.0.0.1".into(), port: 10248 });
         state.trial = Some(Trial::default());
         state.kubelet = Kubelet::Running(Run { pid: 1, ready: true, ..Run::default() });
         state

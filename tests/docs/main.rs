@@ -14,7 +14,7 @@ use testkit::built::program;
 use kubelet_config::duration::GoDuration;
 use kubelet_config::hazard::HazardClass;
 use kubelet_config::status::ConditionReason;
-use kubelet_supervisor::machine::evidence::{Class, Failure, Family, Signal, Suspension};
+use kubelet_supervisor::machine::evidence::{Failure, FailureFamily, Signal, SignalClass, Suspension};
 use kubelet_supervisor::machine::limits;
 
 fn read(name: &str) -> String {
@@ -55,9 +55,9 @@ fn every_signal_with_its_class_and_patience() {
     let expected: Vec<[String; 3]> = Signal::ALL
         .into_iter()
         .map(|signal| {
-            let class = if signal.class() == Class::Required { "required" } else { "advisory" };
+            let class = if signal.class() == SignalClass::Required { "required" } else { "advisory" };
             let patience = match signal.patience(isolation) {
-                _ if signal.class() == Class::Advisory => "for as long as it likes".to_owned(),
+                _ if signal.class() == SignalClass::Advisory => "for as long as it likes".to_owned(),
                 patience if patience == isolation => "`--isolation-timeout`".to_owned(),
                 patience => format!("{} s", patience.as_secs()),
             };
@@ -75,8 +75,8 @@ fn every_signal_with_its_class_and_patience() {
 #[test]
 fn every_way_to_fail_and_its_family() {
     let family = |failure: Failure| match failure.family() {
-        Some(Family::Process) => "process",
-        Some(Family::Contact) => "contact",
+        Some(FailureFamily::Process) => "process",
+        Some(FailureFamily::Contact) => "contact",
         None => "no",
     };
     let expected: BTreeMap<String, &str> =

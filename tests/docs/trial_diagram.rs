@@ -29,8 +29,8 @@ impl Phase {
     }
 
     fn of(state: &State) -> Phase {
-        let ledger = &state.unsaved.as_ref().unwrap_or(&state.saved).ledger;
-        if ledger.pin.is_some() {
+        let local_state = &state.unsaved.as_ref().unwrap_or(&state.saved).local_state;
+        if local_state.pin.is_some() {
             Phase::Pinned
         } else if state.trial.is_some() && state.confirm_left().is_some() {
             Phase::AwaitingConfirmation
@@ -38,9 +38,9 @@ impl Phase {
             Phase::Suspended
         } else if state.trial.is_some() {
             Phase::Trial
-        } else if ledger.control_test.is_some() {
+        } else if local_state.control_test.is_some() {
             Phase::ControlTest
-        } else if ledger.retry_later.is_some() {
+        } else if local_state.retry_later.is_some() {
             Phase::RetryLater
         } else {
             Phase::Settled

@@ -29,7 +29,7 @@ use kubelet_supervisor::daemon::failopen::{KubeletControl, run_guarded};
 use kubelet_supervisor::daemon::{Signals, Start};
 use kubelet_supervisor::machine::command::Command;
 use kubelet_supervisor::machine::model::{KubeletId, Moment, Rendered};
-use kubelet_supervisor::machine::record::Ledger;
+use kubelet_supervisor::machine::record::LocalState;
 use kubelet_supervisor::machine::{Input, Purpose, Settings, State, Stored};
 use nix::sys::signal::{Signal, kill, raise};
 use nix::unistd::Pid;
@@ -263,7 +263,7 @@ fn take_over(dir: &Path, kubelet: &Installed, port: &Port, at: u32) {
         let started = kubelet_supervisor::ports::Kubelet::start(&mut process, None);
         let running = pid.get().expect("a kubelet");
         let mut before = State::new(Settings::default());
-        let stored = Stored { assigned: Ok(None), last_known_good: Ok(None), ledger: Ok(Ledger::default()) };
+        let stored = Stored { assigned: Ok(None), last_known_good: Ok(None), local_state: Ok(LocalState::default()) };
         let id = KubeletId::default();
         before.step(Input::Boot(Box::new(stored), id.clone()), Moment::default());
         let rendered = Input::Rendered(Purpose::Launch, None, id, Ok(Rendered::default()));

@@ -13,8 +13,8 @@ use kubelet_supervisor::adapters::process::KubeletProcess;
 use kubelet_supervisor::adapters::store::FsStore;
 use kubelet_supervisor::machine::evidence::{Environment, LeaseObservation};
 use kubelet_supervisor::machine::model::{KubeletId, RenderError, Rendered, StateFiles, Verdict};
-use kubelet_supervisor::machine::record::Entry;
-use kubelet_supervisor::machine::{Counter, Durable, Input, Level, State, Stored};
+use kubelet_supervisor::machine::record::HistoryEntry;
+use kubelet_supervisor::machine::{Counter, Input, Level, Records, State, Stored};
 use kubelet_supervisor::ports::{self, Checkpoint, LocalError, SpawnError, StoreError};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
@@ -184,7 +184,7 @@ impl ports::Store for Tap<FsStore<RealDisk>> {
     fn load(&mut self) -> Stored {
         self.0.call("store.load", || self.1.load())
     }
-    fn assume(&mut self, records: &Durable) {
+    fn assume(&mut self, records: &Records) {
         self.0.call("store.assume", || self.1.assume(records));
     }
     fn save(&mut self, source: &Source, payload: &Payload) -> Result<(), StoreError> {
@@ -196,7 +196,7 @@ impl ports::Store for Tap<FsStore<RealDisk>> {
     fn write_rendered(&mut self, source: &Source, text: &str) -> Result<String, StoreError> {
         self.0.call("store.write_rendered", || self.1.write_rendered(source, text))
     }
-    fn record(&mut self, records: &Durable) -> Result<(), StoreError> {
+    fn record(&mut self, records: &Records) -> Result<(), StoreError> {
         self.0.call("store.record", || self.1.record(records))
     }
     fn collect(&mut self, keep: &BTreeSet<Source>) -> Result<(), StoreError> {
@@ -205,16 +205,16 @@ impl ports::Store for Tap<FsStore<RealDisk>> {
     fn swap_state_files(&mut self, files: &StateFiles) -> Result<(), StoreError> {
         self.0.call("store.swap_state_files", || self.1.swap_state_files(files))
     }
-    fn append(&mut self, entry: &Entry) -> Result<u64, StoreError> {
+    fn append(&mut self, entry: &HistoryEntry) -> Result<u64, StoreError> {
         self.0.call("store.append", || self.1.append(entry))
     }
-    fn history(&mut self) -> Vec<Entry> {
+    fn history(&mut self) -> Vec<HistoryEntry> {
         self.1.history()
     }
     fn reported(&mut self, number: u64) {
         self.0.call("store.reported", || self.1.reported(number));
     }
-    fn unreported(&mut self) -> Vec<Entry> {
+    fn unreported(&mut self) -> Vec<HistoryEntry> {
         self.1.unreported()
     }
 }
@@ -277,7 +277,7 @@ impl ports::Cluster for Tap<()> {
     fn publish(&mut self, status: &NodeConfigStatus) {
         self.0.call("cluster.publish", || self.0.status.replace(status.clone()));
     }
-    fn emit(&mut self, entry: &Entry) {
+    fn emit(&mut self, entry: &HistoryEntry) {
         self.0.call("cluster.emit", || self.0.answer(Input::Reported(entry.number)));
     }
     fn observe_lease(&mut self) {

@@ -8,7 +8,7 @@ use kubelet_supervisor::adapters::kube::{KubeCluster, Settings};
 use kubelet_supervisor::adapters::metrics::Metrics;
 use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::evidence::{LeaseObservation, NodeReadiness};
-use kubelet_supervisor::machine::record::Entry;
+use kubelet_supervisor::machine::record::HistoryEntry;
 use kubelet_supervisor::ports::Cluster as _;
 use serde_json::json;
 use testkit::api_server::{ApiServer, Fault, FaultKind, Verb};
@@ -222,9 +222,13 @@ async fn the_condition_comes_before_and_the_annotations_after_the_node() {
 #[tokio::test]
 async fn an_event_is_reported_by_its_number_once_the_server_has_had_it() {
     let mut bench = Bench::connected().await;
-    let entry =
-        |number: u64| Entry { number, nanos: 1_000_000 + number, reason: format!("R{number}"), ..Entry::default() };
-    let unwritten = Entry { number: 0, nanos: 5, reason: "R0".to_owned(), ..Entry::default() };
+    let entry = |number: u64| HistoryEntry {
+        number,
+        nanos: 1_000_000 + number,
+        reason: format!("R{number}"),
+        ..HistoryEntry::default()
+    };
+    let unwritten = HistoryEntry { number: 0, nanos: 5, reason: "R0".to_owned(), ..HistoryEntry::default() };
     bench.server.faults().push(Fault::once(Verb::Post, "/events", FaultKind::Status(500)));
     bench.cluster.emit(&entry(1));
     bench.cluster.emit(&unwritten);
@@ -246,8 +250,12 @@ async fn an_event_is_reported_by_its_number_once_the_server_has_had_it() {
 #[tokio::test]
 async fn a_flood_of_events_while_the_first_is_under_way() {
     let mut bench = Bench::connected().await;
-    let entry =
-        |number: u64| Entry { number, nanos: 1_000_000 + number, reason: format!("R{number}"), ..Entry::default() };
+    let entry = |number: u64| HistoryEntry {
+        number,
+        nanos: 1_000_000 + number,
+        reason: format!("R{number}"),
+        ..HistoryEntry::default()
+    };
     bench.server.faults().push(Fault::once(Verb::Post, "/events", FaultKind::Slow(Duration::from_secs(1))));
     bench.cluster.emit(&entry(1));
     // Not `wait_request`: that would block the port's own thread.

@@ -14,8 +14,8 @@ use kubelet_config::digest::Digest;
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::{ConfigMapRef, Payload, Source};
 use kubelet_supervisor::machine::model::{Exit, KubeletId, Moment, RenderError, Rendered, Verdict};
-use kubelet_supervisor::machine::record::Ledger;
-use kubelet_supervisor::machine::{Durable, Effect, Input, Purpose, RecordReason, Settings, State, Stored};
+use kubelet_supervisor::machine::record::LocalState;
+use kubelet_supervisor::machine::{Effect, Input, Purpose, RecordReason, Records, Settings, State, Stored};
 use proptest::prelude::*;
 
 const TRIAL: Duration = Duration::from_secs(60);
@@ -99,7 +99,7 @@ struct Driver {
     hostile: bool,
     failures: u8,
     /// As of the last record that was written.
-    durable: Durable,
+    durable: Records,
     /// A process was asked for and has not ended.
     process: bool,
     tickets: Vec<u64>,
@@ -112,10 +112,10 @@ struct Driver {
 
 impl Driver {
     fn new(stored: Stored, hostile: bool) -> Self {
-        let durable = Durable {
+        let durable = Records {
             assigned: stored.assigned.clone().unwrap_or_default(),
             last_known_good: stored.last_known_good.clone().unwrap_or_default(),
-            ledger: stored.ledger.clone().unwrap_or_default(),
+            local_state: stored.local_state.clone().unwrap_or_default(),
         };
         let mut driver = Self {
             state: State::new(Settings { trial_duration: TRIAL, start_timeout: TIMEOUT, ..Settings::default() }),
@@ -222,14 +222,14 @@ impl Driver {
         let source = source.unwrap_or_else(|| panic!("{path} is started, but {durable:?} is durable"));
         let digest = rendered(Some(source)).digest;
         let is_bad = durable
-            .ledger
+            .local_state
             .bad
             .iter()
             .any(|bad| bad.source == *source && bad.digest.as_ref().is_none_or(|it| *it == digest));
         assert!(!is_bad, "{path} is started, which is bad");
     }
 
-    fn check_record(&self, because: RecordReason, records: &Durable) {
+    fn check_record(&self, because: RecordReason, records: &Records) {
         let (old, new) = (&self.durable.last_known_good, &records.last_known_good);
         if self.hostile || old == new {
             return;
@@ -304,14 +304,14 @@ impl Driver {
             1 => Input::Rendered(Purpose::Launch, Some(other.clone()), id, Ok(rendered(Some(&other)))),
             2 => Input::Rendered(Purpose::Change, None, id, Ok(rendered(None))),
             3 => Input::Judged(u64::from(version), Verdict::Inconclusive("?".to_owned())),
-            4 => Input::Recorded(RecordReason::Switch, Ok(Durable { assigned: Some(other), ..Durable::default() })),
+            4 => Input::Recorded(RecordReason::Switch, Ok(Records { assigned: Some(other), ..Records::default() })),
             5 => Input::Recorded(RecordReason::Adopt, Err("late".to_owned())),
-            6 => Input::Recorded(RecordReason::Proven, Ok(Durable::default())),
+            6 => Input::Recorded(RecordReason::Proven, Ok(Records::default())),
             _ => Input::Boot(
                 Box::new(Stored {
                     assigned: Err("x".to_owned()),
                     last_known_good: Ok(None),
-                    ledger: Ok(Ledger::default()),
+                    local_state: Ok(LocalState::default()),
                 }),
                 id,
             ),
@@ -351,11 +351,11 @@ fn stored() -> impl Strategy<Value = Stored> {
         (0..3_u8, 0..6_u8).prop_map(|(map, version)| Ok(Some(source(map, version)))),
         Just(Err("torn".to_owned())),
     ];
-    let ledger = prop_oneof![4 => Just(Ok(Ledger::default())), 1 => Just(Err("torn".to_owned()))];
-    (record.clone(), record, ledger).prop_map(|(assigned, last_known_good, ledger)| Stored {
+    let local_state = prop_oneof![4 => Just(Ok(LocalState::default())), 1 => Just(Err("torn".to_owned()))];
+    (record.clone(), record, local_state).prop_map(|(assigned, last_known_good, local_state)| Stored {
         assigned,
         last_known_good,
-        ledger,
+        local_state,
     })
 }
 

@@ -121,7 +121,7 @@ fn the_baseline_is_taken_when_the_change_starts() {
     // The runtime goes meanwhile: the change must not be blamed for it.
     node.environment.runtime = Some(false);
     assert!(until_start(&mut node, 310).is_some());
-    let baseline = node.disk.ledger.attempt.clone().unwrap().baseline.unwrap();
+    let baseline = node.disk.local_state.attempt.clone().unwrap().baseline.unwrap();
     assert!(!baseline.iter().any(|signal| signal.label() == "runtime"), "{baseline:?}");
 }
 

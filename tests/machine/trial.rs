@@ -45,7 +45,7 @@ fn minutes(count: u64) -> u64 {
 fn every_signal_that_was_good_is_on_the_baseline() {
     let mut node = Node::new();
     node.assign("a");
-    let baseline = node.disk.ledger.attempt.clone().unwrap().baseline.unwrap();
+    let baseline = node.disk.local_state.attempt.clone().unwrap().baseline.unwrap();
     assert_eq!(baseline, Signal::ALL.into(), "{baseline:?}");
     node.pass(minutes(11));
     assert_eq!((node.active(), node.last_known_good()), ("a", "a"));
@@ -57,7 +57,7 @@ fn a_signal_that_was_bad_before_counts_for_nothing() {
     (node.contact, node.pings, node.is_ready) = (false, false, false);
     node.pass(minutes(2));
     node.assign("a");
-    let baseline = node.disk.ledger.attempt.clone().unwrap().baseline.unwrap();
+    let baseline = node.disk.local_state.attempt.clone().unwrap().baseline.unwrap();
     for signal in [Signal::Lease, Signal::Watchdog, Signal::NodeReady] {
         assert!(!baseline.contains(&signal), "{signal:?}");
     }
@@ -229,7 +229,7 @@ fn last_known_good_that_fails_in_the_same_way_clears_the_version() {
     assert_eq!(node.active(), "a", "tried again {:?}", node.events());
     node.pass(minutes(11));
     assert_eq!(node.last_known_good(), "a");
-    assert_eq!(node.disk.ledger.retry_later, None);
+    assert_eq!(node.disk.local_state.retry_later, None);
 }
 
 fn what_was_earned_is_not_lost_to_another_name() {
@@ -246,7 +246,7 @@ fn what_was_earned_is_not_lost_to_another_name() {
         node.pass(2);
         node.exit(1);
         node.pass(15);
-        assert!(node.active() == "b" && node.disk.ledger.bad.is_empty(), "{:?}", node.events());
+        assert!(node.active() == "b" && node.disk.local_state.bad.is_empty(), "{:?}", node.events());
     }
     node.pass(minutes(11));
     assert_eq!(node.last_known_good(), "b");
@@ -271,9 +271,9 @@ fn a_healthy_last_known_good_ends_the_control_test() {
     node.assign("a");
     node.ready_after = Some(1);
     node.exit(255);
-    assert!(node.disk.ledger.control_test.is_some());
+    assert!(node.disk.local_state.control_test.is_some());
     node.pass(45);
-    assert_eq!(node.disk.ledger.control_test, None);
+    assert_eq!(node.disk.local_state.control_test, None);
     assert!(node.is_bad("a"));
     node.exit(255);
     node.pass(minutes(60));
@@ -298,7 +298,7 @@ fn a_cleared_version_that_fails_alone_is_bad() {
     let before = node.effects.len();
     node.pass(600);
     let asked = node.effects[before..].iter().filter(|it| matches!(it, Effect::Probe(_) | Effect::Query(_))).count();
-    assert_eq!((asked, node.disk.ledger.retry_later.clone()), (0, None));
+    assert_eq!((asked, node.disk.local_state.retry_later.clone()), (0, None));
 }
 
 fn each_retry_waits_twice_as_long() {

@@ -16,20 +16,20 @@ use kubelet_supervisor::adapters::fsx::RealDisk;
 use kubelet_supervisor::adapters::store::FsStore;
 use kubelet_supervisor::machine::evidence::{Environment, Failure, Signal, Suspension};
 use kubelet_supervisor::machine::model::StateFiles;
-use kubelet_supervisor::machine::record::{self, CheckpointMetadata, ControlTest, Entry, Ledger, Pin};
-use kubelet_supervisor::machine::{ConfigMapState, Durable, Kubelet, Reload, ReloadStage, Run, State, Trial, TrialEnd};
+use kubelet_supervisor::machine::record::{self, CheckpointMetadata, ControlTest, HistoryEntry, LocalState, Pin};
+use kubelet_supervisor::machine::{ConfigMapState, Kubelet, Records, Reload, ReloadStage, Run, State, Trial, TrialEnd};
 use kubelet_supervisor::ports::Store as _;
 use serde_json::json;
 
 use expected::{
-    SIGNALS, annotations, at, digest, full, in_force, kubelet, readiness, reference, run, source, source_dir,
+    SIGNALS, annotations, at, digest, full, kubelet, readiness, reference, run, running_config, source, source_dir,
 };
-use golden::{assert_within, copy, document, entries, fixture, ledger, read, text, value};
+use golden::{assert_within, copy, document, entries, fixture, local_state, read, text, value};
 
 #[test]
 fn state_json() {
-    assert_eq!(ledger("tree/supervisor/state.json"), full());
-    assert_eq!(ledger("state/empty.json"), Ledger { version: 1, ..Ledger::default() });
+    assert_eq!(local_state("tree/supervisor/state.json"), full());
+    assert_eq!(local_state("state/empty.json"), LocalState { version: 1, ..LocalState::default() });
     let of_signal = |signal| (Failure::Signal(signal), Some(SIGNALS.into()));
     for (name, (failure, baseline)) in [
         ("exit-before-ready", (Failure::ExitBeforeReady, Some(SIGNALS.into()))),
@@ -41,9 +41,9 @@ fn state_json() {
         ("lease", of_signal(Signal::Lease)),
         ("api-server", of_signal(Signal::ApiServer)),
     ] {
-        let ledger = ledger(&format!("state/{name}.json"));
-        assert_eq!(ledger.control_test, Some(ControlTest { source: source(3), failure, baseline }), "{name}");
-        assert_eq!(ledger.pin, Some(Pin { source: None }), "{name}");
+        let local_state = local_state(&format!("state/{name}.json"));
+        assert_eq!(local_state.control_test, Some(ControlTest { source: source(3), failure, baseline }), "{name}");
+        assert_eq!(local_state.pin, Some(Pin { source: None }), "{name}");
     }
 }
 
@@ -55,7 +55,7 @@ fn the_store() {
     let mut store = FsStore::new(RealDisk, &root);
     let stored = store.load();
     assert_eq!((stored.assigned, stored.last_known_good), (Ok(Some(source(2))), Ok(Some(source(1)))));
-    assert_eq!(stored.ledger, Ok(full()));
+    assert_eq!(stored.local_state, Ok(full()));
     for (name, n) in [("assigned", 2), ("last-known-good", 1)] {
         assert_eq!(record::encode_meta(Some(&source(n))), text(&format!("tree/store/meta/{name}")));
     }
@@ -85,7 +85,7 @@ fn the_store() {
 
 #[test]
 fn history() {
-    let first = Entry {
+    let first = HistoryEntry {
         number: 1,
         nanos: 1_800_000_000_000_000_001,
         reason: "KubeletConfigChanged".to_owned(),
@@ -98,14 +98,17 @@ fn history() {
     };
     let entry = |number: u64, reason: &str, message: &str, source: Option<Source>| {
         let (reason, message, nanos) = (reason.to_owned(), message.to_owned(), 1_800_000_000_000_000_000 + number);
-        Entry { number, nanos, reason, message, source, warning: number < 4, ..first.clone() }
+        HistoryEntry { number, nanos, reason, message, source, warning: number < 4, ..first.clone() }
     };
     let log_tail = vec!["E0115 1".to_owned(), "F0115 2".to_owned()];
     let expected = [
         first.clone(),
-        Entry { log_tail, ..entry(2, "KubeletConfigRolledBack", "a way back", Some(source(3))) },
-        Entry { local: true, ..entry(3, "KubeletConfigTrialSuspended", "for this node alone", Some(source_dir())) },
-        Entry { kubelet: String::new(), ..entry(4, "KubeletConfigChanged", "local", None) },
+        HistoryEntry { log_tail, ..entry(2, "KubeletConfigRolledBack", "a way back", Some(source(3))) },
+        HistoryEntry {
+            local: true,
+            ..entry(3, "KubeletConfigTrialSuspended", "for this node alone", Some(source_dir()))
+        },
+        HistoryEntry { kubelet: String::new(), ..entry(4, "KubeletConfigChanged", "local", None) },
     ];
     assert_eq!(entries("tree/supervisor/history.1.jsonl"), expected[..1]);
     assert_eq!(entries("tree/supervisor/history.jsonl"), expected[1..]);
@@ -162,27 +165,27 @@ fn handover_in_full() {
     assert_within(&json!({"version": 1, "state": private}), &written, "private");
 
     let s: &mut State = handover.state_mut();
-    let saved = Durable { assigned: Some(source(2)), last_known_good: Some(source(1)), ledger: full() };
+    let saved = Records { assigned: Some(source(2)), last_known_good: Some(source(1)), local_state: full() };
     assert_eq!(s.saved, saved);
-    assert_eq!(s.unsaved, Some(Durable { assigned: Some(source(8)), ..Durable::default() }));
+    assert_eq!(s.unsaved, Some(Records { assigned: Some(source(8)), ..Records::default() }));
     assert_eq!(
         (&s.assignment, &s.config_map),
         (&Assignment::Map(reference(2)), &ConfigMapState::Checkpointed(source(2)))
     );
     assert_eq!(format!("{:#?}", s.kubelet), format!("{:#?}", Kubelet::Running(run())));
     assert_eq!((s.node_name.as_str(), &s.kubelet_id, s.version.as_deref()), ("node-1", &kubelet(1), Some("v1.20.2")));
-    assert_eq!((&s.target, &s.active, &s.in_force), (&Some(source(2)), &Some(source(2)), &in_force()));
+    assert_eq!((&s.target, &s.active, &s.running), (&Some(source(2)), &Some(source(2)), &running_config()));
     let trial = Trial { exits: 1, adopted: true, health_before_pause: Duration::from_millis(90_250), suspended: true };
     assert_eq!((&s.trial, s.trial_end, s.suspended), (&Some(trial), TrialEnd::Passed, Some(Suspension::Runtime)));
-    assert_eq!((s.recovered, s.pin_tried, s.damaged, s.leaving), (true, true, true, false));
+    assert_eq!((s.recovered, s.pin_tried, s.checkpoint_damaged, s.leaving), (true, true, true, false));
     let supplies = BTreeMap::from([("memory.available".to_owned(), Supply { available: 5, capacity: 10 })]);
     let environment = Environment { runtime: Some(true), disk_full: true, shutting_down: true, supplies };
     assert_eq!((&s.node, &s.environment), (&Some(readiness()), &Some((environment, at(32)))));
     assert_eq!(s.log_tail, ["I0115 one", "E0115 two"]);
     assert_eq!(s.error, Some(("an error".to_owned(), "its detail".to_owned())));
     assert_eq!(s.sync_error, Some((SyncError::Download, "not found".to_owned())));
-    assert_eq!(s.judged, [(digest("a"), kubelet(1))]);
-    assert_eq!(s.waived, Some((digest("b"), kubelet(2))));
+    assert_eq!(s.accepted_digests, [(digest("a"), kubelet(1))]);
+    assert_eq!(s.tried_without_verdict, Some((digest("b"), kubelet(2))));
     assert_eq!((s.starts, s.crashes, s.retry, s.applying_since), (4, 2, Some((3, at(33))), Some(at(34))));
     let error = Some("an earlier one was refused".to_owned());
     assert_eq!(s.reload, Reload { stage: ReloadStage::Proven, error, count: 6 });
@@ -218,7 +221,7 @@ fn handover_variants() {
             (4711, None, None, false),
             "{name}"
         );
-        assert_eq!(handover.records(), Some(&Durable::default()), "{name}");
+        assert_eq!(handover.records(), Some(&Records::default()), "{name}");
         let (stage, trial_end) = match name {
             "local" => (ReloadStage::Requested, TrialEnd::Failed),
             _ => (ReloadStage::None, TrialEnd::None),
@@ -241,29 +244,32 @@ fn a_real_one() {
     copy(&fixture("real/tree"), dir.path());
     let mut store = FsStore::new(RealDisk, dir.path());
     let stored = store.load();
-    let ledger = ledger("real/tree/supervisor/state.json");
-    assert_eq!(stored.ledger.as_ref(), Ok(&ledger));
+    let local_state = local_state("real/tree/supervisor/state.json");
+    assert_eq!(stored.local_state.as_ref(), Ok(&local_state));
     let name = |source: &Source| format!("{} {}", source.reference.name, source.resource_version);
     let (assigned, good) = (stored.assigned.unwrap().unwrap(), stored.last_known_good.unwrap().unwrap());
     assert_eq!((name(&assigned), name(&good)), ("c 34".to_owned(), "d 25".to_owned()));
     assert_eq!(store.open(&assigned).unwrap().annotations.confirm_within, Some("10m".to_owned()));
-    let attempt = ledger.attempt.as_ref().unwrap();
+    let attempt = local_state.attempt.as_ref().unwrap();
     assert_eq!((&attempt.source, attempt.tries, attempt.confirm_within), (&assigned, 1, Some(600)));
     assert_eq!(attempt.baseline, Some([Signal::Healthz, Signal::ApiServer, Signal::Pods].into()));
     let bad: Vec<_> =
-        ledger.bad.iter().map(|bad| (name(&bad.source), bad.reason.as_str(), bad.log_tail.len())).collect();
+        local_state.bad.iter().map(|bad| (name(&bad.source), bad.reason.as_str(), bad.log_tail.len())).collect();
     assert_eq!(bad, [("b 11".to_owned(), "exits", 4), ("i 21".to_owned(), "rejected", 4)]);
-    assert_eq!((ledger.frozen, ledger.judged.len(), ledger.proven.len()), (true, 4, 1));
-    assert_eq!((ledger.control_test.as_ref(), ledger.retried.as_deref()), (None, Some("2027-01-15T06:00:00Z")));
+    assert_eq!((local_state.frozen, local_state.accepted_digests.len(), local_state.proven.len()), (true, 4, 1));
+    assert_eq!(
+        (local_state.control_test.as_ref(), local_state.retried.as_deref()),
+        (None, Some("2027-01-15T06:00:00Z"))
+    );
     assert_eq!(entries("real/tree/supervisor/history.jsonl"), store.history());
     assert_eq!(store.history().len(), 10);
 
     let (document, mut handover) = document("real/handover.json");
     assert_eq!((document.service.ready, document.relays.len(), document.notify.is_some()), (true, 1, true));
-    let saved = Durable { assigned: Some(assigned.clone()), last_known_good: Some(good), ledger };
+    let saved = Records { assigned: Some(assigned.clone()), last_known_good: Some(good), local_state };
     // The number of the format is the file's.
     let handed = handover.records().unwrap().clone();
-    assert_eq!(Durable { ledger: Ledger { version: 1, ..handed.ledger.clone() }, ..handed }, saved);
+    assert_eq!(Records { local_state: LocalState { version: 1, ..handed.local_state.clone() }, ..handed }, saved);
     let s = handover.state_mut();
     assert_eq!((s.starts, &s.active, s.trial.is_some(), s.reload.count), (7, &Some(assigned.clone()), true, 0));
     assert_eq!(

@@ -74,7 +74,7 @@ pub struct Configuration {
 
 /// Which text was at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum RenderFault {
     /// The payload is no KubeletConfiguration.
     #[error("{0}")]
     Payload(String),
@@ -86,11 +86,11 @@ pub enum Fault {
 /// Renders a configuration.
 ///
 /// # Errors
-/// [`Fault`] when a text is not a KubeletConfiguration.
-pub fn render(from: &RenderInput<'_>) -> Result<Configuration, Fault> {
+/// [`RenderFault`] when a text is not a KubeletConfiguration.
+pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
     let mut notes = Vec::new();
     let local = match from.local {
-        Some(local) => Some(read(local, "the local file", &mut notes).map_err(Fault::Local)?),
+        Some(local) => Some(read(local, "the local file", &mut notes).map_err(RenderFault::Local)?),
         None => None,
     };
     let Some(payload) = from.payload else {
@@ -105,10 +105,10 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, Fault> {
         return Ok(finish(from, value, &portable, notes, Vec::new()));
     };
 
-    let mut parsed = yaml::parse(payload.text).map_err(Fault::Payload)?;
+    let mut parsed = yaml::parse(payload.text).map_err(RenderFault::Payload)?;
     note_duplicate(parsed.duplicate.as_ref(), "the payload", &mut notes);
     let overlay = from.merge == Merge::Overlay;
-    check_kind(&mut parsed.value, overlay && local.is_some()).map_err(Fault::Payload)?;
+    check_kind(&mut parsed.value, overlay && local.is_some()).map_err(RenderFault::Payload)?;
     let shadowed = from
         .args
         .shadowed(&parsed.value)

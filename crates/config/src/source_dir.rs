@@ -102,8 +102,8 @@ mod tests {
         for key in ["kubelet", "ca.crt", "A_b-C.9", "tmp", "data..x", &"k".repeat(253)] {
             assert_eq!(entry(key), Entry::Key, "{key}");
         }
-        for wish in [".merge", ".acknowledge", ".confirm-within"] {
-            assert_eq!(entry(wish), Entry::Annotation, "{wish}");
+        for name in [".merge", ".acknowledge", ".confirm-within"] {
+            assert_eq!(entry(name), Entry::Annotation, "{name}");
         }
         for hidden in
             [".", "..", "..data", "..2026_11_21_11_37_00.123", ".kubelet.swp", ".#kubelet", ".mergex", ".x.tmp"]
@@ -118,15 +118,16 @@ mod tests {
     #[test]
     fn the_version_is_the_content() {
         let data = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        let wish = |text: &str| ConfigAnnotations { merge: Some(text.to_owned()), ..ConfigAnnotations::default() };
+        let annotations =
+            |text: &str| ConfigAnnotations { merge: Some(text.to_owned()), ..ConfigAnnotations::default() };
         let all = [
             payload(data(&[]), ConfigAnnotations::default()),
             payload(data(&[("a", "bc")]), ConfigAnnotations::default()),
             payload(data(&[("ab", "c")]), ConfigAnnotations::default()),
             payload(data(&[("a", "b"), ("c", "d")]), ConfigAnnotations::default()),
             payload(data(&[("a", "b"), ("c", "e")]), ConfigAnnotations::default()),
-            payload(data(&[("a", "bc")]), wish("overlay")),
-            payload(data(&[("a", "bc")]), wish("replace")),
+            payload(data(&[("a", "bc")]), annotations("overlay")),
+            payload(data(&[("a", "bc")]), annotations("replace")),
             payload(
                 data(&[("a", "bc")]),
                 ConfigAnnotations { acknowledge: Some("overlay".into()), ..ConfigAnnotations::default() },

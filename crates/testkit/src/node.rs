@@ -14,7 +14,7 @@ use kubelet_supervisor::machine::command::Command;
 use kubelet_supervisor::machine::evidence::{Environment, LeaseObservation, NodeReadiness, Query};
 use kubelet_supervisor::machine::model::{Exit, KubeletId, Moment, Rendered, Verdict};
 use kubelet_supervisor::machine::{
-    Durable, Effect, Handover, Input, Kubelet, Purpose, RESTART, RestartBy, Settings, State, Stored,
+    EXIT_FOR_RESTART, Effect, Handover, Input, Kubelet, Purpose, Records, RestartBy, Settings, State, Stored,
 };
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ pub struct Node {
     pub now: Duration,
     pub wall_nanos: u64,
     /// What is durable.
-    pub disk: Durable,
+    pub disk: Records,
     /// The kubelet becomes ready so long after its start; `None`: never.
     pub ready_after: Option<u64>,
     pub healthz: Option<bool>,
@@ -142,7 +142,7 @@ impl Node {
             state: State::new(settings.clone()),
             now: Duration::from_secs(1000),
             wall_nanos: 1_700_000_000_000_000_000,
-            disk: Durable::default(),
+            disk: Records::default(),
             ready_after: Some(1),
             healthz: Some(true),
             environment: Environment { runtime: Some(true), ..Environment::default() },
@@ -178,7 +178,7 @@ impl Node {
         let stored = Stored {
             assigned: Ok(self.disk.assigned.clone()),
             last_known_good: Ok(self.disk.last_known_good.clone()),
-            ledger: Ok(self.disk.ledger.clone()),
+            local_state: Ok(self.disk.local_state.clone()),
         };
         self.ready_at = None;
         self.step(Input::Boot(Box::new(stored), KubeletId("kubelet".into())));
@@ -210,7 +210,7 @@ impl Node {
 
     /// The supervisor ended for a restart: systemd starts another.
     fn restart(&mut self) {
-        if self.state.exit_code() == RESTART {
+        if self.state.exit_code() == EXIT_FOR_RESTART {
             let wanted = self.state.assignment.clone();
             self.boot();
             self.hear(wanted);
@@ -417,6 +417,6 @@ impl Node {
 
     /// True if a version of this name is bad on disk.
     pub fn is_bad(&self, name: &str) -> bool {
-        self.disk.ledger.bad.iter().any(|bad| bad.source.reference.name == name)
+        self.disk.local_state.bad.iter().any(|bad| bad.source.reference.name == name)
     }
 }

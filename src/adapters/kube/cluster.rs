@@ -11,7 +11,7 @@ use super::session::{Session, SessionEnd};
 use super::watch;
 use crate::adapters::metrics::Metrics;
 use crate::machine::Input;
-use crate::machine::record::Entry;
+use crate::machine::record::HistoryEntry;
 use crate::ports;
 use kubelet_config::source::ConfigMapRef;
 use kubelet_config::status::NodeConfigStatus;
@@ -60,7 +60,7 @@ impl ports::Cluster for KubeCluster {
         self.send(Command::Publish(Box::new(status.clone())));
     }
 
-    fn emit(&mut self, entry: &Entry) {
+    fn emit(&mut self, entry: &HistoryEntry) {
         self.send(Command::Emit(Box::new(entry.clone())));
     }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::decode::NodeAnnotations;
 use super::query::{Command, Query};
-use crate::machine::record::Entry;
+use crate::machine::record::HistoryEntry;
 use kubelet_config::source::ConfigMapRef;
 use kubelet_config::status::NodeConfigStatus;
 
@@ -19,7 +19,7 @@ pub(crate) struct Outbox {
     /// The status to bring to the Node.
     pub(crate) status: Option<NodeConfigStatus>,
     /// Events, oldest first.
-    pub(crate) events: VecDeque<Entry>,
+    pub(crate) events: VecDeque<HistoryEntry>,
     /// The Node's annotations as sent to the machine: it must learn of one that was
     /// taken away while we were not connected.
     pub(crate) annotations: NodeAnnotations,
@@ -55,14 +55,14 @@ impl Outbox {
 /// written, and its time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EventKey {
-    /// `Entry::number`.
+    /// `HistoryEntry::number`.
     pub(crate) number: u64,
-    /// `Entry::nanos`.
+    /// `HistoryEntry::nanos`.
     pub(crate) nanos: u64,
 }
 
-impl From<&Entry> for EventKey {
-    fn from(entry: &Entry) -> Self {
+impl From<&HistoryEntry> for EventKey {
+    fn from(entry: &HistoryEntry) -> Self {
         Self { number: entry.number, nanos: entry.nanos }
     }
 }
@@ -71,8 +71,8 @@ impl From<&Entry> for EventKey {
 mod tests {
     use super::*;
 
-    fn entry(number: u64, nanos: u64) -> Entry {
-        Entry { number, nanos, ..Entry::default() }
+    fn entry(number: u64, nanos: u64) -> HistoryEntry {
+        HistoryEntry { number, nanos, ..HistoryEntry::default() }
     }
 
     #[test]

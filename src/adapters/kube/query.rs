@@ -2,14 +2,14 @@
 
 use crate::machine::Input;
 use crate::machine::evidence::LeaseObservation;
-use crate::machine::record::Entry;
+use crate::machine::record::HistoryEntry;
 use kubelet_config::source::ConfigMapRef;
 use kubelet_config::status::NodeConfigStatus;
 
 pub(super) enum Command {
     Watch(Option<ConfigMapRef>),
     Publish(Box<NodeConfigStatus>),
-    Emit(Box<Entry>),
+    Emit(Box<HistoryEntry>),
     Query(Query),
 }
 

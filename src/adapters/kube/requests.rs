@@ -14,7 +14,7 @@ use super::credentials::chain;
 use super::decode;
 use super::types::{LeaseView, NodeView, PodView};
 use crate::machine::evidence::LeaseObservation;
-use crate::machine::record::Entry;
+use crate::machine::record::HistoryEntry;
 use kubelet_config::pods::PodInventory;
 
 /// A query that takes longer has failed: it is one sample of several.
@@ -32,7 +32,7 @@ pub(super) async fn patch_status(client: Client, name: String, patch: Value) -> 
     api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(patch)).await
 }
 
-pub(super) async fn post_event(client: Client, node: String, event: Entry) -> kube::Result<()> {
+pub(super) async fn post_event(client: Client, node: String, event: HistoryEntry) -> kube::Result<()> {
     let api: Api<CoreEvent> = Api::namespaced(client, "default");
     match api.create(&PostParams::default(), &core_event(&node, &event)).await {
         // It was sent before and the answer got lost.
@@ -73,7 +73,7 @@ pub(super) async fn observe_pods(
 
 /// Native's shape (configsync.go:234-266, v1.20.2): core/v1, because a node may not write the
 /// newer kind; the involved Node's uid is its name.
-fn core_event(node: &str, event: &Entry) -> CoreEvent {
+fn core_event(node: &str, event: &HistoryEntry) -> CoreEvent {
     let nanos = event.nanos;
     let time = jiff::Timestamp::from_nanosecond(i128::from(nanos)).ok().map(Time);
     CoreEvent {

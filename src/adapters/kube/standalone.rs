@@ -4,7 +4,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::query::Query;
 use crate::machine::Input;
-use crate::machine::record::Entry;
+use crate::machine::record::HistoryEntry;
 use crate::ports;
 use kubelet_config::source::ConfigMapRef;
 use kubelet_config::status::NodeConfigStatus;
@@ -31,7 +31,7 @@ impl Standalone {
 impl ports::Cluster for Standalone {
     fn watch(&mut self, _: Option<&ConfigMapRef>) {}
     fn publish(&mut self, _: &NodeConfigStatus) {}
-    fn emit(&mut self, entry: &Entry) {
+    fn emit(&mut self, entry: &HistoryEntry) {
         // Should the node join a cluster one day, old events are not sent there.
         self.answer(Input::Reported(entry.number));
     }

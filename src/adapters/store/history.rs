@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::adapters::fsx::{self, Disk};
-use crate::machine::record::Entry;
+use crate::machine::record::HistoryEntry;
 use crate::ports::StoreError;
 
 /// From here on the file is put aside, and the one put aside before is dropped.
@@ -49,7 +49,7 @@ fn older(dir: &Path) -> PathBuf {
 }
 
 /// All entries that can be read, oldest first.
-pub(super) fn entries<D: Disk>(disk: &D, dir: &Path) -> Vec<Entry> {
+pub(super) fn entries<D: Disk>(disk: &D, dir: &Path) -> Vec<HistoryEntry> {
     let mut found = Vec::new();
     for path in [older(dir), current(dir)] {
         found.extend(parse(&disk.read(&path, READ_LIMIT).unwrap_or_default()));
@@ -58,9 +58,9 @@ pub(super) fn entries<D: Disk>(disk: &D, dir: &Path) -> Vec<Entry> {
 }
 
 /// The lines that are entries; a number is never 0.
-fn parse(bytes: &[u8]) -> impl Iterator<Item = Entry> {
+fn parse(bytes: &[u8]) -> impl Iterator<Item = HistoryEntry> {
     let lines = bytes.split(|byte| *byte == b'\n');
-    lines.filter_map(|line| serde_json::from_slice::<Entry>(line).ok()).filter(|entry| entry.number > 0)
+    lines.filter_map(|line| serde_json::from_slice::<HistoryEntry>(line).ok()).filter(|entry| entry.number > 0)
 }
 
 fn last(bytes: &[u8]) -> u64 {
@@ -82,7 +82,7 @@ impl History {
     }
 
     /// Appends durably; gives the number.
-    pub(super) fn append<D: Disk>(&mut self, disk: &D, dir: &Path, entry: &Entry) -> Result<u64, StoreError> {
+    pub(super) fn append<D: Disk>(&mut self, disk: &D, dir: &Path, entry: &HistoryEntry) -> Result<u64, StoreError> {
         let path = current(dir);
         let tail = match self.tail.take() {
             Some(tail) => Ok(tail),
@@ -140,7 +140,7 @@ impl History {
     }
 
     /// What the API server may lack, oldest first.
-    pub(super) fn unreported<D: Disk>(&mut self, disk: &D, dir: &Path) -> Vec<Entry> {
+    pub(super) fn unreported<D: Disk>(&mut self, disk: &D, dir: &Path) -> Vec<HistoryEntry> {
         let known = self.last_reported(disk, dir);
         let mut found = entries(disk, dir);
         found.retain(|entry| !entry.local && entry.number > known);
@@ -148,7 +148,7 @@ impl History {
     }
 }
 
-fn append_entry<D: Disk>(disk: &D, dir: &Path, mut tail: Tail, entry: &Entry) -> io::Result<Tail> {
+fn append_entry<D: Disk>(disk: &D, dir: &Path, mut tail: Tail, entry: &HistoryEntry) -> io::Result<Tail> {
     let path = current(dir);
     if tail.size >= ROTATE_AT {
         disk.rename(&path, &older(dir))?;
@@ -160,7 +160,7 @@ fn append_entry<D: Disk>(disk: &D, dir: &Path, mut tail: Tail, entry: &Entry) ->
         disk.sync(dir)?;
     }
     tail.last = tail.last.saturating_add(1);
-    let mut entry = Entry { number: tail.last, ..entry.clone() };
+    let mut entry = HistoryEntry { number: tail.last, ..entry.clone() };
     while entry.log_tail.iter().map(String::len).sum::<usize>() > LOG_TAIL_LIMIT {
         entry.log_tail.remove(0);
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::machine::model::Moment;
-use crate::machine::record::{Attempt, Confirm};
+use crate::machine::record::{Attempt, ConfirmationWait};
 use crate::machine::{Input, Run, Settings, Trial};
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::{ConfigMapRef, Source};
@@ -25,7 +25,7 @@ fn on_trial() -> State {
     let mut state = State::new(Settings::default());
     state.active = Some(source());
     state.saved.assigned = Some(source());
-    state.in_force.healthz = Some(HealthzTarget { host: "127.0.0.1".into(), port: 10248 });
+    state.running.healthz = Some(HealthzTarget { host: "127.0.0.1".into(), port: 10248 });
     state.trial = Some(Trial::default());
     state.kubelet = Kubelet::Running(Run { pid: 1, ready: true, ..Run::default() });
     state
@@ -69,9 +69,9 @@ fn a_broken_promise_is_withdrawn_and_given_anew() {
 #[test]
 fn the_time_to_confirm_is_said_once_too() {
     let mut state = on_trial();
-    let confirm = Confirm::within(1800, at(650), String::new());
+    let confirm = ConfirmationWait::within(1800, at(650), String::new());
     let attempt = Attempt { confirm_within: Some(1800), confirm: Some(confirm), ..Attempt::new(source()) };
-    state.saved.ledger.attempt = Some(attempt);
+    state.saved.local_state.attempt = Some(attempt);
     let probes = (651..720).map(|second| (Input::Probed(true), second));
     let written = written(&mut state, probes);
     assert_eq!(written.len(), 1, "{written:#?}");

@@ -13,7 +13,7 @@ use kubelet_config::status::{Condition, ConditionReason, ConditionStatus, NodeCo
 use kubelet_supervisor::adapters::kube::{Access, ClientLayer, Connected, Fingerprint, KubeCluster};
 use kubelet_supervisor::adapters::metrics::Metrics;
 use kubelet_supervisor::machine::Input;
-use kubelet_supervisor::machine::record::Entry;
+use kubelet_supervisor::machine::record::HistoryEntry;
 use kubelet_supervisor::ports::Cluster as _;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -161,7 +161,7 @@ impl Machine {
         self.emitted += 1;
         let number = self.emitted;
         let nanos = 1_000_000_000 * number;
-        self.cluster.emit(&Entry { number, nanos, reason: format!("R{number}"), ..Entry::default() });
+        self.cluster.emit(&HistoryEntry { number, nanos, reason: format!("R{number}"), ..HistoryEntry::default() });
     }
 }
 

@@ -8,7 +8,7 @@ use kubelet_supervisor::adapters::kube::{KubeCluster, Settings};
 use kubelet_supervisor::adapters::metrics::Metrics;
 use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::evidence::LeaseObservation;
-use kubelet_supervisor::machine::record::Entry;
+use kubelet_supervisor::machine::record::HistoryEntry;
 use kubelet_supervisor::ports::Cluster as _;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -124,7 +124,12 @@ async fn after_a_rotation_nothing_is_asked_with_the_old_certificate() {
         tokio::time::advance(Duration::from_secs(16)).await;
         tokio::time::resume();
         let before = bench.seen(&format!("0{serial}")).await;
-        bench.cluster.emit(&Entry { number: serial, nanos: serial, reason: "R".to_owned(), ..Entry::default() });
+        bench.cluster.emit(&HistoryEntry {
+            number: serial,
+            nanos: serial,
+            reason: "R".to_owned(),
+            ..HistoryEntry::default()
+        });
         while bench.next().await != Input::Reported(serial) {}
         let deadline = Instant::now() + SOON;
         while bench.server.watches() != 1 {
@@ -231,7 +236,7 @@ async fn a_pair_of_files_of_which_one_is_new() {
     bench.server.stop();
     bench.trouble("").await;
     bench.server.restart();
-    bench.cluster.emit(&Entry { number: 7, nanos: 7, reason: "R".to_owned(), ..Entry::default() });
+    bench.cluster.emit(&HistoryEntry { number: 7, nanos: 7, reason: "R".to_owned(), ..HistoryEntry::default() });
     while bench.next().await != Input::Reported(7) {}
     let requests = bench.server.requests();
     assert!(requests.iter().all(|request| request.peer == "01"), "{requests:?}");

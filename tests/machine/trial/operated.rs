@@ -75,7 +75,7 @@ fn a_confirmation_deadline_survives_reboots() {
     node.pass(minutes(7));
     assert_eq!(node.active(), "a");
     node.pass(minutes(5));
-    assert_eq!(node.active(), "", "{:?}", node.disk.ledger.attempt);
+    assert_eq!(node.active(), "", "{:?}", node.disk.local_state.attempt);
 }
 
 fn a_pin_holds_whatever_is_assigned() {
@@ -139,12 +139,12 @@ fn nothing_is_started_while_the_system_goes_down() {
             node.assign("a");
             node.pass(30);
         }
-        let (starts, tries) = (node.starts.len(), node.disk.ledger.attempt.as_ref().map(|attempt| attempt.tries));
+        let (starts, tries) = (node.starts.len(), node.disk.local_state.attempt.as_ref().map(|attempt| attempt.tries));
         node.environment.shutting_down = true;
         node.exit(1);
         node.pass(25);
         assert_eq!(node.starts.len(), starts, "on trial: {on_trial}");
-        assert_eq!(node.disk.ledger.attempt.as_ref().map(|attempt| attempt.tries), tries);
+        assert_eq!(node.disk.local_state.attempt.as_ref().map(|attempt| attempt.tries), tries);
         assert!(!node.events().contains(&"KubeletConfigRolledBack"), "{:?}", node.events());
         // Somebody called it off.
         node.environment.shutting_down = false;
@@ -246,7 +246,7 @@ fn the_kubelets_own_log_is_kept_and_holds_no_secrets() {
     node.ready_after = None;
     node.assign("a");
     node.exit(255);
-    let bad = node.disk.ledger.bad.last().unwrap();
+    let bad = node.disk.local_state.bad.last().unwrap();
     assert!(bad.detail.contains("running with swap on") && bad.detail.contains("exit code 255"), "{}", bad.detail);
     assert_eq!(bad.reason, "exit-before-ready");
     let everything = format!("{:?} {:?} {:?}", node.effects, node.disk, node.state);

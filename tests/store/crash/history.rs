@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kubelet_supervisor::adapters::store::FsStore;
 use kubelet_supervisor::machine::Input;
-use kubelet_supervisor::machine::record::Entry;
+use kubelet_supervisor::machine::record::HistoryEntry;
 use kubelet_supervisor::ports::Store as _;
 
 use testkit::sim::Rng;
@@ -22,12 +22,12 @@ fn store(disk: &SimDisk) -> FsStore<SimDisk> {
     FsStore::new(disk.clone(), Path::new(ROOT))
 }
 
-fn entry(name: &str) -> Entry {
-    Entry {
+fn entry(name: &str) -> HistoryEntry {
+    HistoryEntry {
         reason: "Test".to_owned(),
         message: name.to_owned(),
         log_tail: vec!["x".repeat(2 << 10); 8],
-        ..Entry::default()
+        ..HistoryEntry::default()
     }
 }
 
@@ -48,10 +48,10 @@ impl Appended {
     }
 
     /// Nothing but what was attempted is there, in order, and what was acknowledged lately is.
-    fn check(&self, found: &[Entry], context: &str) {
+    fn check(&self, found: &[HistoryEntry], context: &str) {
         assert!(found.windows(2).all(|pair| pair[0].number < pair[1].number), "{context}: {:?}", numbers(found));
         for seen in found {
-            assert_eq!(*seen, Entry { number: seen.number, ..entry(&seen.message) }, "{context}");
+            assert_eq!(*seen, HistoryEntry { number: seen.number, ..entry(&seen.message) }, "{context}");
             assert!(self.attempts.contains(&seen.message), "{context}: {}", seen.message);
             let known = self.acknowledged.get(&seen.number);
             assert!(known.is_none_or(|name| *name == seen.message), "{context}: {} is {known:?}", seen.message);
@@ -66,7 +66,7 @@ impl Appended {
     }
 }
 
-fn numbers(found: &[Entry]) -> Vec<u64> {
+fn numbers(found: &[HistoryEntry]) -> Vec<u64> {
     found.iter().map(|entry| entry.number).collect()
 }
 
@@ -101,7 +101,7 @@ fn the_history_is_bounded_and_counts_on() {
     assert_eq!(store(&disk).unreported(), [], "all were reported");
     let mut next = store(&disk);
     assert_eq!(next.append(&entry("one more")).unwrap(), LENGTH + 1);
-    assert_eq!(next.append(&Entry { local: true, ..entry("ours alone") }).unwrap(), LENGTH + 2);
+    assert_eq!(next.append(&HistoryEntry { local: true, ..entry("ours alone") }).unwrap(), LENGTH + 2);
     assert_eq!(numbers(&store(&disk).unreported()), [LENGTH + 1]);
 }
 
@@ -110,7 +110,7 @@ fn at_most_32_are_sent_again() {
     let disk = SimDisk::default();
     let mut store = store(&disk);
     for at in 0..50 {
-        store.append(&Entry { message: format!("{at}"), ..Entry::default() }).unwrap();
+        store.append(&HistoryEntry { message: format!("{at}"), ..HistoryEntry::default() }).unwrap();
     }
     assert_eq!(numbers(&store.unreported()), (19..=50).collect::<Vec<_>>());
     store.reported(40);

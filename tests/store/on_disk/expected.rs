@@ -9,9 +9,9 @@ use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Source};
 use kubelet_supervisor::machine::evidence::{Failure, NodeReadiness, Signal};
 use kubelet_supervisor::machine::model::{KubeletId, Moment};
 use kubelet_supervisor::machine::record::{
-    Attempt, BadVersion, Carried, Confirm, ControlTest, Ledger, Pin, RetryLater,
+    Attempt, BadVersion, ConfirmationWait, ControlTest, LocalState, Pin, RetryLater, TrialSnapshot,
 };
-use kubelet_supervisor::machine::{InForce, Run};
+use kubelet_supervisor::machine::{Run, RunningConfig};
 use serde_json::json;
 
 pub const LOAD: &str = "failed to load config, see Kubelet log for details";
@@ -78,10 +78,10 @@ pub fn attempt() -> Attempt {
         tries: 2,
         baseline: Some(SIGNALS.into()),
         confirm_within: Some(900),
-        confirm: Some(Confirm { boot_id, until: 1800, left: 850, wall: 1_800_001_800 }),
+        confirm: Some(ConfirmationWait { boot_id, until: 1800, left: 850, wall: 1_800_001_800 }),
         confirmed: true,
         adopted: true,
-        carried: Some(Carried {
+        snapshot: Some(TrialSnapshot {
             exits: 3,
             pods: ["pod-uid-1".to_owned(), "pod-uid-2".to_owned()].into(),
             runtime: Some(SOCKET.to_owned()),
@@ -118,13 +118,13 @@ pub fn bad_versions() -> Vec<BadVersion> {
     vec![exited, rejected]
 }
 
-pub fn full() -> Ledger {
+pub fn full() -> LocalState {
     let baseline = Some([Signal::Healthz, Signal::Lease].into());
-    Ledger {
+    LocalState {
         version: 1,
         attempt: Some(attempt()),
         bad: bad_versions(),
-        judged: vec![(digest("a"), kubelet(1)), (digest("b"), kubelet(2))],
+        accepted_digests: vec![(digest("a"), kubelet(1)), (digest("b"), kubelet(2))],
         control_test: Some(ControlTest { source: source(3), failure: Failure::Exits, baseline }),
         retry_later: Some(RetryLater { source: source(5), times: 2, why: "last known good failed alike".to_owned() }),
         pin: Some(Pin { source: Some(source(1)) }),
@@ -140,7 +140,7 @@ pub fn run() -> Run {
         started: at(1),
         ready: true,
         ready_at: Some(at(2)),
-        judged_from: at(3),
+        start_timeout_from: at(3),
         healthy_since: Some(at(4)),
         answered: Some(at(5)),
         was_up: true,
@@ -158,8 +158,8 @@ pub fn run() -> Run {
     }
 }
 
-pub fn in_force() -> InForce {
-    InForce {
+pub fn running_config() -> RunningConfig {
+    RunningConfig {
         source: Some(source(2)),
         digest: Some(digest("a")),
         healthz: Some(HealthzTarget { host: "127.0.0.1".to_owned(), port: 10248 }),

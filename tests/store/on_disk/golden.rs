@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use kubelet_supervisor::adapters::reexec::{self, ReexecDocument};
 use kubelet_supervisor::machine::Handover;
-use kubelet_supervisor::machine::record::{Entry, Ledger};
+use kubelet_supervisor::machine::record::{HistoryEntry, LocalState};
 use serde_json::{Value, json};
 
 pub fn fixture(name: &str) -> PathBuf {
@@ -66,12 +66,12 @@ pub fn read<T: Debug, E: Debug>(text: &str, decode: fn(&str) -> Result<T, E>, en
     decoded
 }
 
-pub fn ledger(name: &str) -> Ledger {
-    read(&text(name), Ledger::decode, Ledger::encode)
+pub fn local_state(name: &str) -> LocalState {
+    read(&text(name), LocalState::decode, LocalState::encode)
 }
 
-pub fn entries(name: &str) -> Vec<Entry> {
-    let encode = |entry: &Entry| serde_json::to_string(entry).unwrap();
+pub fn entries(name: &str) -> Vec<HistoryEntry> {
+    let encode = |entry: &HistoryEntry| serde_json::to_string(entry).unwrap();
     text(name).lines().map(|line| read(line, |line| serde_json::from_str(line), encode)).collect()
 }
 

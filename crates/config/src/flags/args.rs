@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use serde_json::Value;
+
 use super::table;
 
 /// The gate of native dynamic configuration: locked in kubelets v1.24, unknown to later ones
@@ -29,16 +31,16 @@ impl KubeletArgs {
     #[must_use]
     pub fn parse(args: &[String]) -> Self {
         let mut flags = Vec::new();
-        let mut index = args.iter().take_while(|word| !word.starts_with('-')).count();
+        let mut index = args.iter().take_while(|arg| !arg.starts_with('-')).count();
         let mut end = args.len();
-        while let Some(word) = args.get(index) {
-            if word == "--" {
+        while let Some(arg) = args.get(index) {
+            if arg == "--" {
                 end = index;
                 break;
             }
             let start = index;
             index += 1;
-            let (name, mut value) = match (word.strip_prefix("--"), word.strip_prefix("-v")) {
+            let (name, mut value) = match (arg.strip_prefix("--"), arg.strip_prefix("-v")) {
                 (Some(body), _) => match body.split_once('=') {
                     Some((name, value)) => (name, Some(value.to_owned())),
                     None => (body, None),
@@ -73,6 +75,17 @@ impl KubeletArgs {
     pub fn last(&self, name: &str) -> Option<&str> {
         let flag = self.flags.iter().rev().find(|flag| flag.name == name)?;
         flag.value.as_deref().filter(|value| !value.is_empty())
+    }
+
+    /// The socket of the container runtime, where command line and configuration name one. A kubelet
+    /// with the built-in dockershim (v1.20: `--container-runtime=docker`, the default) has none.
+    #[must_use]
+    pub fn runtime_socket(&self, effective: &Value) -> Option<String> {
+        if self.last("container-runtime").is_some_and(|kind| kind != "remote") {
+            return None;
+        }
+        let field = effective.get("containerRuntimeEndpoint").and_then(Value::as_str);
+        self.last("container-runtime-endpoint").or(field).filter(|socket| !socket.is_empty()).map(str::to_owned)
     }
 
     /// True if the flag stands on the command line, with whatever value.
@@ -115,38 +128,38 @@ impl KubeletArgs {
 
     fn rebuild(&self, without: &[&str], extra: &[String]) -> Vec<String> {
         let kept = |range: Range<usize>| {
-            let words = self.args.iter().enumerate().skip(range.start).take(range.len());
-            words.filter_map(|(index, word)| self.kept(index, word, without)).collect::<Vec<_>>()
+            let args = self.args.iter().enumerate().skip(range.start).take(range.len());
+            args.filter_map(|(index, arg)| self.kept(index, arg, without)).collect::<Vec<_>>()
         };
-        let mut words = kept(0..self.end);
-        words.extend_from_slice(extra);
-        words.extend(kept(self.end..self.args.len()));
-        words
+        let mut args = kept(0..self.end);
+        args.extend_from_slice(extra);
+        args.extend(kept(self.end..self.args.len()));
+        args
     }
 
-    /// The word as it is handed on, if it is.
-    fn kept(&self, index: usize, word: &str, without: &[&str]) -> Option<String> {
-        let Some(flag) = self.flags.iter().find(|flag| flag.at.contains(&index)) else { return Some(word.to_owned()) };
+    /// The argument as it is handed on, if it is.
+    fn kept(&self, index: usize, arg: &str, without: &[&str]) -> Option<String> {
+        let Some(flag) = self.flags.iter().find(|flag| flag.at.contains(&index)) else { return Some(arg.to_owned()) };
         if without.contains(&flag.name.as_str()) {
             return None;
         }
         let Some(gates) = flag.value.as_deref().filter(|_| flag.name == "feature-gates") else {
-            return Some(word.to_owned());
+            return Some(arg.to_owned());
         };
         let last = index + 1 == flag.at.end;
-        let given = match word.split_once('=') {
+        let given = match arg.split_once('=') {
             Some((_, given)) if flag.at.len() == 1 => given,
-            _ if last => word,
+            _ if last => arg,
             _ => self.args.get(index + 1)?,
         };
         if given == gates {
-            return Some(word.to_owned());
+            return Some(arg.to_owned());
         }
         // Nothing is left of a flag that named no other gate.
         match (gates.is_empty(), last) {
             (true, _) => None,
-            (false, true) => Some(word.replace(given, gates)),
-            (false, false) => Some(word.to_owned()),
+            (false, true) => Some(arg.replace(given, gates)),
+            (false, false) => Some(arg.to_owned()),
         }
     }
 }

@@ -1,12 +1,12 @@
 //! The kubelet's command line, read the way pflag reads it.
 //!
-//! Syntax measured on v1.20.2: `--a=b`, `--a b`, `-v2`, booleans never take the next word, `_` in names
-//! is `-`, the last occurrence of a scalar wins, `--` ends the flags, leading words are
+//! Syntax measured on v1.20.2: `--a=b`, `--a b`, `-v2`, booleans never take the next argument, `_` in names
+//! is `-`, the last occurrence of a scalar wins, `--` ends the flags, leading arguments are
 //! sub-commands (`hyperkube kubelet …`).
 
 mod args;
 #[cfg(test)]
-mod as_found;
+mod node_command_lines;
 mod overlay;
 mod shadow;
 mod table;

@@ -139,9 +139,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn over(config: &Value, words: &[&str]) -> Value {
-        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-        KubeletArgs::parse(&words).overlay(config)
+    fn over(config: &Value, args: &[&str]) -> Value {
+        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+        KubeletArgs::parse(&args).overlay(config)
     }
 
     #[test]

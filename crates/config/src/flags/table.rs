@@ -2,7 +2,7 @@
 //!
 //! Facts from `AddKubeletConfigFlags` (cmd/kubelet/app/options/options.go of v1.20.2 and v1.36.2).
 
-/// Flags that never take the next word.
+/// Flags that never take the next argument.
 #[rustfmt::skip]
 pub(crate) const BOOLEANS: &[&str] = &[
     "add-dir-header",

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use super::message::{cut, top};
 use super::table::{self, HazardClass};
-use super::text::{cut, top};
 
 /// The annotation that accepts hazards.
 pub const ANNOTATION: &str = "kubelet-supervisor.io/acknowledge";

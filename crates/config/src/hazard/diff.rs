@@ -7,9 +7,9 @@ use serde_json::{Map, Value};
 
 use super::acknowledge::Acknowledged;
 use super::effective::effective;
+use super::message::{bounded, cut, top};
 use super::table::{self, Asks, HazardClass};
-use super::text::{bounded, cut, top};
-use super::{managers, quantity};
+use super::{quantity, resource_managers};
 use crate::duration::GoDuration;
 
 /// Fields whose values are nobody's business: they hold tokens.
@@ -130,7 +130,7 @@ fn same(top: &str, old: &Value, new: &Value) -> bool {
         return quantity(old).is_some_and(|old| quantity(new) == Some(old));
     }
     if top == "reservedSystemCPUs" {
-        return managers::cpus(old).is_some_and(|old| managers::cpus(new) == Some(old));
+        return resource_managers::cpus(old).is_some_and(|old| resource_managers::cpus(new) == Some(old));
     }
     duration(old).is_some_and(|old| duration(new) == Some(old))
 }

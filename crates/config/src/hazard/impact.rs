@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use super::acknowledge::Acknowledged;
 use super::effective::effective;
+use super::message::bounded;
 use super::quantity;
 use super::table::HazardClass;
-use super::text::bounded;
 use crate::pods::{PodInventory, PodSummary};
 
 /// Pods named in a message.
@@ -61,12 +61,12 @@ fn names(pods: &[&PodSummary]) -> Vec<String> {
 }
 
 fn too_many(old: &Value, new: &Value, inventory: &PodInventory, pods: &[&PodSummary]) -> Option<Impact> {
-    let ((before, _), (after, field)) = (places(old, inventory), places(new, inventory));
-    let places = usize::try_from(after).ok()?;
-    if after >= before || pods.len() <= places {
+    let ((before, _), (after, field)) = (pod_capacity(old, inventory), pod_capacity(new, inventory));
+    let pod_capacity = usize::try_from(after).ok()?;
+    if after >= before || pods.len() <= pod_capacity {
         return None;
     }
-    let gone = pods.get(places..).unwrap_or_default();
+    let gone = pods.get(pod_capacity..).unwrap_or_default();
     Some(Impact {
         field,
         message: format!("{} pods run here and {after} places would be left", pods.len()),
@@ -76,7 +76,7 @@ fn too_many(old: &Value, new: &Value, inventory: &PodInventory, pods: &[&PodSumm
 
 /// Places for pods, and the field that limits them (MachineInfo, pkg/kubelet/nodestatus/setters.go,
 /// v1.20.2).
-fn places(config: &Value, inventory: &PodInventory) -> (u64, &'static str) {
+fn pod_capacity(config: &Value, inventory: &PodInventory) -> (u64, &'static str) {
     // A negative number keeps the kubelet from starting; the preflight sees to that.
     let number = |field| effective(config, field).as_u64();
     let most = number("maxPods").unwrap_or(u64::MAX);
@@ -91,20 +91,20 @@ fn places(config: &Value, inventory: &PodInventory) -> (u64, &'static str) {
 
 /// What pods may request: millicores and bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Room {
+struct Allocatable {
     cpu: u64,
     memory: u64,
 }
 
-fn room(config: &Value, inventory: &PodInventory) -> Option<Room> {
-    let all = Room {
+fn allocatable(config: &Value, inventory: &PodInventory) -> Option<Allocatable> {
+    let all = Allocatable {
         cpu: quantity::millis(inventory.capacity.get("cpu")?)?,
         memory: quantity::whole(inventory.capacity.get("memory")?)?,
     };
     let cpu = |field| reserved(config, field, "cpu", quantity::millis);
     let memory = |field| reserved(config, field, "memory", quantity::whole);
     let threshold = threshold(config, "memory.available", all.memory).unwrap_or_default();
-    Some(Room {
+    Some(Allocatable {
         cpu: all.cpu.saturating_sub(cpu("kubeReserved")).saturating_sub(cpu("systemReserved")),
         memory: all
             .memory
@@ -132,7 +132,7 @@ fn threshold(config: &Value, signal: &str, capacity: u64) -> Option<u64> {
 }
 
 fn too_large(old: &Value, new: &Value, inventory: &PodInventory, pods: &[&PodSummary]) -> Option<Impact> {
-    let (before, after) = (room(old, inventory)?, room(new, inventory)?);
+    let (before, after) = (allocatable(old, inventory)?, allocatable(new, inventory)?);
     if after.cpu >= before.cpu && after.memory >= before.memory {
         return None;
     }
@@ -174,12 +174,12 @@ fn raised(old: &Value, new: &Value, inventory: &PodInventory) -> Vec<&'static st
 }
 
 /// Admits the pods in order, each where it fits beside those before it.
-fn turned_away<'a>(pods: &[&'a PodSummary], room: Room) -> Vec<&'a PodSummary> {
-    let mut left = room;
+fn turned_away<'a>(pods: &[&'a PodSummary], allocatable: Allocatable) -> Vec<&'a PodSummary> {
+    let mut left = allocatable;
     let mut away = Vec::new();
     for pod in pods {
         if pod.cpu_millis <= left.cpu && pod.memory <= left.memory {
-            left = Room { cpu: left.cpu - pod.cpu_millis, memory: left.memory - pod.memory };
+            left = Allocatable { cpu: left.cpu - pod.cpu_millis, memory: left.memory - pod.memory };
         } else {
             away.push(*pod);
         }

@@ -5,16 +5,16 @@ mod acknowledge;
 mod diff;
 mod effective;
 pub mod impact;
-mod managers;
+mod message;
 pub mod quantity;
+mod resource_managers;
 pub mod table;
 #[cfg(test)]
 mod tests;
-mod text;
 
 pub use acknowledge::{ANNOTATION, Acknowledged};
 pub use diff::{Change, diff, is_secret, refused};
 pub use effective::effective;
 pub use impact::{Impact, preview, refused_impact};
-pub use managers::policy_key;
+pub use resource_managers::policy_key;
 pub use table::{Asks, Hazard, HazardClass, Unset};

@@ -171,7 +171,7 @@ const HEALTHZ: &str = "whoever probes the kubelet has to follow";
 const SERVE: &str = "logs, exec and metrics go through it; check who may reach the kubelet's API";
 const ROTATION: &str =
     "without rotation the kubelet is locked out when its certificate expires; with it, someone must approve requests";
-const BEAT: &str = "has to fit the controller manager's node-monitor-grace-period";
+const GRACE_PERIOD: &str = "has to fit the controller manager's node-monitor-grace-period";
 const NEW_PODS: &str = "drain the node: only new pods see it";
 const NEW_CONTAINERS: &str = "only new containers see it";
 const ADMISSION: &str = "lowered, the newest pods beyond it are turned away at the restart: move them away first";
@@ -216,9 +216,9 @@ pub const HAZARDS: &[Hazard] = &[
     at("clusterDomain", Drain, Asks::NewPods, Zero, NEW_PODS),
     at("clusterDNS", Drain, Asks::NewPods, Zero, NEW_PODS),
     at("streamingConnectionIdleTimeout", Tuning, Asks::Restart, Zeros("\"4h\""), NONE),
-    at("nodeStatusUpdateFrequency", Contact, Asks::Restart, Zeros("\"10s\""), BEAT),
-    at("nodeStatusReportFrequency", Contact, Asks::Restart, Varies, BEAT),
-    at("nodeLeaseDurationSeconds", Contact, Asks::Restart, Zeros("40"), BEAT),
+    at("nodeStatusUpdateFrequency", Contact, Asks::Restart, Zeros("\"10s\""), GRACE_PERIOD),
+    at("nodeStatusReportFrequency", Contact, Asks::Restart, Varies, GRACE_PERIOD),
+    at("nodeLeaseDurationSeconds", Contact, Asks::Restart, Zeros("40"), GRACE_PERIOD),
     at("imageMinimumGCAge", Tuning, Asks::Restart, Zeros("\"2m\""), NONE),
     at("imageGCHighThresholdPercent", Tuning, Asks::Restart, Absent("85"), NONE),
     at("imageGCLowThresholdPercent", Tuning, Asks::Restart, Absent("80"), NONE),

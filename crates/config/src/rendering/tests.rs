@@ -17,7 +17,7 @@ impl Default for Case<'_> {
     }
 }
 
-fn run(case: &Case<'_>) -> Result<Configuration, Fault> {
+fn run(case: &Case<'_>) -> Result<Configuration, RenderFault> {
     let with_head = |text: &str| format!("{HEAD}{text}");
     let payload = case.payload.map(with_head);
     let local = case.local.map(with_head);
@@ -111,10 +111,12 @@ fn kind_and_version_are_required_of_a_payload() {
             args: &args,
         })
     };
-    assert!(matches!(render("maxPods: 5", None, Merge::Replace), Err(Fault::Payload(why)) if why.contains("kind")));
+    assert!(
+        matches!(render("maxPods: 5", None, Merge::Replace), Err(RenderFault::Payload(why)) if why.contains("kind"))
+    );
     assert!(render("{kind: Pod, apiVersion: v1}", None, Merge::Replace).unwrap_err().to_string().contains("Pod"));
     assert!(render("maxPods: 5", Some(HEAD), Merge::Overlay).is_ok());
-    assert!(matches!(render("maxPods: 5", Some("kind: X"), Merge::Overlay), Err(Fault::Local(_))));
+    assert!(matches!(render("maxPods: 5", Some("kind: X"), Merge::Overlay), Err(RenderFault::Local(_))));
 }
 
 #[test]

@@ -9,8 +9,8 @@ use kubelet_config::source::{Merge, Payload, Source};
 use kubelet_supervisor::adapters::kube::KubeCluster;
 use kubelet_supervisor::machine::evidence::Environment;
 use kubelet_supervisor::machine::model::{Exit, KubeletId, RenderError, Rendered, StateFiles, Verdict};
-use kubelet_supervisor::machine::record::Entry;
-use kubelet_supervisor::machine::{Counter, Durable, Input, Level, State, Stored};
+use kubelet_supervisor::machine::record::HistoryEntry;
+use kubelet_supervisor::machine::{Counter, Input, Level, Records, State, Stored};
 use kubelet_supervisor::ports::{self, Checkpoint, LocalError, SpawnError, StoreError};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
@@ -51,9 +51,9 @@ pub(super) struct StandIn {
 /// The store.
 #[derive(Default)]
 struct Disk {
-    records: Durable,
+    records: Records,
     checkpoints: BTreeMap<Source, Payload>,
-    history: Vec<Entry>,
+    history: Vec<HistoryEntry>,
     reported: u64,
 }
 
@@ -158,10 +158,10 @@ impl ports::Ports for StandIn {
 
 impl ports::Store for Disk {
     fn load(&mut self) -> Stored {
-        let Durable { assigned, last_known_good, ledger } = self.records.clone();
-        Stored { assigned: Ok(assigned), last_known_good: Ok(last_known_good), ledger: Ok(ledger) }
+        let Records { assigned, last_known_good, local_state } = self.records.clone();
+        Stored { assigned: Ok(assigned), last_known_good: Ok(last_known_good), local_state: Ok(local_state) }
     }
-    fn assume(&mut self, records: &Durable) {
+    fn assume(&mut self, records: &Records) {
         self.records = records.clone();
     }
     fn save(&mut self, source: &Source, payload: &Payload) -> Result<(), StoreError> {
@@ -181,7 +181,7 @@ impl ports::Store for Disk {
     fn write_rendered(&mut self, source: &Source, _text: &str) -> Result<String, StoreError> {
         Ok(format!("{}/{}", source.reference.name, source.resource_version))
     }
-    fn record(&mut self, records: &Durable) -> Result<(), StoreError> {
+    fn record(&mut self, records: &Records) -> Result<(), StoreError> {
         self.records = records.clone();
         Ok(())
     }
@@ -192,18 +192,18 @@ impl ports::Store for Disk {
     fn swap_state_files(&mut self, _files: &StateFiles) -> Result<(), StoreError> {
         Ok(())
     }
-    fn append(&mut self, entry: &Entry) -> Result<u64, StoreError> {
+    fn append(&mut self, entry: &HistoryEntry) -> Result<u64, StoreError> {
         let number = self.history.last().map_or(1, |last| last.number + 1);
-        self.history.push(Entry { number, ..entry.clone() });
+        self.history.push(HistoryEntry { number, ..entry.clone() });
         Ok(number)
     }
-    fn history(&mut self) -> Vec<Entry> {
+    fn history(&mut self) -> Vec<HistoryEntry> {
         self.history.clone()
     }
     fn reported(&mut self, number: u64) {
         self.reported = number;
     }
-    fn unreported(&mut self) -> Vec<Entry> {
+    fn unreported(&mut self) -> Vec<HistoryEntry> {
         self.history.iter().filter(|entry| entry.number > self.reported && !entry.local).cloned().collect()
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kubelet_config::source::Source;
-use kubelet_supervisor::machine::evidence::{Baseline, Family, Signal};
+use kubelet_supervisor::machine::evidence::{Baseline, FailureFamily, Signal};
 use kubelet_supervisor::machine::limits;
 
 use super::checks::Reader;
@@ -25,7 +25,7 @@ pub(super) struct Failed {
 #[derive(Clone, Debug)]
 pub(super) struct PendingControlTest {
     pub(super) source: Source,
-    pub(super) family: Family,
+    pub(super) family: FailureFamily,
     /// It failed alike: then the version is to be cleared by then.
     pub(super) due: Option<Duration>,
 }
@@ -188,7 +188,7 @@ impl Account {
         self.deaths = Some((content, before + 1));
         let was_well = process.well_since.is_some_and(|since| now - since > Duration::from_secs(25));
         if let Some(control_test) = &mut self.control_test
-            && control_test.family == Family::Process
+            && control_test.family == FailureFamily::Process
             && !was_well
         {
             control_test.due.get_or_insert(now + limits::QUERY_DEADLINE + SLACK);

@@ -173,7 +173,7 @@ impl Chaos {
             1 => Target::Lkg,
             _ => {
                 let stored = self.node.stored();
-                let proven = stored.ledger.ok().and_then(|ledger| ledger.proven.last().cloned());
+                let proven = stored.local_state.ok().and_then(|local_state| local_state.proven.last().cloned());
                 proven.map_or(Target::Lkg, |it| Target::Version { uid: it.uid, resource_version: it.resource_version })
             }
         };

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use kubelet_config::source::{Payload, Source};
 use kubelet_supervisor::adapters::fsx::Disk as _;
 use kubelet_supervisor::adapters::store::FsStore;
-use kubelet_supervisor::machine::record::{BadVersion, Ledger, REJECTED};
+use kubelet_supervisor::machine::record::{BadVersion, LocalState, REJECTED};
 use kubelet_supervisor::machine::{Stored, limits};
 use kubelet_supervisor::ports::Store as _;
 
@@ -22,8 +22,8 @@ pub fn checkpoint(source: &Source) -> PathBuf {
 }
 
 /// Beside the records of native: what is pinned.
-fn is_pinned_in(ledger: &Ledger, source: &Source) -> bool {
-    ledger.pin.as_ref().is_some_and(|pin| pin.source.as_ref() == Some(source))
+fn is_pinned_in(local_state: &LocalState, source: &Source) -> bool {
+    local_state.pin.as_ref().is_some_and(|pin| pin.source.as_ref() == Some(source))
 }
 
 /// Records that were read before, by their texts: reading them is the dearest part of checking.
@@ -95,7 +95,8 @@ impl Outside {
         // `/…/rendered/<uid>/<resourceVersion>/<key>` back to what it was rendered from.
         let mut parts = path.rsplit('/');
         let (key, version, uid) = (parts.next(), parts.next(), parts.next());
-        let pin = stored.ledger.as_ref().ok().and_then(|ledger| ledger.pin.clone()).and_then(|pin| pin.source);
+        let pin =
+            stored.local_state.as_ref().ok().and_then(|local_state| local_state.pin.clone()).and_then(|pin| pin.source);
         let known = [&stored.assigned, &stored.last_known_good].map(|record| record.as_ref().ok().cloned().flatten());
         let source = known.into_iter().chain([pin, self.account.unpinned.clone()]).flatten().find(|source| {
             let reference = &source.reference;
@@ -113,12 +114,13 @@ impl Outside {
                 .iter()
                 .any(|it| it.as_ref().ok() == Some(&Some(source.clone())))
                 || self.account.unpinned.as_ref() == Some(&source)
-                || stored.ledger.as_ref().is_ok_and(|it| is_pinned_in(it, &source));
+                || stored.local_state.as_ref().is_ok_and(|it| is_pinned_in(it, &source));
             let broken = FsStore::new(disk, Path::new(ROOT)).open(&source).err().filter(|_| !self.is_rotten(&source));
             self.account.check(Law::Durable, named && broken.is_none(), || {
                 format!("started {source}, but the {view} records are {stored:?}, its checkpoint: {broken:?}")
             });
-            let bad_versions = stored.ledger.as_ref().map(|ledger| ledger.bad.clone()).unwrap_or_default();
+            let bad_versions =
+                stored.local_state.as_ref().map(|local_state| local_state.bad.clone()).unwrap_or_default();
             // A failure in a trial does not take away what was earned.
             let earned = stored.last_known_good.as_ref() == Ok(&Some(source.clone()));
             let is_bad = |bad: &BadVersion| {
@@ -146,7 +148,7 @@ impl Outside {
         let Ok(Some(proven)) = &stored.last_known_good else {
             return self.account.check(Law::LocalOnlyIfNothingElse, true, String::new);
         };
-        let bad_versions = stored.ledger.as_ref().map(|ledger| ledger.bad.clone()).unwrap_or_default();
+        let bad_versions = stored.local_state.as_ref().map(|local_state| local_state.bad.clone()).unwrap_or_default();
         let content = self.content_of(Some(proven));
         let said = self.account.failed.iter().map(|failed| &failed.source);
         let mut failed = bad_versions.iter().map(|bad| &bad.source).chain(said);
@@ -220,7 +222,7 @@ impl Outside {
         let Some(process) = &self.process else { return };
         let content = process.content;
         let stored = self.records(&self.disk.seen());
-        let bad_versions = stored.ledger.as_ref().map(|ledger| ledger.bad.clone()).unwrap_or_default();
+        let bad_versions = stored.local_state.as_ref().map(|local_state| local_state.bad.clone()).unwrap_or_default();
         let failed =
             self.account.failed.iter().map(|failed| &failed.source).chain(bad_versions.iter().map(|bad| &bad.source));
         let has_failed = failed.into_iter().any(|source| self.content_of(Some(source)) == Some(content));

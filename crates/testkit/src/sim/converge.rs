@@ -38,21 +38,24 @@ impl Node {
             format!("assigned:        {}", name(state.saved.assigned.as_ref())),
             format!("last known good: {}", name(state.saved.last_known_good.as_ref())),
             format!("active:          {}, target {}", name(state.active.as_ref()), name(state.target.as_ref())),
-            format!("attempt:         {:?}, {:?}", state.saved.ledger.attempt, state.trial),
+            format!("attempt:         {:?}, {:?}", state.saved.local_state.attempt, state.trial),
             format!("suspended:       {:?}, pending_failure {:?}", state.suspended, state.pending_failure),
             format!(
                 "control_test:           {:?}, retry later {:?}",
-                state.saved.ledger.control_test, state.saved.ledger.retry_later
+                state.saved.local_state.control_test, state.saved.local_state.retry_later
             ),
             format!("observations:    {:?}", outside.observations),
-            format!("held:            pin {:?}, frozen {}", state.saved.ledger.pin, state.saved.ledger.frozen),
+            format!(
+                "held:            pin {:?}, frozen {}",
+                state.saved.local_state.pin, state.saved.local_state.frozen
+            ),
             format!("unsaved:         {}, ailing disk: {}", state.unsaved.is_some(), outside.disk_is_ailing()),
             format!("errors:          {:?} {:?}", state.error, state.sync_error),
             format!("process:         {:?}", outside.process),
             format!("machine:         {:?} {:?} {:?}", state.kubelet, state.change, state.retry),
             format!("kubelet:         {}, known {}", outside.kubelet_id, outside.account.known_kubelet),
         ];
-        for bad in state.saved.ledger.bad.iter().rev().take(8) {
+        for bad in state.saved.local_state.bad.iter().rev().take(8) {
             let digest = bad.digest.as_ref().map(ToString::to_string);
             lines.push(format!(
                 "bad:             {} {digest:?} {}: {}",
@@ -101,7 +104,7 @@ impl Node {
             let proven = status.last_known_good == status.assigned;
             let outcome = content.behaviour.outcome(outside.account.baseline(content));
             let known = proven && content.behaviour.is_seen_from_afar(); // by what was seen then
-            let waits = state.saved.ledger.attempt.as_ref().is_some_and(|it| it.confirm.is_some());
+            let waits = state.saved.local_state.attempt.as_ref().is_some_and(|it| it.confirm.is_some());
             return match outcome {
                 Outcome::Stays | Outcome::Either => None,
                 Outcome::Fails if known => None,
@@ -118,7 +121,7 @@ impl Node {
         } else if status.error.is_none() {
             Some("it is not applied, and no error says so")
         } else {
-            let nothing = state.saved.ledger.bad.is_empty() && !cleared;
+            let nothing = state.saved.local_state.bad.is_empty() && !cleared;
             nothing.then_some("it is not applied, and no version is bad")
         }
     }
@@ -129,7 +132,7 @@ impl Node {
         let Some(source) = &state.saved.last_known_good else { return false };
         let outside = self.outside.borrow();
         let content = outside.content_of(Some(source));
-        let is_bad = state.saved.ledger.bad.iter().any(|bad| {
+        let is_bad = state.saved.local_state.bad.iter().any(|bad| {
             bad.source == *source || (!rules::PROVEN_CONTENT && outside.content_of(Some(&bad.source)) == content)
         });
         let passed = !rules::PASSING_ERRORS && outside.disk.failures() != outside.account.failures_before;
@@ -138,5 +141,5 @@ impl Node {
 }
 
 fn state_is_settled(state: &State) -> bool {
-    state.saved.ledger.attempt.is_none() && state.active == state.saved.last_known_good
+    state.saved.local_state.attempt.is_none() && state.active == state.saved.last_known_good
 }

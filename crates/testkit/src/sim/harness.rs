@@ -12,8 +12,8 @@ use kubelet_supervisor::adapters::store::FsStore;
 use kubelet_supervisor::daemon::exec::Executor;
 use kubelet_supervisor::machine::command::Command;
 use kubelet_supervisor::machine::evidence::Signal;
-use kubelet_supervisor::machine::record::Ledger;
-use kubelet_supervisor::machine::{Handover, Input, RESTART, Settings, State, Stored, limits};
+use kubelet_supervisor::machine::record::LocalState;
+use kubelet_supervisor::machine::{EXIT_FOR_RESTART, Handover, Input, Settings, State, Stored, limits};
 use kubelet_supervisor::ports::Store as _;
 
 use super::account::SLACK;
@@ -175,7 +175,7 @@ impl Node {
             self.outside.borrow_mut().account.forget_tries();
         }
         let stored = self.stored();
-        let attempt = stored.ledger.ok().and_then(|ledger| ledger.attempt).map(|attempt| attempt.source);
+        let attempt = stored.local_state.ok().and_then(|local_state| local_state.attempt).map(|attempt| attempt.source);
         if !rules::TORN_RECORDS && stored.assigned.is_ok_and(|assigned| assigned != attempt) {
             self.outside.borrow_mut().account.forget_tries();
         }
@@ -252,7 +252,7 @@ impl Node {
             outside.moment()
         };
         self.ended |= !self.executor.handle(input, moment);
-        if self.ended && self.executor.state.exit_code() == RESTART && !self.outside.borrow().disk.is_off() {
+        if self.ended && self.executor.state.exit_code() == EXIT_FOR_RESTART && !self.outside.borrow().disk.is_off() {
             return self.restart();
         }
         (self.tamper.after)(&mut self.executor.state);
@@ -432,10 +432,10 @@ impl Node {
         self.looked_at = changes;
         let state = &self.executor.state;
         let stored = outside.records(&outside.disk.seen());
-        let (saved, ledger) = (&state.saved, &state.saved.ledger);
+        let (saved, local_state) = (&state.saved, &state.saved.local_state);
         let agree = (stored.assigned.as_ref(), stored.last_known_good.as_ref())
             == (Ok(&saved.assigned), Ok(&saved.last_known_good))
-            && stored.ledger.as_ref().is_ok_and(|it| is_same(it, ledger));
+            && stored.local_state.as_ref().is_ok_and(|it| is_same(it, local_state));
         let mut store = FsStore::new(outside.disk.durable(), Path::new(ROOT));
         let mut named = [&saved.assigned, &saved.last_known_good].into_iter().flatten();
         let whole = named.all(|source| outside.is_rotten(source) || store.open(source).is_ok());
@@ -444,7 +444,9 @@ impl Node {
         let excused = outside.disk_is_ailing() || self.blind || state.unsaved.is_some() || unreadable;
         drop(outside);
         self.must(Law::RecordsHold, agree || excused, || format!("{stored:?}"));
-        self.must(Law::CheckpointsHold, whole || excused || state.damaged, || "a checkpoint is missing".to_owned());
+        self.must(Law::CheckpointsHold, whole || excused || state.checkpoint_damaged, || {
+            "a checkpoint is missing".to_owned()
+        });
         if agree && whole {
             let mut outside = self.outside.borrow_mut();
             outside.account.failures_seen = outside.disk.failures();
@@ -492,7 +494,7 @@ impl Node {
 }
 
 /// All that is on record beside its format.
-fn is_same(one: &Ledger, other: &Ledger) -> bool {
+fn is_same(one: &LocalState, other: &LocalState) -> bool {
     (&one.attempt, &one.bad, &one.control_test, &one.retry_later)
         == (&other.attempt, &other.bad, &other.control_test, &other.retry_later)
         && (&one.pin, one.frozen, &one.proven, &one.retried)

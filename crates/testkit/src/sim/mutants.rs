@@ -5,8 +5,8 @@ use std::time::Duration;
 use kubelet_config::assignment::Assignment;
 use kubelet_supervisor::machine::evidence::{Baseline, Environment, Signal};
 use kubelet_supervisor::machine::model::{Moment, Verdict};
-use kubelet_supervisor::machine::record::{Carried, RetryLater};
-use kubelet_supervisor::machine::{Durable, Input, Kubelet, State, Stored};
+use kubelet_supervisor::machine::record::{RetryLater, TrialSnapshot};
+use kubelet_supervisor::machine::{Input, Kubelet, Records, State, Stored};
 
 use super::disk::Syncing;
 use super::tamper::{Call, HONEST, Tamper};
@@ -21,7 +21,7 @@ pub static MUTANTS: &[Mutant] = &[
         "last known good is recorded with the switch",
         Tamper {
             record: |records| {
-                if records.ledger.attempt.is_some() {
+                if records.local_state.attempt.is_some() {
                     records.last_known_good.clone_from(&records.assigned);
                 }
             },
@@ -64,8 +64,8 @@ pub static MUTANTS: &[Mutant] = &[
         "boots in a trial are not counted",
         Tamper {
             load: |stored| {
-                if let Ok(ledger) = &mut stored.ledger {
-                    ledger.attempt = None;
+                if let Ok(local_state) = &mut stored.local_state {
+                    local_state.attempt = None;
                 }
             },
             ..HONEST
@@ -73,16 +73,16 @@ pub static MUTANTS: &[Mutant] = &[
     ),
     (
         "bad versions are neither kept nor written",
-        Tamper { after: forget_bad_versions, record: |records| records.ledger.bad.clear(), ..HONEST },
+        Tamper { after: forget_bad_versions, record: |records| records.local_state.bad.clear(), ..HONEST },
     ),
     ("bad versions are forgotten", Tamper { after: forget_bad_versions, ..HONEST }),
-    ("bad versions are not written", Tamper { record: |records| records.ledger.bad.clear(), ..HONEST }),
+    ("bad versions are not written", Tamper { record: |records| records.local_state.bad.clear(), ..HONEST }),
     (
         "bad versions do not outlive a boot",
         Tamper {
             load: |stored| {
-                if let Ok(ledger) = &mut stored.ledger {
-                    ledger.bad.clear();
+                if let Ok(local_state) = &mut stored.local_state {
+                    local_state.bad.clear();
                 }
             },
             ..HONEST
@@ -90,7 +90,7 @@ pub static MUTANTS: &[Mutant] = &[
     ),
     ("the rollback goes to local", Tamper { after: back_to_local, ..HONEST }),
     ("the rollback goes to what failed", Tamper { after: back_to_bad, ..HONEST }),
-    ("equal content is not seen to be equal", Tamper { after: |state| state.in_force.digest = None, ..HONEST }),
+    ("equal content is not seen to be equal", Tamper { after: |state| state.running.digest = None, ..HONEST }),
     (
         "a reset is ignored",
         Tamper { input: |_, input| Some(input).filter(|it| *it != Input::Node(Assignment::Local)), ..HONEST },
@@ -161,7 +161,7 @@ pub static MUTANTS: &[Mutant] = &[
     ("the clock runs on while judgement is suspended", Tamper { after: run_on, ..HONEST }),
     (
         "the control test clears nothing",
-        Tamper { after: clear_nothing, record: |records| records.ledger.control_test = None, ..HONEST },
+        Tamper { after: clear_nothing, record: |records| records.local_state.control_test = None, ..HONEST },
     ),
     (
         "the control test clears everything",
@@ -181,16 +181,16 @@ pub static MUTANTS: &[Mutant] = &[
     (
         "a pin is no hold",
         Tamper {
-            after: |state| each(state, |records| records.ledger.pin = None),
-            record: |records| records.ledger.pin = None,
+            after: |state| each(state, |records| records.local_state.pin = None),
+            record: |records| records.local_state.pin = None,
             ..HONEST
         },
     ),
     (
         "a freeze is no hold",
         Tamper {
-            after: |state| each(state, |records| records.ledger.frozen = false),
-            record: |records| records.ledger.frozen = false,
+            after: |state| each(state, |records| records.local_state.frozen = false),
+            record: |records| records.local_state.frozen = false,
             ..HONEST
         },
     ),
@@ -198,8 +198,8 @@ pub static MUTANTS: &[Mutant] = &[
         "holds do not outlive a boot",
         Tamper {
             load: |stored| {
-                if let Ok(ledger) = &mut stored.ledger {
-                    (ledger.pin, ledger.frozen) = (None, false);
+                if let Ok(local_state) = &mut stored.local_state {
+                    (local_state.pin, local_state.frozen) = (None, false);
                 }
             },
             ..HONEST
@@ -231,8 +231,11 @@ pub static MUTANTS: &[Mutant] = &[
     ),
     ("a reload forgets the trial", Tamper { handover: |it| it.state_mut().trial = None, ..HONEST }),
     ("a reload forgets what is assigned", Tamper { handover: |it| it.state_mut().saved.assigned = None, ..HONEST }),
-    ("a reload forgets the bad versions", Tamper { handover: |it| it.state_mut().saved.ledger.bad.clear(), ..HONEST }),
-    ("an end for a restart forgets the exits", Tamper { load: |stored| carried(stored, |it| it.exits = 0), ..HONEST }),
+    (
+        "a reload forgets the bad versions",
+        Tamper { handover: |it| it.state_mut().saved.local_state.bad.clear(), ..HONEST },
+    ),
+    ("an end for a restart forgets the exits", Tamper { load: |stored| snapshot(stored, |it| it.exits = 0), ..HONEST }),
 ];
 
 fn hurry(state: &mut State) {
@@ -250,8 +253,8 @@ fn always_healthy(_: &mut State, input: Input) -> Option<Input> {
 }
 
 fn forget_bad_versions(state: &mut State) {
-    state.saved.ledger.bad.clear();
-    state.unsaved.iter_mut().for_each(|records| records.ledger.bad.clear());
+    state.saved.local_state.bad.clear();
+    state.unsaved.iter_mut().for_each(|records| records.local_state.bad.clear());
 }
 
 fn back_to_local(state: &mut State) {
@@ -263,7 +266,7 @@ fn back_to_local(state: &mut State) {
 
 fn back_to_bad(state: &mut State) {
     let assigned = state.saved.assigned.clone();
-    let is_bad = state.saved.ledger.bad.iter().any(|bad| Some(&bad.source) == assigned.as_ref());
+    let is_bad = state.saved.local_state.bad.iter().any(|bad| Some(&bad.source) == assigned.as_ref());
     if matches!(state.kubelet, Kubelet::Stopping { .. }) && is_bad && state.target != assigned {
         forget_bad_versions(state);
         state.target = assigned;
@@ -285,7 +288,7 @@ fn leave_it_behind(state: &mut State, input: Input) -> Option<Input> {
 }
 
 /// The records as the machine believes them to be.
-fn each(state: &mut State, change: fn(&mut Durable)) {
+fn each(state: &mut State, change: fn(&mut Records)) {
     change(&mut state.saved);
     state.unsaved.iter_mut().for_each(change);
 }
@@ -297,19 +300,19 @@ fn run_on(state: &mut State) {
 }
 
 fn clear_nothing(state: &mut State) {
-    each(state, |records| records.ledger.control_test = None);
+    each(state, |records| records.local_state.control_test = None);
 }
 
-fn clear_versions(records: &mut Durable) {
-    let ledger = &mut records.ledger;
-    if let Some(control_test) = ledger.control_test.take() {
-        ledger.bad.retain(|bad| bad.source != control_test.source);
-        ledger.retry_later = Some(RetryLater { source: control_test.source, times: 0, why: String::new() });
+fn clear_versions(records: &mut Records) {
+    let local_state = &mut records.local_state;
+    if let Some(control_test) = local_state.control_test.take() {
+        local_state.bad.retain(|bad| bad.source != control_test.source);
+        local_state.retry_later = Some(RetryLater { source: control_test.source, times: 0, why: String::new() });
     }
 }
 
-fn never(records: &mut Durable) {
-    records.ledger.retry_later.iter_mut().for_each(|retry_later| retry_later.times = 16);
+fn never(records: &mut Records) {
+    records.local_state.retry_later.iter_mut().for_each(|retry_later| retry_later.times = 16);
 }
 
 fn forgive(state: &mut State, signals: &[Signal]) {
@@ -320,29 +323,29 @@ fn forgive(state: &mut State, signals: &[Signal]) {
     }
 }
 
-fn wait_for_ever(records: &mut Durable) {
-    let confirm = records.ledger.attempt.as_mut().and_then(|attempt| attempt.confirm.as_mut());
+fn wait_for_ever(records: &mut Records) {
+    let confirm = records.local_state.attempt.as_mut().and_then(|attempt| attempt.confirm.as_mut());
     confirm.into_iter().for_each(|confirm| (confirm.until, confirm.left) = (1 << 40, 1 << 40));
 }
 
-fn confirm(records: &mut Durable) {
-    records.ledger.attempt.iter_mut().for_each(|attempt| attempt.confirm_within = None);
+fn confirm(records: &mut Records) {
+    records.local_state.attempt.iter_mut().for_each(|attempt| attempt.confirm_within = None);
 }
 
 fn tries(stored: &mut Stored, change: fn(u32) -> u32) {
-    let attempt = stored.ledger.as_mut().ok().and_then(|ledger| ledger.attempt.as_mut());
+    let attempt = stored.local_state.as_mut().ok().and_then(|local_state| local_state.attempt.as_mut());
     attempt.into_iter().for_each(|attempt| attempt.tries = change(attempt.tries));
 }
 
-fn judge_all(records: &mut Durable) {
-    records.ledger.attempt.iter_mut().for_each(|attempt| attempt.baseline = Some(Signal::ALL.into()));
+fn judge_all(records: &mut Records) {
+    records.local_state.attempt.iter_mut().for_each(|attempt| attempt.baseline = Some(Signal::ALL.into()));
 }
 
-fn judge_none(records: &mut Durable) {
-    records.ledger.attempt.iter_mut().for_each(|attempt| attempt.baseline = Some(Baseline::new()));
+fn judge_none(records: &mut Records) {
+    records.local_state.attempt.iter_mut().for_each(|attempt| attempt.baseline = Some(Baseline::new()));
 }
 
-fn carried(stored: &mut Stored, change: fn(&mut Carried)) {
-    let attempt = stored.ledger.as_mut().ok().and_then(|ledger| ledger.attempt.as_mut());
-    attempt.and_then(|attempt| attempt.carried.as_mut()).into_iter().for_each(change);
+fn snapshot(stored: &mut Stored, change: fn(&mut TrialSnapshot)) {
+    let attempt = stored.local_state.as_mut().ok().and_then(|local_state| local_state.attempt.as_mut());
+    attempt.and_then(|attempt| attempt.snapshot.as_mut()).into_iter().for_each(change);
 }

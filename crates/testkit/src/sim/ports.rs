@@ -10,8 +10,8 @@ use kubelet_config::source::{ConfigMapRef, Merge, Payload, Source};
 use kubelet_config::status::NodeConfigStatus;
 use kubelet_supervisor::adapters::store::FsStore;
 use kubelet_supervisor::machine::model::{KubeletId, RenderError, Rendered, StateFiles, Verdict};
-use kubelet_supervisor::machine::record::Entry;
-use kubelet_supervisor::machine::{Counter, Durable, Level, State, Stored};
+use kubelet_supervisor::machine::record::HistoryEntry;
+use kubelet_supervisor::machine::{Counter, Level, Records, State, Stored};
 use kubelet_supervisor::ports::{self, Checkpoint, LocalError, SpawnError, StoreError};
 
 use super::checks::checkpoint;
@@ -105,7 +105,7 @@ impl ports::Store for SimStore {
         stored
     }
 
-    fn assume(&mut self, records: &Durable) {
+    fn assume(&mut self, records: &Records) {
         self.inner.assume(records);
     }
 
@@ -130,7 +130,7 @@ impl ports::Store for SimStore {
         self.inner.write_rendered(source, text)
     }
 
-    fn record(&mut self, records: &Durable) -> Result<(), StoreError> {
+    fn record(&mut self, records: &Records) -> Result<(), StoreError> {
         let times = self.outside.times(Call::Record);
         self.outside.0.borrow_mut().account.steps += 1;
         self.outside.0.borrow_mut().check_record(records);
@@ -155,14 +155,14 @@ impl ports::Store for SimStore {
         self.inner.swap_state_files(files)
     }
 
-    fn append(&mut self, entry: &Entry) -> Result<u64, StoreError> {
+    fn append(&mut self, entry: &HistoryEntry) -> Result<u64, StoreError> {
         // What is emitted without that is sent again, after a boot or a reload; what is local never is.
         // What is emitted without that is sent again after a boot or a reload; what is local never is.
         self.outside.0.borrow_mut().account.is_new_event = !entry.local;
         self.inner.append(entry)
     }
 
-    fn history(&mut self) -> Vec<Entry> {
+    fn history(&mut self) -> Vec<HistoryEntry> {
         self.inner.history()
     }
 
@@ -170,7 +170,7 @@ impl ports::Store for SimStore {
         self.inner.reported(number);
     }
 
-    fn unreported(&mut self) -> Vec<Entry> {
+    fn unreported(&mut self) -> Vec<HistoryEntry> {
         self.inner.unreported()
     }
 }
@@ -292,7 +292,7 @@ impl ports::Cluster for Handle {
             outside.account.status_is_known = false;
         }
     }
-    fn emit(&mut self, entry: &Entry) {
+    fn emit(&mut self, entry: &HistoryEntry) {
         self.0.borrow_mut().check_event(entry);
     }
     fn observe_lease(&mut self) {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use kubelet_config::source::Source;
 use kubelet_supervisor::machine::model::Moment;
-use kubelet_supervisor::machine::{Durable, Handover, Input, State, Stored};
+use kubelet_supervisor::machine::{Handover, Input, Records, State, Stored};
 
 use super::disk::Syncing;
 
@@ -38,7 +38,7 @@ pub struct Tamper {
     /// What a reload hands over.
     pub handover: fn(&mut Handover),
     /// Records on their way to the disk.
-    pub record: fn(&mut Durable),
+    pub record: fn(&mut Records),
     /// What is not to be collected.
     pub keep: fn(&mut BTreeSet<Source>),
     /// How often a call is made. One that is not made claims success.

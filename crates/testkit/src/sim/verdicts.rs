@@ -6,8 +6,8 @@ use std::time::Duration;
 use kubelet_config::source::Source;
 use kubelet_supervisor::machine::command::{Command, Target};
 use kubelet_supervisor::machine::evidence::{Failure, Signal};
-use kubelet_supervisor::machine::record::Entry;
-use kubelet_supervisor::machine::{Durable, Stored, limits};
+use kubelet_supervisor::machine::record::HistoryEntry;
+use kubelet_supervisor::machine::{Records, Stored, limits};
 
 use super::account::{PendingControlTest, Pinned, SLACK};
 use super::behaviour::Outcome;
@@ -20,7 +20,7 @@ impl Outside {
     /// What is pinned runs, or what is left where that cannot run.
     pub(super) fn check_hold(&mut self, source: Option<&Source>, stored: &Stored) {
         // One that the disk has refused so far is not in force.
-        if stored.ledger.as_ref().is_ok_and(|ledger| ledger.pin.is_none()) {
+        if stored.local_state.as_ref().is_ok_and(|local_state| local_state.pin.is_none()) {
             return;
         }
         let ailing = self.disk_is_ailing();
@@ -36,15 +36,15 @@ impl Outside {
     }
 
     /// What stands to be written is nobody's whim.
-    pub fn check_record(&mut self, records: &Durable) {
+    pub fn check_record(&mut self, records: &Records) {
         let (stored, now) = (self.records(&self.disk.seen()), self.now);
-        let before = stored.ledger.as_ref().ok();
-        let old = before.and_then(|ledger| ledger.attempt.as_ref());
+        let before = stored.local_state.as_ref().ok();
+        let old = before.and_then(|local_state| local_state.attempt.as_ref());
         let reliable = !self.disk_is_ailing() && before.is_some();
         if records.assigned.is_none() {
             self.account.control_test = None; // a reset
         }
-        if let Some(attempt) = &records.ledger.attempt
+        if let Some(attempt) = &records.local_state.attempt
             && old.is_none_or(|old| old.source != attempt.source || old.baseline != attempt.baseline)
         {
             let inherited = old.and_then(|old| old.baseline.clone()).unwrap_or_default();
@@ -79,12 +79,12 @@ impl Outside {
         let held = self.account.pinned.is_some() || self.account.frozen;
         if held && reliable && !self.account.commanded {
             let fine = stored.assigned.as_ref().is_ok_and(|it| *it == records.assigned)
-                && records.ledger.frozen == self.account.frozen
-                && records.ledger.pin.is_some() == self.account.pinned.is_some();
+                && records.local_state.frozen == self.account.frozen
+                && records.local_state.pin.is_some() == self.account.pinned.is_some();
             self.account.check(Law::Held, fine, || format!("what is held changes to {:?}", records.assigned));
         }
         if let Some(old) = old.filter(|old| records.last_known_good.as_ref() == Some(&old.source))
-            && records.ledger.attempt.is_none()
+            && records.local_state.attempt.is_none()
             && stored.last_known_good.as_ref().is_ok_and(|it| *it != records.last_known_good)
         {
             let waits = self.account.to_confirm.is_some_and(|of| Some(of) == self.content_of(Some(&old.source)));
@@ -94,12 +94,14 @@ impl Outside {
     }
 
     /// An operator's word was taken.
-    pub fn note_command(&mut self, command: &Command, held_back: Option<&Durable>) {
+    pub fn note_command(&mut self, command: &Command, held_back: Option<&Records>) {
         let (stored, now) = (self.records(&self.disk.seen()), self.now);
         // What the disk refused is in force, and is written later.
-        let Some(ledger) = held_back.map(|it| &it.ledger).or(stored.ledger.as_ref().ok()) else { return };
+        let Some(local_state) = held_back.map(|it| &it.local_state).or(stored.local_state.as_ref().ok()) else {
+            return;
+        };
         let ailing = self.disk_is_ailing();
-        let pin = ledger.pin.as_ref().map(|pin| pin.source.clone());
+        let pin = local_state.pin.as_ref().map(|pin| pin.source.clone());
         let account = &mut self.account;
         match command {
             Command::Reload | Command::Retry | Command::Rollback { to: Target::Lkg } => {}
@@ -124,8 +126,8 @@ impl Outside {
             }
             Command::Freeze | Command::Thaw => {
                 account.frozen = *command == Command::Freeze;
-                let fits = ledger.frozen == account.frozen;
-                account.check(Law::Obeys, fits || ailing, || format!("frozen: {}", ledger.frozen));
+                let fits = local_state.frozen == account.frozen;
+                account.check(Law::Obeys, fits || ailing, || format!("frozen: {}", local_state.frozen));
             }
             Command::Confirm { extend_seconds: Some(seconds) } => {
                 account.awaits.iter_mut().for_each(|(_, until)| *until = now + Duration::from_secs(*seconds));
@@ -146,15 +148,18 @@ impl Outside {
     fn is_bad(&self, source: &Source) -> bool {
         let stored = self.records(&self.disk.seen());
         let content = self.content_of(Some(source));
-        stored.ledger.as_ref().is_ok_and(|it| it.bad.iter().any(|bad| self.content_of(Some(&bad.source)) == content))
+        stored
+            .local_state
+            .as_ref()
+            .is_ok_and(|it| it.bad.iter().any(|bad| self.content_of(Some(&bad.source)) == content))
     }
 
     /// A life begins with the holds that are on disk.
     pub fn remember_holds(&mut self) {
         let stored = self.records(&self.disk.seen());
-        let ledger = stored.ledger.as_ref().ok();
-        let pin = ledger.and_then(|ledger| ledger.pin.clone());
-        self.account.frozen = ledger.is_some_and(|ledger| ledger.frozen);
+        let local_state = stored.local_state.as_ref().ok();
+        let pin = local_state.and_then(|local_state| local_state.pin.clone());
+        self.account.frozen = local_state.is_some_and(|local_state| local_state.frozen);
         self.account.pinned = pin.map(|pin| Pinned { source: pin.source, since: self.now, started: false });
     }
 
@@ -216,7 +221,7 @@ impl Outside {
     }
 
     /// What is said to have failed did fail, by itself, and is remembered.
-    pub fn check_event(&mut self, entry: &Entry) {
+    pub fn check_event(&mut self, entry: &HistoryEntry) {
         self.events.push(entry.reason.clone());
         if !std::mem::take(&mut self.account.is_new_event) {
             self.sent_again.push(entry.reason.clone());
@@ -236,7 +241,7 @@ impl Outside {
             ("KubeletConfigNotBlamed", Some(source)) => return self.check_clearance(source),
             ("KubeletConfigAwaitsConfirmation", Some(source)) => {
                 let stored = self.records(&self.disk.seen());
-                let attempt = stored.ledger.as_ref().ok().and_then(|ledger| ledger.attempt.clone());
+                let attempt = stored.local_state.as_ref().ok().and_then(|local_state| local_state.attempt.clone());
                 let within = attempt.and_then(|attempt| attempt.confirm_within).unwrap_or_default();
                 self.account.awaits = Some((source.clone(), now + Duration::from_secs(within)));
             }
@@ -252,7 +257,7 @@ impl Outside {
                 self.account.control_test = None;
                 // Its new name brings its own time to be confirmed.
                 let stored = self.records(&self.disk.seen());
-                let attempt = stored.ledger.as_ref().ok().and_then(|ledger| ledger.attempt.clone());
+                let attempt = stored.local_state.as_ref().ok().and_then(|local_state| local_state.attempt.clone());
                 let left = attempt.and_then(|attempt| attempt.confirm).map_or(0, |confirm| confirm.left);
                 let until = now + Duration::from_secs(left);
                 self.account.awaits.iter_mut().for_each(|(_, of)| *of = until.max(*of));
@@ -269,7 +274,7 @@ impl Outside {
             self.account.forget_tries(); // what follows, with another binary, is another trial
         }
         let stored = self.records(&self.disk.durable());
-        let bad_versions = stored.ledger.as_ref().map(|ledger| ledger.bad.clone()).unwrap_or_default();
+        let bad_versions = stored.local_state.as_ref().map(|local_state| local_state.bad.clone()).unwrap_or_default();
         let bad_version = bad_versions.iter().rev().find(|bad| bad.source == *source);
         let durable = bad_version.map(|bad| bad.kubelet.0.clone());
         let failure = bad_version.and_then(|bad| Failure::all().find(|failure| failure.label() == bad.reason));

@@ -90,8 +90,8 @@ pub struct Change {
     pub unanswered: Baseline,
     /// They are waited for until then.
     pub baseline_until: Moment,
-    /// This node's turn among the many that have the same change; `None`: now.
-    pub turn: Option<Moment>,
+    /// When this node starts the change, if many nodes have the same one; `None`: now.
+    pub starts_at: Option<Moment>,
     /// The pods before the change.
     pub inventory: Option<PodInventory>,
 }
@@ -103,7 +103,7 @@ pub enum Stage {
     Preparing,
     /// It is being judged by the preflight with this ticket.
     Preflight(u64, Rendered),
-    /// Accepted; this node's turn is waited for.
+    /// Accepted; it waits for `starts_at`.
     Spread(Rendered),
     /// Accepted; the baseline is waited for.
     Baseline(Rendered),
@@ -111,10 +111,10 @@ pub enum Stage {
     Recording(Rendered),
 }
 
-/// What the running process was given.
+/// The configuration the kubelet process was started with.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct InForce {
+pub struct RunningConfig {
     /// The source it was rendered from.
     pub source: Option<Source>,
     /// Its content; unknown if the local file could not be read.
@@ -184,12 +184,12 @@ pub struct Reload {
 
 /// The stages of an end for a restart by systemd.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(crate) enum Ending {
+pub(crate) enum ExitForRestart {
     /// None is under way.
     #[default]
     None,
     /// The try is given back; the record of that is out.
     Recording,
-    /// It has ended: [`RESTART`] is the exit code.
+    /// It has ended: [`EXIT_FOR_RESTART`] is the exit code.
     Done,
 }

@@ -11,7 +11,7 @@ use crate::digest::hex;
 /// Node CPUs beyond this are not believed (the kernel's own limit is 8192).
 const CPUS_MAX: u32 = 16_384;
 
-/// One word for the resource manager policies of an effective configuration, such as
+/// A key for the resource manager policies of an effective configuration, such as
 /// `cpu=none_memory=None`; it differs where a kubelet could refuse the other's state files, and is
 /// fit for a file name.
 ///
@@ -31,15 +31,15 @@ pub fn policy_key(config: &Value) -> String {
     };
     let (cpu, memory) = (text("cpuManagerPolicy"), text("memoryManagerPolicy"));
     let mut details = Map::new();
-    let (pins, places) = (cpu != "none", memory != "None");
+    let (pins_cpus, pins_memory) = (cpu != "none", memory != "None");
     let mut fields = Vec::new();
-    if pins {
+    if pins_cpus {
         fields.extend(["cpuManagerPolicyOptions", "reservedSystemCPUs"]);
     }
-    if places {
+    if pins_memory {
         fields.push("reservedMemory");
     }
-    if pins || places {
+    if pins_cpus || pins_memory {
         fields.extend(["topologyManagerPolicy", "topologyManagerScope", "topologyManagerPolicyOptions"]);
     }
     for field in fields {
@@ -50,14 +50,14 @@ pub fn policy_key(config: &Value) -> String {
         };
         details.insert(field.to_owned(), value);
     }
-    let word = format!("cpu={}_memory={}", plain(&cpu), plain(&memory));
-    if !pins && !places {
-        return word;
+    let key = format!("cpu={}_memory={}", plain(&cpu), plain(&memory));
+    if !pins_cpus && !pins_memory {
+        return key;
     }
     details.insert("cpu".to_owned(), cpu.into());
     details.insert("memory".to_owned(), memory.into());
     let hash = hex(&Sha256::digest(Value::Object(details).to_string().as_bytes()));
-    format!("{word}_{}", hash.get(..12).unwrap_or_default())
+    format!("{key}_{}", hash.get(..12).unwrap_or_default())
 }
 
 /// Only what a file name may hold; the hash tells apart what this makes equal.
@@ -87,7 +87,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn without_policies_there_is_one_word() {
+    fn without_policies_there_is_one_key() {
         let plain = "cpu=none_memory=None";
         assert_eq!(policy_key(&Value::Null), plain);
         assert_eq!(policy_key(&json!({"cpuManagerPolicy": "", "memoryManagerPolicy": "None"})), plain);
@@ -97,29 +97,29 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_allocates_has_its_details_in_the_word() {
+    fn a_policy_that_allocates_has_its_details_in_the_key() {
         let base = json!({"cpuManagerPolicy": "static", "reservedSystemCPUs": "0-1"});
-        let word = policy_key(&base);
-        assert!(word.starts_with("cpu=static_memory=None_") && word.len() < 48, "{word}");
+        let key = policy_key(&base);
+        assert!(key.starts_with("cpu=static_memory=None_") && key.len() < 48, "{key}");
         let with = |field: &str, value: Value| {
             let mut config = base.clone();
             config[field] = value;
             policy_key(&config)
         };
-        assert_eq!(with("reservedSystemCPUs", json!("0,1")), word, "the same CPUs");
-        assert_eq!(with("topologyManagerPolicy", json!("none")), word, "the default");
-        assert_eq!(with("kubeReserved", json!({"cpu": "1"})), word);
-        assert_eq!(with("reservedMemory", json!([])), word);
-        assert_eq!(with("reservedMemory", json!([{"numaNode": 0}])), word, "no memory policy");
-        assert_ne!(with("reservedSystemCPUs", json!("0-2")), word);
+        assert_eq!(with("reservedSystemCPUs", json!("0,1")), key, "the same CPUs");
+        assert_eq!(with("topologyManagerPolicy", json!("none")), key, "the default");
+        assert_eq!(with("kubeReserved", json!({"cpu": "1"})), key);
+        assert_eq!(with("reservedMemory", json!([])), key);
+        assert_eq!(with("reservedMemory", json!([{"numaNode": 0}])), key, "no memory policy");
+        assert_ne!(with("reservedSystemCPUs", json!("0-2")), key);
         assert_ne!(
             with("reservedSystemCPUs", json!("0")),
             with("reservedSystemCPUs", Value::Null),
             "CPU 0 is not none"
         );
-        assert_ne!(with("topologyManagerPolicy", json!("restricted")), word);
-        assert_ne!(with("cpuManagerPolicyOptions", json!({"full-pcpus-only": "true"})), word);
-        assert_ne!(with("memoryManagerPolicy", json!("Static")), word);
+        assert_ne!(with("topologyManagerPolicy", json!("restricted")), key);
+        assert_ne!(with("cpuManagerPolicyOptions", json!({"full-pcpus-only": "true"})), key);
+        assert_ne!(with("memoryManagerPolicy", json!("Static")), key);
         let memory = json!({"memoryManagerPolicy": "Static", "reservedMemory": [{"numaNode": 0}]});
         assert_ne!(policy_key(&memory), policy_key(&json!({"memoryManagerPolicy": "Static"})));
     }
@@ -135,9 +135,9 @@ mod tests {
         #[test]
         fn always_fit_for_a_file_name(cpu in "\\PC{0,40}", memory in "[a-zA-Z/.]{0,30}", reserved in "[0-9,-]{0,12}") {
             let config = json!({"cpuManagerPolicy": cpu, "memoryManagerPolicy": memory, "reservedSystemCPUs": reserved});
-            let word = policy_key(&config);
-            prop_assert!(word.len() <= 100);
-            prop_assert!(word.chars().all(|c| c.is_ascii_alphanumeric() || "=._-".contains(c)), "{}", word);
+            let key = policy_key(&config);
+            prop_assert!(key.len() <= 100);
+            prop_assert!(key.chars().all(|c| c.is_ascii_alphanumeric() || "=._-".contains(c)), "{}", key);
         }
     }
 }

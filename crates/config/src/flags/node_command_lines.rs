@@ -242,13 +242,13 @@ fn command_lines_as_found() {
         assert_eq!(args.last("hostname-override"), found.hostname, "{name}");
         assert_eq!(args.last("root-dir"), found.root_dir, "{name}");
         assert_eq!(args.last("config-dir"), found.config_dir, "{name}");
-        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        assert_eq!(args.for_run(Some("/r")), words(found.run), "{name}");
-        let bare = words(found.bare.unwrap_or(found.line));
+        let split = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(args.for_run(Some("/r")), split(found.run), "{name}");
+        let bare = split(found.bare.unwrap_or(found.line));
         assert_eq!(args.for_run(None), bare, "{name}");
 
         let leave = ["--cert-dir=/p", "--exit-on-lock-contention=true", "--lock-file=", "--v=0"].map(str::to_owned);
-        assert_eq!(args.for_preflight(Some("/r"), "/p"), [words(found.run), leave.to_vec()].concat(), "{name}");
+        assert_eq!(args.for_preflight(Some("/r"), "/p"), [split(found.run), leave.to_vec()].concat(), "{name}");
         assert_eq!(args.for_preflight(None, "/p"), [bare, leave.to_vec()].concat(), "{name}");
 
         let mut shadowed: Vec<String> = args.shadowed(&payload()).into_iter().map(|shadow| shadow.field).collect();
@@ -279,7 +279,7 @@ fn the_native_gate_goes_in_every_spelling() {
             ],
             vec!["--feature-gates=A=true"],
         ),
-        // Others' words are not ours to mend.
+        // Other gates are handed on as they are.
         (vec!["--feature-gates=A=true,,B=true, C=nonsense"], vec!["--feature-gates=A=true,,B=true, C=nonsense"]),
         (vec!["--feature-gates="], vec!["--feature-gates="]),
         (vec!["--feature-gates"], vec!["--feature-gates"]),
@@ -290,8 +290,8 @@ fn the_native_gate_goes_in_every_spelling() {
             vec!["--v=2", "--", "--feature-gates=DynamicKubeletConfig=true"],
         ),
     ] {
-        let words: Vec<String> = line.iter().map(|word| (*word).to_owned()).collect();
-        let args = KubeletArgs::parse(&words);
+        let line_args: Vec<String> = line.iter().map(|arg| (*arg).to_owned()).collect();
+        let args = KubeletArgs::parse(&line_args);
         assert_eq!(args.for_run(None), left, "{line:?}");
         assert!(args.overlay(&json!({}))["featureGates"].get(NATIVE_GATE).is_none(), "{line:?}");
     }
