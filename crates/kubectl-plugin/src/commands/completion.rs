@@ -220,7 +220,7 @@ mod tests {
         candidates(&line.split(' ').map(str::to_owned).collect::<Vec<_>>(), &crate::command()).0
     }
 
-    fn words(line: &str) -> Vec<String> {
+    fn candidates_for(line: &str) -> Vec<String> {
         let Candidates::Words(words) = at(line) else { panic!("{line}: {:?}", at(line)) };
         words.into_iter().map(|(word, _)| word).collect()
     }
@@ -232,8 +232,8 @@ mod tests {
 
     #[test]
     fn what_may_stand_where() {
-        assert!(words("").contains(&"assign".to_owned()));
-        assert!(!words("").contains(&"__complete".to_owned()));
+        assert!(candidates_for("").contains(&"assign".to_owned()));
+        assert!(!candidates_for("").contains(&"__complete".to_owned()));
         assert_eq!(at("assign "), Candidates::ConfigMaps(String::new()));
         assert_eq!(at("assign pool-a "), Candidates::Nodes(String::new()));
         assert_eq!(at("assign pool-a n1 n2 "), Candidates::Nodes(String::new()));
@@ -247,11 +247,14 @@ mod tests {
 
     #[test]
     fn options_and_their_values() {
-        assert!(words("status --").contains(&"--watch".to_owned()));
-        assert!(words("status --").contains(&"--context".to_owned()), "global ones too");
-        assert_eq!(words("status -o "), ["table", "wide", "json", "yaml"]);
-        assert_eq!(words("assign m n1 --dry-run="), ["--dry-run=none", "--dry-run=client", "--dry-run=server"]);
+        assert!(candidates_for("status --").contains(&"--watch".to_owned()));
+        assert!(candidates_for("status --").contains(&"--context".to_owned()), "global ones too");
+        assert_eq!(candidates_for("status -o "), ["table", "wide", "json", "yaml"]);
+        assert_eq!(
+            candidates_for("assign m n1 --dry-run="),
+            ["--dry-run=none", "--dry-run=client", "--dry-run=server"]
+        );
         assert_eq!(at("assign m --dry-run "), Candidates::Nodes(String::new()), "its value stands behind =");
-        assert_eq!(words("completion "), ["bash", "zsh", "fish"]);
+        assert_eq!(candidates_for("completion "), ["bash", "zsh", "fish"]);
     }
 }
