@@ -86,7 +86,7 @@ fn payloads(case: &Case) -> Vec<(&'static str, Value, &'static str, &'static str
     ]
 }
 
-/// The configuration of seeds/004: it is valid, and kills the kubelet.
+/// A configuration that is valid, and kills the kubelet.
 pub fn killing(case: &Case) {
     let (supervisor, lkg) = case.proven();
     let (good, starts) = (lkg.source(), supervisor.restarts());

@@ -11,7 +11,7 @@ const LOCAL: Value = Value::Null;
 const VALIDATE: &str = "failed to validate config, see Kubelet log for details";
 const LOAD: &str = "failed to load config, see Kubelet log for details";
 
-/// The configuration of seeds/004: valid, and fatal.
+/// A configuration that is valid, and fatal.
 const KILLER: &str = "enforceNodeAllocatable: [pods, system-reserved]\nsystemReservedCgroup: /no-such-cgroup";
 
 fn source(case: &Case) -> PathBuf {

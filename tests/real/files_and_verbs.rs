@@ -61,7 +61,7 @@ pub fn credentials(case: &Case) {
     }
 }
 
-/// The tutorial of the Kubernetes documentation (seeds/002) as written, but for the port, the editor's commands, and the
+/// The tutorial of the Kubernetes documentation as written, but for the port, the editor's commands, and the
 /// lines in which the carriers differ.
 const TUTORIAL: &str = r#"
 kubectl proxy --port=$PORT &

@@ -232,7 +232,7 @@ pub fn max_pods(case: &Case) {
     }
 }
 
-/// The configuration of seeds/004, watched for as long as it took native to call it last known good, and two minutes more.
+/// A configuration that kills the kubelet, watched for as long as it took native to call it last known good, and two minutes more.
 fn kill_for_long(case: &Case, trial: &str) {
     let (supervisor, lkg) = case.proven();
     assert!(supervisor.stop().success());
