@@ -5,7 +5,7 @@ cd /suite
 # shellcheck source=tests/systemd/lib.sh
 . ./lib.sh
 topics=$(<topics)
-topics=${topics:-units package shutdown}
+topics=${topics:-units package watchdog shutdown}
 if [ -e second-boot ]; then
     topics=shutdown
 else

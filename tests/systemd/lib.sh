@@ -48,8 +48,29 @@ supervisors() { pgrep -c kubelet-superv; }
 gone() { ! kill -0 "$1" 2>/dev/null; }
 # grep reads to the end: with -q a writer that is not done yet would see a broken pipe.
 ready() { kubelet-supervisor status -o json 2>/dev/null | grep '"ready": *true' >/dev/null; }
+shows() { kubelet-supervisor status 2>/dev/null | grep "$1" >/dev/null; }
+# What must not be in the history of a configuration that nothing was wrong with.
+no_blame() { ! kubelet-supervisor history | grep -E 'RolledBack|NotBlamed|Rejected'; }
 main_is_supervisor() { is "$(cat "/proc/$(property MainPID)/comm")" kubelet-supervi; }
 no_fault() { ! systemd-analyze verify kubelet.service 2>&1 | grep -i 'kubelet.*:'; }
+# Starts the stand-in API server, stopped before the kubelet and after what is named; the next start of the unit kubelet
+# makes it one of its nodes.
+api_server() { # [UNIT]
+    rm -f /etc/kubernetes/kubelet.conf /etc/kubernetes/pool.yaml
+    cat >/etc/systemd/system/api-server.service <<UNIT
+[Unit]
+After=kubelet.service ${1:-}
+[Service]
+ExecStart=/suite/stand-in-api-server 6443 node-1 /etc/kubernetes/kubelet.conf /etc/kubernetes/pool.yaml
+UNIT
+    echo "KUBELET_EXTRA_ARGS=--kubeconfig=/etc/kubernetes/kubelet.conf --hostname-override=node-1" >/etc/default/kubelet
+    systemctl daemon-reload
+    systemctl restart api-server && until_true 30 test -s /etc/kubernetes/kubelet.conf
+}
+assign() { # LINE: a configuration with it
+    printf 'kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n%s\n' "$1" >/etc/kubernetes/pool.new
+    mv /etc/kubernetes/pool.{new,yaml}
+}
 # The unit as an installer left it: FORM, as one of the functions below puts it there.
 bare() {
     systemctl stop kubelet 2>/dev/null

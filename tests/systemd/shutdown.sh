@@ -12,16 +12,12 @@ answers() { # PATH PATTERN: the API server says that
     [[ $said = *$2* ]]
 }
 lease() { answers /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/node-1 renewTime 2>/dev/null; }
-shows() { kubelet-supervisor status 2>/dev/null | grep "$1" >/dev/null; }
 on_trial() { shows "^Trial: *running" && ready; }
 tries() { sed -n 's/.*"tries": *\([0-9]*\).*/\1/p'; }
-# What must not be in the history of a trial that nothing was wrong with.
-no_blame() { ! kubelet-supervisor history | grep -E 'RolledBack|NotBlamed|Rejected'; }
 
 before_shutdown() {
     bare kubeadm
     topic=shutdown
-    echo "KUBELET_EXTRA_ARGS=--kubeconfig=/etc/kubernetes/kubelet.conf --hostname-override=node-1" >/etc/default/kubelet
     echo STAND_IN_REPORTS=1 >/usr/bin/kubelet.env
     # Started after the kubelet, so stopped before it: first the API server, then the kubelet itself, by a kill.
     cat >/etc/systemd/system/surroundings.service <<UNIT
@@ -33,18 +29,12 @@ RemainAfterExit=yes
 ExecStart=/bin/true
 ExecStop=/bin/bash /suite/surroundings.sh
 UNIT
-    cat >/etc/systemd/system/api-server.service <<UNIT
-[Unit]
-After=kubelet.service surroundings.service
-[Service]
-ExecStart=/suite/stand-in-api-server 6443 node-1 /etc/kubernetes/kubelet.conf /etc/kubernetes/pool.yaml
-UNIT
     systemctl daemon-reload
     ok "enable" kubelet-supervisor enable -- --isolation-timeout 2s
-    systemctl start api-server && until_true 30 test -s /etc/kubernetes/kubelet.conf
+    api_server surroundings.service
     systemctl start kubelet surroundings
     ok "the node reports" until_true 60 lease
-    printf 'kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nmaxPods: 50\n' >/etc/kubernetes/pool.yaml
+    assign "maxPods: 50"
     ok "a configuration is on trial" until_true 60 on_trial
     ok "judged by its contact to the API server" until_true 60 shows "Judged by:.*lease good"
     cp $store/state.json /suite/state.before
