@@ -29,6 +29,8 @@ mod plugin_drain;
 mod plugin_rollout;
 mod plugin_snapshots;
 mod plugin_tutorial;
+mod pods;
+mod previous;
 mod process;
 mod snapshots;
 mod store;
@@ -100,6 +102,8 @@ const CASES: &[Test] = &[
     Test("power_loss", LABELS, trial::power_loss),
     Test("api_server_lost", LABELS, trial::api_server_lost),
     Test("max_pods", LABELS, trial::max_pods),
+    Test("containers_keep_running", LABELS, pods::containers_keep_running),
+    Test("reload_from_previous", LABELS, previous::reload_from_previous),
     Test("drain", BOTH, plugin_drain::drain),
     Test("terminate", LABELS, process::terminate),
 ];

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::assignment::ConfigMap;
 use crate::cluster::{pause, until};
+use crate::pods;
 use crate::supervisor::{Case, Supervisor};
 
 const LOAD: &str = "failed to load config, see Kubelet log for details";
@@ -13,13 +14,13 @@ const VALIDATE: &str = "failed to validate config, see Kubelet log for details";
 const ACKNOWLEDGE: &str = "kubelet-supervisor.io/acknowledge";
 
 /// A ConfigMap with hazards accepted.
-fn accepted(case: &Case, suffix: &str, lines: &str) -> ConfigMap {
+pub fn accepted(case: &Case, suffix: &str, lines: &str) -> ConfigMap {
     let metadata = json!({ "annotations": { ACKNOWLEDGE: "all" } });
     case.map(&case.id(suffix), &json!({ "metadata": metadata, "data": { "kubelet": case.payload(lines) } }))
 }
 
 /// Waits until the trial's clock runs: every signal it is judged by is good.
-fn await_clock(supervisor: &Supervisor) {
+pub fn await_clock(supervisor: &Supervisor) {
     until("the trial's clock", || {
         let status = supervisor.status()?;
         let running = status["trial"]["state"] == "running" && !status["trial"]["since"].is_null();
@@ -194,22 +195,7 @@ pub fn max_pods(case: &Case) {
     case.await_node_ready();
     let names: Vec<String> = (0..3).map(|number| case.id(&format!("pod-{number}"))).collect();
     for name in &names {
-        let pod = json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
-            "spec": {
-                "nodeName": case.var("NODE_NAME"), "terminationGracePeriodSeconds": 1,
-                "tolerations": [{ "operator": "Exists" }],
-                "containers": [{
-                    "name": "main", "image": case.var("IMAGE"), "imagePullPolicy": "Never", "command": ["sleep", "3600"],
-                }],
-            },
-        });
-        case.ask("POST", "/api/v1/namespaces/default/pods", Some(&pod));
-        until(&format!("{name} to run"), || {
-            let pod = case.api("GET", &format!("/api/v1/namespaces/default/pods/{name}"), None)?;
-            let phase = pod["status"]["phase"].as_str().unwrap_or_default().to_owned();
-            if phase == "Running" { Ok(()) } else { Err(phase) }
-        });
+        pods::make(case, name, &json!({}));
         pause(1100); // the next is younger by the clock of the API server, which counts seconds
     }
     let before = supervisor.process();
@@ -219,7 +205,7 @@ pub fn max_pods(case: &Case) {
     case.await_event("KubeletConfigRejected", &["maxPods", &names[2]]);
     assert_eq!(supervisor.process(), before, "refused at no cost");
     for name in &names {
-        let running = case.ask("GET", &format!("/api/v1/namespaces/default/pods/{name}"), None);
+        let running = case.ask("GET", &pods::path(name), None);
         assert_eq!(running["status"]["phase"], "Running");
     }
     // Two pods are enough, says somebody: the third goes, and nobody minds.
@@ -227,8 +213,7 @@ pub fn max_pods(case: &Case) {
     let few = case.edit_map(&few, &accepts);
     case.await_config(&few.source(), &few.source(), &few.source(), "");
     for name in &names {
-        let path = format!("/api/v1/namespaces/default/pods/{name}?gracePeriodSeconds=0");
-        case.ask("DELETE", &path, None);
+        pods::delete(case, name);
     }
 }
 

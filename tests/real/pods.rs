@@ -1,0 +1,158 @@
+//! Pods on the real node: their containers are not touched by what is done to the kubelet above them.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::cluster::{run, until};
+use crate::supervisor::{Case, Supervisor};
+use crate::trial::accepted;
+
+/// Makes a pod of one container on this node, with these fields of the container, and waits until it runs.
+pub fn make(case: &Case, name: &str, fields: &Value) {
+    let mut container = json!({
+        "name": "main", "image": case.var("IMAGE"), "imagePullPolicy": "Never", "command": ["sleep", "3600"],
+    });
+    container.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
+        "spec": {
+            "nodeName": case.var("NODE_NAME"), "terminationGracePeriodSeconds": 1,
+            "tolerations": [{ "operator": "Exists" }], "containers": [container],
+        },
+    });
+    case.ask("POST", "/api/v1/namespaces/default/pods", Some(&pod));
+    until(&format!("{name} to run"), || {
+        let pod = case.api("GET", &path(name), None)?;
+        let phase = pod["status"]["phase"].as_str().unwrap_or_default().to_owned();
+        if phase == "Running" { Ok(()) } else { Err(phase) }
+    });
+}
+
+pub fn path(name: &str) -> String {
+    format!("/api/v1/namespaces/default/pods/{name}")
+}
+
+pub fn delete(case: &Case, name: &str) {
+    case.ask("DELETE", &format!("{}?gracePeriodSeconds=0", path(name)), None);
+}
+
+/// A container: its identity for the kubelet, and its process.
+#[derive(Debug, PartialEq)]
+struct Container {
+    id: String,
+    restarts: u64,
+    pid: u32,
+    /// In clock ticks since the boot, as /proc has it.
+    started: String,
+}
+
+/// As the kubelet that runs now sees it, or the API server has it; and containerd.
+fn container(case: &Case, pod: &Value) -> Result<Container, String> {
+    let status = &pod["status"]["containerStatuses"][0];
+    let why = || format!("{:#}", pod["status"]);
+    let id = status["containerID"].as_str().and_then(|id| id.strip_prefix("containerd://")).ok_or_else(why)?;
+    if status["state"]["running"].is_null() || status["ready"] != true {
+        return Err(why());
+    }
+    let tasks =
+        run(Command::new("ctr").args(["--address", case.var("CONTAINERD_SOCK"), "-n", "k8s.io", "tasks", "ls"]))?;
+    let task = tasks.lines().find(|line| line.starts_with(id)).ok_or(&tasks)?;
+    let [_, pid, "RUNNING"] = task.split_whitespace().collect::<Vec<_>>()[..] else { return Err(task.to_owned()) };
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).map_err(|error| error.to_string())?;
+    let started = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(19)).ok_or(&stat)?.to_owned();
+    let restarts = status["restartCount"].as_u64().ok_or_else(why)?;
+    Ok(Container { id: id.to_owned(), restarts, pid: pid.parse().unwrap(), started })
+}
+
+/// What the kubelet itself answers, asked through the API server.
+fn kubelet_page(case: &Case, page: &str) -> Result<String, String> {
+    let mut kubectl = Command::new(case.var("KUBECTL"));
+    kubectl.env("KUBECONFIG", case.var("KUBECONFIG"));
+    run(kubectl.args(["get", "--raw", &format!("{}/proxy/{page}", case.node_path())]))
+}
+
+/// The sum of a metric's samples that contain this.
+fn metric(page: &str, name: &str, labels: &str) -> f64 {
+    let is_it =
+        |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{']) && rest.contains(labels));
+    page.lines().filter(is_it).filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
+}
+
+/// The containers of these pods, once the kubelet that runs now has looked after all of them: it has begun to sync each,
+/// and probes the one that has a probe.
+fn containers(case: &Case, names: &[String; 2]) -> Vec<Container> {
+    until("the kubelet to look after its pods", || {
+        let synced = metric(&kubelet_page(case, "metrics")?, "kubelet_pod_worker_start_duration_seconds_count", "");
+        let probed = metric(&kubelet_page(case, "metrics/probes")?, "prober_probe_total", "result=\"successful\"");
+        let done = synced >= 2.0 && probed >= 2.0;
+        if done { Ok(()) } else { Err(format!("{synced} syncs, {probed} probes")) }
+    });
+    until("the containers", || {
+        let list: Value = serde_json::from_str(&kubelet_page(case, "pods")?).map_err(|error| error.to_string())?;
+        let pods = list["items"].as_array().ok_or("no pods")?;
+        let of = |name: &String| {
+            let pod = pods.iter().find(|pod| pod["metadata"]["name"] == **name).ok_or("no such pod")?;
+            container(case, pod)
+        };
+        names.iter().map(of).collect()
+    })
+}
+
+fn reload(supervisor: &Supervisor, how: impl FnOnce(), count: u64) {
+    let before = (supervisor.pid(), supervisor.process());
+    how();
+    supervisor.await_status(&[("/supervisor/reloads", json!(count)), ("/kubelet/ready", json!(true))]);
+    assert_eq!((supervisor.pid(), supervisor.process()), before);
+}
+
+/// Through a switch, a rollback, reloads and the death of the supervisor, every container is the same process, and no
+/// kubelet counts a restart.
+pub fn containers_keep_running(case: &Case) {
+    let (mut supervisor, lkg) = case.proven();
+    case.await_node_ready();
+    let names = ["plain", "probed"].map(|suffix| case.id(suffix));
+    let probe = json!({ "exec": { "command": ["true"] }, "periodSeconds": 1, "failureThreshold": 1 });
+    make(case, &names[0], &json!({}));
+    make(case, &names[1], &json!({ "livenessProbe": probe }));
+    let before = containers(case, &names);
+    assert!(before.iter().all(|container| container.restarts == 0), "{before:?}");
+
+    case.say("a switch");
+    let map = case.good(&case.id("map"), "maxPods: 42");
+    case.assign(&map);
+    let source = map.source();
+    case.await_config(&source, &source, &source, "");
+    case.await_configz("maxPods", &json!(42));
+    assert_eq!(containers(case, &names), before);
+
+    case.say("a rollback");
+    let deadly = "enforceNodeAllocatable: [pods, system-reserved]\nsystemReservedCgroup: /nope";
+    case.assign(&accepted(case, "deadly", deadly));
+    case.await_event("KubeletConfigRolledBack", &[&case.id("deadly")]);
+    supervisor.await_status(&[("/active", source.clone()), ("/kubelet/ready", json!(true))]);
+    case.await_configz("maxPods", &json!(42));
+    assert_eq!(containers(case, &names), before);
+    case.assign(&lkg);
+    case.await_config(&lkg.source(), &lkg.source(), &lkg.source(), "");
+    assert_eq!(containers(case, &names), before);
+
+    case.say("reloads");
+    reload(&supervisor, || supervisor.signal("HUP"), 1);
+    reload(&supervisor, || drop(supervisor.verb(&["reload"]).unwrap()), 2);
+    assert_eq!(containers(case, &names), before);
+
+    case.say("a supervisor that is killed");
+    supervisor.signal("KILL");
+    assert!(!supervisor.ended().success());
+    let supervisor = case.supervisor();
+    case.await_configz("maxPods", &json!(41));
+    assert_eq!(containers(case, &names), before);
+
+    // And for everybody else.
+    for (name, before) in names.iter().zip(&before) {
+        assert_eq!(container(case, &case.ask("GET", &path(name), None)).as_ref(), Ok(before));
+        delete(case, name);
+    }
+    assert!(supervisor.stop().success());
+}
