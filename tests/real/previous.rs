@@ -15,7 +15,7 @@ const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 /// dependencies are already.
 fn build() -> Result<PathBuf, String> {
     let git = |args: &[&str]| run(Command::new("git").arg("-C").arg(ROOT).args(args));
-    let commit = git(&["rev-parse", "--verify", "--quiet", "HEAD~1^{commit}"])?.trim().to_owned();
+    let commit = git(&["rev-parse", "--verify", "HEAD~1^{commit}"])?.trim().to_owned();
     let target = Path::new(BINARY).ancestors().nth(2).unwrap();
     let own = target.join("previous");
     let (source, kept) = (own.join("source"), own.join("commit"));
