@@ -11,8 +11,8 @@ use crate::trial::await_clock;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
-/// The supervisor of the commit before this one. It is built once, below cargo's target directory, where the
-/// dependencies are already.
+/// The supervisor of the commit before this one, built once a commit. It has a target directory of its own: cargo takes two
+/// checkouts of one workspace that share one for the same, and the next build of this one would be made of that one's parts.
 fn build() -> Result<PathBuf, String> {
     let git = |args: &[&str]| run(Command::new("git").arg("-C").arg(ROOT).args(args));
     let commit = git(&["rev-parse", "--verify", "HEAD~1^{commit}"])?.trim().to_owned();
@@ -30,16 +30,14 @@ fn build() -> Result<PathBuf, String> {
     let unpack = "git -C \"$1\" archive \"$2\" | tar --extract --touch --directory \"$3\"";
     run(Command::new("sh").args(["-c", unpack, "sh", ROOT, &commit]).arg(&source))?;
     let mut cargo = Command::new(option_env!("CARGO").unwrap_or("cargo"));
-    cargo.args(["build", "--locked", "--quiet", "--workspace", "--bin", "kubelet-supervisor"]).current_dir(&source);
-    // What cargo says of the test that runs; a build script of a dependency would run again for it, here and in the next
-    // build of the tests.
+    cargo.args(["build", "--locked", "--quiet", "--bin", "kubelet-supervisor"]).current_dir(&source);
+    // What cargo says of the test that runs: a build script of a dependency would run again for it.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CARGO_")) {
         if name != "CARGO_HOME" {
             cargo.env_remove(name);
         }
     }
-    // Since cargo 1.91 what is between source and program may lie elsewhere; before, it is built apart.
-    run(cargo.env("CARGO_TARGET_DIR", &own).env("CARGO_BUILD_BUILD_DIR", target))?;
+    run(cargo.env("CARGO_TARGET_DIR", &own))?;
     std::fs::write(kept, commit).map_err(io)?;
     Ok(binary)
 }
