@@ -22,29 +22,31 @@
 //!
 //! The machine is a function: [`State::step`](machine::State::step) takes an input and the time, changes the state, and
 //! gives effects. Inputs say what happened (a Node, a ConfigMap, an exit, a verdict, a signal, a deadline). The
-//! [`Executor`](daemon::exec::Executor) turns effects into calls of ports. Some have their outcome at once, as the next
-//! input (save, render, record, start); the others (watch, preflight, probe, query, stop) answer later, through the one
-//! queue that the loop in [`daemon`] reads beside signals and the next deadline.
+//! [`Executor`](daemon::exec::Executor) turns effects into calls of ports, which answer later, through the one queue that the
+//! loop in [`daemon`] reads beside signals and the next deadline. A question has a ticket, which its answer brings back, and
+//! a deadline in the machine: an answer may never come.
 //!
 //! What happens to a change:
 //!
 //! 1. `adapters/kube` (or `adapters/source_dir`) watches the own Node and its ConfigMap: `Input::Node`, `ConfigMap`.
 //! 2. `machine/change.rs` asks for each step, and goes on with its outcome: `Save` writes a checkpoint (`adapters/store`),
-//!    `Render` puts payload, local file and flags together (`kubelet_config::rendering`), `Preflight` lets the kubelet's
-//!    own binary load and validate it (`adapters/preflight`). Equal content is only recorded under its new name.
+//!    `Load` puts payload, local file and flags together (`kubelet_config::rendering`) and keeps what comes out under its
+//!    digest, `Preflight` lets the kubelet's own binary load and validate it (`adapters/preflight`). Equal content is only
+//!    recorded under its new name (`machine/candidate.rs`).
 //! 3. The baseline is taken: which health signals are good before the change.
-//! 4. `Record` makes attempt and assignment durable; only then `Stop` and `Start` switch the kubelet (`machine/process.rs`,
-//!    `adapters/process`).
+//! 4. `Record` makes the decision durable. From then on `machine/ladder.rs` wants the version: `machine/launch.rs` loads its
+//!    bytes, then `Stop` and `Start` switch the kubelet (`machine/process.rs`, `adapters/process`).
 //! 5. `machine/health.rs` and `machine/trial.rs` hold the kubelet against its baseline until it is proven: last known
 //!    good. Or the version is bad: last known good runs again, as the control test.
 //! 6. After each step the status goes to the Node, to systemd, to metrics and to `status` (`machine/status.rs`).
 //!
 //! ## Threads
 //!
-//! One thread runs all of it, on a single-threaded runtime: the kernel ties a child's parent-death signal to the thread
-//! that spawned it. Long work is a task on that thread. The store is written synchronously, because the order of its
-//! writes is what makes a crash harmless. Beside it there are the runtime's short threads for what may block, and one
-//! for each start of the kubelet that passes its standard error on (`adapters/stderr_relay.rs`).
+//! One thread runs the machine, on a single-threaded runtime: the kernel ties a child's parent-death signal to the thread
+//! that spawned it. Long work is a task on that thread. The store has a thread of its own, which serves one request at a
+//! time (`adapters/store_thread.rs`): the order of its writes is what makes a crash harmless, and a disk that stalls stalls
+//! nothing else. Beside them there are the runtime's short threads for what may block, and one for each start of the
+//! kubelet that passes its standard error on (`adapters/stderr_relay.rs`).
 //!
 //! ## When something fails
 //!

@@ -1,20 +1,23 @@
 //! What the machine's effects need of the outside: a trait for each outside thing, implemented by an adapter, by the
 //! simulator and by tests. Signatures use the machine's types only.
 //!
-//! No call waits, but for the disk: what takes time answers later with an [`Input`](crate::machine::Input) through the
+//! No call waits: what takes time answers later with an [`Input`](crate::machine::Input) through the
 //! daemon's queue. Only `daemon/exec.rs` calls them.
 //!
 //! The errors of this module keep path and cause; their text is what status and journal show.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use crate::machine::model::{KubeletId, Moment, RenderError, Rendered, StateFiles};
+use crate::machine::model::{KubeletId, Moment, Rendered};
 use crate::machine::record::HistoryEntry;
-use crate::machine::{Records, Stored};
+use crate::machine::{Input, Ticket};
+
+pub use crate::machine::StoreRequest;
 use kubelet_config::rendering::HealthzTarget;
-use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Merge, Payload, Source};
+use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Merge};
 use kubelet_config::status::NodeConfigStatus;
 
 /// The system's or a library's error; its text is part of the texts of the errors below.
@@ -26,54 +29,18 @@ pub trait Clock {
     fn now(&self) -> Moment;
 }
 
-/// The durable store. Synchronous: files of a few KiB, and order matters.
+/// The durable store and the node's own files. One request at a time is served, in order; each that has a ticket is
+/// answered by one input, in its own time: a disk may stall.
 pub trait Store {
-    /// Reads the records; unreadable ones say why.
-    fn load(&mut self) -> Stored;
-    /// Instead of [`load`](Self::load) after a reload: these are the records on disk.
-    fn assume(&mut self, records: &Records);
-    /// Makes a checkpoint durable.
-    ///
-    /// # Errors
-    /// What failed, with the path.
-    fn save(&mut self, source: &Source, payload: &Payload) -> Result<(), StoreError>;
-    /// Verifies a checkpoint against its checksums and gives its texts.
-    ///
-    /// # Errors
-    /// [`RenderError::Checkpoint`] if it is missing or damaged.
-    fn open(&mut self, source: &Source) -> Result<Checkpoint, RenderError>;
-    /// Makes a rendered configuration durable and gives its path.
-    ///
-    /// # Errors
-    /// What failed, with the path.
-    fn write_rendered(&mut self, source: &Source, text: &str) -> Result<String, StoreError>;
-    /// Writes the records that differ from those last written: local state, assigned, last known good.
-    ///
-    /// # Errors
-    /// The first that failed; the records before it are written.
-    fn record(&mut self, records: &Records) -> Result<(), StoreError>;
-    /// Removes the checkpoints of all other sources.
-    ///
-    /// # Errors
-    /// What failed, with the path.
-    fn collect(&mut self, keep: &BTreeSet<Source>) -> Result<(), StoreError>;
-    /// Puts the kubelet's state files in order for a start with these policies; nothing happens
-    /// if they are in order. Whatever is interrupted is taken up again by the next call.
-    ///
-    /// # Errors
-    /// What failed, with the path.
-    fn swap_state_files(&mut self, files: &StateFiles) -> Result<(), StoreError>;
-    /// Appends to the history; gives the number the entry got.
-    ///
-    /// # Errors
-    /// What failed, with the path.
-    fn append(&mut self, entry: &HistoryEntry) -> Result<u64, StoreError>;
-    /// The history, oldest first.
-    fn history(&mut self) -> Vec<HistoryEntry>;
-    /// Notes that the API server has all events up to this number.
-    fn reported(&mut self, number: u64);
-    /// Events that the API server may not have yet, oldest first.
-    fn unreported(&mut self) -> Vec<HistoryEntry>;
+    /// Takes a request; gives the answers that are there already (from a thread: none).
+    fn submit(&mut self, request: StoreRequest) -> Vec<Input>;
+    /// True if all requests are served and their answers are in the queue: an exec then interrupts no write. Else an
+    /// [`Input::Tick`] follows once they are.
+    fn is_idle(&self) -> bool {
+        true
+    }
+    /// Waits until all requests are served, but no longer than this: the supervisor ends.
+    fn finish(&mut self, _limit: Duration) {}
 }
 
 /// Why something was not made durable.
@@ -108,6 +75,9 @@ pub enum StoreError {
         /// Its resourceVersion.
         resource_version: String,
     },
+    /// A digest that would lead out of the store.
+    #[error("digest {0:?} cannot be a directory name")]
+    Digest(String),
     /// The kubelet's root directory has no absolute path.
     #[error("the kubelet's --root-dir {path:?}: {cause}")]
     RootDir {
@@ -207,7 +177,7 @@ pub struct SpawnError {
 pub trait Preflight {
     /// Begins to judge, an earlier run is dropped; [`Input::Judged`](crate::machine::Input) has the verdict and the
     /// ticket.
-    fn judge(&mut self, ticket: u64, candidate: &Rendered);
+    fn judge(&mut self, ticket: Ticket, candidate: &Rendered);
     /// Finds out whether this binary tells good from bad, before a change needs it.
     fn self_test(&mut self);
 }
@@ -215,7 +185,7 @@ pub trait Preflight {
 /// The kubelet's healthz.
 pub trait Probe {
     /// Asks once; [`Input::Probed`](crate::machine::Input) is the answer.
-    fn probe(&mut self, target: &HealthzTarget);
+    fn probe(&mut self, ticket: Ticket, target: &HealthzTarget);
 }
 
 /// The API server. Nodes and ConfigMaps come as inputs.
@@ -227,16 +197,16 @@ pub trait Cluster {
     /// Sends an event, in order; [`Input::Reported`](crate::machine::Input) when it is there.
     fn emit(&mut self, entry: &HistoryEntry);
     /// Gets the own Lease; [`Input::LeaseObserved`](crate::machine::Input) is the answer.
-    fn observe_lease(&mut self);
+    fn observe_lease(&mut self, ticket: Ticket);
     /// Lists the pods of the own Node; [`Input::PodsObserved`](crate::machine::Input) is the answer.
-    fn observe_pods(&mut self);
+    fn observe_pods(&mut self, ticket: Ticket);
 }
 
 /// The node around the kubelet: its container runtime, disks, memory, shutdown.
 pub trait Host {
     /// Observes them once, the runtime at this endpoint; [`Input::EnvironmentObserved`](crate::machine::Input) is the
     /// answer.
-    fn observe(&mut self, runtime: Option<&str>);
+    fn observe(&mut self, ticket: Ticket, runtime: Option<&str>);
 }
 
 /// systemd, metrics, journal and the answers to operators.
@@ -257,7 +227,7 @@ pub trait Notifier {
 pub trait Reexec {
     /// Finds out whether the binary that is installed now can go on from this document; answers
     /// with [`Input::ReloadProven`](crate::machine::Input).
-    fn prove(&mut self, document: &str);
+    fn prove(&mut self, ticket: Ticket, document: &str);
     /// Becomes that binary. Comes back only if nothing changed, or where this is only played.
     ///
     /// # Errors
@@ -289,7 +259,6 @@ pub enum ReexecError {
 #[allow(missing_docs, reason = "each gives the port that it is named after")]
 pub trait Ports {
     fn store(&mut self) -> &mut dyn Store;
-    fn local(&self) -> &dyn Local;
     fn kubelet(&mut self) -> &mut dyn Kubelet;
     fn preflight(&mut self) -> &mut dyn Preflight;
     fn probe(&mut self) -> &mut dyn Probe;

@@ -15,9 +15,9 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::process;
-use crate::machine::Input;
 use crate::machine::evidence::Environment;
 use crate::machine::model::Exit;
+use crate::machine::{Input, Ticket};
 use crate::ports;
 use kubelet_config::hazard::impact::Supply;
 
@@ -49,15 +49,15 @@ impl NodeHost {
 }
 
 impl ports::Host for NodeHost {
-    fn observe(&mut self, runtime: Option<&str>) {
+    fn observe(&mut self, ticket: Ticket, runtime: Option<&str>) {
         let (inputs, socket) = (self.inputs.clone(), runtime.and_then(socket_path));
         let disks = self.measure();
         tokio::spawn(async move {
             let (runtime, disks, shutting_down) =
                 tokio::join!(async { Some(answers(&socket?, LIMIT).await) }, disks, is_shutting_down());
             let (disk_full, supplies) = disks;
-            let _ =
-                inputs.send(Input::EnvironmentObserved(Environment { runtime, disk_full, shutting_down, supplies }));
+            let environment = Environment { runtime, disk_full, shutting_down, supplies };
+            let _ = inputs.send(Input::EnvironmentObserved(ticket, environment));
         });
     }
 }
@@ -177,8 +177,8 @@ mod tests {
 
     async fn observe(dir: &Path, runtime: Option<&str>) -> Environment {
         let (inputs, mut queue) = unbounded_channel();
-        NodeHost::new(dir.to_owned(), dir.to_owned(), inputs).observe(runtime);
-        let Some(Input::EnvironmentObserved(observed)) = queue.recv().await else { panic!("no answer") };
+        NodeHost::new(dir.to_owned(), dir.to_owned(), inputs).observe(7, runtime);
+        let Some(Input::EnvironmentObserved(7, observed)) = queue.recv().await else { panic!("no answer") };
         assert!(queue.recv().await.is_none(), "one answer");
         observed
     }

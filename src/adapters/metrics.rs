@@ -143,7 +143,7 @@ impl Metrics {
             vec![label("status", status.condition.status.as_str()), label("reason", status.condition.reason.as_str())];
         self.condition.clear();
         self.condition.get_or_create(&said).set(1);
-        self.reload_failed.set(i64::from(state.reload.error.is_some()));
+        self.reload_failed.set(i64::from(state.reload().error.is_some()));
         self.remaining.set(state.trial_remaining().map_or(0.0, |left| left.as_secs_f64()));
     }
 

@@ -18,5 +18,6 @@ pub mod reexec;
 pub(crate) mod source_dir;
 pub mod stderr_relay;
 pub mod store;
+pub mod store_thread;
 pub(crate) mod systemctl;
 pub(crate) mod systemd;

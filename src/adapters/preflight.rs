@@ -7,13 +7,15 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 
+use self::classify::{Classification, classify};
 use super::metrics::Metrics;
 use super::process;
 use crate::machine::Input;
 use crate::machine::model::{PreflightResult, Rendered, Verdict};
-use crate::machine::preflight::{Classification, classify};
 use crate::ports;
 use kubelet_config::flags::KubeletArgs;
+
+mod classify;
 
 /// A preflight takes 0.05 s, and half a second when it first makes its certificates.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
@@ -87,9 +89,9 @@ impl ports::Preflight for KubeletPreflight {
         tokio::spawn(async move {
             let found = command.version().await;
             if let Ok(mut version) = version.lock() {
-                *version = found;
+                version.clone_from(&found);
             }
-            let _ = inputs.send(Input::Tick); // so that the version is shown
+            let _ = inputs.send(found.map_or(Input::Tick, Input::Version));
             let _ = ensure_tested(&command, &tested).await; // asked again when it matters
         });
     }

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 
-use crate::machine::{Input, limits};
+use crate::machine::{Input, Ticket, limits};
 use crate::ports;
 use kubelet_config::rendering::HealthzTarget;
 
@@ -29,13 +29,13 @@ impl HealthzProbe {
 }
 
 impl ports::Probe for HealthzProbe {
-    fn probe(&mut self, target: &HealthzTarget) {
+    fn probe(&mut self, ticket: Ticket, target: &HealthzTarget) {
         if let Some(asking) = self.asking.take() {
             asking.abort();
         }
         let (inputs, target) = (self.inputs.clone(), target.clone());
         self.asking = Some(tokio::spawn(async move {
-            let _ = inputs.send(Input::Probed(ask(&target, limits::PROBE_TIMEOUT).await));
+            let _ = inputs.send(Input::Probed(ticket, ask(&target, limits::PROBE_TIMEOUT).await));
         }));
     }
 }

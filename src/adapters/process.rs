@@ -25,7 +25,7 @@ use tokio::sync::oneshot;
 use super::stderr_relay::{StartedRelay, StderrRelay};
 use crate::machine::Input;
 use crate::machine::model::Exit;
-use crate::machine::preflight::PreflightRun;
+
 use crate::ports::{self, SpawnError};
 use kubelet_config::flags::KubeletArgs;
 
@@ -335,11 +335,20 @@ pub(crate) fn exec_kubelet(program: &Path, args: &KubeletArgs) -> io::Error {
     std::process::Command::new(program).args(args.for_run(None)).exec()
 }
 
+/// How a program ended, and what it printed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ProgramOutput {
+    /// How it ended; `None` if it was killed because it took too long.
+    pub(crate) exit: Option<Exit>,
+    /// stdout and stderr together, any bytes.
+    pub(crate) output: Vec<u8>,
+}
+
 /// Runs a program to its end with a minimal environment and collects what it prints.
 ///
 /// # Errors
 /// If it cannot be started.
-pub(crate) async fn run_to_end(program: &Path, args: &[String], limit: Duration) -> io::Result<PreflightRun> {
+pub(crate) async fn run_to_end(program: &Path, args: &[String], limit: Duration) -> io::Result<ProgramOutput> {
     let mut command = Command::new(program);
     command
         .args(args)
@@ -363,13 +372,13 @@ pub(crate) async fn run_with_input(
     args: &[OsString],
     input: OwnedFd,
     limit: Duration,
-) -> io::Result<PreflightRun> {
+) -> io::Result<ProgramOutput> {
     let mut command = Command::new(program);
     command.args(args).stdin(input).env_remove("NOTIFY_SOCKET");
     collect(command, limit).await
 }
 
-async fn collect(mut command: Command, limit: Duration) -> io::Result<PreflightRun> {
+async fn collect(mut command: Command, limit: Duration) -> io::Result<ProgramOutput> {
     let (reader, writer) = io::pipe()?;
     command.stdout(writer.try_clone()?).stderr(writer).process_group(0).kill_on_drop(true);
     die_with_parent(&mut command);
@@ -397,7 +406,7 @@ async fn collect(mut command: Command, limit: Duration) -> io::Result<PreflightR
         let _ = child.start_kill();
         let _ = child.wait().await;
     }
-    Ok(PreflightRun { exit, output: kept })
+    Ok(ProgramOutput { exit, output: kept })
 }
 
 /// What a helper program printed.

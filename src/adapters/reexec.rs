@@ -22,7 +22,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::process::{self, KubeletProcess};
 use crate::machine::model::Exit;
-use crate::machine::{Handover, Input, limits};
+use crate::machine::{Handover, Input, Ticket, limits};
 use crate::ports::ReexecError;
 
 /// `PID:FD:KUBELET`: our own process id, lest a stray variable is believed, the document, and the
@@ -148,7 +148,7 @@ fn take_over(fd: RawFd) -> Result<InheritedState, String> {
 pub fn read(text: &str) -> Result<(ReexecDocument, Handover), String> {
     let document: ReexecDocument = serde_json::from_str(text).map_err(|error| format!("the document: {error}"))?;
     let handover = Handover::decode(&document.machine)?;
-    if handover.pid().and_then(|pid| i32::try_from(pid).ok()) != Some(document.pid) {
+    if i32::try_from(handover.pid()) != Ok(document.pid) {
         return Err("the document names two kubelets".to_owned());
     }
     Ok((document, handover))
@@ -175,14 +175,14 @@ pub struct SelfExec {
 
 impl SelfExec {
     /// Asks the installed binary whether it could go on from this.
-    pub fn prove(&self, handover: &str, pid: Option<i32>) {
+    pub fn prove(&self, ticket: Ticket, handover: &str, pid: Option<i32>) {
         // A kubelet that was just reaped is in the document all the same; it will be asked again then.
-        let recorded = || Handover::decode(handover).ok()?.pid().and_then(|pid| i32::try_from(pid).ok());
+        let recorded = || i32::try_from(Handover::decode(handover).ok()?.pid()).ok();
         let pid = pid.or_else(recorded).unwrap_or_default();
         let document = ReexecDocument { machine: handover.to_owned(), pid, ..ReexecDocument::default() };
         let inputs = self.inputs.clone();
         tokio::spawn(async move {
-            let _ = inputs.send(Input::ReloadProven(ask_installed(&document).await));
+            let _ = inputs.send(Input::ReloadProven(ticket, ask_installed(&document).await));
         });
     }
 

@@ -14,8 +14,8 @@ use tokio::time::{Instant, sleep_until};
 
 use self::read::{DirContent, DirId};
 use self::watch::{Change, DirWatcher};
-use crate::machine::Input;
 use crate::machine::record::HistoryEntry;
+use crate::machine::{Input, Ticket};
 use crate::ports;
 use kubelet_config::assignment::Assignment;
 use kubelet_config::source::ConfigMapRef;
@@ -89,12 +89,12 @@ impl ports::Cluster for SourceDir {
         self.cluster.emit(entry);
     }
 
-    fn observe_lease(&mut self) {
-        self.cluster.observe_lease();
+    fn observe_lease(&mut self, ticket: Ticket) {
+        self.cluster.observe_lease(ticket);
     }
 
-    fn observe_pods(&mut self) {
-        self.cluster.observe_pods();
+    fn observe_pods(&mut self, ticket: Ticket) {
+        self.cluster.observe_pods(ticket);
     }
 }
 

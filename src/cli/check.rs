@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::common::{Failure, KubeletCommand, MergeOption, block_on, local_files};
 use crate::adapters::preflight::PreflightCommand;
-use crate::daemon::exec;
+use crate::daemon::render;
 use crate::machine::model::{RenderError, Verdict};
 use crate::ports::Checkpoint;
 use kubelet_config::rendering::Configuration;
@@ -91,7 +91,7 @@ pub(super) fn file(
     };
     let dir = absolute.parent().unwrap_or(Path::new("/")).display().to_string();
     let checkpoint = Checkpoint { dir, files: [(key, text)].into(), ..Checkpoint::default() };
-    Ok(exec::configuration(Some((&checkpoint, &source)), args, local))
+    Ok(render::configuration(Some((&checkpoint, &source)), None, args, local))
 }
 
 /// What is worth knowing of a rendering, on stderr.

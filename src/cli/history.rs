@@ -13,7 +13,6 @@ use super::control::{Output, StoreDir};
 use crate::adapters::fsx::RealDisk;
 use crate::adapters::store::FsStore;
 use crate::machine::record::HistoryEntry;
-use crate::ports::Store as _;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {

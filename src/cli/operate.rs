@@ -12,7 +12,7 @@ use crate::adapters::store::FsStore;
 use crate::daemon::settings;
 use crate::machine;
 use crate::machine::command::{Command, Target};
-use crate::ports::{Clock as _, Store as _};
+use crate::ports::Clock as _;
 use kubelet_config::duration::GoDuration;
 
 #[derive(Debug, Args)]
@@ -113,7 +113,7 @@ fn offline(store: &StoreDir, command: &Command, why: &str) -> Result<u8, Failure
     let mut files = FsStore::new(RealDisk, &dir);
     let stored = files.load();
     let refused = |why: String| Failure::new(1, format!("refused: {why}"));
-    let (records, text) = machine::offline(&stored, command, BootClock.now()).map_err(refused)?;
+    let (records, text) = machine::offline(stored, command, BootClock.now()).map_err(refused)?;
     files.record(&records).map_err(|why| Failure::new(1, format!("the store cannot be written: {why}")))?;
     println!("{text}");
     eprintln!("note: no supervisor is running; the next one to start obeys");

@@ -8,8 +8,7 @@ use super::check;
 use super::common::{Failure, KubeletCommand, MergeOption, local_files};
 use crate::adapters::fsx::RealDisk;
 use crate::adapters::store::FsStore;
-use crate::daemon::{exec, settings};
-use crate::ports::Store as _;
+use crate::daemon::{render, settings};
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -35,13 +34,14 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
         match store.load().assigned {
             Ok(Some(source)) => {
                 eprintln!("note: the assigned configuration, {source}");
-                store
-                    .open(&source)
-                    .and_then(|checkpoint| exec::configuration(Some((&checkpoint, &source)), &args, &local))
+                let configs = store.configs_dir().display().to_string();
+                store.open(&source).and_then(|checkpoint| {
+                    render::configuration(Some((&checkpoint, &source)), Some(&configs), &args, &local)
+                })
             }
             Ok(None) => {
                 eprintln!("note: the local configuration, nothing is assigned in {}", dir.display());
-                exec::configuration(None, &args, &local)
+                render::configuration(None, None, &args, &local)
             }
             Err(why) => {
                 return Err(Failure::new(

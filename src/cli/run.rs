@@ -92,13 +92,13 @@ impl Options {
         Ok(Settings {
             program,
             dir: settings::store_dir(self.dynamic_config_dir.as_deref(), &args),
-            args,
             machine: machine::Settings {
                 trial_duration: self.trial_duration.0,
                 start_timeout: self.start_timeout.0,
                 isolation: self.isolation_timeout.0,
                 boots: self.trial_boots,
                 confirm_within: self.confirm_within.map(|within| within.0),
+                api_server: args.last("kubeconfig").is_some(),
                 default_source,
                 spread: self.spread.0,
                 spread_assignment: self.spread_assignment.0,
@@ -106,6 +106,7 @@ impl Options {
                 watchdog: Systemd::watchdog(),
                 boot_id: clock::boot_id(),
             },
+            args,
             merge: self.merge.merge,
             config_namespace: self.config_namespace.clone(),
             metrics,
@@ -125,6 +126,11 @@ pub(super) fn run(options: &Options, args: &[OsString], start_mode: StartMode) -
         }
     };
     log::init(options.log_format);
+    if settings.args.last("runonce").is_some_and(|value| value != "false") {
+        tracing::info!("--runonce: this kubelet ends by itself, there is nothing to supervise");
+        let error = process::exec_kubelet(&settings.program, &settings.args);
+        return Err(Failure::new(1, format!("cannot run {}: {error}", settings.program.display())));
+    }
     if options.restart_by == machine::RestartBy::Exit && std::env::var_os("INVOCATION_ID").is_none() {
         tracing::warn!(
             "--restart-by exit, and INVOCATION_ID is not set: if systemd did not start this, nobody will start the kubelet again"

@@ -12,7 +12,6 @@ use super::common::Failure;
 use super::control::{Output, StoreDir, Unreachable, denied};
 use crate::adapters::fsx::RealDisk;
 use crate::adapters::store::FsStore;
-use crate::ports::Store as _;
 use kubelet_config::duration::GoDuration;
 use kubelet_config::source::Source;
 

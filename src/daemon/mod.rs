@@ -2,8 +2,10 @@
 
 pub mod exec;
 pub mod failopen;
+pub mod render;
 pub(crate) mod settings;
 mod signals;
+pub mod store_worker;
 pub(crate) mod wire;
 
 use std::cell::Cell;
@@ -12,7 +14,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::machine::{Handover, Input};
+use crate::machine::{Handover, Input, limits};
 use crate::ports::{Clock, Ports};
 use exec::Executor;
 pub use signals::Signals;
@@ -52,7 +54,7 @@ pub async fn run<P: Ports>(
         Start::Resume(handover) => executor.resume(*handover, clock.now()),
     };
     while go_on {
-        let wake_up = if executor.reexec_due {
+        let wake_up = if executor.reexec_due && executor.ports.store().is_idle() {
             // One more turn, so that whatever was delivered before the signals were held is seen;
             // between the last check of the queue and the exec nothing else runs on this thread.
             Signals::block();
@@ -83,6 +85,8 @@ pub async fn run<P: Ports>(
         };
         go_on = executor.handle(input, clock.now());
     }
+    // What the next start must know is on its way to the disk; a disk that stalls must not hold up a shutdown.
+    executor.ports.store().finish(limits::LOAD_DEADLINE);
     executor.state.exit_code()
 }
 

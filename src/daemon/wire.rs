@@ -14,6 +14,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::exec::Executor;
 use super::failopen::{self, KubeletControl, run_guarded};
 use super::settings::Settings;
+use super::store_worker::StoreWorker;
 use super::{Signals, Start};
 use crate::adapters::clock::BootClock;
 use crate::adapters::fsx::RealDisk;
@@ -31,14 +32,14 @@ use crate::adapters::reexec::{InheritedState, SelfExec, ServiceState, StartMode}
 use crate::adapters::source_dir::{self, SourceDir};
 use crate::adapters::stderr_relay::StderrRelay;
 use crate::adapters::store::FsStore;
+use crate::adapters::store_thread::StoreThread;
 use crate::adapters::systemd::Systemd;
-use crate::machine::{Counter, Input, Level, State, limits};
+use crate::machine::{Counter, Input, Level, State, Ticket, limits};
 use crate::ports;
 
 /// The supervisor's ports, all real.
 struct RealPorts {
-    store: FsStore<RealDisk>,
-    local: LocalFiles,
+    store: StoreThread,
     kubelet: KubeletProcess,
     preflight: KubeletPreflight,
     probe: HealthzProbe,
@@ -51,9 +52,6 @@ struct RealPorts {
 impl ports::Ports for RealPorts {
     fn store(&mut self) -> &mut dyn ports::Store {
         &mut self.store
-    }
-    fn local(&self) -> &dyn ports::Local {
-        &self.local
     }
     fn kubelet(&mut self) -> &mut dyn ports::Kubelet {
         &mut self.kubelet
@@ -79,8 +77,8 @@ impl ports::Ports for RealPorts {
 }
 
 impl ports::Reexec for RealPorts {
-    fn prove(&mut self, document: &str) {
-        self.self_exec.prove(document, self.kubelet.pid.get());
+    fn prove(&mut self, ticket: Ticket, document: &str) {
+        self.self_exec.prove(ticket, document, self.kubelet.pid.get());
     }
     fn replace(&mut self, document: &str) -> Result<(), ports::ReexecError> {
         let systemd = &self.notifier.systemd;
@@ -110,7 +108,7 @@ impl ports::Notifier for NodeNotifier {
             page.counting = state.is_counting().then(Instant::now);
             page.summary.clone_from(&summary);
         }
-        self.systemd.update(state.is_ready(), state.leaving, summary);
+        self.systemd.update(state.is_ready(), state.is_leaving(), summary);
     }
 
     fn count(&mut self, counter: &Counter) {
@@ -222,8 +220,7 @@ async fn assemble(settings: Settings, inherited: Option<InheritedState>, lock: O
         dir: settings.dir.join("supervisor/preflight"),
     };
     let mut ports = RealPorts {
-        store: FsStore::new(RealDisk, &settings.dir),
-        local: LocalFiles { program: settings.program.clone(), args: settings.args.clone(), merge: settings.merge },
+        store: store(&settings, inputs.clone())?,
         kubelet: KubeletProcess {
             program: settings.program.clone(),
             args: settings.args.clone(),
@@ -244,9 +241,16 @@ async fn assemble(settings: Settings, inherited: Option<InheritedState>, lock: O
         Some(inherited) => ports.take_over(inherited)?,
         None => Start::Boot,
     };
-    let executor = Executor::new(State::new(settings.machine), ports, settings.args);
-    let executor = executor.with_source_dir(settings.source.is_some());
+    let executor = Executor::new(State::new(settings.machine), ports);
     Ok(Daemon { executor, start, queue, signals, child })
+}
+
+/// The store and the node's own files, on a thread of their own.
+fn store(settings: &Settings, inputs: UnboundedSender<Input>) -> anyhow::Result<StoreThread> {
+    let local = LocalFiles { program: settings.program.clone(), args: settings.args.clone(), merge: settings.merge };
+    let files = FsStore::new(RealDisk, &settings.dir);
+    let mut worker = StoreWorker::new(files, local, settings.args.clone()).with_source_dir(settings.source.is_some());
+    StoreThread::start(move |request| worker.serve(request), inputs).context("cannot start the store's thread")
 }
 
 impl RealPorts {

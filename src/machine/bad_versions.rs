@@ -1,97 +1,89 @@
-//! What is remembered of failed versions.
+//! Bad versions: what failed or was refused is not started again while its content and the kubelet are the same.
 
-use super::io::log;
-use super::limits;
-use super::model::KubeletId;
-use super::record::BadVersion;
-use super::{ConfigMapState, Counter, Effect, Level, Records, State};
+use super::ladder::is_same;
+use super::model::ConfigError;
+use super::records::{BadReason, BadVersion, Phase, Records, Version};
+use super::{State, limits};
 use kubelet_config::digest::Digest;
-use kubelet_config::source::Source;
-use kubelet_config::status::{self, SyncError};
+use kubelet_config::status;
 
 impl State {
-    /// What is remembered of a version that failed before, if it still holds.
-    pub(super) fn bad_version(&self, source: &Source, digest: Option<&Digest>) -> Option<&BadVersion> {
-        self.records().local_state.bad.iter().rev().find(|bad| {
-            (bad.kubelet == self.kubelet_id || bad.kubelet == KubeletId::ANY)
-                && match (&bad.digest, digest) {
-                    (Some(bad), Some(digest)) => bad == digest,
-                    _ => bad.source == *source,
-                }
-        })
+    /// What is remembered of a version that failed or was refused before, if it still holds.
+    pub(super) fn bad_version(&self, version: &Version) -> Option<&BadVersion> {
+        let id = self.process.kubelet_id();
+        self.records().bad.iter().rev().find(|bad| bad.holds(version, id))
     }
 
     /// True if the control test cleared it, and last known good has not been healthy for long enough since.
-    pub(super) fn awaits_retry(&self, source: &Source) -> bool {
-        !self.recovered
-            && self.records().local_state.retry_later.as_ref().is_some_and(|retry_later| retry_later.source == *source)
-    }
-
-    /// Remembers that a version failed, in the status and durably.
-    pub(super) fn remember_bad(
-        &mut self,
-        source: &Source,
-        digest: Option<&Digest>,
-        reason: &str,
-        error: &str,
-        detail: &str,
-        fx: &mut Vec<Effect>,
-    ) {
-        self.error = Some((error.to_owned(), detail.to_owned()));
-        let records = self.with_bad_version(source, digest, reason, error, detail);
-        self.remember(records, fx);
+    pub(super) fn awaits_retry(&self, version: &Version) -> bool {
+        match &self.records().phase {
+            Phase::RetryLater(attempt, _) => is_same(Some(&attempt.version), Some(version)) && !self.has_recovered(),
+            _ => false,
+        }
     }
 
     /// The records with a further bad version in them.
     pub(super) fn with_bad_version(
         &self,
-        source: &Source,
-        digest: Option<&Digest>,
-        reason: &str,
-        error: &str,
+        version: &Version,
+        reason: BadReason,
+        error: ConfigError,
         detail: &str,
     ) -> Records {
         let mut records = self.records().clone();
-        let bad = &mut records.local_state.bad;
-        bad.retain(|bad| bad.source != *source || bad.digest.as_ref() != digest);
+        let bad = &mut records.bad;
+        bad.retain(|bad| bad.source != version.source || bad.digest != version.digest);
         bad.push(BadVersion {
-            source: source.clone(),
-            digest: digest.cloned(),
-            kubelet: self.kubelet_id.clone(),
-            error: error.to_owned(),
+            source: version.source.clone(),
+            digest: version.digest.clone(),
+            kubelet: self.process.kubelet_id().clone(),
+            error,
             detail: detail.to_owned(),
-            reason: reason.to_owned(),
+            reason,
             time: status::timestamp(self.now.wall_nanos),
             version: self.version.clone().unwrap_or_default(),
-            log_tail: self
-                .log_tail
-                .get(self.log_tail.len().saturating_sub(limits::LOG_LINES_KEPT)..)
-                .unwrap_or_default()
-                .to_vec(),
+            log_tail: self.last_log_lines(limits::LOG_LINES_KEPT),
         });
         let excess = bad.len().saturating_sub(limits::BAD_VERSIONS);
         bad.drain(..excess);
-        if records.local_state.attempt.as_ref().is_some_and(|attempt| attempt.source == *source) {
-            records.local_state.attempt = None;
-        }
         records
     }
 
-    /// Has records written that nothing waits for; if it fails they are written later.
-    pub(super) fn remember(&mut self, records: Records, fx: &mut Vec<Effect>) {
-        self.unsaved = Some(records.clone());
-        fx.push(Effect::Record(super::RecordReason::Memory, records));
+    /// True if this kubelet binary found the content valid, or could not judge it when it was asked.
+    pub(super) fn is_accepted(&self, digest: &Digest) -> bool {
+        let id = self.process.kubelet_id();
+        self.records().accepted.iter().any(|(known, of)| known == digest && of == id)
+            || self.launch.is_unjudged(digest, id)
     }
 
-    pub(super) fn record_failed(&mut self, why: &str, fx: &mut Vec<Effect>) {
-        fx.push(Effect::Count(Counter::StoreError));
-        let why = format!("the store cannot be written: {why}");
-        // No change is taken up until the records are written; the status says so.
-        if matches!(self.config_map, ConfigMapState::Present(_)) {
-            self.sync_failed(SyncError::Internal, why, fx);
-        } else {
-            log(fx, Level::Warn, why);
+    /// Written down with the next record.
+    pub(super) fn note_accepted(&mut self, digest: &Digest) {
+        let kubelet = self.process.kubelet_id();
+        self.writer.learn(|records| records.note_accepted(digest, kubelet));
+    }
+
+    /// The content of what we would fall back to, if it is known.
+    pub(super) fn fallback_content(&self) -> Option<&Digest> {
+        match &self.records().last_known_good {
+            Some(proven) => proven.digest.as_ref(),
+            None => self.launch.local(),
         }
-        self.back_off();
+    }
+
+    /// True if failures can be held against this version: there is something else to go back to, as far as that can be
+    /// known.
+    pub(super) fn is_judged_content(&self, version: &Version) -> bool {
+        let known = self.fallback_content().is_some() || !self.launch.is_learning(self.records());
+        known && (version.digest.is_none() || self.fallback_content() != version.digest.as_ref())
+    }
+
+    /// A version whose content was not known has been rendered.
+    pub(super) fn learn_content(&mut self, version: Version, digest: &Digest) -> Version {
+        if version.digest.is_some() {
+            return version;
+        }
+        self.writer.learn(|records| records.note_content(&version, digest));
+        self.writer.write_soon();
+        Version { digest: Some(digest.clone()), ..version }
     }
 }

@@ -73,7 +73,7 @@ pub enum Command {
     Freeze,
     /// Take up changes again.
     Thaw,
-    /// Acknowledge the configuration that waits for it.
+    /// Confirm the configuration that waits for it.
     Confirm {
         /// Only move the deadline: so many seconds from now.
         extend_seconds: Option<u64>,

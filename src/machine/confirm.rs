@@ -1,16 +1,18 @@
-//! The wait for an operator's confirmation of what has proven healthy (`confirm-within`).
+//! A configuration that somebody has to confirm: what is proven and not confirmed in time goes back.
 
 use std::time::Duration;
 
 use super::evidence::Failure;
+use super::io::Effect;
 use super::model::Moment;
-use super::record::ConfirmationWait;
-use super::{Effect, State, events, limits};
+use super::proposal::Proposal;
+use super::records::{Attempt, ConfirmationWait, Phase, Records};
+use super::{State, events, limits};
 use kubelet_config::duration::GoDuration;
 use kubelet_config::source::ConfigAnnotations;
 
 impl State {
-    /// Seconds within which this ConfigMap must be acknowledged; `None` if it need not.
+    /// Seconds within which this ConfigMap must be confirmed; `None` if it need not.
     pub(super) fn confirm_within(&self, annotations: &ConfigAnnotations) -> Result<Option<u64>, String> {
         let within = match &annotations.confirm_within {
             Some(text) => {
@@ -22,59 +24,67 @@ impl State {
         Ok(Some(within.as_secs()).filter(|seconds| *seconds > 0))
     }
 
-    pub(super) fn await_confirmation(&mut self, within: u64, fx: &mut Vec<Effect>) {
-        let mut records = self.records().clone();
-        let Some(attempt) = &mut records.local_state.attempt else { return };
-        attempt.confirm = Some(ConfirmationWait::within(within, self.now, self.settings.boot_id()));
-        let source = attempt.source.clone();
-        self.remember(records, fx);
-        fx.push(Effect::Emit(events::awaits_confirmation(&source, Duration::from_secs(within))));
+    pub(super) fn await_confirmation(&mut self, attempt: Attempt, fx: &mut Vec<Effect>) {
+        let wait = ConfirmationWait::within(attempt.confirm_seconds(), self.now, self.settings.boot_id());
+        let records = Records { phase: Phase::AwaitingConfirmation(attempt, wait), ..self.records().clone() };
+        self.propose(records, Proposal::AwaitConfirmation, fx);
     }
 
-    /// The wait for an acknowledgement: it ends, or what is left of it is noted now and then.
-    pub(super) fn tick_confirm(&mut self, confirm: &ConfirmationWait, fx: &mut Vec<Effect>) {
-        let now = self.now.boot.as_secs();
-        let left = if confirm.boot_id == self.settings.boot_id() {
-            confirm.until.saturating_sub(now)
-        } else {
-            confirm.left // another boot's clock: go on with what was noted
-        };
+    /// Somebody is to confirm it, durably.
+    pub(super) fn awaits_confirmation(&self, fx: &mut Vec<Effect>) {
+        if let Phase::AwaitingConfirmation(attempt, _) = &self.records().phase {
+            let within = Duration::from_secs(attempt.confirm_seconds());
+            fx.push(Effect::Emit(events::awaits_confirmation(&attempt.version.source, within)));
+        }
+    }
+
+    /// The wait for a confirmation: it ends, or what is left of it is noted now and then.
+    pub(super) fn tick_confirmation(&mut self, wait: &ConfirmationWait, fx: &mut Vec<Effect>) {
+        let boot_id = self.settings.boot_id();
+        let left = wait.left_at(self.now, &boot_id);
         if left == 0 {
+            if self.writer.is_writing() {
+                return; // it may be the confirmation that is on its way to the disk
+            }
             return self.roll_back(Failure::Unconfirmed, "nobody confirmed it in time", fx);
         }
-        let noted = confirm.left.saturating_sub(left) >= limits::CONFIRM_RECORD_INTERVAL.as_secs();
-        if noted || confirm.boot_id != self.settings.boot_id() {
+        let noted = wait.left.saturating_sub(left) >= limits::CONFIRM_RECORD_INTERVAL.as_secs();
+        if noted && self.writer.is_idle() {
             let mut records = self.records().clone();
-            if let Some(attempt) = &mut records.local_state.attempt {
-                let renewed = ConfirmationWait::within(left, self.now, self.settings.boot_id());
+            if let Phase::AwaitingConfirmation(_, wait) = &mut records.phase {
+                let renewed = ConfirmationWait::within(left, self.now, boot_id);
                 // What people were promised stays, to the second, unless the machine was started anew.
-                let wall = if confirm.boot_id == renewed.boot_id { confirm.wall } else { renewed.wall };
-                attempt.confirm = Some(ConfirmationWait { wall, ..renewed });
+                let wall = if wait.boot_id == renewed.boot_id { wait.wall } else { renewed.wall };
+                *wait = ConfirmationWait { wall, ..renewed };
             }
-            self.remember(records, fx);
+            self.propose(records, Proposal::Note, fx);
         }
     }
 
-    /// Seconds left to acknowledge what runs, if it waits for that.
+    fn confirmation(&self) -> Option<&ConfirmationWait> {
+        match &self.records().phase {
+            Phase::AwaitingConfirmation(attempt, wait) if attempt.needs_confirmation() => Some(wait),
+            _ => None,
+        }
+    }
+
+    /// Seconds left to confirm what runs, if it waits for that.
     #[must_use]
     pub fn confirm_left(&self) -> Option<u64> {
-        let attempt = self.saved.local_state.attempt.as_ref().filter(|attempt| !attempt.confirmed)?;
-        Some(attempt.confirm.as_ref()?.until.saturating_sub(self.now.boot.as_secs()))
+        self.confirmation().map(|wait| wait.left_at(self.now, &self.settings.boot_id()))
     }
 
     /// The wall clock when that wait ends, as it was promised.
     #[must_use]
     pub fn confirm_by(&self) -> Option<u64> {
-        let attempt = self.saved.local_state.attempt.as_ref().filter(|attempt| !attempt.confirmed)?;
-        attempt.confirm.as_ref().map(|confirm| confirm.wall).filter(|wall| *wall != 0)
+        self.confirmation().map(|wait| wait.wall).filter(|wall| *wall != 0)
     }
 
-    /// When the wait for an acknowledgement wants attention.
+    /// When the wait for a confirmation wants attention.
     pub(super) fn confirm_deadlines(&self, due: &mut Vec<Moment>) {
-        let confirm = self.records().local_state.attempt.as_ref().and_then(|attempt| attempt.confirm.as_ref());
-        if let (Some(confirm), Some(_)) = (confirm, &self.trial) {
-            let noted = confirm.until.saturating_sub(confirm.left) + limits::CONFIRM_RECORD_INTERVAL.as_secs();
-            for seconds in [confirm.until, noted] {
+        if let Some(wait) = self.confirmation().filter(|_| self.is_on_trial()) {
+            let noted = wait.until.saturating_sub(wait.left) + limits::CONFIRM_RECORD_INTERVAL.as_secs();
+            for seconds in [wait.until, noted] {
                 due.push(Moment { boot: Duration::from_secs(seconds), ..self.now });
             }
         }

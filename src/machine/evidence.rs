@@ -29,15 +29,6 @@ pub enum Signal {
     Pods,
 }
 
-/// What a signal's failure leads to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SignalClass {
-    /// The trial fails.
-    Required,
-    /// The trial's clock stops; nothing is held against it.
-    Advisory,
-}
-
 impl Signal {
     /// All of them.
     pub const ALL: [Self; 7] =
@@ -57,20 +48,14 @@ impl Signal {
         }
     }
 
-    /// Its class. The runtime is not the kubelet's to keep alive: when it is away, judgement waits.
-    #[must_use]
-    pub fn class(self) -> SignalClass {
-        if self == Self::Runtime { SignalClass::Advisory } else { SignalClass::Required }
-    }
-
     /// How long it may be bad without a break.
     #[must_use]
     pub fn patience(self, isolation: Duration) -> Duration {
         match self {
             Self::Healthz => limits::HEALTHZ_PATIENCE,
             Self::Watchdog => limits::WATCHDOG_PATIENCE,
-            Self::NodeReady | Self::Lease | Self::ApiServer => isolation,
-            Self::Runtime | Self::Pods => Duration::ZERO,
+            Self::NodeReady | Self::Lease | Self::ApiServer | Self::Runtime => isolation,
+            Self::Pods => Duration::ZERO,
         }
     }
 }
@@ -89,7 +74,7 @@ pub enum Failure {
     Signal(Signal),
     /// The supervisor was started too often without proof.
     Boots,
-    /// Nobody acknowledged it in time.
+    /// Nobody confirmed it in time.
     Unconfirmed,
     /// An operator left it.
     Operator,
@@ -103,14 +88,19 @@ pub enum FailureFamily {
     Process,
     /// The process lives, and has lost contact with the API server.
     Contact,
+    /// The container runtime is gone.
+    Runtime,
 }
 
 impl Failure {
     /// All of them.
     pub fn all() -> impl Iterator<Item = Self> {
-        let required = Signal::ALL.into_iter().filter(|signal| signal.class() == SignalClass::Required);
         let process = [Self::ExitBeforeReady, Self::Exits, Self::StartTimeout];
-        process.into_iter().chain(required.map(Self::Signal)).chain([Self::Boots, Self::Unconfirmed, Self::Operator])
+        process.into_iter().chain(Signal::ALL.into_iter().map(Self::Signal)).chain([
+            Self::Boots,
+            Self::Unconfirmed,
+            Self::Operator,
+        ])
     }
 
     /// The label of `rollbacks_total{reason}`.
@@ -127,6 +117,14 @@ impl Failure {
         }
     }
 
+    /// True if this one shows that the node, and no configuration, is to blame for the other. A runtime that is gone
+    /// explains them all.
+    #[must_use]
+    pub fn is_like(self, other: Self) -> bool {
+        let alike = self.family().is_some() && self.family() == other.family();
+        alike || self == Self::Signal(Signal::Runtime)
+    }
+
     /// Its family; `None` where there is nothing to find out.
     #[must_use]
     pub fn family(self) -> Option<FailureFamily> {
@@ -134,7 +132,8 @@ impl Failure {
             Self::ExitBeforeReady | Self::Exits | Self::StartTimeout => Some(FailureFamily::Process),
             Self::Signal(Signal::Healthz | Signal::Watchdog) => Some(FailureFamily::Process),
             Self::Signal(Signal::NodeReady | Signal::Lease | Signal::ApiServer) => Some(FailureFamily::Contact),
-            Self::Signal(_) | Self::Boots | Self::Unconfirmed | Self::Operator => None,
+            Self::Signal(Signal::Runtime) => Some(FailureFamily::Runtime),
+            Self::Signal(Signal::Pods) | Self::Boots | Self::Unconfirmed | Self::Operator => None,
         }
     }
 }
@@ -144,7 +143,7 @@ impl Failure {
 pub enum Suspension {
     /// The container runtime does not answer.
     Runtime,
-    /// The API server went away after the kubelet had been in contact with it.
+    /// The API server went away after the kubelet had been in contact with it, or answers that it is overloaded.
     ApiServer,
     /// There is no room on the disk.
     DiskFull,
@@ -167,6 +166,11 @@ impl Suspension {
 
 /// The signals that were good before a change: only these are judged after it.
 pub type Baseline = BTreeSet<Signal>;
+
+/// True if the API server saw the node: its Lease was renewed, or it was Ready.
+pub(super) fn tells_of_contact(signals: &Baseline) -> bool {
+    signals.contains(&Signal::Lease) || signals.contains(&Signal::NodeReady)
+}
 
 /// The Node's condition Ready, as the API server shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,4 +1,8 @@
 //! What goes into the machine and what comes out of it.
+//!
+//! A question of the outside carries a ticket, which its answer brings back; an answer with another ticket decides
+//! nothing, but that content could be read, and which binary is there, counts all the same. Each component gives its
+//! questions a deadline.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,50 +11,36 @@ use std::time::Duration;
 use super::command::Command;
 use super::events::Event;
 use super::evidence::{Environment, Failure, LeaseObservation, NodeReadiness, Query};
-use super::model::{Exit, KubeletId, PreflightResult, RenderError, Rendered, RestartCause, StateFiles, Verdict};
-use super::{Handover, Records, Stored};
+use super::handover::Handover;
+use super::model::{
+    Exit, KubeletId, PreflightResult, RenderError, Rendered, RestartCause, StateFiles, Target, Verdict,
+};
+use super::record::HistoryEntry;
+use super::records::{Records, Stored};
 use kubelet_config::assignment::Assignment;
+use kubelet_config::digest::Digest;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::{ConfigMapRef, Payload, Source};
 
-/// Why something was rendered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
-    /// To start the kubelet with it now.
-    Launch,
-    /// To see what a change would do.
-    Change,
-}
-
-/// Why records were written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecordReason {
-    /// A change is about to be switched to.
-    Switch,
-    /// Equal content under a new source.
-    Adopt,
-    /// The local configuration is assigned.
-    Reset,
-    /// The trial was passed.
-    Proven,
-    /// Anything that must be remembered but holds nothing up: bad versions, tries.
-    Memory,
-}
+/// Tells the answer to one question from the answers to others.
+pub type Ticket = u64;
 
 /// An input of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// First of all: the store's content and the kubelet binary's identity.
-    Boot(Box<Stored>, KubeletId),
-    /// The name of the own Node.
-    NodeName(String),
+    /// First of all: there is no kubelet yet.
+    Boot,
     /// First of all, after a reload: the state of the supervisor that handed over. Its kubelet runs.
     Resume(Box<Handover>),
+    /// Outcome of [`StoreRequest::ReadRecords`], and the identity of the kubelet binary.
+    RecordsRead(Ticket, Box<Stored>, KubeletId),
+    /// The name of the own Node.
+    NodeName(String),
     /// SIGHUP: the installed binary shall go on in our place.
     Reload,
     /// Outcome of [`Effect::ProveReload`]: the version of the binary that can go on.
-    ReloadProven(Result<String, String>),
+    ReloadProven(Ticket, Result<String, String>),
     /// [`Effect::Reexec`] failed, and why: we are still in charge.
     ReloadFailed(String),
     /// The own Node, or its absence.
@@ -64,22 +54,24 @@ pub enum Input {
         /// False for a lost connection, which says nothing about a version seen before.
         definite: bool,
     },
-    /// Outcome of [`Effect::Save`].
-    Saved(Source, Result<(), String>),
-    /// Outcome of [`Effect::Render`].
-    Rendered(Purpose, Option<Source>, KubeletId, Result<Rendered, RenderError>),
+    /// Outcome of [`StoreRequest::Save`].
+    Saved(Ticket, Result<(), String>),
+    /// Outcome of [`StoreRequest::Load`], and the identity of the kubelet binary.
+    Loaded(Ticket, KubeletId, Result<Rendered, RenderError>),
     /// Outcome of [`Effect::Preflight`].
-    Judged(u64, Verdict),
-    /// Outcome of [`Effect::Record`].
-    Recorded(RecordReason, Result<Records, String>),
-    /// Outcome of [`Effect::Start`].
+    Judged(Ticket, Verdict),
+    /// Outcome of [`StoreRequest::Record`].
+    Recorded(Ticket, Result<(), String>),
+    /// Outcome of [`StoreRequest::SwapStateFiles`].
+    StateFilesSwapped(Ticket, Result<(), String>),
+    /// Outcome of [`Effect::Start`]; it comes at once.
     Started(Result<u32, String>),
     /// The kubelet said READY=1.
     Ready,
     /// The kubelet's process is gone.
     Exited(Exit),
     /// Outcome of [`Effect::Probe`].
-    Probed(bool),
+    Probed(Ticket, bool),
     /// The kubelet said WATCHDOG=1.
     Watchdog,
     /// The own Node's condition Ready.
@@ -92,17 +84,19 @@ pub enum Input {
         confirm: Option<String>,
     },
     /// Outcome of [`Query::Lease`].
-    LeaseObserved(LeaseObservation),
+    LeaseObserved(Ticket, LeaseObservation),
     /// Outcome of [`Query::Pods`]; `None` if they could not be listed.
-    PodsObserved(Option<PodInventory>),
+    PodsObserved(Ticket, Option<PodInventory>),
     /// Outcome of [`Query::Environment`].
-    EnvironmentObserved(Environment),
-    /// Outcome of [`Effect::ReadLogTail`].
+    EnvironmentObserved(Ticket, Environment),
+    /// Outcome of [`Effect::ReadLogTail`]; it comes at once.
     LogTail(Vec<String>),
     /// The version of the kubelet binary, once it is known.
     Version(String),
-    /// An operator's command, with the ticket of its answer.
+    /// An operator's command, with the number of its answer.
     Operator(u64, Command),
+    /// The history has an entry for an event, or why it has none.
+    Appended(Box<HistoryEntry>, Result<(), String>),
     /// The API server has the events up to this number of the history.
     Reported(u64),
     /// SIGTERM or SIGINT came.
@@ -111,53 +105,73 @@ pub enum Input {
     Tick,
 }
 
-/// An effect for the executor. None of them blocks the loop.
+/// An effect for the executor. None of them waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
+    /// Ask the store.
+    Store(StoreRequest),
     /// Watch this ConfigMap (afresh, if it is watched already), or none.
     Watch(Option<ConfigMapRef>),
-    /// Checkpoint a payload durably.
-    Save(Source, Arc<Payload>),
-    /// Verify and render a checkpoint, or the local configuration.
-    Render(Purpose, Option<Source>),
     /// Have the kubelet judge a rendered configuration; an earlier one still running is dropped.
-    Preflight(u64, Rendered),
+    Preflight(Ticket, Rendered),
     /// See whether the kubelet binary can be a judge, while there is time.
     SelfTest,
-    /// Write the records that differ, in the order local state, assigned, last known good.
-    Record(RecordReason, Records),
-    /// Start the kubelet, its state files in order; no path leaves its own `--config`.
-    Start(Option<String>, Option<StateFiles>),
+    /// Start the kubelet; no path leaves its own `--config`.
+    Start(Option<String>),
     /// SIGTERM to the kubelet.
     Stop,
     /// SIGKILL to the kubelet.
     Kill,
     /// Ask healthz once.
-    Probe(HealthzTarget),
+    Probe(Ticket, HealthzTarget),
     /// Observe the node around the kubelet once.
-    Query(Query),
+    Query(Ticket, Query),
     /// Give back what the kubelet wrote last.
     ReadLogTail,
-    /// Remember how far the API server has the history.
-    Reported(u64),
     /// Answer an operator's command.
     Answer(u64, Result<String, String>),
-    /// Remove checkpoints other than these.
-    Collect(BTreeSet<Source>),
-    /// Publish an event and log it.
+    /// Log an event and append it to the history.
     Emit(Event),
+    /// Send an event to the API server.
+    Send(Box<HistoryEntry>),
     /// Log a line.
     Log(Level, String),
     /// Count something.
     Count(Counter),
     /// See whether the binary that is installed now can read this and go on from it.
-    ProveReload(Box<Handover>),
+    ProveReload(Ticket, Box<Handover>),
     /// Become that binary, as soon as nothing is left to be read.
     Reexec,
     /// Ping systemd's watchdog.
     PingWatchdog,
     /// End the supervisor.
     Quit,
+}
+
+/// What the store is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreRequest {
+    /// [`Input::RecordsRead`] is the answer.
+    ReadRecords(Ticket),
+    /// Instead of that after a reload: these are the records on disk.
+    Assume(Box<Records>),
+    /// Replaces the record, then native's `meta` files; [`Input::Recorded`].
+    Record(Ticket, Box<Records>),
+    /// Makes a checkpoint durable; [`Input::Saved`].
+    Save(Ticket, Source, Arc<Payload>),
+    /// Verifies a configuration, or renders it and makes it durable; [`Input::Loaded`].
+    Load(Ticket, Target),
+    /// Puts the kubelet's state files in order for a start with these policies; nothing happens if they are in order.
+    /// Whatever is interrupted is taken up again by the next one. [`Input::StateFilesSwapped`].
+    SwapStateFiles(Ticket, StateFiles),
+    /// Appends to the history, which gives the entry its number; [`Input::Appended`].
+    Append(Box<HistoryEntry>),
+    /// Gives what the API server may lack of the history, oldest first, each as [`Input::Appended`].
+    Unreported,
+    /// Notes that the API server has all events up to this number.
+    Reported(u64),
+    /// Removes the checkpoints of all other sources, and all other configurations.
+    Collect(BTreeSet<Source>, BTreeSet<Digest>),
 }
 
 /// Severity of a log line.

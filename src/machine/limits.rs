@@ -124,10 +124,40 @@ pub(crate) const SETTLE: Duration = Duration::from_secs(10);
 /// has not yet seen the new edge and answers 403 for some tens of milliseconds.
 pub(crate) const DOWNLOAD_PATIENCE: Duration = Duration::from_secs(2);
 
+/// An answer of the store that is not there by then is given up, and what waited for it goes on as after a failure. Disks
+/// under load take seconds; longer than this, and systemd's own watchdogs begin to bite.
+pub const STORE_DEADLINE: Duration = Duration::from_secs(30);
+
+/// The same where a kubelet waits to be started.
+pub const LOAD_DEADLINE: Duration = Duration::from_secs(5);
+
+/// The installed binary is given 10 s to say whether it can take over; then whoever asks it is gone as well.
+pub const RELOAD_DEADLINE: Duration = Duration::from_secs(30);
+
+/// A preflight ends itself after 30 s, with its self-tests twice that; then there is no verdict.
+pub const PREFLIGHT_DEADLINE: Duration = Duration::from_secs(120);
+
+/// The same while no kubelet runs: the preflight itself takes half a second.
+pub const LAUNCH_PREFLIGHT_DEADLINE: Duration = Duration::from_secs(45);
+
+/// First pause before a version that could not be read is tried once more: longer than one load may take, so that with a
+/// disk that stalls the last rung is reached.
+pub(crate) const RUNG_RETRY_FIRST: Duration = Duration::from_secs(10);
+
+/// The longest pause before a version that could not be read is tried once more: by then it is not a passing error.
+pub(crate) const RUNG_RETRY_MAX: Duration = Duration::from_secs(600);
+
 /// First pause before a store or process operation of ours is tried again.
 pub(crate) const RETRY_FIRST: Duration = Duration::from_secs(1);
 /// The longest such pause.
 pub const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// A status that lives no longer than this on the way from one state to the next is not published: a change passes through
+/// several within milliseconds, and each would cost a write at the API server.
+pub const STATUS_DELAY: Duration = Duration::from_secs(1);
+
+/// Contents remembered that a kubelet binary found valid, beside those in use.
+pub(crate) const ACCEPTED_KEPT: usize = 8;
 
 /// Bad versions remembered; the oldest are forgotten first.
 pub const BAD_VERSIONS: usize = 32;

@@ -1,37 +1,47 @@
 //! The state machine: `step(state, input, now) -> effects`. Every decision is taken here.
 //!
-//! Shape: inputs change the state, then `State::settle` takes the whole of it and starts what
-//! is due. It is level-triggered: an input that comes twice, late, or not at all cannot leave a
-//! half-done change behind. Effects are data; those with an outcome come back as an input.
+//! Five rules, from which the laws follow:
+//! - Content is identity: verdict, standing and evidence belong to a digest; a source is a name for it.
+//! - What runs is computed: [`ladder`] is pure, and `settle` compares it with what runs.
+//! - One phase, in the durable record, with evidence that lives as long as the version ([`records`]).
+//! - One record, replaced atomically: propose, write, apply, then answer ([`record_writer`]).
+//! - Each question has a ticket and a deadline.
 //!
-//! Invariants, checked by `tests/machine/random_inputs.rs` after every step:
-//! - at most one kubelet process is asked for;
-//! - what is started is local, assigned or last known good, and durably saved;
-//! - last known good moves only to what was healthy without a break for the whole trial;
-//! - a bad version is not started until source, content or kubelet change;
-//! - every input in every state gives a next state, no panic.
+//! A component (`process`, `launch`, `change`, …) is a file with private fields; what the state does with it is in `step`
+//! below it, which changes them, or in its own methods. But for the evidence ([`Run`] and the record's attempt), which is written where
+//! health and trial are judged. An input changes what one of them knows, then `settle` starts whatever is due in the state as a whole. It is level-triggered: an input that comes twice,
+//! late, or not at all cannot leave a half-done change behind.
 
 pub mod command;
 pub mod events;
 pub mod evidence;
 pub mod limits;
 pub mod model;
-pub mod preflight;
 pub mod record;
+pub mod records;
+pub mod state_v1;
 pub mod status;
 
 mod bad_versions;
 mod baseline;
 mod boot;
+mod candidate;
 mod change;
 mod confirm;
-mod control_test;
+mod failing;
 mod handover;
+mod handover_v1;
 mod health;
 mod impact;
 mod io;
+mod ladder;
+mod launch;
 mod operate;
 mod process;
+mod proposal;
+mod publication;
+mod question;
+mod record_writer;
 mod reload;
 mod restart_by_exit;
 mod rollback;
@@ -39,21 +49,20 @@ mod run;
 mod settings;
 mod spread;
 mod state;
-mod state_parts;
-mod step;
+mod stored;
 mod suspension;
+mod sync;
 mod trial;
 mod watchdog;
 
 pub use handover::Handover;
-pub use io::{Counter, Effect, Input, Level, Purpose, RecordReason};
+pub use io::{Counter, Effect, Input, Level, StoreRequest, Ticket};
 pub(crate) use operate::offline;
-pub use record::{Records, Stored};
+pub use process::{Kubelet, RunningConfig};
+pub use records::{Records, Stored};
+pub use reload::{Reload, ReloadStage};
 pub use restart_by_exit::EXIT_FOR_RESTART;
 pub use run::Run;
 pub use settings::{RestartBy, Settings};
 pub use state::State;
-pub(crate) use state_parts::ExitForRestart;
-pub use state_parts::{
-    Change, ConfigMapState, Kubelet, PendingFailure, Reload, ReloadStage, RunningConfig, Stage, Trial, TrialEnd,
-};
+pub use sync::ConfigMapState;

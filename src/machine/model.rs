@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use kubelet_config::digest::Digest;
 use kubelet_config::rendering::HealthzTarget;
-use kubelet_config::source::ConfigAnnotations;
+use kubelet_config::source::{ConfigAnnotations, Source};
+use kubelet_config::status;
 
 /// What tells one kubelet binary from another (path, inode, size, modification time).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,7 +67,7 @@ pub(crate) fn later(moment: Moment, by: Duration) -> Moment {
 }
 
 /// A rendered configuration that is durably on disk.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rendered {
     /// Equal digests mean equal content.
     pub digest: Digest,
@@ -89,13 +90,63 @@ pub struct Rendered {
 /// The kubelet's state files that belong to one set of resource manager policies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StateFiles {
-    /// The kubelet's `--root-dir`.
-    pub root_dir: String,
     /// The policies and their options, as one key that changes when a kubelet would refuse the
     /// other's files.
     pub policy: String,
     /// Put back what was moved aside when this policy was left; else the kubelet starts afresh.
     pub restore: bool,
+}
+
+/// Native's errors of a configuration, as they stand in the status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum ConfigError {
+    /// It cannot be loaded, or failed its trial.
+    Load,
+    /// The kubelet, or we, refused it.
+    Validate,
+    /// Our own trouble with it.
+    Internal,
+}
+
+impl ConfigError {
+    /// Native's text.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Load => status::LOAD_ERROR,
+            Self::Validate => status::VALIDATE_ERROR,
+            Self::Internal => status::INTERNAL_ERROR,
+        }
+    }
+}
+
+impl From<ConfigError> for String {
+    fn from(error: ConfigError) -> Self {
+        error.text().to_owned()
+    }
+}
+
+impl TryFrom<String> for ConfigError {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        [Self::Load, Self::Validate, Self::Internal]
+            .into_iter()
+            .find(|error| error.text() == text)
+            .ok_or_else(|| format!("{text:?} is no error of a configuration"))
+    }
+}
+
+/// What is to be loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// The node's own files.
+    Local,
+    /// The checkpoint of this source, rendered with the node's own files.
+    Source(Source),
+    /// These very bytes; where they are damaged, the checkpoint of this source if it renders to the same content.
+    Content(Digest, Source),
 }
 
 /// Why a checkpoint could not be turned into a rendered configuration.

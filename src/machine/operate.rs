@@ -1,175 +1,278 @@
-//! An operator's commands: what they change in the records, and what follows from it.
+//! An operator's commands, and what the Node's annotations ask for. A command is answered when what it changes is durable.
 
 use super::command::{Command, Target};
 use super::events::{self, EventReason};
 use super::evidence::Failure;
-use super::model::{Moment, RestartCause};
-use super::record::{BadVersion, ConfirmationWait, LocalState, Pin};
-use super::{Effect, Kubelet, Records, State, Stored, Trial};
+use super::io::Effect;
+use super::ladder::{is_same, refusal};
+use super::model::Moment;
+use super::proposal::{Execution, Proposal};
+use super::records::{Attempt, BadVersion, ConfirmationWait, Phase, Pin, Records, Stored, Version};
+use super::{Kubelet, State};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::source::Source;
 use kubelet_config::status;
 
-/// What a command may need to know beside the records.
-struct Context {
-    /// What runs, or would be started.
-    active: Option<Source>,
-    now: Moment,
-    boot_id: String,
-}
+type Executed = Result<(Records, Execution), String>;
 
 impl State {
-    pub(super) fn operate(&mut self, ticket: u64, command: &Command, fx: &mut Vec<Effect>) {
-        let result = self.execute(command, fx);
-        fx.push(Effect::Answer(ticket, result));
+    pub(super) fn operate(&mut self, number: u64, command: Command, fx: &mut Vec<Effect>) {
+        if command == Command::Reload {
+            let result = self.request_reload();
+            fx.push(Effect::Answer(number, result));
+        } else {
+            self.commands.push_back((number, command));
+        }
     }
 
-    fn execute(&mut self, command: &Command, fx: &mut Vec<Effect>) -> Result<String, String> {
-        if self.leaving {
-            return Err("the supervisor is on its way out".to_owned());
+    /// Carries out what waits, one by one.
+    pub(super) fn tick_commands(&mut self, fx: &mut Vec<Effect>) {
+        while let Some((number, command)) = self.commands.front().cloned() {
+            let result = match self.unable() {
+                Some(why) => Err(why),
+                None if !self.writer.is_idle() || *self.process.kubelet() == Kubelet::NotBegun => return,
+                None => self.execute(&command),
+            };
+            self.commands.pop_front();
+            match result {
+                Ok((records, execution)) => self.propose(records, Proposal::Command(Some(number), execution), fx),
+                Err(why) => fx.push(Effect::Answer(number, Err(why))),
+            }
         }
-        if *command == Command::Reload {
-            return self.request_reload();
+        self.tick_annotations(fx);
+    }
+
+    /// Why no command can be taken now.
+    fn unable(&self) -> Option<String> {
+        if self.process.is_leaving() {
+            return Some("the supervisor is on its way out".to_owned());
         }
-        if self.unsaved.is_some() {
-            return Err("the store cannot be written at the moment, so this would not last; see the log".to_owned());
+        if let Some(why) = self.writer.read_only() {
+            return Some(format!("the record of this node cannot be read, so nothing is changed: {why}"));
         }
+        let failing = self.writer.is_failing();
+        failing.then(|| "the store cannot be written at the moment, so this would not last; see the log".to_owned())
+    }
+
+    fn execute(&self, command: &Command) -> Executed {
         if *command == (Command::Rollback { to: Target::Lkg }) {
-            let (active, fallback) = (self.active.clone(), self.fallback());
-            if self.records().local_state.pin.is_some() {
-                return Err("what runs is pinned: unpin it first, or pin another version".to_owned());
-            }
-            if active == fallback {
-                return Err(nothing_to_leave(fallback.as_ref()));
-            }
-            self.change = None;
-            self.roll_back(Failure::Operator, "an operator asked for it", fx);
-            return Ok(format!("going back to {}", status::name(fallback.as_ref())));
+            return self.roll_back_on_request();
         }
-        let context = Context { active: self.active.clone(), now: self.now, boot_id: self.settings.boot_id() };
-        let (records, answer) = apply(self.records(), command, &context)?;
-        self.remember(records, fx);
-        let reason = match command {
-            Command::Retry => EventReason::Retried,
-            Command::Rollback { .. } | Command::Pin { .. } => EventReason::Pinned,
-            Command::Unpin => EventReason::Unpinned,
-            Command::Freeze => EventReason::Frozen,
-            Command::Thaw => EventReason::Thawed,
-            Command::Confirm { .. } => EventReason::Confirmed,
-            Command::Reload => return Ok(answer),
-        };
-        let about = match command {
-            Command::Rollback { .. } | Command::Pin { .. } => self.pinned().cloned().flatten(),
-            _ => self.records().assigned.clone(),
-        };
-        fx.push(Effect::Emit(events::operated(reason, about.as_ref(), format!("By an operator: {answer}"))));
-        match command {
-            Command::Retry => {
-                self.error = None;
-                self.recovered = true;
-                self.retry = None;
+        let mut after = self.records().clone();
+        let (reason, answer) = match command {
+            Command::Retry => (EventReason::Retried, retry(&mut after)?),
+            Command::Rollback { to } | Command::Pin { to: Some(to) } => {
+                (EventReason::Pinned, self.pin(&mut after, to)?)
             }
-            Command::Rollback { .. } | Command::Pin { .. } => {
-                self.pin_tried = false;
-                self.trial = None;
-                self.pending_failure = None;
-                self.change = None;
-                // A start that is on its way must not come first. A version that only the pin names
-                // waits until that is durable.
-                let pinned = self.pinned().cloned().unwrap_or_default();
-                if pinned != self.target && self.is_on_its_way() && self.is_named(pinned.as_ref()) {
-                    self.pin_tried = true;
-                    self.switch(pinned, RestartCause::Operator, fx);
-                }
+            Command::Pin { to: None } => {
+                after.pin = Some(Pin { version: self.active().cloned() });
+                (EventReason::Pinned, format!("{} is pinned until unpin", name(self.active())))
             }
             Command::Unpin => {
-                self.resume_trial();
-                // No record names it any more.
-                let named = [&self.saved.assigned, &self.saved.last_known_good].contains(&&self.target);
-                if !named && self.is_on_its_way() {
-                    self.switch(self.fallback(), RestartCause::Operator, fx);
+                after.pin.take().ok_or("nothing is pinned")?;
+                // What was on trial then is switched to like any change: in contact, and with a baseline of now.
+                if after.phase.trial().is_some_and(|attempt| !self.runs(&attempt.version)) {
+                    after.phase = Phase::Settled;
+                }
+                (EventReason::Unpinned, "the assignment is followed again".to_owned())
+            }
+            Command::Freeze if after.frozen => return Err("frozen already".to_owned()),
+            Command::Freeze => {
+                after.frozen = true;
+                (EventReason::Frozen, "no change is taken up until thaw".to_owned())
+            }
+            Command::Thaw if !after.frozen => return Err("not frozen".to_owned()),
+            Command::Thaw => {
+                after.frozen = false;
+                (EventReason::Thawed, "changes are taken up again".to_owned())
+            }
+            Command::Reload => return Err("there is no supervisor to reload".to_owned()),
+            Command::Confirm { extend_seconds } => {
+                let answer = self.confirm(&mut after.phase, *extend_seconds)?;
+                if self.is_proven_by(&after.phase) {
+                    self.promote(&mut after);
+                }
+                (EventReason::Confirmed, answer)
+            }
+        };
+        let about = match command {
+            Command::Rollback { .. } | Command::Pin { .. } => after.pin.as_ref().and_then(|pin| pin.version.clone()),
+            _ => after.assigned.clone(),
+        };
+        let message = Some(format!("By an operator: {answer}"));
+        Ok((after, Execution { reason, message, about, answer }))
+    }
+
+    fn pin(&self, records: &mut Records, to: &Target) -> Result<String, String> {
+        let version = match to {
+            Target::Local => None,
+            Target::Lkg => records.last_known_good.clone(),
+            Target::Version { uid, resource_version } => {
+                let known: Vec<&Version> = self.active().into_iter().chain(records.versions().rev()).collect();
+                let is_meant =
+                    |known: &Version| known.source.uid == *uid && known.source.resource_version == *resource_version;
+                let Some(found) = known.iter().find(|known| is_meant(known)) else {
+                    let name = |known: &&Version| format!("{}/{}", known.source.uid, known.source.resource_version);
+                    let mut names: Vec<String> = Vec::new();
+                    for name in known.iter().map(name) {
+                        if !names.contains(&name) {
+                            names.push(name);
+                        }
+                    }
+                    return Err(format!("there is no checkpoint of {to}; kept are: local, lkg, {}", names.join(", ")));
+                };
+                Some((*found).clone())
+            }
+        };
+        // What the kubelet itself refuses cannot be made to run.
+        let refused = version.as_ref().and_then(|version| refusal(records, self.process.kubelet_id(), version));
+        if let (Some(version), Some(bad)) = (&version, refused) {
+            return Err(format!("{version} was refused, and would not start: {}", bad.detail));
+        }
+        let name = name(version.as_ref());
+        records.pin = Some(Pin { version });
+        Ok(format!("{name} is pinned until unpin"))
+    }
+
+    fn confirm(&self, phase: &mut Phase, extend: Option<u64>) -> Result<String, String> {
+        let awaited = match phase {
+            Phase::AwaitingConfirmation(attempt, wait) => Some((attempt, Some(wait))),
+            Phase::Trial(attempt) => Some((attempt, None)),
+            _ => None,
+        };
+        let Some((attempt, wait)) = awaited.filter(|(attempt, _)| attempt.confirm_within.is_some()) else {
+            return Err("nothing waits for a confirmation".to_owned());
+        };
+        let version = attempt.version.clone();
+        if attempt.confirmed && extend.is_some() {
+            return Err(format!("{version} is confirmed: there is nothing to wait for"));
+        }
+        if let Some(left) = extend {
+            let from = if let Some(wait) = wait {
+                *wait = ConfirmationWait::within(left, self.now, self.settings.boot_id());
+                "from now"
+            } else {
+                attempt.extended = Some(left);
+                "of the end of its trial"
+            };
+            return Ok(format!("{version} is to be confirmed within {left} s {from}"));
+        }
+        attempt.confirmed = true;
+        Ok(format!("{version} is confirmed"))
+    }
+
+    /// True if nothing but the confirmation was missing.
+    fn is_proven_by(&self, after: &Phase) -> bool {
+        let waited = matches!(after, Phase::AwaitingConfirmation(attempt, _) if !attempt.needs_confirmation());
+        waited && self.is_on_trial() && self.process.run().is_some_and(|run| run.healthy_since.is_some())
+    }
+
+    fn roll_back_on_request(&self) -> Executed {
+        if self.records().pin.is_some() {
+            return Err("what runs is pinned: unpin it first, or pin another version".to_owned());
+        }
+        let proven = self.records().last_known_good.as_ref();
+        let Some((records, version)) = self.rolled_back(Failure::Operator, REQUESTED) else {
+            let fallen = self.active() != proven && !is_same(self.active(), proven);
+            let unusable = proven.filter(|_| fallen).and_then(|proven| self.launch.unusable(proven));
+            return Err(match unusable {
+                Some(unusable) => format!(
+                    "{} runs already, because what was proven last cannot be used: {}",
+                    name(self.active()),
+                    unusable.why
+                ),
+                None => nothing_to_leave(proven),
+            });
+        };
+        let to = status::name(proven.map(|version| &version.source));
+        let answer = format!("going back to {to}");
+        Ok((records, Execution { reason: EventReason::RolledBack, message: None, about: Some(version), answer }))
+    }
+
+    /// A command is durable, or could not be recorded.
+    pub(super) fn command_recorded(
+        &mut self,
+        number: Option<u64>,
+        execution: Execution,
+        result: &Result<(), String>,
+        fx: &mut Vec<Effect>,
+    ) {
+        if let Some(number) = number {
+            fx.push(Effect::Answer(number, result.clone().map(|()| execution.answer.clone())));
+        }
+        if result.is_err() {
+            return; // an annotation is still there
+        }
+        if let Some(message) = execution.message {
+            let about = execution.about.as_ref().map(|version| &version.source);
+            fx.push(Effect::Emit(events::operated(execution.reason, about, message)));
+        }
+        match execution.reason {
+            EventReason::Confirmed if self.records().phase == Phase::Settled => self.proven(fx),
+            EventReason::RolledBack => {
+                if let Some(version) = execution.about {
+                    self.report_rollback(&version, Failure::Operator, REQUESTED, fx);
                 }
             }
-            Command::Freeze => self.change = None,
-            Command::Thaw | Command::Confirm { .. } | Command::Reload => {}
-        }
-        Ok(answer)
-    }
-
-    /// True if `target` is yet to come up.
-    fn is_on_its_way(&self) -> bool {
-        matches!(self.kubelet, Kubelet::Stopping { .. } | Kubelet::Launching | Kubelet::Waiting { .. })
-    }
-
-    /// True if it is local, or the durable records of native name it.
-    fn is_named(&self, source: Option<&Source>) -> bool {
-        let named = [&self.saved.assigned, &self.saved.last_known_good];
-        source.is_none() || named.into_iter().any(|it| it.as_ref() == source)
-    }
-
-    /// After a pin the trial of what still runs begins anew.
-    fn resume_trial(&mut self) {
-        let attempt = self.records().local_state.attempt.clone();
-        if let Some(attempt) = attempt.filter(|attempt| self.active.as_ref() == Some(&attempt.source)) {
-            self.trial = Some(Trial { adopted: attempt.adopted, ..Trial::default() });
-            self.observe_at_once();
-        }
-    }
-
-    /// What an operator pinned, if anything: the inner `None` is the local configuration.
-    pub(super) fn pinned(&self) -> Option<&Option<Source>> {
-        self.records().local_state.pin.as_ref().map(|pin| &pin.source)
-    }
-
-    /// Runs what an operator pinned.
-    pub(super) fn go_to_pin(&mut self, pinned: Option<Source>, fx: &mut Vec<Effect>) {
-        self.change = None;
-        if self.active != pinned && self.target != pinned && !self.pin_tried {
-            self.pin_tried = true;
-            self.trial = None;
-            self.switch(pinned, RestartCause::Operator, fx);
+            EventReason::Retried => {
+                self.new_decision();
+                self.reconsider();
+            }
+            EventReason::Pinned | EventReason::Unpinned => {
+                if let Some(version) = &execution.about {
+                    self.launch.usable_again(version);
+                }
+                self.reconsider();
+                self.lose_health();
+                self.new_decision();
+                self.process.start_at_once(self.now);
+            }
+            _ => {}
         }
     }
 
     /// The Node's annotations: the same as the commands, for one version, through the API server.
-    pub(super) fn node_annotations(&mut self, retry: Option<&str>, confirm: Option<&str>, fx: &mut Vec<Effect>) {
-        if matches!(self.assignment, Assignment::Unknown) || self.unsaved.is_some() || self.leaving {
+    fn tick_annotations(&mut self, fx: &mut Vec<Effect>) {
+        let known = *self.sync.assignment() != Assignment::Unknown && *self.process.kubelet() != Kubelet::NotBegun;
+        if !known || !self.writer.is_idle() || self.process.is_leaving() {
             return;
         }
-        let retried = self.records().local_state.retried.clone();
-        if retry != retried.as_deref() {
-            let mut records = self.records().clone();
-            records.local_state.retried = retry.map(str::to_owned);
-            let assigned = records.assigned.clone();
-            if let (Some(version), Some(source)) = (retry, &assigned)
-                && names(version, source)
-                && forget(&mut records, source)
-            {
-                self.error = None;
-                self.recovered = true;
-                let message = format!("By annotation: {source} is tried again");
-                fx.push(Effect::Emit(events::operated(EventReason::Retried, Some(source), message)));
-            }
-            return self.remember(records, fx); // a confirmation that came along is read again with the next version of the Node
-        }
-        let waiting = self.records().local_state.attempt.clone().filter(|attempt| !attempt.confirmed);
-        if let (Some(version), Some(attempt)) = (confirm, waiting)
-            && attempt.confirm_within.is_some()
-            && names(version, &attempt.source)
-        {
-            let mut records = self.records().clone();
-            if let Some(attempt) = &mut records.local_state.attempt {
-                attempt.confirmed = true;
-            }
-            let message = format!("By annotation: {} is confirmed", attempt.source);
-            fx.push(Effect::Emit(events::operated(EventReason::Confirmed, Some(&attempt.source), message)));
-            self.remember(records, fx);
+        let (retry, confirm) = self.sync.annotations();
+        if let Some((records, proposal)) = annotated(self.records(), retry, confirm) {
+            self.propose(records, proposal, fx);
         }
     }
 }
 
-fn nothing_to_leave(fallback: Option<&Source>) -> String {
-    let name = status::name(fallback);
+const REQUESTED: &str = "an operator asked for it";
+
+/// What the annotations change, if anything.
+fn annotated(records: &Records, retry: Option<&str>, confirm: Option<&str>) -> Option<(Records, Proposal)> {
+    let mut after = records.clone();
+    let by_annotation = |reason, version: Version, what: &str| {
+        let message = Some(format!("By annotation: {version} is {what}"));
+        Proposal::Command(None, Execution { reason, message, about: Some(version), answer: String::new() })
+    };
+    if retry != records.retried.as_deref() {
+        after.retried = retry.map(str::to_owned);
+        let wanted = |version: &&Version| retry.is_some_and(|wanted| names(wanted, &version.source));
+        let version = records.assigned.as_ref().filter(wanted).filter(|version| forget(&mut after, version)).cloned();
+        let proposal = version.map(|version| by_annotation(EventReason::Retried, version, "tried again"));
+        return Some((after, proposal.unwrap_or(Proposal::Note)));
+    }
+    // What has failed meanwhile is not confirmed by that; its next trial may be.
+    after.phase.trial()?;
+    let attempt = after.phase.attempt_mut().filter(|attempt| attempt.needs_confirmation())?;
+    if !names(confirm?, &attempt.version.source) {
+        return None;
+    }
+    attempt.confirmed = true;
+    let version = attempt.version.clone();
+    Some((after, by_annotation(EventReason::Confirmed, version, "confirmed")))
+}
+
+fn nothing_to_leave(proven: Option<&Version>) -> String {
+    let name = status::name(proven.map(|version| &version.source));
     format!("what runs is last known good already ({name}); rollback --to local or --to UID/RESOURCEVERSION leaves it")
 }
 
@@ -180,133 +283,96 @@ fn names(version: &str, source: &Source) -> bool {
 }
 
 /// Forgets that a version failed; false if nothing was remembered.
-fn forget(records: &mut Records, source: &Source) -> bool {
-    let local_state = &mut records.local_state;
-    let digests: Vec<_> =
-        local_state.bad.iter().filter(|bad| bad.source == *source).filter_map(|bad| bad.digest.clone()).collect();
-    let before = local_state.bad.len();
+fn forget(records: &mut Records, version: &Version) -> bool {
+    let same = |bad: &BadVersion| bad.source == version.source || bad.digest.is_some() && bad.digest == version.digest;
+    let digests: Vec<_> = records.bad.iter().filter(|bad| same(bad)).filter_map(|bad| bad.digest.clone()).collect();
+    let before = records.bad.len();
     // The same content may have failed under another name as well.
-    local_state
-        .bad
-        .retain(|bad| bad.source != *source && bad.digest.as_ref().is_none_or(|digest| !digests.contains(digest)));
-    let cleared = local_state.retry_later.take_if(|retry_later| retry_later.source == *source).is_some();
-    local_state.control_test.take_if(|control_test| control_test.source == *source);
-    local_state.bad.len() != before || cleared
+    records.bad.retain(|bad| !same(bad) && bad.digest.as_ref().is_none_or(|digest| !digests.contains(digest)));
+    let waits = matches!(records.phase, Phase::RetryLater(..) | Phase::ControlTest(..));
+    if waits {
+        records.phase = Phase::Settled;
+    }
+    records.bad.len() != before || waits
 }
 
 /// The records after a command for a supervisor that does not run: its next start obeys.
 ///
 /// # Errors
 /// Why the command cannot be taken, and what to do instead.
-pub(crate) fn offline(stored: &Stored, command: &Command, now: Moment) -> Result<(Records, String), String> {
-    let records = Records {
-        assigned: stored.assigned.clone()?,
-        last_known_good: stored.last_known_good.clone()?,
-        local_state: stored.local_state.clone()?,
-    };
-    let context = Context { active: records.assigned.clone(), now, boot_id: String::new() };
-    if *command == (Command::Rollback { to: Target::Lkg }) {
-        let Some(source) = records.assigned.clone().filter(|source| Some(source) != records.last_known_good.as_ref())
-        else {
-            return Err(nothing_to_leave(records.last_known_good.as_ref()));
-        };
-        let mut after = records;
-        after.local_state.attempt = None;
-        after.local_state.bad.push(BadVersion {
-            source,
-            digest: None,
-            kubelet: super::model::KubeletId::ANY,
-            error: status::LOAD_ERROR.to_owned(),
-            detail: "an operator asked for a rollback".to_owned(),
-            reason: Failure::Operator.label().to_owned(),
-            time: status::timestamp(now.wall_nanos),
-            version: String::new(),
-            log_tail: Vec::new(),
-        });
-        let answer = format!("the next start uses {}", status::name(after.last_known_good.as_ref()));
-        return Ok((after, answer));
+pub(crate) fn offline(stored: Stored, command: &Command, now: Moment) -> Result<(Records, String), String> {
+    let (records, read_only) = stored.into_records();
+    let state = State::stopped(records, read_only, now);
+    if let Some(why) = state.unable() {
+        return Err(why);
     }
-    apply(&records, command, &context)
+    let (mut records, execution) = state.execute(command)?;
+    if let Some(version) = records.assigned.clone().filter(|_| *command == Command::Retry) {
+        records.phase = Phase::Trial(Attempt::new(version)); // nobody is there to look at it again
+    }
+    Ok((records, execution.answer))
 }
 
-fn apply(records: &Records, command: &Command, context: &Context) -> Result<(Records, String), String> {
-    let mut after = records.clone();
-    let answer = match command {
-        Command::Retry => retry(&mut after)?,
-        Command::Rollback { to } => pin(&mut after, to, context)?,
-        Command::Pin { to: Some(to) } => pin(&mut after, to, context)?,
-        Command::Pin { to: None } => {
-            after.local_state.pin = Some(Pin { source: context.active.clone() });
-            format!("{} is pinned until unpin", status::name(context.active.as_ref()))
-        }
-        Command::Unpin => {
-            after.local_state.pin.take().ok_or("nothing is pinned")?;
-            "the assignment is followed again".to_owned()
-        }
-        Command::Freeze if after.local_state.frozen => return Err("frozen already".to_owned()),
-        Command::Freeze => {
-            after.local_state.frozen = true;
-            "no change is taken up until thaw".to_owned()
-        }
-        Command::Thaw if !after.local_state.frozen => return Err("not frozen".to_owned()),
-        Command::Thaw => {
-            after.local_state.frozen = false;
-            "changes are taken up again".to_owned()
-        }
-        Command::Reload => return Err("there is no supervisor to reload".to_owned()),
-        Command::Confirm { extend_seconds } => confirm(&mut after.local_state, *extend_seconds, context)?,
-    };
-    Ok((after, answer))
+fn name(version: Option<&Version>) -> String {
+    status::name(version.map(|version| &version.source))
 }
 
 fn retry(records: &mut Records) -> Result<String, String> {
-    let Some(source) = records.assigned.clone() else {
+    let Some(version) = records.assigned.clone() else {
         return Err("no ConfigMap is assigned: there is nothing to try again".to_owned());
     };
-    if forget(records, &source) {
-        Ok(format!("{source} is tried again"))
+    if forget(records, &version) {
+        Ok(format!("{version} is tried again"))
     } else {
-        Err(format!("nothing is held against {source}: there is nothing to try again"))
+        Err(format!("nothing is held against {version}: there is nothing to try again"))
     }
 }
 
-fn pin(records: &mut Records, to: &Target, context: &Context) -> Result<String, String> {
-    let source = match to {
-        Target::Local => None,
-        Target::Lkg => records.last_known_good.clone(),
-        Target::Version { uid, resource_version } => {
-            let known = records.local_state.proven.iter().chain(&records.assigned).chain(&records.last_known_good);
-            let mut known: Vec<&Source> = known.chain(&context.active).collect();
-            known.reverse();
-            let found = known.iter().find(|known| known.uid == *uid && known.resource_version == *resource_version);
-            let Some(found) = found else {
-                let mut names: Vec<String> =
-                    known.iter().map(|known| format!("{}/{}", known.uid, known.resource_version)).collect();
-                names.dedup();
-                return Err(format!("there is no checkpoint of {to}; kept are: local, lkg, {}", names.join(", ")));
-            };
-            Some((*found).clone())
-        }
-    };
-    let name = status::name(source.as_ref());
-    records.local_state.control_test = None; // what runs now is no longer a control test
-    records.local_state.pin = Some(Pin { source });
-    Ok(format!("{name} is pinned until unpin"))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::model::{ConfigError, KubeletId};
+    use crate::machine::records::{BadReason, StateFile};
+    use kubelet_config::digest::Digest;
+    use kubelet_config::source::ConfigMapRef;
 
-fn confirm(local_state: &mut LocalState, extend: Option<u64>, context: &Context) -> Result<String, String> {
-    let Some(attempt) = local_state.attempt.as_mut().filter(|attempt| attempt.confirm_within.is_some()) else {
-        return Err("nothing waits for a confirmation".to_owned());
-    };
-    let source = attempt.source.clone();
-    if let Some(left) = extend {
-        if attempt.confirm.is_none() {
-            attempt.confirm_within = Some(left);
-        } else {
-            attempt.confirm = Some(ConfirmationWait::within(left, context.now, context.boot_id.clone()));
-        }
-        return Ok(format!("{source} is to be confirmed within {left} s from now"));
+    fn version(name: &str) -> Version {
+        let reference = ConfigMapRef { namespace: "n".into(), name: name.into(), kubelet_config_key: "k".into() };
+        let source = Source { reference, resource_version: "1".into(), uid: name.into() };
+        Version { source, digest: Some(Digest(name.into())) }
     }
-    attempt.confirmed = true;
-    Ok(format!("{source} is confirmed"))
+
+    fn told(records: &Records, command: &Command) -> Result<(Records, String), String> {
+        let state = StateFile::Read(Box::new(records.clone()));
+        offline(Stored { state, ..Stored::empty() }, command, Moment::default())
+    }
+
+    #[test]
+    fn without_a_supervisor_a_pin_holds_what_the_next_one_would_start() {
+        let (good, bad) = (version("good"), version("bad"));
+        let tried = Records {
+            assigned: Some(bad.clone()),
+            last_known_good: Some(good.clone()),
+            phase: Phase::Trial(Attempt::new(bad.clone())),
+            ..Records::default()
+        };
+        let pinned = |records: &Records| told(records, &Command::Pin { to: None }).unwrap().0.pin;
+        assert_eq!(pinned(&tried), Some(Pin { version: Some(bad) }));
+        let (failed, answer) = told(&tried, &Command::Rollback { to: Target::Lkg }).unwrap();
+        assert!(answer.starts_with("going back to") && failed.phase == Phase::Settled, "{answer}");
+        let [mark] = failed.bad.as_slice() else { unreachable!("{:?}", failed.bad) };
+        assert_eq!((&mark.kubelet, mark.error), (&KubeletId::ANY, ConfigError::Load));
+        assert_eq!(mark.reason, BadReason::Failed(Failure::Operator));
+        assert_eq!(pinned(&failed), Some(Pin { version: Some(good) }));
+    }
+
+    #[test]
+    fn without_a_supervisor_a_pin_is_not_left_by_a_rollback() {
+        let version = version("x");
+        let phase = Phase::Trial(Attempt::new(version.clone()));
+        let pin = Some(Pin { version: None });
+        let pinned = Records { assigned: Some(version), phase, pin, ..Records::default() };
+        let refused = told(&pinned, &Command::Rollback { to: Target::Lkg }).unwrap_err();
+        assert!(refused.contains("unpin it first"), "{refused}");
+    }
 }

@@ -1,36 +1,98 @@
 //! The way back: what failed is remembered as bad, and last known good is put to the control test.
 
-use kubelet_config::source::Source;
 use kubelet_config::status;
 
 use super::evidence::Failure;
-use super::model::RestartCause;
-use super::record::ControlTest;
-use super::{Counter, Effect, State, TrialEnd, events};
+use super::io::{Effect, log};
+use super::model::ConfigError;
+use super::proposal::Proposal;
+use super::records::{BadReason, Phase, Records, Version};
+use super::{Counter, Level, Run, State, events, limits};
 
 impl State {
-    /// Remembers what runs as bad and goes back to last known good, which is then the control test.
+    /// Remembers the version on trial as bad: last known good is desired from now on. This alone counts before it is
+    /// written: a node must not stay on what fails because its disk does.
     pub(super) fn roll_back(&mut self, failure: Failure, detail: &str, fx: &mut Vec<Effect>) {
-        let Some(source) = self.active.clone() else { return };
-        let digest = self.running.digest.clone();
-        let baseline = self.records().local_state.attempt.as_ref().and_then(|attempt| attempt.baseline.clone());
-        self.error = Some((status::LOAD_ERROR.to_owned(), detail.to_owned()));
-        let mut records = self.with_bad_version(&source, digest.as_ref(), failure.label(), status::LOAD_ERROR, detail);
-        records.local_state.control_test =
-            failure.family().map(|_| ControlTest { source: source.clone(), failure, baseline });
-        self.remember(records, fx);
-        self.report_rollback(&source, failure, detail, fx);
-        self.trial = None;
-        self.pending_failure = None;
-        self.switch(self.fallback(), RestartCause::Rollback, fx);
+        let Some((records, version)) = self.rolled_back(failure, detail) else { return };
+        self.decided(records, fx);
+        self.report_rollback(&version, failure, detail, fx);
     }
 
-    /// Reports a rollback: the status, the metric, the event.
-    pub(super) fn report_rollback(&mut self, source: &Source, failure: Failure, detail: &str, fx: &mut Vec<Effect>) {
-        self.trial_end = TrialEnd::Failed;
+    /// This counts from now on. The store serves one request after the other: what is told of it afterwards is told once it is
+    /// durable.
+    fn decided(&mut self, records: Records, fx: &mut Vec<Effect>) {
+        let ticket = self.next_ticket();
+        self.writer.apply(records);
+        self.writer.write(ticket, self.now, fx);
+    }
+
+    /// The records after a rollback, and what failed.
+    pub(super) fn rolled_back(&self, failure: Failure, detail: &str) -> Option<(Records, Version)> {
+        let attempt = self.records().phase.trial().filter(|attempt| self.is_judged_content(&attempt.version))?.clone();
+        let version = attempt.version.clone();
+        let mut records = self.with_bad_version(&version, BadReason::Failed(failure), ConfigError::Load, detail);
+        records.phase = match failure.family() {
+            Some(_) => Phase::ControlTest(attempt, failure),
+            None => Phase::Settled,
+        };
+        Some((records, version))
+    }
+
+    /// Reports a rollback: the metric, the event; the way back must not wait.
+    pub(super) fn report_rollback(&mut self, version: &Version, failure: Failure, detail: &str, fx: &mut Vec<Effect>) {
+        self.new_decision();
+        self.process.start_at_once(self.now);
         fx.push(Effect::Count(Counter::Rollback(failure)));
-        let mut event = events::rolled_back(source, self.fallback().as_ref(), detail);
-        event.log_tail.clone_from(&self.log_tail);
+        let to = self.desired();
+        let mut event = events::rolled_back(&version.source, to.as_ref().map(|version| &version.source), detail);
+        event.log_tail = self.last_log_lines(usize::MAX);
+        fx.push(Effect::Emit(event));
+    }
+
+    /// The kubelet refuses a version when it is to be started, being another binary than before.
+    pub(super) fn refuse_at_start(&mut self, version: &Version, error: ConfigError, detail: &str) {
+        let mut records = self.with_bad_version(version, BadReason::Rejected, error, detail);
+        if records.phase.trial().is_some_and(|attempt| attempt.version == *version) {
+            records.phase = Phase::Settled;
+        }
+        self.writer.apply(records);
+        self.new_decision();
+    }
+
+    /// Last known good is healthy, or has been for long enough to try a cleared version again.
+    pub(super) fn tick_control_test(&mut self, run: &Run, fx: &mut Vec<Effect>) {
+        let Some(healthy) = run.healthy_since.map(|since| self.now.since(since)) else { return };
+        match &self.records().phase {
+            Phase::ControlTest(attempt, _) if healthy >= limits::CONTROL_TEST && self.writer.is_idle() => {
+                let active = status::name(self.active().map(|version| &version.source));
+                let found = format!("{active} is healthy: the fault was with {}", attempt.version);
+                log(fx, Level::Info, found);
+                let records = Records { phase: Phase::Settled, ..self.records().clone() };
+                self.propose(records, Proposal::Note, fx);
+            }
+            Phase::RetryLater(attempt, _) if healthy >= attempt.retry_wait() && !self.has_recovered() => {
+                log(fx, Level::Info, "what runs is healthy again, the cleared version is tried once more");
+                self.note_recovery();
+            }
+            _ => {}
+        }
+    }
+
+    /// Last known good fails in the same way: the version is cleared.
+    pub(super) fn clear_version(&mut self, detail: &str, fx: &mut Vec<Effect>) {
+        let Phase::ControlTest(mut attempt, _) = self.records().phase.clone() else { return };
+        let name = status::name(self.active().map(|version| &version.source));
+        let why = format!("{name} fails in the same way ({detail})");
+        let version = attempt.version.clone();
+        let mut records = self.records().clone();
+        records.bad.retain(|bad| !bad.is_about(&version));
+        attempt.clearances = attempt.clearances.saturating_add(1);
+        attempt.exits = 0;
+        records.phase = Phase::RetryLater(attempt, why.clone());
+        self.decided(records, fx);
+        self.new_decision();
+        let mut event = events::not_blamed(&version.source, &why);
+        event.log_tail = self.last_log_lines(usize::MAX);
         fx.push(Effect::Emit(event));
     }
 }

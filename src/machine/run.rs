@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::evidence::Signal;
 use super::limits;
-use super::model::{Moment, later};
+use super::model::Moment;
 
 /// A running kubelet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,21 +25,8 @@ pub struct Run {
     pub start_timeout_from: Moment,
     /// Every signal it is judged by has been good since then.
     pub healthy_since: Option<Moment>,
-    /// healthz last answered then.
-    pub answered: Option<Moment>,
     /// It was ready once, and answered healthz if it is judged by that.
     pub was_up: bool,
-    /// Healthz fails since then without a break.
-    pub failing_since: Option<Moment>,
-    /// The next probe is due.
-    pub probe_at: Option<Moment>,
-    /// The next observation of the node is due.
-    #[serde(rename = "look_at")]
-    pub environment_at: Option<Moment>,
-    /// The next query for the Lease is due.
-    pub lease_at: Option<Moment>,
-    /// The next query for the pods is due.
-    pub pods_at: Option<Moment>,
     /// The Node's last heartbeat before the start.
     pub heartbeat: String,
     /// The Lease's renew time as last seen.
@@ -48,33 +35,45 @@ pub struct Run {
     pub good: BTreeMap<Signal, Moment>,
     /// Signals that are bad, and since when.
     pub bad: BTreeMap<Signal, Moment>,
-    /// A switch to a new configuration started it: further changes wait a little.
-    pub switched: bool,
     /// The API server, or a proxy before it, answered that it is overloaded or out of order.
     pub was_answered: bool,
 }
 
 impl Run {
-    /// True if healthz answered a moment ago. A gap that nobody watched (a suspended machine, a
-    /// stopped supervisor) is not health.
+    /// True if healthz answered a moment ago. A gap that nobody watched is not health.
     pub(super) fn is_watched(&self, now: Moment) -> bool {
-        self.answered.is_some_and(|at| now.since(at) <= limits::HEALTHZ_PATIENCE)
+        let answered = self.good.get(&Signal::Healthz).filter(|_| self.is_good(Signal::Healthz));
+        answered.is_some_and(|at| now.since(*at) <= limits::HEALTHZ_PATIENCE)
     }
 
-    /// Whatever is bad is so only from this moment on. When contact was lost stays known: that
-    /// tells whether the change did it.
+    /// True if it was seen to be good, and not to be bad since.
+    pub(super) fn is_good(&self, signal: Signal) -> bool {
+        self.good.contains_key(&signal) && !self.bad.contains_key(&signal)
+    }
+
+    /// Whatever is bad is so only from this moment on. When contact or the runtime was lost stays known: that tells
+    /// whether the change did it.
     pub(super) fn begin_anew(&mut self, from: Moment) {
         self.start_timeout_from = from;
-        self.failing_since = self.failing_since.map(|_| from);
-        let bad = self.bad.iter_mut().filter(|(signal, _)| **signal != Signal::ApiServer);
-        bad.for_each(|(_, since)| *since = from);
+        let kept = [Signal::ApiServer, Signal::Runtime];
+        self.bad.iter_mut().filter(|(signal, _)| !kept.contains(signal)).for_each(|(_, since)| *since = from);
     }
 
-    /// True if a loss of contact at that moment can come of the change.
-    pub(super) fn is_attributable(&self, lost: Moment) -> bool {
-        let proven = self.good.contains_key(&Signal::Lease) || self.good.contains_key(&Signal::NodeReady);
-        let settled = self.ready_at.is_some_and(|ready| lost.since(ready) >= limits::ATTRIBUTION);
-        !(proven && settled)
+    /// Nothing was observed for a while: what was healthy then says nothing of the time since. Healthz is asked again.
+    pub(super) fn woke_up(&mut self, now: Moment) {
+        self.begin_anew(now);
+        self.good.iter_mut().filter(|(signal, _)| **signal != Signal::Healthz).for_each(|(_, at)| *at = now);
+        self.healthy_since = None;
+    }
+
+    /// True if the kubelet itself is seen by the API server.
+    pub(super) fn has_contact(&self) -> bool {
+        self.is_good(Signal::Lease) || self.is_good(Signal::NodeReady)
+    }
+
+    /// True if so long has passed since READY=1 that what breaks at this moment is not the change's doing.
+    pub(super) fn is_settled(&self, at: Moment) -> bool {
+        self.ready_at.is_some_and(|ready| at.since(ready) >= limits::ATTRIBUTION)
     }
 
     pub(super) fn record_good(&mut self, signal: Signal, now: Moment) {
@@ -87,7 +86,7 @@ impl Run {
         self.bad.entry(signal).or_insert(since);
     }
 
-    /// At READY=1: the signals that come by themselves are awaited from now on.
+    /// The signals that come by themselves are awaited from now on.
     pub(super) fn await_signals(&mut self, now: Moment) {
         for signal in [Signal::Watchdog, Signal::NodeReady, Signal::Lease] {
             // The first ping may come just before READY=1.
@@ -95,9 +94,11 @@ impl Run {
                 self.record_bad(signal, now);
             }
         }
-        self.probe_at = Some(now);
-        self.environment_at = Some(now);
-        self.lease_at = Some(now);
-        self.pods_at = Some(later(now, limits::POD_QUERY_DELAY));
+    }
+
+    /// What was seen so far says nothing of what comes.
+    pub(super) fn forget_health(&mut self) {
+        self.healthy_since = None;
+        self.good.remove(&Signal::Healthz);
     }
 }

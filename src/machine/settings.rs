@@ -38,8 +38,10 @@ pub struct Settings {
     pub isolation: Duration,
     /// Supervisor starts without proof that fail a trial.
     pub boots: u32,
-    /// What needs an acknowledgement although its ConfigMap does not say so, and within what time.
+    /// Everything must be confirmed within this time, unless its ConfigMap says otherwise.
     pub confirm_within: Option<Duration>,
+    /// The kubelet has an API server: a node that it does not see is in no contact.
+    pub api_server: bool,
     /// What runs on a Node without an assignment.
     pub default_source: Option<ConfigMapRef>,
     /// Edits in place and versions of the default source begin within this time, each node at its own.
@@ -69,6 +71,7 @@ impl Default for Settings {
             isolation: limits::ISOLATION,
             boots: limits::TRIAL_BOOTS,
             confirm_within: None,
+            api_server: true,
             default_source: None,
             spread: Duration::ZERO,
             spread_assignment: Duration::ZERO,

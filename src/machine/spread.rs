@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
-use super::model::{Moment, Rendered, later};
-use super::{Change, Effect, Stage, State};
+use super::State;
+use super::model::{Moment, later};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::source::Source;
 
@@ -15,60 +15,20 @@ impl State {
     /// Everything up to the verdict is done at once on every node, so that a bad edit is refused
     /// everywhere while it costs nothing; only the restart waits.
     pub(super) fn spread_start(&mut self, source: &Source) -> Option<Moment> {
-        let before = self.records().assigned.as_ref();
+        let before = self.records().assigned.as_ref().map(|version| &version.source);
         if before == Some(source) {
             return None; // not new: it is owed, or somebody asked for it again
         }
         // A directory of this node is nobody else's.
         let edited = before.is_some_and(|before| before.reference == source.reference) && !source.is_source_dir();
-        let appeared = before.is_none() && matches!(self.assignment, Assignment::Default(_));
+        let appeared = before.is_none() && matches!(self.sync.assignment(), Assignment::Default(_));
         let window = if edited || appeared { self.settings.spread } else { self.settings.spread_assignment };
-        let wait = spread_delay(window, &format!("{}\n{}\n{}", self.node_name, source.uid, source.resource_version));
+        let wait =
+            spread_delay(window, &format!("{}\n{}\n{}", self.sync.node_name(), source.uid, source.resource_version));
         if wait.is_zero() {
             return None;
         }
-        // What interrupts the wait, a kubelet that dies or an operator's freeze, does not prolong it.
-        self.first_seen.take_if(|(seen, _)| seen != source);
-        let (_, seen) = self.first_seen.get_or_insert_with(|| (source.clone(), self.now));
-        Some(later(*seen, wait))
-    }
-
-    /// The start of the change, if it is still to come.
-    pub(super) fn pending_start(&self) -> Option<Moment> {
-        self.change.as_ref()?.starts_at.filter(|at| *at > self.now)
-    }
-
-    /// The change that waits for its start, and until when.
-    #[must_use]
-    pub fn scheduled(&self) -> Option<(&Source, Moment)> {
-        let Some(Change { to: Some(source), stage: Stage::Spread(_), starts_at: Some(at), .. }) = &self.change else {
-            return None;
-        };
-        Some((source, *at))
-    }
-
-    /// The candidate may run: next come the spread and the baseline.
-    pub(super) fn accepted(&mut self, rendered: Rendered, fx: &mut Vec<Effect>) {
-        let Some(change) = &self.change else { return };
-        if change.starts_at.is_none() && matches!(change.stage, Stage::Preflight(..)) {
-            self.set_stage(Stage::Baseline(rendered)); // the baseline was asked for with the verdict
-        } else {
-            self.set_stage(Stage::Spread(rendered));
-            self.end_spread_wait(fx);
-        }
-        self.await_baseline(fx);
-    }
-
-    /// Goes on with an accepted change when its time has come. The baseline is taken only then: it
-    /// is to say what was good right before the switch.
-    pub(super) fn end_spread_wait(&mut self, fx: &mut Vec<Effect>) {
-        if let Some(Change { stage: Stage::Spread(rendered), .. }) = &self.change
-            && self.pending_start().is_none()
-        {
-            let rendered = rendered.clone();
-            self.query_baseline(fx);
-            self.set_stage(Stage::Baseline(rendered));
-        }
+        Some(later(self.first_seen(source), wait))
     }
 }
 

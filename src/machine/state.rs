@@ -1,249 +1,380 @@
-//! Everything the machine knows, and what is read off it.
+//! The state, one step of it, and what is read off it.
 
-use std::collections::BTreeSet;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::evidence::{Environment, NodeReadiness, Suspension};
-use super::limits;
-use super::model::{KubeletId, Moment, Rendered, later};
-use super::record::Records;
-use super::settings::Settings;
-use super::state_parts::{
-    Change, ConfigMapState, ExitForRestart, Kubelet, PendingFailure, Reload, RunningConfig, Trial, TrialEnd,
-};
+use super::boot::Reading;
+use super::change::{Change, Pending};
+use super::health::Health;
+use super::io::{Effect, Input, StoreRequest, Ticket, log};
+use super::ladder::{is_same, refusal};
+use super::launch::Launch;
+use super::model::{ConfigError, KubeletId, Moment, later};
+use super::process::{Process, RunningConfig};
+use super::proposal::{Commands, Proposal};
+use super::question::Asked;
+use super::record_writer::RecordWriter;
+use super::records::{Phase, Records, Version};
+use super::reload::Reload;
+use super::restart_by_exit::ExitForRestart;
+use super::sync::Sync;
+use super::trial::Trial;
+use super::watchdog::Watchdog;
+use super::{Kubelet, Level, Settings, limits};
 use kubelet_config::assignment::Assignment;
-use kubelet_config::digest::Digest;
-use kubelet_config::duration;
-use kubelet_config::source::Source;
 use kubelet_config::status::SyncError;
 
 /// Everything the machine knows.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct State {
     /// The operator's choices.
     #[serde(skip)]
     pub settings: Settings,
-    /// The records as they are on disk.
-    pub saved: Records,
-    /// The version whose start is spread, and when it was first seen.
-    pub(super) first_seen: Option<(Source, Moment)>,
-    /// Records that could not be written yet.
-    pub unsaved: Option<Records>,
-    /// What the Node asks for.
-    #[serde(rename = "wanted")]
-    pub assignment: Assignment,
-    /// Its name, once known: the spread is computed from it.
-    pub node_name: String,
-    /// The assigned ConfigMap.
-    #[serde(rename = "map")]
-    pub config_map: ConfigMapState,
-    /// The kubelet process.
-    pub kubelet: Kubelet,
-    /// The kubelet binary.
-    pub kubelet_id: KubeletId,
-    /// What the next start will run.
-    pub target: Option<Source>,
-    /// What runs, or ran last.
-    pub active: Option<Source>,
-    /// What the process was given.
-    #[serde(rename = "in_force")]
-    pub running: RunningConfig,
-    /// What the next start was rendered to.
+    /// The durable record.
+    pub(super) writer: RecordWriter,
     #[serde(skip)]
-    pub launching: Option<(u64, Rendered)>,
+    pub(super) reading: Reading,
+    /// What the API server asks for.
+    pub(super) sync: Sync,
     /// The change under way.
     #[serde(skip)]
-    pub change: Option<Change>,
-    /// The trial under way; its source is `active`.
-    pub trial: Option<Trial>,
-    /// How the last trial ended.
-    pub trial_end: TrialEnd,
-    /// A failure that waits for an observation of the node.
+    pub(super) change: Option<Change>,
+    pub(super) pending: Pending,
+    /// What is prepared for the next start.
+    pub(super) launch: Launch,
+    /// The kubelet's process.
+    pub(super) process: Process,
+    /// What is known of its health, and of the node's.
+    pub(super) health: Health,
+    /// What is under judgement.
+    pub(super) trial: Trial,
+    /// Commands that were not carried out yet.
     #[serde(skip)]
-    pub pending_failure: Option<PendingFailure>,
-    /// Why nothing is judged for now.
-    pub suspended: Option<Suspension>,
-    /// Last known good has been healthy: a version that the control test cleared may be tried again.
-    pub recovered: bool,
-    /// The pin was switched to; if it did not come up it is not tried for ever.
-    pub pin_tried: bool,
-    /// The Node's condition Ready, as last seen.
-    pub node: Option<NodeReadiness>,
-    /// The last observation of the node, and when it was made.
-    pub environment: Option<(Environment, Moment)>,
-    /// The kubelet's last lines, when they were last asked for; without secrets.
-    #[serde(rename = "words")]
-    pub log_tail: Vec<String>,
-    /// Error of the configuration in the status, with the reason.
-    pub error: Option<(String, String)>,
-    /// Error of synchronisation, which hides `error` while it lasts.
-    pub sync_error: Option<(SyncError, String)>,
-    /// The assigned checkpoint is damaged and must be downloaded again.
-    #[serde(rename = "damaged")]
-    pub checkpoint_damaged: bool,
-    /// Verdicts known good: content and binary.
-    #[serde(rename = "judged")]
-    pub accepted_digests: Vec<(Digest, KubeletId)>,
-    /// A content that could not be judged and is to be tried all the same: asking again at its
-    /// start would only lengthen the outage.
-    #[serde(rename = "waived")]
-    pub tried_without_verdict: Option<(Digest, KubeletId)>,
-    /// Version of the kubelet binary.
-    pub version: Option<String>,
-    /// Kubelet starts so far.
-    pub starts: u32,
-    /// Unasked exits in a row.
-    pub crashes: u32,
-    /// Our own failures in a row, and when to try again.
-    pub retry: Option<(u32, Moment)>,
-    /// When the version that is being applied was first seen.
-    pub applying_since: Option<Moment>,
-    /// We are told to leave.
-    pub leaving: bool,
-    /// The next ping to systemd is due.
-    #[serde(rename = "beat_at")]
-    pub(super) ping_at: Option<Moment>,
-    /// When this supervisor, or the one whose place it took, began.
-    pub(super) began: Moment,
-    /// The next start follows a crash too early to leave it to systemd.
-    pub(super) in_place: bool,
-    /// How far the exit for a restart by systemd is.
-    #[serde(rename = "ending")]
+    pub(super) commands: Commands,
+    pub(super) reload: Reload,
+    pub(super) watchdog: Watchdog,
     pub(super) exit_stage: ExitForRestart,
-    /// The reload that was asked for, if any.
-    pub reload: Reload,
-    /// A record was unreadable at boot. It is not overwritten as long as what it names is unknown, and
-    /// no checkpoint is removed until the next start.
-    pub(super) keep_all: bool,
-    /// Last known good could not be run, so that local runs.
-    #[serde(rename = "stranded")]
-    pub(super) lkg_unusable: bool,
-    /// The Lease's renew time as last seen.
-    pub(super) lease: Option<String>,
-    /// The runtime's socket, of the configuration before the change.
-    pub(super) runtime: Option<String>,
-    /// It has answered.
-    pub(super) runtime_answered: bool,
-    /// Uids of the pods that ran before the change.
-    pub(super) pods_before: BTreeSet<String>,
-    /// Those of them that admission turned away.
-    pub(super) lost_pods: Vec<String>,
-    #[serde(rename = "tested")]
+    /// Version of the kubelet binary.
+    pub(super) version: Option<String>,
     pub(super) self_tested: Option<KubeletId>,
-    pub(super) ticket: u64,
+    /// A record was unreadable at boot: no checkpoint is removed, as what it names is unknown.
+    pub(super) keep_all: bool,
+    pub(super) ticket: Ticket,
     pub(super) now: Moment,
-}
-
-impl Default for State {
-    fn default() -> Self {
-        Self::new(Settings::default())
-    }
+    /// Something is under way since then that ends within moments.
+    #[serde(skip)]
+    pub(super) moving_since: Option<Moment>,
 }
 
 impl State {
     /// A machine that waits for `Input::Boot` or `Input::Resume`.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        Self {
-            settings,
-            saved: Records::default(),
-            first_seen: None,
-            unsaved: None,
-            assignment: Assignment::Unknown,
-            node_name: String::new(),
-            config_map: ConfigMapState::Pending,
-            kubelet: Kubelet::Down,
-            kubelet_id: KubeletId::default(),
-            target: None,
-            active: None,
-            running: RunningConfig::default(),
-            launching: None,
-            change: None,
-            trial: None,
-            trial_end: TrialEnd::None,
-            pending_failure: None,
-            suspended: None,
-            recovered: false,
-            pin_tried: false,
-            node: None,
-            environment: None,
-            log_tail: Vec::new(),
-            error: None,
-            sync_error: None,
-            checkpoint_damaged: false,
-            accepted_digests: Vec::new(),
-            tried_without_verdict: None,
-            version: None,
-            starts: 0,
-            crashes: 0,
-            retry: None,
-            applying_since: None,
-            leaving: false,
-            ping_at: None,
-            began: Moment::default(),
-            in_place: false,
-            exit_stage: ExitForRestart::None,
-            reload: Reload::default(),
-            keep_all: false,
-            lkg_unusable: false,
-            lease: None,
-            runtime: None,
-            runtime_answered: false,
-            pods_before: BTreeSet::new(),
-            lost_pods: Vec::new(),
-            self_tested: None,
-            ticket: 0,
-            now: Moment::default(),
+        Self { settings, ..Self::default() }
+    }
+
+    /// One that does not run: what is on record, and what the next one would start.
+    pub(super) fn stopped(records: Records, read_only: Option<String>, now: Moment) -> Self {
+        let mut state =
+            Self { writer: RecordWriter::new(records, read_only), launch: Launch::offline(), now, ..Self::default() };
+        state.process = Process::stopped(state.desired());
+        state
+    }
+
+    /// Takes one step.
+    pub fn step(&mut self, input: Input, now: Moment) -> Vec<Effect> {
+        let mut fx = Vec::new();
+        self.advance(now);
+        match input {
+            Input::Boot => self.boot(&mut fx),
+            Input::Resume(handover) => self.resume(&handover, &mut fx),
+            Input::RecordsRead(ticket, stored, id) => self.records_read(ticket, *stored, id, &mut fx),
+            Input::NodeName(name) => self.node_named(name),
+            Input::Reload => drop(self.request_reload()),
+            Input::ReloadProven(ticket, result) => self.reload_proven(ticket, result, &mut fx),
+            Input::ReloadFailed(why) => self.reload_failed(&why, &mut fx),
+            Input::Node(assignment) => self.node_assignment(assignment, &mut fx),
+            Input::ConfigMap(payload) => self.config_map_seen(payload),
+            Input::ConfigMapFailed { why, definite } => self.config_map_failed(why, definite),
+            Input::Saved(ticket, result) => self.checkpoint_saved(ticket, result, &mut fx),
+            Input::Loaded(ticket, id, result) => {
+                self.process.note_kubelet(id);
+                if result.is_ok() {
+                    self.launch.loaded_late(ticket, now);
+                }
+                if !self.learned(ticket, &result) && !self.next_loaded(ticket, result.clone(), &mut fx) {
+                    self.change_loaded(ticket, result, &mut fx);
+                }
+            }
+            Input::Judged(ticket, verdict) => {
+                if !self.next_verdict(ticket, &verdict, &mut fx) {
+                    self.change_verdict(ticket, verdict, &mut fx);
+                }
+            }
+            Input::Recorded(ticket, result) => {
+                let outcome = self.writer.recorded(ticket, result, now, &mut fx);
+                if let Some((Some(proposal), result)) = outcome {
+                    self.recorded(proposal, result, &mut fx);
+                }
+            }
+            Input::StateFilesSwapped(ticket, result) => self.state_files_swapped(ticket, result, &mut fx),
+            Input::Started(result) => self.started(result, &mut fx),
+            Input::Ready => self.ready(&mut fx),
+            Input::Exited(exit) => self.exited(exit, &mut fx),
+            Input::Probed(ticket, ok) => self.probed(ticket, ok),
+            Input::Watchdog => {
+                self.watchdog_pinged();
+                self.relay_ping(&mut fx);
+            }
+            Input::NodeObserved(readiness) => self.node_observed(readiness),
+            Input::NodeAnnotations { retry, confirm } => self.node_annotations(retry, confirm),
+            Input::LeaseObserved(ticket, lease) => self.lease_observed(ticket, &lease),
+            Input::PodsObserved(ticket, inventory) => self.pods_observed(ticket, inventory),
+            Input::EnvironmentObserved(ticket, environment) => self.environment_observed(ticket, environment, &mut fx),
+            Input::LogTail(lines) => self.log_tail_read(&lines),
+            Input::Version(version) => self.version = Some(version),
+            Input::Operator(number, command) => self.operate(number, command, &mut fx),
+            Input::Appended(entry, result) => {
+                if let Err(why) = result {
+                    log(&mut fx, Level::Warn, format!("the history cannot be written: {why}"));
+                }
+                if !entry.local {
+                    fx.push(Effect::Send(entry));
+                }
+            }
+            Input::Reported(number) => fx.push(Effect::Store(StoreRequest::Reported(number))),
+            Input::Shutdown => self.shutdown(&mut fx),
+            Input::Tick => {}
+        }
+        self.settle(&mut fx);
+        fx
+    }
+
+    /// A clock that stands still or runs back must not undo what was decided.
+    pub(super) fn advance(&mut self, now: Moment) {
+        let before = self.now;
+        let quiet = now.since(before) > limits::QUERY_VALID;
+        let due = if quiet { self.deadline() } else { None };
+        self.now = Moment { boot: now.boot.max(before.boot), wall_nanos: now.wall_nanos };
+        if due.is_some_and(|due| self.now.boot.saturating_sub(due) > limits::QUERY_VALID) {
+            self.woke_up();
         }
     }
 
-    pub(super) fn next_ticket(&mut self) -> u64 {
+    /// Starts whatever is due in the state as it is now.
+    fn settle(&mut self, fx: &mut Vec<Effect>) {
+        self.tick_reading(fx);
+        self.tick_process(fx);
+        self.tick_trial(fx);
+        self.tick_commands(fx);
+        self.tick_change(fx);
+        self.tick_learning(fx);
+        self.tick_tries(fx);
+        self.tick_launch(fx);
+        self.tick_writer(fx);
+        self.tick_reload(fx);
+        self.tick_watchdog(fx);
+        self.note_motion();
+    }
+
+    /// When the next [`Input::Tick`] is needed; `None` if only an input can change anything.
+    ///
+    /// What is due now was done by the step that made it due, or waits for an answer; so only later moments count, and
+    /// the loop cannot spin.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Duration> {
+        let mut due = Vec::new();
+        due.extend(self.reading.deadline());
+        due.extend(self.status_due_at());
+        due.extend(self.reload.deadline());
+        self.writer.deadlines(&mut due);
+        self.sync.deadlines(self.now, &mut due);
+        if let Some(change) = &self.change {
+            change.deadlines(self.now, &mut due);
+        }
+        self.launch.deadlines(self.now, &mut due);
+        self.process.deadlines(&mut due);
+        self.health_deadlines(&mut due);
+        self.trial_deadlines(&mut due);
+        if *self.process.kubelet() != Kubelet::Gone {
+            due.extend(self.watchdog.deadline());
+        }
+        due.into_iter().map(|at| at.boot).filter(|at| *at > self.now.boot).min()
+    }
+
+    fn tick_writer(&mut self, fx: &mut Vec<Effect>) {
+        if *self.process.kubelet() == Kubelet::NotBegun {
+            return; // what is on record is not known yet
+        }
+        let ticket = self.next_ticket();
+        let outcome = self.writer.tick(ticket, self.now, fx);
+        if let Some((Some(proposal), result)) = outcome {
+            self.recorded(proposal, result, fx);
+        }
+    }
+
+    /// Has these records written; what follows is done by [`Self::recorded`].
+    pub(super) fn propose(&mut self, records: Records, proposal: Proposal, fx: &mut Vec<Effect>) {
+        let ticket = self.next_ticket();
+        self.writer.propose(records, proposal, ticket, self.now, fx);
+    }
+
+    /// A proposal is durable, or could not be recorded.
+    fn recorded(&mut self, proposal: Proposal, result: Result<(), String>, fx: &mut Vec<Effect>) {
+        match proposal {
+            Proposal::Switch | Proposal::Adopt | Proposal::Reset | Proposal::Reject => {
+                self.change_recorded(&proposal, result, fx);
+            }
+            Proposal::Command(number, execution) => self.command_recorded(number, execution, &result, fx),
+            Proposal::ExitForRestart => self.exit_recorded(&result, fx),
+            Proposal::Prove if result.is_ok() => self.proven(fx),
+            Proposal::AwaitConfirmation if result.is_ok() => self.awaits_confirmation(fx),
+            Proposal::Prove | Proposal::AwaitConfirmation | Proposal::Note => {}
+        }
+    }
+
+    pub(super) fn next_ticket(&mut self) -> Ticket {
         self.ticket += 1;
         self.ticket
     }
 
-    pub(super) fn back_off(&mut self) {
-        let failures = self.retry.map_or(0, |(failures, _)| failures + 1);
-        let pause = duration::backoff(limits::RETRY_FIRST, limits::RETRY_MAX, failures);
-        self.retry = Some((failures, later(self.now, pause)));
+    /// A question that is asked now.
+    pub(super) fn ask(&mut self, patience: Duration) -> Asked {
+        Asked { ticket: self.next_ticket(), until: later(self.now, patience) }
     }
 
-    /// The configuration that was proven: what we fall back to.
-    pub(super) fn fallback(&self) -> Option<Source> {
-        self.saved.last_known_good.clone()
+    /// Finds out whether this kubelet binary can be a judge, while there is time.
+    pub(super) fn self_test(&mut self, fx: &mut Vec<Effect>) {
+        if self.self_tested.as_ref() != Some(self.process.kubelet_id()) {
+            self.self_tested = Some(self.process.kubelet_id().clone());
+            fx.push(Effect::SelfTest);
+        }
     }
 
-    /// The newest records, durable or not.
-    pub(super) fn records(&self) -> &Records {
-        self.unsaved.as_ref().unwrap_or(&self.saved)
-    }
-
-    /// True while a trial's clock runs.
+    /// The records in force.
     #[must_use]
-    pub(crate) fn is_counting(&self) -> bool {
-        self.trial.is_some() && matches!(&self.kubelet, Kubelet::Running(run) if run.healthy_since.is_some())
+    pub fn records(&self) -> &Records {
+        self.writer.current()
+    }
+
+    /// The records as they are on disk, as far as is known.
+    #[must_use]
+    pub fn saved(&self) -> &Records {
+        self.writer.saved()
+    }
+
+    /// True if what counts has yet to be written, or was given up.
+    #[must_use]
+    pub fn is_unsaved(&self) -> bool {
+        self.writer.is_dirty()
+    }
+
+    /// True once the record was read: until then nobody can say what is assigned or proven.
+    #[must_use]
+    pub fn is_record_known(&self) -> bool {
+        self.writer.read_only().is_none() && *self.process.kubelet() != Kubelet::NotBegun
+    }
+
+    /// The kubelet's process.
+    #[must_use]
+    pub fn kubelet(&self) -> &Kubelet {
+        self.process.kubelet()
+    }
+
+    /// What runs, or ran last; `None` is the local configuration.
+    #[must_use]
+    pub fn active(&self) -> Option<&Version> {
+        self.process.active()
+    }
+
+    /// What the process was started with.
+    #[must_use]
+    pub fn running(&self) -> &RunningConfig {
+        self.process.running()
+    }
+
+    /// True once we are told to leave.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        self.process.is_leaving()
+    }
+
+    /// Kubelet starts so far.
+    #[must_use]
+    pub fn starts(&self) -> u32 {
+        self.process.starts()
+    }
+
+    /// Version of the kubelet binary, once it is known.
+    #[must_use]
+    pub fn kubelet_version(&self) -> Option<&str> {
+        self.version.as_deref()
+    }
+
+    /// Error of synchronisation, with the reason.
+    #[must_use]
+    pub fn sync_error(&self) -> Option<(SyncError, &str)> {
+        self.sync.error().map(|(error, why)| (*error, why.as_str()))
+    }
+
+    /// Error of the assigned configuration, with the reason.
+    #[must_use]
+    pub fn config_error(&self) -> Option<(ConfigError, String)> {
+        if let Some(why) = self.writer.read_only() {
+            return Some((ConfigError::Load, format!("the record of this node cannot be read: {why}")));
+        }
+        let records = self.records();
+        let pinned = records.pin.as_ref().and_then(|pin| pin.version.as_ref());
+        let cannot_run = |version: &Version| {
+            let refused = refusal(records, self.process.kubelet_id(), version);
+            let refused = refused.map(|bad| (bad.error, bad.detail.clone()));
+            refused.or_else(|| self.launch.unusable(version).map(|it| (it.error, it.why.clone())))
+        };
+        if let Some(error) = pinned.and_then(cannot_run) {
+            return Some(error);
+        }
+        let assigned = records.assigned.as_ref()?;
+        let proven = records.last_known_good.as_ref();
+        if let Some(error) = cannot_run(assigned).or_else(|| cannot_run(proven?)) {
+            return Some(error);
+        }
+        if let Phase::RetryLater(_, why) = &records.phase {
+            return Some((ConfigError::Load, format!("not to blame, will be tried again: {why}")));
+        }
+        if records.phase.trial().is_some() || is_same(Some(assigned), proven) {
+            return None;
+        }
+        self.bad_version(assigned).map(|bad| (bad.error, bad.detail.clone()))
     }
 
     /// True once the kubelet said READY=1 and runs.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        matches!(&self.kubelet, Kubelet::Running(run) if run.ready)
+        self.process.run().is_some_and(|run| run.ready)
     }
 
     /// The kubelet's process id, while there is one.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
-        match &self.kubelet {
-            Kubelet::Running(run) => Some(run.pid),
-            _ => None,
-        }
+        self.process.run().map(|run| run.pid)
     }
 
     /// The moment of the latest step.
     #[must_use]
     pub fn now(&self) -> Moment {
         self.now
+    }
+
+    /// The assigned version as the status tells it: the latest that was resolved, while that is held back.
+    pub(super) fn assigned_in_status(&self) -> Option<kubelet_config::source::Source> {
+        let recorded = self.saved().assigned.as_ref().map(|version| version.source.clone());
+        let held = self.is_change_waiting() || self.records().frozen || self.records().pin.is_some();
+        match self.sync.assignment() {
+            Assignment::Local if held => None,
+            _ if held => self.sync.resolved().or(recorded),
+            _ => recorded,
+        }
     }
 }

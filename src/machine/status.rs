@@ -5,8 +5,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::evidence::Suspension;
-use super::record::REJECTED;
-use super::{Kubelet, ReloadStage, State, TrialEnd};
+use super::ladder::is_same;
+use super::records::{BadReason, Phase};
+use super::{Kubelet, ReloadStage, State};
 use kubelet_config::duration::GoDuration;
 use kubelet_config::status::{
     Condition, ConditionReason, ConditionStatus, NodeConfigStatus, VERSION, config_source, cut, name, timestamp,
@@ -16,38 +17,37 @@ use kubelet_config::status::{
 #[must_use]
 pub fn node_status(state: &State) -> NodeConfigStatus {
     NodeConfigStatus {
-        assigned: state.saved.assigned.clone(),
-        active: state.active.clone(),
-        last_known_good: state.saved.last_known_good.clone(),
+        assigned: state.assigned_in_status(),
+        active: state.active().map(|version| version.source.clone()),
+        last_known_good: state.saved().last_known_good.as_ref().map(|version| version.source.clone()),
         error: state
-            .sync_error
-            .as_ref()
+            .sync_error()
             .map(|(error, _)| error.text().to_owned())
-            .or_else(|| state.error.as_ref().map(|(error, _)| error.clone())),
+            .or_else(|| state.config_error().map(|(error, _)| error.text().to_owned())),
         trial_ends: trial_ends(state),
         confirm_by: confirm_by(state),
         condition: condition(state),
-        shadowed: state.running.shadowed.clone(),
+        shadowed: state.running().shadowed.clone(),
     }
 }
 
 fn condition(state: &State) -> Condition {
-    let local_state = &state.saved.local_state;
-    let active = name(state.active.as_ref());
-    let (status, reason, message) = if let Some((error, why)) = &state.sync_error {
+    let records = state.records();
+    let active = name(state.active().map(|version| &version.source));
+    let (status, reason, message) = if let Some((error, why)) = state.sync_error() {
         (ConditionStatus::False, ConditionReason::SyncFailed, format!("{}: {why}", error.text()))
-    } else if let Some((_, why)) = &state.error {
-        let bad = local_state.bad.iter().rev().find(|bad| Some(&bad.source) == state.saved.assigned.as_ref());
+    } else if let Some((_, why)) = state.config_error() {
+        let bad = records.assigned.as_ref().and_then(|version| state.bad_version(version));
         let reason = match bad {
-            Some(bad) if bad.reason == REJECTED => ConditionReason::Rejected,
+            _ if matches!(records.phase, Phase::RetryLater(..)) => ConditionReason::NotToBlame,
+            Some(bad) if bad.reason == BadReason::Rejected => ConditionReason::Rejected,
             Some(_) => ConditionReason::RolledBack,
-            None if local_state.retry_later.is_some() => ConditionReason::NotToBlame,
             None => ConditionReason::Failed,
         };
-        (ConditionStatus::False, reason, why.clone())
-    } else if local_state.pin.is_some() {
+        (ConditionStatus::False, reason, why)
+    } else if records.pin.is_some() {
         (ConditionStatus::Unknown, ConditionReason::Pinned, format!("An operator holds {active} until unpin"))
-    } else if let Some(suspension) = state.suspended.filter(|_| state.trial.is_some()) {
+    } else if let Some(suspension) = state.suspended().filter(|_| state.is_on_trial()) {
         (
             ConditionStatus::Unknown,
             ConditionReason::TrialSuspended,
@@ -60,7 +60,7 @@ fn condition(state: &State) -> Condition {
             ConditionReason::AwaitsConfirmation,
             format!("Healthy, and rolled back{at} unless somebody confirms {active}"),
         )
-    } else if state.trial.is_some() {
+    } else if state.is_on_trial() {
         let until = trial_ends(state).map(|time| format!(" until {time}")).unwrap_or_default();
         (ConditionStatus::Unknown, ConditionReason::OnTrial, format!("On trial{until}: {active}"))
     } else if let Some((source, at)) = state.scheduled() {
@@ -69,13 +69,13 @@ fn condition(state: &State) -> Condition {
             ConditionReason::Scheduled,
             format!("Takes effect at {}: {source}", timestamp(at.wall_nanos)),
         )
-    } else if local_state.frozen {
+    } else if records.frozen {
         (
             ConditionStatus::Unknown,
             ConditionReason::Frozen,
             format!("An operator lets no change in until thaw; {active} runs"),
         )
-    } else if state.active.is_some() {
+    } else if state.active().is_some() {
         (ConditionStatus::True, ConditionReason::LastKnownGood, format!("Proven: {active}"))
     } else {
         return Condition::default();
@@ -99,7 +99,7 @@ pub(crate) fn status_document(state: &State, version: Option<&str>) -> Value {
             "state": trial,
             "since": since,
             "remainingSeconds": remaining,
-            "suspended": state.suspended.map(Suspension::message),
+            "suspended": state.suspended().map(Suspension::message),
             "confirmWithinSeconds": state.confirm_left(),
             "signals": signals(state),
         },
@@ -107,7 +107,7 @@ pub(crate) fn status_document(state: &State, version: Option<&str>) -> Value {
             "pid": state.pid(),
             "version": version,
             "ready": state.is_ready(),
-            "restarts": state.starts.saturating_sub(1),
+            "restarts": state.starts().saturating_sub(1),
         },
         "scheduled": state.scheduled().map(|(source, at)| json!({
             "source": config_source(Some(source)),
@@ -115,18 +115,18 @@ pub(crate) fn status_document(state: &State, version: Option<&str>) -> Value {
         })),
         "supervisor": {
             "version": VERSION,
-            "reloads": state.reload.count,
-            "reloading": state.reload.stage != ReloadStage::None,
-            "reloadError": state.reload.error,
+            "reloads": state.reload().count,
+            "reloading": state.reload().stage != ReloadStage::None,
+            "reloadError": state.reload().error,
         },
-        "shadowedByFlags": state.running.shadowed,
-        "pinned": state.saved.local_state.pin.is_some(),
-        "frozen": state.saved.local_state.frozen,
-        "badVersions": state.saved.local_state.bad,
+        "shadowedByFlags": state.running().shadowed,
+        "pinned": state.saved().pin.is_some(),
+        "frozen": state.saved().frozen,
+        "badVersions": state.records().bad,
     })
 }
 
-/// Each signal the trial judges by: good, bad, or not heard of yet.
+/// Each signal the trial judges by, good or bad.
 fn signals(state: &State) -> Value {
     let signals = state.trial_signals().into_iter();
     signals.map(|(signal, good)| (signal.label(), if good { "good" } else { "bad" })).collect()
@@ -135,19 +135,26 @@ fn signals(state: &State) -> Value {
 /// The reason behind the error string.
 #[must_use]
 pub(crate) fn error_detail(state: &State) -> Option<String> {
-    let sync = state.sync_error.as_ref().map(|(_, why)| why);
-    sync.or_else(|| state.error.as_ref().map(|(_, why)| why)).cloned()
+    let sync = state.sync_error().map(|(_, why)| why.to_owned());
+    sync.or_else(|| state.config_error().map(|(_, why)| why))
 }
 
+/// The trial of what is assigned: whether it runs, how it ended, and since when it has been healthy.
 fn trial_state(state: &State) -> (&'static str, Option<String>) {
-    if state.trial.is_none() {
-        return match state.trial_end {
-            TrialEnd::None => ("none", None),
-            TrialEnd::Passed => ("passed", None),
-            TrialEnd::Failed => ("failed", None),
+    if !state.is_on_trial() {
+        let records = state.records();
+        let assigned = records.assigned.as_ref();
+        let bad = assigned.and_then(|assigned| state.bad_version(assigned));
+        let tested = matches!(records.phase, Phase::ControlTest(..) | Phase::RetryLater(..));
+        return if tested || bad.is_some_and(|bad| bad.reason != BadReason::Rejected) {
+            ("failed", None)
+        } else if assigned.is_some() && is_same(assigned, records.last_known_good.as_ref()) {
+            ("passed", None)
+        } else {
+            ("none", None)
         };
     }
-    let since = match &state.kubelet {
+    let since = match state.kubelet() {
         Kubelet::Running(run) => run.healthy_since,
         _ => None,
     };
@@ -160,15 +167,14 @@ fn trial_ends(state: &State) -> Option<String> {
 }
 
 fn confirm_by(state: &State) -> Option<String> {
-    state.trial.as_ref()?;
     state.confirm_by().map(|wall| timestamp(wall.saturating_mul(1_000_000_000)))
 }
 
 /// One line for systemd's STATUS and for people.
 #[must_use]
 pub fn summary(state: &State) -> String {
-    let active = name(state.active.as_ref());
-    let kubelet = match &state.kubelet {
+    let active = name(state.active().map(|version| &version.source));
+    let kubelet = match state.kubelet() {
         Kubelet::Running(run) if run.ready => "ready",
         Kubelet::Running(_) => "starting",
         Kubelet::Waiting { .. } => "waiting to restart",
@@ -178,13 +184,13 @@ pub fn summary(state: &State) -> String {
     let trial = state
         .trial_remaining()
         .map(|left| format!(", on trial for another {}", GoDuration(Duration::from_secs(left.as_secs()))));
-    let suspended = state.suspended.map(|suspension| format!(" (suspended: {})", suspension.message()));
+    let suspended = state.suspended().map(|suspension| format!(" (suspended: {})", suspension.message()));
     let confirm =
         state.confirm_left().map(|left| format!(", to be confirmed within {}", GoDuration(Duration::from_secs(left))));
     let scheduled =
         state.scheduled().map(|(source, at)| format!(", {source} takes effect at {}", timestamp(at.wall_nanos)));
-    let pinned = if state.saved.local_state.pin.is_some() { ", pinned" } else { "" };
-    let frozen = if state.saved.local_state.frozen { ", frozen" } else { "" };
+    let pinned = if state.saved().pin.is_some() { ", pinned" } else { "" };
+    let frozen = if state.saved().frozen { ", frozen" } else { "" };
     let error = node_status(state).error.map(|error| format!("; {error}"));
     let parts = [trial, suspended, confirm, scheduled].map(Option::unwrap_or_default).concat();
     format!("kubelet {kubelet} with {active}{parts}{pinned}{frozen}{}", error.unwrap_or_default())

@@ -1,70 +1,87 @@
-//! Suspension: while the node around the kubelet is at fault, no configuration is judged.
+//! Suspension: while the node around the kubelet is at fault, no configuration is judged. What the change itself may have
+//! caused is not the node's fault: it is judged, and put to the control test.
 
 use super::evidence::{Signal, Suspension};
-use super::io::log;
+use super::io::{Effect, log};
 use super::model::later;
-use super::{Effect, Kubelet, Level, State, events, limits};
+use super::{Level, State, events, limits};
 
 impl State {
     /// What is at fault for the kubelet's troubles, if it is not the configuration.
     fn suspension(&self) -> Option<Suspension> {
-        if let Some((environment, at)) = &self.environment
-            && self.now.since(*at) <= limits::QUERY_VALID
-        {
+        if let Some(environment) = self.health.environment(self.now) {
             if environment.shutting_down {
                 return Some(Suspension::ShuttingDown);
             }
             if environment.disk_full {
                 return Some(Suspension::DiskFull);
             }
-            // A socket that never answered may be a wrong guess of ours.
-            if environment.runtime == Some(false) && self.runtime_answered {
-                return Some(Suspension::Runtime);
-            }
         }
-        let Kubelet::Running(run) = &self.kubelet else { return None };
-        let lost = run.bad.get(&Signal::ApiServer)?;
+        if self.is_runtime_away() && !self.is_attributable(Signal::Runtime) {
+            return Some(Suspension::Runtime);
+        }
+        let run = self.process.run()?;
+        run.bad.get(&Signal::ApiServer)?;
         // A node that got an answer, and be it that the server is overloaded, is not cut off.
-        let elsewhere = self.is_required_signal(Signal::ApiServer) && (run.was_answered || !run.is_attributable(*lost));
+        let elsewhere = self.is_required_signal(Signal::ApiServer)
+            && (run.was_answered || !self.is_attributable(Signal::ApiServer));
         elsewhere.then_some(Suspension::ApiServer)
+    }
+
+    /// True if the container runtime did not answer a moment ago. A socket that never answered may be a wrong guess of ours.
+    pub(super) fn is_runtime_away(&self) -> bool {
+        let seen = self.health.environment(self.now);
+        seen.is_some_and(|seen| seen.runtime == Some(false)) && self.runtime_has_answered()
+    }
+
+    /// True if the loss of this can come of the change: the version was not yet seen to live with it for a while.
+    pub(super) fn is_attributable(&self, signal: Signal) -> bool {
+        if self.records().phase.attempt().is_none_or(|attempt| attempt.contact) || !self.is_required_signal(signal) {
+            return false;
+        }
+        let Some(run) = self.process.run() else { return true };
+        let lost = run.bad.get(&signal).copied().unwrap_or(self.now);
+        let seen = signal == Signal::Runtime
+            || run.good.contains_key(&Signal::Lease)
+            || run.good.contains_key(&Signal::NodeReady);
+        !(seen && run.is_settled(lost))
     }
 
     /// Stops or resumes judgement by what was last observed.
     pub(super) fn update_suspension(&mut self, fx: &mut Vec<Effect>) {
         let suspension = self.suspension().filter(|_| self.is_observing());
-        if suspension == self.suspended {
-            return;
-        }
-        match (suspension, self.suspended) {
+        let before = self.health.set_suspended(suspension);
+        match (suspension, before) {
             (Some(suspension), None) => {
                 log(fx, Level::Warn, format!("{}: judgement is suspended, nobody is blamed", suspension.message()));
-                if let Some(source) = self.active.as_ref().filter(|_| self.trial.is_some()) {
-                    fx.push(Effect::Emit(events::suspended(source, suspension)));
+                if let Some(version) = self.active().filter(|_| self.is_on_trial()) {
+                    fx.push(Effect::Emit(events::suspended(&version.source, suspension)));
                 }
             }
             (None, Some(suspension)) => {
                 log(fx, Level::Info, format!("no longer true that {}: judgement goes on", suspension.message()));
                 // What was bad meanwhile gets its whole time again, and the kubelet some to notice.
                 let from = later(self.now, limits::SUSPENSION_GRACE);
-                if let Kubelet::Running(run) = &mut self.kubelet {
+                if let Some(run) = self.process.run_mut() {
                     run.begin_anew(from);
                 }
             }
             _ => {}
         }
-        self.suspended = suspension;
     }
 
-    /// Nothing was observed for a while: the machine was suspended, or we were stopped. The kubelet may
-    /// have been as well, so that nothing is known of that time, neither good nor bad.
+    /// Nothing was observed for a while: the machine was suspended, or we were stopped. The kubelet may have been as
+    /// well, so that nothing is known of that time, neither good nor bad; and health is continuous, or begins anew.
     pub(super) fn woke_up(&mut self) {
         let now = self.now;
         if !self.is_observing() {
             return;
         }
-        if let Kubelet::Running(run) = &mut self.kubelet {
-            run.begin_anew(now);
-            run.good.values_mut().for_each(|at| *at = now);
+        if let Some(run) = self.process.run_mut() {
+            run.woke_up(now);
+        }
+        if let Some(attempt) = self.writer.attempt_mut() {
+            attempt.earned = std::time::Duration::ZERO;
         }
     }
 }

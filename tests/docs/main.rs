@@ -14,7 +14,7 @@ use testkit::built::program;
 use kubelet_config::duration::GoDuration;
 use kubelet_config::hazard::HazardClass;
 use kubelet_config::status::ConditionReason;
-use kubelet_supervisor::machine::evidence::{Failure, FailureFamily, Signal, SignalClass, Suspension};
+use kubelet_supervisor::machine::evidence::{Failure, FailureFamily, Signal, Suspension};
 use kubelet_supervisor::machine::limits;
 
 fn read(name: &str) -> String {
@@ -50,22 +50,20 @@ const TRIAL: &str = "docs/usage/trial.md";
 const REFERENCE: &str = "docs/usage/reference.md";
 
 #[test]
-fn every_signal_with_its_class_and_patience() {
+fn every_signal_with_its_patience() {
     let isolation = Duration::from_secs(7777);
-    let expected: Vec<[String; 3]> = Signal::ALL
+    let expected: Vec<[String; 2]> = Signal::ALL
         .into_iter()
         .map(|signal| {
-            let class = if signal.class() == SignalClass::Required { "required" } else { "advisory" };
             let patience = match signal.patience(isolation) {
-                _ if signal.class() == SignalClass::Advisory => "for as long as it likes".to_owned(),
                 patience if patience == isolation => "`--isolation-timeout`".to_owned(),
                 patience => format!("{} s", patience.as_secs()),
             };
-            [format!("`{}`", signal.label()), class.to_owned(), patience]
+            [format!("`{}`", signal.label()), patience]
         })
         .collect();
     let rows = table(TRIAL, "signal");
-    let shown: Vec<[String; 3]> = rows.iter().map(|row| [row[0].clone(), row[2].clone(), row[3].clone()]).collect();
+    let shown: Vec<[String; 2]> = rows.iter().map(|row| [row[0].clone(), row[2].clone()]).collect();
     assert_eq!(shown, expected);
     let pace = format!("asked every {} s", limits::PROBE_TRIAL.as_secs());
     assert!(rows[0][1].contains(&pace), "{pace}");
@@ -77,6 +75,7 @@ fn every_way_to_fail_and_its_family() {
     let family = |failure: Failure| match failure.family() {
         Some(FailureFamily::Process) => "process",
         Some(FailureFamily::Contact) => "contact",
+        Some(FailureFamily::Runtime) => "runtime",
         None => "no",
     };
     let expected: BTreeMap<String, &str> =
@@ -92,7 +91,7 @@ fn every_way_to_fail_and_its_family() {
             Failure::Boots | Failure::Unconfirmed | Failure::Operator => {}
         }
     }
-    assert_eq!(Failure::all().count(), 6 + Signal::ALL.len() - 1, "all but the advisory one");
+    assert_eq!(Failure::all().count(), 6 + Signal::ALL.len());
 }
 
 #[test]

@@ -6,6 +6,7 @@
 #![cfg(test)]
 
 mod ports;
+mod store_thread;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,18 +25,20 @@ use kubelet_supervisor::adapters::local_files::LocalFiles;
 use kubelet_supervisor::adapters::notify_socket::NotifySocket;
 use kubelet_supervisor::adapters::process::{ChildPid, KubeletProcess};
 use kubelet_supervisor::adapters::store::FsStore;
+use kubelet_supervisor::adapters::store_thread::StoreThread;
 use kubelet_supervisor::daemon::exec::Executor;
 use kubelet_supervisor::daemon::failopen::{KubeletControl, run_guarded};
+use kubelet_supervisor::daemon::store_worker::StoreWorker;
 use kubelet_supervisor::daemon::{Signals, Start};
 use kubelet_supervisor::machine::command::Command;
 use kubelet_supervisor::machine::model::{KubeletId, Moment, Rendered};
-use kubelet_supervisor::machine::record::LocalState;
-use kubelet_supervisor::machine::{Input, Purpose, Settings, State, Stored};
+use kubelet_supervisor::machine::{Effect, Handover, Input, Settings, State, StoreRequest, Stored};
+use kubelet_supervisor::ports::{Local, LocalError};
 use nix::sys::signal::{Signal, kill, raise};
 use nix::unistd::Pid;
-use tokio::sync::mpsc::unbounded_channel;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-use ports::{Fault, Faulty, METHODS, Tap, World};
+use ports::{Fault, Faulty, METHODS, World};
 use testkit::kubelet::{Installed, Style, install};
 use testkit::port::Port;
 
@@ -77,12 +80,16 @@ fn payload(name: &str, stand_in: &str) -> Payload {
 
 /// Waits for what the supervisor shows.
 async fn until(world: &World, what: &str, good: impl Fn(&NodeConfigStatus) -> bool) {
+    until_within(SOON, world, what, good).await;
+}
+
+async fn until_within(limit: Duration, world: &World, what: &str, good: impl Fn(&NodeConfigStatus) -> bool) {
     let wait = async {
         while !(world.ready.get() && good(&world.status.borrow())) {
             world.news.notified().await;
         }
     };
-    let waited = tokio::time::timeout(SOON, wait).await;
+    let waited = tokio::time::timeout(limit, wait).await;
     assert!(waited.is_ok(), "not in time: {what}: {:?}", world.status.borrow());
 }
 
@@ -112,7 +119,7 @@ async fn story(world: &World) {
     let _ = world.inputs.send(Input::Operator(1, Command::Retry));
     let _ = world.inputs.send(Input::Reload);
     tokio::time::timeout(SOON, called(world, "reexec.replace")).await.expect("a reload");
-    assign(world, payload("good", ""));
+    assign(world, payload("good", "startDelay: 1ms"));
     until(world, "a change", |status| is(status.active.as_ref(), "good")).await;
     until(world, "its proof", |status| is(status.last_known_good.as_ref(), "good")).await;
     assign(world, payload("dies", "exitBeforeReady: 255"));
@@ -143,49 +150,64 @@ async fn kubelet_runs(pid: &ChildPid, context: &str) {
     assert!(tokio::time::timeout(SOON, wait).await.is_ok(), "no kubelet after {context}");
 }
 
-/// Tells the story once. Gives the world as it was left.
-fn tell(dir: &Path, kubelet: &Installed, port: &Port, fault_at: Fault) -> Rc<World> {
-    let _ = std::fs::remove_dir_all(dir.join("dynamic"));
+fn arguments(dir: &Path, port: &Port) -> KubeletArgs {
+    let local = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nstandIn: {quiet: true}\n";
+    std::fs::write(dir.join("local.yaml"), local).unwrap();
     let at = |name: &str| dir.join(name).display().to_string();
-    let args = KubeletArgs::parse(&[
+    KubeletArgs::parse(&[
         format!("--config={}", at("local.yaml")),
         format!("--kubeconfig={}", at("kubeconfig")),
         format!("--healthz-port={}", port.number()),
         format!("--cert-dir={}", at("pki")),
         format!("--root-dir={}", at("root")),
-    ]);
+    ])
+}
+
+fn kubelet_process(
+    kubelet: &Installed,
+    args: &KubeletArgs,
+    notify_socket: String,
+    pid: &ChildPid,
+    inputs: UnboundedSender<Input>,
+) -> KubeletProcess {
+    KubeletProcess {
+        program: kubelet.path.clone(),
+        args: args.clone(),
+        notify_socket,
+        watchdog: Duration::from_secs(30),
+        pid: pid.clone(),
+        inputs,
+        relays: Vec::new(),
+    }
+}
+
+fn settings() -> Settings {
+    Settings { trial_duration: Duration::from_millis(50), ..Settings::default() }
+}
+
+fn local_files(kubelet: &Installed, args: &KubeletArgs) -> LocalFiles {
+    LocalFiles { program: kubelet.path.clone(), args: args.clone(), merge: Merge::Replace }
+}
+
+fn worker<L: Local>(dir: &Path, local: L, args: &KubeletArgs) -> StoreWorker<RealDisk, L> {
+    StoreWorker::new(FsStore::new(RealDisk, &dir.join("dynamic")), local, args.clone())
+}
+
+/// Tells the story once. Gives the world as it was left.
+fn tell(dir: &Path, kubelet: &Installed, port: &Port, fault_at: Fault) -> Rc<World> {
+    let _ = std::fs::remove_dir_all(dir.join("dynamic"));
+    let args = arguments(dir, port);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (world, pids) = runtime.block_on(async {
         let (inputs, mut queue) = unbounded_channel();
         let pid = ChildPid::default();
         let socket = NotifySocket::bind().unwrap();
-        let notify_socket = socket.name.clone();
+        let process = kubelet_process(kubelet, &args, socket.name.clone(), &pid, inputs.clone());
         tokio::spawn(socket.listen(pid.clone(), inputs.clone()));
         let signals = Signals::register().unwrap();
-        let world = World::new(fault_at, inputs.clone());
-        let rest = || Tap(world.clone(), ());
-        let process = KubeletProcess {
-            program: kubelet.path.clone(),
-            args: args.clone(),
-            notify_socket,
-            watchdog: Duration::from_secs(30),
-            pid: pid.clone(),
-            inputs,
-            relays: Vec::new(),
-        };
-        let local = LocalFiles { program: kubelet.path.clone(), args: args.clone(), merge: Merge::Replace };
-        let ports = Faulty {
-            store: Tap(world.clone(), FsStore::new(RealDisk, &dir.join("dynamic"))),
-            local: Tap(world.clone(), local),
-            kubelet: Tap(world.clone(), process),
-            rest: rest(),
-            cluster: rest(),
-            notifier: rest(),
-            probe: rest(),
-            host: rest(),
-        };
-        let settings = Settings { trial_duration: Duration::from_millis(50), ..Settings::default() };
-        let mut executor = Executor::new(State::new(settings), ports, args);
+        let world = World::new(fault_at, inputs);
+        let store = worker(dir, local_files(kubelet, &args), &args);
+        let mut executor = Executor::new(State::new(settings()), Faulty::new(&world, Box::new(store), process));
         let line = SupervisedKubelet(pid.clone());
         let supervisor = run_guarded(&mut executor, Start::Boot, &mut queue, &signals, &BootClock, &line);
         let mut pids = Vec::new();
@@ -236,54 +258,47 @@ fn tell(dir: &Path, kubelet: &Installed, port: &Port, fault_at: Fault) -> Rc<Wor
     world
 }
 
+/// What a supervisor that started this kubelet hands over.
+fn handed_over(pid: u32) -> Handover {
+    let mut state = State::new(Settings::default());
+    let mut inputs = vec![Input::Boot];
+    while let Some(input) = inputs.pop() {
+        for effect in state.step(input, Moment::default()) {
+            inputs.extend(match effect {
+                Effect::Store(StoreRequest::ReadRecords(ticket)) => {
+                    Some(Input::RecordsRead(ticket, Box::new(Stored::empty()), KubeletId::default()))
+                }
+                Effect::Store(StoreRequest::Load(ticket, _)) => {
+                    Some(Input::Loaded(ticket, KubeletId::default(), Ok(Rendered::default())))
+                }
+                Effect::Store(StoreRequest::SwapStateFiles(ticket, _)) => {
+                    Some(Input::StateFilesSwapped(ticket, Ok(())))
+                }
+                Effect::Store(StoreRequest::Record(ticket, _)) => Some(Input::Recorded(ticket, Ok(()))),
+                Effect::Start(_) => Some(Input::Started(Ok(pid))),
+                _ => None,
+            });
+        }
+    }
+    state.hand_over().expect("a kubelet runs")
+}
+
 /// A supervisor takes over a kubelet, and its n-th call to a port panics: that kubelet runs on.
 fn take_over(dir: &Path, kubelet: &Installed, port: &Port, at: u32) {
-    let local = dir.join("local.yaml").display().to_string();
-    let args = KubeletArgs::parse(&[
-        format!("--config={local}"),
-        "--kubeconfig=/nowhere".to_owned(),
-        format!("--healthz-port={}", port.number()),
-    ]);
+    let args = arguments(dir, port);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let (inputs, mut queue) = unbounded_channel();
         let pid = ChildPid::default();
         let signals = Signals::register().unwrap();
         let world = World::new(Fault { at, after: false, starts: 0 }, inputs.clone());
-        let rest = || Tap(world.clone(), ());
-        let mut process = KubeletProcess {
-            program: kubelet.path.clone(),
-            args: args.clone(),
-            notify_socket: "@nobody".to_owned(),
-            watchdog: Duration::from_secs(30),
-            pid: pid.clone(),
-            inputs,
-            relays: Vec::new(),
-        };
+        let mut process = kubelet_process(kubelet, &args, "@nobody".to_owned(), &pid, inputs);
         let started = kubelet_supervisor::ports::Kubelet::start(&mut process, None);
         let running = pid.get().expect("a kubelet");
-        let mut before = State::new(Settings::default());
-        let stored = Stored { assigned: Ok(None), last_known_good: Ok(None), local_state: Ok(LocalState::default()) };
-        let id = KubeletId::default();
-        before.step(Input::Boot(Box::new(stored), id.clone()), Moment::default());
-        let rendered = Input::Rendered(Purpose::Launch, None, id, Ok(Rendered::default()));
-        before.step(rendered, Moment::default());
-        before.step(Input::Started(started.map_err(|error| error.to_string())), Moment::default());
-        let handover = Box::new(before.hand_over().expect("a kubelet runs"));
-        let ports = Faulty {
-            store: Tap(world.clone(), FsStore::new(RealDisk, &dir.join("dynamic"))),
-            local: Tap(
-                world.clone(),
-                LocalFiles { program: kubelet.path.clone(), args: args.clone(), merge: Merge::Replace },
-            ),
-            kubelet: Tap(world.clone(), process),
-            rest: rest(),
-            cluster: rest(),
-            notifier: rest(),
-            probe: rest(),
-            host: rest(),
-        };
-        let mut executor = Executor::new(State::new(Settings::default()), ports, args);
+        let handover = Box::new(handed_over(started.expect("a kubelet")));
+        let store = worker(dir, local_files(kubelet, &args), &args);
+        let ports = Faulty::new(&world, Box::new(store), process);
+        let mut executor = Executor::new(State::new(Settings::default()), ports);
         let line = SupervisedKubelet(pid.clone());
         let start = Start::Resume(handover);
         let supervisor = run_guarded(&mut executor, start, &mut queue, &signals, &BootClock, &line);
@@ -348,8 +363,6 @@ fn one_part(number: usize) {
     let memory = Path::new("/dev/shm");
     let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
     let kubelet = install(&Installed::built(), dir.path(), Style::V1_20);
-    let local = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nstandIn: {quiet: true}\n";
-    std::fs::write(dir.path().join("local.yaml"), local).unwrap();
     let port = Port::free();
     // What some hundred kubelets and panics say is of no interest.
     let mut sink = std::fs::File::create(dir.path().join("stderr")).unwrap();

@@ -1,39 +1,33 @@
 //! Ports of which a chosen call panics: the real kubelet process, store and files; the rest plays along.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::time::Duration;
 
 use kubelet_config::rendering::HealthzTarget;
-use kubelet_config::source::{ConfigMapRef, Merge, Payload, Source};
+use kubelet_config::source::ConfigMapRef;
 use kubelet_config::status::NodeConfigStatus;
-use kubelet_supervisor::adapters::fsx::RealDisk;
-use kubelet_supervisor::adapters::local_files::LocalFiles;
 use kubelet_supervisor::adapters::process::KubeletProcess;
-use kubelet_supervisor::adapters::store::FsStore;
 use kubelet_supervisor::machine::evidence::{Environment, LeaseObservation};
-use kubelet_supervisor::machine::model::{KubeletId, RenderError, Rendered, StateFiles, Verdict};
+use kubelet_supervisor::machine::model::{Rendered, Verdict};
 use kubelet_supervisor::machine::record::HistoryEntry;
-use kubelet_supervisor::machine::{Counter, Input, Level, Records, State, Stored};
-use kubelet_supervisor::ports::{self, Checkpoint, LocalError, SpawnError, StoreError};
+use kubelet_supervisor::machine::{Counter, Input, Level, State, Ticket};
+use kubelet_supervisor::ports::{self, SpawnError, Store, StoreRequest};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
-/// Every method of a port that an effect, the boot or a rendering calls.
-pub const METHODS: [&str; 32] = [
-    "store.load",
-    "store.save",
-    "store.open",
-    "store.write_rendered",
+/// Every method of a port that an effect, the boot or a reload calls; of the store's, every request.
+pub const METHODS: [&str; 29] = [
+    "store.read_records",
     "store.record",
-    "store.collect",
+    "store.save",
+    "store.load",
     "store.swap_state_files",
     "store.append",
+    "store.unreported",
     "store.reported",
-    "local.config",
-    "local.drop_ins",
-    "local.kubelet_id",
-    "local.default_merge",
+    "store.collect",
+    "store.is_idle",
     "kubelet.start",
     "kubelet.stop",
     "kubelet.kill",
@@ -129,22 +123,33 @@ impl World {
 pub struct Tap<T>(pub Rc<World>, pub T);
 
 pub struct Faulty {
-    pub store: Tap<FsStore<RealDisk>>,
-    pub local: Tap<LocalFiles>,
-    pub kubelet: Tap<KubeletProcess>,
-    pub rest: Tap<()>,
-    pub cluster: Tap<()>,
-    pub notifier: Tap<()>,
-    pub probe: Tap<()>,
-    pub host: Tap<()>,
+    store: Tap<Box<dyn Store>>,
+    kubelet: Tap<KubeletProcess>,
+    rest: Tap<()>,
+    cluster: Tap<()>,
+    notifier: Tap<()>,
+    probe: Tap<()>,
+    host: Tap<()>,
+}
+
+impl Faulty {
+    pub fn new(world: &Rc<World>, store: Box<dyn Store>, kubelet: KubeletProcess) -> Self {
+        let rest = || Tap(world.clone(), ());
+        Self {
+            store: Tap(world.clone(), store),
+            kubelet: Tap(world.clone(), kubelet),
+            rest: rest(),
+            cluster: rest(),
+            notifier: rest(),
+            probe: rest(),
+            host: rest(),
+        }
+    }
 }
 
 impl ports::Ports for Faulty {
     fn store(&mut self) -> &mut dyn ports::Store {
         &mut self.store
-    }
-    fn local(&self) -> &dyn ports::Local {
-        &self.local
     }
     fn kubelet(&mut self) -> &mut dyn ports::Kubelet {
         &mut self.kubelet
@@ -170,9 +175,9 @@ impl ports::Ports for Faulty {
 }
 
 impl ports::Reexec for Tap<()> {
-    fn prove(&mut self, _document: &str) {
+    fn prove(&mut self, ticket: Ticket, _document: &str) {
         self.0.call("reexec.prove", || {
-            let _ = self.0.inputs.send(Input::ReloadProven(Ok("0".to_owned())));
+            let _ = self.0.inputs.send(Input::ReloadProven(ticket, Ok("0".to_owned())));
         });
     }
     fn replace(&mut self, _document: &str) -> Result<(), ports::ReexecError> {
@@ -180,57 +185,31 @@ impl ports::Reexec for Tap<()> {
     }
 }
 
-impl ports::Store for Tap<FsStore<RealDisk>> {
-    fn load(&mut self) -> Stored {
-        self.0.call("store.load", || self.1.load())
-    }
-    fn assume(&mut self, records: &Records) {
-        self.0.call("store.assume", || self.1.assume(records));
-    }
-    fn save(&mut self, source: &Source, payload: &Payload) -> Result<(), StoreError> {
-        self.0.call("store.save", || self.1.save(source, payload))
-    }
-    fn open(&mut self, source: &Source) -> Result<Checkpoint, RenderError> {
-        self.0.call("store.open", || self.1.open(source))
-    }
-    fn write_rendered(&mut self, source: &Source, text: &str) -> Result<String, StoreError> {
-        self.0.call("store.write_rendered", || self.1.write_rendered(source, text))
-    }
-    fn record(&mut self, records: &Records) -> Result<(), StoreError> {
-        self.0.call("store.record", || self.1.record(records))
-    }
-    fn collect(&mut self, keep: &BTreeSet<Source>) -> Result<(), StoreError> {
-        self.0.call("store.collect", || self.1.collect(keep))
-    }
-    fn swap_state_files(&mut self, files: &StateFiles) -> Result<(), StoreError> {
-        self.0.call("store.swap_state_files", || self.1.swap_state_files(files))
-    }
-    fn append(&mut self, entry: &HistoryEntry) -> Result<u64, StoreError> {
-        self.0.call("store.append", || self.1.append(entry))
-    }
-    fn history(&mut self) -> Vec<HistoryEntry> {
-        self.1.history()
-    }
-    fn reported(&mut self, number: u64) {
-        self.0.call("store.reported", || self.1.reported(number));
-    }
-    fn unreported(&mut self) -> Vec<HistoryEntry> {
-        self.1.unreported()
+/// The name of a request, as a method.
+pub fn method(request: &StoreRequest) -> &'static str {
+    match request {
+        StoreRequest::ReadRecords(_) => "store.read_records",
+        StoreRequest::Assume(_) => "store.assume",
+        StoreRequest::Record(..) => "store.record",
+        StoreRequest::Save(..) => "store.save",
+        StoreRequest::Load(..) => "store.load",
+        StoreRequest::SwapStateFiles(..) => "store.swap_state_files",
+        StoreRequest::Append(_) => "store.append",
+        StoreRequest::Unreported => "store.unreported",
+        StoreRequest::Reported(_) => "store.reported",
+        StoreRequest::Collect(..) => "store.collect",
     }
 }
 
-impl ports::Local for Tap<LocalFiles> {
-    fn config(&self) -> Result<Option<(String, String)>, LocalError> {
-        self.0.call("local.config", || self.1.config())
+impl Store for Tap<Box<dyn Store>> {
+    fn submit(&mut self, request: StoreRequest) -> Vec<Input> {
+        self.0.call(method(&request), || self.1.submit(request))
     }
-    fn drop_ins(&self) -> Vec<String> {
-        self.0.call("local.drop_ins", || self.1.drop_ins())
+    fn is_idle(&self) -> bool {
+        self.0.call("store.is_idle", || self.1.is_idle())
     }
-    fn kubelet_id(&self) -> KubeletId {
-        self.0.call("local.kubelet_id", || self.1.kubelet_id())
-    }
-    fn default_merge(&self) -> Merge {
-        self.0.call("local.default_merge", || self.1.default_merge())
+    fn finish(&mut self, limit: Duration) {
+        self.0.call("store.finish", || self.1.finish(limit));
     }
 }
 
@@ -250,7 +229,7 @@ impl ports::Kubelet for Tap<KubeletProcess> {
 }
 
 impl ports::Preflight for Tap<()> {
-    fn judge(&mut self, ticket: u64, _candidate: &Rendered) {
+    fn judge(&mut self, ticket: Ticket, _candidate: &Rendered) {
         self.0.call("preflight.judge", || self.0.answer(Input::Judged(ticket, Verdict::Valid(Vec::new()))));
     }
     fn self_test(&mut self) {
@@ -259,14 +238,14 @@ impl ports::Preflight for Tap<()> {
 }
 
 impl ports::Probe for Tap<()> {
-    fn probe(&mut self, _target: &HealthzTarget) {
-        self.0.call("probe.probe", || self.0.answer(Input::Probed(true)));
+    fn probe(&mut self, ticket: Ticket, _target: &HealthzTarget) {
+        self.0.call("probe.probe", || self.0.answer(Input::Probed(ticket, true)));
     }
 }
 
 impl ports::Host for Tap<()> {
-    fn observe(&mut self, _runtime: Option<&str>) {
-        self.0.call("host.observe", || self.0.answer(Input::EnvironmentObserved(Environment::default())));
+    fn observe(&mut self, ticket: Ticket, _runtime: Option<&str>) {
+        self.0.call("host.observe", || self.0.answer(Input::EnvironmentObserved(ticket, Environment::default())));
     }
 }
 
@@ -280,11 +259,11 @@ impl ports::Cluster for Tap<()> {
     fn emit(&mut self, entry: &HistoryEntry) {
         self.0.call("cluster.emit", || self.0.answer(Input::Reported(entry.number)));
     }
-    fn observe_lease(&mut self) {
-        self.0.call("cluster.observe_lease", || self.0.answer(Input::LeaseObserved(LeaseObservation::Absent)));
+    fn observe_lease(&mut self, ticket: Ticket) {
+        self.0.call("cluster.observe_lease", || self.0.answer(Input::LeaseObserved(ticket, LeaseObservation::Absent)));
     }
-    fn observe_pods(&mut self) {
-        self.0.call("cluster.observe_pods", || self.0.answer(Input::PodsObserved(None)));
+    fn observe_pods(&mut self, ticket: Ticket) {
+        self.0.call("cluster.observe_pods", || self.0.answer(Input::PodsObserved(ticket, None)));
     }
 }
 

@@ -72,17 +72,17 @@ impl Bench {
     }
 
     async fn lease(&mut self) -> LeaseObservation {
-        self.cluster.observe_lease();
+        self.cluster.observe_lease(7);
         match self.answer().await {
-            Input::LeaseObserved(sight) => sight,
+            Input::LeaseObserved(7, sight) => sight,
             other => panic!("{other:?}"),
         }
     }
 
     async fn pods(&mut self) -> Option<PodInventory> {
-        self.cluster.observe_pods();
+        self.cluster.observe_pods(8);
         match self.answer().await {
-            Input::PodsObserved(inventory) => inventory,
+            Input::PodsObserved(8, inventory) => inventory,
             other => panic!("{other:?}"),
         }
     }

@@ -2,6 +2,8 @@
 #![cfg(test)]
 
 mod behaviour;
+mod defects;
+mod publication;
 mod random_inputs;
 mod spread;
 mod trial;

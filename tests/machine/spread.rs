@@ -67,7 +67,7 @@ fn a_change_that_nobody_asks_for_any_more_is_not_made() {
         node.step(abort);
         node.pass(600);
         assert_eq!((&node.starts, node.active()), (&starts, "a"));
-        assert_eq!(node.disk.assigned.as_ref().map(|source| &*source.resource_version), Some("1"));
+        assert_eq!(node.disk().assigned.as_ref().map(|version| &*version.source.resource_version), Some("1"));
         node.step(Input::Node(Assignment::Map(reference("a"))));
         node.edit("a", "2");
         node.pass(310);
@@ -107,21 +107,21 @@ fn the_latest_edit_counts_and_equal_content_need_not_wait() {
     node.pass(700);
     node.same_content.insert("a@4".to_owned(), "a@3".to_owned());
     node.edit("a", "4");
-    assert_eq!(node.state.active.as_ref().unwrap().resource_version, "4");
+    assert_eq!(node.state.active().unwrap().source.resource_version, "4");
     assert_eq!(node.starts.len(), 3);
 }
 
 #[test]
 fn the_baseline_is_taken_when_the_change_starts() {
     let mut node = patient();
-    let looked = |node: &Node| node.effects.iter().filter(|effect| matches!(effect, Effect::Query(_))).count();
+    let looked = |node: &Node| node.effects.iter().filter(|effect| matches!(effect, Effect::Query(..))).count();
     let before = looked(&node);
     node.pass(60);
     assert_eq!(looked(&node), before, "nothing is asked while it waits");
     // The runtime goes meanwhile: the change must not be blamed for it.
     node.environment.runtime = Some(false);
     assert!(until_start(&mut node, 310).is_some());
-    let baseline = node.disk.local_state.attempt.clone().unwrap().baseline.unwrap();
+    let baseline = node.disk().phase.attempt().unwrap().baseline.clone().unwrap();
     assert!(!baseline.iter().any(|signal| signal.label() == "runtime"), "{baseline:?}");
 }
 

@@ -1,8 +1,9 @@
 //! Changes that succeed.
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::cluster::until;
+use crate::cluster::{pause, until};
 use crate::supervisor::Case;
 
 const LOCAL: Value = Value::Null;
@@ -70,6 +71,79 @@ pub fn label_edit(case: &Case) {
         1,
         "only the first assignment restarted the kubelet"
     );
+}
+
+/// Two edits of a label within the time of a trial, where everything is to be confirmed: what is confirmed already is
+/// asked for no second time.
+pub fn label_edits_with_confirm(case: &Case) {
+    const WITHIN: &str = "15s";
+    let supervisor = case.supervisor_options(WITHIN, &["--confirm-within", WITHIN]);
+    let map = case.good(&case.id("map"), "maxPods: 41");
+    case.assign(&map);
+    case.await_event("KubeletConfigAwaitsConfirmation", &[&map.event_text()]);
+    supervisor.verb(&["confirm"]).unwrap();
+    let source = map.source();
+    case.await_config(&source, &source, &source, "");
+    let before = supervisor.process();
+
+    let edit = |value: &str| {
+        let edited = case.edit_map(&map, &json!({ "metadata": { "labels": { "edited": value } } }));
+        case.await_event("KubeletConfigAdopted", &[&edited.event_text()]);
+        edited.source()
+    };
+    edit("once");
+    let source = edit("twice");
+    // The time of a trial, the time to confirm, and some.
+    supervisor.assert_steady(45);
+    assert_eq!(supervisor.process(), before);
+    case.await_config(&source, &source, &source, "");
+    assert_eq!(case.events("KubeletConfigAwaitsConfirmation").unwrap().len(), 1);
+    assert_eq!(case.events("KubeletConfigRolledBack").unwrap(), Vec::<String>::new());
+    supervisor.await_status(&[("/badVersions", json!([]))]);
+}
+
+/// When an edit takes its turn, by the status of the node.
+fn turn(status: &Value) -> Option<Timestamp> {
+    status.pointer("/scheduled/at")?.as_str()?.parse().ok()
+}
+
+/// An edit waits for its turn, the turn comes, and the API server is away: the edit waits on.
+pub fn edit_while_api_away(case: &Case) {
+    let supervisor = case.supervisor_options("4s", &["--spread", "60s"]);
+    case.await_node_ready();
+    let map = case.good(&case.id("map"), "maxPods: 42");
+    case.assign(&map);
+    let source = map.source();
+    case.await_config(&source, &source, &source, "");
+    // The turn follows from the version: until there is one that leaves time for what follows, and not much more.
+    let mut pods = 43;
+    let (edited, at) = until("an edit that waits for some seconds", || {
+        pods += 1;
+        let payload = case.payload(&format!("maxPods: {pods}"));
+        let edited = case.edit_map(&map, &json!({ "data": { "kubelet": payload } }));
+        let at = until("its turn", || {
+            let status = supervisor.status()?;
+            let is_it = status["scheduled"]["source"] == edited.source() || status["active"] == edited.source();
+            if is_it { Ok(turn(&status)) } else { Err(format!("{status:#}")) }
+        });
+        let at = at.ok_or("it is there")?;
+        let left = at.as_second() - Timestamp::now().as_second();
+        if (8..40).contains(&left) { Ok((edited, at)) } else { Err(format!("{left} s")) }
+    });
+    case.script("stop", Some("apiserver"));
+    let before = supervisor.process();
+    let active = supervisor.status().unwrap()["active"].clone();
+    assert_ne!(active, edited.source());
+    while Timestamp::now().as_second() < at.as_second() + 20 {
+        let status = supervisor.status().unwrap();
+        assert_eq!((&status["active"], supervisor.process()), (&active, before), "{status:#}");
+        pause(250);
+    }
+    case.script("start", Some("apiserver"));
+    let source = edited.source();
+    case.await_config(&source, &source, &source, "");
+    case.await_configz("maxPods", &json!(pods));
+    assert_eq!(supervisor.restarts(), before.1 + 1);
 }
 
 /// Without a source the node's own files count again.

@@ -297,7 +297,7 @@ fn confirmed(plugin: &mut Plugin) {
     plugin.shots(&["status"], &["wide"]);
     plugin.shot(&["confirm", NODE]);
     plugin.await_state("proven");
-    await_events(plugin, &["KubeletConfigConfirmed"]);
+    await_events(plugin, &["KubeletConfigConfirmed", "KubeletConfigProven"]);
     plugin.shot(&["history", NODE]);
     // What runs is what was pushed but for what flags hold, and nothing is laid at a flag's door that is no flag's.
     plugin.shot(&["explain", NODE]);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::assignment::STATUS;
 use crate::cluster::{pause, run, until};
-use crate::supervisor::{BINARY, Case, Native};
+use crate::supervisor::{BINARY, Case, Native, Supervisor};
 
 const LOCAL: Value = Value::Null;
 
@@ -109,6 +109,99 @@ pub fn corrupt_store(case: &Case) {
     case.await_config(&LOCAL, &LOCAL, &LOCAL, internal);
     assert_eq!(case.kubelets().len(), 1);
     assert!(supervisor.stop().success());
+}
+
+/// The node's own file, put back as it was.
+struct LocalFile<'a>(&'a Path, Vec<u8>);
+
+impl<'a> LocalFile<'a> {
+    fn of(case: &'a Case) -> Self {
+        let path = Path::new(case.var("KUBELET_CONFIG"));
+        Self(path, std::fs::read(path).unwrap())
+    }
+}
+
+impl Drop for LocalFile<'_> {
+    fn drop(&mut self) {
+        let _ = std::fs::write(self.0, &self.1);
+    }
+}
+
+/// A supervisor with a proven overlay on the node's own file.
+fn proven_overlay<'a>(case: &'a Case<'a>) -> (Supervisor<'a>, Value) {
+    let supervisor = case.supervisor();
+    let body = json!({
+        "metadata": { "annotations": { "kubelet-supervisor.io/merge": "overlay" } }, "data": { "kubelet": "maxPods: 33\n" },
+    });
+    let map = case.map(&case.id("map"), &body);
+    case.assign(&map);
+    let source = map.source();
+    case.await_config(&source, &source, &source, "");
+    (supervisor, source)
+}
+
+/// As after a reboot; it runs these bytes, which were proven, at its first start.
+fn boots_into_the_proven<'a>(case: &'a Case<'a>, mut before: Supervisor<'a>, source: &Value) -> Supervisor<'a> {
+    before.signal("KILL");
+    before.ended();
+    let supervisor = case.supervisor();
+    case.await_configz("maxPods", &json!(33));
+    supervisor.await_status(&[
+        ("/active", source.clone()),
+        ("/lastKnownGood", source.clone()),
+        ("/kubelet/restarts", json!(0)),
+        ("/badVersions", json!([])),
+    ]);
+    supervisor
+}
+
+/// What was proven is an overlay on the node's own file, which is torn then, or cannot be read: the proven bytes run.
+pub fn torn_local_file(case: &Case) {
+    let (mut supervisor, source) = proven_overlay(case);
+    let whole = LocalFile::of(case);
+    let path = whole.0;
+    let half = &whole.1[..whole.1.len() / 2];
+    // In the middle of a line, whatever that is.
+    let torn = [half, b"\n  : [\n"].concat();
+    for (what, bytes) in [("torn", torn), ("garbage", b"\0\0\xff\xfe\0".to_vec()), ("empty", Vec::new())] {
+        case.say(what);
+        std::fs::write(path, &bytes).unwrap();
+        supervisor = boots_into_the_proven(case, supervisor, &source);
+    }
+    case.say("unreadable: EIO");
+    // Nothing is mapped where this process' memory begins.
+    let memory = format!("/proc/{}/mem", std::process::id());
+    run(Command::new("mount").args(["--bind", &memory]).arg(path)).unwrap();
+    let mount = Mount(path);
+    assert_eq!(std::fs::read(path).unwrap_err().raw_os_error(), Some(5));
+    supervisor = boots_into_the_proven(case, supervisor, &source);
+    drop(mount);
+    // Whole again, and with nothing new in it.
+    drop(whole);
+    supervisor.assert_steady(2);
+    let supervisor = boots_into_the_proven(case, supervisor, &source);
+    assert!(supervisor.stop().success());
+}
+
+/// What was proven is an overlay on the node's own file, which is changed then, and the disk is full: there is no room for
+/// what would come of it, and the proven bytes run.
+pub fn full_disk_at_boot(case: &Case) {
+    let dir = case.dir();
+    std::fs::create_dir_all(&dir).unwrap();
+    run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"]).arg(&dir)).unwrap();
+    let mount = Mount(&dir);
+    let (supervisor, source) = proven_overlay(case);
+    let whole = LocalFile::of(case);
+    std::fs::write(whole.0, [&whole.1[..], b"\neventBurst: 11\n"].concat()).unwrap();
+    let filler = dir.join("filler");
+    let _ = run(Command::new("dd").args(["if=/dev/zero", "bs=1k", &format!("of={}", filler.display())]));
+    let supervisor = boots_into_the_proven(case, supervisor, &source);
+    std::fs::remove_file(&filler).unwrap();
+    // With room, what came of the change is tried.
+    case.await_configz("eventBurst", &json!(11));
+    case.await_config(&source, &source, &source, "");
+    assert!(supervisor.stop().success());
+    drop(mount);
 }
 
 /// One supervisor per directory.

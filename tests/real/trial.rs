@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::assignment::ConfigMap;
 use crate::cluster::{pause, until};
 use crate::pods;
-use crate::supervisor::{Case, Supervisor};
+use crate::supervisor::{Case, Supervisor, signal};
 
 const LOAD: &str = "failed to load config, see Kubelet log for details";
 const VALIDATE: &str = "failed to validate config, see Kubelet log for details";
@@ -49,11 +49,12 @@ const ISOLATION: &str = "25s";
 
 /// containerd is stopped in mid-trial: nobody is blamed, and the trial is passed when it is back.
 pub fn runtime_away(case: &Case) {
-    let supervisor = case.supervisor_options("20s", &["--isolation-timeout", ISOLATION]);
+    let supervisor = case.supervisor_options("70s", &["--isolation-timeout", ISOLATION]);
     case.await_node_ready();
     let map = case.good(&case.id("map"), "maxPods: 42");
     case.assign(&map);
     await_clock(&supervisor);
+    await_settled(&supervisor);
     case.script("stop", Some("containerd"));
     assert_suspended(&supervisor, "the container runtime does not answer", 40);
     case.script("start", Some("containerd"));
@@ -63,6 +64,38 @@ pub fn runtime_away(case: &Case) {
     assert_eq!(case.events("KubeletConfigRolledBack").unwrap(), Vec::<String>::new());
 }
 
+/// containerd is stopped right after a change, which may have done it: that goes back, the control test clears it, and it is
+/// proven when containerd is back.
+pub fn runtime_away_with_the_change(case: &Case) {
+    let supervisor = case.supervisor_options("20s", &["--isolation-timeout", ISOLATION]);
+    case.await_node_ready();
+    let map = case.good(&case.id("map"), "maxPods: 42");
+    case.assign(&map);
+    await_clock(&supervisor);
+    case.script("stop", Some("containerd"));
+    case.await_event("KubeletConfigRolledBack", &["the container runtime has not answered"]);
+    case.await_event("KubeletConfigNotBlamed", &["fails in the same way"]);
+    assert_eq!(supervisor.status().unwrap()["badVersions"], json!([]));
+    case.script("start", Some("containerd"));
+    let source = map.source();
+    case.await_config(&source, &source, &source, "");
+    // This kubelet does not start without a runtime, so last known good may have been started more than once.
+    let times = |reason| case.events(reason).unwrap().len();
+    assert_eq!(
+        (times("KubeletConfigChanged"), times("KubeletConfigRolledBack")),
+        (2, 1),
+        "there, back, and there again"
+    );
+}
+
+/// In contact for so long that what goes now is not the change's doing.
+fn await_settled(supervisor: &Supervisor) {
+    until("fifty seconds of health", || {
+        let left = supervisor.status()?["trial"]["remainingSeconds"].as_u64().unwrap_or_default();
+        if left <= 20 { Ok(()) } else { Err(left.to_string()) }
+    });
+}
+
 /// The API server is stopped in mid-trial: nobody is blamed, and the clock stands still.
 pub fn api_server_lost(case: &Case) {
     let supervisor = case.supervisor_options("70s", &["--isolation-timeout", ISOLATION]);
@@ -70,16 +103,70 @@ pub fn api_server_lost(case: &Case) {
     let map = case.good(&case.id("map"), "maxPods: 42");
     case.assign(&map);
     await_clock(&supervisor);
-    until("fifty seconds of health", || {
-        let left = supervisor.status()?["trial"]["remainingSeconds"].as_u64().unwrap_or_default();
-        if left <= 20 { Ok(()) } else { Err(left.to_string()) }
-    });
+    await_settled(&supervisor);
     case.script("stop", Some("apiserver"));
     assert_suspended(&supervisor, "the API server is not reachable", 30);
     case.script("start", Some("apiserver"));
     let source = map.source();
     case.await_config(&source, &source, &source, "");
     assert_eq!(supervisor.restarts(), 1);
+}
+
+/// Asserts for some seconds that this configuration runs on trial, that nobody is blamed and nothing restarted.
+fn assert_on_trial(supervisor: &Supervisor, source: &Value, seconds: u64) {
+    let before = supervisor.process();
+    for _ in 0..seconds * 2 {
+        pause(500);
+        let status = supervisor.status().unwrap();
+        assert_eq!((&status["active"], &status["trial"]["state"]), (source, &json!("running")), "{status:#}");
+        assert_eq!(status["badVersions"], json!([]), "{status:#}");
+        assert_eq!(supervisor.process(), before, "restarted");
+    }
+}
+
+/// The API server is stopped in mid-trial, and then another process takes the kubelet's place: the outage is not held
+/// against the version that was in contact before, and it is proven once the API server is back.
+fn outage_with<'a>(case: &'a Case<'a>, again: impl FnOnce(Supervisor<'a>) -> (Supervisor<'a>, u64)) {
+    let supervisor = case.supervisor_options("80s", OUTAGE);
+    case.await_node_ready();
+    let map = case.good(&case.id("map"), "maxPods: 42");
+    let source = map.source();
+    case.assign(&map);
+    await_clock(&supervisor);
+    until("fifty seconds of health", || {
+        let left = supervisor.status()?["trial"]["remainingSeconds"].as_u64().unwrap_or_default();
+        if left <= 30 { Ok(()) } else { Err(left.to_string()) }
+    });
+    case.script("stop", Some("apiserver"));
+    let (supervisor, restarts) = again(supervisor);
+    supervisor.await_status(&[("/kubelet/restarts", json!(restarts)), ("/kubelet/ready", json!(true))]);
+    // Longer than a version may be cut off by its own fault.
+    assert_on_trial(&supervisor, &source, 45);
+    case.script("start", Some("apiserver"));
+    case.await_config(&source, &source, &source, "");
+    assert_eq!(supervisor.restarts(), restarts);
+    for reason in ["KubeletConfigRolledBack", "KubeletConfigNotBlamed"] {
+        assert_eq!(case.events(reason).unwrap(), Vec::<String>::new(), "{reason}");
+    }
+}
+
+const OUTAGE: &[&str] = &["--isolation-timeout", ISOLATION];
+
+/// The kubelet dies once: two restarts, the change and the exit.
+pub fn outage_with_exit(case: &Case) {
+    outage_with(case, |supervisor| {
+        signal(supervisor.kubelet(), "KILL");
+        (supervisor, 2)
+    });
+}
+
+/// The supervisor dies, and its kubelet with it, as when the machine reboots.
+pub fn outage_with_restart(case: &Case) {
+    outage_with(case, |mut supervisor| {
+        supervisor.signal("KILL");
+        supervisor.ended();
+        (case.supervisor_options("80s", OUTAGE), 0)
+    });
 }
 
 /// A configuration with which the kubelet lives and the cluster hears nothing of it.

@@ -2,4 +2,6 @@
 #![cfg(test)]
 
 mod crash;
+mod disk;
 mod on_disk;
+mod worker;

@@ -137,7 +137,7 @@ fn an_openshift_node(hyperkube: bool) {
     let args = last_args(&rig);
     let (last, rest) = args.split_last().unwrap();
     assert_eq!(rest, without_config(&rig.args), "all flags in force, in their order");
-    assert!(last.starts_with(&format!("--config={}", rig.at("dynamic/supervisor/rendered").display())), "{last}");
+    assert!(last.starts_with(&format!("--config={}", rig.at("dynamic/supervisor/configs").display())), "{last}");
     let status = rig.wait_status("what flags shadow", |status| status["shadowedByFlags"] != json!([]));
     assert_eq!(status["shadowedByFlags"], json!(["systemReserved (--system-reserved)"]));
     let (_, text, _) = rig.status_text(&[]);

@@ -130,16 +130,45 @@ impl Drop for Runtime {
     }
 }
 
-#[test]
-fn while_the_runtime_is_away_no_version_is_bad() {
-    let mut rig = Rig::with(Style::V1_20, "5s");
+/// A kubelet in contact, its runtime, and a configuration on trial, which is judged by the runtime too.
+fn with_runtime(trial: &str) -> (Rig, Runtime, (String, String)) {
+    let mut rig = Rig::with(Style::V1_20, trial);
+    rig.kubelet.set("STAND_IN_REPORTS=1");
+    rig.option("--isolation-timeout", "3s");
     let socket = rig.at("runtime.sock");
     rig.args.push("--container-runtime=remote".to_owned());
     rig.args.push(format!("--container-runtime-endpoint=unix://{}", socket.display()));
-    let runtime = Runtime::start(socket.clone());
+    let runtime = Runtime::start(socket);
     rig.up();
     let version = rig.apply("a", &configuration("maxPods: 42"));
     rig.wait_status("it is judged by the runtime", |status| status["trial"]["signals"]["runtime"] == "good");
+    (rig, runtime, version)
+}
+
+/// Nobody but last known good can tell whether the change took the runtime with it.
+#[test]
+fn a_runtime_that_goes_away_with_a_change_is_asked_of_last_known_good() {
+    let (rig, runtime, version) = with_runtime("20s");
+    let socket = runtime.path.clone();
+    drop(runtime);
+    let message = rig.wait_event("KubeletConfigRolledBack", &version);
+    assert!(message.contains("the container runtime has not answered"), "{message}");
+    rig.wait_condition("False", "NotToBlame");
+    rig.wait_status("last known good fails alike", |status| status["badVersions"] == json!([]));
+    let _runtime = Runtime::start(socket);
+    let proven = || Some(rig.status()).filter(|status| is(status, "lastKnownGood", &version));
+    eventually_within(6 * SOON, "it is tried again, and proven", proven);
+    assert_eq!(rig.status()["badVersions"], json!([]));
+    assert_eq!(rollbacks(&rig, "runtime"), Some(1.0));
+}
+
+/// It waits for as long as a loss may be the change's own doing.
+#[test]
+fn a_runtime_that_goes_away_later_suspends_the_trial() {
+    let (rig, runtime, version) = with_runtime("10m");
+    let settled = |status: &Value| status["trial"]["remainingSeconds"].as_u64().is_some_and(|left| left < 550);
+    eventually_within(4 * SOON, "45 s in contact", || settled(&rig.status()).then_some(()));
+    let socket = runtime.path.clone();
     drop(runtime);
     for exits in 1..=3 {
         let ready = rig.readies();
@@ -157,7 +186,8 @@ fn while_the_runtime_is_away_no_version_is_bad() {
     let told = |entry: &&Value| entry["reason"] == "KubeletConfigTrialSuspended";
     assert!(rig.history().iter().any(|entry| told(&entry)), "in the history");
     let _runtime = Runtime::start(socket);
-    rig.wait_config("proven", |config| is(config, "lastKnownGood", &version));
+    rig.wait_status("judged again", |status| status["trial"]["suspended"].is_null());
+    assert!(is(&rig.status(), "active", &version));
     assert!(!rig.reasons().contains(&"KubeletConfigRolledBack".to_owned()));
     assert!(!rig.reasons().contains(&"KubeletConfigTrialSuspended".to_owned()), "no news for the cluster");
     assert_eq!(rig.status()["badVersions"], json!([]));

@@ -197,7 +197,7 @@ fn what_is_asked_of_nobody_is_done_by_the_next_start() {
     rig.option("--trial-duration", "10m");
     rig.up();
     let second = rig.apply("a", &configuration("maxPods: 2"));
-    let mut next_start = |args: &[&str], pods: u64| {
+    let next_start = |rig: &mut Rig, args: &[&str], pods: u64| {
         rig.stop();
         rig.server.stop();
         let (code, stdout, stderr) = rig.verb(args);
@@ -208,12 +208,14 @@ fn what_is_asked_of_nobody_is_done_by_the_next_start() {
         rig.server.restart();
         rig.server.wait_until(testkit::rig::SOON, |state| (state.watches() == 2).then_some(())).unwrap();
     };
-    next_start(&["rollback"], 1);
-    next_start(&["retry"], 2);
-    next_start(&["pin", "local"], 110);
-    next_start(&["pin", &id(&first)], 1);
-    next_start(&["unpin"], 2);
-    next_start(&["freeze"], 2);
+    next_start(&mut rig, &["rollback"], 1);
+    next_start(&mut rig, &["retry"], 2);
+    next_start(&mut rig, &["pin", "local"], 110);
+    next_start(&mut rig, &["pin", &id(&first)], 1);
+    // What was on trial is taken up like any change, once the API server is there.
+    next_start(&mut rig, &["unpin"], 1);
+    rig.wait_config("taken up again", |config| is(config, "active", &second));
+    next_start(&mut rig, &["freeze"], 2);
     let third = rig.put("a", &configuration("maxPods: 3"));
     rig.wait_status("frozen", |status| status["frozen"] == true && is(status, "active", &second));
     rig.stop();
@@ -235,6 +237,9 @@ fn events_wait_for_the_api_server_and_outlive_the_supervisor() {
     rig.stop();
     rig.up();
     rig.done(&["rollback"]);
+    // A command is answered once its record is durable; the event goes to the history right after.
+    let told = || rig.history().iter().any(|entry| entry["reason"] == "KubeletConfigRolledBack");
+    eventually("it is in the history", || told().then_some(()));
     rig.kill();
     rig.up();
     rig.server.restart();

@@ -22,5 +22,7 @@ if [ ! -e second-boot ] && [[ $topics = *shutdown* ]]; then
     exit 0
 fi
 read -r passed failed < <(awk '{ passed += $1; failed += $2 } END { print passed, failed }' counts)
+# Once more, where the end of a long log is all that is seen.
+[ ! -e failures ] || cat failures
 echo "test result: $([ "$failed" = 0 ] && echo ok || echo FAILED). $passed passed; $failed failed"
 [ "$failed" = 0 ] && echo ok >verdict

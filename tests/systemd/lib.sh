@@ -9,7 +9,7 @@ ok() { # NAME COMMAND...
     if "$@" >/tmp/why 2>&1; then
         passed=$((passed + 1)) && echo "test $topic: $name ... ok"
     else
-        failed=$((failed + 1)) && echo "test $topic: $name ... FAILED: $*" && cat /tmp/why && systemctl status kubelet --no-pager -n 20
+        failed=$((failed + 1)) && echo "test $topic: $name ... FAILED: $*" | tee -a /suite/failures && cat /tmp/why && systemctl status kubelet --no-pager -n 20
     fi
 }
 not() { if "$@"; then return 1; fi; }
@@ -28,13 +28,13 @@ fails() { # PATTERN COMMAND...: it fails, and says that
     says "$pattern" /tmp/said
 }
 property() { systemctl show kubelet -p "$1" --value; }
-# Real kubelets, not preflights of one.
+# Real kubelets, not preflights of one, nor one that is asked for its version.
 kubelet_pids() {
     local pid words
     for pid in $(pgrep -x 'kubelet|hyperkube'); do
         words=$({ tr '\0' ' ' <"/proc/$pid/cmdline"; } 2>/dev/null)
         case $words in
-        "" | *--exit-on-lock-contention=true*) ;;
+        "" | *--exit-on-lock-contention=true* | *--version*) ;;
         *) echo "$pid" ;;
         esac
     done

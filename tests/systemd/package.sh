@@ -44,8 +44,9 @@ life() { # FIRST SECOND REMOVE
         ok "reload: the new one runs" until_true 30 eval 'is "$(readlink "/proc/$(property MainPID)/exe")" /usr/bin/kubelet-supervisor'
         ok "reload: with the same process ids" is "$(both)" "$before"
         ok "reload: ready" until_true 30 ready
-        kill -9 "$(kubelet_pids)"
-        ok "reload: it minds the kubelet" until_true 30 ready
+        before=$(kubelet_pids)
+        kill -9 "$before"
+        ok "reload: it minds the kubelet" until_true 30 eval 'another_kubelet "$before" && ready'
         before=$(both)
     else
         left_out "reload: this kubelet-supervisor has no such verb"

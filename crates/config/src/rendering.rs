@@ -1,5 +1,7 @@
 //! Rendering: payload + local file → the configuration the kubelet is given.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
@@ -48,6 +50,9 @@ pub struct RenderInput<'a> {
     pub merge: Merge,
     /// Content of the payload's other keys, by name: a path field may name one of them.
     pub keys: &'a dyn Fn(&str) -> Option<String>,
+    /// Where configurations lie by their digest, absolute: a path field that names a key of the payload then points
+    /// below it, see [`Configuration::files`]. Without it that too is a path in the payload's directory.
+    pub configs: Option<&'a str>,
     /// Texts of the `--config-dir` drop-ins in the kubelet's order; the kubelet merges them itself,
     /// we only look at what comes out.
     pub drop_ins: &'a [String],
@@ -62,6 +67,8 @@ pub struct Configuration {
     pub value: Value,
     /// Identifies it: equal digests mean that a restart would change nothing.
     pub digest: Digest,
+    /// The payload's keys that path fields name, and their content. Of a digest `d` they belong into `d/files/<key>`.
+    pub files: BTreeMap<String, String>,
     /// Where healthz will be, flags and drop-ins considered.
     pub healthz: Option<HealthzTarget>,
     /// What the kubelet will go by: drop-ins and flags over the value. Always an object.
@@ -102,7 +109,10 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
                 "the local file sets featureGates.{NATIVE_GATE}, which kubelets from v1.24 on refuse: take it out of that file"
             ));
         }
-        return Ok(finish(from, value, &portable, notes, Vec::new()));
+        let base = if from.local.is_none() { legacy_defaults() } else { value.clone() };
+        let Effective { value: effective, healthz } = effective(base, from.drop_ins, from.args);
+        let (digest, files, shadowed) = (digest(&portable), BTreeMap::new(), Vec::new());
+        return Ok(Configuration { value, digest, files, healthz, effective, notes, shadowed });
     };
 
     let mut parsed = yaml::parse(payload.text).map_err(RenderFault::Payload)?;
@@ -119,16 +129,22 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
     // `portable` keeps the payload's relative paths and the hash of what they point at, so that
     // the same content under a new resourceVersion has the same digest.
     let mut portable = parsed.value.clone();
-    fingerprint_paths(&mut portable, from.keys);
+    let files = fingerprint_files(&mut portable, from.keys);
+    let mut portable = combine(local.as_ref(), portable, overlay);
+    drop_native_gate(&mut portable);
+    let digest = digest(&portable);
+
     let mut value = parsed.value;
+    if let Some(configs) = from.configs {
+        point_to_files(&mut value, &files, &format!("{}/{}/files", configs.trim_end_matches('/'), digest.0));
+    }
     absolute_paths(&mut value, payload.dir);
     let mut value = combine(local.as_ref(), value, overlay);
-    let mut portable = combine(local.as_ref(), portable, overlay);
     if drop_native_gate(&mut value) {
         notes.push(format!("featureGates.{NATIVE_GATE} is left out: kubelets from v1.24 on refuse it, to earlier ones it means nothing here"));
     }
-    drop_native_gate(&mut portable);
-    Ok(finish(from, value, &portable, notes, shadowed))
+    let Effective { value: effective, healthz } = effective(value.clone(), from.drop_ins, from.args);
+    Ok(Configuration { value, digest, files, healthz, effective, notes, shadowed })
 }
 
 /// Takes the gate `DynamicKubeletConfig` out; true if it was there.
@@ -144,27 +160,24 @@ pub fn drop_native_gate(value: &mut Value) -> bool {
     found
 }
 
-fn finish(
-    from: &RenderInput<'_>,
-    value: Value,
-    portable: &Value,
-    notes: Vec<String>,
-    shadowed: Vec<String>,
-) -> Configuration {
-    let mut merged = if from.payload.is_none() && from.local.is_none() { legacy_defaults() } else { value.clone() };
-    for drop_in in from.drop_ins {
+/// What a kubelet goes by.
+#[derive(Clone, Debug)]
+pub struct Effective {
+    /// Drop-ins and flags over the configuration. Always an object.
+    pub value: Value,
+    /// Where healthz will be.
+    pub healthz: Option<HealthzTarget>,
+}
+
+/// What a kubelet goes by that is given this configuration, with these drop-ins and flags.
+#[must_use]
+pub fn effective(mut configuration: Value, drop_ins: &[String], args: &KubeletArgs) -> Effective {
+    for drop_in in drop_ins {
         if let Ok(document) = yaml::parse(drop_in) {
-            merge(&mut merged, &document.value);
+            merge(&mut configuration, &document.value);
         }
     }
-    Configuration {
-        digest: digest(portable),
-        healthz: healthz(from.args, &merged),
-        effective: from.args.overlay(&merged),
-        value,
-        notes,
-        shadowed,
-    }
+    Effective { healthz: healthz(args, &configuration), value: args.overlay(&configuration) }
 }
 
 /// What a kubelet without any `--config` goes by, where it differs from a file's defaults
@@ -250,12 +263,41 @@ fn absolute_paths(value: &mut Value, dir: &str) {
     }
 }
 
-fn fingerprint_paths(value: &mut Value, keys: &dyn Fn(&str) -> Option<String>) {
+/// The name that a relative path has once it is cleaned, as the kubelet does (filepath.Join); `None` if it leads out of
+/// its directory.
+fn cleaned(path: &str) -> Option<String> {
+    let mut parts = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()?),
+            name => parts.push(name),
+        }
+    }
+    Some(parts.join("/"))
+}
+
+/// Puts the key's name and the hash of its content where a path names a key; gives these keys.
+fn fingerprint_files(value: &mut Value, keys: &dyn Fn(&str) -> Option<String>) -> BTreeMap<String, String> {
+    let mut files = BTreeMap::new();
     for field in PATH_FIELDS {
         if let Some(path) = path_field(value, field)
-            && let Some(content) = keys(path)
+            && let Some(key) = cleaned(path)
+            && let Some(content) = keys(&key)
         {
-            *path = format!("{path}#{}", hex(&Sha256::digest(content.as_bytes())));
+            *path = format!("{key}#{}", hex(&Sha256::digest(content.as_bytes())));
+            files.insert(key, content);
+        }
+    }
+    files
+}
+
+fn point_to_files(value: &mut Value, files: &BTreeMap<String, String>, dir: &str) {
+    for field in PATH_FIELDS {
+        if let Some(path) = path_field(value, field)
+            && let Some(key) = cleaned(path).filter(|key| files.contains_key(key))
+        {
+            *path = format!("{dir}/{key}");
         }
     }
 }

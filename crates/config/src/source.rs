@@ -38,7 +38,7 @@ impl fmt::Display for ConfigMapRef {
 ///
 /// This is `NodeConfigSource.configMap` as it stands in `Node.status.config` and in the store's
 /// `meta` records, where `uid` and `resourceVersion` are required.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Source {
     /// What the administrator pointed at.

@@ -1,36 +1,61 @@
-//! The bare machine with the world around it answering at once, for scenarios in a few lines.
+//! The bare machine with the world around it answering at once, or late, or never, for scenarios in a few lines.
+
+mod answers;
+mod store;
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use kubelet_config::assignment::Assignment;
-use kubelet_config::digest::Digest;
 use kubelet_config::pods::PodInventory;
-use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, Source};
+use kubelet_config::status::NodeConfigStatus;
 use kubelet_supervisor::machine::command::Command;
-use kubelet_supervisor::machine::evidence::{Environment, LeaseObservation, NodeReadiness, Query};
-use kubelet_supervisor::machine::model::{Exit, KubeletId, Moment, Rendered, Verdict};
-use kubelet_supervisor::machine::{
-    EXIT_FOR_RESTART, Effect, Handover, Input, Kubelet, Purpose, Records, RestartBy, Settings, State, Stored,
-};
+use kubelet_supervisor::machine::evidence::{Environment, NodeReadiness};
+use kubelet_supervisor::machine::model::{Exit, Moment, Rendered};
+use kubelet_supervisor::machine::records::{Phase, Records};
+use kubelet_supervisor::machine::status::node_status;
+use kubelet_supervisor::machine::{EXIT_FOR_RESTART, Effect, Handover, Input, RestartBy, Settings, State, Ticket};
 use serde_json::{Value, json};
+
+pub use store::Store;
+
+/// A configuration, as far as the machine looks into it.
+#[derive(Clone, Debug)]
+pub struct Definition {
+    pub fields: Value,
+    pub annotations: ConfigAnnotations,
+    /// Laid over the node's own file: its content is another when that changes.
+    pub overlay: bool,
+}
+
+/// The kubelet's process.
+#[derive(Clone, Debug)]
+struct Process {
+    /// What it was started with; empty is local.
+    content: String,
+    /// Tells that from others.
+    digest: String,
+    ready_at: Option<Duration>,
+}
 
 /// A node: every field is what the world would answer now.
 pub struct Node {
     pub state: State,
     pub now: Duration,
     pub wall_nanos: u64,
-    /// What is durable.
-    pub disk: Records,
+    /// The disk, and what is wrong with it.
+    pub store: Store,
     /// The kubelet becomes ready so long after its start; `None`: never.
     pub ready_after: Option<u64>,
     pub healthz: Option<bool>,
     pub environment: Environment,
-    /// `None`: nobody answers.
+    /// False: nobody answers.
     pub queries_answered: bool,
+    /// Answers that are under way, while they are held back.
+    held: Option<Vec<Input>>,
     /// The next start fails.
     pub start_fails: bool,
     /// SIGTERM is not minded.
@@ -46,23 +71,54 @@ pub struct Node {
     pub pings: bool,
     pub inventory: PodInventory,
     pub log_tail: Vec<String>,
-    /// Names that the preflight refuses.
+    /// The kubelet binary.
+    pub kubelet: String,
+    /// Contents that the preflight refuses, with [`REFUSAL`].
     pub refused: Vec<String>,
+    /// The preflight ends.
+    pub preflight_answers: bool,
+    /// It can tell nothing.
+    pub inconclusive: bool,
+    /// Contents that it was asked about.
+    pub preflights: Vec<String>,
+    pending_preflights: Vec<(Ticket, Rendered)>,
     /// Names whose content is that of another.
     pub same_content: BTreeMap<String, String>,
-    /// Configurations by name, as far as the machine looks into them.
-    pub configurations: BTreeMap<String, (Value, ConfigAnnotations)>,
-    /// Everything that came out, without the questions.
+    /// Configurations by name.
+    pub configurations: BTreeMap<String, Definition>,
+    /// Contents with which a kubelet finds no API server, ...
+    pub cuts_contact: BTreeSet<String>,
+    /// ... nor does anybody else on the node, ...
+    pub cuts_api: bool,
+    /// ... and the next kubelet needs so many seconds until it finds it again.
+    pub contact_back_after: u64,
+    cut_until: Duration,
+    /// Contents with which the kubelet takes the container runtime down; it is back with another.
+    pub kills_runtime: BTreeSet<String>,
+    /// Everything that came out.
     pub effects: Vec<Effect>,
-    /// Sources the kubelet was started with; empty is local.
+    /// What the API server was told, one after the other.
+    pub published: Vec<NodeConfigStatus>,
+    /// Contents the kubelet was started with; empty is local.
     pub starts: Vec<String>,
-    /// Stops of the kubelet.
-    pub tickets: u64,
+    /// What the API server has: the assignment, and the ConfigMaps' versions.
+    wanted: Assignment,
+    versions: BTreeMap<String, String>,
+    /// This supervisor has heard of it.
+    told: bool,
+    process: Option<Process>,
+    /// Seconds since 1970.
+    renewed: u64,
+    quit: bool,
+    commands: u64,
+    history: u64,
     pid: u32,
-    ready_at: Option<Duration>,
     settings: Settings,
     mode: Mode,
 }
+
+/// What the kubelet says of a content that it refuses.
+pub const REFUSAL: &str = "maxPods must not be negative";
 
 pub fn reference(name: &str) -> ConfigMapRef {
     ConfigMapRef { namespace: "n".into(), name: name.into(), kubelet_config_key: "kubelet".into() }
@@ -73,7 +129,7 @@ pub fn source(name: &str) -> Source {
 }
 
 /// What the content of a version is called.
-fn content(source: &Source) -> String {
+fn name_of(source: &Source) -> String {
     let Source { reference, resource_version, .. } = source;
     if resource_version == "1" { reference.name.clone() } else { format!("{}@{resource_version}", reference.name) }
 }
@@ -142,11 +198,12 @@ impl Node {
             state: State::new(settings.clone()),
             now: Duration::from_secs(1000),
             wall_nanos: 1_700_000_000_000_000_000,
-            disk: Records::default(),
+            store: Store::default(),
             ready_after: Some(1),
             healthz: Some(true),
             environment: Environment { runtime: Some(true), ..Environment::default() },
             queries_answered: true,
+            held: None,
             start_fails: false,
             is_deaf: false,
             api: true,
@@ -156,14 +213,31 @@ impl Node {
             pings: true,
             inventory: PodInventory::default(),
             log_tail: Vec::new(),
+            kubelet: "kubelet".to_owned(),
             refused: Vec::new(),
+            preflight_answers: true,
+            inconclusive: false,
+            preflights: Vec::new(),
+            pending_preflights: Vec::new(),
             same_content: BTreeMap::new(),
             configurations: BTreeMap::new(),
+            cuts_contact: BTreeSet::new(),
+            cuts_api: false,
+            contact_back_after: 0,
+            cut_until: Duration::ZERO,
+            kills_runtime: BTreeSet::new(),
             effects: Vec::new(),
+            published: Vec::new(),
             starts: Vec::new(),
-            tickets: 0,
+            wanted: Assignment::Unknown,
+            versions: BTreeMap::new(),
+            told: true,
+            process: None,
+            renewed: 1_600_000_000,
+            quit: false,
+            commands: 0,
+            history: 0,
             pid: 0,
-            ready_at: None,
             settings,
             mode,
         };
@@ -172,193 +246,187 @@ impl Node {
         node
     }
 
-    /// A life of the supervisor begins on what is durable.
+    /// A life of the supervisor begins on what is durable; a kubelet of an earlier one is gone with it.
     pub fn boot(&mut self) {
         self.state = State::new(self.settings.clone());
-        let stored = Stored {
-            assigned: Ok(self.disk.assigned.clone()),
-            last_known_good: Ok(self.disk.last_known_good.clone()),
-            local_state: Ok(self.disk.local_state.clone()),
-        };
-        self.ready_at = None;
-        self.step(Input::Boot(Box::new(stored), KubeletId("kubelet".into())));
-        if let Some(assigned) = self.disk.assigned.clone() {
-            self.step(Input::Node(Assignment::Map(assigned.reference.clone())));
-            self.map(&assigned.reference.name);
-        }
+        self.end_process();
+        self.forget_questions();
+        (self.quit, self.told) = (false, false);
+        self.step(Input::Boot);
+        self.hear();
     }
 
     /// Another supervisor goes on in this one's place, if it can just now.
     pub fn reload(&mut self) -> bool {
         let Some(handover) = self.state.hand_over() else { return false };
-        let before = self.state.clone();
+        assert_eq!(Some(handover.pid()), self.state.pid());
         self.state = State::new(self.settings.clone());
-        let handover = Handover::decode(&handover.encode()).unwrap();
+        self.forget_questions();
+        self.told = false;
+        let handover = Handover::decode(handover.encode()).unwrap();
         self.step(Input::Resume(Box::new(handover)));
-        self.hear(self.state.assignment.clone());
-        assert_eq!(self.state.pid(), before.pid());
+        self.hear();
         true
     }
 
+    /// Nobody is left to hear the answers.
+    fn forget_questions(&mut self) {
+        self.store.forget_requests();
+        self.pending_preflights.clear();
+        if let Some(held) = &mut self.held {
+            held.clear();
+        }
+    }
+
     /// The API server shows what it has to whoever comes.
-    fn hear(&mut self, wanted: Assignment) {
+    fn hear(&mut self) {
+        if !self.api_answers() || self.told {
+            return;
+        }
+        self.told = true;
+        let wanted = self.wanted.clone();
         self.step(Input::Node(wanted.clone()));
-        if let Assignment::Map(reference) = wanted {
-            self.map(&reference.name);
+        if let Assignment::Map(reference) | Assignment::Default(reference) = wanted
+            && let Some(payload) = self.payload(&reference.name)
+        {
+            self.step(Input::ConfigMap(payload));
         }
     }
 
     /// The supervisor ended for a restart: systemd starts another.
     fn restart(&mut self) {
-        if self.state.exit_code() == EXIT_FOR_RESTART {
-            let wanted = self.state.assignment.clone();
+        if self.quit && self.state.exit_code() == EXIT_FOR_RESTART {
             self.boot();
-            self.hear(wanted);
         }
     }
 
     /// The machine loses power and comes up again, its clock near zero.
     pub fn reboot(&mut self) {
         self.now = Duration::from_secs(5);
+        self.cut_until = Duration::ZERO;
         self.settings.boot_id += 1;
         self.boot();
     }
 
     /// A configuration of this name, different in content from all others.
     pub fn define(&mut self, name: &str, fields: Value, annotations: ConfigAnnotations) {
-        self.configurations.insert(name.to_owned(), (fields, annotations));
+        self.configurations.insert(name.to_owned(), Definition { fields, annotations, overlay: false });
+    }
+
+    /// The same, laid over the node's own file.
+    pub fn define_overlay(&mut self, name: &str) {
+        let annotations = ConfigAnnotations { merge: Some("overlay".to_owned()), ..ConfigAnnotations::default() };
+        self.configurations.insert(name.to_owned(), Definition { fields: json!({}), annotations, overlay: true });
     }
 
     /// Assigns it; one that is not defined yet has nothing special.
     pub fn assign(&mut self, name: &str) {
-        self.configurations.entry(name.to_owned()).or_insert((json!({}), ConfigAnnotations::default()));
-        self.step(Input::Node(Assignment::Map(reference(name))));
-        self.map(name);
+        let nothing = Definition { fields: json!({}), annotations: ConfigAnnotations::default(), overlay: false };
+        self.configurations.entry(name.to_owned()).or_insert(nothing);
+        self.versions.entry(name.to_owned()).or_insert_with(|| "1".to_owned());
+        self.wanted = Assignment::Map(reference(name));
+        self.told = false;
+        self.hear();
     }
 
-    fn map(&mut self, name: &str) {
-        self.edit(name, "1");
-    }
-
-    /// The watched ConfigMap has this version now; its content is called `NAME@VERSION`.
+    /// The ConfigMap has this version now; its content is called `NAME@VERSION`.
     pub fn edit(&mut self, name: &str, version: &str) {
-        self.step(Input::ConfigMap(Arc::new(Payload {
-            namespace: "n".into(),
-            name: name.into(),
-            uid: format!("uid-{name}"),
-            resource_version: version.into(),
-            data: BTreeMap::default(),
-            annotations: ConfigAnnotations::default(),
-        })));
-    }
-
-    fn rendered(&self, source: Option<&Source>) -> Rendered {
-        let name = &source.map(content).unwrap_or_default();
-        let (mut fields, annotations) =
-            self.configurations.get(name).cloned().unwrap_or((json!({}), ConfigAnnotations::default()));
-        // Differs, and nobody minds.
-        fields["syncFrequency"] = json!(name);
-        Rendered {
-            digest: Digest(self.same_content.get(name).unwrap_or(name).clone()),
-            path: format!("/{name}"),
-            healthz: self.healthz.map(|_| HealthzTarget { host: "127.0.0.1".into(), port: 10248 }),
-            effective: Arc::new(fields),
-            annotations,
-            runtime: Some("unix:///run/runtime.sock".into()),
-            ..Rendered::default()
+        self.versions.insert(name.to_owned(), version.to_owned());
+        if self.api_answers() {
+            let payload = self.payload(name).unwrap();
+            self.step(Input::ConfigMap(payload));
+        } else {
+            self.told = false;
         }
     }
 
+    fn payload(&self, name: &str) -> Option<Arc<Payload>> {
+        let version = self.versions.get(name)?;
+        let annotations = self.configurations.get(name).map(|it| it.annotations.clone()).unwrap_or_default();
+        Some(Arc::new(Payload {
+            namespace: "n".into(),
+            name: name.into(),
+            uid: format!("uid-{name}"),
+            resource_version: version.clone(),
+            data: BTreeMap::default(),
+            annotations,
+        }))
+    }
+
+    /// The kubelet ends by itself.
     pub fn exit(&mut self, code: i32) {
-        self.ready_at = None;
+        assert!(self.process.is_some(), "no kubelet runs that could end: {:?}", self.starts);
+        self.end_process();
         self.step(Input::Exited(Exit::Code(code)));
+    }
+
+    /// Gives the number of the answer.
+    pub fn ask(&mut self, command: Command) -> u64 {
+        self.commands += 1;
+        let number = self.commands;
+        self.step(Input::Operator(number, command));
+        number
+    }
+
+    /// The answer, if it came.
+    pub fn answer_to(&self, number: u64) -> Option<Result<String, String>> {
+        self.effects.iter().rev().find_map(|effect| match effect {
+            Effect::Answer(of, result) if *of == number => Some(result.clone()),
+            _ => None,
+        })
     }
 
     /// Gives the answer.
     pub fn operate(&mut self, command: Command) -> Result<String, String> {
-        self.tickets += 1;
-        let ticket = self.tickets;
-        self.step(Input::Operator(ticket, command));
-        let answer = self.effects.iter().rev().find_map(|effect| match effect {
-            Effect::Answer(of, result) if *of == ticket => Some(result.clone()),
-            _ => None,
-        });
-        answer.unwrap()
+        let number = self.ask(command);
+        self.answer_to(number).unwrap()
     }
 
     pub fn step(&mut self, input: Input) {
+        match &input {
+            Input::Node(wanted) if *wanted != Assignment::Unknown => self.wanted = wanted.clone(),
+            Input::ConfigMapFailed { definite: true, .. } => {
+                if let Assignment::Map(reference) = &self.wanted {
+                    self.versions.remove(&reference.name);
+                }
+            }
+            _ => {}
+        }
         let mut inputs = VecDeque::from([input]);
+        let mut steps = 0;
         while let Some(input) = inputs.pop_front() {
-            if self.state.kubelet == Kubelet::Gone {
+            if self.quit {
                 break;
             }
+            steps += 1;
+            assert!(steps < 1000, "one input has no end: {input:?}");
             let now = Moment { boot: self.now, wall_nanos: self.wall_nanos };
+            let mut at_once = Vec::new();
             for effect in self.state.step(input, now) {
-                // Words are had at once; looks take their time.
                 match self.answer(&effect) {
-                    Some(words @ Input::LogTail(_)) => inputs.push_front(words),
+                    Some(answer @ (Input::LogTail(_) | Input::Started(_))) => at_once.push(answer),
                     answer => inputs.extend(answer),
                 }
                 self.effects.push(effect);
+            }
+            if at_once.is_empty() {
+                self.publish();
+            }
+            for answer in at_once.into_iter().rev() {
+                inputs.push_front(answer);
             }
         }
         self.restart();
     }
 
-    fn answer(&mut self, effect: &Effect) -> Option<Input> {
-        match effect {
-            Effect::Save(source, _) => Some(Input::Saved(source.clone(), Ok(()))),
-            Effect::Render(purpose, source) => {
-                let rendered = self.rendered(source.as_ref());
-                let id = KubeletId("kubelet".into());
-                assert!(*purpose == Purpose::Launch || *purpose == Purpose::Change);
-                Some(Input::Rendered(*purpose, source.clone(), id, Ok(rendered)))
+    /// As the executor does.
+    fn publish(&mut self) {
+        if self.state.is_record_known() && self.state.is_status_due() {
+            let status = node_status(&self.state);
+            if self.published.last() != Some(&status) {
+                self.published.push(status);
             }
-            Effect::Preflight(ticket, rendered) => {
-                let refused = self.refused.contains(&rendered.digest.0);
-                let verdict = if refused { Verdict::Validate("no".into()) } else { Verdict::Valid(Vec::new()) };
-                Some(Input::Judged(*ticket, verdict))
-            }
-            Effect::Record(because, records) => {
-                self.disk = records.clone();
-                Some(Input::Recorded(*because, Ok(records.clone())))
-            }
-            Effect::Start(..) if std::mem::take(&mut self.start_fails) => {
-                Some(Input::Started(Err("fork: out of memory".to_owned())))
-            }
-            Effect::Start(config, _) => {
-                self.pid += 1;
-                self.starts.push(config.clone().unwrap_or_default().trim_start_matches('/').to_owned());
-                self.ready_at = self.ready_after.map(|after| self.now + Duration::from_secs(after));
-                Some(Input::Started(Ok(self.pid)))
-            }
-            Effect::Stop if self.is_deaf => None,
-            Effect::Stop | Effect::Kill => {
-                self.ready_at = None;
-                Some(Input::Exited(Exit::Code(0)))
-            }
-            Effect::Probe(_) => self.healthz.map(Input::Probed),
-            Effect::ReadLogTail => Some(Input::LogTail(self.log_tail.clone())),
-            Effect::Query(_) if !self.queries_answered => None,
-            Effect::Query(Query::Lease) if self.busy => {
-                Some(Input::LeaseObserved(LeaseObservation::Busy("503".into())))
-            }
-            Effect::Query(Query::Lease) if !self.api => {
-                Some(Input::LeaseObserved(LeaseObservation::Unreachable("refused".into())))
-            }
-            Effect::Query(Query::Lease) => Some(Input::LeaseObserved(LeaseObservation::Renewed(self.renewed()))),
-            Effect::Query(Query::Pods) => Some(Input::PodsObserved(self.api.then(|| self.inventory.clone()))),
-            Effect::Query(Query::Environment(_)) => Some(Input::EnvironmentObserved(self.environment.clone())),
-            _ => None,
         }
-    }
-
-    /// The Lease's renew time: a kubelet in contact renewed it this second.
-    fn renewed(&self) -> String {
-        let alive = self.contact && self.ready_at.is_some_and(|at| self.now >= at);
-        let seconds = self.wall_nanos / 1_000_000_000;
-        let at = if alive { seconds } else { 1_600_000_000 };
-        kubelet_config::status::timestamp(at * 1_000_000_000)
     }
 
     /// Time passes, second by second.
@@ -366,16 +434,21 @@ impl Node {
         for _ in 0..seconds {
             self.now += Duration::from_secs(1);
             self.wall_nanos = self.wall_nanos.wrapping_add(1_000_000_000);
-            let running = matches!(&self.state.kubelet, Kubelet::Running(_));
-            if running && self.ready_at == Some(self.now) {
+            self.hear();
+            let ready_at = self.process.as_ref().and_then(|process| process.ready_at);
+            if ready_at == Some(self.now) {
                 self.step(Input::Ready);
             }
-            let ready = running && self.ready_at.is_some_and(|at| self.now >= at);
+            let ready = ready_at.is_some_and(|at| self.now >= at);
+            if ready && self.in_contact() {
+                self.renewed = self.wall_nanos / 1_000_000_000;
+            }
             if ready && self.now.as_secs().is_multiple_of(10) {
-                if self.api {
+                if self.api_answers() {
                     // Without contact the control plane says Unknown, and the heartbeat stands still.
-                    let ready = self.is_ready && self.contact;
-                    let heartbeat = if self.contact { self.now.as_secs().to_string() } else { "before".to_owned() };
+                    let contact = self.in_contact();
+                    let ready = self.is_ready && contact && self.environment.runtime != Some(false);
+                    let heartbeat = if contact { self.now.as_secs().to_string() } else { "before".to_owned() };
                     let message = if ready { String::new() } else { "PLEG is not healthy".to_owned() };
                     self.step(Input::NodeObserved(NodeReadiness { ready, heartbeat, message }));
                 }
@@ -384,8 +457,22 @@ impl Node {
                 }
             }
             self.step(Input::Tick);
+            self.check_active();
             if self.mode == Mode::Reloaded && self.now.as_secs().is_multiple_of(7) {
                 self.reload();
+            }
+        }
+    }
+
+    /// What is said to run is what runs.
+    fn check_active(&self) {
+        let Some(process) = self.process.as_ref().filter(|_| self.state.pid().is_some()) else { return };
+        match self.state.active() {
+            None => assert!(process.digest.starts_with("local"), "{} runs, and local is said to", process.content),
+            Some(version) => {
+                if let Some(digest) = &version.digest {
+                    assert_eq!(digest.0, process.digest, "{version} is said to run");
+                }
             }
         }
     }
@@ -407,16 +494,32 @@ impl Node {
         found.unwrap_or_else(|| panic!("no {reason} among {:?}", self.events()))
     }
 
+    /// What is durable.
+    pub fn disk(&self) -> &Records {
+        &self.store.records
+    }
+
     pub fn active(&self) -> &str {
-        self.state.active.as_ref().map_or("", |source| &source.reference.name)
+        self.state.active().map_or("", |version| &version.source.reference.name)
+    }
+
+    /// The content of the kubelet that runs, empty for local; `None` if there is no kubelet.
+    pub fn running(&self) -> Option<&str> {
+        self.process.as_ref().map(|process| process.content.as_str())
     }
 
     pub fn last_known_good(&self) -> &str {
-        self.disk.last_known_good.as_ref().map_or("", |source| &source.reference.name)
+        self.disk().last_known_good.as_ref().map_or("", |version| &version.source.reference.name)
     }
 
-    /// True if a version of this name is bad on disk.
+    /// True if a failure is held against a version of this name, on disk.
     pub fn is_bad(&self, name: &str) -> bool {
-        self.disk.local_state.bad.iter().any(|bad| bad.source.reference.name == name)
+        let tested = matches!(&self.disk().phase, Phase::ControlTest(attempt, _) if attempt.version.source.reference.name == name);
+        tested || self.disk().bad.iter().any(|bad| bad.source.reference.name == name)
+    }
+
+    /// True if the supervisor has ended.
+    pub fn has_quit(&self) -> bool {
+        self.quit
     }
 }

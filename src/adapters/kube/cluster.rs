@@ -10,8 +10,8 @@ use super::search::{CredentialSearch, Refusals};
 use super::session::{Session, SessionEnd};
 use super::watch;
 use crate::adapters::metrics::Metrics;
-use crate::machine::Input;
 use crate::machine::record::HistoryEntry;
+use crate::machine::{Input, Ticket};
 use crate::ports;
 use kubelet_config::source::ConfigMapRef;
 use kubelet_config::status::NodeConfigStatus;
@@ -64,12 +64,12 @@ impl ports::Cluster for KubeCluster {
         self.send(Command::Emit(Box::new(entry.clone())));
     }
 
-    fn observe_lease(&mut self) {
-        self.send(Command::Query(Query::Lease));
+    fn observe_lease(&mut self, ticket: Ticket) {
+        self.send(Command::Query(Query::Lease(ticket)));
     }
 
-    fn observe_pods(&mut self) {
-        self.send(Command::Query(Query::Pods));
+    fn observe_pods(&mut self, ticket: Ticket) {
+        self.send(Command::Query(Query::Pods(ticket)));
     }
 }
 

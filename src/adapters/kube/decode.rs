@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use kube::Error;
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::credentials::chain;
@@ -39,8 +40,11 @@ pub(super) fn assignment(node: &NodeView, namespace: &str) -> Assignment {
         let labels = node.metadata.labels.as_ref();
         return labels.map_or(Assignment::Local, |labels| assignment::from_labels(labels, namespace));
     };
-    let map = source.get("configMap").cloned().unwrap_or_default();
-    serde_json::from_value(map).map_or(Assignment::AllNil, Assignment::Map)
+    let Some(map) = source.get("configMap").filter(|map| !map.is_null()) else { return Assignment::AllNil };
+    match ConfigMapRef::deserialize(map) {
+        Ok(reference) => Assignment::Map(reference),
+        Err(error) => Assignment::Invalid(format!("the Node's spec.configSource.configMap: {error}")),
+    }
 }
 
 /// What the Node says of us.
@@ -188,6 +192,17 @@ mod tests {
         assert_eq!(assignment(&both, "ns"), reference("n", "b"));
         let nil = node(json!({"metadata": metadata, "spec": {"configSource": null}}));
         assert_eq!(assignment(&nil, "ns"), reference("ns", "a"), "null is absent");
+    }
+
+    #[test]
+    fn a_malformed_source_is_not_taken_for_none() {
+        for map in [json!({}), json!([]), json!("x"), json!({"namespace": "n", "name": 7, "kubeletConfigKey": "k"})] {
+            let node = node(json!({"metadata": {}, "spec": {"configSource": {"configMap": map}}}));
+            let Assignment::Invalid(why) = assignment(&node, "ns") else { panic!("{map}") };
+            assert!(why.contains("spec.configSource.configMap"), "{why}");
+        }
+        let nil = node(json!({"metadata": {}, "spec": {"configSource": {"configMap": null}}}));
+        assert_eq!(assignment(&nil, "ns"), Assignment::AllNil);
     }
 
     #[test]

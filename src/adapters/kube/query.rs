@@ -1,8 +1,8 @@
 //! What the executor asks of the API server's task.
 
-use crate::machine::Input;
 use crate::machine::evidence::LeaseObservation;
 use crate::machine::record::HistoryEntry;
+use crate::machine::{Input, Ticket};
 use kubelet_config::source::ConfigMapRef;
 use kubelet_config::status::NodeConfigStatus;
 
@@ -16,16 +16,16 @@ pub(super) enum Command {
 /// A question that has exactly one answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Query {
-    Lease,
-    Pods,
+    Lease(Ticket),
+    Pods(Ticket),
 }
 
 impl Query {
     /// The answer without a connection.
     pub(super) fn without_answer(self, why: &str) -> Input {
         match self {
-            Self::Lease => Input::LeaseObserved(LeaseObservation::Unreachable(why.to_owned())),
-            Self::Pods => Input::PodsObserved(None),
+            Self::Lease(ticket) => Input::LeaseObserved(ticket, LeaseObservation::Unreachable(why.to_owned())),
+            Self::Pods(ticket) => Input::PodsObserved(ticket, None),
         }
     }
 }

@@ -114,8 +114,10 @@ impl<'a> Session<'a> {
         let capacity = self.capacity.clone();
         tokio::spawn(async move {
             let _ = inputs.send(match query {
-                Query::Lease => Input::LeaseObserved(requests::observe_lease(client, node).await),
-                Query::Pods => Input::PodsObserved(requests::observe_pods(client, node, capacity).await),
+                Query::Lease(ticket) => Input::LeaseObserved(ticket, requests::observe_lease(client, node).await),
+                Query::Pods(ticket) => {
+                    Input::PodsObserved(ticket, requests::observe_pods(client, node, capacity).await)
+                }
             });
         });
     }

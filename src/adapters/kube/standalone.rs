@@ -3,8 +3,8 @@
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::query::Query;
-use crate::machine::Input;
 use crate::machine::record::HistoryEntry;
+use crate::machine::{Input, Ticket};
 use crate::ports;
 use kubelet_config::source::ConfigMapRef;
 use kubelet_config::status::NodeConfigStatus;
@@ -35,10 +35,10 @@ impl ports::Cluster for Standalone {
         // Should the node join a cluster one day, old events are not sent there.
         self.answer(Input::Reported(entry.number));
     }
-    fn observe_lease(&mut self) {
-        self.answer(Query::Lease.without_answer("the kubelet is standalone"));
+    fn observe_lease(&mut self, ticket: Ticket) {
+        self.answer(Query::Lease(ticket).without_answer("the kubelet is standalone"));
     }
-    fn observe_pods(&mut self) {
-        self.answer(Query::Pods.without_answer("the kubelet is standalone"));
+    fn observe_pods(&mut self, ticket: Ticket) {
+        self.answer(Query::Pods(ticket).without_answer("the kubelet is standalone"));
     }
 }

@@ -1,22 +1,32 @@
 //! Checkpoints: the payload of one version of a ConfigMap, in native's layout, with checksums beside it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use kubelet_config::digest::hex;
-use kubelet_config::source::{self, Payload, Source};
+use kubelet_config::source::{self, ConfigAnnotations, Payload, Source};
 use kubelet_config::yaml;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::{FsStore, RECORD_READS};
+use super::{FsStore, READS};
 use crate::adapters::fsx::{self, Disk};
 use crate::machine::model::RenderError;
-use crate::machine::record::CheckpointMetadata;
 use crate::ports::{Checkpoint, StoreError};
 
+/// What is kept beside a checkpoint: sizes and hashes of its files, and the payload's merge mode.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointMetadata {
+    /// SHA-256 by key.
+    pub sha256: BTreeMap<String, String>,
+    /// What the ConfigMap's annotations ask for.
+    #[serde(flatten)]
+    pub annotations: ConfigAnnotations,
+}
+
 impl<D: Disk> FsStore<D> {
-    pub(super) fn checkpoint_dir(&self, source: &Source) -> Result<PathBuf, StoreError> {
+    fn checkpoint_dir(&self, source: &Source) -> Result<PathBuf, StoreError> {
         let (uid, version) = (&source.uid, &source.resource_version);
         if !source::is_safe_component(uid) || !source::is_safe_component(version) {
             return Err(StoreError::Version { uid: uid.clone(), resource_version: version.clone() });
@@ -25,7 +35,7 @@ impl<D: Disk> FsStore<D> {
     }
 
     fn checksum_path(&self, source: &Source) -> PathBuf {
-        self.root.join("supervisor/seals").join(&source.uid).join(format!("{}.json", source.resource_version))
+        self.own("seals").join(&source.uid).join(format!("{}.json", source.resource_version))
     }
 
     /// Reads and verifies a checkpoint. One without a seal was written by native: it is taken as
@@ -69,7 +79,16 @@ impl<D: Disk> FsStore<D> {
         Ok(Checkpoint { dir: dir.display().to_string(), files, annotations })
     }
 
-    pub(super) fn save_checkpoint(&self, source: &Source, payload: &Payload) -> Result<(), StoreError> {
+    /// Makes a checkpoint durable.
+    ///
+    /// # Errors
+    /// Why it is not there.
+    pub fn save(&mut self, source: &Source, payload: &Payload) -> Result<(), StoreError> {
+        let saved = self.save_checkpoint(source, payload);
+        self.checked(saved)
+    }
+
+    fn save_checkpoint(&mut self, source: &Source, payload: &Payload) -> Result<(), StoreError> {
         if let Some(key) = payload.data.keys().find(|key| !source::is_safe_key(key)) {
             return Err(StoreError::Key(key.clone()));
         }
@@ -98,7 +117,7 @@ impl<D: Disk> FsStore<D> {
             // nobody knows whether it is durable.
             let files = payload.data.keys().map(|key| dir.join(key));
             for path in files.chain([dir.clone(), uid_dir]) {
-                self.disk.sync(&path).map_err(|error| StoreError::disk(&path, error))?;
+                self.sync(&path)?;
             }
             return self.replace(&checksum_path, seal_text.as_bytes());
         }
@@ -127,40 +146,23 @@ impl<D: Disk> FsStore<D> {
         self.replace(&checksum_path, seal_text.as_bytes())
     }
 
-    pub(super) fn open_checkpoint(&self, source: &Source) -> Result<Checkpoint, RenderError> {
+    /// Reads and verifies a checkpoint.
+    ///
+    /// # Errors
+    /// [`RenderError::Checkpoint`].
+    pub fn open(&self, source: &Source) -> Result<Checkpoint, RenderError> {
         // A passing error must not cost a node its configuration.
         let mut checkpoint = self.verified(source);
-        for _ in 1..RECORD_READS {
+        for _ in 1..READS {
             checkpoint = checkpoint.or_else(|_| self.verified(source));
         }
         checkpoint.map_err(RenderError::Checkpoint)
     }
 
-    /// Removes what belongs to no source of these: checkpoints, checksums, rendered files.
-    pub(super) fn collect_unused(&self, keep: &BTreeSet<Source>) -> Result<(), StoreError> {
-        let kept = |uid: &str, version: Option<&str>| {
-            keep.iter()
-                .any(|source| source.uid == uid && version.is_none_or(|version| source.resource_version == version))
-        };
-        for (tree, suffix) in [("store/checkpoints", ""), ("supervisor/seals", ".json"), ("supervisor/rendered", "")] {
-            let tree = self.root.join(tree);
-            let list = |path: &Path| self.disk.list(path).map_err(|error| StoreError::disk(path, error));
-            for uid in list(&tree)? {
-                let dir = tree.join(&uid);
-                let doomed: Vec<PathBuf> = if kept(&uid, None) {
-                    let versions = list(&dir)?.into_iter();
-                    versions
-                        .filter(|name| !kept(&uid, Some(name.strip_suffix(suffix).unwrap_or(name))))
-                        .map(|name| dir.join(name))
-                        .collect()
-                } else {
-                    vec![dir]
-                };
-                for path in doomed {
-                    self.disk.remove(&path).map_err(|error| StoreError::disk(&path, error))?;
-                }
-            }
-        }
-        Ok(())
+    /// What the annotations of a checkpoint's ConfigMap ask for, as far as that can be read.
+    pub fn annotations(&self, source: &Source) -> ConfigAnnotations {
+        let text = self.checkpoint_dir(source).ok().and_then(|_| self.read_text(&self.checksum_path(source)).ok()?);
+        let seal = text.and_then(|text| serde_json::from_str::<CheckpointMetadata>(&text).ok());
+        seal.map(|seal| seal.annotations).unwrap_or_default()
     }
 }

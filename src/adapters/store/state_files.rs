@@ -63,9 +63,18 @@ fn at(path: &Path, error: io::Error) -> StoreError {
 }
 
 impl<D: Disk> FsStore<D> {
-    /// Puts the root directory in order for a policy; see [`crate::ports::Store`].
-    pub(super) fn swap(&self, files: &StateFiles) -> Result<(), StoreError> {
-        let home = self.root.join("supervisor/state-files");
+    /// Puts the kubelet's `--root-dir` in order for a start with these policies. Nothing happens if it is in order; what is
+    /// interrupted is taken up again by the next one.
+    ///
+    /// # Errors
+    /// What could not be moved.
+    pub fn swap_state_files(&mut self, files: &StateFiles, root_dir: &str) -> Result<(), StoreError> {
+        let swapped = self.swap(files, root_dir);
+        self.checked(swapped)
+    }
+
+    fn swap(&mut self, files: &StateFiles, root_dir: &str) -> Result<(), StoreError> {
+        let home = self.own("state-files");
         let was = match self.owner(&home)? {
             Some(was) if was.owner == files.policy && !was.dirty => return Ok(()),
             was => was,
@@ -77,8 +86,8 @@ impl<D: Disk> FsStore<D> {
             let owner = Ownership { owner: files.policy.clone(), dirty: false, stashed: Vec::new() };
             return self.write_owner(&home, &owner);
         };
-        let root = std::path::absolute(&files.root_dir)
-            .map_err(|error| StoreError::RootDir { path: files.root_dir.clone(), cause: error.into() })?;
+        let root = std::path::absolute(root_dir)
+            .map_err(|error| StoreError::RootDir { path: root_dir.to_owned(), cause: error.into() })?;
         let left = home.join(stash_name(&record.owner));
         if !record.dirty {
             self.make_dirs(&[own(&left)])?;
@@ -170,12 +179,13 @@ impl<D: Disk> FsStore<D> {
 
     /// Removes what no policy that was left lately has. A failure costs some room until the next
     /// swap, no more.
-    fn prune(&self, home: &Path, record: &Ownership) {
+    fn prune(&mut self, home: &Path, record: &Ownership) {
         let kept: Vec<String> = record.stashed.iter().map(|policy| stash_name(policy)).collect();
         let names = self.disk.list(home).unwrap_or_default().into_iter();
         let doomed: Vec<PathBuf> =
             names.filter(|name| name != "owner.json" && !kept.contains(name)).map(|name| home.join(name)).collect();
         for path in doomed {
+            self.durable.remove(&path);
             let _ = self.disk.remove(&path);
         }
     }

@@ -1,9 +1,11 @@
 //! Tests of the status over a whole trial.
 
 use super::*;
-use crate::machine::model::Moment;
-use crate::machine::record::{Attempt, ConfirmationWait};
-use crate::machine::{Input, Run, Settings, Trial};
+use crate::machine::model::{KubeletId, Moment};
+use crate::machine::process::{Process, RunningConfig};
+use crate::machine::record_writer::RecordWriter;
+use crate::machine::records::{Attempt, ConfirmationWait, Records, Version};
+use crate::machine::{Effect, Input, Run, Settings};
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::{ConfigMapRef, Source};
 use kubelet_config::status::{PublishedStatus, TRIAL_ENDS};
@@ -21,21 +23,34 @@ fn at(seconds: u64) -> Moment {
     Moment { boot: Duration::from_secs(seconds), wall_nanos: wall * 1_000_000_000 + 7 }
 }
 
-fn on_trial() -> State {
-    let mut state = State::new(Settings::default());
-    state.active = Some(source());
-    state.saved.assigned = Some(source());
-    state.running.healthz = Some(HealthzTarget { host: "127.0.0.1".into(), port: 10248 });
-    state.trial = Some(Trial::default());
-    state.kubelet = Kubelet::Running(Run { pid: 1, ready: true, ..Run::default() });
+fn version() -> Version {
+    Version::named(source())
+}
+
+/// The version runs, and is in this phase.
+fn running_in(phase: Phase) -> State {
+    let mut state = State::new(Settings { api_server: false, ..Settings::default() });
+    state.writer = RecordWriter::new(Records { assigned: Some(version()), phase, ..Records::default() }, None);
+    let run = Run { pid: 1, ready: true, ..Run::default() };
+    let healthz = Some(HealthzTarget { host: "127.0.0.1".into(), port: 10248 });
+    let running = RunningConfig { version: Some(version()), healthz, ..RunningConfig::default() };
+    state.process = Process::resumed(run, running, KubeletId::default(), 1, at(0));
     state
 }
 
+fn on_trial() -> State {
+    running_in(Phase::Trial(Attempt::new(version())))
+}
+
 /// Every status that would be written, as the executor does it: when it is another than the last.
-fn written(state: &mut State, steps: impl Iterator<Item = (Input, u64)>) -> Vec<NodeConfigStatus> {
+fn written(state: &mut State, seconds: std::ops::Range<u64>, healthz: impl Fn(u64) -> bool) -> Vec<NodeConfigStatus> {
     let mut written: Vec<NodeConfigStatus> = Vec::new();
-    for (input, second) in steps {
-        state.step(input, at(second));
+    for second in seconds {
+        for effect in state.step(Input::Tick, at(second)) {
+            if let Effect::Probe(ticket, _) = effect {
+                state.step(Input::Probed(ticket, healthz(second)), at(second));
+            }
+        }
         let status = node_status(state);
         if written.last() != Some(&status) {
             written.push(status);
@@ -47,8 +62,7 @@ fn written(state: &mut State, steps: impl Iterator<Item = (Input, u64)>) -> Vec<
 #[test]
 fn a_whole_trial_is_promised_once() {
     let mut state = on_trial();
-    let probes = (1..590).map(|second| (if second % 5 == 1 { Input::Probed(true) } else { Input::Tick }, second));
-    let written = written(&mut state, probes);
+    let written = written(&mut state, 1..590, |_| true);
     assert_eq!(written.len(), 1, "{written:#?}");
     assert_eq!(written[0].trial_ends.as_deref(), Some("2026-01-01T00:10:01Z"));
     assert!(written[0].condition.message.starts_with("On trial until 2026-01-01T00:10:01Z: /api/v1/"));
@@ -59,21 +73,18 @@ fn a_whole_trial_is_promised_once() {
 #[test]
 fn a_broken_promise_is_withdrawn_and_given_anew() {
     let mut state = on_trial();
-    let answers = [(true, 1), (true, 6), (false, 11), (false, 16), (true, 21), (true, 26)];
-    let written = written(&mut state, answers.into_iter().map(|(good, second)| (Input::Probed(good), second)));
+    let written = written(&mut state, 1..30, |second| !(10..20).contains(&second));
     let ends: Vec<Option<&str>> = written.iter().map(|status| status.trial_ends.as_deref()).collect();
-    assert_eq!(ends, [Some("2026-01-01T00:10:01Z"), None, Some("2026-01-01T00:10:21Z")]);
+    assert_eq!(ends, [Some("2026-01-01T00:10:01Z"), None, Some("2026-01-01T00:10:20Z")]);
     assert!(written[1].condition.message.starts_with("On trial: /api/v1/"), "{:?}", written[1].condition);
 }
 
 #[test]
 fn the_time_to_confirm_is_said_once_too() {
-    let mut state = on_trial();
-    let confirm = ConfirmationWait::within(1800, at(650), String::new());
-    let attempt = Attempt { confirm_within: Some(1800), confirm: Some(confirm), ..Attempt::new(source()) };
-    state.saved.local_state.attempt = Some(attempt);
-    let probes = (651..720).map(|second| (Input::Probed(true), second));
-    let written = written(&mut state, probes);
+    let wait = ConfirmationWait::within(1800, at(650), String::new());
+    let attempt = Attempt { confirm_within: Some(1800), ..Attempt::new(version()) };
+    let mut state = running_in(Phase::AwaitingConfirmation(attempt, wait));
+    let written = written(&mut state, 651..720, |_| true);
     assert_eq!(written.len(), 1, "{written:#?}");
     assert_eq!(
         (written[0].trial_ends.as_ref(), written[0].confirm_by.as_deref()),

@@ -97,9 +97,9 @@ impl Bench {
     async fn trouble(&mut self, words: &str) -> String {
         let deadline = Instant::now() + SOON;
         loop {
-            self.cluster.observe_lease();
+            self.cluster.observe_lease(7);
             match self.next().await {
-                Input::LeaseObserved(LeaseObservation::Unreachable(why)) if why.contains(words) => return why,
+                Input::LeaseObserved(7, LeaseObservation::Unreachable(why)) if why.contains(words) => return why,
                 other => assert!(Instant::now() < deadline, "{words}: {other:?}"),
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -187,9 +187,9 @@ async fn a_client_certificate_that_the_server_does_not_take() {
     bench.server.use_tls(Some(authority.server(&["127.0.0.1"], &bench.clients)));
     let deadline = Instant::now() + SOON;
     loop {
-        bench.cluster.observe_lease();
+        bench.cluster.observe_lease(7);
         match bench.next().await {
-            Input::LeaseObserved(LeaseObservation::Absent) => break,
+            Input::LeaseObserved(7, LeaseObservation::Absent) => break,
             other => assert!(Instant::now() < deadline, "{other:?}"),
         }
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -2,8 +2,8 @@
 
 use kubelet_config::pods::PodSummary;
 use kubelet_config::source::ConfigAnnotations;
-use kubelet_supervisor::machine::Effect;
 use kubelet_supervisor::machine::command::{Command, Target};
+use kubelet_supervisor::machine::{Effect, StoreRequest};
 use serde_json::json;
 
 use super::minutes;
@@ -12,7 +12,10 @@ use testkit::node::{Node, source};
 testkit::scenarios!(
     what_nobody_confirms_is_rolled_back,
     what_somebody_confirms_is_last_known_good,
+    what_is_confirmed_is_last_known_good_when_that_is_answered,
+    what_is_confirmed_right_after_a_boot_is_proven_once_it_is_healthy,
     a_confirmation_deadline_survives_reboots,
+    a_confirmation_is_waited_for_though_local_cannot_be_read,
     a_pin_holds_whatever_is_assigned,
     rollback_leaves_what_runs_and_remembers,
     rollback_to_an_older_proven_version,
@@ -65,6 +68,33 @@ fn what_somebody_confirms_is_last_known_good() {
     assert!(node.operate(Command::Confirm { extend_seconds: None }).is_err());
 }
 
+/// One write for both: a crash right after the answer finds it.
+fn what_is_confirmed_is_last_known_good_when_that_is_answered() {
+    let mut node = Node::new();
+    node.define("a", json!({}), confirmed("30m"));
+    node.assign("a");
+    node.pass(minutes(12));
+    (node.store.fails_after, node.store.fails) = (1, 1000);
+    node.operate(Command::Confirm { extend_seconds: None }).unwrap();
+    assert_eq!(node.state.saved().last_known_good.as_ref().map(|it| it.source.reference.name.as_str()), Some("a"));
+    assert_eq!(node.events().last(), Some(&"KubeletConfigProven"));
+}
+
+fn what_is_confirmed_right_after_a_boot_is_proven_once_it_is_healthy() {
+    let mut node = Node::new();
+    node.define("a", json!({}), confirmed("30m"));
+    node.assign("a");
+    node.pass(minutes(12));
+    node.reboot();
+    (node.api, node.contact) = (false, false);
+    node.operate(Command::Confirm { extend_seconds: None }).unwrap();
+    node.pass(60);
+    assert_eq!(node.last_known_good(), "", "nobody sees its Node");
+    (node.api, node.contact) = (true, true);
+    node.pass(60);
+    assert_eq!(node.last_known_good(), "a");
+}
+
 fn a_confirmation_deadline_survives_reboots() {
     let mut node = Node::new();
     node.define("a", json!({}), confirmed("30m"));
@@ -75,7 +105,20 @@ fn a_confirmation_deadline_survives_reboots() {
     node.pass(minutes(7));
     assert_eq!(node.active(), "a");
     node.pass(minutes(5));
-    assert_eq!(node.active(), "", "{:?}", node.disk.local_state.attempt);
+    assert_eq!(node.active(), "", "{:?}", node.disk().phase);
+}
+
+/// What would be gone back to is not known, and after each reload it is asked for anew.
+fn a_confirmation_is_waited_for_though_local_cannot_be_read() {
+    let mut node = Node::new();
+    node.define("a", json!({}), confirmed("30m"));
+    node.store.local_torn = true;
+    node.assign("a");
+    node.pass(minutes(12));
+    assert!(node.message("KubeletConfigAwaitsConfirmation").contains("30m"));
+    node.reload();
+    node.pass(minutes(2));
+    assert_eq!((node.active(), node.last_known_good()), ("a", ""));
 }
 
 fn a_pin_holds_whatever_is_assigned() {
@@ -125,7 +168,7 @@ fn rollback_to_an_older_proven_version() {
     node.pass(10);
     assert_eq!(node.active(), "a");
     let kept = node.effects.iter().rev().find_map(|effect| match effect {
-        Effect::Collect(keep) => Some(keep.clone()),
+        Effect::Store(StoreRequest::Collect(keep, _)) => Some(keep.clone()),
         _ => None,
     });
     assert!(kept.unwrap().contains(&source("b")), "still to be had");
@@ -139,12 +182,12 @@ fn nothing_is_started_while_the_system_goes_down() {
             node.assign("a");
             node.pass(30);
         }
-        let (starts, tries) = (node.starts.len(), node.disk.local_state.attempt.as_ref().map(|attempt| attempt.tries));
+        let (starts, tries) = (node.starts.len(), node.disk().phase.attempt().map(|attempt| attempt.tries));
         node.environment.shutting_down = true;
         node.exit(1);
         node.pass(25);
         assert_eq!(node.starts.len(), starts, "on trial: {on_trial}");
-        assert_eq!(node.disk.local_state.attempt.as_ref().map(|attempt| attempt.tries), tries);
+        assert_eq!(node.disk().phase.attempt().map(|attempt| attempt.tries), tries);
         assert!(!node.events().contains(&"KubeletConfigRolledBack"), "{:?}", node.events());
         // Somebody called it off.
         node.environment.shutting_down = false;
@@ -201,17 +244,9 @@ fn the_way_back_to_last_known_good_needs_no_acknowledgement() {
     node.assign("a");
     node.pass(5);
     assert_eq!(node.active(), "a");
-    let files: Vec<_> = node
-        .effects
-        .iter()
-        .filter_map(|effect| match effect {
-            Effect::Start(_, files) => files.as_ref().map(|files| (files.policy.clone(), files.restore)),
-            _ => None,
-        })
-        .collect();
-    let [local, a, b, back] = files.as_slice() else { panic!("{files:?}") };
-    assert!(local.0 == a.0 && a.0 == back.0 && b.0 != a.0, "{files:?}");
-    assert!(!b.1 && back.1, "b begins afresh, a finds its files again");
+    let [.., aside, back] = node.store.swaps.as_slice() else { panic!("{:?}", node.store.swaps) };
+    assert_ne!(aside.policy, back.policy);
+    assert!(!aside.restore && back.restore, "b begins afresh, a finds its files again: {:?}", node.store.swaps);
 }
 
 fn more_pods_than_places_are_named() {
@@ -245,17 +280,19 @@ fn the_kubelets_own_log_is_kept_and_holds_no_secrets() {
     ];
     node.ready_after = None;
     node.assign("a");
+    node.ready_after = Some(1);
     node.exit(255);
-    let bad = node.disk.local_state.bad.last().unwrap();
+    node.pass(60);
+    let bad = node.disk().bad.last().unwrap();
     assert!(bad.detail.contains("running with swap on") && bad.detail.contains("exit code 255"), "{}", bad.detail);
-    assert_eq!(bad.reason, "exit-before-ready");
-    let everything = format!("{:?} {:?} {:?}", node.effects, node.disk, node.state);
+    assert_eq!(bad.reason.label(), "exit-before-ready");
+    let everything = format!("{:?} {:?} {:?}", node.effects, node.disk(), node.state);
     assert!(!everything.contains("hunter2"));
 }
 
 fn what_came_up_while_it_was_weighed_is_not_started_again() {
     let mut node = Node::new();
-    (node.queries_answered, node.start_fails) = (false, true);
+    node.start_fails = true;
     node.assign("a");
     node.pass(30);
     assert_eq!((node.active(), node.starts.as_slice()), ("a", ["", "a"].map(str::to_owned).as_slice()));

@@ -7,7 +7,6 @@ use std::time::Duration;
 use kubelet_supervisor::adapters::store::FsStore;
 use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::record::HistoryEntry;
-use kubelet_supervisor::ports::Store as _;
 
 use testkit::sim::Rng;
 use testkit::sim::disk::{Fault, Plan, SimDisk};
@@ -133,7 +132,7 @@ fn a_boot_sends_again_what_the_api_server_lacks() {
     for again in [&sent[..], &[]] {
         node.kill_supervisor();
         node.boot();
-        assert_eq!(std::mem::take(&mut node.outside.borrow_mut().sent_again), again);
+        assert_eq!(std::mem::take(&mut node.outside.borrow_mut().events), again);
         let moment = node.outside.borrow().moment();
         node.executor.handle(Input::Reported(1), moment);
     }

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use kubelet_supervisor::adapters::store::FsStore;
 use kubelet_supervisor::machine::model::StateFiles;
-use kubelet_supervisor::ports::Store as _;
 
 use testkit::sim::Rng;
 use testkit::sim::disk::{Fault, Plan, SimDisk};
@@ -26,8 +25,8 @@ type Goal = (&'static str, bool);
 const STORY: [Goal; 5] = [(NONE, true), (STATIC, false), (NONE, true), (STATIC, false), (NONE, true)];
 
 fn swap(disk: &SimDisk, (policy, restore): Goal) -> Result<(), String> {
-    let files = StateFiles { root_dir: KUBELET.to_owned(), policy: policy.to_owned(), restore };
-    FsStore::new(disk.clone(), Path::new(ROOT)).swap_state_files(&files).map_err(|error| error.to_string())
+    let files = StateFiles { policy: policy.to_owned(), restore };
+    FsStore::new(disk.clone(), Path::new(ROOT)).swap_state_files(&files, KUBELET).map_err(|error| error.to_string())
 }
 
 /// A node that has run with its own policy: whose files they are is on record from then on.

@@ -7,15 +7,13 @@ use kubelet_config::digest::Digest;
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Source};
 use kubelet_supervisor::machine::evidence::{Failure, NodeReadiness, Signal};
-use kubelet_supervisor::machine::model::{KubeletId, Moment};
-use kubelet_supervisor::machine::record::{
-    Attempt, BadVersion, ConfirmationWait, ControlTest, LocalState, Pin, RetryLater, TrialSnapshot,
+use kubelet_supervisor::machine::model::{ConfigError, KubeletId, Moment};
+use kubelet_supervisor::machine::records::{
+    Attempt, BadReason, BadVersion, ConfirmationWait, Phase, Pin, Records, Version,
 };
 use kubelet_supervisor::machine::{Run, RunningConfig};
 use serde_json::json;
 
-pub const LOAD: &str = "failed to load config, see Kubelet log for details";
-pub const VALIDATE: &str = "failed to validate config, see Kubelet log for details";
 pub const SOCKET: &str = "unix:///run/containerd/containerd.sock";
 pub const SIGNALS: [Signal; 7] = [
     Signal::Healthz,
@@ -71,24 +69,48 @@ pub fn annotations() -> ConfigAnnotations {
     }
 }
 
-pub fn attempt() -> Attempt {
+pub fn named(n: u32) -> Version {
+    Version::named(source(n))
+}
+
+/// A version whose content is known.
+pub fn version(n: u32, digit: &str) -> Version {
+    Version { digest: Some(digest(digit)), ..named(n) }
+}
+
+pub fn confirmation_wait() -> ConfirmationWait {
     let boot_id = "0123456789abcdef0123456789abcdef".to_owned();
+    ConfirmationWait { boot_id, until: 1800, left: 850, wall: 1_800_001_800 }
+}
+
+/// All that 0.1.0 could know of an attempt.
+pub fn attempt() -> Attempt {
     Attempt {
-        source: source(2),
         tries: 2,
+        exits: 3,
         baseline: Some(SIGNALS.into()),
         confirm_within: Some(900),
-        confirm: Some(ConfirmationWait { boot_id, until: 1800, left: 850, wall: 1_800_001_800 }),
         confirmed: true,
-        adopted: true,
-        snapshot: Some(TrialSnapshot {
-            exits: 3,
-            pods: ["pod-uid-1".to_owned(), "pod-uid-2".to_owned()].into(),
-            runtime: Some(SOCKET.to_owned()),
-            runtime_answered: true,
-            node: Some(readiness()),
-            lease: Some("2027-01-15T08:00:01.000000Z".to_owned()),
-        }),
+        pods: ["pod-uid-1".to_owned(), "pod-uid-2".to_owned()].into(),
+        runtime: Some(SOCKET.to_owned()),
+        runtime_answered: true,
+        node: Some(readiness()),
+        lease: Some("2027-01-15T08:00:01.000000Z".to_owned()),
+        ..Attempt::new(named(2))
+    }
+}
+
+/// And all that there is to know since.
+pub fn full_attempt() -> Attempt {
+    Attempt {
+        version: version(2, "a"),
+        contact_expected: true,
+        contact: true,
+        earned: Duration::from_millis(90_250),
+        suspended: true,
+        clearances: 3,
+        accepts_lost_pods: true,
+        ..attempt()
     }
 }
 
@@ -97,9 +119,9 @@ pub fn bad_versions() -> Vec<BadVersion> {
         source: source(3),
         digest: Some(digest("c")),
         kubelet: kubelet(1),
-        error: LOAD.to_owned(),
+        error: ConfigError::Load,
         detail: "no such cgroup".to_owned(),
-        reason: "exit-before-ready".to_owned(),
+        reason: BadReason::Failed(Failure::ExitBeforeReady),
         time: "2027-01-15T07:00:00Z".to_owned(),
         version: "v1.20.2".to_owned(),
         log_tail: vec!["E0115 1".to_owned(), "F0115 2".to_owned()],
@@ -108,9 +130,9 @@ pub fn bad_versions() -> Vec<BadVersion> {
         source: source(4),
         digest: None,
         kubelet: KubeletId::ANY,
-        error: VALIDATE.to_owned(),
+        error: ConfigError::Validate,
         detail: "maxPods: must be positive".to_owned(),
-        reason: "rejected".to_owned(),
+        reason: BadReason::Rejected,
         time: String::new(),
         version: String::new(),
         log_tail: Vec::new(),
@@ -118,19 +140,32 @@ pub fn bad_versions() -> Vec<BadVersion> {
     vec![exited, rejected]
 }
 
-pub fn full() -> LocalState {
-    let baseline = Some([Signal::Healthz, Signal::Lease].into());
-    LocalState {
-        version: 1,
-        attempt: Some(attempt()),
+/// What 0.1.0 has on record, with native's records.
+pub fn full() -> Records {
+    Records {
+        assigned: Some(named(2)),
+        last_known_good: Some(named(1)),
+        phase: Phase::Trial(attempt()),
         bad: bad_versions(),
-        accepted_digests: vec![(digest("a"), kubelet(1)), (digest("b"), kubelet(2))],
-        control_test: Some(ControlTest { source: source(3), failure: Failure::Exits, baseline }),
-        retry_later: Some(RetryLater { source: source(5), times: 2, why: "last known good failed alike".to_owned() }),
-        pin: Some(Pin { source: Some(source(1)) }),
+        accepted: vec![(digest("a"), kubelet(1)), (digest("b"), kubelet(2))],
+        proven: vec![named(6), Version::named(source_dir()), named(1)],
+        pin: Some(Pin { version: Some(named(1)) }),
         frozen: true,
-        proven: vec![source(6), source_dir(), source(1)],
         retried: Some("2027-01-15T06:00:00Z".to_owned()),
+        ..Records::default()
+    }
+}
+
+/// Every field that there is, in this phase.
+pub fn full_records(phase: Phase) -> Records {
+    Records {
+        assigned: Some(version(2, "a")),
+        last_known_good: Some(version(1, "b")),
+        phase,
+        good_signals: SIGNALS.into(),
+        proven: vec![version(6, "c"), Version::named(source_dir()), version(1, "b")],
+        pin: Some(Pin { version: Some(version(1, "b")) }),
+        ..full()
     }
 }
 
@@ -142,30 +177,24 @@ pub fn run() -> Run {
         ready_at: Some(at(2)),
         start_timeout_from: at(3),
         healthy_since: Some(at(4)),
-        answered: Some(at(5)),
         was_up: true,
-        failing_since: Some(at(6)),
-        probe_at: Some(at(7)),
-        environment_at: Some(at(8)),
-        lease_at: Some(at(9)),
-        pods_at: Some(at(10)),
         heartbeat: "2027-01-15T07:59:00Z".to_owned(),
         lease: Some("2027-01-15T07:59:01.000000Z".to_owned()),
-        good: SIGNALS.into_iter().zip((11..).map(at)).collect(),
-        bad: SIGNALS.into_iter().zip((21..).map(at)).collect(),
-        switched: true,
+        // 0.1.0 kept two fields of their own for healthz.
+        good: SIGNALS.into_iter().zip((11..).map(at)).chain([(Signal::Healthz, at(5))]).collect(),
+        bad: SIGNALS.into_iter().zip((21..).map(at)).chain([(Signal::Healthz, at(6))]).collect(),
         was_answered: true,
     }
 }
 
 pub fn running_config() -> RunningConfig {
     RunningConfig {
-        source: Some(source(2)),
+        version: Some(version(2, "a")),
         digest: Some(digest("a")),
+        path: String::new(),
         healthz: Some(HealthzTarget { host: "127.0.0.1".to_owned(), port: 10248 }),
         shadowed: vec!["maxPods (--max-pods)".to_owned()],
         effective: Arc::new(json!({"maxPods": 42, "evictionHard": {"memory.available": "100Mi"}})),
-        annotations: annotations(),
         runtime: Some(SOCKET.to_owned()),
     }
 }

@@ -27,6 +27,7 @@ fn run(case: &Case<'_>) -> Result<Configuration, RenderFault> {
         local: local.as_deref().map(|text| Text { text, dir: "/etc/k" }),
         merge: case.merge,
         keys: &|key| (key == "ca.crt").then(|| "CA".to_owned()),
+        configs: None,
         drop_ins: &[],
         args: &args,
     })
@@ -74,6 +75,37 @@ fn relative_paths_resolve_against_the_file_they_stand_in() {
 }
 
 #[test]
+fn a_path_that_names_a_key_points_below_the_digest_however_it_is_spelt() {
+    let args = KubeletArgs::parse(&[]);
+    let render = |path: &str, ca: &str| {
+        let text = format!("{HEAD}authentication: {{x509: {{clientCAFile: {path}}}}}\ntlsCertFile: tls.crt\n");
+        render(&RenderInput {
+            payload: Some(Text { text: &text, dir: "/d/1" }),
+            local: None,
+            merge: Merge::Replace,
+            keys: &|key| (key == "ca.crt").then(|| ca.to_owned()),
+            configs: Some("/s/configs"),
+            drop_ins: &[],
+            args: &args,
+        })
+        .unwrap()
+    };
+    let plain = render("ca.crt", "CA");
+    for path in ["./ca.crt", ".//./ca.crt", "x/./../ca.crt", "ca.crt/"] {
+        let out = render(path, "CA");
+        assert_eq!((&out.digest, &out.value, &out.files), (&plain.digest, &plain.value, &plain.files), "{path}");
+        assert_ne!(render(path, "another").digest, plain.digest, "{path}");
+    }
+    let digest = &plain.digest.0;
+    assert_eq!(plain.value["authentication"]["x509"]["clientCAFile"], format!("/s/configs/{digest}/files/ca.crt"));
+    assert_eq!(plain.value["tlsCertFile"], "/d/1/tls.crt", "it names no key");
+    assert_eq!(plain.files, BTreeMap::from([("ca.crt".to_owned(), "CA".to_owned())]));
+    let out = render("../ca.crt", "CA");
+    assert_eq!(out.value["authentication"]["x509"]["clientCAFile"], "/d/1/../ca.crt");
+    assert!(out.files.is_empty());
+}
+
+#[test]
 fn the_digest_is_of_the_content_not_of_the_version_or_the_spelling() {
     let base =
         run(&Case { payload: Some("maxPods: 5\nauthentication: {x509: {clientCAFile: ca.crt}}\n"), ..Case::default() })
@@ -107,6 +139,7 @@ fn kind_and_version_are_required_of_a_payload() {
             local: local.map(|text| Text { text, dir: "/etc" }),
             merge,
             keys: &|_| None,
+            configs: None,
             drop_ins: &[],
             args: &args,
         })
@@ -137,6 +170,7 @@ fn healthz_follows_flags_then_drop_ins_then_the_file() {
         local: None,
         merge: Merge::Replace,
         keys: &|_| None,
+        configs: None,
         drop_ins: &["healthzPort: 8".to_owned()],
         args: &args,
     })
@@ -161,6 +195,7 @@ fn the_effective_configuration_has_drop_ins_and_flags_over_it() {
         local: None,
         merge: Merge::Replace,
         keys: &|_| None,
+        configs: None,
         drop_ins: &["kubeAPIQPS: 10\nsyncFrequency: null".to_owned(), "not: [yaml".to_owned()],
         args: &args,
     };

@@ -408,7 +408,15 @@ async fn one_that_never_comes_back_stays_cordoned_and_is_named() {
     // The trial is longer than what a node may be not Ready.
     let drained = Drained::of(World::with_trial(6, Duration::from_secs(600)), 6);
     drained.world.set_outcome(0, Outcome::GoesNotReady);
-    assert!(drained.bad(ALL).await.contains("node-0000 is not Ready"));
+    // By itself it would go back, and be well: it is not Ready whatever it runs.
+    let lost = async {
+        while drained.world.server.read(|s| s.node(&name(0)).is_some_and(is_ready)) {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        drained.world.unready(0, 100_000);
+    };
+    let (said, ()) = tokio::join!(drained.bad(ALL), lost);
+    assert!(said.contains("node-0000 is not Ready"), "{said}");
     assert_eq!(drained.cordoned(), [(name(0), Some(TARGET.to_owned()))]);
     // Whoever goes on has it, too: it is given back what it had without a drain, and is open when it is well.
     drained.world.set_outcome(0, Outcome::Good);

@@ -15,7 +15,6 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use kube::api::{Patch, PatchParams};
 use kube::core::request::Request;
-use kubelet_config::flags::KubeletArgs;
 use kubelet_config::source::{Payload, Source};
 use kubelet_supervisor::adapters::kube::{Access, ClientLayer, Connected, Fingerprint, KubeCluster};
 use kubelet_supervisor::adapters::metrics::Metrics;
@@ -131,8 +130,7 @@ impl Fleet {
         let (report, reports) = watch::channel(Report::default());
         let stand_in = StandIn::new(Arc::clone(&node), pace, cluster, inputs, report, proven);
         let settings = Settings { trial_duration: pace.trial, ..Settings::default() };
-        let args = KubeletArgs::parse(&["--kubeconfig=/played".to_owned()]);
-        let executor = Executor::new(State::new(settings), stand_in, args);
+        let executor = Executor::new(State::new(settings), stand_in);
         let mut tasks = JoinSet::new();
         tasks.spawn(supervise(executor, queue, Clock::new()));
         tasks.spawn(report_on(Arc::clone(&node), reports, kubelets, Arc::clone(&self.news)));

@@ -1,17 +1,21 @@
 //! One node below its supervisor: kubelet, judge, disk and files, all played.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kubelet_config::digest::Digest;
+use kubelet_config::flags::KubeletArgs;
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::{Merge, Payload, Source};
 use kubelet_supervisor::adapters::kube::KubeCluster;
+use kubelet_supervisor::daemon::render::configuration;
 use kubelet_supervisor::machine::evidence::Environment;
-use kubelet_supervisor::machine::model::{Exit, KubeletId, RenderError, Rendered, StateFiles, Verdict};
+use kubelet_supervisor::machine::model::{Exit, KubeletId, RenderError, Rendered, Target, Verdict};
 use kubelet_supervisor::machine::record::HistoryEntry;
-use kubelet_supervisor::machine::{Counter, Input, Level, Records, State, Stored};
-use kubelet_supervisor::ports::{self, Checkpoint, LocalError, SpawnError, StoreError};
+use kubelet_supervisor::machine::records::{StateFile, Version};
+use kubelet_supervisor::machine::{Counter, Input, Level, Records, State, Stored, Ticket};
+use kubelet_supervisor::ports::{self, Checkpoint, LocalError, SpawnError, StoreRequest};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -53,6 +57,7 @@ pub(super) struct StandIn {
 struct Disk {
     records: Records,
     checkpoints: BTreeMap<Source, Payload>,
+    configurations: BTreeMap<Digest, Rendered>,
     history: Vec<HistoryEntry>,
     reported: u64,
 }
@@ -68,8 +73,9 @@ impl StandIn {
     ) -> StandIn {
         let mut disk = Disk::default();
         if let Some((source, payload)) = proven {
-            disk.records.assigned = Some(source.clone());
-            disk.records.last_known_good = Some(source.clone());
+            let version = Version::named(source.clone());
+            disk.records.assigned = Some(version.clone());
+            disk.records.last_known_good = Some(version);
             disk.checkpoints.insert(source, payload);
         }
         let agenda = BTreeMap::new();
@@ -130,9 +136,6 @@ impl ports::Ports for StandIn {
     fn store(&mut self) -> &mut dyn ports::Store {
         &mut self.disk
     }
-    fn local(&self) -> &dyn ports::Local {
-        self
-    }
     fn kubelet(&mut self) -> &mut dyn ports::Kubelet {
         self
     }
@@ -157,58 +160,90 @@ impl ports::Ports for StandIn {
 }
 
 impl ports::Store for Disk {
-    fn load(&mut self) -> Stored {
-        let Records { assigned, last_known_good, local_state } = self.records.clone();
-        Stored { assigned: Ok(assigned), last_known_good: Ok(last_known_good), local_state: Ok(local_state) }
-    }
-    fn assume(&mut self, records: &Records) {
-        self.records = records.clone();
-    }
-    fn save(&mut self, source: &Source, payload: &Payload) -> Result<(), StoreError> {
-        self.checkpoints.insert(source.clone(), payload.clone());
-        Ok(())
-    }
-    fn open(&mut self, source: &Source) -> Result<Checkpoint, RenderError> {
-        let payload = self.checkpoints.get(source);
-        let payload = payload.ok_or_else(|| RenderError::Checkpoint(format!("there is no checkpoint of {source}")))?;
-        Ok(Checkpoint {
-            dir: "/played".to_owned(),
-            files: payload.data.clone(),
-            annotations: payload.annotations.clone(),
-        })
-    }
-    /// Nobody reads it: whose it is, the path says.
-    fn write_rendered(&mut self, source: &Source, _text: &str) -> Result<String, StoreError> {
-        Ok(format!("{}/{}", source.reference.name, source.resource_version))
-    }
-    fn record(&mut self, records: &Records) -> Result<(), StoreError> {
-        self.records = records.clone();
-        Ok(())
-    }
-    fn collect(&mut self, keep: &BTreeSet<Source>) -> Result<(), StoreError> {
-        self.checkpoints.retain(|source, _| keep.contains(source));
-        Ok(())
-    }
-    fn swap_state_files(&mut self, _files: &StateFiles) -> Result<(), StoreError> {
-        Ok(())
-    }
-    fn append(&mut self, entry: &HistoryEntry) -> Result<u64, StoreError> {
-        let number = self.history.last().map_or(1, |last| last.number + 1);
-        self.history.push(HistoryEntry { number, ..entry.clone() });
-        Ok(number)
-    }
-    fn history(&mut self) -> Vec<HistoryEntry> {
-        self.history.clone()
-    }
-    fn reported(&mut self, number: u64) {
-        self.reported = number;
-    }
-    fn unreported(&mut self) -> Vec<HistoryEntry> {
-        self.history.iter().filter(|entry| entry.number > self.reported && !entry.local).cloned().collect()
+    fn submit(&mut self, request: StoreRequest) -> Vec<Input> {
+        vec![match request {
+            StoreRequest::ReadRecords(ticket) => {
+                let state = StateFile::Read(Box::new(self.records.clone()));
+                Input::RecordsRead(ticket, Box::new(Stored { state, ..Stored::empty() }), kubelet_id())
+            }
+            StoreRequest::Record(ticket, records) => {
+                self.records = *records;
+                Input::Recorded(ticket, Ok(()))
+            }
+            StoreRequest::Save(ticket, source, payload) => {
+                self.checkpoints.insert(source, Payload::clone(&payload));
+                Input::Saved(ticket, Ok(()))
+            }
+            StoreRequest::Load(ticket, target) => Input::Loaded(ticket, kubelet_id(), self.load(&target)),
+            StoreRequest::SwapStateFiles(ticket, _) => Input::StateFilesSwapped(ticket, Ok(())),
+            StoreRequest::Append(mut entry) => {
+                entry.number = self.history.last().map_or(1, |last| last.number + 1);
+                self.history.push(HistoryEntry::clone(&entry));
+                Input::Appended(entry, Ok(()))
+            }
+            StoreRequest::Unreported => {
+                let unreported = self.history.iter().filter(|entry| entry.number > self.reported && !entry.local);
+                return unreported.map(|entry| Input::Appended(Box::new(entry.clone()), Ok(()))).collect();
+            }
+            StoreRequest::Assume(_) => return Vec::new(),
+            StoreRequest::Reported(number) => {
+                self.reported = number;
+                return Vec::new();
+            }
+            StoreRequest::Collect(sources, digests) => {
+                self.checkpoints.retain(|source, _| sources.contains(source));
+                self.configurations.retain(|digest, _| digests.contains(digest));
+                return Vec::new();
+            }
+        }]
     }
 }
 
-impl ports::Local for StandIn {
+impl Disk {
+    fn load(&mut self, target: &Target) -> Result<Rendered, RenderError> {
+        let source = match target {
+            Target::Local => return rendered(None),
+            Target::Content(digest, source) => match self.configurations.get(digest) {
+                Some(known) => return Ok(known.clone()),
+                None => source,
+            },
+            Target::Source(source) => source,
+        };
+        let payload = self.checkpoints.get(source);
+        let payload = payload.ok_or_else(|| RenderError::Checkpoint(format!("there is no checkpoint of {source}")))?;
+        let checkpoint = Checkpoint {
+            dir: "/played".to_owned(),
+            files: payload.data.clone(),
+            annotations: payload.annotations.clone(),
+        };
+        let rendered = rendered(Some((&checkpoint, source)))?;
+        self.configurations.insert(rendered.digest.clone(), rendered.clone());
+        Ok(rendered)
+    }
+}
+
+fn rendered(checkpoint: Option<(&Checkpoint, &Source)>) -> Result<Rendered, RenderError> {
+    let out = configuration(checkpoint, None, &KubeletArgs::parse(&[]), &Files)?;
+    // Nobody reads it: whose it is, the path says.
+    let path = checkpoint.map(|(_, source)| format!("{}/{}", source.reference.name, source.resource_version));
+    Ok(Rendered {
+        digest: out.digest,
+        path: path.unwrap_or_default(),
+        healthz: out.healthz,
+        effective: Arc::new(out.effective),
+        annotations: checkpoint.map(|(checkpoint, _)| checkpoint.annotations.clone()).unwrap_or_default(),
+        ..Rendered::default()
+    })
+}
+
+fn kubelet_id() -> KubeletId {
+    KubeletId("played".to_owned())
+}
+
+/// The node's own files.
+struct Files;
+
+impl ports::Local for Files {
     fn config(&self) -> Result<Option<(String, String)>, LocalError> {
         let text = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n";
         Ok(Some((text.to_owned(), "/played".to_owned())))
@@ -217,7 +252,7 @@ impl ports::Local for StandIn {
         Vec::new()
     }
     fn kubelet_id(&self) -> KubeletId {
-        KubeletId("played".to_owned())
+        kubelet_id()
     }
     fn default_merge(&self) -> Merge {
         Merge::Replace
@@ -263,14 +298,14 @@ impl ports::Preflight for StandIn {
 }
 
 impl ports::Probe for StandIn {
-    fn probe(&mut self, _target: &HealthzTarget) {
-        self.answer(Input::Probed(self.process.as_ref().is_some_and(|process| process.ready)));
+    fn probe(&mut self, ticket: Ticket, _target: &HealthzTarget) {
+        self.answer(Input::Probed(ticket, self.process.as_ref().is_some_and(|process| process.ready)));
     }
 }
 
 impl ports::Host for StandIn {
-    fn observe(&mut self, _runtime: Option<&str>) {
-        self.answer(Input::EnvironmentObserved(Environment::default()));
+    fn observe(&mut self, ticket: Ticket, _runtime: Option<&str>) {
+        self.answer(Input::EnvironmentObserved(ticket, Environment::default()));
     }
 }
 
@@ -283,7 +318,7 @@ impl ports::Notifier for StandIn {
 }
 
 impl ports::Reexec for StandIn {
-    fn prove(&mut self, _document: &str) {}
+    fn prove(&mut self, _ticket: Ticket, _document: &str) {}
     fn replace(&mut self, _document: &str) -> Result<(), ports::ReexecError> {
         Err(ports::ReexecError::Busy)
     }

@@ -1,39 +1,67 @@
 //! An account of what happened, kept beside the machine.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use kubelet_config::digest::Digest;
 use kubelet_config::source::Source;
-use kubelet_supervisor::machine::evidence::{Baseline, FailureFamily, Signal};
+use kubelet_supervisor::machine::command::Command;
+use kubelet_supervisor::machine::evidence::{Baseline, Signal};
 use kubelet_supervisor::machine::limits;
 
-use super::checks::Reader;
 use super::kubelet::Process;
-use super::laws::{Law, Tally};
-use super::rules;
+use super::laws::{Heed, Law, Tally, broken};
+use super::records::Reader;
 use super::world::Content;
 
-/// A version that was said to have failed.
+/// A content that was said to have failed, and with which kubelet binary.
 #[derive(Clone, Debug)]
 pub(super) struct Failed {
     pub(super) source: Source,
-    kubelet: String,
-    /// It was on disk when it was said; if not, it holds for this life only.
-    durable: bool,
+    pub(super) content: Content,
+    pub(super) kubelet: String,
+    /// What its kubelet was given, if one ran.
+    pub(super) digest: Option<String>,
+    pub(super) since: Duration,
+    /// It was seen on the disk; if not, it holds for this life only.
+    pub(super) durable: bool,
 }
 
-/// A version that failed, and last known good that runs in its stead.
-#[derive(Clone, Debug)]
-pub(super) struct PendingControlTest {
+/// What was last known good, and how that came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proven {
     pub(super) source: Source,
-    pub(super) family: FailureFamily,
-    /// It failed alike: then the version is to be cleared by then.
-    pub(super) due: Option<Duration>,
+    pub(super) content: Content,
+    pub(super) digest: Option<Digest>,
+    pub(super) kubelet: String,
+    /// What the kubelet was given.
+    pub(super) file: Option<(String, String)>,
+    pub(super) evidence: Evidence,
+}
+
+impl Proven {
+    /// The file that the kubelet was given.
+    pub fn path(&self) -> Option<&str> {
+        self.file.as_ref().map(|(path, _)| &**path)
+    }
+}
+
+/// What was seen of the node since this content was switched to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Evidence {
+    pub(super) content: Option<Content>,
+    /// The node reached the API server while the kubelet was ready.
+    pub(super) contact: bool,
+    /// Its Node was Ready, and the supervisor heard it.
+    pub(super) node_ready: bool,
+    /// Its Lease was renewed.
+    pub(super) leased: bool,
 }
 
 /// A pin: what, since when, and whether it was started since.
 #[derive(Clone, Debug)]
 pub struct Pinned {
-    pub(super) source: Option<Source>,
+    pub(super) content: Option<Content>,
     pub(super) since: Duration,
     pub(super) started: bool,
 }
@@ -46,7 +74,12 @@ pub const SLACK: Duration = Duration::from_secs(30);
 pub struct Account {
     /// Steps of the machine.
     pub steps: u64,
+    /// Requests to the store since the latest input from elsewhere.
+    pub requests: u64,
+    /// The world ends after so many, wherever it is; 0 is never.
+    pub limit: u64,
     pub tally: Tally,
+    pub heed: Heed,
     /// What broke a law, found where it happened.
     pub violations: Vec<(Law, String)>,
     /// The identity of the kubelet's binary as it was last told.
@@ -57,55 +90,106 @@ pub struct Account {
     pub failures_before: u64,
     /// When an operation of the disk failed last, and how many had by then.
     pub failed_last: (u64, Duration),
+    /// When a read failed last, and how many had by then.
+    pub read_failed_last: (u64, Option<Duration>),
+    /// Operations of the disk that had failed when it was last found in order.
+    pub failures_seen: u64,
+    /// What is in force is not on disk, since then.
+    pub unsaved_since: Option<Duration>,
     pub(super) reader: Reader,
     /// The supervisor was told to end.
     pub leaving: bool,
     /// The status was looked at since it was published.
     pub status_is_known: bool,
-    /// Operations of the disk that had failed when it was last found in order.
-    pub failures_seen: u64,
     /// A reset was asked for since the disk was last found in order: it may be half written.
     pub reset_requested: bool,
+    /// So was another pin or the end of one.
+    pub unpin_requested: bool,
+    /// So was the end of a freeze.
+    pub thaw_requested: bool,
+    /// The supervisor was last told then that nothing is assigned.
+    pub reset_last: Option<Duration>,
+    /// The supervisor was told something of what is assigned then.
+    pub told_last: Option<Duration>,
+    /// What it was told last is not, or no longer, so.
+    pub misled: bool,
+    /// Then it was told what is.
+    pub set_right: Option<Duration>,
+    /// When systemd's watchdog was pinged last.
+    pub pinged: Duration,
+    /// Contents that the API server gave for what was assigned then.
+    pub(super) offered: Vec<Content>,
+    /// What the store rendered, by digest and by version.
+    pub(super) rendered: BTreeMap<Digest, Content>,
+    pub(super) versions: BTreeMap<Source, Vec<Content>>,
+    /// Last known good, as far as that is a version, and what was before.
+    pub lkg: Option<Proven>,
+    pub(super) proven: Vec<Content>,
+    pub(super) evidence: Evidence,
     pub(super) failed: Vec<Failed>,
+    /// Contents that were started at some time.
+    pub(super) tried: Vec<Content>,
+    /// What was switched to last, and had to prove itself.
+    pub(super) on_trial: Option<Content>,
+    /// What was on record in this life.
+    pub(super) named: BTreeSet<Digest>,
+    /// What passed its trial, and somebody was asked to confirm.
+    pub(super) passed: Option<Content>,
+    /// What somebody confirmed.
+    pub(super) confirmed: Option<Content>,
     /// Contents that work, and were rolled back all the same.
     pub(super) unlucky: Vec<Content>,
-    /// The unproven version that boots ran, and how many did since it was switched to.
-    pub(super) boots: Option<(Source, u32)>,
+    /// Contents whose preflight never answered.
+    pub(super) unjudged: Vec<Content>,
+    /// A preflight of this content, which will never answer, began then.
+    pub(super) withheld: Option<(Content, Duration)>,
+    /// The disk as it was last looked at.
+    pub looked_at: u64,
+    /// What a disk that lost power may say was last known good.
+    pub(super) may_be_proven: Vec<Option<Content>>,
+    /// A read failed when this life began.
+    pub(super) blind: bool,
+    /// The record was not read in this life.
+    pub(super) unread: bool,
+    /// The unproven content that boots ran, and how many did since it was switched to.
+    pub(super) boots: Option<(Content, u32)>,
     /// No kubelet was started in this life.
     pub(super) fresh: bool,
-    /// The latest start of this life was of local.
-    pub(super) runs_local: bool,
-    /// What the latest start was given.
-    pub(super) started: Option<Source>,
+    /// The supervisor's life began then.
+    pub(super) began: Duration,
+    /// The content that ran before the latest start, in this life.
+    pub(super) ran: Option<Content>,
     /// Content that was stopped, and the identity of the binary then.
     pub(super) stopped: Option<(Content, String)>,
-    /// The source it was said to run, which may have been adopted.
-    pub(super) stopped_source: Option<Source>,
     /// Content that died by itself in this life, and how often in a row.
     pub(super) deaths: Option<(Content, u32)>,
     /// The process that exited last.
     pub(super) last: Option<Process>,
     /// Health of a process that is gone, and whether nothing excuses the break so far.
     pub(super) carried: Option<(Content, Duration, bool)>,
-    /// An event that is emitted now is not one of an earlier process.
-    pub is_new_event: bool,
-    /// By what contents are, or were, judged.
-    pub(super) baselines: Vec<(Content, Option<Baseline>)>,
-    pub(super) control_test: Option<PendingControlTest>,
+    /// What was good when the kubelet was last stopped.
+    pub(super) good_at_stop: Option<Baseline>,
+    /// What was good right before a content was switched to.
+    pub(super) baselines: Vec<(Content, Baseline)>,
+    /// Last known good is on test for a version that failed.
+    pub(super) testing: bool,
     /// Versions that failed and were cleared, and how often in a row.
     pub(super) cleared: Vec<(Source, u32)>,
-    /// What waits for a confirmation, and until when.
-    pub(super) awaits: Option<(Source, Duration)>,
-    /// It is not to become last known good before that.
-    pub(super) to_confirm: Option<Content>,
+    /// What has passed its trial and waits for a confirmation, and until when at the soonest and at the latest: a reboot
+    /// may add to it.
+    pub(super) awaits: Option<(Content, Duration, Duration)>,
     pub pinned: Option<Pinned>,
-    /// What was pinned runs on until there is something to follow, and is started again if it ends.
-    pub(super) unpinned: Option<Source>,
     pub frozen: bool,
+    /// Commands without an answer, by number.
+    pub(super) asked: BTreeMap<u64, (Command, Duration)>,
+    /// A command was obeyed then.
+    pub(super) commanded_at: Option<Duration>,
     /// An operator changed what was on its way.
     pub(super) overruled: bool,
-    /// An operator's command is being obeyed.
-    pub commanded: bool,
+    /// What runs unproven needs a confirmation, within this time.
+    pub confirm_within: Option<Duration>,
+    /// How long a trial takes.
+    pub trial: Duration,
 }
 
 impl Account {
@@ -114,32 +198,44 @@ impl Account {
         self.fingerprint = (self.fingerprint ^ word).wrapping_mul(0x0000_0100_0000_01B3).rotate_left(23);
     }
 
+    /// Answers that only make new requests would never come to an end.
+    pub fn note_request(&mut self) {
+        self.requests += 1;
+        if self.requests > 1000 && self.heed.heeds(Law::NoSpinning) {
+            broken(Law::NoSpinning, "answers make requests without an end");
+        }
+        assert!(self.requests <= 1000, "answers make requests without an end");
+    }
+
     pub fn violate(&mut self, law: Law, why: String) {
         self.violations.push((law, why));
     }
 
-    /// Counts a check; complains if it fails.
-    pub(super) fn check(&mut self, law: Law, holds: bool, why: impl FnOnce() -> String) {
+    /// Counts a check that nothing excuses; complains if it fails.
+    pub(super) fn check(&mut self, law: Law, excused: bool, holds: bool, why: impl FnOnce() -> String) {
+        if excused {
+            return;
+        }
         self.tally.check(law);
         if !holds {
             self.violate(law, why());
         }
     }
 
-    pub fn begin_life(&mut self, failures: u64) {
+    pub fn begin_life(&mut self, failures: u64, now: Duration) {
         self.failed.retain(|failed| failed.durable);
-        (self.fresh, self.leaving, self.runs_local) = (true, false, false);
-        self.reset_requested = false;
+        (self.fresh, self.leaving, self.began, self.pinged) = (true, false, now, now);
+        (self.reset_requested, self.reset_last, self.told_last) = (false, None, None);
+        (self.misled, self.set_right) = (false, None);
         self.failures_before = failures;
-        (self.stopped, self.deaths, self.carried) = (None, None, None);
-        (self.is_new_event, self.control_test, self.awaits, self.unpinned) = (false, None, None, None);
-    }
-
-    /// The records could not be read: what they said is forgotten.
-    pub fn forget_records(&mut self) {
-        self.failed.clear();
-        self.cleared.clear();
-        self.boots = None;
+        (self.stopped, self.deaths, self.carried, self.ran) = (None, None, None, None);
+        self.testing = false;
+        self.named.clear();
+        self.awaits.iter_mut().for_each(|(.., last)| *last += Duration::from_secs(120));
+        self.read_failed_last.1 = None;
+        (self.withheld, self.blind, self.unread) = (None, false, true);
+        self.asked.clear();
+        (self.commanded_at, self.overruled) = (None, false);
     }
 
     pub fn forget_tries(&mut self) {
@@ -172,9 +268,8 @@ impl Account {
         }
     }
 
-    pub fn note_exit(&mut self, process: &Process, active: Option<&Source>, now: Duration, excused: bool) {
+    pub fn note_exit(&mut self, process: &Process, excused: bool) {
         let content = process.content;
-        self.stopped_source = active.cloned();
         self.last = Some(process.clone());
         self.carried = Some((content, process.earned, process.broken || (process.well_since.is_some() && !excused)));
         if process.stopping.is_some() {
@@ -186,32 +281,25 @@ impl Account {
         }
         let before = self.deaths.filter(|(of, _)| *of == content).map_or(0, |(_, deaths)| deaths);
         self.deaths = Some((content, before + 1));
-        let was_well = process.well_since.is_some_and(|since| now - since > Duration::from_secs(25));
-        if let Some(control_test) = &mut self.control_test
-            && control_test.family == FailureFamily::Process
-            && !was_well
-        {
-            control_test.due.get_or_insert(now + limits::QUERY_DEADLINE + SLACK);
-        }
-    }
-
-    /// Last known good was well for long enough, or nearly so.
-    pub fn end_control_test(&mut self) {
-        self.control_test.take_if(|control_test| control_test.due.is_none());
     }
 
     /// Last known good is on test for a version that failed.
     pub fn is_testing(&self) -> bool {
-        self.control_test.is_some()
+        self.testing
     }
 
-    /// True if its trial judges by this.
-    pub fn is_judged(&self, content: Content, signal: Signal) -> bool {
-        self.baseline(content).map_or(signal == Signal::Healthz, |baseline| baseline.contains(&signal))
+    /// True if this was good right before the content was switched to.
+    pub fn was_good_before(&self, content: Content, signal: Signal) -> bool {
+        self.baseline(content).is_some_and(|baseline| baseline.contains(&signal))
     }
 
     pub fn baseline(&self, content: Content) -> Option<&Baseline> {
-        self.baselines.iter().find(|(of, _)| *of == content)?.1.as_ref()
+        Some(&self.baselines.iter().find(|(of, _)| *of == content)?.1)
+    }
+
+    /// Some version failed and was cleared.
+    pub fn has_clearance(&self) -> bool {
+        !self.cleared.is_empty()
     }
 
     /// True if this version failed and was cleared.
@@ -223,30 +311,47 @@ impl Account {
     pub fn note_kubelet(&mut self, id: &str) {
         if self.known_kubelet != id {
             id.clone_into(&mut self.known_kubelet);
+            self.cleared.retain(|(source, _)| !self.failed.iter().any(|failed| failed.source == *source));
             self.failed.clear();
+            self.unjudged.clear();
         }
     }
 
-    pub fn note_failed_start(&mut self, config: Option<&str>) {
-        self.runs_local = config.is_none();
+    pub fn note_failed_start(&mut self) {
         // What was to run instead did not come up, and may be overtaken.
         (self.stopped, self.deaths) = (None, None);
-        if !rules::EQUAL_WHILE_DOWN {
-            self.boots = None;
-        }
     }
 
-    /// True if this version was said to have failed with this binary.
-    pub(super) fn has_failed(&self, source: &Source) -> bool {
-        self.failed.iter().any(|failed| failed.source == *source && failed.kubelet == self.known_kubelet)
+    /// True if this content was said to have failed with this binary.
+    pub(super) fn has_failed(&self, content: Content) -> bool {
+        self.failed.iter().any(|failed| failed.content == content && failed.kubelet == self.known_kubelet)
     }
 
-    pub(super) fn note_failed(&mut self, source: &Source, kubelet: Option<String>) {
-        let (durable, kubelet) = (kubelet.is_some(), kubelet.unwrap_or_else(|| self.known_kubelet.clone()));
+    pub(super) fn note_failed(&mut self, source: &Source, content: Content, digest: Option<String>, now: Duration) {
+        let kubelet = self.known_kubelet.clone();
         self.failed.retain(|failed| failed.source != *source);
-        self.failed.push(Failed { source: source.clone(), kubelet, durable });
+        self.failed.push(Failed { source: source.clone(), content, kubelet, digest, since: now, durable: false });
         // The machine remembers so many; and each start of a forgotten one may fail again.
         let excess = self.failed.len().saturating_sub(limits::BAD_VERSIONS - 8);
         self.failed.drain(..excess);
+    }
+
+    /// An operator's command is under way, or was a moment ago.
+    pub(super) fn is_commanded(&self, now: Duration) -> bool {
+        !self.asked.is_empty() || self.commanded_at.is_some_and(|at| now <= at + Duration::from_secs(1))
+    }
+
+    /// True if this content is, or was, last known good.
+    pub(super) fn was_proven(&self, content: Content) -> bool {
+        self.lkg.as_ref().is_some_and(|lkg| lkg.content == content) || self.proven.contains(&content)
+    }
+
+    pub(super) fn is_lkg(&self, content: Content) -> bool {
+        self.lkg.as_ref().is_some_and(|lkg| lkg.content == content)
+    }
+
+    /// A reset was asked for, and may have been carried out since.
+    pub(super) fn may_be_reset(&self, now: Duration) -> bool {
+        self.reset_last.is_some_and(|at| now <= at + Duration::from_secs(600))
     }
 }

@@ -7,7 +7,8 @@ use kubelet_config::assignment::Assignment;
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, Source};
 use kubelet_supervisor::machine::Input;
 
-use super::world::{Behaviour, Coming, Content, KEY, NAMESPACE, Outside, ms};
+use super::silence::OneSide;
+use super::world::{Coming, Content, KEY, NAMESPACE, Outside, ms};
 
 /// How the API server serves while it is up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub struct Mood {
 pub struct Version {
     pub name: String,
     pub content: Content,
+    /// It is laid over the node's own file.
+    pub overlay: bool,
     pub payload: Arc<Payload>,
 }
 
@@ -34,30 +37,70 @@ impl Outside {
         self.api_up && !self.process.as_ref().is_some_and(|process| process.cuts_off)
     }
 
+    /// True if the supervisor's watches bring news.
+    pub fn hears_api(&self) -> bool {
+        self.reaches_api() && self.silence.one_side != Some(OneSide::Watches)
+    }
+
+    /// True if what the supervisor asks is answered.
+    pub fn answers_queries(&self) -> bool {
+        self.reaches_api() && self.silence.one_side != Some(OneSide::Queries)
+    }
+
+    /// What the supervisor is told of what it is to have.
     pub fn note_input(&mut self, input: &Input) {
-        if let Input::Node(desired) = input
-            && *desired != Assignment::Unknown
-        {
-            self.known_assignment = desired.clone();
-            self.account.reset_requested |= *desired == Assignment::Local;
+        self.account.told_last = Some(self.now);
+        match input {
+            Input::Node(desired) if *desired != Assignment::Unknown => {
+                self.known_assignment = desired.clone();
+                if *desired == Assignment::Local {
+                    self.account.reset_requested = true;
+                    self.account.reset_last = Some(self.now);
+                }
+            }
+            Input::ConfigMap(payload) => {
+                let Assignment::Map(assigned) = &self.known_assignment else { return };
+                if payload.name != assigned.name {
+                    return;
+                }
+                let version = self.version_of(&payload.resolve(assigned));
+                let content = version.map(|version| version.content.over(self.own()));
+                let offered = &mut self.account.offered;
+                offered.extend(content.filter(|content| !offered.contains(content)));
+            }
+            _ => {}
+        }
+    }
+
+    /// The supervisor is told what is so.
+    fn is_set_right(&mut self) {
+        if std::mem::take(&mut self.account.misled) {
+            self.account.set_right = Some(self.now);
         }
     }
 
     pub fn node_input(&mut self) -> Option<Input> {
-        let input = self.reaches_api().then(|| Input::Node(self.desired.clone()))?;
+        let input = self.hears_api().then(|| Input::Node(self.desired.clone()))?;
+        if !matches!(self.desired, Assignment::Map(_)) {
+            self.is_set_right();
+        }
         self.note_input(&input);
         Some(input)
     }
 
-    pub fn map_input(&self) -> Option<Input> {
+    pub fn map_input(&mut self) -> Option<Input> {
         let watched = self.watched.as_ref()?;
-        if !self.reaches_api() {
-            return Some(Input::ConfigMapFailed { why: "connection refused".to_owned(), definite: false });
+        if !self.hears_api() {
+            let lost = Input::ConfigMapFailed { why: "connection refused".to_owned(), definite: false };
+            return (!self.reaches_api()).then_some(lost);
         }
-        Some(match self.maps.get(&watched.name) {
+        let input = match self.maps.get(&watched.name) {
             Some(map) => Input::ConfigMap(self.history[&map.uid][&map.resource_version].payload.clone()),
             None => Input::ConfigMapFailed { why: "not found".to_owned(), definite: true },
-        })
+        };
+        self.is_set_right(); // the Node is told before it
+        self.note_input(&input);
+        Some(input)
     }
 
     /// An answer is on its way, as the API server's mood is.
@@ -118,6 +161,11 @@ impl Outside {
 
     /// Creates or replaces a ConfigMap.
     pub fn put(&mut self, name: &str, text: &str) {
+        self.put_as(name, text, false);
+    }
+
+    /// Creates or replaces a ConfigMap, which may be laid over the node's own file.
+    pub fn put_as(&mut self, name: &str, text: &str, overlay: bool) {
         let data = [(KEY, text), ("other", text)].map(|(key, text)| (key.to_owned(), text.to_owned()));
         self.versions += 1;
         let uid = self.maps.get(name).map_or_else(|| format!("uid-{}", self.versions), |map| map.uid.clone());
@@ -127,9 +175,13 @@ impl Outside {
             uid: uid.clone(),
             resource_version: self.versions.to_string(),
             data: data.into(),
-            annotations: ConfigAnnotations::default(),
+            annotations: ConfigAnnotations {
+                merge: overlay.then(|| "overlay".to_owned()),
+                ..ConfigAnnotations::default()
+            },
         };
-        let version = Version { name: name.to_owned(), content: Content::of(text), payload: Arc::new(payload.clone()) };
+        let version =
+            Version { name: name.to_owned(), content: Content::of(text), overlay, payload: Arc::new(payload.clone()) };
         self.history.entry(uid).or_default().insert(payload.resource_version.clone(), version);
         self.maps.insert(name.to_owned(), payload);
         self.hear();
@@ -137,8 +189,9 @@ impl Outside {
 
     /// A label edit: a new resourceVersion of the same content.
     pub fn touch(&mut self, name: &str) {
-        if let Some(text) = self.maps.get(name).map(|map| map.data[KEY].clone()) {
-            self.put(name, &text);
+        let map = self.maps.get(name).map(|map| (map.data[KEY].clone(), map.annotations.merge.is_some()));
+        if let Some((text, overlay)) = map {
+            self.put_as(name, &text, overlay);
         }
     }
 
@@ -160,13 +213,44 @@ impl Outside {
     /// What a source holds; without one, what the local file holds.
     pub fn content_of(&self, source: Option<&Source>) -> Option<Content> {
         match source {
-            Some(source) => self.version_of(source).map(|version| version.content),
+            Some(source) => {
+                let version = self.version_of(source)?;
+                version.payload.data.get(&source.reference.kubelet_config_key)?;
+                Some(if version.overlay { version.content.over(self.own()) } else { version.content })
+            }
             None => Some(Content::of(&self.local)),
         }
     }
 
-    pub fn behaviour_of(&self, source: Option<&Source>) -> Option<Behaviour> {
-        self.content_of(source).map(|content| content.behaviour)
+    /// The ConfigMap that had this content last.
+    pub(super) fn name_of(&self, content: Content) -> String {
+        let all = self.history.values().flat_map(|versions| versions.values());
+        let held = all.filter(|it| it.content == content || it.overlay && it.content.over(self.own()) == content);
+        let last = held.max_by_key(|it| it.payload.resource_version.parse::<u64>().unwrap_or_default());
+        last.map_or_else(|| "unknown".to_owned(), |version| version.name.clone())
+    }
+
+    /// The node's own file, or what it was before it was torn.
+    pub(super) fn own(&self) -> Content {
+        Content::of(self.torn_local.as_ref().unwrap_or(&self.local))
+    }
+
+    /// True if this is what the node's own file says, or said in another edition.
+    pub(super) fn is_own(&self, content: Content) -> bool {
+        self.own().over(content) == content || self.content_of(None) == Some(content)
+    }
+
+    /// An administrator edits the node's own file, tears it, or mends it.
+    pub fn edit_local(&mut self, tear: bool) {
+        let own = self.own();
+        match self.torn_local.take() {
+            Some(text) => self.local = text,
+            None if tear => {
+                self.torn_local = Some(std::mem::replace(&mut self.local, "kind: [torn".to_owned()));
+            }
+            None => self.local = own.behaviour.local_text((own.base + 1) % 3),
+        }
+        self.changed_last = self.now;
     }
 
     /// Some version of a map that is not its newest, or is gone.

@@ -65,6 +65,12 @@ impl Behaviour {
         format!("kind: {kind}\napiVersion: kubelet.config.k8s.io/v1beta1\nbehaviour: {word}\nsalt: {salt}\n")
     }
 
+    /// A node's own file with this behaviour; `base` makes its editions differ.
+    pub fn local_text(self, base: u64) -> String {
+        let text = self.text(0);
+        if base == 0 { text } else { format!("{text}base: {base}\n") }
+    }
+
     /// Reads it back from the text of a payload or a rendered configuration.
     pub fn of(text: &str) -> Self {
         let word = text.split("behaviour").nth(1).unwrap_or_default();
@@ -139,13 +145,22 @@ impl Behaviour {
 pub struct Content {
     pub behaviour: Behaviour,
     salt: u64,
+    /// What an overlay takes from the node's own file.
+    pub base: u64,
 }
 
 impl Content {
     pub fn of(text: &str) -> Self {
-        let after = text.split("salt").nth(1).unwrap_or_default();
-        let digits = after.trim_start_matches(|c: char| !c.is_ascii_digit());
-        let digits = digits.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
-        Self { behaviour: Behaviour::of(text), salt: digits.parse().unwrap_or_default() }
+        let number = |key: &str| {
+            let after = text.split(key).nth(1).unwrap_or_default();
+            let digits = after.trim_start_matches(|c: char| !c.is_ascii_digit());
+            digits.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default().parse().unwrap_or_default()
+        };
+        Self { behaviour: Behaviour::of(text), salt: number("salt"), base: number("base") }
+    }
+
+    /// It, laid over the node's own file.
+    pub fn over(self, local: Self) -> Self {
+        Self { base: local.base, ..self }
     }
 }

@@ -4,14 +4,16 @@ use std::time::Duration;
 
 use kubelet_config::assignment::Assignment;
 use kubelet_supervisor::machine::command::{Command, Target};
-use kubelet_supervisor::machine::{Input, RestartBy, Settings};
+use kubelet_supervisor::machine::{Input, RestartBy, Settings, limits};
 
 use super::Rng;
+use super::account::SLACK;
 use super::api::Mood;
-use super::checks::checkpoint;
 use super::disk::{Fault, Plan};
 use super::harness::Node;
-use super::tamper::Tamper;
+use super::laws::{Heed, Law};
+use super::records::{checkpoint, content_dir};
+use super::silence::OneSide;
 use super::world::{Behaviour, Outside};
 
 const NAMES: [&str; 3] = ["blue", "green", "red"];
@@ -51,13 +53,11 @@ pub struct Chaos {
     pub node: Node,
     rng: Rng,
     trial: Duration,
-    /// What happened, if somebody wants to know.
-    pub log: Option<Vec<String>>,
 }
 
 impl Chaos {
     /// The world of a seed. Its twin without jumps of the wall clock is the same in all else.
-    pub fn new(seed: u64, tamper: &'static Tamper, wall_is_steady: bool) -> Self {
+    pub fn new(seed: u64, heed: Heed, wall_is_steady: bool) -> Self {
         let mut rng = Rng::new(seed ^ 0x5EED);
         // A local file that cannot be read at all is another matter: nothing is rendered beside it.
         let local = if rng.one_in(4) { rng.pick(&BEHAVIOURS[16..]) } else { Behaviour::Good };
@@ -68,25 +68,25 @@ impl Chaos {
         let restart_by = if seed % 5 == 3 { RestartBy::Exit } else { RestartBy::Exec };
         let turns = Rng::new(seed ^ 0x7125).one_in(3);
         let spread = if turns { Duration::from_secs(120) } else { Duration::ZERO };
-        let settings = Settings { trial_duration: trial, confirm_within, spread, restart_by, ..Settings::default() };
-        let node = Node::with(seed, local, settings, tamper);
+        let watchdog = seed.is_multiple_of(2).then_some(Duration::from_secs(30));
+        let settings =
+            Settings { trial_duration: trial, confirm_within, spread, restart_by, watchdog, ..Settings::default() };
+        let node = Node::with(seed, local, settings, heed);
         {
             let mut outside = node.outside.borrow_mut();
             outside.wall_is_steady = wall_is_steady;
             outside.surroundings.modern = rng.one_in(3);
             outside.surroundings.no_lease = rng.one_in(8);
         }
-        Self { node, rng, trial, log: None }
+        Self { node, rng, trial }
     }
 
     pub fn steps(&self) -> u64 {
         self.node.outside.borrow().account.steps
     }
 
-    fn note(&mut self, what: impl FnOnce(&Node) -> String) {
-        if let Some(log) = &mut self.log {
-            log.push(what(&self.node));
-        }
+    fn note(&self, what: &str) {
+        self.node.outside.borrow_mut().tell(what);
     }
 
     /// Lives through faults for so many steps of the machine, then through the peace after them.
@@ -95,7 +95,7 @@ impl Chaos {
         self.node.outside.borrow_mut().put("blue", &Behaviour::Good.text(0));
         while self.steps() < steps {
             let what = self.act();
-            self.note(|node| format!("{:?} {what}", node.outside.borrow().now));
+            self.note(&what);
             let pause = match self.rng.below(8) {
                 0..=2 => Duration::from_millis(self.rng.below(500)),
                 3 | 4 => Duration::from_secs(self.rng.below(10)),
@@ -104,9 +104,14 @@ impl Chaos {
             };
             self.pass(pause);
             if self.node.outside.borrow().account.is_testing() && self.rng.one_in(3) {
-                self.note(|node| format!("{:?} last known good is killed", node.outside.borrow().now));
+                self.note("last known good is killed");
                 self.node.outside.borrow_mut().kill_kubelet();
                 self.pass(Duration::from_secs(8));
+            }
+            if self.node.outside.borrow().account.has_clearance() && self.rng.one_in(3) {
+                self.note("better times");
+                self.mend();
+                self.pass(Duration::from_secs(260));
             }
         }
         self.finish();
@@ -115,8 +120,9 @@ impl Chaos {
     /// Time passes. Power may go in the next life's first breath again, but each plan only once.
     fn pass(&mut self, by: Duration) {
         while !self.node.advance(by) {
-            self.note(|node| format!("{:?} the power comes back", node.outside.borrow().now));
+            self.note("the power comes back");
             self.node.power_cycle();
+            self.node.outside.borrow_mut().surroundings.shutting_down = false;
             self.node.boot();
         }
     }
@@ -124,7 +130,8 @@ impl Chaos {
     fn act(&mut self) -> String {
         match self.rng.below(24) {
             0..=11 => administer(&mut self.node.outside.borrow_mut(), &mut self.rng),
-            12..=14 => disturb(&mut self.node.outside.borrow_mut(), &mut self.rng),
+            12 | 13 => disturb(&mut self.node.outside.borrow_mut(), &mut self.rng),
+            14 => silence(&mut self.node.outside.borrow_mut(), &mut self.rng),
             15 | 16 => misinform(&mut self.node.outside.borrow_mut(), &mut self.rng),
             17 | 18 => self.spoil(),
             19 => self.interrupt(),
@@ -155,13 +162,18 @@ impl Chaos {
                 format!("{fault:?} at operation {at}, once: {once}")
             }
             _ => {
-                // A bit flips in the assigned checkpoint, or in one that is kept.
-                let stored = node.stored();
-                let records = [stored.assigned, stored.last_known_good];
-                if let Some(source) = records[usize::from(rng.one_in(2))].as_ref().ok().and_then(Option::as_ref) {
-                    disk.rot(&checkpoint(source).join("other"));
+                // A bit flips in the assigned checkpoint, or in the content of last known good.
+                let (assigned, proven) = {
+                    let outside = node.outside.borrow();
+                    let proven = outside.account.lkg.as_ref().and_then(|lkg| lkg.path().map(str::to_owned));
+                    (outside.status.assigned.clone(), proven)
+                };
+                if let Some(path) = proven.filter(|_| rng.one_in(2)) {
+                    disk.rot(&content_dir(&path).join("kubelet.json"));
+                } else if let Some(source) = assigned {
+                    disk.rot(&checkpoint(&source).join("other"));
                 }
-                "a checkpoint rots".to_owned()
+                "something on the disk rots".to_owned()
             }
         }
     }
@@ -172,8 +184,7 @@ impl Chaos {
             0 => Target::Local,
             1 => Target::Lkg,
             _ => {
-                let stored = self.node.stored();
-                let proven = stored.local_state.ok().and_then(|local_state| local_state.proven.last().cloned());
+                let proven = self.node.executor.state.records().proven.last().map(|version| version.source.clone());
                 proven.map_or(Target::Lkg, |it| Target::Version { uid: it.uid, resource_version: it.resource_version })
             }
         };
@@ -188,7 +199,7 @@ impl Chaos {
             10 => Command::Confirm { extend_seconds: Some(60 + self.rng.below(200)) },
             _ => Command::Confirm { extend_seconds: None },
         };
-        let answer = self.node.operate(command.clone());
+        let answer = self.node.operate(&command);
         format!("operator: {command:?}: {answer:?}")
     }
 
@@ -238,33 +249,125 @@ impl Chaos {
         }
     }
 
-    /// Everything works again, and the last wish is fulfilled.
-    fn finish(&mut self) {
+    /// A fault that does not heal; all that it does not touch goes on.
+    fn endure(&mut self) {
+        let what = self.break_for_good();
+        self.note(&format!("from now on {what}"));
         {
-            let (mut outside, rng) = (self.node.outside.borrow_mut(), &mut self.rng);
-            outside.disk.heal();
-            outside.surroundings.shutting_down = false;
+            let mut outside = self.node.outside.borrow_mut();
             outside.spawn_failures = 0;
-            outside.mood = Mood::default();
+            outside.surroundings.shutting_down = false;
             if outside.surroundings.runtime_down {
                 outside.set_runtime(true, false);
             }
+        }
+        self.pass(Duration::from_secs(200));
+        // Something is to be written, whatever else happens.
+        self.node.operate(&Command::Freeze);
+        for _ in 0..2 {
+            self.node.outside.borrow_mut().kill_kubelet();
+            // A start may wait for a judge that does not answer.
+            self.pass(Duration::from_secs(150));
+            self.must_run(&what);
+        }
+        if self.node.stop_supervisor() {
+            self.node.boot();
+            self.pass(Duration::from_secs(150));
+            self.must_run(&what);
+        }
+        self.node.operate(&Command::Freeze); // a life that begins writes nothing where nothing differs
+        let spinning = self.steps();
+        self.pass(Duration::from_secs(600));
+        let steps = self.steps() - spinning;
+        self.node.must(Law::LastingFaults, steps < 6000, || format!("{steps} steps in ten minutes, although {what}"));
+    }
+
+    fn must_run(&mut self, what: &str) {
+        // A start may have begun to wait for a judge just now.
+        let judged = self.node.outside.borrow().account.withheld.is_some();
+        if judged && self.node.running().is_none() {
+            self.pass(limits::LAUNCH_PREFLIGHT_DEADLINE + SLACK);
+        }
+        let runs = self.node.running().is_some();
+        let dies = self.node.outside.borrow().is_dying();
+        self.node.must(Law::LastingFaults, runs || dies, || format!("no kubelet, although {what}"));
+    }
+
+    fn break_for_good(&mut self) -> String {
+        let mut outside = self.node.outside.borrow_mut();
+        let (now, disk) = (outside.now, outside.disk.clone());
+        match self.rng.below(6) {
+            0 | 1 => {
+                let fault = self.rng.pick(&[Fault::Full, Fault::ReadOnly]);
+                disk.plan(Plan { fault, at: disk.operations(), once: false });
+                format!("every write fails with {fault:?}")
+            }
+            2 => {
+                outside.silence.stall(now + Duration::from_secs(1 << 30));
+                "the store does not answer".to_owned()
+            }
+            3 => {
+                outside.silence.judge = true;
+                "no preflight answers".to_owned()
+            }
+            4 => {
+                outside.silence.one_side = Some(OneSide::Watches);
+                "watches bring nothing".to_owned()
+            }
+            _ => {
+                outside.silence.one_side = Some(OneSide::Queries);
+                "what is asked is not answered".to_owned()
+            }
+        }
+    }
+
+    /// Everything works again.
+    fn mend(&mut self) {
+        let mut outside = self.node.outside.borrow_mut();
+        outside.disk.heal();
+        let now = outside.now;
+        outside.silence.end(now);
+        if outside.torn_local.is_some() {
+            outside.edit_local(false);
+        }
+        outside.surroundings.shutting_down = false;
+        outside.spawn_failures = 0;
+        outside.mood = Mood::default();
+        if outside.surroundings.runtime_down {
+            outside.set_runtime(true, false);
+        }
+        outside.set_api(true);
+    }
+
+    /// The last wish is fulfilled once everything works again.
+    fn finish(&mut self) {
+        if self.rng.one_in(4) {
+            self.endure();
+        }
+        self.mend();
+        {
+            let (mut outside, rng) = (self.node.outside.borrow_mut(), &mut self.rng);
             if rng.one_in(3) {
                 outside.set_desired(Assignment::Local);
             } else {
                 let name = rng.pick(&NAMES);
                 if rng.one_in(2) {
-                    outside.put(name, &rng.pick(&BEHAVIOURS).text(rng.below(3)));
+                    outside.put_as(name, &rng.pick(&BEHAVIOURS).text(rng.below(3)), rng.one_in(3));
                 }
                 outside.assign(name);
             }
-            outside.set_api(true);
         }
-        self.note(|node| format!("{:?} peace: {:?}", node.outside.borrow().now, node.outside.borrow().desired));
+        let peace = format!("peace: {:?}", self.node.outside.borrow().desired);
+        self.note(&peace);
         // The disk may have to be found to work again before a command is taken.
-        assert!(self.node.advance(Duration::from_secs(60)), "the power goes in peace");
-        let _ = self.node.operate(Command::Unpin);
-        let _ = self.node.operate(Command::Thaw);
+        for _ in 0..12 {
+            assert!(self.node.advance(Duration::from_secs(60)), "the power goes in peace");
+            let answer = self.node.operate(&Command::Unpin);
+            if !matches!(answer, Some(Err(why)) if why.contains("cannot be")) {
+                break;
+            }
+        }
+        self.node.operate(&Command::Thaw);
         // Start timeouts, and retries that had backed off for long.
         let peace = Duration::from_secs(700) + self.trial;
         assert!(self.node.advance(peace), "the power goes in peace");
@@ -283,7 +386,7 @@ fn administer(outside: &mut Outside, rng: &mut Rng) -> String {
         3..=5 => {
             let behaviour = rng.pick(&BEHAVIOURS);
             // Few salts, so that equal contents meet again under other names.
-            outside.put(name, &behaviour.text(rng.below(3)));
+            outside.put_as(name, &behaviour.text(rng.below(3)), rng.one_in(3));
             format!("{name} becomes {behaviour:?}")
         }
         6 | 7 => {
@@ -311,9 +414,47 @@ fn administer(outside: &mut Outside, rng: &mut Rng) -> String {
     }
 }
 
+/// Who no longer answers.
+fn silence(outside: &mut Outside, rng: &mut Rng) -> String {
+    let now = outside.now;
+    match rng.below(8) {
+        0..=2 => {
+            let pause = Duration::from_secs(rng.pick(&[3, 20, 90, 300]));
+            outside.silence.stall(now + pause);
+            format!("the disk stalls for {pause:?}")
+        }
+        3 => {
+            outside.silence.slow = Duration::from_millis(rng.pick(&[30, 700, 3000]));
+            format!("the disk takes {:?} for everything", outside.silence.slow)
+        }
+        4 => {
+            outside.silence.judge = true;
+            "no preflight answers".to_owned()
+        }
+        5 => {
+            outside.silence.queries = true;
+            "nobody answers a question about the node".to_owned()
+        }
+        6 => {
+            outside.silence.one_side = Some(rng.pick(&[OneSide::Queries, OneSide::Watches]));
+            format!("one side of the network is lost: {:?}", outside.silence.one_side)
+        }
+        _ => {
+            outside.silence.end(now);
+            outside.hear();
+            "everybody answers".to_owned()
+        }
+    }
+}
+
 /// What happens to the node and its kubelet.
 fn disturb(outside: &mut Outside, rng: &mut Rng) -> String {
-    match rng.below(9) {
+    match rng.below(10) {
+        9 => {
+            let tear = rng.one_in(2);
+            outside.edit_local(tear);
+            format!("the node's own file is edited, torn: {}", outside.torn_local.is_some())
+        }
         0 | 1 => {
             let up = rng.below(3) > 0;
             outside.set_api(up);

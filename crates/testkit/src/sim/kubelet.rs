@@ -4,11 +4,11 @@ use kubelet_config::status;
 use std::time::Duration;
 
 use kubelet_config::pods::{PodInventory, PodSummary};
-use kubelet_config::source::Source;
-use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::evidence::{Environment, LeaseObservation, Signal};
 use kubelet_supervisor::machine::model::Exit;
+use kubelet_supervisor::machine::{Input, Ticket};
 
+use super::account::Evidence;
 use super::world::{Behaviour, Coming, Content, Outside, ms};
 
 /// A kubelet renews its Lease as often as this.
@@ -19,7 +19,7 @@ const RENEWAL: u64 = 10;
 pub struct Process {
     pub pid: u32,
     /// What it was given; `None` is its own file.
-    pub source: Option<Source>,
+    pub path: Option<String>,
     /// Content of what it was given.
     pub content: Content,
     pub started: Duration,
@@ -29,6 +29,8 @@ pub struct Process {
     /// SIGTERM came then.
     pub stopping: Option<Duration>,
     pub was_healthy: bool,
+    /// Somebody asked it then, and was told so.
+    pub was_heard: bool,
     /// healthz fails since then without a break.
     pub sick_since: Option<Duration>,
     /// Ready and healthy without a break since.
@@ -44,6 +46,11 @@ pub struct Process {
     pub in_contact: bool,
     /// What makes it fail in the eyes of the cluster has been so since.
     pub lost_since: Option<Duration>,
+    /// Its Node was Ready, and its Lease renewed, and the supervisor heard it.
+    pub node_ready: bool,
+    pub leased: bool,
+    /// It was started without a word of the store, so that nobody knows what it runs.
+    pub unread: bool,
 }
 
 /// The node around the kubelet, and what its life leaves in the cluster.
@@ -84,8 +91,6 @@ pub struct Trouble {
 pub struct Observations {
     /// Of each signal: whether it was good, and when.
     pub signals: std::collections::BTreeMap<Signal, (bool, Duration)>,
-    /// When each was good last.
-    pub good: std::collections::BTreeMap<Signal, Duration>,
     /// Whether the node was in trouble then that no configuration made.
     pub environment: Option<(bool, Duration)>,
     /// When it last asked how the node does.
@@ -102,14 +107,11 @@ impl Observations {
 
     fn note(&mut self, signal: Signal, good: bool, now: Duration) {
         self.signals.insert(signal, (good, now));
-        if good {
-            self.good.insert(signal, now);
-        }
     }
 
-    /// It was good within this time.
-    pub fn lately(&self, signal: Signal, now: Duration, within: Duration) -> bool {
-        self.good.get(&signal).is_some_and(|at| now - *at <= within)
+    /// It was good when it was last observed, within this time.
+    pub fn is_good(&self, signal: Signal, now: Duration, within: Duration) -> bool {
+        self.signals.get(&signal).is_some_and(|(good, at)| *good && now.saturating_sub(*at) <= within)
     }
 }
 
@@ -135,23 +137,30 @@ impl Outside {
             self.trouble.since.get_or_insert(since);
             self.trouble.until = Some(now);
         } else {
-            self.trouble.since = None;
+            // A break between two observations is none.
+            let over = self.trouble.until.is_none_or(|until| now.saturating_sub(until) > Duration::from_secs(10));
+            self.trouble.since.take_if(|_| over);
         }
         if self.reaches_api() {
             self.trouble.alone_since = None;
         } else {
             self.trouble.alone_since.get_or_insert(since);
         }
+        if self.surroundings.shutting_down {
+            self.down_since = now; // nothing is started then
+        }
         let excused = self.observations.has_trouble(now);
         let lossy = self.mood != super::api::Mood::default();
+        let reaches = self.reaches_api();
         let Some(process) = &mut self.process else {
             self.account.suspend_break(lately);
             return;
         };
         process.hindered |= trouble || lossy;
+        self.account.evidence.contact |= reaches && process.ready;
         if process.stopping.is_none() && process.well_since.is_some_and(|since| now - since >= Duration::from_secs(25))
         {
-            self.account.end_control_test();
+            self.account.testing = false; // it is well, for long enough or nearly so
         }
         if process.well_since.is_none() {
             process.broken &= !lately;
@@ -161,7 +170,7 @@ impl Outside {
     }
 
     /// A kubelet begins its life with this content.
-    pub fn begin_process(&mut self, source: Option<Source>, content: Content) -> u32 {
+    pub fn begin_process(&mut self, path: Option<String>, content: Content) -> u32 {
         self.pids += 1;
         let (pid, start) = (self.pids, ms(800));
         let behaviour = content.behaviour;
@@ -175,9 +184,13 @@ impl Outside {
             _ => self.schedule(start, Coming::Ready(pid)),
         }
         let (earned, broken) = self.account.carried(content);
+        let unread = path.is_none() && self.store_lags();
         self.process = Some(Process {
+            unread,
+            node_ready: false,
+            leased: false,
             pid,
-            source: source.clone(),
+            path: path.clone(),
             content,
             started: self.now,
             ready: false,
@@ -185,6 +198,7 @@ impl Outside {
             sick: false,
             stopping: None,
             was_healthy: false,
+            was_heard: false,
             sick_since: None,
             well_since: None,
             earned,
@@ -194,7 +208,11 @@ impl Outside {
             in_contact: false,
             lost_since: None,
         });
-        self.starts.push(source);
+        if self.account.evidence.content != Some(content) {
+            self.account.evidence = Evidence { content: Some(content), ..Evidence::default() };
+        }
+        let name = path.map_or_else(|| "local".to_owned(), |_| self.name_of(content));
+        self.starts.push(name);
         pid
     }
 
@@ -254,11 +272,18 @@ impl Outside {
         self.process = None;
         self.down_since = self.now;
         let lately = self.was_in_trouble();
-        self.account.note_exit(&process, self.status.active.as_ref(), self.now, lately);
+        self.account.note_exit(&process, lately);
         if process.cuts_off {
             self.hear();
         }
         Some(Input::Exited(exit))
+    }
+
+    /// What runs, or is started again and again, dies by itself.
+    pub fn is_dying(&self) -> bool {
+        use Behaviour::{DiesAfter, DiesAtOnce, Invalid, Unloadable};
+        let dies = |content: Content| matches!(content.behaviour, DiesAfter(_) | DiesAtOnce | Invalid | Unloadable);
+        self.content_of(None).is_some_and(dies) || self.account.last.as_ref().is_some_and(|it| dies(it.content))
     }
 
     /// SIGTERM comes.
@@ -282,10 +307,14 @@ impl Outside {
         }
     }
 
-    pub fn probed(&mut self, pid: u32) -> Input {
-        let ok = self.process_of(pid).is_some_and(|process| process.ready && !process.sick);
+    pub fn probed(&mut self, ticket: Ticket, pid: u32) -> Input {
+        let ok = self.process_of(pid).is_some_and(|process| {
+            let ok = process.ready && !process.sick;
+            process.was_heard |= ok;
+            ok
+        });
         self.observations.note(Signal::Healthz, ok, self.now);
-        Input::Probed(ok)
+        Input::Probed(ticket, ok)
     }
 
     pub fn pings(&mut self, pid: u32) -> Option<Input> {
@@ -312,18 +341,20 @@ impl Outside {
         if again {
             self.schedule(Duration::from_secs(300), Coming::Heartbeat(pid, true));
         }
-        if !self.reaches_api() {
+        if !self.hears_api() {
             return None;
         }
         self.observations.note(Signal::NodeReady, ready, now);
-        self.process_of(pid)?.in_contact |= ready;
+        self.account.evidence.node_ready |= ready;
+        let process = self.process_of(pid)?;
+        (process.in_contact, process.node_ready) = (process.in_contact || ready, process.node_ready || ready);
         Some(Input::NodeObserved(self.node_readiness(ready)))
     }
 
     pub fn lease(&mut self) -> LeaseObservation {
         let now = self.now;
-        self.observations.note(Signal::ApiServer, self.reaches_api(), now);
-        if !self.reaches_api() {
+        self.observations.note(Signal::ApiServer, self.answers_queries(), now);
+        if !self.answers_queries() {
             self.observations.note(Signal::Lease, false, now);
             return LeaseObservation::Unreachable("connection refused".to_owned());
         }
@@ -332,7 +363,8 @@ impl Outside {
             return LeaseObservation::Absent;
         }
         self.renew();
-        self.observations.note(Signal::Lease, true, now);
+        let fresh = now.saturating_sub(self.surroundings.renewed_at) <= Duration::from_secs(40);
+        self.observations.note(Signal::Lease, fresh, now);
         LeaseObservation::Renewed(self.surroundings.renewed.1.clone())
     }
 
@@ -347,8 +379,9 @@ impl Outside {
         let number = (self.pids, self.surroundings.jumps, (self.now - ready).as_secs() / RENEWAL);
         if self.surroundings.renewed.0 != number && self.renews() {
             if let Some(process) = &mut self.process {
-                process.in_contact = true;
+                (process.in_contact, process.leased) = (true, true);
             }
+            self.account.evidence.leased = true;
             // The API server keeps microseconds: no two renewals are alike.
             self.surroundings.renewals += 1;
             let seconds = status::timestamp(self.moment().wall_nanos);
@@ -374,7 +407,7 @@ impl Outside {
     }
 
     pub fn pods(&mut self) -> Option<PodInventory> {
-        self.observations.note(Signal::Pods, self.reaches_api(), self.now);
+        self.observations.note(Signal::Pods, self.answers_queries(), self.now);
         let process = self.process.as_ref();
         let loses = process.is_some_and(|process| process.ready && process.content.behaviour == Behaviour::LosesPods);
         let pod = |name: &str, fails: bool| PodSummary {
@@ -384,7 +417,7 @@ impl Outside {
             reason: if fails { "OutOfpods" } else { "" }.to_owned(),
             ..PodSummary::default()
         };
-        self.reaches_api()
+        self.answers_queries()
             .then(|| PodInventory { pods: vec![pod("one", false), pod("two", loses)], ..PodInventory::default() })
     }
 

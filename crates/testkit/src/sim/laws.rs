@@ -1,34 +1,49 @@
 //! The laws by name, and how often each was put to the test.
+//!
+//! Each is stated from what the world knows: processes, contents, contact, the disk, the API server, what an operator was
+//! told. The machine's record is looked at for what it claims, never for what it may do. A check counts only where nothing
+//! excused it.
 
-/// A law, or one of the points that follow from the laws. Each is checked from facts of the
-/// simulated world, not from what the machine believes.
+mod claims;
+mod crash;
+mod deadlines;
+mod operators;
+mod peace;
+mod start;
+mod stop;
+mod verdicts;
+
+/// A law, or one of the points that follow from the laws.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Law {
     Runs,
+    RunsInStall,
     OneKubelet,
-    NamedByRecord,
-    LocalOnlyIfNothingElse,
+    StopEnds,
+    Ends,
+    Watchdog,
+    Known,
+    ProvenIsNotLeft,
     Durable,
     SavedAsGiven,
     NothingLost,
     RecordsHold,
-    CheckpointsHold,
+    ContentsHold,
     Earned,
+    InContact,
     StoppedForAReason,
     EqualCostsNothing,
-    StopEnds,
+    NotWhileAway,
     BadStaysBad,
-    BadVersionsAreDurable,
+    BadIsDurable,
+    ProvenIsNotBad,
     BootsCount,
     ExitsCount,
     SickEnds,
     RefusedNeverRuns,
     GoodIsKept,
     NotBlamed,
-    ObservesNodeFirst,
-    Baseline,
-    Clears,
-    ClearedVersion,
+    Cleared,
     RetryLater,
     Confirms,
     Obeys,
@@ -36,49 +51,94 @@ pub enum Law {
     TriesAgain,
     StatusIsTrue,
     NoSpinning,
-    EndsOnRequest,
+    GivesUp,
     WallClock,
+    LastingFaults,
     Converges,
 }
 
+/// A law, how often it is to be checked in 100,000 steps, and what it says.
+pub type Entry = (Law, u64, &'static str);
+
 impl Law {
-    pub const ALL: [(Self, &'static str); 35] = [
-        (Self::Runs, "law 1: a kubelet runs, but for moments"),
-        (Self::OneKubelet, "law 1: there is one kubelet at a time, and the machine knows which"),
-        (Self::NamedByRecord, "law 2: what is started is assigned or last known good"),
-        (Self::LocalOnlyIfNothingElse, "law 2: local is started only where nothing else can be"),
-        (Self::Durable, "law 3: what is started outlives a power cut at this moment"),
-        (Self::SavedAsGiven, "law 3: what is saved is what the API server gave for that very version"),
-        (Self::NothingLost, "law 3: a crash at any instruction loses no last known good"),
-        (Self::RecordsHold, "law 3: the disk says what the machine believes"),
-        (Self::CheckpointsHold, "law 3: what the records name has a whole, durable checkpoint"),
-        (Self::Earned, "law 4: last known good is earned by health, or dropped by a reset"),
-        (Self::StoppedForAReason, "law 5: a kubelet is stopped for a change or a failure"),
-        (Self::EqualCostsNothing, "law 5: no restart into the content that ran"),
-        (Self::StopEnds, "a kubelet that ignores SIGTERM is killed"),
-        (Self::BadStaysBad, "a bad version is not started again"),
-        (Self::BadVersionsAreDurable, "a version that failed is remembered durably"),
-        (Self::BootsCount, "three boots without proof are enough"),
-        (Self::ExitsCount, "two exits in a trial are enough"),
-        (Self::SickEnds, "a trial that is sick or never healthy ends in time"),
-        (Self::RefusedNeverRuns, "what the kubelet refuses is never started"),
-        (Self::GoodIsKept, "what works is rolled back or refused for nothing but what it did"),
-        (Self::NotBlamed, "no version is bad for the node's trouble alone"),
-        (Self::ObservesNodeFirst, "no version is bad before the node was observed"),
-        (Self::Baseline, "a trial judges by what was good before it, and by that only"),
-        (Self::Clears, "if last known good fails alike, the version is cleared"),
-        (Self::ClearedVersion, "a version is cleared only if last known good fails alike"),
-        (Self::RetryLater, "what was not to blame is tried again in better times"),
-        (Self::Confirms, "what is to be confirmed is confirmed, or ends in time"),
-        (Self::Obeys, "operators are answered and obeyed"),
-        (Self::Held, "what is pinned or frozen stays, over boots as well"),
-        (Self::TriesAgain, "what the disk refused is tried again in time"),
-        (Self::StatusIsTrue, "law 6: the status says what runs and what is recorded"),
-        (Self::NoSpinning, "no busy loop"),
-        (Self::EndsOnRequest, "it ends when it is told to, and the kubelet with it"),
-        (Self::WallClock, "jumps of the wall clock change nothing"),
-        (Self::Converges, "left in peace, a node comes to what is wanted"),
+    pub const ALL: [Entry; 39] = [
+        (Self::Runs, 10_000, "law 1: a kubelet runs, but for moments"),
+        (Self::RunsInStall, 3_000, "law 1: it does so while the store does not answer"),
+        (Self::OneKubelet, 1_000, "law 1: there is one kubelet at a time, and the machine knows which"),
+        (Self::StopEnds, 50, "law 1: a kubelet that ignores SIGTERM is killed"),
+        (Self::Ends, 20, "law 1: the supervisor ends when it is told to, and the kubelet with it"),
+        (Self::Watchdog, 10_000, "law 1: systemd's watchdog is pinged, whatever the store does"),
+        (Self::Known, 80, "law 2: what is started was assigned, or proven, or is local"),
+        (Self::ProvenIsNotLeft, 10, "law 2: what was proven and can be read is not left for local"),
+        (Self::Durable, 100, "law 3: what is started outlives a power cut at this moment"),
+        (Self::SavedAsGiven, 100, "law 3: what is saved is what the API server gave for that very version"),
+        (Self::NothingLost, 100, "law 3: a crash at any instruction loses no last known good"),
+        (Self::RecordsHold, 300, "law 3: what is said to be on disk is there"),
+        (Self::ContentsHold, 20, "law 3: the content of last known good is whole and durable"),
+        (Self::Earned, 7, "law 4: last known good was healthy for the whole trial, or it was reset"),
+        (Self::InContact, 4, "law 4: nothing is proven on a node that was out of contact for the whole trial"),
+        (Self::StoppedForAReason, 3, "law 5: a kubelet is stopped for a change or a failure"),
+        (Self::EqualCostsNothing, 6, "law 5: no restart into the content that ran"),
+        (Self::NotWhileAway, 9, "law 5: nothing is switched to while the API server is away"),
+        (Self::BadStaysBad, 30, "what failed is not started again, under whatever name"),
+        (Self::BadIsDurable, 20, "what failed is remembered durably"),
+        (Self::ProvenIsNotBad, 1_000, "the content of last known good is not bad for the binary it was proven with"),
+        (Self::BootsCount, 20, "three boots without proof are enough"),
+        (Self::ExitsCount, 20, "two exits in a trial are enough"),
+        (Self::SickEnds, 100, "a trial that is sick or never healthy ends in time"),
+        (Self::RefusedNeverRuns, 30, "what the kubelet refuses is never started"),
+        (Self::GoodIsKept, 1, "what works is rolled back or refused for nothing but what it did"),
+        (Self::NotBlamed, 5, "no version is rolled back for the node's trouble alone"),
+        (Self::Cleared, 1, "a version is cleared only if last known good fails alike"),
+        (Self::RetryLater, 7, "what was not to blame is tried again in better times"),
+        (Self::Confirms, 3, "what is to be confirmed is confirmed, or ends in time"),
+        (Self::Obeys, 7, "operators are answered, and what was answered is durable"),
+        (Self::Held, 200, "what is pinned or frozen stays, over boots as well"),
+        (Self::TriesAgain, 40, "what the disk refused is tried again in time"),
+        (Self::StatusIsTrue, 500, "law 6: the status says what runs"),
+        (Self::NoSpinning, 1_000, "no busy loop"),
+        (Self::GivesUp, 4, "a question without an answer is given up"),
+        (Self::WallClock, 1, "jumps of the wall clock change nothing"),
+        (Self::LastingFaults, 5, "beside a fault that never heals, everything else goes on"),
+        (Self::Converges, 5, "left in peace, a node comes to what is wanted"),
     ];
+
+    /// The law of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().map(|(law, ..)| *law).find(|law| format!("{law:?}") == name)
+    }
+}
+
+/// Which laws end a world.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Heed {
+    #[default]
+    All,
+    Only(Law),
+    AllBut(Law),
+}
+
+impl Heed {
+    pub fn heeds(self, law: Law) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(only) => law == only,
+            Self::AllBut(other) => law != other,
+        }
+    }
+}
+
+/// What the message of a broken law begins with; another panic is none.
+const BROKEN: &str = "broken law ";
+
+/// Ends the world.
+pub fn broken(law: Law, why: &str) -> ! {
+    panic!("{BROKEN}{law:?}: {why}");
+}
+
+/// The law that a panic's message tells of; `None` if something else broke.
+pub fn broken_law(message: &str) -> Option<Law> {
+    Law::named(message.strip_prefix(BROKEN)?.split(':').next()?)
 }
 
 /// Counts of checks, by law.
@@ -101,8 +161,41 @@ impl Tally {
         self.0.iter_mut().zip(other.0).for_each(|(mine, theirs)| *mine += theirs);
     }
 
-    /// All laws with their counts.
-    pub fn iter(&self) -> impl Iterator<Item = (Law, &'static str, u64)> {
-        Law::ALL.iter().map(|(law, name)| (*law, *name, self.0[*law as usize]))
+    /// All laws with their counts, and the count that a run of so many steps must have.
+    pub fn iter(&self, steps: u64) -> impl Iterator<Item = (Law, &'static str, u64, u64)> {
+        let floor = move |per: u64| (per * steps / 100_000).max(1);
+        Law::ALL.iter().map(move |(law, per, name)| (*law, *name, self.0[*law as usize], floor(*per)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn laws_are_in_their_order() {
+        for (number, (law, floor, _)) in Law::ALL.iter().enumerate() {
+            assert_eq!(*law as usize, number);
+            assert!(*floor > 0, "{law:?}");
+            assert_eq!(Law::named(&format!("{law:?}")), Some(*law));
+        }
+    }
+
+    #[test]
+    fn a_run_that_checks_too_little_is_seen() {
+        let mut tally = Tally::default();
+        let low = |tally: &Tally, steps| tally.iter(steps).filter(|(_, _, checks, floor)| checks < floor).count();
+        assert_eq!(low(&tally, 1000), Law::ALL.len());
+        Law::ALL.iter().for_each(|(law, floor, _)| (0..*floor).for_each(|_| tally.check(*law)));
+        assert_eq!(low(&tally, 100_000), 0);
+        assert_eq!(low(&tally, 200_000), Law::ALL.len(), "floors grow with the steps");
+    }
+
+    #[test]
+    fn other_panics_are_no_broken_laws() {
+        let message = std::panic::catch_unwind(|| broken(Law::Runs, "for too long")).unwrap_err();
+        let message = message.downcast_ref::<String>().unwrap();
+        assert_eq!(broken_law(message), Some(Law::Runs));
+        assert_eq!(broken_law("index out of bounds: Runs"), None);
     }
 }

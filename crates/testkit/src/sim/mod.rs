@@ -7,17 +7,14 @@ pub mod account;
 pub mod api;
 pub mod behaviour;
 pub mod chaos;
-pub mod checks;
-pub mod converge;
 pub mod disk;
 pub mod harness;
 pub mod kubelet;
 pub mod laws;
-pub mod mutants;
 pub mod ports;
-pub mod rules;
-pub mod tamper;
-pub mod verdicts;
+pub mod records;
+pub mod silence;
+pub mod store;
 pub mod world;
 
 /// SplitMix64: small, seedable, and good enough to choose faults.

@@ -6,9 +6,9 @@ use std::time::Duration;
 use kubelet_config::assignment::Assignment;
 use kubelet_config::source::{ConfigMapRef, Payload, Source};
 use kubelet_config::status::NodeConfigStatus;
-use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::evidence::NodeReadiness;
 use kubelet_supervisor::machine::model::{Exit, Moment, Verdict};
+use kubelet_supervisor::machine::{Input, Ticket};
 
 use super::Rng;
 use super::account::Account;
@@ -16,7 +16,7 @@ use super::api::{Mood, Version};
 pub use super::behaviour::{Behaviour, Content};
 use super::disk::SimDisk;
 use super::kubelet::{Observations, Process, Surroundings, Trouble};
-use super::tamper::Tamper;
+use super::silence::Silence;
 
 /// Where the store is.
 pub const ROOT: &str = "/var/lib/kubelet/dynamic-config";
@@ -33,14 +33,14 @@ pub enum Coming {
     Ready(u32),
     Exit(u32, Exit),
     Healthz(u32, bool),
-    Verdict(u64, Verdict),
-    Probe(u32),
+    Verdict(Ticket, Verdict),
+    Probe(Ticket, u32),
     Watchdog(u32),
     /// One of its Node's heartbeats; the regular ones go on.
     Heartbeat(u32, bool),
-    Lease,
-    Pods,
-    Environment,
+    Lease(Ticket),
+    Pods(Ticket),
+    Environment(Ticket),
 }
 
 /// What of the world is due.
@@ -66,6 +66,8 @@ pub struct Outside {
     pub wall_is_steady: bool,
     pub disk: SimDisk,
     pub rng: Rng,
+    /// Who does not answer.
+    pub silence: Silence,
     pub api_up: bool,
     pub mood: Mood,
     pub desired: Assignment,
@@ -78,22 +80,25 @@ pub struct Outside {
     pub trouble: Trouble,
     pub observations: Observations,
     pub kubelet_id: String,
+    /// The kubelet's own `--config` file.
     pub local: String,
+    /// It cannot be read as a configuration: what it was before.
+    pub torn_local: Option<String>,
     /// So many starts fail for want of memory.
     pub spawn_failures: u32,
     pub events: Vec<String>,
-    /// Those of an earlier life that came once more.
-    pub sent_again: Vec<String>,
-    /// Answers to operators.
-    pub answers: Vec<Result<String, String>>,
+    /// Answers to operators, by the number of the command.
+    pub answers: BTreeMap<u64, Result<String, String>>,
     /// So often the machine itself has started.
     pub machine_boots: u128,
-    pub starts: Vec<Option<Source>>,
+    /// ConfigMaps whose content kubelets were started with, the newest of that content; or `local`.
+    pub starts: Vec<String>,
     pub status: NodeConfigStatus,
+    /// What happened and what the supervisor said, if somebody wants to know.
+    pub log: Option<Vec<String>>,
     /// The last assignment the supervisor was told of.
     pub known_assignment: Assignment,
     pub account: Account,
-    pub tamper: &'static Tamper,
     pub versions: u64,
     pub pids: u32,
     pub watched: Option<ConfigMapRef>,
@@ -108,16 +113,15 @@ pub fn ms(milliseconds: u64) -> Duration {
 }
 
 impl Outside {
-    pub fn new(rng: Rng, local: Behaviour, tamper: &'static Tamper) -> Self {
-        let disk = SimDisk::default();
-        disk.set_syncing(tamper.syncing);
+    pub fn new(rng: Rng, local: Behaviour) -> Self {
         Self {
             now: Duration::from_secs(1000),
             booted: Duration::ZERO,
             wall_skew: 0,
             wall_is_steady: false,
-            disk,
+            disk: SimDisk::default(),
             rng,
+            silence: Silence::default(),
             api_up: true,
             mood: Mood::default(),
             desired: Assignment::Local,
@@ -128,18 +132,18 @@ impl Outside {
             surroundings: Surroundings::default(),
             trouble: Trouble::default(),
             observations: Observations::default(),
-            answers: Vec::new(),
+            answers: BTreeMap::new(),
             machine_boots: 0,
             kubelet_id: "kubelet 1".to_owned(),
-            local: local.text(0),
+            local: local.local_text(0),
+            torn_local: None,
             spawn_failures: 0,
             events: Vec::new(),
-            sent_again: Vec::new(),
             starts: Vec::new(),
             status: NodeConfigStatus::default(),
+            log: None,
             known_assignment: Assignment::Unknown,
             account: Account::default(),
-            tamper,
             versions: 100,
             pids: 0,
             watched: None,
@@ -149,11 +153,15 @@ impl Outside {
         }
     }
 
+    /// For who replays this world.
+    pub fn tell(&mut self, line: &str) {
+        let now = self.now;
+        self.log.iter_mut().for_each(|log| log.push(format!("{now:?} {line}")));
+    }
+
     pub fn moment(&self) -> Moment {
         let wall = u64::try_from(self.now.as_nanos()).unwrap();
-        let moment =
-            Moment { boot: self.now.saturating_sub(self.booted), wall_nanos: wall.wrapping_add(self.wall_skew) };
-        (self.tamper.moment)(moment)
+        Moment { boot: self.now.saturating_sub(self.booted), wall_nanos: wall.wrapping_add(self.wall_skew) }
     }
 
     pub fn schedule(&mut self, after: Duration, what: Coming) {
@@ -180,8 +188,9 @@ impl Outside {
         match coming {
             Coming::Node => self.node_input(),
             Coming::Map => self.map_input(),
-            Coming::Says(input) => self.reaches_api().then(|| {
+            Coming::Says(input) => self.hears_api().then(|| {
                 self.note_input(&input);
+                self.account.misled = true;
                 input
             }),
             Coming::Verdict(ticket, verdict) => Some(Input::Judged(ticket, verdict)),
@@ -191,12 +200,12 @@ impl Outside {
                 None
             }
             Coming::Exit(pid, exit) => self.exits(pid, exit),
-            Coming::Probe(pid) => Some(self.probed(pid)),
+            Coming::Probe(ticket, pid) => Some(self.probed(ticket, pid)),
             Coming::Watchdog(pid) => self.pings(pid),
             Coming::Heartbeat(pid, again) => self.heartbeat(pid, again),
-            Coming::Lease => Some(Input::LeaseObserved(self.lease())),
-            Coming::Pods => Some(Input::PodsObserved(self.pods())),
-            Coming::Environment => Some(Input::EnvironmentObserved(self.environment())),
+            Coming::Lease(ticket) => Some(Input::LeaseObserved(ticket, self.lease())),
+            Coming::Pods(ticket) => Some(Input::PodsObserved(ticket, self.pods())),
+            Coming::Environment(ticket) => Some(Input::EnvironmentObserved(ticket, self.environment())),
         }
     }
 
@@ -208,7 +217,12 @@ impl Outside {
         self.down_since = self.now;
         self.known_assignment = Assignment::Unknown;
         self.observations = Observations::default();
-        self.account.begin_life(self.disk.failures());
+        self.silence.forget_life();
+        if self.disk_is_ailing() {
+            self.account.cleared.clear(); // nobody knows whether that is on the disk
+        }
+        self.note_durable_failures();
+        self.account.begin_life(self.disk.failures(), self.now);
         self.remember_holds();
         self.hear();
     }
@@ -217,10 +231,12 @@ impl Outside {
     pub fn forget_questions(&mut self) {
         self.queue.retain(|_, coming| {
             use Coming::{Environment, Lease, Map, Node, Pods, Probe, Says, Verdict};
-            let asked = matches!(coming, Verdict(..) | Probe(_) | Lease | Pods | Environment);
+            let asked = matches!(coming, Verdict(..) | Probe(..) | Lease(_) | Pods(_) | Environment(_));
             !asked && !matches!(coming, Node | Map | Says(_))
         });
         self.watched = None;
+        self.silence.forget_life();
+        self.account.asked.clear();
         self.hear();
     }
 
@@ -232,7 +248,8 @@ impl Outside {
 
     /// True if the whole node is in trouble that no configuration made.
     pub fn in_trouble(&self) -> bool {
-        self.surroundings.runtime_down || self.surroundings.shutting_down || !self.api_up || self.disk.is_full()
+        let contact = self.api_up && !self.silence.is_one_sided();
+        self.surroundings.runtime_down || self.surroundings.shutting_down || !contact || self.disk.is_full()
     }
 
     /// When the disk failed last.
@@ -241,9 +258,29 @@ impl Outside {
         if self.account.failed_last.0 != failures {
             self.account.failed_last = (failures, self.now);
         }
+        let reads = self.disk.read_faults();
+        if self.account.read_failed_last.0 != reads {
+            self.account.read_failed_last = (reads, Some(self.now));
+        }
+    }
+
+    /// Operations of the disk failed since it was last found in order.
+    pub fn disk_is_ailing(&self) -> bool {
+        self.disk.failures() != self.account.failures_seen
+    }
+
+    /// What the store does takes time, or did a moment ago.
+    pub fn store_lags(&self) -> bool {
+        self.silence.waited_within(Duration::from_secs(60), self.now)
     }
 
     pub fn node_readiness(&self, ready: bool) -> NodeReadiness {
         NodeReadiness { ready, heartbeat: self.now.as_secs().to_string(), message: String::new() }
+    }
+
+    /// What a version holds, or held when it was last rendered.
+    pub fn content_of_version(&self, source: &Source) -> Option<Content> {
+        let rendered = self.account.versions.get(source).and_then(|all| all.last().copied());
+        rendered.or_else(|| self.content_of(Some(source)))
     }
 }

@@ -1,0 +1,185 @@
+//! What the world answers: the kubelet's process, its judge, and the node around it.
+
+use std::time::Duration;
+
+use kubelet_config::assignment::Assignment;
+use kubelet_supervisor::machine::evidence::{LeaseObservation, Query};
+use kubelet_supervisor::machine::model::{Exit, Rendered, Verdict};
+use kubelet_supervisor::machine::record::HistoryEntry;
+use kubelet_supervisor::machine::{Effect, Input, Ticket};
+use kubelet_supervisor::ports::StoreRequest;
+
+use super::{Node, Process, REFUSAL};
+
+impl Node {
+    pub(super) fn answer(&mut self, effect: &Effect) -> Option<Input> {
+        match effect {
+            Effect::Store(request) => self.submit(request.clone()),
+            Effect::Emit(event) => {
+                self.history += 1;
+                let entry = HistoryEntry {
+                    number: self.history,
+                    nanos: self.wall_nanos,
+                    reason: event.reason.as_str().to_owned(),
+                    warning: event.warning,
+                    message: event.message.clone(),
+                    source: event.source.clone(),
+                    log_tail: event.log_tail.clone(),
+                    local: event.local,
+                    ..HistoryEntry::default()
+                };
+                self.submit(StoreRequest::Append(Box::new(entry)))
+            }
+            Effect::Send(entry) => self.api_answers().then_some(Input::Reported(entry.number)),
+            Effect::Watch(Some(reference)) if self.api_answers() && self.wanted != Assignment::Unknown => {
+                self.payload(&reference.name).map(Input::ConfigMap)
+            }
+            Effect::Preflight(ticket, rendered) => self.preflight(*ticket, rendered),
+            Effect::Start(path) => Some(Input::Started(self.start(path.as_deref()))),
+            Effect::Stop if self.is_deaf => None,
+            Effect::Stop => self.end_process().then_some(Input::Exited(Exit::Code(0))),
+            Effect::Kill => self.end_process().then_some(Input::Exited(Exit::Signal(9))),
+            Effect::ReadLogTail => Some(Input::LogTail(self.log_tail.clone())),
+            Effect::Probe(ticket, _) => {
+                let answer = Input::Probed(*ticket, self.healthz?);
+                self.hold_back(answer)
+            }
+            Effect::Query(..) if !self.queries_answered => None,
+            Effect::Query(ticket, query) => {
+                let answer = self.observe(*ticket, query);
+                self.hold_back(answer)
+            }
+            Effect::Quit => {
+                self.quit = true;
+                None
+            }
+            Effect::Watch(_)
+            | Effect::SelfTest
+            | Effect::Answer(..)
+            | Effect::Log(..)
+            | Effect::Count(_)
+            | Effect::ProveReload(..)
+            | Effect::Reexec
+            | Effect::PingWatchdog => None,
+        }
+    }
+
+    fn start(&mut self, path: Option<&str>) -> Result<u32, String> {
+        assert!(self.process.is_none(), "a second kubelet is started");
+        if let Some(path) = path {
+            self.store.check_durable(path);
+        }
+        if std::mem::take(&mut self.start_fails) {
+            return Err("fork: out of memory".to_owned());
+        }
+        self.pid += 1;
+        let content = path.unwrap_or_default().trim_start_matches('/').to_owned();
+        self.starts.push(content.clone());
+        if self.kills_runtime.contains(&content) {
+            self.environment.runtime = Some(false);
+        } else if !self.kills_runtime.is_empty() {
+            self.environment.runtime = Some(true);
+        }
+        let ready_at = self.ready_after.map(|after| self.now + Duration::from_secs(after));
+        let digest = if content.is_empty() { self.local_digest() } else { content.clone() };
+        self.process = Some(Process { content, digest, ready_at });
+        Ok(self.pid)
+    }
+
+    /// False if there was none.
+    pub(super) fn end_process(&mut self) -> bool {
+        let Some(process) = self.process.take() else { return false };
+        if self.cuts_contact.contains(&process.content) {
+            self.cut_until = self.now + Duration::from_secs(self.contact_back_after);
+        }
+        true
+    }
+
+    fn preflight(&mut self, ticket: Ticket, rendered: &Rendered) -> Option<Input> {
+        self.preflights.push(rendered.digest.0.clone());
+        self.pending_preflights.clear(); // one that still runs is dropped
+        if !self.preflight_answers {
+            self.pending_preflights.push((ticket, rendered.clone()));
+            return None;
+        }
+        Some(Input::Judged(ticket, self.verdict(rendered)))
+    }
+
+    fn verdict(&self, rendered: &Rendered) -> Verdict {
+        if self.inconclusive {
+            Verdict::Inconclusive("it did not end".to_owned())
+        } else if self.refused.contains(&rendered.digest.0) {
+            Verdict::Validate(REFUSAL.to_owned())
+        } else {
+            Verdict::Valid(Vec::new())
+        }
+    }
+
+    /// A preflight that was not answered ends after all.
+    pub fn end_preflight(&mut self) {
+        for (ticket, rendered) in std::mem::take(&mut self.pending_preflights) {
+            let verdict = self.verdict(&rendered);
+            self.step(Input::Judged(ticket, verdict));
+        }
+    }
+
+    /// Answers to queries and probes are had now, and come when they are released.
+    pub fn hold(&mut self) {
+        self.held = Some(Vec::new());
+    }
+
+    /// What is held back so far; more is held back.
+    pub fn take_held(&mut self) -> Vec<Input> {
+        self.held.replace(Vec::new()).unwrap_or_default()
+    }
+
+    /// What was held back comes, in order, and nothing is held back any more.
+    pub fn release(&mut self) {
+        for input in self.held.take().unwrap_or_default() {
+            self.step(input);
+        }
+    }
+
+    fn hold_back(&mut self, answer: Input) -> Option<Input> {
+        match &mut self.held {
+            Some(held) => {
+                held.push(answer);
+                None
+            }
+            None => Some(answer),
+        }
+    }
+
+    fn observe(&mut self, ticket: Ticket, query: &Query) -> Input {
+        let answers = self.api_answers();
+        match query {
+            Query::Lease if self.busy => Input::LeaseObserved(ticket, LeaseObservation::Busy("503".into())),
+            Query::Lease if !answers => Input::LeaseObserved(ticket, LeaseObservation::Unreachable("refused".into())),
+            Query::Lease => {
+                let alive = self.process.as_ref().and_then(|process| process.ready_at).is_some_and(|at| self.now >= at);
+                if alive && self.in_contact() {
+                    self.renewed = self.wall_nanos / 1_000_000_000;
+                }
+                let renewed = kubelet_config::status::timestamp(self.renewed.saturating_mul(1_000_000_000));
+                Input::LeaseObserved(ticket, LeaseObservation::Renewed(renewed))
+            }
+            Query::Pods => Input::PodsObserved(ticket, (answers && !self.busy).then(|| self.inventory.clone())),
+            Query::Environment(_) => Input::EnvironmentObserved(ticket, self.environment.clone()),
+        }
+    }
+
+    fn is_cut(&self) -> bool {
+        self.now < self.cut_until
+            || self.process.as_ref().is_some_and(|process| self.cuts_contact.contains(&process.content))
+    }
+
+    /// The kubelet reaches the API server.
+    pub(super) fn in_contact(&self) -> bool {
+        self.contact && !self.is_cut()
+    }
+
+    /// The supervisor does.
+    pub(super) fn api_answers(&self) -> bool {
+        self.api && !(self.cuts_api && self.is_cut())
+    }
+}

@@ -1,0 +1,257 @@
+//! The disk of the bare machine: what is durable, and what is wrong with it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use kubelet_config::digest::Digest;
+use kubelet_config::rendering::HealthzTarget;
+use kubelet_config::source::{ConfigAnnotations, Source};
+use kubelet_supervisor::machine::Input;
+use kubelet_supervisor::machine::model::{KubeletId, RenderError, Rendered, StateFiles, Target};
+use kubelet_supervisor::machine::records::{Records, StateFile, Stored, Version};
+use kubelet_supervisor::ports::StoreRequest;
+use serde_json::json;
+
+use super::{Definition, Node, name_of};
+
+/// The store and the node's own file.
+#[derive(Default)]
+pub struct Store {
+    /// The record, as it is on disk.
+    pub records: Records,
+    written: bool,
+    /// Native's `meta` files: assigned and last known good.
+    meta: (Option<Source>, Option<Source>),
+    /// The power is cut each time before these are written.
+    pub meta_lost: bool,
+    checkpoints: BTreeSet<Source>,
+    /// Rendered configurations by content.
+    configs: BTreeMap<Digest, Rendered>,
+    /// Answered requests to put the kubelet's state files in order.
+    pub swaps: Vec<StateFiles>,
+    /// Tells one content of the node's own file from another.
+    pub local: String,
+    /// The node's own file cannot be read.
+    pub local_torn: bool,
+    /// No request is answered.
+    stalled: bool,
+    waiting: VecDeque<StoreRequest>,
+    /// After so many requests that are served ...
+    pub fails_after: u32,
+    /// ... so many fail with EIO, ...
+    pub fails: u32,
+    /// ... or are served, and never answered.
+    pub loses_answers: bool,
+    /// ENOSPC for whatever is written.
+    pub full: bool,
+    /// EIO for whatever has to be rendered.
+    pub renders_fail: bool,
+    /// EIO for these contents.
+    pub unreadable: BTreeSet<String>,
+    /// These contents have other bytes than they had.
+    pub damaged: BTreeSet<String>,
+    /// Checkpoints are saved, and are not there.
+    pub loses_checkpoints: bool,
+    /// EIO for the record.
+    pub record_unreadable: bool,
+}
+
+impl Store {
+    pub fn stall(&mut self) {
+        self.stalled = true;
+    }
+
+    pub(super) fn forget_requests(&mut self) {
+        self.waiting.clear();
+    }
+
+    /// The checkpoint and the content of this version are gone.
+    pub fn lose(&mut self, source: &Source) {
+        self.checkpoints.remove(source);
+        self.configs.remove(&Digest(name_of(source)));
+    }
+
+    pub(super) fn check_durable(&self, path: &str) {
+        let digest = Digest(path.trim_start_matches('/').to_owned());
+        assert!(self.configs.contains_key(&digest), "{path} is started, and is not on disk");
+        assert!(!self.damaged.contains(&digest.0), "{path} is started, and is damaged");
+    }
+
+    fn record(&mut self, records: &Records) {
+        (self.records, self.written) = (records.clone(), true);
+        if !self.meta_lost {
+            let source = |version: &Option<Version>| version.as_ref().map(|version| version.source.clone());
+            self.meta = (source(&records.assigned), source(&records.last_known_good));
+        }
+    }
+
+    fn fails_now(&mut self) -> bool {
+        let now = self.fails > 0 && self.fails_after == 0;
+        self.fails -= u32::from(now);
+        self.fails_after = self.fails_after.saturating_sub(1);
+        now
+    }
+
+    fn read(&self, fails: bool) -> Stored {
+        let state = match (self.record_unreadable || fails, self.written) {
+            (true, _) => StateFile::Unreadable("input/output error".to_owned()),
+            (false, true) => StateFile::Read(Box::new(self.records.clone())),
+            (false, false) => StateFile::Absent,
+        };
+        Stored {
+            state,
+            assigned: Ok(self.meta.0.clone()),
+            last_known_good: Ok(self.meta.1.clone()),
+            meta_changed: false,
+        }
+    }
+}
+
+impl Node {
+    /// Whatever waits for the disk is served now, in order.
+    pub fn end_stall(&mut self) {
+        self.store.stalled = false;
+        while let Some(request) = self.store.waiting.pop_front() {
+            if let Some(answer) = self.serve(request) {
+                self.step(answer);
+            }
+        }
+    }
+
+    pub(super) fn submit(&mut self, request: StoreRequest) -> Option<Input> {
+        if self.store.stalled {
+            self.store.waiting.push_back(request);
+            return None;
+        }
+        self.serve(request)
+    }
+
+    fn serve(&mut self, request: StoreRequest) -> Option<Input> {
+        let fails = self.store.fails_now();
+        let lost = fails && self.store.loses_answers;
+        self.carry_out(request, fails && !lost).filter(|_| !lost)
+    }
+
+    fn carry_out(&mut self, request: StoreRequest, fails: bool) -> Option<Input> {
+        let written = if fails {
+            Err("input/output error".to_owned())
+        } else if self.store.full {
+            Err("no space left on device".to_owned())
+        } else {
+            Ok(())
+        };
+        let id = KubeletId(self.kubelet.clone());
+        match request {
+            StoreRequest::ReadRecords(ticket) => Some(Input::RecordsRead(ticket, Box::new(self.store.read(fails)), id)),
+            StoreRequest::Record(ticket, records) => {
+                let result = written.map(|()| self.store.record(&records));
+                Some(Input::Recorded(ticket, result))
+            }
+            StoreRequest::Save(ticket, source, _) => {
+                if written.is_ok() && !self.store.loses_checkpoints {
+                    self.store.checkpoints.insert(source);
+                }
+                Some(Input::Saved(ticket, written))
+            }
+            StoreRequest::Load(ticket, target) => {
+                let result = if fails { Err(eio()) } else { self.load(&target) };
+                Some(Input::Loaded(ticket, id, result))
+            }
+            StoreRequest::SwapStateFiles(ticket, files) => {
+                if written.is_ok() {
+                    self.store.swaps.push(files);
+                }
+                Some(Input::StateFilesSwapped(ticket, written))
+            }
+            StoreRequest::Append(entry) => Some(Input::Appended(entry, written)),
+            StoreRequest::Collect(sources, digests) => {
+                self.store.checkpoints.retain(|source| sources.contains(source));
+                self.store.configs.retain(|digest, _| digests.contains(digest));
+                None
+            }
+            StoreRequest::Assume(_) | StoreRequest::Unreported | StoreRequest::Reported(_) => None,
+        }
+    }
+
+    fn load(&mut self, target: &Target) -> Result<Rendered, RenderError> {
+        match target {
+            Target::Local if self.store.local_torn => Err(torn()),
+            Target::Local if self.store.renders_fail => Err(eio()),
+            Target::Local => Ok(self.render(None)),
+            Target::Source(source) => self.load_source(source),
+            Target::Content(digest, _) if self.store.unreadable.contains(&digest.0) => Err(eio()),
+            Target::Content(digest, source) => {
+                if let Some(config) = self.store.configs.get(digest).filter(|_| !self.store.damaged.contains(&digest.0))
+                {
+                    let annotations = self.definition(&name_of(source)).annotations;
+                    return Ok(Rendered { annotations, ..config.clone() });
+                }
+                if self.render(Some(source)).digest != *digest {
+                    return Err(RenderError::Checkpoint("the configuration is damaged".to_owned()));
+                }
+                self.load_source(source)
+            }
+        }
+    }
+
+    fn load_source(&mut self, source: &Source) -> Result<Rendered, RenderError> {
+        if self.store.renders_fail {
+            return Err(eio());
+        }
+        if !self.store.checkpoints.contains(source) {
+            return Err(RenderError::Checkpoint("there is no checkpoint".to_owned()));
+        }
+        if self.definition(&name_of(source)).overlay && self.store.local_torn {
+            return Err(torn());
+        }
+        let rendered = self.render(Some(source));
+        let digest = rendered.digest.clone();
+        if self.store.unreadable.contains(&digest.0) {
+            return Err(eio());
+        }
+        let there = self.store.configs.contains_key(&digest) && !self.store.damaged.contains(&digest.0);
+        if !there && self.store.full {
+            return Err(RenderError::Internal("no space left on device".to_owned()));
+        }
+        self.store.damaged.remove(&digest.0);
+        self.store.configs.insert(digest, rendered.clone());
+        Ok(rendered)
+    }
+
+    fn definition(&self, name: &str) -> Definition {
+        let nothing = Definition { fields: json!({}), annotations: ConfigAnnotations::default(), overlay: false };
+        self.configurations.get(name).cloned().unwrap_or(nothing)
+    }
+
+    pub(super) fn local_digest(&self) -> String {
+        self.render(None).digest.0
+    }
+
+    fn render(&self, source: Option<&Source>) -> Rendered {
+        let name = source.map_or_else(|| "local".to_owned(), name_of);
+        let Definition { mut fields, annotations, overlay } = self.definition(&name);
+        let mut content = self.same_content.get(&name).unwrap_or(&name).clone();
+        if (overlay || source.is_none()) && !self.store.local.is_empty() {
+            content = format!("{content}+{}", self.store.local);
+        }
+        // Differs, and nobody minds.
+        fields["syncFrequency"] = json!(content);
+        Rendered {
+            path: source.map(|_| format!("/{content}")).unwrap_or_default(),
+            digest: Digest(content),
+            healthz: self.healthz.map(|_| HealthzTarget { host: "127.0.0.1".into(), port: 10248 }),
+            effective: Arc::new(fields),
+            annotations,
+            runtime: Some("unix:///run/runtime.sock".into()),
+            ..Rendered::default()
+        }
+    }
+}
+
+fn eio() -> RenderError {
+    RenderError::Internal("input/output error".to_owned())
+}
+
+fn torn() -> RenderError {
+    RenderError::Internal("the node's own file cannot be parsed".to_owned())
+}

@@ -1,0 +1,199 @@
+//! The laws of what the supervisor claims, held against what the world knows.
+
+use std::time::Duration;
+
+use kubelet_config::assignment::Assignment;
+use kubelet_supervisor::machine::evidence::Signal;
+use kubelet_supervisor::machine::records::Version;
+use kubelet_supervisor::machine::{Kubelet, State, limits};
+
+use crate::sim::account::{Evidence, Proven};
+use crate::sim::behaviour::Behaviour;
+use crate::sim::laws::Law;
+use crate::sim::world::{Content, Outside};
+
+impl Outside {
+    /// After an input was taken through to its last effect.
+    pub fn check_claims(&mut self, state: &State) {
+        self.check_proven(state);
+        self.check_bad(state);
+        self.check_process(state);
+        self.check_disk(state);
+    }
+
+    /// Law 4: what became last known good, and by what right.
+    fn check_proven(&mut self, state: &State) {
+        if *state.kubelet() == Kubelet::NotBegun {
+            return; // nothing was read yet
+        }
+        let claimed = state.records().last_known_good.as_ref();
+        let may_be_reset = self.account.may_be_reset(self.now);
+        // An answer may have come too late to be heard.
+        let locked =
+            state.config_error().is_some_and(|(_, why)| why.starts_with("the record of this node cannot be read"));
+        self.account.unread |= locked;
+        if claimed.is_none() && self.account.unread {
+            return; // it could not be read, and what is not known is not claimed
+        }
+        let known = self.account.lkg.as_ref();
+        if claimed.map(|version| (&version.source, &version.digest)) == known.map(|it| (&it.source, &it.digest)) {
+            return;
+        }
+        let Some(version) = claimed.cloned() else {
+            let found = self.account.may_be_proven.contains(&None);
+            let reset = may_be_reset || self.known_assignment == Assignment::Local || found;
+            self.account.check(Law::Earned, self.account.blind, reset, || "nothing is last known good".to_owned());
+            let old = self.account.lkg.take();
+            self.account.proven.extend(old.map(|old| old.content));
+            return;
+        };
+        let Some(content) = self.content_of_record(&version) else { return };
+        let found = self.account.may_be_proven.contains(&Some(content))
+            || self.account.blind
+            || may_be_reset && self.account.proven.contains(&content);
+        match self.account.lkg.as_mut().filter(|lkg| lkg.content == content) {
+            // The content of last known good under another name is as good as it was.
+            Some(lkg) => (lkg.source, lkg.digest) = (version.source, version.digest.or(lkg.digest.take())),
+            None => self.check_promotion(state, &version, content, found),
+        }
+    }
+
+    fn check_promotion(&mut self, state: &State, version: &Version, content: Content, found: bool) {
+        let trial = state.settings.trial_duration;
+        // What waited for a confirmation passed its trial then, maybe in an earlier life; it is well now.
+        let awaited = self.account.passed == Some(content);
+        let earned = (awaited && self.is_well(content) || self.has_earned(content, trial)) && !self.is_lost(content);
+        self.account.check(Law::Earned, found, earned, || format!("{version} became last known good"));
+        let evidence = self.account.evidence;
+        let before = self.account.lkg.as_ref().map(|lkg| lkg.evidence).unwrap_or_default();
+        let contact = evidence.content == Some(content)
+            && evidence.contact
+            && (evidence.node_ready || evidence.leased || !before.node_ready && !before.leased);
+        self.account.check(Law::InContact, found, contact, || {
+            format!("{version} was proven with {evidence:?}, after {before:?}")
+        });
+        let needed = state.settings.confirm_within.is_some();
+        let confirmed = self.account.confirmed == Some(content);
+        // Where the node's own content is assigned there is nothing to go back to.
+        let excused = found || self.is_own(content);
+        self.account.check(Law::Confirms, excused, confirmed || !needed, || format!("nobody confirmed {version}"));
+        let path = self.process.as_ref().filter(|it| it.content == content).and_then(|it| it.path.clone());
+        let file = path.and_then(|path| Some((path.clone(), self.disk.peek(std::path::Path::new(&path))?)));
+        let new = Proven {
+            source: version.source.clone(),
+            content,
+            digest: version.digest.clone(),
+            kubelet: self.kubelet_id.clone(),
+            file,
+            // What was seen of the very process that was proven; another's may not have been heard of.
+            evidence: Evidence {
+                node_ready: self.process.as_ref().is_some_and(|it| it.node_ready),
+                leased: self.process.as_ref().is_some_and(|it| it.leased),
+                ..evidence
+            },
+        };
+        let old = self.account.lkg.replace(new);
+        self.account.proven.extend(old.map(|old| old.content));
+        self.account.cleared.clear();
+    }
+
+    /// The cluster sees that it fails, by a sign that was good before.
+    pub(super) fn is_lost(&self, content: Content) -> bool {
+        let judged =
+            content.behaviour.betrayed_by().is_some_and(|signal| self.account.was_good_before(content, signal));
+        let since = self.process.as_ref().and_then(|process| process.lost_since);
+        judged && since.is_some_and(|since| self.now - since > limits::WATCHDOG_INTERVAL)
+    }
+
+    /// What was proven stays so.
+    fn check_bad(&mut self, state: &State) {
+        let Some(lkg) = self.account.lkg.clone().filter(|lkg| lkg.digest.is_some()) else { return };
+        let bad = &state.records().bad;
+        if bad.is_empty() {
+            return;
+        }
+        let marked = bad.iter().find(|bad| bad.digest == lkg.digest && bad.kubelet.0 == lkg.kubelet);
+        self.account.check(Law::ProvenIsNotBad, false, marked.is_none(), || format!("{marked:?}"));
+    }
+
+    /// The supervisor knows its process, and the status says what that runs.
+    fn check_process(&mut self, state: &State) {
+        let (Some(pid), Some(process)) = (state.pid(), &self.process) else { return };
+        if self.account.status_is_known {
+            return;
+        }
+        let (known, content, local) = (process.pid, process.content, process.path.is_none());
+        let said = match &self.status.active {
+            Some(source) => self.is_content_of(source, content),
+            None => local || self.is_own(content),
+        };
+        let status = self.status.active.clone();
+        // While the store gives no answer nobody can look at what a kubelet is started with once more.
+        let unseen = content.behaviour == Behaviour::Invalid && self.store_lags();
+        // What lasts for moments is not told.
+        let unseen = unseen || !state.is_status_due();
+        let account = &mut self.account;
+        account.check(Law::OneKubelet, false, pid == known, || format!("{pid} is not {known}"));
+        // Where the record could not be read yet, nothing is said.
+        account.check(Law::StatusIsTrue, account.unread || unseen, said, || {
+            format!("{status:?} is said to run, and {content:?} does")
+        });
+        account.status_is_known = true;
+    }
+
+    /// Law 3: the disk says what is said to be on it, and holds last known good.
+    fn check_disk(&mut self, state: &State) {
+        let changes = self.disk.changes();
+        if changes == self.account.looked_at {
+            return;
+        }
+        self.account.looked_at = changes;
+        let found = self.records(&self.disk.seen());
+        let durable = self.records(&self.disk.durable());
+        let versions = durable.iter().flat_map(|records| {
+            let attempt = records.phase.attempt().map(|attempt| &attempt.version);
+            records.assigned.iter().chain(&records.last_known_good).chain(attempt)
+        });
+        self.account.named.extend(versions.filter_map(|version| version.digest.clone()));
+        let agree =
+            found.as_ref().map_or_else(|| state.saved().last_known_good.is_none(), |found| **found == *state.saved());
+        let file = self.account.lkg.as_ref().and_then(|lkg| lkg.file.clone());
+        let rotten = file.as_ref().is_some_and(|(path, _)| self.disk.is_rotten(crate::sim::records::content_dir(path)));
+        let whole = file.as_ref().is_none_or(|file| self.is_durable(file));
+        let excused = self.disk_is_ailing()
+            || self.account.blind
+            || self.account.unread
+            || *state.kubelet() == Kubelet::NotBegun
+            || self.store_lags();
+        let saved = state.saved();
+        self.account.check(Law::RecordsHold, excused, agree, || format!("{found:?} is not {saved:?}"));
+        if file.is_some() {
+            self.account.check(Law::ContentsHold, excused || rotten, whole, || format!("{file:?} is not there"));
+        }
+        if *state.kubelet() != Kubelet::NotBegun && agree && whole {
+            self.account.failures_seen = self.disk.failures();
+            self.account.reset_requested = self.known_assignment == Assignment::Local;
+            self.account.unpin_requested &= !self.account.asked.is_empty();
+            self.account.thaw_requested &= !self.account.asked.is_empty();
+        }
+    }
+
+    /// Since when, and for how long at the most, a trial of this process may go on though it fails.
+    pub(super) fn fault(&self, state: &State) -> Option<(Duration, Duration)> {
+        let process = self.process.as_ref()?;
+        let judged = |signal| self.account.was_good_before(process.content, signal);
+        if !process.ready {
+            return Some((process.started, state.settings.start_timeout));
+        }
+        if !process.was_heard {
+            let since = process.ready_at.unwrap_or(process.started);
+            return judged(Signal::Healthz).then_some((since, state.settings.start_timeout));
+        }
+        if let Some(since) = process.sick_since.filter(|_| judged(Signal::Healthz)) {
+            return Some((since, limits::HEALTHZ_PATIENCE));
+        }
+        let signal = process.content.behaviour.betrayed_by()?;
+        let patience = signal.patience(state.settings.isolation);
+        process.lost_since.filter(|_| judged(signal)).map(|since| (since, patience))
+    }
+}

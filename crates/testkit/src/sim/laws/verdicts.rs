@@ -1,0 +1,174 @@
+//! The laws of verdicts: what is said to have failed did fail, by itself.
+
+use std::time::Duration;
+
+use kubelet_config::duration::GoDuration;
+use kubelet_config::source::Source;
+use kubelet_supervisor::machine::limits;
+use kubelet_supervisor::machine::record::HistoryEntry;
+
+use crate::sim::account::SLACK;
+use crate::sim::kubelet::Process;
+use crate::sim::laws::Law;
+use crate::sim::records::digest_of;
+use crate::sim::world::{Content, Outside};
+
+/// Events after which a version that failed may be tried again.
+const CLEARS: &[&str] = &["KubeletConfigNotBlamed", "KubeletConfigRetried"];
+
+impl Outside {
+    /// The history is to have this.
+    pub fn check_event(&mut self, entry: &HistoryEntry) {
+        let now = self.now;
+        let Some(source) = &entry.source else { return };
+        // What runs is what the event is about, though the version was rendered to something else since.
+        let lives = self.process.as_ref().or(self.account.last.as_ref()).map(|it| it.content);
+        let ran = lives.filter(|ran| entry.reason != "KubeletConfigRejected" && self.is_content_of(source, *ran));
+        let content = ran.or_else(|| self.content_of_version(source));
+        if CLEARS.contains(&&*entry.reason) {
+            let equal = |other: &Content| Some(*other) == content;
+            self.account.failed.retain(|failed| failed.source != *source && !equal(&failed.content));
+        }
+        match &*entry.reason {
+            "KubeletConfigNotBlamed" => self.check_clearance(source, content),
+            "KubeletConfigAwaitsConfirmation" => {
+                self.check_awaits(source, content);
+                // As people were told: an operator may have asked for longer.
+                let told = entry.message.split("within ").nth(1).and_then(|rest| rest.split(':').next());
+                let told = told.and_then(|within| within.parse::<GoDuration>().ok()).map(|within| within.0);
+                let until = told.or(self.account.confirm_within).map(|within| now + within);
+                self.account.awaits = content.zip(until).map(|(content, until)| (content, until, until));
+            }
+            "KubeletConfigRetried" => {
+                self.account.cleared.retain(|(of, _)| of != source);
+                self.account.testing = false;
+            }
+            "KubeletConfigChanged" => {
+                self.account.cleared.retain(|(of, _)| of == source);
+                (self.account.testing, self.account.awaits) = (false, None);
+                // What was passed and what was confirmed outlive the restarts of what they are about.
+                self.account.passed.take_if(|passed| Some(*passed) != content);
+                self.account.confirmed.take_if(|confirmed| Some(*confirmed) != content);
+            }
+            "KubeletConfigAdopted" => {
+                self.account.testing = false;
+                self.account.offered.extend(content);
+                self.account.on_trial = content;
+            }
+            "KubeletConfigProven" => self.account.cleared.clear(),
+            "KubeletConfigConfirmed" => self.account.confirmed = content,
+            "KubeletConfigRolledBack" | "KubeletConfigRejected" => {
+                let Some(content) = content else { return };
+                let rolled_back = entry.reason == "KubeletConfigRolledBack";
+                self.check_failure(source, content, rolled_back, &entry.message);
+            }
+            _ => {}
+        }
+    }
+
+    /// What asks for a confirmation has passed its trial.
+    fn check_awaits(&mut self, source: &Source, content: Option<Content>) {
+        let Some(content) = content else { return };
+        let earned = self.has_earned(content, self.account.trial) && !self.is_lost(content);
+        self.account
+            .check(Law::Earned, false, earned, || format!("{source} passed no trial, and awaits a confirmation"));
+        self.account.passed = Some(content);
+    }
+
+    fn check_failure(&mut self, source: &Source, content: Content, rolled_back: bool, message: &str) {
+        let now = self.now;
+        let awaited = self
+            .account
+            .awaits
+            .take()
+            // It is told once it is durable, which a slow disk makes later.
+            .is_some_and(|(of, first, _)| of == content && now + Duration::from_secs(5) >= first);
+        let commanded = self.account.is_commanded(now);
+        let booted = self.account.fresh;
+        let ailing = self.disk_is_ailing() || self.store_lags();
+        // A record of which the disk said that it failed may be there all the same; and a supervisor may end between a record
+        // and its event.
+        let untold = self.disk.failures() > 0 || now < self.account.began + SLACK;
+        let awaited = awaited || untold && message.contains("nobody confirmed");
+        if rolled_back {
+            self.account.confirmed = None;
+            self.account.passed.take_if(|_| !message.contains("nobody confirmed"));
+            self.account.forget_tries(); // what follows, with another binary, is another trial
+            self.account.testing = false;
+        }
+        if rolled_back && !awaited && !commanded && !booted && !message.contains("nobody confirmed") {
+            self.check_blame(source, content);
+        }
+        let lives = self.process.as_ref().or(self.account.last.as_ref());
+        let hindered = lives.is_none_or(|it| it.hindered);
+        if content.behaviour.works() {
+            let fair = if rolled_back {
+                // Its third boot, or somebody killed it, or it had no runtime.
+                let died = self.account.deaths.is_some_and(|(of, _)| of == content);
+                booted || hindered || died || commanded || awaited
+            } else {
+                // The same content was unlucky before, or it has no such key, or the preflight did not read what was meant.
+                source.reference.kubelet_config_key == "absent"
+                    || self.account.unlucky.contains(&content)
+                    || message.contains("passed without proof")
+            };
+            self.account.check(Law::GoodIsKept, ailing, fair, || format!("{source} works, but {message}"));
+        }
+        if rolled_back {
+            self.account.unlucky.push(content);
+        }
+        if source.reference.kubelet_config_key != "absent" && !self.account.is_lkg(content) {
+            let ran = self.process.as_ref().or(self.account.last.as_ref());
+            let ran = ran.filter(|it| rolled_back && it.content == content).and_then(|it| it.path.as_deref());
+            let digest = ran.map(|path| digest_of(path).to_owned());
+            self.account.note_failed(source, content, digest, now);
+        }
+    }
+
+    /// No version is rolled back while the surroundings fail, unless they failed right after it came.
+    fn check_blame(&mut self, source: &Source, content: Content) {
+        let now = self.now;
+        let lives = self.process.as_ref().or(self.account.last.as_ref()).filter(|it| it.content == content).cloned();
+        let Some(process) = lives else { return };
+        let came = process.ready_at.unwrap_or(process.started);
+        let itself = |since: Option<Duration>| {
+            since.is_some_and(|since| process.ready_at.is_none() || since <= came + limits::ATTRIBUTION)
+        };
+        let excused =
+            self.disk_is_ailing() || self.store_lags() || itself(self.trouble.since) || itself(process.lost_since);
+        let trouble = self.observations.has_trouble(now);
+        self.account.check(Law::NotBlamed, excused, !trouble, || format!("{source} is bad for the node's trouble"));
+        if let Some(lost) = self.trouble.alone_since.filter(|_| self.process.is_some()) {
+            let later = lost >= came + limits::ATTRIBUTION && process.in_contact && process.well_since.is_some();
+            self.account
+                .check(Law::NotBlamed, excused, !later, || format!("{source} is bad for the API server's trouble"));
+        }
+        self.account.testing = true;
+    }
+
+    /// A version is cleared if last known good was seen to fail alike.
+    fn check_clearance(&mut self, source: &Source, content: Option<Content>) {
+        let now = self.now;
+        self.account.testing = false;
+        // A torn file of the node's own looks like a version that is refused.
+        let other = |it: &Process| it.path.is_none() || Some(it.content) != content || self.account.is_lkg(it.content);
+        let minutes = |since: Duration, seconds: u64| now.saturating_sub(since) >= Duration::from_secs(seconds);
+        let fails = match &self.process {
+            None => self.account.last.as_ref().is_some_and(|it| other(it) && it.stopping.is_none()),
+            Some(it) => {
+                let far = it.hindered || it.content.behaviour.is_seen_from_afar();
+                other(it)
+                    && (far
+                        || it.sick_since.is_some_and(|since| minutes(since, 25))
+                        || !it.was_healthy && minutes(it.started, 100)
+                        // As long as a kubelet's watchdog is waited for.
+                        || !it.was_healthy && it.ready_at.is_some_and(|at| minutes(at, 60)))
+            }
+        };
+        let unsure = self.was_in_trouble() || self.silence.is_one_sided();
+        self.account
+            .check(Law::Cleared, unsure, fails, || format!("{source} is not to blame, it is said; but nothing failed"));
+        let before = self.account.cleared.iter().find(|(of, _)| of == source).map(|(_, times)| times + 1);
+        self.account.cleared = vec![(source.clone(), before.unwrap_or_default())];
+    }
+}

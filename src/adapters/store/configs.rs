@@ -1,0 +1,195 @@
+//! Configurations by their content: the very bytes that a kubelet was or will be given, and the files they name.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use super::{FsStore, READS, RECORD_LIMIT};
+use crate::adapters::fsx::{self, Disk};
+use crate::machine::model::RenderError;
+use crate::ports::StoreError;
+use kubelet_config::digest::{Digest, hex};
+use kubelet_config::source;
+use kubelet_config::yaml;
+
+/// What `--config` is given.
+const KUBELET: &str = "kubelet.json";
+/// Checksums.
+const METADATA: &str = "config.json";
+/// Of a file here. A configuration is indented, so it may be longer than its source.
+const LIMIT: u64 = 8 * yaml::MAX_BYTES as u64;
+
+/// `config.json`.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Metadata {
+    /// SHA-256 by path in the directory.
+    sha256: BTreeMap<String, String>,
+    /// Fields that a command-line flag overrides, with the flag, as it was when this was rendered last.
+    #[serde(default)]
+    shadowed: Vec<String>,
+}
+
+/// A configuration that was read and verified.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredConfig {
+    /// What `--config` is given.
+    pub path: String,
+    /// What it says.
+    pub value: Value,
+    /// Fields that a command-line flag overrides, with the flag.
+    pub shadowed: Vec<String>,
+}
+
+impl<D: Disk> FsStore<D> {
+    /// Where configurations lie by their digest.
+    #[must_use]
+    pub fn configs_dir(&self) -> PathBuf {
+        self.own("configs")
+    }
+
+    fn config_dir(&self, digest: &Digest) -> Result<PathBuf, StoreError> {
+        if !source::is_safe_component(&digest.0) {
+            return Err(StoreError::Digest(digest.0.clone()));
+        }
+        Ok(self.configs_dir().join(&digest.0))
+    }
+
+    /// Reads and verifies a configuration.
+    ///
+    /// # Errors
+    /// [`RenderError::Checkpoint`] if it is missing or damaged, [`RenderError::Internal`] if the disk does not give it.
+    pub fn open_config(&self, digest: &Digest) -> Result<StoredConfig, RenderError> {
+        let dir = self.config_dir(digest).map_err(|error| RenderError::Checkpoint(error.to_string()))?;
+        let mut found = self.verified_config(&dir);
+        for _ in 1..READS {
+            found = found.or_else(|_| self.verified_config(&dir));
+        }
+        found
+    }
+
+    fn verified_config(&self, dir: &Path) -> Result<StoredConfig, RenderError> {
+        let read = |name: &str, limit| {
+            let path = dir.join(name);
+            self.disk.read(&path, limit).map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::FileTooLarge | io::ErrorKind::NotADirectory => {
+                    RenderError::Checkpoint(format!("{}: {error}", path.display()))
+                }
+                _ => RenderError::Internal(format!("{}: {error}", path.display())),
+            })
+        };
+        let damaged = |name: &str, why: &str| RenderError::Checkpoint(format!("{}: {why}", dir.join(name).display()));
+        let metadata = serde_json::from_slice::<Metadata>(&read(METADATA, RECORD_LIMIT)?)
+            .map_err(|error| damaged(METADATA, &error.to_string()))?;
+        let mut value = None;
+        for (name, sum) in &metadata.sha256 {
+            if name != KUBELET && !name.strip_prefix("files/").is_some_and(source::is_safe_key) {
+                return Err(damaged(METADATA, "it names what is not ours"));
+            }
+            let bytes = read(name, LIMIT)?;
+            if *sum != hex(&Sha256::digest(&bytes)) {
+                return Err(damaged(name, "the checksum is wrong"));
+            }
+            if name == KUBELET {
+                value = Some(serde_json::from_slice(&bytes).map_err(|error| damaged(name, &error.to_string()))?);
+            }
+        }
+        let value = value.ok_or_else(|| damaged(METADATA, "it does not name kubelet.json"))?;
+        Ok(StoredConfig { path: dir.join(KUBELET).display().to_string(), value, shadowed: metadata.shadowed })
+    }
+
+    /// Makes a configuration and the files that it names durable; gives the path of what `--config` is given. What is
+    /// there already stays as it is.
+    ///
+    /// # Errors
+    /// Why it is not there.
+    pub fn write_config(
+        &mut self,
+        digest: &Digest,
+        text: &str,
+        files: &BTreeMap<String, String>,
+        shadowed: &[String],
+    ) -> Result<String, StoreError> {
+        let written = self.write_or_keep(digest, text, files, shadowed);
+        self.checked(written)
+    }
+
+    fn write_or_keep(
+        &mut self,
+        digest: &Digest,
+        text: &str,
+        files: &BTreeMap<String, String>,
+        shadowed: &[String],
+    ) -> Result<String, StoreError> {
+        let dir = self.config_dir(digest)?;
+        if let Some(key) = files.keys().find(|key| !source::is_safe_key(key)) {
+            return Err(StoreError::Key(key.clone()));
+        }
+        let files = files.iter().map(|(key, content)| (format!("files/{key}"), content.as_str()));
+        let files: BTreeMap<String, &str> = files.chain([(KUBELET.to_owned(), text)]).collect();
+        let sum = |content: &&str| hex(&Sha256::digest(content.as_bytes()));
+        let sha256 = files.iter().map(|(name, content)| (name.clone(), sum(content))).collect();
+        let mut metadata = Metadata { sha256, shadowed: shadowed.to_owned() };
+        let encode =
+            |metadata: &Metadata| serde_json::to_string(metadata).map_err(|error| StoreError::Json(error.into()));
+
+        let Ok(found) = self.open_config(digest) else {
+            self.base_dirs()?;
+            self.write_new(&dir, &files, &encode(&metadata)?).map_err(|error| {
+                let _ = self.disk.remove(&fsx::temporary_beside(&dir));
+                StoreError::disk(&dir, error)
+            })?;
+            self.durable.insert(dir.clone());
+            return Ok(dir.join(KUBELET).display().to_string());
+        };
+        self.keep(&dir)?;
+        if found.shadowed != shadowed
+            && let Ok(Some(there)) = self.read_text(&dir.join(METADATA))
+            && let Ok(there) = serde_json::from_str::<Metadata>(&there)
+        {
+            // For people; a full disk must not keep out a configuration that is there.
+            metadata.sha256 = there.sha256;
+            let _ = self.replace(&dir.join(METADATA), encode(&metadata)?.as_bytes());
+        }
+        Ok(found.path)
+    }
+
+    /// A crash or a failed sync may have left its name in memory alone.
+    fn keep(&mut self, dir: &Path) -> Result<(), StoreError> {
+        if !self.durable.contains(dir) {
+            self.base_dirs()?;
+            self.sync(&self.configs_dir())?;
+            self.durable.insert(dir.to_owned());
+        }
+        Ok(())
+    }
+
+    /// It appears whole by one rename; a leftover of a crash before that is removed first.
+    fn write_new(&self, dir: &Path, files: &BTreeMap<String, &str>, metadata: &str) -> io::Result<()> {
+        let temporary = fsx::temporary_beside(dir);
+        self.disk.remove(&temporary)?;
+        self.disk.make_dir(&temporary, 0o700)?;
+        let inner = temporary.join("files");
+        let has_files = files.len() > 1;
+        if has_files {
+            self.disk.make_dir(&inner, 0o700)?;
+        }
+        for (name, content) in
+            files.iter().map(|(name, content)| (name.as_str(), *content)).chain([(METADATA, metadata)])
+        {
+            let path = temporary.join(name);
+            self.disk.write(&path, content.as_bytes(), 0o600)?;
+            self.disk.sync(&path)?;
+        }
+        if has_files {
+            self.disk.sync(&inner)?;
+        }
+        self.disk.sync(&temporary)?;
+        self.disk.remove(dir)?; // it is damaged
+        self.disk.rename(&temporary, dir)?;
+        self.disk.sync(&self.configs_dir())
+    }
+}

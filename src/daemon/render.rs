@@ -1,0 +1,74 @@
+//! Renders a checkpoint, or the local configuration, with the node's own files.
+
+use crate::machine::model::RenderError;
+use crate::ports::{Checkpoint, Local};
+use kubelet_config::flags::KubeletArgs;
+use kubelet_config::rendering::{self, Configuration, RenderFault, RenderInput, Text};
+use kubelet_config::source::{Merge, SOURCE_DIR_TITLE, Source};
+
+/// Renders a checkpoint, or the local configuration. Path fields that name a key of the payload point below `configs`, where
+/// configurations lie by their digest; without it, into the checkpoint's directory.
+///
+/// # Errors
+/// [`RenderError`], naming the key or file at fault.
+pub fn configuration(
+    checkpoint: Option<(&Checkpoint, &Source)>,
+    configs: Option<&str>,
+    args: &KubeletArgs,
+    local: &dyn Local,
+) -> Result<Configuration, RenderError> {
+    let drop_ins = local.drop_ins();
+    let mut merge = local.default_merge();
+    let mut payload = None;
+    if let Some((checkpoint, source)) = checkpoint {
+        payload = Some(Text { text: text(checkpoint, source)?, dir: &checkpoint.dir });
+        if let Some(mode) = &checkpoint.annotations.merge {
+            merge = mode
+                .parse::<Merge>()
+                .map_err(|why| RenderError::Load(format!("annotation kubelet-supervisor.io/merge: {why}")))?;
+        }
+    }
+    let keys = |key: &str| checkpoint.and_then(|(checkpoint, _)| checkpoint.files.get(key).cloned());
+    let with = |local_file: Option<&(String, String)>| {
+        let local = local_file.map(|(text, dir)| Text { text, dir });
+        rendering::render(&RenderInput { payload, local, merge, keys: &keys, configs, drop_ins: &drop_ins, args })
+    };
+    let local_file = local.config();
+    let fault = match &local_file {
+        Ok(local_file) => match with(local_file.as_ref()) {
+            Ok(out) => return Ok(out),
+            Err(RenderFault::Payload(why)) => return Err(RenderError::Load(why)),
+            Err(RenderFault::Local(why)) => why,
+        },
+        Err(error) => error.to_string(),
+    };
+    let why = format!("the kubelet's own --config file cannot be used: {fault}");
+    if payload.is_none() || merge == Merge::Overlay {
+        return Err(RenderError::Internal(why));
+    }
+    // A payload that replaces the file anyway must not go down with it: that would leave the
+    // kubelet with nothing but the broken file.
+    let mut out = with(None).map_err(|fault| RenderError::Load(fault.to_string()))?;
+    out.notes.push(format!("{why}; its feature gates are left out"));
+    Ok(out)
+}
+
+/// The payload's KubeletConfiguration.
+fn text<'a>(checkpoint: &'a Checkpoint, source: &Source) -> Result<&'a str, RenderError> {
+    let key = &source.reference.kubelet_config_key;
+    if let Some(text) = checkpoint.files.get(key) {
+        return Ok(text);
+    }
+    let keys: Vec<&str> = checkpoint.files.keys().map(String::as_str).collect();
+    let others = if keys.is_empty() {
+        "data is empty; binaryData is not read".to_owned()
+    } else {
+        format!("keys: {}", keys.join(", "))
+    };
+    let whose = if source.is_source_dir() {
+        format!("{SOURCE_DIR_TITLE} has no file {key:?}")
+    } else {
+        format!("the ConfigMap has no key {key:?} in its data")
+    };
+    Err(RenderError::Load(format!("{whose} ({others})")))
+}

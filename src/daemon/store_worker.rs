@@ -1,0 +1,173 @@
+//! Serves the requests to the store: the one place where store and rendering meet. It waits for the disk, so the daemon has
+//! it on a thread.
+
+use std::sync::Arc;
+
+use super::render::configuration;
+use crate::adapters::fsx::Disk;
+use crate::adapters::store::{FsStore, StoredConfig};
+use crate::machine::Input;
+use crate::machine::model::{RenderError, Rendered, Target};
+use crate::machine::record::HistoryEntry;
+use crate::machine::records::Stored;
+use crate::ports::{Local, Store, StoreError, StoreRequest};
+use kubelet_config::digest::Digest;
+use kubelet_config::flags::KubeletArgs;
+use kubelet_config::rendering::{self, Configuration, Effective};
+use kubelet_config::source::{ConfigAnnotations, Source};
+
+/// The kubelet's `--root-dir` if the command line has none (options.go, v1.20.2).
+const DEFAULT_ROOT_DIR: &str = "/var/lib/kubelet";
+
+/// The store, the node's own files and the kubelet's command line.
+#[derive(Debug)]
+pub struct StoreWorker<D, L> {
+    store: FsStore<D>,
+    local: L,
+    args: KubeletArgs,
+    /// The node can have another configuration than its own.
+    dynamic: bool,
+    /// The last request was not served to its end.
+    interrupted: bool,
+}
+
+impl<D: Disk, L: Local> StoreWorker<D, L> {
+    /// A kubelet without `--kubeconfig` is standalone: native leaves such a one to its local configuration, and so do we,
+    /// whatever the store holds.
+    pub fn new(store: FsStore<D>, local: L, args: KubeletArgs) -> Self {
+        let dynamic = args.last("kubeconfig").is_some();
+        Self { store, local, args, dynamic, interrupted: false }
+    }
+
+    /// A standalone kubelet too can have a configuration, from a source directory.
+    #[must_use]
+    pub fn with_source_dir(mut self, has_one: bool) -> Self {
+        self.dynamic |= has_one;
+        self
+    }
+
+    /// Serves a request to its end; gives the answers.
+    pub fn serve(&mut self, request: StoreRequest) -> Vec<Input> {
+        if std::mem::replace(&mut self.interrupted, true) {
+            self.store.forget(); // it panicked
+        }
+        let answers = self.answers(request);
+        self.interrupted = false;
+        answers
+    }
+
+    fn answers(&mut self, request: StoreRequest) -> Vec<Input> {
+        let plain = |result: Result<(), StoreError>| result.map_err(|error| error.to_string());
+        let answer = match request {
+            StoreRequest::ReadRecords(ticket) => {
+                let stored = if self.dynamic { self.store.load() } else { Stored::empty() };
+                Input::RecordsRead(ticket, Box::new(stored), self.local.kubelet_id())
+            }
+            StoreRequest::Record(ticket, records) => Input::Recorded(ticket, plain(self.store.record(&records))),
+            StoreRequest::Save(ticket, source, payload) => {
+                Input::Saved(ticket, plain(self.store.save(&source, &payload)))
+            }
+            StoreRequest::Load(ticket, target) => {
+                // The binary as it was before: if it changes meanwhile, what comes of this is not known of the new one.
+                let kubelet = self.local.kubelet_id();
+                Input::Loaded(ticket, kubelet, self.load(&target))
+            }
+            StoreRequest::SwapStateFiles(ticket, files) => {
+                let root_dir = self.args.last("root-dir").unwrap_or(DEFAULT_ROOT_DIR);
+                Input::StateFilesSwapped(ticket, plain(self.store.swap_state_files(&files, root_dir)))
+            }
+            StoreRequest::Append(entry) => self.append(entry),
+            StoreRequest::Unreported => return self.unreported(),
+            StoreRequest::Assume(records) => {
+                self.store.assume(&records);
+                return Vec::new();
+            }
+            StoreRequest::Reported(number) => {
+                self.store.reported(number);
+                return Vec::new();
+            }
+            StoreRequest::Collect(sources, digests) => {
+                if let Err(why) = self.store.collect(&sources, &digests) {
+                    tracing::warn!("old checkpoints and configurations cannot be removed: {why}");
+                }
+                return Vec::new();
+            }
+        };
+        vec![answer]
+    }
+
+    fn append(&mut self, mut entry: Box<HistoryEntry>) -> Input {
+        let appended = self.store.append(&entry).map(|number| entry.number = number);
+        Input::Appended(entry, appended.map_err(|error| error.to_string()))
+    }
+
+    fn unreported(&mut self) -> Vec<Input> {
+        let entries = self.store.unreported().into_iter();
+        entries.map(|entry| Input::Appended(Box::new(entry), Ok(()))).collect()
+    }
+
+    fn load(&mut self, target: &Target) -> Result<Rendered, RenderError> {
+        match target {
+            Target::Local => {
+                let out = configuration(None, None, &self.args, &self.local)?;
+                Ok(self.rendered(out, String::new(), ConfigAnnotations::default()))
+            }
+            Target::Source(source) => self.render(source, None),
+            Target::Content(digest, source) => match self.store.open_config(digest) {
+                Ok(found) => Ok(self.stored(digest, source, found)),
+                Err(error) => self.render(source, Some(digest)).map_err(|_| error),
+            },
+        }
+    }
+
+    /// Renders a checkpoint, and makes what comes out durable, if that is the content wanted.
+    fn render(&mut self, source: &Source, wanted: Option<&Digest>) -> Result<Rendered, RenderError> {
+        let checkpoint = self.store.open(source)?;
+        let configs = self.store.configs_dir().display().to_string();
+        let out = configuration(Some((&checkpoint, source)), Some(&configs), &self.args, &self.local)?;
+        if wanted.is_some_and(|wanted| *wanted != out.digest) {
+            return Err(RenderError::Checkpoint("it renders to other content now".to_owned()));
+        }
+        let internal = |error: &dyn std::error::Error| RenderError::Internal(error.to_string());
+        // JSON is YAML to the kubelet, and cannot be misquoted.
+        let text = serde_json::to_string_pretty(&out.value).map_err(|error| internal(&error))?;
+        let path = self.store.write_config(&out.digest, &text, &out.files, &out.shadowed);
+        let path = path.map_err(|error| internal(&error))?;
+        Ok(self.rendered(out, path, checkpoint.annotations))
+    }
+
+    fn rendered(&self, out: Configuration, path: String, annotations: ConfigAnnotations) -> Rendered {
+        Rendered {
+            digest: out.digest,
+            path,
+            healthz: out.healthz,
+            notes: out.notes,
+            shadowed: out.shadowed,
+            runtime: self.args.runtime_socket(&out.effective),
+            effective: Arc::new(out.effective),
+            annotations,
+        }
+    }
+
+    /// The bytes are what they were; flags and drop-ins over them are today's. The local file does not matter.
+    fn stored(&self, digest: &Digest, source: &Source, found: StoredConfig) -> Rendered {
+        let Effective { value, healthz } = rendering::effective(found.value, &self.local.drop_ins(), &self.args);
+        Rendered {
+            digest: digest.clone(),
+            path: found.path,
+            healthz,
+            notes: Vec::new(),
+            shadowed: found.shadowed,
+            runtime: self.args.runtime_socket(&value),
+            effective: Arc::new(value),
+            annotations: self.store.annotations(source),
+        }
+    }
+}
+
+/// Where nothing is lost by waiting: the simulator.
+impl<D: Disk, L: Local> Store for StoreWorker<D, L> {
+    fn submit(&mut self, request: StoreRequest) -> Vec<Input> {
+        self.serve(request)
+    }
+}

@@ -1,0 +1,154 @@
+//! What is done with the records once they are read.
+
+use super::Reading;
+use crate::machine::evidence::Failure;
+use crate::machine::io::{Effect, StoreRequest, Ticket, log};
+use crate::machine::model::{KubeletId, later};
+use crate::machine::record_writer::RecordWriter;
+use crate::machine::records::{ConfirmationWait, Phase, Records, StateFile, Stored};
+use crate::machine::{Kubelet, Level, State, limits};
+use std::time::Duration;
+
+impl State {
+    pub(in crate::machine) fn boot(&mut self, fx: &mut Vec<Effect>) {
+        if *self.process.kubelet() == Kubelet::NotBegun && self.reading.ticket.is_none() {
+            self.read_records(fx);
+        }
+    }
+
+    fn read_records(&mut self, fx: &mut Vec<Effect>) {
+        // An answer to the question before is one to this.
+        let ticket = self.reading.ticket.unwrap_or_else(|| self.next_ticket());
+        self.reading.ticket = Some(ticket);
+        let patience = match self.process.kubelet() {
+            Kubelet::NotBegun => limits::LOAD_DEADLINE,
+            _ => limits::STORE_DEADLINE,
+        };
+        self.reading.at = Some(later(self.now, patience));
+        fx.push(Effect::Store(StoreRequest::ReadRecords(ticket)));
+    }
+
+    /// For a supervisor that takes over from one that could not read the records.
+    pub(in crate::machine) fn read_again(&mut self) {
+        self.reading.at = self.writer.read_only().map(|_| self.now);
+    }
+
+    /// The records are asked for once more where they could not be read; a kubelet is started all the same.
+    pub(in crate::machine) fn tick_reading(&mut self, fx: &mut Vec<Effect>) {
+        if self.reading.at.is_none_or(|at| self.now < at) {
+            return;
+        }
+        if *self.process.kubelet() == Kubelet::NotBegun {
+            let why = format!("the store gave no answer within {} s", limits::LOAD_DEADLINE.as_secs());
+            log(fx, Level::Warn, format!("{why}: the kubelet is started with its local configuration"));
+            self.writer = RecordWriter::new(Records::default(), Some(why));
+            self.begin();
+            self.reading.at = Some(later(self.now, limits::STORE_DEADLINE)); // the answer is late, or lost
+        } else {
+            self.read_records(fx);
+        }
+    }
+
+    pub(in crate::machine) fn records_read(
+        &mut self,
+        ticket: Ticket,
+        stored: Stored,
+        id: KubeletId,
+        fx: &mut Vec<Effect>,
+    ) {
+        if self.reading.ticket != Some(ticket) {
+            return;
+        }
+        self.process.note_kubelet(id);
+        let first = *self.process.kubelet() == Kubelet::NotBegun;
+        if let StateFile::Garbage(why) = &stored.state {
+            log(fx, Level::Warn, format!("supervisor/state.json is no record of ours ({why}); it is written anew"));
+        }
+        for (name, record) in [("assigned", &stored.assigned), ("last-known-good", &stored.last_known_good)] {
+            if let Err(why) = record {
+                log(fx, Level::Warn, format!("the record meta/{name} is unreadable ({why}); it is written anew"));
+            }
+        }
+        let meta_lost = stored.assigned.is_err() || stored.last_known_good.is_err();
+        self.keep_all = meta_lost && !matches!(stored.state, StateFile::Read(_));
+        let (records, read_only) = stored.into_records();
+        self.reading = match &read_only {
+            None => Reading::default(),
+            Some(why) => {
+                if self.writer.read_only() != Some(why) {
+                    let hint = "nothing is recorded and no change taken up until it can be read; to begin without it, remove it and restart";
+                    log(fx, Level::Warn, format!("supervisor/state.json cannot be read: {why}: {hint}"));
+                }
+                let failures = self.reading.failures.saturating_add(1);
+                let pause = kubelet_config::duration::backoff(limits::RETRY_FIRST, limits::RUNG_RETRY_MAX, failures);
+                Reading { ticket: None, at: Some(later(self.now, pause)), failures, tries: None }
+            }
+        };
+        if !first && read_only.is_some() {
+            return; // what is known is kept
+        }
+        self.writer = RecordWriter::new(records, read_only);
+        if self.writer.read_only().is_none() {
+            // Whatever of it is torn, missing or in an older format is written anew; the rest costs nothing.
+            self.writer.write_soon();
+            self.spend_try();
+        }
+        if first {
+            self.begin();
+        } else {
+            self.new_decision(); // of what the records say of it nothing was observed so far
+        }
+    }
+
+    /// The try is spent before trying.
+    fn spend_try(&mut self) {
+        if let Some(attempt) = self.writer.attempt_mut() {
+            (attempt.earned, attempt.suspended) = (Duration::ZERO, false);
+            let (node, lease) = (attempt.node.take(), attempt.lease.take());
+            self.health.restore(node, lease);
+        }
+        let mut records = self.records().clone();
+        match (&mut records.phase, &records.pin) {
+            (Phase::Trial(attempt), None) => {
+                self.reading.tries = Some(attempt.tries).filter(|tries| *tries >= self.settings.boots);
+                attempt.tries += 1;
+            }
+            // Another boot's clock: it goes on with what was noted.
+            (Phase::AwaitingConfirmation(_, wait), _) if wait.boot_id != self.settings.boot_id() => {
+                *wait = ConfirmationWait::within(wait.left, self.now, self.settings.boot_id());
+            }
+            _ => return,
+        }
+        self.writer.apply(records);
+    }
+
+    /// True while it is to be found out whether a version has failed by its tries, or is what we would fall back to.
+    pub(in crate::machine) fn is_try_open(&self) -> bool {
+        self.reading.tries.is_some() && self.launch.is_learning(self.records())
+    }
+
+    /// A version that was tried at too many starts has failed.
+    pub(in crate::machine) fn tick_tries(&mut self, fx: &mut Vec<Effect>) {
+        if self.is_try_open() {
+            return;
+        }
+        let Some(tries) = self.reading.tries.take() else { return };
+        if self.records().phase.trial().is_some_and(|attempt| self.is_judged_content(&attempt.version)) {
+            let detail = format!("{tries} starts of the supervisor passed without proof");
+            self.roll_back(Failure::Boots, &detail, fx);
+        }
+    }
+
+    /// A clean stop gives the try back.
+    pub(in crate::machine) fn give_try_back(&mut self) {
+        let mut records = self.records().clone();
+        let left = self.confirm_left();
+        match &mut records.phase {
+            Phase::Trial(_) if records.pin.is_some() => return, // none was spent
+            Phase::Trial(attempt) => attempt.tries = attempt.tries.saturating_sub(1),
+            Phase::AwaitingConfirmation(_, wait) => wait.left = left.unwrap_or(wait.left),
+            _ => return,
+        }
+        self.writer.apply(records);
+    }
+}

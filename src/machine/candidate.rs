@@ -1,0 +1,208 @@
+//! What a rendered version amounts to: another name for what runs, something known to be bad, or a candidate; and how each
+//! decision is recorded.
+
+use super::change::Change;
+use super::evidence::tells_of_contact;
+use super::io::{Effect, log};
+use super::ladder::is_same;
+use super::model::{ConfigError, Rendered};
+use super::proposal::Proposal;
+use super::records::{Attempt, BadReason, ConfirmationWait, Phase, Version};
+use super::{Level, State, events};
+use kubelet_config::digest::Digest;
+use kubelet_config::hazard::{Acknowledged, HazardClass};
+use kubelet_config::pods::PodSummary;
+use kubelet_config::source::Source;
+use kubelet_config::source_dir;
+
+impl State {
+    /// What the version amounts to: a name, something known to be bad, or a candidate.
+    pub(super) fn compare(&mut self, source: Source, rendered: Rendered, fx: &mut Vec<Effect>) {
+        let version = Version { source, digest: Some(rendered.digest.clone()) };
+        self.launch.usable_again(&version); // it was written just now
+        let confirm_within = self.confirm_within(&rendered.annotations);
+        if self.is_current(&version, &rendered.digest) || self.awaits_retry(&version) {
+            let confirm_within = confirm_within.unwrap_or_else(|why| {
+                // Equal content is not refused for its annotation.
+                log(fx, Level::Warn, format!("{version}: {why}; what was asked for before holds"));
+                self.records().phase.attempt().and_then(|attempt| attempt.confirm_within)
+            });
+            return self.adopt(&version, rendered, confirm_within, fx);
+        }
+        if let Err(why) = confirm_within {
+            return self.reject(Version::named(version.source), ConfigError::Load, &why, fx);
+        }
+        for note in &rendered.notes {
+            log(fx, Level::Info, format!("{version}: {note}"));
+        }
+        for field in &rendered.shadowed {
+            log(fx, Level::Info, format!("{version}: {field} has no effect, the command line wins"));
+        }
+        for known in [version.clone(), Version::named(version.source.clone())] {
+            // Of a name alone, only what was refused by it.
+            let bad = self.bad_version(&known).filter(|bad| bad.digest == known.digest).cloned();
+            if let Some(bad) = bad {
+                return self.reject_as(known, bad.reason, bad.error, &bad.detail, fx);
+            }
+        }
+        if let Some(why) = self.refused_hazards(&rendered) {
+            // Held against this version, not its content: an acknowledgement changes only the former.
+            return self.reject(Version::named(version.source), ConfigError::Validate, &why, fx);
+        }
+        if self.is_accepted(&rendered.digest) {
+            self.accepted(rendered);
+        } else {
+            self.judge_change(rendered, fx);
+        }
+    }
+
+    /// True if this content runs, or is what is to run. What has failed may still run until the way back is prepared.
+    fn is_current(&self, version: &Version, digest: &Digest) -> bool {
+        let runs = self.process.run().is_some() && self.running().digest.as_ref() == Some(digest);
+        let runs = runs && self.bad_version(version).is_none();
+        match self.desired() {
+            Some(desired) => desired.has_content(digest) || runs && self.records().assigned.is_none(),
+            None => runs,
+        }
+    }
+
+    /// Equal content under a new name or version: nothing is restarted, tried again or judged anew.
+    fn adopt(&mut self, version: &Version, rendered: Rendered, confirm_within: Option<u64>, fx: &mut Vec<Effect>) {
+        let mut records = self.records().clone();
+        let proven = is_same(Some(version), records.last_known_good.as_ref());
+        let (now, boot_id, waits) = (self.now, self.settings.boot_id(), self.awaits_retry(version));
+        let accepts_lost_pods = accepts_lost_pods(rendered.annotations.acknowledge.as_deref());
+        match &mut records.phase {
+            Phase::Trial(attempt) | Phase::AwaitingConfirmation(attempt, _)
+                if attempt.version.has_content(&rendered.digest) =>
+            {
+                let moved = attempt.confirm_within != confirm_within;
+                attempt.version = version.clone();
+                (attempt.confirm_within, attempt.accepts_lost_pods) = (confirm_within, accepts_lost_pods);
+                if moved {
+                    attempt.extended = None;
+                }
+                if moved && let Phase::AwaitingConfirmation(attempt, wait) = &mut records.phase {
+                    // A new confirm-within moves the deadline.
+                    match confirm_within {
+                        Some(left) => *wait = ConfirmationWait::within(left, now, boot_id),
+                        None => records.phase = Phase::Trial(attempt.clone()),
+                    }
+                }
+            }
+            // What waits for better times goes on waiting.
+            Phase::RetryLater(attempt, _) if waits => attempt.version = version.clone(),
+            phase if proven => *phase = Phase::Settled,
+            phase => *phase = Phase::Trial(Attempt { accepts_lost_pods, tries: 1, ..Attempt::new(version.clone()) }),
+        }
+        records.assigned = Some(version.clone());
+        if self.running().digest.as_ref() == Some(&rendered.digest) {
+            let called = self.running().version.clone();
+            self.process.adopt(called, Some(rendered.shadowed));
+        }
+        if records == *self.records() {
+            return self.end_change(&version.source);
+        }
+        self.decide(records, Proposal::Adopt, fx);
+    }
+
+    pub(super) fn record_switch(&mut self, source: Source, rendered: &Rendered, fx: &mut Vec<Effect>) {
+        let version = Version { source, digest: Some(rendered.digest.clone()) };
+        let mut records = self.records().clone();
+        let proven = is_same(Some(&version), records.last_known_good.as_ref());
+        let before = records.phase.attempt().filter(|_| !matches!(records.phase, Phase::ControlTest(..))).cloned();
+        let retried = before.as_ref().filter(|before| before.version.has_content(&rendered.digest));
+        let trying = before.as_ref().filter(|_| records.phase.trial().is_some() && self.is_on_trial());
+        let mut contact_expected = [retried, trying]
+            .into_iter()
+            .flatten()
+            .any(|attempt| attempt.contact_expected || attempt.baseline.as_ref().is_some_and(tells_of_contact));
+        let pods = self.change.as_ref().and_then(Change::inventory).map(|inventory| inventory.pods.iter());
+        let pods = pods.into_iter().flatten().filter(|pod| PodSummary::is_live(pod)).map(|pod| pod.uid.clone());
+        let baseline = self.baseline_for_attempt(&mut contact_expected);
+        // Whatever becomes of this attempt: what was good before it must be good again before a version is proven.
+        records.good_signals.extend(baseline.iter().flatten());
+        let attempt = Attempt {
+            tries: 1,
+            baseline,
+            contact_expected,
+            clearances: retried.map_or(0, |before| before.clearances),
+            confirm_within: self.confirm_within(&rendered.annotations).unwrap_or_default(),
+            accepts_lost_pods: accepts_lost_pods(rendered.annotations.acknowledge.as_deref()),
+            pods: pods.collect(),
+            runtime: trying.and_then(|attempt| attempt.runtime.clone()).or_else(|| self.running().runtime.clone()),
+            runtime_answered: self.runtime_has_answered(),
+            ..Attempt::new(version.clone())
+        };
+        records.phase = if proven { Phase::Settled } else { Phase::Trial(attempt) };
+        records.assigned = Some(version);
+        self.decide(records, Proposal::Switch, fx);
+    }
+
+    /// The candidate will not run. Costs no restart, unless what runs was itself unproven.
+    pub(super) fn reject(&mut self, version: Version, error: ConfigError, detail: &str, fx: &mut Vec<Effect>) {
+        let in_files = version.source.is_source_dir().then(|| source_dir::in_files(detail));
+        let detail = in_files.as_deref().unwrap_or(detail);
+        self.reject_as(version, BadReason::Rejected, error, detail, fx);
+    }
+
+    /// What is known to be bad is so under another name as well.
+    fn reject_as(
+        &mut self,
+        version: Version,
+        reason: BadReason,
+        error: ConfigError,
+        detail: &str,
+        fx: &mut Vec<Effect>,
+    ) {
+        let assigned = self.records().assigned.as_ref().map(|assigned| &assigned.source);
+        if self.bad_version(&version).is_some() && assigned == Some(&version.source) {
+            return self.end_change(&version.source);
+        }
+        let mut records = self.with_bad_version(&version, reason, error, detail);
+        records.assigned = Some(version.clone());
+        match records.phase.attempt_mut().filter(|attempt| is_same(Some(&attempt.version), Some(&version))) {
+            Some(attempt) => attempt.version = version,
+            None => records.phase = Phase::Settled,
+        }
+        self.decide(records, Proposal::Reject, fx);
+    }
+
+    /// A decision about the change is durable, or could not be recorded.
+    pub(super) fn change_recorded(&mut self, proposal: &Proposal, result: Result<(), String>, fx: &mut Vec<Effect>) {
+        self.change = None;
+        if let Err(why) = result {
+            return self.postpone(why, fx);
+        }
+        let records = self.records().clone();
+        let assigned = records.assigned.as_ref();
+        self.handled(assigned.map(|version| &version.source));
+        match (proposal, assigned) {
+            (Proposal::Reject, Some(version)) => {
+                self.forget_applying();
+                if let Some(bad) = self.bad_version(version) {
+                    fx.push(Effect::Emit(events::rejected(&version.source, &bad.detail)));
+                }
+            }
+            (Proposal::Adopt, Some(version)) => {
+                self.forget_applying();
+                if self.active() != Some(version) && !matches!(records.phase, Phase::RetryLater(..)) {
+                    fx.push(Effect::Emit(events::adopted(&version.source)));
+                }
+            }
+            _ => {}
+        }
+        if *proposal != Proposal::Adopt {
+            self.new_decision();
+        }
+        self.collect(fx);
+    }
+}
+
+/// The ConfigMap says that pods may go.
+fn accepts_lost_pods(acknowledge: Option<&str>) -> bool {
+    let accepted = Acknowledged::parse(acknowledge);
+    ["maxPods", "podsPerCore", "kubeReserved", "systemReserved", "evictionHard"]
+        .iter()
+        .any(|field| accepted.covers(field, HazardClass::Pods))
+}

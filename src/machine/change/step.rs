@@ -1,0 +1,379 @@
+//! The change goes on, stage by stage.
+
+use super::{Change, Stage};
+use crate::machine::evidence::{Baseline, Signal};
+use crate::machine::io::{Effect, StoreRequest, Ticket, log};
+use crate::machine::model::{ConfigError, Moment, RenderError, Rendered, Verdict, later};
+use crate::machine::proposal::Proposal;
+use crate::machine::records::{Phase, Records, Version};
+use crate::machine::sync::Resolution;
+use crate::machine::{Counter, Level, State, limits};
+use kubelet_config::digest::Digest;
+use kubelet_config::source::{Payload, Source};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+impl State {
+    /// Begins the change that is due, if one is and now is the time, and goes on with the one under way.
+    pub(in crate::machine) fn tick_change(&mut self, fx: &mut Vec<Effect>) {
+        self.time_out_change(fx);
+        let held = self.is_held();
+        if held && !self.is_change_recording() {
+            self.change = None;
+        }
+        if held || self.process.is_leaving() {
+            return;
+        }
+        // A start goes first: there is one preflight at a time.
+        let starting = self.process.run().is_none() && !self.launch.is_idle();
+        if !self.writer.is_idle() || starting || !self.process.may_change(self.now) {
+            return self.tell_of_store(fx);
+        }
+        self.drop_unassigned();
+        if self.launch.is_judging() {
+            return; // it would be dropped for that, and begun anew without an end
+        }
+        self.end_spread(fx);
+        self.await_baseline(fx);
+        if !self.writer.is_idle() {
+            return;
+        }
+        match self.resolution() {
+            None | Some(Resolution::Nothing) => {}
+            Some(Resolution::Failed(error, why)) => self.sync_failed(error, why, fx),
+            Some(Resolution::Local) => self.reset(fx),
+            Some(Resolution::Version(source, payload)) => self.consider(source, payload, fx),
+        }
+    }
+
+    fn is_change_recording(&self) -> bool {
+        matches!(&self.change, Some(Change { stage: Stage::Recording, .. }))
+    }
+
+    /// A change that nobody asks for any more is not made, however far it is.
+    fn drop_unassigned(&mut self) {
+        if self.change.as_ref().is_some_and(|change| self.sync.is_gone(&change.source)) {
+            self.change = None;
+        }
+    }
+
+    /// Its time is kept: it is found again.
+    pub(in crate::machine) fn drop_change(&mut self) {
+        self.change = None;
+    }
+
+    /// What was loaded for it is of no use, or the question got lost: our own trouble.
+    fn give_up_change(&mut self, why: String, fx: &mut Vec<Effect>) {
+        self.change = None;
+        self.postpone(why, fx);
+    }
+
+    fn time_out_change(&mut self, fx: &mut Vec<Effect>) {
+        let Some(change) = &self.change else { return };
+        match change.stage.clone() {
+            Stage::Saving(asked) | Stage::Loading(asked) if asked.is_given_up(self.now) => {
+                let seconds = limits::STORE_DEADLINE.as_secs();
+                self.give_up_change(format!("the store gave no answer within {seconds} s"), fx);
+            }
+            Stage::Preflight(asked, _) if asked.is_given_up(self.now) => {
+                let why = format!("no answer within {} s", limits::PREFLIGHT_DEADLINE.as_secs());
+                self.change_verdict(asked.ticket, Verdict::Inconclusive(why), fx);
+            }
+            _ => {}
+        }
+    }
+
+    /// True if an operator lets no change in.
+    fn is_held(&self) -> bool {
+        self.records().pin.is_some() || self.records().frozen
+    }
+
+    /// True if nothing is assigned, and the records do not say so yet.
+    pub(in crate::machine) fn is_reset_due(&self) -> bool {
+        !self.is_held() && matches!(self.resolution(), Some(Resolution::Local)) && !self.is_reset()
+    }
+
+    fn is_reset(&self) -> bool {
+        let records = self.records();
+        records.assigned.is_none() && records.last_known_good.is_none() && records.phase == Phase::Settled
+    }
+
+    fn reset(&mut self, fx: &mut Vec<Effect>) {
+        self.change = None;
+        self.handled(None);
+        if self.is_reset() {
+            return;
+        }
+        let before = self.records();
+        let records = Records { assigned: None, last_known_good: None, phase: Phase::Settled, ..before.clone() };
+        self.propose(records, Proposal::Reset, fx);
+    }
+
+    fn consider(&mut self, source: Source, payload: Option<Arc<Payload>>, fx: &mut Vec<Effect>) {
+        if self.sync.is_handled(&source) {
+            return self.drop_change(); // of a version that a stale cache gave meanwhile
+        }
+        if self.change.as_ref().is_some_and(|change| change.source == source) {
+            return;
+        }
+        self.pending.applying_since.get_or_insert(self.now);
+        let stage = match payload {
+            Some(payload) => {
+                let asked = self.ask(limits::STORE_DEADLINE);
+                fx.push(Effect::Store(StoreRequest::Save(asked.ticket, source.clone(), payload)));
+                Stage::Saving(asked)
+            }
+            None => self.load_change(&source, fx),
+        };
+        let starts_at = self.spread_start(&source);
+        self.change = Some(Change {
+            source,
+            stage,
+            starts_at,
+            baseline: Baseline::new(),
+            unanswered: Baseline::new(),
+            baseline_until: self.now,
+            baseline_waits: false,
+            inventory: None,
+        });
+    }
+
+    fn load_change(&mut self, source: &Source, fx: &mut Vec<Effect>) -> Stage {
+        let asked = self.ask(limits::STORE_DEADLINE);
+        fx.push(Effect::Store(StoreRequest::Load(asked.ticket, crate::machine::model::Target::Source(source.clone()))));
+        Stage::Loading(asked)
+    }
+
+    /// Has a decision about the change recorded. One write is under way at a time: while there is another, the change is
+    /// dropped, and found again after it.
+    pub(in crate::machine) fn decide(&mut self, records: Records, proposal: Proposal, fx: &mut Vec<Effect>) {
+        if self.writer.is_idle() {
+            self.set_change_stage(Stage::Recording);
+            self.propose(records, proposal, fx);
+        } else {
+            self.change = None;
+            self.reconsider();
+        }
+    }
+
+    /// The version is dealt with without a decision.
+    pub(in crate::machine) fn end_change(&mut self, source: &Source) {
+        self.change = None;
+        self.pending.applying_since = None;
+        self.handled(Some(source));
+    }
+
+    /// Has the kubelet judge a candidate.
+    pub(in crate::machine) fn judge_change(&mut self, rendered: Rendered, fx: &mut Vec<Effect>) {
+        let asked = self.ask(limits::PREFLIGHT_DEADLINE);
+        fx.push(Effect::Preflight(asked.ticket, rendered.clone()));
+        self.set_change_stage(Stage::Preflight(asked, Box::new(rendered)));
+    }
+
+    fn set_change_stage(&mut self, stage: Stage) {
+        if let Some(change) = &mut self.change {
+            change.stage = stage;
+        }
+    }
+
+    pub(in crate::machine) fn checkpoint_saved(
+        &mut self,
+        ticket: Ticket,
+        result: Result<(), String>,
+        fx: &mut Vec<Effect>,
+    ) {
+        let Some(Change { source, stage: Stage::Saving(asked), .. }) = self.change.clone() else { return };
+        if asked.ticket != ticket {
+            return;
+        }
+        match result {
+            Ok(()) => {
+                self.checkpointed(&source);
+                let stage = self.load_change(&source, fx);
+                self.set_change_stage(stage);
+            }
+            Err(why) => {
+                fx.push(Effect::Count(Counter::StoreError));
+                self.give_up_change(format!("the checkpoint cannot be written: {why}"), fx);
+            }
+        }
+    }
+
+    pub(in crate::machine) fn change_loaded(
+        &mut self,
+        ticket: Ticket,
+        result: Result<Rendered, RenderError>,
+        fx: &mut Vec<Effect>,
+    ) {
+        let Some(Change { source, stage: Stage::Loading(asked), .. }) = self.change.clone() else { return };
+        if asked.ticket != ticket {
+            return;
+        }
+        match result {
+            Ok(rendered) => self.compare(source, rendered, fx),
+            Err(RenderError::Load(message)) => self.reject(Version::named(source), ConfigError::Load, &message, fx),
+            Err(RenderError::Checkpoint(why)) => {
+                self.download_again(fx);
+                self.give_up_change(why, fx);
+            }
+            Err(RenderError::Internal(why)) => self.give_up_change(why, fx),
+        }
+    }
+
+    /// The verdict on a candidate.
+    pub(in crate::machine) fn change_verdict(&mut self, ticket: Ticket, verdict: Verdict, fx: &mut Vec<Effect>) {
+        let Some(Change { source, stage: Stage::Preflight(asked, rendered), .. }) = self.change.clone() else { return };
+        if asked.ticket != ticket {
+            return; // of a candidate that has been overtaken
+        }
+        fx.push(Effect::Count(Counter::Preflight(verdict.result())));
+        let version = Version { source, digest: Some(rendered.digest.clone()) };
+        match verdict {
+            Verdict::Load(message) => self.reject(version, ConfigError::Load, &message, fx),
+            Verdict::Validate(message) => self.reject(version, ConfigError::Validate, &message, fx),
+            Verdict::Valid(remarks) => {
+                for remark in remarks {
+                    log(fx, Level::Warn, format!("{version} is accepted, but: {remark}"));
+                }
+                self.note_accepted(&rendered.digest);
+                self.accepted(*rendered);
+            }
+            Verdict::Inconclusive(why) => {
+                log(fx, Level::Warn, format!("the preflight of {version} gave no verdict, the trial decides: {why}"));
+                let id = self.process.kubelet_id().clone();
+                self.launch.note_unjudged(rendered.digest.clone(), id);
+                self.accepted(*rendered);
+            }
+            Verdict::NotItsFault(why) => self.give_up_change(why, fx),
+        }
+    }
+
+    /// The candidate may run: next come the spread and the baseline.
+    pub(in crate::machine) fn accepted(&mut self, rendered: Rendered) {
+        self.set_change_stage(Stage::Spread(Box::new(rendered)));
+    }
+
+    /// Goes on with an accepted change when its time has come. The baseline is taken only then: it is to say what was
+    /// good right before the switch.
+    fn end_spread(&mut self, fx: &mut Vec<Effect>) {
+        if let Some(Change { stage: Stage::Spread(rendered), .. }) = self.change.clone()
+            && self.pending_start().is_none()
+        {
+            self.query_baseline(fx);
+            self.set_change_stage(Stage::Baseline(rendered));
+        }
+    }
+
+    /// What was asked of another kubelet says nothing of the next one.
+    pub(in crate::machine) fn forget_baseline(&mut self) {
+        if let Some(change) = &mut self.change
+            && let Stage::Baseline(rendered) = &change.stage
+        {
+            change.stage = Stage::Spread(rendered.clone());
+        }
+    }
+
+    /// Goes on with an accepted change as soon as the baseline is known, or was waited for.
+    fn await_baseline(&mut self, fx: &mut Vec<Effect>) {
+        let Some(change) = &self.change else { return };
+        let Stage::Baseline(rendered) = &change.stage else { return };
+        if !change.unanswered.is_empty() && self.now < change.baseline_until {
+            return;
+        }
+        let (source, rendered) = (change.source.clone(), rendered.clone());
+        // What the API server assigned is not switched to while that server is away: nobody could take it back.
+        if !source.is_source_dir() && self.settings.api_server && !change.baseline.contains(&Signal::ApiServer) {
+            if self.now >= change.baseline_until {
+                self.await_contact(fx);
+            }
+            return;
+        }
+        match self.refused_impact(&rendered) {
+            Some(why) => self.reject(Version::named(source), ConfigError::Validate, &why, fx),
+            None => self.record_switch(source, &rendered, fx),
+        }
+    }
+
+    /// Asks once more after a pause.
+    fn await_contact(&mut self, fx: &mut Vec<Effect>) {
+        let Some(change) = &mut self.change else { return };
+        if change.unanswered.is_empty() && !change.baseline_waits {
+            let until = later(self.now, limits::QUERY_INTERVAL);
+            change.baseline_until = until;
+            change.baseline_waits = true;
+            let source = &change.source;
+            log(fx, Level::Info, format!("{source} waits: the API server is not reachable"));
+        } else {
+            change.baseline_waits = false;
+            self.query_baseline(fx);
+        }
+    }
+
+    /// Nothing is being applied.
+    pub(in crate::machine) fn forget_applying(&mut self) {
+        self.pending.applying_since = None;
+    }
+
+    /// When the version that is being applied was seen, once its kubelet is ready.
+    pub(in crate::machine) fn take_applying_since(&mut self) -> Option<Moment> {
+        self.pending.applying_since.take_if(|_| self.change.is_none())
+    }
+
+    /// True if it is decided within moments what is to run next.
+    pub(in crate::machine) fn is_change_imminent(&self) -> bool {
+        self.change.as_ref().is_some_and(|change| !matches!(change.stage, Stage::Spread(_)) && !change.baseline_waits)
+    }
+
+    /// True while a stage lasts that ends within milliseconds, unless the disk or the API server is slow.
+    pub(in crate::machine) fn is_change_brief(&self) -> bool {
+        self.is_change_imminent() && !matches!(&self.change, Some(Change { stage: Stage::Preflight(..), .. }))
+    }
+
+    /// True while an accepted version is held back.
+    pub(in crate::machine) fn is_change_waiting(&self) -> bool {
+        matches!(&self.change, Some(Change { stage: Stage::Spread(_) | Stage::Baseline(_), .. }))
+    }
+
+    /// The change that waits for its start, and until when.
+    #[must_use]
+    pub fn scheduled(&self) -> Option<(&Source, Moment)> {
+        let Some(Change { source, stage: Stage::Spread(_), starts_at: Some(at), .. }) = &self.change else {
+            return None;
+        };
+        Some((source, *at))
+    }
+
+    /// The start of the change, if it is still to come.
+    pub(in crate::machine) fn pending_start(&self) -> Option<Moment> {
+        self.change.as_ref()?.starts_at.filter(|at| *at > self.now)
+    }
+
+    /// The moment at which the spread of a version is counted from: what interrupts the wait, a kubelet that dies or an
+    /// operator's freeze, does not prolong it.
+    pub(in crate::machine) fn first_seen(&mut self, source: &Source) -> Moment {
+        self.pending.first_seen.take_if(|(seen, _)| seen != source);
+        let (_, seen) = self.pending.first_seen.get_or_insert_with(|| (source.clone(), self.now));
+        *seen
+    }
+
+    /// Has checkpoints and configurations removed that nothing refers to.
+    pub(in crate::machine) fn collect(&mut self, fx: &mut Vec<Effect>) {
+        // A kubelet that 0.1.0 started was given paths into a checkpoint, which is not named any more by what runs.
+        let of_before = self.running().version.is_some() && self.running().path.is_empty();
+        if of_before || self.keep_all || self.writer.read_only().is_some() || self.writer.is_dirty() {
+            return;
+        }
+        let mut versions: BTreeSet<&Version> = BTreeSet::new();
+        for records in [self.records(), self.saved()] {
+            versions.extend(records.versions());
+        }
+        versions.extend(self.running().version.as_ref().into_iter().chain(self.launch.next()));
+        let mut sources: BTreeSet<Source> = versions.iter().map(|version| version.source.clone()).collect();
+        sources.extend(self.change.as_ref().map(|change| change.source.clone()));
+        let mut digests: BTreeSet<Digest> = versions.iter().filter_map(|version| version.digest.clone()).collect();
+        digests.extend(self.running().digest.clone());
+        if self.change.is_none() {
+            fx.push(Effect::Store(StoreRequest::Collect(sources, digests)));
+        }
+    }
+}

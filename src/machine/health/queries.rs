@@ -1,0 +1,100 @@
+//! What is asked while the kubelet is observed, and when.
+
+use super::Question;
+use crate::machine::evidence::{Query, Signal};
+use crate::machine::io::{Effect, Ticket};
+use crate::machine::model::later;
+use crate::machine::{State, limits};
+use kubelet_config::rendering::HealthzTarget;
+use std::time::Duration;
+
+impl State {
+    /// What is observed from now on is another trial's.
+    pub(in crate::machine) fn observe_anew(&mut self) {
+        self.health.due.clear();
+    }
+
+    /// Begins to observe, or ends that.
+    pub(in crate::machine) fn update_observing(&mut self) {
+        let (now, observing) = (self.now, self.is_observing());
+        let Some(run) = self.process.run_mut().filter(|run| run.ready && observing) else {
+            return self.health.due.clear();
+        };
+        if self.health.due.is_empty() {
+            run.forget_health();
+            self.health.due = Question::ALL.map(|question| (question, now)).into();
+            self.health.due.insert(Question::Pods, later(now, limits::POD_QUERY_DELAY));
+        }
+    }
+
+    /// Asks the kubelet's healthz.
+    pub(in crate::machine) fn probe(&mut self, target: HealthzTarget, fx: &mut Vec<Effect>) {
+        let ticket = self.next_ticket();
+        self.health.asked.insert(Question::Healthz, ticket);
+        fx.push(Effect::Probe(ticket, target));
+    }
+
+    /// Asks; an earlier question of this kind is forgotten. Gives the ticket.
+    pub(in crate::machine) fn query(&mut self, query: Query, fx: &mut Vec<Effect>) -> Ticket {
+        let ticket = self.next_ticket();
+        let question = match &query {
+            Query::Lease => Question::Lease,
+            Query::Pods => Question::Pods,
+            Query::Environment(socket) => {
+                self.health.asked_runtime.clone_from(socket);
+                Question::Environment
+            }
+        };
+        self.health.asked.insert(question, ticket);
+        fx.push(Effect::Query(ticket, query));
+        ticket
+    }
+
+    /// Answers that are on their way tell of another process.
+    pub(in crate::machine) fn forget_questions(&mut self) {
+        self.health.asked.clear();
+    }
+
+    /// Asks whatever is due to be asked.
+    pub(in crate::machine) fn tick_queries(&mut self, fx: &mut Vec<Effect>) {
+        for question in Question::ALL {
+            if self.health.due.get(&question).is_none_or(|due| self.now < *due) {
+                continue;
+            }
+            self.health.due.insert(question, later(self.now, self.pause_after(question)));
+            match (question, self.running().healthz.clone()) {
+                (Question::Healthz, Some(target)) => self.probe(target, fx),
+                (Question::Healthz, None) => {}
+                (Question::Environment, _) => drop(self.query(Query::Environment(self.runtime_socket()), fx)),
+                (Question::Lease, _) => drop(self.query(Query::Lease, fx)),
+                (Question::Pods, _) if self.may_lose_pods() => drop(self.query(Query::Pods, fx)),
+                (Question::Pods, _) => {}
+            }
+        }
+    }
+
+    /// Until the question is asked again.
+    fn pause_after(&self, question: Question) -> Duration {
+        match question {
+            Question::Healthz => 2 * limits::PROBE_TIMEOUT, // its answer comes sooner, or is lost
+            Question::Environment => limits::QUERY_INTERVAL,
+            Question::Pods => limits::POD_QUERY_INTERVAL,
+            Question::Lease => {
+                // The trial's clock waits for the first renewal, which comes with the start.
+                let awaited = self.is_required_signal(Signal::Lease) || self.is_required_signal(Signal::ApiServer);
+                let eager = self.process.run().is_some_and(|run| {
+                    let fresh = run.ready_at.is_some_and(|ready| self.now.since(ready) < limits::QUERY_EAGER_FOR);
+                    fresh && awaited && !run.good.contains_key(&Signal::Lease)
+                });
+                if eager { limits::QUERY_EAGER } else { limits::QUERY_INTERVAL }
+            }
+        }
+    }
+
+    /// True if the trial may fail by pods that are turned away.
+    fn may_lose_pods(&self) -> bool {
+        self.is_on_trial()
+            && self.is_required_signal(Signal::Pods)
+            && self.records().phase.trial().is_some_and(|attempt| !attempt.accepts_lost_pods)
+    }
+}

@@ -1,0 +1,331 @@
+//! Observations, and what follows from them.
+
+use super::Question;
+use crate::machine::evidence::{
+    Baseline, Environment, LeaseObservation, NodeReadiness, Signal, Suspension, tells_of_contact,
+};
+use crate::machine::io::{Effect, Ticket};
+use crate::machine::model::{Moment, later};
+use crate::machine::records::Phase;
+use crate::machine::{Run, State, limits};
+use kubelet_config::pods::PodInventory;
+use kubelet_config::status;
+use std::time::Duration;
+
+impl State {
+    /// Why nothing is judged for now.
+    #[must_use]
+    pub fn suspended(&self) -> Option<Suspension> {
+        self.health.suspended
+    }
+
+    /// True while the kubelet's health matters: a trial, a control test, or the wait before a retry.
+    pub(in crate::machine) fn is_observing(&self) -> bool {
+        match &self.records().phase {
+            Phase::RetryLater(..) if self.has_recovered() => false,
+            Phase::ControlTest(attempt, _) | Phase::RetryLater(attempt, _) => {
+                // What failed may still be there, until the way back is prepared.
+                attempt.version.digest.is_none() || attempt.version.digest != self.running().digest
+            }
+            _ => self.is_on_trial(),
+        }
+    }
+
+    /// What runs is judged by that; `None` where nobody could tell what was good before the change.
+    fn baseline(&self) -> Option<&Baseline> {
+        self.records().phase.attempt()?.baseline.as_ref()
+    }
+
+    /// True if this signal was good before, or if it is healthz and nobody knows.
+    pub(in crate::machine) fn is_required_signal(&self, signal: Signal) -> bool {
+        let here = signal != Signal::Healthz || self.running().healthz.is_some();
+        here && self.baseline().map_or(signal == Signal::Healthz, |baseline| baseline.contains(&signal))
+    }
+
+    /// The runtime's socket of the configuration before the change.
+    pub(in crate::machine) fn runtime_socket(&self) -> Option<String> {
+        let before = self.records().phase.attempt().and_then(|attempt| attempt.runtime.clone());
+        before.or_else(|| self.running().runtime.clone())
+    }
+
+    /// True if it is known to be the right one.
+    pub(in crate::machine) fn runtime_has_answered(&self) -> bool {
+        let noted = self.records().phase.attempt().is_some_and(|attempt| attempt.runtime_answered);
+        noted || self.health.answered_runtime.is_some() && self.health.answered_runtime == self.runtime_socket()
+    }
+
+    /// True if the API server is known to see this node, as far as it did when the node was last proven or before the
+    /// change. What was good then must have been good again before a version is proven.
+    fn is_in_contact(&self, run: &Run) -> bool {
+        if !self.settings.api_server {
+            return true;
+        }
+        let records = self.records();
+        let Some(attempt) = records.phase.attempt() else { return true };
+        let unknown = attempt.baseline.is_none() && self.is_judged();
+        let seen = attempt.contact_expected
+            || unknown
+            || attempt.baseline.iter().chain([&records.good_signals]).any(tells_of_contact);
+        run.is_good(Signal::ApiServer) && (!seen || run.has_contact())
+    }
+
+    /// The next process is about to be started.
+    pub(in crate::machine) fn forget_last_run(&mut self) {
+        self.health.lost_pods.clear();
+        self.health.due.clear();
+        self.forget_questions();
+        self.forget_baseline();
+    }
+
+    /// A process that has just been started.
+    pub(in crate::machine) fn new_run(&self, pid: u32) -> Run {
+        Run {
+            pid,
+            started: self.now,
+            start_timeout_from: self.now,
+            heartbeat: self.health.node.as_ref().map(|node| node.heartbeat.clone()).unwrap_or_default(),
+            lease: self.health.lease.clone(),
+            ..Run::default()
+        }
+    }
+
+    pub(in crate::machine) fn ready(&mut self, fx: &mut Vec<Effect>) {
+        let (now, observing) = (self.now, self.is_observing());
+        let Some(run) = self.process.run_mut().filter(|run| !run.ready) else { return };
+        run.ready = true;
+        run.ready_at = Some(now);
+        if observing {
+            run.await_signals(now);
+        }
+        self.self_test(fx);
+        if let Some(seen) = self.take_applying_since() {
+            fx.push(Effect::Count(crate::machine::Counter::Applied(now.since(seen))));
+        }
+    }
+
+    pub(in crate::machine) fn probed(&mut self, ticket: Ticket, ok: bool) {
+        if !self.health.is_answer(Question::Healthz, ticket) {
+            return;
+        }
+        self.note_baseline(Signal::Healthz, ok);
+        let now = self.now;
+        let Some(run) = self.process.run_mut() else { return };
+        let mut gap = false;
+        if ok && run.ready {
+            gap = run.healthy_since.is_some() && !run.is_watched(now);
+            run.record_good(Signal::Healthz, now);
+        } else if !ok {
+            run.record_bad(Signal::Healthz, now);
+        }
+        let pause = if run.is_good(Signal::Healthz) { limits::PROBE_TRIAL } else { limits::PROBE_STARTING };
+        if let Some(due) = self.health.due.get_mut(&Question::Healthz) {
+            *due = later(now, pause);
+        }
+        if gap {
+            run.healthy_since = Some(now);
+            self.lose_health();
+        }
+    }
+
+    fn note_baseline(&mut self, signal: Signal, good: bool) {
+        if let Some(change) = &mut self.change {
+            change.note_baseline(signal, good);
+        }
+    }
+
+    /// Health is continuous, or begins anew.
+    pub(in crate::machine) fn lose_health(&mut self) {
+        if let Some(attempt) = self.writer.attempt_mut() {
+            attempt.earned = Duration::ZERO;
+        }
+    }
+
+    pub(in crate::machine) fn node_observed(&mut self, readiness: NodeReadiness) {
+        let now = self.now;
+        if let Some(run) = self.process.run_mut().filter(|run| run.ready) {
+            if !readiness.ready {
+                run.record_bad(Signal::NodeReady, now);
+            } else if readiness.heartbeat != run.heartbeat {
+                run.record_good(Signal::NodeReady, now);
+            }
+        }
+        self.health.node = Some(readiness);
+    }
+
+    pub(in crate::machine) fn watchdog_pinged(&mut self) {
+        let now = self.now;
+        if let Some(run) = self.process.run_mut() {
+            run.record_good(Signal::Watchdog, now);
+        }
+    }
+
+    pub(in crate::machine) fn lease_observed(&mut self, ticket: Ticket, observed: &LeaseObservation) {
+        if !self.health.is_answer(Question::Lease, ticket) {
+            return;
+        }
+        let fresh = matches!(observed, LeaseObservation::Renewed(time)
+            if status::seconds_between(time, self.now.wall_nanos).is_some_and(|age| age <= limits::LEASE_FRESH.as_secs()));
+        let away = matches!(observed, LeaseObservation::Unreachable(_) | LeaseObservation::Busy(_));
+        self.note_baseline(Signal::ApiServer, !away);
+        self.note_baseline(Signal::Lease, fresh);
+        let now = self.now;
+        let Some(run) = self.process.run_mut() else { return };
+        match observed {
+            LeaseObservation::Unreachable(_) => run.record_bad(Signal::ApiServer, now),
+            LeaseObservation::Busy(_) => {
+                run.record_bad(Signal::ApiServer, now);
+                run.was_answered = true;
+            }
+            LeaseObservation::Absent => run.record_good(Signal::ApiServer, now),
+            LeaseObservation::Renewed(time) => {
+                run.record_good(Signal::ApiServer, now);
+                if run.ready && run.lease.as_ref().is_some_and(|before| before != time) {
+                    run.record_good(Signal::Lease, now);
+                } else if let Some(since) = run.good.get(&Signal::Lease).copied()
+                    && now.since(since) >= limits::LEASE_FRESH
+                {
+                    run.record_bad(Signal::Lease, since);
+                }
+                run.lease = Some(time.clone());
+                self.health.lease = Some(time.clone());
+            }
+        }
+    }
+
+    pub(in crate::machine) fn pods_observed(&mut self, ticket: Ticket, inventory: Option<PodInventory>) {
+        if !self.health.is_answer(Question::Pods, ticket) {
+            return;
+        }
+        self.note_baseline(Signal::Pods, inventory.is_some());
+        if let Some(change) = &mut self.change {
+            change.note_pods(inventory.clone());
+        }
+        let (now, on_trial) = (self.now, self.is_on_trial());
+        let (Some(inventory), Some(attempt)) = (inventory, self.writer.current().phase.attempt()) else { return };
+        let lost = inventory.pods.iter().filter(|pod| attempt.pods.contains(&pod.uid));
+        let lost = lost.filter(|pod| !pod.is_live() && is_turned_away(&pod.reason));
+        let lost: Vec<String> = lost.map(|pod| format!("{} ({})", pod.name, pod.reason)).collect();
+        if let Some(run) = self.process.run_mut().filter(|run| run.ready && on_trial && !lost.is_empty()) {
+            run.record_bad(Signal::Pods, now);
+            self.health.lost_pods = lost;
+        }
+    }
+
+    pub(in crate::machine) fn environment_observed(
+        &mut self,
+        ticket: Ticket,
+        environment: Environment,
+        fx: &mut Vec<Effect>,
+    ) {
+        if !self.health.is_answer(Question::Environment, ticket) {
+            return;
+        }
+        self.note_baseline(Signal::Runtime, environment.runtime == Some(true));
+        let now = self.now;
+        let called_off = !environment.shutting_down && (self.is_going_down() || self.exits_on_exit());
+        if environment.runtime == Some(true) {
+            self.health.answered_runtime = self.health.asked_runtime.clone();
+            if let Some(attempt) = self.writer.attempt_mut() {
+                attempt.runtime_answered = true;
+            }
+        }
+        if let Some(run) = self.process.run_mut() {
+            match environment.runtime {
+                Some(true) => run.record_good(Signal::Runtime, now),
+                Some(false) => run.record_bad(Signal::Runtime, now),
+                None => {}
+            }
+        }
+        if called_off {
+            // A shutdown that was called off; or a restart that is systemd's, which paces it by itself.
+            self.process.start_now(now);
+        }
+        self.health.environment = Some((environment, now));
+        self.update_suspension(fx);
+        self.environment_answers(ticket, fx);
+    }
+
+    /// True if the system was on its way down when it was last observed, a moment ago.
+    pub(in crate::machine) fn is_going_down(&self) -> bool {
+        self.health.environment(self.now).is_some_and(|seen| seen.shutting_down)
+    }
+
+    /// Keeps `healthy_since` and what was earned before the clock last stopped.
+    pub(in crate::machine) fn update_health(&mut self) {
+        if !self.is_observing() {
+            return;
+        }
+        let Some(run) = self.process.run() else { return };
+        let answers = run.is_good(Signal::Healthz);
+        let up = run.ready && (!self.is_required_signal(Signal::Healthz) || answers);
+        let bad = run.bad.keys().any(|signal| self.is_required_signal(*signal));
+        // What was bad before is not held against the change, but earns nothing either.
+        let healthy = up
+            && (self.running().healthz.is_none() || answers)
+            && self.suspended().is_none()
+            && !bad
+            && self.is_in_contact(run);
+        let well = [Signal::ApiServer, Signal::Runtime].iter().all(|signal| !run.bad.contains_key(signal));
+        let settled = run.has_contact() && run.is_settled(self.now) && well;
+        if settled && self.is_on_trial() {
+            self.writer.note_contact();
+        }
+        self.run_clock(healthy, up);
+    }
+
+    fn run_clock(&mut self, healthy: bool, up: bool) {
+        let (now, suspended, on_trial) = (self.now, self.suspended().is_some(), self.is_on_trial());
+        let last_sure = match &self.health.environment {
+            Some((_, at)) if suspended => Moment { boot: at.boot.saturating_sub(limits::QUERY_INTERVAL), ..*at },
+            _ => now,
+        };
+        let Some(run) = self.process.run_mut() else { return };
+        run.was_up |= up;
+        let before = run.healthy_since;
+        run.healthy_since = if healthy { before.or(Some(now)) } else { None };
+        let Some(attempt) = self.writer.attempt_mut().filter(|_| on_trial) else { return };
+        match (healthy, before) {
+            (true, None) if !std::mem::take(&mut attempt.suspended) => attempt.earned = Duration::ZERO,
+            (true, _) => {}
+            (false, Some(since)) => {
+                attempt.earned += last_sure.since(since);
+                attempt.suspended = suspended;
+            }
+            (false, None) => attempt.suspended |= suspended,
+        }
+    }
+
+    /// A kubelet that pinged does so no more.
+    pub(in crate::machine) fn miss_pings(&mut self) {
+        let (now, interval, observing) = (self.now, self.watchdog_interval(), !self.health.due.is_empty());
+        if let Some(run) = self.process.run_mut().filter(|_| observing)
+            && let Some(pinged) = run.good.get(&Signal::Watchdog).copied()
+            && now.since(pinged) >= interval
+        {
+            run.record_bad(Signal::Watchdog, pinged);
+        }
+    }
+
+    pub(in crate::machine) fn health_deadlines(&self, due: &mut Vec<Moment>) {
+        let Some(run) = self.process.run().filter(|_| self.is_observing()) else { return };
+        due.extend(self.health.due.values());
+        due.extend(run.bad.iter().map(|(signal, since)| later(*since, self.patience(*signal))));
+        if !run.was_up {
+            due.push(later(run.start_timeout_from, self.settings.start_timeout));
+        }
+        if let (Some(_), Some((_, at))) = (self.suspended(), &self.health.environment) {
+            due.push(later(*at, limits::QUERY_VALID + Duration::from_secs(1)));
+        }
+    }
+}
+
+/// Reasons by which the kubelet refuses a pod it was given (pkg/kubelet/lifecycle/predicate.go and
+/// the resource managers' admit handlers, v1.20 to v1.36). Eviction is another matter.
+fn is_turned_away(reason: &str) -> bool {
+    reason.starts_with("OutOf")
+        || matches!(
+            reason,
+            "UnexpectedAdmissionError" | "NodeAffinity" | "MatchNodeSelector" | "TopologyAffinityError" | "Preempting"
+        )
+        || reason.ends_with("AffinityError")
+}

@@ -1,0 +1,140 @@
+//! The next start: what is desired is loaded and, where that is open, judged, while the kubelet still runs; it is stopped
+//! only for content that is there and is another.
+
+use kubelet_config::digest::Digest;
+use serde::{Deserialize, Serialize};
+
+use super::io::Ticket;
+use super::ladder::{Unusable, UnusableVersions};
+use super::limits;
+use super::model::{KubeletId, Moment, Rendered};
+use super::question::Asked;
+use super::records::{Records, Version};
+
+mod step;
+
+/// What is prepared for the next start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Launch {
+    #[serde(skip)]
+    next: Option<Next>,
+    #[serde(skip)]
+    unusable: UnusableVersions,
+    /// What was last given up because the store did not answer.
+    #[serde(skip)]
+    late: Option<(Ticket, Version)>,
+    /// Contents that could not be judged and are tried all the same: asking again would only lengthen the outage.
+    unjudged: Vec<(Digest, KubeletId)>,
+    /// Content of the node's own files, as they were last read.
+    local: Option<Digest>,
+    #[serde(skip)]
+    learning: Learning,
+    /// The kubelet's state files are in order for this policy.
+    policy: Option<String>,
+    /// What was started in this life, the latest first: where it lies is known.
+    started: Vec<(Version, Rendered)>,
+}
+
+/// The content of what we would fall back to: of last known good, where native or 0.1.0 recorded its name alone, or of the
+/// node's own files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Learning {
+    #[default]
+    Open,
+    /// With what was asked for: none is the local configuration.
+    Asked(Asked, Option<Version>),
+    /// Known, or not to be known.
+    Done,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Next {
+    version: Option<Version>,
+    stage: Stage,
+    /// The event for it is out.
+    announced: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Stage {
+    Loading(Asked),
+    Judging(Asked, Box<Rendered>),
+    /// `None`: the local file cannot be read; the kubelet judges it by itself.
+    Ready(Option<Box<Rendered>>),
+    Swapping(Asked, Option<Box<Rendered>>),
+}
+
+impl Launch {
+    /// Nothing can be loaded: what is on record is all there is to know.
+    pub(super) fn offline() -> Self {
+        Self { learning: Learning::Done, ..Self::default() }
+    }
+
+    /// Why a version does not run although it is to.
+    pub(super) fn unusable(&self, version: &Version) -> Option<&Unusable> {
+        self.unusable.get(version)
+    }
+
+    /// True if the content of what we would fall back to is not known yet, and may become known.
+    pub(super) fn is_learning(&self, records: &Records) -> bool {
+        let unknown = match &records.last_known_good {
+            Some(version) => version.digest.is_none(),
+            None => self.local.is_none() && records.phase.attempt().is_some(),
+        };
+        unknown && self.learning != Learning::Done
+    }
+
+    /// Content of the node's own files, if they were read.
+    pub(super) fn local(&self) -> Option<&Digest> {
+        self.local.as_ref()
+    }
+
+    /// True if this kubelet binary was asked about the content before, and gave no verdict.
+    pub(super) fn is_unjudged(&self, digest: &Digest, id: &KubeletId) -> bool {
+        self.unjudged.iter().any(|(known, of)| known == digest && of == id)
+    }
+
+    pub(super) fn note_unjudged(&mut self, digest: Digest, id: KubeletId) {
+        self.unjudged.truncate(limits::BAD_VERSIONS);
+        self.unjudged.insert(0, (digest, id));
+    }
+
+    /// The store gave what was not waited for any more.
+    pub(super) fn loaded_late(&mut self, ticket: Ticket, now: Moment) {
+        if let Some((_, version)) = self.late.take_if(|(of, _)| *of == ticket) {
+            self.unusable.could_be_read(&version, now);
+        }
+    }
+
+    /// It was saved anew, or somebody wants it tried again.
+    pub(super) fn usable_again(&mut self, version: &Version) {
+        self.unusable.remove(version);
+    }
+
+    /// What is about to be started: it must not be collected.
+    pub(super) fn next(&self) -> Option<&Version> {
+        self.next.as_ref().and_then(|next| next.version.as_ref())
+    }
+
+    /// True while the kubelet judges what is to be started.
+    pub(super) fn is_judging(&self) -> bool {
+        matches!(&self.next, Some(Next { stage: Stage::Judging(..), .. }))
+    }
+
+    /// True if nothing is prepared.
+    pub(super) fn is_idle(&self) -> bool {
+        self.next.is_none()
+    }
+
+    pub(super) fn deadlines(&self, now: Moment, due: &mut Vec<Moment>) {
+        if let Learning::Asked(asked, _) = &self.learning {
+            due.push(asked.until);
+        }
+        match self.next.as_ref().map(|next| &next.stage) {
+            Some(Stage::Loading(asked) | Stage::Judging(asked, _) | Stage::Swapping(asked, _)) => due.push(asked.until),
+            Some(Stage::Ready(_)) | None => {}
+        }
+        due.extend(self.unusable.deadlines().filter(|at| *at > now));
+    }
+}

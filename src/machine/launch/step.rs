@@ -1,0 +1,404 @@
+//! What is desired is compared with what runs, and the next start prepared.
+
+use super::{Learning, Next, Stage};
+use crate::machine::io::{Effect, StoreRequest, Ticket, log};
+use crate::machine::ladder::{Unusable, UnusableVersions, desired, is_same};
+use crate::machine::model::{ConfigError, RenderError, Rendered, RestartCause, StateFiles, Target, Verdict, later};
+use crate::machine::records::{Phase, Records, Version};
+use crate::machine::{Counter, Kubelet, Level, State, events, limits};
+use kubelet_config::{duration, hazard, status};
+
+impl State {
+    /// What is to run now.
+    pub(in crate::machine) fn desired(&self) -> Option<Version> {
+        desired(self.records(), self.process.kubelet_id(), &self.launch.unusable, self.now)
+    }
+
+    /// True if this is not what would run if all could be used.
+    pub(in crate::machine) fn is_falling_back(&self, version: &Option<Version>) -> bool {
+        desired(self.records(), self.process.kubelet_id(), &UnusableVersions::default(), self.now) != *version
+    }
+
+    /// Before anything is held against a version it must be known that it is not last known good under another name.
+    pub(in crate::machine) fn tick_learning(&mut self, fx: &mut Vec<Effect>) {
+        if !self.launch.is_learning(self.records()) || *self.process.kubelet() == Kubelet::NotBegun {
+            return;
+        }
+        match &self.launch.learning {
+            Learning::Asked(asked, _) if asked.is_given_up(self.now) => self.launch.learning = Learning::Done,
+            Learning::Open => {
+                let proven = self.records().last_known_good.clone();
+                let source = proven.as_ref().map(|version| version.source.clone());
+                let target = source.map_or(Target::Local, Target::Source);
+                let asked = self.ask(limits::LOAD_DEADLINE);
+                fx.push(Effect::Store(StoreRequest::Load(asked.ticket, target)));
+                self.launch.learning = Learning::Asked(asked, proven);
+            }
+            _ => {}
+        }
+    }
+
+    /// The answer to that; false if it is not this question's.
+    pub(in crate::machine) fn learned(&mut self, ticket: Ticket, result: &Result<Rendered, RenderError>) -> bool {
+        let Learning::Asked(asked, version) = self.launch.learning.clone() else { return false };
+        let mine = asked.ticket == ticket;
+        if mine && version != self.records().last_known_good {
+            self.launch.learning = Learning::Open; // it is another one by now
+        } else if mine {
+            self.launch.learning = Learning::Done;
+            match (result, version) {
+                (Ok(rendered), Some(version)) => drop(self.learn_content(version, &rendered.digest)),
+                (Ok(rendered), None) => self.launch.local = Some(rendered.digest.clone()),
+                (Err(_), _) => {}
+            }
+        }
+        mine
+    }
+
+    /// Compares what is desired with what runs, and moves.
+    pub(in crate::machine) fn tick_launch(&mut self, fx: &mut Vec<Effect>) {
+        let desired = self.desired();
+        let due = match self.process.kubelet() {
+            Kubelet::Running(_) => {
+                let moves = !self.is_in_force(&desired) && !self.is_about_to_change();
+                if !moves {
+                    self.launch.next = None;
+                }
+                moves
+            }
+            Kubelet::Stopping { .. } => true,
+            Kubelet::Waiting { .. } => self.may_start(fx),
+            Kubelet::NotBegun | Kubelet::Starting | Kubelet::Gone => false,
+        };
+        if !due || self.process.is_leaving() {
+            return;
+        }
+        if self.launch.next.as_ref().is_none_or(|next| next.version != desired) && !self.is_better_left(&desired) {
+            self.load(desired, fx);
+        }
+        self.time_out(fx);
+        if let Some(Next { version, stage: Stage::Ready(rendered), announced }) = self.launch.next.clone() {
+            self.stop_or_start(version, rendered, announced, fx);
+        }
+    }
+
+    /// True if a change is decided within moments: what works is not restarted twice.
+    fn is_about_to_change(&self) -> bool {
+        let failed = self.active().is_some_and(|version| self.bad_version(version).is_some());
+        (self.is_change_imminent() || self.is_reset_due()) && !failed
+    }
+
+    /// True if this runs already, maybe under another name of the same content, which is then changed.
+    fn is_in_force(&mut self, desired: &Option<Version>) -> bool {
+        let running = self.process.running();
+        if running.version == *desired {
+            return true;
+        }
+        let content = match desired {
+            Some(version) => version.digest.as_ref(),
+            None => self.launch.local.as_ref(),
+        };
+        let equal = content.is_some() && content == running.digest.as_ref();
+        if equal {
+            self.process.adopt(desired.clone(), None);
+        }
+        equal
+    }
+
+    /// True if a kubelet that is not there is to be started now, and by us.
+    fn may_start(&mut self, fx: &mut Vec<Effect>) -> bool {
+        // What was decided is durable before it is started, unless the disk takes its time over it.
+        self.process.is_start_due(self.now)
+            && !self.is_deciding()
+            && !self.is_try_open()
+            && !self.is_failure_pending()
+            && !self.exits_for_restart(fx)
+    }
+
+    fn is_deciding(&self) -> bool {
+        self.writer.is_writing() && self.now < self.writer.patience()
+    }
+
+    /// While there is no kubelet, the start that is prepared is not put off for a version that could not be used before.
+    fn is_better_left(&self, desired: &Option<Version>) -> bool {
+        let failed = desired.as_ref().is_some_and(|version| self.launch.unusable.get(version).is_some());
+        failed && !self.launch.is_idle() && matches!(self.process.kubelet(), Kubelet::Waiting { .. })
+    }
+
+    fn load(&mut self, version: Option<Version>, fx: &mut Vec<Effect>) {
+        let target = match &version {
+            None => Target::Local,
+            Some(Version { source, digest: Some(digest) }) => Target::Content(digest.clone(), source.clone()),
+            Some(Version { source, digest: None }) => Target::Source(source.clone()),
+        };
+        let asked = self.ask(limits::LOAD_DEADLINE);
+        fx.push(Effect::Store(StoreRequest::Load(asked.ticket, target)));
+        self.launch.next = Some(Next { version, stage: Stage::Loading(asked), announced: false });
+    }
+
+    fn set_stage(&mut self, stage: Stage) {
+        if let Some(next) = &mut self.launch.next {
+            next.stage = stage;
+        }
+    }
+
+    /// A question that got no answer in time does not keep the kubelet down.
+    fn time_out(&mut self, fx: &mut Vec<Effect>) {
+        let Some(next) = self.launch.next.clone() else { return };
+        let version = next.version;
+        match next.stage {
+            Stage::Loading(asked) if asked.is_given_up(self.now) => {
+                self.launch.late = version.clone().map(|version| (asked.ticket, version));
+                let why = format!("the store gave no answer within {} s", limits::LOAD_DEADLINE.as_secs());
+                let known =
+                    self.launch.started.iter().find(|(started, _)| is_same(Some(started), version.as_ref())).cloned();
+                match (known, &version) {
+                    // It was verified before in this life, and its path is known.
+                    (Some((_, rendered)), _) => self.set_stage(Stage::Ready(Some(Box::new(rendered)))),
+                    (None, Some(version)) => self.cannot_use(version, ConfigError::Internal, &why, fx),
+                    (None, None) => {
+                        log(fx, Level::Warn, format!("the local configuration cannot be read: {why}"));
+                        self.set_stage(Stage::Ready(None));
+                    }
+                }
+            }
+            Stage::Judging(asked, rendered) if asked.is_given_up(self.now) => {
+                let why = format!("no answer within {} s", limits::LAUNCH_PREFLIGHT_DEADLINE.as_secs());
+                self.next_judged(version, *rendered, Verdict::Inconclusive(why), fx);
+            }
+            Stage::Swapping(asked, rendered) if asked.is_given_up(self.now) => {
+                let why = format!("no answer within {} s", limits::LOAD_DEADLINE.as_secs());
+                self.swapped(version, rendered, Err(why), fx);
+            }
+            _ => {}
+        }
+    }
+
+    /// The answer to a load; false if it is not this component's.
+    pub(in crate::machine) fn next_loaded(
+        &mut self,
+        ticket: Ticket,
+        result: Result<Rendered, RenderError>,
+        fx: &mut Vec<Effect>,
+    ) -> bool {
+        let Some(Next { version, stage: Stage::Loading(asked), .. }) = self.launch.next.clone() else { return false };
+        if asked.ticket != ticket {
+            return false;
+        }
+        match (version, result) {
+            (None, Ok(rendered)) => {
+                for note in &rendered.notes {
+                    log(fx, Level::Info, format!("the local configuration: {note}"));
+                }
+                self.launch.local = Some(rendered.digest.clone());
+                self.set_stage(Stage::Ready(Some(Box::new(rendered))));
+            }
+            (None, Err(error)) => {
+                // The kubelet judges its own file; we only cannot compare or probe.
+                log(fx, Level::Warn, format!("the local configuration cannot be read: {error}"));
+                self.set_stage(Stage::Ready(None));
+            }
+            (Some(version), Ok(rendered)) => {
+                let version = self.learn_content(version, &rendered.digest);
+                if let Some(next) = &mut self.launch.next {
+                    next.version = Some(version);
+                }
+                // What this binary ran before is not judged now: it is no news to it, and a start must not wait.
+                let ran = self.running().digest.as_ref() == Some(&rendered.digest)
+                    && self.process.started_kubelet() == self.process.kubelet_id();
+                if ran || self.is_accepted(&rendered.digest) {
+                    self.set_stage(Stage::Ready(Some(Box::new(rendered))));
+                } else {
+                    self.judge_next(rendered, fx);
+                }
+            }
+            (Some(version), Err(error)) => {
+                let native = match &error {
+                    RenderError::Load(_) | RenderError::Checkpoint(_) => ConfigError::Load,
+                    RenderError::Internal(_) => ConfigError::Internal,
+                };
+                if matches!(error, RenderError::Checkpoint(_)) && self.records().assigned.as_ref() == Some(&version) {
+                    self.download_again(fx);
+                }
+                self.cannot_use(&version, native, &error.to_string(), fx);
+            }
+        }
+        true
+    }
+
+    fn judge_next(&mut self, rendered: Rendered, fx: &mut Vec<Effect>) {
+        // There is one preflight at a time and the start goes first; the change is found again.
+        self.drop_change();
+        let asked = self.ask(limits::LAUNCH_PREFLIGHT_DEADLINE);
+        fx.push(Effect::Preflight(asked.ticket, rendered.clone()));
+        self.set_stage(Stage::Judging(asked, Box::new(rendered)));
+    }
+
+    /// The verdict on what is to be started; false if it is not this component's.
+    pub(in crate::machine) fn next_verdict(&mut self, ticket: Ticket, verdict: &Verdict, fx: &mut Vec<Effect>) -> bool {
+        let Some(Next { version, stage: Stage::Judging(asked, rendered), .. }) = self.launch.next.clone() else {
+            return false;
+        };
+        if asked.ticket == ticket {
+            self.next_judged(version, *rendered, verdict.clone(), fx);
+        }
+        asked.ticket == ticket
+    }
+
+    fn next_judged(&mut self, version: Option<Version>, rendered: Rendered, verdict: Verdict, fx: &mut Vec<Effect>) {
+        fx.push(Effect::Count(Counter::Preflight(verdict.result())));
+        let Some(version) = version else { return };
+        match verdict {
+            Verdict::Load(message) => self.refused(&version, ConfigError::Load, &message, fx),
+            Verdict::Validate(message) => self.refused(&version, ConfigError::Validate, &message, fx),
+            Verdict::Valid(_) => {
+                self.note_accepted(&rendered.digest);
+                self.writer.write_soon(); // the next life need not ask again
+                self.set_stage(Stage::Ready(Some(Box::new(rendered))));
+            }
+            // Something has to be started; the trial, or the next rung, decides.
+            Verdict::Inconclusive(why) | Verdict::NotItsFault(why) => {
+                log(fx, Level::Warn, format!("the preflight of {version} gave no verdict: {why}"));
+                let id = self.process.kubelet_id().clone();
+                self.launch.note_unjudged(rendered.digest.clone(), id);
+                self.set_stage(Stage::Ready(Some(Box::new(rendered))));
+            }
+        }
+    }
+
+    /// The kubelet (another binary than the one it was proven with) refuses it now.
+    fn refused(&mut self, version: &Version, error: ConfigError, message: &str, fx: &mut Vec<Effect>) {
+        fx.push(Effect::Emit(events::rejected(&version.source, message)));
+        self.refuse_at_start(version, error, message);
+        self.launch.next = None;
+        self.tick_launch(fx);
+    }
+
+    /// One rung down, until a time.
+    fn cannot_use(&mut self, version: &Version, error: ConfigError, why: &str, fx: &mut Vec<Effect>) {
+        let failures = self.launch.unusable.get(version).map_or(0, |before| before.failures + 1);
+        let pause = duration::backoff(limits::RUNG_RETRY_FIRST, limits::RUNG_RETRY_MAX, failures);
+        let first = self.launch.unusable.get(version).is_none_or(|before| before.why != why);
+        let unusable = Unusable { error, why: why.to_owned(), until: later(self.now, pause), failures };
+        self.launch.unusable.insert(version, unusable);
+        self.launch.next = None;
+        let tried = self.records().phase.trial().is_some_and(|attempt| attempt.version == *version);
+        if tried && !(self.process.run().is_some() && self.runs(version)) {
+            // Once it can be read it is switched to like any change: in contact, and with a baseline of then.
+            self.writer.apply(Records { phase: Phase::Settled, ..self.records().clone() });
+            self.reconsider();
+        }
+        if first {
+            let next = self.desired();
+            let name = status::name(next.as_ref().map(|version| &version.source));
+            log(fx, Level::Warn, format!("cannot use {version}: {why}; falling back to {name}"));
+        }
+        self.tick_launch(fx);
+    }
+
+    /// What is desired is there: the kubelet is stopped or started for it, unless it runs that content already.
+    fn stop_or_start(
+        &mut self,
+        version: Option<Version>,
+        rendered: Option<Box<Rendered>>,
+        announced: bool,
+        fx: &mut Vec<Effect>,
+    ) {
+        let content = rendered.as_ref().map(|rendered| &rendered.digest);
+        match self.process.kubelet() {
+            Kubelet::Running(_) if content.is_some() && content == self.running().digest.as_ref() => {
+                self.process.adopt(version, rendered.map(|rendered| rendered.shadowed));
+                self.launch.next = None;
+            }
+            Kubelet::Running(_) => {
+                self.announce(&version, announced, fx);
+                self.forget_failure();
+                self.stop(fx);
+            }
+            Kubelet::Waiting { .. } => {
+                let other = content.is_none() || content != self.running().digest.as_ref();
+                if other && self.process.starts() > 0 {
+                    self.announce(&version, announced, fx);
+                }
+                self.swap_state_files(version, rendered, fx);
+            }
+            _ => {}
+        }
+    }
+
+    /// Native's event, when a restart really happens for a change.
+    fn announce(&mut self, version: &Option<Version>, announced: bool, fx: &mut Vec<Effect>) {
+        let change = matches!(self.restart_cause(version), RestartCause::Config | RestartCause::Reset);
+        if change && !announced {
+            fx.push(Effect::Emit(events::changed(version.as_ref().map(|version| &version.source))));
+        }
+        if let Some(next) = &mut self.launch.next {
+            next.announced = true;
+        }
+    }
+
+    /// A new configuration begins with fresh state files of the kubelet; the way back finds its own again.
+    fn swap_state_files(&mut self, version: Option<Version>, rendered: Option<Box<Rendered>>, fx: &mut Vec<Effect>) {
+        let known = rendered.as_ref().map(|rendered| &rendered.effective).filter(|effective| !effective.is_null());
+        let policy = known.map(|effective| hazard::policy_key(effective));
+        let Some(policy) = policy.filter(|policy| self.launch.policy.as_ref() != Some(policy)) else {
+            return self.start_next(version, rendered, fx);
+        };
+        let attempt = self.records().phase.trial().map(|attempt| &attempt.version);
+        let restore = version.is_none() || version.as_ref() != attempt;
+        let asked = self.ask(limits::LOAD_DEADLINE);
+        fx.push(Effect::Store(StoreRequest::SwapStateFiles(
+            asked.ticket,
+            StateFiles { policy: policy.clone(), restore },
+        )));
+        self.launch.policy = Some(policy);
+        self.set_stage(Stage::Swapping(asked, rendered));
+    }
+
+    pub(in crate::machine) fn state_files_swapped(
+        &mut self,
+        ticket: Ticket,
+        result: Result<(), String>,
+        fx: &mut Vec<Effect>,
+    ) {
+        let Some(Next { version, stage: Stage::Swapping(asked, rendered), .. }) = self.launch.next.clone() else {
+            return;
+        };
+        if asked.ticket == ticket {
+            self.swapped(version, rendered, result, fx);
+        }
+    }
+
+    fn swapped(
+        &mut self,
+        version: Option<Version>,
+        rendered: Option<Box<Rendered>>,
+        result: Result<(), String>,
+        fx: &mut Vec<Effect>,
+    ) {
+        if let Err(why) = result {
+            // The kubelet may refuse what is there; then the trial says so.
+            self.launch.policy = None;
+            log(fx, Level::Warn, format!("the kubelet's state files stay as they are: {why}"));
+        }
+        let desired = self.desired();
+        if self.is_deciding() || version != desired && !self.is_better_left(&desired) {
+            self.launch.next = None; // something else was decided meanwhile
+        } else if matches!(self.process.kubelet(), Kubelet::Waiting { .. }) && !self.process.is_leaving() {
+            self.start_next(version, rendered, fx);
+        }
+    }
+
+    fn start_next(&mut self, version: Option<Version>, rendered: Option<Box<Rendered>>, fx: &mut Vec<Effect>) {
+        self.launch.next = None;
+        if let Some(known) = version.clone().zip(rendered.as_deref().cloned()) {
+            self.launch.started.retain(|(started, _)| !is_same(Some(started), version.as_ref()));
+            self.launch.started.insert(0, known);
+            self.launch.started.truncate(limits::PROVEN_KEPT);
+        }
+        if let Some(version) = &version {
+            self.launch.unusable.remove(version);
+        }
+        self.start(version, rendered.map(|rendered| *rendered), fx);
+    }
+}

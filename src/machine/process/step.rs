@@ -1,0 +1,175 @@
+//! Starts, exits and stops.
+
+use super::{Kubelet, RunningConfig};
+use crate::machine::evidence::Query;
+use crate::machine::io::{Effect, log};
+use crate::machine::model::{Exit, Rendered, RestartCause, later};
+use crate::machine::records::Version;
+use crate::machine::{Counter, Level, State, limits};
+use kubelet_config::{duration, status};
+
+impl State {
+    /// The first start is due now.
+    pub(in crate::machine) fn begin(&mut self) {
+        self.process.began = self.now;
+        self.process.kubelet = Kubelet::Waiting { until: self.now };
+    }
+
+    /// Starts the kubelet with this.
+    pub(in crate::machine) fn start(
+        &mut self,
+        version: Option<Version>,
+        rendered: Option<Rendered>,
+        fx: &mut Vec<Effect>,
+    ) {
+        // What the store did not give in time the next supervisor would not have in time either.
+        let fell_back = self.is_falling_back(&version) || self.reading.deadline().is_some();
+        let before = (&self.process.running.version, &self.process.running.digest);
+        let next = rendered.map_or_else(RunningConfig::default, |rendered| RunningConfig::new(version, rendered));
+        let switched = before != (&next.version, &next.digest) && self.process.starts > 0;
+        if self.process.starts > 0 {
+            let cause =
+                if switched || !self.process.exited { self.restart_cause(&next.version) } else { RestartCause::Exit };
+            fx.push(Effect::Count(Counter::Restart(cause)));
+        }
+        if switched {
+            self.process.crashes = 0;
+        }
+        (self.process.in_place, self.process.exited) = (fell_back, false);
+        let path = next.version.is_some().then(|| next.path.clone());
+        self.forget_last_run();
+        self.process.running = next;
+        self.process.started = self.process.kubelet_id.clone();
+        self.process.kubelet = Kubelet::Starting;
+        fx.push(Effect::Start(path));
+    }
+
+    /// Why another version comes to run.
+    pub(in crate::machine) fn restart_cause(&self, version: &Option<Version>) -> RestartCause {
+        let records = self.records();
+        if records.pin.is_some() {
+            RestartCause::Operator
+        } else if version.is_none() && records.assigned.is_none() {
+            RestartCause::Reset
+        } else if version.is_some() && *version == records.assigned {
+            RestartCause::Config
+        } else {
+            RestartCause::Rollback
+        }
+    }
+
+    pub(in crate::machine) fn started(&mut self, result: Result<u32, String>, fx: &mut Vec<Effect>) {
+        if self.process.kubelet != Kubelet::Starting {
+            return;
+        }
+        match result {
+            Ok(pid) => {
+                self.process.starts += 1;
+                self.restarted_in_place();
+                self.process.kubelet = Kubelet::Running(self.new_run(pid));
+                let name = status::name(self.active().map(|version| &version.source));
+                log(fx, Level::Info, format!("kubelet started, pid {pid}, with {name}"));
+                self.collect(fx);
+                if self.process.leaving {
+                    self.stop(fx);
+                }
+            }
+            Err(why) => {
+                log(fx, Level::Warn, format!("the kubelet could not be started: {why}"));
+                self.process.starts = self.process.starts.max(1);
+                self.wait_for_restart(fx);
+            }
+        }
+    }
+
+    /// SIGTERM now, SIGKILL after the grace.
+    pub(in crate::machine) fn stop(&mut self, fx: &mut Vec<Effect>) {
+        fx.push(Effect::Stop);
+        self.process.kubelet = Kubelet::Stopping { kill_at: Some(later(self.now, limits::STOP_GRACE)) };
+    }
+
+    pub(in crate::machine) fn exited(&mut self, exit: Exit, fx: &mut Vec<Effect>) {
+        let (leaving, now) = (self.process.leaving, self.now);
+        match self.process.kubelet.clone() {
+            Kubelet::Stopping { .. } | Kubelet::Running(_) if leaving => self.leave(fx),
+            Kubelet::Stopping { .. } => self.process.kubelet = Kubelet::Waiting { until: now },
+            Kubelet::Running(run) => {
+                let ran = now.since(run.started);
+                let seconds = ran.as_secs_f64();
+                log(
+                    fx,
+                    Level::Warn,
+                    format!("the kubelet (pid {}) ended by itself after {seconds:.1} s: {exit}", run.pid),
+                );
+                if ran >= limits::BACKOFF_RESET {
+                    self.process.crashes = 0;
+                }
+                self.process.exited = true;
+                self.process.kubelet = Kubelet::Waiting { until: now };
+                if !self.note_exit(&run, exit, fx) {
+                    self.wait_for_restart(fx);
+                }
+            }
+            Kubelet::NotBegun | Kubelet::Starting | Kubelet::Waiting { .. } | Kubelet::Gone => {}
+        }
+    }
+
+    /// The pause before the next start.
+    pub(in crate::machine) fn wait_for_restart(&mut self, fx: &mut Vec<Effect>) {
+        if self.process.leaving {
+            return self.leave(fx);
+        }
+        // Where the system is going down nothing is started again: the answer comes within the pause.
+        self.query(Query::Environment(self.runtime_socket()), fx);
+        let quick = self.suspended().is_none() && self.is_judged();
+        let young = self.now.since(self.process.began) < limits::RESTART_IN_PLACE;
+        self.process.in_place = young || self.change.is_some();
+        let pause = if self.exits_on_exit() {
+            limits::QUERY_DEADLINE // RestartSec is systemd's own; this is for the observation alone
+        } else if quick {
+            limits::BACKOFF_TRIAL
+        } else {
+            duration::backoff(limits::BACKOFF_FIRST, limits::BACKOFF_MAX, self.process.crashes)
+        };
+        self.process.crashes = self.process.crashes.saturating_add(1);
+        self.process.kubelet = Kubelet::Waiting { until: later(self.now, pause) };
+    }
+
+    pub(in crate::machine) fn tick_process(&mut self, fx: &mut Vec<Effect>) {
+        match self.process.kubelet {
+            Kubelet::Stopping { kill_at: Some(at) } if self.now >= at => {
+                log(fx, Level::Warn, "the kubelet does not stop, killing it");
+                self.process.kubelet = Kubelet::Stopping { kill_at: None };
+                fx.push(Effect::Kill);
+            }
+            Kubelet::Waiting { until } if self.now >= until && self.is_going_down() => {
+                // Its SIGTERM is on the way to us. If not, systemd says so at the next observation.
+                self.process.kubelet = Kubelet::Waiting { until: later(self.now, limits::QUERY_INTERVAL) };
+                self.query(Query::Environment(self.runtime_socket()), fx);
+            }
+            _ => {}
+        }
+    }
+
+    pub(in crate::machine) fn shutdown(&mut self, fx: &mut Vec<Effect>) {
+        if self.process.leaving {
+            return;
+        }
+        self.process.leaving = true;
+        self.give_try_back();
+        match self.process.kubelet {
+            Kubelet::Running(_) => self.stop(fx),
+            Kubelet::NotBegun | Kubelet::Waiting { .. } => self.leave(fx),
+            // These end in `started` and `exited`, which leave.
+            Kubelet::Starting | Kubelet::Stopping { .. } | Kubelet::Gone => {}
+        }
+    }
+
+    /// The supervisor ends.
+    pub(in crate::machine) fn leave(&mut self, fx: &mut Vec<Effect>) {
+        self.process.kubelet = Kubelet::Gone;
+        let (ticket, now) = (self.next_ticket(), self.now);
+        self.writer.flush(ticket, now, fx);
+        fx.push(Effect::Quit);
+    }
+}

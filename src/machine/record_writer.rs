@@ -1,0 +1,248 @@
+//! The durable record: propose, write, apply. One write is under way at a time.
+//!
+//! A decision is proposed; what follows from it is done once it is durable. A rollback alone counts at once, and is written
+//! as soon as the disk takes it.
+
+use serde::{Deserialize, Serialize};
+
+use super::io::{Effect, StoreRequest, Ticket, log};
+use super::limits;
+use super::model::{Moment, later};
+use super::proposal::Proposal;
+use super::question::Asked;
+use super::records::{Attempt, Records};
+use super::{Counter, Level};
+use kubelet_config::duration;
+
+/// A write under way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Write {
+    asked: Asked,
+    records: Records,
+    /// What is decided by it, and what counts then: these records with what was learned meanwhile. `None`: what counts
+    /// already is written down.
+    proposed: Option<(Proposal, Records)>,
+    /// A kubelet waits no longer for it.
+    patience: Moment,
+}
+
+/// The records in force and on disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct RecordWriter {
+    current: Records,
+    saved: Records,
+    /// What counts is neither on the disk nor on its way there, or may not be.
+    dirty: bool,
+    #[serde(skip)]
+    write: Option<Write>,
+    /// Something else was decided while the write is under way.
+    #[serde(skip)]
+    overtaken: bool,
+    /// Failures in a row, and when to try again.
+    retry: Option<(u32, Moment)>,
+    /// Why the last write failed.
+    failure: Option<String>,
+    /// Why nothing may be written.
+    read_only: Option<String>,
+}
+
+/// What became of a write.
+pub(super) type Outcome = (Option<Proposal>, Result<(), String>);
+
+impl RecordWriter {
+    /// The records as they were read; or those that must do, and why nothing may be written.
+    pub(super) fn new(records: Records, read_only: Option<String>) -> Self {
+        Self { current: records.clone(), saved: records, read_only, ..Self::default() }
+    }
+
+    /// Those of a supervisor that handed over.
+    pub(super) fn resumed(current: Records, saved: Records, dirty: bool) -> Self {
+        Self { current, saved, dirty, ..Self::default() }
+    }
+
+    pub(super) fn current(&self) -> &Records {
+        &self.current
+    }
+
+    pub(super) fn saved(&self) -> &Records {
+        &self.saved
+    }
+
+    /// The evidence on the version that is tried; what changes there is written with the next record.
+    pub(super) fn attempt_mut(&mut self) -> Option<&mut Attempt> {
+        self.current.phase.attempt_mut()
+    }
+
+    /// The version on trial was in contact for so long that a later loss is not its doing: that outlives a reboot.
+    pub(super) fn note_contact(&mut self) {
+        if let Some(attempt) = self.current.phase.attempt_mut().filter(|attempt| !attempt.contact) {
+            attempt.contact = true;
+            self.dirty = true;
+        }
+    }
+
+    /// A fact contradicts no decision: it counts now, and in what is being decided. Written with the next record.
+    pub(super) fn learn(&mut self, fact: impl Fn(&mut Records)) {
+        fact(&mut self.current);
+        if let Some((_, records)) = self.write.as_mut().and_then(|write| write.proposed.as_mut()) {
+            fact(records);
+        }
+    }
+
+    /// What counts is written as soon as that is possible.
+    pub(super) fn write_soon(&mut self) {
+        self.dirty = true;
+    }
+
+    /// True if a decision can be proposed.
+    pub(super) fn is_idle(&self) -> bool {
+        self.write.is_none() && !self.dirty && self.read_only.is_none()
+    }
+
+    /// True if what counts has yet to be written, or may not have been.
+    pub(super) fn is_dirty(&self) -> bool {
+        self.dirty
+    }
+
+    pub(super) fn is_writing(&self) -> bool {
+        self.write.is_some()
+    }
+
+    /// A kubelet waits no longer for the write under way.
+    pub(super) fn patience(&self) -> Moment {
+        self.write.as_ref().map(|write| write.patience).unwrap_or_default()
+    }
+
+    /// Why nothing may be written, if so.
+    pub(super) fn read_only(&self) -> Option<&str> {
+        self.read_only.as_deref()
+    }
+
+    /// True if a write failed, and none has succeeded since.
+    pub(super) fn is_failing(&self) -> bool {
+        self.retry.is_some()
+    }
+
+    /// Why the last write failed, if it did.
+    pub(super) fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    /// Has these records written; they count once they are durable.
+    pub(super) fn propose(
+        &mut self,
+        records: Records,
+        proposal: Proposal,
+        ticket: Ticket,
+        now: Moment,
+        fx: &mut Vec<Effect>,
+    ) {
+        let proposed = Some((proposal, records.clone()));
+        self.submit(records, proposed, ticket, now, fx);
+    }
+
+    /// A decision: these records count from now on, and are written as soon as that is possible.
+    pub(super) fn apply(&mut self, records: Records) {
+        self.current = records;
+        self.dirty = true;
+        self.overtaken = true;
+    }
+
+    fn submit(
+        &mut self,
+        records: Records,
+        proposed: Option<(Proposal, Records)>,
+        ticket: Ticket,
+        now: Moment,
+        fx: &mut Vec<Effect>,
+    ) {
+        fx.push(Effect::Store(StoreRequest::Record(ticket, Box::new(records.clone()))));
+        let asked = Asked { ticket, until: later(now, limits::STORE_DEADLINE) };
+        self.write = Some(Write { asked, records, proposed, patience: later(now, limits::LOAD_DEADLINE) });
+        self.overtaken = false;
+    }
+
+    /// Writes what is due. Gives a write that had no answer in time.
+    pub(super) fn tick(&mut self, ticket: Ticket, now: Moment, fx: &mut Vec<Effect>) -> Option<Outcome> {
+        if let Some(write) = self.write.take_if(|write| write.asked.is_given_up(now)) {
+            let why = format!("no answer within {} s", limits::STORE_DEADLINE.as_secs());
+            return Some(self.failed(write, &why, now, fx));
+        }
+        self.write(ticket, now, fx);
+        None
+    }
+
+    /// Writes what counts and is not durable, if nothing is in the way of that.
+    pub(super) fn write(&mut self, ticket: Ticket, now: Moment, fx: &mut Vec<Effect>) {
+        let due = self.retry.is_none_or(|(_, at)| now >= at);
+        if self.dirty && self.write.is_none() && self.read_only.is_none() && due {
+            // What fails or is given up is due once more.
+            self.dirty = false;
+            self.submit(self.current.clone(), None, ticket, now, fx);
+        }
+    }
+
+    /// The supervisor ends: what counts is written, whatever is under way before it.
+    pub(super) fn flush(&mut self, ticket: Ticket, now: Moment, fx: &mut Vec<Effect>) {
+        if std::mem::take(&mut self.dirty) && self.read_only.is_none() {
+            self.submit(self.current.clone(), None, ticket, now, fx);
+        }
+    }
+
+    /// The answer to a write; `None` if nobody waits for it.
+    pub(super) fn recorded(
+        &mut self,
+        ticket: Ticket,
+        result: Result<(), String>,
+        now: Moment,
+        fx: &mut Vec<Effect>,
+    ) -> Option<Outcome> {
+        let write = self.write.take_if(|write| write.asked.ticket == ticket)?;
+        if let Err(why) = result {
+            return Some(self.failed(write, &why, now, fx));
+        }
+        (self.retry, self.failure) = (None, None);
+        self.saved = write.records;
+        let Some((proposal, mut records)) = write.proposed else { return Some((None, Ok(()))) };
+        if self.overtaken {
+            return Some((Some(proposal), Err("something else was decided meanwhile".to_owned())));
+        }
+        keep_evidence(&self.current, &mut records);
+        self.current = records;
+        Some((Some(proposal), Ok(())))
+    }
+
+    /// Either text may be on disk now: what counts is written back.
+    fn failed(&mut self, write: Write, why: &str, now: Moment, fx: &mut Vec<Effect>) -> Outcome {
+        let failures = self.retry.map_or(0, |(failures, _)| failures + 1);
+        self.retry = Some((failures, later(now, duration::backoff(limits::RETRY_FIRST, limits::RETRY_MAX, failures))));
+        self.dirty = true;
+        fx.push(Effect::Count(Counter::StoreError));
+        let why = format!("the store cannot be written: {why}");
+        log(fx, Level::Warn, why.clone());
+        self.failure = Some(why.clone());
+        (write.proposed.map(|(proposal, _)| proposal), Err(why))
+    }
+
+    pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
+        due.extend(self.write.iter().flat_map(|write| [write.asked.until, write.patience]));
+        if self.write.is_none() {
+            due.extend(self.retry.map(|(_, at)| at));
+        }
+    }
+}
+
+/// What was seen of the version while the write was under way is not lost.
+fn keep_evidence(current: &Records, written: &mut Records) {
+    if let (Some(seen), Some(attempt)) = (current.phase.attempt(), written.phase.attempt_mut())
+        && seen.version.digest == attempt.version.digest
+        && seen.tries == attempt.tries
+    {
+        attempt.earned = seen.earned;
+        attempt.suspended = seen.suspended;
+        attempt.exits = seen.exits;
+        attempt.contact |= seen.contact;
+        attempt.runtime_answered |= seen.runtime_answered;
+    }
+}

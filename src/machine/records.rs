@@ -1,0 +1,369 @@
+//! The durable record, `supervisor/state.json`: one file, replaced whole.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::evidence::{Baseline, Failure, NodeReadiness};
+use super::limits;
+use super::model::{ConfigError, KubeletId, Moment};
+use kubelet_config::digest::Digest;
+use kubelet_config::duration;
+use kubelet_config::source::Source;
+
+pub use super::stored::{StateFile, Stored};
+
+/// The format that this supervisor writes. It reads 1 (0.1.0) as well.
+pub(super) const VERSION: u32 = 2;
+
+/// A version of a configuration: its name, and the content the name stood for when it was rendered.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Version {
+    /// The ConfigMap and its resourceVersion.
+    #[serde(flatten)]
+    pub source: Source,
+    /// The content; `None` if it could not be rendered, or was recorded by native or by 0.1.0.
+    pub digest: Option<Digest>,
+}
+
+impl Version {
+    /// A name without a known content.
+    #[must_use]
+    pub fn named(source: Source) -> Self {
+        Self { source, digest: None }
+    }
+
+    /// True if both are known to have one content.
+    #[must_use]
+    pub fn has_content(&self, digest: &Digest) -> bool {
+        self.digest.as_ref() == Some(digest)
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.source.fmt(f)
+    }
+}
+
+/// All that must outlive the supervisor; of versions, `None` is the local configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Records {
+    /// The assigned version that was accepted or refused last.
+    pub assigned: Option<Version>,
+    /// What was proven last.
+    pub last_known_good: Option<Version>,
+    /// What the assigned version is going through.
+    pub phase: Phase,
+    /// What was good when this node was last proven.
+    pub good_signals: Baseline,
+    /// Versions that failed or were refused, oldest first, bounded.
+    pub bad: Vec<BadVersion>,
+    /// Contents that a kubelet binary found valid.
+    pub accepted: Vec<(Digest, KubeletId)>,
+    /// Versions that were last known good before, newest last.
+    pub proven: Vec<Version>,
+    /// An operator's hold on what runs.
+    pub pin: Option<Pin>,
+    /// No change is taken up.
+    pub frozen: bool,
+    /// The Node's annotation `kubelet-supervisor.io/retry` that was obeyed last.
+    pub retried: Option<String>,
+}
+
+impl Records {
+    /// All versions that are named: proven before, assigned, last known good, pinned, tried.
+    pub(super) fn versions(&self) -> impl DoubleEndedIterator<Item = &Version> {
+        let pinned = self.pin.as_ref().and_then(|pin| pin.version.as_ref());
+        let tried = self.phase.attempt().map(|attempt| &attempt.version);
+        self.proven.iter().chain(&self.assigned).chain(&self.last_known_good).chain(pinned).chain(tried)
+    }
+
+    /// The same, to be changed.
+    pub(super) fn versions_mut(&mut self) -> impl Iterator<Item = &mut Version> {
+        let pinned = self.pin.as_mut().and_then(|pin| pin.version.as_mut());
+        let tried = self.phase.attempt_mut().map(|attempt| &mut attempt.version);
+        self.proven.iter_mut().chain(&mut self.assigned).chain(&mut self.last_known_good).chain(pinned).chain(tried)
+    }
+
+    /// Two configurations matter at a time; a few more serve a toggling administrator.
+    pub(super) fn note_accepted(&mut self, digest: &Digest, kubelet: &KubeletId) {
+        let needed = |digest: &Digest| self.versions().any(|version| version.has_content(digest));
+        let spare = self.accepted.iter().position(|(digest, _)| !needed(digest));
+        if let Some(spare) = spare.filter(|_| self.accepted.len() >= limits::ACCEPTED_KEPT) {
+            self.accepted.remove(spare);
+        }
+        self.accepted.push((digest.clone(), kubelet.clone()));
+    }
+
+    /// This version's content is known now.
+    pub(super) fn note_content(&mut self, version: &Version, digest: &Digest) {
+        for known in self.versions_mut().filter(|known| **known == *version) {
+            known.digest = Some(digest.clone());
+        }
+        // Under another name it is last known good already.
+        let proven = self.last_known_good.as_ref().is_some_and(|proven| proven.has_content(digest));
+        if proven && self.phase.attempt().is_some_and(|attempt| attempt.version.has_content(digest)) {
+            self.phase = Phase::Settled;
+        }
+    }
+
+    /// JSON, pretty: people look at it.
+    #[must_use]
+    pub fn encode(&self) -> String {
+        #[derive(Serialize)]
+        struct File<'a> {
+            version: u32,
+            #[serde(flatten)]
+            records: &'a Records,
+        }
+        serde_json::to_string_pretty(&File { version: VERSION, records: self }).unwrap_or_default()
+    }
+}
+
+/// What the assigned version is going through.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Phase {
+    /// Nothing: it is last known good, or bad, or nothing is assigned.
+    #[default]
+    Settled,
+    /// It has to prove itself.
+    Trial(Attempt),
+    /// It did, and somebody has to confirm it.
+    AwaitingConfirmation(Attempt, ConfirmationWait),
+    /// It failed. Last known good runs: does it fail alike?
+    ControlTest(Attempt, Failure),
+    /// It did, so the version was not to blame, and is tried again later.
+    RetryLater(Attempt, String),
+}
+
+impl Phase {
+    /// The evidence on the assigned version, while it is not settled.
+    #[must_use]
+    pub fn attempt(&self) -> Option<&Attempt> {
+        match self {
+            Self::Settled => None,
+            Self::Trial(attempt)
+            | Self::AwaitingConfirmation(attempt, _)
+            | Self::ControlTest(attempt, _)
+            | Self::RetryLater(attempt, _) => Some(attempt),
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn attempt_mut(&mut self) -> Option<&mut Attempt> {
+        match self {
+            Self::Settled => None,
+            Self::Trial(attempt)
+            | Self::AwaitingConfirmation(attempt, _)
+            | Self::ControlTest(attempt, _)
+            | Self::RetryLater(attempt, _) => Some(attempt),
+        }
+    }
+
+    /// The evidence on a version that is to run: it is on trial, or waits to be confirmed.
+    #[must_use]
+    pub fn trial(&self) -> Option<&Attempt> {
+        self.attempt().filter(|_| matches!(self, Self::Trial(_) | Self::AwaitingConfirmation(..)))
+    }
+}
+
+/// The evidence on a version that has yet to prove itself. It lives as long as the version is tried, not as long as a
+/// kubelet process or a supervisor.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Attempt {
+    /// What is tried.
+    pub version: Version,
+    /// Supervisor starts that ran it without proof.
+    pub tries: u32,
+    /// Exits of the kubelet that were held against it.
+    pub exits: u32,
+    /// What was good right before it: it fails if that is bad for too long. `None`: nobody could tell.
+    pub baseline: Option<Baseline>,
+    /// The API server saw the node before an earlier try: it is not proven before that is so again.
+    pub contact_expected: bool,
+    /// The kubelet was in contact for so long that a later loss is not the version's doing.
+    pub contact: bool,
+    /// Health earned before the trial's clock last stopped.
+    pub earned: Duration,
+    /// The clock was stopped by a suspension: what was earned before it counts.
+    pub suspended: bool,
+    /// How often the control test cleared it.
+    pub clearances: u32,
+    /// Seconds within which somebody must confirm it once it is proven; `None`: nobody need.
+    pub confirm_within: Option<u64>,
+    /// The same as an operator had it during the trial: so many seconds from its end.
+    pub extended: Option<u64>,
+    /// Somebody confirmed it.
+    pub confirmed: bool,
+    /// Its ConfigMap says that pods may be turned away.
+    pub accepts_lost_pods: bool,
+    /// Uids of the pods that ran before it.
+    pub pods: BTreeSet<String>,
+    /// The container runtime's socket before it.
+    pub runtime: Option<String>,
+    /// That has answered.
+    pub runtime_answered: bool,
+    /// The Node's condition Ready before the kubelet's last start.
+    pub node: Option<NodeReadiness>,
+    /// The Lease's renew time before that.
+    pub lease: Option<String>,
+}
+
+impl Attempt {
+    /// Nothing is known of it yet.
+    #[must_use]
+    pub fn new(version: Version) -> Self {
+        Self { version, ..Self::default() }
+    }
+
+    /// How long last known good must be healthy before it is tried again.
+    #[must_use]
+    pub(super) fn retry_wait(&self) -> Duration {
+        let times = self.clearances.saturating_sub(1);
+        duration::backoff(limits::RETRY_LATER_FIRST, limits::RETRY_LATER_MAX, times)
+    }
+
+    /// Seconds within which somebody must confirm it after its trial.
+    pub(super) fn confirm_seconds(&self) -> u64 {
+        self.extended.or(self.confirm_within).unwrap_or_default()
+    }
+
+    /// True if somebody still has to confirm it.
+    #[must_use]
+    pub(super) fn needs_confirmation(&self) -> bool {
+        self.confirm_within.is_some() && !self.confirmed
+    }
+}
+
+/// A version that failed or was refused, and why. It is not started again until content or kubelet change, or somebody
+/// asks for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BadVersion {
+    /// The version.
+    pub source: Source,
+    /// Its content; empty when it could not be rendered, or when only this version of it was refused.
+    pub digest: Option<Digest>,
+    /// The kubelet binary it failed with.
+    pub kubelet: KubeletId,
+    /// Native's error.
+    pub error: ConfigError,
+    /// The kubelet's message, or what was observed.
+    pub detail: String,
+    /// How it failed.
+    pub reason: BadReason,
+    /// Wall clock, for people.
+    #[serde(default)]
+    pub time: String,
+    /// Version of the kubelet, if known.
+    #[serde(default)]
+    pub version: String,
+    /// The kubelet's last lines, without secrets.
+    #[serde(rename = "words", default, skip_serializing_if = "Vec::is_empty")]
+    pub log_tail: Vec<String>,
+}
+
+impl BadVersion {
+    /// True if it is about this content; or about this name, where the content is not known.
+    #[must_use]
+    pub fn is_about(&self, version: &Version) -> bool {
+        match (&self.digest, &version.digest) {
+            (Some(bad), Some(digest)) => bad == digest,
+            // What was refused by its name alone says nothing of a content.
+            (None, Some(_)) => false,
+            (_, None) => self.source == version.source,
+        }
+    }
+
+    /// The same, if it counts with this kubelet binary.
+    #[must_use]
+    pub fn holds(&self, version: &Version, kubelet: &KubeletId) -> bool {
+        let any = self.kubelet == KubeletId::ANY || *kubelet == KubeletId::ANY;
+        (any || self.kubelet == *kubelet) && self.is_about(version)
+    }
+}
+
+/// How a version came to be bad.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum BadReason {
+    /// It was refused before it ran.
+    Rejected,
+    /// It failed its trial.
+    Failed(Failure),
+}
+
+impl BadReason {
+    /// `rejected`, or the label of `rollbacks_total{reason}`.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Rejected => "rejected",
+            Self::Failed(failure) => failure.label(),
+        }
+    }
+}
+
+impl From<BadReason> for String {
+    fn from(reason: BadReason) -> Self {
+        reason.label().to_owned()
+    }
+}
+
+impl TryFrom<String> for BadReason {
+    type Error = String;
+
+    fn try_from(label: String) -> Result<Self, Self::Error> {
+        if label == Self::Rejected.label() {
+            return Ok(Self::Rejected);
+        }
+        let failure = Failure::all().find(|failure| failure.label() == label);
+        // Early files had none.
+        Ok(Self::Failed(failure.unwrap_or(Failure::Operator)))
+    }
+}
+
+/// An operator's hold on what runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pin {
+    /// What is to run; `None` is the local configuration.
+    pub version: Option<Version>,
+}
+
+/// A wait for a confirmation. The boot clock decides; across a reboot it goes on with what was left when it was last
+/// written down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConfirmationWait {
+    /// Tells one boot from another.
+    pub boot_id: String,
+    /// Ends then, seconds of that boot's clock.
+    pub until: u64,
+    /// Seconds left when this was written.
+    pub left: u64,
+    /// The wall clock at `until`, seconds since 1970, as it went when this was written: for people alone. 0: unknown.
+    #[serde(default)]
+    pub wall: u64,
+}
+
+impl ConfirmationWait {
+    /// So many seconds from now.
+    #[must_use]
+    pub fn within(left: u64, now: Moment, boot_id: String) -> Self {
+        let until = now.boot.as_secs().saturating_add(left);
+        Self { boot_id, until, left, wall: (now.wall_nanos / 1_000_000_000).saturating_add(left) }
+    }
+
+    /// Seconds left.
+    #[must_use]
+    pub fn left_at(&self, now: Moment, boot_id: &str) -> u64 {
+        if self.boot_id == boot_id { self.until.saturating_sub(now.boot.as_secs()) } else { self.left }
+    }
+}

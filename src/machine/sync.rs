@@ -1,0 +1,149 @@
+//! What the API server, or a source directory, asks for: the assignment and the ConfigMap it names.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::limits;
+use super::model::{Moment, later};
+use kubelet_config::assignment::Assignment;
+use kubelet_config::source::{ConfigMapRef, Payload, Source};
+use kubelet_config::status::SyncError;
+
+mod step;
+
+/// What is known of the assigned ConfigMap.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ConfigMapState {
+    /// Not heard of since the watch began.
+    #[default]
+    Pending,
+    /// This version; the bytes are let go once they are checkpointed.
+    #[serde(skip)]
+    Present(Arc<Payload>),
+    /// Checkpointed; only the identity is kept.
+    Checkpointed(Source),
+    /// Not there, not allowed, or no connection.
+    Failed {
+        /// What the API server or the network said.
+        why: String,
+        /// Since when it has failed without a break.
+        since: Moment,
+    },
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Sync {
+    /// Its name, once known: the spread is computed from it.
+    node_name: String,
+    assignment: Assignment,
+    #[serde(rename = "map")]
+    config_map: ConfigMapState,
+    /// What the Node's annotations ask for: to retry, to confirm.
+    annotations: (Option<String>, Option<String>),
+    /// Error of synchronisation, which hides one of the configuration while it lasts.
+    error: Option<(SyncError, String)>,
+    /// This version was rendered and dealt with in this life.
+    handled: Option<Source>,
+    /// Our own failures in a row, and when to go on.
+    retry: Option<(u32, Moment)>,
+}
+
+/// What is to be done about the assignment.
+pub(super) enum Resolution {
+    /// It is not known yet.
+    Nothing,
+    /// The local configuration.
+    Local,
+    /// This version; with its bytes, if they are not checkpointed yet.
+    Version(Source, Option<Arc<Payload>>),
+    /// Nothing can be had, and why.
+    Failed(SyncError, String),
+}
+
+impl Sync {
+    /// What a supervisor of 0.1.0 knew.
+    pub(super) fn resumed(node_name: String, assignment: Assignment, error: Option<(SyncError, String)>) -> Self {
+        Self { node_name, assignment, error, ..Self::default() }
+    }
+
+    pub(super) fn node_name(&self) -> &str {
+        &self.node_name
+    }
+
+    pub(super) fn error(&self) -> Option<&(SyncError, String)> {
+        self.error.as_ref()
+    }
+
+    pub(super) fn annotations(&self) -> (Option<&str>, Option<&str>) {
+        (self.annotations.0.as_deref(), self.annotations.1.as_deref())
+    }
+
+    pub(super) fn assignment(&self) -> &Assignment {
+        &self.assignment
+    }
+
+    /// The ConfigMap that is to be watched.
+    pub(super) fn assigned_map(&self) -> Option<&ConfigMapRef> {
+        match &self.assignment {
+            Assignment::Map(reference) | Assignment::Default(reference) => Some(reference),
+            _ => None,
+        }
+    }
+
+    /// The latest version that was resolved.
+    pub(super) fn resolved(&self) -> Option<Source> {
+        let reference = self.assigned_map()?;
+        match &self.config_map {
+            ConfigMapState::Present(payload) => Some(payload.resolve(reference)),
+            ConfigMapState::Checkpointed(source) => Some(source.clone()),
+            ConfigMapState::Pending | ConfigMapState::Failed { .. } => None,
+        }
+    }
+
+    /// True if the assignment names no ConfigMap that there is, or another than this.
+    pub(super) fn is_gone(&self, source: &Source) -> bool {
+        matches!(self.config_map, ConfigMapState::Failed { .. }) || self.assigned_map() != Some(&source.reference)
+    }
+
+    /// For a supervisor that takes over: bytes that are on their way come again.
+    pub(super) fn without_bytes(&mut self) {
+        if let ConfigMapState::Present(_) = self.config_map {
+            self.config_map = ConfigMapState::Pending;
+        }
+    }
+
+    pub(super) fn is_handled(&self, source: &Source) -> bool {
+        self.handled.as_ref() == Some(source)
+    }
+
+    fn resolution(&self, now: Moment) -> Resolution {
+        match &self.assignment {
+            Assignment::Unknown => Resolution::Nothing,
+            Assignment::AllNil => {
+                Resolution::Failed(SyncError::AllNil, "the Node's configSource names no source".to_owned())
+            }
+            Assignment::Invalid(why) => Resolution::Failed(SyncError::Download, why.clone()),
+            Assignment::Local => Resolution::Local,
+            Assignment::Map(reference) | Assignment::Default(reference) => match &self.config_map {
+                ConfigMapState::Failed { why, since } if now >= later(*since, limits::DOWNLOAD_PATIENCE) => {
+                    Resolution::Failed(SyncError::Download, why.clone())
+                }
+                ConfigMapState::Pending | ConfigMapState::Failed { .. } => Resolution::Nothing,
+                ConfigMapState::Present(payload) => {
+                    Resolution::Version(payload.resolve(reference), Some(payload.clone()))
+                }
+                ConfigMapState::Checkpointed(source) => Resolution::Version(source.clone(), None),
+            },
+        }
+    }
+
+    pub(super) fn deadlines(&self, now: Moment, due: &mut Vec<Moment>) {
+        due.extend(self.retry.map(|(_, at)| at).filter(|at| *at > now));
+        if let (ConfigMapState::Failed { since, .. }, None) = (&self.config_map, &self.error) {
+            due.push(later(*since, limits::DOWNLOAD_PATIENCE));
+        }
+    }
+}

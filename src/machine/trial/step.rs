@@ -1,0 +1,332 @@
+//! The verdict.
+
+use super::PendingFailure;
+use crate::kubelet_log;
+use crate::machine::evidence::{Baseline, Failure, Query, Signal};
+use crate::machine::io::{Effect, Ticket, log};
+use crate::machine::ladder::is_same;
+use crate::machine::model::{Exit, Moment, later};
+use crate::machine::proposal::Proposal;
+use crate::machine::question::Asked;
+use crate::machine::records::{Attempt, Phase, Records, Version};
+use crate::machine::{Kubelet, Level, Run, State, events, limits};
+use std::time::Duration;
+
+impl State {
+    pub(in crate::machine) fn has_recovered(&self) -> bool {
+        self.trial.recovered
+    }
+
+    /// What runs has been healthy for so long that the cleared version may be tried again.
+    pub(in crate::machine) fn note_recovery(&mut self) {
+        self.trial.recovered = true;
+        self.reconsider();
+    }
+
+    /// Another decision: what was seen of the one before does not count.
+    pub(in crate::machine) fn new_decision(&mut self) {
+        (self.trial.recovered, self.trial.pending) = (false, None);
+        self.observe_anew();
+    }
+
+    pub(in crate::machine) fn is_failure_pending(&self) -> bool {
+        self.trial.pending.is_some()
+    }
+
+    pub(in crate::machine) fn forget_failure(&mut self) {
+        self.trial.pending = None;
+    }
+
+    /// The kubelet's last lines, the newest.
+    pub(in crate::machine) fn last_log_lines(&self, count: usize) -> Vec<String> {
+        let lines = &self.trial.log_tail;
+        lines.get(lines.len().saturating_sub(count)..).unwrap_or_default().to_vec()
+    }
+
+    /// True while the version that has to prove itself runs.
+    pub(in crate::machine) fn is_on_trial(&self) -> bool {
+        let records = self.records();
+        records.pin.is_none() && records.phase.trial().is_some_and(|attempt| self.runs(&attempt.version))
+    }
+
+    /// True if this version or its content runs, or ran last.
+    pub(in crate::machine) fn runs(&self, version: &Version) -> bool {
+        let running = self.running();
+        is_same(Some(version), self.active()) || running.digest.is_some() && version.digest == running.digest
+    }
+
+    /// True if what runs can fail: there is something else to go back to.
+    pub(in crate::machine) fn is_judged(&self) -> bool {
+        self.is_on_trial()
+            && self.records().phase.trial().is_some_and(|attempt| self.is_judged_content(&attempt.version))
+    }
+
+    pub(in crate::machine) fn tick_trial(&mut self, fx: &mut Vec<Effect>) {
+        self.update_suspension(fx);
+        self.update_observing();
+        self.update_health();
+        self.miss_pings();
+        self.tick_queries(fx);
+        if self.trial.pending.as_ref().is_some_and(|pending| pending.asked.is_given_up(self.now)) {
+            return self.resolve_failure(fx);
+        }
+        let Some(run) = self.process.run().filter(|_| self.trial.pending.is_none()).cloned() else { return };
+        if self.is_observing()
+            && (self.is_judged() || matches!(self.records().phase, Phase::ControlTest(..)))
+            && let Some((failure, detail)) = self.failing(&run)
+        {
+            return self.note_failure(failure, detail, fx);
+        }
+        if self.is_on_trial() {
+            self.tick_proof(&run, fx);
+        } else if self.is_observing() {
+            self.tick_control_test(&run, fx);
+        }
+        self.tick_adopted(fx);
+    }
+
+    pub(in crate::machine) fn trial_deadlines(&self, due: &mut Vec<Moment>) {
+        due.extend(self.trial.pending.as_ref().map(|pending| pending.asked.until));
+        due.extend(self.trial.adopted_at.map(|at| later(at, self.settings.trial_duration)));
+        self.confirm_deadlines(due);
+        let Some(healthy) = self.process.run().and_then(|run| run.healthy_since) else { return };
+        match &self.records().phase {
+            Phase::Trial(attempt) => {
+                due.push(later(healthy, self.settings.trial_duration.saturating_sub(attempt.earned)));
+                due.push(later(
+                    self.process.run().and_then(|run| run.ready_at).unwrap_or(healthy),
+                    limits::ATTRIBUTION,
+                ));
+            }
+            Phase::ControlTest(..) => due.push(later(healthy, limits::CONTROL_TEST)),
+            Phase::RetryLater(attempt, _) if !self.trial.recovered => due.push(later(healthy, attempt.retry_wait())),
+            _ => {}
+        }
+    }
+
+    /// Notes a failure, and has the node observed before it is judged.
+    fn note_failure(&mut self, failure: Failure, detail: String, fx: &mut Vec<Effect>) {
+        fx.push(Effect::ReadLogTail);
+        let ticket = self.query(Query::Environment(self.runtime_socket()), fx);
+        let asked = Asked { ticket, until: later(self.now, limits::QUERY_DEADLINE) };
+        self.trial.pending = Some(PendingFailure { failure, detail, asked });
+    }
+
+    /// The node was observed; that decides if it was asked after the failure.
+    pub(in crate::machine) fn environment_answers(&mut self, ticket: Ticket, fx: &mut Vec<Effect>) {
+        if self.trial.pending.as_ref().is_some_and(|pending| ticket >= pending.asked.ticket) {
+            self.resolve_failure(fx);
+        }
+    }
+
+    /// Judges the pending failure by what is known now.
+    fn resolve_failure(&mut self, fx: &mut Vec<Effect>) {
+        let Some(PendingFailure { failure, detail, .. }) = self.trial.pending.take() else { return };
+        let dead = matches!(self.process.kubelet(), Kubelet::Waiting { .. });
+        if let Some(suspension) = self.suspended() {
+            log(fx, Level::Warn, format!("{detail}; not held against the configuration: {}", suspension.message()));
+            if dead {
+                self.wait_for_restart(fx);
+            }
+            return;
+        }
+        match self.process.run() {
+            Some(run) if self.failing(run).is_none() => return, // it has recovered
+            None if !dead => return,
+            _ => {}
+        }
+        // Whatever it was, it was the configuration's: health begins anew.
+        self.lose_health();
+        match self.records().phase.clone() {
+            Phase::Trial(_) | Phase::AwaitingConfirmation(..) if self.is_judged() => {
+                let exits = self.count_exit(dead);
+                if dead && failure == Failure::Exits && exits < limits::TRIAL_EXITS {
+                    return self.wait_for_restart(fx);
+                }
+                let detail = match failure {
+                    Failure::Exits => format!("the kubelet ended {exits} times within the trial, last with {detail}"),
+                    _ => detail,
+                };
+                return self.roll_back(failure, &detail, fx);
+            }
+            // Without a runtime a kubelet ends, or fails in whatever way.
+            Phase::ControlTest(_, before) if failure.is_like(before) || self.is_runtime_away() => {
+                self.clear_version(&detail, fx);
+            }
+            _ => {}
+        }
+        if dead {
+            self.wait_for_restart(fx);
+        }
+    }
+
+    fn count_exit(&mut self, dead: bool) -> u32 {
+        let Some(attempt) = self.writer.attempt_mut() else { return 0 };
+        attempt.exits += u32::from(dead);
+        attempt.exits
+    }
+
+    /// What the kubelet wrote last: kept for the verdict.
+    pub(in crate::machine) fn log_tail_read(&mut self, lines: &[String]) {
+        let shown =
+            lines.iter().filter(|line| !kubelet_log::is_stack_frame(line)).map(|line| kubelet_log::redact(line));
+        self.trial.log_tail = shown.filter(|line| !line.is_empty()).collect();
+        let (Some(pending), Some(line)) = (&mut self.trial.pending, kubelet_log::fatal(lines)) else { return };
+        if matches!(pending.failure, Failure::ExitBeforeReady | Failure::Exits) {
+            pending.detail = format!("{}: {line}", pending.detail);
+        } else if lines.iter().any(|line| line.starts_with('E')) {
+            // It lives, so this need not be why; but it is where people would look next.
+            pending.detail = format!("{} (the kubelet's last error: {line})", pending.detail);
+        }
+    }
+
+    /// An exit that nobody asked for. True if it waits for judgement.
+    pub(in crate::machine) fn note_exit(&mut self, run: &Run, exit: Exit, fx: &mut Vec<Effect>) -> bool {
+        self.keep_earned(run);
+        self.forget_questions();
+        self.trial.pending = None; // whatever was pending while it ran
+        let testing = matches!(self.records().phase, Phase::ControlTest(..)) && self.is_observing();
+        if !self.is_judged() && !testing {
+            if self.is_on_trial() {
+                self.count_exit(true);
+                self.lose_health();
+            }
+            return false;
+        }
+        if run.was_up {
+            self.note_failure(Failure::Exits, exit.to_string(), fx);
+        } else {
+            self.note_failure(Failure::ExitBeforeReady, format!("the kubelet ended before it was ready: {exit}"), fx);
+        }
+        true
+    }
+
+    /// The health earned so far is kept, or lost by the verdict.
+    fn keep_earned(&mut self, run: &Run) {
+        let (now, suspended, on_trial) = (self.now, self.suspended().is_some(), self.is_on_trial());
+        if let (Some(attempt), Some(since)) = (self.writer.attempt_mut().filter(|_| on_trial), run.healthy_since) {
+            attempt.earned += now.since(since);
+            attempt.suspended = suspended;
+        }
+    }
+
+    fn tick_proof(&mut self, run: &Run, fx: &mut Vec<Effect>) {
+        match self.records().phase.clone() {
+            Phase::Trial(attempt) => {
+                let watched = self.running().healthz.is_none() || run.is_watched(self.now);
+                let earned = run.healthy_since.map(|since| attempt.earned + self.now.since(since));
+                // It may not be known yet whether it can be held against the version; but what fails is not proven.
+                if !watched
+                    || self.failing(run).is_some()
+                    || earned.is_none_or(|earned| earned < self.settings.trial_duration)
+                    || !self.writer.is_idle()
+                {
+                    return;
+                }
+                if self.must_be_confirmed(&attempt) {
+                    self.await_confirmation(attempt, fx);
+                } else {
+                    self.prove(fx);
+                }
+            }
+            Phase::AwaitingConfirmation(attempt, wait) => {
+                if self.must_be_confirmed(&attempt) {
+                    self.tick_confirmation(&wait, fx);
+                } else if self.writer.is_idle() && run.healthy_since.is_some() {
+                    self.prove(fx);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// True unless it is known that there is nothing else to go back to.
+    fn must_be_confirmed(&self, attempt: &Attempt) -> bool {
+        attempt.needs_confirmation() && (self.is_judged() || self.launch.is_learning(self.records()))
+    }
+
+    /// What runs is last known good from now on.
+    fn prove(&mut self, fx: &mut Vec<Effect>) {
+        let mut records = self.records().clone();
+        self.promote(&mut records);
+        self.propose(records, Proposal::Prove, fx);
+    }
+
+    /// What passed its trial becomes last known good.
+    pub(in crate::machine) fn promote(&self, records: &mut Records) {
+        let Some(attempt) = records.phase.trial().cloned() else { return };
+        let before = records.last_known_good.replace(attempt.version.clone());
+        records.phase = Phase::Settled;
+        records.good_signals = self.good_signals(attempt.baseline.as_ref());
+        // What is proven now did not fail, whatever was said of it under another name.
+        records.bad.retain(|bad| !bad.is_about(&attempt.version));
+        keep_proven(&mut records.proven, before, &attempt.version);
+    }
+
+    /// What is good on this node now.
+    fn good_signals(&self, baseline: Option<&Baseline>) -> Baseline {
+        let run = self.process.run();
+        let good = |signal: &Signal| run.is_some_and(|run| run.is_good(*signal));
+        Signal::ALL.into_iter().filter(good).chain(baseline.into_iter().flatten().copied()).collect()
+    }
+
+    /// Last known good under another name is told so after a trial's time, as native's would be.
+    fn tick_adopted(&mut self, fx: &mut Vec<Effect>) {
+        let records = self.records();
+        let renamed = records.phase == Phase::Settled
+            && records.pin.is_none()
+            && records.assigned != records.last_known_good
+            && is_same(records.assigned.as_ref(), records.last_known_good.as_ref())
+            && is_same(records.assigned.as_ref(), self.active())
+            && self.is_ready();
+        if !renamed {
+            self.trial.adopted_at = None;
+            return;
+        }
+        let records = Records { last_known_good: records.assigned.clone(), ..records.clone() };
+        let since = *self.trial.adopted_at.get_or_insert(self.now);
+        if self.now >= later(since, self.settings.trial_duration) && self.writer.is_idle() {
+            self.propose(records, Proposal::Note, fx);
+        }
+    }
+
+    /// The trial was passed, durably.
+    pub(in crate::machine) fn proven(&mut self, fx: &mut Vec<Effect>) {
+        if let Some(version) = &self.records().last_known_good {
+            fx.push(Effect::Emit(events::proven(&version.source, self.settings.trial_duration)));
+        }
+        self.collect(fx);
+    }
+
+    /// What `status` and the metrics say of the trial.
+    #[must_use]
+    pub(crate) fn trial_remaining(&self) -> Option<Duration> {
+        let attempt = self.records().phase.trial().filter(|_| self.is_on_trial())?;
+        let healthy = self.process.run().and_then(|run| run.healthy_since);
+        let healthy = healthy.map_or(Duration::ZERO, |since| self.now.since(since));
+        Some(self.settings.trial_duration.saturating_sub(attempt.earned + healthy))
+    }
+
+    /// When the trial is passed if nothing goes wrong; `None` while its clock stands still. It is another moment
+    /// only when that clock was stopped, or begins anew.
+    #[must_use]
+    pub fn trial_ends(&self) -> Option<Moment> {
+        let attempt = self.records().phase.trial().filter(|_| self.is_on_trial())?;
+        let since = self.process.run()?.healthy_since?;
+        Some(later(since, self.settings.trial_duration.saturating_sub(attempt.earned)))
+    }
+
+    /// True while a trial's clock runs.
+    #[must_use]
+    pub(crate) fn is_counting(&self) -> bool {
+        self.trial_ends().is_some()
+    }
+}
+
+/// For `rollback --to`; equal content under another name is nothing to go back to.
+fn keep_proven(proven: &mut Vec<Version>, before: Option<Version>, now: &Version) {
+    proven.retain(|known| !is_same(Some(known), before.as_ref()) && !is_same(Some(known), Some(now)));
+    proven.extend(before.filter(|before| !is_same(Some(before), Some(now))));
+    let excess = proven.len().saturating_sub(limits::PROVEN_KEPT);
+    proven.drain(..excess);
+}

@@ -1,0 +1,137 @@
+//! Pings, relayed or our own.
+
+use crate::machine::evidence::Signal;
+use crate::machine::limits;
+use crate::machine::model::later;
+use crate::machine::{Effect, State};
+use std::time::Duration;
+
+impl State {
+    /// What the kubelet is told as `WATCHDOG_USEC`.
+    pub(in crate::machine) fn watchdog_interval(&self) -> Duration {
+        self.settings.watchdog.unwrap_or(limits::WATCHDOG_INTERVAL)
+    }
+
+    /// How long a signal may be bad without a break.
+    pub(in crate::machine) fn patience(&self, signal: Signal) -> Duration {
+        let patience = signal.patience(self.settings.isolation);
+        // A busy node may be late with one ping, whatever the interval.
+        if signal == Signal::Watchdog { patience.max(2 * self.watchdog_interval()) } else { patience }
+    }
+
+    /// True while nobody else is to ping: the trial minds a kubelet that hangs, unless judgement is suspended.
+    fn pings_itself(&self) -> bool {
+        let Some(run) = self.process.run() else { return true };
+        self.is_judged() && self.suspended().is_none() || !run.good.contains_key(&Signal::Watchdog)
+    }
+
+    /// The kubelet pinged.
+    pub(in crate::machine) fn relay_ping(&self, fx: &mut Vec<Effect>) {
+        if self.settings.watchdog.is_some() && self.process.run().is_some() {
+            fx.push(Effect::PingWatchdog);
+        }
+    }
+
+    /// Pings, if that is due.
+    pub(in crate::machine) fn tick_watchdog(&mut self, fx: &mut Vec<Effect>) {
+        let Some(interval) = self.settings.watchdog else { return };
+        if !self.pings_itself() {
+            self.watchdog.ping_at = None; // at once, when it is our turn again
+        } else if self.watchdog.ping_at.is_none_or(|at| self.now >= at) {
+            self.watchdog.ping_at = Some(later(self.now, interval / 2));
+            fx.push(Effect::PingWatchdog);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::evidence::Suspension;
+    use crate::machine::model::KubeletId;
+    use crate::machine::model::Moment;
+    use crate::machine::process::{Process, RunningConfig};
+    use crate::machine::record_writer::RecordWriter;
+    use crate::machine::records::{Attempt, Phase, Records, Version};
+    use crate::machine::{Input, Run, Settings};
+    use kubelet_config::source::{ConfigMapRef, Source};
+
+    const INTERVAL: u64 = 20;
+
+    fn running() -> State {
+        let watchdog = Some(Duration::from_secs(INTERVAL));
+        let mut state = State::new(Settings { watchdog, ..Settings::default() });
+        run_with(&mut state, RunningConfig::default());
+        state
+    }
+
+    fn run_with(state: &mut State, running: RunningConfig) {
+        let run = Run { pid: 1, ready: true, ..Run::default() };
+        state.process = Process::resumed(run, running, KubeletId::default(), 1, Moment::default());
+    }
+
+    /// Seconds at which systemd hears of us, from one to the other.
+    fn pings_seen(state: &mut State, seconds: std::ops::Range<u64>, pings: bool) -> Vec<u64> {
+        let mut heard = Vec::new();
+        for second in seconds {
+            let now = Moment { boot: Duration::from_secs(second), wall_nanos: 0 };
+            let input = if pings && second % 10 == 5 { Input::Watchdog } else { Input::Tick };
+            let effects = state.step(input, now);
+            heard.extend(effects.iter().filter(|effect| **effect == Effect::PingWatchdog).map(|_| second));
+        }
+        heard
+    }
+
+    #[test]
+    fn a_kubelet_that_never_pings_is_covered() {
+        let mut state = running();
+        assert_eq!(pings_seen(&mut state, 1..40, false), [1, 11, 21, 31]);
+        assert_eq!(state.deadline(), Some(Duration::from_secs(41)), "the loop wakes up for it");
+    }
+
+    #[test]
+    fn one_that_pings_is_relayed_and_missed_when_it_hangs() {
+        let mut state = running();
+        assert_eq!(pings_seen(&mut state, 1..40, true), [1, 5, 15, 25, 35], "its own first ping, then the kubelet's");
+        assert_eq!(pings_seen(&mut state, 40..400, false), [0; 0], "systemd restarts it after 20 s");
+        assert_eq!(state.deadline(), None);
+    }
+
+    #[test]
+    fn a_stop_is_covered_at_once() {
+        let mut state = running();
+        pings_seen(&mut state, 1..30, true);
+        let effects = state.step(Input::Shutdown, Moment { boot: Duration::from_secs(34), wall_nanos: 0 });
+        assert!(effects.contains(&Effect::PingWatchdog), "{effects:?}");
+        assert_eq!(pings_seen(&mut state, 35..60, false), [44, 54]);
+    }
+
+    #[test]
+    fn a_trial_judges_for_itself() {
+        let mut state = running();
+        let reference = ConfigMapRef { namespace: "n".into(), name: "m".into(), kubelet_config_key: "k".into() };
+        let version = Version::named(Source { reference, uid: "u".to_owned(), resource_version: "1".to_owned() });
+        let phase = Phase::Trial(Attempt::new(version.clone()));
+        let assigned = Some(version.clone());
+        state.writer = RecordWriter::new(Records { assigned, phase, ..Records::default() }, None);
+        run_with(&mut state, RunningConfig { version: Some(version), ..RunningConfig::default() });
+        pings_seen(&mut state, 1..10, true);
+        assert!(state.pings_itself());
+        state.health.set_suspended(Some(Suspension::DiskFull));
+        assert!(!state.pings_itself(), "nobody is judged now: systemd minds a kubelet that hangs");
+        state.health.set_suspended(None);
+        pings_seen(&mut state, 10..30, true);
+        let heard = pings_seen(&mut state, 30..60, false);
+        assert_eq!(heard.len(), 3, "{heard:?}");
+    }
+
+    #[test]
+    fn without_a_watchdog_nothing_is_said() {
+        let mut state = running();
+        state.settings.watchdog = None;
+        assert_eq!(pings_seen(&mut state, 1..60, true), [0; 0]);
+        assert_eq!(state.watchdog_interval(), limits::WATCHDOG_INTERVAL);
+        state.settings.watchdog = Some(Duration::from_secs(120));
+        assert_eq!(state.patience(Signal::Watchdog), Duration::from_secs(240));
+    }
+}

@@ -1,0 +1,264 @@
+//! No version is promoted on a node that was cut off for its whole trial, and no outage is blamed on one.
+
+use kubelet_supervisor::machine::evidence::Signal;
+use kubelet_supervisor::machine::{Effect, Settings};
+use std::time::Duration;
+
+use kubelet_supervisor::machine::Input;
+use kubelet_supervisor::machine::command::Command;
+use testkit::node::Node;
+
+use super::{count, minutes, prove, proven, rolled_back, until_start};
+
+testkit::scenarios!(
+    a_cleared_version_is_not_promoted_without_contact,
+    a_version_assigned_while_the_kubelet_boots_is_not_promoted_without_contact,
+    a_version_assigned_while_the_kubelet_boots_is_promoted_in_contact,
+    the_first_version_of_a_node_is_not_promoted_without_contact,
+    where_nothing_was_proven_the_second_version_is_not_promoted_without_contact,
+    where_nothing_was_proven_a_retry_is_not_promoted_without_contact,
+    a_version_after_an_unproven_one_is_not_promoted_without_contact,
+    a_version_after_an_adopted_one_is_judged_by_contact,
+    nothing_is_switched_to_while_the_api_server_is_away,
+    an_exit_during_an_outage_is_not_blamed,
+    a_reboot_during_an_outage_is_not_blamed,
+    a_loss_of_contact_right_after_the_change_is_blamed_all_the_same,
+    where_there_is_no_api_server_nothing_waits_for_it,
+);
+
+/// Whether the supervisor reaches the API server where the kubelet does not.
+fn each_way(scenario: fn(bool)) {
+    [false, true].into_iter().for_each(scenario);
+}
+
+/// x cuts contact and is rolled back; last known good takes longer to recover than a control test waits, so that x is cleared
+/// and tried again. It must still have what it lacked the first time: the Node Ready, the Lease renewed.
+fn a_cleared_version_is_not_promoted_without_contact() {
+    each_way(|cuts_api| {
+        let mut node = proven("a");
+        node.cuts_contact.insert("x".into());
+        (node.cuts_api, node.contact_back_after) = (cuts_api, 150);
+        node.assign("x");
+        for _ in 0..90 {
+            node.pass(60);
+            assert_eq!(node.last_known_good(), "a", "{cuts_api}: {:?}", node.events());
+        }
+        assert!(rolled_back(&node), "{cuts_api}: {:?}", node.events());
+        assert_eq!(node.active(), "a", "{cuts_api}: x has had its turns");
+    });
+}
+
+/// Nobody can tell what is good right before such a change, but what was good when a was proven is known.
+fn a_version_assigned_while_the_kubelet_boots_is_not_promoted_without_contact() {
+    each_way(|cuts_api| {
+        let mut node = proven("a");
+        node.cuts_contact.insert("x".into());
+        node.cuts_api = cuts_api;
+        assigned_while_it_boots(&mut node);
+        for _ in 0..60 {
+            node.pass(60);
+            assert_eq!(node.last_known_good(), "a", "{cuts_api}: {:?}", node.events());
+        }
+        assert!(node.starts.iter().any(|name| name == "x"), "it was tried");
+        assert_eq!(node.active(), "a", "{cuts_api}: {:?}", node.events());
+    });
+}
+
+fn a_version_assigned_while_the_kubelet_boots_is_promoted_in_contact() {
+    let mut node = proven("a");
+    assigned_while_it_boots(&mut node);
+    node.pass(minutes(15));
+    assert_eq!(node.last_known_good(), "x", "{:?}", node.events());
+    assert!(!rolled_back(&node));
+}
+
+/// Nothing was ever proven here, so that nobody can tell what was good; but a node that nobody sees proves nothing.
+fn the_first_version_of_a_node_is_not_promoted_without_contact() {
+    each_way(|cuts_api| {
+        let mut node = Node::new();
+        node.cuts_contact.insert("x".into());
+        node.cuts_api = cuts_api;
+        assigned_while_it_boots(&mut node);
+        for _ in 0..60 {
+            node.pass(60);
+            assert_eq!(node.last_known_good(), "", "{cuts_api}: {:?}", node.events());
+        }
+        assert!(node.starts.iter().any(|name| name == "x"), "it was tried");
+        // The API server answered right before: a node that it does not reach any more goes back.
+        assert_eq!(node.running(), Some(if cuts_api { "" } else { "x" }), "{:?}", node.events());
+    });
+}
+
+/// Local is in contact; x cuts it off and is rolled back, and it takes a while until the node is seen again.
+fn cut_off_by_x() -> Node {
+    let mut node = Node::new();
+    node.cuts_contact.extend(["x".into(), "y".into()]);
+    node.contact_back_after = 150;
+    node.assign("x");
+    for _ in 0..600 {
+        if rolled_back(&node) && node.running() == Some("") {
+            return node;
+        }
+        node.pass(1);
+    }
+    panic!("{:?}", node.events());
+}
+
+fn where_nothing_was_proven_the_second_version_is_not_promoted_without_contact() {
+    let mut node = cut_off_by_x();
+    node.assign("y");
+    node.pass(minutes(60));
+    assert!(node.starts.iter().any(|name| name == "y"), "it was tried");
+    assert_eq!(node.last_known_good(), "", "{:?}", node.events());
+}
+
+fn where_nothing_was_proven_a_retry_is_not_promoted_without_contact() {
+    let mut node = cut_off_by_x();
+    node.operate(Command::Retry).unwrap();
+    node.pass(minutes(60));
+    assert_eq!(node.starts.iter().filter(|name| *name == "x").count(), 2, "{:?}", node.starts);
+    assert_eq!(node.last_known_good(), "", "{:?}", node.events());
+}
+
+fn assigned_while_it_boots(node: &mut Node) {
+    node.ready_after = Some(20);
+    node.reboot();
+    node.assign("x");
+}
+
+/// The second of two changes is judged by what was good before the first.
+fn a_version_after_an_unproven_one_is_not_promoted_without_contact() {
+    each_way(|cuts_api| {
+        let mut node = proven("a");
+        node.cuts_contact.extend(["x".into(), "y".into()]);
+        node.cuts_api = cuts_api;
+        node.assign("x");
+        node.pass(30);
+        // The source of assignments is not always the API server that is away.
+        node.cuts_api = false;
+        node.assign("y");
+        node.cuts_api = cuts_api;
+        for _ in 0..60 {
+            node.pass(60);
+            assert_eq!(node.last_known_good(), "a", "{cuts_api}: {:?}", node.events());
+        }
+        assert_eq!(node.active(), "a");
+    });
+}
+
+/// Equal content is adopted with nothing known of what was good before; the next version is judged by what is good with it.
+fn a_version_after_an_adopted_one_is_judged_by_contact() {
+    let mut node = Node::new();
+    node.same_content.insert("a".into(), "local".into());
+    node.cuts_contact.insert("x".into());
+    node.pass(60);
+    node.assign("a");
+    node.pass(60);
+    assert_eq!(node.starts, [""], "a is adopted");
+    node.assign("x");
+    node.pass(minutes(5));
+    assert!(rolled_back(&node), "{:?}", node.events());
+    assert_eq!(node.running(), Some(""));
+}
+
+fn nothing_is_switched_to_while_the_api_server_is_away() {
+    let mut node = proven("a");
+    // What was assigned is still heard, and then the server is gone.
+    node.hold();
+    node.assign("x");
+    node.api = false;
+    node.take_held();
+    node.release();
+    node.pass(minutes(30));
+    assert_eq!(node.starts, ["", "a"], "{:?}", node.events());
+    node.api = true;
+    node.pass(minutes(2));
+    assert_eq!(node.active(), "x");
+    let baseline = node.disk().phase.attempt().unwrap().baseline.clone().unwrap();
+    assert!(baseline.contains(&Signal::Lease) && baseline.contains(&Signal::ApiServer), "{baseline:?}");
+}
+
+/// An edit waits for its turn, the API server goes away, the turn comes: the change waits for contact, and for a look at
+/// the pods.
+#[test]
+fn a_turn_that_comes_without_contact_waits_for_it() {
+    let settings = Settings { spread: Duration::from_secs(300), ..Settings::default() };
+    let mut node = Node::with(settings);
+    node.step(Input::NodeName("n1".into()));
+    prove(&mut node, "a");
+    node.edit("a", "2");
+    assert!(node.state.scheduled().is_some(), "it has a turn to wait for");
+    (node.api, node.contact) = (false, false);
+    assert_eq!(until_start(&mut node, 1000), None, "{:?}", node.starts);
+    let before = node.effects.len();
+    (node.api, node.contact) = (true, true);
+    assert!(until_start(&mut node, 120).is_some());
+    assert_eq!(node.starts, ["", "a", "a@2"]);
+    let baseline = node.disk().phase.attempt().unwrap().baseline.clone().unwrap();
+    for signal in [Signal::Lease, Signal::ApiServer, Signal::Pods] {
+        assert!(baseline.contains(&signal), "{baseline:?}");
+    }
+    let looks =
+        count(&node, before, |it| matches!(it, Effect::Query(_, kubelet_supervisor::machine::evidence::Query::Pods)));
+    assert!(looks > 0, "the pods were looked at");
+}
+
+/// On trial in contact for minutes; then the API server goes away, and meanwhile the kubelet ends once.
+fn an_exit_during_an_outage_is_not_blamed() {
+    let mut node = proven("a");
+    node.assign("x");
+    node.pass(minutes(3));
+    (node.api, node.contact) = (false, false);
+    node.pass(60);
+    node.exit(1);
+    node.pass(minutes(30));
+    assert_eq!((node.active(), node.last_known_good()), ("x", "a"), "{:?}", node.events());
+    assert!(!rolled_back(&node) && !node.is_bad("x"));
+    (node.api, node.contact) = (true, true);
+    node.pass(minutes(15));
+    assert_eq!(node.last_known_good(), "x");
+    assert_eq!(node.starts, ["", "a", "x", "x"]);
+}
+
+/// The same with a reboot.
+fn a_reboot_during_an_outage_is_not_blamed() {
+    let mut node = proven("a");
+    node.assign("x");
+    node.pass(minutes(3));
+    (node.api, node.contact) = (false, false);
+    node.pass(60);
+    node.reboot();
+    node.pass(minutes(30));
+    assert_eq!((node.active(), node.last_known_good()), ("x", "a"), "{:?}", node.events());
+    assert!(!rolled_back(&node) && !node.is_bad("x"));
+    (node.api, node.contact) = (true, true);
+    node.pass(minutes(15));
+    assert_eq!(node.last_known_good(), "x");
+    assert_eq!(node.starts, ["", "a", "x", "x"]);
+}
+
+/// Contact that never was there since the change cannot excuse an exit.
+fn a_loss_of_contact_right_after_the_change_is_blamed_all_the_same() {
+    let mut node = proven("a");
+    node.cuts_contact.insert("x".into());
+    node.cuts_api = true;
+    node.assign("x");
+    node.pass(30);
+    node.exit(1);
+    node.pass(minutes(5));
+    assert_eq!(node.active(), "a", "{:?}", node.events());
+    assert!(node.is_bad("x"));
+}
+
+/// A source directory and a kubelet on its own: its own signs must do.
+fn where_there_is_no_api_server_nothing_waits_for_it() {
+    let mut node = Node::with(Settings { api_server: false, ..Settings::default() });
+    node.hold();
+    node.assign("a");
+    (node.api, node.contact) = (false, false);
+    node.take_held();
+    node.release();
+    node.pass(minutes(12));
+    assert_eq!((node.active(), node.last_known_good()), ("a", "a"), "{:?}", node.events());
+    assert_eq!(node.starts, ["", "a"]);
+}

@@ -1,0 +1,228 @@
+//! Content is identity: equal content is never restarted, tried again or rolled back, and what was proven is started from
+//! its very bytes.
+
+use kubelet_config::source::ConfigAnnotations;
+use kubelet_supervisor::machine::command::{Command, Target};
+use kubelet_supervisor::machine::records::{Attempt, Phase};
+use kubelet_supervisor::machine::{Effect, Settings};
+use serde_json::json;
+use testkit::node::Node;
+
+use super::{count, minutes, prove, proven, rolled_back};
+
+testkit::scenarios!(
+    a_second_label_edit_asks_for_no_confirmation,
+    a_mistyped_annotation_does_not_roll_equal_content_back,
+    what_equals_local_is_not_rolled_back_into_it,
+    a_version_equal_to_last_known_good_is_nothing_to_leave,
+    proven_content_is_not_tried_anew_after_a_boot,
+    a_bad_name_does_not_keep_proven_content_from_running,
+    a_refused_change_does_not_try_an_unusable_fallback_again,
+    a_revert_to_the_old_content_ends_the_retries,
+    a_cut_between_record_and_meta_gives_no_tries_back,
+    equal_content_of_records_without_digests_is_not_rolled_back,
+);
+
+fn to_be_confirmed() -> ConfigAnnotations {
+    ConfigAnnotations { confirm_within: Some("30m".to_owned()), ..ConfigAnnotations::default() }
+}
+
+/// Two label edits within ten minutes with `confirm-within`: of nobody's interest, as the content is proven.
+fn a_second_label_edit_asks_for_no_confirmation() {
+    let mut node = Node::new();
+    for name in ["a", "a@2", "a@3"] {
+        node.define(name, json!({}), to_be_confirmed());
+        node.same_content.insert(name.to_owned(), "a".to_owned());
+    }
+    node.assign("a");
+    node.pass(minutes(11));
+    node.operate(Command::Confirm { extend_seconds: None }).unwrap();
+    node.pass(minutes(1));
+    assert_eq!(node.last_known_good(), "a");
+    let before = node.effects.len();
+    for version in ["2", "3"] {
+        node.edit("a", version);
+        node.pass(minutes(4));
+    }
+    node.pass(minutes(120));
+    assert_eq!(node.starts, ["", "a"], "{:?}", node.events());
+    let asked =
+        |it: &Effect| matches!(it, Effect::Emit(event) if event.reason.as_str() == "KubeletConfigAwaitsConfirmation");
+    assert_eq!(count(&node, before, asked), 0);
+    assert!(node.disk().bad.is_empty() && !rolled_back(&node));
+    let known_good = node.disk().last_known_good.as_ref().unwrap();
+    assert_eq!(known_good.source.resource_version, "3", "told under the new name after a trial's time");
+}
+
+/// What was asked for before holds.
+fn a_mistyped_annotation_does_not_roll_equal_content_back() {
+    let mut node = proven("good");
+    node.define("a", json!({}), to_be_confirmed());
+    let mistyped =
+        ConfigAnnotations { confirm_within: Some("half an hour".to_owned()), ..ConfigAnnotations::default() };
+    node.define("a@2", json!({}), mistyped);
+    node.same_content.insert("a@2".to_owned(), "a".to_owned());
+    node.assign("a");
+    node.pass(60);
+    node.edit("a", "2");
+    node.pass(minutes(12));
+    assert_eq!((node.starts.len(), rolled_back(&node)), (3, false), "{:?}", node.starts);
+    assert!(matches!(node.disk().phase, Phase::AwaitingConfirmation(..)), "{:?}", node.disk().phase);
+}
+
+/// Last known good is local, and so is the content of b: there is nothing to go back to.
+fn what_equals_local_is_not_rolled_back_into_it() {
+    let mut node = Node::new();
+    node.same_content.insert("b".into(), "local".into());
+    node.assign("b");
+    assert_eq!((node.active(), node.starts.as_slice()), ("b", [String::new()].as_slice()));
+    node.pings = false;
+    node.pass(minutes(10));
+    assert_eq!(node.starts, [""], "{:?}", node.events());
+}
+
+fn a_version_equal_to_last_known_good_is_nothing_to_leave() {
+    let mut node = proven("a");
+    node.same_content.insert("b".into(), "a".into());
+    node.assign("b");
+    let refusal = node.operate(Command::Rollback { to: Target::Lkg }).unwrap_err();
+    assert!(refusal.contains("last known good already"), "{refusal}");
+    node.pass(60);
+    assert_eq!(node.starts, ["", "a"]);
+    assert!(node.disk().bad.is_empty());
+}
+
+/// A reboot is not a try of what is proven, under whatever name.
+fn proven_content_is_not_tried_anew_after_a_boot() {
+    let mut node = proven("a");
+    node.same_content.insert("b".into(), "a".into());
+    node.assign("b");
+    for _ in 0..6 {
+        node.reboot();
+        node.pass(20);
+        assert_eq!(node.running(), Some("a"));
+    }
+    assert!(node.disk().bad.is_empty() && !rolled_back(&node), "{:?}", node.events());
+    node.pass(minutes(11));
+    assert_eq!((node.active(), node.last_known_good()), ("b", "b"));
+    assert_eq!(node.starts.len(), 8, "once a boot");
+}
+
+/// x failed. The content of x becomes last known good all the same, under another name and by a retry: the mark goes.
+fn a_bad_name_does_not_keep_proven_content_from_running() {
+    let mut node = proven("a");
+    node.ready_after = None;
+    node.assign("x");
+    node.ready_after = Some(1);
+    node.exit(1);
+    node.pass(60);
+    assert!(node.is_bad("x"));
+    node.operate(Command::Retry).unwrap();
+    node.pass(minutes(11));
+    assert_eq!(node.last_known_good(), "x");
+    node.same_content.insert("y".into(), "x".into());
+    node.assign("y");
+    node.pass(5);
+    node.reboot();
+    node.pass(20);
+    assert_eq!((node.running(), node.active()), (Some("x"), "y"));
+    assert!(node.disk().bad.is_empty(), "{:?}", node.disk().bad);
+}
+
+/// Last known good is lost, local runs in its place. What is refused then has nowhere to go back to.
+fn a_refused_change_does_not_try_an_unusable_fallback_again() {
+    let mut node = proven("a");
+    node.store.lose(&testkit::node::source("a"));
+    node.api = false;
+    node.reboot();
+    node.pass(60);
+    assert_eq!(node.running(), Some(""), "{:?}", node.starts);
+    let starts = node.starts.len();
+    node.refused.push("c".into());
+    node.assign("c");
+    node.api = true;
+    node.pass(minutes(30));
+    assert!(node.is_bad("c"), "{:?}", node.events());
+    assert_eq!(node.starts.len(), starts, "{:?}", node.starts);
+}
+
+/// Each life of the supervisor renders what is assigned once more: what comes of it then is tried, beside the proven bytes.
+#[test]
+fn a_changed_local_file_is_a_new_candidate() {
+    let mut node = Node::new();
+    node.define_overlay("a");
+    prove(&mut node, "a");
+    node.store.local = "2".into();
+    node.pass(minutes(10));
+    assert_eq!(node.starts, ["", "a"], "nothing is rendered again in this life");
+    node.boot();
+    node.pass(minutes(2));
+    assert_eq!(node.starts, ["", "a", "a", "a+2"], "first the proven bytes, then the candidate");
+    let digest = |node: &Node| node.disk().last_known_good.clone().unwrap().digest.unwrap().0;
+    assert_eq!(digest(&node), "a");
+    node.pass(minutes(11));
+    assert_eq!(digest(&node), "a+2", "{:?}", node.events());
+    assert_eq!(node.starts.len(), 4);
+}
+
+/// x is cleared and is to be tried again. Then the administrator takes it back.
+fn a_revert_to_the_old_content_ends_the_retries() {
+    let mut node = proven("a");
+    node.ready_after = None;
+    node.assign("x");
+    node.exit(255);
+    node.exit(255); // a fails alike
+    node.pass(5);
+    assert!(matches!(node.disk().phase, Phase::RetryLater(..)), "{:?}", node.disk());
+    node.assign("a");
+    node.ready_after = Some(1);
+    node.pass(60);
+    if node.running().is_some() {
+        node.exit(255);
+    }
+    node.pass(minutes(5));
+    assert_eq!((&node.disk().phase, node.running()), (&Phase::Settled, Some("a")));
+    let before = node.effects.len();
+    node.pass(minutes(60));
+    assert_eq!(count(&node, before, |it| matches!(it, Effect::Query(..) | Effect::Probe(..))), 0);
+    assert!(!node.starts[3..].contains(&"x".to_owned()), "{:?}", node.starts);
+}
+
+/// The record is one file; native's are written after it, for a way back, and count only if somebody else changed them.
+fn a_cut_between_record_and_meta_gives_no_tries_back() {
+    let mut node = Node::with(Settings { boots: 3, ..Settings::default() });
+    prove(&mut node, "a");
+    node.store.meta_lost = true;
+    node.assign("x");
+    for _ in 0..3 {
+        assert_eq!(node.running(), Some("x"), "{:?}", node.starts);
+        node.reboot();
+        node.pass(5);
+    }
+    assert_eq!(node.running(), Some("a"), "{:?}", node.starts);
+    assert!(node.is_bad("x"));
+}
+
+/// Native and 0.1.0 recorded names alone. A label edit was made minutes before the upgrade: assigned and last known good
+/// are two names of one content, which is found out before the kubelet's exits are held against the newer one.
+fn equal_content_of_records_without_digests_is_not_rolled_back() {
+    let mut node = proven("a");
+    node.same_content.insert("b".into(), "a".into());
+    node.assign("b");
+    node.pass(30);
+    let records = &mut node.store.records;
+    for version in records.assigned.iter_mut().chain(&mut records.last_known_good) {
+        version.digest = None;
+    }
+    let assigned = records.assigned.clone().unwrap();
+    records.phase = Phase::Trial(Attempt::new(assigned));
+    node.reboot();
+    node.pass(20);
+    for _ in 0..4 {
+        node.exit(1);
+        node.pass(20);
+    }
+    assert!(node.disk().bad.is_empty() && !rolled_back(&node), "{:?}", node.events());
+    node.pass(minutes(12));
+    assert_eq!((node.active(), node.last_known_good(), node.running()), ("b", "b", Some("a")));
+}

@@ -1,0 +1,115 @@
+//! What counts as health, and what ends a suspension.
+
+use std::time::Duration;
+
+use testkit::node::Node;
+
+use super::{minutes, proven, rolled_back};
+
+testkit::scenarios!(
+    a_crash_at_nine_and_a_half_minutes_begins_the_trial_anew,
+    sleep_is_not_health_where_healthz_is_off,
+    a_change_that_takes_the_runtime_down_is_judged,
+    a_runtime_that_is_down_with_last_known_good_as_well_is_nobodys_fault,
+    a_runtime_that_no_kubelet_starts_without_is_nobodys_fault,
+    a_change_that_brings_exits_and_takes_the_runtime_down_is_judged,
+);
+
+/// A suspension after the crash must not bring back what was earned before it.
+fn a_crash_at_nine_and_a_half_minutes_begins_the_trial_anew() {
+    for after_crash in [5, 90] {
+        let mut node = Node::new();
+        node.assign("a");
+        node.pass(570);
+        node.exit(1);
+        node.pass(after_crash);
+        node.environment.runtime = Some(false);
+        node.pass(60);
+        node.environment.runtime = Some(true);
+        node.pass(minutes(6));
+        assert_eq!(node.last_known_good(), "", "proven {after_crash} s and six minutes after its own crash");
+        node.pass(minutes(8));
+        assert_eq!(node.last_known_good(), "a", "{:?}", node.events());
+    }
+}
+
+fn sleep_is_not_health_where_healthz_is_off() {
+    let mut node = Node::new();
+    node.healthz = None;
+    node.assign("a");
+    for _ in 0..3 {
+        node.pass(30);
+        node.now += Duration::from_secs(7200);
+        node.wall_nanos += 7_200_000_000_000;
+        node.pass(30);
+        assert_eq!((node.active(), node.last_known_good()), ("a", ""), "{:?}", node.events());
+    }
+    node.pass(minutes(6));
+    assert_eq!(node.last_known_good(), "", "it was awake for nine minutes");
+    node.pass(minutes(8));
+    assert_eq!(node.last_known_good(), "a", "{:?}", node.events());
+}
+
+/// The suspension for a runtime that is away must end where the change itself may have taken it down.
+fn a_change_that_takes_the_runtime_down_is_judged() {
+    let mut node = proven("a");
+    node.kills_runtime.insert("x".into());
+    node.assign("x");
+    node.pass(minutes(20));
+    assert_eq!(node.active(), "a", "{:?}", node.events());
+    assert!(node.is_bad("x"), "with last known good the runtime is there");
+    assert_eq!(node.starts, ["", "a", "x", "a"]);
+}
+
+fn a_change_that_brings_exits_and_takes_the_runtime_down_is_judged() {
+    let mut node = proven("a");
+    node.kills_runtime.insert("x".into());
+    node.assign("x");
+    for _ in 0..60 {
+        node.pass(30);
+        if node.running() == Some("x") {
+            node.exit(1);
+        }
+    }
+    assert_eq!(node.active(), "a", "{:?}", node.events());
+    assert!(node.is_bad("x"));
+}
+
+/// The runtime went away by chance, just then.
+fn a_runtime_that_is_down_with_last_known_good_as_well_is_nobodys_fault() {
+    let mut node = proven("a");
+    node.assign("x");
+    node.pass(10);
+    node.environment.runtime = Some(false);
+    node.is_ready = false;
+    node.pass(minutes(20));
+    assert!(!node.is_bad("x"), "{:?}", node.events());
+    node.environment.runtime = Some(true);
+    node.is_ready = true;
+    node.pass(minutes(30));
+    assert_eq!(node.last_known_good(), "x", "{:?}", node.events());
+    assert!(!rolled_back(&node) || node.events().contains(&"KubeletConfigNotBlamed"), "{:?}", node.events());
+}
+
+/// A kubelet that runs bears it; one that is started, as 1.20, ends after some seconds.
+fn a_runtime_that_no_kubelet_starts_without_is_nobodys_fault() {
+    let mut node = proven("a");
+    node.assign("x");
+    node.pass(10);
+    node.environment.runtime = Some(false);
+    node.is_ready = false;
+    node.ready_after = None;
+    for _ in 0..120 {
+        node.pass(6);
+        if node.running() == Some("a") {
+            node.exit(255);
+        }
+    }
+    assert!(node.events().contains(&"KubeletConfigNotBlamed"), "{:?}", node.events());
+    node.environment.runtime = Some(true);
+    node.is_ready = true;
+    node.ready_after = Some(2);
+    node.pass(minutes(40));
+    assert!(!node.is_bad("x"), "{:?}", node.events());
+    assert_eq!(node.last_known_good(), "x", "{:?}", node.events());
+}

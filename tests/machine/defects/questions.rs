@@ -1,0 +1,205 @@
+//! Every question has a deadline, and an answer counts for what was asked.
+
+use kubelet_config::assignment::Assignment;
+use kubelet_supervisor::machine::{Effect, Input, ReloadStage};
+use testkit::node::{Node, reference};
+
+use super::{count, minutes, proven, rolled_back};
+
+testkit::scenarios!(
+    a_preflight_that_never_answers_at_launch_is_given_up,
+    a_preflight_that_never_answers_does_not_hold_a_change_for_ever,
+    a_stop_does_not_wait_for_a_preflight,
+    a_refusal_by_a_new_kubelet_at_launch_is_heeded,
+    a_kubelet_that_is_replaced_below_the_running_one_is_asked_before_it_starts,
+    an_observation_begun_before_an_exit_does_not_decide_about_it,
+    a_probe_begun_before_an_exit_says_nothing_of_the_next_kubelet,
+    a_checkpoint_that_is_saved_late_says_nothing_of_what_is_assigned_by_then,
+);
+
+/// Another binary is there: what it never judged is judged before it starts.
+fn with_another_binary() -> Node {
+    let mut node = proven("a");
+    node.kubelet = "kubelet 2".into();
+    node
+}
+
+/// The judge hangs on a dead disk, or its task died.
+fn a_preflight_that_never_answers_at_launch_is_given_up() {
+    for api in [true, false] {
+        let mut node = with_another_binary();
+        (node.preflight_answers, node.api) = (false, api);
+        node.boot();
+        node.pass(minutes(3));
+        assert_eq!(node.running(), Some("a"), "{api}: {:?}", node.starts);
+        // The answer may come after all; it is nobody's any more.
+        let starts = node.starts.len();
+        node.end_preflight();
+        node.pass(60);
+        assert_eq!((node.running(), node.starts.len()), (Some("a"), starts));
+    }
+}
+
+fn a_preflight_that_never_answers_does_not_hold_a_change_for_ever() {
+    let mut node = proven("a");
+    node.preflight_answers = false;
+    node.assign("x");
+    node.pass(minutes(5));
+    let asked = node.preflights.iter().filter(|name| *name == "x").count();
+    assert!(asked > 1 || node.running() == Some("x"), "asked {asked} times, {:?}", node.starts);
+    node.preflight_answers = true;
+    node.pass(minutes(15));
+    assert_eq!(node.last_known_good(), "x", "{:?}", node.events());
+}
+
+/// The trial decides; to ask again while no kubelet runs would only lengthen the outage.
+#[test]
+fn a_change_without_a_verdict_is_judged_once() {
+    let mut node = proven("a");
+    node.inconclusive = true;
+    node.assign("x");
+    node.pass(60);
+    assert_eq!(node.running(), Some("x"), "{:?}", node.events());
+    node.exit(1);
+    node.pass(minutes(15));
+    assert_eq!(node.last_known_good(), "x", "{:?}", node.events());
+    let asked = node.preflights.iter().filter(|name| *name == "x").count();
+    assert_eq!(asked, 1, "{:?}", node.preflights);
+}
+
+fn a_stop_does_not_wait_for_a_preflight() {
+    let mut node = with_another_binary();
+    node.preflight_answers = false;
+    node.boot();
+    node.step(Input::Shutdown);
+    node.pass(20);
+    assert!(node.has_quit());
+}
+
+fn a_refusal_by_a_new_kubelet_at_launch_is_heeded() {
+    let mut node = with_another_binary();
+    node.refused.push("a".into());
+    let starts = node.starts.len();
+    node.boot();
+    node.pass(60);
+    assert_eq!(node.running(), Some(""), "{:?}", node.starts);
+    assert!(!node.starts[starts..].contains(&"a".to_owned()), "{:?}", node.starts);
+}
+
+/// The package is upgraded while the old kubelet runs on; then that is killed.
+fn a_kubelet_that_is_replaced_below_the_running_one_is_asked_before_it_starts() {
+    let mut node = with_another_binary();
+    node.refused.push("a".into());
+    let starts = node.starts.len();
+    node.exit(137);
+    node.pass(60);
+    assert_eq!(node.running(), Some(""), "{:?}", node.starts);
+    assert!(!node.starts[starts..].contains(&"a".to_owned()), "{:?}", node.starts);
+}
+
+/// What was judged, or could not be, is not asked again at each restart: that only lengthens the outage.
+#[test]
+fn a_verdict_at_launch_is_not_asked_for_again() {
+    for inconclusive in [true, false] {
+        let mut node = with_another_binary();
+        node.inconclusive = inconclusive;
+        let before = node.preflights.len();
+        node.boot();
+        node.pass(5);
+        assert_eq!(node.running(), Some("a"));
+        for _ in 0..4 {
+            node.exit(1);
+            node.pass(15);
+        }
+        if !inconclusive {
+            node.reboot();
+            node.pass(15);
+        }
+        assert_eq!(node.running(), Some("a"));
+        let asked = node.preflights[before..].iter().filter(|name| *name == "a").count();
+        assert_eq!(asked, 1, "{inconclusive}: {:?}", node.preflights);
+    }
+}
+
+/// The runtime dies, and the kubelet with it. An observation of a minute ago, when the runtime was well, is on its way.
+fn an_observation_begun_before_an_exit_does_not_decide_about_it() {
+    let mut node = proven("a");
+    node.assign("x");
+    node.pass(60);
+    node.exit(1); // an accident: one more is held against x
+    node.pass(minutes(2));
+    node.hold();
+    node.pass(21);
+    let early = node.take_held();
+    node.environment.runtime = Some(false);
+    node.is_ready = false;
+    node.exit(1);
+    for answer in early {
+        node.step(answer);
+    }
+    assert!(!rolled_back(&node), "the runtime was well a while ago: {:?}", node.events());
+    node.release();
+    node.pass(minutes(5));
+    assert!(!rolled_back(&node) && !node.is_bad("x"), "{:?}", node.events());
+    node.environment.runtime = Some(true);
+    node.is_ready = true;
+    node.pass(minutes(15));
+    assert_eq!(node.last_known_good(), "x", "{:?}", node.events());
+}
+
+/// A probe that the last kubelet failed comes after the next one has started, again and again.
+fn a_probe_begun_before_an_exit_says_nothing_of_the_next_kubelet() {
+    let mut node = proven("a");
+    node.assign("x");
+    node.pass(minutes(3));
+    let asked = node.effects.len();
+    node.healthz = Some(false);
+    node.hold();
+    node.pass(8);
+    let early = node.take_held();
+    node.healthz = Some(true);
+    node.release();
+    assert!(count(&node, asked, |it| matches!(it, Effect::Probe(..))) > 0);
+    node.exit(1);
+    node.pass(40);
+    for answer in early {
+        node.step(answer);
+    }
+    node.pass(60);
+    assert_eq!(node.running(), Some("x"), "{:?}", node.events());
+    assert!(!rolled_back(&node));
+    node.pass(minutes(11));
+    assert_eq!(node.last_known_good(), "x");
+}
+
+/// The binary that is installed hangs, or whoever asks it died: the reload is off, and can be asked for again.
+#[test]
+fn a_successor_that_never_answers_ends_no_reload_for_ever() {
+    let mut node = proven("a");
+    node.step(Input::Reload);
+    assert_eq!(node.state.reload().stage, ReloadStage::Proving);
+    node.pass(60);
+    let reload = node.state.reload();
+    assert_eq!(reload.stage, ReloadStage::None);
+    assert!(reload.error.as_ref().is_some_and(|why| why.contains("no answer")), "{reload:?}");
+    let since = node.effects.len();
+    node.step(Input::Reload);
+    assert_eq!(count(&node, since, |it| matches!(it, Effect::ProveReload(..))), 1);
+}
+
+/// The disk takes its time over b, the kubelet ends, and c is assigned meanwhile, without its ConfigMap yet.
+fn a_checkpoint_that_is_saved_late_says_nothing_of_what_is_assigned_by_then() {
+    let mut node = proven("a");
+    node.store.stall();
+    node.assign("b");
+    node.exit(1);
+    node.pass(2); // the next start is being prepared, and goes first
+    node.step(Input::Node(Assignment::Map(reference("c"))));
+    node.end_stall();
+    node.pass(60);
+    assert_eq!(node.running(), Some("a"), "{:?}", node.starts);
+    node.assign("c");
+    node.pass(minutes(15));
+    assert_eq!((node.running(), node.last_known_good()), (Some("c"), "c"), "{:?}", node.events());
+    assert!(!node.starts.contains(&"b".to_owned()), "{:?}", node.starts);
+}

@@ -1,0 +1,446 @@
+//! Disks that fail, fill up and stall: a kubelet runs, on the best configuration that can be had.
+
+use std::time::Duration;
+
+use kubelet_supervisor::machine::command::{Command, Target};
+use kubelet_supervisor::machine::{Effect, Input, Settings};
+use kubelet_supervisor::ports::StoreRequest;
+use testkit::node::{Node, source};
+
+use super::{count, minutes, prove, proven, until_start};
+
+testkit::scenarios!(
+    what_is_told_of_a_failure_is_on_the_disk,
+    proven_bytes_run_although_the_local_file_is_torn,
+    proven_bytes_run_although_nothing_can_be_rendered,
+    proven_bytes_run_although_the_disk_is_full,
+    earlier_proven_bytes_run_before_local,
+    damaged_bytes_are_made_anew_from_the_checkpoint,
+    a_passing_error_does_not_keep_last_known_good_away,
+    one_error_in_a_change_is_overcome,
+    one_error_at_boot_ends_on_last_known_good,
+    a_local_configuration_that_cannot_be_read_is_started_all_the_same,
+    an_unreadable_record_is_not_overwritten,
+    a_stalled_disk_hides_no_exit,
+    a_stalled_disk_hides_no_exit_while_something_is_to_be_written,
+    a_stalled_disk_delays_no_stop,
+    a_stalled_disk_at_boot_keeps_no_kubelet_down,
+    a_stalled_disk_at_a_change_keeps_what_runs,
+    a_rollback_is_applied_without_its_record,
+    a_change_is_not_applied_without_its_record,
+    a_decision_whose_write_was_given_up_does_not_count,
+    what_was_saved_late_is_not_what_is_assigned_by_then,
+);
+
+/// Overlay, proven; then the node's own file is torn and the machine reboots.
+fn proven_bytes_run_although_the_local_file_is_torn() {
+    for api in [false, true] {
+        let mut node = Node::new();
+        node.define_overlay("a");
+        prove(&mut node, "a");
+        (node.store.local_torn, node.api) = (true, api);
+        node.reboot();
+        node.pass(minutes(30));
+        assert_eq!(node.starts, ["", "a", "a"], "{api}: {:?}", node.events());
+        assert_eq!((node.active(), node.last_known_good()), ("a", "a"));
+        assert!(node.disk().bad.is_empty());
+        (node.store.local_torn, node.api) = (false, true);
+        node.pass(minutes(15));
+        assert_eq!(node.starts, ["", "a", "a"], "{api}: the file is as it was");
+    }
+}
+
+fn proven_bytes_run_although_nothing_can_be_rendered() {
+    for api in [false, true] {
+        let mut node = proven("a");
+        (node.store.renders_fail, node.api) = (true, api);
+        node.reboot();
+        node.pass(minutes(30));
+        assert_eq!(node.starts, ["", "a", "a"], "{api}: {:?}", node.events());
+        node.store.renders_fail = false;
+        node.api = true;
+        node.assign("b");
+        node.pass(minutes(15));
+        assert_eq!(node.last_known_good(), "b", "{api}: {:?}", node.events());
+    }
+}
+
+fn proven_bytes_run_although_the_disk_is_full() {
+    for api in [false, true] {
+        let mut node = proven("a");
+        (node.store.full, node.api) = (true, api);
+        node.reboot();
+        node.pass(minutes(5));
+        assert_eq!(node.running(), Some("a"), "{api}: {:?}", node.starts);
+        assert!(!node.starts[2..].contains(&String::new()), "{:?}", node.starts);
+        node.store.full = false;
+        node.api = true;
+        node.assign("b");
+        node.pass(minutes(15));
+        assert_eq!(node.last_known_good(), "b", "{api}: {:?}", node.events());
+    }
+}
+
+/// The bytes of last known good are lost, those of what was proven before it are not.
+fn earlier_proven_bytes_run_before_local() {
+    let mut node = proven("a");
+    prove(&mut node, "b");
+    node.store.lose(&source("b"));
+    node.api = false;
+    node.reboot();
+    node.pass(60);
+    assert_eq!(node.starts, ["", "a", "b", "a"], "{:?}", node.events());
+    // What is assigned is downloaded anew.
+    node.api = true;
+    node.pass(minutes(15));
+    assert_eq!((node.running(), node.last_known_good()), (Some("b"), "b"), "{:?}", node.events());
+}
+
+fn damaged_bytes_are_made_anew_from_the_checkpoint() {
+    let mut node = proven("a");
+    node.store.damaged.insert("a".into());
+    node.api = false;
+    node.reboot();
+    node.pass(60);
+    assert_eq!(node.starts, ["", "a", "a"]);
+}
+
+/// A rung that cannot be loaded gets a time before which it is not tried again, and no rung is for ever.
+fn a_passing_error_does_not_keep_last_known_good_away() {
+    let mut node = proven("a");
+    node.store.unreadable.insert("a".into());
+    node.api = false;
+    node.reboot();
+    node.pass(minutes(3));
+    assert_eq!(node.running(), Some(""), "{:?}", node.starts);
+    node.store.unreadable.clear();
+    node.pass(minutes(15));
+    assert_eq!(node.running(), Some("a"), "{:?}", node.starts);
+    assert_eq!(node.starts, ["", "a", "", "a"]);
+    assert_eq!((node.active(), node.last_known_good()), ("a", "a"));
+}
+
+/// Whichever of a change's requests to the disk it is that fails, or is never answered.
+fn one_error_in_a_change_is_overcome() {
+    for number in 0..32 {
+        let mut node = proven("a");
+        (node.store.fails_after, node.store.fails, node.store.loses_answers) = (number / 2, 1, number % 2 == 1);
+        node.assign("b");
+        node.pass(minutes(14));
+        assert_eq!((node.running(), node.last_known_good()), (Some("b"), "b"), "{number}: {:?}", node.events());
+        let starts = node.starts.iter().filter(|name| *name == "b").count();
+        assert_eq!(starts, 1, "request {number}: {:?}", node.starts);
+        assert!(node.disk().bad.is_empty(), "{number}: {:?}", node.disk().bad);
+    }
+}
+
+/// Whichever of the requests at boot it is.
+fn one_error_at_boot_ends_on_last_known_good() {
+    for number in 0..16 {
+        let mut node = proven("a");
+        (node.store.fails_after, node.store.fails, node.store.loses_answers) = (number / 2, 1, number % 2 == 1);
+        node.api = false;
+        node.reboot();
+        node.pass(minutes(15));
+        assert_eq!((node.running(), node.last_known_good()), (Some("a"), "a"), "{number}: {:?}", node.starts);
+        assert!(node.disk().bad.is_empty(), "{number}: {:?}", node.disk().bad);
+    }
+}
+
+fn a_local_configuration_that_cannot_be_read_is_started_all_the_same() {
+    let mut node = Node::new();
+    node.store.local_torn = true;
+    node.reboot();
+    node.pass(30);
+    assert_eq!(node.starts, ["", ""]);
+    node.pass(minutes(10));
+    assert_eq!(node.starts, ["", ""], "nor is it started anew for that");
+}
+
+/// Pin, freeze and marks are in there, and the disk may give it back.
+fn an_unreadable_record_is_not_overwritten() {
+    let mut node = proven("a");
+    node.refused.push("x".into());
+    node.assign("x");
+    node.pass(30);
+    node.operate(Command::Pin { to: Some(Target::Lkg) }).unwrap();
+    node.operate(Command::Freeze).unwrap();
+    let record = node.disk().clone();
+    node.store.record_unreadable = true;
+    node.boot();
+    node.pass(30);
+    assert_eq!(node.running(), Some("a"), "{:?}", node.starts);
+    for _ in 0..3 {
+        node.exit(1);
+        node.pass(15);
+    }
+    node.assign("b");
+    node.pass(minutes(15));
+    assert_eq!(*node.disk(), record);
+    assert!(node.operate(Command::Thaw).is_err(), "what is not known is not changed");
+    node.store.record_unreadable = false;
+    node.reboot();
+    node.pass(minutes(15));
+    let (pin, frozen) = (node.disk().pin.clone(), node.disk().frozen);
+    assert!(pin.is_some() && frozen && node.is_bad("x"), "{:?}", node.disk());
+}
+
+/// Longer than a disk may reasonably take.
+const STALL: u64 = 120;
+
+fn a_stalled_disk_hides_no_exit() {
+    let mut node = proven("a");
+    node.store.stall();
+    node.exit(1);
+    node.pass(60);
+    assert!(node.running().is_some(), "{:?}", node.starts);
+    node.pass(STALL);
+    node.end_stall();
+    node.pass(minutes(5));
+    assert_eq!(node.running(), Some("a"), "{:?}", node.starts);
+    assert_eq!(node.last_known_good(), "a");
+}
+
+/// Also where the next kubelet is systemd's to start, once the records are written.
+fn a_stalled_disk_hides_no_exit_while_something_is_to_be_written() {
+    for on_trial in [false, true] {
+        let mut node = proven("a");
+        if on_trial {
+            node.assign("x");
+            node.pass(60);
+        }
+        node.store.stall();
+        node.ask(Command::Freeze);
+        for round in 0..12 {
+            node.exit(1);
+            node.pass(60);
+            assert!(node.running().is_some(), "{on_trial}, {round}: {:?}", node.starts);
+            node.pass(7 * round);
+        }
+    }
+}
+
+/// At boot, before and in a change, in a trial, while an operator waits.
+fn a_stalled_disk_delays_no_stop() {
+    let moments: [fn(&mut Node); 6] = [
+        |node| node.store.stall(),
+        |node| {
+            node.store.stall();
+            node.boot();
+        },
+        |node| {
+            node.store.stall();
+            node.assign("b");
+        },
+        |node| {
+            node.assign("b");
+            node.pass(5);
+            node.store.stall();
+            node.exit(1);
+        },
+        |node| {
+            node.store.stall();
+            node.ask(Command::Freeze);
+        },
+        |node| {
+            node.store.stall();
+            node.boot();
+            node.pass(60);
+        },
+    ];
+    for (number, moment) in moments.into_iter().enumerate() {
+        let mut node = proven("a");
+        moment(&mut node);
+        node.step(Input::Shutdown);
+        node.pass(20);
+        assert!(node.has_quit(), "moment {number}");
+        assert_eq!(node.running(), None);
+    }
+}
+
+fn a_stalled_disk_at_boot_keeps_no_kubelet_down() {
+    for change in [false, true] {
+        let mut node = proven("a");
+        node.store.stall();
+        node.reboot();
+        node.pass(60);
+        assert!(node.running().is_some(), "{:?}", node.starts);
+        if change {
+            node.assign("b");
+            node.pass(STALL);
+            assert!(node.running().is_some(), "{:?}", node.starts);
+        }
+        node.end_stall();
+        node.pass(minutes(15));
+        let best = if change { "b" } else { "a" };
+        assert_eq!((node.running(), node.last_known_good()), (Some(best), best), "{:?}", node.starts);
+        assert!(node.disk().bad.is_empty(), "{:?}", node.disk().bad);
+    }
+}
+
+fn a_stalled_disk_at_a_change_keeps_what_runs() {
+    let mut node = proven("a");
+    node.store.stall();
+    node.assign("b");
+    node.pass(STALL);
+    assert_eq!(node.starts, ["", "a"]);
+    node.end_stall();
+    node.pass(minutes(13));
+    assert_eq!(node.last_known_good(), "b", "{:?}", node.events());
+    assert_eq!(node.starts, ["", "a", "b"]);
+}
+
+/// The way back is gone without the disk, or else to local, which needs none.
+#[test]
+fn a_stalled_disk_does_not_hold_a_rollback() {
+    let mut node = proven("a");
+    node.assign("x");
+    node.pass(30);
+    node.store.stall();
+    node.pings = false;
+    until_start(&mut node, 180);
+    assert!(matches!(node.running(), Some("a" | "")), "{:?}", node.starts);
+    node.pings = true;
+    node.end_stall();
+    node.pass(minutes(5));
+    assert_eq!(node.running(), Some("a"), "{:?}", node.starts);
+    assert!(node.is_bad("x"), "what was found meanwhile is written: {:?}", node.disk());
+}
+
+/// x ends again and again, so that it would be started by itself if nothing else could be.
+#[test]
+fn a_stalled_disk_does_not_keep_a_broken_version() {
+    let mut node = proven("a");
+    node.assign("x");
+    node.pass(30);
+    node.store.stall();
+    for _ in 0..20 {
+        if node.running() == Some("x") {
+            node.exit(1);
+        }
+        node.pass(5);
+    }
+    assert!(matches!(node.running(), Some("a" | "")), "{:?}", node.starts);
+    node.end_stall();
+    node.pass(minutes(5));
+    assert_eq!(node.running(), Some("a"), "{:?}", node.starts);
+}
+
+/// Nothing can be written, and a is to be read.
+fn a_rollback_is_applied_without_its_record() {
+    let mut node = proven("a");
+    node.assign("x");
+    node.pass(30);
+    node.store.full = true;
+    node.pings = false;
+    until_start(&mut node, 120);
+    assert_eq!(node.running(), Some("a"), "{:?}", node.starts);
+    node.pings = true;
+    node.pass(minutes(5));
+    assert_eq!(node.starts, ["", "a", "x", "a"]);
+    node.store.full = false;
+    node.pass(minutes(2));
+    assert!(node.is_bad("x"), "written as soon as it can be: {:?}", node.disk());
+}
+
+/// What cannot be written is not started, and is once it can be.
+fn a_change_is_not_applied_without_its_record() {
+    let mut node = proven("a");
+    node.store.full = true;
+    node.assign("b");
+    node.pass(minutes(3));
+    assert_eq!(node.starts, ["", "a"]);
+    node.store.full = false;
+    node.pass(minutes(2));
+    assert_eq!(node.starts, ["", "a", "b"]);
+}
+
+/// An operator is told that the rollback failed; that it reached the disk in the end changes nothing.
+fn a_decision_whose_write_was_given_up_does_not_count() {
+    let mut node = proven("a");
+    node.assign("x");
+    node.pass(60);
+    node.store.stall();
+    let number = node.ask(Command::Rollback { to: Target::Lkg });
+    node.pass(40);
+    let answer = node.answer_to(number).expect("it is answered in time");
+    assert!(answer.is_err(), "{answer:?}");
+    node.end_stall();
+    node.pass(minutes(12));
+    assert_eq!((node.running(), node.last_known_good()), (Some("x"), "x"), "{:?}", node.events());
+    assert!(!node.is_bad("x"), "{:?}", node.disk());
+    assert_eq!(node.starts, ["", "a", "x"]);
+}
+
+/// systemd would kill a healthy kubelet.
+#[test]
+fn a_stalled_disk_keeps_no_ping_back() {
+    let settings = || Settings { watchdog: Some(Duration::from_secs(20)), ..Settings::default() };
+    let pings = |it: &Effect| matches!(it, Effect::PingWatchdog);
+    let mut node = Node::with(settings());
+    prove(&mut node, "a");
+    node.store.stall();
+    node.assign("b");
+    let before = node.effects.len();
+    node.pass(STALL);
+    assert!(count(&node, before, pings) >= 10, "the kubelet's are relayed");
+    // The kubelet goes; ours go on, until another one pings.
+    node.pings = false;
+    node.exit(1);
+    let before = node.effects.len();
+    until_start(&mut node, 60).unwrap();
+    node.pass(30);
+    assert!(count(&node, before, pings) >= 3, "{:?}", node.starts);
+    // So they do at boot.
+    let mut node = Node::with(settings());
+    node.store.stall();
+    node.boot();
+    let before = node.effects.len();
+    node.pass(STALL);
+    assert!(count(&node, before, pings) >= 10);
+}
+
+/// The store serves one request after the other, and an event is told when the history has it.
+fn what_is_told_of_a_failure_is_on_the_disk() {
+    let mut node = proven("a");
+    node.ready_after = None;
+    node.assign("x");
+    node.exit(1);
+    node.exit(1);
+    let place = |wanted: &str, said: &str| {
+        let is_it = |effect: &String| effect.starts_with(wanted) && effect.contains(said);
+        node.effects.iter().map(|effect| format!("{effect:?}")).position(|effect| is_it(&effect)).unwrap()
+    };
+    assert!(place("Store(Record", "ControlTest") < place("Emit", "RolledBack"));
+    assert!(place("Store(Record", "RetryLater") < place("Emit", "NotBlamed"));
+}
+
+/// The disk stalls over a's checkpoint, and b is assigned meanwhile: the answer says nothing of b.
+fn what_was_saved_late_is_not_what_is_assigned_by_then() {
+    let mut node = Node::new();
+    node.pass(60);
+    node.store.stall();
+    node.assign("a");
+    node.pass(1);
+    node.assign("b");
+    node.pass(1);
+    node.end_stall();
+    node.pass(minutes(2));
+    assert_eq!(node.active(), "b", "{:?}", node.events());
+    assert_eq!(node.starts, ["", "b"]);
+}
+
+/// Each round costs the API server a list, and the disk its syncs.
+#[test]
+fn a_checkpoint_that_cannot_be_read_back_is_not_downloaded_without_a_pause() {
+    let mut node = proven("a");
+    node.store.loses_checkpoints = true;
+    let before = node.effects.len();
+    node.assign("x");
+    node.pass(minutes(5));
+    let saves = count(&node, before, |it| matches!(it, Effect::Store(StoreRequest::Save(..))));
+    assert!((3..20).contains(&saves), "saved {saves} times in five minutes");
+    node.store.loses_checkpoints = false;
+    node.pass(minutes(2));
+    assert_eq!(node.running(), Some("x"), "{:?}", node.events());
+}

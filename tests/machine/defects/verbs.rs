@@ -1,0 +1,308 @@
+//! What a command answers is true, and durable.
+
+use kubelet_config::source::ConfigAnnotations;
+use kubelet_supervisor::machine::Input;
+use kubelet_supervisor::machine::command::{Command, Target};
+use kubelet_supervisor::machine::records::Phase;
+use serde_json::json;
+use testkit::node::{Node, REFUSAL, source};
+
+use super::{minutes, prove, proven, rolled_back};
+
+testkit::scenarios!(
+    a_pin_of_a_refused_version_is_refused_with_the_reason,
+    a_pin_of_a_failed_version_does_not_restart_last_known_good,
+    a_rollback_where_local_runs_already_says_so,
+    an_unpin_without_the_api_server_goes_to_what_is_assigned_once,
+    an_unpin_of_what_is_no_longer_assigned_goes_to_last_known_good_once,
+    an_unpin_does_not_switch_to_what_was_on_trial_while_the_api_server_is_away,
+    what_is_confirmed_is_not_to_be_confirmed_later,
+    a_confirmation_is_answered_once_it_is_durable,
+    a_confirmation_in_time_is_not_overtaken_by_its_deadline,
+    an_annotation_confirms_nothing_that_failed,
+    a_command_that_cannot_be_written_is_refused,
+    what_a_command_asks_for_is_done_once_it_is_durable,
+    a_command_is_answered_although_the_disk_is_not,
+    a_command_stands_although_something_is_learned_meanwhile,
+);
+
+fn version(name: &str) -> Target {
+    format!("uid-{name}/1").parse().unwrap()
+}
+
+/// The kubelet refused x: it is not pinned, and nothing is restarted into itself.
+fn a_pin_of_a_refused_version_is_refused_with_the_reason() {
+    let mut node = proven("a");
+    node.refused.push("x".into());
+    node.assign("x");
+    node.pass(30);
+    assert!(node.is_bad("x"));
+    for command in [Command::Pin { to: Some(version("x")) }, Command::Rollback { to: version("x") }] {
+        let why = node.operate(command).unwrap_err();
+        assert!(why.contains(REFUSAL), "{why}");
+    }
+    node.pass(minutes(5));
+    assert_eq!(node.starts, ["", "a"]);
+    assert_eq!(node.disk().pin, None);
+}
+
+/// x failed its trial. Root may have it all the same; what is answered is what happens.
+fn a_pin_of_a_failed_version_does_not_restart_last_known_good() {
+    let mut node = proven("a");
+    node.ready_after = None;
+    node.assign("x");
+    node.ready_after = Some(1);
+    node.exit(1);
+    node.pass(60);
+    assert_eq!((node.is_bad("x"), node.running()), (true, Some("a")));
+    let starts = node.starts.len();
+    let answer = node.operate(Command::Pin { to: Some(version("x")) });
+    node.pass(60);
+    match answer {
+        Ok(_) => assert_eq!(node.running(), Some("x"), "{:?}", node.starts),
+        Err(_) => assert_eq!(node.starts.len(), starts, "{:?}", node.starts),
+    }
+}
+
+/// a was proven, its bytes are gone, local runs.
+fn a_rollback_where_local_runs_already_says_so() {
+    let mut node = proven("a");
+    node.store.lose(&source("a"));
+    node.api = false;
+    node.reboot();
+    node.pass(60);
+    assert_eq!(node.running(), Some(""), "{:?}", node.starts);
+    let starts = node.starts.len();
+    let why = node.operate(Command::Rollback { to: Target::Lkg }).unwrap_err();
+    assert!(why.contains("no checkpoint"), "{why}");
+    node.pass(minutes(5));
+    assert_eq!(node.starts.len(), starts, "{:?}", node.starts);
+    assert!(!node.is_bad("a"), "{:?}", node.disk().bad);
+}
+
+fn an_unpin_without_the_api_server_goes_to_what_is_assigned_once() {
+    let mut node = proven("a");
+    prove(&mut node, "b");
+    node.operate(Command::Pin { to: Some(version("a")) }).unwrap();
+    node.pass(60);
+    assert_eq!(node.running(), Some("a"));
+    (node.api, node.contact) = (false, false);
+    node.pass(minutes(2));
+    node.operate(Command::Unpin).unwrap();
+    node.pass(minutes(20));
+    assert_eq!(node.starts, ["", "a", "b", "a", "b"], "{:?}", node.events());
+}
+
+/// x was assigned and on trial, local is pinned; then something else is assigned, which nobody can ask for now.
+fn an_unpin_of_what_is_no_longer_assigned_goes_to_last_known_good_once() {
+    let mut node = proven("a");
+    prove(&mut node, "b");
+    node.operate(Command::Pin { to: Some(Target::Local) }).unwrap();
+    node.pass(60);
+    node.assign("c");
+    node.pass(60);
+    (node.api, node.contact) = (false, false);
+    node.pass(minutes(2));
+    node.operate(Command::Unpin).unwrap();
+    node.pass(minutes(20));
+    // c was never started, and is not while the server is away that assigned it.
+    assert_eq!(node.starts, ["", "a", "b", "", "b"], "{:?}", node.events());
+    (node.api, node.contact) = (true, true);
+    node.pass(minutes(15));
+    assert_eq!(node.last_known_good(), "c", "{:?}", node.events());
+}
+
+/// It goes on once the server is back: like any change, with a baseline of then.
+fn an_unpin_does_not_switch_to_what_was_on_trial_while_the_api_server_is_away() {
+    let mut node = proven("a");
+    node.assign("x");
+    node.pass(20);
+    node.operate(Command::Pin { to: Some(version("a")) }).unwrap();
+    node.pass(60);
+    (node.api, node.contact) = (false, false);
+    node.pass(minutes(2));
+    node.operate(Command::Unpin).unwrap();
+    node.pass(minutes(20));
+    assert_eq!(node.starts, ["", "a", "x", "a"], "{:?}", node.events());
+    assert!(!rolled_back(&node) && !node.is_bad("x"), "{:?}", node.events());
+    (node.api, node.contact) = (true, true);
+    node.pass(minutes(15));
+    assert_eq!(node.last_known_good(), "x", "{:?}", node.events());
+    assert_eq!(node.starts, ["", "a", "x", "a", "x"], "{:?}", node.events());
+}
+
+fn what_is_confirmed_is_not_to_be_confirmed_later() {
+    let mut node = Node::new();
+    let annotations = ConfigAnnotations { confirm_within: Some("30m".to_owned()), ..ConfigAnnotations::default() };
+    node.define("a", json!({}), annotations);
+    node.assign("a");
+    node.pass(60);
+    node.operate(Command::Confirm { extend_seconds: None }).unwrap();
+    let why = node.operate(Command::Confirm { extend_seconds: Some(60) }).unwrap_err();
+    assert!(why.contains("is confirmed"), "{why}");
+}
+
+/// A node where a waits to be confirmed.
+fn awaiting() -> Node {
+    let mut node = Node::new();
+    let annotations = ConfigAnnotations { confirm_within: Some("30m".to_owned()), ..ConfigAnnotations::default() };
+    node.define("a", json!({}), annotations);
+    node.assign("a");
+    node.pass(minutes(12));
+    assert!(matches!(node.disk().phase, Phase::AwaitingConfirmation(..)), "{:?}", node.disk());
+    node
+}
+
+fn a_confirmation_is_answered_once_it_is_durable() {
+    let mut node = awaiting();
+    node.store.stall();
+    let number = node.ask(Command::Confirm { extend_seconds: None });
+    node.pass(2);
+    assert_eq!((node.answer_to(number), node.last_known_good()), (None, ""));
+    node.end_stall();
+    node.pass(5);
+    assert!(node.answer_to(number).unwrap().is_ok());
+    node.reboot();
+    node.pass(minutes(45));
+    assert_eq!(node.last_known_good(), "a", "a confirmation that was answered stands: {:?}", node.events());
+}
+
+/// Somebody confirms at the last moment, and the disk takes its time.
+fn a_confirmation_in_time_is_not_overtaken_by_its_deadline() {
+    for durable in [true, false] {
+        let mut node = awaiting();
+        while node.state.confirm_left() != Some(2) {
+            node.pass(1);
+        }
+        node.store.stall();
+        let number = node.ask(Command::Confirm { extend_seconds: None });
+        node.pass(10);
+        assert_eq!((node.answer_to(number), node.running()), (None, Some("a")), "{:?}", node.events());
+        if durable {
+            node.end_stall();
+        } else {
+            node.pass(30);
+        }
+        let answer = node.answer_to(number).expect("it is answered");
+        node.end_stall();
+        node.pass(60);
+        assert_eq!((answer.is_ok(), rolled_back(&node)), (durable, !durable), "{answer:?}: {:?}", node.events());
+    }
+}
+
+/// The annotation stands on the Node, and a is no longer what it was about.
+fn an_annotation_confirms_nothing_that_failed() {
+    let mut node = awaiting();
+    node.operate(Command::Rollback { to: Target::Lkg }).unwrap();
+    node.step(Input::NodeAnnotations { retry: None, confirm: Some("uid-a/1".into()) });
+    node.pass(60);
+    assert!(!node.events().contains(&"KubeletConfigConfirmed"), "{:?}", node.events());
+    let mut node = proven("a");
+    let annotations = ConfigAnnotations { confirm_within: Some("30m".to_owned()), ..ConfigAnnotations::default() };
+    node.define("x", json!({}), annotations);
+    node.ready_after = None;
+    node.assign("x");
+    node.ready_after = Some(1);
+    node.exit(1);
+    assert!(matches!(node.disk().phase, Phase::ControlTest(..)), "{:?}", node.disk());
+    node.step(Input::NodeAnnotations { retry: None, confirm: Some("uid-x/1".into()) });
+    node.pass(10);
+    assert!(!node.events().contains(&"KubeletConfigConfirmed"), "{:?}", node.events());
+}
+
+fn a_command_that_cannot_be_written_is_refused() {
+    let mut node = awaiting();
+    node.store.full = true;
+    let commands = [
+        Command::Confirm { extend_seconds: None },
+        Command::Freeze,
+        Command::Pin { to: Some(Target::Local) },
+        Command::Rollback { to: Target::Local },
+    ];
+    let starts = node.starts.clone();
+    for command in commands {
+        let number = node.ask(command.clone());
+        node.pass(40);
+        let answer = node.answer_to(number).expect("it is answered");
+        assert!(answer.is_err(), "{command:?}: {answer:?}");
+    }
+    assert_eq!(node.starts, starts, "nor is it done");
+    node.store.full = false;
+    node.pass(60);
+    assert_eq!((&node.disk().pin, node.disk().frozen, node.last_known_good()), (&None, false, ""), "nor later");
+}
+
+fn what_a_command_asks_for_is_done_once_it_is_durable() {
+    let mut node = proven("a");
+    node.store.stall();
+    let number = node.ask(Command::Pin { to: Some(Target::Local) });
+    node.pass(2);
+    assert_eq!((node.answer_to(number), node.starts.len()), (None, 2));
+    node.end_stall();
+    node.pass(5);
+    assert!(node.answer_to(number).unwrap().is_ok());
+    assert_eq!(node.running(), Some(""));
+}
+
+/// A person waits.
+fn a_command_is_answered_although_the_disk_is_not() {
+    let mut node = proven("a");
+    node.store.stall();
+    let number = node.ask(Command::Freeze);
+    node.pass(60);
+    assert!(node.answer_to(number).expect("it is answered").is_err());
+    node.end_stall();
+    node.pass(60);
+    assert!(!node.disk().frozen, "what was refused is not done later");
+    node.assign("b");
+    node.pass(60);
+    assert_eq!(node.running(), Some("b"));
+}
+
+/// A verdict comes while a command is written down: it contradicts nothing, and both are kept.
+fn a_command_stands_although_something_is_learned_meanwhile() {
+    let mut node = proven("a");
+    node.kubelet = "kubelet 2".into();
+    node.preflight_answers = false;
+    node.boot();
+    assert_eq!(node.running(), None, "it waits for the verdict");
+    node.store.stall();
+    let number = node.ask(Command::Freeze);
+    node.end_preflight();
+    assert_eq!(node.answer_to(number), None, "it is not durable yet");
+    node.end_stall();
+    assert_eq!(node.answer_to(number), Some(Ok("no change is taken up until thaw".to_owned())));
+    node.pass(30);
+    assert_eq!((node.running(), node.disk().frozen), (Some("a"), true));
+    // The verdict is durable as well.
+    let asked = node.preflights.len();
+    node.reboot();
+    node.pass(30);
+    assert_eq!((node.running(), node.preflights.len()), (Some("a"), asked));
+}
+
+/// A decision is another matter: what the command was about is no more.
+#[test]
+fn a_command_gives_way_to_a_rollback_meanwhile() {
+    let mut node = proven("a");
+    node.define(
+        "x",
+        json!({}),
+        ConfigAnnotations { confirm_within: Some("30m".into()), ..ConfigAnnotations::default() },
+    );
+    node.assign("x");
+    node.pass(60);
+    node.store.stall();
+    let number = node.ask(Command::Confirm { extend_seconds: None });
+    for _ in 0..2 {
+        node.exit(1);
+        node.pass(10); // a start waits a while for the disk
+    }
+    assert!(rolled_back(&node), "{:?}", node.events());
+    node.end_stall();
+    node.pass(30);
+    let answer = node.answer_to(number).unwrap();
+    assert!(answer.is_err(), "{answer:?}");
+    assert!(node.is_bad("x"), "{:?}", node.disk());
+    assert_eq!(node.running(), Some("a"));
+}

@@ -1,0 +1,43 @@
+//! What the API server is told of a change, and how often.
+
+use testkit::node::Node;
+
+testkit::scenarios!(a_change_and_its_proof_are_told_in_a_few_writes, a_slow_stop_does_not_keep_the_status_back);
+
+fn told(node: &Node, since: usize) -> Vec<(&str, &str, bool)> {
+    let name = |source: &Option<kubelet_config::source::Source>| {
+        // The names live as long as the node.
+        node.configurations
+            .keys()
+            .map(String::as_str)
+            .find(|name| source.as_ref().is_some_and(|source| source.reference.name == *name))
+    };
+    let told = node.published[since..].iter();
+    told.map(|it| {
+        (name(&it.active).unwrap_or_default(), name(&it.last_known_good).unwrap_or_default(), it.trial_ends.is_some())
+    })
+    .collect()
+}
+
+/// What each step of the switch leaves behind for a moment is not told.
+fn a_change_and_its_proof_are_told_in_a_few_writes() {
+    let mut node = Node::new();
+    let since = node.published.len();
+    node.assign("a");
+    node.pass(11 * 60);
+    let told = told(&node, since);
+    assert_eq!(told, [("a", "", false), ("a", "", true), ("a", "a", false)], "{:?}", &node.published[since..]);
+}
+
+/// A kubelet that does not end at SIGTERM: what is assigned is told all the same, in time.
+fn a_slow_stop_does_not_keep_the_status_back() {
+    let mut node = Node::new();
+    let since = node.published.len();
+    node.is_deaf = true;
+    node.assign("a");
+    assert_eq!(node.published.len(), since, "{:?}", &node.published[since..]);
+    node.pass(2);
+    let status = node.published.last().unwrap();
+    assert_eq!(status.assigned.as_ref().map(|it| it.reference.name.as_str()), Some("a"));
+    assert_eq!(status.active, None, "the one before is still there");
+}

@@ -1,0 +1,260 @@
+//! A core with small faults in it, each of which a law must catch.
+//!
+//! The sources are copied, and each listed expression becomes `if crate::mutant(N) { MUTATED } else { ORIGINAL }`; what comes
+//! of that is built once, and run once for each mutant.
+
+mod list;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use super::worlds::{self, Plan, on_all_cores};
+use list::MUTANTS;
+use testkit::sim::laws::{Heed, Law};
+
+/// A fault.
+pub struct Mutant {
+    /// What is wrong.
+    pub name: &'static str,
+    /// The law that must catch it.
+    pub law: Law,
+    /// Below `src/`.
+    pub file: &'static str,
+    /// An expression, or a statement with its semicolon, that is there once.
+    pub original: &'static str,
+    /// What stands in its place.
+    pub mutated: &'static str,
+}
+
+/// What a build needs.
+const COPIED: &[&str] = &["Cargo.lock", "src", "crates", "tests", "benches", "examples", "packaging"];
+
+/// Tells which mutant is alive in this process.
+const SWITCH: &str = r#"
+/// True if this mutant is alive.
+pub(crate) fn mutant(number: u32) -> bool {
+    static ALIVE: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
+    let alive = || std::env::var("SIM_MUTANT").ok().and_then(|text| text.parse().ok()).unwrap_or(u32::MAX);
+    *ALIVE.get_or_init(alive) == number
+}
+"#;
+
+/// A mutant must be caught within so many worlds ...
+const WORLDS: u64 = 200;
+/// ... and its process ends by then.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Builds all mutants and runs each.
+pub fn all() -> bool {
+    let began = Instant::now();
+    let binary = match prepare().and_then(|dir| build(&dir)) {
+        Ok(binary) => binary,
+        Err(why) => {
+            println!("{why}");
+            return false;
+        }
+    };
+    println!("built in {:.0} s", began.elapsed().as_secs_f64());
+    let only = std::env::var("SIM_MUTANTS").unwrap_or_default();
+    let found = Mutex::new(vec![String::new(); MUTANTS.len()]);
+    on_all_cores(|number| {
+        let at = usize::try_from(number).unwrap_or(usize::MAX);
+        let Some(mutant) = MUTANTS.get(at) else { return false };
+        if only == "1" || mutant.name.contains(&only) {
+            let result = hunted(&binary, number).unwrap_or_else(|error| error.to_string());
+            println!("{:<18} {:<58} {result}", format!("{:?}", mutant.law), mutant.name);
+            found.lock().unwrap()[at] = result;
+        }
+        true
+    });
+    let found = found.into_inner().unwrap();
+    let fine = report(&found, only == "1");
+    println!("{} mutants, {:.0} s", MUTANTS.len(), began.elapsed().as_secs_f64());
+    fine
+}
+
+fn report(found: &[String], complete: bool) -> bool {
+    let mut alone = BTreeSet::new();
+    let mut fine = true;
+    for (mutant, result) in MUTANTS.iter().zip(found).filter(|(_, result)| !result.is_empty()) {
+        fine &= result.starts_with("caught");
+        if result.ends_with("alone") {
+            alone.insert(format!("{:?}", mutant.law));
+        }
+    }
+    for (law, ..) in Law::ALL {
+        let shared = list::SHARED.iter().any(|(of, _)| *of == law);
+        if complete && !shared && !alone.contains(&format!("{law:?}")) {
+            println!("{law:?} has no mutant that it alone catches");
+            fine = false;
+        }
+    }
+    fine
+}
+
+/// The copy of the sources with all mutants in it.
+fn prepare() -> Result<PathBuf, String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let dir = target_dir().join("mutants");
+    let failed = |error: io::Error| format!("{}: {error}", dir.display());
+    for name in COPIED {
+        copy(&root.join(name), &dir.join(name)).map_err(failed)?;
+    }
+    // Another version: what is built of the copy lies beside what is built of the sources, and not in its place.
+    let manifest = fs::read_to_string(root.join("Cargo.toml")).map_err(failed)?;
+    let manifest = manifest.replacen("version = \"", "version = \"0.0.0-mutants+", 1);
+    write(&dir.join("Cargo.toml"), manifest.as_bytes()).map_err(failed)?;
+    let files: BTreeSet<&str> = MUTANTS.iter().map(|mutant| mutant.file).chain(["lib.rs"]).collect();
+    for file in files {
+        let path = root.join("src").join(file);
+        let original = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let mut text = original.clone();
+        for (number, mutant) in MUTANTS.iter().enumerate().filter(|(_, mutant)| mutant.file == file) {
+            text = mutate(&original, &text, mutant, number)?;
+        }
+        if file == "lib.rs" {
+            text.push_str(SWITCH);
+        }
+        write(&dir.join("src").join(file), text.as_bytes()).map_err(failed)?;
+    }
+    Ok(dir)
+}
+
+fn mutate(source: &str, text: &str, mutant: &Mutant, number: usize) -> Result<String, String> {
+    let Mutant { name, file, original, mutated, .. } = mutant;
+    let times = source.matches(original).count();
+    if times != 1 {
+        return Err(format!("src/{file}: {original:?} is there {times} times, so there is no mutant {name:?}"));
+    }
+    // An earlier mutant may have been put before it.
+    let at = text.rfind(original).ok_or_else(|| format!("src/{file}: {name:?} is hidden by another mutant"))?;
+    let both = format!("if crate::mutant({number}) {{ {mutated} }} else {{ {original} }}");
+    let both = if original.ends_with([';', '}']) { both } else { format!("({both})") };
+    let (before, rest) = text.split_at(at);
+    Ok(format!("{before}{both}{}", rest.strip_prefix(original).unwrap_or_default()))
+}
+
+/// Where cargo puts what it builds: beside this binary, up to the profile.
+fn target_dir() -> PathBuf {
+    let binary = std::env::current_exe().unwrap_or_default();
+    binary.ancestors().nth(3).map_or_else(|| PathBuf::from("target"), Path::to_owned)
+}
+
+/// Files that are equal keep their times, so that nothing is built twice.
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    if !from.is_dir() {
+        return match fs::read(from) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            bytes => write(to, &bytes?),
+        };
+    }
+    fs::create_dir_all(to)?;
+    let mut names = BTreeSet::new();
+    for entry in fs::read_dir(from)? {
+        let name = entry?.file_name();
+        copy(&from.join(&name), &to.join(&name))?;
+        names.insert(name);
+    }
+    for entry in fs::read_dir(to)? {
+        let entry = entry?;
+        if !names.contains(&entry.file_name()) {
+            if entry.file_type()?.is_dir() { fs::remove_dir_all(entry.path())? } else { fs::remove_file(entry.path())? }
+        }
+    }
+    Ok(())
+}
+
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if fs::read(path).is_ok_and(|there| there == bytes) {
+        return Ok(());
+    }
+    path.parent().map_or(Ok(()), fs::create_dir_all)?;
+    fs::write(path, bytes)
+}
+
+/// Builds the copy; gives this very test, with the mutants.
+fn build(dir: &Path) -> Result<PathBuf, String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.current_dir(dir).env("CARGO_TARGET_DIR", target_dir());
+    command.args(["test", "--offline", "--no-run", "--test", "simulation"]);
+    command.arg("--message-format=json-render-diagnostics");
+    let output = command.output().map_err(|error| format!("cargo: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut messages = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let binary = messages.find_map(|message| {
+        let named = message.pointer("/target/name")? == "simulation";
+        named.then(|| message.get("executable")?.as_str().map(PathBuf::from))?
+    });
+    // Warnings are not told: mutants make things unused.
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let errors = errors.find("\nerror").and_then(|at| errors.get(at..)).unwrap_or(&errors);
+    binary.filter(|_| output.status.success()).ok_or_else(|| format!("the mutants cannot be built:{errors}"))
+}
+
+/// What became of a mutant.
+fn hunted(binary: &Path, number: u64) -> io::Result<String> {
+    let mut command = Command::new(binary);
+    command.env_remove("SIM_MUTANTS").env("SIM_MUTANT", number.to_string()).stdout(Stdio::piped());
+    let mut child = command.spawn()?;
+    let Some(mut output) = child.stdout.take() else { return Ok("it says nothing".to_owned()) };
+    let text = std::thread::scope(|scope| {
+        let reader = scope.spawn(move || {
+            let mut text = String::new();
+            output.read_to_string(&mut text).map(|_| text)
+        });
+        wait(&mut child)?;
+        reader.join().unwrap_or_else(|_| Ok(String::new()))
+    })?;
+    Ok(text.lines().last().unwrap_or("it hangs").to_owned())
+}
+
+fn wait(child: &mut Child) -> io::Result<()> {
+    let until = Instant::now() + PATIENCE;
+    while child.try_wait()?.is_none() {
+        if Instant::now() > until {
+            child.kill()?;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// Runs worlds around the mutant that is alive in this process, until its law catches it; then the same without that law.
+pub fn hunt(plan: Plan) -> bool {
+    let number = super::number("SIM_MUTANT").and_then(|number| usize::try_from(number).ok());
+    let Some(mutant) = number.and_then(|number| MUTANTS.get(number)) else { return false };
+    let (mut steps, mut panics) = (0, 0);
+    for seed in 0..WORLDS {
+        let outcome = worlds::run(seed, Plan { heed: Heed::Only(mutant.law), ..plan }, false);
+        steps += outcome.steps;
+        if outcome.broken().is_none() {
+            panics += u64::from(outcome.failure.is_some());
+            continue;
+        }
+        let others = others(mutant.law, seed, steps, plan);
+        let others = others.map_or("alone".to_owned(), |law| format!("and by {law:?}"));
+        println!("caught in world {seed} after {steps} steps, {panics} panics, {others}");
+        return true;
+    }
+    println!("SURVIVES {steps} steps, {panics} panics");
+    false
+}
+
+/// Another law that catches it in as many steps.
+fn others(law: Law, last: u64, steps: u64, plan: Plan) -> Option<Law> {
+    let mut left = steps;
+    for seed in 0..=last {
+        let outcome = worlds::run(seed, Plan { heed: Heed::AllBut(law), limit: left, ..plan }, false);
+        if let Some(other) = outcome.broken() {
+            return Some(other);
+        }
+        left = left.saturating_sub(outcome.steps).max(1);
+    }
+    None
+}

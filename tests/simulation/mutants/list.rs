@@ -1,0 +1,357 @@
+//! The faults.
+
+use testkit::sim::laws::Law;
+
+use super::Mutant;
+
+/// Laws without a mutant that they alone catch, and why.
+pub const SHARED: &[(Law, &str)] = &[
+    (Law::Known, "a payload that was not assigned is also saved as another"),
+    (Law::LastingFaults, "a kubelet that is not there is of law 1 as well"),
+    (Law::NotWhileAway, "a switch without a baseline does not converge in some worlds"),
+];
+
+/// All of them. Each law has one, and but for those above one that it alone catches.
+pub const MUTANTS: &[Mutant] = &[
+    Mutant {
+        law: Law::Runs,
+        name: "no restart after an exit for a minute",
+        file: "machine/process/step.rs",
+        original: "duration::backoff(limits::BACKOFF_FIRST, limits::BACKOFF_MAX, self.process.crashes)",
+        mutated: "std::time::Duration::from_secs(60)",
+    },
+    Mutant {
+        law: Law::RunsInStall,
+        name: "a start waits for the store for an hour",
+        file: "machine/launch/step.rs",
+        original: "self.launch.next = Some(Next { version, stage: Stage::Loading(asked), announced: false });",
+        mutated: "let mut asked = asked;
+        asked.until = later(self.now, std::time::Duration::from_secs(3600));
+        self.launch.next = Some(Next { version, stage: Stage::Loading(asked), announced: false });",
+    },
+    Mutant {
+        law: Law::OneKubelet,
+        name: "the next start does not wait for the end of the last",
+        file: "machine/process/step.rs",
+        original: "self.process.kubelet = Kubelet::Stopping { kill_at: Some(later(self.now, limits::STOP_GRACE)) };",
+        mutated: "self.process.kubelet = Kubelet::Waiting { until: self.now };",
+    },
+    Mutant {
+        law: Law::OneKubelet,
+        name: "another process is taken for the kubelet",
+        file: "machine/process/step.rs",
+        original: "Kubelet::Running(self.new_run(pid))",
+        mutated: "Kubelet::Running(self.new_run(pid + 1))",
+    },
+    Mutant {
+        law: Law::StopEnds,
+        name: "no SIGKILL",
+        file: "machine/process/step.rs",
+        original: "fx.push(Effect::Kill);",
+        mutated: "",
+    },
+    Mutant {
+        law: Law::Ends,
+        name: "the supervisor stays when its kubelet has ended",
+        file: "machine/process/step.rs",
+        original: "fx.push(Effect::Quit);",
+        mutated: "",
+    },
+    Mutant {
+        law: Law::Watchdog,
+        name: "pings come too seldom",
+        file: "machine/watchdog/step.rs",
+        original: "later(self.now, interval / 2)",
+        mutated: "later(self.now, interval * 3)",
+    },
+    Mutant {
+        law: Law::Known,
+        name: "another ConfigMap's payload is taken",
+        file: "machine/sync/step.rs",
+        original: "payload.namespace != reference.namespace || payload.name != reference.name",
+        mutated: "false",
+    },
+    Mutant {
+        law: Law::ProvenIsNotLeft,
+        name: "local is what runs first",
+        file: "machine/launch/step.rs",
+        original: "desired(self.records(), self.process.kubelet_id(), &self.launch.unusable, self.now)",
+        mutated: r"if self.process.starts() == 0 && self.records().pin.is_none() {
+            None
+        } else {
+            desired(self.records(), self.process.kubelet_id(), &self.launch.unusable, self.now)
+        }",
+    },
+    Mutant {
+        law: Law::ProvenIsNotLeft,
+        name: "last known good is no rung",
+        file: "machine/ladder.rs",
+        original: "rungs.push(proven);",
+        mutated: "",
+    },
+    Mutant {
+        law: Law::Durable,
+        name: "the files of a configuration are not synced",
+        file: "adapters/store/configs.rs",
+        original: "self.disk.sync(&path)?;",
+        mutated: "",
+    },
+    Mutant {
+        law: Law::SavedAsGiven,
+        name: "it is saved under another version",
+        file: "machine/change/step.rs",
+        original: "fx.push(Effect::Store(StoreRequest::Save(asked.ticket, source.clone(), payload)));",
+        mutated: r#"let other = Source { resource_version: "1".to_owned(), ..source.clone() };
+                fx.push(Effect::Store(StoreRequest::Save(asked.ticket, other, payload)));"#,
+    },
+    Mutant {
+        law: Law::NothingLost,
+        name: "another last known good is not synced",
+        file: "adapters/store/records.rs",
+        original: "self.write_records(texts(records))",
+        mutated: r"{
+            let [state, assigned, proven] = texts(records);
+            if self.written.last() == Some(&Some(proven.clone())) {
+                self.write_records([state, assigned, proven])
+            } else {
+                let mut result = self.base_dirs();
+                let names = [self.state_path(), self.meta_path(META[0]), self.meta_path(META[1])];
+                for (path, text) in names.iter().zip([&state, &assigned, &proven]) {
+                    let beside = fsx::temporary_beside(path);
+                    let written = self.disk.write(&beside, text.as_bytes(), 0o600);
+                    let written = written.and_then(|()| self.disk.rename(&beside, path));
+                    result = result.and(written.map_err(|error| StoreError::disk(path, error)));
+                }
+                self.written = [state, assigned, proven].map(Some);
+                result
+            }
+        }",
+    },
+    Mutant {
+        law: Law::RecordsHold,
+        name: "what was on record before is said to be on disk",
+        file: "machine/record_writer.rs",
+        original: "self.saved = write.records;",
+        mutated: "self.saved = self.current.clone();",
+    },
+    Mutant {
+        law: Law::ContentsHold,
+        name: "last known good is collected",
+        file: "machine/change/step.rs",
+        original: "versions.extend(records.versions());",
+        mutated: "let good = records.last_known_good.as_ref();
+            versions.extend(records.versions().filter(|version| Some(*version) != good));",
+    },
+    Mutant {
+        law: Law::Earned,
+        name: "a third of the trial is enough",
+        file: "machine/trial/step.rs",
+        original: "earned < self.settings.trial_duration",
+        mutated: "earned < self.settings.trial_duration / 3",
+    },
+    Mutant {
+        law: Law::InContact,
+        name: "contact is not asked for",
+        file: "machine/health/step.rs",
+        original: "up
+            && (self.running().healthz.is_none() || answers)
+            && self.suspended().is_none()
+            && !bad
+            && self.is_in_contact(run)",
+        mutated: "up && (self.running().healthz.is_none() || answers) && self.suspended().is_none()",
+    },
+    Mutant {
+        law: Law::StoppedForAReason,
+        name: "what was proven is stopped",
+        file: "machine/trial/step.rs",
+        original: "self.collect(fx);",
+        mutated: r"self.collect(fx);
+        self.stop(fx);",
+    },
+    Mutant {
+        law: Law::EqualCostsNothing,
+        name: "last known good is started anew after its test",
+        file: "machine/rollback.rs",
+        original: "log(fx, Level::Info, found);",
+        mutated: r"log(fx, Level::Info, found);
+                self.stop(fx);",
+    },
+    Mutant {
+        law: Law::NotWhileAway,
+        name: "a change does not wait for the API server",
+        file: "machine/change/step.rs",
+        original: "!source.is_source_dir() && self.settings.api_server && !change.baseline.contains(&Signal::ApiServer)",
+        mutated: "false",
+    },
+    Mutant {
+        law: Law::BadStaysBad,
+        name: "a reload forgets what failed",
+        file: "machine/reload/step.rs",
+        original: "self.advance(now);",
+        mutated: r"self.advance(now);
+        let mut records = self.records().clone();
+        records.bad.clear();
+        self.writer.apply(records);",
+    },
+    Mutant {
+        law: Law::BadStaysBad,
+        name: "equal content under another name is tried again",
+        file: "machine/records.rs",
+        original: "bad == digest",
+        mutated: "false",
+    },
+    Mutant {
+        law: Law::BadIsDurable,
+        name: "what failed is not remembered",
+        file: "machine/bad_versions.rs",
+        original: "bad.len().saturating_sub(limits::BAD_VERSIONS)",
+        mutated: "bad.len()",
+    },
+    Mutant {
+        law: Law::ProvenIsNotBad,
+        name: "what is proven is marked",
+        file: "machine/trial/step.rs",
+        original: "records.bad.retain(|bad| !bad.is_about(&attempt.version));",
+        mutated: "records.bad.iter_mut().for_each(|bad| bad.digest = attempt.version.digest.clone());",
+    },
+    Mutant {
+        law: Law::BootsCount,
+        name: "boots have no limit",
+        file: "machine/boot/step.rs",
+        original: "Some(attempt.tries).filter(|tries| *tries >= self.settings.boots)",
+        mutated: "Some(attempt.tries).filter(|tries| *tries >= 9)",
+    },
+    Mutant {
+        law: Law::ExitsCount,
+        name: "exits have no limit",
+        file: "machine/trial/step.rs",
+        original: "exits < limits::TRIAL_EXITS",
+        mutated: "exits < 9",
+    },
+    Mutant {
+        law: Law::SickEnds,
+        name: "what never comes up goes on",
+        file: "machine/failing.rs",
+        original: "!run.was_up && now.since(run.start_timeout_from) >= self.settings.start_timeout",
+        mutated: "false",
+    },
+    Mutant {
+        law: Law::RefusedNeverRuns,
+        name: "what is refused is tried",
+        file: "machine/change/step.rs",
+        original: "self.reject(version, ConfigError::Validate, &message, fx)",
+        mutated: r"{
+                self.note_accepted(&rendered.digest);
+                self.accepted(*rendered);
+            }",
+    },
+    Mutant {
+        law: Law::GoodIsKept,
+        name: "what is up may still be late",
+        file: "machine/failing.rs",
+        original: "!run.was_up && now.since(run.start_timeout_from) >= self.settings.start_timeout",
+        mutated: "now.since(run.start_timeout_from) >= self.settings.start_timeout",
+    },
+    Mutant {
+        law: Law::NotBlamed,
+        name: "the runtime is the configuration's affair",
+        file: "machine/suspension.rs",
+        original: "seen.runtime == Some(false)",
+        mutated: "false",
+    },
+    Mutant {
+        law: Law::Cleared,
+        name: "last known good is healthy, and clears the version",
+        file: "machine/rollback.rs",
+        original: r"let records = Records { phase: Phase::Settled, ..self.records().clone() };
+                self.propose(records, Proposal::Note, fx);",
+        mutated: r#"self.clear_version("nothing", fx);"#,
+    },
+    Mutant {
+        law: Law::RetryLater,
+        name: "a cleared version is not tried again",
+        file: "machine/rollback.rs",
+        original: "healthy >= attempt.retry_wait() && !self.has_recovered()",
+        mutated: "false",
+    },
+    Mutant {
+        law: Law::Confirms,
+        name: "nobody need confirm",
+        file: "machine/records.rs",
+        original: "self.confirm_within.is_some() && !self.confirmed",
+        mutated: "false",
+    },
+    Mutant {
+        law: Law::Confirms,
+        name: "nobody need confirm in time",
+        file: "machine/confirm.rs",
+        original: "left == 0",
+        mutated: "false",
+    },
+    Mutant {
+        law: Law::Obeys,
+        name: "an operator is answered before that is durable",
+        file: "machine/operate.rs",
+        original: "self.propose(records, Proposal::Command(Some(number), execution), fx)",
+        mutated: r"{
+                    fx.push(Effect::Answer(number, Ok(execution.answer)));
+                    self.writer.apply(records);
+                }",
+    },
+    Mutant {
+        law: Law::Held,
+        name: "a freeze is no hold",
+        file: "machine/change/step.rs",
+        original: "self.records().pin.is_some() || self.records().frozen",
+        mutated: "self.records().pin.is_some()",
+    },
+    Mutant {
+        law: Law::TriesAgain,
+        name: "what the disk refused is written again much later",
+        file: "machine/record_writer.rs",
+        original: "duration::backoff(limits::RETRY_FIRST, limits::RETRY_MAX, failures)",
+        mutated: "std::time::Duration::from_secs(100)",
+    },
+    Mutant {
+        law: Law::StatusIsTrue,
+        name: "the status says what is assigned",
+        file: "machine/status.rs",
+        original: "state.active().map(|version| version.source.clone())",
+        mutated: "state.records().assigned.as_ref().map(|version| version.source.clone())",
+    },
+    Mutant {
+        law: Law::NoSpinning,
+        name: "what is past is due",
+        file: "machine/state.rs",
+        original: "*at > self.now.boot",
+        mutated: "true",
+    },
+    Mutant {
+        law: Law::GivesUp,
+        name: "a preflight is waited for",
+        file: "machine/change/step.rs",
+        original: "self.ask(limits::PREFLIGHT_DEADLINE)",
+        mutated: "self.ask(std::time::Duration::from_secs(1 << 30))",
+    },
+    Mutant {
+        law: Law::WallClock,
+        name: "a pause depends on the wall clock",
+        file: "machine/process/step.rs",
+        original: "limits::BACKOFF_TRIAL",
+        mutated: "std::time::Duration::from_millis(100 + self.now.wall_nanos % 7)",
+    },
+    Mutant {
+        law: Law::LastingFaults,
+        name: "a start waits until the record can be written",
+        file: "machine/launch/step.rs",
+        original: "self.writer.is_writing() && self.now < self.writer.patience()",
+        mutated: "self.writer.is_writing() || self.writer.is_failing()",
+    },
+    Mutant {
+        law: Law::Converges,
+        name: "another assignment is not watched",
+        file: "machine/sync/step.rs",
+        original: "fx.push(Effect::Watch(after));",
+        mutated: "",
+    },
+];

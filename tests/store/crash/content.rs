@@ -1,0 +1,200 @@
+//! Checkpoints, and configurations by their content.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use kubelet_config::digest::Digest;
+use kubelet_config::source::Source;
+use kubelet_supervisor::machine::model::RenderError;
+use testkit::sim::disk::{Fault, Plan, SimDisk};
+use testkit::sim::world::ROOT;
+
+use crate::disk::{at_every_operation, payload, source, store};
+
+fn digest(n: u32) -> Digest {
+    Digest(format!("{n:064}"))
+}
+
+fn text(n: u32) -> String {
+    format!("{{\n  \"maxPods\": {n}\n}}")
+}
+
+fn files() -> BTreeMap<String, String> {
+    [("ca.crt", "a certificate\n"), ("tls.key", "a key\n")].map(|(key, text)| (key.to_owned(), text.to_owned())).into()
+}
+
+fn file(n: u32, name: &str) -> PathBuf {
+    Path::new(ROOT).join("supervisor/configs").join(digest(n).0).join(name)
+}
+
+fn write(disk: &SimDisk, n: u32) -> Result<String, String> {
+    let written = store(disk).write_config(&digest(n), &text(n), &files(), &["maxPods (--max-pods)".to_owned()]);
+    written.map_err(|error| error.to_string())
+}
+
+/// It can be opened, and is whole.
+fn is_there(disk: &SimDisk, n: u32, context: &str) -> bool {
+    let Ok(found) = store(disk).open_config(&digest(n)) else { return false };
+    assert_eq!(found.path, file(n, "kubelet.json").display().to_string(), "{context}");
+    assert_eq!((&found.value["maxPods"], found.shadowed.len()), (&n.into(), 1), "{context}");
+    assert_eq!(disk.peek(&file(n, "kubelet.json")), Some(text(n)), "{context}");
+    for (key, text) in files() {
+        assert_eq!(disk.peek(&file(n, &format!("files/{key}"))), Some(text), "{context}");
+    }
+    true
+}
+
+#[test]
+fn a_configuration_appears_whole() {
+    let prepared = || {
+        let disk = SimDisk::default();
+        write(&disk, 1).unwrap();
+        disk
+    };
+    at_every_operation(
+        prepared,
+        |disk| usize::from(write(disk, 2).is_ok()),
+        |disk, acknowledged, context| {
+            assert!(is_there(disk, 1, context), "{context}: another one was lost");
+            assert!(is_there(disk, 2, context) || acknowledged == 0, "{context}: it was lost");
+            write(disk, 2).unwrap();
+            assert!(is_there(disk, 2, context), "{context}");
+        },
+    );
+}
+
+#[test]
+fn a_damaged_one_is_mended() {
+    for damaged in ["kubelet.json", "config.json", "files/ca.crt"] {
+        let prepared = || {
+            let disk = SimDisk::default();
+            write(&disk, 1).unwrap();
+            write(&disk, 2).unwrap();
+            assert!(disk.rot(&file(2, damaged)));
+            let error = store(&disk).open_config(&digest(2)).unwrap_err();
+            assert!(matches!(&error, RenderError::Checkpoint(why) if why.contains(damaged)), "{error:?}");
+            disk
+        };
+        at_every_operation(
+            prepared,
+            |disk| usize::from(write(disk, 2).is_ok()),
+            |disk, acknowledged, context| {
+                assert!(is_there(disk, 1, context), "{damaged}, {context}: another one was lost");
+                assert!(is_there(disk, 2, context) || acknowledged == 0, "{damaged}, {context}: it was not mended");
+                write(disk, 2).unwrap();
+                assert!(is_there(disk, 2, context), "{damaged}, {context}");
+            },
+        );
+    }
+}
+
+#[test]
+fn equal_content_is_not_written_again() {
+    let disk = SimDisk::default();
+    let path = write(&disk, 1).unwrap();
+    disk.plan(Plan { fault: Fault::ReadOnly, at: 0, once: false });
+    assert_eq!(write(&disk, 1), Ok(path), "a read-only disk keeps out nothing that is there");
+    // What a flag overrides belongs to the command line, not to the content.
+    let mut store = store(&disk);
+    assert!(store.write_config(&digest(1), "other bytes", &files(), &[]).is_ok());
+    disk.heal();
+    assert!(store.write_config(&digest(1), "other bytes", &files(), &[]).is_ok());
+    assert!(store.open_config(&digest(1)).unwrap().shadowed.is_empty());
+    assert_eq!(disk.peek(&file(1, "kubelet.json")), Some(text(1)));
+    let changes = disk.changes();
+    assert!(store.write_config(&digest(1), "other bytes", &files(), &[]).is_ok());
+    assert_eq!(disk.changes(), changes);
+}
+
+#[test]
+fn nothing_leads_out_of_the_store() {
+    let disk = SimDisk::default();
+    let mut store = store(&disk);
+    for name in ["..", "../x", "a/b", ""] {
+        let named = Digest(name.to_owned());
+        assert!(store.write_config(&named, "{}", &BTreeMap::new(), &[]).is_err(), "{name:?}");
+        assert!(matches!(store.open_config(&named), Err(RenderError::Checkpoint(_))), "{name:?}");
+        let key = [(name.to_owned(), String::new())].into();
+        assert!(store.write_config(&digest(1), "{}", &key, &[]).is_err(), "{name:?}");
+    }
+    assert_eq!(disk.changes(), SimDisk::default().changes());
+    write(&disk, 1).unwrap();
+    disk.poke(&file(1, "config.json"), b"{\"sha256\":{\"../../state.json\":\"\"}}");
+    assert!(matches!(store.open_config(&digest(1)), Err(RenderError::Checkpoint(why)) if why.contains("not ours")));
+}
+
+#[test]
+fn a_disk_that_fails_is_told_from_damage() {
+    let disk = SimDisk::default();
+    write(&disk, 1).unwrap();
+    disk.plan(Plan { fault: Fault::Io, at: disk.operations(), once: true });
+    assert!(is_there(&disk, 1, "a passing error"));
+    disk.plan(Plan { fault: Fault::Io, at: disk.operations(), once: false });
+    assert!(matches!(store(&disk).open_config(&digest(1)), Err(RenderError::Internal(_))));
+    assert!(matches!(store(&SimDisk::default()).open_config(&digest(1)), Err(RenderError::Checkpoint(_))));
+}
+
+fn save(disk: &SimDisk, source: &Source) -> bool {
+    store(disk).save(source, &payload(source, &text(7))).is_ok()
+}
+
+#[test]
+fn a_checkpoint_appears_whole() {
+    let of_another_map = Source { uid: "another".to_owned(), ..source(1) };
+    for new in [source(2), of_another_map] {
+        let prepared = || {
+            let disk = SimDisk::default();
+            assert!(save(&disk, &source(1)));
+            disk
+        };
+        let all = |disk: &SimDisk, source: &Source| {
+            let (opened, payload) = (store(disk).open(source), payload(source, &text(7)));
+            opened.is_ok_and(|opened| opened.files == payload.data && opened.annotations == payload.annotations)
+        };
+        at_every_operation(
+            prepared,
+            |disk| usize::from(save(disk, &new)),
+            |disk, acknowledged, context| {
+                assert!(all(disk, &source(1)), "{context}: another one was lost");
+                assert!(all(disk, &new) || acknowledged == 0, "{context}: it was lost");
+                // Before that it is not there, or what is there is whole: its checksums follow it.
+                let opened = store(disk).open(&new);
+                assert!(
+                    opened.is_err() || opened.is_ok_and(|it| it.files == payload(&new, &text(7)).data),
+                    "{context}"
+                );
+                assert!(save(disk, &new), "{context}");
+                assert!(all(disk, &new), "{context}");
+            },
+        );
+    }
+}
+
+#[test]
+fn what_nobody_needs_is_removed() {
+    let disk = SimDisk::default();
+    let mut store = store(&disk);
+    let other = Source { uid: "another".to_owned(), ..source(1) };
+    for source in [source(1), source(2), other.clone()] {
+        store.save(&source, &payload(&source, &text(7))).unwrap();
+    }
+    for n in [1, 2] {
+        store.write_config(&digest(n), &text(n), &files(), &[]).unwrap();
+    }
+    let rendered = Path::new(ROOT).join("supervisor/rendered");
+    let leftover = Path::new(ROOT).join("supervisor/configs/tmp_x");
+    for dir in [&rendered, &leftover] {
+        use kubelet_supervisor::adapters::fsx::Disk as _;
+        disk.make_dir(dir, 0o700).unwrap();
+        disk.poke(&dir.join("kubelet"), b"of 0.1.0");
+    }
+    store.collect(&[source(2)].into(), &[digest(1)].into()).unwrap();
+    assert_eq!([source(1), source(2), other.clone()].map(|source| store.open(&source).is_ok()), [false, true, false]);
+    assert_eq!([1, 2].map(|n| store.open_config(&digest(n)).is_ok()), [true, false]);
+    assert_eq!([&rendered, &leftover].map(|dir| disk.peek(&dir.join("kubelet"))), [None, None]);
+    // It all can come back in the same life.
+    store.save(&other, &payload(&other, &text(7))).unwrap();
+    store.write_config(&digest(2), &text(2), &files(), &[]).unwrap();
+    disk.crash(&mut testkit::sim::Rng::new(1));
+    assert!(store.open(&other).is_ok() && store.open_config(&digest(2)).is_ok());
+}
