@@ -11,7 +11,6 @@ use super::records::{Attempt, BadVersion, ConfirmationWait, Phase, Pin, Records,
 use super::{Kubelet, State};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::source::Source;
-use kubelet_config::status;
 
 type Executed = Result<(Records, Execution), String>;
 
@@ -66,7 +65,7 @@ impl State {
             }
             Command::Pin { to: None } => {
                 after.pin = Some(Pin { version: self.active().cloned() });
-                (EventReason::Pinned, format!("{} is pinned until unpin", name(self.active())))
+                (EventReason::Pinned, format!("{} is pinned until unpin", Version::name(self.active())))
             }
             Command::Unpin => {
                 after.pin.take().ok_or("nothing is pinned")?;
@@ -129,7 +128,7 @@ impl State {
         if let (Some(version), Some(bad)) = (&version, refused) {
             return Err(format!("{version} was refused, and would not start: {}", bad.detail));
         }
-        let name = name(version.as_ref());
+        let name = Version::name(version.as_ref());
         records.pin = Some(Pin { version });
         Ok(format!("{name} is pinned until unpin"))
     }
@@ -178,13 +177,13 @@ impl State {
             return Err(match unusable {
                 Some(unusable) => format!(
                     "{} runs already, because what was proven last cannot be used: {}",
-                    name(self.active()),
+                    Version::name(self.active()),
                     unusable.why
                 ),
                 None => nothing_to_leave(proven),
             });
         };
-        let to = status::name(proven.map(|version| &version.source));
+        let to = Version::name(proven);
         let answer = format!("going back to {to}");
         Ok((records, Execution { reason: EventReason::RolledBack, message: None, about: Some(version), answer }))
     }
@@ -272,7 +271,7 @@ fn annotated(records: &Records, retry: Option<&str>, confirm: Option<&str>) -> O
 }
 
 fn nothing_to_leave(proven: Option<&Version>) -> String {
-    let name = status::name(proven.map(|version| &version.source));
+    let name = Version::name(proven);
     format!("what runs is last known good already ({name}); rollback --to local or --to UID/RESOURCEVERSION leaves it")
 }
 
@@ -311,10 +310,6 @@ pub(crate) fn offline(stored: Stored, command: &Command, now: Moment) -> Result<
         records.phase = Phase::Trial(Attempt::new(version)); // nobody is there to look at it again
     }
     Ok((records, execution.answer))
-}
-
-fn name(version: Option<&Version>) -> String {
-    status::name(version.map(|version| &version.source))
 }
 
 fn retry(records: &mut Records) -> Result<String, String> {

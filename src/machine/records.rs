@@ -12,6 +12,7 @@ use super::model::{ConfigError, KubeletId, Moment};
 use kubelet_config::digest::Digest;
 use kubelet_config::duration;
 use kubelet_config::source::Source;
+use kubelet_config::status;
 
 pub use super::stored::{StateFile, Stored};
 
@@ -33,6 +34,12 @@ impl Version {
     #[must_use]
     pub fn named(source: Source) -> Self {
         Self { source, digest: None }
+    }
+
+    /// What people are told; without a version, that it is the local configuration.
+    #[must_use]
+    pub(super) fn name(version: Option<&Self>) -> String {
+        status::name(version.map(|version| &version.source))
     }
 
     /// True if both are known to have one content.
@@ -58,7 +65,7 @@ pub struct Records {
     pub last_known_good: Option<Version>,
     /// What the assigned version is going through.
     pub phase: Phase,
-    /// What was good when this node was last proven.
+    /// What was good when this node was last proven, and before each version that was tried since.
     pub good_signals: Baseline,
     /// Versions that failed or were refused, oldest first, bounded.
     pub bad: Vec<BadVersion>,

@@ -1,7 +1,5 @@
 //! The way back: what failed is remembered as bad, and last known good is put to the control test.
 
-use kubelet_config::status;
-
 use super::evidence::Failure;
 use super::io::{Effect, log};
 use super::model::ConfigError;
@@ -64,7 +62,7 @@ impl State {
         let Some(healthy) = run.healthy_since.map(|since| self.now.since(since)) else { return };
         match &self.records().phase {
             Phase::ControlTest(attempt, _) if healthy >= limits::CONTROL_TEST && self.writer.is_idle() => {
-                let active = status::name(self.active().map(|version| &version.source));
+                let active = Version::name(self.active());
                 let found = format!("{active} is healthy: the fault was with {}", attempt.version);
                 log(fx, Level::Info, found);
                 let records = Records { phase: Phase::Settled, ..self.records().clone() };
@@ -81,7 +79,7 @@ impl State {
     /// Last known good fails in the same way: the version is cleared.
     pub(super) fn clear_version(&mut self, detail: &str, fx: &mut Vec<Effect>) {
         let Phase::ControlTest(mut attempt, _) = self.records().phase.clone() else { return };
-        let name = status::name(self.active().map(|version| &version.source));
+        let name = Version::name(self.active());
         let why = format!("{name} fails in the same way ({detail})");
         let version = attempt.version.clone();
         let mut records = self.records().clone();

@@ -9,7 +9,7 @@ mod device;
 use serde_json::Value;
 
 use device::{Device, Switch};
-use testkit::rig::{LOAD, NODE, Rig, SOON, VALIDATE, Version, configuration, is, killer};
+use testkit::rig::{LOAD, NODE, Rig, SOON, VALIDATE, Version, configuration, id, is, killer};
 
 /// A node whose store may lose its power.
 struct Node {
@@ -45,10 +45,6 @@ impl Node {
         self.switch = Some(self.device.switch());
         self.rig.status()
     }
-}
-
-fn id(version: &Version) -> String {
-    format!("{}/{}", version.0, version.1)
 }
 
 fn is_bad(status: &Value, version: &Version) -> bool {

@@ -4,11 +4,7 @@
 use serde_json::Value;
 
 use testkit::kubelet::Style;
-use testkit::rig::{LOAD, Rig, Version, configuration, eventually, is, killer};
-
-fn id(version: &Version) -> String {
-    format!("{}/{}", version.0, version.1)
-}
+use testkit::rig::{LOAD, Rig, Version, configuration, eventually, id, is, killer};
 
 /// Pods that the latest start allows, once its kubelet is ready.
 fn wait_pods(rig: &Rig, pods: u64) {

@@ -29,6 +29,11 @@ pub const DOWNLOAD: &str = "failed to sync: failed to download config, see Kubel
 /// A version of a ConfigMap: uid, resourceVersion.
 pub type Version = (String, String);
 
+/// As commands take it.
+pub fn id(version: &Version) -> String {
+    format!("{}/{}", version.0, version.1)
+}
+
 pub fn configuration(more: &str) -> String {
     format!("kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n{more}\n")
 }

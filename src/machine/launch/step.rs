@@ -6,7 +6,7 @@ use crate::machine::ladder::{Unusable, UnusableVersions, desired, is_same};
 use crate::machine::model::{ConfigError, RenderError, Rendered, RestartCause, StateFiles, Target, Verdict, later};
 use crate::machine::records::{Phase, Records, Version};
 use crate::machine::{Counter, Kubelet, Level, State, events, limits};
-use kubelet_config::{duration, hazard, status};
+use kubelet_config::{duration, hazard};
 
 impl State {
     /// What is to run now.
@@ -290,7 +290,7 @@ impl State {
         }
         if first {
             let next = self.desired();
-            let name = status::name(next.as_ref().map(|version| &version.source));
+            let name = Version::name(next.as_ref());
             log(fx, Level::Warn, format!("cannot use {version}: {why}; falling back to {name}"));
         }
         self.tick_launch(fx);

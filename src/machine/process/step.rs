@@ -6,7 +6,7 @@ use crate::machine::io::{Effect, log};
 use crate::machine::model::{Exit, Rendered, RestartCause, later};
 use crate::machine::records::Version;
 use crate::machine::{Counter, Level, State, limits};
-use kubelet_config::{duration, status};
+use kubelet_config::duration;
 
 impl State {
     /// The first start is due now.
@@ -67,7 +67,7 @@ impl State {
                 self.process.starts += 1;
                 self.restarted_in_place();
                 self.process.kubelet = Kubelet::Running(self.new_run(pid));
-                let name = status::name(self.active().map(|version| &version.source));
+                let name = Version::name(self.active());
                 log(fx, Level::Info, format!("kubelet started, pid {pid}, with {name}"));
                 self.collect(fx);
                 if self.process.leaving {

@@ -4,6 +4,7 @@ use super::document::{Document, VERSION, decode};
 use super::{Reload, ReloadStage};
 use crate::machine::handover::Handover;
 use crate::machine::io::{Effect, Ticket, log};
+use crate::machine::records::Version;
 use crate::machine::{Level, State, limits};
 use kubelet_config::status;
 
@@ -105,7 +106,7 @@ impl State {
         self.advance(now);
         self.reload = Reload { count: self.reload.count + 1, ..Reload::default() };
         let pid = self.pid().unwrap_or_default();
-        let active = status::name(self.active().map(|version| &version.source));
+        let active = Version::name(self.active());
         log(fx, Level::Info, format!("supervisor {} goes on with kubelet pid {pid}, {active}", status::VERSION));
         self.read_again();
         fx.push(Effect::Watch(self.sync.assigned_map().cloned()));

@@ -203,14 +203,14 @@ fn a_turn_that_comes_without_contact_waits_for_it() {
     assert!(looks > 0, "the pods were looked at");
 }
 
-/// On trial in contact for minutes; then the API server goes away, and meanwhile the kubelet ends once.
-fn an_exit_during_an_outage_is_not_blamed() {
+/// On trial in contact for minutes; then the API server goes away, and meanwhile something happens.
+fn an_outage_is_not_blamed(meanwhile: fn(&mut Node)) {
     let mut node = proven("a");
     node.assign("x");
     node.pass(minutes(3));
     (node.api, node.contact) = (false, false);
     node.pass(60);
-    node.exit(1);
+    meanwhile(&mut node);
     node.pass(minutes(30));
     assert_eq!((node.active(), node.last_known_good()), ("x", "a"), "{:?}", node.events());
     assert!(!rolled_back(&node) && !node.is_bad("x"));
@@ -220,21 +220,12 @@ fn an_exit_during_an_outage_is_not_blamed() {
     assert_eq!(node.starts, ["", "a", "x", "x"]);
 }
 
-/// The same with a reboot.
+fn an_exit_during_an_outage_is_not_blamed() {
+    an_outage_is_not_blamed(|node| node.exit(1));
+}
+
 fn a_reboot_during_an_outage_is_not_blamed() {
-    let mut node = proven("a");
-    node.assign("x");
-    node.pass(minutes(3));
-    (node.api, node.contact) = (false, false);
-    node.pass(60);
-    node.reboot();
-    node.pass(minutes(30));
-    assert_eq!((node.active(), node.last_known_good()), ("x", "a"), "{:?}", node.events());
-    assert!(!rolled_back(&node) && !node.is_bad("x"));
-    (node.api, node.contact) = (true, true);
-    node.pass(minutes(15));
-    assert_eq!(node.last_known_good(), "x");
-    assert_eq!(node.starts, ["", "a", "x", "x"]);
+    an_outage_is_not_blamed(Node::reboot);
 }
 
 /// Contact that never was there since the change cannot excuse an exit.
