@@ -85,6 +85,8 @@ pub struct Driver {
     queries: Vec<(Ticket, Query)>,
     sent: u64,
     kubelet: u8,
+    /// The binary that the machine was last told of. Another one put in its place since is the next start's affair.
+    told: KubeletId,
     commands: u64,
     /// What the process was started with, local included; there is none, or one.
     process: Option<Digest>,
@@ -128,6 +130,7 @@ impl Driver {
             queries: Vec::new(),
             sent: 0,
             kubelet: 0,
+            told: KubeletId::default(),
             commands: 0,
             process: None,
             deaf: false,
@@ -216,6 +219,7 @@ impl Driver {
             Input::Exited(_) | Input::Started(Err(_)) => (self.process, self.ready) = (None, false),
             Input::Ready => self.ready = self.process.is_some(),
             Input::Node(Assignment::Local) => self.told_local = true,
+            Input::Loaded(_, id, _) | Input::RecordsRead(_, _, id) => self.told = id.clone(),
             Input::LeaseObserved(_, LeaseObservation::Unreachable(_)) | Input::PodsObserved(_, None) => {}
             Input::LeaseObserved(..) | Input::PodsObserved(..) | Input::NodeObserved(_) => {
                 self.in_contact.extend(self.process.clone());
@@ -345,13 +349,13 @@ impl Driver {
         let records = self.on_disk();
         let named = versions(&records).chain(versions(&self.before)).any(|version| content(&version.source) == *digest);
         assert!(named, "{digest} is started, which no record names: {records:?}");
-        let records = if self.state.is_unsaved() { self.state.records().clone() } else { records };
+        let stalled = self.waiting.iter().any(|request| matches!(request, StoreRequest::Record(..)));
+        let records = if stalled || self.state.is_unsaved() { self.state.records().clone() } else { records };
         let pinned = records.pin.as_ref().and_then(|pin| pin.version.as_ref());
         if pinned.is_some_and(|version| content(&version.source) == *digest) {
             return;
         }
-        let id = KubeletId(format!("k{}", self.kubelet));
-        let bad = records.bad.iter().find(|bad| bad.kubelet == id && bad.digest.as_ref() == Some(digest));
+        let bad = records.bad.iter().find(|bad| bad.kubelet == self.told && bad.digest.as_ref() == Some(digest));
         assert!(bad.is_none(), "{digest} is started, which is bad: {records:?}");
     }
 
