@@ -8,10 +8,12 @@ use kubelet_config::digest::Digest;
 use kubelet_config::status;
 
 impl State {
-    /// What is remembered of a version that failed or was refused before, if it still holds.
+    /// What is remembered of a version that failed or was refused before, if it holds for the kubelet binary that runs, or for
+    /// the one that is started next.
     pub(super) fn bad_version(&self, version: &Version) -> Option<&BadVersion> {
-        let id = self.process.kubelet_id();
-        self.records().bad.iter().rev().find(|bad| bad.holds(version, id))
+        let binaries = [self.process.kubelet_id(), self.process.started_kubelet()];
+        let holds = |bad: &&BadVersion| binaries.iter().any(|kubelet| bad.holds(version, kubelet));
+        self.records().bad.iter().rev().find(holds)
     }
 
     /// True if the control test cleared it, and last known good has not been healthy for long enough since.
@@ -22,28 +24,32 @@ impl State {
         }
     }
 
-    /// The records with a further bad version in them.
-    pub(super) fn with_bad_version(
-        &self,
-        version: &Version,
-        reason: BadReason,
-        error: ConfigError,
-        detail: &str,
-    ) -> Records {
-        let mut records = self.records().clone();
-        let bad = &mut records.bad;
-        bad.retain(|bad| bad.source != version.source || bad.digest != version.digest);
-        bad.push(BadVersion {
+    /// What is to be remembered of a version. What ran failed with the binary of then; what did not is refused by the one on the
+    /// disk.
+    pub(super) fn bad(&self, version: &Version, reason: BadReason, error: ConfigError, detail: &str) -> BadVersion {
+        let kubelet = match reason {
+            BadReason::Failed(_) if self.runs(version) => self.process.started_kubelet(),
+            BadReason::Failed(_) | BadReason::Rejected => self.process.kubelet_id(),
+        };
+        BadVersion {
             source: version.source.clone(),
             digest: version.digest.clone(),
-            kubelet: self.process.kubelet_id().clone(),
+            kubelet: kubelet.clone(),
             error,
             detail: detail.to_owned(),
             reason,
             time: status::timestamp(self.now.wall_nanos),
             version: self.version.clone().unwrap_or_default(),
             log_tail: self.last_log_lines(limits::LOG_LINES_KEPT),
-        });
+        }
+    }
+
+    /// The records with a further bad version in them.
+    pub(super) fn with_bad_version(&self, new: BadVersion) -> Records {
+        let mut records = self.records().clone();
+        let bad = &mut records.bad;
+        bad.retain(|bad| bad.source != new.source || bad.digest != new.digest);
+        bad.push(new);
         let excess = bad.len().saturating_sub(limits::BAD_VERSIONS);
         bad.drain(..excess);
         records

@@ -7,7 +7,7 @@ use super::io::{Effect, log};
 use super::ladder::is_same;
 use super::model::{ConfigError, Rendered};
 use super::proposal::Proposal;
-use super::records::{Attempt, BadReason, ConfirmationWait, Phase, Version};
+use super::records::{Attempt, BadReason, BadVersion, ConfirmationWait, Phase, Version};
 use super::{Level, State, events};
 use kubelet_config::digest::Digest;
 use kubelet_config::hazard::{Acknowledged, HazardClass};
@@ -30,7 +30,7 @@ impl State {
             return self.adopt(&version, rendered, confirm_within, fx);
         }
         if let Err(why) = confirm_within {
-            return self.reject(Version::named(version.source), ConfigError::Load, &why, fx);
+            return self.reject(&Version::named(version.source), ConfigError::Load, &why, fx);
         }
         for note in &rendered.notes {
             log(fx, Level::Info, format!("{version}: {note}"));
@@ -42,12 +42,12 @@ impl State {
             // Of a name alone, only what was refused by it.
             let bad = self.bad_version(&known).filter(|bad| bad.digest == known.digest).cloned();
             if let Some(bad) = bad {
-                return self.reject_as(known, bad.reason, bad.error, &bad.detail, fx);
+                return self.reject_as(BadVersion { source: known.source, digest: known.digest, ..bad }, fx);
             }
         }
         if let Some(why) = self.refused_hazards(&rendered) {
             // Held against this version, not its content: an acknowledgement changes only the former.
-            return self.reject(Version::named(version.source), ConfigError::Validate, &why, fx);
+            return self.reject(&Version::named(version.source), ConfigError::Validate, &why, fx);
         }
         if self.is_accepted(&rendered.digest) {
             self.accepted(rendered);
@@ -93,7 +93,10 @@ impl State {
             // What waits for better times goes on waiting.
             Phase::RetryLater(attempt, _) if waits => attempt.version = version.clone(),
             phase if proven => *phase = Phase::Settled,
-            phase => *phase = Phase::Trial(Attempt { accepts_lost_pods, tries: 1, ..Attempt::new(version.clone()) }),
+            phase => {
+                let attempt = Attempt { accepts_lost_pods, confirm_within, tries: 1, ..Attempt::new(version.clone()) };
+                *phase = Phase::Trial(attempt);
+            }
         }
         records.assigned = Some(version.clone());
         if self.running().digest.as_ref() == Some(&rendered.digest) {
@@ -140,26 +143,20 @@ impl State {
     }
 
     /// The candidate will not run. Costs no restart, unless what runs was itself unproven.
-    pub(super) fn reject(&mut self, version: Version, error: ConfigError, detail: &str, fx: &mut Vec<Effect>) {
+    pub(super) fn reject(&mut self, version: &Version, error: ConfigError, detail: &str, fx: &mut Vec<Effect>) {
         let in_files = version.source.is_source_dir().then(|| source_dir::in_files(detail));
         let detail = in_files.as_deref().unwrap_or(detail);
-        self.reject_as(version, BadReason::Rejected, error, detail, fx);
+        self.reject_as(self.bad(version, BadReason::Rejected, error, detail), fx);
     }
 
     /// What is known to be bad is so under another name as well.
-    fn reject_as(
-        &mut self,
-        version: Version,
-        reason: BadReason,
-        error: ConfigError,
-        detail: &str,
-        fx: &mut Vec<Effect>,
-    ) {
+    fn reject_as(&mut self, bad: BadVersion, fx: &mut Vec<Effect>) {
+        let version = Version { source: bad.source.clone(), digest: bad.digest.clone() };
         let assigned = self.records().assigned.as_ref().map(|assigned| &assigned.source);
         if self.bad_version(&version).is_some() && assigned == Some(&version.source) {
             return self.end_change(&version.source);
         }
-        let mut records = self.with_bad_version(&version, reason, error, detail);
+        let mut records = self.with_bad_version(bad);
         records.assigned = Some(version.clone());
         match records.phase.attempt_mut().filter(|attempt| is_same(Some(&attempt.version), Some(&version))) {
             Some(attempt) => attempt.version = version,

@@ -1,6 +1,8 @@
 //! The next start: what is desired is loaded and, where that is open, judged, while the kubelet still runs; it is stopped
 //! only for content that is there and is another.
 
+use std::collections::BTreeSet;
+
 use kubelet_config::digest::Digest;
 use serde::{Deserialize, Serialize};
 
@@ -21,9 +23,9 @@ pub(super) struct Launch {
     next: Option<Next>,
     #[serde(skip)]
     unusable: UnusableVersions,
-    /// What was last given up because the store did not answer.
+    /// What was given up because the store did not answer, each version with its latest question.
     #[serde(skip)]
-    late: Option<(Ticket, Version)>,
+    late: Vec<(Ticket, Version)>,
     /// Contents that could not be judged and are tried all the same: asking again would only lengthen the outage.
     unjudged: Vec<(Digest, KubeletId)>,
     /// Content of the node's own files, as they were last read.
@@ -100,9 +102,15 @@ impl Launch {
         self.unjudged.insert(0, (digest, id));
     }
 
+    fn note_late(&mut self, ticket: Ticket, version: Version) {
+        self.late.retain(|(_, late)| *late != version);
+        self.late.push((ticket, version));
+    }
+
     /// The store gave what was not waited for any more.
     pub(super) fn loaded_late(&mut self, ticket: Ticket, now: Moment) {
-        if let Some((_, version)) = self.late.take_if(|(of, _)| *of == ticket) {
+        let known = self.late.iter().position(|(of, _)| *of == ticket);
+        if let Some((_, version)) = known.map(|at| self.late.swap_remove(at)) {
             self.unusable.could_be_read(&version, now);
         }
     }
@@ -110,6 +118,11 @@ impl Launch {
     /// It was saved anew, or somebody wants it tried again.
     pub(super) fn usable_again(&mut self, version: &Version) {
         self.unusable.remove(version);
+    }
+
+    /// Of what else was started nothing is left on the disk.
+    pub(super) fn forget_collected(&mut self, kept: &BTreeSet<Digest>) {
+        self.started.retain(|(_, rendered)| kept.contains(&rendered.digest));
     }
 
     /// What is about to be started: it must not be collected.

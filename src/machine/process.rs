@@ -72,8 +72,8 @@ pub(super) struct Process {
     running: RunningConfig,
     /// The binary that the next start runs.
     kubelet_id: KubeletId,
-    /// The binary that was started last.
-    started: KubeletId,
+    /// The binary that was started last in this life.
+    started: Option<KubeletId>,
     /// Kubelet starts so far.
     starts: u32,
     /// Exits in a row that nobody asked for.
@@ -95,7 +95,7 @@ impl Process {
         Self {
             kubelet: Kubelet::Running(run),
             running,
-            started: kubelet_id.clone(),
+            started: Some(kubelet_id.clone()),
             kubelet_id,
             starts,
             began,
@@ -166,9 +166,9 @@ impl Process {
         self.kubelet_id = id;
     }
 
-    /// The binary that runs, or ran last.
+    /// The binary that runs, or ran last; where none did, the one that is to.
     pub(super) fn started_kubelet(&self) -> &KubeletId {
-        &self.started
+        self.started.as_ref().unwrap_or(&self.kubelet_id)
     }
 
     /// True once the next start is due, if it is to be.

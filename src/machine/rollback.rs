@@ -28,7 +28,8 @@ impl State {
     pub(super) fn rolled_back(&self, failure: Failure, detail: &str) -> Option<(Records, Version)> {
         let attempt = self.records().phase.trial().filter(|attempt| self.is_judged_content(&attempt.version))?.clone();
         let version = attempt.version.clone();
-        let mut records = self.with_bad_version(&version, BadReason::Failed(failure), ConfigError::Load, detail);
+        let bad = self.bad(&version, BadReason::Failed(failure), ConfigError::Load, detail);
+        let mut records = self.with_bad_version(bad);
         records.phase = match failure.family() {
             Some(_) => Phase::ControlTest(attempt, failure),
             None => Phase::Settled,
@@ -49,7 +50,7 @@ impl State {
 
     /// The kubelet refuses a version when it is to be started, being another binary than before.
     pub(super) fn refuse_at_start(&mut self, version: &Version, error: ConfigError, detail: &str) {
-        let mut records = self.with_bad_version(version, BadReason::Rejected, error, detail);
+        let mut records = self.with_bad_version(self.bad(version, BadReason::Rejected, error, detail));
         if records.phase.trial().is_some_and(|attempt| attempt.version == *version) {
             records.phase = Phase::Settled;
         }

@@ -1,5 +1,6 @@
 //! Defects that a review found, each with a test that shows what should happen instead.
 
+mod binaries;
 mod contact;
 mod content;
 mod health;

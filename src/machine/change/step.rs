@@ -211,7 +211,7 @@ impl State {
         }
         match result {
             Ok(rendered) => self.compare(source, rendered, fx),
-            Err(RenderError::Load(message)) => self.reject(Version::named(source), ConfigError::Load, &message, fx),
+            Err(RenderError::Load(message)) => self.reject(&Version::named(source), ConfigError::Load, &message, fx),
             Err(RenderError::Checkpoint(why)) => {
                 self.download_again(fx);
                 self.give_up_change(why, fx);
@@ -229,8 +229,8 @@ impl State {
         fx.push(Effect::Count(Counter::Preflight(verdict.result())));
         let version = Version { source, digest: Some(rendered.digest.clone()) };
         match verdict {
-            Verdict::Load(message) => self.reject(version, ConfigError::Load, &message, fx),
-            Verdict::Validate(message) => self.reject(version, ConfigError::Validate, &message, fx),
+            Verdict::Load(message) => self.reject(&version, ConfigError::Load, &message, fx),
+            Verdict::Validate(message) => self.reject(&version, ConfigError::Validate, &message, fx),
             Verdict::Valid(remarks) => {
                 for remark in remarks {
                     log(fx, Level::Warn, format!("{version} is accepted, but: {remark}"));
@@ -289,7 +289,7 @@ impl State {
             return;
         }
         match self.refused_impact(&rendered) {
-            Some(why) => self.reject(Version::named(source), ConfigError::Validate, &why, fx),
+            Some(why) => self.reject(&Version::named(source), ConfigError::Validate, &why, fx),
             None => self.record_switch(source, &rendered, fx),
         }
     }
@@ -373,6 +373,7 @@ impl State {
         let mut digests: BTreeSet<Digest> = versions.iter().filter_map(|version| version.digest.clone()).collect();
         digests.extend(self.running().digest.clone());
         if self.change.is_none() {
+            self.launch.forget_collected(&digests);
             fx.push(Effect::Store(StoreRequest::Collect(sources, digests)));
         }
     }

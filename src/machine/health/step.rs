@@ -170,6 +170,14 @@ impl State {
         self.note_baseline(Signal::Lease, fresh);
         let now = self.now;
         let Some(run) = self.process.run_mut() else { return };
+        if !run.ready {
+            // The kubelet before it renewed this, maybe after it was last asked for.
+            if let LeaseObservation::Renewed(time) = observed {
+                run.lease = Some(time.clone());
+                self.health.lease.clone_from(&run.lease);
+            }
+            return;
+        }
         match observed {
             LeaseObservation::Unreachable(_) => run.record_bad(Signal::ApiServer, now),
             LeaseObservation::Busy(_) => {
@@ -179,7 +187,7 @@ impl State {
             LeaseObservation::Absent => run.record_good(Signal::ApiServer, now),
             LeaseObservation::Renewed(time) => {
                 run.record_good(Signal::ApiServer, now);
-                if run.ready && run.lease.as_ref().is_some_and(|before| before != time) {
+                if run.lease.as_ref().is_some_and(|before| before != time) {
                     run.record_good(Signal::Lease, now);
                 } else if let Some(since) = run.good.get(&Signal::Lease).copied()
                     && now.since(since) >= limits::LEASE_FRESH

@@ -148,7 +148,9 @@ impl State {
         let version = next.version;
         match next.stage {
             Stage::Loading(asked) if asked.is_given_up(self.now) => {
-                self.launch.late = version.clone().map(|version| (asked.ticket, version));
+                if let Some(version) = &version {
+                    self.launch.note_late(asked.ticket, version.clone());
+                }
                 let why = format!("the store gave no answer within {} s", limits::LOAD_DEADLINE.as_secs());
                 let known =
                     self.launch.started.iter().find(|(started, _)| is_same(Some(started), version.as_ref())).cloned();
@@ -200,6 +202,9 @@ impl State {
             }
             (Some(version), Ok(rendered)) => {
                 let version = self.learn_content(version, &rendered.digest);
+                if self.is_tried(&version) && self.bad_version(&version).is_some() {
+                    return self.call_off_trial(fx); // the binary is one with which it failed before
+                }
                 if let Some(next) = &mut self.launch.next {
                     next.version = Some(version);
                 }
@@ -282,11 +287,9 @@ impl State {
         let unusable = Unusable { error, why: why.to_owned(), until: later(self.now, pause), failures };
         self.launch.unusable.insert(version, unusable);
         self.launch.next = None;
-        let tried = self.records().phase.trial().is_some_and(|attempt| attempt.version == *version);
-        if tried && !(self.process.run().is_some() && self.runs(version)) {
-            // Once it can be read it is switched to like any change: in contact, and with a baseline of then.
-            self.writer.apply(Records { phase: Phase::Settled, ..self.records().clone() });
-            self.reconsider();
+        let off = self.is_tried(version) && !(self.process.run().is_some() && self.runs(version));
+        if off {
+            self.settle_phase();
         }
         if first {
             let next = self.desired();
@@ -294,6 +297,25 @@ impl State {
             log(fx, Level::Warn, format!("cannot use {version}: {why}; falling back to {name}"));
         }
         self.tick_launch(fx);
+    }
+
+    fn is_tried(&self, version: &Version) -> bool {
+        let records = self.records();
+        records.pin.is_none() && records.phase.trial().is_some_and(|attempt| attempt.version == *version)
+    }
+
+    /// A trial is over without a verdict: once the version can be used again it is switched to like any change, in contact
+    /// and with a baseline of then.
+    fn call_off_trial(&mut self, fx: &mut Vec<Effect>) -> bool {
+        self.settle_phase();
+        self.launch.next = None;
+        self.tick_launch(fx);
+        true
+    }
+
+    fn settle_phase(&mut self) {
+        self.writer.apply(Records { phase: Phase::Settled, ..self.records().clone() });
+        self.reconsider();
     }
 
     /// What is desired is there: the kubelet is stopped or started for it, unless it runs that content already.

@@ -39,7 +39,10 @@ impl State {
         let path = next.version.is_some().then(|| next.path.clone());
         self.forget_last_run();
         self.process.running = next;
-        self.process.started = self.process.kubelet_id.clone();
+        let another = self.process.started.replace(self.process.kubelet_id.clone());
+        if another.is_some_and(|before| before != self.process.kubelet_id) {
+            self.reconsider(); // what failed with the binary before may work with this one
+        }
         self.process.kubelet = Kubelet::Starting;
         fx.push(Effect::Start(path));
     }
@@ -69,6 +72,9 @@ impl State {
                 self.process.kubelet = Kubelet::Running(self.new_run(pid));
                 let name = Version::name(self.active());
                 log(fx, Level::Info, format!("kubelet started, pid {pid}, with {name}"));
+                if self.is_observing() {
+                    self.query(Query::Lease, fx);
+                }
                 self.collect(fx);
                 if self.process.leaving {
                     self.stop(fx);

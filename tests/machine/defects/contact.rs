@@ -24,6 +24,7 @@ testkit::scenarios!(
     a_reboot_during_an_outage_is_not_blamed,
     a_loss_of_contact_right_after_the_change_is_blamed_all_the_same,
     where_there_is_no_api_server_nothing_waits_for_it,
+    the_last_renewal_of_the_kubelet_before_is_no_contact,
 );
 
 /// Whether the supervisor reaches the API server where the kubelet does not.
@@ -252,4 +253,20 @@ fn where_there_is_no_api_server_nothing_waits_for_it() {
     node.pass(minutes(12));
     assert_eq!((node.active(), node.last_known_good()), ("a", "a"), "{:?}", node.events());
     assert_eq!(node.starts, ["", "a"]);
+}
+
+/// It takes its time to end, and renews its Lease after the supervisor last asked for that.
+fn the_last_renewal_of_the_kubelet_before_is_no_contact() {
+    let mut node = Node::with(Settings { trial_duration: Duration::from_secs(30), ..Settings::default() });
+    node.is_ready = false; // so that the Lease alone tells of contact
+    node.pass(20);
+    prove(&mut node, "a");
+    node.cuts_contact.insert("x".into());
+    node.is_deaf = true;
+    node.assign("x");
+    for _ in 0..60 {
+        node.pass(5);
+        assert_eq!(node.last_known_good(), "a", "{:?}", node.events());
+    }
+    assert!(rolled_back(&node), "{:?}", node.events());
 }

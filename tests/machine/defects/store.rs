@@ -30,6 +30,7 @@ testkit::scenarios!(
     a_change_is_not_applied_without_its_record,
     a_decision_whose_write_was_given_up_does_not_count,
     what_was_saved_late_is_not_what_is_assigned_by_then,
+    what_could_be_read_too_late_is_used_at_once,
 );
 
 /// Overlay, proven; then the node's own file is torn and the machine reboots.
@@ -428,6 +429,22 @@ fn what_was_saved_late_is_not_what_is_assigned_by_then() {
     node.pass(minutes(2));
     assert_eq!(node.active(), "b", "{:?}", node.events());
     assert_eq!(node.starts, ["", "b"]);
+}
+
+/// At a boot the store gives no answer, and so it does when local, which was started instead, is to be started again.
+fn what_could_be_read_too_late_is_used_at_once() {
+    let mut node = proven("a");
+    node.store.stall();
+    node.reboot();
+    node.serve_next();
+    node.pass(200);
+    assert_eq!(node.running(), Some(""), "{:?}", node.starts);
+    node.exit(1);
+    node.pass(20);
+    assert_eq!(node.running(), Some(""), "{:?}", node.starts);
+    node.end_stall();
+    node.pass(20);
+    assert_eq!(node.running(), Some("a"), "{:?}", node.starts);
 }
 
 /// Each round costs the API server a list, and the disk its syncs.

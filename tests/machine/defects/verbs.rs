@@ -1,5 +1,6 @@
 //! What a command answers is true, and durable.
 
+use kubelet_config::assignment::Assignment;
 use kubelet_config::source::ConfigAnnotations;
 use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::command::{Command, Target};
@@ -17,6 +18,7 @@ testkit::scenarios!(
     an_unpin_of_what_is_no_longer_assigned_goes_to_last_known_good_once,
     an_unpin_does_not_switch_to_what_was_on_trial_while_the_api_server_is_away,
     what_is_confirmed_is_not_to_be_confirmed_later,
+    what_is_assigned_again_while_it_runs_is_to_be_confirmed,
     a_confirmation_is_answered_once_it_is_durable,
     a_confirmation_in_time_is_not_overtaken_by_its_deadline,
     an_annotation_confirms_nothing_that_failed,
@@ -129,6 +131,24 @@ fn an_unpin_does_not_switch_to_what_was_on_trial_while_the_api_server_is_away() 
     node.pass(minutes(15));
     assert_eq!(node.last_known_good(), "x", "{:?}", node.events());
     assert_eq!(node.starts, ["", "a", "x", "a", "x"], "{:?}", node.events());
+}
+
+/// A stale answer says for a moment that nothing is assigned; the right one comes before local could be read.
+fn what_is_assigned_again_while_it_runs_is_to_be_confirmed() {
+    let mut node = proven("b");
+    let annotations = ConfigAnnotations { confirm_within: Some("30m".to_owned()), ..ConfigAnnotations::default() };
+    node.define("a", json!({}), annotations);
+    node.assign("a");
+    node.pass(60);
+    node.store.stall();
+    node.step(Input::Node(Assignment::Local));
+    node.serve_next();
+    assert_eq!((node.running(), &node.disk().assigned), (Some("a"), &None), "{:?}", node.events());
+    node.assign("a");
+    node.end_stall();
+    node.pass(minutes(20));
+    assert_eq!((node.running(), node.last_known_good()), (Some("a"), ""), "{:?}", node.starts);
+    assert!(matches!(node.disk().phase, Phase::AwaitingConfirmation(..)), "{:?}", node.disk());
 }
 
 fn what_is_confirmed_is_not_to_be_confirmed_later() {

@@ -111,10 +111,16 @@ impl Node {
     /// Whatever waits for the disk is served now, in order.
     pub fn end_stall(&mut self) {
         self.store.stalled = false;
-        while let Some(request) = self.store.waiting.pop_front() {
-            if let Some(answer) = self.serve(request) {
-                self.step(answer);
-            }
+        while !self.store.waiting.is_empty() {
+            self.serve_next();
+        }
+    }
+
+    /// The request that waits longest is served.
+    pub fn serve_next(&mut self) {
+        let request = self.store.waiting.pop_front();
+        if let Some(answer) = request.and_then(|request| self.serve(request)) {
+            self.step(answer);
         }
     }
 

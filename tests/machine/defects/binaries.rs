@@ -1,0 +1,52 @@
+//! The kubelet's binary is replaced: what failed did so with the one that ran.
+
+use testkit::node::Node;
+
+use super::{minutes, proven, rolled_back};
+
+testkit::scenarios!(
+    a_failure_is_held_against_the_binary_that_ran,
+    what_failed_with_a_binary_is_not_started_with_it_again,
+);
+
+fn fails(node: &mut Node) {
+    node.healthz = Some(false);
+    node.pass(90);
+    assert!(rolled_back(node), "{:?}", node.events());
+    node.healthz = Some(true);
+}
+
+/// The package is upgraded while the version is on trial, and the label edit has the supervisor see that.
+fn a_failure_is_held_against_the_binary_that_ran() {
+    let mut node = proven("a");
+    node.assign("x");
+    node.pass(60);
+    assert_eq!(node.running(), Some("x"));
+    node.kubelet = "kubelet 2".into();
+    node.same_content.insert("x@2".into(), "x".into());
+    node.edit("x", "2");
+    node.pass(5);
+    fails(&mut node);
+    let binaries: Vec<&str> = node.disk().bad.iter().map(|bad| &*bad.kubelet.0).collect();
+    assert_eq!(binaries, ["kubelet"]);
+    // With the new one it is tried, once last known good was started with that.
+    node.pass(minutes(15));
+    assert_eq!((node.running(), node.last_known_good()), (Some("x"), "x"), "{:?}", node.starts);
+}
+
+fn what_failed_with_a_binary_is_not_started_with_it_again() {
+    let mut node = proven("a");
+    node.assign("x");
+    node.pass(60);
+    fails(&mut node);
+    node.pass(minutes(2));
+    node.kubelet = "kubelet 2".into();
+    node.exit(137);
+    node.pass(minutes(2));
+    assert_eq!(node.running(), Some("x"), "another binary may run it: {:?}", node.starts);
+    node.kubelet = "kubelet".into();
+    node.exit(137);
+    node.pass(minutes(2));
+    assert_eq!(node.running(), Some("a"), "{:?}", node.starts);
+    assert!(node.published.last().is_some_and(|status| status.error.is_some()), "nobody is told why");
+}
