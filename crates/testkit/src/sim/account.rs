@@ -19,7 +19,8 @@ use super::world::Content;
 pub(super) struct Failed {
     pub(super) source: Source,
     pub(super) content: Content,
-    pub(super) kubelet: String,
+    /// The binary with which; `None` where it may be the one that runs or the one on the disk.
+    pub(super) kubelet: Option<String>,
     /// What its kubelet was given, if one ran.
     pub(super) digest: Option<String>,
     pub(super) since: Duration,
@@ -58,6 +59,21 @@ pub struct Evidence {
     pub(super) leased: bool,
 }
 
+/// What waits for a confirmation: so long, and until then. A life begins with what was left when that was last written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Awaits {
+    pub(super) content: Content,
+    pub(super) within: Duration,
+    pub(super) soonest: Duration,
+    pub(super) latest: Duration,
+}
+
+impl Awaits {
+    pub(super) fn new(content: Content, within: Duration, now: Duration) -> Self {
+        Self { content, within, soonest: now + within, latest: now + within }
+    }
+}
+
 /// A pin: what, since when, and whether it was started since.
 #[derive(Clone, Debug)]
 pub struct Pinned {
@@ -68,6 +84,9 @@ pub struct Pinned {
 
 /// How much later than it could a decision may come.
 pub const SLACK: Duration = Duration::from_secs(30);
+
+/// Of a moment's trouble nobody hears who does not look just then.
+pub(super) const UNSEEN: Duration = Duration::from_secs(1);
 
 /// What happened so far.
 #[derive(Clone, Debug, Default)]
@@ -133,6 +152,8 @@ pub struct Account {
     pub(super) on_trial: Option<Content>,
     /// What was on record in this life.
     pub(super) named: BTreeSet<Digest>,
+    /// What was healthy for a whole trial in this life: that it is proven may be on its way to the disk.
+    pub(super) healthy: Option<Content>,
     /// What passed its trial, and somebody was asked to confirm.
     pub(super) passed: Option<Content>,
     /// What somebody confirmed.
@@ -143,6 +164,8 @@ pub struct Account {
     pub(super) unjudged: Vec<Content>,
     /// A preflight of this content, which will never answer, began then.
     pub(super) withheld: Option<(Content, Duration)>,
+    /// One that was waited for in vain was followed by another then.
+    pub(super) judged_again: Option<Duration>,
     /// The disk as it was last looked at.
     pub looked_at: u64,
     /// What a disk that lost power may say was last known good.
@@ -175,9 +198,8 @@ pub struct Account {
     pub(super) testing: bool,
     /// Versions that failed and were cleared, and how often in a row.
     pub(super) cleared: Vec<(Source, u32)>,
-    /// What has passed its trial and waits for a confirmation, and until when at the soonest and at the latest: a reboot
-    /// may add to it.
-    pub(super) awaits: Option<(Content, Duration, Duration)>,
+    /// What has passed its trial and waits for a confirmation.
+    pub(super) awaits: Option<Awaits>,
     pub pinned: Option<Pinned>,
     pub frozen: bool,
     /// Commands without an answer, by number.
@@ -231,9 +253,9 @@ impl Account {
         (self.stopped, self.deaths, self.carried, self.ran) = (None, None, None, None);
         self.testing = false;
         self.named.clear();
-        self.awaits.iter_mut().for_each(|(.., last)| *last += Duration::from_secs(120));
-        self.read_failed_last.1 = None;
-        (self.withheld, self.blind, self.unread) = (None, false, true);
+        self.awaits.iter_mut().for_each(|awaits| awaits.latest = awaits.latest.max(now + awaits.within));
+        (self.read_failed_last.1, self.healthy) = (None, None);
+        (self.withheld, self.judged_again, self.blind, self.unread) = (None, None, false, true);
         self.asked.clear();
         (self.commanded_at, self.overruled) = (None, false);
     }
@@ -312,7 +334,7 @@ impl Account {
         if self.known_kubelet != id {
             id.clone_into(&mut self.known_kubelet);
             self.cleared.retain(|(source, _)| !self.failed.iter().any(|failed| failed.source == *source));
-            self.failed.clear();
+            self.failed.iter_mut().for_each(|failed| failed.kubelet = None);
             self.unjudged.clear();
         }
     }
@@ -324,13 +346,14 @@ impl Account {
 
     /// True if this content was said to have failed with this binary.
     pub(super) fn has_failed(&self, content: Content) -> bool {
-        self.failed.iter().any(|failed| failed.content == content && failed.kubelet == self.known_kubelet)
+        self.failed
+            .iter()
+            .any(|failed| failed.content == content && failed.kubelet.as_ref() == Some(&self.known_kubelet))
     }
 
-    pub(super) fn note_failed(&mut self, source: &Source, content: Content, digest: Option<String>, now: Duration) {
-        let kubelet = self.known_kubelet.clone();
-        self.failed.retain(|failed| failed.source != *source);
-        self.failed.push(Failed { source: source.clone(), content, kubelet, digest, since: now, durable: false });
+    pub(super) fn note_failed(&mut self, failed: Failed) {
+        self.failed.retain(|known| known.source != failed.source);
+        self.failed.push(failed);
         // The machine remembers so many; and each start of a forgotten one may fail again.
         let excess = self.failed.len().saturating_sub(limits::BAD_VERSIONS - 8);
         self.failed.drain(..excess);

@@ -56,6 +56,7 @@ impl Outside {
                 if *desired == Assignment::Local {
                     self.account.reset_requested = true;
                     self.account.reset_last = Some(self.now);
+                    self.account.cleared.clear();
                 }
             }
             Input::ConfigMap(payload) => {
@@ -250,6 +251,7 @@ impl Outside {
             }
             None => self.local = own.behaviour.local_text((own.base + 1) % 3),
         }
+        self.local_edited = Some(self.now);
         self.changed_last = self.now;
     }
 

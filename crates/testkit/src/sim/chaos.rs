@@ -283,10 +283,10 @@ impl Chaos {
     }
 
     fn must_run(&mut self, what: &str) {
-        // A start may have begun to wait for a judge just now.
+        // A restart may have begun just now, and wait for a judge.
         let judged = self.node.outside.borrow().account.withheld.is_some();
-        if judged && self.node.running().is_none() {
-            self.pass(limits::LAUNCH_PREFLIGHT_DEADLINE + SLACK);
+        if self.node.running().is_none() {
+            self.pass(if judged { limits::LAUNCH_PREFLIGHT_DEADLINE + SLACK } else { SLACK });
         }
         let runs = self.node.running().is_some();
         let dies = self.node.outside.borrow().is_dying();

@@ -107,7 +107,7 @@ impl Node {
     pub fn power_cycle(&mut self) {
         {
             let mut outside = self.outside.borrow_mut();
-            outside.note_crash(self.settings.trial_duration);
+            outside.note_crash();
             let mut rng = outside.rng.clone();
             outside.disk.crash(&mut rng);
             outside.rng = rng;
@@ -121,7 +121,7 @@ impl Node {
     pub fn kill_supervisor(&mut self) {
         {
             let mut outside = self.outside.borrow_mut();
-            outside.note_crash(self.settings.trial_duration);
+            outside.note_crash();
             outside.disk.write_back();
             outside.check_survived();
         }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use kubelet_config::pods::{PodInventory, PodSummary};
 use kubelet_supervisor::machine::evidence::{Environment, LeaseObservation, Signal};
 use kubelet_supervisor::machine::model::Exit;
-use kubelet_supervisor::machine::{Input, Ticket};
+use kubelet_supervisor::machine::{Input, Ticket, limits};
 
-use super::account::Evidence;
+use super::account::{Evidence, UNSEEN};
 use super::world::{Behaviour, Coming, Content, Outside, ms};
 
 /// A kubelet renews its Lease as often as this.
@@ -22,6 +22,8 @@ pub struct Process {
     pub path: Option<String>,
     /// Content of what it was given.
     pub content: Content,
+    /// Its binary.
+    pub kubelet: String,
     pub started: Duration,
     pub ready: bool,
     pub ready_at: Option<Duration>,
@@ -49,7 +51,7 @@ pub struct Process {
     /// Its Node was Ready, and its Lease renewed, and the supervisor heard it.
     pub node_ready: bool,
     pub leased: bool,
-    /// It was started without a word of the store, so that nobody knows what it runs.
+    /// It was started without a word of the store, or its own file was edited while it was: nobody knows what it runs.
     pub unread: bool,
 }
 
@@ -149,7 +151,8 @@ impl Outside {
         if self.surroundings.shutting_down {
             self.down_since = now; // nothing is started then
         }
-        let excused = self.observations.has_trouble(now);
+        // Trouble that is over takes nothing from health, whatever was heard of it last.
+        let excused = trouble && self.observations.has_trouble(now);
         let lossy = self.mood != super::api::Mood::default();
         let reaches = self.reaches_api();
         let Some(process) = &mut self.process else {
@@ -166,6 +169,9 @@ impl Outside {
             process.broken &= !lately;
         } else if !excused {
             process.earned += now.saturating_sub(since);
+            if process.earned + UNSEEN >= self.account.trial {
+                self.account.healthy = Some(process.content);
+            }
         }
     }
 
@@ -184,7 +190,8 @@ impl Outside {
             _ => self.schedule(start, Coming::Ready(pid)),
         }
         let (earned, broken) = self.account.carried(content);
-        let unread = path.is_none() && self.store_lags();
+        let edited = self.local_edited.is_some_and(|at| self.now <= at + limits::LOAD_DEADLINE);
+        let unread = path.is_none() && (edited || self.store_lags());
         self.process = Some(Process {
             unread,
             node_ready: false,
@@ -192,6 +199,7 @@ impl Outside {
             pid,
             path: path.clone(),
             content,
+            kubelet: self.account.known_kubelet.clone(),
             started: self.now,
             ready: false,
             ready_at: None,

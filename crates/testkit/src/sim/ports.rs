@@ -167,6 +167,9 @@ impl ports::Preflight for Handle {
         let delay = ms(100 + outside.rng.below(900));
         let withheld = outside.rng.one_in(40) || outside.silence.judge;
         let now = outside.now;
+        if outside.account.withheld.is_some() {
+            outside.account.judged_again = Some(now);
+        }
         if withheld {
             outside.account.unjudged.push(content);
             outside.account.withheld = Some((content, now));

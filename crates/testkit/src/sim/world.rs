@@ -82,6 +82,8 @@ pub struct Outside {
     pub kubelet_id: String,
     /// The kubelet's own `--config` file.
     pub local: String,
+    /// It was edited last then.
+    pub local_edited: Option<Duration>,
     /// It cannot be read as a configuration: what it was before.
     pub torn_local: Option<String>,
     /// So many starts fail for want of memory.
@@ -136,6 +138,7 @@ impl Outside {
             machine_boots: 0,
             kubelet_id: "kubelet 1".to_owned(),
             local: local.local_text(0),
+            local_edited: None,
             torn_local: None,
             spawn_failures: 0,
             events: Vec::new(),

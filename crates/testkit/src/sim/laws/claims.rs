@@ -83,7 +83,7 @@ impl Outside {
             source: version.source.clone(),
             content,
             digest: version.digest.clone(),
-            kubelet: self.kubelet_id.clone(),
+            kubelet: self.process.as_ref().map_or(&self.kubelet_id, |it| &it.kubelet).clone(),
             file,
             // What was seen of the very process that was proven; another's may not have been heard of.
             evidence: Evidence {
@@ -131,7 +131,7 @@ impl Outside {
         // While the store gives no answer nobody can look at what a kubelet is started with once more.
         let unseen = content.behaviour == Behaviour::Invalid && self.store_lags();
         // What lasts for moments is not told.
-        let unseen = unseen || !state.is_status_due();
+        let unseen = unseen || process.unread || !state.is_status_due();
         let account = &mut self.account;
         account.check(Law::OneKubelet, false, pid == known, || format!("{pid} is not {known}"));
         // Where the record could not be read yet, nothing is said.
@@ -170,7 +170,9 @@ impl Outside {
         if file.is_some() {
             self.account.check(Law::ContentsHold, excused || rotten, whole, || format!("{file:?} is not there"));
         }
-        if *state.kubelet() != Kubelet::NotBegun && agree && whole {
+        // What waits to be written may be written yet, whatever became of it.
+        let waits = self.silence.waits_for(self.now).is_some();
+        if *state.kubelet() != Kubelet::NotBegun && agree && whole && !waits {
             self.account.failures_seen = self.disk.failures();
             self.account.reset_requested = self.known_assignment == Assignment::Local;
             self.account.unpin_requested &= !self.account.asked.is_empty();

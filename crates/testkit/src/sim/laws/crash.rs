@@ -5,12 +5,9 @@ use std::path::Path;
 use kubelet_config::source::{Payload, Source};
 use kubelet_supervisor::adapters::store::FsStore;
 
-use crate::sim::account::Proven;
+use crate::sim::account::{Proven, UNSEEN};
 use crate::sim::laws::Law;
 use crate::sim::world::{Content, Outside, ROOT};
-
-/// Of a moment's trouble nobody hears who does not look just then.
-const UNSEEN: std::time::Duration = std::time::Duration::from_secs(1);
 
 impl Outside {
     pub fn check_save(&mut self, source: &Source, payload: &Payload) {
@@ -34,13 +31,12 @@ impl Outside {
     }
 
     /// The power goes: what may be found to be last known good.
-    pub fn note_crash(&mut self, trial: std::time::Duration) {
+    pub fn note_crash(&mut self) {
         let mut may_be = vec![self.account.lkg.as_ref().map(|lkg| lkg.content)];
         if self.account.reset_requested || self.account.may_be_reset(self.now) {
             may_be.push(None);
         }
-        let lives = self.process.as_ref().or(self.account.last.as_ref()).map(|it| it.content);
-        let earned = lives.filter(|it| self.has_earned(*it, trial));
+        let earned = self.account.healthy;
         may_be.extend(earned.map(Some));
         // That it has to be confirmed may be on the disk, although nobody was told.
         self.account.passed = earned.filter(|it| self.account.on_trial == Some(*it)).or(self.account.passed);

@@ -8,7 +8,7 @@ use kubelet_supervisor::machine::limits;
 use kubelet_supervisor::machine::model::KubeletId;
 use kubelet_supervisor::machine::records::{BadVersion, Phase, Records};
 
-use crate::sim::account::{Failed, Pinned, SLACK};
+use crate::sim::account::{Awaits, Failed, Pinned, SLACK};
 use crate::sim::laws::Law;
 use crate::sim::world::{Behaviour, Outside};
 
@@ -20,9 +20,6 @@ const PATIENCE_WITH_READS: Duration = Duration::from_secs(660);
 
 /// So long a preflight that never answers may hold up a change: its deadline, and what else a change waits for.
 const GIVES_UP: Duration = Duration::from_secs(180);
-
-/// So long after the disk failed a wait may be as it was before several boots.
-const REBOOTS: Duration = Duration::from_secs(600);
 
 impl Outside {
     /// What is due by now.
@@ -53,7 +50,8 @@ impl Outside {
             // What is to be recorded before a restart by systemd is waited for.
             let most = if stalled { DOWN_AT_MOST + limits::STORE_DEADLINE + SLACK } else { DOWN_AT_MOST };
             // A start may wait for a judge as long as a change does.
-            let judged = self.account.withheld.is_some_and(|(_, at)| now <= at + limits::PREFLIGHT_DEADLINE + SLACK);
+            let judged = self.account.withheld.is_some_and(|(_, at)| now <= at + limits::PREFLIGHT_DEADLINE + SLACK)
+                || self.account.judged_again.is_some_and(|at| now <= at + SLACK);
             return self.account.check(law, leaving || judged, down <= most, || format!("no kubelet for {down:?}"));
         };
         let law = if self.silence.waits_for(now).is_some() { Law::RunsInStall } else { Law::Runs };
@@ -176,7 +174,7 @@ impl Outside {
     fn check_confirmed(&mut self) {
         let now = self.now;
         let ailing = self.disk_is_ailing() || self.store_lags();
-        let Some((content, _, until)) = self.account.awaits else { return };
+        let Some(Awaits { content, latest: until, .. }) = self.account.awaits else { return };
         // Something else was taken up since: what waits is on the disk.
         let waits = |records: &Records| matches!(records.phase, Phase::AwaitingConfirmation(..));
         if now > until && self.records(&self.disk.durable()).is_some_and(|records| !waits(&records)) {
@@ -184,10 +182,8 @@ impl Outside {
             return;
         }
         let Some(process) = self.process.as_ref().filter(|process| process.stopping.is_none()) else { return };
-        // Where nothing can be written, each boot begins with what was left before it.
         let excused = now <= until
             || ailing
-            || now < self.account.failed_last.1 + REBOOTS
             || content != process.content
             || self.account.is_lkg(content)
             || self.account.pinned.is_some()
@@ -233,6 +229,7 @@ impl Outside {
             || process.cuts_off
             || process.lost_since.is_some()
             || self.silence.judge
+            || self.torn_local.is_some()
             || self.account.withheld.is_some()
             || content.is_some_and(|content| self.account.has_failed(content));
         let fine = content == Some(process.content);
@@ -249,7 +246,7 @@ fn says_it_failed(records: &Records, failed: &Failed) -> bool {
     // The same name may have failed before with another content.
     let is_it = |bad: &BadVersion| {
         bad.source == failed.source
-            && (bad.kubelet.0 == failed.kubelet || bad.kubelet == KubeletId::ANY)
+            && failed.kubelet.as_ref().is_none_or(|id| bad.kubelet.0 == *id || bad.kubelet == KubeletId::ANY)
             && bad.digest.as_ref().zip(failed.digest.as_ref()).is_none_or(|(bad, failed)| bad.0 == *failed)
     };
     tested || records.bad.iter().any(is_it)

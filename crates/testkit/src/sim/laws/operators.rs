@@ -5,7 +5,7 @@ use std::time::Duration;
 use kubelet_supervisor::machine::command::{Command, Target};
 use kubelet_supervisor::machine::records::{Pin, Records};
 
-use crate::sim::account::Pinned;
+use crate::sim::account::{Awaits, Pinned};
 use crate::sim::laws::Law;
 use crate::sim::world::{Content, Outside};
 
@@ -88,11 +88,11 @@ impl Outside {
             }
             Command::Freeze | Command::Thaw => account.frozen = *command == Command::Freeze,
             Command::Confirm { extend_seconds: Some(seconds) } => {
-                let until = now + Duration::from_secs(*seconds);
-                account.awaits.iter_mut().for_each(|(_, first, last)| (*first, *last) = (until, until));
+                let within = Duration::from_secs(*seconds);
+                account.awaits = account.awaits.map(|awaits| Awaits::new(awaits.content, within, now));
             }
             Command::Confirm { extend_seconds: None } => {
-                let awaits = account.awaits.take().map(|(content, ..)| content);
+                let awaits = account.awaits.take().map(|awaits| awaits.content);
                 account.confirmed = awaits.or(account.on_trial);
             }
             _ => {}

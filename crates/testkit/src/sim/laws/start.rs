@@ -191,7 +191,10 @@ impl Outside {
         let before = account.ran.filter(|ran| !account.is_lkg(*ran) && self.status.assigned.is_some());
         let before = before.and_then(|ran| account.baseline(ran));
         let good = |signal: &Signal| good(signal) && before.is_none_or(|before| before.contains(signal));
-        let baseline = Signal::ALL.into_iter().filter(good).collect();
+        let mut baseline: Baseline = Signal::ALL.into_iter().filter(good).collect();
+        if !baseline.contains(&Signal::ApiServer) {
+            baseline.remove(&Signal::NodeReady); // as it was heard of last, maybe long ago
+        }
         self.account.baselines.retain(|(of, _)| *of != content);
         self.account.baselines.push((content, baseline));
     }

@@ -7,7 +7,7 @@ use kubelet_config::source::Source;
 use kubelet_supervisor::machine::limits;
 use kubelet_supervisor::machine::record::HistoryEntry;
 
-use crate::sim::account::SLACK;
+use crate::sim::account::{Awaits, Failed, SLACK};
 use crate::sim::kubelet::Process;
 use crate::sim::laws::Law;
 use crate::sim::records::digest_of;
@@ -36,8 +36,8 @@ impl Outside {
                 // As people were told: an operator may have asked for longer.
                 let told = entry.message.split("within ").nth(1).and_then(|rest| rest.split(':').next());
                 let told = told.and_then(|within| within.parse::<GoDuration>().ok()).map(|within| within.0);
-                let until = told.or(self.account.confirm_within).map(|within| now + within);
-                self.account.awaits = content.zip(until).map(|(content, until)| (content, until, until));
+                let within = told.or(self.account.confirm_within);
+                self.account.awaits = content.zip(within).map(|(content, within)| Awaits::new(content, within, now));
             }
             "KubeletConfigRetried" => {
                 self.account.cleared.retain(|(of, _)| of != source);
@@ -82,7 +82,7 @@ impl Outside {
             .awaits
             .take()
             // It is told once it is durable, which a slow disk makes later.
-            .is_some_and(|(of, first, _)| of == content && now + Duration::from_secs(5) >= first);
+            .is_some_and(|awaits| awaits.content == content && now + Duration::from_secs(5) >= awaits.soonest);
         let commanded = self.account.is_commanded(now);
         let booted = self.account.fresh;
         let ailing = self.disk_is_ailing() || self.store_lags();
@@ -118,10 +118,17 @@ impl Outside {
             self.account.unlucky.push(content);
         }
         if source.reference.kubelet_config_key != "absent" && !self.account.is_lkg(content) {
-            let ran = self.process.as_ref().or(self.account.last.as_ref());
-            let ran = ran.filter(|it| rolled_back && it.content == content).and_then(|it| it.path.as_deref());
-            let digest = ran.map(|path| digest_of(path).to_owned());
-            self.account.note_failed(source, content, digest, now);
+            let lives = self.process.as_ref().or(self.account.last.as_ref());
+            let ran = lives.filter(|it| rolled_back && it.content == content);
+            let digest = ran.and_then(|it| it.path.as_deref()).map(|path| digest_of(path).to_owned());
+            // What is refused because it failed before did so with the binary of then.
+            let before = self.account.failed.iter().filter(|failed| failed.content == content && !rolled_back);
+            let known = &self.account.known_kubelet;
+            let kubelet = ran.filter(|_| !booted).map_or(known, |it| &it.kubelet);
+            let sure = before.clone().all(|failed| failed.kubelet.as_ref() == Some(kubelet));
+            let kubelet = sure.then(|| kubelet.clone());
+            let source = source.clone();
+            self.account.note_failed(Failed { source, content, kubelet, digest, since: now, durable: false });
         }
     }
 
