@@ -32,7 +32,7 @@
 //! 2. `machine/change.rs` asks for each step, and goes on with its outcome: `Save` writes a checkpoint (`adapters/store`),
 //!    `Load` puts payload, local file and flags together (`kubelet_config::rendering`) and keeps what comes out under its
 //!    digest, `Preflight` lets the kubelet's own binary load and validate it (`adapters/preflight`). Equal content is only
-//!    recorded under its new name (`machine/candidate.rs`).
+//!    recorded under its new name (`machine/change/candidate.rs`).
 //! 3. The baseline is taken: which health signals are good before the change.
 //! 4. `Record` makes the decision durable. From then on `machine/ladder.rs` wants the version: `machine/launch.rs` loads its
 //!    bytes, then `Stop` and `Start` switch the kubelet (`machine/process.rs`, `adapters/process`).

@@ -7,6 +7,10 @@ use super::question::Asked;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::source::Source;
 
+mod baseline;
+mod candidate;
+mod impact;
+mod spread;
 mod step;
 
 /// A change on its way, up to the switch.
@@ -72,18 +76,5 @@ impl Change {
 
     pub(super) fn note_pods(&mut self, inventory: Option<PodInventory>) {
         self.inventory = inventory;
-    }
-
-    pub(super) fn inventory(&self) -> Option<&PodInventory> {
-        self.inventory.as_ref()
-    }
-
-    pub(super) fn baseline(&self) -> &Baseline {
-        &self.baseline
-    }
-
-    /// Nothing is known yet; these are asked.
-    pub(super) fn ask_baseline(&mut self, asked: Baseline, until: Moment) {
-        (self.baseline, self.unanswered, self.baseline_until) = (Baseline::new(), asked, until);
     }
 }

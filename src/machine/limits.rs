@@ -47,7 +47,7 @@ pub const ISOLATION: Duration = Duration::from_secs(90);
 pub const ATTRIBUTION: Duration = Duration::from_secs(45);
 
 /// Pause between observations of the node in a trial: as often as it renews its Lease.
-pub(crate) const QUERY_INTERVAL: Duration = Duration::from_secs(10);
+pub const QUERY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Until the first renewal is seen the Lease is asked for this often, ...
 pub(crate) const QUERY_EAGER: Duration = Duration::from_secs(1);

@@ -7,10 +7,10 @@
 //! - One record, replaced atomically: propose, write, apply, then answer ([`record_writer`]).
 //! - Each question has a ticket and a deadline.
 //!
-//! A component (`process`, `launch`, `change`, …) is a file with private fields; what the state does with it is in `step`
-//! below it, which changes them, or in its own methods. But for the evidence ([`Run`] and the record's attempt), which is written where
-//! health and trial are judged. An input changes what one of them knows, then `settle` starts whatever is due in the state as a whole. It is level-triggered: an input that comes twice,
-//! late, or not at all cannot leave a half-done change behind.
+//! A component (`process`, `launch`, `change`, …) is a file with private fields; what the state does with it is in the files
+//! below it, which alone can change them. But for the evidence ([`Run`] and the record's attempt): it is written where health
+//! and trial are judged. An input changes what one of them knows, then `settle` starts whatever is due in the state as a
+//! whole. It is level-triggered: an input that comes twice, late, or not at all cannot leave a half-done change behind.
 
 pub mod command;
 pub mod events;
@@ -22,17 +22,11 @@ pub mod records;
 pub mod state_v1;
 pub mod status;
 
-mod bad_versions;
-mod baseline;
 mod boot;
-mod candidate;
 mod change;
-mod confirm;
-mod failing;
 mod handover;
 mod handover_v1;
 mod health;
-mod impact;
 mod io;
 mod ladder;
 mod launch;
@@ -44,13 +38,10 @@ mod question;
 mod record_writer;
 mod reload;
 mod restart_by_exit;
-mod rollback;
 mod run;
 mod settings;
-mod spread;
 mod state;
 mod stored;
-mod suspension;
 mod sync;
 mod trial;
 mod watchdog;

@@ -6,7 +6,12 @@ use super::evidence::Failure;
 use super::model::Moment;
 use super::question::Asked;
 
+mod bad_versions;
+mod confirm;
+mod failing;
+mod rollback;
 mod step;
+mod suspension;
 
 /// What is under judgement.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

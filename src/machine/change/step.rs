@@ -157,14 +157,14 @@ impl State {
     }
 
     /// The version is dealt with without a decision.
-    pub(in crate::machine) fn end_change(&mut self, source: &Source) {
+    pub(super) fn end_change(&mut self, source: &Source) {
         self.change = None;
         self.pending.applying_since = None;
         self.handled(Some(source));
     }
 
     /// Has the kubelet judge a candidate.
-    pub(in crate::machine) fn judge_change(&mut self, rendered: Rendered, fx: &mut Vec<Effect>) {
+    pub(super) fn judge_change(&mut self, rendered: Rendered, fx: &mut Vec<Effect>) {
         let asked = self.ask(limits::PREFLIGHT_DEADLINE);
         fx.push(Effect::Preflight(asked.ticket, rendered.clone()));
         self.set_change_stage(Stage::Preflight(asked, Box::new(rendered)));
@@ -310,7 +310,7 @@ impl State {
     }
 
     /// Nothing is being applied.
-    pub(in crate::machine) fn forget_applying(&mut self) {
+    pub(super) fn forget_applying(&mut self) {
         self.pending.applying_since = None;
     }
 
@@ -344,13 +344,13 @@ impl State {
     }
 
     /// The start of the change, if it is still to come.
-    pub(in crate::machine) fn pending_start(&self) -> Option<Moment> {
+    fn pending_start(&self) -> Option<Moment> {
         self.change.as_ref()?.starts_at.filter(|at| *at > self.now)
     }
 
     /// The moment at which the spread of a version is counted from: what interrupts the wait, a kubelet that dies or an
     /// operator's freeze, does not prolong it.
-    pub(in crate::machine) fn first_seen(&mut self, source: &Source) -> Moment {
+    pub(super) fn first_seen(&mut self, source: &Source) -> Moment {
         self.pending.first_seen.take_if(|(seen, _)| seen != source);
         let (_, seen) = self.pending.first_seen.get_or_insert_with(|| (source.clone(), self.now));
         *seen

@@ -18,7 +18,7 @@ impl State {
     }
 
     /// What runs has been healthy for so long that the cleared version may be tried again.
-    pub(in crate::machine) fn note_recovery(&mut self) {
+    pub(super) fn note_recovery(&mut self) {
         self.trial.recovered = true;
         self.reconsider();
     }
@@ -38,7 +38,7 @@ impl State {
     }
 
     /// The kubelet's last lines, the newest.
-    pub(in crate::machine) fn last_log_lines(&self, count: usize) -> Vec<String> {
+    pub(super) fn last_log_lines(&self, count: usize) -> Vec<String> {
         let lines = &self.trial.log_tail;
         lines.get(lines.len().saturating_sub(count)..).unwrap_or_default().to_vec()
     }

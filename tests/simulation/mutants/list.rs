@@ -171,7 +171,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::EqualCostsNothing,
         name: "last known good is started anew after its test",
-        file: "machine/rollback.rs",
+        file: "machine/trial/rollback.rs",
         original: "log(fx, Level::Info, found);",
         mutated: r"log(fx, Level::Info, found);
                 self.stop(fx);",
@@ -203,7 +203,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::BadIsDurable,
         name: "what failed is not remembered",
-        file: "machine/bad_versions.rs",
+        file: "machine/trial/bad_versions.rs",
         original: "bad.len().saturating_sub(limits::BAD_VERSIONS)",
         mutated: "bad.len()",
     },
@@ -231,7 +231,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::SickEnds,
         name: "what never comes up goes on",
-        file: "machine/failing.rs",
+        file: "machine/trial/failing.rs",
         original: "!run.was_up && now.since(run.start_timeout_from) >= self.settings.start_timeout",
         mutated: "false",
     },
@@ -239,7 +239,7 @@ pub const MUTANTS: &[Mutant] = &[
         law: Law::RefusedNeverRuns,
         name: "what is refused is tried",
         file: "machine/change/step.rs",
-        original: "self.reject(version, ConfigError::Validate, &message, fx)",
+        original: "self.reject(&version, ConfigError::Validate, &message, fx)",
         mutated: r"{
                 self.note_accepted(&rendered.digest);
                 self.accepted(*rendered);
@@ -248,21 +248,21 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::GoodIsKept,
         name: "what is up may still be late",
-        file: "machine/failing.rs",
+        file: "machine/trial/failing.rs",
         original: "!run.was_up && now.since(run.start_timeout_from) >= self.settings.start_timeout",
         mutated: "now.since(run.start_timeout_from) >= self.settings.start_timeout",
     },
     Mutant {
         law: Law::NotBlamed,
         name: "the runtime is the configuration's affair",
-        file: "machine/suspension.rs",
+        file: "machine/trial/suspension.rs",
         original: "seen.runtime == Some(false)",
         mutated: "false",
     },
     Mutant {
         law: Law::Cleared,
         name: "last known good is healthy, and clears the version",
-        file: "machine/rollback.rs",
+        file: "machine/trial/rollback.rs",
         original: r"let records = Records { phase: Phase::Settled, ..self.records().clone() };
                 self.propose(records, Proposal::Note, fx);",
         mutated: r#"self.clear_version("nothing", fx);"#,
@@ -270,7 +270,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::RetryLater,
         name: "a cleared version is not tried again",
-        file: "machine/rollback.rs",
+        file: "machine/trial/rollback.rs",
         original: "healthy >= attempt.retry_wait() && !self.has_recovered()",
         mutated: "false",
     },
@@ -284,7 +284,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::Confirms,
         name: "nobody need confirm in time",
-        file: "machine/confirm.rs",
+        file: "machine/trial/confirm.rs",
         original: "left == 0",
         mutated: "false",
     },

@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use super::evidence::Failure;
-use super::io::Effect;
-use super::model::Moment;
-use super::proposal::Proposal;
-use super::records::{Attempt, ConfirmationWait, Phase, Records};
-use super::{State, events, limits};
+use crate::machine::evidence::Failure;
+use crate::machine::io::Effect;
+use crate::machine::model::Moment;
+use crate::machine::proposal::Proposal;
+use crate::machine::records::{Attempt, ConfirmationWait, Phase, Records};
+use crate::machine::{State, events, limits};
 use kubelet_config::duration::GoDuration;
 use kubelet_config::source::ConfigAnnotations;
 
 impl State {
     /// Seconds within which this ConfigMap must be confirmed; `None` if it need not.
-    pub(super) fn confirm_within(&self, annotations: &ConfigAnnotations) -> Result<Option<u64>, String> {
+    pub(in crate::machine) fn confirm_within(&self, annotations: &ConfigAnnotations) -> Result<Option<u64>, String> {
         let within = match &annotations.confirm_within {
             Some(text) => {
                 let parsed: Result<GoDuration, _> = text.parse();
@@ -31,7 +31,7 @@ impl State {
     }
 
     /// Somebody is to confirm it, durably.
-    pub(super) fn awaits_confirmation(&self, fx: &mut Vec<Effect>) {
+    pub(in crate::machine) fn awaits_confirmation(&self, fx: &mut Vec<Effect>) {
         if let Phase::AwaitingConfirmation(attempt, _) = &self.records().phase {
             let within = Duration::from_secs(attempt.confirm_seconds());
             fx.push(Effect::Emit(events::awaits_confirmation(&attempt.version.source, within)));

@@ -1,14 +1,13 @@
 //! What a rendered version amounts to: another name for what runs, something known to be bad, or a candidate; and how each
 //! decision is recorded.
 
-use super::change::Change;
-use super::evidence::tells_of_contact;
-use super::io::{Effect, log};
-use super::ladder::is_same;
-use super::model::{ConfigError, Rendered};
-use super::proposal::Proposal;
-use super::records::{Attempt, BadReason, BadVersion, ConfirmationWait, Phase, Version};
-use super::{Level, State, events};
+use crate::machine::evidence::tells_of_contact;
+use crate::machine::io::{Effect, log};
+use crate::machine::ladder::is_same;
+use crate::machine::model::{ConfigError, Rendered};
+use crate::machine::proposal::Proposal;
+use crate::machine::records::{Attempt, BadReason, BadVersion, ConfirmationWait, Phase, Version};
+use crate::machine::{Level, State, events};
 use kubelet_config::digest::Digest;
 use kubelet_config::hazard::{Acknowledged, HazardClass};
 use kubelet_config::pods::PodSummary;
@@ -17,7 +16,7 @@ use kubelet_config::source_dir;
 
 impl State {
     /// What the version amounts to: a name, something known to be bad, or a candidate.
-    pub(super) fn compare(&mut self, source: Source, rendered: Rendered, fx: &mut Vec<Effect>) {
+    pub(in crate::machine) fn compare(&mut self, source: Source, rendered: Rendered, fx: &mut Vec<Effect>) {
         let version = Version { source, digest: Some(rendered.digest.clone()) };
         self.launch.usable_again(&version); // it was written just now
         let confirm_within = self.confirm_within(&rendered.annotations);
@@ -120,7 +119,8 @@ impl State {
             .into_iter()
             .flatten()
             .any(|attempt| attempt.contact_expected || attempt.baseline.as_ref().is_some_and(tells_of_contact));
-        let pods = self.change.as_ref().and_then(Change::inventory).map(|inventory| inventory.pods.iter());
+        let pods =
+            self.change.as_ref().and_then(|change| change.inventory.as_ref()).map(|inventory| inventory.pods.iter());
         let pods = pods.into_iter().flatten().filter(|pod| PodSummary::is_live(pod)).map(|pod| pod.uid.clone());
         let baseline = self.baseline_for_attempt(&mut contact_expected);
         // Whatever becomes of this attempt: what was good before it must be good again before a version is proven.
@@ -166,7 +166,12 @@ impl State {
     }
 
     /// A decision about the change is durable, or could not be recorded.
-    pub(super) fn change_recorded(&mut self, proposal: &Proposal, result: Result<(), String>, fx: &mut Vec<Effect>) {
+    pub(in crate::machine) fn change_recorded(
+        &mut self,
+        proposal: &Proposal,
+        result: Result<(), String>,
+        fx: &mut Vec<Effect>,
+    ) {
         self.change = None;
         if let Err(why) = result {
             return self.postpone(why, fx);

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
-use super::State;
-use super::model::{Moment, later};
+use crate::machine::State;
+use crate::machine::model::{Moment, later};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::source::Source;
 

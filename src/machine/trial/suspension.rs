@@ -1,10 +1,10 @@
 //! Suspension: while the node around the kubelet is at fault, no configuration is judged. What the change itself may have
 //! caused is not the node's fault: it is judged, and put to the control test.
 
-use super::evidence::{Signal, Suspension};
-use super::io::{Effect, log};
-use super::model::later;
-use super::{Level, State, events, limits};
+use crate::machine::evidence::{Signal, Suspension};
+use crate::machine::io::{Effect, log};
+use crate::machine::model::later;
+use crate::machine::{Level, State, events, limits};
 
 impl State {
     /// What is at fault for the kubelet's troubles, if it is not the configuration.
@@ -35,7 +35,7 @@ impl State {
     }
 
     /// True if the loss of this can come of the change: the version was not yet seen to live with it for a while.
-    pub(super) fn is_attributable(&self, signal: Signal) -> bool {
+    fn is_attributable(&self, signal: Signal) -> bool {
         if self.records().phase.attempt().is_none_or(|attempt| attempt.contact) || !self.is_required_signal(signal) {
             return false;
         }
@@ -48,7 +48,7 @@ impl State {
     }
 
     /// Stops or resumes judgement by what was last observed.
-    pub(super) fn update_suspension(&mut self, fx: &mut Vec<Effect>) {
+    pub(in crate::machine) fn update_suspension(&mut self, fx: &mut Vec<Effect>) {
         let suspension = self.suspension().filter(|_| self.is_observing());
         let before = self.health.set_suspended(suspension);
         match (suspension, before) {
@@ -72,7 +72,7 @@ impl State {
 
     /// Nothing was observed for a while: the machine was suspended, or we were stopped. The kubelet may have been as
     /// well, so that nothing is known of that time, neither good nor bad; and health is continuous, or begins anew.
-    pub(super) fn woke_up(&mut self) {
+    pub(in crate::machine) fn woke_up(&mut self) {
         let now = self.now;
         if !self.is_observing() {
             return;

@@ -1,23 +1,23 @@
 //! Bad versions: what failed or was refused is not started again while its content and the kubelet are the same.
 
-use super::ladder::is_same;
-use super::model::ConfigError;
-use super::records::{BadReason, BadVersion, Phase, Records, Version};
-use super::{State, limits};
+use crate::machine::ladder::is_same;
+use crate::machine::model::ConfigError;
+use crate::machine::records::{BadReason, BadVersion, Phase, Records, Version};
+use crate::machine::{State, limits};
 use kubelet_config::digest::Digest;
 use kubelet_config::status;
 
 impl State {
     /// What is remembered of a version that failed or was refused before, if it holds for the kubelet binary that runs, or for
     /// the one that is started next.
-    pub(super) fn bad_version(&self, version: &Version) -> Option<&BadVersion> {
+    pub(in crate::machine) fn bad_version(&self, version: &Version) -> Option<&BadVersion> {
         let binaries = [self.process.kubelet_id(), self.process.started_kubelet()];
         let holds = |bad: &&BadVersion| binaries.iter().any(|kubelet| bad.holds(version, kubelet));
         self.records().bad.iter().rev().find(holds)
     }
 
     /// True if the control test cleared it, and last known good has not been healthy for long enough since.
-    pub(super) fn awaits_retry(&self, version: &Version) -> bool {
+    pub(in crate::machine) fn awaits_retry(&self, version: &Version) -> bool {
         match &self.records().phase {
             Phase::RetryLater(attempt, _) => is_same(Some(&attempt.version), Some(version)) && !self.has_recovered(),
             _ => false,
@@ -26,7 +26,13 @@ impl State {
 
     /// What is to be remembered of a version. What ran failed with the binary of then; what did not is refused by the one on the
     /// disk.
-    pub(super) fn bad(&self, version: &Version, reason: BadReason, error: ConfigError, detail: &str) -> BadVersion {
+    pub(in crate::machine) fn bad(
+        &self,
+        version: &Version,
+        reason: BadReason,
+        error: ConfigError,
+        detail: &str,
+    ) -> BadVersion {
         let kubelet = match reason {
             BadReason::Failed(_) if self.runs(version) => self.process.started_kubelet(),
             BadReason::Failed(_) | BadReason::Rejected => self.process.kubelet_id(),
@@ -45,7 +51,7 @@ impl State {
     }
 
     /// The records with a further bad version in them.
-    pub(super) fn with_bad_version(&self, new: BadVersion) -> Records {
+    pub(in crate::machine) fn with_bad_version(&self, new: BadVersion) -> Records {
         let mut records = self.records().clone();
         let bad = &mut records.bad;
         bad.retain(|bad| bad.source != new.source || bad.digest != new.digest);
@@ -56,20 +62,20 @@ impl State {
     }
 
     /// True if this kubelet binary found the content valid, or could not judge it when it was asked.
-    pub(super) fn is_accepted(&self, digest: &Digest) -> bool {
+    pub(in crate::machine) fn is_accepted(&self, digest: &Digest) -> bool {
         let id = self.process.kubelet_id();
         self.records().accepted.iter().any(|(known, of)| known == digest && of == id)
             || self.launch.is_unjudged(digest, id)
     }
 
     /// Written down with the next record.
-    pub(super) fn note_accepted(&mut self, digest: &Digest) {
+    pub(in crate::machine) fn note_accepted(&mut self, digest: &Digest) {
         let kubelet = self.process.kubelet_id();
         self.writer.learn(|records| records.note_accepted(digest, kubelet));
     }
 
     /// The content of what we would fall back to, if it is known.
-    pub(super) fn fallback_content(&self) -> Option<&Digest> {
+    pub(in crate::machine) fn fallback_content(&self) -> Option<&Digest> {
         match &self.records().last_known_good {
             Some(proven) => proven.digest.as_ref(),
             None => self.launch.local(),
@@ -78,13 +84,13 @@ impl State {
 
     /// True if failures can be held against this version: there is something else to go back to, as far as that can be
     /// known.
-    pub(super) fn is_judged_content(&self, version: &Version) -> bool {
+    pub(in crate::machine) fn is_judged_content(&self, version: &Version) -> bool {
         let known = self.fallback_content().is_some() || !self.launch.is_learning(self.records());
         known && (version.digest.is_none() || self.fallback_content() != version.digest.as_ref())
     }
 
     /// A version whose content was not known has been rendered.
-    pub(super) fn learn_content(&mut self, version: Version, digest: &Digest) -> Version {
+    pub(in crate::machine) fn learn_content(&mut self, version: Version, digest: &Digest) -> Version {
         if version.digest.is_some() {
             return version;
         }

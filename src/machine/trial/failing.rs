@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::evidence::{Failure, Signal};
-use super::records::Phase;
-use super::{Run, State};
+use crate::machine::evidence::{Failure, Signal};
+use crate::machine::records::Phase;
+use crate::machine::{Run, State};
 
 impl State {
     /// The failure that counts now, and what to say of it: for last known good, one like that of the version that failed.
-    pub(super) fn failing(&self, run: &Run) -> Option<(Failure, String)> {
+    pub(in crate::machine) fn failing(&self, run: &Run) -> Option<(Failure, String)> {
         if self.suspended().is_some() {
             return None;
         }

@@ -1,16 +1,16 @@
 //! The way back: what failed is remembered as bad, and last known good is put to the control test.
 
-use super::evidence::Failure;
-use super::io::{Effect, log};
-use super::model::ConfigError;
-use super::proposal::Proposal;
-use super::records::{BadReason, Phase, Records, Version};
-use super::{Counter, Level, Run, State, events, limits};
+use crate::machine::evidence::Failure;
+use crate::machine::io::{Effect, log};
+use crate::machine::model::ConfigError;
+use crate::machine::proposal::Proposal;
+use crate::machine::records::{BadReason, Phase, Records, Version};
+use crate::machine::{Counter, Level, Run, State, events, limits};
 
 impl State {
     /// Remembers the version on trial as bad: last known good is desired from now on. This alone counts before it is
     /// written: a node must not stay on what fails because its disk does.
-    pub(super) fn roll_back(&mut self, failure: Failure, detail: &str, fx: &mut Vec<Effect>) {
+    pub(in crate::machine) fn roll_back(&mut self, failure: Failure, detail: &str, fx: &mut Vec<Effect>) {
         let Some((records, version)) = self.rolled_back(failure, detail) else { return };
         self.decided(records, fx);
         self.report_rollback(&version, failure, detail, fx);
@@ -25,7 +25,7 @@ impl State {
     }
 
     /// The records after a rollback, and what failed.
-    pub(super) fn rolled_back(&self, failure: Failure, detail: &str) -> Option<(Records, Version)> {
+    pub(in crate::machine) fn rolled_back(&self, failure: Failure, detail: &str) -> Option<(Records, Version)> {
         let attempt = self.records().phase.trial().filter(|attempt| self.is_judged_content(&attempt.version))?.clone();
         let version = attempt.version.clone();
         let bad = self.bad(&version, BadReason::Failed(failure), ConfigError::Load, detail);
@@ -38,7 +38,13 @@ impl State {
     }
 
     /// Reports a rollback: the metric, the event; the way back must not wait.
-    pub(super) fn report_rollback(&mut self, version: &Version, failure: Failure, detail: &str, fx: &mut Vec<Effect>) {
+    pub(in crate::machine) fn report_rollback(
+        &mut self,
+        version: &Version,
+        failure: Failure,
+        detail: &str,
+        fx: &mut Vec<Effect>,
+    ) {
         self.new_decision();
         self.process.start_at_once(self.now);
         fx.push(Effect::Count(Counter::Rollback(failure)));
@@ -49,7 +55,7 @@ impl State {
     }
 
     /// The kubelet refuses a version when it is to be started, being another binary than before.
-    pub(super) fn refuse_at_start(&mut self, version: &Version, error: ConfigError, detail: &str) {
+    pub(in crate::machine) fn refuse_at_start(&mut self, version: &Version, error: ConfigError, detail: &str) {
         let mut records = self.with_bad_version(self.bad(version, BadReason::Rejected, error, detail));
         if records.phase.trial().is_some_and(|attempt| attempt.version == *version) {
             records.phase = Phase::Settled;

@@ -1,7 +1,7 @@
 //! What a change would cost this node: hazards of its fields, and pods that would be turned away.
 
-use super::State;
-use super::model::Rendered;
+use crate::machine::State;
+use crate::machine::model::Rendered;
 use kubelet_config::hazard;
 
 impl State {
@@ -24,7 +24,7 @@ impl State {
         if self.is_way_back(rendered) {
             return None;
         }
-        let inventory = self.change.as_ref()?.inventory();
+        let inventory = self.change.as_ref()?.inventory.as_ref();
         let supplies = self.health.supplies();
         let impacts = hazard::preview(&self.running().effective, &rendered.effective, inventory, &supplies);
         hazard::refused_impact(&impacts, rendered.annotations.acknowledge.as_deref())

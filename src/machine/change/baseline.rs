@@ -1,9 +1,9 @@
 //! The baseline: what is good right before a change. Only that can be held against it.
 
-use super::evidence::{Baseline, Query, Signal};
-use super::io::Effect;
-use super::model::later;
-use super::{Run, State, limits};
+use crate::machine::evidence::{Baseline, Query, Signal};
+use crate::machine::io::Effect;
+use crate::machine::model::later;
+use crate::machine::{Run, State, limits};
 
 impl State {
     /// Asks for everything that may be good now.
@@ -16,7 +16,7 @@ impl State {
         }
         let until = later(self.now, limits::BASELINE);
         if let Some(change) = &mut self.change {
-            change.ask_baseline(asked, until);
+            (change.baseline, change.unanswered, change.baseline_until) = (Baseline::new(), asked, until);
         }
         for query in [Query::Environment(self.runtime_socket()), Query::Lease, Query::Pods] {
             self.query(query, fx);
@@ -31,7 +31,7 @@ impl State {
         if let Some(before) = unproven.and_then(|attempt| attempt.baseline.clone()) {
             return Some(before);
         }
-        let mut baseline = self.change.as_ref()?.baseline().clone();
+        let mut baseline = self.change.as_ref()?.baseline.clone();
         let started = |run: &&Run| run.ready || self.now.since(run.started) >= self.settings.start_timeout;
         let Some(run) = self.process.run().filter(started) else {
             // A kubelet that is not up gives no signs. The node around it does, and what was good on this node
