@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use kubelet_config::duration::GoDuration;
 use kubelet_config::source::Source;
+use kubelet_supervisor::machine::evidence::Signal;
 use kubelet_supervisor::machine::limits;
 use kubelet_supervisor::machine::record::HistoryEntry;
 
@@ -58,8 +59,11 @@ impl Outside {
             "KubeletConfigProven" => self.account.cleared.clear(),
             "KubeletConfigConfirmed" => self.account.confirmed = content,
             "KubeletConfigRolledBack" | "KubeletConfigRejected" => {
-                let Some(content) = content else { return };
                 let rolled_back = entry.reason == "KubeletConfigRolledBack";
+                if !rolled_back {
+                    self.account.cleared.clear(); // another one is assigned; what was cleared is new when it comes back
+                }
+                let Some(content) = content else { return };
                 self.check_failure(source, content, rolled_back, &entry.message);
             }
             _ => {}
@@ -122,10 +126,12 @@ impl Outside {
             let ran = lives.filter(|it| rolled_back && it.content == content);
             let digest = ran.and_then(|it| it.path.as_deref()).map(|path| digest_of(path).to_owned());
             // What is refused because it failed before did so with the binary of then.
-            let before = self.account.failed.iter().filter(|failed| failed.content == content && !rolled_back);
+            let same = |failed: &&Failed| failed.content.is_of_payload(content);
+            let mut before = self.account.failed.iter().filter(|failed| same(failed) && !rolled_back);
             let known = &self.account.known_kubelet;
+            let booted = booted || message.contains("passed without proof");
             let kubelet = ran.filter(|_| !booted).map_or(known, |it| &it.kubelet);
-            let sure = before.clone().all(|failed| failed.kubelet.as_ref() == Some(kubelet));
+            let sure = before.all(|failed| failed.kubelet.as_ref() == Some(kubelet));
             let kubelet = sure.then(|| kubelet.clone());
             let source = source.clone();
             self.account.note_failed(Failed { source, content, kubelet, digest, since: now, durable: false });
@@ -147,6 +153,8 @@ impl Outside {
         self.account.check(Law::NotBlamed, excused, !trouble, || format!("{source} is bad for the node's trouble"));
         if let Some(lost) = self.trouble.alone_since.filter(|_| self.process.is_some()) {
             let later = lost >= came + limits::ATTRIBUTION && process.in_contact && process.well_since.is_some();
+            // It may not have been asked since.
+            let excused = excused || self.observations.is_good(Signal::ApiServer, now, 2 * limits::QUERY_INTERVAL);
             self.account
                 .check(Law::NotBlamed, excused, !later, || format!("{source} is bad for the API server's trouble"));
         }
