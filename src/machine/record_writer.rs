@@ -95,6 +95,12 @@ impl RecordWriter {
         self.dirty = true;
     }
 
+    /// The records that count, those on disk, and those on their way there: what they name must not be removed.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Records> {
+        let proposed = self.write.as_ref().and_then(|write| write.proposed.as_ref());
+        [&self.current, &self.saved].into_iter().chain(proposed.map(|(_, records)| records))
+    }
+
     /// True if a decision can be proposed.
     pub(super) fn is_idle(&self) -> bool {
         self.write.is_none() && !self.dirty && self.read_only.is_none()

@@ -364,9 +364,7 @@ impl State {
             return;
         }
         let mut versions: BTreeSet<&Version> = BTreeSet::new();
-        for records in [self.records(), self.saved()] {
-            versions.extend(records.versions());
-        }
+        versions.extend(self.writer.all().flat_map(Records::versions));
         versions.extend(self.running().version.as_ref().into_iter().chain(self.launch.next()));
         let mut sources: BTreeSet<Source> = versions.iter().map(|version| version.source.clone()).collect();
         sources.extend(self.change.as_ref().map(|change| change.source.clone()));

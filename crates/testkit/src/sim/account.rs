@@ -124,6 +124,8 @@ pub struct Account {
     pub reset_requested: bool,
     /// So was another pin or the end of one.
     pub unpin_requested: bool,
+    /// So was another try of what failed, in this life.
+    pub retry_requested: bool,
     /// So was the end of a freeze.
     pub thaw_requested: bool,
     /// The supervisor was last told then that nothing is assigned.

@@ -93,10 +93,12 @@ pub struct Trouble {
 pub struct Observations {
     /// Of each signal: whether it was good, and when.
     pub signals: std::collections::BTreeMap<Signal, (bool, Duration)>,
+    /// Since when it has been good.
+    pub good_since: std::collections::BTreeMap<Signal, Duration>,
     /// Whether the node was in trouble then that no configuration made.
     pub environment: Option<(bool, Duration)>,
-    /// When it last asked how the node does.
-    pub asked: Option<Duration>,
+    /// What it last asked of how the node does: only the answer to that is heard.
+    pub asked: Option<Ticket>,
     /// The runtime has answered in this life.
     runtime_answered: bool,
 }
@@ -109,6 +111,11 @@ impl Observations {
 
     fn note(&mut self, signal: Signal, good: bool, now: Duration) {
         self.signals.insert(signal, (good, now));
+        if good {
+            self.good_since.entry(signal).or_insert(now);
+        } else {
+            self.good_since.remove(&signal);
+        }
     }
 
     /// It was good when it was last observed, within this time.
@@ -429,14 +436,16 @@ impl Outside {
             .then(|| PodInventory { pods: vec![pod("one", false), pod("two", loses)], ..PodInventory::default() })
     }
 
-    pub fn environment(&mut self) -> Environment {
+    pub fn environment(&mut self, ticket: Ticket) -> Environment {
         let (up, now) = (!self.surroundings.runtime_down, self.now);
         let (disk_full, shutting_down) = (self.disk.is_full(), self.surroundings.shutting_down);
         // A socket that never answered may be a wrong guess.
         let trouble = disk_full || shutting_down || (!up && self.observations.runtime_answered);
         self.observations.runtime_answered |= up;
-        self.observations.environment = Some((trouble, now));
-        self.observations.note(Signal::Runtime, up, now);
+        if self.observations.asked == Some(ticket) {
+            self.observations.environment = Some((trouble, now));
+            self.observations.note(Signal::Runtime, up, now);
+        }
         Environment { runtime: Some(up), disk_full, shutting_down, ..Environment::default() }
     }
 

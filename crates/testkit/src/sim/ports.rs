@@ -233,7 +233,7 @@ impl ports::Host for Handle {
     fn observe(&mut self, ticket: Ticket, _runtime: Option<&str>) {
         self.note(Call::Query);
         let mut outside = self.0.borrow_mut();
-        outside.observations.asked = Some(outside.now);
+        outside.observations.asked = Some(ticket);
         outside.schedule_answer(Coming::Environment(ticket));
     }
 }

@@ -208,7 +208,7 @@ impl Outside {
             Coming::Heartbeat(pid, again) => self.heartbeat(pid, again),
             Coming::Lease(ticket) => Some(Input::LeaseObserved(ticket, self.lease())),
             Coming::Pods(ticket) => Some(Input::PodsObserved(ticket, self.pods())),
-            Coming::Environment(ticket) => Some(Input::EnvironmentObserved(ticket, self.environment())),
+            Coming::Environment(ticket) => Some(Input::EnvironmentObserved(ticket, self.environment(ticket))),
         }
     }
 

@@ -127,8 +127,10 @@ impl Outside {
         let Some(records) = self.records(&self.disk.seen()) else { return };
         // A clearance that the disk did not take is forgotten.
         self.account.cleared.retain(|(source, _)| !records.bad.iter().any(|bad| bad.source == *source));
+        // Another try may be on the disk, even where the answer says otherwise.
+        let retried = std::mem::take(&mut self.account.retry_requested);
         let failed = self.account.failed.iter_mut();
-        failed.for_each(|failed| failed.durable |= says_it_failed(&records, failed));
+        failed.for_each(|failed| failed.durable = failed.durable && !retried || says_it_failed(&records, failed));
     }
 
     fn check_tried_again(&mut self, state: &State) {

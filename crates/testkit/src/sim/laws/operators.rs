@@ -31,6 +31,7 @@ impl Outside {
         self.account.unpin_requested |=
             matches!(command, Command::Unpin | Command::Pin { .. } | Command::Rollback { .. });
         self.account.thaw_requested |= *command == Command::Thaw;
+        self.account.retry_requested |= *command == Command::Retry;
         self.account.asked.insert(number, (command.clone(), self.now));
     }
 
