@@ -194,7 +194,7 @@ impl Process {
     /// burst of changes does not cost a restart each, and somebody can tell what is good.
     pub(super) fn may_change(&self, now: Moment) -> bool {
         match &self.kubelet {
-            Kubelet::Running(run) => run.ready || now >= later(run.started, limits::SETTLE),
+            Kubelet::Running(run) => run.is_ready() || now >= later(run.started, limits::SETTLE),
             Kubelet::Waiting { .. } => self.starts > 0,
             Kubelet::NotBegun | Kubelet::Starting | Kubelet::Stopping { .. } | Kubelet::Gone => false,
         }
@@ -204,7 +204,7 @@ impl Process {
         match &self.kubelet {
             Kubelet::Stopping { kill_at } => due.extend(*kill_at),
             Kubelet::Waiting { until } => due.push(*until),
-            Kubelet::Running(run) if !run.ready => due.push(later(run.started, limits::SETTLE)),
+            Kubelet::Running(run) if !run.is_ready() => due.push(later(run.started, limits::SETTLE)),
             Kubelet::Running(_) | Kubelet::NotBegun | Kubelet::Starting | Kubelet::Gone => {}
         }
     }

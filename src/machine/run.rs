@@ -16,8 +16,6 @@ pub struct Run {
     pub pid: u32,
     /// When it was started.
     pub started: Moment,
-    /// READY=1 was heard.
-    pub ready: bool,
     /// READY=1 was heard then.
     pub ready_at: Option<Moment>,
     /// Its start time-out counts from here: later than `started` if judgement was suspended.
@@ -29,8 +27,6 @@ pub struct Run {
     pub was_up: bool,
     /// The Node's last heartbeat before the start.
     pub heartbeat: String,
-    /// The Lease's renew time as last seen.
-    pub lease: Option<String>,
     /// Signals that were good, and when last.
     pub good: BTreeMap<Signal, Moment>,
     /// Signals that are bad, and since when.
@@ -40,6 +36,12 @@ pub struct Run {
 }
 
 impl Run {
+    /// READY=1 was heard.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.ready_at.is_some()
+    }
+
     /// True if healthz answered a moment ago. A gap that nobody watched is not health.
     pub(super) fn is_watched(&self, now: Moment) -> bool {
         let answered = self.good.get(&Signal::Healthz).filter(|_| self.is_good(Signal::Healthz));

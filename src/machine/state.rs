@@ -21,7 +21,7 @@ use super::restart_by_exit::ExitForRestart;
 use super::sync::Sync;
 use super::trial::Trial;
 use super::watchdog::Watchdog;
-use super::{Kubelet, Level, Settings, limits};
+use super::{Kubelet, Level, Run, Settings, limits};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::status::SyncError;
 
@@ -352,7 +352,7 @@ impl State {
     /// True once the kubelet said READY=1 and runs.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.process.run().is_some_and(|run| run.ready)
+        self.process.run().is_some_and(Run::is_ready)
     }
 
     /// The kubelet's process id, while there is one.

@@ -175,7 +175,7 @@ fn confirm_by(state: &State) -> Option<String> {
 pub fn summary(state: &State) -> String {
     let active = name(state.active().map(|version| &version.source));
     let kubelet = match state.kubelet() {
-        Kubelet::Running(run) if run.ready => "ready",
+        Kubelet::Running(run) if run.is_ready() => "ready",
         Kubelet::Running(_) => "starting",
         Kubelet::Waiting { .. } => "waiting to restart",
         Kubelet::Stopping { .. } => "stopping",

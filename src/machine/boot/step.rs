@@ -105,7 +105,9 @@ impl State {
         if let Some(attempt) = self.writer.attempt_mut() {
             (attempt.earned, attempt.suspended) = (Duration::ZERO, false);
             let (node, lease) = (attempt.node.take(), attempt.lease.take());
-            self.health.restore(node, lease);
+            if self.process.run().is_none() {
+                self.health.restore(node, lease); // what was seen since is newer
+            }
         }
         let mut records = self.records().clone();
         match (&mut records.phase, &records.pin) {

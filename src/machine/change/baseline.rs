@@ -32,7 +32,7 @@ impl State {
             return Some(before);
         }
         let mut baseline = self.change.as_ref()?.baseline.clone();
-        let started = |run: &&Run| run.ready || self.now.since(run.started) >= self.settings.start_timeout;
+        let started = |run: &&Run| run.is_ready() || self.now.since(run.started) >= self.settings.start_timeout;
         let Some(run) = self.process.run().filter(started) else {
             // A kubelet that is not up gives no signs. The node around it does, and what was good on this node
             // before counts; where that is not known, the kubelet's own signs must come.

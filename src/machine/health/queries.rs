@@ -17,7 +17,7 @@ impl State {
     /// Begins to observe, or ends that.
     pub(in crate::machine) fn update_observing(&mut self) {
         let (now, observing) = (self.now, self.is_observing());
-        let Some(run) = self.process.run_mut().filter(|run| run.ready && observing) else {
+        let Some(run) = self.process.run_mut().filter(|run| run.is_ready() && observing) else {
             return self.health.due.clear();
         };
         if self.health.due.is_empty() {

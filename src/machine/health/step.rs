@@ -84,15 +84,13 @@ impl State {
             started: self.now,
             start_timeout_from: self.now,
             heartbeat: self.health.node.as_ref().map(|node| node.heartbeat.clone()).unwrap_or_default(),
-            lease: self.health.lease.clone(),
             ..Run::default()
         }
     }
 
     pub(in crate::machine) fn ready(&mut self, fx: &mut Vec<Effect>) {
         let (now, observing) = (self.now, self.is_observing());
-        let Some(run) = self.process.run_mut().filter(|run| !run.ready) else { return };
-        run.ready = true;
+        let Some(run) = self.process.run_mut().filter(|run| !run.is_ready()) else { return };
         run.ready_at = Some(now);
         if observing {
             run.await_signals(now);
@@ -111,7 +109,7 @@ impl State {
         let now = self.now;
         let Some(run) = self.process.run_mut() else { return };
         let mut gap = false;
-        if ok && run.ready {
+        if ok && run.is_ready() {
             gap = run.healthy_since.is_some() && !run.is_watched(now);
             run.record_good(Signal::Healthz, now);
         } else if !ok {
@@ -142,7 +140,7 @@ impl State {
 
     pub(in crate::machine) fn node_observed(&mut self, readiness: NodeReadiness) {
         let now = self.now;
-        if let Some(run) = self.process.run_mut().filter(|run| run.ready) {
+        if let Some(run) = self.process.run_mut().filter(|run| run.is_ready()) {
             if !readiness.ready {
                 run.record_bad(Signal::NodeReady, now);
             } else if readiness.heartbeat != run.heartbeat {
@@ -169,15 +167,12 @@ impl State {
         self.note_baseline(Signal::ApiServer, !away);
         self.note_baseline(Signal::Lease, fresh);
         let now = self.now;
-        let Some(run) = self.process.run_mut() else { return };
-        if !run.ready {
-            // The kubelet before it renewed this, maybe after it was last asked for.
-            if let LeaseObservation::Renewed(time) = observed {
-                run.lease = Some(time.clone());
-                self.health.lease.clone_from(&run.lease);
-            }
-            return;
-        }
+        let before = match observed {
+            LeaseObservation::Renewed(time) => self.health.lease.replace(time.clone()),
+            _ => None,
+        };
+        // What was renewed before READY=1 the kubelet before it may have renewed.
+        let Some(run) = self.process.run_mut().filter(|run| run.is_ready()) else { return };
         match observed {
             LeaseObservation::Unreachable(_) => run.record_bad(Signal::ApiServer, now),
             LeaseObservation::Busy(_) => {
@@ -187,15 +182,13 @@ impl State {
             LeaseObservation::Absent => run.record_good(Signal::ApiServer, now),
             LeaseObservation::Renewed(time) => {
                 run.record_good(Signal::ApiServer, now);
-                if run.lease.as_ref().is_some_and(|before| before != time) {
+                if before.is_some_and(|before| before != *time) {
                     run.record_good(Signal::Lease, now);
                 } else if let Some(since) = run.good.get(&Signal::Lease).copied()
                     && now.since(since) >= limits::LEASE_FRESH
                 {
                     run.record_bad(Signal::Lease, since);
                 }
-                run.lease = Some(time.clone());
-                self.health.lease = Some(time.clone());
             }
         }
     }
@@ -213,7 +206,7 @@ impl State {
         let lost = inventory.pods.iter().filter(|pod| attempt.pods.contains(&pod.uid));
         let lost = lost.filter(|pod| !pod.is_live() && is_turned_away(&pod.reason));
         let lost: Vec<String> = lost.map(|pod| format!("{} ({})", pod.name, pod.reason)).collect();
-        if let Some(run) = self.process.run_mut().filter(|run| run.ready && on_trial && !lost.is_empty()) {
+        if let Some(run) = self.process.run_mut().filter(|run| run.is_ready() && on_trial && !lost.is_empty()) {
             run.record_bad(Signal::Pods, now);
             self.health.lost_pods = lost;
         }
@@ -265,7 +258,7 @@ impl State {
         }
         let Some(run) = self.process.run() else { return };
         let answers = run.is_good(Signal::Healthz);
-        let up = run.ready && (!self.is_required_signal(Signal::Healthz) || answers);
+        let up = run.is_ready() && (!self.is_required_signal(Signal::Healthz) || answers);
         let bad = run.bad.keys().any(|signal| self.is_required_signal(*signal));
         // What was bad before is not held against the change, but earns nothing either.
         let healthy = up

@@ -31,7 +31,7 @@ fn version() -> Version {
 fn running_in(phase: Phase) -> State {
     let mut state = State::new(Settings { api_server: false, ..Settings::default() });
     state.writer = RecordWriter::new(Records { assigned: Some(version()), phase, ..Records::default() }, None);
-    let run = Run { pid: 1, ready: true, ..Run::default() };
+    let run = Run { pid: 1, ready_at: Some(Moment::default()), ..Run::default() };
     let healthz = Some(HealthzTarget { host: "127.0.0.1".into(), port: 10248 });
     let running = RunningConfig { version: Some(version()), healthz, ..RunningConfig::default() };
     state.process = Process::resumed(run, running, KubeletId::default(), 1, at(0));

@@ -24,7 +24,7 @@ impl State {
         let now = self.now;
         let mut found = Vec::new();
         if !run.was_up && now.since(run.start_timeout_from) >= self.settings.start_timeout {
-            let waited_for = if run.ready { "healthz" } else { "READY=1" };
+            let waited_for = if run.is_ready() { "healthz" } else { "READY=1" };
             let seconds = self.settings.start_timeout.as_secs();
             found.push((Failure::StartTimeout, format!("the kubelet gave no {waited_for} within {seconds} s")));
         }

@@ -66,7 +66,7 @@ mod tests {
     }
 
     fn run_with(state: &mut State, running: RunningConfig) {
-        let run = Run { pid: 1, ready: true, ..Run::default() };
+        let run = Run { pid: 1, ready_at: Some(Moment::default()), ..Run::default() };
         state.process = Process::resumed(run, running, KubeletId::default(), 1, Moment::default());
     }
 

@@ -173,13 +173,11 @@ pub fn run() -> Run {
     Run {
         pid: 4711,
         started: at(1),
-        ready: true,
         ready_at: Some(at(2)),
         start_timeout_from: at(3),
         healthy_since: Some(at(4)),
         was_up: true,
         heartbeat: "2027-01-15T07:59:00Z".to_owned(),
-        lease: Some("2027-01-15T07:59:01.000000Z".to_owned()),
         // 0.1.0 kept two fields of their own for healthz.
         good: SIGNALS.into_iter().zip((11..).map(at)).chain([(Signal::Healthz, at(5))]).collect(),
         bad: SIGNALS.into_iter().zip((21..).map(at)).chain([(Signal::Healthz, at(6))]).collect(),
