@@ -49,7 +49,7 @@ impl State {
         if let Some(why) = self.writer.read_only() {
             return Some(format!("the record of this node cannot be read, so nothing is changed: {why}"));
         }
-        let failing = self.writer.is_failing();
+        let failing = self.writer.failure().is_some();
         failing.then(|| "the store cannot be written at the moment, so this would not last; see the log".to_owned())
     }
 

@@ -154,11 +154,13 @@ impl Process {
     }
 
     /// It is called by another name now; the content is the same.
-    pub(super) fn adopt(&mut self, version: Option<Version>, shadowed: Option<Vec<String>>) {
+    pub(super) fn rename(&mut self, version: Option<Version>) {
         self.running.version = version;
-        if let Some(shadowed) = shadowed {
-            self.running.shadowed = shadowed;
-        }
+    }
+
+    /// Fields of it that flags override.
+    pub(super) fn set_shadowed(&mut self, shadowed: Vec<String>) {
+        self.running.shadowed = shadowed;
     }
 
     /// The binary that the next start runs.

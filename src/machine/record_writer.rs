@@ -22,8 +22,17 @@ struct Write {
     /// What is decided by it, and what counts then: these records with what was learned meanwhile. `None`: what counts
     /// already is written down.
     proposed: Option<(Proposal, Records)>,
-    /// A kubelet waits no longer for it.
-    patience: Moment,
+    /// No kubelet is started until then: what was decided is durable before it runs, unless the disk takes its time.
+    holds_start_until: Moment,
+}
+
+/// Writes fail.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Failing {
+    /// In a row.
+    failures: u32,
+    retry_at: Moment,
+    why: String,
 }
 
 /// The records in force and on disk.
@@ -39,16 +48,14 @@ pub(super) struct RecordWriter {
     /// Something else was decided while the write is under way.
     #[serde(skip)]
     overtaken: bool,
-    /// Failures in a row, and when to try again.
-    retry: Option<(u32, Moment)>,
-    /// Why the last write failed.
-    failure: Option<String>,
+    /// The last write failed.
+    failing: Option<Failing>,
     /// Why nothing may be written.
     read_only: Option<String>,
 }
 
-/// What became of a write.
-pub(super) type Outcome = (Option<Proposal>, Result<(), String>);
+/// What became of a proposal.
+pub(super) type Outcome = (Proposal, Result<(), String>);
 
 impl RecordWriter {
     /// The records as they were read; or those that must do, and why nothing may be written.
@@ -115,9 +122,9 @@ impl RecordWriter {
         self.write.is_some()
     }
 
-    /// A kubelet waits no longer for the write under way.
-    pub(super) fn patience(&self) -> Moment {
-        self.write.as_ref().map(|write| write.patience).unwrap_or_default()
+    /// True if the next start waits for the write under way.
+    pub(super) fn holds_start(&self, now: Moment) -> bool {
+        self.write.as_ref().is_some_and(|write| now < write.holds_start_until)
     }
 
     /// Why nothing may be written, if so.
@@ -125,14 +132,9 @@ impl RecordWriter {
         self.read_only.as_deref()
     }
 
-    /// True if a write failed, and none has succeeded since.
-    pub(super) fn is_failing(&self) -> bool {
-        self.retry.is_some()
-    }
-
     /// Why the last write failed, if it did.
     pub(super) fn failure(&self) -> Option<&str> {
-        self.failure.as_deref()
+        self.failing.as_ref().map(|failing| &*failing.why)
     }
 
     /// Has these records written; they count once they are durable.
@@ -165,15 +167,15 @@ impl RecordWriter {
     ) {
         fx.push(Effect::Store(StoreRequest::Record(ticket, Box::new(records.clone()))));
         let asked = Asked { ticket, until: later(now, limits::STORE_DEADLINE) };
-        self.write = Some(Write { asked, records, proposed, patience: later(now, limits::LOAD_DEADLINE) });
+        self.write = Some(Write { asked, records, proposed, holds_start_until: later(now, limits::LOAD_DEADLINE) });
         self.overtaken = false;
     }
 
-    /// Writes what is due. Gives a write that had no answer in time.
+    /// Writes what is due. Gives a proposal whose write had no answer in time.
     pub(super) fn tick(&mut self, ticket: Ticket, now: Moment, fx: &mut Vec<Effect>) -> Option<Outcome> {
         if let Some(write) = self.write.take_if(|write| write.asked.is_given_up(now)) {
             let why = format!("no answer within {} s", limits::STORE_DEADLINE.as_secs());
-            return Some(self.failed(write, &why, now, fx));
+            return self.failed(write, &why, now, fx);
         }
         self.write(ticket, now, fx);
         None
@@ -181,7 +183,7 @@ impl RecordWriter {
 
     /// Writes what counts and is not durable, if nothing is in the way of that.
     pub(super) fn write(&mut self, ticket: Ticket, now: Moment, fx: &mut Vec<Effect>) {
-        let due = self.retry.is_none_or(|(_, at)| now >= at);
+        let due = self.failing.as_ref().is_none_or(|failing| now >= failing.retry_at);
         if self.dirty && self.write.is_none() && self.read_only.is_none() && due {
             // What fails or is given up is due once more.
             self.dirty = false;
@@ -196,7 +198,7 @@ impl RecordWriter {
         }
     }
 
-    /// The answer to a write; `None` if nobody waits for it.
+    /// The answer to a write; `None` if nobody waits for it, or nothing was proposed.
     pub(super) fn recorded(
         &mut self,
         ticket: Ticket,
@@ -206,35 +208,35 @@ impl RecordWriter {
     ) -> Option<Outcome> {
         let write = self.write.take_if(|write| write.asked.ticket == ticket)?;
         if let Err(why) = result {
-            return Some(self.failed(write, &why, now, fx));
+            return self.failed(write, &why, now, fx);
         }
-        (self.retry, self.failure) = (None, None);
+        self.failing = None;
         self.saved = write.records;
-        let Some((proposal, mut records)) = write.proposed else { return Some((None, Ok(()))) };
+        let (proposal, mut records) = write.proposed?;
         if self.overtaken {
-            return Some((Some(proposal), Err("something else was decided meanwhile".to_owned())));
+            return Some((proposal, Err("something else was decided meanwhile".to_owned())));
         }
         keep_evidence(&self.current, &mut records);
         self.current = records;
-        Some((Some(proposal), Ok(())))
+        Some((proposal, Ok(())))
     }
 
     /// Either text may be on disk now: what counts is written back.
-    fn failed(&mut self, write: Write, why: &str, now: Moment, fx: &mut Vec<Effect>) -> Outcome {
-        let failures = self.retry.map_or(0, |(failures, _)| failures + 1);
-        self.retry = Some((failures, later(now, duration::backoff(limits::RETRY_FIRST, limits::RETRY_MAX, failures))));
+    fn failed(&mut self, write: Write, why: &str, now: Moment, fx: &mut Vec<Effect>) -> Option<Outcome> {
+        let failures = self.failing.as_ref().map_or(0, |failing| failing.failures + 1);
+        let retry_at = later(now, duration::backoff(limits::RETRY_FIRST, limits::RETRY_MAX, failures));
         self.dirty = true;
         fx.push(Effect::Count(Counter::StoreError));
         let why = format!("the store cannot be written: {why}");
         log(fx, Level::Warn, why.clone());
-        self.failure = Some(why.clone());
-        (write.proposed.map(|(proposal, _)| proposal), Err(why))
+        self.failing = Some(Failing { failures, retry_at, why: why.clone() });
+        write.proposed.map(|(proposal, _)| (proposal, Err(why)))
     }
 
     pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
-        due.extend(self.write.iter().flat_map(|write| [write.asked.until, write.patience]));
+        due.extend(self.write.iter().flat_map(|write| [write.asked.until, write.holds_start_until]));
         if self.write.is_none() {
-            due.extend(self.retry.map(|(_, at)| at));
+            due.extend(self.failing.as_ref().map(|failing| failing.retry_at));
         }
     }
 }

@@ -114,8 +114,7 @@ impl State {
                 }
             }
             Input::Recorded(ticket, result) => {
-                let outcome = self.writer.recorded(ticket, result, now, &mut fx);
-                if let Some((Some(proposal), result)) = outcome {
+                if let Some((proposal, result)) = self.writer.recorded(ticket, result, now, &mut fx) {
                     self.recorded(proposal, result, &mut fx);
                 }
             }
@@ -209,8 +208,7 @@ impl State {
             return; // what is on record is not known yet
         }
         let ticket = self.next_ticket();
-        let outcome = self.writer.tick(ticket, self.now, fx);
-        if let Some((Some(proposal), result)) = outcome {
+        if let Some((proposal, result)) = self.writer.tick(ticket, self.now, fx) {
             self.recorded(proposal, result, fx);
         }
     }

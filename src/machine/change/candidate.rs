@@ -99,8 +99,7 @@ impl State {
         }
         records.assigned = Some(version.clone());
         if self.running().digest.as_ref() == Some(&rendered.digest) {
-            let called = self.running().version.clone();
-            self.process.adopt(called, Some(rendered.shadowed));
+            self.process.set_shadowed(rendered.shadowed);
         }
         if records == *self.records() {
             return self.end_change(&version.source);

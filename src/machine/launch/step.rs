@@ -100,7 +100,7 @@ impl State {
         };
         let equal = content.is_some() && content == running.digest.as_ref();
         if equal {
-            self.process.adopt(desired.clone(), None);
+            self.process.rename(desired.clone());
         }
         equal
     }
@@ -109,14 +109,10 @@ impl State {
     fn may_start(&mut self, fx: &mut Vec<Effect>) -> bool {
         // What was decided is durable before it is started, unless the disk takes its time over it.
         self.process.is_start_due(self.now)
-            && !self.is_deciding()
+            && !self.writer.holds_start(self.now)
             && !self.is_try_open()
             && !self.is_failure_pending()
             && !self.exits_for_restart(fx)
-    }
-
-    fn is_deciding(&self) -> bool {
-        self.writer.is_writing() && self.now < self.writer.patience()
     }
 
     /// While there is no kubelet, the start that is prepared is not put off for a version that could not be used before.
@@ -329,7 +325,10 @@ impl State {
         let content = rendered.as_ref().map(|rendered| &rendered.digest);
         match self.process.kubelet() {
             Kubelet::Running(_) if content.is_some() && content == self.running().digest.as_ref() => {
-                self.process.adopt(version, rendered.map(|rendered| rendered.shadowed));
+                self.process.rename(version);
+                if let Some(rendered) = rendered {
+                    self.process.set_shadowed(rendered.shadowed);
+                }
                 self.launch.next = None;
             }
             Kubelet::Running(_) => {
@@ -404,7 +403,7 @@ impl State {
             log(fx, Level::Warn, format!("the kubelet's state files stay as they are: {why}"));
         }
         let desired = self.desired();
-        if self.is_deciding() || version != desired && !self.is_better_left(&desired) {
+        if self.writer.holds_start(self.now) || version != desired && !self.is_better_left(&desired) {
             self.launch.next = None; // something else was decided meanwhile
         } else if matches!(self.process.kubelet(), Kubelet::Waiting { .. }) && !self.process.is_leaving() {
             self.start_next(version, rendered, fx);

@@ -19,12 +19,9 @@ impl State {
             return false;
         }
         if !self.writer.is_idle() {
-            let soon = if self.writer.is_writing() {
-                self.now < self.writer.patience()
-            } else {
-                !self.writer.is_failing() && self.writer.read_only().is_none()
-            };
-            if soon {
+            let writer = &self.writer;
+            let due = !writer.is_writing() && writer.failure().is_none() && writer.read_only().is_none();
+            if due || writer.holds_start(self.now) {
                 return true; // on its way to the disk; its answer comes back here
             }
             log(fx, Level::Warn, "the records cannot be written: the kubelet is restarted in place");

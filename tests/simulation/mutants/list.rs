@@ -343,9 +343,9 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::LastingFaults,
         name: "a start waits until the record can be written",
-        file: "machine/launch/step.rs",
-        original: "self.writer.is_writing() && self.now < self.writer.patience()",
-        mutated: "self.writer.is_writing() || self.writer.is_failing()",
+        file: "machine/record_writer.rs",
+        original: "self.write.as_ref().is_some_and(|write| now < write.holds_start_until)",
+        mutated: "self.write.is_some() || self.failing.is_some()",
     },
     Mutant {
         law: Law::Converges,
