@@ -1,6 +1,7 @@
 //! The kubelet's own binary as a judge of candidates.
 
-use std::path::PathBuf;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -122,7 +123,7 @@ async fn ensure_tested(command: &PreflightCommand, tested: &SelfTest) -> Result<
     if let Some(known) = tested.as_ref() {
         return known.clone();
     }
-    command.write_test_files()?;
+    command.write_test_files().await?;
     match command.run_self_tests().await {
         Err(SelfTestFailure { why, transient: true }) => Err(why),
         result => tested.insert(result.map_err(|failed| failed.why)).clone(),
@@ -153,7 +154,7 @@ impl PreflightCommand {
 
     /// Checks that the binary tells what cannot be loaded from what is invalid.
     pub(crate) async fn self_test(&self) -> Result<(), String> {
-        self.write_test_files()?;
+        self.write_test_files().await?;
         self.run_self_tests().await.map_err(|failed| failed.why)
     }
 
@@ -182,19 +183,15 @@ impl PreflightCommand {
         self.dir.join(format!("self-test-{name}.json"))
     }
 
-    /// Writes the files of the self-test.
-    fn write_test_files(&self) -> Result<(), String> {
-        use std::os::unix::fs::DirBuilderExt as _;
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&self.dir)
-            .map_err(|error| format!("{}: {error}", self.dir.display()))?;
-        for (name, text, _) in SELF_TESTS {
-            let path = self.test_file(name);
-            std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
-        }
-        Ok(())
+    /// Writes the files of the self-test, on another thread: the disk may stall.
+    async fn write_test_files(&self) -> Result<(), String> {
+        let (dir, files) = (self.dir.clone(), SELF_TESTS.map(|(name, text, _)| (self.test_file(name), text)));
+        let written = tokio::task::spawn_blocking(move || {
+            let told = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(|error| told(&dir, error))?;
+            files.iter().try_for_each(|(path, text)| std::fs::write(path, text).map_err(|error| told(path, error)))
+        });
+        written.await.map_err(|error| format!("the self-test's files: {error}"))?
     }
 
     async fn run(&self, config: Option<&str>) -> Classification {

@@ -99,6 +99,7 @@ impl Options {
                 boots: self.trial_boots,
                 confirm_within: self.confirm_within.map(|within| within.0),
                 api_server: args.last("kubeconfig").is_some(),
+                standalone: args.last("kubeconfig").is_none() && source.is_none(),
                 default_source,
                 spread: self.spread.0,
                 spread_assignment: self.spread_assignment.0,

@@ -63,6 +63,9 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
                 let stored = if self.dynamic { self.store.load() } else { Stored::empty() };
                 Input::RecordsRead(ticket, Box::new(stored), self.local.kubelet_id())
             }
+            // What an earlier kubelet here was assigned is left as it is: that this one is standalone may be a mistake.
+            StoreRequest::Record(ticket, _) if !self.dynamic => Input::Recorded(ticket, Ok(())),
+            StoreRequest::Collect(..) if !self.dynamic => return Vec::new(),
             StoreRequest::Record(ticket, records) => Input::Recorded(ticket, plain(self.store.record(&records))),
             StoreRequest::Save(ticket, source, payload) => {
                 Input::Saved(ticket, plain(self.store.save(&source, &payload)))

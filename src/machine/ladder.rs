@@ -75,13 +75,13 @@ fn rungs<'a>(records: &'a Records, kubelet: &KubeletId) -> Vec<Option<&'a Versio
     let mut rungs = Vec::new();
     match (&records.pin, &records.assigned) {
         (Some(pin), _) => rungs.push(pin.version.as_ref()),
-        (None, Some(assigned)) if may_run(records, assigned) => rungs.push(Some(assigned)),
+        (None, Some(assigned)) if may_run(records, kubelet, assigned) => rungs.push(Some(assigned)),
         _ => {}
     }
     if proven.is_some() {
-        rungs.push(proven);
-        // What was proven once may have failed since.
-        let has_failed = |version: &Version| records.bad.iter().any(|bad| bad.holds(version, kubelet));
+        // What was proven once may have failed since; or before, with the binary that is there again.
+        rungs.extend(proven.filter(|version| !has_failed(records, kubelet, version)).map(Some));
+        let has_failed = |version: &Version| has_failed(records, kubelet, version);
         rungs.extend(records.proven.iter().rev().filter(|version| !has_failed(version)).map(Some));
     }
     rungs.push(None);
@@ -95,9 +95,13 @@ pub(super) fn refusal<'a>(records: &'a Records, kubelet: &KubeletId, version: &V
     records.bad.iter().rev().filter(|bad| bad.reason == BadReason::Rejected).find(is_it)
 }
 
+fn has_failed(records: &Records, kubelet: &KubeletId, version: &Version) -> bool {
+    records.bad.iter().any(|bad| bad.holds(version, kubelet))
+}
+
 /// True if it is last known good, or has to prove itself now.
-fn may_run(records: &Records, assigned: &Version) -> bool {
-    is_same(Some(assigned), records.last_known_good.as_ref())
+fn may_run(records: &Records, kubelet: &KubeletId, assigned: &Version) -> bool {
+    is_same(Some(assigned), records.last_known_good.as_ref()) && !has_failed(records, kubelet, assigned)
         || records.phase.trial().is_some_and(|attempt| attempt.version == *assigned)
 }
 

@@ -46,6 +46,12 @@ impl State {
         if self.process.is_leaving() {
             return Some("the supervisor is on its way out".to_owned());
         }
+        if self.settings.standalone {
+            return Some(
+                "the kubelet has neither --kubeconfig nor --source-dir: nothing is assigned, and nothing recorded"
+                    .into(),
+            );
+        }
         if let Some(why) = self.writer.read_only() {
             return Some(format!("the record of this node cannot be read, so nothing is changed: {why}"));
         }
@@ -307,7 +313,9 @@ pub(crate) fn offline(stored: Stored, command: &Command, now: Moment) -> Result<
     }
     let (mut records, execution) = state.execute(command)?;
     if let Some(version) = records.assigned.clone().filter(|_| *command == Command::Retry) {
-        records.phase = Phase::Trial(Attempt::new(version)); // nobody is there to look at it again
+        // Nobody is there to look at it again, nor to say what is good now: it is judged by what was when last proven.
+        let baseline = Some(records.good_signals.clone()).filter(|signals| !signals.is_empty());
+        records.phase = Phase::Trial(Attempt { baseline, ..Attempt::new(version) });
     }
     Ok((records, execution.answer))
 }

@@ -173,6 +173,14 @@ impl Process {
         self.started.as_ref().unwrap_or(&self.kubelet_id)
     }
 
+    /// The binary by which it is known what may run: the one that runs, while it does.
+    pub(super) fn judging_kubelet(&self) -> &KubeletId {
+        match self.kubelet {
+            Kubelet::Running(_) => self.started_kubelet(),
+            _ => &self.kubelet_id,
+        }
+    }
+
     /// True once the next start is due, if it is to be.
     pub(super) fn is_start_due(&self, now: Moment) -> bool {
         matches!(self.kubelet, Kubelet::Waiting { until } if now >= until)

@@ -42,6 +42,8 @@ pub struct Settings {
     pub confirm_within: Option<Duration>,
     /// The kubelet has an API server: a node that it does not see is in no contact.
     pub api_server: bool,
+    /// Nobody assigns anything: there is neither an API server nor a source directory, and nothing is recorded.
+    pub standalone: bool,
     /// What runs on a Node without an assignment.
     pub default_source: Option<ConfigMapRef>,
     /// Edits in place and versions of the default source begin within this time, each node at its own.
@@ -72,6 +74,7 @@ impl Default for Settings {
             boots: limits::TRIAL_BOOTS,
             confirm_within: None,
             api_server: true,
+            standalone: false,
             default_source: None,
             spread: Duration::ZERO,
             spread_assignment: Duration::ZERO,

@@ -1,6 +1,7 @@
 //! The worker: store, rendering and the node's own files together.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -227,6 +228,9 @@ fn records_are_answered_and_a_standalone_kubelet_has_none() {
     let store = || FsStore::new(disk.clone(), Path::new(ROOT));
     let mut standalone = StoreWorker::new(store(), local.clone(), KubeletArgs::parse(&[]));
     assert_eq!(read(&mut standalone), Stored::empty());
+    // Its command line may be a mistake: what is on the disk stays.
+    assert_eq!(standalone.serve(StoreRequest::Record(6, Box::default())), [Input::Recorded(6, Ok(()))]);
+    assert_eq!(standalone.serve(StoreRequest::Collect(BTreeSet::new(), BTreeSet::new())), []);
     let standalone = StoreWorker::new(store(), local.clone(), KubeletArgs::parse(&[]));
     assert_eq!(read(&mut standalone.with_source_dir(true)), stored);
 

@@ -115,9 +115,11 @@ impl State {
                 self.reading.tries = Some(attempt.tries).filter(|tries| *tries >= self.settings.boots);
                 attempt.tries += 1;
             }
-            // Another boot's clock: it goes on with what was noted.
+            // Another boot's clock: it goes on with what was noted, less what may have passed since. So a node that reboots
+            // in a loop comes to the end of the wait.
             (Phase::AwaitingConfirmation(_, wait), _) if wait.boot_id != self.settings.boot_id() => {
-                *wait = ConfirmationWait::within(wait.left, self.now, self.settings.boot_id());
+                let left = wait.left.saturating_sub(limits::CONFIRM_RECORD_INTERVAL.as_secs());
+                *wait = ConfirmationWait::within(left, self.now, self.settings.boot_id());
             }
             _ => return,
         }

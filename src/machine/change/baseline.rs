@@ -1,5 +1,7 @@
 //! The baseline: what is good right before a change. Only that can be held against it.
 
+use std::time::Duration;
+
 use crate::machine::evidence::{Baseline, Query, Signal};
 use crate::machine::io::Effect;
 use crate::machine::model::later;
@@ -50,6 +52,11 @@ impl State {
         if pinged.is_some_and(|at| self.now.since(*at) <= self.patience(Signal::Watchdog)) {
             baseline.insert(Signal::Watchdog);
         }
+        // What was good on this node before may take its time with a kubelet that has just come up.
+        let up_for = run.ready_at.map_or(Duration::MAX, |ready| self.now.since(ready));
+        let slow = [Signal::Healthz, Signal::NodeReady, Signal::Lease];
+        let slow = slow.into_iter().filter(|signal| up_for < self.patience(*signal));
+        baseline.extend(slow.filter(|signal| self.records().good_signals.contains(signal)));
         Some(baseline)
     }
 }

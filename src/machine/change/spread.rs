@@ -15,20 +15,21 @@ impl State {
     /// Everything up to the verdict is done at once on every node, so that a bad edit is refused
     /// everywhere while it costs nothing; only the restart waits.
     pub(super) fn spread_start(&mut self, source: &Source) -> Option<Moment> {
+        let wait = self.spread_wait(source);
+        (!wait.is_zero()).then(|| later(self.first_seen(source), wait))
+    }
+
+    /// How long this node waits for its turn.
+    pub(super) fn spread_wait(&self, source: &Source) -> Duration {
         let before = self.records().assigned.as_ref().map(|version| &version.source);
         if before == Some(source) {
-            return None; // not new: it is owed, or somebody asked for it again
+            return Duration::ZERO; // not new: it is owed, or somebody asked for it again
         }
         // A directory of this node is nobody else's.
         let edited = before.is_some_and(|before| before.reference == source.reference) && !source.is_source_dir();
         let appeared = before.is_none() && matches!(self.sync.assignment(), Assignment::Default(_));
         let window = if edited || appeared { self.settings.spread } else { self.settings.spread_assignment };
-        let wait =
-            spread_delay(window, &format!("{}\n{}\n{}", self.sync.node_name(), source.uid, source.resource_version));
-        if wait.is_zero() {
-            return None;
-        }
-        Some(later(self.first_seen(source), wait))
+        spread_delay(window, &format!("{}\n{}\n{}", self.sync.node_name(), source.uid, source.resource_version))
     }
 }
 

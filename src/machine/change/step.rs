@@ -134,6 +134,7 @@ impl State {
             unanswered: Baseline::new(),
             baseline_until: self.now,
             baseline_waits: false,
+            missed_turn: false,
             inventory: None,
         });
     }
@@ -288,10 +289,25 @@ impl State {
             }
             return;
         }
+        if self.takes_another_turn(&source) {
+            return self.accepted(*rendered);
+        }
         match self.refused_impact(&rendered) {
             Some(why) => self.reject(&Version::named(source), ConfigError::Validate, &why, fx),
             None => self.record_switch(source, &rendered, fx),
         }
+    }
+
+    /// True if the turn came while the API server was away: all whose turn has passed would switch at the moment of its return.
+    fn takes_another_turn(&mut self, source: &Source) -> bool {
+        let wait = self.spread_wait(source);
+        let now = self.now;
+        let Some(change) = self.change.as_mut().filter(|change| change.starts_at.is_some()) else { return false };
+        let missed = std::mem::take(&mut change.missed_turn) && !wait.is_zero();
+        if missed {
+            change.starts_at = Some(later(now, wait));
+        }
+        missed
     }
 
     /// Asks once more after a pause.
@@ -300,7 +316,7 @@ impl State {
         if change.unanswered.is_empty() && !change.baseline_waits {
             let until = later(self.now, limits::QUERY_INTERVAL);
             change.baseline_until = until;
-            change.baseline_waits = true;
+            (change.baseline_waits, change.missed_turn) = (true, true);
             let source = &change.source;
             log(fx, Level::Info, format!("{source} waits: the API server is not reachable"));
         } else {

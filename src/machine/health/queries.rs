@@ -66,10 +66,22 @@ impl State {
                 (Question::Healthz, Some(target)) => self.probe(target, fx),
                 (Question::Healthz, None) => {}
                 (Question::Environment, _) => drop(self.query(Query::Environment(self.runtime_socket()), fx)),
-                (Question::Lease, _) => drop(self.query(Query::Lease, fx)),
+                (Question::Lease, _) => {
+                    self.note_silence();
+                    self.query(Query::Lease, fx);
+                }
                 (Question::Pods, _) if self.may_lose_pods() => drop(self.query(Query::Pods, fx)),
                 (Question::Pods, _) => {}
             }
+        }
+    }
+
+    /// A server that left the last question without an answer is away like one that refuses it.
+    fn note_silence(&mut self) {
+        let (now, asked) = (self.now, self.health.asked.contains_key(&Question::Lease));
+        let slow = self.pause_after(Question::Lease) == limits::QUERY_INTERVAL;
+        if let Some(run) = self.process.run_mut().filter(|_| asked && slow) {
+            run.record_bad(Signal::ApiServer, now);
         }
     }
 

@@ -66,7 +66,10 @@ impl State {
         let seen = attempt.contact_expected
             || unknown
             || attempt.baseline.iter().chain([&records.good_signals]).any(tells_of_contact);
-        run.is_good(Signal::ApiServer) && (!seen || run.has_contact())
+        // A Node that is seen not to be Ready is none, if it was when the node was last proven.
+        let lost = records.good_signals.contains(&Signal::NodeReady)
+            && self.health.node.as_ref().is_some_and(|node| !node.ready);
+        run.is_good(Signal::ApiServer) && !lost && (!seen || run.has_contact())
     }
 
     /// The next process is about to be started.

@@ -11,12 +11,12 @@ use kubelet_config::{duration, hazard};
 impl State {
     /// What is to run now.
     pub(in crate::machine) fn desired(&self) -> Option<Version> {
-        desired(self.records(), self.process.kubelet_id(), &self.launch.unusable, self.now)
+        desired(self.records(), self.process.judging_kubelet(), &self.launch.unusable, self.now)
     }
 
     /// True if this is not what would run if all could be used.
     pub(in crate::machine) fn is_falling_back(&self, version: &Option<Version>) -> bool {
-        desired(self.records(), self.process.kubelet_id(), &UnusableVersions::default(), self.now) != *version
+        desired(self.records(), self.process.judging_kubelet(), &UnusableVersions::default(), self.now) != *version
     }
 
     /// Before anything is held against a version it must be known that it is not last known good under another name.
@@ -141,7 +141,7 @@ impl State {
     /// A question that got no answer in time does not keep the kubelet down.
     fn time_out(&mut self, fx: &mut Vec<Effect>) {
         let Some(next) = self.launch.next.clone() else { return };
-        let version = next.version;
+        let version = next.version.clone();
         match next.stage {
             Stage::Loading(asked) if asked.is_given_up(self.now) => {
                 if let Some(version) = &version {
@@ -166,7 +166,15 @@ impl State {
             }
             Stage::Swapping(asked, rendered) if asked.is_given_up(self.now) => {
                 let why = format!("no answer within {} s", limits::LOAD_DEADLINE.as_secs());
-                self.swapped(version, rendered, Err(why), fx);
+                match version.filter(|version| self.is_tried(version)) {
+                    // It would be blamed for state files that are another policy's.
+                    Some(version) => {
+                        self.launch.policy = None;
+                        let why = format!("the kubelet's state files: {why}");
+                        self.cannot_use(&version, ConfigError::Internal, &why, fx);
+                    }
+                    None => self.swapped(next.version, rendered, Err(why), fx),
+                }
             }
             _ => {}
         }
@@ -337,7 +345,12 @@ impl State {
                 self.stop(fx);
             }
             Kubelet::Waiting { .. } => {
-                let other = content.is_none() || content != self.running().digest.as_ref();
+                // Local that cannot be read is no other one than it was.
+                let running = self.running();
+                let other = match content {
+                    Some(content) => running.digest.as_ref() != Some(content),
+                    None => running.version != version,
+                };
                 if other && self.process.starts() > 0 {
                     self.announce(&version, announced, fx);
                 }

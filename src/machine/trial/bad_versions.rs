@@ -54,7 +54,9 @@ impl State {
     pub(in crate::machine) fn with_bad_version(&self, new: BadVersion) -> Records {
         let mut records = self.records().clone();
         let bad = &mut records.bad;
-        bad.retain(|bad| bad.source != new.source || bad.digest != new.digest);
+        let same =
+            |bad: &BadVersion| (&bad.source, &bad.digest, &bad.kubelet) == (&new.source, &new.digest, &new.kubelet);
+        bad.retain(|bad| !same(bad));
         bad.push(new);
         let excess = bad.len().saturating_sub(limits::BAD_VERSIONS);
         bad.drain(..excess);

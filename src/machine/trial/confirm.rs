@@ -24,14 +24,18 @@ impl State {
         Ok(Some(within.as_secs()).filter(|seconds| *seconds > 0))
     }
 
-    pub(super) fn await_confirmation(&mut self, attempt: Attempt, fx: &mut Vec<Effect>) {
+    pub(super) fn await_confirmation(&mut self, mut attempt: Attempt, fx: &mut Vec<Effect>) {
+        attempt.exits = 0; // they were the trial's, which it passed
         let wait = ConfirmationWait::within(attempt.confirm_seconds(), self.now, self.settings.boot_id());
         let records = Records { phase: Phase::AwaitingConfirmation(attempt, wait), ..self.records().clone() };
         self.propose(records, Proposal::AwaitConfirmation, fx);
     }
 
     /// Somebody is to confirm it, durably.
-    pub(in crate::machine) fn awaits_confirmation(&self, fx: &mut Vec<Effect>) {
+    pub(in crate::machine) fn awaits_confirmation(&mut self, fx: &mut Vec<Effect>) {
+        if let Some(attempt) = self.writer.attempt_mut() {
+            attempt.exits = 0;
+        }
         if let Phase::AwaitingConfirmation(attempt, _) = &self.records().phase {
             let within = Duration::from_secs(attempt.confirm_seconds());
             fx.push(Effect::Emit(events::awaits_confirmation(&attempt.version.source, within)));

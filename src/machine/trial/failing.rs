@@ -33,8 +33,8 @@ impl State {
             self.is_required_signal(**signal)
                 // Until it was up the start's time-out counts.
                 && (**signal != Signal::Healthz || run.was_up)
-                // A runtime that never answered may be a wrong guess of ours.
-                && (**signal != Signal::Runtime || self.runtime_has_answered())
+                // A runtime that never answered may be a wrong guess of ours, and one that nobody could look at may be back.
+                && (**signal != Signal::Runtime || self.is_runtime_away())
                 // Nobody can tell how the Node does while the API server does not answer.
                 && !(unreachable && matches!(signal, Signal::NodeReady | Signal::Lease))
                 && now.since(**since) >= self.patience(**signal)

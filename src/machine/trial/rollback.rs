@@ -90,7 +90,9 @@ impl State {
         let why = format!("{name} fails in the same way ({detail})");
         let version = attempt.version.clone();
         let mut records = self.records().clone();
-        records.bad.retain(|bad| !bad.is_about(&version));
+        // With another binary it may have failed for itself.
+        let failed = records.bad.iter().rev().find(|bad| bad.is_about(&version)).map(|bad| bad.kubelet.clone());
+        records.bad.retain(|bad| !bad.is_about(&version) || Some(&bad.kubelet) != failed.as_ref());
         attempt.clearances = attempt.clearances.saturating_add(1);
         attempt.exits = 0;
         records.phase = Phase::RetryLater(attempt, why.clone());

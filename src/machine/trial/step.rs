@@ -258,8 +258,9 @@ impl State {
         let before = records.last_known_good.replace(attempt.version.clone());
         records.phase = Phase::Settled;
         records.good_signals = self.good_signals(attempt.baseline.as_ref());
-        // What is proven now did not fail, whatever was said of it under another name.
-        records.bad.retain(|bad| !bad.is_about(&attempt.version));
+        // What is proven with this binary did not fail with it, whatever was said of it under another name.
+        let kubelet = self.process.started_kubelet();
+        records.bad.retain(|bad| !bad.holds(&attempt.version, kubelet));
         keep_proven(&mut records.proven, before, &attempt.version);
     }
 

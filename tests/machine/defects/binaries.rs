@@ -7,6 +7,7 @@ use super::{minutes, proven, rolled_back};
 testkit::scenarios!(
     a_failure_is_held_against_the_binary_that_ran,
     what_failed_with_a_binary_is_not_started_with_it_again,
+    what_failed_with_a_binary_is_not_last_known_good_with_it,
 );
 
 fn fails(node: &mut Node) {
@@ -49,4 +50,26 @@ fn what_failed_with_a_binary_is_not_started_with_it_again() {
     node.pass(minutes(2));
     assert_eq!(node.running(), Some("a"), "{:?}", node.starts);
     assert!(node.published.last().is_some_and(|status| status.error.is_some()), "nobody is told why");
+}
+
+/// A failure with one binary outlives a proof with another.
+fn what_failed_with_a_binary_is_not_last_known_good_with_it() {
+    let mut node = proven("a");
+    node.assign("x");
+    node.pass(60);
+    fails(&mut node);
+    node.pass(minutes(2));
+    node.kubelet = "kubelet 2".into();
+    node.exit(137);
+    node.pass(minutes(15));
+    assert_eq!(node.last_known_good(), "x", "{:?}", node.events());
+    node.kubelet = "kubelet".into();
+    node.exit(137);
+    node.pass(minutes(2));
+    assert_eq!(node.running(), Some("a"), "{:?}", node.starts);
+    assert!(node.published.last().is_some_and(|status| status.error.is_some()), "nobody is told why");
+    node.kubelet = "kubelet 2".into();
+    node.exit(137);
+    node.pass(minutes(2));
+    assert_eq!(node.running(), Some("x"), "{:?}", node.starts);
 }

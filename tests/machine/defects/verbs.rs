@@ -18,6 +18,8 @@ testkit::scenarios!(
     an_unpin_of_what_is_no_longer_assigned_goes_to_last_known_good_once,
     an_unpin_does_not_switch_to_what_was_on_trial_while_the_api_server_is_away,
     what_is_confirmed_is_not_to_be_confirmed_later,
+    an_exit_in_the_trial_does_not_count_in_the_wait_for_a_confirmation,
+    a_wait_for_a_confirmation_ends_on_a_node_that_reboots_in_a_loop,
     what_is_assigned_again_while_it_runs_is_to_be_confirmed,
     a_confirmation_is_answered_once_it_is_durable,
     a_confirmation_in_time_is_not_overtaken_by_its_deadline,
@@ -160,6 +162,32 @@ fn what_is_confirmed_is_not_to_be_confirmed_later() {
     node.operate(Command::Confirm { extend_seconds: None }).unwrap();
     let why = node.operate(Command::Confirm { extend_seconds: Some(60) }).unwrap_err();
     assert!(why.contains("is confirmed"), "{why}");
+}
+
+/// What it passed its trial in spite of is not added to what happens while somebody makes up their mind.
+fn an_exit_in_the_trial_does_not_count_in_the_wait_for_a_confirmation() {
+    let mut node = proven("b");
+    let annotations = ConfigAnnotations { confirm_within: Some("5h".to_owned()), ..ConfigAnnotations::default() };
+    node.define("a", json!({}), annotations);
+    node.assign("a");
+    node.pass(60);
+    node.exit(1);
+    node.pass(minutes(12));
+    assert!(matches!(node.disk().phase, Phase::AwaitingConfirmation(..)), "{:?}", node.disk());
+    node.exit(1);
+    node.pass(minutes(2));
+    assert_eq!(node.running(), Some("a"), "{:?}", node.events());
+}
+
+/// Nobody can confirm on a node that never stays up.
+fn a_wait_for_a_confirmation_ends_on_a_node_that_reboots_in_a_loop() {
+    let mut node = awaiting();
+    for _ in 0..35 {
+        node.reboot();
+        node.pass(20);
+    }
+    assert!(rolled_back(&node), "{:?}", node.disk().phase);
+    assert_eq!(node.running(), Some(""));
 }
 
 /// A node where a waits to be confirmed.

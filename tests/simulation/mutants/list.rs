@@ -75,11 +75,11 @@ pub const MUTANTS: &[Mutant] = &[
         law: Law::ProvenIsNotLeft,
         name: "local is what runs first",
         file: "machine/launch/step.rs",
-        original: "desired(self.records(), self.process.kubelet_id(), &self.launch.unusable, self.now)",
+        original: "desired(self.records(), self.process.judging_kubelet(), &self.launch.unusable, self.now)",
         mutated: r"if self.process.starts() == 0 && self.records().pin.is_none() {
             None
         } else {
-            desired(self.records(), self.process.kubelet_id(), &self.launch.unusable, self.now)
+            desired(self.records(), self.process.judging_kubelet(), &self.launch.unusable, self.now)
         }",
     },
     Mutant {
@@ -211,7 +211,7 @@ pub const MUTANTS: &[Mutant] = &[
         law: Law::ProvenIsNotBad,
         name: "what is proven is marked",
         file: "machine/trial/step.rs",
-        original: "records.bad.retain(|bad| !bad.is_about(&attempt.version));",
+        original: "records.bad.retain(|bad| !bad.holds(&attempt.version, kubelet));",
         mutated: "records.bad.iter_mut().for_each(|bad| bad.digest = attempt.version.digest.clone());",
     },
     Mutant {

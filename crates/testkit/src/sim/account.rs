@@ -255,7 +255,11 @@ impl Account {
         (self.stopped, self.deaths, self.carried, self.ran) = (None, None, None, None);
         self.testing = false;
         self.named.clear();
-        self.awaits.iter_mut().for_each(|awaits| awaits.latest = awaits.latest.max(now + awaits.within));
+        if let Some(awaits) = &mut self.awaits {
+            // What was left is noted each minute, and a boot costs one.
+            awaits.soonest = awaits.soonest.saturating_sub(Duration::from_secs(120));
+            awaits.latest = awaits.latest.max(now + awaits.within);
+        }
         (self.read_failed_last.1, self.healthy) = (None, None);
         (self.withheld, self.judged_again, self.blind, self.unread) = (None, None, false, true);
         self.asked.clear();

@@ -318,7 +318,10 @@ impl Node {
             .map(|it| Attempt { version: Version::named(it.version.source.clone()), ..it.clone() });
         let phase = format!("{:?}", records.phase);
         let phase = phase.split('(').next().unwrap_or_default();
-        let bad = |bad: &BadVersion| format!("{} {:?} {}", source(&bad.source), bad.reason, bad.detail);
+        let bad = |bad: &BadVersion| {
+            let digest = bad.digest.as_ref().map(|digest| digest.0.get(..8));
+            format!("{} {digest:?} with {}, {:?} {}", source(&bad.source), bad.kubelet.0, bad.reason, bad.detail)
+        };
         let lines = [
             format!("now:             {:?}, life began {:?}", outside.now, account.began),
             format!("desired:         {:?}, known {:?}", outside.desired, outside.known_assignment),
@@ -358,7 +361,11 @@ impl Node {
             format!("kubelet:         {}, known {}", outside.kubelet_id, account.known_kubelet),
             format!(
                 "failed:          {:?}",
-                account.failed.iter().map(|it| (source(&it.source), it.content, &it.kubelet)).collect::<Vec<_>>()
+                account
+                    .failed
+                    .iter()
+                    .map(|it| (source(&it.source), it.content, &it.kubelet, &it.digest))
+                    .collect::<Vec<_>>()
             ),
             format!("bad:             {:?}", records.bad.iter().map(bad).collect::<Vec<_>>()),
         ];

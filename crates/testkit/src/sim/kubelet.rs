@@ -197,7 +197,7 @@ impl Outside {
             _ => self.schedule(start, Coming::Ready(pid)),
         }
         let (earned, broken) = self.account.carried(content);
-        let edited = self.local_edited.is_some_and(|at| self.now <= at + limits::LOAD_DEADLINE);
+        let edited = self.local_edited.is_some_and(|at| self.now <= at + limits::LOAD_DEADLINE + limits::STOP_GRACE);
         let unread = path.is_none() && (edited || self.store_lags());
         self.process = Some(Process {
             unread,

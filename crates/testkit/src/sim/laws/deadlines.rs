@@ -232,6 +232,7 @@ impl Outside {
             || process.lost_since.is_some()
             || self.silence.judge
             || self.torn_local.is_some()
+            || self.account.is_commanded(self.now.saturating_sub(SLACK))
             || self.account.withheld.is_some()
             || content.is_some_and(|content| self.account.has_failed(content));
         let fine = content == Some(process.content);

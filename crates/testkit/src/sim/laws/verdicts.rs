@@ -123,14 +123,15 @@ impl Outside {
         }
         if source.reference.kubelet_config_key != "absent" && !self.account.is_lkg(content) {
             let lives = self.process.as_ref().or(self.account.last.as_ref());
-            let ran = lives.filter(|it| rolled_back && it.content == content);
+            // At a boot it is another life's.
+            let booted = booted || message.contains("passed without proof");
+            let ran = lives.filter(|it| rolled_back && !booted && it.content == content);
             let digest = ran.and_then(|it| it.path.as_deref()).map(|path| digest_of(path).to_owned());
             // What is refused because it failed before did so with the binary of then.
             let same = |failed: &&Failed| failed.content.is_of_payload(content);
             let mut before = self.account.failed.iter().filter(|failed| same(failed) && !rolled_back);
             let known = &self.account.known_kubelet;
-            let booted = booted || message.contains("passed without proof");
-            let kubelet = ran.filter(|_| !booted).map_or(known, |it| &it.kubelet);
+            let kubelet = ran.map_or(known, |it| &it.kubelet);
             let sure = before.all(|failed| failed.kubelet.as_ref() == Some(kubelet));
             let kubelet = sure.then(|| kubelet.clone());
             let source = source.clone();
