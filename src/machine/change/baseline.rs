@@ -28,8 +28,9 @@ impl State {
     /// What the coming attempt is judged by, and whether it has to come into contact whatever is known.
     pub(super) fn baseline_for_attempt(&self, contact_expected: &mut bool) -> Option<Baseline> {
         // A change that follows an unproven one is judged by what was good before that, where it is known: what was adopted
-        // has no baseline, and what is good with it counts.
-        let unproven = self.records().phase.trial().filter(|_| self.is_on_trial());
+        // has no baseline, and what is good with it counts. That one may not have been started yet, where another unproven
+        // one still runs.
+        let unproven = self.records().phase.trial().filter(|_| self.records().pin.is_none());
         if let Some(before) = unproven.and_then(|attempt| attempt.baseline.clone()) {
             return Some(before);
         }

@@ -76,12 +76,15 @@ impl State {
         }
     }
 
-    /// A server that left the last question without an answer is away like one that refuses it.
+    /// A server that has left all questions without an answer for a while is away like one that refuses them.
     fn note_silence(&mut self) {
-        let (now, asked) = (self.now, self.health.asked.contains_key(&Question::Lease));
-        let slow = self.pause_after(Question::Lease) == limits::QUERY_INTERVAL;
-        if let Some(run) = self.process.run_mut().filter(|_| asked && slow) {
-            run.record_bad(Signal::ApiServer, now);
+        let now = self.now;
+        let asked = self.health.asked.contains_key(&Question::Lease);
+        if let Some(run) = self.process.run_mut().filter(|_| asked) {
+            let heard = run.good.get(&Signal::ApiServer).copied().or(run.ready_at).unwrap_or(run.started);
+            if now.since(heard) > limits::QUERY_VALID {
+                run.record_bad(Signal::ApiServer, now);
+            }
         }
     }
 

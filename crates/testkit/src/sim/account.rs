@@ -304,7 +304,7 @@ impl Account {
             self.stopped = Some((content, self.known_kubelet.clone()));
             return;
         }
-        if excused {
+        if excused || process.path.is_none() {
             return;
         }
         let before = self.deaths.filter(|(of, _)| *of == content).map_or(0, |(_, deaths)| deaths);

@@ -159,11 +159,6 @@ impl Content {
         Self { behaviour: Behaviour::of(text), salt: number("salt"), base: number("base") }
     }
 
-    /// Made of the same payload, over whatever local file.
-    pub fn is_of_payload(self, other: Self) -> bool {
-        (self.behaviour, self.salt) == (other.behaviour, other.salt)
-    }
-
     /// It, laid over the node's own file.
     pub fn over(self, local: Self) -> Self {
         Self { base: local.base, ..self }

@@ -195,11 +195,9 @@ impl Outside {
         if !baseline.contains(&Signal::ApiServer) {
             baseline.remove(&Signal::NodeReady); // as it was heard of last, maybe long ago
         }
-        if self.store_lags() {
-            // It was decided some time before, by what was good then.
-            let long = |since: &Duration| self.now.saturating_sub(*since) >= RIGHT_BEFORE;
-            baseline.retain(|signal| self.observations.good_since.get(signal).is_some_and(long));
-        }
+        // It was decided some time before, by what was good then: a disk may be slow, and so may a kubelet that ends.
+        let long = |since: &Duration| self.now.saturating_sub(*since) >= RIGHT_BEFORE;
+        baseline.retain(|signal| self.observations.good_since.get(signal).is_some_and(long));
         self.account.baselines.retain(|(of, _)| *of != content);
         self.account.baselines.push((content, baseline));
     }

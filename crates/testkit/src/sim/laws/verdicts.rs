@@ -127,13 +127,10 @@ impl Outside {
             let booted = booted || message.contains("passed without proof");
             let ran = lives.filter(|it| rolled_back && !booted && it.content == content);
             let digest = ran.and_then(|it| it.path.as_deref()).map(|path| digest_of(path).to_owned());
-            // What is refused because it failed before did so with the binary of then.
-            let same = |failed: &&Failed| failed.content.is_of_payload(content);
-            let mut before = self.account.failed.iter().filter(|failed| same(failed) && !rolled_back);
+            // What is refused may be so because it failed before, with the binary that still runs.
             let known = &self.account.known_kubelet;
-            let kubelet = ran.map_or(known, |it| &it.kubelet);
-            let sure = before.all(|failed| failed.kubelet.as_ref() == Some(kubelet));
-            let kubelet = sure.then(|| kubelet.clone());
+            let sure = rolled_back || lives.is_none_or(|it| it.kubelet == *known);
+            let kubelet = sure.then(|| ran.map_or(known, |it| &it.kubelet).clone());
             let source = source.clone();
             self.account.note_failed(Failed { source, content, kubelet, digest, since: now, durable: false });
         }
