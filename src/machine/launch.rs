@@ -13,6 +13,7 @@ use super::model::{KubeletId, Moment, Rendered};
 use super::question::Asked;
 use super::records::{Records, Version};
 
+mod start;
 mod step;
 
 /// What is prepared for the next start.

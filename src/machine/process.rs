@@ -165,6 +165,9 @@ impl Process {
 
     /// The binary that the next start runs.
     pub(super) fn note_kubelet(&mut self, id: KubeletId) {
+        if self.started == Some(KubeletId::default()) {
+            self.started = Some(id.clone()); // it was started before the store said which it is
+        }
         self.kubelet_id = id;
     }
 

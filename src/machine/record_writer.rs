@@ -1,7 +1,7 @@
 //! The durable record: propose, write, apply. One write is under way at a time.
 //!
-//! A decision is proposed; what follows from it is done once it is durable. A rollback alone counts at once, and is written
-//! as soon as the disk takes it.
+//! A decision is proposed; what follows from it is done once it is durable. What takes a version away from running, and the
+//! count of its tries, count at once, and are written as soon as the disk takes them.
 
 use serde::{Deserialize, Serialize};
 

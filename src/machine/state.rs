@@ -48,7 +48,7 @@ pub struct State {
     pub(super) process: Process,
     /// What is known of its health, and of the node's.
     pub(super) health: Health,
-    /// What is under judgement.
+    /// What is seen on the way to a verdict.
     pub(super) trial: Trial,
     /// Commands that were not carried out yet.
     #[serde(skip)]

@@ -13,7 +13,7 @@ mod rollback;
 mod step;
 mod suspension;
 
-/// What is under judgement.
+/// What is seen on the way to a verdict, and need not outlive a reboot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Trial {

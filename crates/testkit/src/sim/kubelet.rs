@@ -158,8 +158,10 @@ impl Outside {
         if self.surroundings.shutting_down {
             self.down_since = now; // nothing is started then
         }
-        // Trouble that is over takes nothing from health, whatever was heard of it last.
-        let excused = trouble && self.observations.has_trouble(now);
+        // Trouble that is over takes nothing from health, whatever was heard of it last. Of which runtime it was nobody knows
+        // where the kubelet's own file could not be read.
+        let unread = self.process.as_ref().is_some_and(|process| process.unread);
+        let excused = trouble && !unread && self.observations.has_trouble(now);
         let lossy = self.mood != super::api::Mood::default();
         let reaches = self.reaches_api();
         let Some(process) = &mut self.process else {

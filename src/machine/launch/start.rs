@@ -1,0 +1,125 @@
+//! The start itself: stop, state files, start.
+
+use super::{Next, Stage};
+use crate::machine::io::{Effect, StoreRequest, Ticket, log};
+use crate::machine::ladder::is_same;
+use crate::machine::model::{Rendered, RestartCause, StateFiles};
+use crate::machine::records::Version;
+use crate::machine::{Kubelet, Level, State, events, limits};
+use kubelet_config::hazard;
+
+impl State {
+    /// What is desired is there: the kubelet is stopped or started for it, unless it runs that content already.
+    pub(super) fn stop_or_start(
+        &mut self,
+        version: Option<Version>,
+        rendered: Option<Box<Rendered>>,
+        announced: bool,
+        fx: &mut Vec<Effect>,
+    ) {
+        let content = rendered.as_ref().map(|rendered| &rendered.digest);
+        match self.process.kubelet() {
+            Kubelet::Running(_) if content.is_some() && content == self.running().digest.as_ref() => {
+                self.process.rename(version);
+                if let Some(rendered) = rendered {
+                    self.process.set_shadowed(rendered.shadowed);
+                }
+                self.launch.next = None;
+            }
+            Kubelet::Running(_) => {
+                self.announce(&version, announced, fx);
+                self.forget_failure();
+                self.stop(fx);
+            }
+            Kubelet::Waiting { .. } => {
+                // Local that cannot be read is no other one than it was.
+                let running = self.running();
+                let other = match content {
+                    Some(content) => running.digest.as_ref() != Some(content),
+                    None => running.version != version,
+                };
+                if other && self.process.starts() > 0 {
+                    self.announce(&version, announced, fx);
+                }
+                self.swap_state_files(version, rendered, fx);
+            }
+            _ => {}
+        }
+    }
+
+    /// Native's event, when a restart really happens for a change.
+    fn announce(&mut self, version: &Option<Version>, announced: bool, fx: &mut Vec<Effect>) {
+        let change = matches!(self.restart_cause(version), RestartCause::Config | RestartCause::Reset);
+        if change && !announced {
+            fx.push(Effect::Emit(events::changed(version.as_ref().map(|version| &version.source))));
+        }
+        if let Some(next) = &mut self.launch.next {
+            next.announced = true;
+        }
+    }
+
+    /// A new configuration begins with fresh state files of the kubelet; the way back finds its own again.
+    fn swap_state_files(&mut self, version: Option<Version>, rendered: Option<Box<Rendered>>, fx: &mut Vec<Effect>) {
+        let known = rendered.as_ref().map(|rendered| &rendered.effective).filter(|effective| !effective.is_null());
+        let policy = known.map(|effective| hazard::policy_key(effective));
+        let Some(policy) = policy.filter(|policy| self.launch.policy.as_ref() != Some(policy)) else {
+            return self.start_next(version, rendered, fx);
+        };
+        let attempt = self.records().phase.trial().map(|attempt| &attempt.version);
+        let restore = version.is_none() || version.as_ref() != attempt;
+        let asked = self.ask(limits::LOAD_DEADLINE);
+        fx.push(Effect::Store(StoreRequest::SwapStateFiles(
+            asked.ticket,
+            StateFiles { policy: policy.clone(), restore },
+        )));
+        self.launch.policy = Some(policy);
+        self.set_stage(Stage::Swapping(asked, rendered));
+    }
+
+    pub(in crate::machine) fn state_files_swapped(
+        &mut self,
+        ticket: Ticket,
+        result: Result<(), String>,
+        fx: &mut Vec<Effect>,
+    ) {
+        let Some(Next { version, stage: Stage::Swapping(asked, rendered), .. }) = self.launch.next.clone() else {
+            return;
+        };
+        if asked.ticket == ticket {
+            self.swapped(version, rendered, result, fx);
+        }
+    }
+
+    pub(super) fn swapped(
+        &mut self,
+        version: Option<Version>,
+        rendered: Option<Box<Rendered>>,
+        result: Result<(), String>,
+        fx: &mut Vec<Effect>,
+    ) {
+        if let Err(why) = result {
+            // The kubelet may refuse what is there; then the trial says so.
+            self.launch.policy = None;
+            log(fx, Level::Warn, format!("the kubelet's state files stay as they are: {why}"));
+        }
+        let desired = self.desired();
+        if self.writer.holds_start(self.now) || version != desired && !self.is_better_left(&desired) {
+            self.launch.next = None; // something else was decided meanwhile
+        } else if matches!(self.process.kubelet(), Kubelet::Waiting { .. }) && !self.process.is_leaving() {
+            self.start_next(version, rendered, fx);
+        }
+    }
+
+    fn start_next(&mut self, version: Option<Version>, rendered: Option<Box<Rendered>>, fx: &mut Vec<Effect>) {
+        self.launch.next = None;
+        if let Some(known) = version.clone().zip(rendered.as_deref().cloned()) {
+            self.launch.started.retain(|(started, _)| !is_same(Some(started), version.as_ref()));
+            self.launch.started.insert(0, known);
+            self.launch.started.truncate(limits::PROVEN_KEPT);
+        }
+        if let Some(version) = &version {
+            self.launch.unusable.remove(version);
+        }
+        self.start(version, rendered.map(|rendered| *rendered), fx);
+    }
+}
