@@ -104,12 +104,12 @@ impl Health {
     }
 
     /// What the next supervisor needs to judge a start that this one leaves to it.
-    pub(super) fn before_start(&self) -> (Option<NodeReadiness>, Option<String>) {
-        (self.node.clone(), self.lease.clone())
+    pub(super) fn before_start(&self) -> Option<NodeReadiness> {
+        self.node.clone()
     }
 
     /// The same from the one before.
-    pub(super) fn restore(&mut self, node: Option<NodeReadiness>, lease: Option<String>) {
-        (self.node, self.lease) = (node, lease);
+    pub(super) fn restore(&mut self, node: Option<NodeReadiness>) {
+        self.node = node;
     }
 }

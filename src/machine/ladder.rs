@@ -80,9 +80,8 @@ fn rungs<'a>(records: &'a Records, kubelet: &KubeletId) -> Vec<Option<&'a Versio
     }
     if proven.is_some() {
         // What was proven once may have failed since; or before, with the binary that is there again.
-        rungs.extend(proven.filter(|version| !has_failed(records, kubelet, version)).map(Some));
-        let has_failed = |version: &Version| has_failed(records, kubelet, version);
-        rungs.extend(records.proven.iter().rev().filter(|version| !has_failed(version)).map(Some));
+        let all = proven.into_iter().chain(records.proven.iter().rev());
+        rungs.extend(all.filter(|version| !has_failed(records, kubelet, version)).map(Some));
     }
     rungs.push(None);
     rungs

@@ -218,8 +218,6 @@ pub struct Attempt {
     pub runtime_answered: bool,
     /// The Node's condition Ready before the kubelet's last start.
     pub node: Option<NodeReadiness>,
-    /// The Lease's renew time before that.
-    pub lease: Option<String>,
 }
 
 impl Attempt {

@@ -50,7 +50,6 @@ struct SnapshotV1 {
     runtime: Option<String>,
     runtime_answered: bool,
     node: Option<NodeReadiness>,
-    lease: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -125,7 +124,6 @@ impl AttemptV1 {
             runtime: carried.runtime,
             runtime_answered: carried.runtime_answered,
             node: carried.node,
-            lease: carried.lease,
             ..Attempt::new(Version::named(self.source))
         };
         match self.confirm.filter(|_| !self.confirmed) {

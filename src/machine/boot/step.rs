@@ -104,9 +104,9 @@ impl State {
     fn spend_try(&mut self) {
         if let Some(attempt) = self.writer.attempt_mut() {
             (attempt.earned, attempt.suspended) = (Duration::ZERO, false);
-            let (node, lease) = (attempt.node.take(), attempt.lease.take());
+            let node = attempt.node.take();
             if self.process.run().is_none() {
-                self.health.restore(node, lease); // what was seen since is newer
+                self.health.restore(node); // what was seen since is newer
             }
         }
         let mut records = self.records().clone();

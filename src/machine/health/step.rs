@@ -76,6 +76,8 @@ impl State {
     pub(in crate::machine) fn forget_last_run(&mut self) {
         self.health.lost_pods.clear();
         self.health.due.clear();
+        // Whoever renewed it last, it was the kubelet before: what is seen first is no renewal.
+        self.health.lease = None;
         self.forget_questions();
         self.forget_baseline();
     }
@@ -174,7 +176,7 @@ impl State {
             LeaseObservation::Renewed(time) => self.health.lease.replace(time.clone()),
             _ => None,
         };
-        // What was renewed before READY=1 the kubelet before it may have renewed.
+        // What is seen before READY=1 may be the renewal of the kubelet before.
         let Some(run) = self.process.run_mut().filter(|run| run.is_ready()) else { return };
         match observed {
             LeaseObservation::Unreachable(_) => run.record_bad(Signal::ApiServer, now),

@@ -76,7 +76,7 @@ impl State {
         let spent = u32::from(records.pin.is_none());
         if let Some(attempt) = records.phase.attempt_mut().filter(|_| !waits) {
             attempt.tries = attempt.tries.saturating_sub(spent);
-            (attempt.node, attempt.lease) = self.health.before_start();
+            attempt.node = self.health.before_start();
         }
         records
     }

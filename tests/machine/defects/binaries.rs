@@ -35,41 +35,42 @@ fn a_failure_is_held_against_the_binary_that_ran() {
     assert_eq!((node.running(), node.last_known_good()), (Some("x"), "x"), "{:?}", node.starts);
 }
 
-fn what_failed_with_a_binary_is_not_started_with_it_again() {
+/// A node on which x failed with the first binary, and runs with the second.
+fn with_another() -> Node {
     let mut node = proven("a");
     node.assign("x");
     node.pass(60);
     fails(&mut node);
     node.pass(minutes(2));
-    node.kubelet = "kubelet 2".into();
-    node.exit(137);
-    node.pass(minutes(2));
+    restart_with(&mut node, "kubelet 2");
     assert_eq!(node.running(), Some("x"), "another binary may run it: {:?}", node.starts);
-    node.kubelet = "kubelet".into();
+    node
+}
+
+fn restart_with(node: &mut Node, kubelet: &str) {
+    node.kubelet = kubelet.into();
     node.exit(137);
     node.pass(minutes(2));
+}
+
+fn has_left_x(node: &Node) {
     assert_eq!(node.running(), Some("a"), "{:?}", node.starts);
     assert!(node.published.last().is_some_and(|status| status.error.is_some()), "nobody is told why");
 }
 
+fn what_failed_with_a_binary_is_not_started_with_it_again() {
+    let mut node = with_another();
+    restart_with(&mut node, "kubelet");
+    has_left_x(&node);
+}
+
 /// A failure with one binary outlives a proof with another.
 fn what_failed_with_a_binary_is_not_last_known_good_with_it() {
-    let mut node = proven("a");
-    node.assign("x");
-    node.pass(60);
-    fails(&mut node);
-    node.pass(minutes(2));
-    node.kubelet = "kubelet 2".into();
-    node.exit(137);
+    let mut node = with_another();
     node.pass(minutes(15));
     assert_eq!(node.last_known_good(), "x", "{:?}", node.events());
-    node.kubelet = "kubelet".into();
-    node.exit(137);
-    node.pass(minutes(2));
-    assert_eq!(node.running(), Some("a"), "{:?}", node.starts);
-    assert!(node.published.last().is_some_and(|status| status.error.is_some()), "nobody is told why");
-    node.kubelet = "kubelet 2".into();
-    node.exit(137);
-    node.pass(minutes(2));
+    restart_with(&mut node, "kubelet");
+    has_left_x(&node);
+    restart_with(&mut node, "kubelet 2");
     assert_eq!(node.running(), Some("x"), "{:?}", node.starts);
 }

@@ -86,8 +86,8 @@ pub const MUTANTS: &[Mutant] = &[
         law: Law::ProvenIsNotLeft,
         name: "last known good is no rung",
         file: "machine/ladder.rs",
-        original: "rungs.push(proven);",
-        mutated: "",
+        original: "proven.into_iter()",
+        mutated: "None.into_iter()",
     },
     Mutant {
         law: Law::Durable,
@@ -138,9 +138,9 @@ pub const MUTANTS: &[Mutant] = &[
         law: Law::ContentsHold,
         name: "last known good is collected",
         file: "machine/change/step.rs",
-        original: "versions.extend(records.versions());",
-        mutated: "let good = records.last_known_good.as_ref();
-            versions.extend(records.versions().filter(|version| Some(*version) != good));",
+        original: "versions.extend(self.writer.all().flat_map(Records::versions));",
+        mutated: "let good = self.records().last_known_good.as_ref();
+            versions.extend(self.writer.all().flat_map(Records::versions).filter(|version| Some(*version) != good));",
     },
     Mutant {
         law: Law::Earned,

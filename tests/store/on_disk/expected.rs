@@ -95,7 +95,6 @@ pub fn attempt() -> Attempt {
         runtime: Some(SOCKET.to_owned()),
         runtime_answered: true,
         node: Some(readiness()),
-        lease: Some("2027-01-15T08:00:01.000000Z".to_owned()),
         ..Attempt::new(named(2))
     }
 }
