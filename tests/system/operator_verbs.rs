@@ -9,7 +9,7 @@ use testkit::rig::{LOAD, Rig, Version, configuration, eventually, id, is, killer
 /// Pods that the latest start allows, once its kubelet is ready.
 fn wait_pods(rig: &Rig, pods: u64) {
     eventually(&format!("{pods} pods"), || (rig.last_config()["maxPods"] == pods).then_some(()));
-    rig.wait_ready(rig.starts());
+    rig.wait_last_ready();
 }
 
 fn started_with(rig: &Rig, pods: u64) -> bool {

@@ -65,7 +65,7 @@ fn survives(damages: &[Damage], file: impl Fn(&Rig, &Version) -> PathBuf) {
                 is(status, "active", &next) && is(status, "assigned", &next) && status["error"] == ""
             });
             eventually("it runs what it should", || (rig.last_config()["maxPods"] == 42).then_some(()));
-            rig.wait_ready(rig.starts());
+            rig.wait_last_ready();
             // What runs does not need every file of it.
             let again = format!("{damage:?}, api {api}: {} is written again", path.display());
             eventually(&again, || path.is_file().then_some(()));

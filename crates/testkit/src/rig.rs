@@ -250,6 +250,13 @@ impl Rig {
         self.kubelet.wait(SOON, |all| readies(all).then_some(())).unwrap_or_else(|error| panic!("{error}"));
     }
 
+    /// The latest start is ready; one before it may have been stopped before it was.
+    pub fn wait_last_ready(&self) {
+        let pid = self.last_pid();
+        let ready = |all: &[Value]| all.iter().any(|entry| entry["event"] == "ready" && entry["pid"] == pid);
+        self.kubelet.wait(SOON, |all| ready(all).then_some(())).unwrap_or_else(|error| panic!("{error}"));
+    }
+
     /// The latest start's pid.
     pub fn last_pid(&self) -> u64 {
         self.kubelet.starts().last().and_then(|start| start["pid"].as_u64()).expect("a kubelet was started")
