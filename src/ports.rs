@@ -1,8 +1,9 @@
 //! What the machine's effects need of the outside: a trait for each outside thing, implemented by an adapter, by the
 //! simulator and by tests. Signatures use the machine's types only.
 //!
-//! No call waits: what takes time answers later with an [`Input`](crate::machine::Input) through the
-//! daemon's queue. Only `daemon/exec.rs` calls them.
+//! What takes time answers later with an [`Input`](crate::machine::Input) through the daemon's queue. Three calls wait:
+//! a start of the kubelet and a re-exec (for exec), and the store's `finish` when we leave. `daemon/exec.rs` carries out
+//! the effects; beside it the main loop ends, replaces or saves the process, and nothing else calls them.
 //!
 //! The errors of this module keep path and cause; their text is what status and journal show.
 

@@ -25,25 +25,22 @@ pub struct StoreWorker<D, L> {
     store: FsStore<D>,
     local: L,
     args: KubeletArgs,
-    /// The node can have another configuration than its own.
-    dynamic: bool,
+    /// The node has its own configuration alone.
+    standalone: bool,
     /// The last request was not served to its end.
     interrupted: bool,
 }
 
 impl<D: Disk, L: Local> StoreWorker<D, L> {
-    /// A kubelet without `--kubeconfig` is standalone: native leaves such a one to its local configuration, and so do we,
-    /// whatever the store holds.
+    /// The worker for a kubelet with these flags.
     pub fn new(store: FsStore<D>, local: L, args: KubeletArgs) -> Self {
-        let dynamic = args.last("kubeconfig").is_some();
-        Self { store, local, args, dynamic, interrupted: false }
+        Self { store, local, args, standalone: false, interrupted: false }
     }
 
-    /// A standalone kubelet too can have a configuration, from a source directory.
+    /// Native leaves a standalone kubelet to its local configuration, and so do we, whatever the store holds.
     #[must_use]
-    pub fn with_source_dir(mut self, has_one: bool) -> Self {
-        self.dynamic |= has_one;
-        self
+    pub fn standalone(self, standalone: bool) -> Self {
+        Self { standalone, ..self }
     }
 
     /// Serves a request to its end; gives the answers.
@@ -60,12 +57,12 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         let plain = |result: Result<(), StoreError>| result.map_err(|error| error.to_string());
         let answer = match request {
             StoreRequest::ReadRecords(ticket) => {
-                let stored = if self.dynamic { self.store.load() } else { Stored::empty() };
+                let stored = if self.standalone { Stored::empty() } else { self.store.load() };
                 Input::RecordsRead(ticket, Box::new(stored), self.local.kubelet_id())
             }
             // What an earlier kubelet here was assigned is left as it is: that this one is standalone may be a mistake.
-            StoreRequest::Record(ticket, _) if !self.dynamic => Input::Recorded(ticket, Ok(())),
-            StoreRequest::Collect(..) if !self.dynamic => return Vec::new(),
+            StoreRequest::Record(ticket, _) if self.standalone => Input::Recorded(ticket, Ok(())),
+            StoreRequest::Collect(..) if self.standalone => return Vec::new(),
             StoreRequest::Record(ticket, records) => Input::Recorded(ticket, plain(self.store.record(&records))),
             StoreRequest::Save(ticket, source, payload) => {
                 Input::Saved(ticket, plain(self.store.save(&source, &payload)))

@@ -249,7 +249,7 @@ async fn assemble(settings: Settings, inherited: Option<InheritedState>, lock: O
 fn store(settings: &Settings, inputs: UnboundedSender<Input>) -> anyhow::Result<StoreThread> {
     let local = LocalFiles { program: settings.program.clone(), args: settings.args.clone(), merge: settings.merge };
     let files = FsStore::new(RealDisk, &settings.dir);
-    let mut worker = StoreWorker::new(files, local, settings.args.clone()).with_source_dir(settings.source.is_some());
+    let mut worker = StoreWorker::new(files, local, settings.args.clone()).standalone(settings.machine.standalone);
     StoreThread::start(move |request| worker.serve(request), inputs).context("cannot start the store's thread")
 }
 

@@ -14,7 +14,7 @@ pub enum Target {
     /// Last known good.
     #[default]
     Lkg,
-    /// A version whose checkpoint is kept: assigned, last known good, or proven before.
+    /// A version whose checkpoint is kept: assigned, last known good, proven before, or pinned.
     Version {
         /// The ConfigMap's uid.
         uid: String,

@@ -21,10 +21,10 @@ pub const WATCHDOG_INTERVAL: Duration = Duration::from_secs(30);
 /// Pings may be missing this long: two intervals, as a busy node may be late with one.
 pub(crate) const WATCHDOG_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Pause between healthz probes while a trial waits for readiness.
+/// Pause between healthz probes while a kubelet that is watched is not ready yet.
 pub(crate) const PROBE_STARTING: Duration = Duration::from_millis(250);
 
-/// Pause between healthz probes in the trial. Outside a trial nothing is probed.
+/// Pause between healthz probes once it is: on trial, in a control test, and for a baseline. Nothing else is probed.
 pub const PROBE_TRIAL: Duration = Duration::from_secs(5);
 
 /// A probe without an answer by then has failed.
@@ -86,11 +86,12 @@ pub const RETRY_LATER_FIRST: Duration = Duration::from_secs(30);
 /// ... up to this.
 pub const RETRY_LATER_MAX: Duration = Duration::from_secs(3600);
 
-/// How often what is left of a wait for a confirmation is written down: that much a reboot can
-/// add to it.
+/// How often what is left of a wait for a confirmation is written down, and what each reboot takes off it: nobody knows
+/// how much of that time has passed.
 pub(crate) const CONFIRM_RECORD_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Versions kept for `rollback --to`, beside assigned and last known good.
+/// Versions kept for `rollback --to`, beside assigned and last known good; and paths of started configurations known in
+/// one life.
 pub const PROVEN_KEPT: usize = 3;
 
 /// Edits in place, and versions of the default source, begin within this time, each node at its own
@@ -163,5 +164,5 @@ pub(crate) const ACCEPTED_KEPT: usize = 8;
 pub const BAD_VERSIONS: usize = 32;
 
 /// The kubelet's last lines kept with a bad version: with 512 characters each and 32 versions the
-/// state file stays within 128 KiB. The history keeps more.
+/// log lines of the state file stay within 128 KiB. The history keeps more.
 pub(crate) const LOG_LINES_KEPT: usize = 8;

@@ -80,8 +80,8 @@ pub(super) struct Process {
     crashes: u32,
     /// When this supervisor, or the one whose place it took, began.
     began: Moment,
-    /// The next start is not left to systemd: it follows an exit too early for that, or puts right what this supervisor
-    /// could not read in time when it began.
+    /// The next start is not left to systemd: it follows an exit too early for that, comes of a change that is under way, or
+    /// puts right what this supervisor could not read in time when it began.
     in_place: bool,
     /// The next start follows an exit that nobody asked for.
     exited: bool,

@@ -9,7 +9,7 @@ use super::io::{Effect, StoreRequest, Ticket, log};
 use super::limits;
 use super::model::{Moment, later};
 use super::proposal::Proposal;
-use super::question::Asked;
+use super::question::{Asked, no_answer};
 use super::records::{Attempt, Records};
 use super::{Counter, Level};
 use kubelet_config::duration;
@@ -174,8 +174,7 @@ impl RecordWriter {
     /// Writes what is due. Gives a proposal whose write had no answer in time.
     pub(super) fn tick(&mut self, ticket: Ticket, now: Moment, fx: &mut Vec<Effect>) -> Option<Outcome> {
         if let Some(write) = self.write.take_if(|write| write.asked.is_given_up(now)) {
-            let why = format!("no answer within {} s", limits::STORE_DEADLINE.as_secs());
-            return self.failed(write, &why, now, fx);
+            return self.failed(write, &no_answer(limits::STORE_DEADLINE), now, fx);
         }
         self.write(ticket, now, fx);
         None

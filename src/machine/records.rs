@@ -188,7 +188,7 @@ pub struct Attempt {
     pub version: Version,
     /// Supervisor starts that ran it without proof.
     pub tries: u32,
-    /// Exits of the kubelet that were held against it.
+    /// Exits of the kubelet since it was started on trial; two fail it.
     pub exits: u32,
     /// What was good right before it: it fails if that is bad for too long. `None`: nobody could tell.
     pub baseline: Option<Baseline>,

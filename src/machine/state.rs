@@ -36,7 +36,7 @@ pub struct State {
     pub(super) writer: RecordWriter,
     #[serde(skip)]
     pub(super) reading: Reading,
-    /// What the API server asks for.
+    /// What the API server, or a source directory, asks for.
     pub(super) sync: Sync,
     /// The change under way.
     #[serde(skip)]

@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 
 use super::evidence::Suspension;
 use super::ladder::is_same;
-use super::records::{BadReason, Phase};
+use super::records::{BadReason, Phase, Version};
 use super::{Kubelet, ReloadStage, State};
 use kubelet_config::duration::GoDuration;
 use kubelet_config::status::{
-    Condition, ConditionReason, ConditionStatus, NodeConfigStatus, VERSION, config_source, cut, name, timestamp,
+    Condition, ConditionReason, ConditionStatus, NodeConfigStatus, VERSION, config_source, cut, timestamp,
 };
 
 /// What the state amounts to.
@@ -33,7 +33,7 @@ pub fn node_status(state: &State) -> NodeConfigStatus {
 
 fn condition(state: &State) -> Condition {
     let records = state.records();
-    let active = name(state.active().map(|version| &version.source));
+    let active = Version::name(state.active());
     let (status, reason, message) = if let Some((error, why)) = state.sync_error() {
         (ConditionStatus::False, ConditionReason::SyncFailed, format!("{}: {why}", error.text()))
     } else if let Some((_, why)) = state.config_error() {
@@ -173,7 +173,7 @@ fn confirm_by(state: &State) -> Option<String> {
 /// One line for systemd's STATUS and for people.
 #[must_use]
 pub fn summary(state: &State) -> String {
-    let active = name(state.active().map(|version| &version.source));
+    let active = Version::name(state.active());
     let kubelet = match state.kubelet() {
         Kubelet::Running(run) if run.is_ready() => "ready",
         Kubelet::Running(_) => "starting",

@@ -36,7 +36,7 @@ pub enum ConfigMapState {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Sync {
-    /// Its name, once known: the spread is computed from it.
+    /// The Node's name, once known: the spread is computed from it.
     node_name: String,
     assignment: Assignment,
     #[serde(rename = "map")]

@@ -29,18 +29,27 @@ fn prove(node: &mut Node, name: &str) {
     assert_eq!((node.active(), node.last_known_good()), (name, name), "{:?}", node.events());
 }
 
-/// So many seconds until the kubelet was started again; the node is let be for at most that long.
-fn until_start(node: &mut Node, limit: u64) -> Option<u64> {
-    let before = node.starts.len();
-    (0..limit).find(|_| {
-        node.pass(1);
-        node.starts.len() > before
-    })
-}
-
 /// How often something was done since.
 fn count(node: &Node, since: usize, which: impl Fn(&Effect) -> bool) -> usize {
     node.effects[since..].iter().filter(|effect| which(effect)).count()
+}
+
+/// The kubelet exits at its start with x, which goes back.
+fn fails_at_its_start(node: &mut Node) {
+    node.ready_after = None;
+    node.assign("x");
+    node.ready_after = Some(1);
+    node.exit(1);
+    node.pass(60);
+    assert!(node.is_bad("x"), "{:?}", node.events());
+}
+
+/// The disk and the API server are well again: the next assignment is proven.
+fn next_one_is_proven(node: &mut Node) {
+    node.api = true;
+    node.assign("b");
+    node.pass(minutes(15));
+    assert_eq!(node.last_known_good(), "b", "{:?}", node.events());
 }
 
 fn rolled_back(node: &Node) -> bool {

@@ -25,15 +25,6 @@ fn proven(name: &str) -> Node {
     node
 }
 
-/// Seconds until the next start of the kubelet.
-fn until_start(node: &mut Node, limit: u64) -> Option<u64> {
-    let before = node.starts.len();
-    (0..limit).find(|_| {
-        node.pass(1);
-        node.starts.len() > before
-    })
-}
-
 fn reason(node: &Node) -> &'static str {
     node_status(&node.state).condition.reason.as_str()
 }
@@ -45,7 +36,7 @@ fn each_node_starts_within_the_window() {
             let mut node = proven(&format!("n{number}"));
             node.edit("a", "2");
             let again = node.state.scheduled().map(|(_, at)| at.boot.checked_sub(node.now).unwrap().as_secs());
-            let waited = until_start(&mut node, 310).expect("within the window");
+            let waited = node.until_start(310).expect("within the window");
             assert!(again.is_none_or(|due| due.abs_diff(waited) <= 3), "{again:?} {waited}");
             assert_eq!(node.starts.last().unwrap(), "a@2");
             waited
@@ -95,14 +86,14 @@ fn a_bad_edit_is_refused_before_its_start() {
     node.refused.push("a@3".to_owned());
     node.edit("a", "3");
     assert_eq!((reason(&node), node.starts.len()), ("Rejected", 2));
-    assert!(until_start(&mut node, 310).is_none());
+    assert!(node.until_start(310).is_none());
 }
 
 #[test]
 fn the_latest_edit_counts_and_equal_content_need_not_wait() {
     let mut node = patient();
     node.edit("a", "3");
-    assert!(until_start(&mut node, 310).is_some());
+    assert!(node.until_start(310).is_some());
     assert_eq!(node.starts.last().unwrap(), "a@3");
     node.pass(700);
     node.same_content.insert("a@4".to_owned(), "a@3".to_owned());
@@ -120,7 +111,7 @@ fn the_baseline_is_taken_when_the_change_starts() {
     assert_eq!(looked(&node), before, "nothing is asked while it waits");
     // The runtime goes meanwhile: the change must not be blamed for it.
     node.environment.runtime = Some(false);
-    assert!(until_start(&mut node, 310).is_some());
+    assert!(node.until_start(310).is_some());
     let baseline = node.disk().phase.attempt().unwrap().baseline.clone().unwrap();
     assert!(!baseline.iter().any(|signal| signal.label() == "runtime"), "{baseline:?}");
 }
@@ -131,11 +122,11 @@ fn a_kubelet_that_dies_meanwhile_does_not_begin_the_window_anew() {
     let (_, due) = node.state.scheduled().unwrap();
     node.pass(30);
     node.exit(1);
-    assert!(until_start(&mut node, 20).is_some());
+    assert!(node.until_start(20).is_some());
     assert_eq!(node.starts.last().unwrap(), "a", "what comes up is what ran");
     node.pass(5);
     assert_eq!(node.state.scheduled().map(|(_, at)| at.boot), Some(due.boot));
-    assert!(until_start(&mut node, 310).is_some());
+    assert!(node.until_start(310).is_some());
     assert_eq!(node.starts.last().unwrap(), "a@2");
 }
 
@@ -143,7 +134,7 @@ fn a_kubelet_that_dies_meanwhile_does_not_begin_the_window_anew() {
 fn an_operator_and_a_reset_do_not_wait() {
     let mut node = patient();
     node.operate(Command::Freeze).unwrap();
-    assert!(until_start(&mut node, 310).is_none(), "frozen");
+    assert!(node.until_start(310).is_none(), "frozen");
     node.operate(Command::Thaw).unwrap();
     assert_eq!(node.starts.last().unwrap(), "a@2", "its turn was while it was frozen");
     let mut node = patient();
@@ -179,7 +170,7 @@ fn the_default_source_runs_where_nothing_is_assigned() {
     node.step(Input::Node(Assignment::Local));
     node.edit("default", "1");
     assert_eq!(reason(&node), "Scheduled", "where it appears, it appears on all nodes");
-    assert!(until_start(&mut node, 310).is_some());
+    assert!(node.until_start(310).is_some());
     node.pass(660);
     assert_eq!(node.last_known_good(), "default");
     node.assign("a");

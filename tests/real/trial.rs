@@ -47,18 +47,26 @@ fn assert_suspended(supervisor: &Supervisor, why: &str, seconds: u64) {
 /// the next word comes 10 s later: that must fit in.
 const ISOLATION: &str = "25s";
 
-/// containerd is stopped in mid-trial: nobody is blamed, and the trial is passed when it is back.
-pub fn runtime_away(case: &Case) {
+/// A version on trial, in contact for so long that what goes now is not its doing.
+fn settled_on_trial(case: &Case) -> (Supervisor, Source) {
     let supervisor = case.supervisor_options("70s", &["--isolation-timeout", ISOLATION]);
     case.await_node_ready();
     let map = case.good(&case.id("map"), "maxPods: 42");
     case.assign(&map);
     await_clock(&supervisor);
-    await_settled(&supervisor);
+    until("fifty seconds of health", || {
+        let left = supervisor.status()?["trial"]["remainingSeconds"].as_u64().unwrap_or_default();
+        if left <= 20 { Ok(()) } else { Err(left.to_string()) }
+    });
+    (supervisor, map.source())
+}
+
+/// containerd is stopped in mid-trial: nobody is blamed, and the trial is passed when it is back.
+pub fn runtime_away(case: &Case) {
+    let (supervisor, source) = settled_on_trial(case);
     case.script("stop", Some("containerd"));
     assert_suspended(&supervisor, "the container runtime does not answer", 40);
     case.script("start", Some("containerd"));
-    let source = map.source();
     case.await_config(&source, &source, &source, "");
     assert_eq!(supervisor.restarts(), 1);
     assert_eq!(case.events("KubeletConfigRolledBack").unwrap(), Vec::<String>::new());
@@ -88,26 +96,12 @@ pub fn runtime_away_with_the_change(case: &Case) {
     );
 }
 
-/// In contact for so long that what goes now is not the change's doing.
-fn await_settled(supervisor: &Supervisor) {
-    until("fifty seconds of health", || {
-        let left = supervisor.status()?["trial"]["remainingSeconds"].as_u64().unwrap_or_default();
-        if left <= 20 { Ok(()) } else { Err(left.to_string()) }
-    });
-}
-
 /// The API server is stopped in mid-trial: nobody is blamed, and the clock stands still.
 pub fn api_server_lost(case: &Case) {
-    let supervisor = case.supervisor_options("70s", &["--isolation-timeout", ISOLATION]);
-    case.await_node_ready();
-    let map = case.good(&case.id("map"), "maxPods: 42");
-    case.assign(&map);
-    await_clock(&supervisor);
-    await_settled(&supervisor);
+    let (supervisor, source) = settled_on_trial(case);
     case.script("stop", Some("apiserver"));
     assert_suspended(&supervisor, "the API server is not reachable", 30);
     case.script("start", Some("apiserver"));
-    let source = map.source();
     case.await_config(&source, &source, &source, "");
     assert_eq!(supervisor.restarts(), 1);
 }

@@ -429,6 +429,15 @@ impl Node {
         }
     }
 
+    /// Seconds until the kubelet is started again, if it is within so many.
+    pub fn until_start(&mut self, limit: u64) -> Option<u64> {
+        let before = self.starts.len();
+        (0..limit).find(|_| {
+            self.pass(1);
+            self.starts.len() > before
+        })
+    }
+
     /// Time passes, second by second.
     pub fn pass(&mut self, seconds: u64) {
         for _ in 0..seconds {

@@ -4,6 +4,7 @@ use super::Reading;
 use crate::machine::evidence::Failure;
 use crate::machine::io::{Effect, StoreRequest, Ticket, log};
 use crate::machine::model::{KubeletId, later};
+use crate::machine::question::no_answer;
 use crate::machine::record_writer::RecordWriter;
 use crate::machine::records::{ConfirmationWait, Phase, Records, StateFile, Stored};
 use crate::machine::{Kubelet, Level, State, limits};
@@ -39,7 +40,7 @@ impl State {
             return;
         }
         if *self.process.kubelet() == Kubelet::NotBegun {
-            let why = format!("the store gave no answer within {} s", limits::LOAD_DEADLINE.as_secs());
+            let why = format!("the store: {}", no_answer(limits::LOAD_DEADLINE));
             log(fx, Level::Warn, format!("{why}: the kubelet is started with its local configuration"));
             self.writer = RecordWriter::new(Records::default(), Some(why));
             self.begin();

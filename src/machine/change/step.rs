@@ -5,6 +5,7 @@ use crate::machine::evidence::{Baseline, Signal};
 use crate::machine::io::{Effect, StoreRequest, Ticket, log};
 use crate::machine::model::{ConfigError, Moment, RenderError, Rendered, Verdict, later};
 use crate::machine::proposal::Proposal;
+use crate::machine::question::no_answer;
 use crate::machine::records::{Phase, Records, Version};
 use crate::machine::sync::Resolution;
 use crate::machine::{Counter, Level, State, limits};
@@ -72,12 +73,11 @@ impl State {
         let Some(change) = &self.change else { return };
         match change.stage.clone() {
             Stage::Saving(asked) | Stage::Loading(asked) if asked.is_given_up(self.now) => {
-                let seconds = limits::STORE_DEADLINE.as_secs();
-                self.give_up_change(format!("the store gave no answer within {seconds} s"), fx);
+                self.give_up_change(format!("the store: {}", no_answer(limits::STORE_DEADLINE)), fx);
             }
             Stage::Preflight(asked, _) if asked.is_given_up(self.now) => {
-                let why = format!("no answer within {} s", limits::PREFLIGHT_DEADLINE.as_secs());
-                self.change_verdict(asked.ticket, Verdict::Inconclusive(why), fx);
+                let verdict = Verdict::Inconclusive(no_answer(limits::PREFLIGHT_DEADLINE));
+                self.change_verdict(asked.ticket, verdict, fx);
             }
             _ => {}
         }
@@ -241,8 +241,7 @@ impl State {
             }
             Verdict::Inconclusive(why) => {
                 log(fx, Level::Warn, format!("the preflight of {version} gave no verdict, the trial decides: {why}"));
-                let id = self.process.kubelet_id().clone();
-                self.launch.note_unjudged(rendered.digest.clone(), id);
+                self.note_unjudged(&rendered.digest);
                 self.accepted(*rendered);
             }
             Verdict::NotItsFault(why) => self.give_up_change(why, fx),

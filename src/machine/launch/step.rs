@@ -4,6 +4,7 @@ use super::{Learning, Next, Stage};
 use crate::machine::io::{Effect, StoreRequest, Ticket, log};
 use crate::machine::ladder::{Unusable, UnusableVersions, desired, is_same};
 use crate::machine::model::{ConfigError, RenderError, Rendered, Target, Verdict, later};
+use crate::machine::question::no_answer;
 use crate::machine::records::{Phase, Records, Version};
 use crate::machine::{Counter, Kubelet, Level, State, events, limits};
 use kubelet_config::duration;
@@ -147,7 +148,7 @@ impl State {
                 if let Some(version) = &version {
                     self.launch.note_late(asked.ticket, version.clone());
                 }
-                let why = format!("the store gave no answer within {} s", limits::LOAD_DEADLINE.as_secs());
+                let why = format!("the store: {}", no_answer(limits::LOAD_DEADLINE));
                 let known =
                     self.launch.started.iter().find(|(started, _)| is_same(Some(started), version.as_ref())).cloned();
                 match (known, &version) {
@@ -161,11 +162,11 @@ impl State {
                 }
             }
             Stage::Judging(asked, rendered) if asked.is_given_up(self.now) => {
-                let why = format!("no answer within {} s", limits::LAUNCH_PREFLIGHT_DEADLINE.as_secs());
-                self.next_judged(version, *rendered, Verdict::Inconclusive(why), fx);
+                let verdict = Verdict::Inconclusive(no_answer(limits::LAUNCH_PREFLIGHT_DEADLINE));
+                self.next_judged(version, *rendered, verdict, fx);
             }
             Stage::Swapping(asked, rendered) if asked.is_given_up(self.now) => {
-                let why = format!("no answer within {} s", limits::LOAD_DEADLINE.as_secs());
+                let why = no_answer(limits::LOAD_DEADLINE);
                 match version.filter(|version| self.is_tried(version)) {
                     // It would be blamed for state files that are another policy's.
                     Some(version) => {
@@ -268,8 +269,7 @@ impl State {
             // Something has to be started; the trial, or the next rung, decides.
             Verdict::Inconclusive(why) | Verdict::NotItsFault(why) => {
                 log(fx, Level::Warn, format!("the preflight of {version} gave no verdict: {why}"));
-                let id = self.process.kubelet_id().clone();
-                self.launch.note_unjudged(rendered.digest.clone(), id);
+                self.note_unjudged(&rendered.digest);
                 self.set_stage(Stage::Ready(Some(Box::new(rendered))));
             }
         }

@@ -4,6 +4,7 @@ use super::document::{Document, VERSION, decode};
 use super::{Reload, ReloadStage};
 use crate::machine::handover::Handover;
 use crate::machine::io::{Effect, Ticket, log};
+use crate::machine::question::no_answer;
 use crate::machine::records::Version;
 use crate::machine::{Level, State, limits};
 use kubelet_config::status;
@@ -30,8 +31,7 @@ impl State {
     /// Goes on with a reload, if one is asked for and now is the time.
     pub(in crate::machine) fn tick_reload(&mut self, fx: &mut Vec<Effect>) {
         if self.reload.asked.take_if(|asked| asked.is_given_up(self.now)).is_some() {
-            let seconds = limits::RELOAD_DEADLINE.as_secs();
-            self.reload_failed(&format!("the installed binary gave no answer within {seconds} s"), fx);
+            self.reload_failed(&format!("the installed binary: {}", no_answer(limits::RELOAD_DEADLINE)), fx);
         }
         let is_due = matches!(self.reload.stage, ReloadStage::Requested | ReloadStage::Proven);
         if !is_due {

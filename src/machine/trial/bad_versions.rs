@@ -76,6 +76,12 @@ impl State {
         self.writer.learn(|records| records.note_accepted(digest, kubelet));
     }
 
+    /// The preflight with this kubelet binary gave no verdict; it is not asked again in this life.
+    pub(in crate::machine) fn note_unjudged(&mut self, digest: &Digest) {
+        let kubelet = self.process.kubelet_id().clone();
+        self.launch.note_unjudged(digest.clone(), kubelet);
+    }
+
     /// The content of what we would fall back to, if it is known.
     pub(in crate::machine) fn fallback_content(&self) -> Option<&Digest> {
         match &self.records().last_known_good {

@@ -8,7 +8,7 @@ use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::command::Command;
 use testkit::node::Node;
 
-use super::{count, minutes, prove, proven, rolled_back, until_start};
+use super::{count, minutes, prove, proven, rolled_back};
 
 testkit::scenarios!(
     a_cleared_version_is_not_promoted_without_contact,
@@ -192,10 +192,10 @@ fn a_turn_that_comes_without_contact_waits_for_it() {
     node.edit("a", "2");
     assert!(node.state.scheduled().is_some(), "it has a turn to wait for");
     (node.api, node.contact) = (false, false);
-    assert_eq!(until_start(&mut node, 1000), None, "{:?}", node.starts);
+    assert_eq!(node.until_start(1000), None, "{:?}", node.starts);
     let before = node.effects.len();
     (node.api, node.contact) = (true, true);
-    let waited = until_start(&mut node, 400);
+    let waited = node.until_start(400);
     assert!(waited.is_some_and(|waited| waited > 60), "it takes another turn: {waited:?}");
     assert_eq!(node.starts, ["", "a", "a@2"]);
     let baseline = node.disk().phase.attempt().unwrap().baseline.clone().unwrap();

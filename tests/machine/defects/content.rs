@@ -8,7 +8,7 @@ use kubelet_supervisor::machine::{Effect, Settings};
 use serde_json::json;
 use testkit::node::Node;
 
-use super::{count, minutes, prove, proven, rolled_back};
+use super::{count, fails_at_its_start, minutes, prove, proven, rolled_back};
 
 testkit::scenarios!(
     a_second_label_edit_asks_for_no_confirmation,
@@ -111,12 +111,7 @@ fn proven_content_is_not_tried_anew_after_a_boot() {
 /// x failed. The content of x becomes last known good all the same, under another name and by a retry: the mark goes.
 fn a_bad_name_does_not_keep_proven_content_from_running() {
     let mut node = proven("a");
-    node.ready_after = None;
-    node.assign("x");
-    node.ready_after = Some(1);
-    node.exit(1);
-    node.pass(60);
-    assert!(node.is_bad("x"));
+    fails_at_its_start(&mut node);
     node.operate(Command::Retry).unwrap();
     node.pass(minutes(11));
     assert_eq!(node.last_known_good(), "x");

@@ -7,7 +7,7 @@ use kubelet_supervisor::machine::{Effect, Input, Settings};
 use kubelet_supervisor::ports::StoreRequest;
 use testkit::node::{Node, source};
 
-use super::{count, minutes, prove, proven, until_start};
+use super::{count, minutes, next_one_is_proven, prove, proven};
 
 testkit::scenarios!(
     what_is_told_of_a_failure_is_on_the_disk,
@@ -59,10 +59,7 @@ fn proven_bytes_run_although_nothing_can_be_rendered() {
         node.pass(minutes(30));
         assert_eq!(node.starts, ["", "a", "a"], "{api}: {:?}", node.events());
         node.store.renders_fail = false;
-        node.api = true;
-        node.assign("b");
-        node.pass(minutes(15));
-        assert_eq!(node.last_known_good(), "b", "{api}: {:?}", node.events());
+        next_one_is_proven(&mut node);
     }
 }
 
@@ -75,10 +72,7 @@ fn proven_bytes_run_although_the_disk_is_full() {
         assert_eq!(node.running(), Some("a"), "{api}: {:?}", node.starts);
         assert!(!node.starts[2..].contains(&String::new()), "{:?}", node.starts);
         node.store.full = false;
-        node.api = true;
-        node.assign("b");
-        node.pass(minutes(15));
-        assert_eq!(node.last_known_good(), "b", "{api}: {:?}", node.events());
+        next_one_is_proven(&mut node);
     }
 }
 
@@ -299,7 +293,7 @@ fn a_stalled_disk_does_not_hold_a_rollback() {
     node.pass(30);
     node.store.stall();
     node.pings = false;
-    until_start(&mut node, 180);
+    node.until_start(180);
     assert!(matches!(node.running(), Some("a" | "")), "{:?}", node.starts);
     node.pings = true;
     node.end_stall();
@@ -334,7 +328,7 @@ fn a_rollback_is_applied_without_its_record() {
     node.pass(30);
     node.store.full = true;
     node.pings = false;
-    until_start(&mut node, 120);
+    node.until_start(120);
     assert_eq!(node.running(), Some("a"), "{:?}", node.starts);
     node.pings = true;
     node.pass(minutes(5));
@@ -389,7 +383,7 @@ fn a_stalled_disk_keeps_no_ping_back() {
     node.pings = false;
     node.exit(1);
     let before = node.effects.len();
-    until_start(&mut node, 60).unwrap();
+    node.until_start(60).unwrap();
     node.pass(30);
     assert!(count(&node, before, pings) >= 3, "{:?}", node.starts);
     // So they do at boot.

@@ -8,7 +8,7 @@ use kubelet_supervisor::machine::records::Phase;
 use serde_json::json;
 use testkit::node::{Node, REFUSAL, source};
 
-use super::{minutes, prove, proven, rolled_back};
+use super::{fails_at_its_start, minutes, prove, proven, rolled_back};
 
 testkit::scenarios!(
     a_pin_of_a_refused_version_is_refused_with_the_reason,
@@ -53,12 +53,8 @@ fn a_pin_of_a_refused_version_is_refused_with_the_reason() {
 /// x failed its trial. Root may have it all the same; what is answered is what happens.
 fn a_pin_of_a_failed_version_does_not_restart_last_known_good() {
     let mut node = proven("a");
-    node.ready_after = None;
-    node.assign("x");
-    node.ready_after = Some(1);
-    node.exit(1);
-    node.pass(60);
-    assert_eq!((node.is_bad("x"), node.running()), (true, Some("a")));
+    fails_at_its_start(&mut node);
+    assert_eq!(node.running(), Some("a"));
     let starts = node.starts.len();
     let answer = node.operate(Command::Pin { to: Some(version("x")) });
     node.pass(60);

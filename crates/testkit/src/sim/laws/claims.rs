@@ -59,10 +59,9 @@ impl Outside {
     }
 
     fn check_promotion(&mut self, state: &State, version: &Version, content: Content, found: bool) {
-        let trial = state.settings.trial_duration;
         // What waited for a confirmation passed its trial then, maybe in an earlier life; it is well now.
         let awaited = self.account.passed == Some(content);
-        let earned = (awaited && self.is_well(content) || self.has_earned(content, trial)) && !self.is_lost(content);
+        let earned = (awaited && self.is_well(content) || self.has_earned(content)) && !self.is_lost(content);
         self.account.check(Law::Earned, found, earned, || format!("{version} became last known good"));
         let evidence = self.account.evidence;
         let before = self.account.lkg.as_ref().map(|lkg| lkg.evidence).unwrap_or_default();

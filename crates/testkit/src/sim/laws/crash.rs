@@ -18,10 +18,10 @@ impl Outside {
     }
 
     /// Health and contact of what runs are enough to be last known good.
-    pub(super) fn has_earned(&self, content: Content, trial: std::time::Duration) -> bool {
+    pub(super) fn has_earned(&self, content: Content) -> bool {
         // It may have gone while that was written down.
         let lives = self.process.as_ref().or(self.account.last.as_ref());
-        lives.is_some_and(|process| process.content == content && process.earned + UNSEEN >= trial)
+        lives.is_some_and(|process| process.content == content && process.earned + UNSEEN >= self.account.trial)
     }
 
     /// This runs, or did until a moment ago, and is healthy.

@@ -73,7 +73,7 @@ impl Outside {
     /// What asks for a confirmation has passed its trial.
     fn check_awaits(&mut self, source: &Source, content: Option<Content>) {
         let Some(content) = content else { return };
-        let earned = self.has_earned(content, self.account.trial) && !self.is_lost(content);
+        let earned = self.has_earned(content) && !self.is_lost(content);
         self.account
             .check(Law::Earned, false, earned, || format!("{source} passed no trial, and awaits a confirmation"));
         self.account.passed = Some(content);
