@@ -7,7 +7,7 @@ use kubelet_config::digest::Digest;
 use serde::{Deserialize, Serialize};
 
 use super::io::Ticket;
-use super::ladder::{Unusable, UnusableVersions};
+use super::ladder::{Unusable, UnusableVersions, is_same};
 use super::limits;
 use super::model::{KubeletId, Moment, Rendered};
 use super::question::Asked;
@@ -124,6 +124,11 @@ impl Launch {
     /// Of what else was started nothing is left on the disk.
     pub(super) fn forget_collected(&mut self, kept: &BTreeSet<Digest>) {
         self.started.retain(|(_, rendered)| kept.contains(&rendered.digest));
+    }
+
+    /// What lies there is damaged.
+    fn forget_started(&mut self, version: &Version) {
+        self.started.retain(|(started, _)| !is_same(Some(started), Some(version)));
     }
 
     /// What is about to be started: it must not be collected.

@@ -22,6 +22,7 @@ impl State {
         };
         if self.health.due.is_empty() {
             run.forget_health();
+            run.await_signals(now);
             self.health.due = Question::ALL.map(|question| (question, now)).into();
             self.health.due.insert(Question::Pods, later(now, limits::POD_QUERY_DELAY));
         }

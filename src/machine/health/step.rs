@@ -94,12 +94,9 @@ impl State {
     }
 
     pub(in crate::machine) fn ready(&mut self, fx: &mut Vec<Effect>) {
-        let (now, observing) = (self.now, self.is_observing());
+        let now = self.now;
         let Some(run) = self.process.run_mut().filter(|run| !run.is_ready()) else { return };
         run.ready_at = Some(now);
-        if observing {
-            run.await_signals(now);
-        }
         self.self_test(fx);
         if let Some(seen) = self.take_applying_since() {
             fx.push(Effect::Count(crate::machine::Counter::Applied(now.since(seen))));

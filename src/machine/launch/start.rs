@@ -2,7 +2,6 @@
 
 use super::{Next, Stage};
 use crate::machine::io::{Effect, StoreRequest, Ticket, log};
-use crate::machine::ladder::is_same;
 use crate::machine::model::{Rendered, RestartCause, StateFiles};
 use crate::machine::records::Version;
 use crate::machine::{Kubelet, Level, State, events, limits};
@@ -113,7 +112,7 @@ impl State {
     fn start_next(&mut self, version: Option<Version>, rendered: Option<Box<Rendered>>, fx: &mut Vec<Effect>) {
         self.launch.next = None;
         if let Some(known) = version.clone().zip(rendered.as_deref().cloned()) {
-            self.launch.started.retain(|(started, _)| !is_same(Some(started), version.as_ref()));
+            self.launch.forget_started(&known.0);
             self.launch.started.insert(0, known);
             self.launch.started.truncate(limits::PROVEN_KEPT);
         }

@@ -227,8 +227,11 @@ impl State {
                     RenderError::Load(_) | RenderError::Checkpoint(_) => ConfigError::Load,
                     RenderError::Internal(_) => ConfigError::Internal,
                 };
-                if matches!(error, RenderError::Checkpoint(_)) && self.records().assigned.as_ref() == Some(&version) {
-                    self.download_again(fx);
+                if matches!(error, RenderError::Checkpoint(_)) {
+                    self.launch.forget_started(&version);
+                    if self.records().assigned.as_ref() == Some(&version) {
+                        self.download_again(fx);
+                    }
                 }
                 self.cannot_use(&version, native, &error.to_string(), fx);
             }

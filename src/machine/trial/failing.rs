@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::machine::evidence::{Failure, Signal};
 use crate::machine::records::Phase;
-use crate::machine::{Run, State};
+use crate::machine::{Run, State, limits};
 
 impl State {
     /// The failure that counts now, and what to say of it: for last known good, one like that of the version that failed.
@@ -28,7 +28,8 @@ impl State {
             let seconds = self.settings.start_timeout.as_secs();
             found.push((Failure::StartTimeout, format!("the kubelet gave no {waited_for} within {seconds} s")));
         }
-        let unreachable = run.bad.contains_key(&Signal::ApiServer);
+        let heard = run.is_good(Signal::ApiServer)
+            && run.good.get(&Signal::ApiServer).is_some_and(|at| now.since(*at) <= limits::API_SERVER_HEARD);
         let bad = run.bad.iter().filter(|(signal, since)| {
             self.is_required_signal(**signal)
                 // Until it was up the start's time-out counts.
@@ -36,7 +37,7 @@ impl State {
                 // A runtime that never answered may be a wrong guess of ours, and one that nobody could look at may be back.
                 && (**signal != Signal::Runtime || self.is_runtime_away())
                 // Nobody can tell how the Node does while the API server does not answer.
-                && !(unreachable && matches!(signal, Signal::NodeReady | Signal::Lease))
+                && (heard || !matches!(signal, Signal::NodeReady | Signal::Lease))
                 && now.since(**since) >= self.patience(**signal)
         });
         found.extend(bad.map(|(signal, since)| (Failure::Signal(*signal), self.describe(*signal, now.since(*since)))));

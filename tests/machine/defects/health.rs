@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use kubelet_supervisor::machine::command::Command;
 use testkit::node::Node;
 
-use super::{minutes, proven, rolled_back};
+use super::{minutes, prove, proven, rolled_back};
 
 testkit::scenarios!(
     a_crash_at_nine_and_a_half_minutes_begins_the_trial_anew,
@@ -13,6 +14,8 @@ testkit::scenarios!(
     a_runtime_that_is_down_with_last_known_good_as_well_is_nobodys_fault,
     a_runtime_that_no_kubelet_starts_without_is_nobodys_fault,
     a_change_that_brings_exits_and_takes_the_runtime_down_is_judged,
+    a_node_is_not_judged_by_while_no_question_is_answered,
+    what_came_up_while_pinned_must_give_its_signs_after_an_unpin,
 );
 
 /// A suspension after the crash must not bring back what was earned before it.
@@ -112,4 +115,37 @@ fn a_runtime_that_no_kubelet_starts_without_is_nobodys_fault() {
     node.pass(minutes(40));
     assert!(!node.is_bad("x"), "{:?}", node.events());
     assert_eq!(node.last_known_good(), "x", "{:?}", node.events());
+}
+
+/// What it looks like is what it looked like when the API server was last heard; that may be the server's trouble.
+fn a_node_is_not_judged_by_while_no_question_is_answered() {
+    let mut node = proven("a");
+    node.assign("x");
+    node.pass(60);
+    node.is_ready = false;
+    node.pass(78);
+    (node.api, node.queries_answered) = (false, false);
+    node.pass(minutes(5));
+    assert_eq!(node.running(), Some("x"), "{:?}", node.events());
+    (node.api, node.queries_answered, node.is_ready) = (true, true, true);
+    node.pass(minutes(15));
+    assert_eq!(node.last_known_good(), "x", "{:?}", node.events());
+}
+
+/// Nothing is judged while x is pinned; its trial goes on with a kubelet of which nothing was awaited when it came up.
+fn what_came_up_while_pinned_must_give_its_signs_after_an_unpin() {
+    let mut node = Node::new();
+    node.pings = true;
+    prove(&mut node, "a");
+    node.assign("x");
+    node.pass(5);
+    node.operate(Command::Pin { to: Some("uid-x/1".parse().unwrap()) }).unwrap();
+    node.pings = false;
+    node.reboot();
+    node.pass(60);
+    assert_eq!(node.running(), Some("x"));
+    node.operate(Command::Unpin).unwrap();
+    node.pass(minutes(12));
+    assert!(rolled_back(&node), "{:?}", node.events());
+    assert_eq!(node.last_known_good(), "a");
 }

@@ -321,6 +321,21 @@ fn a_stalled_disk_does_not_keep_a_broken_version() {
     assert_eq!(node.running(), Some("a"), "{:?}", node.starts);
 }
 
+/// Where a lies is known, for it was started from there; but its bytes were found to be lost.
+#[test]
+fn what_was_found_damaged_is_not_started_while_the_disk_stalls() {
+    let mut node = proven("a");
+    node.api = false;
+    node.store.lose(&source("a"));
+    node.exit(1);
+    node.pass(5);
+    assert_eq!(node.running(), Some(""), "{:?}", node.events());
+    node.store.stall();
+    node.exit(1);
+    node.pass(minutes(3));
+    assert_eq!(node.running(), Some(""), "{:?}", node.starts);
+}
+
 /// Nothing can be written, and a is to be read.
 fn a_rollback_is_applied_without_its_record() {
     let mut node = proven("a");

@@ -47,6 +47,16 @@ impl Proven {
     }
 }
 
+/// A version that failed, and was not to blame.
+#[derive(Clone, Debug)]
+pub struct Cleared {
+    pub(super) source: Source,
+    /// How often in a row it was cleared before.
+    pub(super) times: u32,
+    /// Another version of its ConfigMap was delivered since: then it comes back as a new one, and at its turn.
+    pub(super) overtaken: bool,
+}
+
 /// What was seen of the node since this content was switched to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
@@ -154,8 +164,9 @@ pub struct Account {
     pub(super) on_trial: Option<Content>,
     /// What was on record in this life.
     pub(super) named: BTreeSet<Digest>,
-    /// What was healthy for a whole trial in this life: that it is proven may be on its way to the disk.
-    pub(super) healthy: Option<Content>,
+    /// What was healthy for a whole trial in this life, and what had been seen by then: that it is proven may be on its way
+    /// to the disk.
+    pub(super) healthy: Option<(Content, Evidence)>,
     /// What passed its trial, and somebody was asked to confirm.
     pub(super) passed: Option<Content>,
     /// What somebody confirmed.
@@ -198,8 +209,8 @@ pub struct Account {
     pub(super) baselines: Vec<(Content, Baseline)>,
     /// Last known good is on test for a version that failed.
     pub(super) testing: bool,
-    /// Versions that failed and were cleared, and how often in a row.
-    pub(super) cleared: Vec<(Source, u32)>,
+    /// The version that failed and was cleared.
+    pub(super) cleared: Option<Cleared>,
     /// What has passed its trial and waits for a confirmation.
     pub(super) awaits: Option<Awaits>,
     pub pinned: Option<Pinned>,
@@ -327,19 +338,19 @@ impl Account {
 
     /// Some version failed and was cleared.
     pub fn has_clearance(&self) -> bool {
-        !self.cleared.is_empty()
+        self.cleared.is_some()
     }
 
     /// True if this version failed and was cleared.
     pub fn is_cleared(&self, source: &Source) -> bool {
-        self.cleared.iter().any(|(of, _)| of == source)
+        self.cleared.as_ref().is_some_and(|cleared| cleared.source == *source)
     }
 
     /// With another binary every version may be tried again.
     pub fn note_kubelet(&mut self, id: &str) {
         if self.known_kubelet != id {
             id.clone_into(&mut self.known_kubelet);
-            self.cleared.retain(|(source, _)| !self.failed.iter().any(|failed| failed.source == *source));
+            self.cleared.take_if(|cleared| self.failed.iter().any(|failed| failed.source == cleared.source));
             self.failed.iter_mut().for_each(|failed| failed.kubelet = None);
             self.unjudged.clear();
         }

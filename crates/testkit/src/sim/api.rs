@@ -56,7 +56,7 @@ impl Outside {
                 if *desired == Assignment::Local {
                     self.account.reset_requested = true;
                     self.account.reset_last = Some(self.now);
-                    self.account.cleared.clear();
+                    self.account.cleared = None;
                 }
             }
             Input::ConfigMap(payload) => {
@@ -64,7 +64,11 @@ impl Outside {
                 if payload.name != assigned.name {
                     return;
                 }
-                let version = self.version_of(&payload.resolve(assigned));
+                let source = payload.resolve(assigned);
+                if let Some(cleared) = &mut self.account.cleared {
+                    cleared.overtaken |= cleared.source != source;
+                }
+                let version = self.version_of(&source);
                 let content = version.map(|version| version.content.over(self.own()));
                 let offered = &mut self.account.offered;
                 offered.extend(content.filter(|content| !offered.contains(content)));

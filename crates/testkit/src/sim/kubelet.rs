@@ -48,9 +48,9 @@ pub struct Process {
     pub in_contact: bool,
     /// What makes it fail in the eyes of the cluster has been so since.
     pub lost_since: Option<Duration>,
-    /// Its Node was Ready, and its Lease renewed, and the supervisor heard it.
-    pub node_ready: bool,
-    pub leased: bool,
+    /// Its Node was Ready, and its Lease renewed, and the supervisor heard it first then.
+    pub node_ready: Option<Duration>,
+    pub leased: Option<Duration>,
     /// It was started without a word of the store, or its own file was edited while it was: nobody knows what it runs.
     pub unread: bool,
 }
@@ -179,7 +179,9 @@ impl Outside {
         } else if !excused {
             process.earned += now.saturating_sub(since);
             if process.earned + UNSEEN >= self.account.trial {
-                self.account.healthy = Some(process.content);
+                // What is seen later may not have been known when it was proven.
+                let known = self.account.healthy.filter(|(content, _)| *content == process.content);
+                self.account.healthy = known.or(Some((process.content, self.account.evidence)));
             }
         }
     }
@@ -203,8 +205,8 @@ impl Outside {
         let unread = path.is_none() && (edited || self.store_lags());
         self.process = Some(Process {
             unread,
-            node_ready: false,
-            leased: false,
+            node_ready: None,
+            leased: None,
             pid,
             path: path.clone(),
             content,
@@ -364,7 +366,8 @@ impl Outside {
         self.observations.note(Signal::NodeReady, ready, now);
         self.account.evidence.node_ready |= ready;
         let process = self.process_of(pid)?;
-        (process.in_contact, process.node_ready) = (process.in_contact || ready, process.node_ready || ready);
+        process.in_contact |= ready;
+        process.node_ready = process.node_ready.or(ready.then_some(now));
         Some(Input::NodeObserved(self.node_readiness(ready)))
     }
 
@@ -393,10 +396,11 @@ impl Outside {
     fn renew(&mut self) {
         // First when it is ready, and then at its pace.
         let Some(ready) = self.process.as_ref().and_then(|it| it.ready_at) else { return };
-        let number = (self.pids, self.surroundings.jumps, (self.now - ready).as_secs() / RENEWAL);
+        let now = self.now;
+        let number = (self.pids, self.surroundings.jumps, (now - ready).as_secs() / RENEWAL);
         if self.surroundings.renewed.0 != number && self.renews() {
             if let Some(process) = &mut self.process {
-                (process.in_contact, process.leased) = (true, true);
+                (process.in_contact, process.leased) = (true, process.leased.or(Some(now)));
             }
             self.account.evidence.leased = true;
             // The API server keeps microseconds: no two renewals are alike.

@@ -222,7 +222,7 @@ impl Outside {
         self.observations = Observations::default();
         self.silence.forget_life();
         if self.disk_is_ailing() {
-            self.account.cleared.clear(); // nobody knows whether that is on the disk
+            self.account.cleared = None; // nobody knows whether that is on the disk
         }
         self.note_durable_failures();
         self.account.begin_life(self.disk.failures(), self.now);

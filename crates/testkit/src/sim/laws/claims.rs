@@ -62,6 +62,8 @@ impl Outside {
         // What waited for a confirmation passed its trial then, maybe in an earlier life; it is well now.
         let awaited = self.account.passed == Some(content);
         let earned = (awaited && self.is_well(content) || self.has_earned(content)) && !self.is_lost(content);
+        // Where it is not known what runs, what runs may be something else.
+        let found = found || self.process.as_ref().is_some_and(|process| process.unread);
         self.account.check(Law::Earned, found, earned, || format!("{version} became last known good"));
         let evidence = self.account.evidence;
         let before = self.account.lkg.as_ref().map(|lkg| lkg.evidence).unwrap_or_default();
@@ -86,14 +88,14 @@ impl Outside {
             file,
             // What was seen of the very process that was proven; another's may not have been heard of.
             evidence: Evidence {
-                node_ready: self.process.as_ref().is_some_and(|it| it.node_ready),
-                leased: self.process.as_ref().is_some_and(|it| it.leased),
+                node_ready: self.process.as_ref().is_some_and(|it| it.node_ready.is_some()),
+                leased: self.process.as_ref().is_some_and(|it| it.leased.is_some()),
                 ..evidence
             },
         };
         let old = self.account.lkg.replace(new);
         self.account.proven.extend(old.map(|old| old.content));
-        self.account.cleared.clear();
+        self.account.cleared = None;
     }
 
     /// The cluster sees that it fails, by a sign that was good before.

@@ -36,7 +36,7 @@ impl Outside {
         if self.account.reset_requested || self.account.may_be_reset(self.now) {
             may_be.push(None);
         }
-        let earned = self.account.healthy;
+        let earned = self.account.healthy.map(|(content, _)| content);
         may_be.extend(earned.map(Some));
         // That it has to be confirmed may be on the disk, although nobody was told.
         self.account.passed = earned.filter(|it| self.account.on_trial == Some(*it)).or(self.account.passed);
@@ -61,13 +61,14 @@ impl Outside {
         self.account.may_be_proven = vec![content];
         if known && self.account.lkg.as_ref().map(|lkg| lkg.content) != content {
             // It was about to be proven, or reset; what a kubelet was given then is not looked for.
+            let evidence = self.account.healthy.map(|(_, evidence)| evidence).unwrap_or_default();
             let new = proven.zip(content).map(|(version, content)| Proven {
                 source: version.source,
                 content,
                 digest: version.digest,
                 kubelet: self.kubelet_id.clone(),
                 file: None,
-                evidence: self.account.evidence,
+                evidence,
             });
             let old = std::mem::replace(&mut self.account.lkg, new);
             self.account.proven.extend(old.map(|old| old.content));

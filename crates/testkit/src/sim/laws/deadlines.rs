@@ -126,7 +126,7 @@ impl Outside {
     pub fn note_durable_failures(&mut self) {
         let Some(records) = self.records(&self.disk.seen()) else { return };
         // A clearance that the disk did not take is forgotten.
-        self.account.cleared.retain(|(source, _)| !records.bad.iter().any(|bad| bad.source == *source));
+        self.account.cleared.take_if(|cleared| records.bad.iter().any(|bad| bad.source == cleared.source));
         // Another try may be on the disk, even where the answer says otherwise.
         let retried = std::mem::take(&mut self.account.retry_requested);
         let failed = self.account.failed.iter_mut();
@@ -215,11 +215,15 @@ impl Outside {
         let ailing = self.disk_is_ailing() || self.store_lags();
         let Some(process) = self.process.as_ref().filter(|process| process.stopping.is_none()) else { return };
         let Some(desired) = self.desired_source() else { return };
-        let Some((source, times)) = self.account.cleared.iter().find(|(of, _)| *of == desired).cloned() else { return };
-        let patience = duration::backoff(limits::RETRY_LATER_FIRST, limits::RETRY_LATER_MAX, times);
-        let well_for = process.well_since.map_or(Duration::ZERO, |since| self.now - since);
-        let content = self.content_of_version(&source);
+        let Some(cleared) = self.account.cleared.clone().filter(|cleared| cleared.source == desired) else { return };
+        let (source, content) = (cleared.source, self.content_of_version(&desired));
+        let patience = duration::backoff(limits::RETRY_LATER_FIRST, limits::RETRY_LATER_MAX, cleared.times);
+        // The cluster may have heard of it later.
+        let well_since = process.well_since.max(process.node_ready).max(process.leased);
+        let well_for =
+            well_since.filter(|_| process.well_since.is_some()).map_or(Duration::ZERO, |since| self.now - since);
         let excused = well_for < patience + SLACK
+            || cleared.overtaken
             || ailing
             || self.account.pinned.is_some()
             || self.account.frozen

@@ -46,7 +46,7 @@ impl Outside {
             || account.awaits.is_some()
             || account.has_failed(content)
             || account.unlucky.contains(&content)
-            || account.cleared.iter().any(|(source, _)| self.is_content_of(source, content))
+            || account.cleared.as_ref().is_some_and(|cleared| self.is_content_of(&cleared.source, content))
             || self.mood != crate::sim::api::Mood::default();
         self.account.check(Law::StoppedForAReason, excused, wanted != Some(content), || {
             format!("{content:?} was stopped, which is assigned and works")

@@ -8,7 +8,7 @@ use kubelet_supervisor::machine::evidence::Signal;
 use kubelet_supervisor::machine::limits;
 use kubelet_supervisor::machine::record::HistoryEntry;
 
-use crate::sim::account::{Awaits, Failed, SLACK};
+use crate::sim::account::{Awaits, Cleared, Failed, SLACK};
 use crate::sim::kubelet::Process;
 use crate::sim::laws::Law;
 use crate::sim::records::digest_of;
@@ -41,11 +41,11 @@ impl Outside {
                 self.account.awaits = content.zip(within).map(|(content, within)| Awaits::new(content, within, now));
             }
             "KubeletConfigRetried" => {
-                self.account.cleared.retain(|(of, _)| of != source);
+                self.account.cleared.take_if(|cleared| cleared.source == *source);
                 self.account.testing = false;
             }
             "KubeletConfigChanged" => {
-                self.account.cleared.retain(|(of, _)| of == source);
+                self.account.cleared.take_if(|cleared| cleared.source != *source);
                 (self.account.testing, self.account.awaits) = (false, None);
                 // What was passed and what was confirmed outlive the restarts of what they are about.
                 self.account.passed.take_if(|passed| Some(*passed) != content);
@@ -56,12 +56,12 @@ impl Outside {
                 self.account.offered.extend(content);
                 self.account.on_trial = content;
             }
-            "KubeletConfigProven" => self.account.cleared.clear(),
+            "KubeletConfigProven" => self.account.cleared = None,
             "KubeletConfigConfirmed" => self.account.confirmed = content,
             "KubeletConfigRolledBack" | "KubeletConfigRejected" => {
                 let rolled_back = entry.reason == "KubeletConfigRolledBack";
                 if !rolled_back {
-                    self.account.cleared.clear(); // another one is assigned; what was cleared is new when it comes back
+                    self.account.cleared = None; // another one is assigned; what was cleared is new when it comes back
                 }
                 let Some(content) = content else { return };
                 self.check_failure(source, content, rolled_back, &entry.message);
@@ -181,7 +181,8 @@ impl Outside {
         let unsure = self.was_in_trouble() || self.silence.is_one_sided();
         self.account
             .check(Law::Cleared, unsure, fails, || format!("{source} is not to blame, it is said; but nothing failed"));
-        let before = self.account.cleared.iter().find(|(of, _)| of == source).map(|(_, times)| times + 1);
-        self.account.cleared = vec![(source.clone(), before.unwrap_or_default())];
+        let before = self.account.cleared.as_ref().filter(|cleared| cleared.source == *source);
+        let times = before.map_or(0, |before| before.times + 1);
+        self.account.cleared = Some(Cleared { source: source.clone(), times, overtaken: false });
     }
 }
