@@ -152,14 +152,16 @@ impl State {
     fn reject_as(&mut self, bad: BadVersion, fx: &mut Vec<Effect>) {
         let version = Version { source: bad.source.clone(), digest: bad.digest.clone() };
         let assigned = self.records().assigned.as_ref().map(|assigned| &assigned.source);
-        if self.bad_version(&version).is_some() && assigned == Some(&version.source) {
+        // It was cleared with another binary, and this one it failed with: it is not tried again after all.
+        let waits = matches!(self.records().phase, Phase::RetryLater(..));
+        if self.bad_version(&version).is_some() && assigned == Some(&version.source) && !waits {
             return self.end_change(&version.source);
         }
         let mut records = self.with_bad_version(bad);
         records.assigned = Some(version.clone());
         match records.phase.attempt_mut().filter(|attempt| is_same(Some(&attempt.version), Some(&version))) {
-            Some(attempt) => attempt.version = version,
-            None => records.phase = Phase::Settled,
+            Some(attempt) if !waits => attempt.version = version,
+            _ => records.phase = Phase::Settled,
         }
         self.decide(records, Proposal::Reject, fx);
     }

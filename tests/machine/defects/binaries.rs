@@ -1,5 +1,7 @@
 //! The kubelet's binary is replaced: what failed did so with the one that ran.
 
+use kubelet_config::status::ConditionReason;
+use kubelet_supervisor::machine::status::node_status;
 use testkit::node::Node;
 
 use super::{minutes, proven, rolled_back};
@@ -8,6 +10,7 @@ testkit::scenarios!(
     a_failure_is_held_against_the_binary_that_ran,
     what_failed_with_a_binary_is_not_started_with_it_again,
     what_failed_with_a_binary_is_not_last_known_good_with_it,
+    what_failed_with_a_binary_is_not_said_to_be_tried_again_with_it,
 );
 
 fn fails(node: &mut Node) {
@@ -73,4 +76,18 @@ fn what_failed_with_a_binary_is_not_last_known_good_with_it() {
     has_left_x(&node);
     restart_with(&mut node, "kubelet 2");
     assert_eq!(node.running(), Some("x"), "{:?}", node.starts);
+}
+
+/// With another binary last known good failed as x did: that says nothing of the first one.
+fn what_failed_with_a_binary_is_not_said_to_be_tried_again_with_it() {
+    let mut node = with_another();
+    node.healthz = Some(false);
+    node.pass(minutes(4));
+    assert!(node.events().contains(&"KubeletConfigNotBlamed"), "{:?}", node.events());
+    node.healthz = Some(true);
+    restart_with(&mut node, "kubelet");
+    node.pass(minutes(5));
+    has_left_x(&node);
+    let status = node_status(&node.state);
+    assert_eq!(status.condition.reason, ConditionReason::RolledBack, "{:?}", status.condition);
 }

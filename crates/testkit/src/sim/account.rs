@@ -21,6 +21,8 @@ pub(super) struct Failed {
     pub(super) content: Content,
     /// The binary with which; `None` where it may be the one that runs or the one on the disk.
     pub(super) kubelet: Option<String>,
+    /// Another binary was there since.
+    pub(super) replaced: bool,
     /// What its kubelet was given, if one ran.
     pub(super) digest: Option<String>,
     pub(super) since: Duration,
@@ -351,7 +353,7 @@ impl Account {
         if self.known_kubelet != id {
             id.clone_into(&mut self.known_kubelet);
             self.cleared.take_if(|cleared| self.failed.iter().any(|failed| failed.source == cleared.source));
-            self.failed.iter_mut().for_each(|failed| failed.kubelet = None);
+            self.failed.iter_mut().for_each(|failed| failed.replaced = true);
             self.unjudged.clear();
         }
     }
@@ -362,14 +364,20 @@ impl Account {
     }
 
     /// True if this content was said to have failed with this binary.
+    /// True if this failed, maybe with the binary that is there.
     pub(super) fn has_failed(&self, content: Content) -> bool {
-        self.failed
-            .iter()
-            .any(|failed| failed.content == content && failed.kubelet.as_ref() == Some(&self.known_kubelet))
+        let with_it = |failed: &Failed| failed.kubelet.as_ref().is_none_or(|kubelet| *kubelet == self.known_kubelet);
+        self.failed.iter().any(|failed| failed.content == content && with_it(failed))
+    }
+
+    /// True if it did so with the binary that is there, and no other was there since: that must be remembered.
+    pub(super) fn has_just_failed(&self, content: Content) -> bool {
+        let with_it = |failed: &Failed| !failed.replaced && failed.kubelet.as_ref() == Some(&self.known_kubelet);
+        self.failed.iter().any(|failed| failed.content == content && with_it(failed))
     }
 
     pub(super) fn note_failed(&mut self, failed: Failed) {
-        self.failed.retain(|known| known.source != failed.source);
+        self.failed.retain(|known| known.source != failed.source || known.replaced && known.kubelet != failed.kubelet);
         self.failed.push(failed);
         // The machine remembers so many; and each start of a forgotten one may fail again.
         let excess = self.failed.len().saturating_sub(limits::BAD_VERSIONS - 8);

@@ -253,7 +253,11 @@ fn says_it_failed(records: &Records, failed: &Failed) -> bool {
     // The same name may have failed before with another content.
     let is_it = |bad: &BadVersion| {
         bad.source == failed.source
-            && failed.kubelet.as_ref().is_none_or(|id| bad.kubelet.0 == *id || bad.kubelet == KubeletId::ANY)
+            && failed
+                .kubelet
+                .as_ref()
+                .filter(|_| !failed.replaced)
+                .is_none_or(|id| bad.kubelet.0 == *id || bad.kubelet == KubeletId::ANY)
             && bad.digest.as_ref().zip(failed.digest.as_ref()).is_none_or(|(bad, failed)| bad.0 == *failed)
     };
     tested || records.bad.iter().any(is_it)

@@ -110,7 +110,7 @@ impl Outside {
         let own = self.is_own(content);
         let account = &mut self.account;
         let excused = own || account.is_lkg(content) || account.pinned.is_some() || account.is_commanded(self.now);
-        let failed = account.has_failed(content);
+        let failed = account.has_just_failed(content);
         account.check(Law::BadStaysBad, excused, !failed, || format!("{content:?} was started, which has failed"));
         let refused = matches!(content.behaviour, Behaviour::Invalid | Behaviour::Unloadable);
         // What ran without a verdict is started again as it was, by another binary as well.
@@ -207,7 +207,11 @@ impl Outside {
         let settled = |ready: Duration| ready + Duration::from_secs(10);
         let began = process.and_then(|process| process.ready_at).map_or(self.now, settled);
         let within = RIGHT_BEFORE.min(self.now.saturating_sub(began));
-        Signal::ALL.into_iter().filter(|signal| self.observations.is_good(*signal, self.now, within)).collect()
+        // One that never came up gives no signs: what was seen was the one's before.
+        let up = process.is_none_or(|process| process.ready_at.is_some());
+        let seen = |signal: &Signal| up || matches!(signal, Signal::ApiServer | Signal::Runtime | Signal::Pods);
+        let good = |signal: &Signal| seen(signal) && self.observations.is_good(*signal, self.now, within);
+        Signal::ALL.into_iter().filter(good).collect()
     }
 
     /// From then on a trial is judged: trouble excuses it, and some time after it.

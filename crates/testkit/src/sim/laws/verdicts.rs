@@ -28,7 +28,9 @@ impl Outside {
         let content = ran.or_else(|| self.content_of_version(source));
         if CLEARS.contains(&&*entry.reason) {
             let equal = |other: &Content| Some(*other) == content;
-            self.account.failed.retain(|failed| failed.source != *source && !equal(&failed.content));
+            // What failed with another binary is cleared by nothing but another try.
+            let stays = |failed: &Failed| failed.replaced && entry.reason == CLEARS[0];
+            self.account.failed.retain(|failed| failed.source != *source && !equal(&failed.content) || stays(failed));
         }
         match &*entry.reason {
             "KubeletConfigNotBlamed" => self.check_clearance(source, content),
@@ -132,7 +134,15 @@ impl Outside {
             let sure = rolled_back || lives.is_none_or(|it| it.kubelet == *known);
             let kubelet = sure.then(|| ran.map_or(known, |it| &it.kubelet).clone());
             let source = source.clone();
-            self.account.note_failed(Failed { source, content, kubelet, digest, since: now, durable: false });
+            self.account.note_failed(Failed {
+                source,
+                content,
+                kubelet,
+                digest,
+                since: now,
+                durable: false,
+                replaced: false,
+            });
         }
     }
 
