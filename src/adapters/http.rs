@@ -5,7 +5,7 @@ mod command_queue;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
@@ -172,14 +172,9 @@ pub(crate) async fn serve_tcp(address: SocketAddr, endpoints: Endpoints) -> std:
 }
 
 /// Serves on a socket that only root can open, for ever; commands are taken here alone.
-pub(crate) fn serve_unix(path: &Path, endpoints: Endpoints, commands: CommandQueue) -> std::io::Result<()> {
-    use std::os::unix::fs::PermissionsExt as _;
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+pub(crate) async fn serve_unix(path: PathBuf, endpoints: Endpoints, commands: CommandQueue) -> std::io::Result<()> {
+    let listener = tokio::task::spawn_blocking(move || bind(&path)).await??;
+    let listener = UnixListener::from_std(listener)?;
     tokio::spawn(async move {
         loop {
             match listener.accept().await {
@@ -189,6 +184,18 @@ pub(crate) fn serve_unix(path: &Path, endpoints: Endpoints, commands: CommandQue
         }
     });
     Ok(())
+}
+
+fn bind(path: &Path) -> std::io::Result<std::os::unix::net::UnixListener> {
+    use std::os::unix::fs::PermissionsExt as _;
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = std::os::unix::net::UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
 #[cfg(test)]
@@ -205,11 +212,11 @@ mod tests {
         inputs: UnboundedReceiver<Input>,
     }
 
-    fn serve() -> Served {
+    async fn serve() -> Served {
         let dir = tempfile::tempdir().unwrap();
         let (sender, inputs) = unbounded_channel();
         let commands = CommandQueue::new(sender);
-        serve_unix(&dir.path().join("sock"), Endpoints::new(Metrics::new()), commands.clone()).unwrap();
+        serve_unix(dir.path().join("sock"), Endpoints::new(Metrics::new()), commands.clone()).await.unwrap();
         Served { dir, commands, inputs }
     }
 
@@ -243,7 +250,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_command_goes_to_the_machine_and_its_answer_back() {
-        let mut served = serve();
+        let mut served = serve().await;
         let commands = served.commands.clone();
         let mut inputs = std::mem::replace(&mut served.inputs, unbounded_channel().1);
         // Stands in for the machine; it answers out of order, and tickets nobody holds.
@@ -273,7 +280,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_no_command_never_reaches_the_machine() {
-        let mut served = serve();
+        let mut served = serve().await;
         let (code, why) = served.post("/command", r#"{"verb":"reboot"}"#).await;
         assert!(code == 400 && why.contains("not a command this supervisor knows"), "{why}");
         assert_eq!(served.post("/command", "").await.0, 400);

@@ -2,8 +2,10 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
+use std::os::fd::IntoRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// What came of the attempt to lock.
 #[derive(Debug)]
@@ -15,6 +17,25 @@ pub(crate) enum Lock {
     /// The lock file cannot be made (read-only disk); the reason. Not a ground to leave the node
     /// without a kubelet.
     Unavailable(String),
+}
+
+/// The same for who cannot wait for a disk that stalls: then it is unavailable.
+pub(crate) async fn take_within(root: PathBuf, limit: Duration) -> Lock {
+    within(limit, move || take(&root)).await
+}
+
+async fn within(limit: Duration, take: impl FnOnce() -> Lock + Send + 'static) -> Lock {
+    let (answer, taken) = tokio::sync::oneshot::channel();
+    tokio::task::spawn_blocking(move || {
+        if let Err(Lock::Held(late)) = answer.send(take()) {
+            let _ = late.into_raw_fd(); // never closed: nobody else may take what we use
+        }
+    });
+    match tokio::time::timeout(limit, taken).await {
+        Ok(Ok(lock)) => lock,
+        Ok(Err(_)) => Lock::Unavailable("the task that took it died".to_owned()),
+        Err(_) => Lock::Unavailable(format!("no answer of the disk within {} s", limit.as_secs())),
+    }
 }
 
 /// Takes `supervisor/lock` below `root`.
@@ -52,5 +73,28 @@ pub(crate) fn take(root: &Path) -> Lock {
             Lock::Taken(pid.trim().to_owned())
         }
         Err(TryLockError::Error(error)) => Lock::Unavailable(format!("{}: {error}", path.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_disk_that_stalls_is_not_waited_for_and_a_late_lock_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, (go, stalled)) = (dir.path().to_owned(), std::sync::mpsc::channel::<()>());
+        let (done, taken) = tokio::sync::oneshot::channel();
+        let lock = within(Duration::from_millis(20), move || {
+            stalled.recv().unwrap();
+            let lock = take(&root);
+            done.send(()).unwrap();
+            lock
+        });
+        assert!(matches!(lock.await, Lock::Unavailable(why) if why.contains("no answer")));
+        go.send(()).unwrap();
+        taken.await.unwrap();
+        let second = take_within(dir.path().to_owned(), Duration::from_secs(60)).await;
+        assert!(matches!(second, Lock::Taken(pid) if pid == std::process::id().to_string()));
     }
 }

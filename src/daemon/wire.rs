@@ -143,7 +143,7 @@ pub(crate) async fn supervise(settings: Settings, start_mode: StartMode) -> anyh
     };
     let lock = match inherited.as_mut().and_then(|inherited| inherited.lock.take()) {
         Some(lock) => Some(lock),
-        None => locked(&settings)?,
+        None => locked(&settings).await?,
     };
     let (program, args) = (settings.program.clone(), settings.args.clone());
     let kubelet = inherited.as_ref().map(|inherited| inherited.pid);
@@ -166,8 +166,8 @@ pub(crate) async fn supervise(settings: Settings, start_mode: StartMode) -> anyh
     Err(error).with_context(|| format!("cannot run {}", program.display()))
 }
 
-fn locked(settings: &Settings) -> anyhow::Result<Option<File>> {
-    match lock::take(&settings.dir) {
+async fn locked(settings: &Settings) -> anyhow::Result<Option<File>> {
+    match lock::take_within(settings.dir.clone(), limits::LOAD_DEADLINE).await {
         Lock::Held(file) => Ok(Some(file)),
         Lock::Taken(pid) => anyhow::bail!(
             "{} is in use by another kubelet-supervisor, pid {pid}; stop that one or give --dynamic-config-dir",
@@ -313,13 +313,17 @@ async fn serve(settings: &Settings, endpoints: &Endpoints, commands: &CommandQue
     {
         tracing::warn!("no metrics: cannot listen on {address}: {error}; choose another --metrics-bind-address");
     }
-    let socket = settings.dir.join("supervisor/control.sock");
-    if let Err(error) = http::serve_unix(&socket, endpoints.clone(), commands.clone()) {
-        tracing::warn!(
-            "`status` will only see the store, and operators' commands cannot be taken: {}: {error}",
-            socket.display()
-        );
-    }
+    let (socket, endpoints, commands) =
+        (settings.dir.join("supervisor/control.sock"), endpoints.clone(), commands.clone());
+    // It lies on a disk that may stall; the kubelet does not wait for it.
+    tokio::spawn(async move {
+        if let Err(error) = http::serve_unix(socket.clone(), endpoints, commands).await {
+            tracing::warn!(
+                "`status` will only see the store, and operators' commands cannot be taken: {}: {error}",
+                socket.display()
+            );
+        }
+    });
 }
 
 fn cluster(settings: &Settings, inputs: UnboundedSender<Input>, metrics: &Metrics) -> Box<dyn ports::Cluster> {

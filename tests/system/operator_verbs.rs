@@ -264,10 +264,11 @@ fn a_retry_of_what_still_fails_is_rolled_back_once_more() {
     let bad = rig.put("a", &killer());
     rig.wait_event("KubeletConfigRolledBack", &bad);
     rig.wait_active(&good);
-    rig.wait_ready(5);
+    rig.wait_last_ready();
     rig.done(&["retry"]);
-    rig.wait_ready(8);
+    rig.wait_starts(8); // twice what fails, and back
     rig.wait_active(&good);
+    rig.wait_last_ready();
     rig.wait_error(&bad, LOAD);
     assert_eq!(rig.metric("kubelet_supervisor_rollbacks_total{reason=\"exits\"}"), Some(2.0));
 }

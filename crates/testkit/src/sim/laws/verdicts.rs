@@ -27,10 +27,11 @@ impl Outside {
         let ran = lives.filter(|ran| entry.reason != "KubeletConfigRejected" && self.is_content_of(source, *ran));
         let content = ran.or_else(|| self.content_of_version(source));
         if CLEARS.contains(&&*entry.reason) {
-            let equal = |other: &Content| Some(*other) == content;
+            let about = |failed: &Failed| failed.source == *source || Some(failed.content) == content;
+            let latest = self.account.failed.iter().rev().find(|failed| about(failed)).map(|it| it.kubelet.clone());
             // What failed with another binary is cleared by nothing but another try.
-            let stays = |failed: &Failed| failed.replaced && entry.reason == CLEARS[0];
-            self.account.failed.retain(|failed| failed.source != *source && !equal(&failed.content) || stays(failed));
+            let stays = |failed: &Failed| entry.reason == CLEARS[0] && Some(&failed.kubelet) != latest.as_ref();
+            self.account.failed.retain(|failed| !about(failed) || stays(failed));
         }
         match &*entry.reason {
             "KubeletConfigNotBlamed" => self.check_clearance(source, content),
