@@ -49,8 +49,9 @@ impl Outside {
             }
             "KubeletConfigChanged" => {
                 self.account.cleared.take_if(|cleared| cleared.source != *source);
-                (self.account.testing, self.account.awaits) = (false, None);
-                // What was passed and what was confirmed outlive the restarts of what they are about.
+                self.account.testing = false;
+                // What was passed, awaited and confirmed outlives the restarts of what it is about.
+                self.account.awaits.take_if(|awaits| Some(awaits.content) != content);
                 self.account.passed.take_if(|passed| Some(*passed) != content);
                 self.account.confirmed.take_if(|confirmed| Some(*confirmed) != content);
             }
