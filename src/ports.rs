@@ -12,8 +12,8 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::machine::history::HistoryEntry;
 use crate::machine::model::{KubeletId, Moment, Rendered};
-use crate::machine::record::HistoryEntry;
 use crate::machine::{Input, Ticket};
 
 pub use crate::machine::StoreRequest;
@@ -176,7 +176,7 @@ pub struct SpawnError {
 
 /// The kubelet's own binary, which judges candidates.
 pub trait Preflight {
-    /// Begins to judge, an earlier run is dropped; [`Input::Judged`](crate::machine::Input) has the verdict and the
+    /// Begins to judge, an earlier run is dropped; [`Input::PreflightDone`](crate::machine::Input) has the verdict and the
     /// ticket.
     fn judge(&mut self, ticket: Ticket, candidate: &Rendered);
     /// Finds out whether this binary tells good from bad, before a change needs it.

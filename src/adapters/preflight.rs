@@ -79,7 +79,7 @@ impl ports::Preflight for KubeletPreflight {
             let started = Instant::now();
             let verdict = judge_tested(&command, &tested, &path).await;
             metrics.preflight_took(started.elapsed().as_secs_f64());
-            let _ = inputs.send(Input::Judged(ticket, verdict));
+            let _ = inputs.send(Input::PreflightDone(ticket, verdict));
         }));
     }
 
@@ -92,7 +92,7 @@ impl ports::Preflight for KubeletPreflight {
             if let Ok(mut version) = version.lock() {
                 version.clone_from(&found);
             }
-            let _ = inputs.send(found.map_or(Input::Tick, Input::Version));
+            let _ = inputs.send(found.map_or(Input::Tick, Input::KubeletVersion));
             let _ = ensure_tested(&command, &tested).await; // asked again when it matters
         });
     }

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 
 use self::read::{DirContent, DirId};
 use self::watch::{Change, DirWatcher};
-use crate::machine::record::HistoryEntry;
+use crate::machine::history::HistoryEntry;
 use crate::machine::{Input, Ticket};
 use crate::ports;
 use kubelet_config::assignment::Assignment;

@@ -33,7 +33,7 @@ pub use self::checkpoint::CheckpointMetadata;
 pub use self::configs::StoredConfig;
 use self::history::History;
 use super::fsx::{self, Disk};
-use crate::machine::record::HistoryEntry;
+use crate::machine::history::HistoryEntry;
 use crate::ports::StoreError;
 
 /// Records and checksums are a few KiB; more is not ours.

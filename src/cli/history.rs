@@ -12,7 +12,7 @@ use super::common::Failure;
 use super::control::{Output, StoreDir};
 use crate::adapters::fsx::RealDisk;
 use crate::adapters::store::FsStore;
-use crate::machine::record::HistoryEntry;
+use crate::machine::history::HistoryEntry;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {

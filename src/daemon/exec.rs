@@ -1,11 +1,11 @@
-//! Effects to port calls, outcomes back to inputs. The only place that calls ports.
+//! Effects to port calls, outcomes back to inputs.
 
 use std::collections::VecDeque;
 
 use crate::machine::events::Event;
 use crate::machine::evidence::Query;
+use crate::machine::history::HistoryEntry;
 use crate::machine::model::Moment;
-use crate::machine::record::HistoryEntry;
 use crate::machine::status::node_status;
 use crate::machine::{Effect, Handover, Input, Level, State};
 use crate::ports::{Ports, ReexecError, StoreRequest};
@@ -135,7 +135,7 @@ impl<P: Ports> Executor<P> {
             warning: event.warning,
             message: event.message,
             source: event.source,
-            kubelet: self.state.kubelet_version().unwrap_or_default().to_owned(),
+            kubelet_version: self.state.kubelet_version().unwrap_or_default().to_owned(),
             log_tail: event.log_tail,
             local: event.local,
         };

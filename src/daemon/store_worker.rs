@@ -7,8 +7,8 @@ use super::render::configuration;
 use crate::adapters::fsx::Disk;
 use crate::adapters::store::{FsStore, StoredConfig};
 use crate::machine::Input;
-use crate::machine::model::{RenderError, Rendered, Target};
-use crate::machine::record::HistoryEntry;
+use crate::machine::history::HistoryEntry;
+use crate::machine::model::{LoadTarget, RenderError, Rendered};
 use crate::machine::records::Stored;
 use crate::ports::{Local, Store, StoreError, StoreRequest};
 use kubelet_config::digest::Digest;
@@ -106,14 +106,14 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         entries.map(|entry| Input::Appended(Box::new(entry), Ok(()))).collect()
     }
 
-    fn load(&mut self, target: &Target) -> Result<Rendered, RenderError> {
+    fn load(&mut self, target: &LoadTarget) -> Result<Rendered, RenderError> {
         match target {
-            Target::Local => {
+            LoadTarget::Local => {
                 let out = configuration(None, None, &self.args, &self.local)?;
                 Ok(self.rendered(out, String::new(), ConfigAnnotations::default()))
             }
-            Target::Source(source) => self.render(source, None),
-            Target::Content(digest, source) => match self.store.open_config(digest) {
+            LoadTarget::Source(source) => self.render(source, None),
+            LoadTarget::Content(digest, source) => match self.store.open_config(digest) {
                 Ok(found) => Ok(self.stored(digest, source, found)),
                 Err(error) => self.render(source, Some(digest)).map_err(|_| error),
             },

@@ -12,7 +12,7 @@ use super::records::{Records, Version};
 use super::reload::Reload;
 use super::state::State;
 use super::state_v1::StateV1;
-use super::sync::Sync;
+use super::sync::ConfigSync;
 use super::trial::Trial;
 use kubelet_config::assignment::Assignment;
 use kubelet_config::digest::Digest;
@@ -151,12 +151,12 @@ pub(super) fn decode(text: &str) -> Result<State, serde_json::Error> {
     };
     Ok(State {
         writer: RecordWriter::resumed(current, saved, dirty),
-        sync: Sync::resumed(from.node_name, from.wanted, from.sync_error),
+        sync: ConfigSync::resumed(from.node_name, from.wanted, from.sync_error),
         process,
         health: Health::resumed(from.node, from.lease, from.environment, from.runtime, from.suspended, from.now),
         trial: Trial::resumed(from.recovered, from.words),
         reload: from.reload,
-        version: from.version,
+        kubelet_version: from.version,
         self_tested: from.tested,
         now: from.now,
         ..State::default()

@@ -67,7 +67,7 @@ impl Health {
     }
 
     /// True if this answers the latest question of its kind, which has its answer then.
-    fn is_answer(&mut self, question: Question, ticket: Ticket) -> bool {
+    fn take_answer(&mut self, question: Question, ticket: Ticket) -> bool {
         let asked = self.asked.get(&question) == Some(&ticket);
         if asked {
             self.asked.remove(&question);

@@ -12,10 +12,10 @@ use super::command::Command;
 use super::events::Event;
 use super::evidence::{Environment, Failure, LeaseObservation, NodeReadiness, Query};
 use super::handover::Handover;
+use super::history::HistoryEntry;
 use super::model::{
-    Exit, KubeletId, PreflightResult, RenderError, Rendered, RestartCause, StateFiles, Target, Verdict,
+    Exit, KubeletId, LoadTarget, PreflightResult, RenderError, Rendered, RestartCause, StateFiles, Verdict,
 };
-use super::record::HistoryEntry;
 use super::records::{Records, Stored};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::digest::Digest;
@@ -59,7 +59,7 @@ pub enum Input {
     /// Outcome of [`StoreRequest::Load`], and the identity of the kubelet binary.
     Loaded(Ticket, KubeletId, Result<Rendered, RenderError>),
     /// Outcome of [`Effect::Preflight`].
-    Judged(Ticket, Verdict),
+    PreflightDone(Ticket, Verdict),
     /// Outcome of [`StoreRequest::Record`].
     Recorded(Ticket, Result<(), String>),
     /// Outcome of [`StoreRequest::SwapStateFiles`].
@@ -92,7 +92,7 @@ pub enum Input {
     /// Outcome of [`Effect::ReadLogTail`]; it comes at once.
     LogTail(Vec<String>),
     /// The version of the kubelet binary, once it is known.
-    Version(String),
+    KubeletVersion(String),
     /// An operator's command, with the number of its answer.
     Operator(u64, Command),
     /// The history has an entry for an event, or why it has none.
@@ -160,7 +160,7 @@ pub enum StoreRequest {
     /// Makes a checkpoint durable; [`Input::Saved`].
     Save(Ticket, Source, Arc<Payload>),
     /// Verifies a configuration, or renders it and makes it durable; [`Input::Loaded`].
-    Load(Ticket, Target),
+    Load(Ticket, LoadTarget),
     /// Puts the kubelet's state files in order for a start with these policies; nothing happens if they are in order.
     /// Whatever is interrupted is taken up again by the next one. [`Input::StateFilesSwapped`].
     SwapStateFiles(Ticket, StateFiles),

@@ -135,9 +135,9 @@ mod tests {
     fn bad_version(name: &str) -> BadVersion {
         let Version { source, digest } = version(name, name);
         let (error, reason) = (ConfigError::Load, BadReason::Rejected);
-        let (detail, time, version) = Default::default();
+        let (detail, time, kubelet_version) = Default::default();
         let kubelet = KubeletId("k".into());
-        BadVersion { source, digest, kubelet, error, detail, reason, time, version, log_tail: Vec::new() }
+        BadVersion { source, digest, kubelet, error, detail, reason, time, kubelet_version, log_tail: Vec::new() }
     }
 
     fn records() -> Records {

@@ -28,7 +28,8 @@ pub(super) struct Launch {
     #[serde(skip)]
     late: Vec<(Ticket, Version)>,
     /// Contents that could not be judged and are tried all the same: asking again would only lengthen the outage.
-    unjudged: Vec<(Digest, KubeletId)>,
+    #[serde(rename = "unjudged")]
+    inconclusive: Vec<(Digest, KubeletId)>,
     /// Content of the node's own files, as they were last read.
     local: Option<Digest>,
     #[serde(skip)]
@@ -62,7 +63,7 @@ struct Next {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Stage {
     Loading(Asked),
-    Judging(Asked, Box<Rendered>),
+    Preflight(Asked, Box<Rendered>),
     /// `None`: the local file cannot be read; the kubelet judges it by itself.
     Ready(Option<Box<Rendered>>),
     Swapping(Asked, Option<Box<Rendered>>),
@@ -94,13 +95,13 @@ impl Launch {
     }
 
     /// True if this kubelet binary was asked about the content before, and gave no verdict.
-    pub(super) fn is_unjudged(&self, digest: &Digest, id: &KubeletId) -> bool {
-        self.unjudged.iter().any(|(known, of)| known == digest && of == id)
+    pub(super) fn is_inconclusive(&self, digest: &Digest, id: &KubeletId) -> bool {
+        self.inconclusive.iter().any(|(known, of)| known == digest && of == id)
     }
 
-    pub(super) fn note_unjudged(&mut self, digest: Digest, id: KubeletId) {
-        self.unjudged.truncate(limits::BAD_VERSIONS);
-        self.unjudged.insert(0, (digest, id));
+    pub(super) fn note_inconclusive(&mut self, digest: Digest, id: KubeletId) {
+        self.inconclusive.truncate(limits::BAD_VERSIONS);
+        self.inconclusive.insert(0, (digest, id));
     }
 
     fn note_late(&mut self, ticket: Ticket, version: Version) {
@@ -131,14 +132,19 @@ impl Launch {
         self.started.retain(|(started, _)| !is_same(Some(started), Some(version)));
     }
 
+    /// Something else is to be started.
+    pub(super) fn forget_next(&mut self) {
+        self.next = None;
+    }
+
     /// What is about to be started: it must not be collected.
     pub(super) fn next(&self) -> Option<&Version> {
         self.next.as_ref().and_then(|next| next.version.as_ref())
     }
 
     /// True while the kubelet judges what is to be started.
-    pub(super) fn is_judging(&self) -> bool {
-        matches!(&self.next, Some(Next { stage: Stage::Judging(..), .. }))
+    pub(super) fn is_preflighting(&self) -> bool {
+        matches!(&self.next, Some(Next { stage: Stage::Preflight(..), .. }))
     }
 
     /// True if nothing is prepared.
@@ -151,7 +157,9 @@ impl Launch {
             due.push(asked.until);
         }
         match self.next.as_ref().map(|next| &next.stage) {
-            Some(Stage::Loading(asked) | Stage::Judging(asked, _) | Stage::Swapping(asked, _)) => due.push(asked.until),
+            Some(Stage::Loading(asked) | Stage::Preflight(asked, _) | Stage::Swapping(asked, _)) => {
+                due.push(asked.until);
+            }
             Some(Stage::Ready(_)) | None => {}
         }
         due.extend(self.unusable.deadlines().filter(|at| *at > now));

@@ -24,7 +24,7 @@ pub(crate) const WATCHDOG_PATIENCE: Duration = Duration::from_secs(60);
 /// Pause between healthz probes while a kubelet that is watched is not ready yet.
 pub(crate) const PROBE_STARTING: Duration = Duration::from_millis(250);
 
-/// Pause between healthz probes once it is: on trial, in a control test, and for a baseline. Nothing else is probed.
+/// Pause between healthz probes once it is: on trial, in a control test, before a retry, and for a baseline. Nothing else is probed.
 pub const PROBE_TRIAL: Duration = Duration::from_secs(5);
 
 /// A probe without an answer by then has failed.
@@ -123,7 +123,7 @@ pub(crate) const BACKOFF_TRIAL: Duration = Duration::from_millis(100);
 
 /// A starting kubelet is not interrupted by a further change for this long, so that a burst of
 /// changes costs two restarts at the most. v1.20.2 needs 6 s to start.
-pub(crate) const SETTLE: Duration = Duration::from_secs(10);
+pub(crate) const START_UNDISTURBED: Duration = Duration::from_secs(10);
 
 /// Time before a failing download is reported: right after an assignment the Node authorizer
 /// has not yet seen the new edge and answers 403 for some tens of milliseconds.
@@ -139,10 +139,11 @@ pub const LOAD_DEADLINE: Duration = Duration::from_secs(5);
 /// The installed binary is given 10 s to say whether it can take over; then whoever asks it is gone as well.
 pub const RELOAD_DEADLINE: Duration = Duration::from_secs(30);
 
-/// A preflight ends itself after 30 s, with its self-tests twice that; then there is no verdict.
+/// A preflight is two runs of the kubelet at the most, and its self-tests two more; each ends itself after 30 s. Then there
+/// is no verdict.
 pub const PREFLIGHT_DEADLINE: Duration = Duration::from_secs(120);
 
-/// The same while no kubelet runs: the preflight itself takes half a second.
+/// The same where a start waits for it: the preflight itself takes half a second.
 pub const LAUNCH_PREFLIGHT_DEADLINE: Duration = Duration::from_secs(45);
 
 /// First pause before a version that could not be read is tried once more: longer than one load may take, so that with a
@@ -152,7 +153,7 @@ pub(crate) const RUNG_RETRY_FIRST: Duration = Duration::from_secs(10);
 /// The longest pause before a version that could not be read is tried once more: by then it is not a passing error.
 pub(crate) const RUNG_RETRY_MAX: Duration = Duration::from_secs(600);
 
-/// First pause before a store or process operation of ours is tried again.
+/// First pause before a store operation of ours is tried again.
 pub(crate) const RETRY_FIRST: Duration = Duration::from_secs(1);
 /// The longest such pause.
 pub const RETRY_MAX: Duration = Duration::from_secs(30);

@@ -2,28 +2,29 @@
 //!
 //! Five rules, from which the laws follow:
 //! - Content is identity: verdict, standing and evidence belong to a digest; a source is a name for it.
-//! - What runs is computed: [`ladder`] is pure, and `settle` compares it with what runs.
+//! - What runs is computed: [`ladder`] is pure, and `reconcile` compares it with what runs.
 //! - One phase, in the durable record, with evidence that lives as long as the version ([`records`]).
 //! - One record, replaced atomically: propose, write, apply, then answer ([`record_writer`]).
 //! - Each question has a ticket and a deadline.
 //!
 //! A component (`process`, `launch`, `change`, …) is a file with private fields; what the state does with it is in the files
 //! below it, which alone can change them. But for the evidence ([`Run`] and the record's attempt): it is written where health
-//! and trial are judged. An input changes what one of them knows, then `settle` starts whatever is due in the state as a
+//! and trial are judged. An input changes what one of them knows, then `reconcile` starts whatever is due in the state as a
 //! whole. It is level-triggered: an input that comes twice, late, or not at all cannot leave a half-done change behind.
 
 pub mod command;
 pub mod events;
 pub mod evidence;
+pub mod history;
 pub mod limits;
 pub mod model;
-pub mod record;
 pub mod records;
 pub mod state_v1;
 pub mod status;
 
 mod boot;
 mod change;
+mod collect;
 mod handover;
 mod handover_v1;
 mod health;

@@ -140,7 +140,7 @@ impl TryFrom<String> for ConfigError {
 
 /// What is to be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum LoadTarget {
     /// The node's own files.
     Local,
     /// The checkpoint of this source, rendered with the node's own files.

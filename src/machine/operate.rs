@@ -335,7 +335,7 @@ fn retry(records: &mut Records) -> Result<String, String> {
 mod tests {
     use super::*;
     use crate::machine::model::{ConfigError, KubeletId};
-    use crate::machine::records::{BadReason, StateFile};
+    use crate::machine::records::{BadReason, RecordFile};
     use kubelet_config::digest::Digest;
     use kubelet_config::source::ConfigMapRef;
 
@@ -346,7 +346,7 @@ mod tests {
     }
 
     fn told(records: &Records, command: &Command) -> Result<(Records, String), String> {
-        let state = StateFile::Read(Box::new(records.clone()));
+        let state = RecordFile::Read(Box::new(records.clone()));
         offline(Stored { state, ..Stored::empty() }, command, Moment::default())
     }
 

@@ -177,7 +177,7 @@ impl Process {
     }
 
     /// The binary by which it is known what may run: the one that runs, while it does.
-    pub(super) fn judging_kubelet(&self) -> &KubeletId {
+    pub(super) fn current_kubelet(&self) -> &KubeletId {
         match self.kubelet {
             Kubelet::Running(_) => self.started_kubelet(),
             _ => &self.kubelet_id,
@@ -207,7 +207,7 @@ impl Process {
     /// burst of changes does not cost a restart each, and somebody can tell what is good.
     pub(super) fn may_change(&self, now: Moment) -> bool {
         match &self.kubelet {
-            Kubelet::Running(run) => run.is_ready() || now >= later(run.started, limits::SETTLE),
+            Kubelet::Running(run) => run.is_ready() || now >= later(run.started, limits::START_UNDISTURBED),
             Kubelet::Waiting { .. } => self.starts > 0,
             Kubelet::NotBegun | Kubelet::Starting | Kubelet::Stopping { .. } | Kubelet::Gone => false,
         }
@@ -217,7 +217,7 @@ impl Process {
         match &self.kubelet {
             Kubelet::Stopping { kill_at } => due.extend(*kill_at),
             Kubelet::Waiting { until } => due.push(*until),
-            Kubelet::Running(run) if !run.is_ready() => due.push(later(run.started, limits::SETTLE)),
+            Kubelet::Running(run) if !run.is_ready() => due.push(later(run.started, limits::START_UNDISTURBED)),
             Kubelet::Running(_) | Kubelet::NotBegun | Kubelet::Starting | Kubelet::Gone => {}
         }
     }

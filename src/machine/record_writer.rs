@@ -1,7 +1,8 @@
 //! The durable record: propose, write, apply. One write is under way at a time.
 //!
-//! A decision is proposed; what follows from it is done once it is durable. What takes a version away from running, and the
-//! count of its tries, count at once, and are written as soon as the disk takes them.
+//! A decision is proposed; what follows from it is done once it is durable. What takes a version away from running, the
+//! count of its tries, what is left of a wait for a confirmation and that a version was not to blame count at once, and are
+//! written as soon as the disk takes them.
 
 use serde::{Deserialize, Serialize};
 
@@ -151,7 +152,7 @@ impl RecordWriter {
     }
 
     /// A decision: these records count from now on, and are written as soon as that is possible.
-    pub(super) fn apply(&mut self, records: Records) {
+    pub(super) fn apply_before_write(&mut self, records: Records) {
         self.current = records;
         self.dirty = true;
         self.overtaken = true;

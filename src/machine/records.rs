@@ -14,7 +14,7 @@ use kubelet_config::duration;
 use kubelet_config::source::Source;
 use kubelet_config::status;
 
-pub use super::stored::{StateFile, Stored};
+pub use super::stored::{RecordFile, Stored};
 
 /// The format that this supervisor writes. It reads 1 (0.1.0) as well.
 pub(super) const VERSION: u32 = 2;
@@ -268,7 +268,8 @@ pub struct BadVersion {
     pub time: String,
     /// Version of the kubelet, if known.
     #[serde(default)]
-    pub version: String,
+    #[serde(rename = "version")]
+    pub kubelet_version: String,
     /// The kubelet's last lines, without secrets.
     #[serde(rename = "words", default, skip_serializing_if = "Vec::is_empty")]
     pub log_tail: Vec<String>,

@@ -74,7 +74,7 @@ impl Run {
     }
 
     /// True if so long has passed since READY=1 that what breaks at this moment is not the change's doing.
-    pub(super) fn is_settled(&self, at: Moment) -> bool {
+    pub(super) fn is_past_attribution(&self, at: Moment) -> bool {
         self.ready_at.is_some_and(|ready| at.since(ready) >= limits::ATTRIBUTION)
     }
 

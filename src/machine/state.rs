@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::boot::Reading;
-use super::change::{Change, Pending};
+use super::change::{Change, ChangeTimes};
 use super::health::Health;
 use super::io::{Effect, Input, StoreRequest, Ticket, log};
 use super::ladder::{is_same, refusal};
@@ -18,7 +18,7 @@ use super::record_writer::RecordWriter;
 use super::records::{Phase, Records, Version};
 use super::reload::Reload;
 use super::restart_by_exit::ExitForRestart;
-use super::sync::Sync;
+use super::sync::ConfigSync;
 use super::trial::Trial;
 use super::watchdog::Watchdog;
 use super::{Kubelet, Level, Run, Settings, limits};
@@ -37,11 +37,11 @@ pub struct State {
     #[serde(skip)]
     pub(super) reading: Reading,
     /// What the API server, or a source directory, asks for.
-    pub(super) sync: Sync,
+    pub(super) sync: ConfigSync,
     /// The change under way.
     #[serde(skip)]
     pub(super) change: Option<Change>,
-    pub(super) pending: Pending,
+    pub(super) pending: ChangeTimes,
     /// What is prepared for the next start.
     pub(super) launch: Launch,
     /// The kubelet's process.
@@ -57,7 +57,8 @@ pub struct State {
     pub(super) watchdog: Watchdog,
     pub(super) exit_stage: ExitForRestart,
     /// Version of the kubelet binary.
-    pub(super) version: Option<String>,
+    #[serde(rename = "version")]
+    pub(super) kubelet_version: Option<String>,
     pub(super) self_tested: Option<KubeletId>,
     /// A record was unreadable at boot: no checkpoint is removed, as what it names is unknown.
     pub(super) keep_all: bool,
@@ -108,7 +109,7 @@ impl State {
                     self.change_loaded(ticket, result, &mut fx);
                 }
             }
-            Input::Judged(ticket, verdict) => {
+            Input::PreflightDone(ticket, verdict) => {
                 if !self.next_verdict(ticket, &verdict, &mut fx) {
                     self.change_verdict(ticket, verdict, &mut fx);
                 }
@@ -133,7 +134,7 @@ impl State {
             Input::PodsObserved(ticket, inventory) => self.pods_observed(ticket, inventory),
             Input::EnvironmentObserved(ticket, environment) => self.environment_observed(ticket, environment, &mut fx),
             Input::LogTail(lines) => self.log_tail_read(&lines),
-            Input::Version(version) => self.version = Some(version),
+            Input::KubeletVersion(version) => self.kubelet_version = Some(version),
             Input::Operator(number, command) => self.operate(number, command, &mut fx),
             Input::Appended(entry, result) => {
                 if let Err(why) = result {
@@ -147,7 +148,7 @@ impl State {
             Input::Shutdown => self.shutdown(&mut fx),
             Input::Tick => {}
         }
-        self.settle(&mut fx);
+        self.reconcile(&mut fx);
         fx
     }
 
@@ -163,7 +164,7 @@ impl State {
     }
 
     /// Starts whatever is due in the state as it is now.
-    fn settle(&mut self, fx: &mut Vec<Effect>) {
+    fn reconcile(&mut self, fx: &mut Vec<Effect>) {
         self.tick_reading(fx);
         self.tick_process(fx);
         self.tick_trial(fx);
@@ -308,7 +309,7 @@ impl State {
     /// Version of the kubelet binary, once it is known.
     #[must_use]
     pub fn kubelet_version(&self) -> Option<&str> {
-        self.version.as_deref()
+        self.kubelet_version.as_deref()
     }
 
     /// Error of synchronisation, with the reason.

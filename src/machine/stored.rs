@@ -8,7 +8,7 @@ use kubelet_config::source::Source;
 
 /// `state.json` as it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StateFile {
+pub enum RecordFile {
     /// There is none.
     Absent,
     /// Ours.
@@ -25,7 +25,7 @@ pub enum StateFile {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
     /// Our own record.
-    pub state: StateFile,
+    pub state: RecordFile,
     /// `meta/assigned`.
     pub assigned: Result<Option<Source>, String>,
     /// `meta/last-known-good`.
@@ -38,7 +38,7 @@ impl Stored {
     /// An empty store.
     #[must_use]
     pub fn empty() -> Self {
-        Self { state: StateFile::Absent, assigned: Ok(None), last_known_good: Ok(None), meta_changed: false }
+        Self { state: RecordFile::Absent, assigned: Ok(None), last_known_good: Ok(None), meta_changed: false }
     }
 
     /// What is on record, and why nothing may be written, if so.
@@ -47,12 +47,12 @@ impl Stored {
         let meta = |found: &Result<Option<Source>, String>| found.clone().ok().flatten();
         let (assigned, proven) = (meta(&self.assigned), meta(&self.last_known_good));
         match self.state {
-            StateFile::Read(records) if self.meta_changed => (records.with_meta(assigned, proven), None),
-            StateFile::Read(records) => (*records, None),
-            StateFile::Version1(state) => (state.into_records(assigned, proven), None),
-            StateFile::Absent | StateFile::Garbage(_) => (Records::default().with_meta(assigned, proven), None),
+            RecordFile::Read(records) if self.meta_changed => (records.with_meta(assigned, proven), None),
+            RecordFile::Read(records) => (*records, None),
+            RecordFile::Version1(state) => (state.into_records(assigned, proven), None),
+            RecordFile::Absent | RecordFile::Garbage(_) => (Records::default().with_meta(assigned, proven), None),
             // Which versions are bad is not known: what was proven is the best there is.
-            StateFile::Unreadable(why) => (Records::default().with_meta(proven.clone(), proven), Some(why)),
+            RecordFile::Unreadable(why) => (Records::default().with_meta(proven.clone(), proven), Some(why)),
         }
     }
 }
@@ -76,21 +76,21 @@ impl Records {
 
     /// Reads `state.json`.
     #[must_use]
-    pub fn decode(text: &str) -> StateFile {
+    pub fn decode(text: &str) -> RecordFile {
         #[derive(Deserialize)]
         struct Format {
             version: u32,
         }
         let read = match serde_json::from_str::<Format>(text) {
-            Ok(Format { version: 1 }) => serde_json::from_str(text).map(|state| StateFile::Version1(Box::new(state))),
+            Ok(Format { version: 1 }) => serde_json::from_str(text).map(|state| RecordFile::Version1(Box::new(state))),
             Ok(Format { version }) if version > VERSION => {
                 let why =
                     format!("it has version {version}, this supervisor reads {VERSION}: install the one that wrote it");
-                return StateFile::Unreadable(why);
+                return RecordFile::Unreadable(why);
             }
-            Ok(_) => serde_json::from_str(text).map(|records| StateFile::Read(Box::new(records))),
+            Ok(_) => serde_json::from_str(text).map(|records| RecordFile::Read(Box::new(records))),
             Err(error) => Err(error),
         };
-        read.unwrap_or_else(|error| StateFile::Garbage(error.to_string()))
+        read.unwrap_or_else(|error| RecordFile::Garbage(error.to_string()))
     }
 }

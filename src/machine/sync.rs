@@ -35,7 +35,7 @@ pub enum ConfigMapState {
 /// What is asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Sync {
+pub(super) struct ConfigSync {
     /// The Node's name, once known: the spread is computed from it.
     node_name: String,
     assignment: Assignment,
@@ -63,7 +63,7 @@ pub(super) enum Resolution {
     Failed(SyncError, String),
 }
 
-impl Sync {
+impl ConfigSync {
     /// What a supervisor of 0.1.0 knew.
     pub(super) fn resumed(node_name: String, assignment: Assignment, error: Option<(SyncError, String)>) -> Self {
         Self { node_name, assignment, error, ..Self::default() }

@@ -156,7 +156,7 @@ fn the_numbers() {
     let shown: Vec<String> = rows.iter().map(|row| row[1].clone()).collect();
     assert_eq!(shown, expected.map(plain));
     let text = read(TRIAL);
-    assert!(text.contains(&format!("runs, {} s at the most;", limits::BASELINE.as_secs())));
+    assert!(text.contains(&format!("its turn has come, {} s at the most;", limits::BASELINE.as_secs())));
     assert!(text.contains(&format!("at the node, {} s at the most.", limits::QUERY_DEADLINE.as_secs())));
 }
 

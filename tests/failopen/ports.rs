@@ -9,8 +9,8 @@ use kubelet_config::source::ConfigMapRef;
 use kubelet_config::status::NodeConfigStatus;
 use kubelet_supervisor::adapters::process::KubeletProcess;
 use kubelet_supervisor::machine::evidence::{Environment, LeaseObservation};
+use kubelet_supervisor::machine::history::HistoryEntry;
 use kubelet_supervisor::machine::model::{Rendered, Verdict};
-use kubelet_supervisor::machine::record::HistoryEntry;
 use kubelet_supervisor::machine::{Counter, Input, Level, State, Ticket};
 use kubelet_supervisor::ports::{self, SpawnError, Store, StoreRequest};
 use tokio::sync::Notify;
@@ -230,10 +230,10 @@ impl ports::Kubelet for Tap<KubeletProcess> {
 
 impl ports::Preflight for Tap<()> {
     fn judge(&mut self, ticket: Ticket, _candidate: &Rendered) {
-        self.0.call("preflight.judge", || self.0.answer(Input::Judged(ticket, Verdict::Valid(Vec::new()))));
+        self.0.call("preflight.judge", || self.0.answer(Input::PreflightDone(ticket, Verdict::Valid(Vec::new()))));
     }
     fn self_test(&mut self) {
-        self.0.call("preflight.self_test", || self.0.answer(Input::Version("v1.20.2".to_owned())));
+        self.0.call("preflight.self_test", || self.0.answer(Input::KubeletVersion("v1.20.2".to_owned())));
     }
 }
 

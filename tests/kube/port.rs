@@ -8,7 +8,7 @@ use kubelet_supervisor::adapters::kube::{KubeCluster, Settings};
 use kubelet_supervisor::adapters::metrics::Metrics;
 use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::evidence::{LeaseObservation, NodeReadiness};
-use kubelet_supervisor::machine::record::HistoryEntry;
+use kubelet_supervisor::machine::history::HistoryEntry;
 use kubelet_supervisor::ports::Cluster as _;
 use serde_json::json;
 use testkit::api_server::{ApiServer, Fault, FaultKind, Verb};

@@ -15,7 +15,7 @@ use kubelet_config::digest::Digest;
 use kubelet_supervisor::machine::evidence::Failure;
 use kubelet_supervisor::machine::model::{ConfigError, KubeletId};
 use kubelet_supervisor::machine::records::{
-    Attempt, BadReason, BadVersion, Phase, Pin, Records, StateFile, Stored, Version,
+    Attempt, BadReason, BadVersion, Phase, Pin, RecordFile, Records, Stored, Version,
 };
 use kubelet_supervisor::machine::{RestartBy, Settings};
 use proptest::prelude::*;
@@ -158,7 +158,7 @@ fn bad_version(version: &Version, refused: bool) -> BadVersion {
         detail: "it failed".to_owned(),
         reason: if refused { BadReason::Rejected } else { BadReason::Failed(Failure::Exits) },
         time: String::new(),
-        version: String::new(),
+        kubelet_version: String::new(),
         log_tail: Vec::new(),
     }
 }
@@ -170,15 +170,15 @@ fn stored() -> impl Strategy<Value = Stored> {
         1 => Just(Err("torn".to_owned())),
     ];
     let state = prop_oneof![
-        1 => Just(StateFile::Absent),
-        8 => records().prop_map(|records| StateFile::Read(Box::new(records))),
+        1 => Just(RecordFile::Absent),
+        8 => records().prop_map(|records| RecordFile::Read(Box::new(records))),
         1 => Just(Records::decode("{\"version\": 1}")),
-        1 => Just(StateFile::Garbage("torn".to_owned())),
-        1 => Just(StateFile::Unreadable("input/output error".to_owned())),
+        1 => Just(RecordFile::Garbage("torn".to_owned())),
+        1 => Just(RecordFile::Unreadable("input/output error".to_owned())),
     ];
     (state, meta.clone(), meta, prop::bool::weighted(0.2)).prop_map(
         |(mut state, assigned, last_known_good, meta_changed)| {
-            if let StateFile::Read(records) = &mut state
+            if let RecordFile::Read(records) = &mut state
                 && meta_changed
             {
                 records.bad.clear(); // somebody else knows better

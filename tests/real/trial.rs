@@ -48,7 +48,7 @@ fn assert_suspended(supervisor: &Supervisor, why: &str, seconds: u64) {
 const ISOLATION: &str = "25s";
 
 /// A version on trial, in contact for so long that what goes now is not its doing.
-fn settled_on_trial(case: &Case) -> (Supervisor, Source) {
+fn settled_on_trial<'a>(case: &Case<'a>) -> (Supervisor<'a>, Value) {
     let supervisor = case.supervisor_options("70s", &["--isolation-timeout", ISOLATION]);
     case.await_node_ready();
     let map = case.good(&case.id("map"), "maxPods: 42");

@@ -12,9 +12,9 @@ use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, Source};
 use kubelet_supervisor::adapters::fsx::RealDisk;
 use kubelet_supervisor::adapters::store::{CheckpointMetadata, FsStore, meta};
 use kubelet_supervisor::machine::evidence::{Failure, Signal};
+use kubelet_supervisor::machine::history::HistoryEntry;
 use kubelet_supervisor::machine::model::StateFiles;
-use kubelet_supervisor::machine::record::HistoryEntry;
-use kubelet_supervisor::machine::records::{Attempt, BadReason, Phase, Pin, Records, StateFile, Stored};
+use kubelet_supervisor::machine::records::{Attempt, BadReason, Phase, Pin, RecordFile, Records, Stored};
 use serde_json::json;
 
 use expected::{
@@ -24,7 +24,7 @@ use expected::{
 use golden::{assert_within, copy, entries, fixture, read, state_file, text, value};
 
 /// What is on record where native's records are these.
-fn records(state: StateFile, assigned: u32, last_known_good: u32) -> Records {
+fn records(state: RecordFile, assigned: u32, last_known_good: u32) -> Records {
     let of = |n| Ok(Some(source(n)));
     let stored = Stored { state, assigned: of(assigned), last_known_good: of(last_known_good), meta_changed: false };
     let (records, refused) = stored.into_records();
@@ -35,7 +35,7 @@ fn records(state: StateFile, assigned: u32, last_known_good: u32) -> Records {
 #[test]
 fn state_json_of_0_1_0() {
     let state = || state_file("0.1.0/tree/supervisor/state.json");
-    assert!(matches!(state(), StateFile::Version1(_)));
+    assert!(matches!(state(), RecordFile::Version1(_)));
     assert_eq!(records(state(), 2, 1), full());
     // What it holds beside the attempt counts if that is what is assigned.
     let baseline = Some([Signal::Healthz, Signal::Lease].into());
@@ -105,7 +105,7 @@ fn the_store_of_0_1_0() {
     // The first record is in today's form, and native's stay as they are.
     store.record(&full()).unwrap();
     let mut next = FsStore::new(RealDisk, &root);
-    assert_eq!(next.load().state, StateFile::Read(Box::new(full())));
+    assert_eq!(next.load().state, RecordFile::Read(Box::new(full())));
     for (name, n) in [("assigned", 2), ("last-known-good", 1)] {
         let golden = text(&format!("0.1.0/tree/store/meta/{name}"));
         assert_eq!(meta::encode(Some(&source(n))), golden);
@@ -127,7 +127,7 @@ fn state_json_of_0_2_0() {
         ("retry-later", Phase::RetryLater(full_attempt(), "last known good failed alike".to_owned())),
     ] {
         let (expected, golden) = (full_records(phase), format!("0.2.0/state/{name}.json"));
-        assert_eq!(state_file(&golden), StateFile::Read(Box::new(expected.clone())), "{name}");
+        assert_eq!(state_file(&golden), RecordFile::Read(Box::new(expected.clone())), "{name}");
         assert_within(&value(&text(&golden)), &value(&expected.encode()), name);
     }
 }
@@ -141,7 +141,7 @@ fn the_store_of_0_2_0() {
     let stored = store.load();
     assert_eq!((&stored.assigned, &stored.last_known_good), (&Ok(Some(source(2))), &Ok(Some(source(1)))));
     let expected = full_records(Phase::Trial(full_attempt()));
-    assert_eq!((stored.meta_changed, stored.state), (false, StateFile::Read(Box::new(expected))));
+    assert_eq!((stored.meta_changed, stored.state), (false, RecordFile::Read(Box::new(expected))));
 
     let digest = digest("a");
     let config = format!("supervisor/configs/{}", digest.0);
@@ -169,7 +169,7 @@ fn history() {
         warning: false,
         message: "a change".to_owned(),
         source: Some(source(2)),
-        kubelet: "v1.20.2".to_owned(),
+        kubelet_version: "v1.20.2".to_owned(),
         log_tail: Vec::new(),
         local: false,
     };
@@ -185,7 +185,7 @@ fn history() {
             local: true,
             ..entry(3, "KubeletConfigTrialSuspended", "for this node alone", Some(source_dir()))
         },
-        HistoryEntry { kubelet: String::new(), ..entry(4, "KubeletConfigChanged", "local", None) },
+        HistoryEntry { kubelet_version: String::new(), ..entry(4, "KubeletConfigChanged", "local", None) },
     ];
     assert_eq!(entries("0.1.0/tree/supervisor/history.1.jsonl"), expected[..1]);
     assert_eq!(entries("0.1.0/tree/supervisor/history.jsonl"), expected[1..]);
@@ -226,7 +226,7 @@ fn a_real_one_of_0_1_0() {
     let dir = tempfile::tempdir().unwrap();
     copy(&fixture("0.1.0/real/tree"), dir.path());
     let mut store = FsStore::new(RealDisk, dir.path());
-    assert!(matches!(state_file("0.1.0/real/tree/supervisor/state.json"), StateFile::Version1(_)));
+    assert!(matches!(state_file("0.1.0/real/tree/supervisor/state.json"), RecordFile::Version1(_)));
     let (records, refused) = store.load().into_records();
     assert_eq!(refused, None);
     let name = |source: &Source| format!("{} {}", source.reference.name, source.resource_version);

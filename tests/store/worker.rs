@@ -14,9 +14,9 @@ use kubelet_supervisor::adapters::fsx::Disk;
 use kubelet_supervisor::adapters::store::FsStore;
 use kubelet_supervisor::daemon::store_worker::StoreWorker;
 use kubelet_supervisor::machine::Input;
-use kubelet_supervisor::machine::model::{KubeletId, RenderError, Rendered, StateFiles, Target};
-use kubelet_supervisor::machine::record::HistoryEntry;
-use kubelet_supervisor::machine::records::{Attempt, Phase, Records, StateFile, Stored, Version};
+use kubelet_supervisor::machine::history::HistoryEntry;
+use kubelet_supervisor::machine::model::{KubeletId, LoadTarget, RenderError, Rendered, StateFiles};
+use kubelet_supervisor::machine::records::{Attempt, Phase, RecordFile, Records, Stored, Version};
 use kubelet_supervisor::ports::{Local, LocalError, StoreRequest};
 use testkit::sim::disk::{Fault, Plan, SimDisk};
 use testkit::sim::world::ROOT;
@@ -69,7 +69,7 @@ fn save<D: Disk>(worker: &mut StoreWorker<D, OwnFiles>, source: &Source, text: &
     assert_eq!(worker.serve(request), [Input::Saved(1, Ok(()))]);
 }
 
-fn load<D: Disk>(worker: &mut StoreWorker<D, OwnFiles>, target: Target) -> Result<Rendered, RenderError> {
+fn load<D: Disk>(worker: &mut StoreWorker<D, OwnFiles>, target: LoadTarget) -> Result<Rendered, RenderError> {
     match one(worker.serve(StoreRequest::Load(7, target))) {
         Input::Loaded(7, kubelet, result) if kubelet.0 == "/usr/bin/kubelet:1" => result,
         other => panic!("{other:?}"),
@@ -81,12 +81,12 @@ fn rendered(text: &str) -> (SimDisk, OwnFiles, Rendered) {
     let (disk, local) = (SimDisk::default(), own_files());
     let mut worker = worker(disk.clone(), &local, &[]);
     save(&mut worker, &source(1), text);
-    let rendered = load(&mut worker, Target::Source(source(1))).unwrap();
+    let rendered = load(&mut worker, LoadTarget::Source(source(1))).unwrap();
     (disk, local, rendered)
 }
 
-fn content(rendered: &Rendered) -> Target {
-    Target::Content(rendered.digest.clone(), source(1))
+fn content(rendered: &Rendered) -> LoadTarget {
+    LoadTarget::Content(rendered.digest.clone(), source(1))
 }
 
 fn file(digest: &Digest, name: &str) -> PathBuf {
@@ -110,10 +110,10 @@ fn a_configuration_lies_under_its_digest_with_the_files_it_names() {
     let mut other = worker(disk.clone(), &own_files(), &[]);
     save(&mut other, &source(2), &format!("maxPods: 5\n{CA}"));
     let changes = disk.changes();
-    let again = load(&mut other, Target::Source(source(2))).unwrap();
+    let again = load(&mut other, LoadTarget::Source(source(2))).unwrap();
     assert_eq!((&again.digest, &again.path), (&rendered.digest, &rendered.path));
     let synced = disk.changes();
-    assert_eq!(load(&mut other, Target::Source(source(2))).unwrap(), again);
+    assert_eq!(load(&mut other, LoadTarget::Source(source(2))).unwrap(), again);
     assert!(synced > changes && disk.changes() == synced, "once in a life its name is made durable");
 }
 
@@ -135,8 +135,8 @@ fn proven_bytes_outlive_the_files_they_were_made_of() {
     }
     disk.heal();
     let mut worker = worker(disk.clone(), &local, &[]);
-    assert!(matches!(load(&mut worker, Target::Source(source(1))), Err(RenderError::Internal(_))));
-    assert!(matches!(load(&mut worker, Target::Local), Err(RenderError::Internal(_))));
+    assert!(matches!(load(&mut worker, LoadTarget::Source(source(1))), Err(RenderError::Internal(_))));
+    assert!(matches!(load(&mut worker, LoadTarget::Local), Err(RenderError::Internal(_))));
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn flags_and_drop_ins_of_today_lie_over_yesterdays_bytes() {
     assert_eq!(found.healthz.as_ref().map(|target| target.port), Some(2000));
     assert_eq!(found.runtime.as_deref(), Some("unix:///run/c.sock"));
     // As a rendering of the same says.
-    let again = load(&mut worker, Target::Source(source(1))).unwrap();
+    let again = load(&mut worker, LoadTarget::Source(source(1))).unwrap();
     assert_eq!((&again.effective, &again.healthz), (&found.effective, &found.healthz));
     assert_eq!((&again.digest, again.shadowed), (&found.digest, vec!["maxPods (--max-pods)".to_owned()]));
     assert_eq!(load(&mut worker, content(&rendered)).unwrap().shadowed, ["maxPods (--max-pods)"]);
@@ -173,7 +173,7 @@ fn damaged_bytes_are_mended_from_the_checkpoint_if_it_renders_to_them() {
     *local.config.borrow_mut() = Ok(format!("{HEAD}maxPods: 1\nserializeImagePulls: false\n"));
     assert_eq!(load(&mut worker, content(&rendered)), damage);
     *local.config.borrow_mut() = own_files().config.borrow().clone();
-    let gone = Target::Content(rendered.digest.clone(), source(8));
+    let gone = LoadTarget::Content(rendered.digest.clone(), source(8));
     assert_eq!(load(&mut worker, gone), damage);
     assert_eq!(load(&mut worker, content(&rendered)), Ok(rendered));
 }
@@ -190,7 +190,7 @@ fn errors_say_whose_trouble_it_is() {
         if let Some(fault) = fault {
             disk.plan(Plan { fault, at: disk.operations() + 10, once: false });
         }
-        load(&mut worker, Target::Source(source(1))).unwrap_err()
+        load(&mut worker, LoadTarget::Source(source(1))).unwrap_err()
     };
     assert!(matches!(error(None, None), RenderError::Checkpoint(_)));
     for fault in [Fault::Full, Fault::Io] {
@@ -201,7 +201,7 @@ fn errors_say_whose_trouble_it_is() {
     let mut keyless_payload = payload(&keyless, "");
     keyless_payload.data.remove("kubelet");
     worker.serve(StoreRequest::Save(1, keyless.clone(), Arc::new(keyless_payload)));
-    let error = load(&mut worker, Target::Source(keyless)).unwrap_err();
+    let error = load(&mut worker, LoadTarget::Source(keyless)).unwrap_err();
     assert!(matches!(&error, RenderError::Load(why) if why.contains("keys: ca.crt")), "{error:?}");
 }
 
@@ -209,7 +209,7 @@ fn errors_say_whose_trouble_it_is() {
 fn the_local_configuration_needs_no_disk() {
     let (disk, local) = (SimDisk::default(), own_files());
     disk.plan(Plan { fault: Fault::Io, at: 0, once: false });
-    let rendered = load(&mut worker(disk, &local, &[]), Target::Local).unwrap();
+    let rendered = load(&mut worker(disk, &local, &[]), LoadTarget::Local).unwrap();
     assert_eq!((rendered.path.as_str(), &rendered.effective["maxPods"]), ("", &1.into()));
 }
 
@@ -223,7 +223,7 @@ fn records_are_answered_and_a_standalone_kubelet_has_none() {
         Input::RecordsRead(4, stored, kubelet) if kubelet == local.kubelet_id() => *stored,
         other => panic!("{other:?}"),
     };
-    let stored = Stored { state: StateFile::Read(records), ..Stored::empty() };
+    let stored = Stored { state: RecordFile::Read(records), ..Stored::empty() };
     assert_eq!(read(&mut first), stored);
     let store = || FsStore::new(disk.clone(), Path::new(ROOT));
     let mut standalone = StoreWorker::new(store(), local.clone(), KubeletArgs::parse(&[])).standalone(true);
@@ -322,7 +322,7 @@ fn change(worker: &mut StoreWorker<Counted, OwnFiles>, n: u32, proven: Option<&V
     let mut payload = payload(&source, &text);
     payload.data.remove("ca.crt");
     worker.serve(StoreRequest::Save(1, source.clone(), Arc::new(payload)));
-    let rendered = load(worker, Target::Source(source.clone())).unwrap();
+    let rendered = load(worker, LoadTarget::Source(source.clone())).unwrap();
     let version = Version { source: source.clone(), digest: Some(rendered.digest.clone()) };
     let records = Records {
         assigned: Some(version.clone()),
@@ -331,7 +331,7 @@ fn change(worker: &mut StoreWorker<Counted, OwnFiles>, n: u32, proven: Option<&V
         ..Records::default()
     };
     assert_eq!(worker.serve(StoreRequest::Record(2, Box::new(records))), [Input::Recorded(2, Ok(()))]);
-    load(worker, Target::Content(rendered.digest, source)).unwrap();
+    load(worker, LoadTarget::Content(rendered.digest, source)).unwrap();
     event(worker);
     version
 }

@@ -10,7 +10,7 @@ use super::search::{CredentialSearch, Refusals};
 use super::session::{Session, SessionEnd};
 use super::watch;
 use crate::adapters::metrics::Metrics;
-use crate::machine::record::HistoryEntry;
+use crate::machine::history::HistoryEntry;
 use crate::machine::{Input, Ticket};
 use crate::ports;
 use kubelet_config::source::ConfigMapRef;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::decode::NodeAnnotations;
 use super::query::{Command, Query};
-use crate::machine::record::HistoryEntry;
+use crate::machine::history::HistoryEntry;
 use kubelet_config::source::ConfigMapRef;
 use kubelet_config::status::NodeConfigStatus;
 

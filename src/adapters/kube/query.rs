@@ -1,7 +1,7 @@
 //! What the executor asks of the API server's task.
 
 use crate::machine::evidence::LeaseObservation;
-use crate::machine::record::HistoryEntry;
+use crate::machine::history::HistoryEntry;
 use crate::machine::{Input, Ticket};
 use kubelet_config::source::ConfigMapRef;
 use kubelet_config::status::NodeConfigStatus;

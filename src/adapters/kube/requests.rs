@@ -14,7 +14,7 @@ use super::credentials::chain;
 use super::decode;
 use super::types::{LeaseView, NodeView, PodView};
 use crate::machine::evidence::LeaseObservation;
-use crate::machine::record::HistoryEntry;
+use crate::machine::history::HistoryEntry;
 use kubelet_config::pods::PodInventory;
 
 /// A query that takes longer has failed: it is one sample of several.

@@ -3,7 +3,7 @@
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::query::Query;
-use crate::machine::record::HistoryEntry;
+use crate::machine::history::HistoryEntry;
 use crate::machine::{Input, Ticket};
 use crate::ports;
 use kubelet_config::source::ConfigMapRef;

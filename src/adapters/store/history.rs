@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::adapters::fsx::{self, Disk};
-use crate::machine::record::HistoryEntry;
+use crate::machine::history::HistoryEntry;
 use crate::ports::StoreError;
 
 /// From here on the file is put aside, and the one put aside before is dropped.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use super::meta;
 use super::{FsStore, READS, RECORD_LIMIT};
 use crate::adapters::fsx::{self, Disk};
-use crate::machine::records::{Records, StateFile, Stored};
+use crate::machine::records::{RecordFile, Records, Stored};
 use crate::ports::StoreError;
 use kubelet_config::source::Source;
 
@@ -92,16 +92,16 @@ impl<D: Disk> FsStore<D> {
     pub fn load(&mut self) -> Stored {
         let (state, state_text) = match self.content(&self.state_path()) {
             Content::Text(text) => (Records::decode(&text), Some(text)),
-            Content::Absent => (StateFile::Absent, None),
-            Content::Garbage(why) => (StateFile::Garbage(why), None),
-            Content::Unreadable(why) => (StateFile::Unreadable(why), None),
+            Content::Absent => (RecordFile::Absent, None),
+            Content::Garbage(why) => (RecordFile::Garbage(why), None),
+            Content::Unreadable(why) => (RecordFile::Unreadable(why), None),
         };
         let [assigned, last_known_good] = META.map(|name| self.read_text(&self.meta_path(name)));
         self.written = [state_text, known(&assigned), known(&last_known_good)];
         let there = [&assigned, &last_known_good].map(|text| matches!(text, Ok(Some(_))));
         let mut stored =
             Stored { state, assigned: meta(assigned), last_known_good: meta(last_known_good), meta_changed: false };
-        if let StateFile::Read(records) = &stored.state {
+        if let RecordFile::Read(records) = &stored.state {
             let [assigned, last_known_good] = sources(records);
             let changed = [
                 there[0] && self.is_edit(META[0], &stored.assigned, assigned),
@@ -134,7 +134,7 @@ impl<D: Disk> FsStore<D> {
     /// was renamed is made durable.
     fn finish(&self) -> Result<(), StoreError> {
         let Some(text) = self.readable(&self.state_path())? else { return Ok(()) };
-        let StateFile::Read(records) = Records::decode(&text) else { return Ok(()) };
+        let RecordFile::Read(records) = Records::decode(&text) else { return Ok(()) };
         let mut names = Vec::new();
         for (name, ours) in META.into_iter().zip(sources(&records)) {
             let found = self.readable(&self.meta_path(name))?.map(|text| meta::decode(&text));

@@ -6,7 +6,7 @@ use crate::machine::io::{Effect, StoreRequest, Ticket, log};
 use crate::machine::model::{KubeletId, later};
 use crate::machine::question::no_answer;
 use crate::machine::record_writer::RecordWriter;
-use crate::machine::records::{ConfirmationWait, Phase, Records, StateFile, Stored};
+use crate::machine::records::{ConfirmationWait, Phase, RecordFile, Records, Stored};
 use crate::machine::{Kubelet, Level, State, limits};
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ impl State {
         }
         self.process.note_kubelet(id);
         let first = *self.process.kubelet() == Kubelet::NotBegun;
-        if let StateFile::Garbage(why) = &stored.state {
+        if let RecordFile::Garbage(why) = &stored.state {
             log(fx, Level::Warn, format!("supervisor/state.json is no record of ours ({why}); it is written anew"));
         }
         for (name, record) in [("assigned", &stored.assigned), ("last-known-good", &stored.last_known_good)] {
@@ -71,7 +71,7 @@ impl State {
             }
         }
         let meta_lost = stored.assigned.is_err() || stored.last_known_good.is_err();
-        self.keep_all = meta_lost && !matches!(stored.state, StateFile::Read(_));
+        self.keep_all = meta_lost && !matches!(stored.state, RecordFile::Read(_));
         let (records, read_only) = stored.into_records();
         self.reading = match &read_only {
             None => Reading::default(),
@@ -124,7 +124,7 @@ impl State {
             }
             _ => return,
         }
-        self.writer.apply(records);
+        self.writer.apply_before_write(records);
     }
 
     /// True while it is to be found out whether a version has failed by its tries, or is what we would fall back to.
@@ -154,6 +154,6 @@ impl State {
             Phase::AwaitingConfirmation(_, wait) => wait.left = left.unwrap_or(wait.left),
             _ => return,
         }
-        self.writer.apply(records);
+        self.writer.apply_before_write(records);
     }
 }

@@ -51,7 +51,7 @@ impl State {
         if self.is_accepted(&rendered.digest) {
             self.accepted(rendered);
         } else {
-            self.judge_change(rendered, fx);
+            self.preflight_change(rendered, fx);
         }
     }
 
@@ -104,7 +104,7 @@ impl State {
         if records == *self.records() {
             return self.end_change(&version.source);
         }
-        self.decide(records, Proposal::Adopt, fx);
+        self.propose_change(records, Proposal::Adopt, fx);
     }
 
     pub(super) fn record_switch(&mut self, source: Source, rendered: &Rendered, fx: &mut Vec<Effect>) {
@@ -138,7 +138,7 @@ impl State {
         };
         records.phase = if proven { Phase::Settled } else { Phase::Trial(attempt) };
         records.assigned = Some(version);
-        self.decide(records, Proposal::Switch, fx);
+        self.propose_change(records, Proposal::Switch, fx);
     }
 
     /// The candidate will not run. Costs no restart, unless what runs was itself unproven.
@@ -163,7 +163,7 @@ impl State {
             Some(attempt) if !waits => attempt.version = version,
             _ => records.phase = Phase::Settled,
         }
-        self.decide(records, Proposal::Reject, fx);
+        self.propose_change(records, Proposal::Reject, fx);
     }
 
     /// A decision about the change is durable, or could not be recorded.

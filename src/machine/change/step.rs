@@ -9,9 +9,7 @@ use crate::machine::question::no_answer;
 use crate::machine::records::{Phase, Records, Version};
 use crate::machine::sync::Resolution;
 use crate::machine::{Counter, Level, State, limits};
-use kubelet_config::digest::Digest;
 use kubelet_config::source::{Payload, Source};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 impl State {
@@ -31,7 +29,7 @@ impl State {
             return self.tell_of_store(fx);
         }
         self.drop_unassigned();
-        if self.launch.is_judging() {
+        if self.launch.is_preflighting() {
             return; // it would be dropped for that, and begun anew without an end
         }
         self.end_spread(fx);
@@ -141,13 +139,16 @@ impl State {
 
     fn load_change(&mut self, source: &Source, fx: &mut Vec<Effect>) -> Stage {
         let asked = self.ask(limits::STORE_DEADLINE);
-        fx.push(Effect::Store(StoreRequest::Load(asked.ticket, crate::machine::model::Target::Source(source.clone()))));
+        fx.push(Effect::Store(StoreRequest::Load(
+            asked.ticket,
+            crate::machine::model::LoadTarget::Source(source.clone()),
+        )));
         Stage::Loading(asked)
     }
 
     /// Has a decision about the change recorded. One write is under way at a time: while there is another, the change is
     /// dropped, and found again after it.
-    pub(in crate::machine) fn decide(&mut self, records: Records, proposal: Proposal, fx: &mut Vec<Effect>) {
+    pub(in crate::machine) fn propose_change(&mut self, records: Records, proposal: Proposal, fx: &mut Vec<Effect>) {
         if self.writer.is_idle() {
             self.set_change_stage(Stage::Recording);
             self.propose(records, proposal, fx);
@@ -165,7 +166,7 @@ impl State {
     }
 
     /// Has the kubelet judge a candidate.
-    pub(super) fn judge_change(&mut self, rendered: Rendered, fx: &mut Vec<Effect>) {
+    pub(super) fn preflight_change(&mut self, rendered: Rendered, fx: &mut Vec<Effect>) {
         let asked = self.ask(limits::PREFLIGHT_DEADLINE);
         fx.push(Effect::Preflight(asked.ticket, rendered.clone()));
         self.set_change_stage(Stage::Preflight(asked, Box::new(rendered)));
@@ -241,7 +242,7 @@ impl State {
             }
             Verdict::Inconclusive(why) => {
                 log(fx, Level::Warn, format!("the preflight of {version} gave no verdict, the trial decides: {why}"));
-                self.note_unjudged(&rendered.digest);
+                self.note_inconclusive(&rendered.digest);
                 self.accepted(*rendered);
             }
             Verdict::NotItsFault(why) => self.give_up_change(why, fx),
@@ -288,7 +289,7 @@ impl State {
             }
             return;
         }
-        if self.takes_another_turn(&source) {
+        if self.restart_missed_turn(&source) {
             return self.accepted(*rendered);
         }
         match self.refused_impact(&rendered) {
@@ -298,7 +299,7 @@ impl State {
     }
 
     /// True if the turn came while the API server was away: all whose turn has passed would switch at the moment of its return.
-    fn takes_another_turn(&mut self, source: &Source) -> bool {
+    fn restart_missed_turn(&mut self, source: &Source) -> bool {
         let wait = self.spread_wait(source);
         let now = self.now;
         let Some(change) = self.change.as_mut().filter(|change| change.starts_at.is_some()) else { return false };
@@ -369,25 +370,5 @@ impl State {
         self.pending.first_seen.take_if(|(seen, _)| seen != source);
         let (_, seen) = self.pending.first_seen.get_or_insert_with(|| (source.clone(), self.now));
         *seen
-    }
-
-    /// Has checkpoints and configurations removed that nothing refers to.
-    pub(in crate::machine) fn collect(&mut self, fx: &mut Vec<Effect>) {
-        // A kubelet that 0.1.0 started was given paths into a checkpoint, which is not named any more by what runs.
-        let of_before = self.running().version.is_some() && self.running().path.is_empty();
-        if of_before || self.keep_all || self.writer.read_only().is_some() || self.writer.is_dirty() {
-            return;
-        }
-        let mut versions: BTreeSet<&Version> = BTreeSet::new();
-        versions.extend(self.writer.all().flat_map(Records::versions));
-        versions.extend(self.running().version.as_ref().into_iter().chain(self.launch.next()));
-        let mut sources: BTreeSet<Source> = versions.iter().map(|version| version.source.clone()).collect();
-        sources.extend(self.change.as_ref().map(|change| change.source.clone()));
-        let mut digests: BTreeSet<Digest> = versions.iter().filter_map(|version| version.digest.clone()).collect();
-        digests.extend(self.running().digest.clone());
-        if self.change.is_none() {
-            self.launch.forget_collected(&digests);
-            fx.push(Effect::Store(StoreRequest::Collect(sources, digests)));
-        }
     }
 }

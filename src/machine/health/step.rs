@@ -42,6 +42,13 @@ impl State {
         here && self.baseline().map_or(signal == Signal::Healthz, |baseline| baseline.contains(&signal))
     }
 
+    /// How long a signal may be bad without a break.
+    pub(in crate::machine) fn patience(&self, signal: Signal) -> Duration {
+        let patience = signal.patience(self.settings.isolation);
+        // A busy node may be late with one ping, whatever the interval.
+        if signal == Signal::Watchdog { patience.max(2 * self.watchdog_interval()) } else { patience }
+    }
+
     /// The runtime's socket of the configuration before the change.
     pub(in crate::machine) fn runtime_socket(&self) -> Option<String> {
         let before = self.records().phase.attempt().and_then(|attempt| attempt.runtime.clone());
@@ -104,7 +111,7 @@ impl State {
     }
 
     pub(in crate::machine) fn probed(&mut self, ticket: Ticket, ok: bool) {
-        if !self.health.is_answer(Question::Healthz, ticket) {
+        if !self.health.take_answer(Question::Healthz, ticket) {
             return;
         }
         self.note_baseline(Signal::Healthz, ok);
@@ -160,7 +167,7 @@ impl State {
     }
 
     pub(in crate::machine) fn lease_observed(&mut self, ticket: Ticket, observed: &LeaseObservation) {
-        if !self.health.is_answer(Question::Lease, ticket) {
+        if !self.health.take_answer(Question::Lease, ticket) {
             return;
         }
         let fresh = matches!(observed, LeaseObservation::Renewed(time)
@@ -196,7 +203,7 @@ impl State {
     }
 
     pub(in crate::machine) fn pods_observed(&mut self, ticket: Ticket, inventory: Option<PodInventory>) {
-        if !self.health.is_answer(Question::Pods, ticket) {
+        if !self.health.take_answer(Question::Pods, ticket) {
             return;
         }
         self.note_baseline(Signal::Pods, inventory.is_some());
@@ -220,7 +227,7 @@ impl State {
         environment: Environment,
         fx: &mut Vec<Effect>,
     ) {
-        if !self.health.is_answer(Question::Environment, ticket) {
+        if !self.health.take_answer(Question::Environment, ticket) {
             return;
         }
         self.note_baseline(Signal::Runtime, environment.runtime == Some(true));
@@ -269,7 +276,7 @@ impl State {
             && !bad
             && self.is_in_contact(run);
         let well = [Signal::ApiServer, Signal::Runtime].iter().all(|signal| !run.bad.contains_key(signal));
-        let settled = run.has_contact() && run.is_settled(self.now) && well;
+        let settled = run.has_contact() && run.is_past_attribution(self.now) && well;
         if settled && self.is_on_trial() {
             self.writer.note_contact();
         }

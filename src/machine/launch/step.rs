@@ -3,21 +3,21 @@
 use super::{Learning, Next, Stage};
 use crate::machine::io::{Effect, StoreRequest, Ticket, log};
 use crate::machine::ladder::{Unusable, UnusableVersions, desired, is_same};
-use crate::machine::model::{ConfigError, RenderError, Rendered, Target, Verdict, later};
+use crate::machine::model::{ConfigError, LoadTarget, RenderError, Rendered, Verdict, later};
 use crate::machine::question::no_answer;
-use crate::machine::records::{Phase, Records, Version};
+use crate::machine::records::Version;
 use crate::machine::{Counter, Kubelet, Level, State, events, limits};
 use kubelet_config::duration;
 
 impl State {
     /// What is to run now.
     pub(in crate::machine) fn desired(&self) -> Option<Version> {
-        desired(self.records(), self.process.judging_kubelet(), &self.launch.unusable, self.now)
+        desired(self.records(), self.process.current_kubelet(), &self.launch.unusable, self.now)
     }
 
     /// True if this is not what would run if all could be used.
     pub(in crate::machine) fn is_falling_back(&self, version: &Option<Version>) -> bool {
-        desired(self.records(), self.process.judging_kubelet(), &UnusableVersions::default(), self.now) != *version
+        desired(self.records(), self.process.current_kubelet(), &UnusableVersions::default(), self.now) != *version
     }
 
     /// Before anything is held against a version it must be known that it is not last known good under another name.
@@ -30,7 +30,7 @@ impl State {
             Learning::Open => {
                 let proven = self.records().last_known_good.clone();
                 let source = proven.as_ref().map(|version| version.source.clone());
-                let target = source.map_or(Target::Local, Target::Source);
+                let target = source.map_or(LoadTarget::Local, LoadTarget::Source);
                 let asked = self.ask(limits::LOAD_DEADLINE);
                 fx.push(Effect::Store(StoreRequest::Load(asked.ticket, target)));
                 self.launch.learning = Learning::Asked(asked, proven);
@@ -61,7 +61,7 @@ impl State {
         let desired = self.desired();
         let due = match self.process.kubelet() {
             Kubelet::Running(_) => {
-                let moves = !self.is_in_force(&desired) && !self.is_about_to_change();
+                let moves = !self.rename_if_equal(&desired) && !self.is_about_to_change();
                 if !moves {
                     self.launch.next = None;
                 }
@@ -90,7 +90,7 @@ impl State {
     }
 
     /// True if this runs already, maybe under another name of the same content, which is then changed.
-    fn is_in_force(&mut self, desired: &Option<Version>) -> bool {
+    fn rename_if_equal(&mut self, desired: &Option<Version>) -> bool {
         let running = self.process.running();
         if running.version == *desired {
             return true;
@@ -113,7 +113,7 @@ impl State {
             && !self.writer.holds_start(self.now)
             && !self.is_try_open()
             && !self.is_failure_pending()
-            && !self.exits_for_restart(fx)
+            && !self.leave_restart_to_systemd(fx)
     }
 
     /// While there is no kubelet, the start that is prepared is not put off for a version that could not be used before.
@@ -124,9 +124,9 @@ impl State {
 
     fn load(&mut self, version: Option<Version>, fx: &mut Vec<Effect>) {
         let target = match &version {
-            None => Target::Local,
-            Some(Version { source, digest: Some(digest) }) => Target::Content(digest.clone(), source.clone()),
-            Some(Version { source, digest: None }) => Target::Source(source.clone()),
+            None => LoadTarget::Local,
+            Some(Version { source, digest: Some(digest) }) => LoadTarget::Content(digest.clone(), source.clone()),
+            Some(Version { source, digest: None }) => LoadTarget::Source(source.clone()),
         };
         let asked = self.ask(limits::LOAD_DEADLINE);
         fx.push(Effect::Store(StoreRequest::Load(asked.ticket, target)));
@@ -161,9 +161,9 @@ impl State {
                     }
                 }
             }
-            Stage::Judging(asked, rendered) if asked.is_given_up(self.now) => {
+            Stage::Preflight(asked, rendered) if asked.is_given_up(self.now) => {
                 let verdict = Verdict::Inconclusive(no_answer(limits::LAUNCH_PREFLIGHT_DEADLINE));
-                self.next_judged(version, *rendered, verdict, fx);
+                self.next_preflighted(version, *rendered, verdict, fx);
             }
             Stage::Swapping(asked, rendered) if asked.is_given_up(self.now) => {
                 let why = no_answer(limits::LOAD_DEADLINE);
@@ -208,7 +208,8 @@ impl State {
             (Some(version), Ok(rendered)) => {
                 let version = self.learn_content(version, &rendered.digest);
                 if self.is_tried(&version) && self.bad_version(&version).is_some() {
-                    return self.call_off_trial(fx); // the binary is one with which it failed before
+                    self.call_off_trial(fx); // the binary is one with which it failed before
+                    return true;
                 }
                 if let Some(next) = &mut self.launch.next {
                     next.version = Some(version);
@@ -219,7 +220,7 @@ impl State {
                 if ran || self.is_accepted(&rendered.digest) {
                     self.set_stage(Stage::Ready(Some(Box::new(rendered))));
                 } else {
-                    self.judge_next(rendered, fx);
+                    self.preflight_next(rendered, fx);
                 }
             }
             (Some(version), Err(error)) => {
@@ -239,26 +240,32 @@ impl State {
         true
     }
 
-    fn judge_next(&mut self, rendered: Rendered, fx: &mut Vec<Effect>) {
+    fn preflight_next(&mut self, rendered: Rendered, fx: &mut Vec<Effect>) {
         // There is one preflight at a time and the start goes first; the change is found again.
         self.drop_change();
         let asked = self.ask(limits::LAUNCH_PREFLIGHT_DEADLINE);
         fx.push(Effect::Preflight(asked.ticket, rendered.clone()));
-        self.set_stage(Stage::Judging(asked, Box::new(rendered)));
+        self.set_stage(Stage::Preflight(asked, Box::new(rendered)));
     }
 
     /// The verdict on what is to be started; false if it is not this component's.
     pub(in crate::machine) fn next_verdict(&mut self, ticket: Ticket, verdict: &Verdict, fx: &mut Vec<Effect>) -> bool {
-        let Some(Next { version, stage: Stage::Judging(asked, rendered), .. }) = self.launch.next.clone() else {
+        let Some(Next { version, stage: Stage::Preflight(asked, rendered), .. }) = self.launch.next.clone() else {
             return false;
         };
         if asked.ticket == ticket {
-            self.next_judged(version, *rendered, verdict.clone(), fx);
+            self.next_preflighted(version, *rendered, verdict.clone(), fx);
         }
         asked.ticket == ticket
     }
 
-    fn next_judged(&mut self, version: Option<Version>, rendered: Rendered, verdict: Verdict, fx: &mut Vec<Effect>) {
+    fn next_preflighted(
+        &mut self,
+        version: Option<Version>,
+        rendered: Rendered,
+        verdict: Verdict,
+        fx: &mut Vec<Effect>,
+    ) {
         fx.push(Effect::Count(Counter::Preflight(verdict.result())));
         let Some(version) = version else { return };
         match verdict {
@@ -272,7 +279,7 @@ impl State {
             // Something has to be started; the trial, or the next rung, decides.
             Verdict::Inconclusive(why) | Verdict::NotItsFault(why) => {
                 log(fx, Level::Warn, format!("the preflight of {version} gave no verdict: {why}"));
-                self.note_unjudged(&rendered.digest);
+                self.note_inconclusive(&rendered.digest);
                 self.set_stage(Stage::Ready(Some(Box::new(rendered))));
             }
         }
@@ -296,7 +303,7 @@ impl State {
         self.launch.next = None;
         let off = self.is_tried(version) && !(self.process.run().is_some() && self.runs(version));
         if off {
-            self.settle_phase();
+            self.end_trial_without_verdict();
         }
         if first {
             let next = self.desired();
@@ -309,19 +316,5 @@ impl State {
     fn is_tried(&self, version: &Version) -> bool {
         let records = self.records();
         records.pin.is_none() && records.phase.trial().is_some_and(|attempt| attempt.version == *version)
-    }
-
-    /// A trial is over without a verdict: once the version can be used again it is switched to like any change, in contact
-    /// and with a baseline of then.
-    fn call_off_trial(&mut self, fx: &mut Vec<Effect>) -> bool {
-        self.settle_phase();
-        self.launch.next = None;
-        self.tick_launch(fx);
-        true
-    }
-
-    fn settle_phase(&mut self) {
-        self.writer.apply(Records { phase: Phase::Settled, ..self.records().clone() });
-        self.reconsider();
     }
 }

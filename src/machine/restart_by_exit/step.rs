@@ -14,7 +14,7 @@ impl State {
     }
 
     /// True if the next start is left to systemd; it is, once what the next supervisor must know is durable.
-    pub(in crate::machine) fn exits_for_restart(&mut self, fx: &mut Vec<Effect>) -> bool {
+    pub(in crate::machine) fn leave_restart_to_systemd(&mut self, fx: &mut Vec<Effect>) -> bool {
         if !self.leaves_restarts() || self.process.is_in_place() || self.exit_stage == ExitForRestart::Failed {
             return false;
         }

@@ -45,7 +45,7 @@ impl State {
             detail: detail.to_owned(),
             reason,
             time: status::timestamp(self.now.wall_nanos),
-            version: self.version.clone().unwrap_or_default(),
+            kubelet_version: self.kubelet_version.clone().unwrap_or_default(),
             log_tail: self.last_log_lines(limits::LOG_LINES_KEPT),
         }
     }
@@ -67,7 +67,7 @@ impl State {
     pub(in crate::machine) fn is_accepted(&self, digest: &Digest) -> bool {
         let id = self.process.kubelet_id();
         self.records().accepted.iter().any(|(known, of)| known == digest && of == id)
-            || self.launch.is_unjudged(digest, id)
+            || self.launch.is_inconclusive(digest, id)
     }
 
     /// Written down with the next record.
@@ -77,9 +77,9 @@ impl State {
     }
 
     /// The preflight with this kubelet binary gave no verdict; it is not asked again in this life.
-    pub(in crate::machine) fn note_unjudged(&mut self, digest: &Digest) {
+    pub(in crate::machine) fn note_inconclusive(&mut self, digest: &Digest) {
         let kubelet = self.process.kubelet_id().clone();
-        self.launch.note_unjudged(digest.clone(), kubelet);
+        self.launch.note_inconclusive(digest.clone(), kubelet);
     }
 
     /// The content of what we would fall back to, if it is known.

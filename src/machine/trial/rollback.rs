@@ -8,19 +8,19 @@ use crate::machine::records::{BadReason, Phase, Records, Version};
 use crate::machine::{Counter, Level, Run, State, events, limits};
 
 impl State {
-    /// Remembers the version on trial as bad: last known good is desired from now on. This alone counts before it is
+    /// Remembers the version on trial as bad: last known good is desired from now on. This counts before it is
     /// written: a node must not stay on what fails because its disk does.
     pub(in crate::machine) fn roll_back(&mut self, failure: Failure, detail: &str, fx: &mut Vec<Effect>) {
         let Some((records, version)) = self.rolled_back(failure, detail) else { return };
-        self.decided(records, fx);
+        self.apply_now(records, fx);
         self.report_rollback(&version, failure, detail, fx);
     }
 
     /// This counts from now on. The store serves one request after the other: what is told of it afterwards is told once it is
     /// durable.
-    fn decided(&mut self, records: Records, fx: &mut Vec<Effect>) {
+    fn apply_now(&mut self, records: Records, fx: &mut Vec<Effect>) {
         let ticket = self.next_ticket();
-        self.writer.apply(records);
+        self.writer.apply_before_write(records);
         self.writer.write(ticket, self.now, fx);
     }
 
@@ -60,7 +60,7 @@ impl State {
         if records.phase.trial().is_some_and(|attempt| attempt.version == *version) {
             records.phase = Phase::Settled;
         }
-        self.writer.apply(records);
+        self.writer.apply_before_write(records);
         self.new_decision();
     }
 
@@ -96,10 +96,23 @@ impl State {
         attempt.clearances = attempt.clearances.saturating_add(1);
         attempt.exits = 0;
         records.phase = Phase::RetryLater(attempt, why.clone());
-        self.decided(records, fx);
+        self.apply_now(records, fx);
         self.new_decision();
         let mut event = events::not_blamed(&version.source, &why);
         event.log_tail = self.last_log_lines(usize::MAX);
         fx.push(Effect::Emit(event));
+    }
+
+    /// A trial is over without a verdict: once the version can be used again it is switched to like any change, in contact
+    /// and with a baseline of then.
+    pub(in crate::machine) fn call_off_trial(&mut self, fx: &mut Vec<Effect>) {
+        self.end_trial_without_verdict();
+        self.launch.forget_next();
+        self.tick_launch(fx);
+    }
+
+    pub(in crate::machine) fn end_trial_without_verdict(&mut self) {
+        self.writer.apply_before_write(Records { phase: Phase::Settled, ..self.records().clone() });
+        self.reconsider();
     }
 }

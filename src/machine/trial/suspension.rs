@@ -44,7 +44,7 @@ impl State {
         let seen = signal == Signal::Runtime
             || run.good.contains_key(&Signal::Lease)
             || run.good.contains_key(&Signal::NodeReady);
-        !(seen && run.is_settled(lost))
+        !(seen && run.is_past_attribution(lost))
     }
 
     /// Stops or resumes judgement by what was last observed.

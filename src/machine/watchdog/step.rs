@@ -12,13 +12,6 @@ impl State {
         self.settings.watchdog.unwrap_or(limits::WATCHDOG_INTERVAL)
     }
 
-    /// How long a signal may be bad without a break.
-    pub(in crate::machine) fn patience(&self, signal: Signal) -> Duration {
-        let patience = signal.patience(self.settings.isolation);
-        // A busy node may be late with one ping, whatever the interval.
-        if signal == Signal::Watchdog { patience.max(2 * self.watchdog_interval()) } else { patience }
-    }
-
     /// True while nobody else is to ping: the trial minds a kubelet that hangs, unless judgement is suspended.
     fn pings_itself(&self) -> bool {
         let Some(run) = self.process.run() else { return true };

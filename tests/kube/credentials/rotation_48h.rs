@@ -13,7 +13,7 @@ use kubelet_config::status::{Condition, ConditionReason, ConditionStatus, NodeCo
 use kubelet_supervisor::adapters::kube::{Access, ClientLayer, Connected, Fingerprint, KubeCluster};
 use kubelet_supervisor::adapters::metrics::Metrics;
 use kubelet_supervisor::machine::Input;
-use kubelet_supervisor::machine::record::HistoryEntry;
+use kubelet_supervisor::machine::history::HistoryEntry;
 use kubelet_supervisor::ports::Cluster as _;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 

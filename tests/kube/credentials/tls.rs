@@ -8,7 +8,7 @@ use kubelet_supervisor::adapters::kube::{KubeCluster, Settings};
 use kubelet_supervisor::adapters::metrics::Metrics;
 use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::evidence::LeaseObservation;
-use kubelet_supervisor::machine::record::HistoryEntry;
+use kubelet_supervisor::machine::history::HistoryEntry;
 use kubelet_supervisor::ports::Cluster as _;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};

@@ -10,8 +10,8 @@ use kubelet_config::pods::PodInventory;
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, Source};
 use kubelet_supervisor::machine::evidence::{LeaseObservation, Query};
-use kubelet_supervisor::machine::model::{Exit, KubeletId, Moment, RenderError, Rendered, Target};
-use kubelet_supervisor::machine::records::{Records, StateFile, Stored, Version};
+use kubelet_supervisor::machine::model::{Exit, KubeletId, LoadTarget, Moment, RenderError, Rendered};
+use kubelet_supervisor::machine::records::{RecordFile, Records, Stored, Version};
 use kubelet_supervisor::machine::{EXIT_FOR_RESTART, Effect, Handover, Input, Settings, State, Ticket};
 use kubelet_supervisor::ports::StoreRequest;
 use serde_json::json;
@@ -288,7 +288,7 @@ impl Driver {
                 let read = || {
                     let source = |version: &Option<Version>| Ok(version.as_ref().map(|it| it.source.clone()));
                     Stored {
-                        state: StateFile::Read(Box::new(self.durable.clone())),
+                        state: RecordFile::Read(Box::new(self.durable.clone())),
                         assigned: source(&self.durable.assigned),
                         last_known_good: source(&self.durable.last_known_good),
                         meta_changed: false,
@@ -298,7 +298,7 @@ impl Driver {
             }
             StoreRequest::Record(ticket, records) => {
                 if result.is_ok() {
-                    let unreadable = matches!(&self.found, Some(Stored { state: StateFile::Unreadable(_), .. }));
+                    let unreadable = matches!(&self.found, Some(Stored { state: RecordFile::Unreadable(_), .. }));
                     assert!(self.hostile || !unreadable, "a record that cannot be read is overwritten");
                     self.before = self.on_disk();
                     (self.found, self.durable) = (None, *records);
@@ -323,16 +323,18 @@ impl Driver {
         })
     }
 
-    fn load(&mut self, target: &Target, result: Result<(), String>) -> Result<Rendered, RenderError> {
+    fn load(&mut self, target: &LoadTarget, result: Result<(), String>) -> Result<Rendered, RenderError> {
         result.map_err(RenderError::Internal)?;
         let source = match target {
-            Target::Local => return Ok(rendered(None)),
-            Target::Content(digest, source) if self.configs.contains(digest) => {
+            LoadTarget::Local => return Ok(rendered(None)),
+            LoadTarget::Content(digest, source) if self.configs.contains(digest) => {
                 assert!(self.hostile || content(source) == *digest, "{source} has other content");
                 source
             }
-            Target::Content(_, source) | Target::Source(source) if self.checkpoints.contains(source) => source,
-            Target::Content(..) | Target::Source(_) => return Err(RenderError::Checkpoint("it is gone".to_owned())),
+            LoadTarget::Content(_, source) | LoadTarget::Source(source) if self.checkpoints.contains(source) => source,
+            LoadTarget::Content(..) | LoadTarget::Source(_) => {
+                return Err(RenderError::Checkpoint("it is gone".to_owned()));
+            }
         };
         let rendered = rendered(Some(source));
         self.configs.insert(rendered.digest.clone());
@@ -387,7 +389,7 @@ impl Driver {
             Op::MapFailed(definite) => self.input(Input::ConfigMapFailed { why: "gone".to_owned(), definite }),
             Op::Judge(which, verdict) => {
                 if let Some(ticket) = nth(&self.preflights, which) {
-                    self.input(Input::Judged(ticket, inputs::verdict(verdict)));
+                    self.input(Input::PreflightDone(ticket, inputs::verdict(verdict)));
                 }
             }
             Op::Probe(which, good) => {
@@ -413,7 +415,7 @@ impl Driver {
             Op::AskReload => self.input(Input::Reload),
             Op::NodeName => self.input(Input::NodeName("n1".to_owned())),
             Op::Reported => self.input(Input::Reported(self.sent)),
-            Op::Version => self.input(Input::Version(format!("v1.{}", self.kubelet))),
+            Op::Version => self.input(Input::KubeletVersion(format!("v1.{}", self.kubelet))),
             Op::Binary(kubelet) => self.kubelet = kubelet,
             Op::Pass(by) => self.pass(by),
             Op::Deadline => self.go_to_deadline(),

@@ -7,8 +7,8 @@ use kubelet_config::assignment::Assignment;
 use kubelet_config::pods::PodInventory;
 use kubelet_supervisor::machine::command::{Command, Target};
 use kubelet_supervisor::machine::evidence::{Environment, LeaseObservation, NodeReadiness};
+use kubelet_supervisor::machine::history::HistoryEntry;
 use kubelet_supervisor::machine::model::{Exit, KubeletId, Moment, RenderError, Verdict};
-use kubelet_supervisor::machine::record::HistoryEntry;
 use kubelet_supervisor::machine::records::Stored;
 use kubelet_supervisor::machine::{Effect, Handover, Input, Settings, State, StoreRequest};
 
@@ -32,7 +32,7 @@ pub fn kind(input: &Input) -> usize {
         Input::ConfigMapFailed { .. } => 9,
         Input::Saved(..) => 10,
         Input::Loaded(..) => 11,
-        Input::Judged(..) => 12,
+        Input::PreflightDone(..) => 12,
         Input::Recorded(..) => 13,
         Input::StateFilesSwapped(..) => 14,
         Input::Started(_) => 15,
@@ -46,7 +46,7 @@ pub fn kind(input: &Input) -> usize {
         Input::PodsObserved(..) => 23,
         Input::EnvironmentObserved(..) => 24,
         Input::LogTail(_) => 25,
-        Input::Version(_) => 26,
+        Input::KubeletVersion(_) => 26,
         Input::Operator(..) => 27,
         Input::Appended(..) => 28,
         Input::Reported(_) => 29,
@@ -82,7 +82,7 @@ pub fn make(kind: usize, seed: u8) -> Input {
             let loaded = if odd { Err(RenderError::Load("torn".to_owned())) } else { Ok(rendered(Some(&other))) };
             Input::Loaded(ticket, KubeletId(format!("k{}", seed % 2)), loaded)
         }
-        12 => Input::Judged(ticket, verdict(seed)),
+        12 => Input::PreflightDone(ticket, verdict(seed)),
         13 => Input::Recorded(ticket, result),
         14 => Input::StateFilesSwapped(ticket, result),
         15 => Input::Started(if odd { Err("fork".to_owned()) } else { Ok(9) }),
@@ -96,7 +96,7 @@ pub fn make(kind: usize, seed: u8) -> Input {
         23 => Input::PodsObserved(ticket, odd.then(PodInventory::default)),
         24 => Input::EnvironmentObserved(ticket, environment(seed)),
         25 => Input::LogTail(vec!["F0101 00:00:00.000000 1 x.go:1] it is over".to_owned()]),
-        26 => Input::Version(format!("v1.{seed}")),
+        26 => Input::KubeletVersion(format!("v1.{seed}")),
         27 => Input::Operator(ticket, command(seed)),
         28 => Input::Appended(Box::new(HistoryEntry { number: ticket, ..HistoryEntry::default() }), result),
         29 => Input::Reported(ticket),
@@ -198,7 +198,7 @@ fn handover() -> Handover {
                     }
                     Effect::Start(_) => Some(Input::Started(Ok(7))),
                     Effect::ReadLogTail => Some(Input::LogTail(Vec::new())),
-                    Effect::Preflight(ticket, _) => Some(Input::Judged(ticket, Verdict::Valid(Vec::new()))),
+                    Effect::Preflight(ticket, _) => Some(Input::PreflightDone(ticket, Verdict::Valid(Vec::new()))),
                     _ => None,
                 });
             }

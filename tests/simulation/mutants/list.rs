@@ -75,11 +75,11 @@ pub const MUTANTS: &[Mutant] = &[
         law: Law::ProvenIsNotLeft,
         name: "local is what runs first",
         file: "machine/launch/step.rs",
-        original: "desired(self.records(), self.process.judging_kubelet(), &self.launch.unusable, self.now)",
+        original: "desired(self.records(), self.process.current_kubelet(), &self.launch.unusable, self.now)",
         mutated: r"if self.process.starts() == 0 && self.records().pin.is_none() {
             None
         } else {
-            desired(self.records(), self.process.judging_kubelet(), &self.launch.unusable, self.now)
+            desired(self.records(), self.process.current_kubelet(), &self.launch.unusable, self.now)
         }",
     },
     Mutant {
@@ -137,7 +137,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::ContentsHold,
         name: "last known good is collected",
-        file: "machine/change/step.rs",
+        file: "machine/collect.rs",
         original: "versions.extend(self.writer.all().flat_map(Records::versions));",
         mutated: "let good = self.records().last_known_good.as_ref();
             versions.extend(self.writer.all().flat_map(Records::versions).filter(|version| Some(*version) != good));",
@@ -191,7 +191,7 @@ pub const MUTANTS: &[Mutant] = &[
         mutated: r"self.advance(now);
         let mut records = self.records().clone();
         records.bad.clear();
-        self.writer.apply(records);",
+        self.writer.apply_before_write(records);",
     },
     Mutant {
         law: Law::BadStaysBad,
@@ -295,7 +295,7 @@ pub const MUTANTS: &[Mutant] = &[
         original: "self.propose(records, Proposal::Command(Some(number), execution), fx)",
         mutated: r"{
                     fx.push(Effect::Answer(number, Ok(execution.answer)));
-                    self.writer.apply(records);
+                    self.writer.apply_before_write(records);
                 }",
     },
     Mutant {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kubelet_supervisor::adapters::store::FsStore;
 use kubelet_supervisor::machine::Input;
-use kubelet_supervisor::machine::record::HistoryEntry;
+use kubelet_supervisor::machine::history::HistoryEntry;
 
 use testkit::sim::Rng;
 use testkit::sim::disk::{Fault, Plan, SimDisk};

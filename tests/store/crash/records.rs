@@ -5,7 +5,7 @@ use std::path::Path;
 use kubelet_config::source::Source;
 use kubelet_supervisor::adapters::fsx::{Disk as _, RealDisk};
 use kubelet_supervisor::adapters::store::{FsStore, meta};
-use kubelet_supervisor::machine::records::{Attempt, Phase, Records, StateFile, Stored, Version};
+use kubelet_supervisor::machine::records::{Attempt, Phase, RecordFile, Records, Stored, Version};
 use testkit::sim::Rng;
 use testkit::sim::disk::{Fault, Plan, SimDisk};
 use testkit::sim::world::ROOT;
@@ -75,7 +75,7 @@ fn records_are_whole_and_what_was_acknowledged_is_there() {
         |disk, acknowledged, context| {
             let stored = read(disk);
             assert!(!stored.meta_changed, "{context}: nobody else wrote: {stored:?}");
-            let empty = stored.state == StateFile::Absent;
+            let empty = stored.state == RecordFile::Absent;
             let (found, refused) = stored.into_records();
             assert_eq!(refused, None, "{context}");
             // What was tried after what was acknowledged may be there as well.
@@ -88,7 +88,7 @@ fn records_are_whole_and_what_was_acknowledged_is_there() {
             let more = Records { retried: Some("later".to_owned()), ..found };
             next.record(&more).unwrap();
             assert_eq!(meta(disk), native(&more), "{context}");
-            assert_eq!(read(disk).state, StateFile::Read(Box::new(more)), "{context}");
+            assert_eq!(read(disk).state, RecordFile::Read(Box::new(more)), "{context}");
 
             edit(disk, Some(&source(99)));
             let stored = read(disk);
@@ -144,13 +144,13 @@ fn a_record_that_the_disk_does_not_give_is_not_overwritten_by_reading() {
     let (disk, story) = (SimDisk::default(), story());
     write(&disk, &story);
     let changes = disk.changes();
-    let last = StateFile::Read(Box::new(story[story.len() - 1].clone()));
+    let last = RecordFile::Read(Box::new(story[story.len() - 1].clone()));
     // A passing error costs nothing.
     disk.plan(Plan { fault: Fault::Io, at: disk.operations(), once: true });
     assert_eq!(read(&disk).state, last);
     disk.plan(Plan { fault: Fault::Io, at: disk.operations(), once: false });
     let stored = read(&disk);
-    assert!(matches!(stored.state, StateFile::Unreadable(_)), "{stored:?}");
+    assert!(matches!(stored.state, RecordFile::Unreadable(_)), "{stored:?}");
     assert!(stored.into_records().1.is_some(), "nothing may be written");
     disk.heal();
     assert_eq!((read(&disk).state, disk.changes()), (last, changes));
@@ -165,13 +165,13 @@ fn what_a_record_file_can_be() {
     for (text, garbage) in [("", true), ("{", true), ("\u{0}\u{0}", true), ("{\"version\":999}", false)] {
         disk.poke(&state, text.as_bytes());
         let found = read(&disk).state;
-        assert_eq!(matches!(found, StateFile::Garbage(_)), garbage, "{text:?}: {found:?}");
-        assert_eq!(matches!(found, StateFile::Unreadable(_)), !garbage, "{text:?}: {found:?}");
+        assert_eq!(matches!(found, RecordFile::Garbage(_)), garbage, "{text:?}: {found:?}");
+        assert_eq!(matches!(found, RecordFile::Unreadable(_)), !garbage, "{text:?}: {found:?}");
     }
     disk.poke(&state, b"{\"version\":1}");
-    assert!(matches!(read(&disk).state, StateFile::Version1(_)));
+    assert!(matches!(read(&disk).state, RecordFile::Version1(_)));
     disk.poke(&state, &vec![b'x'; (1 << 20) + 1]);
-    assert!(matches!(read(&disk).state, StateFile::Garbage(_)));
+    assert!(matches!(read(&disk).state, RecordFile::Garbage(_)));
 }
 
 /// After a failure the file may hold either text, so the next record is written whatever it says.

@@ -122,7 +122,7 @@ pub fn bad_versions() -> Vec<BadVersion> {
         detail: "no such cgroup".to_owned(),
         reason: BadReason::Failed(Failure::ExitBeforeReady),
         time: "2027-01-15T07:00:00Z".to_owned(),
-        version: "v1.20.2".to_owned(),
+        kubelet_version: "v1.20.2".to_owned(),
         log_tail: vec!["E0115 1".to_owned(), "F0115 2".to_owned()],
     };
     let rejected = BadVersion {
@@ -133,7 +133,7 @@ pub fn bad_versions() -> Vec<BadVersion> {
         detail: "maxPods: must be positive".to_owned(),
         reason: BadReason::Rejected,
         time: String::new(),
-        version: String::new(),
+        kubelet_version: String::new(),
         log_tail: Vec::new(),
     };
     vec![exited, rejected]

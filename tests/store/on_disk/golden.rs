@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use kubelet_supervisor::adapters::reexec::{self, ReexecDocument};
 use kubelet_supervisor::machine::Handover;
-use kubelet_supervisor::machine::record::HistoryEntry;
-use kubelet_supervisor::machine::records::{Records, StateFile};
+use kubelet_supervisor::machine::history::HistoryEntry;
+use kubelet_supervisor::machine::records::{RecordFile, Records};
 use serde_json::{Value, json};
 
 /// A file of one version, such as `0.1.0/owner-dirty.json`.
@@ -80,7 +80,7 @@ pub fn read<T: Debug, E: Debug>(text: &str, decode: fn(&str) -> Result<T, E>, en
 }
 
 /// What `state.json` says. Unknown fields change nothing.
-pub fn state_file(name: &str) -> StateFile {
+pub fn state_file(name: &str) -> RecordFile {
     let text = text(name);
     let decoded = Records::decode(&text);
     assert_eq!(Records::decode(&grown(&value(&text)).to_string()), decoded, "{name}");

@@ -11,9 +11,9 @@ use kubelet_config::source::{Merge, Payload, Source};
 use kubelet_supervisor::adapters::kube::KubeCluster;
 use kubelet_supervisor::daemon::render::configuration;
 use kubelet_supervisor::machine::evidence::Environment;
-use kubelet_supervisor::machine::model::{Exit, KubeletId, RenderError, Rendered, Target, Verdict};
-use kubelet_supervisor::machine::record::HistoryEntry;
-use kubelet_supervisor::machine::records::{StateFile, Version};
+use kubelet_supervisor::machine::history::HistoryEntry;
+use kubelet_supervisor::machine::model::{Exit, KubeletId, LoadTarget, RenderError, Rendered, Verdict};
+use kubelet_supervisor::machine::records::{RecordFile, Version};
 use kubelet_supervisor::machine::{Counter, Input, Level, Records, State, Stored, Ticket};
 use kubelet_supervisor::ports::{self, Checkpoint, LocalError, SpawnError, StoreRequest};
 use tokio::sync::mpsc::UnboundedSender;
@@ -91,7 +91,7 @@ impl StandIn {
     pub(super) fn happen(&mut self) -> Option<Input> {
         let due = self.agenda.first_entry().filter(|entry| entry.key().0 <= Instant::now())?;
         match due.remove() {
-            Coming::Judged(ticket, verdict) => Some(Input::Judged(ticket, verdict)),
+            Coming::Judged(ticket, verdict) => Some(Input::PreflightDone(ticket, verdict)),
             Coming::Ready(pid) => {
                 let process = self.process.as_mut().filter(|process| process.pid == pid)?;
                 process.ready = true;
@@ -163,7 +163,7 @@ impl ports::Store for Disk {
     fn submit(&mut self, request: StoreRequest) -> Vec<Input> {
         vec![match request {
             StoreRequest::ReadRecords(ticket) => {
-                let state = StateFile::Read(Box::new(self.records.clone()));
+                let state = RecordFile::Read(Box::new(self.records.clone()));
                 Input::RecordsRead(ticket, Box::new(Stored { state, ..Stored::empty() }), kubelet_id())
             }
             StoreRequest::Record(ticket, records) => {
@@ -200,14 +200,14 @@ impl ports::Store for Disk {
 }
 
 impl Disk {
-    fn load(&mut self, target: &Target) -> Result<Rendered, RenderError> {
+    fn load(&mut self, target: &LoadTarget) -> Result<Rendered, RenderError> {
         let source = match target {
-            Target::Local => return rendered(None),
-            Target::Content(digest, source) => match self.configurations.get(digest) {
+            LoadTarget::Local => return rendered(None),
+            LoadTarget::Content(digest, source) => match self.configurations.get(digest) {
                 Some(known) => return Ok(known.clone()),
                 None => source,
             },
-            Target::Source(source) => source,
+            LoadTarget::Source(source) => source,
         };
         let payload = self.checkpoints.get(source);
         let payload = payload.ok_or_else(|| RenderError::Checkpoint(format!("there is no checkpoint of {source}")))?;
@@ -293,7 +293,7 @@ impl ports::Preflight for StandIn {
         self.schedule(self.pace.preflight, Coming::Judged(ticket, verdict));
     }
     fn self_test(&mut self) {
-        self.answer(Input::Version("v1.20.2".to_owned()));
+        self.answer(Input::KubeletVersion("v1.20.2".to_owned()));
     }
 }
 

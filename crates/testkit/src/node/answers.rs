@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use kubelet_config::assignment::Assignment;
 use kubelet_supervisor::machine::evidence::{LeaseObservation, Query};
+use kubelet_supervisor::machine::history::HistoryEntry;
 use kubelet_supervisor::machine::model::{Exit, Rendered, Verdict};
-use kubelet_supervisor::machine::record::HistoryEntry;
 use kubelet_supervisor::machine::{Effect, Input, Ticket};
 use kubelet_supervisor::ports::StoreRequest;
 
@@ -102,7 +102,7 @@ impl Node {
             self.pending_preflights.push((ticket, rendered.clone()));
             return None;
         }
-        Some(Input::Judged(ticket, self.verdict(rendered)))
+        Some(Input::PreflightDone(ticket, self.verdict(rendered)))
     }
 
     fn verdict(&self, rendered: &Rendered) -> Verdict {
@@ -119,7 +119,7 @@ impl Node {
     pub fn end_preflight(&mut self) {
         for (ticket, rendered) in std::mem::take(&mut self.pending_preflights) {
             let verdict = self.verdict(&rendered);
-            self.step(Input::Judged(ticket, verdict));
+            self.step(Input::PreflightDone(ticket, verdict));
         }
     }
 

@@ -7,8 +7,8 @@ use kubelet_config::digest::Digest;
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::{ConfigAnnotations, Source};
 use kubelet_supervisor::machine::Input;
-use kubelet_supervisor::machine::model::{KubeletId, RenderError, Rendered, StateFiles, Target};
-use kubelet_supervisor::machine::records::{Records, StateFile, Stored, Version};
+use kubelet_supervisor::machine::model::{KubeletId, LoadTarget, RenderError, Rendered, StateFiles};
+use kubelet_supervisor::machine::records::{RecordFile, Records, Stored, Version};
 use kubelet_supervisor::ports::StoreRequest;
 use serde_json::json;
 
@@ -94,9 +94,9 @@ impl Store {
 
     fn read(&self, fails: bool) -> Stored {
         let state = match (self.record_unreadable || fails, self.written) {
-            (true, _) => StateFile::Unreadable("input/output error".to_owned()),
-            (false, true) => StateFile::Read(Box::new(self.records.clone())),
-            (false, false) => StateFile::Absent,
+            (true, _) => RecordFile::Unreadable("input/output error".to_owned()),
+            (false, true) => RecordFile::Read(Box::new(self.records.clone())),
+            (false, false) => RecordFile::Absent,
         };
         Stored {
             state,
@@ -179,14 +179,14 @@ impl Node {
         }
     }
 
-    fn load(&mut self, target: &Target) -> Result<Rendered, RenderError> {
+    fn load(&mut self, target: &LoadTarget) -> Result<Rendered, RenderError> {
         match target {
-            Target::Local if self.store.local_torn => Err(torn()),
-            Target::Local if self.store.renders_fail => Err(eio()),
-            Target::Local => Ok(self.render(None)),
-            Target::Source(source) => self.load_source(source),
-            Target::Content(digest, _) if self.store.unreadable.contains(&digest.0) => Err(eio()),
-            Target::Content(digest, source) => {
+            LoadTarget::Local if self.store.local_torn => Err(torn()),
+            LoadTarget::Local if self.store.renders_fail => Err(eio()),
+            LoadTarget::Local => Ok(self.render(None)),
+            LoadTarget::Source(source) => self.load_source(source),
+            LoadTarget::Content(digest, _) if self.store.unreadable.contains(&digest.0) => Err(eio()),
+            LoadTarget::Content(digest, source) => {
                 if let Some(config) = self.store.configs.get(digest).filter(|_| !self.store.damaged.contains(&digest.0))
                 {
                     let annotations = self.definition(&name_of(source)).annotations;

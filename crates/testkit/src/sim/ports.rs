@@ -8,8 +8,8 @@ use kubelet_config::flags::KubeletArgs;
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::{ConfigMapRef, Merge};
 use kubelet_config::status::NodeConfigStatus;
+use kubelet_supervisor::machine::history::HistoryEntry;
 use kubelet_supervisor::machine::model::{KubeletId, Rendered, Verdict};
-use kubelet_supervisor::machine::record::HistoryEntry;
 use kubelet_supervisor::machine::{Counter, Level, State, Ticket};
 use kubelet_supervisor::ports::{self, LocalError, SpawnError};
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use kubelet_config::source::Source;
 use kubelet_supervisor::adapters::fsx::Disk as _;
-use kubelet_supervisor::machine::records::{Records, StateFile, Version};
+use kubelet_supervisor::machine::records::{RecordFile, Records, Version};
 
 use super::disk::SimDisk;
 use super::world::{Content, Outside, ROOT};
@@ -41,7 +41,7 @@ impl Outside {
             return records.clone();
         }
         let records = match Records::decode(&String::from_utf8_lossy(&text)) {
-            StateFile::Read(records) => Some(Rc::new(*records)),
+            RecordFile::Read(records) => Some(Rc::new(*records)),
             _ => None,
         };
         if known.len() >= 4 {

@@ -8,8 +8,8 @@ use kubelet_config::flags::KubeletArgs;
 use kubelet_supervisor::adapters::store::FsStore;
 use kubelet_supervisor::daemon::store_worker::StoreWorker;
 use kubelet_supervisor::machine::Input;
-use kubelet_supervisor::machine::model::Target;
-use kubelet_supervisor::machine::records::StateFile;
+use kubelet_supervisor::machine::model::LoadTarget;
+use kubelet_supervisor::machine::records::RecordFile;
 use kubelet_supervisor::ports::{self, StoreRequest};
 
 use super::disk::SimDisk;
@@ -59,7 +59,7 @@ impl SimStore {
             _ => None,
         };
         let rendered = match &request {
-            StoreRequest::Load(_, Target::Source(source) | Target::Content(_, source)) => Some(source.clone()),
+            StoreRequest::Load(_, LoadTarget::Source(source) | LoadTarget::Content(_, source)) => Some(source.clone()),
             _ => None,
         };
         let answers = self.worker.serve(request);
@@ -68,7 +68,7 @@ impl SimStore {
         for answer in &answers {
             match answer {
                 Input::RecordsRead(_, stored, _) => {
-                    outside.account.unread = matches!(stored.state, StateFile::Unreadable(_));
+                    outside.account.unread = matches!(stored.state, RecordFile::Unreadable(_));
                 }
                 // Whatever had rotted is written anew.
                 Input::Saved(_, Ok(())) => saved.iter().for_each(|source| outside.disk.mend(&checkpoint(source))),

@@ -196,7 +196,7 @@ impl Outside {
                 self.account.misled = true;
                 input
             }),
-            Coming::Verdict(ticket, verdict) => Some(Input::Judged(ticket, verdict)),
+            Coming::Verdict(ticket, verdict) => Some(Input::PreflightDone(ticket, verdict)),
             Coming::Ready(pid) => self.becomes_ready(pid),
             Coming::Healthz(pid, sick) => {
                 self.becomes_sick(pid, sick);

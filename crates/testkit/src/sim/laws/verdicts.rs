@@ -5,8 +5,8 @@ use std::time::Duration;
 use kubelet_config::duration::GoDuration;
 use kubelet_config::source::Source;
 use kubelet_supervisor::machine::evidence::Signal;
+use kubelet_supervisor::machine::history::HistoryEntry;
 use kubelet_supervisor::machine::limits;
-use kubelet_supervisor::machine::record::HistoryEntry;
 
 use crate::sim::account::{Awaits, Cleared, Failed, SLACK};
 use crate::sim::kubelet::Process;

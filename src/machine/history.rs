@@ -21,7 +21,8 @@ pub struct HistoryEntry {
     /// The version it is about; none is the local configuration.
     pub source: Option<Source>,
     /// Version of the kubelet binary, if known.
-    pub kubelet: String,
+    #[serde(rename = "kubelet")]
+    pub kubelet_version: String,
     /// The kubelet's last lines, without secrets.
     #[serde(rename = "words", skip_serializing_if = "Vec::is_empty")]
     pub log_tail: Vec<String>,

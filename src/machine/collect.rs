@@ -1,0 +1,29 @@
+//! What is removed from the disk: all that nothing refers to any more.
+
+use std::collections::BTreeSet;
+
+use super::State;
+use super::io::{Effect, StoreRequest};
+use super::records::{Records, Version};
+use kubelet_config::digest::Digest;
+use kubelet_config::source::Source;
+
+impl State {
+    /// Has checkpoints and configurations removed that nothing refers to.
+    pub(super) fn collect(&mut self, fx: &mut Vec<Effect>) {
+        // A kubelet that 0.1.0 started was given paths into a checkpoint, which is not named any more by what runs.
+        let of_before = self.running().version.is_some() && self.running().path.is_empty();
+        let sure = !self.keep_all && self.writer.read_only().is_none() && !self.writer.is_dirty();
+        if of_before || !sure || self.change.is_some() {
+            return;
+        }
+        let mut versions: BTreeSet<&Version> = BTreeSet::new();
+        versions.extend(self.writer.all().flat_map(Records::versions));
+        versions.extend(self.running().version.as_ref().into_iter().chain(self.launch.next()));
+        let sources: BTreeSet<Source> = versions.iter().map(|version| version.source.clone()).collect();
+        let mut digests: BTreeSet<Digest> = versions.iter().filter_map(|version| version.digest.clone()).collect();
+        digests.extend(self.running().digest.clone());
+        self.launch.forget_collected(&digests);
+        fx.push(Effect::Store(StoreRequest::Collect(sources, digests)));
+    }
+}
