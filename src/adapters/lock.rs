@@ -27,8 +27,10 @@ pub(crate) async fn take_within(root: PathBuf, limit: Duration) -> Lock {
 async fn within(limit: Duration, take: impl FnOnce() -> Lock + Send + 'static) -> Lock {
     let (answer, taken) = tokio::sync::oneshot::channel();
     tokio::task::spawn_blocking(move || {
-        if let Err(Lock::Held(late)) = answer.send(take()) {
-            let _ = late.into_raw_fd(); // never closed: nobody else may take what we use
+        match answer.send(take()) {
+            Err(Lock::Held(late)) => drop(late.into_raw_fd()), // never closed: nobody else may take what we use
+            Err(Lock::Taken(pid)) => tracing::error!("another kubelet-supervisor, pid {pid}, uses the store; stop it"),
+            Ok(()) | Err(Lock::Unavailable(_)) => {}
         }
     });
     match tokio::time::timeout(limit, taken).await {

@@ -31,6 +31,12 @@ pub struct Run {
     pub good: BTreeMap<Signal, Moment>,
     /// Signals that are bad, and since when.
     pub bad: BTreeMap<Signal, Moment>,
+    /// The API server answers again; what it says of this node is up to date then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_server_back: Option<Moment>,
+    /// Health was lost then, and nothing around the kubelet was at fault.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub broken_since: Option<Moment>,
     /// The API server, or a proxy before it, answered that it is overloaded or out of order.
     pub was_answered: bool,
 }
@@ -53,12 +59,18 @@ impl Run {
         self.good.contains_key(&signal) && !self.bad.contains_key(&signal)
     }
 
-    /// Whatever is bad is so only from this moment on. When contact or the runtime was lost stays known: that tells
-    /// whether the change did it.
+    /// Whatever is bad counts as such only from this moment on. When it was lost stays known: that tells whether the change
+    /// did it.
     pub(super) fn begin_anew(&mut self, from: Moment) {
         self.start_timeout_from = from;
-        let kept = [Signal::ApiServer, Signal::Runtime];
-        self.bad.iter_mut().filter(|(signal, _)| !kept.contains(signal)).for_each(|(_, since)| *since = from);
+    }
+
+    /// Since when a bad signal is held against the kubelet: neither what nobody could see counts, nor what the API server
+    /// could not hear.
+    pub(super) fn counts_as_bad_since(&self, signal: Signal) -> Option<Moment> {
+        let since = self.bad.get(&signal)?.max(&self.start_timeout_from);
+        let heard = self.api_server_back.filter(|_| matches!(signal, Signal::NodeReady | Signal::Lease));
+        Some(heard.map_or(*since, |heard| heard.max(*since)))
     }
 
     /// Nothing was observed for a while: what was healthy then says nothing of the time since. Healthz is asked again.

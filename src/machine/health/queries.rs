@@ -21,6 +21,9 @@ impl State {
             return self.health.due.clear();
         };
         if self.health.due.is_empty() {
+            if run.ready_at != Some(now) {
+                run.begin_anew(now); // it came up while nobody looked
+            }
             run.forget_health();
             run.await_signals(now);
             self.health.due = Question::ALL.map(|question| (question, now)).into();

@@ -22,6 +22,8 @@ impl State {
     /// True while the kubelet's health matters: a trial, a control test, or the wait before a retry.
     pub(in crate::machine) fn is_observing(&self) -> bool {
         match &self.records().phase {
+            // What is pinned is not what the test is about.
+            Phase::ControlTest(..) | Phase::RetryLater(..) if self.records().pin.is_some() => false,
             Phase::RetryLater(..) if self.has_recovered() => false,
             Phase::ControlTest(attempt, _) | Phase::RetryLater(attempt, _) => {
                 // What failed may still be there, until the way back is prepared.
@@ -182,6 +184,9 @@ impl State {
         };
         // What is seen before READY=1 may be the renewal of the kubelet before.
         let Some(run) = self.process.run_mut().filter(|run| run.is_ready()) else { return };
+        if !away && run.bad.contains_key(&Signal::ApiServer) {
+            run.api_server_back = Some(later(now, limits::SUSPENSION_GRACE));
+        }
         match observed {
             LeaseObservation::Unreachable(_) => run.record_bad(Signal::ApiServer, now),
             LeaseObservation::Busy(_) => {
@@ -293,6 +298,13 @@ impl State {
         run.was_up |= up;
         let before = run.healthy_since;
         run.healthy_since = if healthy { before.or(Some(now)) } else { None };
+        run.broken_since = match before {
+            _ if healthy => None,
+            Some(_) if !suspended => Some(now),
+            _ => run.broken_since,
+        };
+        // What is at fault around the kubelet may be seen some time after the kubelet's own sign of it, but no later.
+        let own = run.broken_since.is_some_and(|since| now.since(since) > limits::SUSPENSION_GRACE);
         let Some(attempt) = self.writer.attempt_mut().filter(|_| on_trial) else { return };
         match (healthy, before) {
             (true, None) if !std::mem::take(&mut attempt.suspended) => attempt.earned = Duration::ZERO,
@@ -301,7 +313,7 @@ impl State {
                 attempt.earned += last_sure.since(since);
                 attempt.suspended = suspended;
             }
-            (false, None) => attempt.suspended |= suspended,
+            (false, None) => attempt.suspended |= suspended && !own,
         }
     }
 
@@ -319,7 +331,8 @@ impl State {
     pub(in crate::machine) fn health_deadlines(&self, due: &mut Vec<Moment>) {
         let Some(run) = self.process.run().filter(|_| self.is_observing()) else { return };
         due.extend(self.health.due.values());
-        due.extend(run.bad.iter().map(|(signal, since)| later(*since, self.patience(*signal))));
+        let counted = run.bad.keys().filter_map(|signal| Some((*signal, run.counts_as_bad_since(*signal)?)));
+        due.extend(counted.map(|(signal, since)| later(since, self.patience(signal))));
         if !run.was_up {
             due.push(later(run.start_timeout_from, self.settings.start_timeout));
         }

@@ -30,17 +30,18 @@ impl State {
         }
         let heard = run.is_good(Signal::ApiServer)
             && run.good.get(&Signal::ApiServer).is_some_and(|at| now.since(*at) <= limits::API_SERVER_HEARD);
-        let bad = run.bad.iter().filter(|(signal, since)| {
-            self.is_required_signal(**signal)
+        let counted = run.bad.keys().filter_map(|signal| Some((*signal, run.counts_as_bad_since(*signal)?)));
+        let bad = counted.filter(|(signal, since)| {
+            self.is_required_signal(*signal)
                 // Until it was up the start's time-out counts.
-                && (**signal != Signal::Healthz || run.was_up)
+                && (*signal != Signal::Healthz || run.was_up)
                 // A runtime that never answered may be a wrong guess of ours, and one that nobody could look at may be back.
-                && (**signal != Signal::Runtime || self.is_runtime_away())
+                && (*signal != Signal::Runtime || self.is_runtime_away())
                 // Nobody can tell how the Node does while the API server does not answer.
                 && (heard || !matches!(signal, Signal::NodeReady | Signal::Lease))
-                && now.since(**since) >= self.patience(**signal)
+                && now.since(*since) >= self.patience(*signal)
         });
-        found.extend(bad.map(|(signal, since)| (Failure::Signal(*signal), self.describe(*signal, now.since(*since)))));
+        found.extend(bad.map(|(signal, since)| (Failure::Signal(signal), self.describe(signal, now.since(since)))));
         found
     }
 

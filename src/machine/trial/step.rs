@@ -150,7 +150,9 @@ impl State {
                 return self.roll_back(failure, &detail, fx);
             }
             // Without a runtime a kubelet ends, or fails in whatever way.
-            Phase::ControlTest(_, before) if failure.is_like(before) || self.is_runtime_away() => {
+            Phase::ControlTest(_, before)
+                if self.is_observing() && (failure.is_like(before) || self.is_runtime_away()) =>
+            {
                 self.clear_version(&detail, fx);
             }
             _ => {}

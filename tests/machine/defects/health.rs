@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kubelet_supervisor::machine::command::Command;
+use kubelet_supervisor::machine::command::{Command, Target};
 use testkit::node::Node;
 
 use super::{minutes, prove, proven, rolled_back};
@@ -16,6 +16,11 @@ testkit::scenarios!(
     a_change_that_brings_exits_and_takes_the_runtime_down_is_judged,
     a_node_is_not_judged_by_while_no_question_is_answered,
     what_came_up_while_pinned_must_give_its_signs_after_an_unpin,
+    what_came_up_while_pinned_has_its_whole_time_after_an_unpin,
+    health_that_was_lost_before_a_suspension_stays_lost,
+    sleep_in_an_outage_is_nobodys_fault,
+    the_return_of_the_api_server_is_given_time,
+    a_control_test_is_of_last_known_good_alone,
 );
 
 /// A suspension after the crash must not bring back what was earned before it.
@@ -148,4 +153,87 @@ fn what_came_up_while_pinned_must_give_its_signs_after_an_unpin() {
     node.pass(minutes(12));
     assert!(rolled_back(&node), "{:?}", node.events());
     assert_eq!(node.last_known_good(), "a");
+}
+
+/// Its time-out for the start is long over when it is looked at for the first time.
+fn what_came_up_while_pinned_has_its_whole_time_after_an_unpin() {
+    let mut node = proven("a");
+    node.assign("x");
+    node.pass(5);
+    node.operate(Command::Pin { to: Some("uid-x/1".parse().unwrap()) }).unwrap();
+    node.reboot();
+    node.pass(200);
+    node.healthz = Some(false);
+    node.operate(Command::Unpin).unwrap();
+    node.pass(20);
+    assert_eq!(node.running(), Some("x"), "{:?}", node.events());
+    node.healthz = Some(true);
+    node.pass(minutes(12));
+    assert_eq!(node.last_known_good(), "x", "{:?}", node.events());
+}
+
+/// NotReady for 50 s, and then the API server is overloaded for a moment.
+fn health_that_was_lost_before_a_suspension_stays_lost() {
+    let mut node = Node::new();
+    node.assign("a");
+    node.pass(570);
+    node.is_ready = false;
+    node.pass(50);
+    node.busy = true;
+    node.pass(12);
+    node.busy = false;
+    node.pass(60);
+    node.is_ready = true;
+    node.pass(minutes(5));
+    assert_eq!(node.last_known_good(), "", "{:?}", node.events());
+    node.pass(minutes(8));
+    assert_eq!(node.last_known_good(), "a", "{:?}", node.events());
+}
+
+/// The API server went away so soon that the change may have done it; but nobody looked for two hours.
+fn sleep_in_an_outage_is_nobodys_fault() {
+    let mut node = proven("a");
+    node.assign("x");
+    node.pass(20);
+    (node.api, node.contact) = (false, false);
+    node.pass(15);
+    node.now += Duration::from_secs(7200);
+    node.wall_nanos += 7_200_000_000_000;
+    node.pass(20);
+    assert_eq!(node.running(), Some("x"), "{:?}", node.events());
+    (node.api, node.contact) = (true, true);
+    node.pass(minutes(12));
+    assert_eq!(node.last_known_good(), "x", "{:?}", node.events());
+}
+
+/// An outage that is shorter than the isolation time-out. The supervisor hears of the server first, the server of the kubelet
+/// some seconds later.
+fn the_return_of_the_api_server_is_given_time() {
+    let mut node = proven("a");
+    node.assign("x");
+    node.pass(32);
+    (node.api, node.contact) = (false, false);
+    node.pass(85);
+    node.api = true;
+    node.pass(10);
+    node.contact = true;
+    node.pass(minutes(12));
+    assert_eq!(node.last_known_good(), "x", "{:?}", node.events());
+    assert!(!rolled_back(&node), "{:?}", node.events());
+}
+
+/// What is pinned meanwhile fails by itself.
+fn a_control_test_is_of_last_known_good_alone() {
+    let mut node = proven("a");
+    node.ready_after = None;
+    node.assign("x");
+    node.ready_after = Some(1);
+    node.exit(1);
+    node.pass(5);
+    assert!(node.is_bad("x") && node.running() == Some("a"), "{:?}", node.starts);
+    node.operate(Command::Pin { to: Some(Target::Local) }).unwrap();
+    node.pass(5);
+    node.exit(1);
+    node.pass(60);
+    assert!(node.is_bad("x"), "{:?}", node.events());
 }

@@ -181,6 +181,7 @@ pub fn run() -> Run {
         good: SIGNALS.into_iter().zip((11..).map(at)).chain([(Signal::Healthz, at(5))]).collect(),
         bad: SIGNALS.into_iter().zip((21..).map(at)).chain([(Signal::Healthz, at(6))]).collect(),
         was_answered: true,
+        ..Run::default()
     }
 }
 

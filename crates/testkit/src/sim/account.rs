@@ -175,8 +175,8 @@ pub struct Account {
     pub(super) confirmed: Option<Content>,
     /// Contents that work, and were rolled back all the same.
     pub(super) unlucky: Vec<Content>,
-    /// Contents whose preflight never answered.
-    pub(super) unjudged: Vec<Content>,
+    /// Contents whose preflight never answered, with the binary that was there.
+    pub(super) unjudged: Vec<(Content, String)>,
     /// A preflight of this content, which will never answer, began then.
     pub(super) withheld: Option<(Content, Duration)>,
     /// One that was waited for in vain was followed by another then.
@@ -354,7 +354,6 @@ impl Account {
             id.clone_into(&mut self.known_kubelet);
             self.cleared.take_if(|cleared| self.failed.iter().any(|failed| failed.source == cleared.source));
             self.failed.iter_mut().for_each(|failed| failed.replaced = true);
-            self.unjudged.clear();
         }
     }
 

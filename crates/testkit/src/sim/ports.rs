@@ -171,7 +171,8 @@ impl ports::Preflight for Handle {
             outside.account.judged_again = Some(now);
         }
         if withheld {
-            outside.account.unjudged.push(content);
+            let kubelet = outside.account.known_kubelet.clone();
+            outside.account.unjudged.push((content, kubelet));
             outside.account.withheld = Some((content, now));
         } else {
             outside.account.withheld = None;

@@ -234,6 +234,8 @@ impl Outside {
             || self.now < self.changed_last + patience + 2 * SLACK
             || process.cuts_off
             || process.lost_since.is_some()
+            || process.node_ready.is_none()
+            || process.leased.is_none()
             || self.silence.judge
             || self.torn_local.is_some()
             || self.account.is_commanded(self.now.saturating_sub(SLACK))

@@ -114,7 +114,9 @@ impl Outside {
         account.check(Law::BadStaysBad, excused, !failed, || format!("{content:?} was started, which has failed"));
         let refused = matches!(content.behaviour, Behaviour::Invalid | Behaviour::Unloadable);
         // What ran without a verdict is started again as it was, by another binary as well.
-        let excused = excused || account.unjudged.contains(&content) || account.ran == Some(content);
+        let excused = excused
+            || account.unjudged.iter().any(|(of, kubelet)| *of == content && *kubelet == account.known_kubelet)
+            || account.ran == Some(content);
         account.check(Law::RefusedNeverRuns, excused, !refused, || format!("the kubelet refuses {content:?}"));
     }
 
