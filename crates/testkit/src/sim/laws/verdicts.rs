@@ -52,6 +52,9 @@ impl Outside {
                 self.account.testing = false;
                 // What was passed, awaited and confirmed outlives the restarts of what it is about.
                 self.account.awaits.take_if(|awaits| Some(awaits.content) != content);
+                if let Some(awaits) = &mut self.account.awaits {
+                    awaits.latest = awaits.latest.max(now + awaits.within); // that it waits may have been read only now
+                }
                 self.account.passed.take_if(|passed| Some(*passed) != content);
                 self.account.confirmed.take_if(|confirmed| Some(*confirmed) != content);
             }
@@ -193,7 +196,8 @@ impl Outside {
         let unsure = self.was_in_trouble() || self.silence.is_one_sided();
         self.account
             .check(Law::Cleared, unsure, fails, || format!("{source} is not to blame, it is said; but nothing failed"));
-        let before = self.account.cleared.as_ref().filter(|cleared| cleared.source == *source);
+        let equal = |it: &Source| content.is_some_and(|content| self.is_content_of(it, content));
+        let before = self.account.cleared.as_ref().filter(|it| it.source == *source || equal(&it.source));
         let times = before.map_or(0, |before| before.times + 1);
         self.account.cleared = Some(Cleared { source: source.clone(), times, overtaken: false });
     }
