@@ -75,7 +75,7 @@ step cargo run --locked --quiet --example demo
 step env SIM_TARGET=10000000 cargo test --locked --workspace --no-fail-fast
 # Each fault of the core is caught by its law.
 step env SIM_MUTANTS=1 cargo test --locked --test simulation
-# New worlds with every commit; without git, others. About one in five thousand still breaks a law (docs/development/testing.md), so
+# New worlds with every commit; without git, others. One in some thousand may still break a law (docs/development/testing.md), so
 # what is found here is told and fails nothing; it belongs in FAILED_ONCE, with what it shows mended.
 search() {
     local commit

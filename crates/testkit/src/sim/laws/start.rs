@@ -142,7 +142,11 @@ impl Outside {
     /// What is unproven has its tries counted, over boots and over exits.
     fn check_tries(&mut self, content: Content) {
         let passed = self.account.passed == Some(content);
-        let proven = self.is_own(content) || self.account.is_lkg(content) || self.account.pinned.is_some() || passed;
+        // What was proven before the present last known good is fallen back to when that cannot be read.
+        let assigned = self.status.assigned.as_ref().is_some_and(|source| self.is_content_of(source, content));
+        let fallback = self.account.proven.contains(&content) && !assigned;
+        let pinned = self.account.pinned.is_some();
+        let proven = self.is_own(content) || self.account.is_lkg(content) || fallback || pinned || passed;
         let unsure = self.disk_is_ailing() || self.store_lags() || self.account.blind || self.account.unread;
         let account = &mut self.account;
         account.deaths.take_if(|(of, _)| *of != content);
