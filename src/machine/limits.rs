@@ -67,9 +67,9 @@ pub const QUERY_DEADLINE: Duration = Duration::from_secs(3);
 /// condition to tell: v1.20.2 took 10 to 20 s after its runtime was back.
 pub const SUSPENSION_GRACE: Duration = Duration::from_secs(30);
 
-/// How the Node does is judged while the API server answered within this time: it is asked every 10 s, and one answer may
-/// be lost.
-pub(crate) const API_SERVER_HEARD: Duration = Duration::from_secs(20);
+/// How the Node does is judged while the API server answered within this time: it is asked every 10 s, one answer may be
+/// lost, and the next may take 5 s.
+pub const API_SERVER_HEARD: Duration = Duration::from_secs(25);
 
 /// An observation of the node counts for so long.
 pub(crate) const QUERY_VALID: Duration = Duration::from_secs(30);

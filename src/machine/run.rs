@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::evidence::Signal;
 use super::limits;
-use super::model::Moment;
+use super::model::{Moment, later};
 
 /// A running kubelet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,9 +31,6 @@ pub struct Run {
     pub good: BTreeMap<Signal, Moment>,
     /// Signals that are bad, and since when.
     pub bad: BTreeMap<Signal, Moment>,
-    /// The API server answers again; what it says of this node is up to date then.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub api_server_back: Option<Moment>,
     /// Health was lost then, and nothing around the kubelet was at fault.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub broken_since: Option<Moment>,
@@ -65,12 +62,33 @@ impl Run {
         self.start_timeout_from = from;
     }
 
-    /// Since when a bad signal is held against the kubelet: neither what nobody could see counts, nor what the API server
-    /// could not hear.
+    /// Since when a bad signal is held against the kubelet: what nobody could see does not count.
     pub(super) fn counts_as_bad_since(&self, signal: Signal) -> Option<Moment> {
-        let since = self.bad.get(&signal)?.max(&self.start_timeout_from);
-        let heard = self.api_server_back.filter(|_| matches!(signal, Signal::NodeReady | Signal::Lease));
-        Some(heard.map_or(*since, |heard| heard.max(*since)))
+        self.bad.get(&signal).map(|since| *since.max(&self.start_timeout_from))
+    }
+
+    /// True if the API server answered a moment ago: it can tell how the Node does.
+    pub(super) fn hears_api_server(&self, now: Moment) -> bool {
+        let answered = self.good.get(&Signal::ApiServer).filter(|_| self.is_good(Signal::ApiServer));
+        answered.is_some_and(|at| now.since(*at) <= limits::API_SERVER_HEARD)
+    }
+
+    /// The API server answers. While it did not, nobody could tell how the Node does: that time is not held against it.
+    pub(super) fn hear_api_server(&mut self, now: Moment) {
+        let answered = self.good.get(&Signal::ApiServer).copied().or(self.ready_at).unwrap_or(now);
+        let away = now.since(answered);
+        if away > limits::API_SERVER_HEARD {
+            let seen = self.bad.iter_mut().chain(&mut self.good);
+            let of_node = seen.filter(|(signal, _)| matches!(signal, Signal::NodeReady | Signal::Lease));
+            of_node.for_each(|(_, at)| *at = later(*at, away).min(now));
+        }
+        self.record_good(Signal::ApiServer, now);
+    }
+
+    /// True if health was lost for good before now: what is at fault around the kubelet may be seen some time after the
+    /// kubelet's own sign of it, but no later.
+    pub(super) fn is_broken(&self, now: Moment) -> bool {
+        self.broken_since.is_some_and(|since| now.since(since) > limits::SUSPENSION_GRACE)
     }
 
     /// Nothing was observed for a while: what was healthy then says nothing of the time since. Healthz is asked again.

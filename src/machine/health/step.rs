@@ -184,18 +184,15 @@ impl State {
         };
         // What is seen before READY=1 may be the renewal of the kubelet before.
         let Some(run) = self.process.run_mut().filter(|run| run.is_ready()) else { return };
-        if !away && run.bad.contains_key(&Signal::ApiServer) {
-            run.api_server_back = Some(later(now, limits::SUSPENSION_GRACE));
-        }
         match observed {
             LeaseObservation::Unreachable(_) => run.record_bad(Signal::ApiServer, now),
             LeaseObservation::Busy(_) => {
                 run.record_bad(Signal::ApiServer, now);
                 run.was_answered = true;
             }
-            LeaseObservation::Absent => run.record_good(Signal::ApiServer, now),
+            LeaseObservation::Absent => run.hear_api_server(now),
             LeaseObservation::Renewed(time) => {
-                run.record_good(Signal::ApiServer, now);
+                run.hear_api_server(now);
                 if before.is_some_and(|before| before != *time) {
                     run.record_good(Signal::Lease, now);
                 } else if let Some(since) = run.good.get(&Signal::Lease).copied()
@@ -303,17 +300,18 @@ impl State {
             Some(_) if !suspended => Some(now),
             _ => run.broken_since,
         };
-        // What is at fault around the kubelet may be seen some time after the kubelet's own sign of it, but no later.
-        let own = run.broken_since.is_some_and(|since| now.since(since) > limits::SUSPENSION_GRACE);
+        let broken = run.is_broken(now);
+        // The kubelet needs some time after a suspension to be well again, but no longer.
+        let in_time = now <= later(run.start_timeout_from, limits::SUSPENSION_GRACE);
         let Some(attempt) = self.writer.attempt_mut().filter(|_| on_trial) else { return };
         match (healthy, before) {
-            (true, None) if !std::mem::take(&mut attempt.suspended) => attempt.earned = Duration::ZERO,
+            (true, None) if !(std::mem::take(&mut attempt.suspended) && in_time) => attempt.earned = Duration::ZERO,
             (true, _) => {}
             (false, Some(since)) => {
                 attempt.earned += last_sure.since(since);
                 attempt.suspended = suspended;
             }
-            (false, None) => attempt.suspended |= suspended && !own,
+            (false, None) => attempt.suspended |= suspended && !broken,
         }
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::machine::evidence::{Failure, Signal};
 use crate::machine::records::Phase;
-use crate::machine::{Run, State, limits};
+use crate::machine::{Run, State};
 
 impl State {
     /// The failure that counts now, and what to say of it: for last known good, one like that of the version that failed.
@@ -28,8 +28,7 @@ impl State {
             let seconds = self.settings.start_timeout.as_secs();
             found.push((Failure::StartTimeout, format!("the kubelet gave no {waited_for} within {seconds} s")));
         }
-        let heard = run.is_good(Signal::ApiServer)
-            && run.good.get(&Signal::ApiServer).is_some_and(|at| now.since(*at) <= limits::API_SERVER_HEARD);
+        let heard = run.hears_api_server(now);
         let counted = run.bad.keys().filter_map(|signal| Some((*signal, run.counts_as_bad_since(*signal)?)));
         let bad = counted.filter(|(signal, since)| {
             self.is_required_signal(*signal)

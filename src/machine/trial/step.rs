@@ -206,9 +206,12 @@ impl State {
     /// The health earned so far is kept, or lost by the verdict.
     fn keep_earned(&mut self, run: &Run) {
         let (now, suspended, on_trial) = (self.now, self.suspended().is_some(), self.is_on_trial());
-        if let (Some(attempt), Some(since)) = (self.writer.attempt_mut().filter(|_| on_trial), run.healthy_since) {
+        let Some(attempt) = self.writer.attempt_mut().filter(|_| on_trial) else { return };
+        if let Some(since) = run.healthy_since {
             attempt.earned += now.since(since);
             attempt.suspended = suspended;
+        } else if run.is_broken(now) {
+            attempt.earned = Duration::ZERO;
         }
     }
 

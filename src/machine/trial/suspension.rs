@@ -20,7 +20,10 @@ impl State {
         if self.is_runtime_away() && !self.is_attributable(Signal::Runtime) {
             return Some(Suspension::Runtime);
         }
-        let run = self.process.run()?;
+        let Some(run) = self.process.run() else {
+            // Nobody asks while no kubelet runs: it is as it was when that ended.
+            return self.suspended().filter(|it| *it == Suspension::ApiServer);
+        };
         run.bad.get(&Signal::ApiServer)?;
         // A node that got an answer, and be it that the server is overloaded, is not cut off.
         let elsewhere = self.is_required_signal(Signal::ApiServer)

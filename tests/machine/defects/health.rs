@@ -21,6 +21,10 @@ testkit::scenarios!(
     sleep_in_an_outage_is_nobodys_fault,
     the_return_of_the_api_server_is_given_time,
     a_control_test_is_of_last_known_good_alone,
+    lost_answers_do_not_keep_a_version_that_is_cut_off,
+    health_stays_lost_where_it_does_not_come_back_after_a_suspension,
+    health_that_was_lost_before_an_exit_stays_lost,
+    exits_in_an_outage_are_nobodys_fault,
 );
 
 /// A suspension after the crash must not bring back what was earned before it.
@@ -236,4 +240,67 @@ fn a_control_test_is_of_last_known_good_alone() {
     node.exit(1);
     node.pass(60);
     assert!(node.is_bad("x"), "{:?}", node.events());
+}
+
+/// One answer of the API server in five is lost.
+fn lost_answers_do_not_keep_a_version_that_is_cut_off() {
+    let mut node = proven("a");
+    node.cuts_contact.insert("x".into());
+    node.assign("x");
+    for _ in 0..5 {
+        node.pass(39);
+        node.api = false;
+        node.pass(11);
+        node.api = true;
+    }
+    assert!(rolled_back(&node), "{:?}", node.events());
+}
+
+/// NotReady for two minutes, of which the API server was overloaded for a moment.
+fn health_stays_lost_where_it_does_not_come_back_after_a_suspension() {
+    let mut node = Node::new();
+    node.assign("a");
+    node.pass(570);
+    node.is_ready = false;
+    node.pass(25);
+    node.busy = true;
+    node.pass(12);
+    node.busy = false;
+    node.pass(110);
+    node.is_ready = true;
+    node.pass(minutes(5));
+    assert_eq!(node.last_known_good(), "", "{:?}", node.events());
+}
+
+/// NotReady for 40 s; then the runtime goes away, and the kubelet with it.
+fn health_that_was_lost_before_an_exit_stays_lost() {
+    let mut node = Node::new();
+    node.assign("a");
+    node.pass(570);
+    node.is_ready = false;
+    node.pass(40);
+    node.environment.runtime = Some(false);
+    node.pass(12);
+    node.exit(1);
+    node.pass(20);
+    (node.environment.runtime, node.is_ready) = (Some(true), true);
+    node.pass(minutes(5));
+    assert_eq!(node.last_known_good(), "", "{:?}", node.events());
+}
+
+/// Each comes while judgement is suspended.
+fn exits_in_an_outage_are_nobodys_fault() {
+    let mut node = proven("a");
+    node.assign("x");
+    node.pass(120);
+    (node.api, node.contact) = (false, false);
+    for _ in 0..3 {
+        node.pass(40);
+        node.exit(1);
+    }
+    node.pass(40);
+    assert!(!rolled_back(&node), "{:?}", node.events());
+    (node.api, node.contact) = (true, true);
+    node.pass(minutes(12));
+    assert_eq!(node.last_known_good(), "x", "{:?}", node.events());
 }
