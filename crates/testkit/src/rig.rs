@@ -191,9 +191,9 @@ impl Rig {
 
     /// Starts the supervisor and waits for its kubelet.
     pub fn up(&mut self) -> &mut Rig {
-        let before = self.readies();
+        let before = self.starts();
         self.start();
-        self.wait_ready(before + 1);
+        self.wait_ready_after(before);
         self
     }
 
@@ -250,6 +250,16 @@ impl Rig {
         self.kubelet.wait(SOON, |all| readies(all).then_some(())).unwrap_or_else(|error| panic!("{error}"));
     }
 
+    /// A kubelet that was started after so many others is ready.
+    fn wait_ready_after(&self, starts: usize) {
+        let is = |entry: &Value, event: &str| entry["event"] == event && entry["preflight"] != true;
+        let ready = |all: &[Value]| {
+            let new: Vec<_> = all.iter().filter(|entry| is(entry, "start")).skip(starts).map(|it| &it["pid"]).collect();
+            all.iter().any(|entry| is(entry, "ready") && new.contains(&&entry["pid"]))
+        };
+        self.kubelet.wait(SOON, |all| ready(all).then_some(())).unwrap_or_else(|error| panic!("{error}"));
+    }
+
     /// The latest start is ready; one before it may have been stopped before it was.
     pub fn wait_last_ready(&self) {
         let pid = self.last_pid();
@@ -296,11 +306,11 @@ impl Rig {
 
     /// Puts, assigns, and waits until it is active and its kubelet ready.
     pub fn apply(&self, name: &str, text: &str) -> Version {
-        let before = self.readies();
+        let before = self.starts();
         let version = self.put(name, text);
         self.assign(name);
         self.wait_active(&version);
-        self.wait_ready(before + 1);
+        self.wait_ready_after(before);
         version
     }
 

@@ -91,7 +91,10 @@ impl Installed {
 
     /// Every line of the journal so far.
     pub fn entries(&self) -> Vec<Value> {
-        let text = std::fs::read_to_string(&self.journal).unwrap_or_default();
+        let text = match std::fs::read_to_string(&self.journal) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("{}: {error}", self.journal.display()),
+            read => read.unwrap_or_default(),
+        };
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
