@@ -24,7 +24,8 @@ pub(crate) const WATCHDOG_PATIENCE: Duration = Duration::from_secs(60);
 /// Pause between healthz probes while a kubelet that is watched is not ready yet.
 pub(crate) const PROBE_STARTING: Duration = Duration::from_millis(250);
 
-/// Pause between healthz probes once it is: on trial, in a control test, before a retry, and for a baseline. Nothing else is probed.
+/// Pause between healthz probes once it is: on trial, in a control test, before a retry, and for a
+/// baseline. Nothing else is probed.
 pub const PROBE_TRIAL: Duration = Duration::from_secs(5);
 
 /// A probe without an answer by then has failed.

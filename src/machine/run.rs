@@ -1,6 +1,7 @@
 //! A running kubelet, and the signs of its health.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -47,8 +48,16 @@ impl Run {
 
     /// True if healthz answered a moment ago. A gap that nobody watched is not health.
     pub(super) fn is_watched(&self, now: Moment) -> bool {
-        let answered = self.good.get(&Signal::Healthz).filter(|_| self.is_good(Signal::Healthz));
-        answered.is_some_and(|at| now.since(*at) <= limits::HEALTHZ_PATIENCE)
+        self.was_good_within(Signal::Healthz, limits::HEALTHZ_PATIENCE, now)
+    }
+
+    /// True if the API server answered a moment ago: it can tell how the Node does.
+    pub(super) fn hears_api_server(&self, now: Moment) -> bool {
+        self.was_good_within(Signal::ApiServer, limits::API_SERVER_HEARD, now)
+    }
+
+    fn was_good_within(&self, signal: Signal, within: Duration, now: Moment) -> bool {
+        self.is_good(signal) && self.good.get(&signal).is_some_and(|at| now.since(*at) <= within)
     }
 
     /// True if it was seen to be good, and not to be bad since.
@@ -62,15 +71,9 @@ impl Run {
         self.start_timeout_from = from;
     }
 
-    /// Since when a bad signal is held against the kubelet: what nobody could see does not count.
-    pub(super) fn counts_as_bad_since(&self, signal: Signal) -> Option<Moment> {
-        self.bad.get(&signal).map(|since| *since.max(&self.start_timeout_from))
-    }
-
-    /// True if the API server answered a moment ago: it can tell how the Node does.
-    pub(super) fn hears_api_server(&self, now: Moment) -> bool {
-        let answered = self.good.get(&Signal::ApiServer).filter(|_| self.is_good(Signal::ApiServer));
-        answered.is_some_and(|at| now.since(*at) <= limits::API_SERVER_HEARD)
+    /// The bad signals, and since when they are held against the kubelet: what nobody could see does not count.
+    pub(super) fn held_against(&self) -> impl Iterator<Item = (Signal, Moment)> {
+        self.bad.iter().map(|(signal, since)| (*signal, self.start_timeout_from.max(*since)))
     }
 
     /// The API server answers. While it did not, nobody could tell how the Node does: that time is not held against it.

@@ -38,6 +38,11 @@ pub fn configuration(more: &str) -> String {
     format!("kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n{more}\n")
 }
 
+/// A kubelet's, not a preflight's.
+fn is_start(entry: &Value) -> bool {
+    entry["event"] == "start" && entry["preflight"] == false
+}
+
 /// Valid, and fatal.
 pub fn killer() -> String {
     configuration("enforceNodeAllocatable: [pods, system-reserved]\nsystemReservedCgroup: /no-such-cgroup")
@@ -240,31 +245,28 @@ impl Rig {
     }
 
     pub fn wait_starts(&self, count: usize) {
-        let starts =
-            |all: &[Value]| all.iter().filter(|e| e["event"] == "start" && e["preflight"] == false).count() >= count;
-        self.kubelet.wait(SOON, |all| starts(all).then_some(())).unwrap_or_else(|error| panic!("{error}"));
+        self.wait_journal(|all| all.iter().filter(|entry| is_start(entry)).count() >= count);
     }
 
     pub fn wait_ready(&self, count: usize) {
-        let readies = |all: &[Value]| all.iter().filter(|entry| entry["event"] == "ready").count() >= count;
-        self.kubelet.wait(SOON, |all| readies(all).then_some(())).unwrap_or_else(|error| panic!("{error}"));
+        self.wait_journal(|all| all.iter().filter(|entry| entry["event"] == "ready").count() >= count);
     }
 
     /// A kubelet that was started after so many others is ready.
     fn wait_ready_after(&self, starts: usize) {
-        let is = |entry: &Value, event: &str| entry["event"] == event && entry["preflight"] != true;
-        let ready = |all: &[Value]| {
-            let new: Vec<_> = all.iter().filter(|entry| is(entry, "start")).skip(starts).map(|it| &it["pid"]).collect();
-            all.iter().any(|entry| is(entry, "ready") && new.contains(&&entry["pid"]))
-        };
-        self.kubelet.wait(SOON, |all| ready(all).then_some(())).unwrap_or_else(|error| panic!("{error}"));
+        self.wait_journal(|all| {
+            let new: Vec<_> = all.iter().filter(|entry| is_start(entry)).skip(starts).map(|it| &it["pid"]).collect();
+            all.iter().any(|entry| entry["event"] == "ready" && new.contains(&&entry["pid"]))
+        });
     }
 
     /// The latest start is ready; one before it may have been stopped before it was.
     pub fn wait_last_ready(&self) {
-        let pid = self.last_pid();
-        let ready = |all: &[Value]| all.iter().any(|entry| entry["event"] == "ready" && entry["pid"] == pid);
-        self.kubelet.wait(SOON, |all| ready(all).then_some(())).unwrap_or_else(|error| panic!("{error}"));
+        self.wait_ready_after(self.starts() - 1);
+    }
+
+    fn wait_journal(&self, holds: impl Fn(&[Value]) -> bool) {
+        self.kubelet.wait(SOON, |all| holds(all).then_some(())).unwrap_or_else(|error| panic!("{error}"));
     }
 
     /// The latest start's pid.

@@ -329,8 +329,7 @@ impl State {
     pub(in crate::machine) fn health_deadlines(&self, due: &mut Vec<Moment>) {
         let Some(run) = self.process.run().filter(|_| self.is_observing()) else { return };
         due.extend(self.health.due.values());
-        let counted = run.bad.keys().filter_map(|signal| Some((*signal, run.counts_as_bad_since(*signal)?)));
-        due.extend(counted.map(|(signal, since)| later(since, self.patience(signal))));
+        due.extend(run.held_against().map(|(signal, since)| later(since, self.patience(signal))));
         if !run.was_up {
             due.push(later(run.start_timeout_from, self.settings.start_timeout));
         }

@@ -29,8 +29,7 @@ impl State {
             found.push((Failure::StartTimeout, format!("the kubelet gave no {waited_for} within {seconds} s")));
         }
         let heard = run.hears_api_server(now);
-        let counted = run.bad.keys().filter_map(|signal| Some((*signal, run.counts_as_bad_since(*signal)?)));
-        let bad = counted.filter(|(signal, since)| {
+        let bad = run.held_against().filter(|(signal, since)| {
             self.is_required_signal(*signal)
                 // Until it was up the start's time-out counts.
                 && (*signal != Signal::Healthz || run.was_up)

@@ -5,7 +5,7 @@ use std::time::Duration;
 use kubelet_supervisor::machine::command::{Command, Target};
 use testkit::node::Node;
 
-use super::{minutes, prove, proven, rolled_back};
+use super::{exits_at_its_start, minutes, prove, proven, rolled_back};
 
 testkit::scenarios!(
     a_crash_at_nine_and_a_half_minutes_begins_the_trial_anew,
@@ -141,14 +141,18 @@ fn a_node_is_not_judged_by_while_no_question_is_answered() {
     assert_eq!(node.last_known_good(), "x", "{:?}", node.events());
 }
 
+fn pin_on_trial(node: &mut Node) {
+    node.assign("x");
+    node.pass(5);
+    node.operate(Command::Pin { to: Some("uid-x/1".parse().unwrap()) }).unwrap();
+}
+
 /// Nothing is judged while x is pinned; its trial goes on with a kubelet of which nothing was awaited when it came up.
 fn what_came_up_while_pinned_must_give_its_signs_after_an_unpin() {
     let mut node = Node::new();
     node.pings = true;
     prove(&mut node, "a");
-    node.assign("x");
-    node.pass(5);
-    node.operate(Command::Pin { to: Some("uid-x/1".parse().unwrap()) }).unwrap();
+    pin_on_trial(&mut node);
     node.pings = false;
     node.reboot();
     node.pass(60);
@@ -162,9 +166,7 @@ fn what_came_up_while_pinned_must_give_its_signs_after_an_unpin() {
 /// Its time-out for the start is long over when it is looked at for the first time.
 fn what_came_up_while_pinned_has_its_whole_time_after_an_unpin() {
     let mut node = proven("a");
-    node.assign("x");
-    node.pass(5);
-    node.operate(Command::Pin { to: Some("uid-x/1".parse().unwrap()) }).unwrap();
+    pin_on_trial(&mut node);
     node.reboot();
     node.pass(200);
     node.healthz = Some(false);
@@ -229,10 +231,7 @@ fn the_return_of_the_api_server_is_given_time() {
 /// What is pinned meanwhile fails by itself.
 fn a_control_test_is_of_last_known_good_alone() {
     let mut node = proven("a");
-    node.ready_after = None;
-    node.assign("x");
-    node.ready_after = Some(1);
-    node.exit(1);
+    exits_at_its_start(&mut node);
     node.pass(5);
     assert!(node.is_bad("x") && node.running() == Some("a"), "{:?}", node.starts);
     node.operate(Command::Pin { to: Some(Target::Local) }).unwrap();
