@@ -52,14 +52,16 @@ pub struct FsStore<D> {
     written: [Option<String>; 3],
     /// What is known to be there and durable, so that it is synced once.
     durable: BTreeSet<PathBuf>,
+    /// Configurations that a failed write may have left in memory alone.
+    suspect: BTreeSet<PathBuf>,
     history: History,
 }
 
 impl<D: Disk> FsStore<D> {
     /// A store below `root`, which must be absolute.
     pub fn new(disk: D, root: &Path) -> Self {
-        let (written, durable, history) = ([None, None, None], BTreeSet::new(), History::default());
-        Self { disk, root: root.to_owned(), written, durable, history }
+        let (written, history) = ([None, None, None], History::default());
+        Self { disk, root: root.to_owned(), written, durable: BTreeSet::new(), suspect: BTreeSet::new(), history }
     }
 
     /// Forgets what it knows of the disk. What is there is looked at, and written, again.

@@ -1,6 +1,7 @@
 //! Serves the requests to the store: the one place where store and rendering meet. It waits for the disk, so the daemon has
 //! it on a thread.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::render::configuration;
@@ -8,8 +9,8 @@ use crate::adapters::fsx::Disk;
 use crate::adapters::store::{ConfigContent, FsStore, StoredConfig};
 use crate::machine::Input;
 use crate::machine::history::HistoryEntry;
-use crate::machine::model::{LoadTarget, RenderError, Rendered};
-use crate::machine::records::Stored;
+use crate::machine::model::{Damage, LoadTarget, RenderError, Rendered};
+use crate::machine::records::{Stored, Version};
 use crate::ports::{Local, Store, StoreError, StoreRequest};
 use kubelet_config::digest::Digest;
 use kubelet_config::flags::KubeletArgs;
@@ -72,6 +73,8 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
                 let kubelet = self.local.kubelet_id();
                 Input::Loaded(ticket, kubelet, self.load(&target))
             }
+            StoreRequest::Verify(ticket, _) if self.standalone => Input::Verified(ticket, Vec::new()),
+            StoreRequest::Verify(ticket, versions) => Input::Verified(ticket, self.verify(&versions)),
             StoreRequest::SwapStateFiles(ticket, files) => {
                 let root_dir = self.args.last("root-dir").unwrap_or(DEFAULT_ROOT_DIR);
                 Input::StateFilesSwapped(ticket, plain(self.store.swap_state_files(&files, root_dir)))
@@ -106,6 +109,27 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         entries.map(|entry| Input::Appended(Box::new(entry), Ok(()))).collect()
     }
 
+    /// A read that fails is the disk's, and no damage.
+    fn verify(&mut self, versions: &BTreeSet<Version>) -> Vec<Damage> {
+        let record = self.store.mend_record();
+        let record =
+            record.map(|(what, mended)| Damage { what, source: None, mended: mended.map_err(|why| why.to_string()) });
+        let mut found: Vec<Damage> = record.into_iter().collect();
+        for Version { source, digest } in versions {
+            if let Some(digest) = digest
+                && let Err(RenderError::Checkpoint(what)) = self.store.open_config(digest)
+            {
+                let mended = self.render(source, Some(digest)).map(drop).map_err(|error| error.to_string());
+                found.push(Damage { what, source: Some(source.clone()), mended });
+            }
+            if let Some(what) = self.store.checkpoint_damage(source) {
+                let mended = Err("it comes from the API server".to_owned());
+                found.push(Damage { what, source: Some(source.clone()), mended });
+            }
+        }
+        found
+    }
+
     fn load(&mut self, target: &LoadTarget) -> Result<Rendered, RenderError> {
         match target {
             LoadTarget::Local => {
@@ -113,7 +137,7 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
                 Ok(self.rendered(out, String::new(), ConfigAnnotations::default()))
             }
             LoadTarget::Source(source) => self.render(source, None),
-            LoadTarget::Content(digest, source) => match self.store.open_config(digest) {
+            LoadTarget::Content(digest, source) => match self.store.load_config(digest) {
                 Ok(found) => Ok(self.stored(digest, source, found)),
                 Err(error) => self.render(source, Some(digest)).map_err(|_| error),
             },

@@ -33,6 +33,7 @@ use crate::adapters::source_dir::{self, SourceDir};
 use crate::adapters::stderr_relay::StderrRelay;
 use crate::adapters::store::FsStore;
 use crate::adapters::store_thread::StoreThread;
+use crate::adapters::store_watch;
 use crate::adapters::systemd::Systemd;
 use crate::machine::{Counter, Input, Level, State, Ticket, limits};
 use crate::ports;
@@ -211,6 +212,7 @@ async fn assemble(settings: Settings, inherited: Option<InheritedState>, lock: O
     let endpoints = Endpoints::new(metrics.clone());
     let commands = CommandQueue::new(inputs.clone());
     serve(&settings, &endpoints, &commands).await;
+    store_watch::start(settings.dir.clone(), inputs.clone());
 
     let known = inherited.as_ref().and_then(|inherited| inherited.service.version.clone());
     let version = Arc::new(Mutex::new(known));

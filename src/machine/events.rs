@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::evidence::Suspension;
+use super::model::Damage;
 use kubelet_config::duration::GoDuration;
 use kubelet_config::source::Source;
 use kubelet_config::status::{cut, name};
@@ -38,6 +39,8 @@ pub enum EventReason {
     Thawed,
     /// Somebody confirmed it.
     Confirmed,
+    /// The store was changed behind the supervisor.
+    Drift,
 }
 
 impl EventReason {
@@ -59,6 +62,7 @@ impl EventReason {
             Self::Frozen => "KubeletConfigFrozen",
             Self::Thawed => "KubeletConfigThawed",
             Self::Confirmed => "KubeletConfigConfirmed",
+            Self::Drift => "KubeletConfigDrift",
         }
     }
 }
@@ -89,6 +93,17 @@ fn event(reason: EventReason, warning: bool, source: Option<&Source>, message: S
 pub fn changed(source: Option<&Source>) -> Event {
     let to = source.map_or_else(|| "local config".to_owned(), Source::to_string);
     event(EventReason::Changed, false, source, format!("Kubelet restarting to use {to}"))
+}
+
+/// Something in the store is not as it was written.
+#[must_use]
+pub fn drift(damage: &Damage) -> Event {
+    let done = match &damage.mended {
+        Ok(()) => "written again".to_owned(),
+        Err(why) => format!("not put right: {why}"),
+    };
+    let message = format!("Changed behind the supervisor, {}: {done}", damage.what);
+    event(EventReason::Drift, true, damage.source.as_ref(), message)
 }
 
 /// A new source with equal content.

@@ -14,9 +14,9 @@ use super::evidence::{Environment, Failure, LeaseObservation, NodeReadiness, Que
 use super::handover::Handover;
 use super::history::HistoryEntry;
 use super::model::{
-    Exit, KubeletId, LoadTarget, PreflightResult, RenderError, Rendered, RestartCause, StateFiles, Verdict,
+    Damage, Exit, KubeletId, LoadTarget, PreflightResult, RenderError, Rendered, RestartCause, StateFiles, Verdict,
 };
-use super::records::{Records, Stored};
+use super::records::{Records, Stored, Version};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::digest::Digest;
 use kubelet_config::pods::PodInventory;
@@ -62,6 +62,10 @@ pub enum Input {
     PreflightDone(Ticket, Verdict),
     /// Outcome of [`StoreRequest::Record`].
     Recorded(Ticket, Result<(), String>),
+    /// Something was written in the store, by us or behind our back.
+    StoreTouched,
+    /// Outcome of [`StoreRequest::Verify`]: what is not as it was written.
+    Verified(Ticket, Vec<Damage>),
     /// Outcome of [`StoreRequest::SwapStateFiles`].
     StateFilesSwapped(Ticket, Result<(), String>),
     /// Outcome of [`Effect::Start`]; it comes at once.
@@ -161,6 +165,9 @@ pub enum StoreRequest {
     Save(Ticket, Source, Arc<Payload>),
     /// Verifies a configuration, or renders it and makes it durable; [`Input::Loaded`].
     Load(Ticket, LoadTarget),
+    /// Reads the record, and checkpoints and contents of these versions, and writes anew what can be made again;
+    /// [`Input::Verified`].
+    Verify(Ticket, BTreeSet<Version>),
     /// Puts the kubelet's state files in order for a start with these policies; nothing happens if they are in order.
     /// Whatever is interrupted is taken up again by the next one. [`Input::StateFilesSwapped`].
     SwapStateFiles(Ticket, StateFiles),

@@ -130,6 +130,11 @@ pub(crate) const START_UNDISTURBED: Duration = Duration::from_secs(10);
 /// has not yet seen the new edge and answers 403 for some tens of milliseconds.
 pub(crate) const DOWNLOAD_PATIENCE: Duration = Duration::from_secs(2);
 
+/// After a write in the store, by whomever, it is verified once so much time has passed: an editor or a copy is done then.
+pub(crate) const VERIFY_DELAY: Duration = Duration::from_secs(2);
+/// A store that does not answer is verified again after this long; each start verifies what it needs by itself.
+pub(crate) const VERIFY_RETRY: Duration = Duration::from_secs(60);
+
 /// An answer of the store that is not there by then is given up, and what waited for it goes on as after a failure. Disks
 /// under load take seconds; longer than this, and systemd's own watchdogs begin to bite.
 pub const STORE_DEADLINE: Duration = Duration::from_secs(30);

@@ -25,6 +25,7 @@ pub mod status;
 mod boot;
 mod change;
 mod collect;
+mod drift;
 mod handover;
 mod handover_v1;
 mod health;

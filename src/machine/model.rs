@@ -167,6 +167,17 @@ pub enum RenderError {
     Internal(String),
 }
 
+/// Something in the store that is not as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The file, and what is wrong with it.
+    pub what: String,
+    /// The version whose checkpoint or content it is.
+    pub source: Option<Source>,
+    /// It was written anew, or why it could not be.
+    pub mended: Result<(), String>,
+}
+
 /// What the preflight says of a candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {

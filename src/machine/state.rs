@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::boot::Reading;
 use super::change::{Change, ChangeTimes};
+use super::drift::Drift;
 use super::health::Health;
 use super::io::{Effect, Input, StoreRequest, Ticket, log};
 use super::ladder::{is_same, refusal};
@@ -42,6 +43,8 @@ pub struct State {
     #[serde(skip)]
     pub(super) change: Option<Change>,
     pub(super) pending: ChangeTimes,
+    /// What changed in the store behind our back.
+    pub(super) drift: Drift,
     /// What is prepared for the next start.
     pub(super) launch: Launch,
     /// The kubelet's process.
@@ -119,6 +122,8 @@ impl State {
                     self.recorded(proposal, result, &mut fx);
                 }
             }
+            Input::StoreTouched => self.store_touched(),
+            Input::Verified(ticket, found) => self.verified(ticket, found, &mut fx),
             Input::StateFilesSwapped(ticket, result) => self.state_files_swapped(ticket, result, &mut fx),
             Input::Started(result) => self.started(result, &mut fx),
             Input::Ready => self.ready(&mut fx),
@@ -174,6 +179,7 @@ impl State {
         self.tick_tries(fx);
         self.tick_launch(fx);
         self.tick_writer(fx);
+        self.tick_drift(fx);
         self.tick_reload(fx);
         self.tick_watchdog(fx);
         self.note_motion();
@@ -195,6 +201,7 @@ impl State {
             change.deadlines(self.now, &mut due);
         }
         self.launch.deadlines(self.now, &mut due);
+        self.drift.deadlines(&mut due);
         self.process.deadlines(&mut due);
         self.health_deadlines(&mut due);
         self.trial_deadlines(&mut due);

@@ -121,6 +121,7 @@ pub(crate) fn status_document(state: &State, version: Option<&str>) -> Value {
         },
         "shadowedByFlags": state.running().shadowed,
         "flagOverrides": state.running().overrides,
+        "drift": state.damage().collect::<Vec<_>>(),
         "pinned": state.saved().pin.is_some(),
         "frozen": state.saved().frozen,
         "badVersions": state.records().bad,

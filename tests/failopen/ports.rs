@@ -17,11 +17,12 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
 /// Every method of a port that an effect, the boot or a reload calls; of the store's, every request.
-pub const METHODS: [&str; 29] = [
+pub const METHODS: [&str; 30] = [
     "store.read_records",
     "store.record",
     "store.save",
     "store.load",
+    "store.verify",
     "store.swap_state_files",
     "store.append",
     "store.unreported",
@@ -193,6 +194,7 @@ pub fn method(request: &StoreRequest) -> &'static str {
         StoreRequest::Record(..) => "store.record",
         StoreRequest::Save(..) => "store.save",
         StoreRequest::Load(..) => "store.load",
+        StoreRequest::Verify(..) => "store.verify",
         StoreRequest::SwapStateFiles(..) => "store.swap_state_files",
         StoreRequest::Append(_) => "store.append",
         StoreRequest::Unreported => "store.unreported",

@@ -3,6 +3,7 @@
 
 mod behaviour;
 mod defects;
+mod drift;
 mod publication;
 mod random_inputs;
 mod spread;

@@ -70,6 +70,7 @@ const CASES: &[Test] = &[
     // A kubelet on its own follows nothing but a source that the API server keeps.
     Test("native_and_back", NATIVE, store::native_and_back),
     Test("corrupt_store", BOTH, store::corrupt_store),
+    Test("drift", NATIVE, store::drift),
     Test("tutorial", BOTH, files_and_verbs::tutorial),
     Test("plugin_snapshots", BOTH, plugin_snapshots::every_command),
     Test("cut_off", BOTH, trial::cut_off),

@@ -1,6 +1,6 @@
 //! The store: moving from native and back, damage, bad disks, a second supervisor.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
@@ -59,6 +59,31 @@ pub fn native_and_back(case: &Case) {
     });
     case.await_configz("maxPods", &json!(72));
     assert_eq!(native.starts, 1);
+}
+
+/// Bytes that change while the kubelet runs are put right, and it is let be.
+pub fn drift(case: &Case) {
+    let (supervisor, map) = case.proven();
+    let source = map.source();
+    let before = supervisor.process();
+    let pid = format!("/proc/{}/cmdline", supervisor.kubelet());
+    let line = std::fs::read_to_string(&pid).unwrap();
+    let config = line.split('\0').find_map(|arg| arg.strip_prefix("--config=")).unwrap().to_owned();
+    let checkpoint = case.dir().join("store/checkpoints").join(&map.uid).join(&map.version).join("kubelet");
+    for file in [PathBuf::from(config), case.dir().join("supervisor/state.json"), checkpoint] {
+        case.say(&file.display().to_string());
+        let text = std::fs::read(&file).unwrap();
+        std::fs::write(&file, "maxPods: 1\n").unwrap();
+        until("it is as it was", || {
+            let found = std::fs::read(&file).map_err(|error| error.to_string())?;
+            if found == text { Ok(()) } else { Err(String::from_utf8_lossy(&found).into_owned()) }
+        });
+        case.await_event("KubeletConfigDrift", &[&file.parent().unwrap().display().to_string()]);
+    }
+    supervisor.await_status(&[("/drift", json!([])), ("/active", source.clone()), ("/lastKnownGood", source)]);
+    assert_eq!(supervisor.process(), before);
+    case.await_configz("maxPods", &json!(41));
+    assert!(supervisor.stop().success());
 }
 
 /// Garbage and truncation in the store's files: a kubelet runs, and all is well again with the API server's help.

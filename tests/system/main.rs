@@ -7,6 +7,7 @@ mod changes;
 mod cli;
 mod command_lines;
 mod credentials;
+mod drift;
 mod evidence;
 mod faults;
 mod flag_overrides;

@@ -5,16 +5,15 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use nix::errno::Errno;
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
+use nix::sys::inotify::{AddWatchFlags, InotifyEvent, WatchDescriptor};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use crate::adapters::inotify::{Inotify, events, register};
 use kubelet_config::source_dir::{self, Entry};
 
 /// Links that are followed in one path; the kernel follows as many (MAXSYMLINKS).
@@ -31,16 +30,6 @@ const MASK: AddWatchFlags = AddWatchFlags::IN_CLOSE_WRITE
     .union(AddWatchFlags::IN_DELETE_SELF)
     .union(AddWatchFlags::IN_MOVE_SELF)
     .union(AddWatchFlags::IN_ONLYDIR);
-
-/// nix's has no raw descriptor, which [`AsyncFd`] wants.
-#[derive(Debug)]
-pub(crate) struct Descriptor(Inotify);
-
-impl AsRawFd for Descriptor {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
-}
 
 /// A watched directory.
 #[derive(Debug, Default)]
@@ -73,7 +62,7 @@ pub(crate) enum Change {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct DirWatcher {
-    inotify: Option<AsyncFd<Arc<Descriptor>>>,
+    inotify: Option<AsyncFd<Arc<Inotify>>>,
     mounts: Option<AsyncFd<File>>,
     /// What is watched.
     pub(crate) dirs: WatchedDirs,
@@ -96,9 +85,7 @@ impl DirWatcher {
         if self.inotify.is_some() {
             return None;
         }
-        let flags = InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC;
-        let opened = Inotify::init(flags).map_err(io::Error::from);
-        match opened.and_then(|inotify| register(Arc::new(Descriptor(inotify)), Interest::READABLE)) {
+        match Inotify::open() {
             Ok(inotify) => self.inotify = Some(inotify),
             Err(error) => return Some(error),
         }
@@ -106,7 +93,7 @@ impl DirWatcher {
     }
 
     /// For [`watch`], which may block.
-    pub(crate) fn descriptor(&self) -> Option<Arc<Descriptor>> {
+    pub(crate) fn descriptor(&self) -> Option<Arc<Inotify>> {
         self.inotify.as_ref().map(|inotify| inotify.get_ref().clone())
     }
 
@@ -122,26 +109,6 @@ impl DirWatcher {
                 if matters { Change::Files } else { Change::Nothing }
             }
             () = mount_events(mounts.as_ref()) => Change::Mounts,
-        }
-    }
-}
-
-#[allow(
-    deprecated,
-    reason = "its successor is unsafe, which belongs elsewhere; both types own the descriptor that they give"
-)]
-fn register<T: AsRawFd>(descriptor: T, interest: Interest) -> io::Result<AsyncFd<T>> {
-    AsyncFd::with_interest(descriptor, interest)
-}
-
-async fn events(inotify: Option<&AsyncFd<Arc<Descriptor>>>) -> Vec<InotifyEvent> {
-    let Some(inotify) = inotify else { return std::future::pending().await };
-    loop {
-        let Ok(mut ready) = inotify.readable().await else { return std::future::pending().await };
-        match inotify.get_ref().0.read_events() {
-            Ok(events) => return events,
-            Err(Errno::EAGAIN) => ready.clear_ready(),
-            Err(_) => {} // EINTR; nothing else is known to happen
         }
     }
 }
@@ -209,7 +176,7 @@ pub(crate) fn being_written(dirs: &WatchedDirs, writing: &mut Writing) -> Option
 
 /// Watches the directory, all that decides what its path means, and what the links in it lead to.
 /// Watches come before readings, so that nothing is missed in between.
-pub(crate) fn watch(descriptor: &Descriptor, dir: &Path, before: &WatchedDirs) -> io::Result<WatchedDirs> {
+pub(crate) fn watch(descriptor: &Inotify, dir: &Path, before: &WatchedDirs) -> io::Result<WatchedDirs> {
     let mut dirs = WatchedDirs::new();
     let Some(source) = follow(descriptor, dir, &mut dirs)? else {
         return Ok(drop_others(descriptor, before, dirs));
@@ -230,32 +197,27 @@ pub(crate) fn watch(descriptor: &Descriptor, dir: &Path, before: &WatchedDirs) -
     Ok(drop_others(descriptor, before, dirs))
 }
 
-fn drop_others(descriptor: &Descriptor, before: &WatchedDirs, dirs: WatchedDirs) -> WatchedDirs {
+fn drop_others(descriptor: &Inotify, before: &WatchedDirs, dirs: WatchedDirs) -> WatchedDirs {
     let now: HashSet<WatchDescriptor> = dirs.keys().copied().collect();
     for gone in before.keys().filter(|wd| !now.contains(wd)) {
-        let _ = descriptor.0.rm_watch(*gone); // it may have gone by itself
+        descriptor.forget(*gone);
     }
     dirs
 }
 
 /// Watches one directory; `None` if there is none.
 fn watch_dir<'a>(
-    descriptor: &Descriptor,
+    descriptor: &Inotify,
     path: &Path,
     dirs: &'a mut WatchedDirs,
 ) -> io::Result<Option<&'a mut WatchedDir>> {
-    match descriptor.0.add_watch(path, MASK) {
-        Ok(wd) => {
-            Ok(Some(dirs.entry(wd).or_insert_with(|| WatchedDir { path: path.to_owned(), ..WatchedDir::default() })))
-        }
-        Err(Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES | Errno::ELOOP) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
+    let Some(wd) = descriptor.watch(path, MASK)? else { return Ok(None) };
+    Ok(Some(dirs.entry(wd).or_insert_with(|| WatchedDir { path: path.to_owned(), ..WatchedDir::default() })))
 }
 
 /// Watches each directory on the way of `path`, links resolved one by one; gives where it leads,
 /// if it leads to a directory.
-fn follow(descriptor: &Descriptor, path: &Path, dirs: &mut WatchedDirs) -> io::Result<Option<PathBuf>> {
+fn follow(descriptor: &Inotify, path: &Path, dirs: &mut WatchedDirs) -> io::Result<Option<PathBuf>> {
     let names = |path: &Path| {
         let parts = path.components().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
         parts.map(|part| part.as_os_str().to_owned()).collect::<Vec<_>>()

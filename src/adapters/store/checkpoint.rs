@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use kubelet_config::digest::hex;
 use kubelet_config::source::{self, ConfigAnnotations, Payload, Source};
@@ -28,6 +28,24 @@ pub struct CheckpointMetadata {
     pub annotations: ConfigAnnotations,
 }
 
+/// Why a checkpoint cannot be read.
+enum Fault {
+    /// It is not there, or is another.
+    Damaged(String),
+    /// The disk does not say.
+    Disk(String),
+}
+
+impl Fault {
+    fn read(path: &Path, error: &io::Error) -> Self {
+        let why = format!("{}: {error}", path.display());
+        match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::FileTooLarge | io::ErrorKind::NotADirectory => Self::Damaged(why),
+            _ => Self::Disk(why),
+        }
+    }
+}
+
 impl<D: Disk> FsStore<D> {
     fn checkpoint_dir(&self, source: &Source) -> Result<PathBuf, StoreError> {
         let (uid, version) = (&source.uid, &source.resource_version);
@@ -43,39 +61,38 @@ impl<D: Disk> FsStore<D> {
 
     /// Reads and verifies a checkpoint. One without a seal was written by native: it is taken as
     /// it is, and sealed when it is saved again.
-    fn verified(&self, source: &Source) -> Result<Checkpoint, String> {
-        let dir = self.checkpoint_dir(source).map_err(|error| error.to_string())?;
-        let seal = match self.read_text(&self.checksum_path(source))? {
+    fn verified(&self, source: &Source) -> Result<Checkpoint, Fault> {
+        let dir = self.checkpoint_dir(source).map_err(|error| Fault::Damaged(error.to_string()))?;
+        let seal = match self.read_text(&self.checksum_path(source)).map_err(Fault::Disk)? {
             Some(text) => Some(
                 serde_json::from_str::<CheckpointMetadata>(&text)
-                    .map_err(|error| format!("its checksums are unreadable: {error}"))?,
+                    .map_err(|error| Fault::Damaged(format!("its checksums are unreadable: {error}")))?,
             ),
             None => None,
         };
-        let mut names = self.disk.list(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+        let mut names = self.disk.list(&dir).map_err(|error| Fault::read(&dir, &error))?;
         names.retain(|name| source::is_safe_key(name));
         let mut files = BTreeMap::new();
         for name in names {
             let path = dir.join(&name);
-            let bytes = self
-                .disk
-                .read(&path, yaml::MAX_BYTES as u64)
-                .map_err(|error| format!("{}: {error}", path.display()))?;
+            let bytes = self.disk.read(&path, yaml::MAX_BYTES as u64).map_err(|error| Fault::read(&path, &error))?;
             if let Some(seal) = &seal
                 && seal.sha256.get(&name).is_some_and(|sum| *sum != hex(&Sha256::digest(&bytes)))
             {
-                return Err(format!("{}: the checksum is wrong", path.display()));
+                return Err(Fault::Damaged(format!("{}: the checksum is wrong", path.display())));
             }
             files.insert(name, String::from_utf8_lossy(&bytes).into_owned());
         }
         match &seal {
             Some(seal) => {
                 if let Some(missing) = seal.sha256.keys().find(|key| !files.contains_key(*key)) {
-                    return Err(format!("{}: {missing} is missing", dir.display()));
+                    return Err(Fault::Damaged(format!("{}: {missing} is missing", dir.display())));
                 }
                 files.retain(|name, _| seal.sha256.contains_key(name));
             }
-            None if files.is_empty() => return Err(format!("{}: no checkpoint there", dir.display())),
+            None if files.is_empty() => {
+                return Err(Fault::Damaged(format!("{}: no checkpoint there", dir.display())));
+            }
             None => {}
         }
         let CheckpointMetadata { binary_keys, annotations, .. } = seal.unwrap_or_default();
@@ -160,7 +177,17 @@ impl<D: Disk> FsStore<D> {
         for _ in 1..READS {
             checkpoint = checkpoint.or_else(|_| self.verified(source));
         }
-        checkpoint.map_err(RenderError::Checkpoint)
+        checkpoint.map_err(|fault| match fault {
+            Fault::Damaged(why) | Fault::Disk(why) => RenderError::Checkpoint(why),
+        })
+    }
+
+    /// What is wrong with a checkpoint, if the disk gives it.
+    pub fn checkpoint_damage(&self, source: &Source) -> Option<String> {
+        match self.verified(source) {
+            Err(Fault::Damaged(what)) => Some(what),
+            Ok(_) | Err(Fault::Disk(_)) => None,
+        }
     }
 
     /// What the annotations of a checkpoint's ConfigMap ask for, as far as that can be read.

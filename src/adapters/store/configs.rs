@@ -89,6 +89,20 @@ impl<D: Disk> FsStore<D> {
         found
     }
 
+    /// The same for a start: what is there may be in memory alone, of a write that failed, or of the supervisor before us.
+    ///
+    /// # Errors
+    /// As [`Self::open_config`]; [`RenderError::Internal`] also for what a failed write of ours left, if it cannot be made
+    /// durable. A disk that cannot sync keeps out nothing else.
+    pub fn load_config(&mut self, digest: &Digest) -> Result<StoredConfig, RenderError> {
+        let found = self.open_config(digest)?;
+        let dir = self.configs_dir().join(&digest.0);
+        match self.keep(&dir) {
+            Err(error) if self.suspect.contains(&dir) => Err(RenderError::Internal(error.to_string())),
+            _ => Ok(found),
+        }
+    }
+
     fn verified_config(&self, dir: &Path) -> Result<StoredConfig, RenderError> {
         let read = |name: &str, limit| {
             let path = dir.join(name);
@@ -157,8 +171,10 @@ impl<D: Disk> FsStore<D> {
             self.base_dirs()?;
             self.write_new(&dir, &files, &encode(&metadata)?).map_err(|error| {
                 let _ = self.disk.remove(&fsx::temporary_beside(&dir));
+                self.suspect.insert(dir.clone());
                 StoreError::disk(&dir, error)
             })?;
+            self.suspect.remove(&dir);
             self.durable.insert(dir.clone());
             return Ok(dir.join(KUBELET).display().to_string());
         };
@@ -179,6 +195,7 @@ impl<D: Disk> FsStore<D> {
         if !self.durable.contains(dir) {
             self.base_dirs()?;
             self.sync(&self.configs_dir())?;
+            self.suspect.remove(dir);
             self.durable.insert(dir.to_owned());
         }
         Ok(())

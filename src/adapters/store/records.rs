@@ -165,6 +165,22 @@ impl<D: Disk> FsStore<D> {
         self.written = texts(records).map(Some);
     }
 
+    /// Writes the record anew if it is not as we wrote it: what was wrong, and what came of that. Native's are somebody
+    /// else's to change.
+    pub fn mend_record(&mut self) -> Option<(String, Result<(), StoreError>)> {
+        let [Some(text), ..] = self.written.clone() else { return None };
+        let path = self.state_path();
+        let what = match self.read_text(&path) {
+            Ok(Some(found)) if found == text => return None,
+            Ok(Some(_)) => "it was edited",
+            Ok(None) => "it is gone",
+            Err(_) => return None, // the disk does not say
+        };
+        self.durable.clear();
+        let mended = self.base_dirs().and_then(|()| self.replace(&path, text.as_bytes()));
+        Some((format!("{}: {what}", path.display()), mended))
+    }
+
     /// Replaces the record durably, and native's records as well as that can be: ours decides, and theirs are written
     /// again with the next one.
     ///

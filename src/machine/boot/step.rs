@@ -14,6 +14,7 @@ impl State {
     pub(in crate::machine) fn boot(&mut self, fx: &mut Vec<Effect>) {
         if *self.process.kubelet() == Kubelet::NotBegun && self.reading.ticket.is_none() {
             self.read_records(fx);
+            self.store_touched(); // by whoever was here before
         }
     }
 

@@ -109,6 +109,7 @@ impl State {
         let active = Version::name(self.active());
         log(fx, Level::Info, format!("supervisor {} goes on with kubelet pid {pid}, {active}", status::VERSION));
         self.read_again();
+        self.store_touched(); // nobody watched meanwhile
         fx.push(Effect::Watch(self.sync.assigned_map().cloned()));
     }
 }

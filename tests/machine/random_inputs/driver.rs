@@ -313,6 +313,7 @@ impl Driver {
                 Input::Saved(ticket, result)
             }
             StoreRequest::Load(ticket, target) => Input::Loaded(ticket, id, self.load(&target, result)),
+            StoreRequest::Verify(ticket, _) => Input::Verified(ticket, Vec::new()),
             StoreRequest::SwapStateFiles(ticket, _) => Input::StateFilesSwapped(ticket, result),
             StoreRequest::Append(entry) => Input::Appended(entry, result),
             StoreRequest::Collect(sources, digests) => {

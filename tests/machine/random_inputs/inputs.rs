@@ -8,14 +8,14 @@ use kubelet_config::pods::PodInventory;
 use kubelet_supervisor::machine::command::{Command, Target};
 use kubelet_supervisor::machine::evidence::{Environment, LeaseObservation, NodeReadiness};
 use kubelet_supervisor::machine::history::HistoryEntry;
-use kubelet_supervisor::machine::model::{Exit, KubeletId, Moment, RenderError, Verdict};
+use kubelet_supervisor::machine::model::{Damage, Exit, KubeletId, Moment, RenderError, Verdict};
 use kubelet_supervisor::machine::records::Stored;
 use kubelet_supervisor::machine::{Effect, Handover, Input, Settings, State, StoreRequest};
 
 use super::driver::{payload, reference, rendered, source};
 
 /// How many there are.
-pub const KINDS: usize = 32;
+pub const KINDS: usize = 34;
 
 /// Its number. Whoever adds an input adds it here, to [`KINDS`] and to [`make`].
 pub fn kind(input: &Input) -> usize {
@@ -51,7 +51,9 @@ pub fn kind(input: &Input) -> usize {
         Input::Appended(..) => 28,
         Input::Reported(_) => 29,
         Input::Shutdown => 30,
-        Input::Tick => 31,
+        Input::StoreTouched => 31,
+        Input::Verified(..) => 32,
+        Input::Tick => 33,
     }
 }
 
@@ -101,6 +103,11 @@ pub fn make(kind: usize, seed: u8) -> Input {
         28 => Input::Appended(Box::new(HistoryEntry { number: ticket, ..HistoryEntry::default() }), result),
         29 => Input::Reported(ticket),
         30 => Input::Shutdown,
+        31 => Input::StoreTouched,
+        32 => {
+            let damage = Damage { what: "a file".to_owned(), source: Some(other), mended: result };
+            Input::Verified(ticket, if seed > 6 { vec![damage] } else { Vec::new() })
+        }
         _ => Input::Tick,
     }
 }

@@ -21,6 +21,13 @@ pub const MUTANTS: &[Mutant] = &[
         mutated: "std::time::Duration::from_secs(60)",
     },
     Mutant {
+        law: Law::Mended,
+        name: "nobody verifies the store",
+        file: "machine/drift/step.rs",
+        original: "self.drift.due.get_or_insert(due);",
+        mutated: "let _ = due;",
+    },
+    Mutant {
         law: Law::Flags,
         name: "a start leaves out the flags of its source",
         file: "machine/process/step.rs",

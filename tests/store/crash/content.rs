@@ -214,3 +214,26 @@ fn what_nobody_needs_is_removed() {
     disk.crash(&mut testkit::sim::Rng::new(1));
     assert!(store.open(&other).is_ok() && store.open_config(&digest(2)).is_ok());
 }
+
+/// Written anew in the place of damage, and the last sync fails: it is there, and may be gone after a power cut.
+#[test]
+fn what_may_not_be_durable_is_not_loaded_for_a_start() {
+    let disk = SimDisk::default();
+    write(&disk, 1).unwrap();
+    assert!(disk.rot(&file(1, "kubelet.json")));
+    let mut store = store(&disk);
+    let before = disk.operations();
+    write_to(&mut store, 1).unwrap();
+    let last = disk.operations() - 1;
+    assert!(disk.rot(&file(1, "kubelet.json")));
+    // The same once more, its last operation failing.
+    disk.plan(Plan { fault: Fault::Io, at: disk.operations() + (last - before), once: false });
+    let mut store = FsStore::new(disk.clone(), Path::new(ROOT));
+    assert!(write_to(&mut store, 1).is_err());
+    let loaded = store.load_config(&digest(1));
+    assert!(loaded.is_err(), "{loaded:?}");
+    disk.heal();
+    assert!(store.load_config(&digest(1)).is_ok());
+    disk.crash(&mut testkit::sim::Rng::new(1));
+    assert!(is_there(&disk, 1, "after a power cut"));
+}

@@ -175,6 +175,7 @@ impl ports::Store for Disk {
                 Input::Saved(ticket, Ok(()))
             }
             StoreRequest::Load(ticket, target) => Input::Loaded(ticket, kubelet_id(), self.load(&target)),
+            StoreRequest::Verify(ticket, _) => Input::Verified(ticket, Vec::new()),
             StoreRequest::SwapStateFiles(ticket, _) => Input::StateFilesSwapped(ticket, Ok(())),
             StoreRequest::Append(mut entry) => {
                 entry.number = self.history.last().map_or(1, |last| last.number + 1);

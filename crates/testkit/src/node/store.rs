@@ -7,7 +7,7 @@ use kubelet_config::digest::Digest;
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::{ConfigAnnotations, Source};
 use kubelet_supervisor::machine::Input;
-use kubelet_supervisor::machine::model::{KubeletId, LoadTarget, RenderError, Rendered, StateFiles};
+use kubelet_supervisor::machine::model::{Damage, KubeletId, LoadTarget, RenderError, Rendered, StateFiles};
 use kubelet_supervisor::machine::records::{RecordFile, Records, Stored, Version};
 use kubelet_supervisor::ports::StoreRequest;
 use serde_json::json;
@@ -69,6 +69,15 @@ impl Store {
     pub fn lose(&mut self, source: &Source) {
         self.checkpoints.remove(source);
         self.configs.remove(&Digest(name_of(source)));
+    }
+
+    /// The checkpoint of this version is gone.
+    pub fn lose_checkpoint(&mut self, source: &Source) {
+        self.checkpoints.remove(source);
+    }
+
+    pub fn has_checkpoint(&self, source: &Source) -> bool {
+        self.checkpoints.contains(source)
     }
 
     pub(super) fn check_durable(&self, path: &str) {
@@ -169,6 +178,8 @@ impl Node {
                 }
                 Some(Input::StateFilesSwapped(ticket, written))
             }
+            StoreRequest::Verify(ticket, _) if fails => Some(Input::Verified(ticket, Vec::new())),
+            StoreRequest::Verify(ticket, versions) => Some(Input::Verified(ticket, self.verify(versions))),
             StoreRequest::Append(entry) => Some(Input::Appended(entry, written)),
             StoreRequest::Collect(sources, digests) => {
                 self.store.checkpoints.retain(|source| sources.contains(source));
@@ -177,6 +188,26 @@ impl Node {
             }
             StoreRequest::Assume(_) | StoreRequest::Unreported | StoreRequest::Reported(_) => None,
         }
+    }
+
+    fn verify(&mut self, versions: BTreeSet<Version>) -> Vec<Damage> {
+        let mut found = Vec::new();
+        for Version { source, digest } in versions {
+            let is_whole =
+                |digest: &Digest| self.store.configs.contains_key(digest) && !self.store.damaged.contains(&digest.0);
+            if let Some(digest) = digest.filter(|digest| !is_whole(digest)) {
+                let what = format!("the content {}", digest.0);
+                let mended = self.load(&LoadTarget::Content(digest, source.clone()));
+                let mended = mended.map(drop).map_err(|error| error.to_string());
+                found.push(Damage { what, source: Some(source.clone()), mended });
+            }
+            if !self.store.checkpoints.contains(&source) {
+                let (what, mended) =
+                    (format!("the checkpoint of {source}"), Err("it comes from the API server".to_owned()));
+                found.push(Damage { what, source: Some(source), mended });
+            }
+        }
+        found
     }
 
     fn load(&mut self, target: &LoadTarget) -> Result<Rendered, RenderError> {

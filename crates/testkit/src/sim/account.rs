@@ -1,6 +1,7 @@
 //! An account of what happened, kept beside the machine.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use kubelet_config::digest::Digest;
@@ -193,6 +194,8 @@ pub struct Account {
     pub(super) boots: Option<(Content, u32)>,
     /// No kubelet was started in this life.
     pub(super) fresh: bool,
+    /// The content of last known good was damaged then, in this directory.
+    pub rotted: Option<(PathBuf, Duration)>,
     /// The supervisor's life began then.
     pub(super) began: Duration,
     /// The content that ran before the latest start, in this life.

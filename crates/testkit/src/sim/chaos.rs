@@ -14,7 +14,7 @@ use super::harness::Node;
 use super::laws::{Heed, Law};
 use super::records::{checkpoint, content_dir};
 use super::silence::OneSide;
-use super::world::{Behaviour, Outside};
+use super::world::{Behaviour, Coming, Outside, ms};
 
 const NAMES: [&str; 3] = ["blue", "green", "red"];
 
@@ -169,7 +169,13 @@ impl Chaos {
                     (outside.status.assigned.clone(), proven)
                 };
                 if let Some(path) = proven.filter(|_| rng.one_in(2)) {
-                    disk.rot(&content_dir(&path).join("kubelet.json"));
+                    let dir = content_dir(&path);
+                    if disk.rot(&dir.join("kubelet.json")) {
+                        let mut outside = node.outside.borrow_mut();
+                        let now = outside.now;
+                        outside.account.rotted = Some((dir.to_owned(), now));
+                        outside.schedule(ms(rng.below(900)), Coming::StoreTouched);
+                    }
                 } else if let Some(source) = assigned {
                     disk.rot(&checkpoint(&source).join("other"));
                 }

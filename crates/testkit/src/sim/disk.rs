@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use kubelet_supervisor::adapters::fsx::Disk;
@@ -157,6 +157,20 @@ impl SimDisk {
     /// Something below this directory was flipped.
     pub fn is_rotten(&self, dir: &Path) -> bool {
         self.inner.borrow().rotten.iter().any(|path| path.starts_with(dir))
+    }
+
+    /// Forgets what has been written anew by now.
+    pub fn note_mended(&self) {
+        let rotten = std::mem::take(&mut self.inner.borrow_mut().rotten);
+        let is_flipped = |path: &PathBuf| {
+            let inner = self.inner.borrow();
+            inner
+                .find(path)
+                .and_then(|id| inner.bytes(id, View::Live).ok())
+                .is_some_and(|bytes| bytes.first() >= Some(&0x80))
+        };
+        let rotten = rotten.into_iter().filter(is_flipped).collect();
+        self.inner.borrow_mut().rotten = rotten;
     }
 
     /// What is in this directory was written anew.

@@ -81,6 +81,7 @@ impl SimStore {
                     contents.retain(|of| *of != content);
                     contents.push(content);
                 }
+                Input::Verified(..) => outside.disk.note_mended(),
                 _ => {}
             }
         }

@@ -30,6 +30,8 @@ pub enum Coming {
     Map,
     /// What the API server says whether it is true or not.
     Says(Input),
+    /// Somebody else than the supervisor has written in the store.
+    StoreTouched,
     Ready(u32),
     Exit(u32, Exit),
     Healthz(u32, bool),
@@ -191,6 +193,7 @@ impl Outside {
         match coming {
             Coming::Node => self.node_input(),
             Coming::Map => self.map_input(),
+            Coming::StoreTouched => Some(Input::StoreTouched),
             Coming::Says(input) => self.hears_api().then(|| {
                 self.note_input(&input);
                 self.account.misled = true;

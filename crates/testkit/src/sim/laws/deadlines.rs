@@ -10,6 +10,7 @@ use kubelet_supervisor::machine::records::{BadVersion, Phase, Records};
 
 use crate::sim::account::{Awaits, Failed, Pinned, SLACK};
 use crate::sim::laws::Law;
+use crate::sim::records::checkpoint;
 use crate::sim::world::{Behaviour, Outside};
 
 /// No kubelet for longer than this breaks law 1: stop grace and restart back-off fit in it.
@@ -20,6 +21,9 @@ const PATIENCE_WITH_READS: Duration = Duration::from_secs(660);
 
 /// So long a preflight that never answers may hold up a change: its deadline, and what else a change waits for.
 const GIVES_UP: Duration = Duration::from_secs(180);
+
+/// Damage is put right within this time, where nothing else is under way.
+const MENDED: Duration = Duration::from_secs(120);
 
 impl Outside {
     /// What is due by now.
@@ -36,6 +40,42 @@ impl Outside {
         self.check_confirmed();
         self.check_pin();
         self.check_cleared_again();
+        self.check_mended(state);
+    }
+
+    /// Damage behind the supervisor's back is put right while the kubelet runs.
+    fn check_mended(&mut self, state: &State) {
+        let now = self.now;
+        let Some((dir, since)) = self.account.rotted.clone() else { return };
+        let digest = dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let lkg =
+            state.records().last_known_good.clone().filter(|lkg| lkg.digest.as_ref().is_some_and(|of| of.0 == digest));
+        // What is needed no more is removed.
+        let Some(lkg) = lkg else { return self.account.rotted = None };
+        if !self.disk.is_rotten(&dir) {
+            self.account.rotted = None;
+            return self.account.check(Law::Mended, false, true, String::new);
+        }
+        // What its source renders to may be another content by now.
+        let whole = !self.disk.is_rotten(&checkpoint(&lkg.source));
+        let same = self.account.versions.get(&lkg.source).is_some_and(|contents| contents.len() == 1);
+        let unsettled =
+            self.process.as_ref().is_none_or(|process| process.stopping.is_some() || process.ready_at.is_none());
+        let excused = !whole
+            || !same
+            || unsettled
+            || self.disk_is_ailing()
+            || self.store_lags()
+            || self.torn_local.is_some()
+            || self.silence.waited_within(MENDED, now)
+            || self.account.failed_last.1 + MENDED >= now
+            || now < self.changed_last + MENDED
+            || now < self.account.began + MENDED;
+        if excused {
+            self.account.rotted = Some((dir, now)); // it counts from then on
+        } else if now > since + MENDED {
+            self.account.check(Law::Mended, false, false, || format!("{} is damaged since {since:?}", dir.display()));
+        }
     }
 
     /// Law 1, and its limits for a kubelet that fails or does not end.

@@ -1,0 +1,65 @@
+//! inotify, as a stream of events.
+
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd, RawFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, InotifyEvent, WatchDescriptor};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// An instance. nix's has no raw descriptor, which [`AsyncFd`] wants.
+#[derive(Debug)]
+pub(crate) struct Inotify(nix::sys::inotify::Inotify);
+
+impl AsRawFd for Inotify {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+impl Inotify {
+    /// Opens one.
+    pub(crate) fn open() -> io::Result<AsyncFd<Arc<Self>>> {
+        let opened = nix::sys::inotify::Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC);
+        register(Arc::new(Self(opened?)), Interest::READABLE)
+    }
+
+    /// Watches a directory; `None` if there is none. It may block, where the disk does.
+    pub(crate) fn watch(&self, dir: &Path, mask: AddWatchFlags) -> io::Result<Option<WatchDescriptor>> {
+        match self.0.add_watch(dir, mask) {
+            Ok(wd) => Ok(Some(wd)),
+            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES | Errno::ELOOP) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Ends a watch, which may have gone by itself.
+    pub(crate) fn forget(&self, watch: WatchDescriptor) {
+        let _ = self.0.rm_watch(watch);
+    }
+}
+
+/// For a file whose readiness tokio is to tell.
+#[allow(
+    deprecated,
+    reason = "its successor is unsafe, which belongs elsewhere; both types own the descriptor that they give"
+)]
+pub(crate) fn register<T: AsRawFd>(descriptor: T, interest: Interest) -> io::Result<AsyncFd<T>> {
+    AsyncFd::with_interest(descriptor, interest)
+}
+
+/// Waits for events; without an instance, for ever. Cancel-safe: what was not read stays in the kernel's queue.
+pub(crate) async fn events(inotify: Option<&AsyncFd<Arc<Inotify>>>) -> Vec<InotifyEvent> {
+    let Some(inotify) = inotify else { return std::future::pending().await };
+    loop {
+        let Ok(mut ready) = inotify.readable().await else { return std::future::pending().await };
+        match inotify.get_ref().0.read_events() {
+            Ok(events) => return events,
+            Err(Errno::EAGAIN) => ready.clear_ready(),
+            Err(_) => {} // EINTR; nothing else is known to happen
+        }
+    }
+}

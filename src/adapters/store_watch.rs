@@ -1,0 +1,80 @@
+//! Writes in the store while the supervisor runs, whoever makes them.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::inotify::{AddWatchFlags, WatchDescriptor};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::inotify::{Inotify, events};
+use crate::machine::Input;
+
+/// Reading changes nothing, so it is not asked for.
+const MASK: AddWatchFlags = AddWatchFlags::IN_CLOSE_WRITE
+    .union(AddWatchFlags::IN_MODIFY)
+    .union(AddWatchFlags::IN_CREATE)
+    .union(AddWatchFlags::IN_DELETE)
+    .union(AddWatchFlags::IN_MOVED_TO)
+    .union(AddWatchFlags::IN_MOVED_FROM)
+    .union(AddWatchFlags::IN_DELETE_SELF)
+    .union(AddWatchFlags::IN_ONLYDIR);
+
+/// What counts in `supervisor/`: the history grows by itself, and the lock and the socket come and go.
+const OWN: [&str; 3] = ["state.json", "configs", "seals"];
+
+/// Directories below the store's that hold what is verified, and how deep they go.
+const TREES: [(&str, u32); 3] = [("supervisor/configs", 2), ("supervisor/seals", 1), ("store/checkpoints", 2)];
+
+/// Events of one write come together; directories that it made are watched after this long.
+const GATHER: Duration = Duration::from_millis(500);
+
+/// Begins to watch the store; each burst of writes is one [`Input::StoreTouched`]. Without inotify there are none, and what
+/// a start needs is verified at the start.
+pub(crate) fn start(root: PathBuf, inputs: UnboundedSender<Input>) {
+    match Inotify::open() {
+        Ok(inotify) => drop(tokio::spawn(run(inotify, root, inputs))),
+        Err(error) => tracing::warn!(
+            "changes of {} by others are seen at starts of the kubelet alone: inotify: {error}",
+            root.display()
+        ),
+    }
+}
+
+async fn run(inotify: AsyncFd<Arc<Inotify>>, root: PathBuf, inputs: UnboundedSender<Input>) {
+    loop {
+        // Watches come before the look at what is there, so that nothing is missed in between.
+        let (instance, dir) = (inotify.get_ref().clone(), root.clone());
+        let Ok(own) = tokio::task::spawn_blocking(move || watch(&instance, &dir)).await else { return };
+        loop {
+            let seen = events(Some(&inotify)).await;
+            let counts = |name: &OsStr| OWN.iter().any(|own| name == *own);
+            let concerns = |wd: WatchDescriptor, name: Option<&OsStr>| Some(wd) != own || name.is_none_or(counts);
+            if seen.iter().any(|event| concerns(event.wd, event.name.as_deref())) {
+                break;
+            }
+        }
+        if inputs.send(Input::StoreTouched).is_err() {
+            return;
+        }
+        tokio::time::sleep(GATHER).await;
+    }
+}
+
+/// Watches all directories; gives the watch of our own one. What cannot be watched is left out.
+fn watch(inotify: &Inotify, root: &Path) -> Option<WatchDescriptor> {
+    for (tree, depth) in TREES {
+        watch_tree(inotify, &root.join(tree), depth);
+    }
+    inotify.watch(&root.join("supervisor"), MASK).ok().flatten()
+}
+
+fn watch_tree(inotify: &Inotify, dir: &Path, depth: u32) {
+    let _ = inotify.watch(dir, MASK);
+    let entries = std::fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok);
+    for entry in entries.filter(|entry| depth > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        watch_tree(inotify, &entry.path(), depth - 1);
+    }
+}

@@ -1,0 +1,31 @@
+//! What changes in the store behind the supervisor's back: found while the kubelet runs, put right where the bytes can be
+//! made again, and told. The kubelet that runs is let be: it has read its configuration.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::model::Moment;
+use super::question::Asked;
+
+mod step;
+
+/// Damage, and what is known of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Drift {
+    /// Something in the store was written, by whomever: it is to be verified then.
+    #[serde(skip)]
+    due: Option<Moment>,
+    #[serde(skip)]
+    asked: Option<Asked>,
+    /// What was told and could not be put right.
+    told: BTreeSet<String>,
+}
+
+impl Drift {
+    pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
+        due.extend(self.due);
+        due.extend(self.asked.map(|asked| asked.until));
+    }
+}

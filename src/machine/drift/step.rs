@@ -1,0 +1,63 @@
+//! The store is verified.
+
+use std::collections::BTreeSet;
+
+use crate::machine::io::{Effect, StoreRequest, Ticket};
+use crate::machine::model::{Damage, later};
+use crate::machine::records::{Records, Version};
+use crate::machine::{State, events, limits};
+
+impl State {
+    /// What in the store is not as it was written, and could not be put right.
+    pub fn damage(&self) -> impl Iterator<Item = &str> {
+        self.drift.told.iter().map(String::as_str)
+    }
+
+    /// Somebody writes in the store: it is verified once that is over.
+    pub(in crate::machine) fn store_touched(&mut self) {
+        let due = later(self.now, limits::VERIFY_DELAY);
+        self.drift.due.get_or_insert(due);
+    }
+
+    /// Has the store verified, while a kubelet runs and the record is at rest.
+    pub(in crate::machine) fn tick_drift(&mut self, fx: &mut Vec<Effect>) {
+        if self.drift.asked.is_some_and(|asked| asked.is_given_up(self.now)) {
+            self.drift.asked = None;
+            self.drift.due = Some(later(self.now, limits::VERIFY_RETRY));
+        }
+        let due = self.drift.asked.is_none() && self.drift.due.is_some_and(|due| self.now >= due);
+        let at_rest = self.process.run().is_some()
+            && self.writer.is_idle()
+            && !self.writer.is_dirty()
+            && self.writer.read_only().is_none();
+        if !due || !at_rest || self.process.is_leaving() {
+            return;
+        }
+        let versions: BTreeSet<Version> = self.writer.all().flat_map(Records::versions).cloned().collect();
+        let asked = self.ask(limits::STORE_DEADLINE);
+        (self.drift.due, self.drift.asked) = (None, Some(asked));
+        fx.push(Effect::Store(StoreRequest::Verify(asked.ticket, versions)));
+    }
+
+    /// What was found, which is told once.
+    pub(in crate::machine) fn verified(&mut self, ticket: Ticket, found: Vec<Damage>, fx: &mut Vec<Effect>) {
+        if self.drift.asked.is_none_or(|asked| asked.ticket != ticket) {
+            return;
+        }
+        self.drift.asked = None;
+        let before = std::mem::take(&mut self.drift.told);
+        for damage in found {
+            let mended = damage.mended.is_ok();
+            if mended || !before.contains(&damage.what) {
+                fx.push(Effect::Emit(events::drift(&damage)));
+                let assigned = self.records().assigned.as_ref().map(|version| &version.source);
+                if !mended && damage.source.is_some() && damage.source.as_ref() == assigned {
+                    self.download_again(fx);
+                }
+            }
+            if !mended {
+                self.drift.told.insert(damage.what);
+            }
+        }
+    }
+}

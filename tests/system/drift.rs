@@ -1,0 +1,83 @@
+//! Bytes in the store that change behind the supervisor's back while the kubelet runs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use testkit::rig::{Rig, configuration, eventually};
+
+fn only_entry(dir: &Path) -> PathBuf {
+    let mut entries: Vec<PathBuf> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(entries.len(), 1, "{entries:?}");
+    entries.remove(0)
+}
+
+/// An event that says of this file what became of it.
+fn wait_event(rig: &Rig, file: &Path, words: &str) {
+    let says = |event: &serde_json::Value| {
+        let message = event["message"].as_str().unwrap_or_default();
+        event["reason"] == "KubeletConfigDrift"
+            && event["type"] == "Warning"
+            && message.contains(&file.display().to_string())
+            && message.contains(words)
+    };
+    rig.server
+        .wait_event(Duration::from_secs(60), says)
+        .unwrap_or_else(|error| panic!("{file:?}: {error}\n{}", rig.log()));
+}
+
+#[test]
+fn what_can_be_made_again_is_put_right_while_the_kubelet_runs() {
+    let mut rig = Rig::new();
+    rig.up();
+    let version = rig.prove("a", &configuration("maxPods: 42"));
+    rig.stop();
+    rig.up();
+    let (starts, pid) = (rig.starts(), rig.last_pid());
+    let store = rig.at("dynamic");
+    let config = only_entry(&store.join("supervisor/configs")).join("kubelet.json");
+    let checkpoint = store.join("store/checkpoints").join(&version.0).join(&version.1);
+    let state = store.join("supervisor/state.json");
+
+    // An edit, a file that is gone, and all of it.
+    for (damage, file) in [
+        (Box::new(|| fs::write(&config, "{}").unwrap()) as Box<dyn Fn()>, &config),
+        (Box::new(|| fs::remove_file(&config).unwrap()), &config),
+        (Box::new(|| fs::write(&state, "{}").unwrap()), &state),
+        (Box::new(|| fs::remove_file(&state).unwrap()), &state),
+    ] {
+        let before = fs::read_to_string(file).unwrap();
+        damage();
+        eventually(&format!("{} is as it was", file.display()), || {
+            (fs::read_to_string(file).ok()? == before).then_some(())
+        });
+        wait_event(&rig, file, "written again");
+    }
+    // A checkpoint comes from the API server.
+    fs::write(checkpoint.join("kubelet"), "something else").unwrap();
+    wait_event(&rig, &checkpoint, "it comes from the API server");
+    eventually("the checkpoint is as it was", || {
+        (fs::read_to_string(checkpoint.join("kubelet")).ok()? == configuration("maxPods: 42")).then_some(())
+    });
+    rig.wait_status("nothing is left to tell", |status| status["drift"].as_array().is_some_and(Vec::is_empty));
+    assert_eq!((rig.starts(), rig.last_pid()), (starts, pid));
+}
+
+#[test]
+fn what_cannot_is_told_and_the_kubelet_runs_on() {
+    let mut rig = Rig::new();
+    rig.up();
+    rig.prove("a", &configuration("maxPods: 42"));
+    let pid = rig.last_pid();
+    rig.server.stop();
+    let store = rig.at("dynamic");
+    fs::remove_dir_all(store.join("store/checkpoints")).unwrap();
+    fs::remove_dir_all(store.join("supervisor/configs")).unwrap();
+    let status = rig.wait_status("content and checkpoint", |status| status["drift"].as_array().unwrap().len() == 2);
+    assert_eq!(status["kubelet"]["pid"].as_u64(), Some(pid), "{status}");
+    // Once the API server is back, so are they.
+    rig.server.restart();
+    rig.wait_status("all of it is there again", |status| status["drift"].as_array().unwrap().is_empty());
+    assert_eq!(rig.last_pid(), pid);
+    assert_eq!(fs::read_dir(store.join("supervisor/configs")).unwrap().count(), 1);
+}
