@@ -101,12 +101,12 @@ impl ports::Preflight for KubeletPreflight {
 
     fn self_test(&mut self) {
         self.tested = SelfTest::default(); // another binary than before
-        let (command, tested, version) = (self.command.clone(), self.tested.clone(), self.version.clone());
+        let (command, tested, known) = (self.command.clone(), self.tested.clone(), self.version.clone());
         let inputs = self.inputs.clone();
         tokio::spawn(async move {
-            let found = command.version().await;
-            if let Ok(mut version) = version.lock() {
-                version.clone_from(&found);
+            let found = version(&command.program, &command.args).await;
+            if let Ok(mut known) = known.lock() {
+                known.clone_from(&found);
             }
             let _ = inputs.send(found.map_or(Input::Tick, Input::KubeletVersion));
             let _ = ensure_tested(&command, &tested).await; // asked again when it matters
@@ -231,14 +231,13 @@ impl PreflightCommand {
             }
         }
     }
+}
 
-    /// What `--version` says, without "Kubernetes ".
-    pub(crate) async fn version(&self) -> Option<String> {
-        let mut args: Vec<String> =
-            self.args.as_slice().iter().take_while(|word| !word.starts_with('-')).cloned().collect();
-        args.push("--version".to_owned());
-        let run = process::run_to_end(&self.program, &args, TIME_LIMIT).await.ok()?;
-        let text = String::from_utf8_lossy(&run.output).into_owned();
-        text.trim().strip_prefix("Kubernetes ").map(str::to_owned)
-    }
+/// What `--version` of this kubelet says, without "Kubernetes ".
+pub(crate) async fn version(program: &Path, args: &KubeletArgs) -> Option<String> {
+    let mut words: Vec<String> = args.as_slice().iter().take_while(|word| !word.starts_with('-')).cloned().collect();
+    words.push("--version".to_owned());
+    let run = process::run_to_end(program, &words, TIME_LIMIT).await.ok()?;
+    let text = String::from_utf8_lossy(&run.output).into_owned();
+    text.trim().strip_prefix("Kubernetes ").map(str::to_owned)
 }

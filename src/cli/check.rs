@@ -6,14 +6,15 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::common::{Failure, FlagsOption, KubeletCommand, MergeOption, block_on, local_files};
-use crate::adapters::preflight::{Candidate, PreflightCommand};
+use super::common::{Failure, FlagsOption, KubeletCommand, MergeOption, UnknownFieldsOption, block_on, local_files};
+use crate::adapters::preflight::{self, Candidate, PreflightCommand};
 use crate::daemon::render;
 use crate::machine::model::{RenderError, Verdict};
 use crate::ports::Checkpoint;
 use kubelet_config::assignment::DEFAULT_KEY as KEY;
 use kubelet_config::flags::{KEY_SUFFIX, KubeletArgs};
 use kubelet_config::rendering::Configuration;
+use kubelet_config::schema::{self, UnknownFields};
 use kubelet_config::source::{ConfigMapRef, Source};
 
 const REJECTED: u8 = 1;
@@ -27,6 +28,8 @@ pub(super) struct Options {
     flags: FlagsOption,
     #[command(flatten)]
     merge: MergeOption,
+    #[command(flatten)]
+    unknown_fields: UnknownFieldsOption,
     #[command(flatten)]
     kubelet: KubeletCommand,
 }
@@ -46,6 +49,12 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
         }
     };
     report_notes(&rendered);
+    let problems = field_problems(&rendered, &program, &args)?;
+    if options.unknown_fields.unknown_fields == UnknownFields::Refuse && !problems.is_empty() {
+        println!("rejected: {}", schema::refusal(&problems));
+        return Ok(REJECTED);
+    }
+    report(&problems);
     let dir = PrivateDir::new()?;
     let path = dir.0.join("candidate.json");
     std::fs::write(&path, rendered.value.to_string())
@@ -116,6 +125,26 @@ pub(super) fn report_notes(rendered: &Configuration) {
     }
     for field in &rendered.shadowed {
         eprintln!("note: {field} has no effect, the command line wins");
+    }
+}
+
+/// What this kubelet would read over in the payload. It is asked for its version, if that matters.
+pub(super) fn field_problems(
+    rendered: &Configuration,
+    program: &Path,
+    args: &KubeletArgs,
+) -> Result<Vec<String>, Failure> {
+    if rendered.problems.is_empty() {
+        return Ok(Vec::new());
+    }
+    let version = block_on(preflight::version(program, args))?;
+    Ok(schema::told(&rendered.problems, version.and_then(|version| schema::minor(&version).ok())))
+}
+
+/// Problems as notes, on stderr.
+pub(super) fn report(problems: &[String]) {
+    for problem in problems {
+        eprintln!("note: {problem}");
     }
 }
 

@@ -7,6 +7,7 @@ use clap::Args;
 use crate::adapters::local_files::{self, LocalFiles};
 use crate::adapters::process;
 use kubelet_config::flags::KubeletArgs;
+use kubelet_config::schema::UnknownFields;
 use kubelet_config::source::Merge;
 
 /// EX_USAGE of sysexits(3).
@@ -43,6 +44,14 @@ pub(super) struct MergeOption {
     /// For ConfigMaps without the annotation kubelet-supervisor.io/merge: replace (as native did) or overlay.
     #[arg(long, env = "KUBELET_SUPERVISOR_MERGE", default_value = "replace", value_name = "replace|overlay")]
     pub(super) merge: Merge,
+}
+
+/// What is done with fields of a payload that this kubelet would read over.
+#[derive(Debug, Args)]
+pub(super) struct UnknownFieldsOption {
+    /// Payloads with fields that this kubelet's version does not know (also in wrong case), or that stand twice: say so (warn, as the kubelet does), or reject them (refuse).
+    #[arg(long, env = "KUBELET_SUPERVISOR_UNKNOWN_FIELDS", default_value = "warn", value_name = "warn|refuse")]
+    pub(super) unknown_fields: UnknownFields,
 }
 
 pub(super) fn local_files(program: PathBuf, args: &KubeletArgs, merge: Merge) -> LocalFiles {

@@ -64,6 +64,9 @@ impl Enable {
                 before = units.show(unit).await?;
             }
         }
+        if before.get("LoadState") == "not-found" {
+            check_distribution(&units, unit).await?;
+        }
         check_loaded(unit, &before)?;
         // Another name of it may have been given.
         let unit = Some(before.get("Id")).filter(|id| !id.is_empty()).unwrap_or(unit);
@@ -132,7 +135,7 @@ async fn disable(unit: &str) -> Result<(), String> {
     units.reload().await?;
     let after = units.show(unit).await?;
     show(&known, &after);
-    if after.exec_start().is_some_and(|(program, _)| program.ends_with("/kubelet-supervisor")) {
+    if after.starts("/kubelet-supervisor") {
         println!("note: another file of the unit has the supervisor too: systemctl cat {unit}");
     } else if after.get("ActiveState") == "active" {
         println!("the supervisor that runs now goes on until then, and the kubelet with it");
@@ -163,6 +166,18 @@ fn require_root(verb: &str) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::new(1, format!("{verb} changes a unit of this node: run it as root, such as with sudo")))
+}
+
+/// Where there is no such unit: one whose program runs the kubelet may be why.
+async fn check_distribution(units: &Units, unit: &str) -> Result<(), String> {
+    for other in ["k3s.service", "k3s-agent.service", "rke2-server.service", "rke2-agent.service"] {
+        if units.show(other).await?.get("LoadState") == "loaded"
+            && let Some(instead) = unit::distribution(other)
+        {
+            return Err(format!("there is no {unit}, but {other}: {instead}"));
+        }
+    }
+    Ok(())
 }
 
 fn check_loaded(unit: &str, found: &Properties) -> Result<(), String> {
@@ -259,13 +274,11 @@ async fn in_force(units: &Units, unit: &str, supervisor: &str) -> Result<Propert
     units.reload().await?;
     let after = units.show(unit).await?;
     check_loaded(unit, &after)?;
-    match after.exec_start() {
-        Some((program, _)) if program == supervisor => Ok(after),
-        found => {
-            let found = found.map_or("nothing", |(program, _)| program);
-            Err(format!("systemd would run {found}, not {supervisor}: systemctl cat {unit}"))
-        }
+    if after.starts(supervisor) {
+        return Ok(after);
     }
+    let found = after.exec_start().map_or("nothing", |(program, _)| program);
+    Err(format!("systemd would run {found}, not {supervisor}: systemctl cat {unit}"))
 }
 
 /// Puts back what was there.

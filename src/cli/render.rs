@@ -27,7 +27,7 @@ pub(super) struct Options {
 
 pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     let (program, args) = options.kubelet.parse()?;
-    let local = local_files(program, &args, options.merge.merge);
+    let local = local_files(program.clone(), &args, options.merge.merge);
     let rendered = if let Some(path) = &options.file {
         check::file(path, &options.flags, &args, &local)?
     } else {
@@ -55,6 +55,7 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     };
     let rendered = rendered.map_err(|error| Failure::new(1, error.to_string()))?;
     check::report_notes(&rendered);
+    check::report(&check::field_problems(&rendered, &program, &args)?);
     let text = serde_json::to_string_pretty(&rendered.value).map_err(|error| Failure::new(1, error.to_string()))?;
     println!("{text}");
     Ok(0)

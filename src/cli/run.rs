@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use super::common::{Failure, KubeletCommand, MergeOption, block_on};
+use super::common::{Failure, KubeletCommand, MergeOption, UnknownFieldsOption, block_on};
 use crate::adapters::reexec::StartMode;
 use crate::adapters::systemd::Systemd;
 use crate::adapters::{clock, local_files, log, process};
@@ -55,6 +55,8 @@ pub(super) struct Options {
     restart_by: machine::RestartBy,
     #[command(flatten)]
     merge: MergeOption,
+    #[command(flatten)]
+    unknown_fields: UnknownFieldsOption,
     /// Where /metrics, /healthz and /readyz are served; empty turns them off.
     #[arg(
         long,
@@ -104,6 +106,7 @@ impl Options {
                 spread: self.spread.0,
                 spread_assignment: self.spread_assignment.0,
                 restart_by: self.restart_by,
+                unknown_fields: self.unknown_fields.unknown_fields,
                 watchdog: Systemd::watchdog(),
                 boot_id: clock::boot_id(),
             },

@@ -10,6 +10,7 @@ use serde_json::Value;
 use kubelet_config::digest::Digest;
 use kubelet_config::flags::FlagOverrides;
 use kubelet_config::rendering::HealthzTarget;
+use kubelet_config::schema::FieldProblem;
 use kubelet_config::source::{ConfigAnnotations, Source};
 use kubelet_config::status;
 
@@ -79,8 +80,11 @@ pub struct Rendered {
     pub overrides: FlagOverrides,
     /// Where the kubelet will answer healthz; `None` where it is off.
     pub healthz: Option<HealthzTarget>,
-    /// Remarks for the journal: duplicate keys.
+    /// Remarks for the journal.
     pub notes: Vec<String>,
+    /// Fields of the payload that this kubelet may read over.
+    #[serde(default)]
+    pub problems: Vec<FieldProblem>,
     /// Payload fields without effect, because a command-line flag wins: `maxPods (--max-pods)`.
     pub shadowed: Vec<String>,
     /// What the kubelet will go by: the configuration with flags laid over it. Null if unknown.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::limits;
+use kubelet_config::schema::UnknownFields;
 use kubelet_config::source::ConfigMapRef;
 
 /// Who starts the next kubelet.
@@ -52,6 +53,8 @@ pub struct Settings {
     pub spread_assignment: Duration,
     /// Who starts the next kubelet.
     pub restart_by: RestartBy,
+    /// What becomes of payloads with fields that the kubelet would read over.
+    pub unknown_fields: UnknownFields,
     /// systemd's watchdog, where it has one for us.
     pub watchdog: Option<Duration>,
     /// Tells one boot of the machine from another.
@@ -79,6 +82,7 @@ impl Default for Settings {
             spread: Duration::ZERO,
             spread_assignment: Duration::ZERO,
             restart_by: RestartBy::Exec,
+            unknown_fields: UnknownFields::Warn,
             watchdog: None,
             boot_id: 0,
         }

@@ -1,10 +1,14 @@
 //! The value of an `ExecStart=`: whose command it is, without changing a letter of it.
 
+use super::launcher::{self, base};
+
 /// The command of a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Command {
     /// What systemd takes off before it runs it, such as `-`; empty mostly.
     pub(crate) prefix: String,
+    /// Launchers with their options, in the unit's own spelling, each with a blank after it; empty mostly.
+    pub(crate) launchers: String,
     /// Options of `run`, in the unit's own spelling, if the supervisor stands before the kubelet.
     pub(crate) options: Option<String>,
     /// The kubelet's own command, in the unit's own spelling.
@@ -13,13 +17,8 @@ pub(crate) struct Command {
     pub(crate) program: String,
 }
 
-/// Programs that start another one, as far as they were seen before a kubelet.
-const LAUNCHERS: [&str; 21] = [
-    "env",
-    "nice",
-    "ionice",
-    "chrt",
-    "taskset",
+/// Other programs that start one, as far as they were seen before a kubelet: as another process, as somebody else, or elsewhere.
+const STARTERS: [&str; 18] = [
     "numactl",
     "systemd-inhibit",
     "systemd-run",
@@ -33,9 +32,11 @@ const LAUNCHERS: [&str; 21] = [
     "timeout",
     "nohup",
     "stdbuf",
+    "setsid",
     "exec",
     "kubelet-wrapper",
-    "kubenswrapper",
+    "kubensenter",
+    "prlimit",
 ];
 
 const SHELLS: [&str; 7] = ["sh", "bash", "dash", "ash", "zsh", "ksh", "busybox"];
@@ -54,16 +55,35 @@ impl Command {
             let why = if c == '@' { "gives the program another name" } else { "starts a shell" };
             return Err(format!("the prefix {c:?} {why}: take it away (`systemctl edit`), then try again: {value}"));
         }
-        let (options, kubelet) = match bare.split_once(char::is_whitespace) {
-            Some((program, rest)) if is_supervisor(program, rest) => behind_supervisor(rest)?,
-            _ => (None, bare.trim().to_owned()),
-        };
-        let args = split_command(&kubelet);
+        let (mut launchers, mut options, mut rest) = (String::new(), None, bare.trim().to_owned());
+        loop {
+            let words = words(&rest);
+            let texts: Vec<&str> = words.iter().map(|(_, word)| word.as_str()).collect();
+            rest = if let Some((program, behind)) = rest.split_once(char::is_whitespace)
+                && options.is_none()
+                && is_supervisor(program, behind)
+            {
+                let (before, kubelet) = behind_supervisor(behind)?;
+                options = Some(before);
+                kubelet
+            } else if let Some(line) = launcher::shell_line(&texts).filter(|_| !rest.contains('\\')) {
+                line.to_owned()
+            } else if let Some(length) = launcher::length(&texts).map_err(|why| by_hand(&why, &rest))? {
+                let begin = words.get(length).map_or(rest.len(), |(begin, _)| *begin);
+                let (launcher, command) = rest.split_at(begin);
+                launchers.push_str(launcher.trim_end());
+                launchers.push(' ');
+                command.to_owned()
+            } else {
+                break;
+            };
+        }
+        let args = split_command(&rest);
         if args.iter().any(|arg| arg == ";") {
             return Err(format!("it holds several commands, of which a kubelet's unit can only have one: {value}"));
         }
-        let program = program_of(&args).map_err(|why| format!("{why}: {kubelet}"))?;
-        Ok(Self { prefix: prefix.to_owned(), options, kubelet, program })
+        let program = program_of(&args, &rest)?;
+        Ok(Self { prefix: prefix.to_owned(), launchers, options, kubelet: rest, program })
     }
 }
 
@@ -73,61 +93,92 @@ fn is_supervisor(program: &str, rest: &str) -> bool {
 }
 
 /// What follows `kubelet-supervisor`: its options, and the kubelet's command.
-fn behind_supervisor(rest: &str) -> Result<(Option<String>, String), String> {
+fn behind_supervisor(rest: &str) -> Result<(String, String), String> {
     let unreadable = || format!("it starts the supervisor, but without `run … -- KUBELET`: {rest}");
     let run = rest.trim_start().strip_prefix("run ").ok_or_else(unreadable)?;
     let padded = format!(" {run}");
     let (options, kubelet) = padded.split_once(" -- ").ok_or_else(unreadable)?;
-    Ok((Some(options.trim().to_owned()), kubelet.trim().to_owned()))
+    Ok((options.trim().to_owned(), kubelet.trim().to_owned()))
 }
 
 /// The program of a kubelet's command.
-fn program_of(args: &[String]) -> Result<String, String> {
-    const OWN: &str = "the supervisor has to be given the kubelet itself with its own arguments. Put them into \
-        ExecStart= (`systemctl edit`), and what is computed into a file that EnvironmentFile= names";
-    let program = args.first().ok_or("it is empty")?;
+fn program_of(args: &[String], command: &str) -> Result<String, String> {
+    let program = args.first().ok_or("no kubelet follows")?;
     let name = base(program);
     if SHELLS.contains(&name) {
-        return Err(format!("it runs a shell, and {OWN}, written by an ExecStartPre="));
+        return Err(by_hand("it runs a shell", command));
     }
     if CONTAINERS.contains(&name) {
-        return Err(format!("it runs the kubelet in a container, or under {name}, and {OWN}"));
+        return Err(format!(
+            "it runs the kubelet in a container, or under {name}, and the supervisor has to be given the kubelet itself: {command}"
+        ));
     }
-    if LAUNCHERS.contains(&name) {
-        return Err(format!("it runs the kubelet by way of {name}, and {OWN}"));
+    if STARTERS.contains(&name) {
+        return Err(by_hand(&format!("it runs the kubelet by way of {name}"), command));
     }
     let multi_call = args.get(1).is_some_and(|arg| arg == "kubelet");
     if name.starts_with("kubelet") || multi_call {
         return Ok(program.clone());
     }
-    Err("this does not look like a kubelet: the program is not called kubelet, nor is its first argument \
-        (a binary of many programs). If another unit runs the kubelet, name it with --unit"
-        .to_owned())
+    let unknown = "this does not look like a kubelet: the program is not called kubelet, nor is its first argument (a \
+        binary of many programs). If another unit runs the kubelet, name it with --unit";
+    Err(format!("{}: {command}", distribution(name).unwrap_or(unknown)))
 }
 
-fn base(program: &str) -> &str {
-    program.rsplit('/').next().unwrap_or(program)
+/// A refusal, with the line that would do.
+fn by_hand(why: &str, command: &str) -> String {
+    let is_kubelet = |word: &str| base(word) == "kubelet" && !word.contains(' ');
+    let found = words(command).into_iter().find(|(begin, word)| *begin > 0 && is_kubelet(word));
+    let line = found.and_then(|(begin, _)| command.get(begin..)).unwrap_or("/usr/bin/kubelet $KUBELET_ARGS");
+    format!(
+        "{why}, and the supervisor has to be given the kubelet itself with its own arguments. Write it so that ExecStart= \
+         runs the kubelet (`systemctl edit`: an empty ExecStart=, then `ExecStart={line}`); what is computed goes into a \
+         file that EnvironmentFile= names, written by an ExecStartPre=. Now it is: {command}"
+    )
+}
+
+/// What to do where a program or a unit of this name runs the kubelet. k3s: docs.k3s.io, "Kubelet configuration"; RKE2: `StaticPodConfig.Kubelet`
+/// of its pkg/podexecutor/staticpod.go.
+pub(crate) fn distribution(name: &str) -> Option<&'static str> {
+    if name.starts_with("k3s") {
+        return Some(
+            "k3s runs the kubelet within its own process, so there is none that could be supervised. Configure it by a \
+             KubeletConfiguration in /var/lib/rancher/k3s/agent/etc/kubelet.conf.d/ (from v1.32 on) or by `kubelet-arg` in \
+             /etc/rancher/k3s/config.yaml, then restart k3s",
+        );
+    }
+    name.starts_with("rke2").then_some(
+        "rke2 starts the kubelet itself, as its child and with arguments it computes, so no unit has the kubelet's command. \
+         Configure it by a KubeletConfiguration in /var/lib/rancher/rke2/agent/etc/kubelet.conf.d/ (from v1.32 on) or by \
+         `kubelet-arg` in /etc/rancher/rke2/config.yaml, then restart rke2-server or rke2-agent",
+    )
 }
 
 /// A command's arguments with the quotes taken off, as far as it takes to tell whose it is.
 pub(crate) fn split_command(command: &str) -> Vec<String> {
+    words(command).into_iter().map(|(_, word)| word).collect()
+}
+
+/// The same, each with the place where it begins.
+fn words(command: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
-    let mut word: Option<String> = None;
+    let mut open: Option<(usize, String)> = None;
     let mut quote = None;
-    let mut chars = command.chars();
-    while let Some(c) = chars.next() {
+    let mut chars = command.char_indices();
+    while let Some((at, c)) = chars.next() {
+        if quote.is_none() && c.is_whitespace() {
+            found.extend(open.take());
+            continue;
+        }
+        let (_, word) = open.get_or_insert((at, String::new()));
         match (c, quote) {
-            ('\\', _) => word.get_or_insert_default().extend(chars.next()),
-            (c, Some(open)) if c == open => quote = None,
-            ('"' | '\'', None) => {
-                quote = Some(c);
-                word.get_or_insert_default();
-            }
-            (c, None) if c.is_whitespace() => found.extend(word.take()),
-            (c, _) => word.get_or_insert_default().push(c),
+            ('\\', _) => word.extend(chars.next().map(|(_, c)| c)),
+            (c, Some(begun)) if c == begun => quote = None,
+            ('"' | '\'', None) => quote = Some(c),
+            (c, _) => word.push(c),
         }
     }
-    found.extend(word);
+    found.extend(open);
     found
 }
 

@@ -5,12 +5,13 @@
 //! between the two are skipped; `Key=` empties what was set before.
 
 mod command;
+mod launcher;
 mod plan;
 mod service;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use command::split_command;
+pub(crate) use command::{distribution, split_command};
 pub(crate) use plan::{Request, ServiceType, plan};
 pub(crate) use service::{DROP_IN, drop_in_path, unit_name};
 pub use service::{Properties, UnitFile};

@@ -97,7 +97,14 @@ pub(crate) fn plan(request: &Request<'_>) -> Result<Plan, String> {
     let earlier = ours.last("Type").and_then(|text| text.parse().ok());
     let chosen = request.service_type.or(earlier).unwrap_or(own_type);
     let text = text(request, &command, &options, &base, own_type, chosen);
-    let notes = notes(request, &base, &options, own_type, chosen);
+    let mut notes = notes(request, &base, &options, own_type, chosen);
+    if !command.launchers.is_empty() {
+        let launchers = command.launchers.trim_end();
+        notes.insert(
+            0,
+            format!("{launchers} stays in front: the supervisor, its preflights and the kubelet all run under it"),
+        );
+    }
     Ok(Plan { path, text, program: command.program, options, notes })
 }
 
@@ -156,8 +163,8 @@ fn text(
              # `kubelet-supervisor disable` removes it. Both are in force after `systemctl restart {short}`.\n\
              [Service]\n\
              ExecStart=\n\
-             ExecStart={}{supervisor} run {options}{between}-- {}",
-            command.prefix, command.kubelet
+             ExecStart={}{}{supervisor} run {options}{between}-- {}",
+            command.prefix, command.launchers, command.kubelet
         ),
         format!(
             "# Another binary of the supervisor takes over; the kubelet goes on.\n\

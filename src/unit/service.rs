@@ -61,6 +61,11 @@ impl Properties {
         let (argv, _) = rest.split_once(" ; ignore_errors=")?;
         Some((path, argv))
     }
+
+    /// True if `ExecStart` has this supervisor, at once or behind launchers.
+    pub(crate) fn starts(&self, supervisor: &str) -> bool {
+        self.exec_start().is_some_and(|(_, argv)| argv.contains(&format!("{supervisor} run ")))
+    }
 }
 
 /// A time span as systemd prints and reads them: `1min 30s`, `100ms`, `5`. None: no limit, or not

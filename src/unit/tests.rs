@@ -244,16 +244,99 @@ fn commands_that_are_a_kubelets() {
     }
 }
 
+/// What only executes the next program stays where it was, before the supervisor.
+#[test]
+fn launchers_stay_in_front() {
+    for launcher in [
+        "/usr/local/bin/kubenswrapper",
+        "/usr/bin/nice",
+        "/usr/bin/nice -n -5",
+        "nice -n-5 --",
+        "/usr/bin/nice --adjustment=-5",
+        "/usr/bin/nice --adjustment -5",
+        "/usr/bin/ionice -c2 -n 0 -t",
+        "/usr/bin/chrt --rr 10",
+        "/usr/bin/chrt 10",
+        "/usr/bin/taskset -c 0-3,7",
+        "/usr/bin/taskset $CPUS",
+        "/usr/bin/systemd-cat -t kubelet --priority=info",
+        "/usr/bin/env GODEBUG=x \"A=b c\" 'D=$E'",
+        "/usr/bin/env -u LD_PRELOAD --chdir=/",
+        "/usr/bin/env",
+        "/usr/bin/env A=b /usr/bin/nice -n 5 /usr/bin/taskset 0x3",
+    ] {
+        let unit = PACKAGE.replace("ExecStart=", &format!("ExecStart=-{launcher} "));
+        let mut files = vec![file(UNIT, &unit.replace("bin/kubelet", "bin/kubelet --v=$V"))];
+        let plan = planned(&files, Some(&["--trial-duration=5m"])).unwrap_or_else(|why| panic!("{launcher}: {why}"));
+        let start = values(&plan, "ExecStart").remove(1);
+        let run = "/usr/bin/kubelet-supervisor run --trial-duration=5m -- /usr/bin/kubelet --v=$V";
+        assert_eq!(start, format!("-{launcher} {run}"));
+        assert_eq!(plan.program, "/usr/bin/kubelet");
+        assert!(plan.notes[0].starts_with(&format!("{launcher} stays in front")), "{:?}", plan.notes);
+        // Again: what it wrote is no obstacle, and the options stay.
+        files.push(file(&plan.path, &plan.text));
+        assert_eq!(planned(&files, None).unwrap().text, plan.text, "{launcher}");
+        // Written by hand, and a launcher behind `--`: it would run the supervisor's pipes, and no preflight.
+        for own in [format!("{launcher} {run}"), run.replace("-- ", &format!("-- {launcher} "))] {
+            let unit = PACKAGE.replace("/usr/bin/kubelet", &format!("-{own}"));
+            assert_eq!(values(&planned(&[file(UNIT, &unit)], None).unwrap(), "ExecStart")[1], start);
+        }
+    }
+}
+
+#[test]
+fn a_shell_that_only_executes_is_left_out() {
+    for shell in ["/bin/sh -c 'exec {}'", "/usr/bin/bash -c \"exec  {} \"", "nice sh -c ' exec {}'"] {
+        let kubelet = "/usr/bin/kubelet --config=/etc/k.yaml --node-labels=a.b/c=d,e=f --v=2";
+        let unit = PACKAGE.replace("/usr/bin/kubelet", &shell.replace("{}", kubelet));
+        let mut files = vec![file(UNIT, &unit)];
+        let plan = planned(&files, None).unwrap_or_else(|why| panic!("{shell}: {why}"));
+        let front = if shell.starts_with("nice") { "nice " } else { "" };
+        let start = values(&plan, "ExecStart").remove(1);
+        assert_eq!(start, format!("{front}/usr/bin/kubelet-supervisor run -- {kubelet}"));
+        files.push(file(&plan.path, &plan.text));
+        assert_eq!(planned(&files, None).unwrap().text, plan.text);
+    }
+}
+
+#[test]
+fn distributions_without_a_kubelet_of_their_own() {
+    for name in ["k3s", "k3s-agent.service", "rke2", "rke2-server.service"] {
+        assert!(distribution(name).is_some_and(|instead| instead.contains("kubelet-arg")), "{name}");
+    }
+    assert_eq!(distribution("kubelet.service"), None);
+}
+
 #[test]
 fn commands_that_are_not() {
     for (value, word) in [
-        ("/bin/sh -c 'exec /usr/bin/kubelet $(cat /etc/args)'", "shell"),
-        ("/usr/bin/env KUBE=1 kubelet --v=2", "env"),
-        ("/usr/bin/nice -n 5 /usr/bin/kubelet", "nice"),
+        ("/bin/sh -c 'exec /usr/bin/kubelet $(cat /etc/args)'", "then `ExecStart=/usr/bin/kubelet $KUBELET_ARGS`"),
+        ("/bin/sh -c 'exec /usr/bin/kubelet $KUBELET_ARGS'", "shell"),
+        ("/bin/sh -c 'exec /usr/bin/kubelet --node-name=%H'", "shell"),
+        (r"/bin/sh -c 'exec /usr/bin/kubelet\x20--v=2'", "shell"),
+        ("/bin/sh -c 'exec /usr/bin/kubelet' kubelet", "shell"),
+        ("/bin/sh -c '/usr/bin/kubelet --v=2'", "shell"),
+        ("/bin/sh -ec 'exec /usr/bin/kubelet'", "shell"),
+        ("/bin/sh -c 'exec /usr/bin/kubelet --v=2; true'", "shell"),
+        ("/bin/sh -c 'exec sudo /usr/bin/kubelet'", "by way of sudo"),
+        ("/usr/bin/env -i /usr/bin/kubelet", "by way of env with -i"),
+        ("/usr/bin/env -S 'kubelet --v=2'", "by way of env with -S"),
+        ("/usr/bin/chrt -R -f 10 /usr/bin/kubelet", "by way of chrt with -R"),
+        ("/usr/bin/chrt -d 10 /usr/bin/kubelet", "by way of chrt with -d"),
+        ("/usr/bin/taskset -p 1 /usr/bin/kubelet", "by way of taskset with -p"),
+        ("/usr/bin/nice -n", "no kubelet follows"),
+        ("/usr/bin/nice", "no kubelet follows"),
+        ("/usr/bin/sudo -u root /usr/bin/kubelet --v=$V", "then `ExecStart=/usr/bin/kubelet --v=$V`"),
+        ("/usr/bin/nice timeout 5 kubelet", "by way of timeout"),
+        ("/usr/bin/systemd-run --scope kubelet", "by way of systemd-run"),
+        ("/usr/bin/kubensenter /usr/bin/kubelet", "by way of kubensenter"),
+        ("/usr/bin/nice kubelet-supervisor status", "without `run"),
         ("/usr/bin/docker run kubelet", "container"),
         ("/usr/lib/coreos/kubelet-wrapper --x", "kubelet-wrapper"),
-        ("/usr/local/bin/kubenswrapper /usr/bin/kubelet --x", "by way of kubenswrapper"),
-        ("/usr/local/bin/k3s agent", "does not look like a kubelet"),
+        ("/usr/local/bin/k3s agent", "within its own process"),
+        ("/usr/local/bin/rke2 server", "rke2 starts the kubelet itself"),
+        ("/usr/bin/nice /opt/rke2/bin/rke2 server", "rke2 starts the kubelet itself"),
+        ("/usr/local/bin/something agent", "does not look like a kubelet"),
         ("@/usr/bin/kubelet kubelet", "prefix '@'"),
         ("|/usr/bin/kubelet", "prefix '|'"),
         ("/usr/bin/kubelet ; /bin/true", "several"),
@@ -319,6 +402,15 @@ fn what_systemd_says() {
     assert_eq!(said.paths(), ["/a/kubelet.service", "/a/10-x.conf", "/b/20-y.conf"]);
     assert_eq!(said.exec_start(), Some(("/usr/bin/kubelet", "/usr/bin/kubelet $A --b=c")));
     assert_eq!((said.get("LoadState"), said.get("Other")), ("loaded", ""));
+    let supervised = |argv: &str| {
+        let text = format!("ExecStart={{ path=/usr/bin/x ; argv[]={argv} ; ignore_errors=no ; pid=0 }}");
+        Properties::parse(&text).starts("/usr/bin/kubelet-supervisor")
+    };
+    assert!(supervised("/usr/bin/kubelet-supervisor run -- /usr/bin/kubelet"));
+    assert!(supervised("/usr/bin/nice -n 5 /usr/bin/kubelet-supervisor run -- /usr/bin/kubelet"));
+    assert!(
+        !supervised("/usr/bin/kubelet --v=2") && !supervised("/usr/bin/kubelet-supervisor2 run -- /usr/bin/kubelet")
+    );
     for (text, expected) in [
         ("1min 30s", Some(90_000)),
         ("100ms", Some(100)),

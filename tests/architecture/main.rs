@@ -168,7 +168,7 @@ fn the_shared_crate_depends_on_no_side() {
     let dependencies = manifest.split("[dependencies]").nth(1).unwrap().split("\n[").next().unwrap();
     let names: Vec<&str> =
         dependencies.lines().filter_map(|line| line.split(['.', ' ']).next()).filter(|name| !name.is_empty()).collect();
-    assert_eq!(names, ["jiff", "serde", "serde_json", "serde_yaml", "sha2", "thiserror"]);
+    assert_eq!(names, ["jiff", "serde", "serde_json", "serde_yaml", "sha2", "strsim", "thiserror"]);
     let plugin = include_str!("../../crates/kubectl-plugin/Cargo.toml");
     let dependencies = plugin.split("[dependencies]").nth(1).unwrap().split("\n[").next().unwrap();
     assert!(!dependencies.contains("kubelet-supervisor"), "the plugin knows the daemon");

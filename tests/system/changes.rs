@@ -87,6 +87,30 @@ fn equal_content_is_adopted_without_a_restart() {
 }
 
 #[test]
+fn fields_of_no_effect_are_refused_on_demand() {
+    let mut rig = Rig::new();
+    rig.option("--unknown-fields", "refuse");
+    rig.up();
+    let good = rig.prove("a", &configuration("maxPods: 42"));
+    rig.wait_status("the version is known", |status| status["kubelet"]["version"] == "v1.20.2");
+    for (fields, words) in [
+        ("maxPods: 43\nevictionhard: {memory.available: 1Gi}", "evictionhard: did you mean evictionHard?"),
+        ("maxPods: 43\nmaxParallelImagePulls: 3", "maxParallelImagePulls: since 1.27, this kubelet is 1.20"),
+        ("maxPods: 41\nmaxPods: 43", "duplicate field in the payload, the last one wins"),
+    ] {
+        let bad = rig.put("a", &configuration(fields));
+        let message = rig.wait_event("KubeletConfigRejected", &bad);
+        assert!(message.contains(words) && message.contains("(refused by --unknown-fields)"), "{message}");
+        let config = rig.wait_error(&bad, LOAD);
+        assert!(is(&config, "active", &good) && is(&config, "lastKnownGood", &good), "{config}");
+    }
+    assert_eq!(rig.starts(), 2);
+    // The same content, without its duplicate, is another matter.
+    rig.prove("a", &configuration("maxPods: 43"));
+    assert_eq!(rig.starts(), 3);
+}
+
+#[test]
 fn the_local_configurations_own_content_is_adopted_and_reset_without_a_restart() {
     let mut rig = Rig::new();
     rig.up();

@@ -59,6 +59,29 @@ fn check_tells_by_its_exit_code() {
 }
 
 #[test]
+fn check_and_render_tell_fields_of_no_effect() {
+    let odd = "evictionhard: {memory.available: 1Gi}\nmaxPods: 41\nmaxPods: 42\nmaxParallelImagePulls: 3";
+    for style in [Style::V1_20, Style::V1_36] {
+        let rig = Rig::with(style, "1s");
+        let path = file(&rig, &configuration(odd));
+        let all = |said: &str| {
+            let old = said.contains("maxParallelImagePulls: since 1.27, this kubelet is 1.20");
+            assert_eq!(old, style == Style::V1_20, "{said}");
+            said.contains("evictionhard: did you mean evictionHard?") && said.contains("duplicate field in the payload")
+        };
+        let (code, stdout, stderr) = verb(&rig, "check", &[&path]);
+        assert!(code == 0 && stdout.ends_with("valid\n") && all(&stderr), "{code} {stdout}{stderr}");
+        let (code, stdout, stderr) = verb(&rig, "check", &[&path, "--unknown-fields", "refuse"]);
+        assert!(code == 1 && stdout.starts_with("rejected: ") && all(&stdout), "{code} {stdout}{stderr}");
+        let (code, _, stderr) = verb(&rig, "render", &[&path]);
+        assert!(code == 0 && all(&stderr), "{code} {stderr}");
+        let good = file(&rig, &configuration("maxPods: 42"));
+        assert_eq!(verb(&rig, "check", &[&good, "--unknown-fields=refuse"]).0, 0);
+        assert_eq!(verb(&rig, "check", &[&good, "--unknown-fields=maybe"]).0, 64);
+    }
+}
+
+#[test]
 fn check_merges_as_run_does() {
     let rig = Rig::new();
     rig.local("kubeAPIQPS: -1");

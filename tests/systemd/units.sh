@@ -97,14 +97,90 @@ options() {
     ok "bad options are told now" fails "options for .run." kubelet-supervisor enable -- --trial-duration 7x
 }
 
+# A launcher's life. COMMAND and what follows it say of the kubelet's PID whether the launcher did its work.
+launched() { # NAME EXECSTART COMMAND...
+    local name=$1 start=$2 before
+    shift 2
+    proof=("$@")
+    bare kubeadm
+    printf '[Service]\nExecStart=\nExecStart=%s /usr/bin/kubelet $KUBELET_CONFIG_ARGS $KUBELET_EXTRA_ARGS\n' "$start" >/etc/systemd/system/kubelet.service.d/30-launcher.conf
+    ok "$name: a bare kubelet, which is the main process" eval 'systemctl daemon-reload && systemctl start kubelet && until_true 30 kubelet_is_main'
+    ok "$name: it does its work there" works
+    ok "$name: enable" eval 'kubelet-supervisor enable >/tmp/enable'
+    ok "$name: stays in front of the supervisor" says "^ExecStart=${start//\"/} /usr/bin/kubelet-supervisor run -- /usr/bin/kubelet" /tmp/enable
+    ok "$name: and enable says so" says "^note: $start stays in front" /tmp/enable
+    ok "$name: enable again is harmless" eval 'cp $dropin /tmp/first; kubelet-supervisor enable | grep "is up to date" && diff $dropin /tmp/first'
+    ok "$name: systemd finds no fault with it" no_fault
+    ok "$name: ready" eval 'timeout 60 systemctl restart kubelet && until_true 30 ready'
+    ok "$name: the main process is the supervisor" main_is_supervisor
+    ok "$name: STATUS is in words" grep -q "kubelet ready with the local configuration" <(property StatusText)
+    ok "$name: the kubelet has its arguments" grep -qF -- "--config=/var/lib/kubelet/config.yaml --max-pods=42 --v=2" <(kubelet_args)
+    ok "$name: it does its work for the kubelet" works
+    before=$(kubelet_pids)
+    kill -9 "$before"
+    ok "$name: and for the kubelet that comes after it" eval 'until_true 30 another_kubelet "$before" && works'
+    ok "$name: reload keeps both" eval 'before=$(kubelet_pids) && systemctl reload kubelet && until_true 30 ready && is "$(kubelet_pids)" "$before" && main_is_supervisor'
+    ok "$name: disable" eval 'kubelet-supervisor disable >/tmp/disable && says "^ExecStart=${start//\"/} /usr/bin/kubelet " /tmp/disable'
+    ok "$name: stop leaves no kubelet" eval 'timeout 60 systemctl stop kubelet && no_kubelet'
+}
+works() { "${proof[@]}" "$(kubelet_pids)"; }
+kubelet_is_main() { one_kubelet && [ "$(property MainPID)" = "$(kubelet_pids)" ]; }
+is_nice() { is "$(ps -o ni= -p "$1" | tr -d ' ')" 7; }
+is_last_for_io() { is "$(ionice -p "$1")" "best-effort: prio 6"; }
+is_batch() { chrt -p "$1" | grep SCHED_BATCH; }
+is_on_the_first_cpu() { grep -qx 'Cpus_allowed_list:[[:space:]]0' "/proc/$1/status"; }
+has_variable() { tr '\0' '\n' <"/proc/$1/environ" | grep -qx 'GREETING=good day'; }
+logs_as_kubelet_cat() { until_true 10 eval 'journalctl -q -t kubelet-cat _PID='"$1 + _PID=$(property MainPID)"' | grep -q .'; }
+is_in_its_namespace() { [ "$(readlink "/proc/$1/ns/mnt")" = "$(nsenter --mount=/run/kubens/mnt readlink /proc/self/ns/mnt)" ] && [ "$(readlink "/proc/$1/ns/mnt")" != "$(readlink /proc/1/ns/mnt)" ]; }
+launchers() {
+    launched nice "/usr/bin/nice -n 7" is_nice
+    launched ionice "/usr/bin/ionice -c2 -n6" is_last_for_io
+    launched chrt "/usr/bin/chrt --batch 0" is_batch
+    launched taskset "/usr/bin/taskset -c 0" is_on_the_first_cpu
+    launched env '/usr/bin/env "GREETING=good day"' has_variable
+    launched systemd-cat "/usr/bin/systemd-cat -t kubelet-cat" logs_as_kubelet_cat
+    # OpenShift's, in what it does; kubens.service makes the namespace there.
+    mkdir -p /run/kubens && mount --bind --make-private /run/kubens /run/kubens && touch /run/kubens/mnt
+    unshare --mount=/run/kubens/mnt --propagation slave mount --make-rshared /
+    printf '#!/bin/bash\nexec nsenter --mount=/run/kubens/mnt "$@"\n' >/usr/local/bin/kubenswrapper && chmod 755 /usr/local/bin/kubenswrapper
+    launched kubenswrapper /usr/local/bin/kubenswrapper is_in_its_namespace
+    rm /usr/local/bin/kubenswrapper
+    umount /run/kubens/mnt && umount /run/kubens
+
+    bare kubeadm
+    printf '[Service]\nExecStart=\nExecStart=/bin/sh -c "exec /usr/bin/kubelet --config=/var/lib/kubelet/config.yaml --v=3"\n' >/etc/systemd/system/kubelet.service.d/30-shell.conf
+    ok "exec in a shell: enable leaves the shell out" eval 'kubelet-supervisor enable | grep "^ExecStart=/usr/bin/kubelet-supervisor run -- /usr/bin/kubelet --config=/var/lib/kubelet/config.yaml --v=3$"'
+    ok "exec in a shell: again is harmless" eval 'kubelet-supervisor enable | grep "is up to date"'
+    ok "exec in a shell: ready" eval 'timeout 60 systemctl restart kubelet && until_true 30 ready && main_is_supervisor && one_kubelet'
+    ok "exec in a shell: disable" eval 'kubelet-supervisor disable | grep "^ExecStart=/bin/sh -c"'
+    systemctl stop kubelet
+}
+
+distributions() {
+    bare kubeadm
+    for name in k3s rke2; do
+        printf '#!/bin/sh\nexec sleep infinity\n' >/usr/local/bin/$name && chmod 755 /usr/local/bin/$name
+        printf '[Service]\nExecStart=/usr/local/bin/%s agent\n' $name >/etc/systemd/system/$name-agent.service
+        systemctl daemon-reload
+        ok "$name: its unit" fails "/var/lib/rancher/$name/agent/etc/kubelet.conf.d" kubelet-supervisor enable --unit $name-agent
+        mv /usr/lib/systemd/system/kubelet.service /tmp/kubelet.service && systemctl daemon-reload
+        ok "$name: no unit of a kubelet" fails "there is no kubelet.service, but $name-agent.service: $name " kubelet-supervisor enable
+        mv /tmp/kubelet.service /usr/lib/systemd/system/
+        rm /usr/local/bin/$name /etc/systemd/system/$name-agent.service
+        systemctl daemon-reload
+    done
+}
+
 refusals() {
     bare kubeadm
     ok "no such unit" fails "there is no nothing.service" kubelet-supervisor enable --unit nothing
     ok "not root" fails "run it as root" setpriv --reuid=65534 --clear-groups kubelet-supervisor enable
     ok "another's program" eval 'install -o nobody /suite/kubelet-supervisor /opt/ks && fails "by others than root" /opt/ks enable; rm /opt/ks'
     ok "a program that the next boot removes" eval 'install /suite/kubelet-supervisor /tmp/ks && fails "next boot empties" /tmp/ks enable; rm /tmp/ks'
-    printf '[Service]\nExecStart=\nExecStart=/bin/sh -c "exec /usr/bin/kubelet"\n' >/etc/systemd/system/kubelet.service.d/30-shell.conf
-    ok "a shell" fails "runs a shell" kubelet-supervisor enable
+    printf '[Service]\nExecStart=\nExecStart=/bin/sh -c "exec /usr/bin/kubelet $$(cat /etc/args)"\n' >/etc/systemd/system/kubelet.service.d/30-shell.conf
+    ok "a shell with work to do" fails "runs a shell" kubelet-supervisor enable
+    printf '[Service]\nExecStart=\nExecStart=/usr/bin/timeout 9 /usr/bin/kubelet --v=2\n' >/etc/systemd/system/kubelet.service.d/30-shell.conf
+    ok "what does not become the kubelet: the line to write" fails "ExecStart=/usr/bin/kubelet --v=2" kubelet-supervisor enable
     printf '#!/bin/sh\nexec /usr/bin/kubelet "$@"\n' >/usr/local/bin/kubelet && chmod 755 /usr/local/bin/kubelet
     printf '[Service]\nExecStart=\nExecStart=/usr/local/bin/kubelet\n' >/etc/systemd/system/kubelet.service.d/30-shell.conf
     ok "a script" fails "is a script" kubelet-supervisor enable
@@ -130,5 +206,7 @@ walk openshift "--cloud-provider= --volume-plugin-dir=/etc/kubernetes/kubelet-pl
 walk eks "--config=/var/lib/kubelet/config.yaml --hostname-override=ip-10-0-0-1.ec2.internal --node-ip=10.0.0.1"
 types
 options
+launchers
+distributions
 refusals
 bare kubeadm

@@ -7,6 +7,7 @@
 //! - [`source`]: a reference, the version it resolves to, and the payload; [`source_dir`]: a directory in its place
 //! - [`yaml`]: texts as the kubelet reads them; [`merge`]: RFC 7396
 //! - [`flags`]: the kubelet's command line, and which fields it overrides
+//! - [`schema`]: the fields, and which kubelets know them
 //! - [`rendering`]: payload, local file and flags put together; [`digest`]: what identifies the outcome
 //!
 //! What a change does to a live node:
@@ -27,6 +28,7 @@ pub mod hazard;
 pub mod merge;
 pub mod pods;
 pub mod rendering;
+pub mod schema;
 pub mod source;
 pub mod source_dir;
 pub mod status;

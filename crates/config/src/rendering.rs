@@ -10,6 +10,7 @@ use super::merge::merge;
 use super::yaml;
 use crate::digest::{Digest, hex};
 use crate::flags::{FlagOverrides, KubeletArgs, NATIVE_GATE};
+use crate::schema::{self, FieldProblem};
 use crate::source::Merge;
 
 /// Fields that are paths; relative ones are against the directory of the file they stand in.
@@ -81,6 +82,8 @@ pub struct Configuration {
     pub notes: Vec<String>,
     /// Payload fields that a command-line flag overrides, with the flag.
     pub shadowed: Vec<String>,
+    /// Fields of the payload that stand twice, or that some kubelet does not know.
+    pub problems: Vec<FieldProblem>,
 }
 
 /// Which text was at fault.
@@ -116,12 +119,14 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
         let base = if from.local.is_none() { legacy_defaults() } else { value.clone() };
         let Effective { value: effective, healthz } = effective(base, from.drop_ins, from.args);
         let overrides = FlagOverrides::default();
-        let (digest, files, shadowed) = (digest(&portable, &overrides), BTreeMap::new(), Vec::new());
-        return Ok(Configuration { value, digest, overrides, files, healthz, effective, notes, shadowed });
+        let (digest, files) = (digest(&portable, &overrides), BTreeMap::new());
+        let (shadowed, problems) = Default::default();
+        return Ok(Configuration { value, digest, overrides, files, healthz, effective, notes, shadowed, problems });
     };
 
     let mut parsed = yaml::parse(payload.text).map_err(RenderFault::Payload)?;
-    note_duplicate(parsed.duplicate.as_ref(), "the payload", &mut notes);
+    let mut problems: Vec<FieldProblem> = parsed.duplicate.map(FieldProblem::Duplicate).into_iter().collect();
+    problems.extend(schema::problems(&parsed.value));
     let overlay = from.merge == Merge::Overlay;
     check_kind(&mut parsed.value, overlay && local.is_some()).map_err(RenderFault::Payload)?;
     let (overrides, remarks) = from.args.applicable(from.overrides);
@@ -148,7 +153,7 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
         notes.push(format!("featureGates.{NATIVE_GATE} is left out: kubelets from v1.24 on refuse it, to earlier ones it means nothing here"));
     }
     let Effective { value: effective, healthz } = effective(value.clone(), from.drop_ins, &args);
-    Ok(Configuration { value, digest, overrides, files, healthz, effective, notes, shadowed })
+    Ok(Configuration { value, digest, overrides, files, healthz, effective, notes, shadowed, problems })
 }
 
 /// Takes the gate `DynamicKubeletConfig` out; true if it was there.
@@ -197,15 +202,11 @@ fn legacy_defaults() -> Value {
 fn read(text: Text<'_>, what: &str, notes: &mut Vec<String>) -> Result<Value, String> {
     let mut parsed = yaml::parse(text.text)?;
     check_kind(&mut parsed.value, false)?;
-    note_duplicate(parsed.duplicate.as_ref(), what, notes);
-    absolute_paths(&mut parsed.value, text.dir);
-    Ok(parsed.value)
-}
-
-fn note_duplicate(duplicate: Option<&String>, what: &str, notes: &mut Vec<String>) {
-    if let Some(duplicate) = duplicate {
+    if let Some(duplicate) = parsed.duplicate {
         notes.push(format!("duplicate field in {what}, the last one wins: {duplicate}"));
     }
+    absolute_paths(&mut parsed.value, text.dir);
+    Ok(parsed.value)
 }
 
 /// The kubelet refuses any other kind or version at load; what may lack them (an overlay) is given them.

@@ -44,6 +44,10 @@ impl State {
                 return self.reject_as(BadVersion { source: known.source, digest: known.digest, ..bad }, fx);
             }
         }
+        if let Some(why) = self.refused_fields(&rendered) {
+            // Not against its content, which is the same once a field stands no longer twice.
+            return self.reject(&Version::named(version.source), ConfigError::Load, &why, fx);
+        }
         if let Some(why) = self.refused_hazards(&rendered) {
             // Held against this version, not its content: an acknowledgement changes only the former.
             return self.reject(&Version::named(version.source), ConfigError::Validate, &why, fx);

@@ -292,10 +292,17 @@ impl State {
         if self.restart_missed_turn(&source) {
             return self.accepted(*rendered);
         }
-        match self.refused_impact(&rendered) {
-            Some(why) => self.reject(&Version::named(source), ConfigError::Validate, &why, fx),
-            None => self.record_switch(source, &rendered, fx),
+        if let Some(why) = self.refused_impact(&rendered) {
+            return self.reject(&Version::named(source), ConfigError::Validate, &why, fx);
         }
+        // Right after a boot the kubelet's version was not known when the change was taken up.
+        if let Some(why) = self.refused_fields(&rendered) {
+            return self.reject(&Version::named(source), ConfigError::Load, &why, fx);
+        }
+        for line in self.odd_fields(&rendered) {
+            log(fx, Level::Warn, format!("{source}: {line}"));
+        }
+        self.record_switch(source, &rendered, fx);
     }
 
     /// True if the turn came while the API server was away: all whose turn has passed would switch at the moment of its return.

@@ -1,9 +1,10 @@
 //! What operators and administrators do about a trial: confirm, pin, freeze, roll back, acknowledge.
 
 use kubelet_config::pods::PodSummary;
+use kubelet_config::schema::UnknownFields;
 use kubelet_config::source::ConfigAnnotations;
 use kubelet_supervisor::machine::command::{Command, Target};
-use kubelet_supervisor::machine::{Effect, StoreRequest};
+use kubelet_supervisor::machine::{Effect, Input, Settings, StoreRequest};
 use serde_json::json;
 
 use super::minutes;
@@ -22,6 +23,8 @@ testkit::scenarios!(
     nothing_is_started_while_the_system_goes_down,
     a_freeze_takes_up_nothing_and_judges_on,
     hazards_are_refused_unless_acknowledged,
+    fields_of_no_effect_are_refused_on_demand,
+    last_known_good_keeps_its_fields_of_no_effect,
     the_way_back_to_last_known_good_needs_no_acknowledgement,
     more_pods_than_places_are_named,
     the_kubelets_own_log_is_kept_and_holds_no_secrets,
@@ -229,6 +232,45 @@ fn hazards_are_refused_unless_acknowledged() {
     node.assign("b");
     node.pass(5);
     assert_eq!(node.active(), "b");
+    assert_eq!(node.starts, ["", "b"]);
+}
+
+fn fields_of_no_effect_are_refused_on_demand() {
+    let misspelt = json!({"evictionhard": {"memory.available": "1Gi"}, "maxPods": 60});
+    for (unknown_fields, active, starts) in
+        [(UnknownFields::Warn, "a", ["", "a"].as_slice()), (UnknownFields::Refuse, "", &[""])]
+    {
+        let mut node = Node::with(Settings { unknown_fields, ..Settings::default() });
+        node.define("a", misspelt.clone(), ConfigAnnotations::default());
+        node.assign("a");
+        node.pass(5);
+        assert_eq!(node.active(), active, "{unknown_fields:?}");
+        assert_eq!(node.starts, starts, "{unknown_fields:?}");
+        let line = "evictionhard: did you mean evictionHard?";
+        let logged = |effect: &Effect| matches!(effect, Effect::Log(_, text) if text.contains(line));
+        match unknown_fields {
+            UnknownFields::Warn => assert!(node.effects.iter().any(logged), "{:?}", node.effects),
+            UnknownFields::Refuse => assert!(node.message("KubeletConfigRejected").contains(line)),
+        }
+    }
+}
+
+/// What has been proven is not refused for what it always had.
+fn last_known_good_keeps_its_fields_of_no_effect() {
+    let mut node = Node::with(Settings { unknown_fields: UnknownFields::Refuse, ..Settings::default() });
+    let later = json!({"maxParallelImagePulls": 3});
+    for (version, name, active) in [("v1.20.2", "a", ""), ("v1.29.3", "b", "b"), ("v1.20.2", "c", "b")] {
+        node.define(name, later.clone(), ConfigAnnotations::default());
+        node.step(Input::KubeletVersion(version.to_owned()));
+        node.assign(name);
+        node.pass(minutes(11));
+        assert_eq!(node.active(), active, "{version}");
+    }
+    let message = node.message("KubeletConfigRejected");
+    assert!(message.contains("maxParallelImagePulls: since 1.27, this kubelet is 1.20"), "{message}");
+    node.assign("b");
+    node.pass(5);
+    assert_eq!((node.active(), node.last_known_good()), ("b", "b"));
     assert_eq!(node.starts, ["", "b"]);
 }
 

@@ -252,6 +252,13 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         law: Law::RefusedNeverRuns,
+        name: "unknown fields are not refused",
+        file: "machine/change/impact.rs",
+        original: "self.settings.unknown_fields == UnknownFields::Refuse",
+        mutated: "false",
+    },
+    Mutant {
+        law: Law::RefusedNeverRuns,
         name: "what is refused is tried",
         file: "machine/change/step.rs",
         original: "self.reject(&version, ConfigError::Validate, &message, fx)",

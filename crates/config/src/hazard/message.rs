@@ -1,4 +1,4 @@
-//! Messages about hazards: bounded, so that they fit an event.
+//! Messages about fields: bounded, so that they fit an event.
 
 /// A message must fit an event (1 KiB) together with what stands before it.
 const MESSAGE_MAX: usize = 880;
@@ -18,7 +18,7 @@ pub(super) fn top(field: &str) -> &str {
 }
 
 /// The items that fit, then how many do not, then the end.
-pub(super) fn bounded(items: impl ExactSizeIterator<Item = String>, end: &str) -> String {
+pub(crate) fn bounded(items: impl ExactSizeIterator<Item = String>, end: &str) -> String {
     let count = items.len();
     let room = MESSAGE_MAX.saturating_sub(end.len() + " and 9999 more".len());
     let mut text = String::new();

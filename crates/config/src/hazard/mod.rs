@@ -5,7 +5,7 @@ mod acknowledge;
 mod diff;
 mod effective;
 pub mod impact;
-mod message;
+pub(crate) mod message;
 pub mod quantity;
 mod resource_managers;
 pub mod table;

@@ -312,7 +312,6 @@ pub const HAZARDS: &[Hazard] = &[
     at("containerLogMonitorInterval", Tuning, Asks::Restart, Absent("\"10s\""), NONE),
     at("imageMaximumGCAge", Tuning, Asks::Restart, Zero, NONE),
     at("crashLoopBackOff", Tuning, Asks::NewContainers, Zero, NEW_CONTAINERS),
-    at("podHousekeepingPeriod", Tuning, Asks::Restart, Absent("\"2s\""), NONE),
 ];
 
 #[cfg(test)]

@@ -13,11 +13,11 @@ use crate::fleet::compare::{Comparison, NodeFacts, compare};
 use crate::fleet::config_ref::ConfigRef;
 use crate::fleet::explain::{self, AppliedConfigMap, Provenance};
 use crate::fleet::node::{ConfigManager, NodeRow};
-use crate::fleet::schema;
 use crate::output::{self, Format, Out, Table, Tone};
 use crate::{Context, Failure, context};
 use kubelet_config::flags::FlagOverrides;
 use kubelet_config::hazard::{Asks, Change, HazardClass};
+use kubelet_config::schema;
 use kubelet_config::source::Merge;
 
 /// There are differences.

@@ -10,10 +10,10 @@ use crate::commands::configuration::{self, KubeletConfigMap};
 use crate::fleet::explain::{self, AppliedConfigMap, Origin, Provenance};
 use crate::fleet::field_paths::is_within;
 use crate::fleet::node::{ConfigManager, NodeRow, Stage};
-use crate::fleet::schema;
 use crate::output::{self, Format, Out, Table, Tone};
 use crate::{Context, Failure};
 use kubelet_config::hazard::{self, table};
+use kubelet_config::schema;
 
 /// Options of `explain`.
 #[derive(Debug, Args)]

@@ -11,12 +11,14 @@ use kube::core::request::Request as Path;
 use serde_json::{Map, Value, json};
 
 use crate::api::client::{Client, RequestResult};
+use crate::api::nodes::{self, NodeSelection};
 use crate::commands::configuration::{self, MERGE_ANNOTATION};
-use crate::fleet::{configmap_name, schema};
+use crate::fleet::configmap_name;
 use crate::output::{self, Format};
 use crate::{Context, Failure, context};
 use kubelet_config::assignment::{self, DEFAULT_KEY};
 use kubelet_config::flags::KEY_SUFFIX;
+use kubelet_config::schema::{self, FieldProblem, UnknownFields};
 use kubelet_config::source::is_safe_key;
 use kubelet_config::{rendering, yaml};
 
@@ -63,9 +65,12 @@ pub(crate) struct Options {
     /// To be laid over each node's own file instead of replacing it.
     #[arg(long)]
     overlay: bool,
-    /// Warn of fields that kubelets of this version do not know, such as 1.29.
+    /// Tell fields that kubelets of this version do not know, such as 1.29; default: of the nodes' versions.
     #[arg(long, value_name = "VERSION", value_parser = schema::minor)]
     kubelet: Option<u64>,
+    /// Fields that a kubelet would read over: say so, or refuse the file.
+    #[arg(long, value_name = "warn|refuse", default_value = "warn")]
+    unknown_fields: UnknownFields,
     /// none, client (asks nobody) or server (which keeps nothing).
     #[arg(long, value_enum, default_value = "none", num_args = 0..=1, default_missing_value = "client", require_equals = true)]
     dry_run: DryRun,
@@ -77,16 +82,19 @@ pub(crate) struct Options {
 impl Options {
     pub(crate) async fn run(self, connection: &context::Options) -> Result<ExitCode, Failure> {
         let text = configuration::read_file(&self.file)?;
-        self.check(&text)?;
+        let problems = self.check(&text)?;
         let flags = self.flags.as_deref().map(configuration::read_flags).transpose()?;
         let flags = flags.map(|text| (format!("{}{KEY_SUFFIX}", self.key), text));
         let data: BTreeMap<String, String> = [(self.key.clone(), text)].into_iter().chain(flags).collect();
         let name = self.map_name(&data)?;
         let object = self.object(&name, &connection.namespace, &data);
         let (done, object) = if self.dry_run == DryRun::Client {
+            self.tell(schema::told(&problems, self.kubelet))?;
             ("created (dry run)", object)
         } else {
-            self.create(&Context::new(connection).await?.api(), &name, object).await?
+            let client = Context::new(connection).await?.api();
+            self.tell(self.told(&client, &problems).await)?;
+            self.create(&client, &name, object).await?
         };
         match self.output {
             None => output::write_stdout(&format!("configmap/{name} {done}\n"))?,
@@ -97,18 +105,58 @@ impl Options {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Refuses what is no KubeletConfiguration; warns of what a kubelet would read over.
-    fn check(&self, text: &str) -> Result<(), Failure> {
-        let title = if self.file == "-" { "standard input" } else { &self.file };
-        let fail = |why: String| Failure::new(format!("{title}: {why}"));
+    /// Refuses what is no KubeletConfiguration; gives what some kubelet would read over.
+    fn check(&self, text: &str) -> Result<Vec<FieldProblem>, Failure> {
+        let fail = |why: String| Failure::new(format!("{}: {why}", self.title()));
         let mut document = yaml::parse(text).map_err(fail)?;
         if let Some(duplicate) = document.duplicate {
             return Err(fail(format!("a field stands twice, and the kubelet would go by the last one: {duplicate}")));
         }
         rendering::check_kind(&mut document.value, self.overlay)
             .map_err(|why| fail(format!("{why}, so this is no KubeletConfiguration")))?;
-        for unknown in schema::unknown(&document.value, self.kubelet) {
-            eprintln!("warning: {}", output::plain(&unknown));
+        Ok(schema::problems(&document.value))
+    }
+
+    fn title(&self) -> &str {
+        if self.file == "-" { "standard input" } else { &self.file }
+    }
+
+    /// What kubelets of the chosen version would read over, or those of the cluster's nodes, which are asked for if that
+    /// matters.
+    async fn told(&self, client: &Client, problems: &[FieldProblem]) -> Vec<String> {
+        let mut told = schema::told(problems, self.kubelet);
+        let by_version = problems.iter().any(|problem| matches!(problem, FieldProblem::Versions { .. }));
+        if self.kubelet.is_some() || !by_version {
+            return told;
+        }
+        let rows = match nodes::read_each(client, &NodeSelection::default()).await {
+            Ok((rows, _)) => rows,
+            Err(failure) => {
+                eprintln!(
+                    "note: which versions the nodes' kubelets have is not known, --kubelet VERSION says it: {}",
+                    output::plain(&failure.message)
+                );
+                return told;
+            }
+        };
+        let mut versions: BTreeMap<u64, usize> = BTreeMap::new();
+        for minor in rows.iter().filter_map(|row| schema::minor(&row.kubelet).ok()) {
+            *versions.entry(minor).or_default() += 1;
+        }
+        for (minor, nodes) in versions {
+            let theirs = problems.iter().filter(|problem| matches!(problem, FieldProblem::Versions { .. }));
+            let theirs = theirs.filter_map(|problem| problem.told(Some(minor)));
+            told.extend(theirs.map(|line| format!("{line} ({nodes} node{})", if nodes == 1 { "" } else { "s" })));
+        }
+        told
+    }
+
+    fn tell(&self, told: Vec<String>) -> Result<(), Failure> {
+        if self.unknown_fields == UnknownFields::Refuse && !told.is_empty() {
+            return Err(Failure::new(format!("{}: {}", self.title(), output::plain(&schema::refusal(&told)))));
+        }
+        for line in told {
+            eprintln!("warning: {}", output::plain(&line));
         }
         Ok(())
     }

@@ -11,6 +11,5 @@ pub(crate) mod explain;
 pub(crate) mod field_paths;
 pub mod node;
 pub mod rollout;
-pub(crate) mod schema;
 pub(crate) mod view;
 pub(crate) mod wait;

@@ -195,10 +195,42 @@ fn fields_that_the_kubelet_does_not_know_are_warned_of() {
     let push =
         |version: &str| bench.run_with(&["push", "-", "--name", "x", "--dry-run=client", "--kubelet", version], &text);
     let ran = push("v1.20.2");
-    assert!(ran.code == 0 && ran.err.contains("warning: seccompDefault is known from 1.22 on"), "{ran:?}");
-    assert!(ran.err.contains("did you mean maxPods?"), "{ran:?}");
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.err.contains("warning: seccompDefault: since 1.22, this kubelet is 1.20\n"), "{ran:?}");
+    assert!(ran.err.contains("warning: maxpods: did you mean maxPods?\n"), "{ran:?}");
     assert!(!push("1.29").err.contains("seccompDefault"));
     assert_eq!(push("latest").code, 2);
+    assert!(bench.server.requests().is_empty(), "nobody was asked");
+}
+
+/// Without `--kubelet` the nodes are asked, and only where their version matters.
+#[test]
+fn fields_are_checked_for_the_versions_of_the_nodes() {
+    let bench = Bench::new();
+    for (name, version) in [("a", "v1.20.2"), ("b", "v1.20.15"), ("c", "v1.21.3+k3s1"), ("d", "v1.30.0")] {
+        bench.server.put_node(name, json!({"status": {"nodeInfo": {"kubeletVersion": version}}}));
+    }
+    let text = format!("{GOOD}seccompDefault: true\n");
+    let ran = bench.run_with(&["push", "-", "--name", "x"], &text);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.err.contains("warning: seccompDefault: since 1.22, this kubelet is 1.20 (2 nodes)\n"), "{ran:?}");
+    assert!(ran.err.contains("warning: seccompDefault: since 1.22, this kubelet is 1.21 (1 node)\n"), "{ran:?}");
+    assert_eq!(ran.err.lines().count(), 2, "{ran:?}");
+}
+
+/// Nothing is written then.
+#[test]
+fn fields_that_the_kubelet_does_not_know_are_refused_on_demand() {
+    let bench = Bench::new();
+    let push = |text: &str| bench.run_with(&["push", "-", "--name", "x", "--unknown-fields", "refuse"], text);
+    let ran = push(&format!("{GOOD}evictionhard: {{}}\n"));
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(
+        ran.err.contains("standard input: evictionhard: did you mean evictionHard? (refused by --unknown-fields)"),
+        "{ran:?}"
+    );
+    assert!(bench.server.requests().is_empty(), "nobody was asked");
+    assert_eq!(push(GOOD).code, 0);
 }
 
 #[test]

@@ -233,6 +233,7 @@ fn rendered(checkpoint: Option<(&Checkpoint, &Source)>) -> Result<Rendered, Rend
         path: path.unwrap_or_default(),
         healthz: out.healthz,
         effective: Arc::new(out.effective),
+        problems: out.problems,
         annotations: checkpoint.map(|(checkpoint, _)| checkpoint.annotations.clone()).unwrap_or_default(),
         ..Rendered::default()
     })

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use kubelet_config::digest::Digest;
 use kubelet_config::rendering::HealthzTarget;
+use kubelet_config::schema;
 use kubelet_config::source::{ConfigAnnotations, Source};
 use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::model::{Damage, KubeletId, LoadTarget, RenderError, Rendered, StateFiles};
@@ -271,6 +272,7 @@ impl Node {
         if (overlay || source.is_none()) && !self.store.local.is_empty() {
             content = format!("{content}+{}", self.store.local);
         }
+        let problems = source.map(|_| schema::problems(&fields)).unwrap_or_default();
         // Differs, and nobody minds.
         fields["syncFrequency"] = json!(content);
         Rendered {
@@ -278,6 +280,7 @@ impl Node {
             digest: Digest(content),
             healthz: self.healthz.map(|_| HealthzTarget { host: "127.0.0.1".into(), port: 10248 }),
             effective: Arc::new(fields),
+            problems,
             annotations,
             runtime: Some("unix:///run/runtime.sock".into()),
             ..Rendered::default()

@@ -12,6 +12,8 @@ pub enum Behaviour {
     Unloadable,
     /// The preflight refuses it, and so does the kubelet.
     Invalid,
+    /// It has a field that no kubelet knows, which worlds refuse that are told to.
+    Misspelt,
     /// Passes the preflight and dies before it is ready.
     DiesAtOnce,
     /// Dies so many seconds after it is ready.
@@ -62,13 +64,16 @@ impl Behaviour {
             Self::SilentAfter(seconds) => format!("silent-{seconds}"),
             other => format!("{other:?}"),
         };
-        format!("kind: {kind}\napiVersion: kubelet.config.k8s.io/v1beta1\nbehaviour: {word}\nsalt: {salt}\n")
+        let more = if self == Self::Misspelt { "maxpods: 1\n" } else { "" };
+        // In a field where any key will do.
+        let head = format!("kind: {kind}\napiVersion: kubelet.config.k8s.io/v1beta1\n{more}staticPodURLHeader:\n");
+        format!("{head}  behaviour: {word}\n  salt: {salt}\n")
     }
 
     /// A node's own file with this behaviour; `base` makes its editions differ.
     pub fn local_text(self, base: u64) -> String {
         let text = self.text(0);
-        if base == 0 { text } else { format!("{text}base: {base}\n") }
+        if base == 0 { text } else { format!("{text}  base: {base}\n") }
     }
 
     /// Reads it back from the text of a payload or a rendered configuration.
@@ -82,6 +87,7 @@ impl Behaviour {
             "Good" => Self::Good,
             "Mute" => Self::Mute,
             "Unloadable" => Self::Unloadable,
+            "Misspelt" => Self::Misspelt,
             "DiesAtOnce" => Self::DiesAtOnce,
             "NeverReady" => Self::NeverReady,
             "HalfReady" => Self::HalfReady,

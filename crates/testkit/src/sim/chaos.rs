@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use kubelet_config::assignment::Assignment;
+use kubelet_config::schema::UnknownFields;
 use kubelet_supervisor::machine::command::{Command, Target};
 use kubelet_supervisor::machine::{Input, RestartBy, Settings, limits};
 
@@ -69,8 +70,15 @@ impl Chaos {
         let turns = Rng::new(seed ^ 0x7125).one_in(3);
         let spread = if turns { Duration::from_secs(120) } else { Duration::ZERO };
         let watchdog = seed.is_multiple_of(2).then_some(Duration::from_secs(30));
-        let settings =
-            Settings { trial_duration: trial, confirm_within, spread, restart_by, watchdog, ..Settings::default() };
+        let settings = Settings {
+            trial_duration: trial,
+            confirm_within,
+            spread,
+            restart_by,
+            watchdog,
+            unknown_fields: UnknownFields::Refuse,
+            ..Settings::default()
+        };
         let node = Node::with(seed, local, settings, heed);
         {
             let mut outside = node.outside.borrow_mut();
@@ -392,7 +400,12 @@ fn administer(outside: &mut Outside, rng: &mut Rng) -> String {
         3..=5 => {
             let behaviour = rng.pick(&BEHAVIOURS);
             // Few salts, so that equal contents meet again under other names.
-            outside.put_as(name, &behaviour.text(rng.below(3)), rng.one_in(3));
+            let salt = rng.below(3);
+            let behaviour = match behaviour {
+                Behaviour::Unloadable if salt > 0 => Behaviour::Misspelt,
+                other => other,
+            };
+            outside.put_as(name, &behaviour.text(salt), rng.one_in(3));
             format!("{name} becomes {behaviour:?}")
         }
         6 | 7 => {

@@ -90,7 +90,7 @@ impl Law {
         (Self::BootsCount, 20, "three boots without proof are enough"),
         (Self::ExitsCount, 20, "two exits in a trial are enough"),
         (Self::SickEnds, 100, "a trial that is sick or never healthy ends in time"),
-        (Self::RefusedNeverRuns, 30, "what the kubelet refuses is never started"),
+        (Self::RefusedNeverRuns, 30, "what the kubelet refuses, or --unknown-fields, is never started"),
         (Self::GoodIsKept, 1, "what works is rolled back or refused for nothing but what it did"),
         (Self::NotBlamed, 5, "no version is rolled back for the node's trouble alone"),
         (Self::Cleared, 1, "a version is cleared only if last known good fails alike"),

@@ -120,12 +120,12 @@ impl Outside {
         let excused = own || account.is_lkg(content) || account.pinned.is_some() || account.is_commanded(self.now);
         let failed = account.has_just_failed(content);
         account.check(Law::BadStaysBad, excused, !failed, || format!("{content:?} was started, which has failed"));
-        let refused = matches!(content.behaviour, Behaviour::Invalid | Behaviour::Unloadable);
+        let refused = matches!(content.behaviour, Behaviour::Invalid | Behaviour::Unloadable | Behaviour::Misspelt);
         // What ran without a verdict is started again as it was, by another binary as well.
         let excused = excused
             || account.unjudged.iter().any(|(of, kubelet)| *of == content && *kubelet == account.known_kubelet)
             || account.ran == Some(content);
-        account.check(Law::RefusedNeverRuns, excused, !refused, || format!("the kubelet refuses {content:?}"));
+        account.check(Law::RefusedNeverRuns, excused, !refused, || format!("{content:?} is refused"));
     }
 
     /// Law 5: a change waits for the API server.

@@ -1,0 +1,396 @@
+//! The fields of a KubeletConfiguration, nested ones too, and which kubelets know them: a field that it does not know a kubelet reads over.
+//!
+//! It decodes strictly first; what only that refuses (unknown and duplicate fields) it logs, and decodes again without
+//! (pkg/kubelet/kubeletconfig/util/codec/codec.go, v1.20 to v1.36). Both passes tell names apart by case, unlike Go's own
+//! encoding/json: `evictionhard` has no effect.
+//!
+//! Names and versions: config/v1beta1/types.go of k8s.io/kubelet, and `LoggingConfiguration` and `TracingConfiguration` of
+//! k8s.io/component-base, the branches release-1.16 to release-1.36 and v0.37.0-beta.0.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::hazard::message::bounded;
+use crate::hazard::table;
+
+/// The oldest minor version that was looked at; a field it has may be older.
+const OLDEST: u64 = 16;
+
+/// The newest. Of a later kubelet nobody knows here which fields it has.
+pub const NEWEST: u64 = 37;
+
+/// So many problems are worth telling; nobody wrote more by mistake.
+const MOST: usize = 32;
+
+/// No field's name is as long; what is longer is not compared with them.
+const NAME_MAX: usize = 64;
+
+/// The minor version that brought a field, if it is not there since 1.16 or since the field it is in.
+#[rustfmt::skip]
+const SINCE: &[(&str, u64)] = &[
+    ("containerLogMaxWorkers", 30),
+    ("containerLogMonitorInterval", 30),
+    ("containerRuntimeEndpoint", 27),
+    ("cpuManagerPolicyOptions", 22),
+    ("crashLoopBackOff", 32),
+    ("enableDebugFlagsHandler", 21),
+    ("enableProfilingHandler", 21),
+    ("enableServer", 19),
+    ("enableSystemLogHandler", 19),
+    ("enableSystemLogQuery", 27),
+    ("failCgroupV1", 31),
+    ("imageMaximumGCAge", 29),
+    ("imagePullCredentialsVerificationPolicy", 33),
+    ("imageServiceEndpoint", 27),
+    ("kernelMemcgNotification", 19),
+    ("localStorageCapacityIsolation", 25),
+    ("logging", 19),
+    ("logging.flushFrequency", 23),
+    ("logging.options", 23),
+    ("logging.options.text", 30),
+    ("logging.sanitization", 20),
+    ("logging.verbosity", 23),
+    ("logging.vmodule", 23),
+    ("maxParallelImagePulls", 27),
+    ("memoryManagerPolicy", 21),
+    ("memoryReservationPolicy", 36),
+    ("memorySwap", 22),
+    ("memoryThrottlingFactor", 22),
+    ("mergeDefaultEvictionSettings", 33),
+    ("nodeStatusMaxImages", 19),
+    ("podLogsDir", 30),
+    ("preloadedImagesVerificationAllowlist", 33),
+    ("providerID", 19),
+    ("registerNode", 23),
+    ("registerWithTaints", 23),
+    ("reservedMemory", 21),
+    ("reservedSystemCPUs", 17),
+    ("runOnce", 19),
+    ("seccompDefault", 22),
+    ("showHiddenMetricsForVersion", 18),
+    ("shutdownGracePeriod", 20),
+    ("shutdownGracePeriodByPodPriority", 23),
+    ("shutdownGracePeriodCriticalPods", 20),
+    ("singleProcessOOMKill", 32),
+    ("tlsCurvePreferences", 36),
+    ("topologyManagerPolicyOptions", 26),
+    ("topologyManagerScope", 20),
+    ("tracing", 25),
+    ("userNamespaces", 33),
+    ("volumePluginDir", 19),
+];
+
+/// The last minor version with a field.
+const UNTIL: &[(&str, u64)] = &[("logging.sanitization", 23)];
+
+/// The fields of structs, and of the structs in lists. Of other fields that hold mappings any key will do.
+#[rustfmt::skip]
+const BELOW: &[(&str, &[&str])] = &[
+    ("authentication", &["x509", "webhook", "anonymous"]),
+    ("authentication.anonymous", &["enabled"]),
+    ("authentication.webhook", &["enabled", "cacheTTL"]),
+    ("authentication.x509", &["clientCAFile"]),
+    ("authorization", &["mode", "webhook"]),
+    ("authorization.webhook", &["cacheAuthorizedTTL", "cacheUnauthorizedTTL"]),
+    ("crashLoopBackOff", &["maxContainerRestartPeriod"]),
+    ("logging", &["format", "flushFrequency", "verbosity", "vmodule", "sanitization", "options"]),
+    ("logging.options", &["json", "text"]),
+    ("logging.options.json", &["splitStream", "infoBufferSize"]),
+    ("logging.options.text", &["splitStream", "infoBufferSize"]),
+    ("logging.vmodule", &["filePattern", "verbosity"]),
+    ("memorySwap", &["swapBehavior"]),
+    ("registerWithTaints", &["key", "value", "effect", "timeAdded"]),
+    ("reservedMemory", &["numaNode", "limits"]),
+    ("shutdownGracePeriodByPodPriority", &["priority", "shutdownGracePeriodSeconds"]),
+    ("tracing", &["endpoint", "samplingRatePerMillion"]),
+    ("userNamespaces", &["idsPerPod"]),
+];
+
+/// What a kubelet may do with a configuration that is not what its author meant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FieldProblem {
+    /// No kubelet that was looked at has this field.
+    Unknown {
+        /// Its path.
+        path: String,
+        /// The field that is likely meant.
+        meant: Option<String>,
+    },
+    /// Only kubelets of these minor versions have it.
+    Versions {
+        /// Its path.
+        path: String,
+        /// The first of them.
+        since: u64,
+        /// The last of them, if that is over.
+        until: Option<u64>,
+    },
+    /// A field stands twice; the parser's words.
+    Duplicate(String),
+}
+
+impl FieldProblem {
+    /// A line for people, if it is a problem to a kubelet of this minor version; none: the version is not known.
+    #[must_use]
+    pub fn told(&self, minor: Option<u64>) -> Option<String> {
+        match self {
+            Self::Duplicate(what) => Some(format!("duplicate field in the payload, the last one wins: {what}")),
+            Self::Unknown { path, meant: Some(meant) }
+                if minor.is_none_or(|minor| minor <= NEWEST) || is_cased(path, meant) =>
+            {
+                Some(format!("{path}: did you mean {meant}?"))
+            }
+            Self::Unknown { path, .. } => minor
+                .is_none_or(|minor| minor <= NEWEST)
+                .then(|| format!("{path}: no kubelet up to 1.{NEWEST} knows it")),
+            Self::Versions { path, since, until } => {
+                let minor = minor?;
+                let what = match until {
+                    Some(until) if minor > *until => format!("until 1.{until}"),
+                    _ if minor < *since => format!("since 1.{since}"),
+                    _ => return None,
+                };
+                Some(format!("{path}: {what}, this kubelet is 1.{minor}"))
+            }
+        }
+    }
+}
+
+fn is_cased(path: &str, meant: &str) -> bool {
+    path.eq_ignore_ascii_case(meant)
+}
+
+/// What is done with a payload that has such fields.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UnknownFields {
+    /// It is said.
+    #[default]
+    Warn,
+    /// It is rejected.
+    Refuse,
+}
+
+impl std::str::FromStr for UnknownFields {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "warn" => Ok(Self::Warn),
+            "refuse" => Ok(Self::Refuse),
+            other => Err(format!("{other:?} is not warn or refuse")),
+        }
+    }
+}
+
+/// A line for each of these that is a problem to a kubelet of this minor version.
+#[must_use]
+pub fn told(problems: &[FieldProblem], minor: Option<u64>) -> Vec<String> {
+    problems.iter().filter_map(|problem| problem.told(minor)).collect()
+}
+
+/// Such lines as the reason of a rejection; fits an event.
+#[must_use]
+pub fn refusal(told: &[String]) -> String {
+    bounded(told.iter().cloned(), " (refused by --unknown-fields)")
+}
+
+/// The minor version in `v1.29.3`, `1.29`, `1.29.3+k3s1`.
+///
+/// # Errors
+/// It is none.
+pub fn minor(version: &str) -> Result<u64, String> {
+    let mut parts = version.trim_start_matches('v').split(['.', '-', '+']);
+    let minor = (parts.next() == Some("1")).then(|| parts.next()?.parse().ok()).flatten();
+    minor.ok_or_else(|| format!("{version:?} is not the version of a kubelet, such as v1.29 or 1.29.3"))
+}
+
+/// The fields of a configuration that some kubelet does not know.
+#[must_use]
+pub fn problems(config: &Value) -> Vec<FieldProblem> {
+    let mut found = Vec::new();
+    search("", config, (OLDEST, None), &mut found);
+    found
+}
+
+/// Recursion ends with the table.
+fn search(parent: &str, value: &Value, versions: (u64, Option<u64>), found: &mut Vec<FieldProblem>) {
+    let objects = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+    for (field, value) in objects.iter().filter_map(Value::as_object).flatten() {
+        if found.len() >= MOST {
+            return;
+        }
+        if parent.is_empty() && matches!(field.as_str(), "apiVersion" | "kind") {
+            continue;
+        }
+        let path = join(parent, field);
+        let problem = if known(parent).any(|name| name == field) {
+            let of = |table: &[(&str, u64)]| table.iter().find(|(name, _)| *name == path).map(|(_, minor)| *minor);
+            let (since, until) = (of(SINCE).unwrap_or(versions.0), of(UNTIL).or(versions.1));
+            if is_struct(&path) {
+                search(&path, value, (since, until), found);
+            }
+            // What is in a field that is told of need not be told of as well.
+            let told = (since, until) == versions;
+            if told { None } else { Some(FieldProblem::Versions { path, since, until }) }
+        } else {
+            Some(FieldProblem::Unknown { meant: nearest(parent, field), path })
+        };
+        found.extend(problem.filter(|problem| !found.contains(problem)));
+    }
+}
+
+/// A path as it is shown: a key may be of any length, and hold anything.
+fn join(parent: &str, field: &str) -> String {
+    let field: String = field.chars().take(NAME_MAX).flat_map(char::escape_debug).collect();
+    if parent.is_empty() { field } else { format!("{parent}.{field}") }
+}
+
+fn is_struct(path: &str) -> bool {
+    BELOW.iter().any(|(name, _)| *name == path)
+}
+
+/// The names of a struct's fields; of the whole configuration's, if it is "".
+fn known(parent: &str) -> impl Iterator<Item = &'static str> {
+    let below = BELOW.iter().find(move |(name, _)| *name == parent).map(|(_, fields)| fields.iter().copied());
+    let top = parent.is_empty().then(|| table::HAZARDS.iter().map(|hazard| hazard.field));
+    below.into_iter().flatten().chain(top.into_iter().flatten())
+}
+
+/// The path of the field that may be meant: of the same struct in other case, elsewhere, or of the same struct with few
+/// letters between them.
+fn nearest(parent: &str, field: &str) -> Option<String> {
+    let structs = std::iter::once("").chain(BELOW.iter().map(|(name, _)| *name));
+    let same_name = |parent: &'static str| {
+        known(parent).find(|name| name.eq_ignore_ascii_case(field)).map(|name| join(parent, name))
+    };
+    if let Some(name) = known(parent).find(|name| name.eq_ignore_ascii_case(field)) {
+        return Some(join(parent, name));
+    }
+    let edits = |name: &&str| strsim::damerau_levenshtein(&name.to_ascii_lowercase(), &field.to_ascii_lowercase());
+    let near = known(parent)
+        .filter(|_| field.len() <= NAME_MAX)
+        .min_by_key(edits)
+        .filter(|name| edits(name) <= (name.len() / 4).max(1));
+    let elsewhere = || structs.filter(|other| *other != parent).find_map(same_name);
+    near.map(|name| join(parent, name)).or_else(elsewhere)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn told(config: &Value, minor: Option<u64>) -> Vec<String> {
+        super::told(&problems(config), minor)
+    }
+
+    #[test]
+    fn versions() {
+        for (text, expected) in
+            [("v1.29.3", 29), ("1.29", 29), ("1.36.0-beta.1", 36), ("v1.20.2+k3s1", 20), ("1.8+", 8)]
+        {
+            assert_eq!(minor(text), Ok(expected), "{text}");
+        }
+        for text in ["", "29", "2.1", "v1", "1.x", "latest"] {
+            assert!(minor(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn every_field_of_the_tables_is_one() {
+        let is_field = |path: &str| {
+            let (parent, field) = path.rsplit_once('.').unwrap_or(("", path));
+            known(parent).any(|name| name == field)
+        };
+        for (path, minor) in SINCE.iter().chain(UNTIL) {
+            assert!(is_field(path) && *minor > OLDEST && *minor <= NEWEST, "{path}");
+        }
+        for (path, fields) in BELOW {
+            assert!(is_field(path) && !fields.is_empty(), "{path}");
+        }
+    }
+
+    #[test]
+    fn what_was_likely_meant() {
+        for (config, line) in [
+            (json!({"evictionhard": {}}), "evictionhard: did you mean evictionHard?"),
+            (json!({"maxPodz": 1}), "maxPodz: did you mean maxPods?"),
+            (json!({"mxaPods": 1}), "mxaPods: did you mean maxPods?"),
+            (json!({"kubeAPIQps": 1}), "kubeAPIQps: did you mean kubeAPIQPS?"),
+            (json!({"clientCAFile": "x"}), "clientCAFile: did you mean authentication.x509.clientCAFile?"),
+            (
+                json!({"authentication": {"x509": {"clientCaFile": "x"}}}),
+                "authentication.x509.clientCaFile: did you mean authentication.x509.clientCAFile?",
+            ),
+            (json!({"authentication": {"maxpods": 1}}), "authentication.maxpods: did you mean maxPods?"),
+            (
+                json!({"reservedMemory": [{"limits": {}}, {"numanode": 1}]}),
+                "reservedMemory.numanode: did you mean reservedMemory.numaNode?",
+            ),
+            (
+                json!({"logging": {"options": {"json": {"splitstream": true}}}}),
+                "logging.options.json.splitstream: did you mean logging.options.json.splitStream?",
+            ),
+            (json!({"nonsense": {}}), "nonsense: no kubelet up to 1.37 knows it"),
+            (json!({"": 1}), ": no kubelet up to 1.37 knows it"),
+        ] {
+            assert_eq!(told(&config, None), [line]);
+            assert_eq!(told(&config, Some(36)), [line]);
+        }
+    }
+
+    #[test]
+    fn what_this_kubelet_does_not_have() {
+        let config = json!({"maxParallelImagePulls": 5, "logging": {"format": "text", "sanitization": true, "options": {"text": {"splitStream": true}}}});
+        let of = |minor| told(&config, Some(minor));
+        let line = |path: &str, when: &str, minor| format!("{path}: {when}, this kubelet is 1.{minor}");
+        assert_eq!(
+            of(20),
+            [
+                line("logging.options.text", "since 1.30", 20),
+                line("logging.options", "since 1.23", 20),
+                line("maxParallelImagePulls", "since 1.27", 20),
+            ]
+        );
+        assert_eq!(
+            of(23),
+            [line("logging.options.text", "since 1.30", 23), line("maxParallelImagePulls", "since 1.27", 23)]
+        );
+        assert_eq!(of(30), [line("logging.sanitization", "until 1.23", 30)]);
+        assert_eq!(told(&config, None), [""; 0], "of an unknown version nothing is claimed");
+    }
+
+    /// What it has that we do not know is its own to tell; a name that differs by case alone is none of its fields either.
+    #[test]
+    fn a_kubelet_of_the_future() {
+        let config = json!({"newField": 1, "maxPodz": 1, "maxpods": 1, "memorySwap": {"newer": 1}});
+        assert_eq!(told(&config, Some(NEWEST + 1)), ["maxpods: did you mean maxPods?"]);
+    }
+
+    #[test]
+    fn what_is_told_is_bounded() {
+        let many: serde_json::Map<String, Value> =
+            (0..20_000).map(|number| (format!("field{number}"), json!(1))).collect();
+        let found = problems(&Value::Object(many));
+        assert_eq!(found.len(), MOST);
+        let line = refusal(&super::told(&found, None));
+        assert!(line.ends_with(" more (refused by --unknown-fields)") && line.len() < 1000, "{line}");
+        let lines = told(&json!({ "x".repeat(1 << 20): 1, "a\u{1b}[0m\nb": 1 }), None);
+        assert!(
+            lines.len() == 2 && lines.iter().all(|line| line.len() < 200 && !line.contains(char::is_control)),
+            "{lines:?}"
+        );
+    }
+
+    #[test]
+    fn what_is_free_has_any_key() {
+        let config = json!({
+            "kind": "KubeletConfiguration", "apiVersion": "x", "evictionHard": {"anything": "1"}, "featureGates": {"A": true},
+            "kubeReserved": {"cpu": "1"}, "staticPodURLHeader": {"a": ["b"]}, "qosReserved": {"memory": "1%"},
+            "reservedMemory": [{"numaNode": 0, "limits": {"memory": "1Gi"}}], "maxPods": {"not": "an object"},
+        });
+        assert_eq!(told(&config, Some(36)), [""; 0]);
+        assert_eq!(told(&json!([1]), Some(36)), [""; 0]);
+    }
+}
