@@ -50,6 +50,7 @@ pub enum Law {
     Held,
     TriesAgain,
     StatusIsTrue,
+    ErrorIsLogged,
     NoSpinning,
     GivesUp,
     WallClock,
@@ -61,7 +62,7 @@ pub enum Law {
 pub type Entry = (Law, u64, &'static str);
 
 impl Law {
-    pub const ALL: [Entry; 39] = [
+    pub const ALL: [Entry; 40] = [
         (Self::Runs, 10_000, "law 1: a kubelet runs, but for moments"),
         (Self::RunsInStall, 3_000, "law 1: it does so while the store does not answer"),
         (Self::OneKubelet, 1_000, "law 1: there is one kubelet at a time, and the machine knows which"),
@@ -96,6 +97,7 @@ impl Law {
         (Self::Held, 200, "what is pinned or frozen stays, over boots as well"),
         (Self::TriesAgain, 40, "what the disk refused is tried again in time"),
         (Self::StatusIsTrue, 500, "law 6: the status says what runs"),
+        (Self::ErrorIsLogged, 20, "law 6: the error of the status is in the log word for word, with details"),
         (Self::NoSpinning, 1_000, "no busy loop"),
         (Self::GivesUp, 4, "a question without an answer is given up"),
         (Self::WallClock, 1, "jumps of the wall clock change nothing"),
