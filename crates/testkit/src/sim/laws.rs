@@ -97,7 +97,7 @@ impl Law {
         (Self::Held, 200, "what is pinned or frozen stays, over boots as well"),
         (Self::TriesAgain, 40, "what the disk refused is tried again in time"),
         (Self::StatusIsTrue, 500, "law 6: the status says what runs"),
-        (Self::ErrorIsLogged, 20, "law 6: the error of the status is in the log word for word, with details"),
+        (Self::ErrorIsLogged, 200, "law 6: the error of the status is in the log word for word, with details"),
         (Self::NoSpinning, 1_000, "no busy loop"),
         (Self::GivesUp, 4, "a question without an answer is given up"),
         (Self::WallClock, 1, "jumps of the wall clock change nothing"),
