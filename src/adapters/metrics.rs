@@ -61,6 +61,28 @@ pub struct Metrics {
     unhealthy_since: Arc<Mutex<Option<Instant>>>,
 }
 
+/// Native's four. Names, labels and help as in pkg/kubelet/metrics/metrics.go:66-75, v1.20.2.
+fn native(registry: &mut Registry) -> ([Family<Labels, Gauge>; 3], Gauge) {
+    let configs: [Family<Labels, Gauge>; 3] = Default::default();
+    for (family, (name, help)) in configs.iter().zip([
+        ("assigned", "The node's understanding of intended config. The count is always 1"),
+        ("active", "The config source the node is actively using. The count is always 1"),
+        (
+            "last_known_good",
+            "The config source the node will fall back to when it encounters certain errors. The count is always 1",
+        ),
+    ]) {
+        registry.register(format!("kubelet_node_config_{name}"), help, family.clone());
+    }
+    let error = Gauge::default();
+    registry.register(
+        "kubelet_node_config_error",
+        "True (1) if the node is experiencing a configuration-related error, false (0) otherwise",
+        error.clone(),
+    );
+    (configs, error)
+}
+
 fn label(name: &str, value: &str) -> (String, String) {
     (name.to_owned(), value.to_owned())
 }
@@ -70,25 +92,7 @@ impl Metrics {
     #[must_use]
     pub fn new() -> Self {
         let mut registry = Registry::default();
-        let configs: [Family<Labels, Gauge>; 3] = Default::default();
-        // Names, labels and help as in pkg/kubelet/metrics/metrics.go:66-75, v1.20.2.
-        for (family, (name, help)) in configs.iter().zip([
-            ("assigned", "The node's understanding of intended config. The count is always 1"),
-            ("active", "The config source the node is actively using. The count is always 1"),
-            (
-                "last_known_good",
-                "The config source the node will fall back to when it encounters certain errors. The count is always 1",
-            ),
-        ]) {
-            registry.register(format!("kubelet_node_config_{name}"), help, family.clone());
-        }
-        let error = Gauge::default();
-        registry.register(
-            "kubelet_node_config_error",
-            "True (1) if the node is experiencing a configuration-related error, false (0) otherwise",
-            error.clone(),
-        );
-
+        let (configs, error) = native(&mut registry);
         let own = registry.sub_registry_with_prefix("kubelet_supervisor");
         let metrics = Self {
             registry: Arc::default(),
@@ -176,32 +180,36 @@ impl Metrics {
             "Time the store took over a request, without the wait for those before it, by operation",
             metrics.store_requests.clone(),
         );
-        // Known label values are there from the start: an alert on a rise needs the zero before it.
-        for cause in RestartCause::ALL {
-            let _ = metrics.restarts.get_or_create(&vec![label("cause", cause.as_str())]);
-        }
-        for failure in Failure::all() {
-            let _ = metrics.rollbacks.get_or_create(&vec![label("reason", failure.label())]);
-        }
-        for result in PreflightResult::ALL {
-            let _ = metrics.preflights.get_or_create(&vec![label("result", result.as_str())]);
-        }
-        for result in TrialResult::ALL {
-            let _ = metrics.trials.get_or_create(&vec![label("result", result.as_str())]);
-        }
-        for reason in Suspension::ALL {
-            let _ = metrics.suspensions.get_or_create(&vec![label("reason", reason.label())]);
-        }
-        for class in HazardClass::ALL.into_iter().filter(|class| class.is_refused() || *class == HazardClass::Pods) {
-            let _ = metrics.hazards.get_or_create(&vec![label("class", class.label())]);
-        }
-        for operation in ["read", "load", "write"] {
-            let _ = metrics.store_requests.get_or_create(&vec![label("operation", operation)]);
-        }
+        metrics.begin_at_zero();
         let build: Family<Labels, Gauge> = Family::default();
         build.get_or_create(&vec![label("version", env!("CARGO_PKG_VERSION"))]).set(1);
         own.register("build_info", "The supervisor's version", build);
         Self { registry: Arc::new(Mutex::new(registry)), ..metrics }
+    }
+
+    /// Known label values are there from the start: an alert on a rise needs the zero before it.
+    fn begin_at_zero(&self) {
+        for cause in RestartCause::ALL {
+            let _ = self.restarts.get_or_create(&vec![label("cause", cause.as_str())]);
+        }
+        for failure in Failure::all() {
+            let _ = self.rollbacks.get_or_create(&vec![label("reason", failure.label())]);
+        }
+        for result in PreflightResult::ALL {
+            let _ = self.preflights.get_or_create(&vec![label("result", result.as_str())]);
+        }
+        for result in TrialResult::ALL {
+            let _ = self.trials.get_or_create(&vec![label("result", result.as_str())]);
+        }
+        for reason in Suspension::ALL {
+            let _ = self.suspensions.get_or_create(&vec![label("reason", reason.label())]);
+        }
+        for class in HazardClass::ALL.into_iter().filter(|class| class.is_refused() || *class == HazardClass::Pods) {
+            let _ = self.hazards.get_or_create(&vec![label("class", class.label())]);
+        }
+        for operation in ["read", "load", "write"] {
+            let _ = self.store_requests.get_or_create(&vec![label("operation", operation)]);
+        }
     }
 
     /// Sets the gauges.

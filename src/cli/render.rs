@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::check;
-use super::common::{Failure, KubeletCommand, MergeOption, local_files};
+use super::common::{Failure, FlagsOption, KubeletCommand, MergeOption, local_files};
 use crate::adapters::fsx::RealDisk;
 use crate::adapters::store::FsStore;
 use crate::daemon::{render, settings};
@@ -18,6 +18,8 @@ pub(super) struct Options {
     #[arg(long, env = "KUBELET_SUPERVISOR_DYNAMIC_CONFIG_DIR", value_name = "DIR")]
     dynamic_config_dir: Option<PathBuf>,
     #[command(flatten)]
+    flags: FlagsOption,
+    #[command(flatten)]
     merge: MergeOption,
     #[command(flatten)]
     kubelet: KubeletCommand,
@@ -27,7 +29,7 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     let (program, args) = options.kubelet.parse()?;
     let local = local_files(program, &args, options.merge.merge);
     let rendered = if let Some(path) = &options.file {
-        check::file(path, &args, &local)?
+        check::file(path, &options.flags, &args, &local)?
     } else {
         let dir = settings::store_dir(options.dynamic_config_dir.as_deref(), &args);
         let mut store = FsStore::new(RealDisk, &dir);

@@ -25,6 +25,7 @@ mod cluster;
 mod credentials;
 mod directory;
 mod files_and_verbs;
+mod flags;
 mod plugin_drain;
 mod plugin_rollout;
 mod plugin_snapshots;
@@ -61,6 +62,7 @@ const CASES: &[Test] = &[
     Test("map_deleted", BOTH, changes::map_deleted),
     Test("key_changed", BOTH, changes::key_changed),
     Test("overlay", BOTH, changes::overlay),
+    Test("flags", BOTH, flags::flags),
     Test("relative_path", BOTH, changes::relative_path),
     Test("burst", BOTH, changes::burst),
     Test("while_on_trial", BOTH, changes::while_on_trial),

@@ -8,6 +8,8 @@ mod args;
 #[cfg(test)]
 mod node_command_lines;
 mod overlay;
+mod overrides;
+mod refused;
 mod shadow;
 mod table;
 #[cfg(test)]
@@ -15,3 +17,4 @@ mod tests;
 
 pub use args::KubeletArgs;
 pub(crate) use args::NATIVE_GATE;
+pub use overrides::{FlagOverrides, KEY_SUFFIX};

@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::api::nodes;
-use crate::commands::configuration;
+use crate::commands::configuration::{self, KubeletConfigMap};
 use crate::fleet::explain::{self, AppliedConfigMap, Origin, Provenance};
 use crate::fleet::field_paths::is_within;
 use crate::fleet::node::{ConfigManager, NodeRow, Stage};
@@ -49,7 +49,8 @@ impl Options {
         let mut notes = standing(&row);
         let in_force = configuration::in_force(&client, &row).await;
         let given = in_force.as_ref().and_then(|in_force| in_force.map.as_ref());
-        let given = given.map(|map| AppliedConfigMap { payload: &map.value, merge: map.merge });
+        let fields = given.map(KubeletConfigMap::fields).unwrap_or_default();
+        let given = given.map(|map| AppliedConfigMap { payload: &fields, merge: map.merge });
         let origins = explain::explain(&configz, given, schema::minor(&row.kubelet).ok());
         let map = in_force.as_ref().map(|in_force| in_force.title.clone());
         notes.extend(in_force.into_iter().flat_map(|in_force| in_force.notes));
