@@ -79,7 +79,13 @@ impl Endpoints {
         let page = self.page.read().map(|page| page.clone()).unwrap_or_default();
         let (code, kind, body) = match (request.method(), request.uri().path()) {
             (&Method::GET, "/metrics") => {
-                (StatusCode::OK, "application/openmetrics-text; version=1.0.0; charset=utf-8", self.metrics.text())
+                let accept = request.headers().get_all("accept").iter().filter_map(|value| value.to_str().ok());
+                if prefers_open_metrics(&accept.collect::<Vec<_>>().join(",")) {
+                    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+                    (StatusCode::OK, kind, self.metrics.open_metrics())
+                } else {
+                    (StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", self.metrics.text())
+                }
             }
             // The loop runs on the same thread: an answer is the proof.
             (&Method::GET, "/healthz") => (StatusCode::OK, "text/plain", "ok\n".to_owned()),
@@ -120,6 +126,21 @@ impl Endpoints {
                 .await;
         });
     }
+}
+
+/// True if a scraper asks for OpenMetrics by name, and not rather for the older text format, which all read
+/// (RFC 9110, 12.5.1: `q` is 1 where it is not given).
+fn prefers_open_metrics(accept: &str) -> bool {
+    let weight = |kind: &str| {
+        let weight = |range: &str| {
+            let (name, parameters) = range.split_once(';').unwrap_or((range, ""));
+            let weight = parameters.split(';').find_map(|it| it.trim().strip_prefix("q="));
+            name.trim().eq_ignore_ascii_case(kind).then(|| weight.map_or(1.0, |q| q.parse().unwrap_or(0.0)))
+        };
+        accept.split(',').filter_map(weight).fold(0.0, f64::max)
+    };
+    let open_metrics = weight("application/openmetrics-text");
+    open_metrics > 0.0 && open_metrics >= weight("text/plain")
 }
 
 fn response(code: StatusCode, kind: &str, body: String) -> Response<Full<Bytes>> {
@@ -290,6 +311,21 @@ mod tests {
         let get = "GET /status HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".to_owned();
         assert_eq!(send(served.connect(), get).await.0, 200);
         assert!(served.inputs.try_recv().is_err());
+    }
+
+    #[test]
+    fn scrapers_get_the_format_that_they_ask_for() {
+        // Prometheus 2.42; one that is told `scrape_protocols: [PrometheusText0.0.4, OpenMetricsText1.0.0]`.
+        let prometheus = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,\
+                          text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
+        let text_first = "text/plain;version=0.0.4;q=0.6,application/openmetrics-text;version=1.0.0;q=0.5,*/*;q=0.2";
+        for accept in [prometheus, "application/openmetrics-text", "text/html, Application/OpenMetrics-Text; q=0.3"] {
+            assert!(prefers_open_metrics(accept), "{accept}");
+        }
+        for accept in [text_first, "", "*/*", "text/plain", "application/openmetrics-text;q=0", "openmetrics", ";;,q=1"]
+        {
+            assert!(!prefers_open_metrics(accept), "{accept}");
+        }
     }
 
     #[tokio::test]

@@ -1,8 +1,10 @@
 //! Metrics: native's four, and our own.
 
-use crate::machine::status::node_status;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter as PlainCounter;
@@ -11,13 +13,26 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::machine::evidence::Failure;
-use crate::machine::model::{PreflightResult, RestartCause};
+use crate::machine::evidence::{Failure, Suspension};
+use crate::machine::model::{PreflightResult, RestartCause, TrialResult};
+use crate::machine::status::node_status;
 use crate::machine::{Counter, State};
+use kubelet_config::hazard::HazardClass;
 use kubelet_config::source::Source;
 
 type Labels = Vec<(String, String)>;
 type FloatGauge = Gauge<f64, AtomicU64>;
+type Histograms = Family<Labels, Histogram, fn() -> Histogram>;
+
+/// From a crash at the start to a wait for somebody's confirmation; 660: a trial of ten minutes without a hitch.
+fn trial_seconds() -> Histogram {
+    Histogram::new([10.0, 60.0, 180.0, 660.0, 900.0, 1800.0, 3600.0, 14_400.0, 86_400.0])
+}
+
+/// From a page cache to a disk that stalls.
+fn store_seconds() -> Histogram {
+    Histogram::new([0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 30.0])
+}
 
 /// All metrics, cheap to clone.
 #[derive(Clone, Debug)]
@@ -36,6 +51,36 @@ pub struct Metrics {
     store_errors: PlainCounter,
     requests: Family<Labels, PlainCounter>,
     expiration: FloatGauge,
+    trials: Histograms,
+    suspensions: Family<Labels, PlainCounter>,
+    adoptions: PlainCounter,
+    hazards: Family<Labels, PlainCounter>,
+    store_requests: Histograms,
+    unhealthy: PlainCounter<f64, AtomicU64>,
+    /// The kubelet is not healthy, and its time up to here is counted.
+    unhealthy_since: Arc<Mutex<Option<Instant>>>,
+}
+
+/// Native's four. Names, labels and help as in pkg/kubelet/metrics/metrics.go:66-75, v1.20.2.
+fn native(registry: &mut Registry) -> ([Family<Labels, Gauge>; 3], Gauge) {
+    let configs: [Family<Labels, Gauge>; 3] = Default::default();
+    for (family, (name, help)) in configs.iter().zip([
+        ("assigned", "The node's understanding of intended config. The count is always 1"),
+        ("active", "The config source the node is actively using. The count is always 1"),
+        (
+            "last_known_good",
+            "The config source the node will fall back to when it encounters certain errors. The count is always 1",
+        ),
+    ]) {
+        registry.register(format!("kubelet_node_config_{name}"), help, family.clone());
+    }
+    let error = Gauge::default();
+    registry.register(
+        "kubelet_node_config_error",
+        "True (1) if the node is experiencing a configuration-related error, false (0) otherwise",
+        error.clone(),
+    );
+    (configs, error)
 }
 
 fn label(name: &str, value: &str) -> (String, String) {
@@ -47,25 +92,7 @@ impl Metrics {
     #[must_use]
     pub fn new() -> Self {
         let mut registry = Registry::default();
-        let configs: [Family<Labels, Gauge>; 3] = Default::default();
-        // Names, labels and help as in pkg/kubelet/metrics/metrics.go:66-75, v1.20.2.
-        for (family, (name, help)) in configs.iter().zip([
-            ("assigned", "The node's understanding of intended config. The count is always 1"),
-            ("active", "The config source the node is actively using. The count is always 1"),
-            (
-                "last_known_good",
-                "The config source the node will fall back to when it encounters certain errors. The count is always 1",
-            ),
-        ]) {
-            registry.register(format!("kubelet_node_config_{name}"), help, family.clone());
-        }
-        let error = Gauge::default();
-        registry.register(
-            "kubelet_node_config_error",
-            "True (1) if the node is experiencing a configuration-related error, false (0) otherwise",
-            error.clone(),
-        );
-
+        let (configs, error) = native(&mut registry);
         let own = registry.sub_registry_with_prefix("kubelet_supervisor");
         let metrics = Self {
             registry: Arc::default(),
@@ -83,6 +110,13 @@ impl Metrics {
             store_errors: PlainCounter::default(),
             requests: Family::default(),
             expiration: FloatGauge::default(),
+            trials: Family::new_with_constructor(trial_seconds),
+            suspensions: Family::default(),
+            adoptions: PlainCounter::default(),
+            hazards: Family::default(),
+            store_requests: Family::new_with_constructor(store_seconds),
+            unhealthy: PlainCounter::default(),
+            unhealthy_since: Arc::default(),
         };
         own.register(
             "condition",
@@ -115,20 +149,67 @@ impl Metrics {
             "When the client certificate expires; 0 if unknown",
             metrics.expiration.clone(),
         );
-        // Known label values are there from the start: an alert on a rise needs the zero before it.
-        for cause in RestartCause::ALL {
-            let _ = metrics.restarts.get_or_create(&vec![label("cause", cause.as_str())]);
-        }
-        for failure in Failure::all() {
-            let _ = metrics.rollbacks.get_or_create(&vec![label("reason", failure.label())]);
-        }
-        for result in PreflightResult::ALL {
-            let _ = metrics.preflights.get_or_create(&vec![label("result", result.as_str())]);
-        }
+        own.register(
+            "trial_duration_seconds",
+            "Time from the decision to switch to the end of the trial, by result",
+            metrics.trials.clone(),
+        );
+        own.register(
+            "suspensions",
+            "Times that judgement was suspended because of the node's surroundings, by reason",
+            metrics.suspensions.clone(),
+        );
+        own.register(
+            "adoptions",
+            "Sources whose content ran already, taken over without a restart",
+            metrics.adoptions.clone(),
+        );
+        own.register(
+            "hazards_refused",
+            "Versions refused for a change that is not safe on a live node, by class of hazard",
+            metrics.hazards.clone(),
+        );
+        own.register(
+            "kubelet_unhealthy_seconds",
+            "Time without a kubelet, with one that has not said READY=1, or, while one is observed for a trial, with bad healthz or \
+             overdue WATCHDOG=1; outside of that a kubelet that hangs is not seen",
+            metrics.unhealthy.clone(),
+        );
+        own.register(
+            "store_request_duration_seconds",
+            "Time the store took over a request, without the wait for those before it, by operation",
+            metrics.store_requests.clone(),
+        );
+        metrics.begin_at_zero();
         let build: Family<Labels, Gauge> = Family::default();
         build.get_or_create(&vec![label("version", env!("CARGO_PKG_VERSION"))]).set(1);
         own.register("build_info", "The supervisor's version", build);
         Self { registry: Arc::new(Mutex::new(registry)), ..metrics }
+    }
+
+    /// Known label values are there from the start: an alert on a rise needs the zero before it.
+    fn begin_at_zero(&self) {
+        for cause in RestartCause::ALL {
+            let _ = self.restarts.get_or_create(&vec![label("cause", cause.as_str())]);
+        }
+        for failure in Failure::all() {
+            let _ = self.rollbacks.get_or_create(&vec![label("reason", failure.label())]);
+        }
+        for result in PreflightResult::ALL {
+            let _ = self.preflights.get_or_create(&vec![label("result", result.as_str())]);
+        }
+        for result in TrialResult::ALL {
+            let _ = self.trials.get_or_create(&vec![label("result", result.as_str())]);
+        }
+        for reason in Suspension::ALL {
+            let _ = self.suspensions.get_or_create(&vec![label("reason", reason.label())]);
+        }
+        for class in HazardClass::ALL.into_iter().filter(|class| class.is_refused() || *class == HazardClass::Pods) {
+            let _ = self.hazards.get_or_create(&vec![label("class", class.label())]);
+        }
+        for operation in ["read", "load", "write"] {
+            let _ = self.store_requests.get_or_create(&vec![label("operation", operation)]);
+        }
     }
 
     /// Sets the gauges.
@@ -145,6 +226,18 @@ impl Metrics {
         self.condition.get_or_create(&said).set(1);
         self.reload_failed.set(i64::from(state.reload().error.is_some()));
         self.remaining.set(state.trial_remaining().map_or(0.0, |left| left.as_secs_f64()));
+        self.count_unhealthy(Some(state.is_kubelet_healthy()), Instant::now());
+    }
+
+    /// The time since the last call belongs to what was seen then; what is seen now, if anything, goes for the time from now on.
+    /// Time that the machine sleeps is not counted.
+    fn count_unhealthy(&self, healthy: Option<bool>, now: Instant) {
+        let Ok(mut since) = self.unhealthy_since.lock() else { return };
+        let unhealthy = healthy.map_or(since.is_some(), |healthy| !healthy);
+        if let Some(since) = *since {
+            self.unhealthy.inc_by(now.saturating_duration_since(since).as_secs_f64());
+        }
+        *since = unhealthy.then_some(now);
     }
 
     pub(crate) fn count(&self, counter: &Counter) {
@@ -153,11 +246,23 @@ impl Metrics {
             Counter::Preflight(result) => self.preflights.get_or_create(&vec![label("result", result.as_str())]).inc(),
             Counter::Rollback(reason) => self.rollbacks.get_or_create(&vec![label("reason", reason.label())]).inc(),
             Counter::StoreError => self.store_errors.inc(),
+            Counter::Suspension(reason) => self.suspensions.get_or_create(&vec![label("reason", reason.label())]).inc(),
+            Counter::Adoption => self.adoptions.inc(),
+            Counter::HazardRefused(class) => self.hazards.get_or_create(&vec![label("class", class.label())]).inc(),
             Counter::Applied(took) => {
                 self.applied.observe(took.as_secs_f64());
                 0
             }
+            Counter::Trial(result, took) => {
+                self.trials.get_or_create(&vec![label("result", result.as_str())]).observe(took.as_secs_f64());
+                0
+            }
         };
+    }
+
+    /// Notes how long the store took over a request.
+    pub(crate) fn store_took(&self, operation: &str, took: Duration) {
+        self.store_requests.get_or_create(&vec![label("operation", operation)]).observe(took.as_secs_f64());
     }
 
     /// Counts a request to the API server.
@@ -178,10 +283,34 @@ impl Metrics {
 
     /// The OpenMetrics text.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub fn open_metrics(&self) -> String {
+        self.count_unhealthy(None, Instant::now());
         let mut text = String::new();
         if let Ok(registry) = self.registry.lock() {
             let _ = encode(&mut text, &registry);
+        }
+        text
+    }
+
+    /// The same in Prometheus' older text format, 0.0.4, which says `_total` in the name of a counter and not of its samples
+    /// alone.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let open_metrics = self.open_metrics();
+        let lines = || open_metrics.lines().filter(|line| *line != "# EOF");
+        let counters: BTreeSet<&str> =
+            lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter")).collect();
+        let mut text = String::new();
+        for line in lines() {
+            let mut words = line.splitn(4, ' ');
+            match (words.next(), words.next(), words.next(), words.next()) {
+                (Some("#"), Some(kind), Some(name), Some(rest)) if counters.contains(name) => {
+                    let _ = writeln!(text, "# {kind} {name}_total {rest}");
+                }
+                _ => {
+                    let _ = writeln!(text, "{line}");
+                }
+            }
         }
         text
     }
@@ -209,4 +338,50 @@ fn source_labels(source: Option<&Source>) -> Labels {
         label("node_config_resource_version", version),
         label("node_config_kubelet_key", key),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_without_a_healthy_kubelet_adds_up_between_steps_and_at_scrapes() {
+        let metrics = Metrics::new();
+        let begun = Instant::now();
+        let at = |second| begun + Duration::from_secs(second);
+        let counted = |healthy, second, expected: f64| {
+            metrics.count_unhealthy(healthy, at(second));
+            assert!((metrics.unhealthy.get() - expected).abs() < 1e-9, "at {second}: {}", metrics.unhealthy.get());
+        };
+        counted(None, 5, 0.0); // nothing was seen yet
+        counted(Some(false), 10, 0.0);
+        counted(None, 12, 2.0); // a scrape
+        counted(Some(false), 15, 5.0);
+        counted(Some(true), 20, 10.0);
+        counted(None, 60, 10.0);
+        counted(Some(true), 70, 10.0);
+        counted(Some(false), 80, 10.0);
+        counted(Some(true), 81, 11.0);
+    }
+
+    #[test]
+    fn the_older_format_names_counters_as_their_samples() {
+        let metrics = Metrics::new();
+        metrics.request("get", "200");
+        let (new, old) = (metrics.open_metrics(), metrics.text());
+        assert!(new.ends_with("# EOF\n") && !old.contains("# EOF"));
+        let samples = |text: &str| -> Vec<String> {
+            text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
+        };
+        assert_eq!(samples(&new), samples(&old));
+        assert!(new.contains("# TYPE kubelet_supervisor_api_requests counter\n"), "{new}");
+        for line in [
+            "# HELP kubelet_supervisor_api_requests_total Requests to the API server.",
+            "# TYPE kubelet_supervisor_api_requests_total counter",
+            "# TYPE kubelet_supervisor_trial_duration_seconds histogram",
+            "# TYPE kubelet_node_config_error gauge",
+        ] {
+            assert!(old.lines().any(|it| it == line), "{line}\n{old}");
+        }
+    }
 }

@@ -19,6 +19,8 @@ pub struct Executor<P> {
     /// Its ports.
     pub ports: P,
     published: Option<NodeConfigStatus>,
+    /// The time of the latest event.
+    event_nanos: u64,
     /// The machine wants to be replaced, as soon as nothing is left in the queue.
     pub reexec_due: bool,
 }
@@ -26,7 +28,7 @@ pub struct Executor<P> {
 impl<P: Ports> Executor<P> {
     /// A machine that has not booted.
     pub fn new(state: State, ports: P) -> Self {
-        Self { state, ports, published: None, reexec_due: false }
+        Self { state, ports, published: None, event_nanos: 0, reexec_due: false }
     }
 
     /// Has the records read and the kubelet started.
@@ -128,9 +130,13 @@ impl<P: Ports> Executor<P> {
     fn emit(&mut self, event: Event) -> Vec<Input> {
         let level = if event.warning { Level::Warn } else { Level::Info };
         self.ports.notifier().log(level, &format!("{}: {}", event.reason.as_str(), event.message));
+        // Its name at the API server is made of its time, and a step may have two.
+        let now = self.state.now().wall_nanos;
+        let is_taken = (now..now.saturating_add(1000)).contains(&self.event_nanos);
+        self.event_nanos = if is_taken { self.event_nanos.saturating_add(1) } else { now };
         let entry = HistoryEntry {
             number: 0,
-            nanos: self.state.now().wall_nanos,
+            nanos: self.event_nanos,
             reason: event.reason.as_str().to_owned(),
             warning: event.warning,
             message: event.message,

@@ -35,7 +35,7 @@ use crate::adapters::store::FsStore;
 use crate::adapters::store_thread::StoreThread;
 use crate::adapters::store_watch;
 use crate::adapters::systemd::Systemd;
-use crate::machine::{Counter, Input, Level, State, Ticket, limits};
+use crate::machine::{Counter, Input, Level, State, StoreRequest, Ticket, limits};
 use crate::ports;
 
 /// The supervisor's ports, all real.
@@ -222,7 +222,7 @@ async fn assemble(settings: Settings, inherited: Option<InheritedState>, lock: O
         dir: settings.dir.join("supervisor/preflight"),
     };
     let mut ports = RealPorts {
-        store: store(&settings, inputs.clone())?,
+        store: store(&settings, inputs.clone(), metrics.clone())?,
         kubelet: KubeletProcess {
             program: settings.program.clone(),
             args: settings.args.clone(),
@@ -248,11 +248,19 @@ async fn assemble(settings: Settings, inherited: Option<InheritedState>, lock: O
 }
 
 /// The store and the node's own files, on a thread of their own.
-fn store(settings: &Settings, inputs: UnboundedSender<Input>) -> anyhow::Result<StoreThread> {
+fn store(settings: &Settings, inputs: UnboundedSender<Input>, metrics: Metrics) -> anyhow::Result<StoreThread> {
     let local = LocalFiles { program: settings.program.clone(), args: settings.args.clone(), merge: settings.merge };
     let files = FsStore::new(RealDisk, &settings.dir);
     let mut worker = StoreWorker::new(files, local, settings.args.clone()).standalone(settings.machine.standalone);
-    StoreThread::start(move |request| worker.serve(request), inputs).context("cannot start the store's thread")
+    let serve = move |request: StoreRequest| {
+        let (operation, begun) = (request.operation(), Instant::now());
+        let answers = worker.serve(request);
+        if let Some(operation) = operation {
+            metrics.store_took(operation, begun.elapsed());
+        }
+        answers
+    };
+    StoreThread::start(serve, inputs).context("cannot start the store's thread")
 }
 
 impl RealPorts {

@@ -1,9 +1,12 @@
 //! A change, from being seen to the switch: checkpoint, render, compare, judge, wait for its turn and for the baseline,
 //! record.
 
+use std::collections::BTreeSet;
+
 use super::evidence::{Baseline, Signal};
 use super::model::{Moment, Rendered};
 use super::question::Asked;
+use kubelet_config::hazard::HazardClass;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::source::Source;
 
@@ -33,6 +36,8 @@ pub(super) struct Change {
     missed_turn: bool,
     /// The pods before the change.
     inventory: Option<PodInventory>,
+    /// It is refused for hazards of these classes.
+    hazards: BTreeSet<HazardClass>,
 }
 
 /// Stages of a [`Change`].

@@ -152,6 +152,20 @@ pub enum Suspension {
 }
 
 impl Suspension {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Runtime, Self::ApiServer, Self::DiskFull, Self::ShuttingDown];
+
+    /// The label of `suspensions_total{reason}`.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Runtime => Signal::Runtime.label(),
+            Self::ApiServer => Signal::ApiServer.label(),
+            Self::DiskFull => "disk-full",
+            Self::ShuttingDown => "shutting-down",
+        }
+    }
+
     /// The reason in a sentence.
     #[must_use]
     pub fn message(self) -> &'static str {

@@ -10,15 +10,17 @@ use std::time::Duration;
 
 use super::command::Command;
 use super::events::Event;
-use super::evidence::{Environment, Failure, LeaseObservation, NodeReadiness, Query};
+use super::evidence::{Environment, Failure, LeaseObservation, NodeReadiness, Query, Suspension};
 use super::handover::Handover;
 use super::history::HistoryEntry;
 use super::model::{
-    Damage, Exit, KubeletId, LoadTarget, PreflightResult, RenderError, Rendered, RestartCause, StateFiles, Verdict,
+    Damage, Exit, KubeletId, LoadTarget, PreflightResult, RenderError, Rendered, RestartCause, StateFiles, TrialResult,
+    Verdict,
 };
 use super::records::{Records, Stored, Version};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::digest::Digest;
+use kubelet_config::hazard::HazardClass;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::{ConfigMapRef, Payload, Source};
@@ -181,6 +183,25 @@ pub enum StoreRequest {
     Collect(BTreeSet<Source>, BTreeSet<Digest>),
 }
 
+impl StoreRequest {
+    /// The label of `store_request_duration_seconds{operation}`: `read`, `load` (verify or render a configuration) or `write`.
+    /// `None` if the disk has no part in it.
+    #[must_use]
+    pub fn operation(&self) -> Option<&'static str> {
+        match self {
+            Self::ReadRecords(_) | Self::Unreported | Self::Verify(..) => Some("read"),
+            Self::Load(..) => Some("load"),
+            Self::Record(..)
+            | Self::Save(..)
+            | Self::SwapStateFiles(..)
+            | Self::Append(_)
+            | Self::Reported(_)
+            | Self::Collect(..) => Some("write"),
+            Self::Assume(_) => None,
+        }
+    }
+}
+
 /// Severity of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
@@ -203,6 +224,14 @@ pub enum Counter {
     StoreError,
     /// `config_apply_duration_seconds`, from seeing a version to its kubelet being ready.
     Applied(Duration),
+    /// `trial_duration_seconds{result}`, from the decision to switch to the end of the trial.
+    Trial(TrialResult, Duration),
+    /// `suspensions_total{reason}`.
+    Suspension(Suspension),
+    /// `adoptions_total`.
+    Adoption,
+    /// `hazards_refused_total{class}`.
+    HazardRefused(HazardClass),
 }
 
 /// A line for the journal.

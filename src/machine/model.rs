@@ -211,6 +211,31 @@ impl Verdict {
     }
 }
 
+/// The `result` label of `trial_duration_seconds`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TrialResult {
+    /// It became last known good.
+    Proven,
+    /// It failed, nobody confirmed it, or an operator left it.
+    RolledBack,
+    /// Something else came first: another version, a reset, a pin, a refusal by another kubelet binary.
+    NoVerdict,
+}
+
+impl TrialResult {
+    pub(crate) const ALL: [Self; 3] = [Self::Proven, Self::RolledBack, Self::NoVerdict];
+
+    /// The label's value.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Proven => "proven",
+            Self::RolledBack => "rolled-back",
+            Self::NoVerdict => "no-verdict",
+        }
+    }
+}
+
 /// The `result` label of `preflight_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PreflightResult {

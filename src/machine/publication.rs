@@ -1,7 +1,9 @@
 //! When the status is published: at rest. What lasts for milliseconds on the way from one state to the next is no news.
+//! And the promise of its error's text, that the log has more.
 
+use super::io::{Effect, log};
 use super::model::{Moment, later};
-use super::{Kubelet, State, limits};
+use super::{Kubelet, Level, State, limits};
 
 impl State {
     /// True if the status is one that lasts.
@@ -13,6 +15,25 @@ impl State {
     /// When the status is published although something is still under way.
     pub(super) fn status_due_at(&self) -> Option<Moment> {
         self.moving_since.map(|since| later(since, limits::STATUS_DELAY))
+    }
+
+    /// The text of `status.config.error`, and the reason behind it.
+    pub(super) fn error(&self) -> Option<(&'static str, String)> {
+        let sync = self.sync_error().map(|(error, why)| (error.text(), why.to_owned()));
+        sync.or_else(|| self.config_error().map(|(error, why)| (error.text(), why)))
+    }
+
+    /// "See Kubelet log for details": the identical text is in the journal, with the details, as native's was in the kubelet's log
+    /// (website, reconfigure-kubelet.md, v1.11 to v1.23).
+    pub(super) fn log_error(&mut self, fx: &mut Vec<Effect>) {
+        let error = self.error();
+        if error == self.logged_error {
+            return;
+        }
+        if let Some((text, why)) = &error {
+            log(fx, Level::Warn, format!("{text}: {why}"));
+        }
+        self.logged_error = error;
     }
 
     pub(super) fn note_motion(&mut self) {

@@ -67,6 +67,9 @@ pub struct State {
     pub(super) keep_all: bool,
     pub(super) ticket: Ticket,
     pub(super) now: Moment,
+    /// What the journal was last told that stands in `status.config.error`, with the reason.
+    #[serde(skip)]
+    pub(super) logged_error: Option<(&'static str, String)>,
     /// Something is under way since then that ends within moments.
     #[serde(skip)]
     pub(super) moving_since: Option<Moment>,
@@ -153,7 +156,10 @@ impl State {
             Input::Shutdown => self.shutdown(&mut fx),
             Input::Tick => {}
         }
+        self.count_trial(&mut fx); // as the input left it: it may be over within this step
         self.reconcile(&mut fx);
+        self.count_trial(&mut fx);
+        self.log_error(&mut fx);
         fx
     }
 

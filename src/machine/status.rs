@@ -20,10 +20,7 @@ pub fn node_status(state: &State) -> NodeConfigStatus {
         assigned: state.assigned_in_status(),
         active: state.active().map(|version| version.source.clone()),
         last_known_good: state.saved().last_known_good.as_ref().map(|version| version.source.clone()),
-        error: state
-            .sync_error()
-            .map(|(error, _)| error.text().to_owned())
-            .or_else(|| state.config_error().map(|(error, _)| error.text().to_owned())),
+        error: state.error().map(|(text, _)| text.to_owned()),
         trial_ends: trial_ends(state),
         confirm_by: confirm_by(state),
         condition: condition(state),
@@ -94,7 +91,7 @@ pub(crate) fn status_document(state: &State, version: Option<&str>) -> Value {
         "active": config_source(config.active.as_ref()),
         "lastKnownGood": config_source(config.last_known_good.as_ref()),
         "error": config.error.unwrap_or_default(),
-        "errorDetail": error_detail(state).unwrap_or_default(),
+        "errorDetail": state.error().map(|(_, why)| why).unwrap_or_default(),
         "trial": {
             "state": trial,
             "since": since,
@@ -132,13 +129,6 @@ pub(crate) fn status_document(state: &State, version: Option<&str>) -> Value {
 fn signals(state: &State) -> Value {
     let signals = state.trial_signals().into_iter();
     signals.map(|(signal, good)| (signal.label(), if good { "good" } else { "bad" })).collect()
-}
-
-/// The reason behind the error string.
-#[must_use]
-pub(crate) fn error_detail(state: &State) -> Option<String> {
-    let sync = state.sync_error().map(|(_, why)| why.to_owned());
-    sync.or_else(|| state.config_error().map(|(_, why)| why))
 }
 
 /// The trial of what is assigned: whether it runs, how it ended, and since when it has been healthy.

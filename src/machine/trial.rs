@@ -5,9 +5,11 @@ use serde::{Deserialize, Serialize};
 use super::evidence::Failure;
 use super::model::Moment;
 use super::question::Asked;
+use super::records::Version;
 
 mod bad_versions;
 mod confirm;
+mod duration;
 mod failing;
 mod rollback;
 mod step;
@@ -22,6 +24,8 @@ pub(super) struct Trial {
     pending: Option<PendingFailure>,
     /// Last known good has been healthy for long enough to try a cleared version again.
     recovered: bool,
+    /// The version on trial, and since when: for the metrics.
+    under_way: Option<(Version, Moment)>,
     /// Last known good runs under another name since then.
     adopted_at: Option<Moment>,
     /// The kubelet's last lines, when they were last asked for; without secrets.

@@ -247,6 +247,7 @@ fn each_query_of_the_board_has_an_answer() {
         std::fs::write(Path::new(ROOT).join(file), draw::picture(&drawn(&prometheus))).unwrap();
     }
     rules(&prometheus);
+    metrics(&prometheus, &fleet);
     let alert = r#"count(ALERTS{alertname="KubeletConfigRolledBack",alertstate="firing",node="back"})"#;
     eventually_within(LIMIT, alert, || (prometheus.number(alert) == Some(1.0)).then_some(()));
 }
@@ -267,6 +268,37 @@ fn drawn(prometheus: &Prometheus) -> Vec<draw::Drawn> {
 
 fn values(series: &Value) -> usize {
     series["values"].as_array().map_or(1, Vec::len)
+}
+
+/// The text of each supervisor passes promtool, which knows the older format alone. Prometheus asked for OpenMetrics, and knows
+/// the type and the help of each metric all the same.
+fn metrics(prometheus: &Prometheus, fleet: &Fleet) {
+    let promtool = std::env::var("PROMTOOL").expect("tests/prometheus/run.sh names it");
+    let (_, known) = prometheus.get("/api/v1/metadata").unwrap();
+    let known: Value = serde_json::from_str(&known).unwrap();
+    for (node, rig) in &fleet.rigs {
+        let (status, text) = rig.get("/metrics");
+        assert!(status.contains(" 200 "), "{node}: {status}");
+        let mut check = Command::new(&promtool)
+            .args(["check", "metrics"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{promtool}: {error}"));
+        check.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        let output = check.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success() && said.is_empty(), "{node}: {}: {said}", output.status);
+        let types: Vec<(&str, &str)> =
+            text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
+        assert!(types.len() > 20, "{types:?}");
+        for (name, kind) in types {
+            let seen = &known["data"][name.trim_end_matches("_total")][0];
+            let help = seen["help"].as_str().unwrap_or_default();
+            assert!(seen["type"] == kind && !help.is_empty(), "{name} {kind}: {seen}");
+        }
+    }
 }
 
 /// Prometheus could evaluate each rule, and each record is there.

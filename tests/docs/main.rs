@@ -96,15 +96,14 @@ fn every_way_to_fail_and_its_family() {
 
 #[test]
 fn every_suspension() {
-    let all = [Suspension::Runtime, Suspension::ApiServer, Suspension::DiskFull, Suspension::ShuttingDown];
-    for suspension in all {
+    for suspension in Suspension::ALL {
         match suspension {
             Suspension::Runtime | Suspension::ApiServer | Suspension::DiskFull | Suspension::ShuttingDown => {}
         }
     }
     let rows = table(TRIAL, "suspension");
     let shown: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
-    assert_eq!(shown, all.map(Suspension::message));
+    assert_eq!(shown, Suspension::ALL.map(Suspension::message));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 mod behaviour;
+mod counted;
 mod defects;
 mod drift;
 mod publication;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Rules and board against Debian's own Prometheus: promtool checks and tests the rules, then a Prometheus scrapes real
-# supervisors and answers each query of the board. The package is unpacked and not installed: no service of this machine
+# Rules, metrics and board against Debian's own Prometheus: promtool checks and tests the rules, then a Prometheus scrapes real
+# supervisors and answers each query of the board, and promtool checks what they show. The package is unpacked and not installed: no service of this machine
 # is touched.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -36,4 +36,4 @@ fi
 sed '/^  kubernetes_sd_configs:/,/^  relabel_configs:/{/^  relabel_configs:/!d}' "$top/packaging/prometheus/scrape.yaml" >"$work/scrape.yaml"
 "$tools/promtool" check config --syntax-only "$work/scrape.yaml"
 cd "$top"
-PROMETHEUS=$tools/prometheus cargo test --locked --test board
+PROMETHEUS=$tools/prometheus PROMTOOL=$tools/promtool cargo test --locked --test board

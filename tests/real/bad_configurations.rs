@@ -22,6 +22,7 @@ pub fn rejected(case: &Case) {
         case.assign(&map);
         case.await_config(&map.source(), &good, &good, error);
         case.await_event("KubeletConfigRejected", &[&map.event_text(), words]);
+        supervisor.await_log(&format!("{error}: ")); // it is what sends people there
         supervisor.await_status(&[("/error", json!(error)), ("/active", good.clone())]);
         assert_eq!(supervisor.process(), before, "{name} restarted the kubelet");
         made.push(map);

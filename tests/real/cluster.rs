@@ -12,6 +12,9 @@ use serde_json::Value;
 
 use crate::assignment::Carrier;
 
+/// Reasons of events whose type is Warning (docs/usage/reference.md).
+const WARNINGS: [&str; 2] = ["KubeletConfigRejected", "KubeletConfigRolledBack"];
+
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real");
 
 /// No assertion is about time; this only ends a test that would wait for ever.
@@ -197,9 +200,12 @@ impl Cluster {
         });
     }
 
-    /// Messages of this case's events of a reason.
+    /// Messages of this case's events of a reason, if they have the type that the reference has for it: the API server is asked for
+    /// that, as by `kubectl get events --field-selector type=Warning`.
     pub fn events(&self, reason: &str) -> Result<Vec<String>, String> {
-        let path = format!("/api/v1/namespaces/default/events?fieldSelector=reason={reason},involvedObject.kind=Node");
+        let kind = if WARNINGS.contains(&reason) { "Warning" } else { "Normal" };
+        let selector = format!("reason={reason},type={kind},involvedObject.kind=Node");
+        let path = format!("/api/v1/namespaces/default/events?fieldSelector={selector}");
         let list = self.api("GET", &path, None)?;
         let of = |event: &Value| event["message"].as_str().unwrap_or_default().to_owned();
         Ok(list["items"].as_array().cloned().unwrap_or_default().iter().map(of).collect())

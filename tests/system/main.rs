@@ -18,6 +18,7 @@ mod operator_verbs;
 mod process;
 mod rejects;
 mod reload;
+mod reports;
 mod restart_by;
 mod source_dir;
 mod sources;

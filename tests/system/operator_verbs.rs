@@ -61,6 +61,8 @@ fn what_is_confirmed_on_the_node_is_last_known_good() {
     assert!(rig.done(&["confirm"]).ends_with("is confirmed"));
     rig.wait_config("proven", |config| is(config, "lastKnownGood", &version));
     wait_event_with(&rig, "KubeletConfigConfirmed", "By an operator: ");
+    // Both happen in one step.
+    rig.wait_event("KubeletConfigProven", &version);
     let (code, _, stderr) = rig.verb(&["confirm"]);
     assert!(code == 1 && stderr.contains("nothing waits for a confirmation"), "{stderr}");
     assert_eq!(rig.starts(), 3);

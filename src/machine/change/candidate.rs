@@ -7,7 +7,7 @@ use crate::machine::ladder::is_same;
 use crate::machine::model::{ConfigError, Rendered};
 use crate::machine::proposal::Proposal;
 use crate::machine::records::{Attempt, BadReason, BadVersion, ConfirmationWait, Phase, Version};
-use crate::machine::{Level, State, events};
+use crate::machine::{Counter, Level, State, events};
 use kubelet_config::digest::Digest;
 use kubelet_config::hazard::{Acknowledged, HazardClass};
 use kubelet_config::pods::PodSummary;
@@ -48,9 +48,8 @@ impl State {
             // Not against its content, which is the same once a field stands no longer twice.
             return self.reject(&Version::named(version.source), ConfigError::Load, &why, fx);
         }
-        if let Some(why) = self.refused_hazards(&rendered) {
-            // Held against this version, not its content: an acknowledgement changes only the former.
-            return self.reject(&Version::named(version.source), ConfigError::Validate, &why, fx);
+        if self.refuse_hazards(&version.source, &rendered, fx) {
+            return;
         }
         if self.is_accepted(&rendered.digest) {
             self.accepted(rendered);
@@ -177,9 +176,9 @@ impl State {
         result: Result<(), String>,
         fx: &mut Vec<Effect>,
     ) {
-        self.change = None;
+        let change = self.change.take();
         if let Err(why) = result {
-            return self.postpone(why, fx);
+            return self.postpone(why);
         }
         let records = self.records().clone();
         let assigned = records.assigned.as_ref();
@@ -190,11 +189,14 @@ impl State {
                 if let Some(bad) = self.bad_version(version) {
                     fx.push(Effect::Emit(events::rejected(&version.source, &bad.detail)));
                 }
+                let hazards = change.into_iter().flat_map(|change| change.hazards);
+                fx.extend(hazards.map(|class| Effect::Count(Counter::HazardRefused(class))));
             }
             (Proposal::Adopt, Some(version)) => {
                 self.forget_applying();
                 if self.active() != Some(version) && !matches!(records.phase, Phase::RetryLater(..)) {
                     fx.push(Effect::Emit(events::adopted(&version.source)));
+                    fx.push(Effect::Count(Counter::Adoption));
                 }
             }
             _ => {}

@@ -1,9 +1,14 @@
 //! What a change would cost this node: hazards of its fields, pods that would be turned away, and fields of no effect.
 
+use std::collections::BTreeSet;
+
 use crate::machine::State;
-use crate::machine::model::Rendered;
-use kubelet_config::hazard;
+use crate::machine::io::Effect;
+use crate::machine::model::{ConfigError, Rendered};
+use crate::machine::records::Version;
+use kubelet_config::hazard::{self, HazardClass};
 use kubelet_config::schema::{self, UnknownFields};
+use kubelet_config::source::Source;
 
 impl State {
     /// The way back to what was proven is always open.
@@ -25,17 +30,38 @@ impl State {
         is_refused.then(|| schema::refusal(&told))
     }
 
-    /// Why the change from what runs must not be made on a live node, unless somebody accepted it.
-    pub(super) fn refused_hazards(&self, rendered: &Rendered) -> Option<String> {
+    /// Refuses the change if it must not be made on a live node and nobody accepted that.
+    pub(super) fn refuse_hazards(&mut self, source: &Source, rendered: &Rendered, fx: &mut Vec<Effect>) -> bool {
+        let Some((classes, why)) = self.refused_hazards(rendered) else { return false };
+        self.refuse(classes, source, &why, fx);
+        true
+    }
+
+    /// The same if it would cost pods.
+    pub(super) fn refuse_impact(&mut self, source: &Source, rendered: &Rendered, fx: &mut Vec<Effect>) -> bool {
+        let Some(why) = self.refused_impact(rendered) else { return false };
+        self.refuse(BTreeSet::from([HazardClass::Pods]), source, &why, fx);
+        true
+    }
+
+    /// Held against this version, not its content: an acknowledgement changes only the former.
+    fn refuse(&mut self, classes: BTreeSet<HazardClass>, source: &Source, why: &str, fx: &mut Vec<Effect>) {
+        if let Some(change) = &mut self.change {
+            change.hazards = classes;
+        }
+        self.reject(&Version::named(source.clone()), ConfigError::Validate, why, fx);
+    }
+
+    fn refused_hazards(&self, rendered: &Rendered) -> Option<(BTreeSet<HazardClass>, String)> {
         if self.is_way_back(rendered) {
             return None;
         }
         let changes = hazard::diff(&self.running().effective, &rendered.effective);
-        hazard::refused(&changes, rendered.annotations.acknowledge.as_deref())
+        let acknowledged = rendered.annotations.acknowledge.as_deref();
+        hazard::refused(&changes, acknowledged).map(|why| (hazard::refused_classes(&changes, acknowledged), why))
     }
 
-    /// Which pods it would cost, unless somebody accepted that.
-    pub(super) fn refused_impact(&self, rendered: &Rendered) -> Option<String> {
+    fn refused_impact(&self, rendered: &Rendered) -> Option<String> {
         if self.is_way_back(rendered) {
             return None;
         }

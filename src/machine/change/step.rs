@@ -10,6 +10,7 @@ use crate::machine::records::{Phase, Records, Version};
 use crate::machine::sync::Resolution;
 use crate::machine::{Counter, Level, State, limits};
 use kubelet_config::source::{Payload, Source};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 impl State {
@@ -26,7 +27,7 @@ impl State {
         // A start goes first: there is one preflight at a time.
         let starting = self.process.run().is_none() && !self.launch.is_idle();
         if !self.writer.is_idle() || starting || !self.process.may_change(self.now) {
-            return self.tell_of_store(fx);
+            return self.tell_of_store();
         }
         self.drop_unassigned();
         if self.launch.is_preflighting() {
@@ -39,7 +40,7 @@ impl State {
         }
         match self.resolution() {
             None | Some(Resolution::Nothing) => {}
-            Some(Resolution::Failed(error, why)) => self.sync_failed(error, why, fx),
+            Some(Resolution::Failed(error, why)) => self.sync_failed(error, why),
             Some(Resolution::Local) => self.reset(fx),
             Some(Resolution::Version(source, payload)) => self.consider(source, payload, fx),
         }
@@ -62,16 +63,16 @@ impl State {
     }
 
     /// What was loaded for it is of no use, or the question got lost: our own trouble.
-    fn give_up_change(&mut self, why: String, fx: &mut Vec<Effect>) {
+    fn give_up_change(&mut self, why: String) {
         self.change = None;
-        self.postpone(why, fx);
+        self.postpone(why);
     }
 
     fn time_out_change(&mut self, fx: &mut Vec<Effect>) {
         let Some(change) = &self.change else { return };
         match change.stage.clone() {
             Stage::Saving(asked) | Stage::Loading(asked) if asked.is_given_up(self.now) => {
-                self.give_up_change(format!("the store: {}", no_answer(limits::STORE_DEADLINE)), fx);
+                self.give_up_change(format!("the store: {}", no_answer(limits::STORE_DEADLINE)));
             }
             Stage::Preflight(asked, _) if asked.is_given_up(self.now) => {
                 let verdict = Verdict::Inconclusive(no_answer(limits::PREFLIGHT_DEADLINE));
@@ -134,6 +135,7 @@ impl State {
             baseline_waits: false,
             missed_turn: false,
             inventory: None,
+            hazards: BTreeSet::new(),
         });
     }
 
@@ -196,7 +198,7 @@ impl State {
             }
             Err(why) => {
                 fx.push(Effect::Count(Counter::StoreError));
-                self.give_up_change(format!("the checkpoint cannot be written: {why}"), fx);
+                self.give_up_change(format!("the checkpoint cannot be written: {why}"));
             }
         }
     }
@@ -216,9 +218,9 @@ impl State {
             Err(RenderError::Load(message)) => self.reject(&Version::named(source), ConfigError::Load, &message, fx),
             Err(RenderError::Checkpoint(why)) => {
                 self.download_again(fx);
-                self.give_up_change(why, fx);
+                self.give_up_change(why);
             }
-            Err(RenderError::Internal(why)) => self.give_up_change(why, fx),
+            Err(RenderError::Internal(why)) => self.give_up_change(why),
         }
     }
 
@@ -245,7 +247,7 @@ impl State {
                 self.note_inconclusive(&rendered.digest);
                 self.accepted(*rendered);
             }
-            Verdict::NotItsFault(why) => self.give_up_change(why, fx),
+            Verdict::NotItsFault(why) => self.give_up_change(why),
         }
     }
 
@@ -292,8 +294,8 @@ impl State {
         if self.restart_missed_turn(&source) {
             return self.accepted(*rendered);
         }
-        if let Some(why) = self.refused_impact(&rendered) {
-            return self.reject(&Version::named(source), ConfigError::Validate, &why, fx);
+        if self.refuse_impact(&source, &rendered, fx) {
+            return;
         }
         // Right after a boot the kubelet's version was not known when the change was taken up.
         if let Some(why) = self.refused_fields(&rendered) {

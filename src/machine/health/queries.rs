@@ -31,6 +31,16 @@ impl State {
         }
     }
 
+    /// True if the kubelet runs, has said READY=1, and neither its healthz is bad nor its `WATCHDOG=1` overdue. These two are known
+    /// while it is observed; before and after that a kubelet that hangs looks healthy.
+    #[must_use]
+    pub fn is_kubelet_healthy(&self) -> bool {
+        let Some(run) = self.process.run().filter(|run| run.is_ready()) else { return false };
+        let was_good = |signal: &Signal| *signal == Signal::Healthz || run.good.contains_key(signal);
+        let mut silent = [Signal::Healthz, Signal::Watchdog].iter().filter(|signal| run.bad.contains_key(signal));
+        !self.is_observing() || !silent.any(was_good)
+    }
+
     /// Asks the kubelet's healthz.
     pub(in crate::machine) fn probe(&mut self, target: HealthzTarget, fx: &mut Vec<Effect>) {
         let ticket = self.next_ticket();

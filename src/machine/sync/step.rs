@@ -1,10 +1,10 @@
 //! What the API server says.
 
 use super::{ConfigMapState, Resolution};
-use crate::machine::io::{Effect, log};
+use crate::machine::State;
+use crate::machine::io::Effect;
 use crate::machine::limits;
 use crate::machine::model::later;
-use crate::machine::{Level, State};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::source::{Payload, Source};
 use kubelet_config::status::SyncError;
@@ -105,27 +105,21 @@ impl State {
         (self.sync.handled, self.sync.retry) = (None, None);
     }
 
-    pub(in crate::machine) fn sync_failed(&mut self, error: SyncError, why: String, fx: &mut Vec<Effect>) {
-        let now = Some((error, why));
-        if self.sync.error != now {
-            if let Some((error, why)) = &now {
-                log(fx, Level::Warn, format!("{}: {why}", error.text()));
-            }
-            self.sync.error = now;
-        }
+    pub(in crate::machine) fn sync_failed(&mut self, error: SyncError, why: String) {
+        self.sync.error = Some((error, why));
     }
 
     /// A change that waits for a store that cannot be written does not wait in silence.
-    pub(in crate::machine) fn tell_of_store(&mut self, fx: &mut Vec<Effect>) {
+    pub(in crate::machine) fn tell_of_store(&mut self) {
         let Some(why) = self.writer.failure().map(str::to_owned) else { return };
         if matches!(self.resolution(), Some(Resolution::Version(source, _)) if !self.sync.is_handled(&source)) {
-            self.sync_failed(SyncError::Internal, why, fx);
+            self.sync_failed(SyncError::Internal, why);
         }
     }
 
     /// Our own trouble: it is said, and tried again after a pause.
-    pub(in crate::machine) fn postpone(&mut self, why: String, fx: &mut Vec<Effect>) {
-        self.sync_failed(SyncError::Internal, why, fx);
+    pub(in crate::machine) fn postpone(&mut self, why: String) {
+        self.sync_failed(SyncError::Internal, why);
         let failures = self.sync.retry.map_or(0, |(failures, _)| failures + 1);
         let pause = kubelet_config::duration::backoff(limits::RETRY_FIRST, limits::RETRY_MAX, failures);
         self.sync.retry = Some((failures, later(self.now, pause)));

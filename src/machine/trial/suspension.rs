@@ -4,7 +4,7 @@
 use crate::machine::evidence::{Signal, Suspension};
 use crate::machine::io::{Effect, log};
 use crate::machine::model::later;
-use crate::machine::{Level, State, events, limits};
+use crate::machine::{Counter, Level, State, events, limits};
 
 impl State {
     /// What is at fault for the kubelet's troubles, if it is not the configuration.
@@ -54,6 +54,9 @@ impl State {
     pub(in crate::machine) fn update_suspension(&mut self, fx: &mut Vec<Effect>) {
         let suspension = self.suspension().filter(|_| self.is_observing());
         let before = self.health.set_suspended(suspension);
+        if let Some(reason) = suspension.filter(|_| suspension != before) {
+            fx.push(Effect::Count(Counter::Suspension(reason)));
+        }
         match (suspension, before) {
             (Some(suspension), None) => {
                 log(fx, Level::Warn, format!("{}: judgement is suspended, nobody is blamed", suspension.message()));

@@ -342,6 +342,13 @@ pub const MUTANTS: &[Mutant] = &[
         mutated: "state.records().assigned.as_ref().map(|version| version.source.clone())",
     },
     Mutant {
+        law: Law::ErrorIsLogged,
+        name: "the log has no more than the status",
+        file: "machine/publication.rs",
+        original: "log(fx, Level::Warn, format!(\"{text}: {why}\"));",
+        mutated: "log(fx, Level::Warn, why.clone());",
+    },
+    Mutant {
         law: Law::NoSpinning,
         name: "what is past is due",
         file: "machine/state.rs",

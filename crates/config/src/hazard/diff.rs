@@ -139,10 +139,7 @@ fn same(top: &str, old: &Value, new: &Value) -> bool {
 #[must_use]
 pub fn refused(changes: &[Change], acknowledged: Option<&str>) -> Option<String> {
     let acknowledged = Acknowledged::parse(acknowledged);
-    let open: Vec<&Change> = changes
-        .iter()
-        .filter(|change| change.class.is_refused() && !acknowledged.covers(&change.field, change.class))
-        .collect();
+    let open: Vec<&Change> = open(changes, &acknowledged).collect();
     if open.is_empty() {
         return None;
     }
@@ -152,4 +149,16 @@ pub fn refused(changes: &[Change], acknowledged: Option<&str>) -> Option<String>
     let advice = acknowledged.advice(&fields, &classes, &|word| known.contains(word));
     let items = open.iter().map(|change| format!("{change}: {}", change.needs));
     Some(bounded(items, &format!("; if that is taken care of, {advice}")))
+}
+
+/// The classes of hazards for which [`refused`] refuses.
+#[must_use]
+pub fn refused_classes(changes: &[Change], acknowledged: Option<&str>) -> BTreeSet<HazardClass> {
+    open(changes, &Acknowledged::parse(acknowledged)).map(|change| change.class).collect()
+}
+
+/// What nobody acknowledged.
+fn open<'a>(changes: &'a [Change], acknowledged: &Acknowledged<'_>) -> impl Iterator<Item = &'a Change> {
+    let is_open = |change: &&Change| change.class.is_refused() && !acknowledged.covers(&change.field, change.class);
+    changes.iter().filter(is_open)
 }

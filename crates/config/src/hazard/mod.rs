@@ -13,7 +13,7 @@ pub mod table;
 mod tests;
 
 pub use acknowledge::{ANNOTATION, Acknowledged};
-pub use diff::{Change, diff, is_secret, refused};
+pub use diff::{Change, diff, is_secret, refused, refused_classes};
 pub use effective::effective;
 pub use impact::{Impact, preview, refused_impact};
 pub use resource_managers::policy_key;

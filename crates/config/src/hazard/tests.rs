@@ -159,6 +159,9 @@ proptest! {
     fn what_is_acknowledged_is_not_refused(old in configuration(), new in configuration(), noise in "[a-z, ]{0,300}") {
         let changes = diff(&old, &new);
         let refusal = refused(&changes, Some(&noise));
+        let classes = refused_classes(&changes, Some(&noise));
+        prop_assert_eq!(refusal.is_none(), classes.is_empty());
+        prop_assert!(classes.iter().all(|class| matches!(class, HazardClass::Reboot | HazardClass::Forbidden)), "{:?}", classes);
         if let Some(message) = &refusal {
             prop_assert!(message.len() < 900 && !message.contains('\n'), "{}", message);
             let advised = message.split("acknowledge: \"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();

@@ -131,6 +131,8 @@ pub struct Account {
     pub(super) reader: Reader,
     /// The supervisor was told to end.
     pub leaving: bool,
+    /// What the log says of errors since a status was published last.
+    pub(super) errors_logged: Vec<String>,
     /// The status was looked at since it was published.
     pub status_is_known: bool,
     /// A reset was asked for since the disk was last found in order: it may be half written.

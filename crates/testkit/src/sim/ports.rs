@@ -206,6 +206,7 @@ impl ports::Cluster for Handle {
     fn publish(&mut self, status: &NodeConfigStatus) {
         self.note(Call::Publish);
         let mut outside = self.0.borrow_mut();
+        outside.check_error(status);
         outside.status = status.clone();
         outside.account.status_is_known = false;
     }
@@ -254,7 +255,9 @@ impl ports::Notifier for Handle {
         outside.account.pinged = outside.now;
     }
     fn log(&mut self, _level: Level, line: &str) {
-        self.0.borrow_mut().tell(line);
+        let mut outside = self.0.borrow_mut();
+        outside.note_error(line);
+        outside.tell(line);
     }
 }
 

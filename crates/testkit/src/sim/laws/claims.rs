@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use kubelet_config::assignment::Assignment;
+use kubelet_config::status::NodeConfigStatus;
 use kubelet_supervisor::machine::evidence::Signal;
 use kubelet_supervisor::machine::records::Version;
 use kubelet_supervisor::machine::{Kubelet, State, limits};
@@ -11,6 +12,9 @@ use crate::sim::account::{Evidence, Proven};
 use crate::sim::behaviour::Behaviour;
 use crate::sim::laws::Law;
 use crate::sim::world::{Content, Outside};
+
+/// Parts of the texts that native promises to be in the log (website, reconfigure-kubelet.md).
+const NATIVE_ERRORS: [&str; 2] = [", see Kubelet log for details", "exactly one subfield must be non-nil"];
 
 impl Outside {
     /// After an input was taken through to its last effect.
@@ -140,6 +144,22 @@ impl Outside {
             format!("{status:?} is said to run, and {content:?} does")
         });
         account.status_is_known = true;
+    }
+
+    /// A line of the log.
+    pub fn note_error(&mut self, line: &str) {
+        if NATIVE_ERRORS.iter().any(|error| line.contains(error)) {
+            self.account.errors_logged.push(line.to_owned());
+        }
+    }
+
+    /// Whoever searches the log for what the status says finds it, and what it is about.
+    pub fn check_error(&mut self, status: &NodeConfigStatus) {
+        let logged = std::mem::take(&mut self.account.errors_logged);
+        let Some(error) = status.error.as_ref().filter(|_| status.error != self.status.error) else { return };
+        let details = |line: &String| line.split_once(error.as_str()).is_some_and(|(_, rest)| rest.len() > ": ".len());
+        let found = logged.iter().any(details);
+        self.account.check(Law::ErrorIsLogged, false, found, || format!("{error:?} is not in the log: {logged:?}"));
     }
 
     /// Law 3: the disk says what is said to be on it, and holds last known good.
