@@ -39,6 +39,15 @@ pub struct Text<'a> {
     pub dir: &'a str,
 }
 
+/// A file of `--config-dir`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DropIn {
+    /// Its path, for people.
+    pub path: String,
+    /// Its content.
+    pub text: String,
+}
+
 /// What a rendering starts from.
 #[derive(Clone, Copy)]
 pub struct RenderInput<'a> {
@@ -53,9 +62,9 @@ pub struct RenderInput<'a> {
     /// Where configurations lie by their digest, absolute: a path field that names a key of the payload then points
     /// below it, see [`Configuration::files`]. Without it that too is a path in the payload's directory.
     pub configs: Option<&'a str>,
-    /// Texts of the `--config-dir` drop-ins in the kubelet's order; the kubelet merges them itself,
-    /// we only look at what comes out.
-    pub drop_ins: &'a [String],
+    /// The `--config-dir` drop-ins in the kubelet's order; the kubelet merges them itself, we only look at what comes
+    /// out.
+    pub drop_ins: &'a [DropIn],
     /// The kubelet's command line.
     pub args: &'a KubeletArgs,
 }
@@ -171,9 +180,9 @@ pub struct Effective {
 
 /// What a kubelet goes by that is given this configuration, with these drop-ins and flags.
 #[must_use]
-pub fn effective(mut configuration: Value, drop_ins: &[String], args: &KubeletArgs) -> Effective {
+pub fn effective(mut configuration: Value, drop_ins: &[DropIn], args: &KubeletArgs) -> Effective {
     for drop_in in drop_ins {
-        if let Ok(document) = yaml::parse(drop_in) {
+        if let Ok(document) = yaml::parse(&drop_in.text) {
             merge(&mut configuration, &document.value);
         }
     }
