@@ -8,6 +8,8 @@
 //! - [`yaml`]: texts as the kubelet reads them; [`merge`]: RFC 7396
 //! - [`flags`]: the kubelet's command line, and which fields it overrides
 //! - [`rendering`]: payload, local file and flags put together; [`digest`]: what identifies the outcome
+//! - [`effective`]: what the kubelet goes by then, field by field, and where each value comes from
+//! - [`schema`]: which fields a kubelet of a version knows
 //!
 //! What a change does to a live node:
 //!
@@ -22,11 +24,13 @@
 pub mod assignment;
 pub mod digest;
 pub mod duration;
+pub mod effective;
 pub mod flags;
 pub mod hazard;
 pub mod merge;
 pub mod pods;
 pub mod rendering;
+pub mod schema;
 pub mod source;
 pub mod source_dir;
 pub mod status;

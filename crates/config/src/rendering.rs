@@ -76,6 +76,8 @@ pub struct Configuration {
     pub value: Value,
     /// Identifies it: equal digests mean that a restart would change nothing.
     pub digest: Digest,
+    /// What the payload itself says; none for the local configuration.
+    pub payload: Option<Value>,
     /// The payload's keys that path fields name, and their content. Of a digest `d` they belong into `d/files/<key>`.
     pub files: BTreeMap<String, String>,
     /// Where healthz will be, flags and drop-ins considered.
@@ -121,7 +123,7 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
         let base = if from.local.is_none() { legacy_defaults() } else { value.clone() };
         let Effective { value: effective, healthz } = effective(base, from.drop_ins, from.args);
         let (digest, files, shadowed) = (digest(&portable), BTreeMap::new(), Vec::new());
-        return Ok(Configuration { value, digest, files, healthz, effective, notes, shadowed });
+        return Ok(Configuration { value, digest, payload: None, files, healthz, effective, notes, shadowed });
     };
 
     let mut parsed = yaml::parse(payload.text).map_err(RenderFault::Payload)?;
@@ -143,6 +145,7 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
     drop_native_gate(&mut portable);
     let digest = digest(&portable);
 
+    let payload_value = Some(parsed.value.clone());
     let mut value = parsed.value;
     if let Some(configs) = from.configs {
         point_to_files(&mut value, &files, &format!("{}/{}/files", configs.trim_end_matches('/'), digest.0));
@@ -153,7 +156,7 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
         notes.push(format!("featureGates.{NATIVE_GATE} is left out: kubelets from v1.24 on refuse it, to earlier ones it means nothing here"));
     }
     let Effective { value: effective, healthz } = effective(value.clone(), from.drop_ins, from.args);
-    Ok(Configuration { value, digest, files, healthz, effective, notes, shadowed })
+    Ok(Configuration { value, digest, payload: payload_value, files, healthz, effective, notes, shadowed })
 }
 
 /// Takes the gate `DynamicKubeletConfig` out; true if it was there.
@@ -191,7 +194,7 @@ pub fn effective(mut configuration: Value, drop_ins: &[DropIn], args: &KubeletAr
 
 /// What a kubelet without any `--config` goes by, where it differs from a file's defaults
 /// (applyLegacyDefaults, cmd/kubelet/app/options/options.go, v1.20.2 and v1.36).
-fn legacy_defaults() -> Value {
+pub(crate) fn legacy_defaults() -> Value {
     json!({
         "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
         "authorization": {"mode": "AlwaysAllow"},

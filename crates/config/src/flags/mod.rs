@@ -15,3 +15,5 @@ mod tests;
 
 pub use args::KubeletArgs;
 pub(crate) use args::NATIVE_GATE;
+pub use overlay::Setting;
+pub(crate) use overlay::set;

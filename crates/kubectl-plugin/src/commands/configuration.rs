@@ -13,11 +13,10 @@ use crate::api::nodes;
 use crate::fleet::compare::{Kind, Side};
 use crate::fleet::config_ref::ConfigRef;
 use crate::fleet::node::NodeRow;
-use crate::fleet::schema;
 use kubelet_config::assignment::DEFAULT_KEY;
 use kubelet_config::pods::{PodInventory, PodSummary};
 use kubelet_config::source::Merge;
-use kubelet_config::{rendering, yaml};
+use kubelet_config::{rendering, schema, yaml};
 
 /// Chooses how a payload is put together with the node's own file.
 pub(crate) const MERGE_ANNOTATION: &str = "kubelet-supervisor.io/merge";

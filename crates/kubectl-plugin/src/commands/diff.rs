@@ -12,11 +12,11 @@ use crate::commands::configuration;
 use crate::fleet::compare::{Comparison, NodeFacts, compare};
 use crate::fleet::config_ref::ConfigRef;
 use crate::fleet::explain::{self, AppliedConfigMap, Provenance};
-use crate::fleet::node::{ConfigManager, NodeRow};
-use crate::fleet::schema;
+use crate::fleet::node::{ConfigManager, NodeRow, SupervisorInfo};
 use crate::output::{self, Format, Out, Table, Tone};
 use crate::{Context, Failure, context};
 use kubelet_config::hazard::{Asks, Change, HazardClass};
+use kubelet_config::schema;
 use kubelet_config::source::Merge;
 
 /// There are differences.
@@ -120,7 +120,8 @@ async fn gather_facts(
     let Some(map) = in_force.map else {
         return (notes, Some(elsewhere));
     };
-    let given = AppliedConfigMap { payload: &map.value, merge: map.merge };
+    let supervisor = SupervisorInfo::default();
+    let given = AppliedConfigMap { payload: &map.value, merge: map.merge, supervisor: &supervisor };
     let origins = explain::explain(configz, Some(given), schema::minor(&row.kubelet).ok());
     let held = origins.into_iter().filter(|origin| matches!(origin.from, Provenance::Overridden | Provenance::Flag));
     facts.held = held.map(|origin| origin.field).collect();

@@ -11,12 +11,12 @@ use serde_json::{Map, Value, json};
 
 use crate::api::client::{Client, RequestResult};
 use crate::commands::configuration::{self, MERGE_ANNOTATION};
-use crate::fleet::{configmap_name, schema};
+use crate::fleet::configmap_name;
 use crate::output::{self, Format};
 use crate::{Context, Failure, context};
 use kubelet_config::assignment::{self, DEFAULT_KEY};
 use kubelet_config::source::is_safe_key;
-use kubelet_config::{rendering, yaml};
+use kubelet_config::{rendering, schema, yaml};
 
 /// A label holds no more.
 const LABEL_MAX: usize = 63;

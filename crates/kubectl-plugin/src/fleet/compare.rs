@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::defaults::{depends_on_node, filled};
-use super::field_paths::{at, clean, is_spelling, is_within, later_eviction_default, leaves, settle_paths};
+use super::field_paths::{at, clean, is_spelling, is_within, leaves, settle_paths};
+use kubelet_config::hazard::defaults::{depends_on_node, filled};
 use kubelet_config::hazard::{self, Change, HazardClass, Impact, table};
 use kubelet_config::merge::merge;
 use kubelet_config::pods::PodInventory;
@@ -86,9 +86,6 @@ pub(crate) fn compare(from: &Side, to: &Side, facts: &NodeFacts) -> Comparison {
             );
         }
         (old, new) = (filled(&old, minor(from.kind).or(any)), filled(&new, minor(to.kind).or(any)));
-        later_eviction_default(&mut old, &new);
-        let reference = old.clone();
-        later_eviction_default(&mut new, &reference);
     }
     let mut changes = hazard::diff(&old, &new);
     if both_overlays {

@@ -6,9 +6,10 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::defaults::filled;
-use super::field_paths::{at, clean, is_spelling, is_within, later_eviction_default, leaves, settle_paths};
+use super::field_paths::{at, clean, is_spelling, is_within, leaves, settle_paths};
+use super::node::SupervisorInfo;
 use kubelet_config::hazard;
+use kubelet_config::hazard::defaults::filled;
 use kubelet_config::merge::merge;
 use kubelet_config::source::Merge;
 
@@ -58,6 +59,18 @@ pub(crate) struct Origin {
     /// What the ConfigMap says; null where it says nothing.
     pub(crate) intended: Value,
     pub(crate) from: Provenance,
+    /// The flag that wins over the ConfigMap, without dashes, where the node says so.
+    pub(crate) flag: Option<String>,
+}
+
+impl Origin {
+    /// Where it comes from, for people.
+    pub(crate) fn label(&self) -> String {
+        match &self.flag {
+            Some(flag) => format!("flag --{flag}, not the ConfigMap"),
+            None => self.from.label().to_owned(),
+        }
+    }
 }
 
 /// The ConfigMap that runs.
@@ -67,6 +80,8 @@ pub(crate) struct AppliedConfigMap<'a> {
     pub(crate) payload: &'a Value,
     /// How it is put together with the node's own.
     pub(crate) merge: Merge,
+    /// What the node says of the flags that win over it.
+    pub(crate) supervisor: &'a SupervisorInfo,
 }
 
 /// Each field with where it comes from, by name.
@@ -76,8 +91,7 @@ pub(crate) fn explain(configz: &Value, given: Option<AppliedConfigMap<'_>>, mino
     let named = |changes: Vec<hazard::Change>| -> BTreeSet<String> {
         changes.into_iter().filter(|change| !is_spelling(change)).map(|change| change.field).collect()
     };
-    let mut defaults = filled(&empty, minor);
-    later_eviction_default(&mut defaults, configz);
+    let defaults = filled(&empty, minor);
     let set = named(hazard::diff(&defaults, configz));
     // As it would be if nothing but the ConfigMap had a say in what the ConfigMap sets.
     let mut meant = configz.clone();
@@ -108,7 +122,9 @@ pub(crate) fn explain(configz: &Value, given: Option<AppliedConfigMap<'_>>, mino
         } else {
             Provenance::Node
         };
-        origins.push(Origin { field, value, intended, from });
+        let flag = given.filter(|_| from == Provenance::Overridden).and_then(|given| given.supervisor.flag(&field));
+        let flag = flag.map(str::to_owned);
+        origins.push(Origin { field, value, intended, from, flag });
     }
     origins
 }
@@ -134,7 +150,9 @@ mod tests {
         let payload = json!({"kind": "x", "maxPods": 50, "featureGates": {"A": true, "DynamicKubeletConfig": true},
             "evictionHard": {"memory.available": "1024Mi"}, "kubeReserved": {"cpu": "500m"},
             "authentication": {"x509": {"clientCAFile": "ca.crt"}}, "podPidsLimit": 100});
-        let given = AppliedConfigMap { payload: &payload, merge: Merge::Replace };
+        let shadowed = ["kubeReserved (--kube-reserved)", "maxPods (--max-pods)", "podPidsLimit (--\u{1b}[31m)"];
+        let supervisor = SupervisorInfo { shadowed: shadowed.map(str::to_owned).to_vec(), ..SupervisorInfo::default() };
+        let given = AppliedConfigMap { payload: &payload, merge: Merge::Replace, supervisor: &supervisor };
         let origins = explain(&configz(), Some(given), Some(20));
         for (field, from) in [
             ("maxPods", Provenance::ConfigMap),
@@ -154,6 +172,13 @@ mod tests {
         assert!(origins.iter().all(|origin| !origin.field.contains("DynamicKubeletConfig") && origin.field != "kind"));
         let reserved = origins.iter().find(|origin| origin.field == "kubeReserved.cpu").unwrap();
         assert_eq!((&reserved.value, &reserved.intended), (&json!("1"), &json!("500m")));
+        // The node names the flag where it knows one; what is no flag's name is not repeated.
+        let labels = |field: &str| origins.iter().find(|origin| origin.field == field).unwrap().label();
+        assert_eq!(labels("kubeReserved.cpu"), "flag --kube-reserved, not the ConfigMap");
+        assert_eq!(
+            (labels("maxPods"), labels("podPidsLimit")),
+            ("ConfigMap".to_owned(), Provenance::Overridden.label().to_owned())
+        );
     }
 
     #[test]
@@ -161,8 +186,9 @@ mod tests {
         let origins = explain(&configz(), None, Some(20));
         assert_eq!((of(&origins, "maxPods"), of(&origins, "syncFrequency")), (Provenance::Node, Provenance::Default));
         let payload = json!({"maxPods": 50});
-        let origins =
-            explain(&configz(), Some(AppliedConfigMap { payload: &payload, merge: Merge::Overlay }), Some(27));
+        let supervisor = SupervisorInfo::default();
+        let given = AppliedConfigMap { payload: &payload, merge: Merge::Overlay, supervisor: &supervisor };
+        let origins = explain(&configz(), Some(given), Some(27));
         assert_eq!((of(&origins, "maxPods"), of(&origins, "clusterDomain")), (Provenance::ConfigMap, Provenance::Node));
         assert_eq!(of(&origins, "eventRecordQPS"), Provenance::Node, "the default of 1.27 is 50");
     }

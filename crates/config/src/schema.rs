@@ -5,12 +5,19 @@
 
 use serde_json::Value;
 
-use kubelet_config::hazard::table;
+use crate::hazard::table;
 
 /// The oldest that was looked at; a field it has may be older.
 const OLDEST: u64 = 16;
 
-/// The minor version that brought a field; all others of [`table::HAZARDS`] are in 1.16.
+/// The newest that was looked at.
+const NEWEST: u64 = 37;
+
+/// The oldest that is supervised.
+const OLDEST_SUPERVISED: u64 = 20;
+
+/// The minor version that brought a field; all others of [`table::HAZARDS`] are in 1.16. Of `logging`, what was a flag
+/// alone before.
 #[rustfmt::skip]
 const SINCE: &[(&str, u64)] = &[
     ("containerLogMaxWorkers", 30),
@@ -30,6 +37,9 @@ const SINCE: &[(&str, u64)] = &[
     ("kernelMemcgNotification", 19),
     ("localStorageCapacityIsolation", 25),
     ("logging", 19),
+    ("logging.flushFrequency", 23),
+    ("logging.verbosity", 23),
+    ("logging.vmodule", 23),
     ("maxParallelImagePulls", 27),
     ("memoryManagerPolicy", 21),
     ("memoryReservationPolicy", 36),
@@ -77,8 +87,27 @@ const BELOW: &[(&str, &[&str])] = &[
     ("userNamespaces", &["idsPerPod"]),
 ];
 
+/// True if a kubelet of this minor version knows the field at this dotted path, or an entry of a field that is a map; of an
+/// unknown version, if all do that we supervise; of one later than the tables, whatever it is.
+#[must_use]
+pub fn is_known(path: &str, minor: Option<u64>) -> bool {
+    let minor = minor.unwrap_or(OLDEST_SUPERVISED);
+    let top = path.split('.').next().unwrap_or_default();
+    let since = |field: &str| SINCE.iter().find(|(name, _)| *name == field).is_none_or(|(_, since)| *since <= minor);
+    let stands_in = |parent: &str, rest: &str| {
+        let struct_fields = BELOW.iter().find(|(name, _)| *name == parent);
+        struct_fields.is_none_or(|(_, known)| known.contains(&rest.split('.').next().unwrap_or_default()))
+    };
+    let parents = path.match_indices('.').filter_map(|(dot, _)| Some((path.get(..dot)?, path.get(dot + 1..)?)));
+    let exists = table::find(top).is_some() && since(path);
+    minor > NEWEST || exists && parents.into_iter().all(|(parent, rest)| since(parent) && stands_in(parent, rest))
+}
+
 /// The minor version in `v1.29.3`, `1.29`, `1.29.3+k3s1`.
-pub(crate) fn minor(version: &str) -> Result<u64, String> {
+///
+/// # Errors
+/// That it is no version of a kubelet.
+pub fn minor(version: &str) -> Result<u64, String> {
     let mut parts = version.trim_start_matches('v').split(['.', '-', '+']);
     let minor = (parts.next() == Some("1")).then(|| parts.next()?.parse().ok()).flatten();
     minor.ok_or_else(|| format!("{version:?} is not the version of a kubelet, such as v1.29 or 1.29.3"))
@@ -86,7 +115,8 @@ pub(crate) fn minor(version: &str) -> Result<u64, String> {
 
 /// The fields that a kubelet of this minor version does not know, each with why; of no version:
 /// that no kubelet knows.
-pub(crate) fn unknown(config: &Value, minor: Option<u64>) -> Vec<String> {
+#[must_use]
+pub fn unknown(config: &Value, minor: Option<u64>) -> Vec<String> {
     let mut found = Vec::new();
     for (field, value) in config.as_object().into_iter().flatten() {
         if matches!(field.as_str(), "apiVersion" | "kind") {
@@ -146,10 +176,31 @@ mod tests {
     #[test]
     fn every_field_of_the_tables_is_one() {
         for (field, since) in SINCE {
-            assert!(table::find(field).is_some() && *since > OLDEST, "{field}");
+            assert!(table::find(field.split('.').next().unwrap()).is_some() && *since > OLDEST, "{field}");
         }
         for (path, _) in BELOW {
             assert!(table::find(path.split('.').next().unwrap()).is_some(), "{path}");
+        }
+    }
+
+    #[test]
+    fn what_a_kubelet_knows() {
+        for (path, minor, expected) in [
+            ("maxPods", Some(20), true),
+            ("maxpods", Some(20), false),
+            ("maxpods", Some(38), true),
+            ("seccompDefault", Some(21), false),
+            ("seccompDefault", Some(22), true),
+            ("seccompDefault", None, false),
+            ("logging.format", None, true),
+            ("logging.flushFrequency", Some(22), false),
+            ("logging.options.json.infoBufferSize", Some(23), true),
+            ("evictionHard.memory.available", Some(20), true),
+            ("authentication.x509.clientCAFile", Some(20), true),
+            ("authentication.x509.clientCaFile", Some(20), false),
+            ("memorySwap.swapBehavior", Some(20), false),
+        ] {
+            assert_eq!(is_known(path, minor), expected, "{path} in {minor:?}");
         }
     }
 
