@@ -7,7 +7,7 @@
 //!
 //! The errors of this module keep path and cause; their text is what status and journal show.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -107,6 +107,8 @@ pub struct Checkpoint {
     pub dir: String,
     /// Content by key.
     pub files: BTreeMap<String, String>,
+    /// Keys of the ConfigMap's `binaryData`, whose content is not kept.
+    pub binary_keys: BTreeSet<String>,
     /// What the ConfigMap's annotations ask for.
     pub annotations: ConfigAnnotations,
 }
@@ -150,11 +152,11 @@ pub enum LocalError {
 
 /// The kubelet process. Its end and its READY=1 come as inputs.
 pub trait Kubelet {
-    /// Starts it with this `--config`, or with its own.
+    /// Starts it with this configuration and its flags, or with the unit's own.
     ///
     /// # Errors
     /// Why it cannot be started.
-    fn start(&mut self, config: Option<&str>) -> Result<u32, SpawnError>;
+    fn start(&mut self, config: Option<&Rendered>) -> Result<u32, SpawnError>;
     /// SIGTERM.
     fn stop(&mut self);
     /// SIGKILL.

@@ -14,7 +14,7 @@ use super::process;
 use crate::machine::Input;
 use crate::machine::model::{PreflightResult, Rendered, Verdict};
 use crate::ports;
-use kubelet_config::flags::KubeletArgs;
+use kubelet_config::flags::{FlagOverrides, KubeletArgs};
 
 mod classify;
 
@@ -41,6 +41,21 @@ pub(crate) struct PreflightCommand {
     pub(crate) args: KubeletArgs,
     /// A private directory, for throw-away certificates and test files.
     pub(crate) dir: PathBuf,
+}
+
+/// What is judged.
+#[derive(Clone, Debug)]
+pub(crate) struct Candidate {
+    /// What `--config` is given.
+    path: String,
+    overrides: FlagOverrides,
+}
+
+impl Candidate {
+    /// A file, with flags of its own.
+    pub(crate) fn new(path: &Path, overrides: FlagOverrides) -> Self {
+        Self { path: path.display().to_string(), overrides }
+    }
 }
 
 /// Whether the binary told a good configuration from bad ones.
@@ -74,10 +89,11 @@ impl ports::Preflight for KubeletPreflight {
             run.abort();
         }
         let (command, inputs, tested) = (self.command.clone(), self.inputs.clone(), self.tested.clone());
-        let (metrics, path) = (self.metrics.clone(), candidate.path.clone());
+        let (metrics, candidate) =
+            (self.metrics.clone(), Candidate::new(Path::new(&candidate.path), candidate.overrides.clone()));
         self.run = Some(tokio::spawn(async move {
             let started = Instant::now();
-            let verdict = judge_tested(&command, &tested, &path).await;
+            let verdict = judge_tested(&command, &tested, &candidate).await;
             metrics.preflight_took(started.elapsed().as_secs_f64());
             let _ = inputs.send(Input::PreflightDone(ticket, verdict));
         }));
@@ -98,11 +114,11 @@ impl ports::Preflight for KubeletPreflight {
     }
 }
 
-async fn judge_tested(command: &PreflightCommand, tested: &SelfTest, path: &str) -> Verdict {
+async fn judge_tested(command: &PreflightCommand, tested: &SelfTest, candidate: &Candidate) -> Verdict {
     match ensure_tested(command, tested).await {
-        Ok(()) => command.judge(path).await,
+        Ok(()) => command.judge(candidate).await,
         // A judge that fails its test may still say that nothing at all can be started.
-        Err(why) => match command.judge(path).await {
+        Err(why) => match command.judge(candidate).await {
             verdict @ Verdict::NotItsFault(_) => verdict,
             _ => Verdict::Inconclusive(format!("this kubelet cannot serve as a judge: {why}")),
         },
@@ -133,11 +149,17 @@ async fn ensure_tested(command: &PreflightCommand, tested: &SelfTest) -> Result<
 impl PreflightCommand {
     /// Judges a rendered configuration. A rejection is checked against the local configuration:
     /// what refuses that one with the same message is not the candidate's fault.
-    pub(crate) async fn judge(&self, path: &str) -> Verdict {
+    pub(crate) async fn judge(&self, candidate: &Candidate) -> Verdict {
         let flags =
             |message: &str| Verdict::NotItsFault(format!("the kubelet refuses its own command line: {message}"));
-        let verdict = match self.run(Some(path)).await {
-            Classification::Flags(message) => return flags(&message),
+        let path = candidate.path.as_str();
+        let verdict = match self.run(Some(candidate)).await {
+            Classification::Flags(message) if candidate.overrides.is_empty() => return flags(&message),
+            // Where the unit's own flags are no better, nothing could be started now.
+            Classification::Flags(message) => match self.run(None).await {
+                Classification::Flags(own) => return flags(&own),
+                Classification::Candidate(_) => return Verdict::Load(format!("the flags: {message}")),
+            },
             Classification::Candidate(verdict) => verdict,
         };
         let (Verdict::Load(message) | Verdict::Validate(message)) = &verdict else { return verdict };
@@ -160,7 +182,7 @@ impl PreflightCommand {
 
     async fn run_self_tests(&self) -> Result<(), SelfTestFailure> {
         for (name, _, expected) in SELF_TESTS {
-            match self.run(Some(&self.test_file(name).display().to_string())).await {
+            match self.run(Some(&Candidate::new(&self.test_file(name), FlagOverrides::default()))).await {
                 Classification::Candidate(verdict) if verdict.result() == expected => {}
                 Classification::Flags(message) => {
                     return Err(SelfTestFailure {
@@ -194,8 +216,12 @@ impl PreflightCommand {
         written.await.map_err(|error| format!("the self-test's files: {error}"))?
     }
 
-    async fn run(&self, config: Option<&str>) -> Classification {
-        let args = self.args.for_preflight(config, &self.dir.display().to_string());
+    async fn run(&self, candidate: Option<&Candidate>) -> Classification {
+        let dir = self.dir.display().to_string();
+        let args = match candidate {
+            Some(candidate) => self.args.with(&candidate.overrides).for_preflight(Some(&candidate.path), &dir),
+            None => self.args.for_preflight(None, &dir),
+        };
         match process::run_to_end(&self.program, &args, TIME_LIMIT).await {
             Ok(run) => classify(&run),
             // What cannot be run to judge cannot be run to replace the kubelet that runs: an upgrade is copying it, say.

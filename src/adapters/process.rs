@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 
 use super::stderr_relay::{StartedRelay, StderrRelay};
 use crate::machine::Input;
-use crate::machine::model::Exit;
+use crate::machine::model::{Exit, Rendered};
 
 use crate::ports::{self, SpawnError};
 use kubelet_config::flags::KubeletArgs;
@@ -101,10 +101,13 @@ pub struct KubeletProcess {
 }
 
 impl ports::Kubelet for KubeletProcess {
-    fn start(&mut self, config: Option<&str>) -> Result<u32, SpawnError> {
+    fn start(&mut self, config: Option<&Rendered>) -> Result<u32, SpawnError> {
         let mut command = Command::new(&self.program);
         command
-            .args(self.args.for_run(config))
+            .args(config.map_or_else(
+                || self.args.for_run(None),
+                |config| self.args.with(&config.overrides).for_run(Some(&config.path)),
+            ))
             .env("NOTIFY_SOCKET", &self.notify_socket)
             // systemd's watchdog is ours to serve, and its WATCHDOG_PID is not the kubelet's: a
             // kubelet that finds another's does not ping.

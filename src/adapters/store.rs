@@ -7,6 +7,7 @@
 //!   supervisor/lock                                held while a supervisor runs; its pid
 //!   supervisor/state.json                          the record: assigned, last known good, bad versions, ...
 //!   supervisor/configs/<digest>/kubelet.json       what --config is given
+//!   supervisor/configs/<digest>/flags              what becomes of the unit's own flags
 //!   supervisor/configs/<digest>/files/<key>        the payload's keys that it names
 //!   supervisor/configs/<digest>/config.json        checksums of these
 //!   supervisor/history.jsonl, history.1.jsonl      what happened, one entry a line
@@ -30,7 +31,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 pub use self::checkpoint::CheckpointMetadata;
-pub use self::configs::StoredConfig;
+pub use self::configs::{ConfigContent, StoredConfig};
 use self::history::History;
 use super::fsx::{self, Disk};
 use crate::machine::history::HistoryEntry;

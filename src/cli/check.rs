@@ -1,15 +1,18 @@
 //! `check`: a preflight by hand.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::common::{Failure, KubeletCommand, MergeOption, block_on, local_files};
-use crate::adapters::preflight::PreflightCommand;
+use super::common::{Failure, FlagsOption, KubeletCommand, MergeOption, block_on, local_files};
+use crate::adapters::preflight::{Candidate, PreflightCommand};
 use crate::daemon::render;
 use crate::machine::model::{RenderError, Verdict};
 use crate::ports::Checkpoint;
+use kubelet_config::assignment::DEFAULT_KEY as KEY;
+use kubelet_config::flags::{KEY_SUFFIX, KubeletArgs};
 use kubelet_config::rendering::Configuration;
 use kubelet_config::source::{ConfigMapRef, Source};
 
@@ -21,6 +24,8 @@ pub(super) struct Options {
     /// A KubeletConfiguration, or an overlay with --merge overlay.
     file: PathBuf,
     #[command(flatten)]
+    flags: FlagsOption,
+    #[command(flatten)]
     merge: MergeOption,
     #[command(flatten)]
     kubelet: KubeletCommand,
@@ -29,7 +34,7 @@ pub(super) struct Options {
 pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     let (program, args) = options.kubelet.parse()?;
     let local = local_files(program.clone(), &args, options.merge.merge);
-    let rendered = match file(&options.file, &args, &local)? {
+    let rendered = match file(&options.file, &options.flags, &args, &local)? {
         Ok(rendered) => rendered,
         Err(RenderError::Load(why)) => {
             println!("rejected: {why}");
@@ -48,7 +53,7 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     let preflight = PreflightCommand { program, args, dir: dir.0.clone() };
     let verdict = block_on(async {
         match preflight.self_test().await {
-            Ok(()) => preflight.judge(&path.display().to_string()).await,
+            Ok(()) => preflight.judge(&Candidate::new(&path, rendered.overrides)).await,
             Err(why) => Verdict::Inconclusive(format!("this kubelet cannot serve as a judge: {why}")),
         }
     })?;
@@ -74,23 +79,30 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
 /// Renders a file as if it were the payload of a ConfigMap in its directory.
 pub(super) fn file(
     path: &Path,
-    args: &kubelet_config::flags::KubeletArgs,
+    flags: &FlagsOption,
+    args: &KubeletArgs,
     local: &dyn crate::ports::Local,
 ) -> Result<Result<Configuration, RenderError>, Failure> {
-    let fail = |error: std::io::Error| Failure::new(UNKNOWN, format!("{}: {error}", path.display()));
-    let absolute = std::path::absolute(path).map_err(fail)?;
-    let bytes = std::fs::read(&absolute).map_err(fail)?;
-    let Ok(text) = String::from_utf8(bytes) else {
-        return Ok(Err(RenderError::Load("it is not UTF-8".to_owned())));
+    let read = |path: &Path| {
+        let bytes =
+            std::fs::read(path).map_err(|error| Failure::new(UNKNOWN, format!("{}: {error}", path.display())))?;
+        let not_text = |_| RenderError::Load(format!("{}: it is not UTF-8", path.display()));
+        Ok(String::from_utf8(bytes).map_err(not_text))
     };
-    let key = "kubelet".to_owned();
-    let source = Source {
-        reference: ConfigMapRef { namespace: String::new(), name: String::new(), kubelet_config_key: key.clone() },
-        resource_version: String::new(),
-        uid: String::new(),
-    };
+    let absolute =
+        std::path::absolute(path).map_err(|error| Failure::new(UNKNOWN, format!("{}: {error}", path.display())))?;
+    let mut files = BTreeMap::new();
+    for (suffix, path) in [("", Some(&absolute)), (KEY_SUFFIX, flags.flags.as_ref())] {
+        let Some(path) = path else { continue };
+        match read(path)? {
+            Ok(text) => drop(files.insert(format!("{KEY}{suffix}"), text)),
+            Err(error) => return Ok(Err(error)),
+        }
+    }
+    let reference = ConfigMapRef { kubelet_config_key: KEY.to_owned(), ..ConfigMapRef::default() };
+    let source = Source { reference, ..Source::default() };
     let dir = absolute.parent().unwrap_or(Path::new("/")).display().to_string();
-    let checkpoint = Checkpoint { dir, files: [(key, text)].into(), ..Checkpoint::default() };
+    let checkpoint = Checkpoint { dir, files, ..Checkpoint::default() };
     Ok(render::configuration(Some((&checkpoint, &source)), None, args, local))
 }
 
@@ -98,6 +110,9 @@ pub(super) fn file(
 pub(super) fn report_notes(rendered: &Configuration) {
     for note in &rendered.notes {
         eprintln!("note: {note}");
+    }
+    if !rendered.overrides.is_empty() {
+        eprintln!("note: flags: {}", rendered.overrides);
     }
     for field in &rendered.shadowed {
         eprintln!("note: {field} has no effect, the command line wins");

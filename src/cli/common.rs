@@ -34,6 +34,14 @@ pub(super) fn parse_kubelet(command: &[String]) -> Result<(PathBuf, KubeletArgs)
     Ok((program, KubeletArgs::parse(args)))
 }
 
+/// Flags beside a file.
+#[derive(Debug, Args)]
+pub(super) struct FlagsOption {
+    /// Flag overrides, as a ConfigMap has them in its key KEY.flags: --name=value or !--name, one a line.
+    #[arg(long, value_name = "FLAGS", requires = "file")]
+    pub(super) flags: Option<PathBuf>,
+}
+
 /// How payloads are put together with the local file.
 #[derive(Debug, Args)]
 pub(super) struct MergeOption {

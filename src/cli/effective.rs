@@ -32,13 +32,16 @@ pub(super) struct View {
     fields: Vec<Field>,
 }
 
-/// What a running supervisor says is active; `None` if nobody answers.
-pub(super) fn active(dir: &StoreDir) -> Option<Option<Source>> {
+/// What a running supervisor says is active; none is the local configuration.
+pub(super) struct Active(pub(super) Option<Source>);
+
+/// Asks for it; `None` if nobody answers.
+pub(super) fn active(dir: &StoreDir) -> Option<Active> {
     let (_, body) = dir.ask("GET", "/status", "").ok()?;
     let document: Value = serde_json::from_str(&body).ok()?;
     match document.get("active")? {
-        Value::Null => Some(None),
-        active => Some(Some(serde_json::from_value(active.get("configMap")?.clone()).ok()?)),
+        Value::Null => Some(Active(None)),
+        active => Some(Active(Some(serde_json::from_value(active.get("configMap")?.clone()).ok()?))),
     }
 }
 
@@ -59,7 +62,7 @@ pub(super) fn as_it_runs<D: Disk>(
             "note: shown are the bytes that the kubelet was given, {}: today it would be given others",
             found.path
         );
-        rendered.configuration.value = found.value;
+        (rendered.configuration.value, rendered.configuration.overrides) = (found.value, found.overrides);
     }
     rendered
 }
@@ -67,6 +70,7 @@ pub(super) fn as_it_runs<D: Disk>(
 /// What this kubelet goes by with a configuration.
 pub(super) fn view(rendered: &Rendered, local: &LocalFiles) -> Result<View, Failure> {
     let args = &local.args;
+    let overrides = &rendered.configuration.overrides;
     let file = args.last("config").map(Path::new).and_then(|path| std::path::absolute(path).ok());
     let configuration = &rendered.configuration;
     let sources = Sources {
@@ -74,8 +78,8 @@ pub(super) fn view(rendered: &Rendered, local: &LocalFiles) -> Result<View, Fail
         local: &file.unwrap_or_default().display().to_string(),
         payload: configuration.payload.as_ref().map(|payload| (rendered.payload.as_str(), payload)),
         drop_ins: &local.drop_ins(),
-        args,
-        added: &KubeletArgs::default(),
+        args: &args.with(overrides),
+        added: &KubeletArgs::default().with(overrides),
     };
     let command = PreflightCommand { program: local.program.clone(), args: args.clone(), dir: PathBuf::new() };
     let version = block_on(command.version())?;

@@ -1,11 +1,11 @@
 //! `render`: what the kubelet would be given, and what it goes by.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
 use super::check;
-use super::common::{Failure, MergeOption, local_files, parse_kubelet};
+use super::common::{Failure, FlagsOption, MergeOption, local_files, parse_kubelet};
 use super::control::{Output, StoreDir};
 use super::effective::{self, Rendered};
 use super::run;
@@ -30,6 +30,8 @@ pub(super) struct Options {
     /// The store [default: the kubelet's own --dynamic-config-dir, else /var/lib/kubelet/dynamic-config]
     #[arg(long, env = "KUBELET_SUPERVISOR_DYNAMIC_CONFIG_DIR", value_name = "DIR")]
     dynamic_config_dir: Option<PathBuf>,
+    #[command(flatten)]
+    flags: FlagsOption,
     #[command(flatten)]
     merge: MergeOption,
     /// The kubelet and its arguments, as kubelet.service has them [default: those of the running supervisor]
@@ -66,10 +68,10 @@ impl Options {
 pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     let Node { local, store } = options.node()?;
     let rendered = if let Some(path) = &options.file {
-        let configuration = check::file(path, &local.args, &local)?;
+        let configuration = check::file(path, &options.flags, &local.args, &local)?;
         configuration.map(|configuration| Rendered { configuration, payload: path.display().to_string() })
     } else {
-        stored(store, options.effective, &local)?
+        stored(&store, options.effective, &local)?
     };
     let rendered = rendered.map_err(|error| Failure::new(1, error.to_string()))?;
     check::report_notes(&rendered.configuration);
@@ -84,13 +86,13 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
 }
 
 /// What the store holds: the assigned configuration, or what a running supervisor says is active.
-fn stored(dir: PathBuf, active: bool, local: &LocalFiles) -> Result<Result<Rendered, RenderError>, Failure> {
+fn stored(dir: &Path, active: bool, local: &LocalFiles) -> Result<Result<Rendered, RenderError>, Failure> {
     let args = &local.args;
-    let mut store = FsStore::new(RealDisk, &dir);
+    let mut store = FsStore::new(RealDisk, dir);
     let records = store.load();
-    let running = active.then(|| effective::active(&StoreDir::at(dir.clone()))).flatten();
+    let running = active.then(|| effective::active(&StoreDir::at(dir.to_owned()))).flatten();
     let what = if running.is_some() { "active" } else { "assigned" };
-    let source = match running.map_or_else(|| records.assigned.clone(), Ok) {
+    let source = match running.map_or_else(|| records.assigned.clone(), |active| Ok(active.0)) {
         Ok(source) => source,
         Err(why) => {
             let dir = dir.display();

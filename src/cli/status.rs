@@ -121,6 +121,9 @@ fn text(document: &Value, running: bool) -> String {
     if !detail.is_empty() {
         line("", detail);
     }
+    for flag in at("/flagOverrides").as_array().into_iter().flatten() {
+        line("Flag:", flag.as_str().unwrap_or_default().to_owned());
+    }
     for field in at("/shadowedByFlags").as_array().into_iter().flatten() {
         line("No effect:", format!("{}, the command line wins", field.as_str().unwrap_or_default()));
     }

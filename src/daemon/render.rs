@@ -2,7 +2,7 @@
 
 use crate::machine::model::RenderError;
 use crate::ports::{Checkpoint, Local};
-use kubelet_config::flags::KubeletArgs;
+use kubelet_config::flags::{FlagOverrides, KEY_SUFFIX, KubeletArgs};
 use kubelet_config::rendering::{self, Configuration, RenderFault, RenderInput, Text};
 use kubelet_config::source::{Merge, SOURCE_DIR_TITLE, Source};
 
@@ -19,9 +19,10 @@ pub fn configuration(
 ) -> Result<Configuration, RenderError> {
     let drop_ins = local.drop_ins();
     let mut merge = local.default_merge();
-    let mut payload = None;
+    let (mut payload, mut overrides) = (None, FlagOverrides::default());
     if let Some((checkpoint, source)) = checkpoint {
         payload = Some(Text { text: text(checkpoint, source)?, dir: &checkpoint.dir });
+        overrides = flag_overrides(checkpoint, source)?;
         if let Some(mode) = &checkpoint.annotations.merge {
             merge = mode
                 .parse::<Merge>()
@@ -31,7 +32,8 @@ pub fn configuration(
     let keys = |key: &str| checkpoint.and_then(|(checkpoint, _)| checkpoint.files.get(key).cloned());
     let with = |local_file: Option<&(String, String)>| {
         let local = local_file.map(|(text, dir)| Text { text, dir });
-        rendering::render(&RenderInput { payload, local, merge, keys: &keys, configs, drop_ins: &drop_ins, args })
+        let (keys, drop_ins, overrides) = (&keys, &drop_ins, &overrides);
+        rendering::render(&RenderInput { payload, local, merge, keys, configs, drop_ins, args, overrides })
     };
     let local_file = local.config();
     let fault = match &local_file {
@@ -51,6 +53,19 @@ pub fn configuration(
     let mut out = with(None).map_err(|fault| RenderError::Load(fault.to_string()))?;
     out.notes.push(format!("{why}; its feature gates are left out"));
     Ok(out)
+}
+
+/// What the payload changes of the command line.
+fn flag_overrides(checkpoint: &Checkpoint, source: &Source) -> Result<FlagOverrides, RenderError> {
+    let key = format!("{}{KEY_SUFFIX}", source.reference.kubelet_config_key);
+    let fail = |why: String| RenderError::Load(format!("{key}: {why}"));
+    if checkpoint.binary_keys.contains(&key) {
+        return Err(fail("flags are text: they belong into data, not into binaryData".to_owned()));
+    }
+    let Some(text) = checkpoint.files.get(&key) else { return Ok(FlagOverrides::default()) };
+    let overrides = FlagOverrides::parse(text).map_err(fail)?;
+    overrides.check().map_err(fail)?;
+    Ok(overrides)
 }
 
 /// The payload's KubeletConfiguration.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::render::configuration;
 use crate::adapters::fsx::Disk;
-use crate::adapters::store::{FsStore, StoredConfig};
+use crate::adapters::store::{ConfigContent, FsStore, StoredConfig};
 use crate::machine::Input;
 use crate::machine::history::HistoryEntry;
 use crate::machine::model::{LoadTarget, RenderError, Rendered};
@@ -131,7 +131,8 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         let internal = |error: &dyn std::error::Error| RenderError::Internal(error.to_string());
         // JSON is YAML to the kubelet, and cannot be misquoted.
         let text = serde_json::to_string_pretty(&out.value).map_err(|error| internal(&error))?;
-        let path = self.store.write_config(&out.digest, &text, &out.files, &out.shadowed);
+        let (overrides, files, shadowed) = (&out.overrides, &out.files, out.shadowed.as_slice());
+        let path = self.store.write_config(&out.digest, &ConfigContent { text: &text, overrides, files, shadowed });
         let path = path.map_err(|error| internal(&error))?;
         Ok(self.rendered(out, path, checkpoint.annotations))
     }
@@ -140,6 +141,7 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         Rendered {
             digest: out.digest,
             path,
+            overrides: out.overrides,
             healthz: out.healthz,
             notes: out.notes,
             shadowed: out.shadowed,
@@ -151,10 +153,12 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
 
     /// The bytes are what they were; flags and drop-ins over them are today's. The local file does not matter.
     fn stored(&self, digest: &Digest, source: &Source, found: StoredConfig) -> Rendered {
-        let Effective { value, healthz } = rendering::effective(found.value, &self.local.drop_ins(), &self.args);
+        let args = self.args.with(&found.overrides);
+        let Effective { value, healthz } = rendering::effective(found.value, &self.local.drop_ins(), &args);
         Rendered {
             digest: digest.clone(),
             path: found.path,
+            overrides: found.overrides,
             healthz,
             notes: Vec::new(),
             shadowed: found.shadowed,

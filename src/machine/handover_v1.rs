@@ -16,6 +16,7 @@ use super::sync::ConfigSync;
 use super::trial::Trial;
 use kubelet_config::assignment::Assignment;
 use kubelet_config::digest::Digest;
+use kubelet_config::flags::FlagOverrides;
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::Source;
 use kubelet_config::status::SyncError;
@@ -139,6 +140,7 @@ pub(super) fn decode(text: &str) -> Result<State, serde_json::Error> {
     let running = RunningConfig {
         version,
         digest: from.in_force.digest,
+        overrides: FlagOverrides::default(),
         path: String::new(),
         healthz: from.in_force.healthz,
         shadowed: from.in_force.shadowed,

@@ -116,8 +116,8 @@ pub enum Effect {
     Preflight(Ticket, Rendered),
     /// See whether the kubelet binary can be a judge, while there is time.
     SelfTest,
-    /// Start the kubelet; no path leaves its own `--config`.
-    Start(Option<String>),
+    /// Start the kubelet with this; with nothing, as the unit has it.
+    Start(Option<Box<Rendered>>),
     /// SIGTERM to the kubelet.
     Stop,
     /// SIGKILL to the kubelet.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use kubelet_config::digest::Digest;
+use kubelet_config::flags::FlagOverrides;
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::{ConfigAnnotations, Source};
 use kubelet_config::status;
@@ -73,6 +74,9 @@ pub struct Rendered {
     pub digest: Digest,
     /// What `--config` is given.
     pub path: String,
+    /// What becomes of the unit's own flags.
+    #[serde(default)]
+    pub overrides: FlagOverrides,
     /// Where the kubelet will answer healthz; `None` where it is off.
     pub healthz: Option<HealthzTarget>,
     /// Remarks for the journal: duplicate keys.

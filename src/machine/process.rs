@@ -9,6 +9,7 @@ use super::model::{KubeletId, Moment, Rendered, later};
 use super::records::Version;
 use super::{Run, limits};
 use kubelet_config::digest::Digest;
+use kubelet_config::flags::FlagOverrides;
 use kubelet_config::rendering::HealthzTarget;
 
 mod step;
@@ -47,6 +48,8 @@ pub struct RunningConfig {
     pub digest: Option<Digest>,
     /// What `--config` was given, if it is not the kubelet's own.
     pub path: String,
+    /// What became of the unit's own flags.
+    pub overrides: FlagOverrides,
     /// Where its healthz answers; `None` if it is off or unknown.
     pub healthz: Option<HealthzTarget>,
     /// Fields that flags override.
@@ -59,8 +62,8 @@ pub struct RunningConfig {
 
 impl RunningConfig {
     pub(super) fn new(version: Option<Version>, rendered: Rendered) -> Self {
-        let Rendered { digest, path, healthz, shadowed, effective, runtime, .. } = rendered;
-        Self { version, digest: Some(digest), path, healthz, shadowed, effective, runtime }
+        let Rendered { digest, path, overrides, healthz, shadowed, effective, runtime, .. } = rendered;
+        Self { version, digest: Some(digest), path, overrides, healthz, shadowed, effective, runtime }
     }
 }
 

@@ -120,6 +120,7 @@ pub(crate) fn status_document(state: &State, version: Option<&str>) -> Value {
             "reloadError": state.reload().error,
         },
         "shadowedByFlags": state.running().shadowed,
+        "flagOverrides": state.running().overrides,
         "pinned": state.saved().pin.is_some(),
         "frozen": state.saved().frozen,
         "badVersions": state.records().bad,

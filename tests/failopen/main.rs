@@ -74,6 +74,7 @@ fn payload(name: &str, stand_in: &str) -> Payload {
         uid: format!("uid-of-{name}"),
         resource_version: "1".to_owned(),
         data: BTreeMap::from([("kubelet".to_owned(), text)]),
+        binary_keys: [].into(),
         annotations: kubelet_config::source::ConfigAnnotations::default(),
     }
 }

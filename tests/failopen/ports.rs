@@ -214,7 +214,7 @@ impl Store for Tap<Box<dyn Store>> {
 }
 
 impl ports::Kubelet for Tap<KubeletProcess> {
-    fn start(&mut self, config: Option<&str>) -> Result<u32, SpawnError> {
+    fn start(&mut self, config: Option<&Rendered>) -> Result<u32, SpawnError> {
         self.0.call("kubelet.start", || self.1.start(config))
     }
     fn stop(&mut self) {

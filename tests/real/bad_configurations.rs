@@ -8,8 +8,8 @@ use crate::assignment::ConfigMap;
 use crate::cluster::pause;
 use crate::supervisor::Case;
 
-const LOAD: &str = "failed to load config, see Kubelet log for details";
-const VALIDATE: &str = "failed to validate config, see Kubelet log for details";
+pub const LOAD: &str = "failed to load config, see Kubelet log for details";
+pub const VALIDATE: &str = "failed to validate config, see Kubelet log for details";
 
 /// Every kind of unusable payload while a last known good configuration runs: no restart, a clear error, nothing lost.
 pub fn rejected(case: &Case) {

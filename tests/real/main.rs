@@ -26,6 +26,7 @@ mod credentials;
 mod directory;
 mod effective_view;
 mod files_and_verbs;
+mod flags;
 mod plugin_drain;
 mod plugin_rollout;
 mod plugin_snapshots;
@@ -62,6 +63,7 @@ const CASES: &[Test] = &[
     Test("map_deleted", BOTH, changes::map_deleted),
     Test("key_changed", BOTH, changes::key_changed),
     Test("overlay", BOTH, changes::overlay),
+    Test("flags", BOTH, flags::flags),
     Test("relative_path", BOTH, changes::relative_path),
     Test("burst", BOTH, changes::burst),
     Test("while_on_trial", BOTH, changes::while_on_trial),

@@ -34,6 +34,7 @@ pub fn payload(source: &Source, text: &str) -> Payload {
         uid: source.uid.clone(),
         resource_version: source.resource_version.clone(),
         data: data.map(|(key, text)| (key.to_owned(), text.to_owned())).into(),
+        binary_keys: [].into(),
         annotations: ConfigAnnotations { confirm_within: Some("10m".to_owned()), ..ConfigAnnotations::default() },
     }
 }

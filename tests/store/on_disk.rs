@@ -8,9 +8,10 @@ mod handover;
 use std::collections::BTreeMap;
 use std::fs;
 
+use kubelet_config::flags::FlagOverrides;
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, Source};
 use kubelet_supervisor::adapters::fsx::RealDisk;
-use kubelet_supervisor::adapters::store::{CheckpointMetadata, FsStore, meta};
+use kubelet_supervisor::adapters::store::{CheckpointMetadata, ConfigContent, FsStore, meta};
 use kubelet_supervisor::machine::evidence::{Failure, Signal};
 use kubelet_supervisor::machine::history::HistoryEntry;
 use kubelet_supervisor::machine::model::StateFiles;
@@ -96,9 +97,9 @@ fn the_store_of_0_1_0() {
         assert_eq!((&opened.files, &opened.annotations), (&data, &annotations));
         // Equal content is not written again.
         let ConfigMapRef { namespace, name, .. } = reference;
-        store
-            .save(&source(n), &Payload { namespace, name, uid, resource_version, data: data.clone(), annotations })
-            .unwrap();
+        let (data, binary_keys) = (data.clone(), [].into());
+        let payload = Payload { namespace, name, uid, resource_version, data, binary_keys, annotations };
+        store.save(&source(n), &payload).unwrap();
         assert_eq!(fs::read_to_string(root.join(&seal)).unwrap(), golden);
     }
 
@@ -155,7 +156,9 @@ fn the_store_of_0_2_0() {
     let shadowed = ["maxPods (--max-pods)".to_owned()];
     let (json, golden) = (bytes(&root, "kubelet.json"), bytes(&root, metadata));
     for target in [&root, &dir.path().join("fresh")] {
-        FsStore::new(RealDisk, target).write_config(&digest, &json, &files, &shadowed).unwrap();
+        let overrides = &FlagOverrides::default();
+        let content = ConfigContent { text: &json, overrides, files: &files, shadowed: &shadowed };
+        FsStore::new(RealDisk, target).write_config(&digest, &content).unwrap();
         assert_eq!((bytes(target, "kubelet.json"), value(&bytes(target, metadata))), (json.clone(), value(&golden)));
     }
 }

@@ -139,6 +139,15 @@ fn render_effective_says_where_each_value_comes_from() {
     assert!(text.starts_with("FIELD ") && !stdout.contains("hush") && !text.contains("hush"), "{text}");
     assert_eq!(verb(&rig, "render", &[&path, "-o", "json"]).0, 64, "the configuration itself is always JSON");
 
+    // A source's own flags are the last, and one that it takes out is gone.
+    let flags = rig.at("kubelet.flags").display().to_string();
+    std::fs::write(&flags, "--event-burst=0\n!--pods-per-core\n").unwrap();
+    let (code, stdout, stderr) = verb(&rig, "render", &[&[path.as_str(), "--flags", &flags], &json[..]].concat());
+    assert_eq!(code, 0, "{stderr}");
+    let document: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(of(&document, "eventBurst"), (0.into(), "flagOverride".to_owned(), "--event-burst".into()));
+    assert_eq!(of(&document, "podsPerCore"), (9.into(), "payload".to_owned(), path.as_str().into()));
+
     // Of a running supervisor: what is active, whatever is assigned, in the bytes that were given to the kubelet.
     rig.up();
     rig.prove("a", &configuration("registryBurst: 8"));

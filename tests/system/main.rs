@@ -9,6 +9,7 @@ mod command_lines;
 mod credentials;
 mod evidence;
 mod faults;
+mod flag_overrides;
 mod kubelet_adapter;
 mod native_flaws;
 mod operate;

@@ -236,13 +236,13 @@ impl View {
         self.set(&origin, &Setting { flag: "reserved-cpus", path, value: count.to_string().into() });
     }
 
-    /// Notes who set what of `patch`, which is laid over `below`; if `changes` alone count, where the two differ.
-    fn note(&mut self, path: &mut Vec<String>, below: Option<&Value>, patch: &Value, origin: &Origin, changes: bool) {
-        if changes && below == Some(patch) {
+    /// Notes who set what of `laid`, which is laid over `below`; if `changes` alone count, where the two differ.
+    fn note(&mut self, path: &mut Vec<String>, below: Option<&Value>, laid: &Value, origin: &Origin, changes: bool) {
+        if changes && below == Some(laid) {
             return;
         }
         let inner = below.and_then(Value::as_object);
-        match (patch, inner) {
+        match (laid, inner) {
             (Value::Null, _) => self.forget(path),
             // It takes nothing out of the mapping that is there.
             (Value::Object(entries), Some(_)) if entries.is_empty() => {}

@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 use super::merge::merge;
 use super::yaml;
 use crate::digest::{Digest, hex};
-use crate::flags::{KubeletArgs, NATIVE_GATE};
+use crate::flags::{FlagOverrides, KubeletArgs, NATIVE_GATE};
 use crate::source::Merge;
 
 /// Fields that are paths; relative ones are against the directory of the file they stand in.
@@ -67,6 +67,8 @@ pub struct RenderInput<'a> {
     pub drop_ins: &'a [DropIn],
     /// The kubelet's command line.
     pub args: &'a KubeletArgs,
+    /// What the payload's source changes of it.
+    pub overrides: &'a FlagOverrides,
 }
 
 /// The outcome of a rendering.
@@ -78,6 +80,8 @@ pub struct Configuration {
     pub digest: Digest,
     /// What the payload itself says; none for the local configuration.
     pub payload: Option<Value>,
+    /// What becomes of the kubelet's command line. It is part of the digest.
+    pub overrides: FlagOverrides,
     /// The payload's keys that path fields name, and their content. Of a digest `d` they belong into `d/files/<key>`.
     pub files: BTreeMap<String, String>,
     /// Where healthz will be, flags and drop-ins considered.
@@ -122,20 +126,30 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
         }
         let base = if from.local.is_none() { legacy_defaults() } else { value.clone() };
         let Effective { value: effective, healthz } = effective(base, from.drop_ins, from.args);
-        let (digest, files, shadowed) = (digest(&portable), BTreeMap::new(), Vec::new());
-        return Ok(Configuration { value, digest, payload: None, files, healthz, effective, notes, shadowed });
+        let overrides = FlagOverrides::default();
+        let (digest, files, shadowed) = (digest(&portable, &overrides), BTreeMap::new(), Vec::new());
+        return Ok(Configuration {
+            value,
+            digest,
+            payload: None,
+            overrides,
+            files,
+            healthz,
+            effective,
+            notes,
+            shadowed,
+        });
     };
 
     let mut parsed = yaml::parse(payload.text).map_err(RenderFault::Payload)?;
     note_duplicate(parsed.duplicate.as_ref(), "the payload", &mut notes);
     let overlay = from.merge == Merge::Overlay;
     check_kind(&mut parsed.value, overlay && local.is_some()).map_err(RenderFault::Payload)?;
-    let shadowed = from
-        .args
-        .shadowed(&parsed.value)
-        .iter()
-        .map(|shadow| format!("{} (--{})", shadow.field, shadow.flag))
-        .collect();
+    let (overrides, remarks) = from.args.applicable(from.overrides);
+    notes.extend(remarks);
+    let args = from.args.with(&overrides);
+    let shadowed =
+        args.shadowed(&parsed.value).iter().map(|shadow| format!("{} (--{})", shadow.field, shadow.flag)).collect();
 
     // `portable` keeps the payload's relative paths and the hash of what they point at, so that
     // the same content under a new resourceVersion has the same digest.
@@ -143,7 +157,7 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
     let files = fingerprint_files(&mut portable, from.keys);
     let mut portable = combine(local.as_ref(), portable, overlay);
     drop_native_gate(&mut portable);
-    let digest = digest(&portable);
+    let digest = digest(&portable, &overrides);
 
     let payload_value = Some(parsed.value.clone());
     let mut value = parsed.value;
@@ -155,8 +169,9 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
     if drop_native_gate(&mut value) {
         notes.push(format!("featureGates.{NATIVE_GATE} is left out: kubelets from v1.24 on refuse it, to earlier ones it means nothing here"));
     }
-    let Effective { value: effective, healthz } = effective(value.clone(), from.drop_ins, from.args);
-    Ok(Configuration { value, digest, payload: payload_value, files, healthz, effective, notes, shadowed })
+    let Effective { value: effective, healthz } = effective(value.clone(), from.drop_ins, &args);
+    let payload = payload_value;
+    Ok(Configuration { value, digest, payload, overrides, files, healthz, effective, notes, shadowed })
 }
 
 /// Takes the gate `DynamicKubeletConfig` out; true if it was there.
@@ -314,9 +329,10 @@ fn point_to_files(value: &mut Value, files: &BTreeMap<String, String>, dir: &str
     }
 }
 
-fn digest(value: &Value) -> Digest {
-    // serde_json without `preserve_order` sorts keys: the text is canonical.
-    Digest(hex(&Sha256::digest(value.to_string().as_bytes())))
+fn digest(value: &Value, overrides: &FlagOverrides) -> Digest {
+    // serde_json without `preserve_order` sorts keys: the text is canonical, and one line.
+    let lines = [vec![value.to_string()], overrides.lines()].concat();
+    Digest(hex(&Sha256::digest(lines.join("\n").as_bytes())))
 }
 
 /// Defaults: 127.0.0.1:10248 (SetDefaults_KubeletConfiguration, v1.20.2); flags win; port 0 is off.

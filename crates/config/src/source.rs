@@ -1,6 +1,6 @@
 //! Sources: which version of which ConfigMap, and what is in it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -128,6 +128,8 @@ pub struct Payload {
     pub resource_version: String,
     /// `data`; `binaryData` is ignored, as in native (checkpoint/configmap.go).
     pub data: BTreeMap<String, String>,
+    /// Keys of `binaryData`.
+    pub binary_keys: BTreeSet<String>,
     /// What its annotations ask for.
     pub annotations: ConfigAnnotations,
 }

@@ -1,7 +1,7 @@
 //! A directory on the node in the place of a ConfigMap (`--source-dir`): which of its files count,
 //! and what they are called where a ConfigMap has its API path, uid and resourceVersion.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sha2::{Digest as _, Sha256};
 
@@ -81,6 +81,7 @@ pub fn payload(data: BTreeMap<String, String>, annotations: ConfigAnnotations) -
         uid: SOURCE_DIR_UID.to_owned(),
         resource_version,
         data,
+        binary_keys: BTreeSet::new(),
         annotations,
     }
 }

@@ -349,6 +349,7 @@ impl Node {
             uid: format!("uid-{name}"),
             resource_version: version.clone(),
             data: BTreeMap::default(),
+            binary_keys: BTreeSet::default(),
             annotations,
         }))
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use kube::client::{Body, ClientBuilder};
 use kubectl_plugin::{Context, Failure, LockTiming};
 use kubelet_config::assignment::LABELS;
-use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, Source};
+use kubelet_config::source::{ConfigMapRef, Payload, Source};
 use kubelet_config::status::{Condition, ConditionReason, ConditionStatus, NodeConfigStatus, PublishedStatus};
 use kubelet_supervisor::adapters::kube::ClientLayer;
 use serde_json::{Value, json};
@@ -346,5 +346,6 @@ fn payload(map: &Value) -> Payload {
     let Source { reference, resource_version, uid } = source(map);
     let data: BTreeMap<String, String> = serde_json::from_value(map["data"].clone()).unwrap();
     let ConfigMapRef { namespace, name, .. } = reference;
-    Payload { namespace, name, uid, resource_version, data, annotations: ConfigAnnotations::default() }
+    let (binary_keys, annotations) = Default::default();
+    Payload { namespace, name, uid, resource_version, data, binary_keys, annotations }
 }

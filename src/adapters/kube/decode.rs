@@ -133,6 +133,7 @@ pub(super) fn payload(map: ConfigMapView) -> Payload {
         uid: meta.uid.unwrap_or_default(),
         resource_version: meta.resource_version.unwrap_or_default(),
         data: map.data.unwrap_or_default(),
+        binary_keys: map.binary_data.unwrap_or_default().into_keys().collect(),
         annotations: annotations(meta.annotations.unwrap_or_default()),
     }
 }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -47,14 +48,19 @@ pub(crate) struct NodeStatusView {
     pub(crate) capacity: Option<Value>,
 }
 
-/// A ConfigMap without its `binaryData`.
+/// A ConfigMap without the content of its `binaryData`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct ConfigMapView {
     /// Name, uid, resourceVersion, annotations.
     pub(crate) metadata: ObjectMeta,
     /// The payload.
     #[serde(default)]
     pub(crate) data: Option<BTreeMap<String, String>>,
+    /// Its keys alone.
+    #[serde(default, skip_serializing)]
+    #[expect(clippy::zero_sized_map_values, reason = "a set is not read from an object")]
+    pub(crate) binary_data: Option<BTreeMap<String, IgnoredAny>>,
 }
 
 /// A Lease.

@@ -1,6 +1,6 @@
 //! Checkpoints: the payload of one version of a ConfigMap, in native's layout, with checksums beside it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 
@@ -20,6 +20,9 @@ use crate::ports::{Checkpoint, StoreError};
 pub struct CheckpointMetadata {
     /// SHA-256 by key.
     pub sha256: BTreeMap<String, String>,
+    /// Keys of the ConfigMap's `binaryData`.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub binary_keys: BTreeSet<String>,
     /// What the ConfigMap's annotations ask for.
     #[serde(flatten)]
     pub annotations: ConfigAnnotations,
@@ -75,8 +78,8 @@ impl<D: Disk> FsStore<D> {
             None if files.is_empty() => return Err(format!("{}: no checkpoint there", dir.display())),
             None => {}
         }
-        let annotations = seal.map(|seal| seal.annotations).unwrap_or_default();
-        Ok(Checkpoint { dir: dir.display().to_string(), files, annotations })
+        let CheckpointMetadata { binary_keys, annotations, .. } = seal.unwrap_or_default();
+        Ok(Checkpoint { dir: dir.display().to_string(), files, binary_keys, annotations })
     }
 
     /// Makes a checkpoint durable.
@@ -98,6 +101,7 @@ impl<D: Disk> FsStore<D> {
                 .iter()
                 .map(|(key, text)| (key.clone(), hex(&Sha256::digest(text.as_bytes()))))
                 .collect(),
+            binary_keys: payload.binary_keys.clone(),
             annotations: payload.annotations.clone(),
         };
         let checksum_path = self.checksum_path(source);

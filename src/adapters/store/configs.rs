@@ -13,11 +13,14 @@ use crate::adapters::fsx::{self, Disk};
 use crate::machine::model::RenderError;
 use crate::ports::StoreError;
 use kubelet_config::digest::{Digest, hex};
+use kubelet_config::flags::FlagOverrides;
 use kubelet_config::source;
 use kubelet_config::yaml;
 
 /// What `--config` is given.
 const KUBELET: &str = "kubelet.json";
+/// What becomes of the unit's own flags, one a line; where nothing does, there is no such file.
+const FLAGS: &str = "flags";
 /// Checksums.
 const METADATA: &str = "config.json";
 /// Of a file here. A configuration is indented, so it may be longer than its source.
@@ -40,8 +43,23 @@ pub struct StoredConfig {
     pub path: String,
     /// What it says.
     pub value: Value,
+    /// What becomes of the unit's own flags.
+    pub overrides: FlagOverrides,
     /// Fields that a command-line flag overrides, with the flag.
     pub shadowed: Vec<String>,
+}
+
+/// What is to be stored of a configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct ConfigContent<'a> {
+    /// What `--config` is given.
+    pub text: &'a str,
+    /// What becomes of the unit's own flags.
+    pub overrides: &'a FlagOverrides,
+    /// The files that it names, by their names.
+    pub files: &'a BTreeMap<String, String>,
+    /// Fields that a command-line flag overrides, with the flag. These are for people, and not part of the content.
+    pub shadowed: &'a [String],
 }
 
 impl<D: Disk> FsStore<D> {
@@ -84,21 +102,29 @@ impl<D: Disk> FsStore<D> {
         let damaged = |name: &str, why: &str| RenderError::Checkpoint(format!("{}: {why}", dir.join(name).display()));
         let metadata = serde_json::from_slice::<Metadata>(&read(METADATA, RECORD_LIMIT)?)
             .map_err(|error| damaged(METADATA, &error.to_string()))?;
-        let mut value = None;
+        let (mut value, mut overrides) = (None, FlagOverrides::default());
         for (name, sum) in &metadata.sha256 {
-            if name != KUBELET && !name.strip_prefix("files/").is_some_and(source::is_safe_key) {
+            if name != KUBELET && name != FLAGS && !name.strip_prefix("files/").is_some_and(source::is_safe_key) {
                 return Err(damaged(METADATA, "it names what is not ours"));
             }
             let bytes = read(name, LIMIT)?;
             if *sum != hex(&Sha256::digest(&bytes)) {
                 return Err(damaged(name, "the checksum is wrong"));
             }
-            if name == KUBELET {
+            if name == FLAGS {
+                overrides =
+                    FlagOverrides::parse(&String::from_utf8_lossy(&bytes)).map_err(|why| damaged(name, &why))?;
+            } else if name == KUBELET {
                 value = Some(serde_json::from_slice(&bytes).map_err(|error| damaged(name, &error.to_string()))?);
             }
         }
         let value = value.ok_or_else(|| damaged(METADATA, "it does not name kubelet.json"))?;
-        Ok(StoredConfig { path: dir.join(KUBELET).display().to_string(), value, shadowed: metadata.shadowed })
+        Ok(StoredConfig {
+            path: dir.join(KUBELET).display().to_string(),
+            value,
+            overrides,
+            shadowed: metadata.shadowed,
+        })
     }
 
     /// Makes a configuration and the files that it names durable; gives the path of what `--config` is given. What is
@@ -106,30 +132,21 @@ impl<D: Disk> FsStore<D> {
     ///
     /// # Errors
     /// Why it is not there.
-    pub fn write_config(
-        &mut self,
-        digest: &Digest,
-        text: &str,
-        files: &BTreeMap<String, String>,
-        shadowed: &[String],
-    ) -> Result<String, StoreError> {
-        let written = self.write_or_keep(digest, text, files, shadowed);
+    pub fn write_config(&mut self, digest: &Digest, content: &ConfigContent<'_>) -> Result<String, StoreError> {
+        let written = self.write_or_keep(digest, content);
         self.checked(written)
     }
 
-    fn write_or_keep(
-        &mut self,
-        digest: &Digest,
-        text: &str,
-        files: &BTreeMap<String, String>,
-        shadowed: &[String],
-    ) -> Result<String, StoreError> {
+    fn write_or_keep(&mut self, digest: &Digest, content: &ConfigContent<'_>) -> Result<String, StoreError> {
+        let ConfigContent { text, overrides, files, shadowed } = *content;
         let dir = self.config_dir(digest)?;
         if let Some(key) = files.keys().find(|key| !source::is_safe_key(key)) {
             return Err(StoreError::Key(key.clone()));
         }
         let files = files.iter().map(|(key, content)| (format!("files/{key}"), content.as_str()));
-        let files: BTreeMap<String, &str> = files.chain([(KUBELET.to_owned(), text)]).collect();
+        let flags = overrides.lines().join("\n");
+        let flags_file = Some((FLAGS.to_owned(), flags.as_str())).filter(|_| !overrides.is_empty());
+        let files: BTreeMap<String, &str> = files.chain([(KUBELET.to_owned(), text)]).chain(flags_file).collect();
         let sum = |content: &&str| hex(&Sha256::digest(content.as_bytes()));
         let sha256 = files.iter().map(|(name, content)| (name.clone(), sum(content))).collect();
         let mut metadata = Metadata { sha256, shadowed: shadowed.to_owned() };
@@ -173,7 +190,7 @@ impl<D: Disk> FsStore<D> {
         self.disk.remove(&temporary)?;
         self.disk.make_dir(&temporary, 0o700)?;
         let inner = temporary.join("files");
-        let has_files = files.len() > 1;
+        let has_files = files.keys().any(|name| name.starts_with("files/"));
         if has_files {
             self.disk.make_dir(&inner, 0o700)?;
         }

@@ -25,6 +25,7 @@ impl State {
         // What the store did not give in time the next supervisor would not have in time either.
         let fell_back = self.is_falling_back(&version) || self.reading.deadline().is_some();
         let before = (&self.process.running.version, &self.process.running.digest);
+        let given = rendered.clone().filter(|_| version.is_some()).map(Box::new);
         let next = rendered.map_or_else(RunningConfig::default, |rendered| RunningConfig::new(version, rendered));
         let switched = before != (&next.version, &next.digest) && self.process.starts > 0;
         if self.process.starts > 0 {
@@ -36,7 +37,6 @@ impl State {
             self.process.crashes = 0;
         }
         (self.process.in_place, self.process.exited) = (fell_back, false);
-        let path = next.version.is_some().then(|| next.path.clone());
         self.forget_last_run();
         self.process.running = next;
         let another = self.process.started.replace(self.process.kubelet_id.clone());
@@ -44,7 +44,7 @@ impl State {
             self.reconsider(); // what failed with the binary before may work with this one
         }
         self.process.kubelet = Kubelet::Starting;
-        fx.push(Effect::Start(path));
+        fx.push(Effect::Start(given));
     }
 
     /// Why another version comes to run.

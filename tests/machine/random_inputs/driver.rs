@@ -33,6 +33,7 @@ pub fn payload(map: u8, version: u8) -> Arc<Payload> {
         uid: format!("u{map}"),
         resource_version: version.to_string(),
         data: [("kubelet".to_owned(), String::new())].into(),
+        binary_keys: [].into(),
         annotations: ConfigAnnotations::default(),
     })
 }
@@ -242,12 +243,12 @@ impl Driver {
             Effect::Probe(ticket, _) => self.probes.push(ticket),
             Effect::Query(ticket, query) => self.queries.push((ticket, query)),
             Effect::ReadLogTail => return Some(Input::LogTail(Vec::new())),
-            Effect::Start(path) => {
+            Effect::Start(config) => {
                 assert!(self.process.is_none(), "a second kubelet is started: {:?}", self.state);
                 assert!(!self.quit, "started after quitting");
-                let digest = path.as_deref().map_or("local", |path| path.trim_start_matches('/'));
+                let digest = config.as_ref().map_or("local", |config| config.path.trim_start_matches('/'));
                 let digest = Digest(digest.to_owned());
-                if path.is_some() && !self.hostile {
+                if config.is_some() && !self.hostile {
                     self.check_start(&digest);
                 }
                 self.process = Some(digest);

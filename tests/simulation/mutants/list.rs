@@ -21,6 +21,14 @@ pub const MUTANTS: &[Mutant] = &[
         mutated: "std::time::Duration::from_secs(60)",
     },
     Mutant {
+        law: Law::Flags,
+        name: "a start leaves out the flags of its source",
+        file: "machine/process/step.rs",
+        original: "fx.push(Effect::Start(given));",
+        mutated: "let bare = |given: Box<Rendered>| Box::new(Rendered { overrides: Default::default(), ..*given });
+        fx.push(Effect::Start(given.map(bare)));",
+    },
+    Mutant {
         law: Law::RunsInStall,
         name: "a start waits for the store for an hour",
         file: "machine/launch/step.rs",

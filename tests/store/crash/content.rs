@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use kubelet_config::digest::Digest;
+use kubelet_config::flags::FlagOverrides;
 use kubelet_config::source::Source;
+use kubelet_supervisor::adapters::store::{ConfigContent, FsStore};
 use kubelet_supervisor::machine::model::RenderError;
 use testkit::sim::disk::{Fault, Plan, SimDisk};
 use testkit::sim::world::ROOT;
@@ -27,9 +29,18 @@ fn file(n: u32, name: &str) -> PathBuf {
     Path::new(ROOT).join("supervisor/configs").join(digest(n).0).join(name)
 }
 
+fn overrides(n: u32) -> FlagOverrides {
+    FlagOverrides::parse(&format!("!--cgroup-driver\n--node-labels=n={n}")).unwrap()
+}
+
 fn write(disk: &SimDisk, n: u32) -> Result<String, String> {
-    let written = store(disk).write_config(&digest(n), &text(n), &files(), &["maxPods (--max-pods)".to_owned()]);
-    written.map_err(|error| error.to_string())
+    write_to(&mut store(disk), n)
+}
+
+fn write_to(store: &mut FsStore<SimDisk>, n: u32) -> Result<String, String> {
+    let shadowed = ["maxPods (--max-pods)".to_owned()];
+    let content = ConfigContent { text: &text(n), overrides: &overrides(n), files: &files(), shadowed: &shadowed };
+    store.write_config(&digest(n), &content).map_err(|error| error.to_string())
 }
 
 /// It can be opened, and is whole.
@@ -38,6 +49,7 @@ fn is_there(disk: &SimDisk, n: u32, context: &str) -> bool {
     assert_eq!(found.path, file(n, "kubelet.json").display().to_string(), "{context}");
     assert_eq!((&found.value["maxPods"], found.shadowed.len()), (&n.into(), 1), "{context}");
     assert_eq!(disk.peek(&file(n, "kubelet.json")), Some(text(n)), "{context}");
+    assert_eq!(found.overrides, overrides(n), "{context}");
     for (key, text) in files() {
         assert_eq!(disk.peek(&file(n, &format!("files/{key}"))), Some(text), "{context}");
     }
@@ -65,7 +77,7 @@ fn a_configuration_appears_whole() {
 
 #[test]
 fn a_damaged_one_is_mended() {
-    for damaged in ["kubelet.json", "config.json", "files/ca.crt"] {
+    for damaged in ["kubelet.json", "config.json", "flags", "files/ca.crt"] {
         let prepared = || {
             let disk = SimDisk::default();
             write(&disk, 1).unwrap();
@@ -96,13 +108,15 @@ fn equal_content_is_not_written_again() {
     assert_eq!(write(&disk, 1), Ok(path), "a read-only disk keeps out nothing that is there");
     // What a flag overrides belongs to the command line, not to the content.
     let mut store = store(&disk);
-    assert!(store.write_config(&digest(1), "other bytes", &files(), &[]).is_ok());
+    let (files, overrides) = (files(), FlagOverrides::default());
+    let other = ConfigContent { text: "other bytes", overrides: &overrides, files: &files, shadowed: &[] };
+    assert!(store.write_config(&digest(1), &other).is_ok());
     disk.heal();
-    assert!(store.write_config(&digest(1), "other bytes", &files(), &[]).is_ok());
+    assert!(store.write_config(&digest(1), &other).is_ok());
     assert!(store.open_config(&digest(1)).unwrap().shadowed.is_empty());
     assert_eq!(disk.peek(&file(1, "kubelet.json")), Some(text(1)));
     let changes = disk.changes();
-    assert!(store.write_config(&digest(1), "other bytes", &files(), &[]).is_ok());
+    assert!(store.write_config(&digest(1), &other).is_ok());
     assert_eq!(disk.changes(), changes);
 }
 
@@ -112,10 +126,12 @@ fn nothing_leads_out_of_the_store() {
     let mut store = store(&disk);
     for name in ["..", "../x", "a/b", ""] {
         let named = Digest(name.to_owned());
-        assert!(store.write_config(&named, "{}", &BTreeMap::new(), &[]).is_err(), "{name:?}");
+        let (none, key) = (BTreeMap::new(), [(name.to_owned(), String::new())].into());
+        let overrides = &FlagOverrides::default();
+        let content = |files| ConfigContent { text: "{}", overrides, files, shadowed: &[] };
+        assert!(store.write_config(&named, &content(&none)).is_err(), "{name:?}");
         assert!(matches!(store.open_config(&named), Err(RenderError::Checkpoint(_))), "{name:?}");
-        let key = [(name.to_owned(), String::new())].into();
-        assert!(store.write_config(&digest(1), "{}", &key, &[]).is_err(), "{name:?}");
+        assert!(store.write_config(&digest(1), &content(&key)).is_err(), "{name:?}");
     }
     assert_eq!(disk.changes(), SimDisk::default().changes());
     write(&disk, 1).unwrap();
@@ -179,7 +195,7 @@ fn what_nobody_needs_is_removed() {
         store.save(&source, &payload(&source, &text(7))).unwrap();
     }
     for n in [1, 2] {
-        store.write_config(&digest(n), &text(n), &files(), &[]).unwrap();
+        write_to(&mut store, n).unwrap();
     }
     let rendered = Path::new(ROOT).join("supervisor/rendered");
     let leftover = Path::new(ROOT).join("supervisor/configs/tmp_x");
@@ -194,7 +210,7 @@ fn what_nobody_needs_is_removed() {
     assert_eq!([&rendered, &leftover].map(|dir| disk.peek(&dir.join("kubelet"))), [None, None]);
     // It all can come back in the same life.
     store.save(&other, &payload(&other, &text(7))).unwrap();
-    store.write_config(&digest(2), &text(2), &files(), &[]).unwrap();
+    write_to(&mut store, 2).unwrap();
     disk.crash(&mut testkit::sim::Rng::new(1));
     assert!(store.open(&other).is_ok() && store.open_config(&digest(2)).is_ok());
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubelet_config::digest::Digest;
+use kubelet_config::flags::FlagOverrides;
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Source};
 use kubelet_supervisor::machine::evidence::{Failure, NodeReadiness, Signal};
@@ -190,6 +191,7 @@ pub fn running_config() -> RunningConfig {
         version: Some(version(2, "a")),
         digest: Some(digest("a")),
         path: String::new(),
+        overrides: FlagOverrides::default(),
         healthz: Some(HealthzTarget { host: "127.0.0.1".to_owned(), port: 10248 }),
         shadowed: vec!["maxPods (--max-pods)".to_owned()],
         effective: Arc::new(json!({"maxPods": 42, "evictionHard": {"memory.available": "100Mi"}})),

@@ -214,7 +214,7 @@ proptest! {
                 (_, "/maxPods") => Some((json!(110), Origin::Default)),
                 _ => None,
             };
-            let dotted = path[1..].replace('/', ".");
+            let dotted = path.trim_start_matches('/').replace('/', ".");
             let seen = found.iter().find(|field| field.path == dotted).map(|field| (field.value.clone(), field.origin.clone()));
             prop_assert_eq!(seen, expected, "{}", path);
         }

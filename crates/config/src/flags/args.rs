@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use serde_json::Value;
 
+use super::overrides::FlagOverrides;
 use super::table;
 
 /// The gate of native dynamic configuration: locked in kubelets v1.24, unknown to later ones
@@ -92,6 +93,23 @@ impl KubeletArgs {
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         self.flags.iter().any(|flag| flag.name == name)
+    }
+
+    /// This command line with a source's flags.
+    #[must_use]
+    pub fn with(&self, overrides: &FlagOverrides) -> Self {
+        Self::parse(&self.rebuild(&overrides.removed(), &overrides.added()))
+    }
+
+    /// What of a source's flags changes this command line, and remarks on it.
+    pub(crate) fn applicable(&self, overrides: &FlagOverrides) -> (FlagOverrides, Vec<String>) {
+        let (mut applicable, mut notes) = (overrides.clone(), Vec::new());
+        applicable.retain_removed(|name| self.has(name));
+        let stays = |name: &&&str| self.has(name) && !overrides.removed().contains(*name);
+        for name in overrides.lists().iter().filter(stays) {
+            notes.push(format!("--{name} of the source adds to the unit's own; !--{name} takes that out"));
+        }
+        (applicable, notes)
     }
 
     /// The arguments for a real run: `--dynamic-config-dir` and `DynamicKubeletConfig` stripped, which later

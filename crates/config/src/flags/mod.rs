@@ -8,6 +8,8 @@ mod args;
 #[cfg(test)]
 mod node_command_lines;
 mod overlay;
+mod overrides;
+mod refused;
 mod shadow;
 mod table;
 #[cfg(test)]
@@ -17,3 +19,4 @@ pub use args::KubeletArgs;
 pub(crate) use args::NATIVE_GATE;
 pub use overlay::Setting;
 pub(crate) use overlay::set;
+pub use overrides::{FlagOverrides, KEY_SUFFIX};

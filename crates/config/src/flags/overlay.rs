@@ -19,7 +19,8 @@ impl KubeletArgs {
     }
 
     /// The fields that this command line sets, in the order in which they are laid over a configuration.
-    pub(crate) fn settings(&self) -> Vec<Setting> {
+    #[must_use]
+    pub fn settings(&self) -> Vec<Setting> {
         let fields = table::FIELDS.iter().filter_map(|(flag, path, kind)| {
             let value = value(*kind, &given(self, flag))?;
             Some(Setting { flag, path: path.split('.').map(str::to_owned).collect(), value })

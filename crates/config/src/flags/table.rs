@@ -79,6 +79,27 @@ pub enum Kind {
 
 use Kind::{Bool, Headers, Int, List, Map, Pair, Reservations, Taints, Text};
 
+/// The kind of a flag that is a field.
+fn kind(flag: &str) -> Option<Kind> {
+    FIELDS.iter().find(|(name, ..)| *name == flag).map(|(.., kind)| *kind)
+}
+
+/// True if the flag overrides a field.
+pub(super) fn is_field(flag: &str) -> bool {
+    flag == "feature-gates" || kind(flag).is_some()
+}
+
+/// True if a repeated flag's values follow one another.
+pub(super) fn is_list(flag: &str) -> bool {
+    matches!(kind(flag), Some(List | Headers))
+}
+
+/// True if a repeated flag adds to what stands before, if only by its keys; of others the last one counts.
+pub(super) fn adds_up(flag: &str) -> bool {
+    let adds_keys = || matches!(kind(flag), Some(Map(_) | Pair | Reservations));
+    matches!(flag, "feature-gates" | "node-labels") || is_list(flag) || adds_keys()
+}
+
 /// Flag name, dotted path of the field it overrides, kind of value. `--feature-gates` is not
 /// among them: gates add up instead of replacing each other.
 #[rustfmt::skip]

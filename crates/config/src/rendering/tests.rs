@@ -34,6 +34,7 @@ fn run(case: &Case<'_>) -> Result<Configuration, RenderFault> {
         configs: None,
         drop_ins: &[],
         args: &args,
+        overrides: &FlagOverrides::default(),
     })
 }
 
@@ -91,6 +92,7 @@ fn a_path_that_names_a_key_points_below_the_digest_however_it_is_spelt() {
             configs: Some("/s/configs"),
             drop_ins: &[],
             args: &args,
+            overrides: &FlagOverrides::default(),
         })
         .unwrap()
     };
@@ -146,6 +148,7 @@ fn kind_and_version_are_required_of_a_payload() {
             configs: None,
             drop_ins: &[],
             args: &args,
+            overrides: &FlagOverrides::default(),
         })
     };
     assert!(
@@ -177,6 +180,7 @@ fn healthz_follows_flags_then_drop_ins_then_the_file() {
         configs: None,
         drop_ins: &[drop_in("healthzPort: 8")],
         args: &args,
+        overrides: &FlagOverrides::default(),
     })
     .unwrap();
     assert_eq!(out.healthz, at("127.0.0.1", 8));
@@ -202,6 +206,7 @@ fn the_effective_configuration_has_drop_ins_and_flags_over_it() {
         configs: None,
         drop_ins: &[drop_in("kubeAPIQPS: 10\nsyncFrequency: null"), drop_in("not: [yaml")],
         args: &args,
+        overrides: &FlagOverrides::default(),
     };
     let mut effective = render(&ingredients).unwrap().effective;
     let fields = effective.as_object_mut().unwrap();
@@ -234,4 +239,40 @@ fn the_gate_of_native_dynamic_configuration_is_left_out() {
     assert_eq!(own.value["featureGates"], json!({"DynamicKubeletConfig": true}));
     assert!(note(&own), "{:?}", own.notes);
     assert_eq!(own.digest, local("").digest);
+}
+
+#[test]
+fn flag_overrides_are_part_of_the_content() {
+    let words = ["--cgroup-driver=cgroupfs", "--max-pods=9", "--feature-gates=A=true", "--cluster-dns=10.0.0.1"];
+    let words = words.map(str::to_owned);
+    let args = KubeletArgs::parse(&words);
+    let text = format!("{HEAD}cgroupDriver: systemd\nmaxPods: 5\nhealthzPort: 7\n");
+    let render = |flags: &str| {
+        render(&RenderInput {
+            payload: Some(Text { text: &text, dir: "/d" }),
+            local: None,
+            merge: Merge::Replace,
+            keys: &|_| None,
+            configs: None,
+            drop_ins: &[],
+            args: &args,
+            overrides: &FlagOverrides::parse(flags).unwrap(),
+        })
+        .unwrap()
+    };
+    let plain = render("");
+    assert_eq!(plain.shadowed, ["cgroupDriver (--cgroup-driver)", "maxPods (--max-pods)"]);
+    let out = render("!--cgroup-driver\n--max-pods=6\n--healthz-port=8\n--feature-gates=B=true");
+    assert_eq!(out.shadowed, ["healthzPort (--healthz-port)", "maxPods (--max-pods)"]);
+    assert_eq!(
+        (&out.effective["cgroupDriver"], &out.effective["maxPods"], &out.effective["featureGates"]),
+        (&json!("systemd"), &json!(6), &json!({"A": true, "B": true}))
+    );
+    assert_eq!(out.healthz, Some(HealthzTarget { host: "127.0.0.1".to_owned(), port: 8 }));
+    assert_eq!(out.value, plain.value, "flags are no fields of the file");
+    assert_ne!(out.digest, plain.digest);
+    assert_eq!(render("# as before\n!--no-such-flag").digest, plain.digest, "nothing is changed by that");
+    assert_eq!(render("--max-pods=6").digest, render("\n--max_pods=6 \n").digest);
+    assert!(render("--cluster-dns=10.0.0.2").notes[0].contains("!--cluster-dns takes that out"));
+    assert!(render("!--cluster-dns\n--cluster-dns=10.0.0.2\n--feature-gates=B=true").notes.is_empty());
 }

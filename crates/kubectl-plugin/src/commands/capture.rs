@@ -8,7 +8,10 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::Value;
 
-use crate::commands::configuration;
+use crate::api::client::Client;
+use crate::api::nodes;
+use crate::commands::configuration::{self, InForce};
+use crate::fleet::node::NodeRow;
 use crate::{Context, Failure, output};
 use kubelet_config::hazard;
 
@@ -21,7 +24,10 @@ pub(crate) struct Options {
     /// Into this file, which only you can read; `-`: standard output.
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
-    /// The file may be there already.
+    /// Write the flag overrides of the ConfigMap that the node runs into this file; /configz has those that are fields.
+    #[arg(long, value_name = "FILE")]
+    flags: Option<PathBuf>,
+    /// The files may be there already.
     #[arg(long)]
     force: bool,
 }
@@ -30,8 +36,14 @@ impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
         let node = self.node.strip_prefix("node/").unwrap_or(&self.node);
         let to_stdout = self.output.as_os_str() == "-";
-        if !to_stdout && !self.force && self.output.symlink_metadata().is_ok() {
-            return Err(Failure::new(format!("{}: there already; --force replaces it", self.output.display())));
+        for path in self.flags.iter().chain((!to_stdout).then_some(&self.output)) {
+            if !self.force && path.symlink_metadata().is_ok() {
+                return Err(Failure::new(format!("{}: there already; --force replaces it", path.display())));
+            }
+        }
+        if let Some(path) = &self.flags {
+            let text = flags(&context.api(), node).await?;
+            write(path, &text, self.force).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
         }
         let mut value = configuration::running(&context.api(), node).await?;
         if to_stdout {
@@ -49,6 +61,17 @@ impl Options {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// The flag overrides of the ConfigMap that the node runs, as `push --flags` reads them.
+async fn flags(client: &Client, node: &str) -> Result<String, Failure> {
+    let row = NodeRow::from_node(&nodes::get(client, node).await?, &client.namespace);
+    let (title, lines) = match configuration::in_force(client, &row).await {
+        None => (format!("node {node} runs its own configuration"), Vec::new()),
+        Some(InForce { title, map: Some(map), .. }) => (format!("ConfigMap {title}"), map.overrides.lines()),
+        Some(InForce { notes, .. }) => return Err(Failure::new(notes.join("; "))),
+    };
+    Ok(format!("# Flag overrides that the kubelet of node {node} ran with: {title}.\n{}\n", lines.join("\n")))
 }
 
 /// Kind and version first, as people write it; no time, so that the same is the same.

@@ -14,6 +14,7 @@ use crate::fleet::compare::{Kind, Side};
 use crate::fleet::config_ref::ConfigRef;
 use crate::fleet::node::NodeRow;
 use kubelet_config::assignment::DEFAULT_KEY;
+use kubelet_config::flags::{FlagOverrides, KEY_SUFFIX, KubeletArgs};
 use kubelet_config::pods::{PodInventory, PodSummary};
 use kubelet_config::source::Merge;
 use kubelet_config::{rendering, schema, yaml};
@@ -30,10 +31,19 @@ pub(crate) struct KubeletConfigMap {
     pub(crate) uid: String,
     /// Its KubeletConfiguration.
     pub(crate) value: Value,
+    /// Its flag overrides.
+    pub(crate) overrides: FlagOverrides,
     /// The merge that its annotation asks for.
     pub(crate) merge: Merge,
     /// True if it has no such annotation: then the supervisor's `--merge` decides.
     pub(crate) merge_unsaid: bool,
+}
+
+impl KubeletConfigMap {
+    /// Its KubeletConfiguration, with its flags that are fields laid over it.
+    pub(crate) fn fields(&self) -> Value {
+        KubeletArgs::default().with(&self.overrides).overlay(&self.value)
+    }
 }
 
 /// What the kubelet says it runs with, kind and apiVersion put in.
@@ -83,19 +93,25 @@ pub(crate) async fn map(
     let merge =
         merge.map_err(|error: String| Failure::new(format!("{title}: annotation {MERGE_ANNOTATION}: {error}")))?;
     let value = parse(text, true).map_err(|error| Failure::new(format!("{title}, key {key}: {error}")))?;
+    let flags = format!("{key}{KEY_SUFFIX}");
+    let overrides = FlagOverrides::parse(data.get(&flags).and_then(Value::as_str).unwrap_or_default());
+    let overrides = overrides.map_err(|error| Failure::new(format!("{title}, key {flags}: {error}")))?;
     Ok(KubeletConfigMap {
         version: meta("resourceVersion"),
         uid: meta("uid"),
         value,
+        overrides,
         merge,
         merge_unsaid: annotation.is_none(),
     })
 }
 
-/// `kubelet`, unless there is one key alone.
+/// `kubelet`, unless there is one key alone, but for its flags.
 fn only_key(data: &serde_json::Map<String, Value>) -> String {
-    match (data.contains_key(DEFAULT_KEY), data.keys().next()) {
-        (false, Some(only)) if data.len() == 1 => only.clone(),
+    let is_flags = |name: &str| name.strip_suffix(KEY_SUFFIX).is_some_and(|key| data.contains_key(key));
+    let mut keys = data.keys().filter(|name| !is_flags(name));
+    match (keys.next(), keys.next()) {
+        (Some(only), None) => only.clone(),
         _ => DEFAULT_KEY.to_owned(),
     }
 }
@@ -108,6 +124,17 @@ pub(crate) fn parse(text: &str, may_lack: bool) -> Result<Value, String> {
     let mut document = yaml::parse(text)?;
     rendering::check_kind(&mut document.value, may_lack)?;
     Ok(document.value)
+}
+
+/// The text of a file of flag overrides.
+///
+/// # Errors
+/// It cannot be read, or a line is no flag, or one that no source may change.
+pub(crate) fn read_flags(path: &str) -> Result<String, Failure> {
+    let text = read_file(path)?;
+    let checked = FlagOverrides::parse(&text).and_then(|overrides| overrides.check());
+    checked.map_err(|why| Failure::new(format!("{path}: {why}")))?;
+    Ok(text)
 }
 
 /// The text of a file, or of standard input (`-`).
@@ -139,18 +166,18 @@ pub(crate) async fn side(
     match (place, client) {
         (ConfigRef::File(path), _) => {
             let value = parse(&read_file(path)?, true).map_err(|error| Failure::new(format!("{place}: {error}")))?;
-            Ok((Side { value, kind: Kind::Written(files) }, None))
+            Ok((Side { value, flags: Some(FlagOverrides::default()), kind: Kind::Written(files) }, None))
         }
         (ConfigRef::ConfigMap { namespace, name, key }, Some(client)) => {
             let namespace = namespace.as_deref().unwrap_or(&client.namespace);
             let map = map(client, namespace, name, key.as_deref()).await?;
-            Ok((Side { value: map.value, kind: Kind::Written(map.merge) }, None))
+            Ok((Side { value: map.fields(), flags: Some(map.overrides), kind: Kind::Written(map.merge) }, None))
         }
         (ConfigRef::Node(name), Some(client)) => {
             let node = nodes::get(client, name).await?;
             let row = NodeRow::from_node(&node, &client.namespace);
             let minor = schema::minor(&row.kubelet).ok();
-            Ok((Side { value: running(client, name).await?, kind: Kind::Running(minor) }, Some(row)))
+            Ok((Side { value: running(client, name).await?, flags: None, kind: Kind::Running(minor) }, Some(row)))
         }
         (_, None) => Err(Failure::new(format!("{place}: no connection to a cluster"))),
     }

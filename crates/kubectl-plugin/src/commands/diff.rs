@@ -15,6 +15,7 @@ use crate::fleet::explain::{self, AppliedConfigMap, Provenance};
 use crate::fleet::node::{ConfigManager, NodeRow, SupervisorInfo};
 use crate::output::{self, Format, Out, Table, Tone};
 use crate::{Context, Failure, context};
+use kubelet_config::flags::FlagOverrides;
 use kubelet_config::hazard::{Asks, Change, HazardClass};
 use kubelet_config::schema;
 use kubelet_config::source::Merge;
@@ -112,7 +113,8 @@ async fn gather_facts(
     );
     let Some(in_force) = configuration::in_force(client, row).await else {
         // Of a node that says nothing nobody knows.
-        facts.gates = (row.manager != Some(ConfigManager::Nobody)).then(BTreeSet::new);
+        let own = row.manager != Some(ConfigManager::Nobody);
+        (facts.gates, facts.flags) = (own.then(BTreeSet::new), own.then(FlagOverrides::default));
         let unknown = format!("{elsewhere}; a change of a field that one of them holds will not take place");
         return (Vec::new(), Some(unknown));
     };
@@ -120,14 +122,16 @@ async fn gather_facts(
     let Some(map) = in_force.map else {
         return (notes, Some(elsewhere));
     };
-    let supervisor = SupervisorInfo::default();
-    let given = AppliedConfigMap { payload: &map.value, merge: map.merge, supervisor: &supervisor };
+    let (fields, supervisor) = (map.fields(), SupervisorInfo::default());
+    let (merge, overrides) = (map.merge, &map.overrides);
+    let given = AppliedConfigMap { payload: &fields, overrides, merge, supervisor: &supervisor };
     let origins = explain::explain(configz, Some(given), schema::minor(&row.kubelet).ok());
     let held = origins.into_iter().filter(|origin| matches!(origin.from, Provenance::Overridden | Provenance::Flag));
     facts.held = held.map(|origin| origin.field).collect();
-    let gates = map.value.get("featureGates").and_then(Value::as_object).into_iter().flatten();
+    let gates = fields.get("featureGates").and_then(Value::as_object).into_iter().flatten();
     facts.gates = Some(gates.map(|(gate, _)| gate.clone()).collect());
-    facts.payload = Some(map.value);
+    facts.payload = Some(fields);
+    facts.flags = Some(map.overrides);
     let elsewhere = format!("{elsewhere}; those that hold a field against ConfigMap {} are marked", in_force.title);
     (notes, Some(elsewhere))
 }

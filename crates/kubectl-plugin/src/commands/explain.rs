@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::api::nodes;
-use crate::commands::configuration;
+use crate::commands::configuration::{self, KubeletConfigMap};
 use crate::fleet::explain::{self, AppliedConfigMap, Origin, Provenance};
 use crate::fleet::field_paths::is_within;
 use crate::fleet::node::{ConfigManager, NodeRow, Stage, SupervisorInfo};
@@ -51,8 +51,11 @@ impl Options {
         let mut notes = standing(&row);
         let in_force = configuration::in_force(&client, &row).await;
         let given = in_force.as_ref().and_then(|in_force| in_force.map.as_ref());
-        let given =
-            given.map(|map| AppliedConfigMap { payload: &map.value, merge: map.merge, supervisor: &supervisor });
+        let fields = given.map(KubeletConfigMap::fields).unwrap_or_default();
+        let given = given.map(|map| {
+            let (merge, overrides) = (map.merge, &map.overrides);
+            AppliedConfigMap { payload: &fields, overrides, merge, supervisor: &supervisor }
+        });
         let origins = explain::explain(&configz, given, schema::minor(&row.kubelet).ok());
         let map = in_force.as_ref().map(|in_force| in_force.title.clone());
         notes.extend(in_force.into_iter().flat_map(|in_force| in_force.notes));
@@ -93,7 +96,9 @@ impl Options {
             let tone = if origin.from == Provenance::Overridden { Tone::Bad } else { Tone::Plain };
             let intended = cell(&origin.field, &origin.intended);
             let from = match (origin.from, &known.map) {
-                (Provenance::ConfigMap, Some(map)) if wide => format!("ConfigMap {map}"),
+                (Provenance::ConfigMap, Some(map)) if wide => {
+                    origin.label().replacen("ConfigMap", &format!("ConfigMap {map}"), 1)
+                }
                 (Provenance::Overridden, _) if !wide => format!("{}: {intended}", origin.label()),
                 _ => origin.label(),
             };

@@ -1,5 +1,6 @@
 //! `push`: a file as an immutable ConfigMap whose name tells its content.
 
+use std::collections::BTreeMap;
 use std::path::Path as FilePath;
 use std::process::ExitCode;
 
@@ -15,6 +16,7 @@ use crate::fleet::configmap_name;
 use crate::output::{self, Format};
 use crate::{Context, Failure, context};
 use kubelet_config::assignment::{self, DEFAULT_KEY};
+use kubelet_config::flags::KEY_SUFFIX;
 use kubelet_config::source::is_safe_key;
 use kubelet_config::{rendering, schema, yaml};
 
@@ -49,6 +51,9 @@ pub(crate) struct Options {
     /// A KubeletConfiguration in YAML or JSON; `-`: standard input.
     #[arg(value_name = "FILE")]
     file: String,
+    /// Flag overrides, which become the key KEY.flags: --name=value or !--name, one a line.
+    #[arg(long, value_name = "FILE")]
+    flags: Option<String>,
     /// What the name begins with; default: the file's name without its ending.
     #[arg(long, value_name = "BASE")]
     name: Option<String>,
@@ -73,8 +78,11 @@ impl Options {
     pub(crate) async fn run(self, connection: &context::Options) -> Result<ExitCode, Failure> {
         let text = configuration::read_file(&self.file)?;
         self.check(&text)?;
-        let name = self.map_name(&text)?;
-        let object = self.object(&name, &connection.namespace, &text);
+        let flags = self.flags.as_deref().map(configuration::read_flags).transpose()?;
+        let flags = flags.map(|text| (format!("{}{KEY_SUFFIX}", self.key), text));
+        let data: BTreeMap<String, String> = [(self.key.clone(), text)].into_iter().chain(flags).collect();
+        let name = self.map_name(&data)?;
+        let object = self.object(&name, &connection.namespace, &data);
         let (done, object) = if self.dry_run == DryRun::Client {
             ("created (dry run)", object)
         } else {
@@ -105,9 +113,9 @@ impl Options {
         Ok(())
     }
 
-    fn map_name(&self, text: &str) -> Result<String, Failure> {
-        if !is_safe_key(&self.key) {
-            let why = "cannot be a key of a ConfigMap: A-Z, a-z, 0-9, -, _ and ., at most 253";
+    fn map_name(&self, data: &BTreeMap<String, String>) -> Result<String, Failure> {
+        if !data.keys().all(|key| is_safe_key(key)) {
+            let why = "cannot be a key of a ConfigMap: A-Z, a-z, 0-9, -, _ and ., at most 253 with what is added";
             return Err(Failure::new(format!("--key: {:?} {why}", self.key)));
         }
         let stem = FilePath::new(&self.file).file_stem().map(|stem| stem.to_string_lossy().into_owned());
@@ -116,7 +124,7 @@ impl Options {
             (None, Some(stem)) if self.file != "-" => stem,
             _ => return Err(Failure::new("standard input has no name: say --name BASE")),
         };
-        let name = configmap_name::name(&base, &self.key, text);
+        let name = configmap_name::name(&base, data);
         if !assignment::is_subdomain(&name, 253) {
             return Err(Failure::new(format!(
                 "{base:?} cannot begin the name of a ConfigMap (a-z, 0-9, - and ., at most 242): say --name BASE"
@@ -132,7 +140,7 @@ impl Options {
         Ok(name)
     }
 
-    fn object(&self, name: &str, namespace: &str, text: &str) -> Value {
+    fn object(&self, name: &str, namespace: &str, data: &BTreeMap<String, String>) -> Value {
         let mut metadata =
             Map::from_iter([("name".to_owned(), name.into()), ("namespace".to_owned(), namespace.into())]);
         if self.overlay {
@@ -140,7 +148,7 @@ impl Options {
         }
         json!({
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata,
-            "data": { self.key.as_str(): text }, "immutable": true,
+            "data": data, "immutable": true,
         })
     }
 

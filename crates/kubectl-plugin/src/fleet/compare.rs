@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::field_paths::{at, clean, is_spelling, is_within, leaves, settle_paths};
+use kubelet_config::flags::FlagOverrides;
 use kubelet_config::hazard::defaults::{depends_on_node, filled};
 use kubelet_config::hazard::{self, Change, HazardClass, Impact, table};
 use kubelet_config::merge::merge;
@@ -14,8 +15,10 @@ use kubelet_config::source::Merge;
 /// A configuration, and where it is from.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Side {
-    /// What stands there.
+    /// What stands there, flags that are fields laid over it.
     pub(crate) value: Value,
+    /// Flag overrides, if they are known.
+    pub(crate) flags: Option<FlagOverrides>,
     pub(crate) kind: Kind,
 }
 
@@ -50,6 +53,8 @@ pub(crate) struct NodeFacts {
     pub(crate) gates: Option<BTreeSet<String>>,
     /// The KubeletConfiguration of the ConfigMap it runs, if it runs one and that is known.
     pub(crate) payload: Option<Value>,
+    /// The flag overrides of the ConfigMap it runs, if they are known.
+    pub(crate) flags: Option<FlagOverrides>,
     /// Fields that its flags or drop-ins hold, whatever a ConfigMap says.
     pub(crate) held: BTreeSet<String>,
 }
@@ -93,6 +98,11 @@ pub(crate) fn compare(from: &Side, to: &Side, facts: &NodeFacts) -> Comparison {
         changes.sort_by(|one, other| one.field.cmp(&other.field));
     }
     changes.retain(|change| !is_spelling(change));
+    let flags = |side: &Side| side.flags.clone().or_else(|| facts.flags.clone());
+    if let (Some(old), Some(new)) = (flags(from), flags(to)) {
+        changes.extend(flag_changes(&old, &new));
+        changes.sort_by(|one, other| one.field.cmp(&other.field));
+    }
     if let (Kind::Running(_), Kind::Written(Merge::Overlay), Some(payload)) = (from.kind, to.kind, &facts.payload) {
         let back: Vec<Change> =
             given_back(&clean(payload), from, to).into_iter().filter(|change| !facts.holds(&change.field)).collect();
@@ -173,6 +183,17 @@ fn change(field: String, old: Value, new: Value) -> Change {
     Change { class, old, new, needs: hazard.map_or("", |hazard| hazard.needs), field }
 }
 
+/// Flag overrides that differ and are no fields.
+fn flag_changes(old: &FlagOverrides, new: &FlagOverrides) -> Vec<Change> {
+    let (old, new) = (old.beside_fields(), new.beside_fields());
+    let value = |flags: &BTreeMap<String, Vec<String>>, name: &String| {
+        flags.get(name).map_or(Value::Null, |values| values.join(",").into())
+    };
+    let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    let differing = names.into_iter().filter(|name| old.get(*name) != new.get(*name));
+    differing.map(|name| change(name.clone(), value(&old, name), value(&new, name))).collect()
+}
+
 /// Top-level fields that only one of them has, and that are set to a default there.
 fn left_out(old: &Value, new: &Value, known: &[Change]) -> Vec<Change> {
     let fields = |value: &Value| -> BTreeSet<String> {
@@ -192,11 +213,11 @@ mod tests {
     use kubelet_config::pods::PodSummary;
 
     fn running(value: Value) -> Side {
-        Side { value, kind: Kind::Running(Some(20)) }
+        Side { value, flags: None, kind: Kind::Running(Some(20)) }
     }
 
     fn written(value: Value, merge: Merge) -> Side {
-        Side { value, kind: Kind::Written(merge) }
+        Side { value, flags: Some(FlagOverrides::default()), kind: Kind::Written(merge) }
     }
 
     fn fields(comparison: &Comparison) -> Vec<&str> {
@@ -228,7 +249,9 @@ mod tests {
         later["logging"] =
             json!({"format": "text", "flushFrequency": "5s", "options": {"json": {"infoBufferSize": "0"}}});
         later["singleProcessOOMKill"] = json!(false);
-        let comparison = compare(&running(later), &to, &NodeFacts::default());
+        (later["eventRecordQPS"], later["eventBurst"]) = (json!(50), json!(100));
+        let later = Side { kind: Kind::Running(Some(33)), ..running(later) };
+        let comparison = compare(&later, &to, &NodeFacts::default());
         assert_eq!(
             (fields(&comparison), comparison.open.as_slice()),
             (vec![], ["singleProcessOOMKill".to_owned()].as_slice())
@@ -273,6 +296,20 @@ mod tests {
             &NodeFacts::default(),
         );
         assert_eq!(fields(&same), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn flags_that_are_no_fields_differ_by_their_name() {
+        let flags = |text: &str| Some(FlagOverrides::parse(text).unwrap());
+        let to = Side {
+            flags: flags("--node-labels=a=b\n--node-labels=c=d\n!--cgroup-driver\n--max-pods=5"),
+            ..written(configz(), Merge::Replace)
+        };
+        assert_eq!(fields(&compare(&running(configz()), &to, &NodeFacts::default())), Vec::<&str>::new(), "not known");
+        let facts = NodeFacts { flags: flags("--node-labels=a=b"), ..NodeFacts::default() };
+        let comparison = compare(&running(configz()), &to, &facts);
+        assert_eq!(fields(&comparison), ["!--cgroup-driver", "--node-labels"]);
+        assert_eq!(comparison.changes[1].to_string(), "--node-labels: \"a=b\" → \"a=b,c=d\"");
     }
 
     #[test]

@@ -1,24 +1,22 @@
 //! Names of ConfigMaps that tell their content: those of `kubectl create configmap --append-hash`.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use kubelet_config::digest::hex;
 
-/// The name that `kubectl create configmap BASE --from-file=KEY=FILE --append-hash` gives
+/// The name that `kubectl create configmap BASE --from-file=KEY=FILE … --append-hash` gives
 /// (kubectl/pkg/util/hash/hash.go, v1.20.2 and v1.32.4).
 ///
 /// Hashed are kind, base name and data; namespace, labels and annotations are not. `immutable`
 /// would be, where it is set; but kubectl's command cannot set it, so it is left out here, and an
 /// immutable ConfigMap has the name of its mutable twin.
 #[must_use]
-pub fn name(base: &str, key: &str, text: &str) -> String {
-    let encoded = format!(
-        "{{\"data\":{{{}:{}}},\"kind\":\"ConfigMap\",\"name\":{}}}",
-        go_json(key),
-        go_json(text),
-        go_json(base)
-    );
+pub fn name(base: &str, data: &BTreeMap<String, String>) -> String {
+    let data: Vec<String> = data.iter().map(|(key, text)| format!("{}:{}", go_json(key), go_json(text))).collect();
+    let encoded = format!("{{\"data\":{{{}}},\"kind\":\"ConfigMap\",\"name\":{}}}", data.join(","), go_json(base));
     let hex = hex(&Sha256::digest(encoded.as_bytes()));
     // No vowels and none of what looks like one, so that no word comes out.
     let mapped = hex.chars().take(10).map(|digit| match digit {
@@ -56,7 +54,8 @@ mod tests {
     /// As kubectl v1.32.4 says; `tests/plugin/push.rs` asks the kubectl of the machine.
     #[test]
     fn names_as_kubectl_gives_them() {
-        assert_eq!(name("b", "kubelet", "kind: KubeletConfiguration\n"), "b-8hhgbtc9dm");
+        let data = BTreeMap::from([("kubelet".to_owned(), "kind: KubeletConfiguration\n".to_owned())]);
+        assert_eq!(name("b", &data), "b-8hhgbtc9dm");
     }
 
     #[test]

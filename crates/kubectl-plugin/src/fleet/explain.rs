@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::field_paths::{at, clean, is_spelling, is_within, leaves, settle_paths};
 use super::node::SupervisorInfo;
+use kubelet_config::flags::{FlagOverrides, KubeletArgs, Setting};
 use kubelet_config::hazard;
 use kubelet_config::hazard::defaults::filled;
 use kubelet_config::merge::merge;
@@ -59,16 +60,18 @@ pub(crate) struct Origin {
     /// What the ConfigMap says; null where it says nothing.
     pub(crate) intended: Value,
     pub(crate) from: Provenance,
-    /// The flag that wins over the ConfigMap, without dashes, where the node says so.
+    /// The flag that sets it, without dashes: one of the ConfigMap's; or one that wins over the ConfigMap, where the node
+    /// says so.
     pub(crate) flag: Option<String>,
 }
 
 impl Origin {
     /// Where it comes from, for people.
     pub(crate) fn label(&self) -> String {
-        match &self.flag {
-            Some(flag) => format!("flag --{flag}, not the ConfigMap"),
-            None => self.from.label().to_owned(),
+        match (&self.flag, self.from) {
+            (Some(flag), Provenance::ConfigMap) => format!("ConfigMap, its flag --{flag}"),
+            (Some(flag), _) => format!("flag --{flag}, not the ConfigMap"),
+            (None, from) => from.label().to_owned(),
         }
     }
 }
@@ -78,6 +81,8 @@ impl Origin {
 pub(crate) struct AppliedConfigMap<'a> {
     /// Its KubeletConfiguration.
     pub(crate) payload: &'a Value,
+    /// Its flag overrides, which the payload here has in it.
+    pub(crate) overrides: &'a FlagOverrides,
     /// How it is put together with the node's own.
     pub(crate) merge: Merge,
     /// What the node says of the flags that win over it.
@@ -105,6 +110,7 @@ pub(crate) fn explain(configz: &Value, given: Option<AppliedConfigMap<'_>>, mino
         leaves("", payload, &mut fields);
     }
     let replaces = given.is_some_and(|given| given.merge == Merge::Replace);
+    let settings = given.map(|given| KubeletArgs::default().with(given.overrides).settings()).unwrap_or_default();
     let mut origins = Vec::new();
     for field in fields {
         let value = at(configz, &field).cloned().unwrap_or_default();
@@ -122,8 +128,14 @@ pub(crate) fn explain(configz: &Value, given: Option<AppliedConfigMap<'_>>, mino
         } else {
             Provenance::Node
         };
-        let flag = given.filter(|_| from == Provenance::Overridden).and_then(|given| given.supervisor.flag(&field));
-        let flag = flag.map(str::to_owned);
+        let flag = given.and_then(|given| match from {
+            Provenance::ConfigMap => {
+                let sets = |setting: &&Setting| is_within(&field, &setting.path.join("."));
+                settings.iter().find(sets).map(|setting| setting.flag.to_owned())
+            }
+            Provenance::Overridden => given.supervisor.flag(&field).map(str::to_owned),
+            _ => None,
+        });
         origins.push(Origin { field, value, intended, from, flag });
     }
     origins
@@ -150,9 +162,15 @@ mod tests {
         let payload = json!({"kind": "x", "maxPods": 50, "featureGates": {"A": true, "DynamicKubeletConfig": true},
             "evictionHard": {"memory.available": "1024Mi"}, "kubeReserved": {"cpu": "500m"},
             "authentication": {"x509": {"clientCAFile": "ca.crt"}}, "podPidsLimit": 100});
+        let overrides = FlagOverrides::parse("--feature-gates=A=true").unwrap();
         let shadowed = ["kubeReserved (--kube-reserved)", "maxPods (--max-pods)", "podPidsLimit (--\u{1b}[31m)"];
         let supervisor = SupervisorInfo { shadowed: shadowed.map(str::to_owned).to_vec(), ..SupervisorInfo::default() };
-        let given = AppliedConfigMap { payload: &payload, merge: Merge::Replace, supervisor: &supervisor };
+        let given = AppliedConfigMap {
+            payload: &payload,
+            overrides: &overrides,
+            merge: Merge::Replace,
+            supervisor: &supervisor,
+        };
         let origins = explain(&configz(), Some(given), Some(20));
         for (field, from) in [
             ("maxPods", Provenance::ConfigMap),
@@ -174,6 +192,7 @@ mod tests {
         assert_eq!((&reserved.value, &reserved.intended), (&json!("1"), &json!("500m")));
         // The node names the flag where it knows one; what is no flag's name is not repeated.
         let labels = |field: &str| origins.iter().find(|origin| origin.field == field).unwrap().label();
+        assert_eq!(labels("featureGates.A"), "ConfigMap, its flag --feature-gates");
         assert_eq!(labels("kubeReserved.cpu"), "flag --kube-reserved, not the ConfigMap");
         assert_eq!(
             (labels("maxPods"), labels("podPidsLimit")),
@@ -187,7 +206,12 @@ mod tests {
         assert_eq!((of(&origins, "maxPods"), of(&origins, "syncFrequency")), (Provenance::Node, Provenance::Default));
         let payload = json!({"maxPods": 50});
         let supervisor = SupervisorInfo::default();
-        let given = AppliedConfigMap { payload: &payload, merge: Merge::Overlay, supervisor: &supervisor };
+        let given = AppliedConfigMap {
+            payload: &payload,
+            overrides: &FlagOverrides::default(),
+            merge: Merge::Overlay,
+            supervisor: &supervisor,
+        };
         let origins = explain(&configz(), Some(given), Some(27));
         assert_eq!((of(&origins, "maxPods"), of(&origins, "clusterDomain")), (Provenance::ConfigMap, Provenance::Node));
         assert_eq!(of(&origins, "eventRecordQPS"), Provenance::Node, "the default of 1.27 is 50");

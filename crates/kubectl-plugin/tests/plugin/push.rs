@@ -24,19 +24,19 @@ fn a_hundred_names_as_this_kubectl_gives_them() {
     let ask = |(index, (base, key, text)): (usize, &(String, String, String))| {
         let file = dir.path().join(index.to_string());
         std::fs::write(&file, text).unwrap();
-        let from = format!("--from-file={key}={}", file.display());
+        // Half of them have flags as well.
+        let keys = [key.clone(), format!("{key}.flags")].into_iter().take(1 + index % 2);
+        let from = keys.clone().map(|key| format!("--from-file={key}={}", file.display()));
+        let data = keys.map(|key| (key, text.clone())).collect();
         let output = Command::new(&kubectl)
-            .args(["create", "configmap", base, &from, "--append-hash", "--dry-run=client", "-o", "name"])
+            .args(["create", "configmap", base, "--append-hash", "--dry-run=client", "-o", "name"])
+            .args(from)
             .env("KUBECONFIG", "/dev/null")
             .output()
             .unwrap();
         assert!(output.status.success(), "{output:?}");
         let named = String::from_utf8(output.stdout).unwrap();
-        assert_eq!(
-            named.trim(),
-            format!("configmap/{}", configmap_name::name(base, key, text)),
-            "{base} {key} {text:?}"
-        );
+        assert_eq!(named.trim(), format!("configmap/{}", configmap_name::name(base, &data)), "{base} {key} {text:?}");
     };
     let ask = &ask;
     std::thread::scope(|scope| {
@@ -45,6 +45,11 @@ fn a_hundred_names_as_this_kubectl_gives_them() {
             scope.spawn(move || mine.for_each(ask));
         }
     });
+}
+
+fn name_of(base: &str, data: &[(&str, &str)]) -> String {
+    let data = data.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned()));
+    configmap_name::name(base, &data.collect())
 }
 
 /// Bases, keys and texts with all that Go and others may write differently; the same in every run.
@@ -84,7 +89,7 @@ fn input(seed: u64) -> (String, String, String) {
 fn the_same_file_is_the_same_config_map() {
     let bench = Bench::new();
     let file = bench.file("pool-a.yaml", GOOD);
-    let name = configmap_name::name("pool-a", "kubelet", GOOD);
+    let name = name_of("pool-a", &[("kubelet", GOOD)]);
     assert_eq!(bench.run(&["push", &file]).ok(), format!("configmap/{name} created\n"));
     let map = bench.server.config_map("kubelet-config", &name);
     assert_eq!((&map["data"]["kubelet"], &map["immutable"]), (&json!(GOOD), &json!(true)));
@@ -95,16 +100,40 @@ fn the_same_file_is_the_same_config_map() {
     let ran = bench.run_with(&["push", "-"], GOOD);
     assert!(ran.code == 1 && ran.err.contains("--name BASE"), "{ran:?}");
     let ran = bench.run_with(&["push", "-", "--name", "b", "--key", "k.yaml", "-n", "kube-system", "-o", "name"], GOOD);
-    let name = configmap_name::name("b", "k.yaml", GOOD);
+    let name = name_of("b", &[("k.yaml", GOOD)]);
     assert_eq!(ran.ok(), format!("configmap/{name}\n"));
     assert_eq!(bench.server.config_map("kube-system", &name)["data"]["k.yaml"], GOOD);
+}
+
+#[test]
+fn flags_are_a_key_beside_it() {
+    let bench = Bench::new();
+    let (file, flags) = (bench.file("p.yaml", GOOD), bench.file("p.flags", "# why\n--v=4\n!--cgroup-driver\n"));
+    let name = name_of("p", &[("kubelet", GOOD), ("kubelet.flags", "# why\n--v=4\n!--cgroup-driver\n")]);
+    assert_eq!(bench.run(&["push", &file, "--flags", &flags]).ok(), format!("configmap/{name} created\n"));
+    let map = bench.server.config_map("kubelet-config", &name);
+    assert_eq!(map["data"]["kubelet.flags"], "# why\n--v=4\n!--cgroup-driver\n");
+    assert_eq!(bench.run(&["push", &file, "--flags", &flags]).ok(), format!("configmap/{name} unchanged\n"));
+    assert_ne!(bench.run(&["push", &file, "-o", "name"]).ok(), format!("configmap/{name}\n"));
+    let asked = bench.server.requests().len();
+    for (text, words) in [
+        ("--v 4", "line 1: a blank after --v: write --v=value"),
+        ("--kubeconfig=/x", "--kubeconfig cannot be set by a source: it makes the node what it is"),
+    ] {
+        let flags = bench.file("bad.flags", text);
+        let ran = bench.run(&["push", &file, "--flags", &flags, "--name", "bad"]);
+        assert!(ran.code == 1 && ran.err.contains(&format!("{flags}: {words}")), "{ran:?}");
+    }
+    let ran = bench.run(&["push", &file, "--flags", "nowhere"]);
+    assert!(ran.code == 1 && ran.err.contains("nowhere: No such file"), "{ran:?}");
+    assert_eq!(bench.server.requests().len(), asked, "nothing is written");
 }
 
 #[test]
 fn a_name_that_is_taken_by_something_else_is_an_error() {
     let bench = Bench::new();
     let file = bench.file("p.yaml", GOOD);
-    let name = configmap_name::name("p", "kubelet", GOOD);
+    let name = name_of("p", &[("kubelet", GOOD)]);
     bench.server.put_config_map("kubelet-config", &name, &[("kubelet", "other")]);
     let ran = bench.run(&["push", &file]);
     assert!(ran.code == 1 && ran.err.starts_with("error: ") && ran.err.contains("with other data"), "{ran:?}");
@@ -176,7 +205,7 @@ fn fields_that_the_kubelet_does_not_know_are_warned_of() {
 fn a_dry_run_changes_nothing() {
     let bench = Bench::new();
     let file = bench.file("p.yaml", GOOD);
-    let name = configmap_name::name("p", "kubelet", GOOD);
+    let name = name_of("p", &[("kubelet", GOOD)]);
     let ran = bench.run(&["push", &file, "--dry-run=server"]);
     assert_eq!(ran.ok(), format!("configmap/{name} created (server dry run)\n"));
     assert!(bench.server.requests().iter().all(|request| request.query.contains("dryRun=All")));

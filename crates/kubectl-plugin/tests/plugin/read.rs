@@ -20,8 +20,12 @@ pub fn configz() -> Value {
 
 /// What a supervisor says on the Node about the ConfigMap that it runs.
 pub fn runs(bench: &Bench, name: &str, text: &str, annotation: Option<(&str, &str)>) {
-    let (uid, version) =
-        bench.server.put_annotated_config_map("kubelet-config", name, &[("kubelet", text)], annotation);
+    runs_with(bench, name, &[("kubelet", text)], annotation);
+}
+
+/// The same with more than one key.
+pub fn runs_with(bench: &Bench, name: &str, data: &[(&str, &str)], annotation: Option<(&str, &str)>) {
+    let (uid, version) = bench.server.put_annotated_config_map("kubelet-config", name, data, annotation);
     let source = json!({"configMap": {"namespace": "kubelet-config", "name": name, "kubeletConfigKey": "kubelet",
         "uid": uid, "resourceVersion": version}});
     let said = json!({"assigned": source, "active": source, "lastKnownGood": source}).to_string();
@@ -65,6 +69,40 @@ fn what_is_captured_is_whole_private_and_replaces_nothing() {
     assert_eq!(std::fs::read_dir(bench.dir.path()).unwrap().count(), 2, "nothing is left beside");
     // What was captured can be pushed.
     assert!(bench.run(&["push", "n1.yaml", "--kubelet", "1.20"]).ok().ends_with(" created\n"));
+}
+
+#[test]
+fn flags_are_captured_beside_it() {
+    let bench = Bench::new();
+    bench.server.set_configz(NODE, configz());
+    let text = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n";
+    let captured = |title: &str, lines: &str| {
+        bench.run(&["capture", NODE, "-o", "n1.yaml", "--flags", "n1.flags", "--force"]).ok();
+        let text = std::fs::read_to_string(bench.path("n1.flags")).unwrap();
+        assert_eq!(text, format!("# Flag overrides that the kubelet of node n1 ran with: {title}.\n{lines}\n"));
+    };
+    captured("node n1 runs its own configuration", "");
+    let flags = "# as is\n--v=4\n!--cgroup-driver\n--node-labels=a=b\n";
+    runs_with(&bench, "pool-a", &[("kubelet", text), ("kubelet.flags", flags)], None);
+    captured("ConfigMap kubelet-config/pool-a", "!--cgroup-driver\n--v=4\n--node-labels=a=b");
+    let ran = bench.run(&["capture", NODE, "--flags", "n1.flags"]);
+    assert!(ran.code == 1 && ran.err.contains("n1.flags: there already; --force replaces it"), "{ran:?}");
+    assert!(bench.run(&["push", "n1.yaml", "--flags", "n1.flags"]).ok().ends_with(" created\n"));
+
+    // Of flags that are fields /configz tells, of others the ConfigMap.
+    let other = "--v=4\n--max-pods=40\n!--cgroup-driver\n";
+    bench.server.put_config_map("kubelet-config", "pool-b", &[("kubelet", text), ("kubelet.flags", other)]);
+    let ran = bench.run(&["diff", "cm/pool-a", "cm/pool-b"]);
+    let rows: Vec<Vec<&str>> = ran.out.lines().take(3).map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert_eq!(rows[1], ["--node-labels", "unknown", "restart", "\"a=b\"", "→", "unset"], "{}", ran.out);
+    assert_eq!(rows[2], ["maxPods", "pods", "restart", "110", "→", "40"], "{}", ran.out);
+    let ran = bench.run(&["diff", NODE, "cm/pool-b"]);
+    assert!(ran.out.contains("--node-labels") && ran.out.contains("50 → 40"), "{ran:?}");
+    let why = "--v 4";
+    bench.server.put_config_map("kubelet-config", "pool-b", &[("kubelet", text), ("kubelet.flags", why)]);
+    let ran = bench.run(&["diff", NODE, "cm/pool-b"]);
+    assert!(ran.code == 2 && ran.err.contains("pool-b, key kubelet.flags: line 1: a blank after --v"), "{ran:?}");
 }
 
 #[test]

@@ -328,7 +328,8 @@ impl ApiServer {
         self.patch_config_map(namespace, name, json!({"metadata": {"labels": {key: value}}}))
     }
 
-    fn patch_config_map(&self, namespace: &str, name: &str, patch: Value) -> (String, String) {
+    /// Merges into a ConfigMap. Returns its uid and new resourceVersion.
+    pub fn patch_config_map(&self, namespace: &str, name: &str, patch: Value) -> (String, String) {
         let key = Key::new(Resource::ConfigMap, namespace, name);
         identity(&self.shared.change(|s| s.patch(&key, &patch)).expect("no such ConfigMap"))
     }

@@ -213,6 +213,7 @@ impl Disk {
         let payload = payload.ok_or_else(|| RenderError::Checkpoint(format!("there is no checkpoint of {source}")))?;
         let checkpoint = Checkpoint {
             dir: "/played".to_owned(),
+            binary_keys: [].into(),
             files: payload.data.clone(),
             annotations: payload.annotations.clone(),
         };
@@ -260,10 +261,10 @@ impl ports::Local for Files {
 }
 
 impl ports::Kubelet for StandIn {
-    fn start(&mut self, config: Option<&str>) -> Result<u32, SpawnError> {
+    fn start(&mut self, config: Option<&Rendered>) -> Result<u32, SpawnError> {
         assert!(self.process.is_none(), "one kubelet at a time");
         self.pids += 1;
-        let (pid, outcome) = (self.pids, config.map_or(Outcome::Good, |path| self.outcome(path)));
+        let (pid, outcome) = (self.pids, config.map_or(Outcome::Good, |config| self.outcome(&config.path)));
         self.process = Some(Process { pid, ready: false, outcome });
         self.schedule(self.pace.ready, Coming::Ready(pid));
         Ok(pid)

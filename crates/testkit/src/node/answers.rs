@@ -35,7 +35,9 @@ impl Node {
                 self.payload(&reference.name).map(Input::ConfigMap)
             }
             Effect::Preflight(ticket, rendered) => self.preflight(*ticket, rendered),
-            Effect::Start(path) => Some(Input::Started(self.start(path.as_deref()))),
+            Effect::Start(config) => {
+                Some(Input::Started(self.start(config.as_deref().map(|config| config.path.as_str()))))
+            }
             Effect::Stop if self.is_deaf => None,
             Effect::Stop => self.end_process().then_some(Input::Exited(Exit::Code(0))),
             Effect::Kill => self.end_process().then_some(Input::Exited(Exit::Signal(9))),

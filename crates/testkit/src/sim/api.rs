@@ -1,9 +1,11 @@
 //! The API server: up or not, in its moods, with its objects and all their versions.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kubelet_config::assignment::Assignment;
+use kubelet_config::flags::KEY_SUFFIX;
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, Source};
 use kubelet_supervisor::machine::Input;
 
@@ -172,6 +174,8 @@ impl Outside {
     /// Creates or replaces a ConfigMap, which may be laid over the node's own file.
     pub fn put_as(&mut self, name: &str, text: &str, overlay: bool) {
         let data = [(KEY, text), ("other", text)].map(|(key, text)| (key.to_owned(), text.to_owned()));
+        let flags = Content::of(text).flags();
+        let flags = flags.map(|flags| [KEY, "other"].map(|key| (format!("{key}{KEY_SUFFIX}"), flags.clone())));
         self.versions += 1;
         let uid = self.maps.get(name).map_or_else(|| format!("uid-{}", self.versions), |map| map.uid.clone());
         let payload = Payload {
@@ -179,7 +183,8 @@ impl Outside {
             name: name.to_owned(),
             uid: uid.clone(),
             resource_version: self.versions.to_string(),
-            data: data.into(),
+            data: data.into_iter().chain(flags.into_iter().flatten()).collect(),
+            binary_keys: BTreeSet::new(),
             annotations: ConfigAnnotations {
                 merge: overlay.then(|| "overlay".to_owned()),
                 ..ConfigAnnotations::default()

@@ -159,6 +159,11 @@ impl Content {
         Self { behaviour: Behaviour::of(text), salt: number("salt"), base: number("base") }
     }
 
+    /// The flags that its source has beside it, if it has any.
+    pub fn flags(self) -> Option<String> {
+        (self.salt > 0).then(|| format!("--node-labels=salt={}", self.salt))
+    }
+
     /// It, laid over the node's own file.
     pub fn over(self, local: Self) -> Self {
         Self { base: local.base, ..self }

@@ -23,6 +23,7 @@ pub enum Law {
     Ends,
     Watchdog,
     Known,
+    Flags,
     ProvenIsNotLeft,
     Durable,
     SavedAsGiven,
@@ -61,7 +62,7 @@ pub enum Law {
 pub type Entry = (Law, u64, &'static str);
 
 impl Law {
-    pub const ALL: [Entry; 39] = [
+    pub const ALL: [Entry; 40] = [
         (Self::Runs, 10_000, "law 1: a kubelet runs, but for moments"),
         (Self::RunsInStall, 3_000, "law 1: it does so while the store does not answer"),
         (Self::OneKubelet, 1_000, "law 1: there is one kubelet at a time, and the machine knows which"),
@@ -69,6 +70,7 @@ impl Law {
         (Self::Ends, 20, "law 1: the supervisor ends when it is told to, and the kubelet with it"),
         (Self::Watchdog, 10_000, "law 1: systemd's watchdog is pinged, whatever the store does"),
         (Self::Known, 80, "law 2: what is started was assigned, or proven, or is local"),
+        (Self::Flags, 20, "law 2: what is started has the flags of its source, and no others"),
         (Self::ProvenIsNotLeft, 10, "law 2: what was proven and can be read is not left for local"),
         (Self::Durable, 100, "law 3: what is started outlives a power cut at this moment"),
         (Self::SavedAsGiven, 100, "law 3: what is saved is what the API server gave for that very version"),

@@ -113,7 +113,9 @@ impl ports::Local for Handle {
 }
 
 impl ports::Kubelet for Handle {
-    fn start(&mut self, config: Option<&str>) -> Result<u32, SpawnError> {
+    fn start(&mut self, config: Option<&Rendered>) -> Result<u32, SpawnError> {
+        let flags = config.map(|config| config.overrides.lines()).unwrap_or_default();
+        let config = config.map(|config| config.path.as_str());
         self.note(Call::Start);
         let mut outside = self.0.borrow_mut();
         outside.account.steps += 1;
@@ -131,6 +133,7 @@ impl ports::Kubelet for Handle {
         let text = config.map(|path| outside.disk.peek(Path::new(path)).unwrap_or_default());
         let content = Content::of(text.as_ref().unwrap_or(&outside.local));
         outside.check_start(config, content);
+        outside.check_flags(config, content, &flags);
         Ok(outside.begin_process(config.map(str::to_owned), content))
     }
 

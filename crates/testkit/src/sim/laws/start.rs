@@ -49,6 +49,14 @@ impl Outside {
         account.withheld.take_if(|(of, _)| *of == content);
     }
 
+    /// Law 2: configuration and flags are of one source.
+    pub fn check_flags(&mut self, path: Option<&str>, content: Content, given: &[String]) {
+        let own: Vec<String> = path.and_then(|_| content.flags()).into_iter().collect();
+        self.account.check(Law::Flags, own.is_empty() && given.is_empty(), own == given, || {
+            format!("{content:?} was started with {given:?}, and has {own:?}")
+        });
+    }
+
     /// Law 2: it was assigned when the API server gave it, or it was proven.
     fn check_known(&mut self, path: Option<&str>, content: Content) {
         let local = path.is_none();
