@@ -123,9 +123,7 @@ impl Options {
         };
         let is_supervised = known.row.manager == Some(ConfigManager::Supervisor);
         if is_supervised && known.origins.iter().filter(shown).any(elsewhere) {
-            lines.push(
-                "which of the node's files or flags: `kubelet-supervisor render --effective` on the node".to_owned(),
-            );
+            lines.push("which file or flag: `kubelet-supervisor render --effective`, on the node".to_owned());
         }
         if let Some(hazard) = self.field.as_deref().and_then(|field| table::find(field.split('.').next()?)) {
             let needs = if hazard.needs.is_empty() { String::new() } else { format!(" ({})", hazard.needs) };

@@ -141,7 +141,7 @@ staticPodURLHeader.Authorization   (hidden)          flag or drop-in
 
 the ConfigMap is kubelet-config/pool-a
 8 fields are at their defaults; --all shows them
-which of the node's files or flags: `kubelet-supervisor render --effective` on the node
+which file or flag: `kubelet-supervisor render --effective`, on the node
 "
     );
     let wide = bench.run(&["explain", NODE, "-o", "wide"]).ok();
@@ -157,7 +157,7 @@ which of the node's files or flags: `kubelet-supervisor render --effective` on t
     bench.server.patch_node(NODE, json!({"metadata": {"annotations": {"kubelet-supervisor.io/supervisor": about}}}));
     let text = bench.run(&["explain", NODE, "kubeReserved"]).ok();
     assert!(text.contains("   flag --kube-reserved, not the ConfigMap: \"500m\"\n"), "{text}");
-    assert!(!text.contains("which of the node's files or flags"), "{text}");
+    assert!(!text.contains("which file or flag"), "{text}");
     let ran = bench.run(&["explain", NODE, "kubeReserved", "-o", "json"]);
     assert_eq!(
         (&ran.json()["fields"][0]["from"], &ran.json()["fields"][0]["flag"]),
