@@ -216,7 +216,7 @@ pub fn every_field(case: &Case) {
             "metadata": { "annotations": {
                 "kubelet-supervisor.io/merge": "overlay", "kubelet-supervisor.io/acknowledge": "all",
             } },
-            "data": { "kubelet": text },
+            "data": { "kubelet": text, "kubelet.flags": "!--event-qps\n--registry-burst=13\n--feature-gates=CSIMigration=false\n" },
         }),
     );
     case.assign(&map);
@@ -227,14 +227,17 @@ pub fn every_field(case: &Case) {
         (format!("localFile {}", local.display()), format!("payload ConfigMap {}/{}", map.namespace, map.name));
     for (path, value, source) in [
         ("clusterDomain", json!("local.test"), local.as_str()),
-        ("registryBurst", json!(11), &local),
+        ("podsPerCore", json!(21), &local),
+        ("registryBurst", json!(13), "flagOverride --registry-burst"),
+        ("featureGates.CSIMigration", json!(false), "flagOverride --feature-gates"),
         ("featureGates.QOSReserved", json!(true), &local),
         ("systemReserved.pid", json!("100"), &local),
         ("systemReserved.memory", json!("11Mi"), &payload),
         ("featureGates.TTLAfterFinished", json!(false), &payload),
         ("clusterDNS", json!(["10.96.0.10", "10.96.0.11"]), &payload),
         ("staticPodURLHeader.X-Token", json!("(hidden)"), &payload),
-        ("eventRecordQPS", json!(9), "flag --event-qps"),
+        ("eventRecordQPS", json!(7), &payload),
+        ("maxPods", json!(44), "flag --max-pods"),
         ("evictionMinimumReclaim.nodefs.available", json!("2Mi"), "flag --eviction-minimum-reclaim"),
         ("featureGates.DevicePlugins", json!(false), "flag --feature-gates"),
         ("enableServer", json!(true), "default"),
