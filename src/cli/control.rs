@@ -57,6 +57,17 @@ pub(super) fn denied(why: impl std::fmt::Display) -> Failure {
     Failure::new(1, format!("{why}; the supervisor's files are root's alone: run this as root, such as with sudo"))
 }
 
+fn connect(socket: &Path) -> Result<UnixStream, Unreachable> {
+    UnixStream::connect(socket).map_err(|error| {
+        let why = format!("{}: {error}", socket.display());
+        match error.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::ConnectionRefused => Unreachable::Absent(why),
+            ErrorKind::PermissionDenied => Unreachable::Denied(why),
+            _ => Unreachable::NoAnswer(why),
+        }
+    })
+}
+
 impl StoreDir {
     pub(super) fn at(dir: PathBuf) -> Self {
         Self { dynamic_config_dir: dir }
@@ -74,9 +85,11 @@ impl StoreDir {
     }
 
     /// The process id of the running supervisor.
-    pub(super) fn supervisor(&self) -> Option<u32> {
-        let stream = UnixStream::connect(self.path().join(SOCKET)).ok()?;
-        u32::try_from(getsockopt(&stream, PeerCredentials).ok()?.pid()).ok()
+    pub(super) fn supervisor(&self) -> Result<u32, Unreachable> {
+        let socket = self.path().join(SOCKET);
+        let no_answer = |why: &dyn std::fmt::Display| Unreachable::NoAnswer(format!("{}: {why}", socket.display()));
+        let peer = getsockopt(&connect(&socket)?, PeerCredentials).map_err(|error| no_answer(&error))?;
+        u32::try_from(peer.pid()).map_err(|error| no_answer(&error))
     }
 
     /// Fails if there is no store, or none that this user may see; `why` no supervisor answers goes
@@ -102,13 +115,7 @@ impl StoreDir {
     pub(super) fn ask(&self, method: &str, path: &str, body: &str) -> Result<(u16, String), Unreachable> {
         let socket = self.path().join(SOCKET);
         let describe = |error: std::io::Error| format!("{}: {error}", socket.display());
-        let mut stream = UnixStream::connect(&socket).map_err(|error| match error.kind() {
-            ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::ConnectionRefused => {
-                Unreachable::Absent(describe(error))
-            }
-            ErrorKind::PermissionDenied => Unreachable::Denied(describe(error)),
-            _ => Unreachable::NoAnswer(describe(error)),
-        })?;
+        let mut stream = connect(&socket)?;
         let mut exchange = || -> std::io::Result<String> {
             stream.set_read_timeout(Some(TIMEOUT))?;
             stream.set_write_timeout(Some(TIMEOUT))?;

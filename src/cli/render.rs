@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::check;
 use super::common::{Failure, FlagsOption, MergeOption, local_files, parse_kubelet};
-use super::control::{Output, StoreDir};
+use super::control::{Output, StoreDir, Unreachable, denied};
 use super::effective::{self, Rendered};
 use super::run;
 use crate::adapters::fsx::RealDisk;
@@ -54,13 +54,18 @@ impl Options {
             return Ok(Node { local, store: settings::store_dir(given, &args) });
         }
         let store = settings::store_dir(given, &KubeletArgs::default());
-        let Some(running) = StoreDir::at(store.clone()).supervisor().and_then(run::settings_of) else {
-            return Err(Failure::usage(format!(
-                "no supervisor answers in {}, so the kubelet's command is to be given after --, as kubelet.service has it; \
-                 or give --dynamic-config-dir",
-                store.display()
-            )));
-        };
+        let pid = StoreDir::at(store.clone()).supervisor().map_err(|unreachable| match unreachable {
+            Unreachable::Denied(why) => denied(why),
+            Unreachable::Absent(why) | Unreachable::NoAnswer(why) => Failure::usage(format!(
+                "no supervisor answers ({why}): give the kubelet's command after --, as kubelet.service has it, or \
+                 --dynamic-config-dir"
+            )),
+        })?;
+        let running = run::settings_of(pid).ok_or_else(|| {
+            Failure::usage(format!(
+                "the command line of the running supervisor, pid {pid}, is no `run`: give the kubelet's command after --"
+            ))
+        })?;
         Ok(Node { local: local_files(running.program, &running.args, running.merge), store })
     }
 }

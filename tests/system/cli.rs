@@ -168,7 +168,7 @@ fn render_effective_says_where_each_value_comes_from() {
     assert!(!stdout.contains("AppArmor") && stdout.contains("registryBurst "), "{stdout}");
     rig.stop();
     let (code, _, stderr) = exit_and_output(&supervisor().args(["render", &dir]).output().unwrap());
-    assert!(code == 64 && stderr.contains("no supervisor answers in "), "{stderr}");
+    assert!(code == 64 && stderr.contains("no supervisor answers (") && stderr.contains("control.sock: "), "{stderr}");
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! In the order in which it loads (cmd/kubelet/app/server.go and options/options.go, v1.20.2 and v1.36.2): the file of
 //! `--config` is read and its defaults are filled in; drop-ins are merged over that, and what they took out is filled in
-//! once more; flags are laid over the outcome, and what they set to zero is zero. CPUs that are named as reserved are then the only ones.
+//! once more; flags are laid over the outcome, and what they set to zero is zero. At the start named CPUs become the only
+//! ones reserved, and what is taken from another field is taken.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -172,11 +173,12 @@ pub fn fields(layers: &[Layer], minor: Option<u64>) -> Vec<Field> {
     for layer in layers {
         match layer {
             Layer::Merge(origin, patch) => view.merge(origin, patch),
-            Layer::Defaults => view.fill(minor),
+            Layer::Defaults => view.fill(&defaults::defaulted(&view.value, minor)),
             Layer::Set(origin, setting) => view.set(origin, setting),
         }
     }
     view.reserve_cpus();
+    view.fill(&defaults::started(&view.value, minor));
     let mut found = Vec::new();
     view.list(&mut Vec::new(), &view.value, &mut found);
     let open = table::HAZARDS.iter().filter(|hazard| hazard.unset == Unset::Varies);
@@ -206,10 +208,10 @@ impl View {
         }
     }
 
-    fn fill(&mut self, minor: Option<u64>) {
-        let filled = defaults::defaulted(&self.value, minor);
+    /// Puts a value in its place that has defaults in it.
+    fn fill(&mut self, filled: &Value) {
         let before = std::mem::replace(&mut self.value, filled.clone());
-        self.note(&mut Vec::new(), Some(&before), &filled, &Origin::Default, true);
+        self.note(&mut Vec::new(), Some(&before), filled, &Origin::Default, true);
     }
 
     fn set(&mut self, origin: &Origin, setting: &Setting) {

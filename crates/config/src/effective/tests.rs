@@ -130,6 +130,20 @@ fn defaults_are_filled_in_before_drop_ins_and_flags() {
 }
 
 #[test]
+fn what_follows_another_field_at_the_start_follows_its_flag() {
+    let node = Node {
+        configuration: json!({}),
+        args: &["--container-runtime-endpoint=unix:///c", "--cgroups-per-qos=false"],
+        ..Node::default()
+    };
+    let found = all(&node, Some(36));
+    assert_eq!(found["imageServiceEndpoint"], (json!("unix:///c"), "default".to_owned()));
+    assert_eq!(found.get("cgroupRoot"), None);
+    let found = all(&Node { configuration: json!({}), ..Node::default() }, Some(36));
+    assert_eq!(found["cgroupRoot"], (json!("/"), "default".to_owned()));
+}
+
+#[test]
 fn cpus_that_are_named_are_the_only_ones_reserved() {
     let node = Node {
         configuration: json!({"kubeReserved": {"cpu": "1"}, "systemReserved": {"cpu": "2", "memory": "1Gi"}}),

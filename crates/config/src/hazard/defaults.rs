@@ -61,17 +61,34 @@ pub fn filled(config: &Value, minor: Option<u64>) -> Value {
     config
 }
 
-/// The configuration with all defaults filled in that are known of a kubelet of this minor version. What it does not know
-/// is given none; of an unknown version, what not every version knows is given none.
+/// The configuration with the defaults that a kubelet of this minor version fills in when it reads a file. What it does not
+/// know is given none; of an unknown version, what not every version knows is given none.
 #[must_use]
 pub fn defaulted(config: &Value, minor: Option<u64>) -> Value {
     let config = filled(config, minor);
+    let early = table::HAZARDS.iter().filter(|hazard| !LATE.contains(&hazard.field));
+    with_defaults(&config, early.map(|hazard| hazard.field), minor)
+}
+
+/// What is taken from other fields when the kubelet starts, after its flags: `cgroupRoot` with `cgroupsPerQOS` (run,
+/// cmd/kubelet/app/server.go), the endpoint of images (`PreInitRuntimeService`, pkg/kubelet/kubelet.go, v1.36).
+const LATE: [&str; 2] = ["cgroupRoot", "imageServiceEndpoint"];
+
+/// The configuration with the defaults that a kubelet fills in when it starts.
+#[must_use]
+pub fn started(config: &Value, minor: Option<u64>) -> Value {
+    let no_root = config.get("cgroupsPerQOS") == Some(&false.into());
+    let late = LATE.into_iter().filter(|field| *field != "cgroupRoot" || !no_root);
+    with_defaults(config, late, minor)
+}
+
+fn with_defaults(config: &Value, fields: impl Iterator<Item = &'static str>, minor: Option<u64>) -> Value {
     let mut all = config.clone();
-    if let Some(fields) = all.as_object_mut() {
-        for hazard in table::HAZARDS {
-            let value = effective(&config, hazard.field);
-            if !value.is_null() && (config.get(hazard.field).is_some() || schema::is_known(hazard.field, minor)) {
-                fields.insert(hazard.field.to_owned(), value);
+    if let Some(all) = all.as_object_mut() {
+        for field in fields {
+            let value = effective(config, field);
+            if !value.is_null() && (config.get(field).is_some() || schema::is_known(field, minor)) {
+                all.insert(field.to_owned(), value);
             }
         }
     }
