@@ -17,7 +17,7 @@ use crate::machine::model::{KubeletId, Moment, Rendered};
 use crate::machine::{Input, Ticket};
 
 pub use crate::machine::StoreRequest;
-use kubelet_config::rendering::HealthzTarget;
+use kubelet_config::rendering::{DropIn, HealthzTarget};
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Merge};
 use kubelet_config::status::NodeConfigStatus;
 
@@ -120,8 +120,8 @@ pub trait Local {
     /// # Errors
     /// Why it cannot be read.
     fn config(&self) -> Result<Option<(String, String)>, LocalError>;
-    /// Texts of the `--config-dir` drop-ins, in the kubelet's order; unreadable ones are left out.
-    fn drop_ins(&self) -> Vec<String>;
+    /// The `--config-dir` drop-ins, in the kubelet's order; unreadable ones are left out.
+    fn drop_ins(&self) -> Vec<DropIn>;
     /// The identity of the kubelet binary.
     fn kubelet_id(&self) -> KubeletId;
     /// The merge mode of ConfigMaps that say nothing.

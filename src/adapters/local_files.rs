@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::machine::model::KubeletId;
 use crate::ports::{self, LocalError};
 use kubelet_config::flags::KubeletArgs;
+use kubelet_config::rendering::DropIn;
 use kubelet_config::source::Merge;
 use kubelet_config::yaml;
 
@@ -35,13 +36,16 @@ impl ports::Local for LocalFiles {
         Ok(Some((text, dir)))
     }
 
-    fn drop_ins(&self) -> Vec<String> {
+    fn drop_ins(&self) -> Vec<DropIn> {
         let mut files = Vec::new();
         if let Some(dir) = self.args.last("config-dir") {
             collect_drop_ins(Path::new(dir), &mut files, 0);
         }
         files.sort(); // lexical by full path, as filepath.WalkDir goes (server.go, v1.36)
-        files.iter().filter_map(|path| std::fs::read_to_string(path).ok()).collect()
+        let read = |path: &PathBuf| {
+            Some(DropIn { text: std::fs::read_to_string(path).ok()?, path: path.display().to_string() })
+        };
+        files.iter().filter_map(read).collect()
     }
 
     fn kubelet_id(&self) -> KubeletId {

@@ -23,11 +23,16 @@ pub(super) struct KubeletCommand {
 
 impl KubeletCommand {
     pub(super) fn parse(&self) -> Result<(PathBuf, KubeletArgs), Failure> {
-        let (program, args) = self.command.split_first().ok_or_else(|| Failure::usage("no kubelet given after --"))?;
-        let program = local_files::resolve_program(program)
-            .map_err(|why| Failure::usage(format!("the kubelet cannot be run: {why}")))?;
-        Ok((program, KubeletArgs::parse(args)))
+        parse_kubelet(&self.command)
     }
+}
+
+/// The kubelet's program and its arguments.
+pub(super) fn parse_kubelet(command: &[String]) -> Result<(PathBuf, KubeletArgs), Failure> {
+    let (program, args) = command.split_first().ok_or_else(|| Failure::usage("no kubelet given after --"))?;
+    let program = local_files::resolve_program(program)
+        .map_err(|why| Failure::usage(format!("the kubelet cannot be run: {why}")))?;
+    Ok((program, KubeletArgs::parse(args)))
 }
 
 /// Flags beside a file.

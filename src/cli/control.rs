@@ -6,9 +6,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 
 use super::common::Failure;
 use crate::daemon::settings::DEFAULT_DIR;
+
+/// Where it listens, in its directory.
+const SOCKET: &str = "supervisor/control.sock";
 
 /// Longer than the supervisor itself waits for the answer to a command.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -52,16 +57,39 @@ pub(super) fn denied(why: impl std::fmt::Display) -> Failure {
     Failure::new(1, format!("{why}; the supervisor's files are root's alone: run this as root, such as with sudo"))
 }
 
+fn connect(socket: &Path) -> Result<UnixStream, Unreachable> {
+    UnixStream::connect(socket).map_err(|error| {
+        let why = format!("{}: {error}", socket.display());
+        match error.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::ConnectionRefused => Unreachable::Absent(why),
+            ErrorKind::PermissionDenied => Unreachable::Denied(why),
+            _ => Unreachable::NoAnswer(why),
+        }
+    })
+}
+
 impl StoreDir {
+    pub(super) fn at(dir: PathBuf) -> Self {
+        Self { dynamic_config_dir: dir }
+    }
+
     /// As an ExecReload of systemd, which sets MAINPID, asks for it: the directory of that very
     /// process, also if it was chosen by an option that only ExecStart has.
     pub(super) fn or_of_main_process(self) -> Self {
-        let found = std::env::var("MAINPID").ok().and_then(|pid| super::run::store_dir_of(&pid));
+        let found = std::env::var("MAINPID").ok().and_then(|pid| Some(super::run::settings_of(pid.parse().ok()?)?.dir));
         Self { dynamic_config_dir: found.unwrap_or(self.dynamic_config_dir) }
     }
 
     pub(super) fn path(&self) -> PathBuf {
         std::path::absolute(&self.dynamic_config_dir).unwrap_or_else(|_| self.dynamic_config_dir.clone())
+    }
+
+    /// The process id of the running supervisor.
+    pub(super) fn supervisor(&self) -> Result<u32, Unreachable> {
+        let socket = self.path().join(SOCKET);
+        let no_answer = |why: &dyn std::fmt::Display| Unreachable::NoAnswer(format!("{}: {why}", socket.display()));
+        let peer = getsockopt(&connect(&socket)?, PeerCredentials).map_err(|error| no_answer(&error))?;
+        u32::try_from(peer.pid()).map_err(|error| no_answer(&error))
     }
 
     /// Fails if there is no store, or none that this user may see; `why` no supervisor answers goes
@@ -85,15 +113,9 @@ impl StoreDir {
 
     /// Asks the running supervisor; gives status code and body.
     pub(super) fn ask(&self, method: &str, path: &str, body: &str) -> Result<(u16, String), Unreachable> {
-        let socket = self.path().join("supervisor/control.sock");
+        let socket = self.path().join(SOCKET);
         let describe = |error: std::io::Error| format!("{}: {error}", socket.display());
-        let mut stream = UnixStream::connect(&socket).map_err(|error| match error.kind() {
-            ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::ConnectionRefused => {
-                Unreachable::Absent(describe(error))
-            }
-            ErrorKind::PermissionDenied => Unreachable::Denied(describe(error)),
-            _ => Unreachable::NoAnswer(describe(error)),
-        })?;
+        let mut stream = connect(&socket)?;
         let mut exchange = || -> std::io::Result<String> {
             stream.set_read_timeout(Some(TIMEOUT))?;
             stream.set_write_timeout(Some(TIMEOUT))?;

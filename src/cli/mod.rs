@@ -3,6 +3,7 @@
 mod check;
 mod common;
 mod control;
+mod effective;
 mod enable;
 mod history;
 mod operate;

@@ -1,19 +1,32 @@
-//! `render`: what the kubelet would be given.
+//! `render`: what the kubelet would be given, and what it goes by.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
 use super::check;
-use super::common::{Failure, FlagsOption, KubeletCommand, MergeOption, local_files};
+use super::common::{Failure, FlagsOption, MergeOption, local_files, parse_kubelet};
+use super::control::{Output, StoreDir, Unreachable, denied};
+use super::effective::{self, Rendered};
+use super::run;
 use crate::adapters::fsx::RealDisk;
+use crate::adapters::local_files::LocalFiles;
 use crate::adapters::store::FsStore;
 use crate::daemon::{render, settings};
+use crate::machine::model::RenderError;
+use kubelet_config::flags::KubeletArgs;
+use kubelet_config::source::{SOURCE_DIR_TITLE, Source};
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
     /// A payload; without it, the assigned configuration of the store, or the local one.
     file: Option<PathBuf>,
+    /// What the kubelet goes by, field by field, and where each value comes from; without FILE, of the configuration that is active.
+    #[arg(long)]
+    effective: bool,
+    /// With --effective: text or json
+    #[arg(short, long, value_enum, default_value_t, requires = "effective")]
+    output: Output,
     /// The store [default: the kubelet's own --dynamic-config-dir, else /var/lib/kubelet/dynamic-config]
     #[arg(long, env = "KUBELET_SUPERVISOR_DYNAMIC_CONFIG_DIR", value_name = "DIR")]
     dynamic_config_dir: Option<PathBuf>,
@@ -21,42 +34,95 @@ pub(super) struct Options {
     flags: FlagsOption,
     #[command(flatten)]
     merge: MergeOption,
-    #[command(flatten)]
-    kubelet: KubeletCommand,
+    /// The kubelet and its arguments, as kubelet.service has them [default: those of the running supervisor]
+    #[arg(last = true, num_args = 1.., value_name = "KUBELET [ARGS]")]
+    kubelet: Vec<String>,
+}
+
+/// What is rendered for.
+struct Node {
+    local: LocalFiles,
+    store: PathBuf,
+}
+
+impl Options {
+    fn node(&self) -> Result<Node, Failure> {
+        let given = self.dynamic_config_dir.as_deref();
+        if !self.kubelet.is_empty() {
+            let (program, args) = parse_kubelet(&self.kubelet)?;
+            let local = local_files(program, &args, self.merge.merge);
+            return Ok(Node { local, store: settings::store_dir(given, &args) });
+        }
+        let store = settings::store_dir(given, &KubeletArgs::default());
+        let pid = StoreDir::at(store.clone()).supervisor().map_err(|unreachable| match unreachable {
+            Unreachable::Denied(why) => denied(why),
+            Unreachable::Absent(why) | Unreachable::NoAnswer(why) => Failure::usage(format!(
+                "no supervisor answers ({why}): give the kubelet's command after --, as kubelet.service has it, or \
+                 --dynamic-config-dir"
+            )),
+        })?;
+        let running = run::settings_of(pid).ok_or_else(|| {
+            Failure::usage(format!(
+                "the command line of the running supervisor, pid {pid}, is no `run`: give the kubelet's command after --"
+            ))
+        })?;
+        Ok(Node { local: local_files(running.program, &running.args, running.merge), store })
+    }
 }
 
 pub(super) fn run(options: &Options) -> Result<u8, Failure> {
-    let (program, args) = options.kubelet.parse()?;
-    let local = local_files(program.clone(), &args, options.merge.merge);
+    let Node { local, store } = options.node()?;
     let rendered = if let Some(path) = &options.file {
-        check::file(path, &options.flags, &args, &local)?
+        let configuration = check::file(path, &options.flags, &local.args, &local)?;
+        configuration.map(|configuration| Rendered { configuration, payload: path.display().to_string() })
     } else {
-        let dir = settings::store_dir(options.dynamic_config_dir.as_deref(), &args);
-        let mut store = FsStore::new(RealDisk, &dir);
-        match store.load().assigned {
-            Ok(Some(source)) => {
-                eprintln!("note: the assigned configuration, {source}");
-                let configs = store.configs_dir().display().to_string();
-                store.open(&source).and_then(|checkpoint| {
-                    render::configuration(Some((&checkpoint, &source)), Some(&configs), &args, &local)
-                })
-            }
-            Ok(None) => {
-                eprintln!("note: the local configuration, nothing is assigned in {}", dir.display());
-                render::configuration(None, None, &args, &local)
-            }
-            Err(why) => {
-                return Err(Failure::new(
-                    1,
-                    format!("{}: the record of the assignment is unreadable: {why}", dir.display()),
-                ));
-            }
-        }
+        stored(&store, options.effective, &local)?
     };
     let rendered = rendered.map_err(|error| Failure::new(1, error.to_string()))?;
-    check::report_notes(&rendered);
-    check::report(&check::field_problems(&rendered, &program, &args)?);
-    let text = serde_json::to_string_pretty(&rendered.value).map_err(|error| Failure::new(1, error.to_string()))?;
-    println!("{text}");
+    check::report_notes(&rendered.configuration);
+    check::report(&check::field_problems(&rendered.configuration, &local.program, &local.args)?);
+    let text = if options.effective {
+        effective::view(&rendered, &local)?.print(options.output)
+    } else {
+        let text = serde_json::to_string_pretty(&rendered.configuration.value);
+        text.map(|text| text + "\n").map_err(|error| Failure::new(1, error.to_string()))?
+    };
+    print!("{text}");
     Ok(0)
+}
+
+/// What the store holds: the assigned configuration, or what a running supervisor says is active.
+fn stored(dir: &Path, active: bool, local: &LocalFiles) -> Result<Result<Rendered, RenderError>, Failure> {
+    let args = &local.args;
+    let mut store = FsStore::new(RealDisk, dir);
+    let records = store.load();
+    let running = active.then(|| effective::active(&StoreDir::at(dir.to_owned()))).flatten();
+    let what = if running.is_some() { "active" } else { "assigned" };
+    let source = match running.map_or_else(|| records.assigned.clone(), |active| Ok(active.0)) {
+        Ok(source) => source,
+        Err(why) => {
+            let dir = dir.display();
+            return Err(Failure::new(1, format!("{dir}: the record of the assignment is unreadable: {why}")));
+        }
+    };
+    let Some(source) = source else {
+        eprintln!("note: the local configuration, nothing is {what} in {}", dir.display());
+        let configuration = render::configuration(None, None, args, local);
+        return Ok(configuration.map(|configuration| Rendered { configuration, payload: String::new() }));
+    };
+    eprintln!("note: the {what} configuration, {source}");
+    let configs = store.configs_dir().display().to_string();
+    let configuration = store
+        .open(&source)
+        .and_then(|checkpoint| render::configuration(Some((&checkpoint, &source)), Some(&configs), args, local));
+    let rendered = configuration.map(|configuration| Rendered { configuration, payload: name(&source) });
+    Ok(rendered
+        .map(|rendered| if active { effective::as_it_runs(rendered, &store, records, &source) } else { rendered }))
+}
+
+fn name(source: &Source) -> String {
+    if source.is_source_dir() {
+        return format!("{SOURCE_DIR_TITLE}, {}", source.reference.kubelet_config_key);
+    }
+    format!("ConfigMap {}/{}", source.reference.namespace, source.reference.name)
 }

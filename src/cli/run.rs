@@ -164,12 +164,11 @@ pub(super) fn exec_kubelet_unsupervised(args: &[OsString], start_mode: StartMode
     eprintln!("kubelet-supervisor: cannot run {}: {error}", program.display());
 }
 
-/// The directory of a running supervisor, by its command line.
-pub(super) fn store_dir_of(pid: &str) -> Option<PathBuf> {
-    let pid: u32 = pid.parse().ok()?;
+/// What a running supervisor goes by, as far as its command line says.
+pub(super) fn settings_of(pid: u32) -> Option<Settings> {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let args = line.strip_suffix(b"\0")?.split(|byte| *byte == 0).map(|arg| OsStr::from_bytes(arg).to_owned());
-    Some(parse(args).ok()?.settings().ok()?.dir)
+    parse(args).ok()?.settings().ok()
 }
 
 /// A command line of `run` alone.

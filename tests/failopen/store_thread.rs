@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use super::*;
 use crate::ports::method;
+use kubelet_config::rendering::DropIn;
 
 /// What panics, the first time it is asked for.
 const CALLS: [&str; 8] = [
@@ -42,7 +43,7 @@ impl Local for FaultyFiles {
         self.1.check("local.config");
         self.0.config()
     }
-    fn drop_ins(&self) -> Vec<String> {
+    fn drop_ins(&self) -> Vec<DropIn> {
         self.0.drop_ins()
     }
     fn kubelet_id(&self) -> KubeletId {

@@ -24,6 +24,7 @@ mod changes;
 mod cluster;
 mod credentials;
 mod directory;
+mod effective_view;
 mod files_and_verbs;
 mod flags;
 mod plugin_drain;
@@ -96,6 +97,7 @@ const CASES: &[Test] = &[
     Test("credentials_late", NATIVE, credentials::late),
     Test("credentials_expired", NATIVE, credentials::expired),
     Test("check_and_render", NATIVE, files_and_verbs::check_and_render),
+    Test("effective_view", LABELS, effective_view::every_field),
     Test("source_dir", LABELS, directory::source_dir),
     Test("standalone", LABELS, directory::standalone),
     Test("runtime_away", NATIVE, trial::runtime_away),

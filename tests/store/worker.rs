@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use kubelet_config::digest::Digest;
 use kubelet_config::flags::KubeletArgs;
+use kubelet_config::rendering::DropIn;
 use kubelet_config::source::{Merge, Source};
 use kubelet_supervisor::adapters::fsx::Disk;
 use kubelet_supervisor::adapters::store::FsStore;
@@ -30,7 +31,7 @@ const CA: &str = "authentication: {x509: {clientCAFile: ./ca.crt}}\n";
 #[derive(Clone, Debug)]
 struct OwnFiles {
     config: Rc<RefCell<Result<String, String>>>,
-    drop_ins: Rc<RefCell<Vec<String>>>,
+    drop_ins: Rc<RefCell<Vec<DropIn>>>,
 }
 
 impl Local for OwnFiles {
@@ -39,7 +40,7 @@ impl Local for OwnFiles {
         let cause = |why| LocalError::Disk { path, cause: io::Error::other::<String>(why).into() };
         self.config.borrow().clone().map(|text| Some((text, "/etc".to_owned()))).map_err(cause)
     }
-    fn drop_ins(&self) -> Vec<String> {
+    fn drop_ins(&self) -> Vec<DropIn> {
         self.drop_ins.borrow().clone()
     }
     fn kubelet_id(&self) -> KubeletId {
@@ -142,7 +143,8 @@ fn proven_bytes_outlive_the_files_they_were_made_of() {
 #[test]
 fn flags_and_drop_ins_of_today_lie_over_yesterdays_bytes() {
     let (disk, local, rendered) = rendered("maxPods: 5\nhealthzPort: 1000\n");
-    local.drop_ins.borrow_mut().push("healthzPort: 2000\n".to_owned());
+    let drop_in = DropIn { path: "/etc/conf.d/10.conf".to_owned(), text: "healthzPort: 2000\n".to_owned() };
+    local.drop_ins.borrow_mut().push(drop_in);
     let mut worker = worker(disk, &local, &["--max-pods=9", "--container-runtime-endpoint=unix:///run/c.sock"]);
     let found = load(&mut worker, content(&rendered)).unwrap();
     assert_eq!(found.effective["maxPods"], 9);

@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use testkit::kubelet::Style;
-use testkit::rig::{Rig, configuration, exit_and_output, supervisor};
+use testkit::rig::{NAMESPACE, Rig, configuration, exit_and_output, supervisor};
 
 fn verb(rig: &Rig, verb: &str, options: &[&str]) -> (i32, String, String) {
     let mut command = supervisor();
@@ -119,6 +119,79 @@ fn render_shows_what_the_kubelet_gets_and_what_flags_shadow() {
     assert_eq!(serde_json::from_str::<Value>(&stdout).unwrap(), rig.last_config());
     assert_eq!(rig.status()["shadowedByFlags"], serde_json::json!(["maxPods (--max-pods)"]));
     assert!(rig.status_text(&[]).1.contains("No effect:       maxPods (--max-pods), the command line wins"));
+}
+
+#[test]
+fn render_effective_says_where_each_value_comes_from() {
+    let mut rig = Rig::with(Style::V1_36, "1s");
+    rig.local("maxPods: 110\nclusterDomain: x.test\nstaticPodURLHeader: {Authorization: [hush]}");
+    let drop_ins = rig.at("conf.d");
+    std::fs::create_dir(&drop_ins).unwrap();
+    std::fs::write(drop_ins.join("10-a.conf"), configuration("kubeAPIQPS: 8\nkubeAPIBurst: 9")).unwrap();
+    std::fs::write(drop_ins.join("20-b.conf"), configuration("kubeAPIQPS: 10")).unwrap();
+    rig.args.extend([format!("--config-dir={}", drop_ins.display()), "--pods-per-core=3".to_owned()]);
+    let path = file(&rig, &configuration("podsPerCore: 9\nregistryBurst: 7"));
+    let json = ["--effective", "-o", "json", "--merge=overlay"];
+    let (code, stdout, stderr) = verb(&rig, "render", &[&[path.as_str()], &json[..]].concat());
+    assert_eq!(code, 0, "{stderr}");
+    let document: Value = serde_json::from_str(&stdout).unwrap();
+    let of = |document: &Value, name: &str| {
+        let fields = document["fields"].as_array().unwrap();
+        let field =
+            fields.iter().find(|field| field["field"] == name).unwrap_or_else(|| panic!("{name}: {document:#}"));
+        (field["value"].clone(), field["from"].as_str().unwrap().to_owned(), field["name"].clone())
+    };
+    let at = |name: &str| Value::from(rig.at(name).display().to_string());
+    for (field, value, from, name) in [
+        ("maxPods", 110.into(), "localFile", at("local.yaml")),
+        ("clusterDomain", "x.test".into(), "localFile", at("local.yaml")),
+        ("staticPodURLHeader.Authorization", "(hidden)".into(), "localFile", at("local.yaml")),
+        ("registryBurst", 7.into(), "payload", path.as_str().into()),
+        ("kubeAPIBurst", 9.into(), "dropIn", at("conf.d/10-a.conf")),
+        ("kubeAPIQPS", 10.into(), "dropIn", at("conf.d/20-b.conf")),
+        ("podsPerCore", 3.into(), "flag", "--pods-per-core".into()),
+        ("eventRecordQPS", 50.into(), "default", Value::Null),
+    ] {
+        assert_eq!(of(&document, field), (value, from.to_owned(), name), "{field}");
+    }
+    let (code, text, _) = verb(&rig, "render", &[&path, "--effective"]);
+    let line =
+        |start: &str| text.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{start}: {text}"));
+    assert!(code == 0 && line("podsPerCore ").ends_with("   flag --pods-per-core"), "{text}");
+    assert!(line("kubeAPIQPS ").ends_with("/conf.d/20-b.conf") && line("eventRecordQPS ").ends_with("   default"));
+    assert!(text.starts_with("FIELD ") && !stdout.contains("hush") && !text.contains("hush"), "{text}");
+    assert_eq!(verb(&rig, "render", &[&path, "-o", "json"]).0, 64, "the configuration itself is always JSON");
+
+    // A source's own flags are the last, and one that it takes out is gone.
+    let flags = rig.at("kubelet.flags").display().to_string();
+    std::fs::write(&flags, "--event-burst=0\n!--pods-per-core\n").unwrap();
+    let (code, stdout, stderr) = verb(&rig, "render", &[&[path.as_str(), "--flags", &flags], &json[..]].concat());
+    assert_eq!(code, 0, "{stderr}");
+    let document: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(of(&document, "eventBurst"), (0.into(), "flagOverride".to_owned(), "--event-burst".into()));
+    assert_eq!(of(&document, "podsPerCore"), (9.into(), "payload".to_owned(), path.as_str().into()));
+
+    // Of a running supervisor: what is active, whatever is assigned, in the bytes that were given to the kubelet.
+    rig.up();
+    rig.prove("a", &configuration("registryBurst: 8"));
+    let bad = rig.put("a", &configuration("eventRecordQPS: -1"));
+    rig.wait_event("KubeletConfigRejected", &bad);
+    let dir = format!("--dynamic-config-dir={}", rig.at("dynamic").display());
+    let (code, stdout, stderr) = verb(&rig, "render", &[&dir, "--effective", "-o", "json"]);
+    assert!(code == 0 && stderr.contains("note: the active configuration, "), "{stderr}");
+    let burst = of(&serde_json::from_str(&stdout).unwrap(), "registryBurst");
+    assert_eq!(burst, (8.into(), "payload".to_owned(), format!("ConfigMap {NAMESPACE}/a").into()));
+    // The running supervisor's own command line will do.
+    let output = supervisor().args(["render", "--effective", "-o", "json", &dir]).output().unwrap();
+    let (code, own, stderr) = exit_and_output(&output);
+    assert!(code == 0 && own == stdout, "{stderr}{own}");
+    rig.local("featureGates: {AppArmor: false}");
+    let (_, stdout, stderr) = verb(&rig, "render", &[&dir, "--effective"]);
+    assert!(stderr.contains("note: shown are the bytes that the kubelet was given, "), "{stderr}");
+    assert!(!stdout.contains("AppArmor") && stdout.contains("registryBurst "), "{stdout}");
+    rig.stop();
+    let (code, _, stderr) = exit_and_output(&supervisor().args(["render", &dir]).output().unwrap());
+    assert!(code == 64 && stderr.contains("no supervisor answers (") && stderr.contains("control.sock: "), "{stderr}");
 }
 
 #[test]

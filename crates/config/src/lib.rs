@@ -9,6 +9,8 @@
 //! - [`flags`]: the kubelet's command line, and which fields it overrides
 //! - [`schema`]: the fields, and which kubelets know them
 //! - [`rendering`]: payload, local file and flags put together; [`digest`]: what identifies the outcome
+//! - [`effective`]: what the kubelet goes by then, field by field, and where each value comes from
+//! - [`schema`]: which fields a kubelet of a version knows
 //!
 //! What a change does to a live node:
 //!
@@ -23,6 +25,7 @@
 pub mod assignment;
 pub mod digest;
 pub mod duration;
+pub mod effective;
 pub mod flags;
 pub mod hazard;
 pub mod merge;

@@ -40,6 +40,15 @@ pub struct Text<'a> {
     pub dir: &'a str,
 }
 
+/// A file of `--config-dir`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DropIn {
+    /// Its path, for people.
+    pub path: String,
+    /// Its content.
+    pub text: String,
+}
+
 /// What a rendering starts from.
 #[derive(Clone, Copy)]
 pub struct RenderInput<'a> {
@@ -54,9 +63,9 @@ pub struct RenderInput<'a> {
     /// Where configurations lie by their digest, absolute: a path field that names a key of the payload then points
     /// below it, see [`Configuration::files`]. Without it that too is a path in the payload's directory.
     pub configs: Option<&'a str>,
-    /// Texts of the `--config-dir` drop-ins in the kubelet's order; the kubelet merges them itself,
-    /// we only look at what comes out.
-    pub drop_ins: &'a [String],
+    /// The `--config-dir` drop-ins in the kubelet's order; the kubelet merges them itself, we only look at what comes
+    /// out.
+    pub drop_ins: &'a [DropIn],
     /// The kubelet's command line.
     pub args: &'a KubeletArgs,
     /// What the payload's source changes of it.
@@ -70,6 +79,8 @@ pub struct Configuration {
     pub value: Value,
     /// Identifies it: equal digests mean that a restart would change nothing.
     pub digest: Digest,
+    /// What the payload itself says; none for the local configuration.
+    pub payload: Option<Value>,
     /// What becomes of the kubelet's command line. It is part of the digest.
     pub overrides: FlagOverrides,
     /// The payload's keys that path fields name, and their content. Of a digest `d` they belong into `d/files/<key>`.
@@ -121,7 +132,18 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
         let overrides = FlagOverrides::default();
         let (digest, files) = (digest(&portable, &overrides), BTreeMap::new());
         let (shadowed, problems) = Default::default();
-        return Ok(Configuration { value, digest, overrides, files, healthz, effective, notes, shadowed, problems });
+        return Ok(Configuration {
+            value,
+            digest,
+            payload: None,
+            overrides,
+            files,
+            healthz,
+            effective,
+            notes,
+            shadowed,
+            problems,
+        });
     };
 
     let mut parsed = yaml::parse(payload.text).map_err(RenderFault::Payload)?;
@@ -143,6 +165,7 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
     drop_native_gate(&mut portable);
     let digest = digest(&portable, &overrides);
 
+    let payload_value = Some(parsed.value.clone());
     let mut value = parsed.value;
     if let Some(configs) = from.configs {
         point_to_files(&mut value, &files, &format!("{}/{}/files", configs.trim_end_matches('/'), digest.0));
@@ -153,7 +176,8 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
         notes.push(format!("featureGates.{NATIVE_GATE} is left out: kubelets from v1.24 on refuse it, to earlier ones it means nothing here"));
     }
     let Effective { value: effective, healthz } = effective(value.clone(), from.drop_ins, &args);
-    Ok(Configuration { value, digest, overrides, files, healthz, effective, notes, shadowed, problems })
+    let payload = payload_value;
+    Ok(Configuration { value, digest, payload, overrides, files, healthz, effective, notes, shadowed, problems })
 }
 
 /// Takes the gate `DynamicKubeletConfig` out; true if it was there.
@@ -180,9 +204,9 @@ pub struct Effective {
 
 /// What a kubelet goes by that is given this configuration, with these drop-ins and flags.
 #[must_use]
-pub fn effective(mut configuration: Value, drop_ins: &[String], args: &KubeletArgs) -> Effective {
+pub fn effective(mut configuration: Value, drop_ins: &[DropIn], args: &KubeletArgs) -> Effective {
     for drop_in in drop_ins {
-        if let Ok(document) = yaml::parse(drop_in) {
+        if let Ok(document) = yaml::parse(&drop_in.text) {
             merge(&mut configuration, &document.value);
         }
     }
@@ -191,7 +215,7 @@ pub fn effective(mut configuration: Value, drop_ins: &[String], args: &KubeletAr
 
 /// What a kubelet without any `--config` goes by, where it differs from a file's defaults
 /// (applyLegacyDefaults, cmd/kubelet/app/options/options.go, v1.20.2 and v1.36).
-fn legacy_defaults() -> Value {
+pub(crate) fn legacy_defaults() -> Value {
     json!({
         "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
         "authorization": {"mode": "AlwaysAllow"},

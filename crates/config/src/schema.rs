@@ -19,6 +19,9 @@ const OLDEST: u64 = 16;
 /// The newest. Of a later kubelet nobody knows here which fields it has.
 pub const NEWEST: u64 = 37;
 
+/// The oldest that is supervised.
+const OLDEST_SUPERVISED: u64 = 20;
+
 /// So many problems are worth telling; nobody wrote more by mistake.
 const MOST: usize = 32;
 
@@ -194,6 +197,30 @@ pub fn refusal(told: &[String]) -> String {
     bounded(told.iter().cloned(), " (refused by --unknown-fields)")
 }
 
+/// True if a kubelet of this minor version knows the field at this dotted path, or an entry of a field that is a map; of an
+/// unknown version, if all do that are supervised; of one later than the tables, whatever it is.
+#[must_use]
+pub fn is_known(path: &str, minor: Option<u64>) -> bool {
+    let minor = minor.unwrap_or(OLDEST_SUPERVISED);
+    let (mut parent, mut rest) = (String::new(), path);
+    while minor <= NEWEST {
+        let (field, below) = rest.split_once('.').map_or((rest, None), |(field, below)| (field, Some(below)));
+        let here = join(&parent, field);
+        let stands_in = |table: &[(&str, u64)], good: &dyn Fn(u64) -> bool| {
+            table.iter().find(|(name, _)| *name == here).is_none_or(|(_, version)| good(*version))
+        };
+        let in_time = stands_in(SINCE, &|since| since <= minor) && stands_in(UNTIL, &|until| until >= minor);
+        if !known(&parent).any(|name| name == field) || !in_time {
+            return false;
+        }
+        match below.filter(|_| is_struct(&here)) {
+            Some(below) => (parent, rest) = (here, below),
+            None => return true,
+        }
+    }
+    true
+}
+
 /// The minor version in `v1.29.3`, `1.29`, `1.29.3+k3s1`.
 ///
 /// # Errors
@@ -308,6 +335,28 @@ mod tests {
         }
         for (path, fields) in BELOW {
             assert!(is_field(path) && !fields.is_empty(), "{path}");
+        }
+    }
+
+    #[test]
+    fn what_a_kubelet_knows() {
+        for (path, minor, expected) in [
+            ("maxPods", Some(20), true),
+            ("maxpods", Some(20), false),
+            ("maxpods", Some(38), true),
+            ("seccompDefault", Some(21), false),
+            ("seccompDefault", Some(22), true),
+            ("seccompDefault", None, false),
+            ("logging.format", None, true),
+            ("logging.sanitization", Some(24), false),
+            ("logging.flushFrequency", Some(22), false),
+            ("logging.options.json.infoBufferSize", Some(23), true),
+            ("evictionHard.memory.available", Some(20), true),
+            ("authentication.x509.clientCAFile", Some(20), true),
+            ("authentication.x509.clientCaFile", Some(20), false),
+            ("memorySwap.swapBehavior", Some(20), false),
+        ] {
+            assert_eq!(is_known(path, minor), expected, "{path} in {minor:?}");
         }
     }
 

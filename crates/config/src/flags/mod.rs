@@ -17,4 +17,6 @@ mod tests;
 
 pub use args::KubeletArgs;
 pub(crate) use args::NATIVE_GATE;
+pub use overlay::Setting;
+pub(crate) use overlay::set;
 pub use overrides::{FlagOverrides, KEY_SUFFIX};

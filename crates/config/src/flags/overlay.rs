@@ -12,19 +12,41 @@ impl KubeletArgs {
     #[must_use]
     pub fn overlay(&self, config: &Value) -> Value {
         let mut fields = config.as_object().cloned().unwrap_or_default();
-        for (flag, path, kind) in table::FIELDS {
-            let given = given(self, flag);
-            if let Some(value) = value(*kind, &given) {
-                set(&mut fields, path, value);
-            }
-        }
-        let gates = given(self, "feature-gates");
-        for (name, text) in gates.iter().flat_map(|text| pairs(text.unwrap_or_default(), '=')) {
-            let value = boolean(text).map_or_else(|| text.into(), Value::Bool);
-            set(&mut fields, &format!("featureGates.{name}"), value);
+        for setting in self.settings() {
+            set(&mut fields, &setting.path, setting.value);
         }
         Value::Object(fields)
     }
+
+    /// The fields that this command line sets, in the order in which they are laid over a configuration.
+    #[must_use]
+    pub fn settings(&self) -> Vec<Setting> {
+        let fields = table::FIELDS.iter().filter_map(|(flag, path, kind)| {
+            let value = value(*kind, &given(self, flag))?;
+            Some(Setting { flag, path: path.split('.').map(str::to_owned).collect(), value })
+        });
+        let given = given(self, GATES);
+        let gates = given.iter().flat_map(|text| pairs(text.unwrap_or_default(), '=')).map(|(name, text)| Setting {
+            flag: GATES,
+            path: vec!["featureGates".to_owned(), name.to_owned()],
+            value: boolean(text).map_or_else(|| text.into(), Value::Bool),
+        });
+        fields.chain(gates).collect()
+    }
+}
+
+/// The flag that sets one gate after the other.
+const GATES: &str = "feature-gates";
+
+/// A field that a flag sets. Its value replaces what was there, maps too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The flag's name without dashes.
+    pub flag: &'static str,
+    /// The field's path; a gate's name is taken whole.
+    pub path: Vec<String>,
+    /// What it is set to.
+    pub value: Value,
 }
 
 /// The values of all occurrences; `None` is a boolean flag without one.
@@ -32,22 +54,19 @@ fn given<'a>(args: &'a KubeletArgs, name: &str) -> Vec<Option<&'a str>> {
     args.flags.iter().filter(|flag| flag.name == name).map(|flag| flag.value.as_deref()).collect()
 }
 
-/// Sets a field by its dotted path; a gate's name is taken whole.
-fn set(fields: &mut Map<String, Value>, path: &str, value: Value) {
-    let Some((parent, rest)) = path.split_once('.') else {
-        fields.insert(path.to_owned(), value);
-        return;
+/// Sets a field by its path.
+pub(crate) fn set(fields: &mut Map<String, Value>, path: &[String], value: Value) {
+    let (name, rest) = match path {
+        [] => return,
+        [name] => return drop(fields.insert(name.clone(), value)),
+        [name, rest @ ..] => (name, rest),
     };
-    let entry = fields.entry(parent).or_insert_with(|| json!({}));
+    let entry = fields.entry(name.clone()).or_insert_with(|| json!({}));
     if !entry.is_object() {
         *entry = json!({});
     }
     if let Value::Object(inner) = entry {
-        if parent == "featureGates" {
-            inner.insert(rest.to_owned(), value);
-        } else {
-            set(inner, rest, value);
-        }
+        set(inner, rest, value);
     }
 }
 

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::table::{self, Unset};
 use crate::duration::GoDuration;
+use crate::merge::merge;
 
 /// The value of a top-level field as the kubelet takes it; null where it is not set and has no
 /// default we know.
@@ -26,13 +27,15 @@ pub fn effective(config: &Value, field: &str) -> Value {
         Unset::Absent(text)
             if field == "evictionHard" && config.get("mergeDefaultEvictionSettings") == Some(&true.into()) =>
         {
-            fill(read(text), given)
+            let mut all = read(text);
+            merge(&mut all, &given);
+            all
         }
         _ => given,
     }
 }
 
-/// Lays what is given over the defaults.
+/// Lays what is given of a struct over its defaults.
 fn fill(default: Value, given: Value) -> Value {
     match (default, given) {
         (Value::Object(mut default), Value::Object(given)) => {
@@ -42,7 +45,9 @@ fn fill(default: Value, given: Value) -> Value {
             }
             Value::Object(default)
         }
-        (default, given) if given.is_null() || given == "" => default,
+        (default, Value::Null) => default,
+        // None of the texts below is a pointer in Go.
+        (default, given @ Value::String(_)) if is_zero(&given) => default,
         (_, given) => given,
     }
 }

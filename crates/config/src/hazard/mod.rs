@@ -2,6 +2,7 @@
 //! them must not change without someone having taken care, and what the pods would feel.
 
 mod acknowledge;
+pub mod defaults;
 mod diff;
 mod effective;
 pub mod impact;
@@ -16,5 +17,6 @@ pub use acknowledge::{ANNOTATION, Acknowledged};
 pub use diff::{Change, diff, is_secret, refused, refused_classes};
 pub use effective::effective;
 pub use impact::{Impact, preview, refused_impact};
+pub(crate) use resource_managers::cpus;
 pub use resource_managers::policy_key;
 pub use table::{Asks, Hazard, HazardClass, Unset};

@@ -67,7 +67,7 @@ fn plain(text: &str) -> String {
 }
 
 /// A list of CPUs, `0-1,4`; `None` if it is none.
-pub(super) fn cpus(text: &str) -> Option<BTreeSet<u32>> {
+pub(crate) fn cpus(text: &str) -> Option<BTreeSet<u32>> {
     let mut cpus = BTreeSet::new();
     for part in text.split(',').filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

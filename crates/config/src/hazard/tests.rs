@@ -17,6 +17,7 @@ fn a_default_that_is_spelled_out_is_no_change() {
         "imageServiceEndpoint": "", "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
         "maxPods": 110, "syncFrequency": "60s", "evictionSoft": {}, "shutdownGracePeriod": "0s", "enableServer": true,
         "authentication": {"anonymous": {"enabled": false}, "webhook": {"cacheTTL": "0h2m0s"}},
+        "authorization": {"mode": "", "webhook": {"cacheAuthorizedTTL": "0s"}},
         "evictionHard": {"memory.available": "102400Ki", "nodefs.available": "10%", "nodefs.inodesFree": "5%", "imagefs.available": "15%"},
     });
     assert_eq!(diff(&json!({}), &spelled), []);

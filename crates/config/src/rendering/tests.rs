@@ -17,6 +17,10 @@ impl Default for Case<'_> {
     }
 }
 
+fn drop_in(text: &str) -> DropIn {
+    DropIn { path: "/etc/k/conf.d/10.conf".to_owned(), text: text.to_owned() }
+}
+
 fn run(case: &Case<'_>) -> Result<Configuration, RenderFault> {
     let with_head = |text: &str| format!("{HEAD}{text}");
     let payload = case.payload.map(with_head);
@@ -174,7 +178,7 @@ fn healthz_follows_flags_then_drop_ins_then_the_file() {
         merge: Merge::Replace,
         keys: &|_| None,
         configs: None,
-        drop_ins: &["healthzPort: 8".to_owned()],
+        drop_ins: &[drop_in("healthzPort: 8")],
         args: &args,
         overrides: &FlagOverrides::default(),
     })
@@ -200,7 +204,7 @@ fn the_effective_configuration_has_drop_ins_and_flags_over_it() {
         merge: Merge::Replace,
         keys: &|_| None,
         configs: None,
-        drop_ins: &["kubeAPIQPS: 10\nsyncFrequency: null".to_owned(), "not: [yaml".to_owned()],
+        drop_ins: &[drop_in("kubeAPIQPS: 10\nsyncFrequency: null"), drop_in("not: [yaml")],
         args: &args,
         overrides: &FlagOverrides::default(),
     };

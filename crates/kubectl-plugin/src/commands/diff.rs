@@ -12,7 +12,7 @@ use crate::commands::configuration;
 use crate::fleet::compare::{Comparison, NodeFacts, compare};
 use crate::fleet::config_ref::ConfigRef;
 use crate::fleet::explain::{self, AppliedConfigMap, Provenance};
-use crate::fleet::node::{ConfigManager, NodeRow};
+use crate::fleet::node::{ConfigManager, NodeRow, SupervisorInfo};
 use crate::output::{self, Format, Out, Table, Tone};
 use crate::{Context, Failure, context};
 use kubelet_config::flags::FlagOverrides;
@@ -122,8 +122,9 @@ async fn gather_facts(
     let Some(map) = in_force.map else {
         return (notes, Some(elsewhere));
     };
-    let fields = map.fields();
-    let given = AppliedConfigMap { payload: &fields, merge: map.merge };
+    let (fields, supervisor) = (map.fields(), SupervisorInfo::default());
+    let (merge, overrides) = (map.merge, &map.overrides);
+    let given = AppliedConfigMap { payload: &fields, overrides, merge, supervisor: &supervisor };
     let origins = explain::explain(configz, Some(given), schema::minor(&row.kubelet).ok());
     let held = origins.into_iter().filter(|origin| matches!(origin.from, Provenance::Overridden | Provenance::Flag));
     facts.held = held.map(|origin| origin.field).collect();

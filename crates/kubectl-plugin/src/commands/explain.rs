@@ -9,7 +9,7 @@ use crate::api::nodes;
 use crate::commands::configuration::{self, KubeletConfigMap};
 use crate::fleet::explain::{self, AppliedConfigMap, Origin, Provenance};
 use crate::fleet::field_paths::is_within;
-use crate::fleet::node::{ConfigManager, NodeRow, Stage};
+use crate::fleet::node::{ConfigManager, NodeRow, Stage, SupervisorInfo};
 use crate::output::{self, Format, Out, Table, Tone};
 use crate::{Context, Failure};
 use kubelet_config::hazard::{self, table};
@@ -44,13 +44,18 @@ impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
         let name = self.node.strip_prefix("node/").unwrap_or(&self.node);
         let client = context.api();
-        let row = NodeRow::from_node(&nodes::get(&client, name).await?, &context.namespace);
+        let node = nodes::get(&client, name).await?;
+        let row = NodeRow::from_node(&node, &context.namespace);
+        let supervisor = SupervisorInfo::from_node(&node);
         let configz = configuration::running(&client, name).await?;
         let mut notes = standing(&row);
         let in_force = configuration::in_force(&client, &row).await;
         let given = in_force.as_ref().and_then(|in_force| in_force.map.as_ref());
         let fields = given.map(KubeletConfigMap::fields).unwrap_or_default();
-        let given = given.map(|map| AppliedConfigMap { payload: &fields, merge: map.merge });
+        let given = given.map(|map| {
+            let (merge, overrides) = (map.merge, &map.overrides);
+            AppliedConfigMap { payload: &fields, overrides, merge, supervisor: &supervisor }
+        });
         let origins = explain::explain(&configz, given, schema::minor(&row.kubelet).ok());
         let map = in_force.as_ref().map(|in_force| in_force.title.clone());
         notes.extend(in_force.into_iter().flat_map(|in_force| in_force.notes));
@@ -91,9 +96,11 @@ impl Options {
             let tone = if origin.from == Provenance::Overridden { Tone::Bad } else { Tone::Plain };
             let intended = cell(&origin.field, &origin.intended);
             let from = match (origin.from, &known.map) {
-                (Provenance::ConfigMap, Some(map)) if wide => format!("ConfigMap {map}"),
-                (Provenance::Overridden, _) if !wide => format!("{}: {intended}", origin.from.label()),
-                (from, _) => from.label().to_owned(),
+                (Provenance::ConfigMap, Some(map)) if wide => {
+                    origin.label().replacen("ConfigMap", &format!("ConfigMap {map}"), 1)
+                }
+                (Provenance::Overridden, _) if !wide => format!("{}: {intended}", origin.label()),
+                _ => origin.label(),
             };
             let value = cell(&origin.field, &origin.value);
             let values = if wide { vec![value, intended] } else { vec![value] };
@@ -109,6 +116,14 @@ impl Options {
         if hidden > 0 {
             let are = if hidden == 1 { "field is at its default" } else { "fields are at their defaults" };
             lines.push(format!("{hidden} {are}; --all shows them"));
+        }
+        let elsewhere = |origin: &Origin| {
+            let there = matches!(origin.from, Provenance::Flag | Provenance::Overridden | Provenance::Node);
+            there && origin.flag.is_none()
+        };
+        let is_supervised = known.row.manager == Some(ConfigManager::Supervisor);
+        if is_supervised && known.origins.iter().filter(shown).any(elsewhere) {
+            lines.push("which file or flag: `kubelet-supervisor render --effective`, on the node".to_owned());
         }
         if let Some(hazard) = self.field.as_deref().and_then(|field| table::find(field.split('.').next()?)) {
             let needs = if hazard.needs.is_empty() { String::new() } else { format!(" ({})", hazard.needs) };
@@ -134,10 +149,14 @@ impl Known {
     fn document(&self) -> Value {
         let field = |origin: &Origin| {
             let value = |value: &Value| if is_secret(&origin.field) { "(hidden)".into() } else { value.clone() };
-            json!({
+            let mut field = json!({
                 "field": origin.field, "value": value(&origin.value), "intended": value(&origin.intended),
                 "from": origin.from.json_name(),
-            })
+            });
+            if let (Some(flag), Some(fields)) = (&origin.flag, field.as_object_mut()) {
+                fields.insert("flag".to_owned(), format!("--{flag}").into());
+            }
+            field
         };
         json!({
             "node": self.row.name, "kubelet": self.row.kubelet, "configMap": self.map,

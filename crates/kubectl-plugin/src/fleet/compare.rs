@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::defaults::{depends_on_node, filled};
-use super::field_paths::{at, clean, is_spelling, is_within, later_eviction_default, leaves, settle_paths};
+use super::field_paths::{at, clean, is_spelling, is_within, leaves, settle_paths};
 use kubelet_config::flags::FlagOverrides;
+use kubelet_config::hazard::defaults::{depends_on_node, filled};
 use kubelet_config::hazard::{self, Change, HazardClass, Impact, table};
 use kubelet_config::merge::merge;
 use kubelet_config::pods::PodInventory;
@@ -91,9 +91,6 @@ pub(crate) fn compare(from: &Side, to: &Side, facts: &NodeFacts) -> Comparison {
             );
         }
         (old, new) = (filled(&old, minor(from.kind).or(any)), filled(&new, minor(to.kind).or(any)));
-        later_eviction_default(&mut old, &new);
-        let reference = old.clone();
-        later_eviction_default(&mut new, &reference);
     }
     let mut changes = hazard::diff(&old, &new);
     if both_overlays {
@@ -252,7 +249,9 @@ mod tests {
         later["logging"] =
             json!({"format": "text", "flushFrequency": "5s", "options": {"json": {"infoBufferSize": "0"}}});
         later["singleProcessOOMKill"] = json!(false);
-        let comparison = compare(&running(later), &to, &NodeFacts::default());
+        (later["eventRecordQPS"], later["eventBurst"]) = (json!(50), json!(100));
+        let later = Side { kind: Kind::Running(Some(33)), ..running(later) };
+        let comparison = compare(&later, &to, &NodeFacts::default());
         assert_eq!(
             (fields(&comparison), comparison.open.as_slice()),
             (vec![], ["singleProcessOOMKill".to_owned()].as_slice())

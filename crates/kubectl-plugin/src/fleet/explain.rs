@@ -6,9 +6,11 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::defaults::filled;
-use super::field_paths::{at, clean, is_spelling, is_within, later_eviction_default, leaves, settle_paths};
+use super::field_paths::{at, clean, is_spelling, is_within, leaves, settle_paths};
+use super::node::SupervisorInfo;
+use kubelet_config::flags::{FlagOverrides, KubeletArgs, Setting};
 use kubelet_config::hazard;
+use kubelet_config::hazard::defaults::filled;
 use kubelet_config::merge::merge;
 use kubelet_config::source::Merge;
 
@@ -58,6 +60,20 @@ pub(crate) struct Origin {
     /// What the ConfigMap says; null where it says nothing.
     pub(crate) intended: Value,
     pub(crate) from: Provenance,
+    /// The flag that sets it, without dashes: one of the ConfigMap's; or one that wins over the ConfigMap, where the node
+    /// says so.
+    pub(crate) flag: Option<String>,
+}
+
+impl Origin {
+    /// Where it comes from, for people.
+    pub(crate) fn label(&self) -> String {
+        match (&self.flag, self.from) {
+            (Some(flag), Provenance::ConfigMap) => format!("ConfigMap, its flag --{flag}"),
+            (Some(flag), _) => format!("flag --{flag}, not the ConfigMap"),
+            (None, from) => from.label().to_owned(),
+        }
+    }
 }
 
 /// The ConfigMap that runs.
@@ -65,8 +81,12 @@ pub(crate) struct Origin {
 pub(crate) struct AppliedConfigMap<'a> {
     /// Its KubeletConfiguration.
     pub(crate) payload: &'a Value,
+    /// Its flag overrides, which the payload here has in it.
+    pub(crate) overrides: &'a FlagOverrides,
     /// How it is put together with the node's own.
     pub(crate) merge: Merge,
+    /// What the node says of the flags that win over it.
+    pub(crate) supervisor: &'a SupervisorInfo,
 }
 
 /// Each field with where it comes from, by name.
@@ -76,8 +96,7 @@ pub(crate) fn explain(configz: &Value, given: Option<AppliedConfigMap<'_>>, mino
     let named = |changes: Vec<hazard::Change>| -> BTreeSet<String> {
         changes.into_iter().filter(|change| !is_spelling(change)).map(|change| change.field).collect()
     };
-    let mut defaults = filled(&empty, minor);
-    later_eviction_default(&mut defaults, configz);
+    let defaults = filled(&empty, minor);
     let set = named(hazard::diff(&defaults, configz));
     // As it would be if nothing but the ConfigMap had a say in what the ConfigMap sets.
     let mut meant = configz.clone();
@@ -91,6 +110,7 @@ pub(crate) fn explain(configz: &Value, given: Option<AppliedConfigMap<'_>>, mino
         leaves("", payload, &mut fields);
     }
     let replaces = given.is_some_and(|given| given.merge == Merge::Replace);
+    let settings = given.map(|given| KubeletArgs::default().with(given.overrides).settings()).unwrap_or_default();
     let mut origins = Vec::new();
     for field in fields {
         let value = at(configz, &field).cloned().unwrap_or_default();
@@ -108,7 +128,15 @@ pub(crate) fn explain(configz: &Value, given: Option<AppliedConfigMap<'_>>, mino
         } else {
             Provenance::Node
         };
-        origins.push(Origin { field, value, intended, from });
+        let flag = given.and_then(|given| match from {
+            Provenance::ConfigMap => {
+                let sets = |setting: &&Setting| is_within(&field, &setting.path.join("."));
+                settings.iter().find(sets).map(|setting| setting.flag.to_owned())
+            }
+            Provenance::Overridden => given.supervisor.flag(&field).map(str::to_owned),
+            _ => None,
+        });
+        origins.push(Origin { field, value, intended, from, flag });
     }
     origins
 }
@@ -134,7 +162,15 @@ mod tests {
         let payload = json!({"kind": "x", "maxPods": 50, "featureGates": {"A": true, "DynamicKubeletConfig": true},
             "evictionHard": {"memory.available": "1024Mi"}, "kubeReserved": {"cpu": "500m"},
             "authentication": {"x509": {"clientCAFile": "ca.crt"}}, "podPidsLimit": 100});
-        let given = AppliedConfigMap { payload: &payload, merge: Merge::Replace };
+        let overrides = FlagOverrides::parse("--feature-gates=A=true").unwrap();
+        let shadowed = ["kubeReserved (--kube-reserved)", "maxPods (--max-pods)", "podPidsLimit (--\u{1b}[31m)"];
+        let supervisor = SupervisorInfo { shadowed: shadowed.map(str::to_owned).to_vec(), ..SupervisorInfo::default() };
+        let given = AppliedConfigMap {
+            payload: &payload,
+            overrides: &overrides,
+            merge: Merge::Replace,
+            supervisor: &supervisor,
+        };
         let origins = explain(&configz(), Some(given), Some(20));
         for (field, from) in [
             ("maxPods", Provenance::ConfigMap),
@@ -154,6 +190,14 @@ mod tests {
         assert!(origins.iter().all(|origin| !origin.field.contains("DynamicKubeletConfig") && origin.field != "kind"));
         let reserved = origins.iter().find(|origin| origin.field == "kubeReserved.cpu").unwrap();
         assert_eq!((&reserved.value, &reserved.intended), (&json!("1"), &json!("500m")));
+        // The node names the flag where it knows one; what is no flag's name is not repeated.
+        let labels = |field: &str| origins.iter().find(|origin| origin.field == field).unwrap().label();
+        assert_eq!(labels("featureGates.A"), "ConfigMap, its flag --feature-gates");
+        assert_eq!(labels("kubeReserved.cpu"), "flag --kube-reserved, not the ConfigMap");
+        assert_eq!(
+            (labels("maxPods"), labels("podPidsLimit")),
+            ("ConfigMap".to_owned(), Provenance::Overridden.label().to_owned())
+        );
     }
 
     #[test]
@@ -161,8 +205,14 @@ mod tests {
         let origins = explain(&configz(), None, Some(20));
         assert_eq!((of(&origins, "maxPods"), of(&origins, "syncFrequency")), (Provenance::Node, Provenance::Default));
         let payload = json!({"maxPods": 50});
-        let origins =
-            explain(&configz(), Some(AppliedConfigMap { payload: &payload, merge: Merge::Overlay }), Some(27));
+        let supervisor = SupervisorInfo::default();
+        let given = AppliedConfigMap {
+            payload: &payload,
+            overrides: &FlagOverrides::default(),
+            merge: Merge::Overlay,
+            supervisor: &supervisor,
+        };
+        let origins = explain(&configz(), Some(given), Some(27));
         assert_eq!((of(&origins, "maxPods"), of(&origins, "clusterDomain")), (Provenance::ConfigMap, Provenance::Node));
         assert_eq!(of(&origins, "eventRecordQPS"), Provenance::Node, "the default of 1.27 is 50");
     }

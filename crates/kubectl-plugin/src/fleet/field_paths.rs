@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use kubelet_config::hazard::{Change, table};
+use kubelet_config::hazard::Change;
 use kubelet_config::rendering::{self, PATH_FIELDS};
 
 /// True if `field` is `parent` or below it.
@@ -60,22 +60,6 @@ pub(crate) fn clean(value: &Value) -> Value {
     let mut value = value.clone();
     rendering::drop_native_gate(&mut value);
     value
-}
-
-/// Kubelets of today have a default for `imagefs.inodesFree` that v1.20 had not.
-pub(crate) fn later_eviction_default(config: &mut Value, running: &Value) {
-    const SIGNAL: &str = "imagefs.inodesFree";
-    let theirs = running.pointer(&format!("/evictionHard/{SIGNAL}"));
-    if theirs.is_some_and(|value| value == "5%")
-        && config.get("evictionHard").is_none_or(Value::is_null)
-        && let Some(fields) = config.as_object_mut()
-    {
-        let mut all: Value = serde_json::from_str(table::EVICTION_HARD).unwrap_or_default();
-        if let Some(all) = all.as_object_mut() {
-            all.insert(SIGNAL.to_owned(), "5%".into());
-        }
-        fields.insert("evictionHard".to_owned(), all);
-    }
 }
 
 /// Options of logging and tracing that are spelt out on one side, at zero, and left out on the other.

@@ -4,7 +4,6 @@ pub(crate) mod assign;
 pub(crate) mod compare;
 pub(crate) mod config_ref;
 pub mod configmap_name;
-pub(crate) mod defaults;
 pub mod doctor;
 pub(crate) mod events;
 pub(crate) mod explain;

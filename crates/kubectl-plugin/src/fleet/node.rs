@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::field_paths::is_within;
 use kubelet_config::assignment::{self, Assignment};
 use kubelet_config::source::{ConfigMapRef, Source};
-use kubelet_config::status::{CONDITION, CONFIRM_BY, STATUS_ANNOTATION, TRIAL_ENDS};
+use kubelet_config::status::{ABOUT_ANNOTATION, CONDITION, CONFIRM_BY, STATUS_ANNOTATION, TRIAL_ENDS};
 
 /// An administrator's annotation on a Node: a version to try again.
 pub(crate) const RETRY: &str = "kubelet-supervisor.io/retry";
@@ -53,6 +54,34 @@ pub enum Stage {
     Failed,
     /// An operator on the node holds another configuration, or lets none in.
     Held,
+}
+
+/// What a Node's supervisor says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SupervisorInfo {
+    /// Its version; none where it is of before it told.
+    pub(crate) version: Option<String>,
+    /// Fields that flags win over, as in `maxPods (--max-pods)`.
+    pub(crate) shadowed: Vec<String>,
+}
+
+impl SupervisorInfo {
+    pub(crate) fn from_node(node: &Value) -> Self {
+        let about = node.pointer("/metadata/annotations").and_then(|all| all.get(ABOUT_ANNOTATION)?.as_str());
+        let about: Value = about.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        let version = about.get("version").and_then(Value::as_str).map(str::to_owned);
+        let shadowed = about.get("shadowedByFlags").and_then(Value::as_array).into_iter().flatten();
+        Self { version, shadowed: shadowed.filter_map(Value::as_str).map(str::to_owned).collect() }
+    }
+
+    /// The flag that wins over a field, without dashes.
+    pub(crate) fn flag(&self, field: &str) -> Option<&str> {
+        self.shadowed.iter().find_map(|shadow| {
+            let (shadowed, flag) = shadow.strip_suffix(')')?.split_once(" (--")?;
+            let is_flag = flag.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+            (is_flag && is_within(field, shadowed)).then_some(flag)
+        })
+    }
 }
 
 /// A Node, as far as its configuration goes. Reads what may be odd without failing.

@@ -141,6 +141,7 @@ staticPodURLHeader.Authorization   (hidden)          flag or drop-in
 
 the ConfigMap is kubelet-config/pool-a
 8 fields are at their defaults; --all shows them
+which file or flag: `kubelet-supervisor render --effective`, on the node
 "
     );
     let wide = bench.run(&["explain", NODE, "-o", "wide"]).ok();
@@ -150,6 +151,17 @@ the ConfigMap is kubelet-config/pool-a
     assert_eq!(
         ran.json()["fields"][0],
         json!({"field": "kubeReserved.cpu", "value": "1", "intended": "500m", "from": "overridden"})
+    );
+    // The node's supervisor knows which flag it is.
+    let about = json!({"version": "0.1.0", "shadowedByFlags": ["kubeReserved (--kube-reserved)"]}).to_string();
+    bench.server.patch_node(NODE, json!({"metadata": {"annotations": {"kubelet-supervisor.io/supervisor": about}}}));
+    let text = bench.run(&["explain", NODE, "kubeReserved"]).ok();
+    assert!(text.contains("   flag --kube-reserved, not the ConfigMap: \"500m\"\n"), "{text}");
+    assert!(!text.contains("which file or flag"), "{text}");
+    let ran = bench.run(&["explain", NODE, "kubeReserved", "-o", "json"]);
+    assert_eq!(
+        (&ran.json()["fields"][0]["from"], &ran.json()["fields"][0]["flag"]),
+        (&json!("overridden"), &json!("--kube-reserved"))
     );
     assert!(bench.run(&["explain", NODE, "--all"]).ok().contains("syncFrequency"));
     let ran = bench.run(&["explain", NODE, "cgroupDriver"]);

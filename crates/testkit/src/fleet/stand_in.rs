@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kubelet_config::digest::Digest;
 use kubelet_config::flags::KubeletArgs;
-use kubelet_config::rendering::HealthzTarget;
+use kubelet_config::rendering::{DropIn, HealthzTarget};
 use kubelet_config::source::{Merge, Payload, Source};
 use kubelet_supervisor::adapters::kube::KubeCluster;
 use kubelet_supervisor::daemon::render::configuration;
@@ -251,7 +251,7 @@ impl ports::Local for Files {
         let text = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n";
         Ok(Some((text.to_owned(), "/played".to_owned())))
     }
-    fn drop_ins(&self) -> Vec<String> {
+    fn drop_ins(&self) -> Vec<DropIn> {
         Vec::new()
     }
     fn kubelet_id(&self) -> KubeletId {

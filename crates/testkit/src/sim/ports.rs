@@ -5,7 +5,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use kubelet_config::flags::KubeletArgs;
-use kubelet_config::rendering::HealthzTarget;
+use kubelet_config::rendering::{DropIn, HealthzTarget};
 use kubelet_config::source::{ConfigMapRef, Merge};
 use kubelet_config::status::NodeConfigStatus;
 use kubelet_supervisor::machine::history::HistoryEntry;
@@ -98,7 +98,7 @@ impl ports::Local for Handle {
     fn config(&self) -> Result<Option<(String, String)>, LocalError> {
         Ok(Some((self.0.borrow().local.clone(), "/etc/kubernetes".to_owned())))
     }
-    fn drop_ins(&self) -> Vec<String> {
+    fn drop_ins(&self) -> Vec<DropIn> {
         Vec::new()
     }
     fn kubelet_id(&self) -> KubeletId {

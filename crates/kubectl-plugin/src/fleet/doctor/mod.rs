@@ -6,10 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::node::{Carrier, ConfigManager, NodeRow, Stage};
+use super::node::{Carrier, ConfigManager, NodeRow, Stage, SupervisorInfo};
 use kubelet_config::assignment::{Assignment, LABELS, from_labels};
 use kubelet_config::source::ConfigMapRef;
-use kubelet_config::status::ABOUT_ANNOTATION;
 
 /// Something that is missing or wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,11 +72,7 @@ impl ExaminedNode {
         let lonely = !label("name") && (label("namespace") || label("key"));
         let labels = from_labels(&row.labels, namespace);
         row.labels = BTreeMap::new();
-        let about = node.pointer("/metadata/annotations").and_then(|all| all.get(ABOUT_ANNOTATION)?.as_str());
-        let about: Value = about.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-        let version = about.get("version").and_then(Value::as_str).map(str::to_owned);
-        let shadowed = about.get("shadowedByFlags").and_then(Value::as_array).into_iter().flatten();
-        let shadowed = shadowed.filter_map(Value::as_str).map(str::to_owned).collect();
+        let SupervisorInfo { version, shadowed } = SupervisorInfo::from_node(node);
         Self { row, labels, lonely, version, shadowed }
     }
 
@@ -270,7 +265,7 @@ pub(crate) fn grouped(findings: Vec<Finding>) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kubelet_config::status::{CONDITION, STATUS_ANNOTATION};
+    use kubelet_config::status::{ABOUT_ANNOTATION, CONDITION, STATUS_ANNOTATION};
 
     fn examined(spec: &Value, labels: &Value, reason: &str) -> ExaminedNode {
         let condition = json!({"type": CONDITION, "status": "False", "reason": reason, "message": "its\u{1b}[2Jwords"});

@@ -1,0 +1,298 @@
+//! What a kubelet goes by, field by field, and where each value comes from.
+//!
+//! In the order in which it loads (cmd/kubelet/app/server.go and options/options.go, v1.20.2 and v1.36.2): the file of
+//! `--config` is read and its defaults are filled in; drop-ins are merged over that, and what they took out is filled in
+//! once more; flags are laid over the outcome, and what they set to zero is zero. At the start named CPUs become the only
+//! ones reserved, and what is taken from another field is taken.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+use crate::flags::{self, KubeletArgs, Setting};
+use crate::hazard::table::{self, Unset};
+use crate::hazard::{self, defaults};
+use crate::merge::merge;
+use crate::rendering::{self, DropIn};
+use crate::{schema, yaml};
+
+/// Where a value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Nobody sets it: the default of the kubelet's version.
+    Default,
+    /// The same, where it differs because there is no `--config` file at all.
+    DefaultWithoutFile,
+    /// The kubelet's own `--config` file, at this path.
+    LocalFile(String),
+    /// The payload of this name.
+    Payload(String),
+    /// The drop-in of `--config-dir` at this path.
+    DropIn(String),
+    /// This flag of the unit's command line, named without dashes.
+    Flag(&'static str),
+    /// This flag of the source's flag overrides.
+    FlagOverride(&'static str),
+}
+
+impl Origin {
+    /// Its kind in JSON.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::DefaultWithoutFile => "defaultWithoutFile",
+            Self::LocalFile(_) => "localFile",
+            Self::Payload(_) => "payload",
+            Self::DropIn(_) => "dropIn",
+            Self::Flag(_) => "flag",
+            Self::FlagOverride(_) => "flagOverride",
+        }
+    }
+
+    /// Which file, payload or flag.
+    #[must_use]
+    pub fn name(&self) -> Option<String> {
+        match self {
+            Self::Default | Self::DefaultWithoutFile => None,
+            Self::LocalFile(name) | Self::Payload(name) | Self::DropIn(name) => Some(name.clone()),
+            Self::Flag(flag) | Self::FlagOverride(flag) => Some(format!("--{flag}")),
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self {
+            Self::Default => "default",
+            Self::DefaultWithoutFile => "default without --config",
+            Self::LocalFile(_) => "local file",
+            Self::Payload(_) => "payload",
+            Self::DropIn(_) => "drop-in",
+            Self::Flag(_) => "flag",
+            Self::FlagOverride(_) => "flag override",
+        };
+        f.write_str(what)?;
+        self.name().map_or(Ok(()), |name| write!(f, " {name}"))
+    }
+}
+
+/// A field that is no struct or map, or an entry of a map.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Field {
+    /// Its dotted path; names of entries may hold dots (`evictionHard.memory.available`).
+    pub path: String,
+    /// What the kubelet takes it for; null for a default that depends on a version or node that is not known.
+    pub value: Value,
+    /// Where that comes from.
+    pub origin: Origin,
+}
+
+/// What of a configuration is laid over what.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Layer {
+    /// By RFC 7396.
+    Merge(Origin, Value),
+    /// The kubelet's defaults, for what is not set.
+    Defaults,
+    /// A field that is replaced, also where it is a map.
+    Set(Origin, Setting),
+}
+
+/// All that a kubelet reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Sources<'a> {
+    /// What its `--config` says; null: it has none.
+    pub configuration: &'a Value,
+    /// Of that, the path of the local file.
+    pub local: &'a str,
+    /// Of that, name and content of the payload.
+    pub payload: Option<(&'a str, &'a Value)>,
+    /// The drop-ins, in the kubelet's order.
+    pub drop_ins: &'a [DropIn],
+    /// The whole command line.
+    pub args: &'a KubeletArgs,
+    /// Of that, what flag overrides added.
+    pub added: &'a KubeletArgs,
+}
+
+/// The layers of a kubelet's configuration, the lowest first.
+#[must_use]
+pub fn layers(from: &Sources<'_>) -> Vec<Layer> {
+    let mut layers = Vec::new();
+    if from.configuration.is_object() {
+        let (own, given) = split(from.configuration, from.payload.map(|(_, payload)| payload));
+        layers.extend(own.map(|own| Layer::Merge(Origin::LocalFile(from.local.to_owned()), own)));
+        let name = from.payload.map_or("", |(name, _)| name);
+        layers.extend(given.map(|given| Layer::Merge(Origin::Payload(name.to_owned()), given)));
+    } else {
+        layers.push(Layer::Merge(Origin::DefaultWithoutFile, rendering::legacy_defaults()));
+    }
+    layers.push(Layer::Defaults);
+    for drop_in in from.drop_ins {
+        if let Ok(document) = yaml::parse(&drop_in.text) {
+            layers.push(Layer::Merge(Origin::DropIn(drop_in.path.clone()), document.value));
+        }
+    }
+    if !from.drop_ins.is_empty() {
+        layers.push(Layer::Defaults);
+    }
+    let added = from.added.settings();
+    let is_added = |setting: &Setting| added.iter().any(|of| (of.flag, &of.path) == (setting.flag, &setting.path));
+    layers.extend(from.args.settings().into_iter().map(|setting| {
+        let origin = if is_added(&setting) { Origin::FlagOverride } else { Origin::Flag };
+        Layer::Set(origin(setting.flag), setting)
+    }));
+    layers
+}
+
+/// What of a rendered configuration the payload does not say, and what it does.
+fn split(value: &Value, payload: Option<&Value>) -> (Option<Value>, Option<Value>) {
+    match (value, payload) {
+        (_, None) => (Some(value.clone()), None),
+        (Value::Object(fields), Some(Value::Object(payload))) if !fields.is_empty() => {
+            let (mut own, mut given) = (Map::new(), Map::new());
+            for (name, value) in fields {
+                let (mine, theirs) = split(value, payload.get(name));
+                own.extend(mine.map(|value| (name.clone(), value)));
+                given.extend(theirs.map(|value| (name.clone(), value)));
+            }
+            let some = |fields: Map<_, _>| (!fields.is_empty()).then_some(Value::Object(fields));
+            (some(own), some(given))
+        }
+        (_, Some(_)) => (None, Some(value.clone())),
+    }
+}
+
+/// What the layers come to in a kubelet of this minor version, by path. Fields that it does not know are left out; what
+/// is not listed is not set and has no default.
+#[must_use]
+pub fn fields(layers: &[Layer], minor: Option<u64>) -> Vec<Field> {
+    let mut view = View { value: Value::Object(Map::new()), origins: BTreeMap::new() };
+    for layer in layers {
+        match layer {
+            Layer::Merge(origin, patch) => view.merge(origin, patch),
+            Layer::Defaults => view.fill(&defaults::defaulted(&view.value, minor)),
+            Layer::Set(origin, setting) => view.set(origin, setting),
+        }
+    }
+    view.reserve_cpus();
+    view.fill(&defaults::started(&view.value, minor));
+    let mut found = Vec::new();
+    view.list(&mut Vec::new(), &view.value, &mut found);
+    let open = table::HAZARDS.iter().filter(|hazard| hazard.unset == Unset::Varies);
+    let open = open.filter(|hazard| view.value.get(hazard.field).is_none_or(Value::is_null));
+    found.extend(open.map(|hazard| Field {
+        path: hazard.field.to_owned(),
+        value: Value::Null,
+        origin: Origin::Default,
+    }));
+    found.retain(|field| schema::is_known(&field.path, minor));
+    found.sort_by(|one, other| one.path.cmp(&other.path));
+    found
+}
+
+/// A configuration, and who set what of it.
+struct View {
+    value: Value,
+    /// By path; what stands below a path that is here is not.
+    origins: BTreeMap<Vec<String>, Origin>,
+}
+
+impl View {
+    fn merge(&mut self, origin: &Origin, patch: &Value) {
+        if patch.is_object() {
+            self.note(&mut Vec::new(), Some(&self.value.clone()), patch, origin, false);
+            merge(&mut self.value, patch);
+        }
+    }
+
+    /// Puts a value in its place that has defaults in it.
+    fn fill(&mut self, filled: &Value) {
+        let before = std::mem::replace(&mut self.value, filled.clone());
+        self.note(&mut Vec::new(), Some(&before), filled, &Origin::Default, true);
+    }
+
+    fn set(&mut self, origin: &Origin, setting: &Setting) {
+        let Value::Object(fields) = &mut self.value else { return };
+        flags::set(fields, &setting.path, setting.value.clone());
+        for end in 0..setting.path.len() {
+            self.origins.remove(setting.path.get(..end).unwrap_or_default());
+        }
+        self.forget(&setting.path);
+        self.note(&mut setting.path.clone(), None, &setting.value, origin, false);
+    }
+
+    /// CPUs that are named are the only ones reserved (`run`, cmd/kubelet/app/server.go, v1.20.2 and v1.36).
+    fn reserve_cpus(&mut self) {
+        let (cpu, named) = ("cpu".to_owned(), "reservedSystemCPUs".to_owned());
+        let cpus = self.value.get(&named).and_then(Value::as_str).and_then(hazard::cpus);
+        let Some(count) = cpus.map(|cpus| cpus.len()).filter(|count| *count > 0) else { return };
+        let origin = self.origins.get(&vec![named]).cloned().unwrap_or(Origin::Default);
+        if let Some(Value::Object(reserved)) = self.value.get_mut("kubeReserved") {
+            reserved.remove(&cpu);
+            self.forget(&["kubeReserved".to_owned(), cpu.clone()]);
+        }
+        let path = vec!["systemReserved".to_owned(), cpu];
+        self.set(&origin, &Setting { flag: "reserved-cpus", path, value: count.to_string().into() });
+    }
+
+    /// Notes who set what of `laid`, which is laid over `below`; if `changes` alone count, where the two differ.
+    fn note(&mut self, path: &mut Vec<String>, below: Option<&Value>, laid: &Value, origin: &Origin, changes: bool) {
+        if changes && below == Some(laid) {
+            return;
+        }
+        let inner = below.and_then(Value::as_object);
+        match (laid, inner) {
+            (Value::Null, _) => self.forget(path),
+            // It takes nothing out of the mapping that is there.
+            (Value::Object(entries), Some(_)) if entries.is_empty() => {}
+            (Value::Object(entries), _) if !entries.is_empty() => {
+                match inner {
+                    Some(_) => drop(self.origins.remove(path)), // it may have been empty
+                    None => self.forget(path),
+                }
+                for (name, value) in entries {
+                    path.push(name.clone());
+                    self.note(path, inner.and_then(|inner| inner.get(name)), value, origin, changes);
+                    path.pop();
+                }
+            }
+            _ => {
+                self.forget(path);
+                self.origins.insert(path.clone(), origin.clone());
+            }
+        }
+    }
+
+    fn forget(&mut self, path: &[String]) {
+        self.origins.retain(|known, _| !known.starts_with(path));
+    }
+
+    fn list(&self, path: &mut Vec<String>, value: &Value, found: &mut Vec<Field>) {
+        match value {
+            Value::Null => {}
+            Value::Object(fields) if !fields.is_empty() => {
+                for (name, value) in fields {
+                    if path.is_empty() && matches!(name.as_str(), "apiVersion" | "kind") {
+                        continue;
+                    }
+                    path.push(name.clone());
+                    self.list(path, value, found);
+                    path.pop();
+                }
+            }
+            _ => {
+                let origin = self.origins.get(path).cloned().unwrap_or(Origin::Default);
+                let is_unset = origin == Origin::Default && (*value == "" || value.is_object());
+                if !path.is_empty() && !is_unset {
+                    found.push(Field { path: path.join("."), value: value.clone(), origin });
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,236 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+const CONFIGMAP: &str = "ConfigMap kubelet-config/a";
+const LOCAL: &str = "/etc/kubernetes/kubelet.yaml";
+
+fn args(args: &[&str]) -> KubeletArgs {
+    KubeletArgs::parse(&args.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>())
+}
+
+/// A kubelet v1.20 with this.
+#[derive(Default)]
+struct Node<'a> {
+    configuration: Value,
+    payload: Option<Value>,
+    drop_ins: &'a [(&'a str, &'a str)],
+    args: &'a [&'a str],
+    added: &'a [&'a str],
+}
+
+/// Value and origin by path, those that a version's default decides left out.
+fn set(node: &Node<'_>) -> BTreeMap<String, (Value, String)> {
+    all(node, Some(20)).into_iter().filter(|(_, (_, origin))| origin != "default").collect()
+}
+
+fn all(node: &Node<'_>, minor: Option<u64>) -> BTreeMap<String, (Value, String)> {
+    let drop_in = |(path, text): &(&str, &str)| DropIn { path: (*path).to_owned(), text: (*text).to_owned() };
+    let drop_ins: Vec<DropIn> = node.drop_ins.iter().map(drop_in).collect();
+    let from = Sources {
+        configuration: &node.configuration,
+        local: LOCAL,
+        payload: node.payload.as_ref().map(|payload| (CONFIGMAP, payload)),
+        drop_ins: &drop_ins,
+        args: &args(&[node.args, node.added].concat()),
+        added: &args(node.added),
+    };
+    let found = fields(&layers(&from), minor);
+    let count = found.len();
+    let by_path: BTreeMap<_, _> =
+        found.into_iter().map(|field| (field.path, (field.value, field.origin.to_string()))).collect();
+    assert_eq!(by_path.len(), count, "a field stands twice");
+    by_path
+}
+
+fn expect(found: &BTreeMap<String, (Value, String)>, expected: &[(&str, Value, &str)]) {
+    let expected = expected.iter().map(|(path, value, from)| ((*path).to_owned(), (value.clone(), (*from).to_owned())));
+    assert_eq!(*found, expected.collect());
+}
+
+#[test]
+fn each_source_by_its_name() {
+    let node = Node {
+        configuration: json!({
+            "kind": "KubeletConfiguration", "maxPods": 50, "podsPerCore": 5, "clusterDomain": "a.test",
+            "healthzPort": 1, "clusterDNS": ["10.0.0.1"], "featureGates": {"A": true, "B": true, "C": true},
+            "authentication": {"x509": {"clientCAFile": "/d/ca.crt"}, "webhook": {"enabled": true}},
+        }),
+        payload: Some(json!({
+            "maxPods": 50, "podsPerCore": 5, "clusterDNS": ["10.0.0.1"], "featureGates": {"A": true, "B": true},
+            "authentication": {"x509": {"clientCAFile": "ca.crt"}},
+        })),
+        drop_ins: &[
+            ("/d/10.conf", "clusterDNS: [10.0.0.9]\nhealthzPort: 2\nfeatureGates: {D: true}"),
+            ("/d/20.conf", "healthzPort: 3\nclusterDomain: null\nnot: [yaml"),
+            ("/d/30.conf", "healthzPort: 4"),
+        ],
+        args: &["--pods-per-core=6", "--feature-gates=B=false", "--event-qps=0"],
+        added: &["--max-pods=9", "--feature-gates=E=false"],
+    };
+    expect(
+        &set(&node),
+        &[
+            ("authentication.webhook.enabled", json!(true), "local file /etc/kubernetes/kubelet.yaml"),
+            ("authentication.x509.clientCAFile", json!("/d/ca.crt"), "payload ConfigMap kubelet-config/a"),
+            ("clusterDNS", json!(["10.0.0.9"]), "drop-in /d/10.conf"),
+            ("clusterDomain", json!("a.test"), "local file /etc/kubernetes/kubelet.yaml"),
+            ("eventRecordQPS", json!(0), "flag --event-qps"),
+            ("featureGates.A", json!(true), "payload ConfigMap kubelet-config/a"),
+            ("featureGates.B", json!(false), "flag --feature-gates"),
+            ("featureGates.C", json!(true), "local file /etc/kubernetes/kubelet.yaml"),
+            ("featureGates.D", json!(true), "drop-in /d/10.conf"),
+            ("featureGates.E", json!(false), "flag override --feature-gates"),
+            ("healthzPort", json!(4), "drop-in /d/30.conf"),
+            ("maxPods", json!(9), "flag override --max-pods"),
+            ("podsPerCore", json!(6), "flag --pods-per-core"),
+        ],
+    );
+}
+
+#[test]
+fn defaults_are_filled_in_before_drop_ins_and_flags() {
+    let node = Node {
+        configuration: json!({"syncFrequency": "0s", "evictionHard": {"memory.available": "1Gi"}, "maxPods": 7}),
+        drop_ins: &[("/d/1.conf", "nodeStatusUpdateFrequency: 7s\nmaxPods: null\nevictionHard: {pid.available: 5%}")],
+        args: &["--event-burst=0"],
+        ..Node::default()
+    };
+    let found = all(&node, Some(20));
+    let of = |path: &str| found.get(path).map(|(value, origin)| (value.clone(), origin.as_str()));
+    // Zero is not set in a file; in a flag it is zero.
+    assert_eq!(of("syncFrequency"), Some((json!("1m"), "default")));
+    assert_eq!(of("eventBurst"), Some((json!(0), "flag --event-burst")));
+    // The default follows the update frequency of the file, not of a drop-in.
+    assert_eq!(of("nodeStatusReportFrequency"), Some((json!("5m"), "default")));
+    assert_eq!(of("maxPods"), Some((json!(110), "default")), "a drop-in took it out");
+    // A map of the file replaces the defaults, one of a drop-in is merged.
+    assert_eq!(of("evictionHard.memory.available"), Some((json!("1Gi"), "local file /etc/kubernetes/kubelet.yaml")));
+    assert_eq!(of("evictionHard.pid.available"), Some((json!("5%"), "drop-in /d/1.conf")));
+    assert_eq!(of("evictionHard.nodefs.available"), None);
+
+    // A flag's map replaces whatever is there.
+    let node = Node { configuration: json!({}), args: &["--eviction-hard=pid.available<5%"], ..Node::default() };
+    expect(&set(&node), &[("evictionHard.pid.available", json!("5%"), "flag --eviction-hard")]);
+    let found = all(&node, Some(20));
+    assert!(!found.contains_key("evictionHard.memory.available"), "{found:#?}");
+    // Nothing is left of the default, and the mapping is there.
+    let node = Node { configuration: json!({"evictionHard": {}}), ..Node::default() };
+    expect(&set(&node), &[("evictionHard", json!({}), "local file /etc/kubernetes/kubelet.yaml")]);
+    let node = Node {
+        configuration: json!({"evictionHard": {"memory.available": "1Gi"}, "mergeDefaultEvictionSettings": true}),
+        ..Node::default()
+    };
+    let found = all(&node, Some(36));
+    assert_eq!(found["evictionHard.memory.available"].1, "local file /etc/kubernetes/kubelet.yaml");
+    assert_eq!(found["evictionHard.imagefs.inodesFree"], (json!("5%"), "default".to_owned()));
+}
+
+#[test]
+fn what_follows_another_field_at_the_start_follows_its_flag() {
+    let node = Node {
+        configuration: json!({}),
+        args: &["--container-runtime-endpoint=unix:///c", "--cgroups-per-qos=false"],
+        ..Node::default()
+    };
+    let found = all(&node, Some(36));
+    assert_eq!(found["imageServiceEndpoint"], (json!("unix:///c"), "default".to_owned()));
+    assert_eq!(found.get("cgroupRoot"), None);
+    let found = all(&Node { configuration: json!({}), ..Node::default() }, Some(36));
+    assert_eq!(found["cgroupRoot"], (json!("/"), "default".to_owned()));
+}
+
+#[test]
+fn cpus_that_are_named_are_the_only_ones_reserved() {
+    let node = Node {
+        configuration: json!({"kubeReserved": {"cpu": "1"}, "systemReserved": {"cpu": "2", "memory": "1Gi"}}),
+        args: &["--reserved-cpus=0-1,4"],
+        ..Node::default()
+    };
+    expect(
+        &set(&node),
+        &[
+            ("reservedSystemCPUs", json!("0-1,4"), "flag --reserved-cpus"),
+            ("systemReserved.cpu", json!("3"), "flag --reserved-cpus"),
+            ("systemReserved.memory", json!("1Gi"), "local file /etc/kubernetes/kubelet.yaml"),
+        ],
+    );
+}
+
+#[test]
+fn a_kubelet_without_a_file_has_other_defaults() {
+    let node = Node { configuration: Value::Null, args: &["--anonymous-auth=false"], ..Node::default() };
+    let without = "default without --config";
+    expect(
+        &set(&node),
+        &[
+            ("authentication.anonymous.enabled", json!(false), "flag --anonymous-auth"),
+            ("authentication.webhook.enabled", json!(false), without),
+            ("authorization.mode", json!("AlwaysAllow"), without),
+            ("readOnlyPort", json!(10255), without),
+        ],
+    );
+}
+
+#[test]
+fn what_the_version_does_not_know_is_left_out() {
+    let node = Node {
+        configuration: json!({"seccompDefault": true, "MaxPods": 3, "authentication": {"x509": {"clientCaFile": "x"}}}),
+        args: &["--container-runtime-endpoint=unix:///c", "--v=4"],
+        ..Node::default()
+    };
+    expect(&set(&node), &[]);
+    let found = all(&node, Some(27));
+    for (path, origin) in [
+        ("containerRuntimeEndpoint", "flag --container-runtime-endpoint"),
+        ("logging.verbosity", "flag --v"),
+        ("seccompDefault", "local file /etc/kubernetes/kubelet.yaml"),
+    ] {
+        assert_eq!(found[path].1, origin, "{path}");
+    }
+    assert_eq!(found["kubeAPIQPS"], (json!(50), "default".to_owned()));
+    // Of a version that nobody knows, a default that depends on it has no value.
+    assert_eq!(all(&node, None)["kubeAPIQPS"], (Value::Null, "default".to_owned()));
+    assert_eq!(all(&node, None)["podPidsLimit"], (json!(-1), "default".to_owned()));
+    assert_eq!(all(&node, Some(32))["singleProcessOOMKill"], (Value::Null, "default".to_owned()));
+}
+
+/// A value for a few fields, or nothing, or what takes it out.
+fn patch() -> impl Strategy<Value = Value> {
+    let scalar = prop_oneof![3 => Just(None), 3 => (1..9_i64).prop_map(|number| Some(json!(number))), 1 => Just(Some(Value::Null))];
+    let map = prop::collection::btree_map(
+        "[ab]",
+        prop_oneof![3 => "[1-9]".prop_map(Value::from), 1 => Just(Value::Null)],
+        0..3,
+    );
+    (scalar.clone(), scalar, prop::option::of(map)).prop_map(|(one, other, map)| {
+        let map = map.map(|map| Value::Object(map.into_iter().collect()));
+        let fields = [("maxPods", one), ("podsPerCore", other), ("kubeReserved", map)];
+        Value::Object(fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect())
+    })
+}
+
+proptest! {
+    /// The last layer that sets a field has it; what the last one takes out is the default again, or gone.
+    #[test]
+    fn the_last_layer_that_sets_a_field_wins(patches in prop::collection::vec(patch(), 1..6)) {
+        let name = |number: usize| Origin::DropIn(number.to_string());
+        let mut layers: Vec<Layer> = patches.iter().enumerate().map(|(number, patch)| Layer::Merge(name(number), patch.clone())).collect();
+        layers.push(Layer::Defaults);
+        let found = fields(&layers, Some(20));
+        for path in ["/maxPods", "/podsPerCore", "/kubeReserved/a", "/kubeReserved/b"] {
+            let last = patches.iter().enumerate().rev().find_map(|(number, patch)| Some((number, patch.pointer(path)?)));
+            let expected = match (last, path) {
+                (Some((number, value)), _) if !value.is_null() => Some((value.clone(), name(number))),
+                (_, "/maxPods") => Some((json!(110), Origin::Default)),
+                _ => None,
+            };
+            let dotted = path.trim_start_matches('/').replace('/', ".");
+            let seen = found.iter().find(|field| field.path == dotted).map(|field| (field.value.clone(), field.origin.clone()));
+            prop_assert_eq!(seen, expected, "{}", path);
+        }
+    }
+}

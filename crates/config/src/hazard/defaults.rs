@@ -1,0 +1,178 @@
+//! The defaults that a kubelet fills in when it reads a file: those of the hazard table, and those that depend on its
+//! version or on other fields ([`Unset::Varies`]), which that table cannot say.
+//!
+//! From the comments in config/v1beta1/types.go of k8s.io/kubelet, branches release-1.20 to release-1.36, and
+//! `SetDefaults_KubeletConfiguration` of v1.20.2 and v1.36; `evictionHard` from pkg/kubelet/eviction/defaults_linux.go
+//! and `loadConfigFile` (cmd/kubelet/app/server.go) of v1.36.
+
+use serde_json::{Map, Value, json};
+
+use super::effective::effective;
+use super::table::{self, Unset};
+use crate::schema;
+
+/// Hard eviction from 1.30 on.
+const EVICTION_HARD_1_30: &str = r#"{"memory.available":"100Mi","nodefs.available":"10%","nodefs.inodesFree":"5%","imagefs.available":"15%","imagefs.inodesFree":"5%"}"#;
+
+/// Defaults by version: a field, and from which minor version on it is what.
+const BY_VERSION: &[(&str, &[(u64, &str)])] = &[
+    ("eventRecordQPS", &[(0, "5"), (27, "50")]),
+    ("eventBurst", &[(0, "10"), (27, "100")]),
+    ("kubeAPIQPS", &[(0, "5"), (27, "50")]),
+    ("kubeAPIBurst", &[(0, "10"), (27, "100")]),
+    ("memoryThrottlingFactor", &[(22, "0.8"), (27, "0.9")]),
+    ("failCgroupV1", &[(31, "false"), (35, "true")]),
+    ("evictionHard", &[(0, table::EVICTION_HARD), (30, EVICTION_HARD_1_30)]),
+];
+
+/// The configuration with the defaults that depend on the version or on other fields, as a kubelet of this minor version
+/// fills them in.
+#[must_use]
+pub fn filled(config: &Value, minor: Option<u64>) -> Value {
+    let mut config = config.clone();
+    let Some(fields) = config.as_object_mut() else { return config };
+    let given = |fields: &Map<String, Value>, field: &str| {
+        fields.get(field).filter(|value| !value.is_null() && **value != "" && **value != "0s").cloned()
+    };
+    let report = given(fields, "nodeStatusUpdateFrequency").unwrap_or_else(|| json!("5m"));
+    let parallel = fields.get("maxParallelImagePulls").and_then(Value::as_u64).is_some_and(|pulls| pulls > 1);
+    let mut defaults = vec![("nodeStatusReportFrequency", report), ("serializeImagePulls", json!(!parallel))];
+    if let Some(minor) = minor {
+        defaults.extend(BY_VERSION.iter().filter_map(|(field, _)| Some((*field, by_version(field, minor)?))));
+        if minor < 23 {
+            defaults.push(("resolvConf", json!("/etc/resolv.conf"))); // no pointer in Go yet: "" is not set
+        }
+    }
+    let merges = fields.get("mergeDefaultEvictionSettings") == Some(&true.into());
+    for (field, default) in defaults {
+        // Bursts are no pointers in Go: zero is not set.
+        let unset = given(fields, field).is_none_or(|value| field.ends_with("Burst") && value == 0);
+        if unset {
+            fields.insert(field.to_owned(), default);
+        } else if field == "evictionHard"
+            && merges
+            && let (Some(Value::Object(given)), Value::Object(default)) = (fields.get_mut(field), default)
+        {
+            for (signal, threshold) in default {
+                given.entry(signal).or_insert(threshold);
+            }
+        }
+    }
+    config
+}
+
+/// The configuration with the defaults that a kubelet of this minor version fills in when it reads a file. What it does not
+/// know is given none; of an unknown version, what not every version knows is given none.
+#[must_use]
+pub fn defaulted(config: &Value, minor: Option<u64>) -> Value {
+    let config = filled(config, minor);
+    let early = table::HAZARDS.iter().filter(|hazard| !LATE.contains(&hazard.field));
+    with_defaults(&config, early.map(|hazard| hazard.field), minor)
+}
+
+/// What is taken from other fields when the kubelet starts, after its flags: `cgroupRoot` with `cgroupsPerQOS` (run,
+/// cmd/kubelet/app/server.go), the endpoint of images (`PreInitRuntimeService`, pkg/kubelet/kubelet.go, v1.36).
+const LATE: [&str; 2] = ["cgroupRoot", "imageServiceEndpoint"];
+
+/// The configuration with the defaults that a kubelet fills in when it starts.
+#[must_use]
+pub fn started(config: &Value, minor: Option<u64>) -> Value {
+    let no_root = config.get("cgroupsPerQOS") == Some(&false.into());
+    let late = LATE.into_iter().filter(|field| *field != "cgroupRoot" || !no_root);
+    with_defaults(config, late, minor)
+}
+
+fn with_defaults(config: &Value, fields: impl Iterator<Item = &'static str>, minor: Option<u64>) -> Value {
+    let mut all = config.clone();
+    if let Some(all) = all.as_object_mut() {
+        for field in fields {
+            let value = effective(config, field);
+            if !value.is_null() && (config.get(field).is_some() || schema::is_known(field, minor)) {
+                all.insert(field.to_owned(), value);
+            }
+        }
+    }
+    all
+}
+
+fn by_version(field: &str, minor: u64) -> Option<Value> {
+    let (_, defaults) = BY_VERSION.iter().find(|(name, _)| *name == field)?;
+    let (_, text) = defaults.iter().rev().find(|(since, _)| minor >= *since)?;
+    serde_json::from_str(text).ok()
+}
+
+/// True for a field whose default nobody can tell from afar.
+#[must_use]
+pub fn depends_on_node(field: &str) -> bool {
+    let varies = table::find(field).is_some_and(|hazard| hazard.unset == Unset::Varies);
+    varies && filled(&json!({}), Some(u64::MAX)).get(field).is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_follow_the_version() {
+        let of = |minor, field: &str| filled(&json!({}), Some(minor))[field].clone();
+        assert_eq!((of(20, "kubeAPIQPS"), of(27, "kubeAPIQPS")), (json!(5), json!(50)));
+        assert_eq!((of(26, "eventBurst"), of(36, "eventBurst")), (json!(10), json!(100)));
+        assert_eq!((of(20, "memoryThrottlingFactor"), of(26, "memoryThrottlingFactor")), (Value::Null, json!(0.8)));
+        assert_eq!((of(30, "failCgroupV1"), of(34, "failCgroupV1")), (Value::Null, json!(false)));
+        assert_eq!(of(35, "failCgroupV1"), json!(true));
+        assert_eq!(
+            (of(29, "evictionHard").get("imagefs.inodesFree"), &of(30, "evictionHard")["imagefs.inodesFree"]),
+            (None, &json!("5%"))
+        );
+        let none = |minor| filled(&json!({"resolvConf": ""}), Some(minor))["resolvConf"].clone();
+        assert_eq!((none(22), none(23)), (json!("/etc/resolv.conf"), json!("")));
+        assert_eq!(filled(&json!({}), None).get("kubeAPIQPS"), None);
+        assert_eq!(filled(&json!(1), Some(20)), json!(1));
+    }
+
+    #[test]
+    fn what_is_given_stays_and_rules_others() {
+        let config =
+            json!({"eventBurst": 0, "kubeAPIQPS": 0, "nodeStatusUpdateFrequency": "7s", "maxParallelImagePulls": 2});
+        let filled = filled(&config, Some(30));
+        assert_eq!((&filled["eventBurst"], &filled["kubeAPIQPS"]), (&json!(100), &json!(0)));
+        assert_eq!(
+            (&filled["nodeStatusReportFrequency"], &filled["serializeImagePulls"]),
+            (&json!("7s"), &json!(false))
+        );
+    }
+
+    #[test]
+    fn eviction_thresholds_replace_the_defaults_unless_they_are_merged() {
+        let given = json!({"evictionHard": {"memory.available": "1Gi"}});
+        assert_eq!(filled(&given, Some(36))["evictionHard"], given["evictionHard"]);
+        let merged = json!({"evictionHard": {"memory.available": "1Gi"}, "mergeDefaultEvictionSettings": true});
+        assert_eq!(
+            filled(&merged, Some(36))["evictionHard"],
+            json!({"memory.available": "1Gi", "nodefs.available": "10%", "nodefs.inodesFree": "5%",
+                "imagefs.available": "15%", "imagefs.inodesFree": "5%"})
+        );
+    }
+
+    #[test]
+    fn all_defaults_that_a_version_has() {
+        let of = |minor| defaulted(&json!({"maxPods": 0, "registryPullQPS": 0, "readOnlyPort": 0}), minor);
+        let old = of(Some(20));
+        assert_eq!(
+            (&old["maxPods"], &old["registryPullQPS"], &old["readOnlyPort"]),
+            (&json!(110), &json!(0), &json!(0))
+        );
+        assert_eq!((&old["kubeAPIQPS"], old.get("containerLogMaxWorkers")), (&json!(5), None));
+        let unknown = of(None);
+        assert_eq!((unknown.get("kubeAPIQPS"), unknown.get("containerLogMaxWorkers")), (None, None));
+        assert_eq!(unknown["syncFrequency"], "1m");
+        assert_eq!(of(Some(30))["containerLogMaxWorkers"], 1);
+    }
+
+    #[test]
+    fn one_default_nobody_knows() {
+        let unknown: Vec<&str> =
+            table::HAZARDS.iter().map(|hazard| hazard.field).filter(|field| depends_on_node(field)).collect();
+        assert_eq!(unknown, ["singleProcessOOMKill"], "on cgroup v1 another");
+    }
+}

@@ -1,0 +1,136 @@
+//! `render --effective`: what the kubelet goes by, and where each value comes from.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::common::{Failure, block_on};
+use super::control::{Output, StoreDir};
+use crate::adapters::fsx::Disk;
+use crate::adapters::local_files::LocalFiles;
+use crate::adapters::preflight;
+use crate::adapters::store::FsStore;
+use crate::machine::records::Stored;
+use crate::ports::Local as _;
+use kubelet_config::effective::{Field, Sources, fields, layers};
+use kubelet_config::flags::KubeletArgs;
+use kubelet_config::hazard;
+use kubelet_config::rendering::Configuration;
+use kubelet_config::schema;
+use kubelet_config::source::Source;
+
+/// A configuration, and what its payload is called.
+pub(super) struct Rendered {
+    pub(super) configuration: Configuration,
+    pub(super) payload: String,
+}
+
+/// What a kubelet of a version goes by.
+pub(super) struct View {
+    version: Option<String>,
+    fields: Vec<Field>,
+}
+
+/// What a running supervisor says is active; none is the local configuration.
+pub(super) struct Active(pub(super) Option<Source>);
+
+/// Asks for it; `None` if nobody answers.
+pub(super) fn active(dir: &StoreDir) -> Option<Active> {
+    let (_, body) = dir.ask("GET", "/status", "").ok()?;
+    let document: Value = serde_json::from_str(&body).ok()?;
+    match document.get("active")? {
+        Value::Null => Some(Active(None)),
+        active => Some(Active(Some(serde_json::from_value(active.get("configMap")?.clone()).ok()?))),
+    }
+}
+
+/// The bytes that a version was started from, if it would be rendered to others today.
+pub(super) fn as_it_runs<D: Disk>(
+    mut rendered: Rendered,
+    store: &FsStore<D>,
+    stored: Stored,
+    source: &Source,
+) -> Rendered {
+    let (records, _) = stored.into_records();
+    let named = records.assigned.iter().chain(&records.last_known_good).chain(&records.proven);
+    let digest = named.filter(|version| version.source == *source).find_map(|version| version.digest.as_ref());
+    if let Some(digest) = digest.filter(|digest| **digest != rendered.configuration.digest)
+        && let Ok(found) = store.open_config(digest)
+    {
+        eprintln!(
+            "note: shown are the bytes that the kubelet was given, {}: today it would be given others",
+            found.path
+        );
+        (rendered.configuration.value, rendered.configuration.overrides) = (found.value, found.overrides);
+    }
+    rendered
+}
+
+/// What this kubelet goes by with a configuration.
+pub(super) fn view(rendered: &Rendered, local: &LocalFiles) -> Result<View, Failure> {
+    let args = &local.args;
+    let overrides = &rendered.configuration.overrides;
+    let file = args.last("config").map(Path::new).and_then(|path| std::path::absolute(path).ok());
+    let configuration = &rendered.configuration;
+    let sources = Sources {
+        configuration: &configuration.value,
+        local: &file.unwrap_or_default().display().to_string(),
+        payload: configuration.payload.as_ref().map(|payload| (rendered.payload.as_str(), payload)),
+        drop_ins: &local.drop_ins(),
+        args: &args.with(overrides),
+        added: &KubeletArgs::default().with(overrides),
+    };
+    let version = block_on(preflight::version(&local.program, args))?;
+    let minor = version.as_deref().and_then(|version| schema::minor(version).ok());
+    if minor.is_none() {
+        eprintln!("note: the kubelet's version is not known: it does not answer to --version");
+    }
+    Ok(View { version, fields: fields(&layers(&sources), minor) })
+}
+
+/// Of a value in the table: what is longer is not padded to.
+const WIDE: usize = 40;
+
+impl View {
+    pub(super) fn print(&self, output: Output) -> String {
+        match output {
+            Output::Json => format!("{:#}\n", self.document()),
+            Output::Text => self.table(),
+        }
+    }
+
+    fn document(&self) -> Value {
+        let field = |field: &Field| {
+            json!({
+                "field": field.path, "value": shown(field).unwrap_or("(hidden)".into()),
+                "from": field.origin.kind(), "name": field.origin.name(),
+            })
+        };
+        json!({ "kubelet": self.version, "fields": self.fields.iter().map(field).collect::<Vec<_>>() })
+    }
+
+    fn table(&self) -> String {
+        let cell = |field: &Field| match shown(field) {
+            None => "(hidden)".to_owned(),
+            Some(Value::Null) => "(default of this version)".to_owned(),
+            Some(value) => value.to_string(),
+        };
+        let rows: Vec<(&str, String, String)> =
+            self.fields.iter().map(|field| (field.path.as_str(), cell(field), field.origin.to_string())).collect();
+        let longest = |cells: &mut dyn Iterator<Item = usize>| cells.max().unwrap_or_default();
+        let paths = longest(&mut rows.iter().map(|(path, ..)| path.len()));
+        let values = longest(&mut rows.iter().map(|(_, value, _)| value.chars().count()).filter(|len| *len <= WIDE));
+        let mut text = format!("{:paths$}   {:values$}   FROM\n", "FIELD", "VALUE");
+        for (path, value, from) in rows {
+            let _ = writeln!(text, "{path:paths$}   {value:values$}   {from}"); // a String takes it
+        }
+        text
+    }
+}
+
+/// The value, unless it is nobody's business.
+fn shown(field: &Field) -> Option<Value> {
+    let top = field.path.split('.').next().unwrap_or_default();
+    (!hazard::is_secret(top)).then(|| field.value.clone())
+}
