@@ -31,8 +31,6 @@ fn what_can_be_made_again_is_put_right_while_the_kubelet_runs() {
     let mut rig = Rig::new();
     rig.up();
     let version = rig.prove("a", &configuration("maxPods: 42"));
-    rig.stop();
-    rig.up();
     let (starts, pid) = (rig.starts(), rig.last_pid());
     let store = rig.at("dynamic");
     let config = only_entry(&store.join("supervisor/configs")).join("kubelet.json");

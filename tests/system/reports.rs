@@ -107,6 +107,7 @@ fn each_event_has_its_type_at_the_api_server() {
     let mut rig = Rig::new();
     rig.up();
     rig.prove("a", &configuration("maxPods: 42"));
+    std::fs::remove_file(rig.at("dynamic/supervisor/state.json")).unwrap(); // behind its back
     let other = rig.put("b", &configuration("maxPods: 42"));
     rig.assign("b");
     rig.wait_event("KubeletConfigAdopted", &other);

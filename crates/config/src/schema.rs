@@ -202,8 +202,11 @@ pub fn refusal(told: &[String]) -> String {
 #[must_use]
 pub fn is_known(path: &str, minor: Option<u64>) -> bool {
     let minor = minor.unwrap_or(OLDEST_SUPERVISED);
+    if minor > NEWEST {
+        return true;
+    }
     let (mut parent, mut rest) = (String::new(), path);
-    while minor <= NEWEST {
+    loop {
         let (field, below) = rest.split_once('.').map_or((rest, None), |(field, below)| (field, Some(below)));
         let here = join(&parent, field);
         let stands_in = |table: &[(&str, u64)], good: &dyn Fn(u64) -> bool| {
@@ -218,7 +221,6 @@ pub fn is_known(path: &str, minor: Option<u64>) -> bool {
             None => return true,
         }
     }
-    true
 }
 
 /// The minor version in `v1.29.3`, `1.29`, `1.29.3+k3s1`.
