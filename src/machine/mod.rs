@@ -28,6 +28,7 @@ mod collect;
 mod handover;
 mod handover_v1;
 mod health;
+mod hung;
 mod io;
 mod ladder;
 mod launch;

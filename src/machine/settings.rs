@@ -52,6 +52,8 @@ pub struct Settings {
     pub spread_assignment: Duration,
     /// Who starts the next kubelet.
     pub restart_by: RestartBy,
+    /// A kubelet that nobody judges is restarted when it was dead for so long; zero: never.
+    pub hung_after: Duration,
     /// systemd's watchdog, where it has one for us.
     pub watchdog: Option<Duration>,
     /// Tells one boot of the machine from another.
@@ -79,6 +81,7 @@ impl Default for Settings {
             spread: Duration::ZERO,
             spread_assignment: Duration::ZERO,
             restart_by: RestartBy::Exec,
+            hung_after: Duration::ZERO,
             watchdog: None,
             boot_id: 0,
         }

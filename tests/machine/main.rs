@@ -3,6 +3,7 @@
 
 mod behaviour;
 mod defects;
+mod hung;
 mod publication;
 mod random_inputs;
 mod spread;

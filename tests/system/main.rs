@@ -10,6 +10,7 @@ mod credentials;
 mod evidence;
 mod faults;
 mod flag_overrides;
+mod hung;
 mod kubelet_adapter;
 mod native_flaws;
 mod operate;

@@ -38,6 +38,11 @@ impl State {
         fx.push(Effect::Probe(ticket, target));
     }
 
+    /// True while it has not answered.
+    pub(in crate::machine) fn is_asking_healthz(&self) -> bool {
+        self.health.asked.contains_key(&Question::Healthz)
+    }
+
     /// Asks; an earlier question of this kind is forgotten. Gives the ticket.
     pub(in crate::machine) fn query(&mut self, query: Query, fx: &mut Vec<Effect>) -> Ticket {
         let ticket = self.next_ticket();
