@@ -159,6 +159,8 @@ pub trait Kubelet {
     fn start(&mut self, config: Option<&Rendered>) -> Result<u32, SpawnError>;
     /// SIGTERM.
     fn stop(&mut self);
+    /// SIGQUIT: it writes its stacks to stderr, and ends.
+    fn dump_stacks(&mut self);
     /// SIGKILL.
     fn kill(&mut self);
     /// The last lines it wrote to its standard error, oldest first.

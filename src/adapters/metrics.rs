@@ -171,8 +171,8 @@ impl Metrics {
         );
         own.register(
             "kubelet_unhealthy_seconds",
-            "Time without a kubelet, with one that has not said READY=1, or, while one is observed for a trial, with bad healthz or \
-             overdue WATCHDOG=1; outside of that a kubelet that hangs is not seen",
+            "Time without a kubelet, with one that has not said READY=1, or with bad healthz or overdue WATCHDOG=1, which is looked \
+             at in trials, and every 15 s where --hung-after is not 0",
             metrics.unhealthy.clone(),
         );
         own.register(

@@ -51,7 +51,7 @@ impl ChildPid {
         Some(self.0.pid.load(SeqCst)).filter(|pid| *pid > 0)
     }
 
-    /// True if there is a process that was sent SIGTERM or SIGKILL.
+    /// True if there is a process that is to end: it was sent SIGTERM or SIGKILL, or SIGQUIT because it hangs.
     #[must_use]
     pub fn is_stopping(&self) -> bool {
         self.get().is_some() && self.0.stopping.load(SeqCst)
@@ -59,8 +59,12 @@ impl ChildPid {
 
     /// Sends a signal, if there is a process.
     pub fn signal(&self, signal: Signal) {
+        self.send(signal, matches!(signal, Signal::SIGTERM | Signal::SIGKILL));
+    }
+
+    fn send(&self, signal: Signal, ends: bool) {
         let Some(pid) = self.get() else { return };
-        if matches!(signal, Signal::SIGTERM | Signal::SIGKILL) {
+        if ends {
             self.0.stopping.store(true, SeqCst);
         }
         if let Err(error) = kill(Pid::from_raw(pid), signal) {
@@ -149,6 +153,10 @@ impl ports::Kubelet for KubeletProcess {
 
     fn stop(&mut self) {
         self.pid.signal(Signal::SIGTERM);
+    }
+
+    fn dump_stacks(&mut self) {
+        self.pid.send(Signal::SIGQUIT, true);
     }
 
     fn kill(&mut self) {

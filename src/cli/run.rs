@@ -53,6 +53,9 @@ pub(super) struct Options {
     /// Who starts the next kubelet: the supervisor itself (exec), or systemd, after the supervisor's own end with exit code 75 (exit), so that ExecStartPre runs.
     #[arg(long, env = "KUBELET_SUPERVISOR_RESTART_BY", default_value = "exec", value_name = "exec|exit")]
     restart_by: machine::RestartBy,
+    /// Restart a kubelet outside a trial that was dead for this long (no healthz; no WATCHDOG=1, if it pings) while the machine is well and the container runtime answers, with the same configuration; 0: never.
+    #[arg(long, env = "KUBELET_SUPERVISOR_HUNG_AFTER", default_value = "5m", value_name = "DURATION")]
+    hung_after: GoDuration,
     #[command(flatten)]
     merge: MergeOption,
     #[command(flatten)]
@@ -107,6 +110,7 @@ impl Options {
                 spread_assignment: self.spread_assignment.0,
                 restart_by: self.restart_by,
                 unknown_fields: self.unknown_fields.unknown_fields,
+                hung_after: self.hung_after.0,
                 watchdog: Systemd::watchdog(),
                 boot_id: clock::boot_id(),
             },

@@ -107,6 +107,7 @@ impl<P: Ports> Executor<P> {
             Effect::Preflight(ticket, candidate) => self.ports.preflight().judge(ticket, &candidate),
             Effect::SelfTest => self.ports.preflight().self_test(),
             Effect::Stop => self.ports.kubelet().stop(),
+            Effect::DumpStacks => self.ports.kubelet().dump_stacks(),
             Effect::Kill => self.ports.kubelet().kill(),
             Effect::Probe(ticket, target) => self.ports.probe().probe(ticket, &target),
             Effect::Query(ticket, Query::Lease) => self.ports.cluster().observe_lease(ticket),

@@ -41,6 +41,8 @@ pub enum EventReason {
     Confirmed,
     /// The store was changed behind the supervisor.
     Drift,
+    /// The kubelet hung, and is restarted with what it ran.
+    Hung,
 }
 
 impl EventReason {
@@ -63,6 +65,7 @@ impl EventReason {
             Self::Thawed => "KubeletConfigThawed",
             Self::Confirmed => "KubeletConfigConfirmed",
             Self::Drift => "KubeletConfigDrift",
+            Self::Hung => "KubeletHung",
         }
     }
 }
@@ -163,6 +166,19 @@ pub fn proven(source: &Source, after: Duration) -> Event {
         Some(source),
         format!("Last known good after {} of continuous health: {source}", GoDuration(after)),
     )
+}
+
+/// A kubelet that nobody judges hung for so long; the next one that does is restarted after `next`.
+#[must_use]
+pub(crate) fn hung(source: Option<&Source>, missing: &str, dead_for: Duration, next: Duration) -> Event {
+    let dead_for = GoDuration(Duration::from_secs(dead_for.as_secs()));
+    let message = format!(
+        "Hung, {missing} for {dead_for} while the machine is well and the container runtime answers: restarted with the same \
+         configuration, its stacks are in the journal; if it hangs again, after {}: {}",
+        GoDuration(next),
+        name(source)
+    );
+    event(EventReason::Hung, true, source, message)
 }
 
 #[cfg(test)]

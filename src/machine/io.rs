@@ -126,6 +126,9 @@ pub enum Effect {
     Start(Option<Box<Rendered>>),
     /// SIGTERM to the kubelet.
     Stop,
+    /// SIGQUIT to the kubelet: the Go runtime writes the stacks of all goroutines to stderr and ends the process with code 2
+    /// (runtime/signal_unix.go).
+    DumpStacks,
     /// SIGKILL to the kubelet.
     Kill,
     /// Ask healthz once.

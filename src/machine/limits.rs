@@ -25,11 +25,32 @@ pub(crate) const WATCHDOG_PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const PROBE_STARTING: Duration = Duration::from_millis(250);
 
 /// Pause between healthz probes once it is: on trial, in a control test, before a retry, and for a
-/// baseline. Nothing else is probed.
+/// baseline. At all other times it is looked at as seldom as [`HUNG_LOOK`] says.
 pub const PROBE_TRIAL: Duration = Duration::from_secs(5);
 
 /// A probe without an answer by then has failed.
 pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A kubelet that nobody judges is hung when it was dead for so long; `--hung-after`. The kubelet itself calls its sync loop
+/// stuck after 5 minutes (kubelet.go, v1.36), and the control plane evicts the pods of a lost node after 5 minutes and 40 s.
+pub const HUNG_AFTER: Duration = Duration::from_secs(300);
+
+/// It is looked at so often, ...
+pub const HUNG_LOOK: Duration = Duration::from_secs(15);
+/// ... and no oftener than that, however short [`HUNG_AFTER`] is made; so often until it has given its first sign of life, within
+/// the start's time-out.
+pub(crate) const HUNG_LOOK_LEAST: Duration = Duration::from_secs(1);
+
+/// Each restart of a hung kubelet doubles the time that the next one takes, up to this; ...
+pub const HUNG_MAX: Duration = Duration::from_secs(3600);
+/// ... so much life undoes it.
+pub const HUNG_FORGOTTEN: Duration = Duration::from_secs(3600);
+
+/// With less memory a machine is ill: the kubelet's own hard eviction threshold (defaults_linux.go, v1.20 to v1.36). One that
+/// waits for memory hangs, and starting another takes more.
+pub(crate) const HUNG_LEAST_MEMORY: u64 = 100 << 20;
+/// With fewer process ids left as well: a kubelet that starts takes some tens of threads.
+pub(crate) const HUNG_LEAST_PIDS: u64 = 100;
 
 /// Exits in a trial that fail it: the first may be an accident, the second is a pattern.
 pub const TRIAL_EXITS: u32 = 2;

@@ -29,6 +29,7 @@ mod drift;
 mod handover;
 mod handover_v1;
 mod health;
+mod hung;
 mod io;
 mod ladder;
 mod launch;

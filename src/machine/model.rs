@@ -277,10 +277,13 @@ pub enum RestartCause {
     Rollback,
     /// An operator's command.
     Operator,
+    /// It hung, and nobody judged it.
+    Hung,
 }
 
 impl RestartCause {
-    pub(crate) const ALL: [Self; 5] = [Self::Config, Self::Exit, Self::Reset, Self::Rollback, Self::Operator];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Config, Self::Exit, Self::Reset, Self::Rollback, Self::Operator, Self::Hung];
 
     /// The label's value.
     #[must_use]
@@ -291,6 +294,7 @@ impl RestartCause {
             Self::Reset => "reset",
             Self::Rollback => "rollback",
             Self::Operator => "operator",
+            Self::Hung => "hung",
         }
     }
 }

@@ -88,6 +88,8 @@ pub(super) struct Process {
     in_place: bool,
     /// The next start follows an exit that nobody asked for.
     exited: bool,
+    /// The next start follows a hung kubelet.
+    hung: bool,
     /// We are told to leave.
     leaving: bool,
 }

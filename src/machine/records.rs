@@ -79,6 +79,9 @@ pub struct Records {
     pub frozen: bool,
     /// The Node's annotation `kubelet-supervisor.io/retry` that was obeyed last.
     pub retried: Option<String>,
+    /// Restarts of a hung kubelet that did not help for long, where systemd carries them out.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub hung_restarts: u32,
 }
 
 impl Records {
@@ -129,6 +132,11 @@ impl Records {
         }
         serde_json::to_string_pretty(&File { version: VERSION, records: self }).unwrap_or_default()
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 /// What the assigned version is going through.

@@ -55,6 +55,8 @@ pub struct Settings {
     pub restart_by: RestartBy,
     /// What becomes of payloads with fields that the kubelet would read over.
     pub unknown_fields: UnknownFields,
+    /// A kubelet that nobody judges is restarted when it was dead for so long; zero: never.
+    pub hung_after: Duration,
     /// systemd's watchdog, where it has one for us.
     pub watchdog: Option<Duration>,
     /// Tells one boot of the machine from another.
@@ -83,6 +85,7 @@ impl Default for Settings {
             spread_assignment: Duration::ZERO,
             restart_by: RestartBy::Exec,
             unknown_fields: UnknownFields::Warn,
+            hung_after: Duration::ZERO,
             watchdog: None,
             boot_id: 0,
         }

@@ -8,6 +8,7 @@ use super::boot::Reading;
 use super::change::{Change, ChangeTimes};
 use super::drift::Drift;
 use super::health::Health;
+use super::hung::Hung;
 use super::io::{Effect, Input, StoreRequest, Ticket, log};
 use super::ladder::{is_same, refusal};
 use super::launch::Launch;
@@ -51,6 +52,8 @@ pub struct State {
     pub(super) process: Process,
     /// What is known of its health, and of the node's.
     pub(super) health: Health,
+    /// What is seen of a kubelet that nobody judges.
+    pub(super) hung: Hung,
     /// What is seen on the way to a verdict.
     pub(super) trial: Trial,
     /// Commands that were not carried out yet.
@@ -131,7 +134,11 @@ impl State {
             Input::Started(result) => self.started(result, &mut fx),
             Input::Ready => self.ready(&mut fx),
             Input::Exited(exit) => self.exited(exit, &mut fx),
-            Input::Probed(ticket, ok) => self.probed(ticket, ok),
+            Input::Probed(ticket, ok) => {
+                if !self.hung_probed(ticket, ok, &mut fx) {
+                    self.probed(ticket, ok, &mut fx);
+                }
+            }
             Input::Watchdog => {
                 self.watchdog_pinged();
                 self.relay_ping(&mut fx);
@@ -179,6 +186,7 @@ impl State {
         self.tick_reading(fx);
         self.tick_process(fx);
         self.tick_trial(fx);
+        self.tick_hung(fx);
         self.tick_commands(fx);
         self.tick_change(fx);
         self.tick_learning(fx);
@@ -210,6 +218,7 @@ impl State {
         self.drift.deadlines(&mut due);
         self.process.deadlines(&mut due);
         self.health_deadlines(&mut due);
+        self.hung.deadlines(&mut due);
         self.trial_deadlines(&mut due);
         if *self.process.kubelet() != Kubelet::Gone {
             due.extend(self.watchdog.deadline());

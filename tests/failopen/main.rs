@@ -292,7 +292,7 @@ fn take_over(dir: &Path, kubelet: &Installed, port: &Port, at: u32) {
         let (inputs, mut queue) = unbounded_channel();
         let pid = ChildPid::default();
         let signals = Signals::register().unwrap();
-        let world = World::new(Fault { at, after: false, starts: 0 }, inputs.clone());
+        let world = World::new(Fault { at, ..Fault::default() }, inputs.clone());
         let mut process = kubelet_process(kubelet, &args, "@nobody".to_owned(), &pid, inputs);
         let started = kubelet_supervisor::ports::Kubelet::start(&mut process, None);
         let running = pid.get().expect("a kubelet");
@@ -321,6 +321,43 @@ fn take_over(dir: &Path, kubelet: &Installed, port: &Port, at: u32) {
             tokio::select! { _ = supervisor => (), () = script => unreachable!() }
         });
         assert!(ended.await.is_ok(), "no end after {:?}", world.fired.get());
+    });
+}
+
+/// The kubelet hangs, and the call that has it dump its stacks panics: it runs on as it is, or another is started.
+fn hangs(dir: &Path, kubelet: &Installed, port: &Port, after: bool) {
+    let _ = std::fs::remove_dir_all(dir.join("dynamic"));
+    let args = arguments(dir, port);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (inputs, mut queue) = unbounded_channel();
+        let pid = ChildPid::default();
+        let socket = NotifySocket::bind().unwrap();
+        let process = kubelet_process(kubelet, &args, socket.name.clone(), &pid, inputs.clone());
+        tokio::spawn(socket.listen(pid.clone(), inputs.clone()));
+        let signals = Signals::register().unwrap();
+        let world = World::new(Fault { method: Some("kubelet.dump_stacks"), after, ..Fault::default() }, inputs);
+        let store = worker(dir, local_files(kubelet, &args), &args);
+        let settings = Settings { hung_after: Duration::from_millis(1), ..settings() };
+        let mut executor = Executor::new(State::new(settings), Faulty::new(&world, Box::new(store), process));
+        let line = SupervisedKubelet(pid.clone());
+        let supervisor = run_guarded(&mut executor, Start::Boot, &mut queue, &signals, &BootClock, &line);
+        let script = async {
+            until(&world, "boot", |_| true).await;
+            tokio::time::timeout(SOON, called(&world, "probe.probe")).await.expect("it is looked at");
+            world.healthz.set(false);
+            tokio::time::timeout(SOON, fault(&world)).await.expect("it hangs");
+            kubelet_runs(&pid, "a hang").await;
+            loop {
+                terminate();
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let ended = tokio::time::timeout(2 * SOON, async {
+            tokio::select! { _ = supervisor => (), () = script => unreachable!() }
+        });
+        assert!(ended.await.is_ok(), "no end after a hang");
+        println!("{HIT}{}", world.fired.get().unwrap_or_default());
     });
 }
 
@@ -377,7 +414,7 @@ fn one_part(number: usize) {
     println!();
     let mut tell = |at, after, starts| {
         std::io::Seek::rewind(&mut sink).unwrap();
-        let world = tell(dir.path(), &kubelet, &port, Fault { at, after, starts });
+        let world = tell(dir.path(), &kubelet, &port, Fault { at, after, starts, method: None });
         let fired = world.fired.get();
         if let Some(method) = fired {
             println!("{HIT}{method}");
@@ -402,6 +439,9 @@ fn one_part(number: usize) {
     if number == 0 {
         // The first start of `keep_kubelet` panics as well, and it tries again.
         assert_eq!(tell(starts[0], false, 1).0, Some("kubelet.start"));
+    }
+    if let Some(after) = [false, true].get(number) {
+        hangs(dir.path(), &kubelet, &port, *after);
     }
     for at in (1..=8).skip(number).step_by(PARTS) {
         take_over(dir.path(), &kubelet, &port, at);

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
 /// Every method of a port that an effect, the boot or a reload calls; of the store's, every request.
-pub const METHODS: [&str; 30] = [
+pub const METHODS: [&str; 31] = [
     "store.read_records",
     "store.record",
     "store.save",
@@ -31,6 +31,7 @@ pub const METHODS: [&str; 30] = [
     "store.is_idle",
     "kubelet.start",
     "kubelet.stop",
+    "kubelet.dump_stacks",
     "kubelet.kill",
     "kubelet.log_tail",
     "preflight.judge",
@@ -51,10 +52,12 @@ pub const METHODS: [&str; 30] = [
 ];
 
 /// Which call panics.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Fault {
     /// The n-th of all, from 1; 0: none.
     pub at: u32,
+    /// The first of this method.
+    pub method: Option<&'static str>,
     /// After it has done its work, not before.
     pub after: bool,
     /// The next so many starts of the kubelet panic too.
@@ -70,6 +73,8 @@ pub struct World {
     pub fired: Cell<Option<&'static str>>,
     pub called: RefCell<Vec<&'static str>>,
     pub ready: Cell<bool>,
+    /// The kubelet answers healthz.
+    pub healthz: Cell<bool>,
     pub status: RefCell<NodeConfigStatus>,
     pub news: Notify,
     pub inputs: UnboundedSender<Input>,
@@ -84,6 +89,7 @@ impl World {
             fired: Cell::new(None),
             called: RefCell::default(),
             ready: Cell::new(false),
+            healthz: Cell::new(true),
             status: RefCell::default(),
             news: Notify::new(),
             inputs,
@@ -93,7 +99,8 @@ impl World {
     fn call<T>(&self, method: &'static str, work: impl FnOnce() -> T) -> T {
         self.calls.set(self.calls.get() + 1);
         self.called.borrow_mut().push(method);
-        let due = self.calls.get() == self.fault.at;
+        let first = self.fault.method == Some(method) && self.fired.get().is_none();
+        let due = self.calls.get() == self.fault.at || first;
         let again = self.fired.get().is_some() && method == "kubelet.start" && self.starts.get() > 0;
         if again {
             self.starts.set(self.starts.get() - 1);
@@ -222,6 +229,9 @@ impl ports::Kubelet for Tap<KubeletProcess> {
     fn stop(&mut self) {
         self.0.call("kubelet.stop", || self.1.stop());
     }
+    fn dump_stacks(&mut self) {
+        self.0.call("kubelet.dump_stacks", || self.1.dump_stacks());
+    }
     fn kill(&mut self) {
         self.0.call("kubelet.kill", || self.1.kill());
     }
@@ -241,13 +251,14 @@ impl ports::Preflight for Tap<()> {
 
 impl ports::Probe for Tap<()> {
     fn probe(&mut self, ticket: Ticket, _target: &HealthzTarget) {
-        self.0.call("probe.probe", || self.0.answer(Input::Probed(ticket, true)));
+        self.0.call("probe.probe", || self.0.answer(Input::Probed(ticket, self.0.healthz.get())));
     }
 }
 
 impl ports::Host for Tap<()> {
     fn observe(&mut self, ticket: Ticket, _runtime: Option<&str>) {
-        self.0.call("host.observe", || self.0.answer(Input::EnvironmentObserved(ticket, Environment::default())));
+        let environment = Environment { runtime: Some(true), ..Environment::default() };
+        self.0.call("host.observe", || self.0.answer(Input::EnvironmentObserved(ticket, environment)));
     }
 }
 

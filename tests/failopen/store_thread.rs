@@ -89,7 +89,7 @@ fn one_call(call: &str) {
         let process = kubelet_process(&kubelet, &args, socket.name.clone(), &pid, inputs.clone());
         tokio::spawn(socket.listen(pid.clone(), inputs.clone()));
         let signals = Signals::register().unwrap();
-        let world = World::new(Fault { at: 0, after: false, starts: 0 }, inputs.clone());
+        let world = World::new(Fault::default(), inputs.clone());
         let files = FaultyFiles(local_files(&kubelet, &args), first.clone());
         let mut worker = worker(dir.path(), files, &args);
         let called = first.clone();

@@ -5,6 +5,7 @@ mod behaviour;
 mod counted;
 mod defects;
 mod drift;
+mod hung;
 mod publication;
 mod random_inputs;
 mod spread;

@@ -191,8 +191,8 @@ fn stored() -> impl Strategy<Value = Stored> {
 fn settings() -> impl Strategy<Value = Settings> {
     let minute = Duration::from_secs(60);
     let seldom = || prop::bool::weighted(0.2);
-    (prop::bool::weighted(0.3), seldom(), seldom(), any::<bool>(), seldom()).prop_map(
-        move |(exit, spread, confirm, watchdog, alone)| Settings {
+    (prop::bool::weighted(0.3), seldom(), seldom(), any::<bool>(), seldom(), any::<bool>()).prop_map(
+        move |(exit, spread, confirm, watchdog, alone, hung)| Settings {
             api_server: !alone,
             trial_duration: TRIAL,
             start_timeout: TIMEOUT,
@@ -200,6 +200,7 @@ fn settings() -> impl Strategy<Value = Settings> {
             spread: if spread { minute } else { Duration::ZERO },
             confirm_within: confirm.then_some(minute),
             watchdog: watchdog.then_some(Duration::from_secs(20)),
+            hung_after: if hung { TIMEOUT } else { Duration::ZERO },
             ..Settings::default()
         },
     )

@@ -27,6 +27,7 @@ mod directory;
 mod effective_view;
 mod files_and_verbs;
 mod flags;
+mod hung;
 mod plugin_drain;
 mod plugin_rollout;
 mod plugin_snapshots;
@@ -113,6 +114,8 @@ const CASES: &[Test] = &[
     Test("label_edits_with_confirm", LABELS, changes::label_edits_with_confirm),
     Test("torn_local_file", NATIVE, store::torn_local_file),
     Test("full_disk_at_boot", NATIVE, store::full_disk_at_boot),
+    Test("hung", NATIVE, hung::hung),
+    Test("hung_without_runtime", LABELS, hung::hung_without_runtime),
     Test("max_pods", LABELS, trial::max_pods),
     Test("containers_keep_running", LABELS, pods::containers_keep_running),
     Test("reload_from_previous", LABELS, previous::reload_from_previous),

@@ -205,10 +205,15 @@ impl Supervisor<'_> {
         });
     }
 
+    /// All that it and its kubelets said so far.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap()).into_owned()
+    }
+
     /// Waits for words in the log. Only for what no API tells.
     pub fn await_log(&self, words: &str) {
         until(&format!("{words:?} in the log"), || {
-            let text = String::from_utf8_lossy(&std::fs::read(&self.log).unwrap()).into_owned();
+            let text = self.log();
             let own: Vec<&str> = text.lines().filter(|line| line.contains("kubelet_supervisor")).collect();
             if text.contains(words) { Ok(()) } else { Err(own.join("\n")) }
         });

@@ -11,6 +11,7 @@ mod drift;
 mod evidence;
 mod faults;
 mod flag_overrides;
+mod hung;
 mod kubelet_adapter;
 mod native_flaws;
 mod operate;

@@ -95,6 +95,7 @@ impl State {
             self.writer.write_soon();
             self.spend_try();
         }
+        self.hung.resume(self.records().hung_restarts);
         if first {
             self.begin();
         } else {

@@ -31,14 +31,14 @@ impl State {
         }
     }
 
-    /// True if the kubelet runs, has said READY=1, and neither its healthz is bad nor its `WATCHDOG=1` overdue. These two are known
-    /// while it is observed; before and after that a kubelet that hangs looks healthy.
+    /// True if the kubelet runs, has said READY=1, and neither its healthz is bad nor its `WATCHDOG=1` overdue, as far as that is
+    /// looked at: while it is observed, and every 15 s where `--hung-after` is not 0.
     #[must_use]
     pub fn is_kubelet_healthy(&self) -> bool {
         let Some(run) = self.process.run().filter(|run| run.is_ready()) else { return false };
         let was_good = |signal: &Signal| *signal == Signal::Healthz || run.good.contains_key(signal);
         let mut silent = [Signal::Healthz, Signal::Watchdog].iter().filter(|signal| run.bad.contains_key(signal));
-        !self.is_observing() || !silent.any(was_good)
+        if self.is_observing() { !silent.any(was_good) } else { !self.hung.is_dead() }
     }
 
     /// Asks the kubelet's healthz.
@@ -46,6 +46,11 @@ impl State {
         let ticket = self.next_ticket();
         self.health.asked.insert(Question::Healthz, ticket);
         fx.push(Effect::Probe(ticket, target));
+    }
+
+    /// True while it has not answered.
+    pub(in crate::machine) fn is_asking_healthz(&self) -> bool {
+        self.health.asked.contains_key(&Question::Healthz)
     }
 
     /// Asks; an earlier question of this kind is forgotten. Gives the ticket.

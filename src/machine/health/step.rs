@@ -112,10 +112,11 @@ impl State {
         }
     }
 
-    pub(in crate::machine) fn probed(&mut self, ticket: Ticket, ok: bool) {
+    pub(in crate::machine) fn probed(&mut self, ticket: Ticket, ok: bool, fx: &mut Vec<Effect>) {
         if !self.health.take_answer(Question::Healthz, ticket) {
             return;
         }
+        self.heard_healthz(ok, fx);
         self.note_baseline(Signal::Healthz, ok);
         let now = self.now;
         let Some(run) = self.process.run_mut() else { return };
@@ -255,6 +256,7 @@ impl State {
         self.health.environment = Some((environment, now));
         self.update_suspension(fx);
         self.environment_answers(ticket, fx);
+        self.decide_hung(ticket, fx);
     }
 
     /// True if the system was on its way down when it was last observed, a moment ago.

@@ -29,14 +29,17 @@ impl State {
         let next = rendered.map_or_else(RunningConfig::default, |rendered| RunningConfig::new(version, rendered));
         let switched = before != (&next.version, &next.digest) && self.process.starts > 0;
         if self.process.starts > 0 {
-            let cause =
-                if switched || !self.process.exited { self.restart_cause(&next.version) } else { RestartCause::Exit };
+            let cause = match (self.process.hung, self.process.exited) {
+                (true, _) if !switched => RestartCause::Hung,
+                (_, true) if !switched => RestartCause::Exit,
+                _ => self.restart_cause(&next.version),
+            };
             fx.push(Effect::Count(Counter::Restart(cause)));
         }
         if switched {
             self.process.crashes = 0;
         }
-        (self.process.in_place, self.process.exited) = (fell_back, false);
+        (self.process.in_place, self.process.exited, self.process.hung) = (fell_back, false, false);
         self.forget_last_run();
         self.process.running = next;
         let another = self.process.started.replace(self.process.kubelet_id.clone());
@@ -90,7 +93,17 @@ impl State {
 
     /// SIGTERM now, SIGKILL after the grace.
     pub(in crate::machine) fn stop(&mut self, fx: &mut Vec<Effect>) {
-        fx.push(Effect::Stop);
+        self.end_by(Effect::Stop, fx);
+    }
+
+    /// The same for one that hangs, by SIGQUIT.
+    pub(in crate::machine) fn dump_and_stop(&mut self, fx: &mut Vec<Effect>) {
+        self.process.hung = true;
+        self.end_by(Effect::DumpStacks, fx);
+    }
+
+    fn end_by(&mut self, signal: Effect, fx: &mut Vec<Effect>) {
+        fx.push(signal);
         self.process.kubelet = Kubelet::Stopping { kill_at: Some(later(self.now, limits::STOP_GRACE)) };
     }
 

@@ -78,6 +78,7 @@ impl State {
             attempt.tries = attempt.tries.saturating_sub(spent);
             attempt.node = self.health.before_start();
         }
+        records.hung_restarts = if self.settings.standalone { 0 } else { self.hung.restarts() };
         records
     }
 }

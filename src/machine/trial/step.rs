@@ -38,7 +38,7 @@ impl State {
     }
 
     /// The kubelet's last lines, the newest.
-    pub(super) fn last_log_lines(&self, count: usize) -> Vec<String> {
+    pub(in crate::machine) fn last_log_lines(&self, count: usize) -> Vec<String> {
         let lines = &self.trial.log_tail;
         lines.get(lines.len().saturating_sub(count)..).unwrap_or_default().to_vec()
     }
@@ -61,6 +61,11 @@ impl State {
             && self.records().phase.trial().is_some_and(|attempt| self.is_judged_content(&attempt.version))
     }
 
+    /// True while what runs can fail: on trial, or in a control test.
+    pub(in crate::machine) fn is_on_test(&self) -> bool {
+        self.is_observing() && (self.is_judged() || matches!(self.records().phase, Phase::ControlTest(..)))
+    }
+
     pub(in crate::machine) fn tick_trial(&mut self, fx: &mut Vec<Effect>) {
         self.update_suspension(fx);
         self.update_observing();
@@ -71,8 +76,7 @@ impl State {
             return self.resolve_failure(fx);
         }
         let Some(run) = self.process.run().filter(|_| self.trial.pending.is_none()).cloned() else { return };
-        if self.is_observing()
-            && (self.is_judged() || matches!(self.records().phase, Phase::ControlTest(..)))
+        if self.is_on_test()
             && let Some((failure, detail)) = self.failing(&run)
         {
             return self.note_failure(failure, detail, fx);

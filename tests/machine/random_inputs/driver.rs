@@ -257,6 +257,9 @@ impl Driver {
             Effect::Stop if self.process.is_some() && !self.deaf && !self.hostile => {
                 return Some(Input::Exited(Exit::Code(0)));
             }
+            Effect::DumpStacks if self.process.is_some() && !self.deaf && !self.hostile => {
+                return Some(Input::Exited(Exit::Code(2)));
+            }
             Effect::Kill if self.process.is_some() && !self.hostile => return Some(Input::Exited(Exit::Signal(9))),
             Effect::ProveReload(ticket, document) => {
                 assert!(Handover::decode(document.encode()).is_ok());

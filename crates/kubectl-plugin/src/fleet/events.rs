@@ -5,6 +5,9 @@ use serde_json::{Value, json};
 /// Reasons of such events begin with this, native's too.
 const PREFIX: &str = "KubeletConfig";
 
+/// A restart that is no configuration's doing, which whoever reads them wants to know.
+const HUNG: &str = "KubeletHung";
+
 /// One kind of event, as often as it happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ConfigEvent {
@@ -24,7 +27,7 @@ impl ConfigEvent {
         let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
         let number = |pointer: &str| event.pointer(pointer).and_then(Value::as_u64);
         let reason = text("/reason")?;
-        if !reason.starts_with(PREFIX) {
+        if !reason.starts_with(PREFIX) && reason != HUNG {
             return None;
         }
         let once = text("/eventTime").or(text("/metadata/creationTimestamp")).unwrap_or_default();
@@ -81,6 +84,7 @@ mod tests {
                 ("KubeletConfigRejected", 2, true, "2026-01-01T00:00:01.5Z")
             ]
         );
+        assert!(ConfigEvent::from_event(&json!({"reason": "KubeletHung", "type": "Warning"})).is_some());
         for other in [json!({}), json!({"reason": "NodeReady"}), json!(null)] {
             assert_eq!(ConfigEvent::from_event(&other), None);
         }

@@ -276,6 +276,11 @@ impl ports::Kubelet for StandIn {
             self.schedule(STOPS, Coming::Exit(pid, Exit::Code(0)));
         }
     }
+    fn dump_stacks(&mut self) {
+        if let Some(Process { pid, .. }) = self.process {
+            self.schedule(STOPS, Coming::Exit(pid, Exit::Code(2)));
+        }
+    }
     fn kill(&mut self) {
         if let Some(Process { pid, .. }) = self.process {
             self.schedule(Duration::ZERO, Coming::Exit(pid, Exit::Signal(9)));

@@ -14,7 +14,7 @@ use super::config::Effective;
 use super::contact::{self, Contact};
 use super::flags::Flags;
 use super::notify;
-use super::style::{Kubelet, Stage, Style};
+use super::style::{self, Kubelet, Stage, Style};
 
 /// The `standIn` field of a configuration file. Times are like "500ms" or "2s".
 #[derive(Clone, Default)]
@@ -43,6 +43,8 @@ pub struct Knobs {
     pub quiet: bool,
     /// So many lines to stderr at the start, as fast as they go.
     pub flood: u64,
+    /// So many stacks on SIGQUIT.
+    pub goroutines: u64,
     /// "notReady" or "none": what the API server hears of a kubelet that reports to it.
     pub contact: Contact,
     /// "hang", "exit0", "nonutf8" or "silent": a preflight that goes wrong.
@@ -67,6 +69,7 @@ impl Knobs {
             stop_delay: time("stopDelay").unwrap_or_default(),
             watchdog_stops_after: time("watchdogStopsAfter"),
             quiet: flag("quiet"),
+            goroutines: value["goroutines"].as_u64().unwrap_or(1),
             flood: value["flood"].as_u64().unwrap_or_default(),
             contact: text("contact").map(|name| Contact::named(&name)).unwrap_or_default(),
             preflight: text("preflight"),
@@ -94,15 +97,16 @@ pub fn park() -> ! {
 }
 
 /// The first SIGTERM or SIGINT ends the process with 0, and at once. Until the real kubelet gets here, the signals'
-/// default is in force; the same is true of this one.
+/// default is in force; the same is true of this one. SIGQUIT is the Go runtime's: all stacks, and exit code 2.
 pub fn catch_signals(kubelet: &Kubelet, knobs: &Knobs) {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGTERM);
     signals.add(Signal::SIGINT);
+    signals.add(Signal::SIGQUIT);
     // Before any other thread exists: all of them inherit this, and the one below alone receives the signals.
     signals.thread_block().expect("block signals");
     let kubelet = kubelet.clone();
-    let Knobs { ignore_sigterm, stop_delay, .. } = *knobs;
+    let Knobs { ignore_sigterm, stop_delay, goroutines, .. } = *knobs;
     std::thread::spawn(move || {
         let mut stopping = false;
         loop {
@@ -110,6 +114,13 @@ pub fn catch_signals(kubelet: &Kubelet, knobs: &Knobs) {
             kubelet.note(json!({"event": "signal", "pid": std::process::id(), "signal": signal.as_str()}));
             if ignore_sigterm {
                 continue;
+            }
+            if signal == Signal::SIGQUIT {
+                style::write_raw(b"SIGQUIT: quit\nPC=0x46d6e1 m=0 sigcode=0\n\n");
+                for n in 0..goroutines {
+                    style::write_raw(stack(n).as_bytes());
+                }
+                kubelet.exit(2);
             }
             if stopping {
                 kubelet.exit(1);
@@ -125,6 +136,10 @@ pub fn catch_signals(kubelet: &Kubelet, knobs: &Knobs) {
             });
         }
     });
+}
+
+fn stack(n: u64) -> String {
+    format!("goroutine {n} [select]:\nstand-in/sync.loop(0xc000123400)\n\t/src/sync.go:{n} +0x8f\n\n")
 }
 
 pub fn live(kubelet: Kubelet, config: &Effective, flags: &Flags, knobs: &Knobs, reports: bool) -> ! {

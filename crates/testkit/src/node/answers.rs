@@ -40,6 +40,8 @@ impl Node {
             }
             Effect::Stop if self.is_deaf => None,
             Effect::Stop => self.end_process().then_some(Input::Exited(Exit::Code(0))),
+            Effect::DumpStacks if self.is_deaf => None,
+            Effect::DumpStacks => self.end_process().then_some(Input::Exited(Exit::Code(2))),
             Effect::Kill => self.end_process().then_some(Input::Exited(Exit::Signal(9))),
             Effect::ReadLogTail => Some(Input::LogTail(self.log_tail.clone())),
             Effect::Probe(ticket, _) => {

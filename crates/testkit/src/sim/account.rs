@@ -204,6 +204,15 @@ pub struct Account {
     pub(super) ran: Option<Content>,
     /// Content that was stopped, and the identity of the binary then.
     pub(super) stopped: Option<(Content, String)>,
+    /// The same of what hung; and restarts of that in a row, each within an hour of life of the one before.
+    pub(super) dumped: Option<(Content, String)>,
+    pub(super) dumps: u32,
+    /// What ran may have been on trial, or a control, until then.
+    pub(super) judged_last: Duration,
+    /// How long it may hang.
+    pub hung_after: Duration,
+    /// The supervisor ended to be started again.
+    pub(super) restarting: bool,
     /// Content that died by itself in this life, and how often in a row.
     pub(super) deaths: Option<(Content, u32)>,
     /// The process that exited last.
@@ -271,7 +280,8 @@ impl Account {
         (self.misled, self.set_right) = (false, None);
         self.failures_before = failures;
         (self.stopped, self.deaths, self.carried, self.ran) = (None, None, None, None);
-        self.testing = false;
+        (self.testing, self.dumped) = (false, None);
+        self.dumps = if std::mem::take(&mut self.restarting) { self.dumps } else { 0 };
         self.named.clear();
         if let Some(awaits) = &mut self.awaits {
             // What was left is noted each minute, and a boot costs one.
@@ -299,7 +309,7 @@ impl Account {
     /// So does an end for a restart.
     pub fn end_for_restart(&mut self) {
         self.end_life_cleanly();
-        self.leaving = false;
+        (self.leaving, self.restarting) = (false, true);
     }
 
     /// Health that a process of this content inherits.
@@ -319,7 +329,8 @@ impl Account {
         self.last = Some(process.clone());
         self.carried = Some((content, process.earned, process.broken || (process.well_since.is_some() && !excused)));
         if process.stopping.is_some() {
-            self.stopped = Some((content, self.known_kubelet.clone()));
+            let stopped = Some((content, self.known_kubelet.clone()));
+            *if process.dumped { &mut self.dumped } else { &mut self.stopped } = stopped;
             return;
         }
         if excused || process.path.is_none() {
@@ -364,7 +375,7 @@ impl Account {
 
     pub fn note_failed_start(&mut self) {
         // What was to run instead did not come up, and may be overtaken.
-        (self.stopped, self.deaths) = (None, None);
+        (self.stopped, self.dumped, self.deaths) = (None, None, None);
     }
 
     /// True if this content was said to have failed with this binary.

@@ -54,6 +54,8 @@ pub struct Chaos {
     pub node: Node,
     rng: Rng,
     trial: Duration,
+    /// Kubelets hang by chance.
+    hangs: bool,
 }
 
 impl Chaos {
@@ -70,6 +72,8 @@ impl Chaos {
         let turns = Rng::new(seed ^ 0x7125).one_in(3);
         let spread = if turns { Duration::from_secs(120) } else { Duration::ZERO };
         let watchdog = seed.is_multiple_of(2).then_some(Duration::from_secs(30));
+        let hangs = Rng::new(seed ^ 0x4875_6E67).one_in(3);
+        let hung_after = if hangs { Duration::from_secs(60) } else { Duration::ZERO };
         let settings = Settings {
             trial_duration: trial,
             confirm_within,
@@ -77,6 +81,7 @@ impl Chaos {
             restart_by,
             watchdog,
             unknown_fields: UnknownFields::Refuse,
+            hung_after,
             ..Settings::default()
         };
         let node = Node::with(seed, local, settings, heed);
@@ -86,7 +91,7 @@ impl Chaos {
             outside.surroundings.modern = rng.one_in(3);
             outside.surroundings.no_lease = rng.one_in(8);
         }
-        Self { node, rng, trial }
+        Self { node, rng, trial, hangs }
     }
 
     pub fn steps(&self) -> u64 {
@@ -148,6 +153,10 @@ impl Chaos {
             20 => {
                 self.node.outside.borrow().disk.heal();
                 "the disk works".to_owned()
+            }
+            23 if self.hangs => {
+                let deaf = self.rng.one_in(2);
+                format!("the kubelet hangs: {}, stopped: {deaf}", self.node.outside.borrow_mut().hang(deaf))
             }
             _ => "nothing".to_owned(),
         }
@@ -347,6 +356,7 @@ impl Chaos {
         outside.surroundings.shutting_down = false;
         outside.spawn_failures = 0;
         outside.mood = Mood::default();
+        outside.end_hang();
         if outside.surroundings.runtime_down {
             outside.set_runtime(true, false);
         }

@@ -49,7 +49,7 @@ impl Node {
     pub fn with(seed: u64, local: Behaviour, settings: Settings, heed: Heed) -> Self {
         let mut outside = Outside::new(Rng::new(seed), local);
         (outside.account.heed, outside.account.confirm_within) = (heed, settings.confirm_within);
-        outside.account.trial = settings.trial_duration;
+        (outside.account.trial, outside.account.hung_after) = (settings.trial_duration, settings.hung_after);
         let outside = Rc::new(RefCell::new(outside));
         let executor = Self::executor(&outside, settings.clone());
         Self { outside, executor, context: String::new(), settings, commands: 0, ended: false }

@@ -33,6 +33,8 @@ pub struct Process {
     pub was_healthy: bool,
     /// Somebody asked it then, and was told so.
     pub was_heard: bool,
+    /// It pinged its watchdog.
+    pub pinged: bool,
     /// healthz fails since then without a break.
     pub sick_since: Option<Duration>,
     /// Ready and healthy without a break since.
@@ -51,6 +53,10 @@ pub struct Process {
     /// Its Node was Ready, and its Lease renewed, and the supervisor heard it first then.
     pub node_ready: Option<Duration>,
     pub leased: Option<Duration>,
+    /// It hangs by chance, and minds SIGKILL alone if that is true.
+    pub hangs: Option<bool>,
+    /// SIGQUIT came.
+    pub dumped: bool,
     /// It was started without a word of the store, or its own file was edited while it was: nobody knows what it runs.
     pub unread: bool,
 }
@@ -205,6 +211,8 @@ impl Outside {
         let unread = path.is_none() && (edited || self.store_lags());
         self.process = Some(Process {
             unread,
+            hangs: None,
+            dumped: false,
             node_ready: None,
             leased: None,
             pid,
@@ -218,6 +226,7 @@ impl Outside {
             stopping: None,
             was_healthy: false,
             was_heard: false,
+            pinged: false,
             sick_since: None,
             well_since: None,
             earned,
@@ -310,11 +319,46 @@ impl Outside {
         let now = self.now;
         let Some(process) = &mut self.process else { return };
         process.stopping.get_or_insert(now);
-        let (pid, behaviour) = (process.pid, process.content.behaviour);
+        let (pid, behaviour, deaf) = (process.pid, process.content.behaviour, process.hangs == Some(true));
         match behaviour {
             Behaviour::Stubborn => {}
+            _ if deaf => {}
             Behaviour::SlowToStop => self.schedule(ms(9000), Coming::Exit(pid, Exit::Code(0))),
             _ => self.schedule(ms(20), Coming::Exit(pid, Exit::Code(0))),
+        }
+    }
+
+    /// SIGQUIT comes: it writes its stacks and ends, unless it is stopped.
+    pub fn dump_stacks(&mut self) {
+        let now = self.now;
+        let Some(process) = &mut self.process else { return };
+        process.stopping.get_or_insert(now);
+        process.dumped = true;
+        let (pid, deaf) = (process.pid, process.hangs == Some(true));
+        if !deaf && process.content.behaviour != Behaviour::Stubborn {
+            self.schedule(ms(300), Coming::Exit(pid, Exit::Code(2)));
+        }
+    }
+
+    /// A kubelet that works, and on which nobody is to come to a verdict, hangs until there is another.
+    pub fn hang(&mut self, deaf: bool) -> bool {
+        let account = &self.account;
+        let settled = |it: &Process| it.path.is_none() || account.is_lkg(it.content);
+        let fits = |it: &Process| it.well_since.is_some() && it.content.behaviour.works() && settled(it);
+        let Some(pid) = self.process.as_ref().filter(|it| fits(it) && !account.is_testing()).map(|it| it.pid) else {
+            return false;
+        };
+        self.process.iter_mut().for_each(|it| (it.hindered, it.hangs) = (true, Some(deaf)));
+        self.becomes_sick(pid, true);
+        true
+    }
+
+    /// One that hung by chance goes on.
+    pub fn end_hang(&mut self) {
+        if let Some(process) = self.process.as_mut().filter(|it| it.hangs.is_some()) {
+            process.hangs = None;
+            let pid = process.pid;
+            self.becomes_sick(pid, false);
         }
     }
 
@@ -345,6 +389,7 @@ impl Outside {
             return None;
         }
         let healthy = !process.sick;
+        process.pinged |= healthy;
         self.schedule(Duration::from_secs(15), Coming::Watchdog(pid));
         if healthy {
             self.observations.note(Signal::Watchdog, true, now);

@@ -7,6 +7,7 @@
 mod claims;
 mod crash;
 mod deadlines;
+mod hung;
 mod operators;
 mod peace;
 mod start;
@@ -47,6 +48,7 @@ pub enum Law {
     NotBlamed,
     Cleared,
     RetryLater,
+    Hung,
     Confirms,
     Obeys,
     Held,
@@ -64,7 +66,7 @@ pub enum Law {
 pub type Entry = (Law, u64, &'static str);
 
 impl Law {
-    pub const ALL: [Entry; 42] = [
+    pub const ALL: [Entry; 43] = [
         (Self::Runs, 10_000, "law 1: a kubelet runs, but for moments"),
         (Self::RunsInStall, 3_000, "law 1: it does so while the store does not answer"),
         (Self::OneKubelet, 1_000, "law 1: there is one kubelet at a time, and the machine knows which"),
@@ -96,6 +98,7 @@ impl Law {
         (Self::NotBlamed, 5, "no version is rolled back for the node's trouble alone"),
         (Self::Cleared, 1, "a version is cleared only if last known good fails alike"),
         (Self::RetryLater, 7, "what was not to blame is tried again in better times"),
+        (Self::Hung, 200, "a kubelet that hangs while nobody judges it is restarted as it was, and no other one is"),
         (Self::Confirms, 3, "what is to be confirmed is confirmed, or ends in time"),
         (Self::Obeys, 7, "operators are answered, and what was answered is durable"),
         (Self::Held, 200, "what is pinned or frozen stays, over boots as well"),

@@ -35,6 +35,7 @@ pub(super) enum Call {
     Load,
     Start,
     Stop,
+    Dump,
     Kill,
     Probe,
     Judge,
@@ -142,6 +143,13 @@ impl ports::Kubelet for Handle {
         let mut outside = self.0.borrow_mut();
         outside.check_stop();
         outside.terminate();
+    }
+
+    fn dump_stacks(&mut self) {
+        self.note(Call::Dump);
+        let mut outside = self.0.borrow_mut();
+        outside.check_dump();
+        outside.dump_stacks();
     }
 
     fn kill(&mut self) {

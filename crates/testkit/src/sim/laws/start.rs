@@ -17,7 +17,7 @@ use crate::sim::world::{Behaviour, Content, Outside, ROOT};
 const DECIDED: Duration = Duration::from_secs(90);
 
 /// After a read that failed, what was proven is tried again within this time.
-const UNREADABLE: Duration = Duration::from_secs(630);
+pub(super) const UNREADABLE: Duration = Duration::from_secs(630);
 
 /// What was observed this long before a switch was good right before it.
 const RIGHT_BEFORE: Duration = Duration::from_secs(20);
@@ -36,6 +36,7 @@ impl Outside {
         }
         self.check_away(path, content);
         self.check_tries(content);
+        self.check_restart_of_hung(path, content);
         self.check_restart(content);
         self.note_baseline(content);
         let account = &mut self.account;

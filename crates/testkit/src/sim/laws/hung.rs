@@ -1,0 +1,110 @@
+//! The law of a kubelet that hangs while nobody judges it.
+
+use std::time::Duration;
+
+use kubelet_config::duration;
+use kubelet_supervisor::machine::evidence::Signal;
+use kubelet_supervisor::machine::{RestartBy, State, limits};
+
+use crate::sim::kubelet::Process;
+use crate::sim::laws::Law;
+use crate::sim::laws::start::UNREADABLE;
+use crate::sim::world::{Behaviour, Content, Outside};
+
+/// It is looked at every 15 s, some of the questions about the node are never answered, and others come first.
+const UNNOTICED: Duration = Duration::from_secs(120);
+
+/// A change that was just heard of may be decided, and restart it anyhow.
+const CHANGES: Duration = Duration::from_secs(180);
+
+impl Outside {
+    /// Since when the kubelet gives no sign of life, after it gave one.
+    fn dead_since(&self) -> Option<Duration> {
+        let process = self.process.as_ref()?;
+        let silent = self.surroundings.modern && matches!(process.content.behaviour, Behaviour::SilentAfter(_));
+        process.sick_since.filter(|_| process.was_heard || process.pinged).or(process.lost_since.filter(|_| silent))
+    }
+
+    /// So long it may do so by now.
+    fn hung_patience(&self) -> Duration {
+        let first = self.account.hung_after;
+        duration::backoff(first, limits::HUNG_MAX.max(first), self.account.dumps)
+    }
+
+    /// A kubelet is to dump its stacks: it is dead for long enough, and nothing around it is.
+    pub fn check_dump(&mut self) {
+        let (dead_since, patience) = (self.dead_since(), self.hung_patience());
+        let dead = dead_since.is_some_and(|since| self.now.saturating_sub(since) >= patience);
+        // As it was told at this moment: what it writes of that may fill the disk.
+        let told = self.observations.environment == Some((false, self.now));
+        let well = told && self.observations.is_good(Signal::Runtime, self.now, Duration::ZERO);
+        let dumps = self.account.dumps;
+        self.account.check(Law::Hung, false, dead && well, || {
+            format!("dead since {dead_since:?}, node well: {well}, and it is restarted, after {dumps} times")
+        });
+        self.account.dumps += 1;
+    }
+
+    /// What hung is started again as it was.
+    pub(super) fn check_restart_of_hung(&mut self, path: Option<&str>, content: Content) {
+        let Some((before, kubelet)) = self.account.dumped.take() else { return };
+        let last = self.account.last.as_ref();
+        let since = last.and_then(|last| last.stopping).unwrap_or(self.now);
+        let edited = path.is_none() && self.local_edited.is_some_and(|at| last.is_none_or(|last| at >= last.started));
+        let account = &self.account;
+        let excused = self.disk_is_ailing()
+            || self.store_lags()
+            || edited
+            || kubelet != account.known_kubelet
+            || kubelet != self.kubelet_id
+            || last.is_none_or(|last| last.unread)
+            || account.overruled
+            || account.is_commanded(self.now)
+            || account.commanded_at.is_some_and(|at| at >= since)
+            || account.told_last.is_some_and(|told| told + CHANGES >= since)
+            || account.read_failed_last.1.is_some_and(|at| self.now <= at + UNREADABLE);
+        self.account
+            .check(Law::Hung, excused, before == content, || format!("{before:?} hung, and {content:?} follows"));
+    }
+
+    /// A kubelet that hangs is restarted in time.
+    pub(super) fn check_hung(&mut self, state: &State) {
+        let now = self.now;
+        let forgotten = |since: Duration| now.saturating_sub(since) >= limits::HUNG_FORGOTTEN;
+        if self.process.as_ref().and_then(|it| it.well_since).is_some_and(forgotten) {
+            self.account.dumps = 0;
+        }
+        if self.may_be_judged() {
+            self.account.judged_last = now;
+        }
+        let (Some(dead_since), Some(process)) = (self.dead_since(), &self.process) else { return };
+        let account = &self.account;
+        let since = dead_since.max(account.judged_last).max(self.trouble.until.unwrap_or_default());
+        let due = since + self.hung_patience() + UNNOTICED;
+        let content = process.content;
+        let excused = account.hung_after.is_zero()
+            || process.stopping.is_some()
+            || self.in_trouble()
+            || self.silence.queries
+            || self.silence.judge
+            || account.withheld.is_some()
+            || self.store_lags()
+            || self.disk_is_ailing()
+            || self.mood != crate::sim::api::Mood::default()
+            || account.told_last.is_some_and(|at| now <= at + CHANGES)
+            || account.commanded_at.is_some_and(|at| now <= at + CHANGES)
+            // Its count may be that of an earlier life.
+            || state.settings.restart_by == RestartBy::Exit;
+        self.account.check(Law::Hung, excused, now <= due, || format!("{content:?} hangs since {dead_since:?}"));
+    }
+
+    /// A verdict on what runs, or on what it is the control for, may be somebody else's.
+    fn may_be_judged(&self) -> bool {
+        let account = &self.account;
+        let settled = |it: &Process| {
+            (it.path.is_none() || account.is_lkg(it.content))
+                && account.on_trial.is_none_or(|on| on != it.content || account.is_lkg(on))
+        };
+        account.is_testing() || account.has_clearance() || !self.process.as_ref().is_some_and(settled)
+    }
+}

@@ -1,0 +1,343 @@
+//! A kubelet that hangs while nobody judges it: what is restarted, what is not, and how often.
+
+use std::time::Duration;
+
+use kubelet_config::hazard::impact::Supply;
+use kubelet_supervisor::machine::command::Command;
+use kubelet_supervisor::machine::evidence::Environment;
+use kubelet_supervisor::machine::limits;
+use kubelet_supervisor::machine::model::RestartCause;
+use kubelet_supervisor::machine::records::{Phase, Records};
+use kubelet_supervisor::machine::{Counter, Effect, Settings};
+use testkit::node::Node;
+
+testkit::scenarios!(
+    it_is_restarted_as_it_was,
+    each_restart_takes_twice_as_long,
+    an_hour_of_life_undoes_that,
+    pings_stand_for_a_kubelet_that_sends_them,
+    one_that_never_gave_a_sign_is_let_be,
+    nobody_looks_where_it_is_off,
+    an_ill_machine_is_nobodys_fault,
+    a_runtime_that_was_away_gives_the_whole_time_again,
+    nothing_is_done_that_nobody_can_judge,
+    sleep_and_moments_of_life_begin_the_time_anew,
+    one_that_minds_no_signal_is_killed,
+    a_trial_has_its_own_verdict,
+    the_wait_for_a_retry_has_none,
+    a_control_test_for_another_sign_has_none,
+    one_that_was_well_on_trial_was_alive,
+    a_change_that_comes_goes_first,
+    what_is_pinned_stays_pinned,
+);
+
+const HUNG_AFTER: u64 = 300;
+
+/// So much later it may be seen, decided and done.
+const LATER: u64 = 60;
+
+fn node() -> Node {
+    Node::with(Settings { hung_after: Duration::from_secs(HUNG_AFTER), ..Settings::default() })
+}
+
+/// One whose kubelet never pinged, as before v1.32, and answers healthz.
+fn without_pings() -> Node {
+    let mut node = node();
+    node.pings = false;
+    node.exit(1);
+    node.pass(60);
+    assert!(node.running().is_some());
+    node
+}
+
+fn dumps(node: &Node) -> usize {
+    node.effects.iter().filter(|effect| **effect == Effect::DumpStacks).count()
+}
+
+/// Seconds until the kubelet is restarted because it hangs, if it is within so many.
+fn until_restart(node: &mut Node, limit: u64) -> Option<u64> {
+    let before = dumps(node);
+    (1..=limit).find(|_| {
+        node.pass(1);
+        dumps(node) > before
+    })
+}
+
+/// Lines of the log that say why it is not restarted.
+fn spared(node: &Node) -> Vec<String> {
+    let lines = node.effects.iter().filter_map(|effect| match effect {
+        Effect::Log(_, line) => line.split_once("is not restarted: ").map(|(_, why)| why.to_owned()),
+        _ => None,
+    });
+    lines.collect()
+}
+
+fn it_is_restarted_as_it_was() {
+    let mut node = node();
+    node.assign("a");
+    node.pass(660);
+    assert_eq!((node.last_known_good(), node.starts.len()), ("a", 2), "{:?}", node.starts);
+    let before = node.disk().clone();
+    node.log_tail = vec!["E1121 10:00:00.000000 1 kubelet.go:1] the last line".to_owned()];
+    let events = node.events().len();
+
+    (node.pings, node.healthz) = (false, Some(false));
+    assert_eq!(until_restart(&mut node, HUNG_AFTER), None);
+    assert!(until_restart(&mut node, LATER).is_some());
+    assert_eq!((node.running(), node.starts.len()), (Some("a"), 3), "{:?}", node.starts);
+    assert_eq!(node.events()[events..], ["KubeletHung"], "and nothing else is said");
+    let message = node.message("KubeletHung");
+    assert!(message.contains("no WATCHDOG=1 for 5m") && message.contains("after 10m"), "{message}");
+    let event = node.effects.iter().find_map(|effect| match effect {
+        Effect::Emit(event) if event.reason.as_str() == "KubeletHung" => Some(event.clone()),
+        _ => None,
+    });
+    let event = event.unwrap();
+    assert!(event.warning && event.log_tail.join("\n").contains("the last line"), "{event:?}");
+    // Nothing is held against anything, and no try is spent.
+    assert_eq!(Records { hung_restarts: 0, ..node.disk().clone() }, Records { hung_restarts: 0, ..before });
+    assert!(node.state.config_error().is_none());
+    // This one never gave a sign of life.
+    assert_eq!(until_restart(&mut node, 7200), None);
+}
+
+fn each_restart_takes_twice_as_long() {
+    let mut node = without_pings();
+    for (number, expected) in [300, 600, 1200, 2400, 3600, 3600].into_iter().enumerate() {
+        node.healthz = Some(true);
+        node.pass(60);
+        node.healthz = Some(false);
+        assert_eq!(until_restart(&mut node, expected), None, "the restart after {number}");
+        assert!(until_restart(&mut node, LATER).is_some(), "the restart after {number}");
+    }
+    assert!(node.message("KubeletHung").contains("no healthz for 1h0m"), "{}", node.message("KubeletHung"));
+    assert!(node.disk().bad.is_empty() && node.disk().phase == Phase::Settled);
+    let hung = Effect::Count(Counter::Restart(RestartCause::Hung));
+    let counted = node.effects.iter().filter(|effect| **effect == hung).count();
+    // systemd carries them out, and the next supervisor's counters begin anew.
+    let by_systemd = node.effects.contains(&Effect::Quit);
+    assert_eq!(counted, if by_systemd { 0 } else { 6 });
+}
+
+fn an_hour_of_life_undoes_that() {
+    let mut node = without_pings();
+    node.healthz = Some(false);
+    assert!(until_restart(&mut node, HUNG_AFTER + LATER).is_some());
+    node.healthz = Some(true);
+    node.pass(limits::HUNG_FORGOTTEN.as_secs() - 60);
+    node.healthz = Some(false);
+    assert_eq!(until_restart(&mut node, 2 * HUNG_AFTER), None, "not quite an hour");
+    assert!(until_restart(&mut node, LATER).is_some());
+    node.healthz = Some(true);
+    node.pass(limits::HUNG_FORGOTTEN.as_secs() + LATER);
+    assert_eq!(node.disk().hung_restarts, 0);
+    node.healthz = Some(false);
+    assert!(until_restart(&mut node, HUNG_AFTER + LATER).is_some());
+}
+
+fn pings_stand_for_a_kubelet_that_sends_them() {
+    let mut node = node();
+    node.healthz = Some(false); // its port is out of reach, and its own checks pass
+    assert_eq!(until_restart(&mut node, 3600), None);
+    (node.healthz, node.pings) = (Some(true), false); // its sync loop is stuck
+    assert!(until_restart(&mut node, HUNG_AFTER + LATER).is_some());
+    // Without pings it goes by healthz, which is well.
+    assert_eq!(until_restart(&mut node, 3600), None);
+}
+
+fn one_that_never_gave_a_sign_is_let_be() {
+    let mut node = node();
+    (node.pings, node.healthz) = (false, Some(false));
+    node.exit(1);
+    assert_eq!(until_restart(&mut node, 7200), None);
+    // Nor one that does not come up.
+    node.ready_after = None;
+    node.healthz = Some(true);
+    node.exit(1);
+    assert_eq!(until_restart(&mut node, 7200), None);
+}
+
+fn nobody_looks_where_it_is_off() {
+    let mut off = Node::with(Settings { hung_after: Duration::ZERO, ..Settings::default() });
+    let mut without_healthz = node();
+    for node in [&mut off, &mut without_healthz] {
+        (node.pings, node.healthz) = (false, None);
+        node.exit(1);
+        node.pass(60);
+        let before = node.effects.len();
+        assert_eq!(until_restart(node, 3600), None);
+        let asked = |effect: &&Effect| matches!(effect, Effect::Probe(..) | Effect::Query(..));
+        assert_eq!(node.effects[before..].iter().find(asked), None);
+    }
+}
+
+fn an_ill_machine_is_nobodys_fault() {
+    let well = Environment { runtime: Some(true), ..Environment::default() };
+    let short_of = |name: &str, available: u64| {
+        let supply = Supply { available, capacity: 1 << 40 };
+        Environment { supplies: [(name.to_owned(), supply)].into(), ..well.clone() }
+    };
+    for (environment, why) in [
+        (Environment { runtime: Some(false), ..well.clone() }, "the container runtime does not answer"),
+        (Environment { runtime: None, ..well.clone() }, "--container-runtime-endpoint"),
+        (Environment { disk_full: true, ..well.clone() }, "the disk is full"),
+        (Environment { shutting_down: true, ..well.clone() }, "the system is shutting down"),
+        (short_of("memory.available", 50 << 20), "the machine is short of memory"),
+        (short_of("pid.available", 7), "the machine is short of process ids"),
+    ] {
+        let mut node = without_pings();
+        node.environment = environment;
+        node.healthz = Some(false);
+        assert_eq!(until_restart(&mut node, 3600), None, "{why}");
+        let said = spared(&node);
+        assert!(said.len() == 1 && said[0].contains(why), "said once: {said:?}");
+        assert!(!node.events().contains(&"KubeletHung"));
+    }
+}
+
+fn a_runtime_that_was_away_gives_the_whole_time_again() {
+    let mut node = without_pings();
+    node.environment.runtime = Some(false);
+    node.healthz = Some(false);
+    assert_eq!(until_restart(&mut node, 2 * HUNG_AFTER), None);
+    while spared(&node).is_empty() {
+        node.pass(1);
+    }
+    // It is back right after somebody looked.
+    node.pass(HUNG_AFTER / 2);
+    let before = node.effects.iter().filter(|effect| matches!(effect, Effect::Query(..))).count();
+    while node.effects.iter().filter(|effect| matches!(effect, Effect::Query(..))).count() == before {
+        node.pass(1);
+    }
+    node.environment.runtime = Some(true);
+    assert_eq!(until_restart(&mut node, HUNG_AFTER - 1), None);
+    assert!(until_restart(&mut node, LATER).is_some());
+}
+
+fn nothing_is_done_that_nobody_can_judge() {
+    let mut node = without_pings();
+    node.queries_answered = false;
+    node.healthz = Some(false);
+    assert_eq!(until_restart(&mut node, 3600), None);
+    node.queries_answered = true;
+    assert!(until_restart(&mut node, LATER).is_some(), "the time was over long ago");
+}
+
+fn sleep_and_moments_of_life_begin_the_time_anew() {
+    let mut node = without_pings();
+    node.healthz = Some(false);
+    for _ in 0..4 {
+        node.pass(HUNG_AFTER / 2);
+        node.now += Duration::from_secs(7200);
+    }
+    for _ in 0..4 {
+        node.pass(HUNG_AFTER - 60);
+        node.healthz = Some(true);
+        node.pass(20);
+        node.healthz = Some(false);
+    }
+    assert_eq!(dumps(&node), 0);
+    assert!(until_restart(&mut node, HUNG_AFTER + LATER).is_some());
+}
+
+fn one_that_minds_no_signal_is_killed() {
+    let mut node = without_pings();
+    (node.healthz, node.is_deaf) = (Some(false), true);
+    assert!(until_restart(&mut node, HUNG_AFTER + LATER).is_some());
+    let starts = node.starts.len();
+    node.pass(limits::STOP_GRACE.as_secs() - 2);
+    assert_eq!(node.starts.len(), starts);
+    node.pass(4);
+    assert!(node.effects.contains(&Effect::Kill));
+    assert_eq!((node.starts.len(), node.running()), (starts + 1, Some("")));
+}
+
+fn a_trial_has_its_own_verdict() {
+    let mut node = node();
+    node.assign("a");
+    node.pass(60);
+    (node.pings, node.healthz) = (false, Some(false));
+    node.pass(45);
+    node.healthz = Some(true);
+    node.pass(HUNG_AFTER + LATER);
+    assert_eq!((node.starts.len(), node.running()), (3, Some("")), "{:?}", node.starts);
+    assert!(node.events().contains(&"KubeletConfigRolledBack"));
+    assert_eq!(dumps(&node), 0);
+}
+
+fn the_wait_for_a_retry_has_none() {
+    let mut node = node();
+    node.ready_after = None;
+    node.assign("a");
+    node.exit(255); // a
+    node.exit(255); // local: not to blame
+    node.ready_after = Some(1);
+    node.pass(11);
+    node.exit(255);
+    node.pass(15);
+    assert!(matches!(node.state.records().phase, Phase::RetryLater(..)), "{:?}", node.events());
+    (node.pings, node.healthz) = (false, Some(false));
+    assert!(until_restart(&mut node, HUNG_AFTER + LATER).is_some());
+    let before = node.starts.len();
+    (node.pings, node.healthz) = (true, Some(true));
+    node.pass(HUNG_AFTER);
+    assert!(
+        node.starts[before..].contains(&"a".to_owned()),
+        "it is tried again: {:?} {:?}",
+        node.starts,
+        node.events()
+    );
+}
+
+/// Contact failed, and last known good is on test for that: it hangs, which tells nothing of contact.
+fn a_control_test_for_another_sign_has_none() {
+    let mut node = node();
+    node.cuts_contact.insert("a".to_owned());
+    node.assign("a");
+    while node.running() == Some("a") {
+        node.pass(1);
+    }
+    assert!(matches!(node.state.records().phase, Phase::ControlTest(..)), "{:?}", node.events());
+    node.pass(11);
+    (node.pings, node.healthz) = (false, Some(false));
+    assert!(until_restart(&mut node, HUNG_AFTER + LATER).is_some());
+    (node.pings, node.healthz) = (true, Some(true));
+    node.pass(60);
+    assert!(node.disk().phase == Phase::Settled && node.is_bad("a"), "{:?}", node.events());
+}
+
+/// What was seen of it while it was judged counts, though nothing else of that time does.
+fn one_that_was_well_on_trial_was_alive() {
+    let mut node = without_pings();
+    node.assign("a");
+    node.pass(60);
+    node.healthz = Some(false);
+    node.operate(Command::Pin { to: None }).unwrap(); // before anybody looks again
+    assert!(until_restart(&mut node, HUNG_AFTER + LATER).is_some());
+}
+
+fn a_change_that_comes_goes_first() {
+    let mut node = without_pings();
+    node.healthz = Some(false);
+    node.pass(HUNG_AFTER - 10);
+    node.preflight_answers = false;
+    node.assign("a");
+    assert_eq!(until_restart(&mut node, limits::PREFLIGHT_DEADLINE.as_secs() - 10), None);
+    (node.healthz, node.preflight_answers) = (Some(true), true);
+    node.end_preflight();
+    node.pass(30);
+    assert_eq!((node.running(), dumps(&node)), (Some("a"), 0), "one restart is enough");
+}
+
+fn what_is_pinned_stays_pinned() {
+    let mut node = node();
+    node.assign("a");
+    node.pass(30);
+    node.operate(Command::Pin { to: None }).unwrap();
+    node.assign("b");
+    node.pass(30);
+    (node.pings, node.healthz) = (false, Some(false));
+    assert!(until_restart(&mut node, HUNG_AFTER + LATER).is_some());
+    node.pass(5);
+    assert_eq!((node.running(), node.starts.len()), (Some("a"), 3), "{:?}", node.starts);
+}
