@@ -207,7 +207,7 @@ impl Metrics {
         for class in HazardClass::ALL.into_iter().filter(|class| class.is_refused() || *class == HazardClass::Pods) {
             let _ = self.hazards.get_or_create(&vec![label("class", class.label())]);
         }
-        for operation in ["read", "load", "write"] {
+        for operation in ["read", "load", "verify", "write"] {
             let _ = self.store_requests.get_or_create(&vec![label("operation", operation)]);
         }
     }

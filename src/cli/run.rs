@@ -54,7 +54,7 @@ pub(super) struct Options {
     #[arg(long, env = "KUBELET_SUPERVISOR_RESTART_BY", default_value = "exec", value_name = "exec|exit")]
     restart_by: machine::RestartBy,
     /// Restart a kubelet outside a trial that was dead for this long (no healthz; no WATCHDOG=1, if it pings) while the machine is well and the container runtime answers, with the same configuration; 0: never.
-    #[arg(long, env = "KUBELET_SUPERVISOR_HUNG_AFTER", default_value = "5m", value_name = "DURATION")]
+    #[arg(long, env = "KUBELET_SUPERVISOR_HUNG_AFTER", default_value_t = GoDuration(limits::HUNG_AFTER), value_name = "DURATION")]
     hung_after: GoDuration,
     #[command(flatten)]
     merge: MergeOption,

@@ -122,7 +122,10 @@ fn text(document: &Value, running: bool) -> String {
         line("", detail);
     }
     for flag in at("/flagOverrides").as_array().into_iter().flatten() {
-        line("Flag:", flag.as_str().unwrap_or_default().to_owned());
+        line("Flag override:", flag.as_str().unwrap_or_default().to_owned());
+    }
+    for damage in at("/drift").as_array().into_iter().flatten() {
+        line("Drift:", damage.as_str().unwrap_or_default().to_owned());
     }
     for field in at("/shadowedByFlags").as_array().into_iter().flatten() {
         line("No effect:", format!("{}, the command line wins", field.as_str().unwrap_or_default()));

@@ -123,7 +123,7 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
                 found.push(Damage { what, source: Some(source.clone()), mended });
             }
             if let Some(what) = self.store.checkpoint_damage(source) {
-                let mended = Err("it comes from the API server".to_owned());
+                let mended = Err("its source alone has these bytes".to_owned());
                 found.push(Damage { what, source: Some(source.clone()), mended });
             }
         }

@@ -100,9 +100,10 @@ pub fn changed(source: Option<&Source>) -> Event {
 
 /// Something in the store is not as it was written.
 #[must_use]
-pub fn drift(damage: &Damage) -> Event {
+pub fn drift(damage: &Damage, downloads: bool) -> Event {
     let done = match &damage.mended {
         Ok(()) => "written again".to_owned(),
+        Err(_) if downloads => "it is downloaded again".to_owned(),
         Err(why) => format!("not put right: {why}"),
     };
     let message = format!("Changed behind the supervisor, {}: {done}", damage.what);
@@ -174,7 +175,7 @@ pub(crate) fn hung(source: Option<&Source>, missing: &str, dead_for: Duration, n
     let dead_for = GoDuration(Duration::from_secs(dead_for.as_secs()));
     let message = format!(
         "Hung, {missing} for {dead_for} while the machine is well and the container runtime answers: restarted with the same \
-         configuration, its stacks are in the journal; if it hangs again, after {}: {}",
+         configuration; SIGQUIT asks it for its stacks, see the journal; the next restart takes {} of that: {}",
         GoDuration(next),
         name(source)
     );

@@ -187,12 +187,14 @@ pub enum StoreRequest {
 }
 
 impl StoreRequest {
-    /// The label of `store_request_duration_seconds{operation}`: `read`, `load` (verify or render a configuration) or `write`.
+    /// The label of `store_request_duration_seconds{operation}`: `read`, `load` (verify or render a configuration), `verify` (all that
+    /// the record names) or `write`.
     /// `None` if the disk has no part in it.
     #[must_use]
     pub fn operation(&self) -> Option<&'static str> {
         match self {
-            Self::ReadRecords(_) | Self::Unreported | Self::Verify(..) => Some("read"),
+            Self::ReadRecords(_) | Self::Unreported => Some("read"),
+            Self::Verify(..) => Some("verify"),
             Self::Load(..) => Some("load"),
             Self::Record(..)
             | Self::Save(..)

@@ -37,7 +37,7 @@ pub const HUNG_AFTER: Duration = Duration::from_secs(300);
 
 /// It is looked at so often, ...
 pub const HUNG_LOOK: Duration = Duration::from_secs(15);
-/// ... and no oftener than that, however short [`HUNG_AFTER`] is made; so often until it has given its first sign of life, within
+/// ... and no oftener than that, however short `--hung-after` is made; so often until it has given its first sign of life, within
 /// the start's time-out.
 pub(crate) const HUNG_LOOK_LEAST: Duration = Duration::from_secs(1);
 

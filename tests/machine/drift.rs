@@ -46,7 +46,7 @@ fn a_checkpoint_comes_from_the_api_server_again() {
     let starts = node.starts.len();
     node.store.lose_checkpoint(&source("a"));
     touched(&mut node);
-    assert!(node.message("KubeletConfigDrift").contains("API server"), "{}", node.message("KubeletConfigDrift"));
+    assert!(node.message("KubeletConfigDrift").contains("downloaded again"), "{}", node.message("KubeletConfigDrift"));
     assert!(node.store.has_checkpoint(&source("a")));
     assert_eq!((drifts(&node), node.starts.len()), (1, starts));
     touched(&mut node);

@@ -8,6 +8,7 @@ mod list;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Read as _};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
@@ -226,30 +227,48 @@ fn wait(child: &mut Child) -> io::Result<()> {
 }
 
 /// Runs worlds around the mutant that is alive in this process, until its law catches it; then the same without that law.
+/// Where another law was quicker, other worlds have a say: which of two is first is chance.
 pub fn hunt(plan: Plan) -> bool {
     let number = super::number("SIM_MUTANT").and_then(|number| usize::try_from(number).ok());
     let Some(mutant) = number.and_then(|number| MUTANTS.get(number)) else { return false };
-    let (mut steps, mut panics) = (0, 0);
-    for seed in 0..WORLDS {
-        let outcome = worlds::run(seed, Plan { heed: Heed::Only(mutant.law), ..plan }, false);
-        steps += outcome.steps;
-        if outcome.broken().is_none() {
-            panics += u64::from(outcome.failure.is_some());
-            continue;
+    let mut shared = None;
+    for first in [0, 10 * WORLDS, 20 * WORLDS] {
+        let Some((seed, steps, panics)) = caught(mutant.law, first, plan) else { continue };
+        match others(mutant.law, first..=seed, steps, plan) {
+            None => {
+                println!("caught in world {seed} after {steps} steps, {panics} panics, alone");
+                return true;
+            }
+            Some(other) => shared = Some((seed, steps, panics, other)),
         }
-        let others = others(mutant.law, seed, steps, plan);
-        let others = others.map_or("alone".to_owned(), |law| format!("and by {law:?}"));
-        println!("caught in world {seed} after {steps} steps, {panics} panics, {others}");
-        return true;
     }
-    println!("SURVIVES {steps} steps, {panics} panics");
-    false
+    match shared {
+        Some((seed, steps, panics, law)) => {
+            println!("caught in world {seed} after {steps} steps, {panics} panics, and by {law:?}");
+        }
+        None => println!("SURVIVES"),
+    }
+    shared.is_some()
+}
+
+/// The world from this one on in which the law catches it, with the steps until then, and the worlds that panicked.
+fn caught(law: Law, first: u64, plan: Plan) -> Option<(u64, u64, u64)> {
+    let (mut steps, mut panics) = (0, 0);
+    for seed in first..first + WORLDS {
+        let outcome = worlds::run(seed, Plan { heed: Heed::Only(law), ..plan }, false);
+        steps += outcome.steps;
+        if outcome.broken().is_some() {
+            return Some((seed, steps, panics));
+        }
+        panics += u64::from(outcome.failure.is_some());
+    }
+    None
 }
 
 /// Another law that catches it in as many steps.
-fn others(law: Law, last: u64, steps: u64, plan: Plan) -> Option<Law> {
+fn others(law: Law, seeds: RangeInclusive<u64>, steps: u64, plan: Plan) -> Option<Law> {
     let mut left = steps;
-    for seed in 0..=last {
+    for seed in seeds {
         let outcome = worlds::run(seed, Plan { heed: Heed::AllBut(law), limit: left, ..plan }, false);
         if let Some(other) = outcome.broken() {
             return Some(other);

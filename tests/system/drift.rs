@@ -53,7 +53,7 @@ fn what_can_be_made_again_is_put_right_while_the_kubelet_runs() {
     }
     // A checkpoint comes from the API server.
     fs::write(checkpoint.join("kubelet"), "something else").unwrap();
-    wait_event(&rig, &checkpoint, "it comes from the API server");
+    wait_event(&rig, &checkpoint, "it is downloaded again");
     eventually("the checkpoint is as it was", || {
         (fs::read_to_string(checkpoint.join("kubelet")).ok()? == configuration("maxPods: 42")).then_some(())
     });

@@ -45,6 +45,8 @@ fn flaw_01_a_configuration_that_kills_the_kubelet_is_never_last_known_good() {
 #[test]
 fn flaw_02_a_kubelet_that_dies_at_once_can_be_repaired_remotely() {
     let mut rig = Rig::new();
+    // Where the change is decided while no kubelet is up, the new one has to come into contact.
+    rig.kubelet.set("STAND_IN_REPORTS=1");
     rig.local("standIn: {exitAfterReady: 50ms}");
     rig.up();
     rig.wait_starts(2);

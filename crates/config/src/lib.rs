@@ -10,7 +10,6 @@
 //! - [`schema`]: the fields, and which kubelets know them
 //! - [`rendering`]: payload, local file and flags put together; [`digest`]: what identifies the outcome
 //! - [`effective`]: what the kubelet goes by then, field by field, and where each value comes from
-//! - [`schema`]: which fields a kubelet of a version knows
 //!
 //! What a change does to a live node:
 //!

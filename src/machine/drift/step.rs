@@ -49,9 +49,10 @@ impl State {
         for damage in found {
             let mended = damage.mended.is_ok();
             if mended || !before.contains(&damage.what) {
-                fx.push(Effect::Emit(events::drift(&damage)));
                 let assigned = self.records().assigned.as_ref().map(|version| &version.source);
-                if !mended && damage.source.is_some() && damage.source.as_ref() == assigned {
+                let downloads = !mended && damage.source.is_some() && damage.source.as_ref() == assigned;
+                fx.push(Effect::Emit(events::drift(&damage, downloads)));
+                if downloads {
                     self.download_again(fx);
                 }
             }

@@ -8,6 +8,7 @@ use super::Mutant;
 pub const SHARED: &[(Law, &str)] = &[
     (Law::Known, "a payload that was not assigned is also saved as another"),
     (Law::LastingFaults, "a kubelet that is not there is of law 1 as well"),
+    (Law::NothingLost, "with the record of last known good, what failed is lost as well, and what is damaged"),
     (Law::NotWhileAway, "a switch without a baseline does not converge in some worlds"),
 ];
 

@@ -11,15 +11,16 @@ enum Why {
     Runtime,
     Output,
     Ends,
+    Testing,
 }
 
-use Why::{Directory, Ends, Identity, Output, Runtime, Supervised};
+use Why::{Directory, Ends, Identity, Output, Runtime, Supervised, Testing};
 
 #[rustfmt::skip]
 const REFUSED: &[(&str, Why)] = &[
     ("bootstrap-kubeconfig", Identity),
     ("cert-dir", Identity),
-    ("chaos-chance", Ends),                       // to 1.23: requests fail at random
+    ("chaos-chance", Testing),                    // to 1.23
     ("cloud-config", Identity),                   // to 1.30
     ("cloud-provider", Identity),
     ("cni-bin-dir", Runtime),                     // to 1.23, as all of dockershim
@@ -31,6 +32,10 @@ const REFUSED: &[(&str, Why)] = &[
     ("container-runtime-endpoint", Runtime),
     ("docker", Runtime),
     ("docker-endpoint", Runtime),
+    ("docker-tls", Runtime),
+    ("docker-tls-ca", Runtime),
+    ("docker-tls-cert", Runtime),
+    ("docker-tls-key", Runtime),
     ("dynamic-config-dir", Supervised),           // to 1.23
     ("exit-on-lock-contention", Supervised),
     ("experimental-dockershim-root-directory", Directory),
@@ -43,8 +48,9 @@ const REFUSED: &[(&str, Why)] = &[
     ("log-file", Output),
     ("logtostderr", Output),
     ("network-plugin", Runtime),
+    ("network-plugin-mtu", Runtime),
     ("node-ip", Identity),
-    ("really-crash-for-testing", Ends),           // to 1.22
+    ("really-crash-for-testing", Testing),        // to 1.22
     ("root-dir", Directory),
     ("runonce", Ends),
     ("version", Ends),
@@ -62,6 +68,7 @@ pub(super) fn reason(flag: &str) -> Option<&'static str> {
         Runtime => "it is the container runtime's; change it in the unit, with the node drained",
         Output => "the supervisor reads the kubelet's standard error, and the log must go there",
         Ends => "the kubelet would not go on with it",
+        Testing => "it makes the kubelet fail, for tests",
     })
 }
 
@@ -73,5 +80,16 @@ mod tests {
     fn each_stands_once_in_order() {
         assert!(REFUSED.windows(2).all(|pair| pair[0].0 < pair[1].0));
         assert_eq!(reason("max-pods"), None);
+    }
+
+    #[test]
+    fn each_is_in_the_reference() {
+        let reference = include_str!("../../../../docs/usage/reference.md");
+        let table = reference.split("| refused flags |").nth(1).and_then(|rest| rest.split("\n\n").next());
+        let listed = table.expect("a table").matches("`--").count();
+        assert_eq!(listed, REFUSED.len());
+        for (name, _) in REFUSED {
+            assert!(table.is_some_and(|table| table.contains(&format!("`--{name}`"))), "{name}");
+        }
     }
 }

@@ -204,7 +204,7 @@ impl Node {
             }
             if !self.store.checkpoints.contains(&source) {
                 let (what, mended) =
-                    (format!("the checkpoint of {source}"), Err("it comes from the API server".to_owned()));
+                    (format!("the checkpoint of {source}"), Err("its source alone has these bytes".to_owned()));
                 found.push(Damage { what, source: Some(source), mended });
             }
         }
