@@ -20,13 +20,15 @@ const MASK: AddWatchFlags = AddWatchFlags::IN_CLOSE_WRITE
     .union(AddWatchFlags::IN_MOVED_TO)
     .union(AddWatchFlags::IN_MOVED_FROM)
     .union(AddWatchFlags::IN_DELETE_SELF)
+    .union(AddWatchFlags::IN_MOVE_SELF)
     .union(AddWatchFlags::IN_ONLYDIR);
 
 /// What counts in `supervisor/`: the history grows by itself, and the lock and the socket come and go.
 const OWN: [&str; 3] = ["state.json", "configs", "seals"];
 
 /// Directories below the store's that hold what is verified, and how deep they go.
-const TREES: [(&str, u32); 3] = [("supervisor/configs", 2), ("supervisor/seals", 1), ("store/checkpoints", 2)];
+const TREES: [(&str, u32); 5] =
+    [("", 0), ("store", 0), ("supervisor/configs", 2), ("supervisor/seals", 1), ("store/checkpoints", 2)];
 
 /// Events of one write come together; directories that it made are watched after this long.
 const GATHER: Duration = Duration::from_millis(500);
@@ -44,10 +46,20 @@ pub(crate) fn start(root: PathBuf, inputs: UnboundedSender<Input>) {
 }
 
 async fn run(inotify: AsyncFd<Arc<Inotify>>, root: PathBuf, inputs: UnboundedSender<Input>) {
+    let mut last_logged = None;
     loop {
         // Watches come before the look at what is there, so that nothing is missed in between.
         let (instance, dir) = (inotify.get_ref().clone(), root.clone());
-        let Ok(own) = tokio::task::spawn_blocking(move || watch(&instance, &dir)).await else { return };
+        let Ok((own, failed)) = tokio::task::spawn_blocking(move || watch(&instance, &dir)).await else { return };
+        if failed != last_logged {
+            if let Some(why) = &failed {
+                tracing::warn!(
+                    "changes of {} by others may be seen at starts of the kubelet alone: {why}",
+                    root.display()
+                );
+            }
+            last_logged = failed;
+        }
         loop {
             let seen = events(Some(&inotify)).await;
             let counts = |name: &OsStr| OWN.iter().any(|own| name == *own);
@@ -63,18 +75,25 @@ async fn run(inotify: AsyncFd<Arc<Inotify>>, root: PathBuf, inputs: UnboundedSen
     }
 }
 
-/// Watches all directories; gives the watch of our own one. What cannot be watched is left out.
-fn watch(inotify: &Inotify, root: &Path) -> Option<WatchDescriptor> {
+/// Watches all directories; gives the watch of our own one, and why one could not be watched.
+fn watch(inotify: &Inotify, root: &Path) -> (Option<WatchDescriptor>, Option<String>) {
+    let mut failed = None;
     for (tree, depth) in TREES {
-        watch_tree(inotify, &root.join(tree), depth);
+        watch_tree(inotify, &root.join(tree), depth, &mut failed);
     }
-    inotify.watch(&root.join("supervisor"), MASK).ok().flatten()
+    let own = inotify.watch(&root.join("supervisor"), MASK).unwrap_or_else(|error| {
+        failed.get_or_insert(format!("inotify: {error}"));
+        None
+    });
+    (own, failed)
 }
 
-fn watch_tree(inotify: &Inotify, dir: &Path, depth: u32) {
-    let _ = inotify.watch(dir, MASK);
+fn watch_tree(inotify: &Inotify, dir: &Path, depth: u32, failed: &mut Option<String>) {
+    if let Err(error) = inotify.watch(dir, MASK) {
+        failed.get_or_insert(format!("inotify: {error}")); // such as all of fs.inotify.max_user_watches in use
+    }
     let entries = std::fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok);
     for entry in entries.filter(|entry| depth > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir())) {
-        watch_tree(inotify, &entry.path(), depth - 1);
+        watch_tree(inotify, &entry.path(), depth - 1, failed);
     }
 }

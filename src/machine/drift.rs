@@ -21,6 +21,8 @@ pub(super) struct Drift {
     asked: Option<Asked>,
     /// What was told and could not be put right.
     told: BTreeSet<String>,
+    /// Verifications in a row that found something.
+    rounds: u32,
 }
 
 impl Drift {

@@ -3,11 +3,11 @@
 //! systemd's watchdog sees to it where the unit has one and the kubelet pings (from v1.32 on): its time is the shorter one,
 //! and it ends supervisor and kubelet. This is for all others, and for a unit without a watchdog.
 //!
-//! - **What is looked at.** A kubelet that has pinged is alive while it pings: its pings stand for its sync loop. One that never
+//! - **What is observed.** A kubelet that has pinged is alive while it pings: its pings stand for its sync loop. One that never
 //!   pinged is asked for healthz, four times in `--hung-after` and every 15 s at most. One that did neither in its life
 //!   cannot be told from one that nobody can reach, and is never called hung.
-//! - **How long.** It must have been dead at each look for the whole of `--hung-after`. A time in which nobody looked (sleep, a
-//!   supervisor that stood still) begins that anew, and so does a look that finds it alive.
+//! - **How long.** It must have been unresponsive at each observation for the whole of `--hung-after`. A time in which nobody observed (sleep, a
+//!   supervisor that stood still) begins that anew, and so does one that finds it alive.
 //! - **Who is at fault.** When the time is over the node is observed. The restart waits while the machine is ill, the container
 //!   runtime does not answer, or nobody can tell; and if it was so, for the whole time again.
 //! - **How often.** Each restart doubles the time that the next one takes, up to an hour; an hour of life undoes that.
@@ -30,33 +30,33 @@ mod step;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Hung {
-    /// The process that is looked at, by its start.
+    /// The process that is observed, by its start.
     process: Option<Moment>,
-    /// The next look.
-    look_at: Option<Moment>,
-    /// The last look.
-    looked: Option<Moment>,
+    /// When it is observed next.
+    next_observation: Option<Moment>,
+    /// When it was observed last.
+    last_observation: Option<Moment>,
     /// It was alive at some time of its life.
     was_alive: bool,
-    /// Alive at each look since then.
+    /// Alive at each observation since then.
     alive_since: Option<Moment>,
-    /// Dead at each look since then.
-    dead_since: Option<Moment>,
-    /// Why it was spared; said once.
-    spared: Option<Spared>,
+    /// Unresponsive at each observation since then.
+    unresponsive_since: Option<Moment>,
+    /// Why it was not restarted; said once.
+    not_restarted: Option<NoRestart>,
     /// Restarts, each within an hour of life of the one before.
     restarts: u32,
     /// Healthz was asked.
     #[serde(skip)]
     asked: Option<Asked>,
-    /// How the node does was asked: then it is restarted, or spared.
+    /// How the node does was asked: then it is restarted, or not.
     #[serde(skip)]
     observing: Option<Asked>,
 }
 
 /// Why a kubelet that gives no sign of life is not restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Spared {
+enum NoRestart {
     /// How the node does could not be found out.
     Unobserved,
     /// The container runtime's socket is named nowhere.
@@ -69,15 +69,15 @@ enum Spared {
     Node(Suspension),
 }
 
-impl Spared {
+impl NoRestart {
     /// What is wrong with the node, if anything is.
     fn by(seen: &Environment) -> Option<Self> {
         let is_short_of = |supply: &str, least: u64| seen.supplies.get(supply).is_some_and(|it| it.available < least);
         match seen.runtime {
             _ if seen.shutting_down => Some(Self::Node(Suspension::ShuttingDown)),
             _ if seen.disk_full => Some(Self::Node(Suspension::DiskFull)),
-            _ if is_short_of("memory.available", limits::HUNG_LEAST_MEMORY) => Some(Self::Memory),
-            _ if is_short_of("pid.available", limits::HUNG_LEAST_PIDS) => Some(Self::ProcessIds),
+            _ if is_short_of("memory.available", limits::HUNG_MIN_MEMORY) => Some(Self::Memory),
+            _ if is_short_of("pid.available", limits::HUNG_MIN_PIDS) => Some(Self::ProcessIds),
             Some(false) => Some(Self::Node(Suspension::Runtime)),
             None => Some(Self::UnknownRuntime),
             Some(true) => None,
@@ -103,9 +103,9 @@ impl Hung {
         self.restarts
     }
 
-    /// True if it gave no sign of life when it was looked at last.
-    pub(super) fn is_dead(&self) -> bool {
-        self.dead_since.is_some()
+    /// True if it gave no sign of life when it was observed last.
+    pub(super) fn is_unresponsive(&self) -> bool {
+        self.unresponsive_since.is_some()
     }
 
     /// What a supervisor that ended for a restart knew; it may be read late.
@@ -113,52 +113,52 @@ impl Hung {
         self.restarts = self.restarts.max(restarts);
     }
 
-    /// Nobody looks now; what was seen says nothing of what comes.
-    fn look_away(&mut self) {
+    /// Nobody observes it now; what was seen says nothing of what comes.
+    fn stop_observing(&mut self) {
         *self = Self { process: self.process, was_alive: self.was_alive, restarts: self.restarts, ..Self::default() };
     }
 
-    /// It is this process that is looked at.
-    fn attend(&mut self, process: Moment, now: Moment) {
-        self.turn_to(process);
-        self.look_at.get_or_insert(now);
+    /// It is this process that is observed.
+    fn observe_process(&mut self, process: Moment, now: Moment) {
+        self.reset_for(process);
+        self.next_observation.get_or_insert(now);
     }
 
     /// This process gave a sign of life.
     fn note_alive(&mut self, process: Moment) {
-        self.turn_to(process);
+        self.reset_for(process);
         self.was_alive = true;
     }
 
-    fn turn_to(&mut self, process: Moment) {
+    fn reset_for(&mut self, process: Moment) {
         if self.process != Some(process) {
             *self = Self { process: Some(process), restarts: self.restarts, ..Self::default() };
         }
     }
 
-    /// A look, `most` after the one before, or that one counts for nothing. True if an hour of life is full.
+    /// An observation, `most` after the one before, or that one counts for nothing. True if an hour of life is full.
     fn note(&mut self, alive: bool, now: Moment, most: Duration) -> bool {
-        if self.looked.replace(now).is_none_or(|before| now.since(before) > most) {
-            (self.alive_since, self.dead_since) = (None, None);
+        if self.last_observation.replace(now).is_none_or(|before| now.since(before) > most) {
+            (self.alive_since, self.unresponsive_since) = (None, None);
         }
         if alive {
-            (self.was_alive, self.dead_since, self.observing, self.spared) = (true, None, None, None);
-            return now.since(*self.alive_since.get_or_insert(now)) >= limits::HUNG_FORGOTTEN;
+            (self.was_alive, self.unresponsive_since, self.observing, self.not_restarted) = (true, None, None, None);
+            return now.since(*self.alive_since.get_or_insert(now)) >= limits::HUNG_BACKOFF_RESET;
         }
         self.alive_since = None;
         if self.was_alive {
-            self.dead_since.get_or_insert(now);
+            self.unresponsive_since.get_or_insert(now);
         }
         false
     }
 
-    /// How long it must be dead.
+    /// How long it must be unresponsive.
     fn patience(&self, hung_after: Duration) -> Duration {
-        duration::backoff(hung_after, limits::HUNG_MAX.max(hung_after), self.restarts)
+        duration::backoff(hung_after, limits::HUNG_BACKOFF_MAX.max(hung_after), self.restarts)
     }
 
     pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
-        due.extend(self.look_at);
+        due.extend(self.next_observation);
         due.extend([self.asked, self.observing].into_iter().flatten().map(|asked| asked.until));
     }
 }

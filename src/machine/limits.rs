@@ -25,7 +25,7 @@ pub(crate) const WATCHDOG_PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const PROBE_STARTING: Duration = Duration::from_millis(250);
 
 /// Pause between healthz probes once it is: on trial, in a control test, before a retry, and for a
-/// baseline. At all other times it is looked at as seldom as [`HUNG_LOOK`] says.
+/// baseline. At all other times it is looked at as seldom as [`HUNG_INTERVAL`] says.
 pub const PROBE_TRIAL: Duration = Duration::from_secs(5);
 
 /// A probe without an answer by then has failed.
@@ -36,21 +36,21 @@ pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 pub const HUNG_AFTER: Duration = Duration::from_secs(300);
 
 /// It is looked at so often, ...
-pub const HUNG_LOOK: Duration = Duration::from_secs(15);
+pub const HUNG_INTERVAL: Duration = Duration::from_secs(15);
 /// ... and no oftener than that, however short `--hung-after` is made; so often until it has given its first sign of life, within
 /// the start's time-out.
-pub(crate) const HUNG_LOOK_LEAST: Duration = Duration::from_secs(1);
+pub(crate) const HUNG_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
 /// Each restart of a hung kubelet doubles the time that the next one takes, up to this; ...
-pub const HUNG_MAX: Duration = Duration::from_secs(3600);
+pub const HUNG_BACKOFF_MAX: Duration = Duration::from_secs(3600);
 /// ... so much life undoes it.
-pub const HUNG_FORGOTTEN: Duration = Duration::from_secs(3600);
+pub const HUNG_BACKOFF_RESET: Duration = Duration::from_secs(3600);
 
 /// With less memory a machine is ill: the kubelet's own hard eviction threshold (defaults_linux.go, v1.20 to v1.36). One that
 /// waits for memory hangs, and starting another takes more.
-pub(crate) const HUNG_LEAST_MEMORY: u64 = 100 << 20;
+pub(crate) const HUNG_MIN_MEMORY: u64 = 100 << 20;
 /// With fewer process ids left as well: a kubelet that starts takes some tens of threads.
-pub(crate) const HUNG_LEAST_PIDS: u64 = 100;
+pub(crate) const HUNG_MIN_PIDS: u64 = 100;
 
 /// Exits in a trial that fail it: the first may be an accident, the second is a pattern.
 pub const TRIAL_EXITS: u32 = 2;
@@ -153,6 +153,8 @@ pub(crate) const DOWNLOAD_PATIENCE: Duration = Duration::from_secs(2);
 
 /// After a write in the store, by whomever, it is verified once so much time has passed: an editor or a copy is done then.
 pub(crate) const VERIFY_DELAY: Duration = Duration::from_secs(2);
+/// While something is found each time, the pause before the next verification doubles up to this.
+pub(crate) const VERIFY_PAUSE_MAX: Duration = Duration::from_secs(3600);
 /// A store that does not answer is verified again after this long; each start verifies what it needs by itself.
 pub(crate) const VERIFY_RETRY: Duration = Duration::from_secs(60);
 

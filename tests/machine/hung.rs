@@ -87,7 +87,7 @@ fn it_is_restarted_as_it_was() {
     assert_eq!((node.running(), node.starts.len()), (Some("a"), 3), "{:?}", node.starts);
     assert_eq!(node.events()[events..], ["KubeletHung"], "and nothing else is said");
     let message = node.message("KubeletHung");
-    assert!(message.contains("no WATCHDOG=1 for 5m") && message.contains("after 10m"), "{message}");
+    assert!(message.contains("no WATCHDOG=1 for 5m") && message.contains("takes 10m"), "{message}");
     let event = node.effects.iter().find_map(|effect| match effect {
         Effect::Emit(event) if event.reason.as_str() == "KubeletHung" => Some(event.clone()),
         _ => None,
@@ -124,12 +124,12 @@ fn an_hour_of_life_undoes_that() {
     node.healthz = Some(false);
     assert!(until_restart(&mut node, HUNG_AFTER + LATER).is_some());
     node.healthz = Some(true);
-    node.pass(limits::HUNG_FORGOTTEN.as_secs() - 60);
+    node.pass(limits::HUNG_BACKOFF_RESET.as_secs() - 60);
     node.healthz = Some(false);
     assert_eq!(until_restart(&mut node, 2 * HUNG_AFTER), None, "not quite an hour");
     assert!(until_restart(&mut node, LATER).is_some());
     node.healthz = Some(true);
-    node.pass(limits::HUNG_FORGOTTEN.as_secs() + LATER);
+    node.pass(limits::HUNG_BACKOFF_RESET.as_secs() + LATER);
     assert_eq!(node.disk().hung_restarts, 0);
     node.healthz = Some(false);
     assert!(until_restart(&mut node, HUNG_AFTER + LATER).is_some());

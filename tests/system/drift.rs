@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use testkit::rig::{Rig, configuration, eventually};
+use testkit::rig::{Rig, configuration, eventually_within};
 
 fn only_entry(dir: &Path) -> PathBuf {
     let mut entries: Vec<PathBuf> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -22,7 +22,7 @@ fn wait_event(rig: &Rig, file: &Path, words: &str) {
             && message.contains(words)
     };
     rig.server
-        .wait_event(Duration::from_secs(60), says)
+        .wait_event(Duration::from_secs(120), says)
         .unwrap_or_else(|error| panic!("{file:?}: {error}\n{}", rig.log()));
 }
 
@@ -46,7 +46,7 @@ fn what_can_be_made_again_is_put_right_while_the_kubelet_runs() {
     ] {
         let before = fs::read_to_string(file).unwrap();
         damage();
-        eventually(&format!("{} is as it was", file.display()), || {
+        eventually_within(Duration::from_secs(120), &format!("{} is as it was", file.display()), || {
             (fs::read_to_string(file).ok()? == before).then_some(())
         });
         wait_event(&rig, file, "written again");
@@ -54,10 +54,13 @@ fn what_can_be_made_again_is_put_right_while_the_kubelet_runs() {
     // A checkpoint comes from the API server.
     fs::write(checkpoint.join("kubelet"), "something else").unwrap();
     wait_event(&rig, &checkpoint, "it is downloaded again");
-    eventually("the checkpoint is as it was", || {
+    eventually_within(Duration::from_secs(120), "the checkpoint is as it was", || {
         (fs::read_to_string(checkpoint.join("kubelet")).ok()? == configuration("maxPods: 42")).then_some(())
     });
-    rig.wait_status("nothing is left to tell", |status| status["drift"].as_array().is_some_and(Vec::is_empty));
+    // After damage upon damage the pauses before the next verification are longer.
+    eventually_within(Duration::from_secs(300), "nothing is left to tell", || {
+        rig.status()["drift"].as_array().is_some_and(Vec::is_empty).then_some(())
+    });
     assert_eq!((rig.starts(), rig.last_pid()), (starts, pid));
 }
 

@@ -234,7 +234,7 @@ fn trials_refusals_adoptions_and_the_store_are_counted() {
     let took = count(&rig, "trial_duration_seconds_sum{result=\"proven\"}").unwrap();
     assert!((1.0..3600.0).contains(&took), "{took}");
     assert_eq!(count(&rig, "trial_duration_seconds_count{result=\"proven\"}"), Some(1.0));
-    for operation in ["read", "load", "verify", "write"] {
+    for operation in ["read", "load", "write"] {
         let requests = count(&rig, &format!("store_request_duration_seconds_count{{operation=\"{operation}\"}}"));
         assert!(requests >= Some(1.0), "{operation}: {requests:?}");
         let took = count(&rig, &format!("store_request_duration_seconds_sum{{operation=\"{operation}\"}}")).unwrap();

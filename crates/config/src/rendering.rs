@@ -151,8 +151,8 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
     problems.extend(schema::problems(&parsed.value));
     let overlay = from.merge == Merge::Overlay;
     check_kind(&mut parsed.value, overlay && local.is_some()).map_err(RenderFault::Payload)?;
-    let (overrides, remarks) = from.args.applicable(from.overrides);
-    notes.extend(remarks);
+    let overrides = from.overrides.clone();
+    notes.extend(from.args.remarks(&overrides));
     let args = from.args.with(&overrides);
     let shadowed =
         args.shadowed(&parsed.value).iter().map(|shadow| format!("{} (--{})", shadow.field, shadow.flag)).collect();

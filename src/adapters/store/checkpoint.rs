@@ -10,6 +10,7 @@ use kubelet_config::yaml;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use super::records::Content;
 use super::{FsStore, READS};
 use crate::adapters::fsx::{self, Disk};
 use crate::machine::model::RenderError;
@@ -59,11 +60,21 @@ impl<D: Disk> FsStore<D> {
         self.own("seals").join(&source.uid).join(format!("{}.json", source.resource_version))
     }
 
+    fn seal(&self, source: &Source) -> Result<Option<String>, Fault> {
+        let path = self.checksum_path(source);
+        match self.content(&path) {
+            Content::Text(text) => Ok(Some(text)),
+            Content::Absent => Ok(None),
+            Content::Garbage(why) => Err(Fault::Damaged(format!("{}: {why}", path.display()))),
+            Content::Unreadable(why) => Err(Fault::Disk(format!("{}: {why}", path.display()))),
+        }
+    }
+
     /// Reads and verifies a checkpoint. One without a seal was written by native: it is taken as
     /// it is, and sealed when it is saved again.
     fn verified(&self, source: &Source) -> Result<Checkpoint, Fault> {
         let dir = self.checkpoint_dir(source).map_err(|error| Fault::Damaged(error.to_string()))?;
-        let seal = match self.read_text(&self.checksum_path(source)).map_err(Fault::Disk)? {
+        let seal = match self.seal(source)? {
             Some(text) => Some(
                 serde_json::from_str::<CheckpointMetadata>(&text)
                     .map_err(|error| Fault::Damaged(format!("its checksums are unreadable: {error}")))?,

@@ -18,7 +18,7 @@ use kubelet_config::source::Source;
 const META: [&str; 2] = ["assigned", "last-known-good"];
 
 /// What a file holds.
-enum Content {
+pub(super) enum Content {
     Text(String),
     Absent,
     /// Not a text; nothing is lost by replacing it.
@@ -55,7 +55,7 @@ impl<D: Disk> FsStore<D> {
         }
     }
 
-    fn content(&self, path: &Path) -> Content {
+    pub(super) fn content(&self, path: &Path) -> Content {
         let mut content = Content::Absent;
         for _ in 0..READS {
             content = match self.disk.read(path, RECORD_LIMIT) {
@@ -170,11 +170,12 @@ impl<D: Disk> FsStore<D> {
     pub fn mend_record(&mut self) -> Option<(String, Result<(), StoreError>)> {
         let [Some(text), ..] = self.written.clone() else { return None };
         let path = self.state_path();
-        let what = match self.read_text(&path) {
-            Ok(Some(found)) if found == text => return None,
-            Ok(Some(_)) => "it was edited",
-            Ok(None) => "it is gone",
-            Err(_) => return None, // the disk does not say
+        let what = match self.content(&path) {
+            Content::Text(found) if found == text => return None,
+            Content::Text(_) => "it was edited".to_owned(),
+            Content::Absent => "it is gone".to_owned(),
+            Content::Garbage(why) => why,
+            Content::Unreadable(_) => return None, // it may be whole
         };
         self.durable.clear();
         let mended = self.base_dirs().and_then(|()| self.replace(&path, text.as_bytes()));

@@ -6,6 +6,7 @@ use crate::machine::io::{Effect, StoreRequest, Ticket};
 use crate::machine::model::{Damage, later};
 use crate::machine::records::{Records, Version};
 use crate::machine::{State, events, limits};
+use kubelet_config::duration;
 
 impl State {
     /// What in the store is not as it was written, and could not be put right.
@@ -45,6 +46,14 @@ impl State {
             return;
         }
         self.drift.asked = None;
+        if found.is_empty() {
+            self.drift.rounds = 0;
+        } else {
+            // It is verified again in any case; whoever fights over a file, or a disk that is full, is not met in a loop.
+            let pause = duration::backoff(limits::VERIFY_DELAY, limits::VERIFY_PAUSE_MAX, self.drift.rounds);
+            self.drift.rounds = self.drift.rounds.saturating_add(1);
+            self.drift.due = Some(later(self.now, pause));
+        }
         let before = std::mem::take(&mut self.drift.told);
         for damage in found {
             let mended = damage.mended.is_ok();

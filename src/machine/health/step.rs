@@ -116,7 +116,7 @@ impl State {
         if !self.health.take_answer(Question::Healthz, ticket) {
             return;
         }
-        self.heard_healthz(ok, fx);
+        self.healthz_observed(ok, fx);
         self.note_baseline(Signal::Healthz, ok);
         let now = self.now;
         let Some(run) = self.process.run_mut() else { return };

@@ -1,6 +1,6 @@
-//! Looks at a kubelet that nobody judges, and the restart of one that hangs.
+//! A kubelet that nobody judges is observed, and the restart of one that hangs.
 
-use super::{Spared, missing};
+use super::{NoRestart, missing};
 use crate::machine::evidence::{Failure, Query, Signal};
 use crate::machine::io::{Effect, Ticket, log};
 use crate::machine::model::{Moment, later};
@@ -10,39 +10,39 @@ use crate::machine::{Level, ReloadStage, State, events, limits};
 use std::time::Duration;
 
 impl State {
-    /// How often it is looked at.
-    fn hung_pace(&self) -> Duration {
-        (self.settings.hung_after / 4).clamp(limits::HUNG_LOOK_LEAST, limits::HUNG_LOOK)
+    /// How often it is observed.
+    fn hung_interval(&self) -> Duration {
+        (self.settings.hung_after / 4).clamp(limits::HUNG_INTERVAL_MIN, limits::HUNG_INTERVAL)
     }
 
-    /// Looks at the kubelet, if that is due and nobody else comes to a verdict on one that hangs.
+    /// Observes the kubelet, if that is due and nobody else comes to a verdict on one that hangs.
     pub(in crate::machine) fn tick_hung(&mut self, fx: &mut Vec<Effect>) {
         let now = self.now;
-        let minded = !self.settings.hung_after.is_zero() && !self.process.is_leaving() && !self.fails_by_hanging();
-        let Some(started) = self.process.run().filter(|run| minded && run.is_ready()).map(|run| run.started) else {
-            return self.hung.look_away();
+        let applies = !self.settings.hung_after.is_zero() && !self.process.is_leaving() && !self.is_hang_judged();
+        let Some(started) = self.process.run().filter(|run| applies && run.is_ready()).map(|run| run.started) else {
+            return self.hung.stop_observing();
         };
-        self.hung.attend(started, now);
+        self.hung.observe_process(started, now);
         self.hung.asked.take_if(|asked| asked.is_given_up(now)); // another question took its place: that says nothing
         if self.hung.observing.take_if(|asked| asked.is_given_up(now)).is_some() {
-            self.spare(Spared::Unobserved, fx);
+            self.leave_running(NoRestart::Unobserved, fx);
         }
-        if self.hung.look_at.is_none_or(|at| now < at) {
+        if self.hung.next_observation.is_none_or(|at| now < at) {
             return;
         }
-        // Right after READY=1 healthz may not answer yet, and one that never did is not minded.
+        // Right after READY=1 healthz may not answer yet, and one that never did is never called hung.
         let fresh = !self.hung.was_alive && now.since(started) < self.settings.start_timeout;
-        let pace = if fresh { limits::HUNG_LOOK_LEAST } else { self.hung_pace() };
-        self.hung.look_at = Some(later(now, pace));
+        let pace = if fresh { limits::HUNG_INTERVAL_MIN } else { self.hung_interval() };
+        self.hung.next_observation = Some(later(now, pace));
         match self.last_ping() {
-            Some(_) => self.note_look(!self.misses_pings(), fx),
-            None => self.look_at_healthz(fx),
+            Some(_) => self.note_observation(!self.is_watchdog_overdue(), fx),
+            None => self.probe_liveness(fx),
         }
     }
 
     /// True if somebody else comes to a verdict on one that hangs: the trial, or a control test that asks for this very sign.
-    fn fails_by_hanging(&self) -> bool {
-        let by = self.hung_by();
+    fn is_hang_judged(&self) -> bool {
+        let by = self.liveness_signal();
         let asks = match &self.records().phase {
             Phase::ControlTest(_, before) => self.is_required_signal(by) && Failure::Signal(by).is_like(*before),
             _ => true,
@@ -55,12 +55,12 @@ impl State {
     }
 
     /// A kubelet that pings does so twice in this time.
-    fn misses_pings(&self) -> bool {
+    fn is_watchdog_overdue(&self) -> bool {
         self.last_ping().is_some_and(|at| self.now.since(at) >= self.watchdog_interval())
     }
 
     /// Asks healthz, unless it is asked already; of others' questions the answers count here as well.
-    fn look_at_healthz(&mut self, fx: &mut Vec<Effect>) {
+    fn probe_liveness(&mut self, fx: &mut Vec<Effect>) {
         let asks = self.hung.asked.is_some() || self.is_observing() || self.is_asking_healthz();
         if let Some(target) = self.running().healthz.clone().filter(|_| !asks) {
             let asked = self.ask(2 * limits::PROBE_TIMEOUT);
@@ -73,30 +73,30 @@ impl State {
     pub(in crate::machine) fn hung_probed(&mut self, ticket: Ticket, alive: bool, fx: &mut Vec<Effect>) -> bool {
         let mine = self.hung.asked.take_if(|asked| asked.ticket == ticket).is_some();
         if mine {
-            self.heard_healthz(alive, fx);
+            self.healthz_observed(alive, fx);
         }
         mine
     }
 
     /// Healthz was asked, by whomever. That it was alive while it was judged counts as well.
-    pub(in crate::machine) fn heard_healthz(&mut self, alive: bool, fx: &mut Vec<Effect>) {
+    pub(in crate::machine) fn healthz_observed(&mut self, alive: bool, fx: &mut Vec<Effect>) {
         if let Some(run) = self.process.run().filter(|run| alive && run.is_ready()) {
             self.hung.note_alive(run.started);
         }
-        if self.hung.look_at.is_some() && self.last_ping().is_none() {
-            self.note_look(alive, fx);
+        if self.hung.next_observation.is_some() && self.last_ping().is_none() {
+            self.note_observation(alive, fx);
         }
     }
 
-    fn note_look(&mut self, alive: bool, fx: &mut Vec<Effect>) {
-        let (now, pace) = (self.now, self.hung_pace());
+    fn note_observation(&mut self, alive: bool, fx: &mut Vec<Effect>) {
+        let (now, pace) = (self.now, self.hung_interval());
         self.hung.was_alive |= self.last_ping().is_some();
         // The next look may be late by an answer that comes at its time-out.
         if self.hung.note(alive, now, pace + 2 * limits::PROBE_TIMEOUT) {
             self.forget_hung_restarts();
         }
         let patience = self.hung.patience(self.settings.hung_after);
-        let is_over = self.hung.dead_since.is_some_and(|since| now.since(since) >= patience);
+        let is_over = self.hung.unresponsive_since.is_some_and(|since| now.since(since) >= patience);
         if is_over && self.hung.observing.is_none() && self.may_restart_hung() {
             fx.push(Effect::ReadLogTail);
             let ticket = self.query(Query::Environment(self.runtime_socket()), fx);
@@ -110,43 +110,44 @@ impl State {
         !reloads && !self.is_change_imminent() && !self.is_reset_due()
     }
 
-    /// The node was observed: if it was asked when the time was over, the kubelet is restarted, or spared.
+    /// The node was observed: if it was asked when the time was over, the kubelet is restarted, or not.
     pub(in crate::machine) fn decide_hung(&mut self, ticket: Ticket, fx: &mut Vec<Effect>) {
         if self.hung.observing.take_if(|asked| ticket >= asked.ticket).is_none() {
             return;
         }
         let Some(seen) = self.health.environment(self.now) else { return };
-        let pinged = self.last_ping().is_some() && !self.misses_pings();
-        match Spared::by(seen) {
+        let pinged = self.last_ping().is_some() && !self.is_watchdog_overdue();
+        match NoRestart::by(seen) {
             Some(why) => {
                 // What it does without a runtime, or without memory, says nothing of what it does with them.
-                self.hung.dead_since = None;
-                self.spare(why, fx);
+                self.hung.unresponsive_since = None;
+                self.leave_running(why, fx);
             }
-            None if pinged || !self.may_restart_hung() => {}
+            None if pinged || self.process.run().is_none() || self.process.is_leaving() => {}
+            None if !self.may_restart_hung() => {}
             None => self.restart_hung(fx),
         }
     }
 
-    fn spare(&mut self, why: Spared, fx: &mut Vec<Effect>) {
-        if self.hung.spared.replace(why) != Some(why) {
-            let (missing, why) = (missing(self.hung_by()), why.message());
+    fn leave_running(&mut self, why: NoRestart, fx: &mut Vec<Effect>) {
+        if self.hung.not_restarted.replace(why) != Some(why) {
+            let (missing, why) = (missing(self.liveness_signal()), why.message());
             log(fx, Level::Warn, format!("the kubelet gives {missing}, and is not restarted: {why}"));
         }
     }
 
-    /// The sign of life that is looked for.
-    fn hung_by(&self) -> Signal {
+    /// The sign of life that is waited for.
+    fn liveness_signal(&self) -> Signal {
         if self.last_ping().is_some() { Signal::Watchdog } else { Signal::Healthz }
     }
 
     fn restart_hung(&mut self, fx: &mut Vec<Effect>) {
-        let Some(since) = self.hung.dead_since.take() else { return };
-        let dead_for = self.now.since(since);
+        let Some(since) = self.hung.unresponsive_since.take() else { return };
+        let unresponsive_for = self.now.since(since);
         self.hung.restarts = self.hung.restarts.saturating_add(1);
         let next = self.hung.patience(self.settings.hung_after);
         let source = self.active().map(|version| version.source.clone());
-        let mut event = events::hung(source.as_ref(), missing(self.hung_by()), dead_for, next);
+        let mut event = events::hung(source.as_ref(), missing(self.liveness_signal()), unresponsive_for, next);
         event.log_tail = self.last_log_lines(usize::MAX);
         fx.push(Effect::Emit(event));
         self.dump_and_stop(fx);

@@ -101,15 +101,17 @@ impl KubeletArgs {
         Self::parse(&self.rebuild(&overrides.removed(), &overrides.added()))
     }
 
-    /// What of a source's flags changes this command line, and remarks on it.
-    pub(crate) fn applicable(&self, overrides: &FlagOverrides) -> (FlagOverrides, Vec<String>) {
-        let (mut applicable, mut notes) = (overrides.clone(), Vec::new());
-        applicable.retain_removed(|name| self.has(name));
+    /// Remarks on what a source's flags do to this command line.
+    pub(crate) fn remarks(&self, overrides: &FlagOverrides) -> Vec<String> {
+        let mut notes = Vec::new();
+        for name in overrides.removed().iter().filter(|name| !self.has(name)) {
+            notes.push(format!("!--{name} of the source has no effect: the unit has no such flag"));
+        }
         let stays = |name: &&&str| self.has(name) && !overrides.removed().contains(*name);
         for name in overrides.lists().iter().filter(stays) {
             notes.push(format!("--{name} of the source adds to the unit's own; !--{name} takes that out"));
         }
-        (applicable, notes)
+        notes
     }
 
     /// The arguments for a real run: `--dynamic-config-dir` and `DynamicKubeletConfig` stripped, which later

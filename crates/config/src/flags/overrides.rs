@@ -103,6 +103,11 @@ impl FlagOverrides {
     /// # Errors
     /// The first flag that no source may change, and why.
     pub fn check(&self) -> Result<(), String> {
+        let labels = self.added.iter().filter(|added| added.name == "node-labels");
+        if let Some(label) = labels.filter_map(|added| added.value.as_deref()).find_map(refused::identity_label) {
+            let why = "it makes the node what it is to the cluster";
+            return Err(format!("--node-labels: {label} cannot be set by a source: {why}"));
+        }
         let names = self.removed.iter().map(|name| (name, "!--"));
         let mut names = names.chain(self.added.iter().map(|added| (&added.name, "--")));
         names
@@ -124,11 +129,6 @@ impl FlagOverrides {
     /// The arguments that are added.
     pub(super) fn added(&self) -> Vec<String> {
         self.added.iter().map(Added::to_string).collect()
-    }
-
-    /// Without what takes out a flag that the command line does not have: that changes nothing there.
-    pub(super) fn retain_removed(&mut self, has: impl Fn(&str) -> bool) {
-        self.removed.retain(|name| has(name));
     }
 
     /// The names of lists that are added to.
@@ -267,6 +267,8 @@ mod tests {
             assert!(why.starts_with(&format!("{name} cannot be set by a source: ")), "{why}");
         }
         assert_eq!(parse("--max-pods=5\n!--cgroup-driver\n--node-labels=a=b").check(), Ok(()));
+        let why = parse("--node-labels=a=b, topology.kubernetes.io/zone=c").check().unwrap_err();
+        assert!(why.starts_with("--node-labels: topology.kubernetes.io/zone cannot be set"), "{why}");
     }
 
     proptest! {

@@ -12,12 +12,17 @@ enum Why {
     Output,
     Ends,
     Testing,
+    Programs,
 }
 
-use Why::{Directory, Ends, Identity, Output, Runtime, Supervised, Testing};
+use Why::{Directory, Ends, Identity, Output, Programs, Runtime, Supervised, Testing};
 
 #[rustfmt::skip]
 const REFUSED: &[(&str, Why)] = &[
+    ("add-dir-header", Output),
+    ("alsologtostderr", Output),
+    ("azure-container-registry-config", Programs),
+    ("boot-id-file", Identity),
     ("bootstrap-kubeconfig", Identity),
     ("cert-dir", Identity),
     ("chaos-chance", Testing),                    // to 1.23
@@ -30,31 +35,72 @@ const REFUSED: &[(&str, Why)] = &[
     ("config-dir", Supervised),                   // from 1.28
     ("container-runtime", Runtime),               // to 1.26
     ("container-runtime-endpoint", Runtime),
+    ("containerd", Runtime),
+    ("containerd-namespace", Runtime),
     ("docker", Runtime),
     ("docker-endpoint", Runtime),
+    ("docker-env-metadata-whitelist", Runtime),
+    ("docker-only", Runtime),
+    ("docker-root", Runtime),
     ("docker-tls", Runtime),
     ("docker-tls-ca", Runtime),
     ("docker-tls-cert", Runtime),
     ("docker-tls-key", Runtime),
     ("dynamic-config-dir", Supervised),           // to 1.23
     ("exit-on-lock-contention", Supervised),
+    ("experimental-bootstrap-kubeconfig", Identity),
     ("experimental-dockershim-root-directory", Directory),
+    ("experimental-mounter-path", Programs),
     ("help", Ends),
     ("hostname-override", Identity),
+    ("image-credential-provider-bin-dir", Programs),
+    ("image-credential-provider-config", Programs),
+    ("image-pull-progress-deadline", Runtime),
     ("image-service-endpoint", Runtime),
     ("kubeconfig", Identity),
     ("lock-file", Supervised),
+    ("log-backtrace-at", Output),
     ("log-dir", Output),                          // this and the next two to 1.25
     ("log-file", Output),
+    ("log-file-max-size", Output),
+    ("log-json-split-stream", Output),
+    ("log-text-split-stream", Output),
     ("logtostderr", Output),
+    ("machine-id-file", Identity),
     ("network-plugin", Runtime),
     ("network-plugin-mtu", Runtime),
     ("node-ip", Identity),
+    ("one-output", Output),
     ("really-crash-for-testing", Testing),        // to 1.22
     ("root-dir", Directory),
     ("runonce", Ends),
+    ("runtime-cgroups", Runtime),
+    ("seccomp-profile-root", Directory),
+    ("skip-headers", Output),
+    ("skip-log-headers", Output),
+    ("stderrthreshold", Output),
     ("version", Ends),
 ];
+
+/// Labels by which a Node is known to schedulers and volumes; the kubelet sets them anew at each start
+/// (updateDefaultLabels, pkg/kubelet/kubelet_node_status.go, v1.20.2 and v1.36).
+const IDENTITY_LABELS: [&str; 9] = [
+    "kubernetes.io/hostname",
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+    "node.kubernetes.io/instance-type",
+    "beta.kubernetes.io/instance-type",
+    "kubernetes.io/os",
+    "kubernetes.io/arch",
+];
+
+/// The label in `--node-labels` that no source may set, if there is one.
+pub(super) fn identity_label(labels: &str) -> Option<&'static str> {
+    let given: Vec<&str> = labels.split(',').filter_map(|pair| pair.split('=').next()).map(str::trim).collect();
+    IDENTITY_LABELS.into_iter().find(|label| given.contains(label))
+}
 
 /// Why a source may not change this flag, if it may not.
 pub(super) fn reason(flag: &str) -> Option<&'static str> {
@@ -66,8 +112,9 @@ pub(super) fn reason(flag: &str) -> Option<&'static str> {
             "the kubelet keeps its pods' volumes and state there; change it in the unit, with the node drained"
         }
         Runtime => "it is the container runtime's; change it in the unit, with the node drained",
-        Output => "the supervisor reads the kubelet's standard error, and the log must go there",
+        Output => "the supervisor reads the log, which must go to standard error as it does",
         Ends => "the kubelet would not go on with it",
+        Programs => "the kubelet runs programs as root by it; change it in the unit",
         Testing => "it makes the kubelet fail, for tests",
     })
 }

@@ -19,7 +19,7 @@ const CHANGES: Duration = Duration::from_secs(180);
 
 impl Outside {
     /// Since when the kubelet gives no sign of life, after it gave one.
-    fn dead_since(&self) -> Option<Duration> {
+    fn unresponsive_since(&self) -> Option<Duration> {
         let process = self.process.as_ref()?;
         let silent = self.surroundings.modern && matches!(process.content.behaviour, Behaviour::SilentAfter(_));
         process.sick_since.filter(|_| process.was_heard || process.pinged).or(process.lost_since.filter(|_| silent))
@@ -28,19 +28,19 @@ impl Outside {
     /// So long it may do so by now.
     fn hung_patience(&self) -> Duration {
         let first = self.account.hung_after;
-        duration::backoff(first, limits::HUNG_MAX.max(first), self.account.dumps)
+        duration::backoff(first, limits::HUNG_BACKOFF_MAX.max(first), self.account.dumps)
     }
 
     /// A kubelet is to dump its stacks: it is dead for long enough, and nothing around it is.
     pub fn check_dump(&mut self) {
-        let (dead_since, patience) = (self.dead_since(), self.hung_patience());
-        let dead = dead_since.is_some_and(|since| self.now.saturating_sub(since) >= patience);
+        let (unresponsive_since, patience) = (self.unresponsive_since(), self.hung_patience());
+        let dead = unresponsive_since.is_some_and(|since| self.now.saturating_sub(since) >= patience);
         // As it was told at this moment: what it writes of that may fill the disk.
         let told = self.observations.environment == Some((false, self.now));
         let well = told && self.observations.is_good(Signal::Runtime, self.now, Duration::ZERO);
         let dumps = self.account.dumps;
         self.account.check(Law::Hung, false, dead && well, || {
-            format!("dead since {dead_since:?}, node well: {well}, and it is restarted, after {dumps} times")
+            format!("dead since {unresponsive_since:?}, node well: {well}, and it is restarted, after {dumps} times")
         });
         self.account.dumps += 1;
     }
@@ -70,16 +70,16 @@ impl Outside {
     /// A kubelet that hangs is restarted in time.
     pub(super) fn check_hung(&mut self, state: &State) {
         let now = self.now;
-        let forgotten = |since: Duration| now.saturating_sub(since) >= limits::HUNG_FORGOTTEN;
+        let forgotten = |since: Duration| now.saturating_sub(since) >= limits::HUNG_BACKOFF_RESET;
         if self.process.as_ref().and_then(|it| it.well_since).is_some_and(forgotten) {
             self.account.dumps = 0;
         }
         if self.may_be_judged() {
             self.account.judged_last = now;
         }
-        let (Some(dead_since), Some(process)) = (self.dead_since(), &self.process) else { return };
+        let (Some(unresponsive_since), Some(process)) = (self.unresponsive_since(), &self.process) else { return };
         let account = &self.account;
-        let since = dead_since.max(account.judged_last).max(self.trouble.until.unwrap_or_default());
+        let since = unresponsive_since.max(account.judged_last).max(self.trouble.until.unwrap_or_default());
         let due = since + self.hung_patience() + UNNOTICED;
         let content = process.content;
         let excused = account.hung_after.is_zero()
@@ -95,7 +95,8 @@ impl Outside {
             || account.commanded_at.is_some_and(|at| now <= at + CHANGES)
             // Its count may be that of an earlier life.
             || state.settings.restart_by == RestartBy::Exit;
-        self.account.check(Law::Hung, excused, now <= due, || format!("{content:?} hangs since {dead_since:?}"));
+        self.account
+            .check(Law::Hung, excused, now <= due, || format!("{content:?} hangs since {unresponsive_since:?}"));
     }
 
     /// A verdict on what runs, or on what it is the control for, may be somebody else's.
