@@ -127,6 +127,7 @@ async fn story(world: &World) {
     until(world, "a rollback", |status| status.error.is_some() && is(status.active.as_ref(), "good")).await;
     assign(world, payload("stubborn", "ignoreSigterm: true"));
     until(world, "a stubborn one", |status| is(status.active.as_ref(), "stubborn")).await;
+    tokio::time::timeout(SOON, called(world, "store.verify")).await.expect("the store is verified");
 }
 
 async fn called(world: &World, method: &str) {

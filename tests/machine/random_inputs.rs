@@ -51,6 +51,8 @@ enum Op {
     Reload,
     /// SIGHUP.
     AskReload,
+    /// Somebody writes in the store.
+    TouchStore,
     NodeName,
     Reported,
     Version,
@@ -90,6 +92,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::PowerCut),
         2 => Just(Op::Reload),
         4 => Just(Op::AskReload),
+        2 => Just(Op::TouchStore),
     ];
     let rest = prop_oneof![Just(Op::NodeName), Just(Op::Reported), Just(Op::Version)];
     prop_oneof![

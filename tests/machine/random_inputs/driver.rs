@@ -418,6 +418,7 @@ impl Driver {
             Op::Deaf(deaf) => self.deaf = deaf,
             Op::Reload => self.reload(),
             Op::AskReload => self.input(Input::Reload),
+            Op::TouchStore => self.input(Input::StoreTouched),
             Op::NodeName => self.input(Input::NodeName("n1".to_owned())),
             Op::Reported => self.input(Input::Reported(self.sent)),
             Op::Version => self.input(Input::KubeletVersion(format!("v1.{}", self.kubelet))),
