@@ -1,12 +1,13 @@
 //! What changes in the store behind the supervisor's back: found while the kubelet runs, put right where the bytes can be
 //! made again, and told. The kubelet that runs is let be: it has read its configuration.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use super::model::Moment;
 use super::question::Asked;
+use kubelet_config::source::Source;
 
 mod step;
 
@@ -20,7 +21,7 @@ pub(super) struct Drift {
     #[serde(skip)]
     asked: Option<Asked>,
     /// What was told and could not be put right.
-    told: BTreeSet<String>,
+    told: BTreeMap<String, Option<Source>>,
     /// Verifications in a row that found something.
     rounds: u32,
 }

@@ -61,6 +61,8 @@ enum NoRestart {
     Unobserved,
     /// The container runtime's socket is named nowhere.
     UnknownRuntime,
+    /// Another configuration would have to be started.
+    Damaged,
     /// The machine is short of memory.
     Memory,
     /// The machine is short of process ids.
@@ -90,6 +92,7 @@ impl NoRestart {
             Self::UnknownRuntime => {
                 "nobody can tell whether the container runtime answers: name its socket by --container-runtime-endpoint or containerRuntimeEndpoint"
             }
+            Self::Damaged => "what it runs is damaged in the store, and another configuration would have to be started",
             Self::Memory => "the machine is short of memory",
             Self::ProcessIds => "the machine is short of process ids",
             Self::Node(suspension) => suspension.message(),

@@ -153,9 +153,8 @@ pub(crate) const DOWNLOAD_PATIENCE: Duration = Duration::from_secs(2);
 
 /// After a write in the store, by whomever, it is verified once so much time has passed: an editor or a copy is done then.
 pub(crate) const VERIFY_DELAY: Duration = Duration::from_secs(2);
-/// While something is found each time, the pause before the next verification doubles up to this.
-pub(crate) const VERIFY_PAUSE_MAX: Duration = Duration::from_secs(3600);
-/// A store that does not answer is verified again after this long; each start verifies what it needs by itself.
+/// A store that does not answer is verified again after this long; each start verifies what it needs by itself. And while
+/// something is found each time, the pause before the next verification doubles up to this.
 pub(crate) const VERIFY_RETRY: Duration = Duration::from_secs(60);
 
 /// An answer of the store that is not there by then is given up, and what waited for it goes on as after a failure. Disks

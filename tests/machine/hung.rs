@@ -8,8 +8,8 @@ use kubelet_supervisor::machine::evidence::Environment;
 use kubelet_supervisor::machine::limits;
 use kubelet_supervisor::machine::model::RestartCause;
 use kubelet_supervisor::machine::records::{Phase, Records};
-use kubelet_supervisor::machine::{Counter, Effect, Settings};
-use testkit::node::Node;
+use kubelet_supervisor::machine::{Counter, Effect, Input, Settings};
+use testkit::node::{Node, source};
 
 testkit::scenarios!(
     it_is_restarted_as_it_was,
@@ -29,6 +29,7 @@ testkit::scenarios!(
     one_that_was_well_on_trial_was_alive,
     a_change_that_comes_goes_first,
     what_is_pinned_stays_pinned,
+    what_could_not_be_started_again_is_let_be,
 );
 
 const HUNG_AFTER: u64 = 300;
@@ -340,4 +341,21 @@ fn what_is_pinned_stays_pinned() {
     assert!(until_restart(&mut node, HUNG_AFTER + LATER).is_some());
     node.pass(5);
     assert_eq!((node.running(), node.starts.len()), (Some("a"), 3), "{:?}", node.starts);
+}
+
+/// Its content is gone, and nobody has it: a restart would be one into another configuration.
+fn what_could_not_be_started_again_is_let_be() {
+    let mut node = node();
+    node.assign("a");
+    node.pass(700);
+    assert_eq!((node.running(), node.last_known_good()), (Some("a"), "a"));
+    node.api = false;
+    node.store.lose(&source("a"));
+    node.step(Input::StoreTouched);
+    node.pass(30);
+    node.pings = false;
+    node.healthz = Some(false);
+    assert_eq!(until_restart(&mut node, 3 * HUNG_AFTER), None);
+    assert!(spared(&node).iter().any(|line| line.contains("damaged in the store")), "{:?}", spared(&node));
+    assert_eq!(node.running(), Some("a"));
 }

@@ -11,7 +11,13 @@ use kubelet_config::duration;
 impl State {
     /// What in the store is not as it was written, and could not be put right.
     pub fn damage(&self) -> impl Iterator<Item = &str> {
-        self.drift.told.iter().map(String::as_str)
+        self.drift.told.keys().map(String::as_str)
+    }
+
+    /// True if what runs may not be there to be started again.
+    pub(in crate::machine) fn is_running_damaged(&self) -> bool {
+        let running = self.active().map(|version| &version.source);
+        running.is_some() && self.drift.told.values().any(|source| source.as_ref() == running)
     }
 
     /// Somebody writes in the store: it is verified once that is over.
@@ -50,14 +56,14 @@ impl State {
             self.drift.rounds = 0;
         } else {
             // It is verified again in any case; whoever fights over a file, or a disk that is full, is not met in a loop.
-            let pause = duration::backoff(limits::VERIFY_DELAY, limits::VERIFY_PAUSE_MAX, self.drift.rounds);
+            let pause = duration::backoff(limits::VERIFY_DELAY, limits::VERIFY_RETRY, self.drift.rounds);
             self.drift.rounds = self.drift.rounds.saturating_add(1);
             self.drift.due = Some(later(self.now, pause));
         }
         let before = std::mem::take(&mut self.drift.told);
         for damage in found {
             let mended = damage.mended.is_ok();
-            if mended || !before.contains(&damage.what) {
+            if mended || !before.contains_key(&damage.what) {
                 let assigned = self.records().assigned.as_ref().map(|version| &version.source);
                 let downloads = !mended && damage.source.is_some() && damage.source.as_ref() == assigned;
                 fx.push(Effect::Emit(events::drift(&damage, downloads)));
@@ -66,7 +72,7 @@ impl State {
                 }
             }
             if !mended {
-                self.drift.told.insert(damage.what);
+                self.drift.told.insert(damage.what, damage.source);
             }
         }
     }

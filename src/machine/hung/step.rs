@@ -117,7 +117,8 @@ impl State {
         }
         let Some(seen) = self.health.environment(self.now) else { return };
         let pinged = self.last_ping().is_some() && !self.is_watchdog_overdue();
-        match NoRestart::by(seen) {
+        let damaged = self.is_running_damaged().then_some(NoRestart::Damaged);
+        match NoRestart::by(seen).or(damaged) {
             Some(why) => {
                 // What it does without a runtime, or without memory, says nothing of what it does with them.
                 self.hung.unresponsive_since = None;
