@@ -112,19 +112,23 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
     /// A read that fails is the disk's, and no damage.
     fn verify(&mut self, versions: &BTreeSet<Version>) -> Vec<Damage> {
         let record = self.store.mend_record();
-        let record =
-            record.map(|(what, mended)| Damage { what, source: None, mended: mended.map_err(|why| why.to_string()) });
+        let record = record.map(|(what, mended)| Damage {
+            what,
+            source: None,
+            content: None,
+            mended: mended.map_err(|why| why.to_string()),
+        });
         let mut found: Vec<Damage> = record.into_iter().collect();
         for Version { source, digest } in versions {
             if let Some(digest) = digest
                 && let Err(RenderError::Checkpoint(what)) = self.store.open_config(digest)
             {
                 let mended = self.render(source, Some(digest)).map(drop).map_err(|error| error.to_string());
-                found.push(Damage { what, source: Some(source.clone()), mended });
+                found.push(Damage { what, source: Some(source.clone()), content: Some(digest.clone()), mended });
             }
             if let Some(what) = self.store.checkpoint_damage(source) {
                 let mended = Err("its source alone has these bytes".to_owned());
-                found.push(Damage { what, source: Some(source.clone()), mended });
+                found.push(Damage { what, source: Some(source.clone()), content: None, mended });
             }
         }
         found

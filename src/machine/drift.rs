@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::model::Moment;
 use super::question::Asked;
-use kubelet_config::source::Source;
+use kubelet_config::digest::Digest;
 
 mod step;
 
@@ -20,8 +20,8 @@ pub(super) struct Drift {
     due: Option<Moment>,
     #[serde(skip)]
     asked: Option<Asked>,
-    /// What was told and could not be put right.
-    told: BTreeMap<String, Option<Source>>,
+    /// What was told and could not be put right, with the content that it is about.
+    told: BTreeMap<String, Option<Digest>>,
     /// Verifications in a row that found something.
     rounds: u32,
 }

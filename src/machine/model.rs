@@ -178,6 +178,8 @@ pub struct Damage {
     pub what: String,
     /// The version whose checkpoint or content it is.
     pub source: Option<Source>,
+    /// The content that cannot be started as it is.
+    pub content: Option<Digest>,
     /// It was written anew, or why it could not be.
     pub mended: Result<(), String>,
 }

@@ -14,10 +14,10 @@ impl State {
         self.drift.told.keys().map(String::as_str)
     }
 
-    /// True if what runs may not be there to be started again.
+    /// True if what runs is not there to be started again.
     pub(in crate::machine) fn is_running_damaged(&self) -> bool {
-        let running = self.active().map(|version| &version.source);
-        running.is_some() && self.drift.told.values().any(|source| source.as_ref() == running)
+        let running = self.running().digest.as_ref();
+        running.is_some() && self.drift.told.values().any(|content| content.as_ref() == running)
     }
 
     /// Somebody writes in the store: it is verified once that is over.
@@ -72,7 +72,7 @@ impl State {
                 }
             }
             if !mended {
-                self.drift.told.insert(damage.what, damage.source);
+                self.drift.told.insert(damage.what, damage.content);
             }
         }
     }

@@ -105,7 +105,7 @@ pub fn make(kind: usize, seed: u8) -> Input {
         30 => Input::Shutdown,
         31 => Input::StoreTouched,
         32 => {
-            let damage = Damage { what: "a file".to_owned(), source: Some(other), mended: result };
+            let damage = Damage { what: "a file".to_owned(), source: Some(other), content: None, mended: result };
             Input::Verified(ticket, if seed > 6 { vec![damage] } else { Vec::new() })
         }
         _ => Input::Tick,

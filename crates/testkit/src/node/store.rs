@@ -198,14 +198,14 @@ impl Node {
                 |digest: &Digest| self.store.configs.contains_key(digest) && !self.store.damaged.contains(&digest.0);
             if let Some(digest) = digest.filter(|digest| !is_whole(digest)) {
                 let what = format!("the content {}", digest.0);
-                let mended = self.load(&LoadTarget::Content(digest, source.clone()));
+                let mended = self.load(&LoadTarget::Content(digest.clone(), source.clone()));
                 let mended = mended.map(drop).map_err(|error| error.to_string());
-                found.push(Damage { what, source: Some(source.clone()), mended });
+                found.push(Damage { what, source: Some(source.clone()), content: Some(digest), mended });
             }
             if !self.store.checkpoints.contains(&source) {
                 let (what, mended) =
                     (format!("the checkpoint of {source}"), Err("its source alone has these bytes".to_owned()));
-                found.push(Damage { what, source: Some(source), mended });
+                found.push(Damage { what, source: Some(source), content: None, mended });
             }
         }
         found

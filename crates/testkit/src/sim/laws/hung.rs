@@ -9,6 +9,7 @@ use kubelet_supervisor::machine::{RestartBy, State, limits};
 use crate::sim::kubelet::Process;
 use crate::sim::laws::Law;
 use crate::sim::laws::start::UNREADABLE;
+use crate::sim::records::content_dir;
 use crate::sim::world::{Behaviour, Content, Outside};
 
 /// It is looked at every 15 s, some of the questions about the node are never answered, and others come first.
@@ -52,9 +53,13 @@ impl Outside {
         let since = last.and_then(|last| last.stopping).unwrap_or(self.now);
         let edited = path.is_none() && self.local_edited.is_some_and(|at| last.is_none_or(|last| at >= last.started));
         let account = &self.account;
+        // It rotted by the time of the restart.
+        let damaged =
+            last.and_then(|last| last.path.as_ref()).is_some_and(|path| self.disk.is_rotten(content_dir(path)));
         let excused = self.disk_is_ailing()
             || self.store_lags()
             || edited
+            || damaged
             || kubelet != account.known_kubelet
             || kubelet != self.kubelet_id
             || last.is_none_or(|last| last.unread)
@@ -82,7 +87,10 @@ impl Outside {
         let since = unresponsive_since.max(account.judged_last).max(self.trouble.until.unwrap_or_default());
         let due = since + self.hung_patience() + UNNOTICED;
         let content = process.content;
+        // Another one would have to be started.
+        let damaged = process.path.as_ref().is_some_and(|path| self.disk.is_rotten(content_dir(path)));
         let excused = account.hung_after.is_zero()
+            || damaged
             || process.stopping.is_some()
             || self.in_trouble()
             || self.silence.queries
