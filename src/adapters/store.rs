@@ -28,6 +28,7 @@ mod records;
 mod state_files;
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::{Path, PathBuf};
 
 pub use self::checkpoint::CheckpointMetadata;
@@ -42,6 +43,11 @@ const RECORD_LIMIT: u64 = 1 << 20;
 
 /// Reads before something is given up: a passing error must not cost a node its memory.
 const READS: u32 = 3;
+
+/// True if the disk answered, and what was written is not there; false if it does not say.
+fn is_damage(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::FileTooLarge | io::ErrorKind::NotADirectory)
+}
 
 /// The store below one directory.
 #[derive(Debug)]

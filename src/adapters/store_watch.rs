@@ -5,23 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::sys::inotify::{AddWatchFlags, WatchDescriptor};
+use nix::sys::inotify::WatchDescriptor;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::inotify::{Inotify, events};
+use super::inotify::{CONTENT, Inotify, events};
 use crate::machine::Input;
-
-/// Reading changes nothing, so it is not asked for.
-const MASK: AddWatchFlags = AddWatchFlags::IN_CLOSE_WRITE
-    .union(AddWatchFlags::IN_MODIFY)
-    .union(AddWatchFlags::IN_CREATE)
-    .union(AddWatchFlags::IN_DELETE)
-    .union(AddWatchFlags::IN_MOVED_TO)
-    .union(AddWatchFlags::IN_MOVED_FROM)
-    .union(AddWatchFlags::IN_DELETE_SELF)
-    .union(AddWatchFlags::IN_MOVE_SELF)
-    .union(AddWatchFlags::IN_ONLYDIR);
 
 /// What counts in `supervisor/`: the history grows by itself, and the lock and the socket come and go.
 const OWN: [&str; 3] = ["state.json", "configs", "seals"];
@@ -81,7 +70,7 @@ fn watch(inotify: &Inotify, root: &Path) -> (Option<WatchDescriptor>, Option<Str
     for (tree, depth) in TREES {
         watch_tree(inotify, &root.join(tree), depth, &mut failed);
     }
-    let own = inotify.watch(&root.join("supervisor"), MASK).unwrap_or_else(|error| {
+    let own = inotify.watch(&root.join("supervisor"), CONTENT).unwrap_or_else(|error| {
         failed.get_or_insert(format!("inotify: {error}"));
         None
     });
@@ -89,7 +78,7 @@ fn watch(inotify: &Inotify, root: &Path) -> (Option<WatchDescriptor>, Option<Str
 }
 
 fn watch_tree(inotify: &Inotify, dir: &Path, depth: u32, failed: &mut Option<String>) {
-    if let Err(error) = inotify.watch(dir, MASK) {
+    if let Err(error) = inotify.watch(dir, CONTENT) {
         failed.get_or_insert(format!("inotify: {error}")); // such as all of fs.inotify.max_user_watches in use
     }
     let entries = std::fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok);

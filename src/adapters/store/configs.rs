@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use super::{FsStore, READS, RECORD_LIMIT};
+use super::{FsStore, READS, RECORD_LIMIT, is_damage};
 use crate::adapters::fsx::{self, Disk};
 use crate::machine::model::RenderError;
 use crate::ports::StoreError;
@@ -96,7 +96,7 @@ impl<D: Disk> FsStore<D> {
     /// durable. A disk that cannot sync keeps out nothing else.
     pub fn load_config(&mut self, digest: &Digest) -> Result<StoredConfig, RenderError> {
         let found = self.open_config(digest)?;
-        let dir = self.configs_dir().join(&digest.0);
+        let dir = self.config_dir(digest).map_err(|error| RenderError::Checkpoint(error.to_string()))?;
         match self.keep(&dir) {
             Err(error) if self.suspect.contains(&dir) => Err(RenderError::Internal(error.to_string())),
             _ => Ok(found),
@@ -106,11 +106,9 @@ impl<D: Disk> FsStore<D> {
     fn verified_config(&self, dir: &Path) -> Result<StoredConfig, RenderError> {
         let read = |name: &str, limit| {
             let path = dir.join(name);
-            self.disk.read(&path, limit).map_err(|error| match error.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::FileTooLarge | io::ErrorKind::NotADirectory => {
-                    RenderError::Checkpoint(format!("{}: {error}", path.display()))
-                }
-                _ => RenderError::Internal(format!("{}: {error}", path.display())),
+            self.disk.read(&path, limit).map_err(|error| {
+                let why = format!("{}: {error}", path.display());
+                if is_damage(&error) { RenderError::Checkpoint(why) } else { RenderError::Internal(why) }
             })
         };
         let damaged = |name: &str, why: &str| RenderError::Checkpoint(format!("{}: {why}", dir.join(name).display()));
