@@ -50,7 +50,7 @@ mod trial;
 mod watchdog;
 
 pub use handover::Handover;
-pub use io::{Counter, Effect, Input, Level, StoreRequest, Ticket};
+pub use io::{Counter, Effect, Input, Level, StoreOperation, StoreRequest, Ticket};
 pub(crate) use operate::offline;
 pub use process::{Kubelet, RunningConfig};
 pub use records::{Records, Stored};
