@@ -25,7 +25,7 @@ pub(crate) const WATCHDOG_PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const PROBE_STARTING: Duration = Duration::from_millis(250);
 
 /// Pause between healthz probes once it is: on trial, in a control test, before a retry, and for a
-/// baseline. At all other times it is looked at as seldom as [`HUNG_INTERVAL`] says.
+/// baseline. At all other times it is observed as seldom as [`HUNG_INTERVAL`] says.
 pub const PROBE_TRIAL: Duration = Duration::from_secs(5);
 
 /// A probe without an answer by then has failed.
@@ -35,7 +35,7 @@ pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// stuck after 5 minutes (kubelet.go, v1.36), and the control plane evicts the pods of a lost node after 5 minutes and 40 s.
 pub const HUNG_AFTER: Duration = Duration::from_secs(300);
 
-/// It is looked at so often, ...
+/// It is observed so often, ...
 pub const HUNG_INTERVAL: Duration = Duration::from_secs(15);
 /// ... and no oftener than that, however short `--hung-after` is made; so often until it has given its first sign of life, within
 /// the start's time-out.

@@ -91,7 +91,7 @@ impl State {
     fn note_observation(&mut self, alive: bool, fx: &mut Vec<Effect>) {
         let (now, pace) = (self.now, self.hung_interval());
         self.hung.was_alive |= self.last_ping().is_some();
-        // The next look may be late by an answer that comes at its time-out.
+        // The next observation may be late by an answer that comes at its time-out.
         if self.hung.note(alive, now, pace + 2 * limits::PROBE_TIMEOUT) {
             self.forget_hung_restarts();
         }
@@ -104,10 +104,11 @@ impl State {
         }
     }
 
-    /// False while something is decided within moments that may restart it anyhow.
+    /// False if it is gone or leaves, and while something is decided within moments that may restart it anyhow.
     fn may_restart_hung(&self) -> bool {
         let reloads = matches!(self.reload.stage, ReloadStage::Proving | ReloadStage::Proven);
-        !reloads && !self.is_change_imminent() && !self.is_reset_due()
+        let is_kept = self.process.run().is_some() && !self.process.is_leaving();
+        is_kept && !reloads && !self.is_change_imminent() && !self.is_reset_due()
     }
 
     /// The node was observed: if it was asked when the time was over, the kubelet is restarted, or not.
@@ -124,8 +125,7 @@ impl State {
                 self.hung.unresponsive_since = None;
                 self.leave_running(why, fx);
             }
-            None if pinged || self.process.run().is_none() || self.process.is_leaving() => {}
-            None if !self.may_restart_hung() => {}
+            None if pinged || !self.may_restart_hung() => {}
             None => self.restart_hung(fx),
         }
     }
