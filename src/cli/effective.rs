@@ -27,7 +27,7 @@ pub(super) struct Rendered {
 }
 
 /// What a kubelet of a version goes by.
-pub(super) struct View {
+pub(super) struct EffectiveView {
     version: Option<String>,
     fields: Vec<Field>,
 }
@@ -68,7 +68,7 @@ pub(super) fn as_it_runs<D: Disk>(
 }
 
 /// What this kubelet goes by with a configuration.
-pub(super) fn view(rendered: &Rendered, local: &LocalFiles) -> Result<View, Failure> {
+pub(super) fn view(rendered: &Rendered, local: &LocalFiles) -> Result<EffectiveView, Failure> {
     let args = &local.args;
     let overrides = &rendered.configuration.overrides;
     let file = args.last("config").map(Path::new).and_then(|path| std::path::absolute(path).ok());
@@ -86,14 +86,14 @@ pub(super) fn view(rendered: &Rendered, local: &LocalFiles) -> Result<View, Fail
     if minor.is_none() {
         eprintln!("note: the kubelet's version is not known: it does not answer to --version");
     }
-    Ok(View { version, fields: fields(&layers(&sources), minor) })
+    Ok(EffectiveView { version, fields: fields(&layers(&sources), minor) })
 }
 
 /// Of a value in the table: what is longer is not padded to.
 const WIDE: usize = 40;
 
-impl View {
-    pub(super) fn print(&self, output: Output) -> String {
+impl EffectiveView {
+    pub(super) fn to_text(&self, output: Output) -> String {
         match output {
             Output::Json => format!("{:#}\n", self.document()),
             Output::Text => self.table(),

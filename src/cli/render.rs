@@ -82,7 +82,7 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     check::report_notes(&rendered.configuration);
     check::report(&check::field_problems(&rendered.configuration, &local.program, &local.args)?);
     let text = if options.effective {
-        effective::view(&rendered, &local)?.print(options.output)
+        effective::view(&rendered, &local)?.to_text(options.output)
     } else {
         let text = serde_json::to_string_pretty(&rendered.configuration.value);
         text.map(|text| text + "\n").map_err(|error| Failure::new(1, error.to_string()))?
