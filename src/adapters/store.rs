@@ -32,7 +32,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use self::checkpoint::CheckpointMetadata;
-pub use self::configs::{ConfigContent, StoredConfig};
+pub use self::configs::{ConfigContent, GivenFiles, StoredConfig};
 use self::history::History;
 use super::fsx::{self, Disk};
 use crate::machine::history::HistoryEntry;

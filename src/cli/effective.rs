@@ -12,7 +12,6 @@ use crate::adapters::local_files::LocalFiles;
 use crate::adapters::preflight;
 use crate::adapters::store::FsStore;
 use crate::machine::records::Stored;
-use crate::ports::Local as _;
 use kubelet_config::effective::{Field, Sources, fields, layers};
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::hazard;
@@ -60,9 +59,11 @@ pub(super) fn as_it_runs<D: Disk>(
     {
         eprintln!(
             "note: shown are the bytes that the kubelet was given, {}: today it would be given others",
-            found.path
+            found.given.config
         );
-        (rendered.configuration.value, rendered.configuration.overrides) = (found.value, found.overrides);
+        let configuration = &mut rendered.configuration;
+        (configuration.value, configuration.overrides) = (found.value, found.overrides);
+        configuration.drop_ins = found.drop_ins.unwrap_or_else(|| std::mem::take(&mut configuration.drop_ins));
     }
     rendered
 }
@@ -77,7 +78,7 @@ pub(super) fn view(rendered: &Rendered, local: &LocalFiles) -> Result<EffectiveV
         configuration: &configuration.value,
         local: &file.unwrap_or_default().display().to_string(),
         payload: configuration.payload.as_ref().map(|payload| (rendered.payload.as_str(), payload)),
-        drop_ins: &local.drop_ins(),
+        drop_ins: &configuration.drop_ins,
         args: &args.with(overrides),
         added: &KubeletArgs::default().with(overrides),
     };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::render::configuration;
 use crate::adapters::fsx::Disk;
-use crate::adapters::store::{ConfigContent, FsStore, StoredConfig};
+use crate::adapters::store::{ConfigContent, FsStore, GivenFiles, StoredConfig};
 use crate::machine::Input;
 use crate::machine::history::HistoryEntry;
 use crate::machine::model::{Damage, LoadTarget, RenderError, Rendered};
@@ -138,7 +138,7 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         match target {
             LoadTarget::Local => {
                 let out = configuration(None, None, &self.args, &self.local)?;
-                Ok(self.rendered(out, String::new(), ConfigAnnotations::default()))
+                Ok(self.rendered(out, GivenFiles::default(), ConfigAnnotations::default()))
             }
             LoadTarget::Source(source) => self.render(source, None),
             LoadTarget::Content(digest, source) => match self.store.load_config(digest) {
@@ -159,17 +159,18 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         let internal = |error: &dyn std::error::Error| RenderError::Internal(error.to_string());
         // JSON is YAML to the kubelet, and cannot be misquoted.
         let text = serde_json::to_string_pretty(&out.value).map_err(|error| internal(&error))?;
-        let (overrides, files, shadowed) = (&out.overrides, &out.files, out.shadowed.as_slice());
-        let path = self.store.write_config(&out.digest, &ConfigContent { text: &text, overrides, files, shadowed });
-        let path = path.map_err(|error| internal(&error))?;
-        Ok(self.rendered(out, path, checkpoint.annotations))
+        let Configuration { overrides, drop_ins, files, shadowed, .. } = &out;
+        let content = ConfigContent { text: &text, overrides, drop_ins, files, shadowed };
+        let given = self.store.write_config(&out.digest, &content).map_err(|error| internal(&error))?;
+        Ok(self.rendered(out, given, checkpoint.annotations))
     }
 
-    fn rendered(&self, out: Configuration, path: String, annotations: ConfigAnnotations) -> Rendered {
+    fn rendered(&self, out: Configuration, given: GivenFiles, annotations: ConfigAnnotations) -> Rendered {
         Rendered {
             digest: out.digest,
-            path,
+            path: given.config,
             overrides: out.overrides,
+            config_dir: given.config_dir,
             healthz: out.healthz,
             notes: out.notes,
             problems: out.problems,
@@ -180,14 +181,17 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         }
     }
 
-    /// The bytes are what they were; flags and drop-ins over them are today's. The local file does not matter.
+    /// The bytes are what they were; the unit's flags over them are today's. The node's own files do not matter, but for
+    /// content of before drop-ins were part of it.
     fn stored(&self, digest: &Digest, source: &Source, found: StoredConfig) -> Rendered {
         let args = self.args.with(&found.overrides);
-        let Effective { value, healthz } = rendering::effective(found.value, &self.local.drop_ins(), &args);
+        let drop_ins = found.drop_ins.or_else(|| self.local.drop_ins().ok()).unwrap_or_default();
+        let Effective { value, healthz } = rendering::effective(found.value, &drop_ins, &args);
         Rendered {
             digest: digest.clone(),
-            path: found.path,
+            path: found.given.config,
             overrides: found.overrides,
+            config_dir: found.given.config_dir,
             healthz,
             notes: Vec::new(),
             problems: Vec::new(),

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use kubelet_config::digest::Digest;
-use kubelet_config::flags::FlagOverrides;
+use kubelet_config::flags::{ConfigDir, FlagOverrides};
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::schema::FieldProblem;
 use kubelet_config::source::{ConfigAnnotations, Source};
@@ -78,6 +78,9 @@ pub struct Rendered {
     /// What becomes of the unit's own flags.
     #[serde(default)]
     pub overrides: FlagOverrides,
+    /// What becomes of the unit's `--config-dir`.
+    #[serde(default)]
+    pub config_dir: ConfigDir,
     /// Where the kubelet will answer healthz; `None` where it is off.
     pub healthz: Option<HealthzTarget>,
     /// Remarks for the journal.

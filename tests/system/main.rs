@@ -8,6 +8,7 @@ mod cli;
 mod command_lines;
 mod credentials;
 mod drift;
+mod drop_ins;
 mod evidence;
 mod faults;
 mod flag_overrides;

@@ -251,8 +251,8 @@ impl ports::Local for Files {
         let text = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n";
         Ok(Some((text.to_owned(), "/played".to_owned())))
     }
-    fn drop_ins(&self) -> Vec<DropIn> {
-        Vec::new()
+    fn drop_ins(&self) -> Result<Vec<DropIn>, LocalError> {
+        Ok(Vec::new())
     }
     fn kubelet_id(&self) -> KubeletId {
         kubelet_id()
