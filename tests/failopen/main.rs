@@ -232,7 +232,7 @@ fn tell(dir: &Path, kubelet: &Installed, port: &Port, fault_at: Fault) -> Rc<Wor
     let (world, pids) = runtime.block_on(async {
         let booting = Booting::new(dir, kubelet, port, settings(), fault_at);
         let (world, pid) = (booting.world.clone(), booting.pid.clone());
-        let supervisor = booting.run();
+        let supervisor = Box::pin(booting.run());
         let mut pids = Vec::new();
         let script = async {
             tokio::select! {
@@ -354,7 +354,7 @@ fn hangs(dir: &Path, kubelet: &Installed, port: &Port, method: &'static str, aft
         let fault_at = Fault { method: Some(method), after, ..Fault::default() };
         let booting = Booting::new(dir, kubelet, port, settings, fault_at);
         let (world, pid) = (booting.world.clone(), booting.pid.clone());
-        let supervisor = booting.run();
+        let supervisor = Box::pin(booting.run());
         let script = async {
             until(&world, "boot", |_| true).await;
             tokio::time::timeout(SOON, called(&world, "probe.probe")).await.expect("it is looked at");
