@@ -110,6 +110,16 @@ impl<D: Disk> FsStore<D> {
         fsx::replace(&self.disk, path, bytes, 0o600).map_err(|error| StoreError::disk(path, error))
     }
 
+    /// Returns once the disk has taken a write, or refused it; one that stalls does neither, though it reads from memory.
+    pub(crate) fn probe_disk(&self) {
+        let path = fsx::temporary_beside(&self.own("disk"));
+        let written = self.disk.write(&path, b"", 0o600).and_then(|()| self.disk.sync(&path));
+        let removed = self.disk.remove(&path);
+        if let Err(error) = written.and(removed) {
+            tracing::debug!("{}: {error}", path.display());
+        }
+    }
+
     fn base_dirs(&mut self) -> Result<(), StoreError> {
         let native = ["", "store", "store/meta", "store/checkpoints"].map(|dir| (self.root.join(dir), 0o755));
         let own = ["supervisor", "supervisor/seals", "supervisor/configs"].map(|dir| (self.root.join(dir), 0o700));

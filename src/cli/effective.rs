@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::common::{Failure, block_on};
-use super::control::{Output, StoreDir};
+use super::control::{Output, StoreDir, Unreachable};
 use crate::adapters::fsx::Disk;
 use crate::adapters::local_files::LocalFiles;
 use crate::adapters::preflight;
@@ -35,9 +35,16 @@ pub(super) struct EffectiveView {
 pub(super) struct Active(pub(super) Option<Source>);
 
 /// Asks for it; `None` if nobody answers.
-pub(super) fn active(dir: &StoreDir) -> Option<Active> {
-    let (_, body) = dir.ask("GET", "/status", "").ok()?;
-    let document: Value = serde_json::from_str(&body).ok()?;
+pub(super) fn active(dir: &StoreDir) -> Result<Option<Active>, Failure> {
+    match dir.ask("GET", "/status", "") {
+        Ok((_, body)) => Ok(active_in(&body)),
+        Err(Unreachable::Refused(why)) => Err(Failure::new(1, why)),
+        Err(Unreachable::Absent(_) | Unreachable::NoAnswer(_)) => Ok(None),
+    }
+}
+
+fn active_in(status: &str) -> Option<Active> {
+    let document: Value = serde_json::from_str(status).ok()?;
     match document.get("active")? {
         Value::Null => Some(Active(None)),
         active => Some(Active(Some(serde_json::from_value(active.get("configMap")?.clone()).ok()?))),

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::check;
 use super::common::{Failure, FlagsOption, MergeOption, local_files, parse_kubelet};
-use super::control::{Output, StoreDir, Unreachable, denied};
+use super::control::{Output, StoreDir, Unreachable};
 use super::effective::{self, Rendered};
 use super::run;
 use crate::adapters::fsx::RealDisk;
@@ -55,7 +55,7 @@ impl Options {
         }
         let store = settings::store_dir(given, &KubeletArgs::default());
         let pid = StoreDir::at(store.clone()).supervisor().map_err(|unreachable| match unreachable {
-            Unreachable::Denied(why) => denied(why),
+            Unreachable::Refused(why) => Failure::new(1, why),
             Unreachable::Absent(why) | Unreachable::NoAnswer(why) => Failure::usage(format!(
                 "no supervisor answers ({why}): give the kubelet's command after --, as kubelet.service has it, or \
                  --dynamic-config-dir"
@@ -63,7 +63,8 @@ impl Options {
         })?;
         let running = run::settings_of(pid).ok_or_else(|| {
             Failure::usage(format!(
-                "the command line of the running supervisor, pid {pid}, is no `run`: give the kubelet's command after --"
+                "command line and environment of the running supervisor, pid {pid}, cannot be read, or are none of `run`: \
+                 give the kubelet's command after --"
             ))
         })?;
         Ok(Node { local: local_files(running.program, &running.args, running.merge), store })
@@ -96,7 +97,7 @@ fn stored(dir: &Path, active: bool, local: &LocalFiles) -> Result<Result<Rendere
     let args = &local.args;
     let mut store = FsStore::new(RealDisk, dir);
     let records = store.load();
-    let running = active.then(|| effective::active(&StoreDir::at(dir.to_owned()))).flatten();
+    let running = if active { effective::active(&StoreDir::at(dir.to_owned()))? } else { None };
     let what = if running.is_some() { "active" } else { "assigned" };
     let source = match running.map_or_else(|| records.assigned.clone(), |active| Ok(active.0)) {
         Ok(source) => source,

@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::common::Failure;
-use super::control::{Output, StoreDir, Unreachable, denied};
+use super::control::{Output, StoreDir, Unreachable};
 use crate::adapters::fsx::RealDisk;
 use crate::adapters::store::FsStore;
 use kubelet_config::duration::GoDuration;
@@ -31,7 +31,7 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     });
     let (document, running) = match answer {
         Ok(document) => (document, true),
-        Err(Unreachable::Denied(why)) => return Err(denied(why)),
+        Err(Unreachable::Refused(why)) => return Err(Failure::new(1, why)),
         Err(unreachable) => (stored(&options.store, unreachable.why())?, false),
     };
     match options.output {

@@ -89,6 +89,10 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
                 self.store.reported(number);
                 return Vec::new();
             }
+            StoreRequest::ProbeDisk => {
+                self.store.probe_disk();
+                return Vec::new();
+            }
             StoreRequest::Collect(sources, digests) => {
                 if let Err(why) = self.store.collect(&sources, &digests) {
                     tracing::warn!("old checkpoints and configurations cannot be removed: {why}");

@@ -182,6 +182,9 @@ pub enum StoreRequest {
     Unreported,
     /// Notes that the API server has all events up to this number.
     Reported(u64),
+    /// Writes something to the disk and removes it again. No answer: what comes after it is answered only where the disk takes
+    /// writes or refuses them, and not from memory by one that stalls.
+    ProbeDisk,
     /// Removes the checkpoints of all other sources, and all other configurations.
     Collect(BTreeSet<Source>, BTreeSet<Digest>),
 }
@@ -227,6 +230,7 @@ impl StoreRequest {
             | Self::SwapStateFiles(..)
             | Self::Append(_)
             | Self::Reported(_)
+            | Self::ProbeDisk
             | Self::Collect(..) => Some(StoreOperation::Write),
             Self::Assume(_) => None,
         }

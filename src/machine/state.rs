@@ -114,7 +114,8 @@ impl State {
                 if result.is_ok() {
                     self.launch.loaded_late(ticket, now);
                 }
-                if !self.learned(ticket, &result) && !self.next_loaded(ticket, result.clone(), &mut fx) {
+                let known = self.learned(ticket, &result) || self.hung_loaded(ticket, &result, &mut fx);
+                if !known && !self.next_loaded(ticket, result.clone(), &mut fx) {
                     self.change_loaded(ticket, result, &mut fx);
                 }
             }

@@ -232,7 +232,7 @@ fn tell(dir: &Path, kubelet: &Installed, port: &Port, fault_at: Fault) -> Rc<Wor
     let (world, pids) = runtime.block_on(async {
         let booting = Booting::new(dir, kubelet, port, settings(), fault_at);
         let (world, pid) = (booting.world.clone(), booting.pid.clone());
-        let supervisor = booting.run();
+        let supervisor = Box::pin(booting.run());
         let mut pids = Vec::new();
         let script = async {
             tokio::select! {
@@ -346,15 +346,15 @@ fn take_over(dir: &Path, kubelet: &Installed, port: &Port, at: u32) {
     });
 }
 
-/// The kubelet hangs, and the call that has it dump its stacks panics: it runs on as it is, or another is started.
-fn hangs(dir: &Path, kubelet: &Installed, port: &Port, after: bool) {
+/// The kubelet hangs, and a call that comes of that panics: it runs on as it is, or another is started.
+fn hangs(dir: &Path, kubelet: &Installed, port: &Port, method: &'static str, after: bool) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let settings = Settings { hung_after: Duration::from_millis(1), ..settings() };
-        let fault_at = Fault { method: Some("kubelet.dump_stacks"), after, ..Fault::default() };
+        let fault_at = Fault { method: Some(method), after, ..Fault::default() };
         let booting = Booting::new(dir, kubelet, port, settings, fault_at);
         let (world, pid) = (booting.world.clone(), booting.pid.clone());
-        let supervisor = booting.run();
+        let supervisor = Box::pin(booting.run());
         let script = async {
             until(&world, "boot", |_| true).await;
             tokio::time::timeout(SOON, called(&world, "probe.probe")).await.expect("it is looked at");
@@ -453,8 +453,9 @@ fn one_part(number: usize) {
         // The first start of `keep_kubelet` panics as well, and it tries again.
         assert_eq!(tell(starts[0], false, 1).0, Some("kubelet.start"));
     }
-    if let Some(after) = [false, true].get(number) {
-        hangs(dir.path(), &kubelet, &port, *after);
+    let of_a_hang = [("kubelet.dump_stacks", false), ("kubelet.dump_stacks", true), ("store.probe_disk", false)];
+    if let Some((method, after)) = of_a_hang.get(number) {
+        hangs(dir.path(), &kubelet, &port, method, *after);
     }
     for at in (1..=8).skip(number).step_by(PARTS) {
         take_over(dir.path(), &kubelet, &port, at);

@@ -417,3 +417,21 @@ fn a_change_syncs_half_as_often_as_in_0_1_0() {
     let expected = [24, 6, 15, 6, 1, 2];
     assert_eq!(counts.iter().map(|(_, syncs)| *syncs).collect::<Vec<_>>(), expected, "{counts:?}");
 }
+
+/// From memory a disk that stalls is read as well.
+#[test]
+fn a_probe_of_the_disk_is_a_write_that_leaves_nothing() {
+    let disk = Counted { disk: SimDisk::default(), syncs: Rc::default() };
+    let mut worker = worker(disk.clone(), &own_files(), &[]);
+    change(&mut worker, 1, None);
+    let before = disk.disk.list(&Path::new(ROOT).join("supervisor")).unwrap();
+    disk.syncs.take();
+    assert_eq!(worker.serve(StoreRequest::ProbeDisk), []);
+    assert_eq!(disk.syncs.take(), 1);
+    assert_eq!(disk.disk.list(&Path::new(ROOT).join("supervisor")).unwrap(), before);
+    // One that is full, or refuses writes, answers.
+    for fault in [Fault::Full, Fault::ReadOnly] {
+        disk.disk.plan(Plan { fault, at: disk.disk.operations(), once: false });
+        assert_eq!(worker.serve(StoreRequest::ProbeDisk), []);
+    }
+}

@@ -324,7 +324,10 @@ impl Driver {
                 self.configs.retain(|digest| digests.contains(digest));
                 return None;
             }
-            StoreRequest::Assume(_) | StoreRequest::Unreported | StoreRequest::Reported(_) => return None,
+            StoreRequest::Assume(_)
+            | StoreRequest::Unreported
+            | StoreRequest::Reported(_)
+            | StoreRequest::ProbeDisk => return None,
         })
     }
 

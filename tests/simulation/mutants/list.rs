@@ -344,6 +344,14 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         law: Law::Hung,
+        name: "a kubelet that waits for a disk hangs",
+        file: "machine/hung/step.rs",
+        original: r"self.hung.unresponsive_since = None;
+            self.leave_running(NoRestart::Stalled, fx);",
+        mutated: "self.restart_hung(fx);",
+    },
+    Mutant {
+        law: Law::Hung,
         name: "a hung kubelet stays",
         file: "machine/hung/step.rs",
         original: "self.dump_and_stop(fx);",

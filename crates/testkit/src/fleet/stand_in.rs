@@ -186,7 +186,7 @@ impl ports::Store for Disk {
                 let unreported = self.history.iter().filter(|entry| entry.number > self.reported && !entry.local);
                 return unreported.map(|entry| Input::Appended(Box::new(entry.clone()), Ok(()))).collect();
             }
-            StoreRequest::Assume(_) => return Vec::new(),
+            StoreRequest::Assume(_) | StoreRequest::ProbeDisk => return Vec::new(),
             StoreRequest::Reported(number) => {
                 self.reported = number;
                 return Vec::new();

@@ -187,7 +187,10 @@ impl Node {
                 self.store.configs.retain(|digest, _| digests.contains(digest));
                 None
             }
-            StoreRequest::Assume(_) | StoreRequest::Unreported | StoreRequest::Reported(_) => None,
+            StoreRequest::Assume(_)
+            | StoreRequest::Unreported
+            | StoreRequest::Reported(_)
+            | StoreRequest::ProbeDisk => None,
         }
     }
 
