@@ -44,6 +44,7 @@ pub struct Metrics {
     error: Gauge,
     condition: Gauges,
     reload_failed: Gauge,
+    local_files_differ: Gauge,
     restarts: Counters,
     preflights: Counters,
     rollbacks: Counters,
@@ -121,6 +122,7 @@ impl Metrics {
             error,
             condition: Family::default(),
             reload_failed: Gauge::default(),
+            local_files_differ: Gauge::default(),
             restarts: Family::default(),
             preflights: Family::default(),
             rollbacks: Family::default(),
@@ -201,6 +203,11 @@ impl Metrics {
             "True (1) if the latest reload was refused and the old supervisor stayed, false (0) otherwise",
             self.reload_failed.clone(),
         );
+        own.register(
+            "local_files_differ",
+            "1 if the node's own files say something else than what the kubelet runs, else 0",
+            self.local_files_differ.clone(),
+        );
         own.register("store_errors", "Failed writes of the store", self.store_errors.clone());
         own.register("api_requests", "Requests to the API server", self.requests.clone());
         own.register(
@@ -240,6 +247,7 @@ impl Metrics {
         let (status, reason) = (status.condition.status.as_str(), status.condition.reason.as_str());
         self.condition.clear();
         self.condition.get_or_create(&labels([("status", status), ("reason", reason)])).set(1);
+        self.local_files_differ.set(i64::from(state.local_files_difference().is_some()));
         self.reload_failed.set(i64::from(state.reload().error.is_some()));
         self.remaining.set(state.trial_remaining().map_or(0.0, |left| left.as_secs_f64()));
         self.count_unhealthy(Some(state.is_kubelet_healthy()), Instant::now());

@@ -2,12 +2,14 @@
 //! `tests/architecture` lists.
 
 pub mod clock;
+pub(crate) mod file_watch;
 pub mod fsx;
 pub(crate) mod host;
 pub(crate) mod http;
 pub(crate) mod inotify;
 pub mod kube;
 pub mod local_files;
+pub(crate) mod local_source;
 pub(crate) mod lock;
 pub(crate) mod log;
 pub mod metrics;
@@ -20,6 +22,5 @@ pub(crate) mod source_dir;
 pub mod stderr_relay;
 pub mod store;
 pub mod store_thread;
-pub(crate) mod store_watch;
 pub(crate) mod systemctl;
 pub(crate) mod systemd;

@@ -50,19 +50,20 @@ pub(crate) struct Candidate {
     path: String,
     overrides: FlagOverrides,
     config_dir: ConfigDir,
+    is_local_files: bool,
 }
 
 impl Candidate {
     /// A file, with flags of its own and the unit's drop-ins.
     pub(crate) fn new(path: &Path, overrides: FlagOverrides) -> Self {
-        Self { path: path.display().to_string(), overrides, config_dir: ConfigDir::Unit }
+        Self { path: path.display().to_string(), overrides, config_dir: ConfigDir::Unit, is_local_files: false }
     }
 }
 
 impl From<&Rendered> for Candidate {
     fn from(rendered: &Rendered) -> Self {
-        let Rendered { path, overrides, config_dir, .. } = rendered.clone();
-        Self { path, overrides, config_dir }
+        let Rendered { path, overrides, config_dir, is_local_files, .. } = rendered.clone();
+        Self { path, overrides, config_dir, is_local_files }
     }
 }
 
@@ -174,7 +175,7 @@ impl PreflightCommand {
         match self.run(None, &own, config_dir).await {
             Classification::Flags(message) => flags(&message),
             Classification::Candidate(Verdict::Load(own) | Verdict::Validate(own))
-                if own == message.replace(path, "") =>
+                if !candidate.is_local_files && own == message.replace(path, "") =>
             {
                 Verdict::NotItsFault(format!("the kubelet refuses its local configuration in the same way: {own}"))
             }

@@ -15,7 +15,7 @@ use crate::adapters::store::FsStore;
 use crate::daemon::{render, settings};
 use crate::machine::model::RenderError;
 use kubelet_config::flags::KubeletArgs;
-use kubelet_config::source::{SOURCE_DIR_TITLE, Source};
+use kubelet_config::source::Source;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -122,8 +122,8 @@ fn stored(dir: &Path, active: bool, local: &LocalFiles) -> Result<Result<Rendere
 }
 
 fn name(source: &Source) -> String {
-    if source.is_source_dir() {
-        return format!("{SOURCE_DIR_TITLE}, {}", source.reference.kubelet_config_key);
+    if let Some(title) = source.title_on_node() {
+        return format!("{title}, {}", source.reference.kubelet_config_key);
     }
     format!("ConfigMap {}/{}", source.reference.namespace, source.reference.name)
 }

@@ -75,6 +75,9 @@ pub(super) struct Options {
     /// A directory with a payload, in place of whatever the Node is assigned: for nodes without an API server.
     #[arg(long, env = "KUBELET_SUPERVISOR_SOURCE_DIR", value_name = "DIR")]
     source_dir: Option<PathBuf>,
+    /// Take up what the node's own files (--config, --config-dir) say while the kubelet runs: judged, tried and rolled back like any change; where nothing is assigned too.
+    #[arg(long, env = "KUBELET_SUPERVISOR_FOLLOW_LOCAL")]
+    follow_local: bool,
     /// The file in --source-dir that holds the KubeletConfiguration.
     #[arg(long, env = "KUBELET_SUPERVISOR_SOURCE_KEY", default_value = "kubelet", value_name = "KEY")]
     source_key: String,
@@ -93,8 +96,10 @@ impl Options {
             .map_err(|why| Failure::usage(format!("--metrics-bind-address: {why}")))?;
         let source = settings::source(self.source_dir.clone(), self.source_key.clone())
             .map_err(|why| Failure::usage(format!("--source-key: {why}")))?;
-        // A directory is the only assignment.
-        let default_source = self.default_source.clone().filter(|_| source.is_none());
+        // A directory is the only assignment. A kubelet without a file of its own has defaults that no file can say.
+        let follows = self.follow_local && args.last("config").is_some();
+        let local_files = follows.then(ConfigMapRef::local_files);
+        let default_source = self.default_source.clone().filter(|_| source.is_none()).or(local_files);
         Ok(Settings {
             program,
             dir: settings::store_dir(self.dynamic_config_dir.as_deref(), &args),
@@ -105,8 +110,9 @@ impl Options {
                 boots: self.trial_boots,
                 confirm_within: self.confirm_within.map(|within| within.0),
                 api_server: args.last("kubeconfig").is_some(),
-                standalone: args.last("kubeconfig").is_none() && source.is_none(),
+                standalone: args.last("kubeconfig").is_none() && source.is_none() && !follows,
                 default_source,
+                follow_local: self.follow_local,
                 spread: self.spread.0,
                 spread_assignment: self.spread_assignment.0,
                 restart_by: self.restart_by,

@@ -145,6 +145,11 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
                 Ok(self.rendered(out, GivenFiles::default(), ConfigAnnotations::default()))
             }
             LoadTarget::Source(source) => self.render(source, None),
+            LoadTarget::Anew(source) => {
+                let checkpoint = self.store.open(source)?;
+                let out = configuration(Some((&checkpoint, source)), None, &self.args, &self.local)?;
+                Ok(self.rendered(out, GivenFiles::default(), checkpoint.annotations))
+            }
             LoadTarget::Content(digest, source) => match self.store.load_config(digest) {
                 Ok(found) => Ok(self.stored(digest, source, found)),
                 Err(error) => self.render(source, Some(digest)).map_err(|_| error),
@@ -166,7 +171,8 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         let Configuration { overrides, drop_ins, files, shadowed, .. } = &out;
         let content = ConfigContent { text: &text, overrides, drop_ins, files, shadowed };
         let given = self.store.write_config(&out.digest, &content).map_err(|error| internal(&error))?;
-        Ok(self.rendered(out, given, checkpoint.annotations))
+        let is_local_files = source.is_local_files();
+        Ok(Rendered { is_local_files, ..self.rendered(out, given, checkpoint.annotations) })
     }
 
     fn rendered(&self, out: Configuration, given: GivenFiles, annotations: ConfigAnnotations) -> Rendered {
@@ -182,6 +188,7 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
             runtime: self.args.runtime_socket(&out.effective),
             effective: Arc::new(out.effective),
             annotations,
+            is_local_files: false,
         }
     }
 
@@ -203,6 +210,7 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
             runtime: self.args.runtime_socket(&value),
             effective: Arc::new(value),
             annotations: self.store.annotations(source),
+            is_local_files: source.is_local_files(),
         }
     }
 }

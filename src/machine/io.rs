@@ -66,6 +66,8 @@ pub enum Input {
     Recorded(Ticket, Result<(), String>),
     /// Something was written in the store, by us or behind our back.
     StoreTouched,
+    /// Something was written in the node's own files, or their place.
+    LocalFilesTouched,
     /// Outcome of [`StoreRequest::Verify`]: what is not as it was written.
     Verified(Ticket, Vec<Damage>),
     /// Outcome of [`StoreRequest::SwapStateFiles`].

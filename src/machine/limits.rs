@@ -153,6 +153,10 @@ pub(crate) const DOWNLOAD_PATIENCE: Duration = Duration::from_secs(2);
 
 /// After a write in the store, by whomever, it is verified once so much time has passed: an editor or a copy is done then.
 pub(crate) const VERIFY_DELAY: Duration = Duration::from_secs(2);
+/// The node's own files are read once so much time has passed since they were written, or a kubelet was started with them.
+pub(crate) const LOCAL_FILES_DELAY: Duration = Duration::from_secs(2);
+/// What could not be read of them is read again after this long.
+pub(crate) const LOCAL_FILES_RETRY: Duration = Duration::from_secs(60);
 /// A store that does not answer is verified again after this long; each start verifies what it needs by itself. And while
 /// something is found each time, the pause before the next verification doubles up to this.
 pub(crate) const VERIFY_RETRY: Duration = Duration::from_secs(60);

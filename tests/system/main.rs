@@ -14,6 +14,7 @@ mod faults;
 mod flag_overrides;
 mod hung;
 mod kubelet_adapter;
+mod local_files;
 mod native_flaws;
 mod operate;
 mod operator_verbs;

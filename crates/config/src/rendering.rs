@@ -50,6 +50,15 @@ pub struct DropIn {
 }
 
 impl DropIn {
+    /// A name for a copy. The number keeps the order, the name is for people: messages of the kubelet show it.
+    #[must_use]
+    pub fn stored_name(&self, number: usize) -> String {
+        let name = self.path.rsplit('/').next().unwrap_or_default();
+        let safe = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
+        let name: String = name.trim_end_matches(".conf").chars().take(100).map(safe).collect();
+        format!("{number:04}-{name}.conf")
+    }
+
     /// What makes it another one: what it says, not how it is written. What is no YAML the kubelet judges as it stands.
     fn identity(&self) -> String {
         let text = || Value::from(self.text.as_str());
@@ -254,6 +263,14 @@ fn read(text: Text<'_>, what: &str, notes: &mut Vec<String>) -> Result<Value, St
     }
     absolute_paths(&mut parsed.value, text.dir);
     Ok(parsed.value)
+}
+
+/// A configuration's text that means the same in another directory. What cannot be parsed stays as it is.
+pub(crate) fn with_absolute_paths(text: Text<'_>) -> String {
+    let Ok(parsed) = yaml::parse(text.text) else { return text.text.to_owned() };
+    let mut value = parsed.value.clone();
+    absolute_paths(&mut value, text.dir);
+    if value == parsed.value { text.text.to_owned() } else { value.to_string() }
 }
 
 /// The kubelet refuses any other kind or version at load; what may lack them (an overlay) is given them.

@@ -180,8 +180,10 @@ impl<D: Disk> FsStore<D> {
         let files = files.iter().map(|(key, content)| (format!("files/{key}"), content.as_str()));
         let flags = overrides.lines().join("\n");
         let flags_file = Some((FLAGS.to_owned(), flags.as_str())).filter(|_| !overrides.is_empty());
-        let copies =
-            drop_ins.iter().zip(0..).map(|(drop_in, number)| (copy_name(number, drop_in), drop_in.text.as_str()));
+        let copies = drop_ins
+            .iter()
+            .zip(0..)
+            .map(|(drop_in, number)| (format!("{DROP_INS}/{}", drop_in.stored_name(number)), drop_in.text.as_str()));
         let files: BTreeMap<String, &str> =
             files.chain(copies).chain([(KUBELET.to_owned(), text)]).chain(flags_file).collect();
         let sum = |content: &&str| hex(&Sha256::digest(content.as_bytes()));
@@ -258,12 +260,4 @@ fn given_files(dir: &Path, drop_ins: Option<&[DropIn]>) -> GivenFiles {
         Some(_) => ConfigDir::Copied(dir.join(DROP_INS).display().to_string()),
     };
     GivenFiles { config: dir.join(KUBELET).display().to_string(), config_dir }
-}
-
-/// The number keeps the order, the name is for people: messages of the kubelet show it.
-fn copy_name(number: usize, drop_in: &DropIn) -> String {
-    let name = Path::new(&drop_in.path).file_stem().unwrap_or_default().to_string_lossy();
-    let safe = |c: char| if source::is_safe_key(c.encode_utf8(&mut [0; 4])) || c == '.' { c } else { '_' };
-    let name: String = name.chars().take(100).map(safe).collect();
-    format!("{DROP_INS}/{number:04}-{name}.conf")
 }

@@ -365,6 +365,20 @@ pub const MUTANTS: &[Mutant] = &[
         mutated: "self.records().pin.is_some()",
     },
     Mutant {
+        law: Law::LocalFiles,
+        name: "nobody is told what the node's own file says",
+        file: "machine/local_files/step.rs",
+        original: "self.local_files.difference = difference;",
+        mutated: "drop(difference);",
+    },
+    Mutant {
+        law: Law::LocalFiles,
+        name: "the node's own file is not followed",
+        file: "machine/local_files/step.rs",
+        original: "            self.reconsider();",
+        mutated: "",
+    },
+    Mutant {
         law: Law::TriesAgain,
         name: "what the disk refused is written again much later",
         file: "machine/record_writer.rs",

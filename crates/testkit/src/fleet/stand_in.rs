@@ -208,7 +208,7 @@ impl Disk {
                 Some(known) => return Ok(known.clone()),
                 None => source,
             },
-            LoadTarget::Source(source) => source,
+            LoadTarget::Source(source) | LoadTarget::Anew(source) => source,
         };
         let payload = self.checkpoints.get(source);
         let payload = payload.ok_or_else(|| RenderError::Checkpoint(format!("there is no checkpoint of {source}")))?;
@@ -219,7 +219,9 @@ impl Disk {
             annotations: payload.annotations.clone(),
         };
         let rendered = rendered(Some((&checkpoint, source)))?;
-        self.configurations.insert(rendered.digest.clone(), rendered.clone());
+        if !matches!(target, LoadTarget::Anew(_)) {
+            self.configurations.insert(rendered.digest.clone(), rendered.clone());
+        }
         Ok(rendered)
     }
 }

@@ -82,6 +82,7 @@ impl Chaos {
             watchdog,
             unknown_fields: UnknownFields::Refuse,
             hung_after,
+            follow_local: Rng::new(seed ^ 0x4C6F_6361).one_in(3),
             ..Settings::default()
         };
         let node = Node::with(seed, local, settings, heed);
