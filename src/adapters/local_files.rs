@@ -11,6 +11,8 @@ use kubelet_config::rendering::DropIn;
 use kubelet_config::source::Merge;
 use kubelet_config::yaml;
 
+pub(crate) mod source;
+
 /// Reads them when asked: kubeadm rewrites them under our feet.
 #[derive(Clone, Debug)]
 pub struct LocalFiles {

@@ -9,7 +9,6 @@ pub(crate) mod http;
 pub(crate) mod inotify;
 pub mod kube;
 pub mod local_files;
-pub(crate) mod local_source;
 pub(crate) mod lock;
 pub(crate) mod log;
 pub mod metrics;

@@ -23,7 +23,7 @@ use crate::adapters::host::NodeHost;
 use crate::adapters::http::{self, CommandQueue, Endpoints};
 use crate::adapters::kube::{self, KubeCluster, Standalone};
 use crate::adapters::local_files::LocalFiles;
-use crate::adapters::local_source::LocalSource;
+use crate::adapters::local_files::source::LocalSource;
 use crate::adapters::lock::{self, Lock};
 use crate::adapters::metrics::Metrics;
 use crate::adapters::notify_socket::NotifySocket;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::local_files::LocalFiles;
+use super::LocalFiles;
 use crate::machine::history::HistoryEntry;
 use crate::machine::{Input, Ticket};
 use crate::ports::{self, Local as _, LocalError};
