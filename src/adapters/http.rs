@@ -1,5 +1,5 @@
-//! Two small servers: `/metrics`, `/healthz`, `/readyz` on loopback; `/status` and operators'
-//! commands on a socket that is root's alone.
+//! Two small servers: `/metrics`, `/healthz`, `/readyz` and nothing else on TCP, where everybody can ask; these, `/status`
+//! and operators' commands on a socket that is root's alone.
 
 mod command_queue;
 
@@ -75,7 +75,8 @@ impl Endpoints {
         Self { metrics, page: Arc::default(), slots: slots(), control_slots: slots() }
     }
 
-    fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    /// `is_root`: whoever asks may see what the configuration says.
+    fn answer(&self, request: &Request<Incoming>, is_root: bool) -> Response<Full<Bytes>> {
         let page = self.page.read().map(|page| page.clone()).unwrap_or_default();
         let (code, kind, body) = match (request.method(), request.uri().path()) {
             (&Method::GET, "/metrics") => {
@@ -93,7 +94,7 @@ impl Endpoints {
                 let code = if page.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
                 (code, "text/plain", format!("{}\n", page.summary))
             }
-            (&Method::GET, "/status") => (StatusCode::OK, "application/json", page.status_now()),
+            (&Method::GET, "/status") if is_root => (StatusCode::OK, "application/json", page.status_now()),
             (&Method::GET, _) => {
                 (StatusCode::NOT_FOUND, "text/plain", "try /metrics, /healthz or /readyz\n".to_owned())
             }
@@ -114,7 +115,7 @@ impl Endpoints {
                 async move {
                     Ok::<_, Infallible>(match commands {
                         Some(commands) if request.method() == Method::POST => command(&commands, request).await,
-                        _ => endpoints.answer(&request),
+                        commands => endpoints.answer(&request, commands.is_some()),
                     })
                 }
             });
@@ -329,11 +330,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn tcp_takes_no_commands() {
+    async fn tcp_takes_no_commands_and_gives_no_status() {
         let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         serve_tcp(address, Endpoints::new(Metrics::new())).await.unwrap();
         let stream = std::net::TcpStream::connect(address).unwrap();
         assert_eq!(send(stream, post("/command", r#"{"verb":"retry"}"#)).await.0, 405);
+        for path in ["/status", "/status/", "/status?x", "//status", "/%73tatus", "http://x/status"] {
+            let get = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+            let stream = std::net::TcpStream::connect(address).unwrap();
+            assert_eq!(send(stream, get).await.0, 404, "{path}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -2,5 +2,6 @@
 //! tests' own API server and the stand-in kubelet; strangers are processes of uid 65534, so most of it needs root.
 #![cfg(test)]
 
+mod disclosure;
 mod notify;
 mod strangers;

@@ -1,6 +1,6 @@
 //! What a local user without any right tries; the tests run it as uid 65534. It says "done" and its result in one line, and
 //! goes on until its standard input ends.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "for tests alone")]
 
 use std::io::Read as _;
 use std::net::TcpListener;
