@@ -22,6 +22,7 @@ use tokio::sync::Semaphore;
 use serde_json::Value;
 
 use super::metrics::Metrics;
+use super::ownership;
 use crate::machine::command::Command;
 
 /// More than a scraper, a probe and a few people need, even while as many commands wait as may.
@@ -210,6 +211,7 @@ pub(crate) async fn serve_unix(path: PathBuf, endpoints: Endpoints, commands: Co
 
 fn bind(path: &Path) -> std::io::Result<std::os::unix::net::UnixListener> {
     use std::os::unix::fs::PermissionsExt as _;
+    ownership::check(path).map_err(std::io::Error::other)?;
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
         _ => {}

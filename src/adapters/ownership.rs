@@ -31,6 +31,16 @@ pub(crate) enum OwnershipError {
     },
 }
 
+impl OwnershipError {
+    /// What the system would say.
+    pub(crate) fn kind(&self) -> io::ErrorKind {
+        match self {
+            Self::Changeable { .. } => io::ErrorKind::PermissionDenied,
+            Self::Unreadable { cause, .. } => cause.kind(),
+        }
+    }
+}
+
 /// Checks that nobody but root (and the user that this process runs as) can change what `path` leads to, or put something
 /// else in its place. What does not exist yet is judged by the directory that it would be made in.
 ///

@@ -10,6 +10,7 @@ use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 
 use super::common::Failure;
+use crate::adapters::ownership::{self, OwnershipError};
 use crate::daemon::settings::DEFAULT_DIR;
 
 /// Where it listens, in its directory.
@@ -58,6 +59,10 @@ pub(super) fn denied(why: impl std::fmt::Display) -> Failure {
 }
 
 fn connect(socket: &Path) -> Result<UnixStream, Unreachable> {
+    // Whoever else could put a socket there could answer in the supervisor's place.
+    if let Err(error @ OwnershipError::Changeable { .. }) = ownership::check(socket) {
+        return Err(Unreachable::NoAnswer(error.to_string()));
+    }
     UnixStream::connect(socket).map_err(|error| {
         let why = format!("{}: {error}", socket.display());
         match error.kind() {

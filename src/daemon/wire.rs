@@ -18,7 +18,7 @@ use super::settings::Settings;
 use super::store_worker::StoreWorker;
 use super::{Signals, Start};
 use crate::adapters::clock::BootClock;
-use crate::adapters::fsx::RealDisk;
+use crate::adapters::fsx::GuardedDisk;
 use crate::adapters::host::NodeHost;
 use crate::adapters::http::{self, CommandQueue, Endpoints};
 use crate::adapters::kube::{self, KubeCluster, Standalone};
@@ -281,7 +281,7 @@ const READY_AFTER: Duration = Duration::from_secs(30);
 /// The store and the node's own files, on a thread of their own.
 fn store(settings: &Settings, inputs: UnboundedSender<Input>, metrics: Metrics) -> anyhow::Result<StoreThread> {
     let local = LocalFiles { program: settings.program.clone(), args: settings.args.clone(), merge: settings.merge };
-    let files = FsStore::new(RealDisk, &settings.dir);
+    let files = FsStore::new(GuardedDisk::new(&settings.dir), &settings.dir);
     let mut worker = StoreWorker::new(files, local, settings.args.clone()).standalone(settings.machine.standalone);
     let serve = move |request: StoreRequest| {
         let (operation, begun) = (request.operation(), Instant::now());

@@ -82,7 +82,12 @@ fn a_circle_is_found_through_a_reexport() {
 #[test]
 fn adapters_do_not_know_each_other() {
     let exceptions = [
-        ("store", "fsx"),               // the store is made of durable files
+        ("store", "fsx"),     // the store is made of durable files
+        ("fsx", "ownership"), // a store is root's alone
+        ("lock", "ownership"),
+        ("http", "ownership"),
+        ("preflight", "ownership"),
+        ("source_dir", "ownership"),
         ("preflight", "process"),       // the only place that spawns
         ("notify_socket", "process"),   // whose READY=1 counts
         ("notify_socket", "ownership"), // the directory of the socket is root's

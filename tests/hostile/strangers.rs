@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use testkit::built::program;
 use testkit::rig::{Rig, eventually};
 
-const NOBODY: u32 = 65534;
+pub const NOBODY: u32 = 65534;
 
 /// False, and said so, where this test cannot play other users.
 pub fn is_root() -> bool {
