@@ -5,4 +5,5 @@
 mod directories;
 mod disclosure;
 mod notify;
+mod payloads;
 mod strangers;
