@@ -29,7 +29,7 @@ use crate::adapters::notify_socket::NotifySocket;
 use crate::adapters::preflight::{KubeletPreflight, PreflightCommand};
 use crate::adapters::probe::HealthzProbe;
 use crate::adapters::process::{self, ChildPid, KubeletProcess, ReadySignal};
-use crate::adapters::reexec::{InheritedState, SelfExec, ServiceState, StartMode};
+use crate::adapters::reexec::{InheritedState, SelfExec, ServiceState, SharedListener, StartMode};
 use crate::adapters::source_dir::{self, SourceDir};
 use crate::adapters::stderr_relay::StderrRelay;
 use crate::adapters::store::FsStore;
@@ -200,12 +200,16 @@ async fn assemble(settings: Settings, inherited: Option<InheritedState>, lock: O
         notify = inherited.notify.take();
     }
     let (notify, ready) = notify_socket(&settings, notify, inherited.is_some(), &child, &inputs);
-    let self_exec = SelfExec { notify, lock, inputs: inputs.clone() };
+    let self_exec = SelfExec { notify, lock, listener: SharedListener::default(), inputs: inputs.clone() };
 
     let metrics = Metrics::new();
     let endpoints = Endpoints::new(metrics.clone());
     let commands = CommandQueue::new(inputs.clone());
-    serve(&settings, &endpoints, &commands).await;
+    if let Some(address) = settings.metrics {
+        let before = inherited.as_mut().and_then(|inherited| inherited.listener.take());
+        http::serve_tcp(address, before, endpoints.clone(), self_exec.listener.clone());
+    }
+    serve_commands(&settings, &endpoints, &commands);
     store_watch::start(settings.dir.clone(), inputs.clone());
 
     let known = inherited.as_ref().and_then(|inherited| inherited.service.version.clone());
@@ -348,12 +352,7 @@ fn root_dir(settings: &Settings) -> std::path::PathBuf {
     settings.args.last("root-dir").unwrap_or("/var/lib/kubelet").into()
 }
 
-async fn serve(settings: &Settings, endpoints: &Endpoints, commands: &CommandQueue) {
-    if let Some(address) = settings.metrics
-        && let Err(error) = http::serve_tcp(address, endpoints.clone()).await
-    {
-        tracing::warn!("no metrics: cannot listen on {address}: {error}; choose another --metrics-bind-address");
-    }
+fn serve_commands(settings: &Settings, endpoints: &Endpoints, commands: &CommandQueue) {
     let (socket, endpoints, commands) =
         (settings.dir.join("supervisor/control.sock"), endpoints.clone(), commands.clone());
     // It lies on a disk that may stall; the kubelet does not wait for it.

@@ -6,4 +6,5 @@ mod directories;
 mod disclosure;
 mod notify;
 mod payloads;
+mod ports;
 mod strangers;
