@@ -5,7 +5,9 @@
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use super::ownership;
 
 /// Single file operations, each a fault point.
 pub trait Disk {
@@ -108,6 +110,62 @@ impl Disk for RealDisk {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             result => result,
         }
+    }
+}
+
+/// The real thing below a directory that must be root's alone: what others can change there, or on the way there, is neither read
+/// nor written. It is looked at each time, so that an administrator who mends it restarts nothing.
+#[derive(Clone, Debug)]
+pub(crate) struct GuardedDisk {
+    root: PathBuf,
+}
+
+impl GuardedDisk {
+    /// `root` and all below it is guarded; what lies elsewhere is not.
+    pub(crate) fn new(root: &Path) -> Self {
+        Self { root: root.to_owned() }
+    }
+
+    fn at(&self, path: &Path) -> io::Result<RealDisk> {
+        if path.starts_with(&self.root) {
+            ownership::check(path).map_err(|error| io::Error::new(error.kind(), error))?;
+        }
+        Ok(RealDisk)
+    }
+}
+
+impl Disk for GuardedDisk {
+    fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+        self.at(path)?.read(path, limit)
+    }
+
+    fn write(&self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+        self.at(path)?.write(path, bytes, mode)
+    }
+
+    fn append(&self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+        self.at(path)?.append(path, bytes, mode)
+    }
+
+    fn sync(&self, path: &Path) -> io::Result<()> {
+        self.at(path)?.sync(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.at(from)?;
+        self.at(to)?.rename(from, to)
+    }
+
+    fn make_dir(&self, path: &Path, mode: u32) -> io::Result<()> {
+        self.at(path)?.make_dir(path, mode)
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
+        self.at(path)?.list(path)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.at(path.parent().unwrap_or(path))?.remove(path)
     }
 }
 

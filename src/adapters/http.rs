@@ -1,12 +1,13 @@
-//! Two small servers: `/metrics`, `/healthz`, `/readyz` on loopback; `/status` and operators'
-//! commands on a socket that is root's alone.
+//! Two small servers: `/metrics`, `/healthz`, `/readyz` and nothing else on TCP, where everybody can ask; these, `/status`
+//! and operators' commands on a socket that is root's alone.
 
 mod command_queue;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, OnceLock, RwLock};
 use std::time::{Duration, Instant};
 
 pub(crate) use command_queue::{CommandQueue, Outcome};
@@ -22,6 +23,7 @@ use tokio::sync::Semaphore;
 use serde_json::Value;
 
 use super::metrics::Metrics;
+use super::ownership;
 use crate::machine::command::Command;
 
 /// More than a scraper, a probe and a few people need, even while as many commands wait as may.
@@ -75,7 +77,8 @@ impl Endpoints {
         Self { metrics, page: Arc::default(), slots: slots(), control_slots: slots() }
     }
 
-    fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    /// `is_root`: whoever asks may see what the configuration says.
+    fn answer(&self, request: &Request<Incoming>, is_root: bool) -> Response<Full<Bytes>> {
         let page = self.page.read().map(|page| page.clone()).unwrap_or_default();
         let (code, kind, body) = match (request.method(), request.uri().path()) {
             (&Method::GET, "/metrics") => {
@@ -93,7 +96,7 @@ impl Endpoints {
                 let code = if page.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
                 (code, "text/plain", format!("{}\n", page.summary))
             }
-            (&Method::GET, "/status") => (StatusCode::OK, "application/json", page.status_now()),
+            (&Method::GET, "/status") if is_root => (StatusCode::OK, "application/json", page.status_now()),
             (&Method::GET, _) => {
                 (StatusCode::NOT_FOUND, "text/plain", "try /metrics, /healthz or /readyz\n".to_owned())
             }
@@ -114,7 +117,7 @@ impl Endpoints {
                 async move {
                     Ok::<_, Infallible>(match commands {
                         Some(commands) if request.method() == Method::POST => command(&commands, request).await,
-                        _ => endpoints.answer(&request),
+                        commands => endpoints.answer(&request, commands.is_some()),
                     })
                 }
             });
@@ -177,10 +180,41 @@ async fn command(commands: &CommandQueue, request: Request<Incoming>) -> Respons
     }
 }
 
-/// Serves on TCP for ever.
-pub(crate) async fn serve_tcp(address: SocketAddr, endpoints: Endpoints) -> std::io::Result<()> {
-    let listener = TcpListener::bind(address).await?;
+/// Serves on TCP for ever; `bound` is told of the listener, to hand it over. An inherited one is gone on with if it has this
+/// address. Whoever has the port may give it back: it is asked for again and again.
+pub(crate) fn serve_tcp(
+    address: SocketAddr,
+    inherited: Option<OwnedFd>,
+    endpoints: Endpoints,
+    bound: Arc<OnceLock<OwnedFd>>,
+) {
     tokio::spawn(async move {
+        let mut pause = FIRST_PAUSE;
+        let mut taken = inherited.and_then(|fd| adopted(fd, address));
+        let listener = loop {
+            let listener = match taken.take() {
+                Some(listener) => Ok(listener),
+                None => TcpListener::bind(address).await,
+            };
+            match listener {
+                Ok(listener) => break listener,
+                Err(error) => {
+                    if pause == FIRST_PAUSE {
+                        tracing::warn!(
+                            "no metrics: cannot listen on {address}: {error}; it is tried again; or choose another --metrics-bind-address"
+                        );
+                    }
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LAST_PAUSE);
+                }
+            }
+        };
+        if pause > FIRST_PAUSE {
+            tracing::info!("metrics are served on {address}");
+        }
+        if let Ok(fd) = listener.as_fd().try_clone_to_owned() {
+            let _ = bound.set(fd);
+        }
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => endpoints.serve(stream, None),
@@ -189,8 +223,18 @@ pub(crate) async fn serve_tcp(address: SocketAddr, endpoints: Endpoints) -> std:
             }
         }
     });
-    Ok(())
 }
+
+/// The listener of the supervisor before us, unless it listens elsewhere.
+fn adopted(fd: OwnedFd, address: SocketAddr) -> Option<TcpListener> {
+    let listener = std::net::TcpListener::from(fd);
+    listener.set_nonblocking(true).ok()?;
+    TcpListener::from_std(listener).ok().filter(|listener| listener.local_addr().is_ok_and(|own| own == address))
+}
+
+/// Between attempts to have the port.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LAST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Serves on a socket that only root can open, for ever; commands are taken here alone.
 pub(crate) async fn serve_unix(path: PathBuf, endpoints: Endpoints, commands: CommandQueue) -> std::io::Result<()> {
@@ -209,6 +253,7 @@ pub(crate) async fn serve_unix(path: PathBuf, endpoints: Endpoints, commands: Co
 
 fn bind(path: &Path) -> std::io::Result<std::os::unix::net::UnixListener> {
     use std::os::unix::fs::PermissionsExt as _;
+    ownership::check(path).map_err(std::io::Error::other)?;
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -329,11 +374,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn tcp_takes_no_commands() {
-        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        serve_tcp(address, Endpoints::new(Metrics::new())).await.unwrap();
+    async fn tcp_takes_no_commands_and_gives_no_status() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        serve_tcp(address, Some(listener.into()), Endpoints::new(Metrics::new()), Arc::default());
         let stream = std::net::TcpStream::connect(address).unwrap();
         assert_eq!(send(stream, post("/command", r#"{"verb":"retry"}"#)).await.0, 405);
+        for path in ["/status", "/status/", "/status?x", "//status", "/%73tatus", "http://x/status"] {
+            let get = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+            let stream = std::net::TcpStream::connect(address).unwrap();
+            assert_eq!(send(stream, get).await.0, 404, "{path}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

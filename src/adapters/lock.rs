@@ -7,6 +7,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::ownership;
+
 /// What came of the attempt to lock.
 #[derive(Debug)]
 pub(crate) enum Lock {
@@ -43,6 +45,9 @@ async fn within(limit: Duration, take: impl FnOnce() -> Lock + Send + 'static) -
 /// Takes `supervisor/lock` below `root`.
 pub(crate) fn take(root: &Path) -> Lock {
     let path = root.join("supervisor/lock");
+    if let Err(error) = ownership::check(&path) {
+        return Lock::Unavailable(error.to_string());
+    }
     let open = || -> std::io::Result<File> {
         if let Some(dir) = path.parent() {
             std::fs::create_dir_all(root)?;

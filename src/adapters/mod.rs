@@ -13,6 +13,7 @@ pub(crate) mod lock;
 pub(crate) mod log;
 pub mod metrics;
 pub mod notify_socket;
+pub(crate) mod ownership;
 pub(crate) mod preflight;
 pub(crate) mod probe;
 pub mod process;

@@ -1,18 +1,25 @@
 //! The kubelet's NOTIFY_SOCKET: where its READY=1 and WATCHDOG=1 arrive.
 //!
-//! An abstract socket: no file to create on a full disk, none to clean up. Anyone in the network
-//! namespace could write to it, so the kernel's credentials of each datagram are checked.
+//! It lies in a directory below /run that only root can enter: nobody else can take its name, write to it or fill its
+//! queue. Where there is no such directory to be had, as with a /run that is read-only, it is abstract, with a name that
+//! the kernel chooses (autobind, unix(7)), which nobody can take beforehand. Anyone in the network namespace can write to
+//! that one. So the kernel's credentials of each datagram are checked, and what is not the kubelet's is read at leisure.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
-use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::net::{SocketAddr, UnixDatagram as StdDatagram};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::net::UnixDatagram as StdDatagram;
+use std::path::Path;
 
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt::PassCred};
+use nix::sys::socket::{
+    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, UnixCredentials, bind, getsockname,
+    recvmsg, setsockopt, socket, sockopt::PassCred,
+};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::ownership;
 use super::process::ChildPid;
 use crate::machine::Input;
 
@@ -28,11 +35,22 @@ impl NotifySocket {
     /// Binds a socket of our own.
     ///
     /// # Errors
-    /// As the system gives them.
+    /// As the system gives them, for both kinds of socket.
     pub fn bind() -> io::Result<Self> {
-        let (name, socket) = Self::bind_free()?;
+        Self::bind_in(Path::new(DIR))
+    }
+
+    /// The same with another directory.
+    fn bind_in(dir: &Path) -> io::Result<Self> {
+        let (name, socket) = in_directory(dir).or_else(|why| {
+            let bound = autobind().map_err(|error| {
+                io::Error::other(format!("{}: {why}; nor is there an abstract one: {error}", dir.display()))
+            })?;
+            tracing::warn!("the notify socket cannot be in {} ({why}): it is abstract", dir.display());
+            Ok::<_, io::Error>(bound)
+        })?;
         setsockopt(&socket, PassCred, &true)?;
-        Self::adopt(socket.into(), format!("@{name}"))
+        Self::adopt(socket, name)
     }
 
     /// Goes on with another supervisor's, with what waits in it.
@@ -53,30 +71,22 @@ impl NotifySocket {
         self.socket.as_fd().try_clone_to_owned()
     }
 
-    /// Any process in the network namespace may take a name, by chance or on purpose: that must not
-    /// keep a kubelet down.
-    fn bind_free() -> io::Result<(String, StdDatagram)> {
-        let own = format!("kubelet-supervisor/{}", std::process::id());
-        let others = (1..16).map(|n| format!("{own}.{n}"));
-        let mut last = io::Error::from(io::ErrorKind::AddrInUse);
-        for name in std::iter::once(own.clone()).chain(others) {
-            match SocketAddr::from_abstract_name(&name).and_then(|address| StdDatagram::bind_addr(&address)) {
-                Ok(socket) => return Ok((name, socket)),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
-
     /// Forwards each READY=1 and WATCHDOG=1 of the kubelet, for ever.
     pub async fn listen(self, child: ChildPid, inputs: UnboundedSender<Input>) {
+        let mut others = 0;
         loop {
             match self.socket.async_io(Interest::READABLE, || self.receive()).await {
                 Ok((text, sender)) => {
                     let parsed: Vec<Input> = text.lines().filter_map(parse).collect();
                     if parsed.is_empty() || !is_kubelet(sender, &child) {
+                        others += 1;
+                        if others >= BURST {
+                            others = 0;
+                            tokio::time::sleep(PAUSE).await;
+                        }
                         continue;
                     }
+                    others = 0;
                     for input in parsed {
                         if inputs.send(input).is_err() {
                             return;
@@ -92,15 +102,15 @@ impl NotifySocket {
         }
     }
 
-    fn receive(&self) -> io::Result<(String, Option<i32>)> {
+    fn receive(&self) -> io::Result<(String, Option<UnixCredentials>)> {
         let mut buffer = [0_u8; 4096];
-        let mut control = nix::cmsg_space!(nix::sys::socket::UnixCredentials);
+        let mut control = nix::cmsg_space!(UnixCredentials);
         let mut parts = [io::IoSliceMut::new(&mut buffer)];
         let message = recvmsg::<()>(self.socket.as_raw_fd(), &mut parts, Some(&mut control), MsgFlags::MSG_DONTWAIT)?;
         // More control data than there is room for, such as descriptors, is not a kubelet's: no sender.
         let sender = message.cmsgs().ok().and_then(|mut parts| {
             parts.find_map(|part| match part {
-                ControlMessageOwned::ScmCredentials(credentials) => Some(credentials.pid()),
+                ControlMessageOwned::ScmCredentials(credentials) => Some(credentials),
                 _ => None,
             })
         });
@@ -109,8 +119,64 @@ impl NotifySocket {
     }
 }
 
-/// After a failure, lest a socket that is broken for good keeps the only thread busy.
+/// Root's alone. As systemd's own notify socket it is below /run, which is no disk and cannot stall.
+const DIR: &str = "/run/kubelet-supervisor";
+
+/// So many datagrams of others in a row are read without a pause.
+const BURST: u32 = 64;
+
+/// After a burst of others' datagrams, lest they cost more than some hundred reads a second; and after a failure, lest a
+/// socket that is broken for good keeps the only thread busy.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
+
+/// A socket with a path in `dir`, which is made if need be.
+fn in_directory(dir: &Path) -> io::Result<(String, OwnedFd)> {
+    match std::fs::DirBuilder::new().mode(0o700).create(dir) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    ownership::check(&dir.join("notify")).map_err(io::Error::other)?;
+    let meta = std::fs::symlink_metadata(dir)?;
+    if !meta.is_dir() || meta.mode() & 0o077 != 0 {
+        return Err(io::Error::other(format!("its mode is {:04o}, and must be 0700", meta.mode() & 0o7777)));
+    }
+    remove_abandoned(dir)?;
+    let own = std::process::id();
+    // Another process id namespace may share the directory.
+    for name in (0..16).map(|n| dir.join(format!("notify.{own}.{n}"))) {
+        match StdDatagram::bind(&name) {
+            Ok(socket) => return Ok((name.display().to_string(), socket.into())),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::ErrorKind::AddrInUse.into())
+}
+
+/// Removes what supervisors that are gone left: nobody has bound it any more.
+fn remove_abandoned(dir: &Path) -> io::Result<()> {
+    let probe = StdDatagram::unbound()?;
+    for entry in std::fs::read_dir(dir)?.filter_map(Result::ok) {
+        let is_ours = entry.file_name().to_string_lossy().starts_with("notify.");
+        let refused =
+            || probe.connect(entry.path()).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+        if is_ours && refused() {
+            let _ = std::fs::remove_file(entry.path()); // another supervisor may have been faster
+        }
+    }
+    Ok(())
+}
+
+/// An abstract socket whose name the kernel chooses among those that are free: `@` and five hexadecimal digits, as
+/// systemd's `sd_notify` and Go's `net.Dial("unixgram")` take it.
+fn autobind() -> io::Result<(String, OwnedFd)> {
+    let socket = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+    bind(socket.as_raw_fd(), &UnixAddr::new_unnamed())?;
+    let address: UnixAddr = getsockname(socket.as_raw_fd())?;
+    let name = address.as_abstract().and_then(|name| std::str::from_utf8(name).ok());
+    let name = name.ok_or_else(|| io::Error::other("the kernel gave no name"))?;
+    Ok((format!("@{name}"), socket))
+}
 
 fn parse(line: &str) -> Option<Input> {
     match line {
@@ -120,52 +186,112 @@ fn parse(line: &str) -> Option<Input> {
     }
 }
 
-/// The child itself, or a process of its group (a wrapper script may start the kubelet).
-fn is_kubelet(sender: Option<i32>, child: &ChildPid) -> bool {
+/// The child itself, or a process of its group (a wrapper script may start the kubelet), of our own user: the process id of a
+/// stranger that has ended may be one of the kubelet's by now.
+fn is_kubelet(sender: Option<UnixCredentials>, child: &ChildPid) -> bool {
     let (Some(sender), Some(child)) = (sender, child.get()) else { return false };
-    let group = nix::unistd::getpgid(Some(nix::unistd::Pid::from_raw(sender)));
-    sender == child || group.is_ok_and(|group| group.as_raw() == child)
+    let group = nix::unistd::getpgid(Some(nix::unistd::Pid::from_raw(sender.pid())));
+    sender.uid() == nix::unistd::geteuid().as_raw()
+        && (sender.pid() == child || group.is_ok_and(|group| group.as_raw() == child))
 }
 
 #[cfg(test)]
 mod tests {
-    use nix::sys::socket::{ControlMessage, UnixAddr, sendmsg};
+    use std::os::linux::net::SocketAddrExt as _;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::net::SocketAddr;
+
+    use nix::sys::socket::{ControlMessage, sendmsg};
 
     use super::*;
 
+    fn address(socket: &NotifySocket) -> SocketAddr {
+        match socket.name.strip_prefix('@') {
+            Some(name) => SocketAddr::from_abstract_name(name).unwrap(),
+            None => SocketAddr::from_pathname(&socket.name).unwrap(),
+        }
+    }
+
+    /// Neither to be made nor to be written to.
+    fn unusable() -> &'static Path {
+        Path::new("/proc/kubelet-supervisor")
+    }
+
     #[tokio::test]
-    async fn a_name_that_is_taken_stops_nobody() {
-        let names: Vec<NotifySocket> = (0..3).map(|_| NotifySocket::bind().unwrap()).collect();
-        assert!(names[0].name != names[1].name && names[1].name != names[2].name);
+    async fn each_has_a_name_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path().join("own");
+        for place in [own.as_path(), unusable()] {
+            let sockets: Vec<NotifySocket> = (0..3).map(|_| NotifySocket::bind_in(place).unwrap()).collect();
+            assert!(sockets[0].name != sockets[1].name && sockets[1].name != sockets[2].name);
+            let abstract_ones = sockets.iter().filter(|socket| socket.name.starts_with('@')).count();
+            assert_eq!(abstract_ones, if place == own { 0 } else { 3 }, "{:?}", sockets[0].name);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_abandoned_goes_and_what_is_used_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path().join("own");
+        let used = NotifySocket::bind_in(&own).unwrap();
+        drop(NotifySocket::bind_in(&own).unwrap());
+        std::fs::write(own.join("something else"), "").unwrap();
+        let next = NotifySocket::bind_in(&own).unwrap();
+        let mut names: Vec<_> =
+            std::fs::read_dir(&own).unwrap().map(|entry| entry.unwrap().path().display().to_string()).collect();
+        names.sort();
+        let mut expected = vec![used.name.clone(), next.name.clone(), own.join("something else").display().to_string()];
+        expected.sort();
+        assert_eq!(names, expected);
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_others_can_enter_is_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path().join("own");
+        drop(NotifySocket::bind_in(&own).unwrap());
+        for mode in [0o711, 0o777, 0o1777] {
+            std::fs::set_permissions(&own, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert!(NotifySocket::bind_in(&own).unwrap().name.starts_with('@'), "{mode:o}");
+        }
+        std::fs::remove_dir_all(&own).unwrap();
+        std::os::unix::fs::symlink("/", &own).unwrap();
+        assert!(NotifySocket::bind_in(&own).unwrap().name.starts_with('@'), "a link");
     }
 
     #[tokio::test]
     async fn only_the_kubelet_is_heard() {
-        let socket = NotifySocket::bind().unwrap();
-        let address = SocketAddr::from_abstract_name(socket.name.trim_start_matches('@')).unwrap();
-        let sender = StdDatagram::unbound().unwrap();
-        let send = |text: &str| sender.send_to_addr(text.as_bytes(), &address).unwrap();
-        let (inputs, mut queue) = tokio::sync::mpsc::unbounded_channel();
-        let child = ChildPid::default();
-        tokio::spawn(socket.listen(child.clone(), inputs));
-        send("READY=1\nSTATUS=not yet a kubelet");
-        tokio::task::yield_now().await;
-        // We are the kubelet from here on; what was sent before may be read only now.
-        assert!(queue.try_recv().is_err(), "a stranger was heard");
-        child.set(i32::try_from(std::process::id()).unwrap());
-        send("STATUS=x\nWATCHDOG=1");
-        let mut heard = queue.recv().await;
-        if heard == Some(Input::Ready) {
-            heard = queue.recv().await;
+        let dir = tempfile::tempdir().unwrap();
+        for place in [dir.path().join("own").as_path(), unusable()] {
+            let socket = NotifySocket::bind_in(place).unwrap();
+            let address = address(&socket);
+            let sender = StdDatagram::unbound().unwrap();
+            let send = |text: &str| sender.send_to_addr(text.as_bytes(), &address).unwrap();
+            let (inputs, mut queue) = tokio::sync::mpsc::unbounded_channel();
+            let child = ChildPid::default();
+            tokio::spawn(socket.listen(child.clone(), inputs));
+            send("READY=1\nSTATUS=not yet a kubelet");
+            tokio::task::yield_now().await;
+            // We are the kubelet from here on; what was sent before may be read only now.
+            assert!(queue.try_recv().is_err(), "a stranger was heard");
+            child.set(i32::try_from(std::process::id()).unwrap());
+            send("STATUS=x\nWATCHDOG=1");
+            let mut heard = queue.recv().await;
+            if heard == Some(Input::Ready) {
+                heard = queue.recv().await;
+            }
+            assert_eq!(heard, Some(Input::Watchdog));
+            // Control data beyond what there is room for ends nothing.
+            let target = match address.as_abstract_name() {
+                Some(name) => UnixAddr::new_abstract(name).unwrap(),
+                None => UnixAddr::new(address.as_pathname().unwrap()).unwrap(),
+            };
+            let descriptors = [sender.as_raw_fd(); 8];
+            let parts = [io::IoSlice::new(b"READY=1")];
+            let rights = [ControlMessage::ScmRights(&descriptors)];
+            sendmsg(sender.as_raw_fd(), &parts, &rights, MsgFlags::empty(), Some(&target)).unwrap();
+            send("READY=1\nWATCHDOG=1");
+            assert_eq!((queue.recv().await, queue.recv().await), (Some(Input::Ready), Some(Input::Watchdog)));
         }
-        assert_eq!(heard, Some(Input::Watchdog));
-        // Control data beyond what there is room for ends nothing.
-        let target = UnixAddr::new_abstract(address.as_abstract_name().unwrap()).unwrap();
-        let descriptors = [sender.as_raw_fd(); 8];
-        let parts = [io::IoSlice::new(b"READY=1")];
-        let rights = [ControlMessage::ScmRights(&descriptors)];
-        sendmsg(sender.as_raw_fd(), &parts, &rights, MsgFlags::empty(), Some(&target)).unwrap();
-        send("READY=1\nWATCHDOG=1");
-        assert_eq!((queue.recv().await, queue.recv().await), (Some(Input::Ready), Some(Input::Watchdog)));
     }
 }

@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 
 use self::classify::{Classification, classify};
 use super::metrics::Metrics;
+use super::ownership;
 use super::process;
 use crate::machine::Input;
 use crate::machine::model::{PreflightResult, Rendered, Verdict};
@@ -221,6 +222,7 @@ impl PreflightCommand {
         let (dir, files) = (self.dir.clone(), SELF_TESTS.map(|(name, text, _)| (self.test_file(name), text)));
         let written = tokio::task::spawn_blocking(move || {
             let told = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
+            ownership::check(&dir).map_err(|error| error.to_string())?;
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(|error| told(&dir, error))?;
             files.iter().try_for_each(|(path, text)| std::fs::write(path, text).map_err(|error| told(path, error)))
         });

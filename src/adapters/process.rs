@@ -85,6 +85,15 @@ const LAST_LINES_TIMEOUT: Duration = Duration::from_millis(250);
 /// How long the supervisor's own end waits for the output to be passed on.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How it is known that a kubelet is up.
+#[derive(Clone, Debug)]
+pub enum ReadySignal {
+    /// It sends READY=1 here; a value of NOTIFY_SOCKET.
+    Socket(String),
+    /// No socket could be had: it counts as up once it has run for so long. It does not ping then.
+    RunsFor(Duration),
+}
+
 /// The kubelet process.
 #[derive(Debug)]
 pub struct KubeletProcess {
@@ -92,8 +101,8 @@ pub struct KubeletProcess {
     pub program: PathBuf,
     /// Its own arguments.
     pub args: KubeletArgs,
-    /// Where READY=1 is to go.
-    pub notify_socket: String,
+    /// How it is known to be up.
+    pub ready: ReadySignal,
     /// What it gets as `WATCHDOG_USEC`.
     pub watchdog: Duration,
     /// Its process id.
@@ -112,12 +121,16 @@ impl ports::Kubelet for KubeletProcess {
                 || self.args.for_run(None, &ConfigDir::Unit),
                 |config| self.args.with(&config.overrides).for_run(Some(&config.path), &config.config_dir),
             ))
-            .env("NOTIFY_SOCKET", &self.notify_socket)
             // systemd's watchdog is ours to serve, and its WATCHDOG_PID is not the kubelet's: a
             // kubelet that finds another's does not ping.
-            .env("WATCHDOG_USEC", self.watchdog.as_micros().to_string())
             .env_remove("WATCHDOG_PID")
             .process_group(0);
+        match &self.ready {
+            ReadySignal::Socket(name) => {
+                command.env("NOTIFY_SOCKET", name).env("WATCHDOG_USEC", self.watchdog.as_micros().to_string())
+            }
+            ReadySignal::RunsFor(_) => command.env_remove("NOTIFY_SOCKET").env_remove("WATCHDOG_USEC"),
+        };
         self.relays.retain(|relay| !relay.is_ended());
         let mut last_lines = None;
         match StderrRelay::to_stderr() {
@@ -138,6 +151,7 @@ impl ports::Kubelet for KubeletProcess {
         drop(command); // and with it our copy of the pipe's writing end
         let id = child.id().unwrap_or_default();
         self.pid.set(i32::try_from(id).unwrap_or_default());
+        self.await_ready();
         let (pid, inputs) = (self.pid.clone(), self.inputs.clone());
         tokio::spawn(async move {
             let exit = exit_of(&child.wait().await);
@@ -181,6 +195,7 @@ impl KubeletProcess {
             let _ = kill(Pid::from_raw(*orphan), Signal::SIGKILL); // a preflight that nobody waits for any more
         }
         self.pid.set(pid);
+        self.await_ready();
         let (shared, inputs) = (self.pid.clone(), self.inputs.clone());
         tokio::spawn(async move {
             let mut orphans = orphans;
@@ -201,6 +216,20 @@ impl KubeletProcess {
             }
         });
         Ok(())
+    }
+}
+
+impl KubeletProcess {
+    /// Where no READY=1 can come, time stands for it.
+    fn await_ready(&self) {
+        let ReadySignal::RunsFor(time) = self.ready else { return };
+        let (pid, started, inputs) = (self.pid.clone(), self.pid.get(), self.inputs.clone());
+        tokio::spawn(async move {
+            tokio::time::sleep(time).await;
+            if started.is_some() && pid.get() == started {
+                let _ = inputs.send(Input::Ready);
+            }
+        });
     }
 }
 

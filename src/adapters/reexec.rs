@@ -4,6 +4,7 @@
 //! - the kubelet's notify socket, with whatever waits in it;
 //! - the reading ends of the kubelet's stderr, lest it gets EPIPE;
 //! - the lock of the store;
+//! - the listener for metrics, whose port anybody could take if it were free for a moment;
 //! - a document in memory (a disk may be full) that names them all, beside what the machine knows.
 //!
 //! One environment variable, gone again before anything else is done, names the document. Signals
@@ -12,8 +13,9 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -55,6 +57,9 @@ pub struct ReexecDocument {
     pub notify_name: String,
     #[serde(default)]
     pub lock: Option<RawFd>,
+    /// The listener for metrics.
+    #[serde(default)]
+    pub listener: Option<RawFd>,
     /// The reading ends of its standard error, with what was last read, the latest last.
     #[serde(default)]
     pub relays: Vec<(RawFd, Vec<String>)>,
@@ -83,6 +88,8 @@ pub struct InheritedState {
     pub notify: Option<(OwnedFd, String)>,
     /// The store's lock.
     pub lock: Option<File>,
+    /// The listener for metrics.
+    pub listener: Option<OwnedFd>,
     /// The reading ends of its standard error.
     pub relays: Vec<(OwnedFd, Vec<String>)>,
     /// See [`ServiceState`].
@@ -135,6 +142,7 @@ fn take_over(fd: RawFd) -> Result<InheritedState, String> {
         pid: document.pid,
         notify: document.notify.and_then(process::take_inherited_fd).map(|fd| (fd, document.notify_name)),
         lock: document.lock.and_then(process::take_inherited_fd).map(File::from),
+        listener: document.listener.and_then(process::take_inherited_fd),
         relays: relays.filter_map(|(fd, log_tail)| Some((process::take_inherited_fd(fd)?, log_tail))).collect(),
         service: document.service,
     })
@@ -162,6 +170,9 @@ pub fn can_take_over(text: &str) -> Result<(), String> {
     read(text).map(drop)
 }
 
+/// A listener that may be bound later than the supervisor begins.
+pub type SharedListener = Arc<OnceLock<OwnedFd>>;
+
 /// Replaces this process by the installed binary.
 #[derive(Debug)]
 pub struct SelfExec {
@@ -169,6 +180,8 @@ pub struct SelfExec {
     pub notify: Option<(OwnedFd, String)>,
     /// The store's lock, where there is one.
     pub lock: Option<File>,
+    /// The listener for metrics, once there is one.
+    pub listener: SharedListener,
     /// The daemon's queue.
     pub inputs: UnboundedSender<Input>,
 }
@@ -213,12 +226,14 @@ impl SelfExec {
             notify: notify.map(|(fd, _)| fd.as_raw_fd()),
             notify_name: notify.map(|(_, name)| name.clone()).unwrap_or_default(),
             lock: self.lock.as_ref().map(File::as_raw_fd),
+            listener: self.listener.get().map(AsRawFd::as_raw_fd),
             relays: relays.iter().map(|relay| (relay.reader().as_raw_fd(), relay.log_tail())).collect(),
             service,
         };
         notify_reloading(true);
         let mut kept: Vec<BorrowedFd<'_>> = relays.iter().map(|relay| relay.reader()).collect();
         kept.extend(notify.map(|(fd, _)| fd.as_fd()).into_iter().chain(self.lock.as_ref().map(|file| file.as_fd())));
+        kept.extend(self.listener.get().map(|fd| fd.as_fd()));
         let cause = exec_keeping(&program, &document, &kept);
         for fd in kept {
             let _ = process::set_inheritable(fd, false);

@@ -32,7 +32,8 @@ const SETTLE_MOST: Duration = Duration::from_secs(2);
 /// A file that is written for longer, or a directory that changes for longer, is mentioned.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Without inotify the directory is read so often; a change counts when two readings agree.
+/// Without inotify the directory is read so often; a change counts when two readings agree. So is one that others can change,
+/// to see that it was mended.
 const SLOW: Duration = Duration::from_secs(10);
 
 pub(crate) struct SourceDir {
@@ -269,6 +270,7 @@ impl DirWatchTask {
         if !matches!(reading.seen, DirContent::Changing(_) | DirContent::BeingWritten(_)) {
             self.since = None;
         }
+        let again = again.or(matches!(reading.seen, DirContent::Unsafe(_)).then_some(SLOW));
         let map = || Input::Node(Assignment::Map(source_dir::reference(&self.key)));
         let (sent, inputs) = match reading.seen {
             DirContent::Missing(why) => {
@@ -291,7 +293,7 @@ impl DirWatchTask {
             DirContent::Payload(payload) => {
                 (LastSent::Version(payload.resource_version.clone()), vec![map(), Input::ConfigMap(payload)])
             }
-            DirContent::Unusable(why) => {
+            DirContent::Unusable(why) | DirContent::Unsafe(why) => {
                 (LastSent::Failed(why.clone()), vec![map(), Input::ConfigMapFailed { why, definite: true }])
             }
         };

@@ -11,6 +11,7 @@ use nix::sys::socket::{UnixCredentials, getsockopt};
 use nix::unistd::geteuid;
 
 use super::common::Failure;
+use crate::adapters::ownership::{self, OwnershipError};
 use crate::daemon::settings::DEFAULT_DIR;
 
 /// Where it listens, in its directory.
@@ -60,6 +61,9 @@ fn denied(why: impl std::fmt::Display) -> String {
 
 /// Connects, if root or this user listens: whoever may write in the directory could answer for the supervisor.
 fn connect(socket: &Path) -> Result<(UnixStream, UnixCredentials), Unreachable> {
+    if let Err(error @ OwnershipError::Changeable { .. }) = ownership::check(socket) {
+        return Err(Unreachable::NoAnswer(error.to_string()));
+    }
     let stream = UnixStream::connect(socket).map_err(|error| {
         let why = format!("{}: {error}", socket.display());
         match error.kind() {

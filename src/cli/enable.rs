@@ -2,12 +2,12 @@
 //! again. Neither restarts anything.
 
 use std::io::Read as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 
 use super::common::{Failure, block_on};
+use crate::adapters::ownership;
 use crate::adapters::systemctl::{self, Units};
 use crate::unit::{self, Properties, Request, ServiceType};
 
@@ -235,13 +235,8 @@ fn own_program(dry_run: bool) -> Result<String, String> {
         return Err(format!("{shown} is in {place}, which the next boot empties: {hint}"));
     }
     // Who may write to a directory on the way can put another file there.
-    for place in path.ancestors().chain(file.ancestors()) {
-        let meta = std::fs::metadata(place).map_err(|error| format!("{}: {error}", place.display()))?;
-        if meta.uid() != 0 || meta.mode() & 0o022 != 0 {
-            let place = place.display();
-            return Err(format!("{place} can be changed by others than root, whose kubelet {shown} would run: {hint}"));
-        }
-    }
+    ownership::check(&path)
+        .map_err(|error| format!("root's kubelet would be run by {shown}, but {error}; or {hint}"))?;
     if !shown.starts_with("/usr/") && !shown.starts_with("/opt/") {
         println!("note: the kubelet depends on {shown} from now on; it must stay there");
     }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::common::Failure;
 use super::control::{Output, StoreDir};
-use crate::adapters::fsx::RealDisk;
+use crate::adapters::fsx::GuardedDisk;
 use crate::adapters::store::FsStore;
 use crate::machine::history::HistoryEntry;
 
@@ -28,7 +28,7 @@ pub(super) struct Options {
 
 pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     let dir = options.store.require("")?;
-    let mut entries = FsStore::new(RealDisk, &dir).history();
+    let mut entries = FsStore::new(GuardedDisk::new(&dir), &dir).history();
     if let Some(number) = options.number {
         entries.drain(..entries.len().saturating_sub(number));
     }

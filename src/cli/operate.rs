@@ -6,7 +6,7 @@ use clap::Args;
 use super::common::Failure;
 use super::control::{StoreDir, Unreachable};
 use crate::adapters::clock::BootClock;
-use crate::adapters::fsx::RealDisk;
+use crate::adapters::fsx::GuardedDisk;
 use crate::adapters::lock::{self, Lock};
 use crate::adapters::store::FsStore;
 use crate::daemon::settings;
@@ -110,7 +110,7 @@ fn offline(store: &StoreDir, command: &Command, why: &str) -> Result<u8, Failure
             ));
         }
     };
-    let mut files = FsStore::new(RealDisk, &dir);
+    let mut files = FsStore::new(GuardedDisk::new(&dir), &dir);
     let stored = files.load();
     let refused = |why: String| Failure::new(1, format!("refused: {why}"));
     let (records, text) = machine::offline(stored, command, BootClock.now()).map_err(refused)?;

@@ -9,7 +9,7 @@ use super::common::{Failure, FlagsOption, MergeOption, local_files, parse_kubele
 use super::control::{Output, StoreDir, Unreachable};
 use super::effective::{self, Rendered};
 use super::run;
-use crate::adapters::fsx::RealDisk;
+use crate::adapters::fsx::GuardedDisk;
 use crate::adapters::local_files::LocalFiles;
 use crate::adapters::store::FsStore;
 use crate::daemon::{render, settings};
@@ -95,7 +95,7 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
 /// What the store holds: the assigned configuration, or what a running supervisor says is active.
 fn stored(dir: &Path, active: bool, local: &LocalFiles) -> Result<Result<Rendered, RenderError>, Failure> {
     let args = &local.args;
-    let mut store = FsStore::new(RealDisk, dir);
+    let mut store = FsStore::new(GuardedDisk::new(dir), dir);
     let records = store.load();
     let running = if active { effective::active(&StoreDir::at(dir.to_owned()))? } else { None };
     let what = if running.is_some() { "active" } else { "assigned" };

@@ -2,9 +2,10 @@
 
 use crate::machine::status as node_status;
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use futures_util::FutureExt as _;
@@ -18,7 +19,7 @@ use super::store_worker::StoreWorker;
 use super::{Signals, Start};
 use crate::adapters::clock::BootClock;
 use crate::adapters::file_watch;
-use crate::adapters::fsx::RealDisk;
+use crate::adapters::fsx::GuardedDisk;
 use crate::adapters::host::NodeHost;
 use crate::adapters::http::{self, CommandQueue, Endpoints};
 use crate::adapters::kube::{self, KubeCluster, Standalone};
@@ -29,8 +30,8 @@ use crate::adapters::metrics::Metrics;
 use crate::adapters::notify_socket::NotifySocket;
 use crate::adapters::preflight::{KubeletPreflight, PreflightCommand};
 use crate::adapters::probe::HealthzProbe;
-use crate::adapters::process::{self, ChildPid, KubeletProcess};
-use crate::adapters::reexec::{InheritedState, SelfExec, ServiceState, StartMode};
+use crate::adapters::process::{self, ChildPid, KubeletProcess, ReadySignal};
+use crate::adapters::reexec::{InheritedState, SelfExec, ServiceState, SharedListener, StartMode};
 use crate::adapters::source_dir::{self, SourceDir};
 use crate::adapters::stderr_relay::StderrRelay;
 use crate::adapters::store::FsStore;
@@ -201,20 +202,17 @@ async fn assemble(settings: Settings, inherited: Option<InheritedState>, lock: O
     if let Some(inherited) = &mut inherited {
         notify = inherited.notify.take();
     }
-    let socket = match notify {
-        Some((fd, name)) => NotifySocket::adopt(fd, name),
-        None => NotifySocket::bind(),
-    };
-    let socket = socket.context("cannot bind a socket for the kubelet's READY=1")?;
-    let notify_socket = socket.name.clone();
-    let self_exec =
-        SelfExec { notify: socket.share().ok().map(|fd| (fd, socket.name.clone())), lock, inputs: inputs.clone() };
-    tokio::spawn(socket.listen(child.clone(), inputs.clone()));
+    let (notify, ready) = notify_socket(&settings, notify, inherited.is_some(), &child, &inputs);
+    let self_exec = SelfExec { notify, lock, listener: SharedListener::default(), inputs: inputs.clone() };
 
     let metrics = Metrics::new();
     let endpoints = Endpoints::new(metrics.clone());
     let commands = CommandQueue::new(inputs.clone());
-    serve(&settings, &endpoints, &commands).await;
+    if let Some(address) = settings.metrics {
+        let before = inherited.as_mut().and_then(|inherited| inherited.listener.take());
+        http::serve_tcp(address, before, endpoints.clone(), self_exec.listener.clone());
+    }
+    serve_commands(&settings, &endpoints, &commands);
     file_watch::store(&settings.dir, inputs.clone());
     file_watch::local_files(&settings.args, inputs.clone());
 
@@ -230,7 +228,7 @@ async fn assemble(settings: Settings, inherited: Option<InheritedState>, lock: O
         kubelet: KubeletProcess {
             program: settings.program.clone(),
             args: settings.args.clone(),
-            notify_socket,
+            ready,
             watchdog: settings.machine.watchdog.unwrap_or(limits::WATCHDOG_INTERVAL),
             pid: child.clone(),
             inputs: inputs.clone(),
@@ -251,6 +249,43 @@ async fn assemble(settings: Settings, inherited: Option<InheritedState>, lock: O
     Ok(Daemon { executor, start, queue, signals, child })
 }
 
+/// Listens for the kubelet's READY=1, on the socket of the supervisor before us if it had one: that is the one its kubelet
+/// knows. Gives what a reload hands over, and how a kubelet is known to be up.
+fn notify_socket(
+    settings: &Settings,
+    inherited: Option<(OwnedFd, String)>,
+    reloaded: bool,
+    child: &ChildPid,
+    inputs: &UnboundedSender<Input>,
+) -> (Option<(OwnedFd, String)>, ReadySignal) {
+    let socket = match inherited {
+        Some((fd, name)) => NotifySocket::adopt(fd, name),
+        None if reloaded => Err(std::io::Error::other("the supervisor before had none")),
+        None => NotifySocket::bind(),
+    };
+    match socket {
+        Ok(socket) => {
+            let name = socket.name.clone();
+            let shared = socket.share().ok().map(|fd| (fd, name.clone()));
+            tokio::spawn(socket.listen(child.clone(), inputs.clone()));
+            (shared, ReadySignal::Socket(name))
+        }
+        Err(error) => {
+            let time = READY_AFTER.min(settings.machine.start_timeout / 2);
+            tracing::warn!(
+                "no socket for the kubelet's READY=1 and WATCHDOG=1 until the supervisor starts anew: it counts as ready \
+                 after {} s: {error}",
+                time.as_secs()
+            );
+            (None, ReadySignal::RunsFor(time))
+        }
+    }
+}
+
+/// Where no READY=1 can come. A kubelet needs 6 s at the most (v1.20.2, on a node without Docker); one that is not well by
+/// then is told from one that is by the other signals.
+const READY_AFTER: Duration = Duration::from_secs(30);
+
 fn local_files(settings: &Settings) -> LocalFiles {
     LocalFiles { program: settings.program.clone(), args: settings.args.clone(), merge: settings.merge }
 }
@@ -258,7 +293,7 @@ fn local_files(settings: &Settings) -> LocalFiles {
 /// The store and the node's own files, on a thread of their own.
 fn store(settings: &Settings, inputs: UnboundedSender<Input>, metrics: Metrics) -> anyhow::Result<StoreThread> {
     let local = local_files(settings);
-    let files = FsStore::new(RealDisk, &settings.dir);
+    let files = FsStore::new(GuardedDisk::new(&settings.dir), &settings.dir);
     let mut worker = StoreWorker::new(files, local, settings.args.clone()).standalone(settings.machine.standalone);
     let serve = move |request: StoreRequest| {
         let (operation, begun) = (request.operation(), Instant::now());
@@ -325,12 +360,7 @@ fn root_dir(settings: &Settings) -> std::path::PathBuf {
     settings.args.last("root-dir").unwrap_or("/var/lib/kubelet").into()
 }
 
-async fn serve(settings: &Settings, endpoints: &Endpoints, commands: &CommandQueue) {
-    if let Some(address) = settings.metrics
-        && let Err(error) = http::serve_tcp(address, endpoints.clone()).await
-    {
-        tracing::warn!("no metrics: cannot listen on {address}: {error}; choose another --metrics-bind-address");
-    }
+fn serve_commands(settings: &Settings, endpoints: &Endpoints, commands: &CommandQueue) {
     let (socket, endpoints, commands) =
         (settings.dir.join("supervisor/control.sock"), endpoints.clone(), commands.clone());
     // It lies on a disk that may stall; the kubelet does not wait for it.

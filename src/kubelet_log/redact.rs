@@ -14,8 +14,17 @@ const REMOVED: &str = "[…]";
 
 /// From these texts on nothing of a line is shown: what follows is a secret, in a form that
 /// depends on who prints it (YAML, JSON, Go).
-const SECRETS: [&str; 5] =
-    ["staticpodurlheader", "manifest-url-header", "authorization:", "authorization=", "authorization\":"];
+const SECRETS: [&str; 8] = [
+    "staticpodurlheader",
+    "staticpodurl",
+    "manifest-url-header",
+    "manifest-url",
+    "authorization:",
+    "authorization=",
+    "authorization\":",
+    // Go's net/http before 1.20 quotes it.
+    "invalid header field value",
+];
 
 /// The value after these is a secret.
 const KEYS: [&str; 5] = ["bearer ", "basic ", "password=", "token=", "secret="];
@@ -36,8 +45,9 @@ pub(crate) fn redact(line: &str) -> String {
 
 fn cut_secrets(text: &str) -> String {
     let lower = text.to_ascii_lowercase();
-    let first = SECRETS.iter().filter_map(|word| Some(lower.find(word)? + word.len())).min();
-    match first.and_then(|end| text.get(..end)) {
+    // Of two that begin alike the longer one is the name that stands there.
+    let first = SECRETS.iter().filter_map(|word| Some((lower.find(word)?, std::cmp::Reverse(word.len())))).min();
+    match first.and_then(|(at, length)| text.get(..at + length.0)) {
         Some(kept) => format!("{kept} {REMOVED}"),
         None => text.to_owned(),
     }
@@ -110,8 +120,13 @@ fn mask_values(text: &str) -> String {
     }
 }
 
-/// Hides tokens and keys in a word: JWTs, long base64, the user in a URL.
+/// Hides tokens and keys in a word: JWTs, long base64, the user and the query in a URL.
 fn mask_token(word: &str) -> String {
+    if let Some((scheme, rest)) = word.split_once("://")
+        && let Some((address, _)) = rest.split_once('?')
+    {
+        return format!("{}?{REMOVED}", mask_token(&format!("{scheme}://{address}")));
+    }
     if let Some((scheme, rest)) = word.split_once("://")
         && let Some((user, host)) = rest.split_once('@')
         && !user.contains('/')
@@ -167,6 +182,13 @@ mod tests {
             ("a StaticPodURLHeader:map[X-Key:[s3cret]] b", "a StaticPodURLHeader […]"),
             ("a \"staticPodURLHeader\":\\n  X-Key: s3cret", "a \"staticPodURLHeader […]"),
             ("FLAG: --manifest-url-header=\"a:b\"", "FLAG: --manifest-url-header […]"),
+            ("staticPodURL: https://host/s3cret: not reachable", "staticPodURL […]"),
+            ("FLAG: --manifest-url=\"https://host/s3cret\"", "FLAG: --manifest-url […]"),
+            ("get https://host/pods?X-Signature=s3cret: 403", "get https://host/pods?[…] 403"),
+            (
+                "net/http: invalid header field value \"s3cret\\n\" for key X-Key",
+                "net/http: invalid header field value […]",
+            ),
             ("got Authorization: Basic dXNlcjpwYXNz end", "got Authorization: […]"),
             ("used Bearer abc.def-ghi, and went on", "used Bearer […], and went on"),
             ("token=abc&x=1 password=\"pw\" end", "token=[…]&x=1 password=[…]\" end"),
@@ -175,7 +197,7 @@ mod tests {
             ("key -----BEGIN RSA PRIVATE KEY-----\\nMIIE\\n-----END RSA PRIVATE KEY----- after", "key […] after"),
             ("key -----BEGIN RSA PRIVATE KEY-----\\nMIIE", "key […]"),
             ("MIIEpAIBAAKCAQEAyVdVnXj8Qh2yq2h0k5oJm0Yw0m3k/8J8c+1G1n3Q0d0x9u7a", "[…]"),
-            ("get https://me:pw@host/path?x", "get https://[…]@host/path?x"),
+            ("get https://me:pw@host/path?x", "get https://[…]@host/path?[…]"),
             ("jwt eyJhbGciOiJSUzI1NiIsImtpZCI6Ij.eyJpc3MiOiJrdWJl.c2ln done", "jwt […] done"),
             (
                 "container 4f53cda18c2baa0c0354bb5f9a3ecbe5ed12ab4d8e11ba873c2f11161202b945 exited",

@@ -82,16 +82,22 @@ fn a_circle_is_found_through_a_reexport() {
 #[test]
 fn adapters_do_not_know_each_other() {
     let exceptions = [
-        ("store", "fsx"),             // the store is made of durable files
-        ("preflight", "process"),     // the only place that spawns
-        ("notify_socket", "process"), // whose READY=1 counts
-        ("process", "stderr_relay"),  // a process has a standard error
-        ("host", "process"),          // systemctl is asked
-        ("reexec", "process"),        // a reload is an exec, with the kubelet as it is
-        ("source_dir", "inotify"),    // changes of files
-        ("file_watch", "inotify"),    // the same
-        ("systemctl", "process"),     // systemctl again
-        ("systemctl", "fsx"),         // a drop-in is a durable file
+        ("store", "fsx"),     // the store is made of durable files
+        ("fsx", "ownership"), // a store is root's alone
+        ("lock", "ownership"),
+        ("http", "ownership"),
+        ("preflight", "ownership"),
+        ("source_dir", "ownership"),
+        ("preflight", "process"),       // the only place that spawns
+        ("notify_socket", "process"),   // whose READY=1 counts
+        ("notify_socket", "ownership"), // the directory of the socket is root's
+        ("process", "stderr_relay"),    // a process has a standard error
+        ("host", "process"),            // systemctl is asked
+        ("reexec", "process"),          // a reload is an exec, with the kubelet as it is
+        ("source_dir", "inotify"),      // changes of files
+        ("file_watch", "inotify"),      // the same
+        ("systemctl", "process"),       // systemctl again
+        ("systemctl", "fsx"),           // a drop-in is a durable file
         ("http", "metrics"),
         ("kube", "metrics"),
         ("kube", "process"), // an exec credential plugin is run

@@ -93,3 +93,15 @@ fn every_alert_has_a_test_and_a_chapter_of_the_runbook() {
         assert!(registered().contains(&name), "{name}");
     }
 }
+
+/// Whoever is sent a token can use it.
+#[test]
+fn scrapers_send_their_token_to_who_was_verified() {
+    for (file, name) in [("scrape.yaml", "server_name: "), ("podmonitor.yaml", "serverName: ")] {
+        let text = read(&format!("packaging/prometheus/{file}"));
+        assert!(text.contains(&format!("{name}kubelet-supervisor-metrics")), "{file}");
+        assert!(!text.to_lowercase().replace('_', "").contains("insecureskipverify"), "{file}");
+    }
+    let proxy = read("packaging/prometheus/proxy.yaml");
+    assert!(proxy.contains("--tls-cert-file=") && proxy.contains("secretName: kubelet-supervisor-metrics-tls"));
+}

@@ -23,7 +23,7 @@ use kubelet_supervisor::adapters::clock::BootClock;
 use kubelet_supervisor::adapters::fsx::RealDisk;
 use kubelet_supervisor::adapters::local_files::LocalFiles;
 use kubelet_supervisor::adapters::notify_socket::NotifySocket;
-use kubelet_supervisor::adapters::process::{ChildPid, KubeletProcess};
+use kubelet_supervisor::adapters::process::{ChildPid, KubeletProcess, ReadySignal};
 use kubelet_supervisor::adapters::store::FsStore;
 use kubelet_supervisor::adapters::store_thread::StoreThread;
 use kubelet_supervisor::daemon::exec::Executor;
@@ -175,7 +175,7 @@ fn kubelet_process(
     KubeletProcess {
         program: kubelet.path.clone(),
         args: args.clone(),
-        notify_socket,
+        ready: ReadySignal::Socket(notify_socket),
         watchdog: Duration::from_secs(30),
         pid: pid.clone(),
         inputs,

@@ -184,7 +184,7 @@ fn compare(case: &Case, args: &[String]) -> BTreeMap<String, (Value, String)> {
     }
     // Its values are nobody's business.
     for (path, value) in &mut running {
-        if path.starts_with("staticPodURLHeader.") {
+        if path == "staticPodURL" || path.starts_with("staticPodURLHeader.") {
             *value = json!("(hidden)");
         }
     }

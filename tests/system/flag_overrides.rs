@@ -85,7 +85,7 @@ fn they_are_rolled_back_and_outlive_the_checkpoint() {
 const BAD: &[(&str, &str)] = &[
     ("--no-such-flag=1", "unknown flag: --no-such-flag"),
     ("--max-pods=many", "max-pods"),
-    ("max-pods=5", "kubelet.flags: line 1: \"max-pods=5\" is no flag: write --name=value"),
+    ("max-pods=5", "kubelet.flags: line 1: it is no flag: write --name=value"),
     ("--max-pods=5\n--max-pods=6", "line 2: --max-pods stands there before"),
     ("--max-pods", "line 1: --max-pods needs a value"),
     ("--node-labels=a\u{0}b", "line 1: a control character"),

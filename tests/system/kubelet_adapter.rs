@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kubelet_config::flags::KubeletArgs;
 use kubelet_supervisor::adapters::notify_socket::NotifySocket;
-use kubelet_supervisor::adapters::process::{ChildPid, KubeletProcess};
+use kubelet_supervisor::adapters::process::{ChildPid, KubeletProcess, ReadySignal};
 use kubelet_supervisor::kubelet_log;
 use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::model::Exit;
@@ -18,6 +18,16 @@ use testkit::rig::{SOON, configuration};
 fn with<W: Future<Output = ()>>(
     style: Style,
     stand_in: &str,
+    work: impl FnOnce(KubeletProcess, UnboundedReceiver<Input>) -> W,
+) {
+    started(style, stand_in, None, work);
+}
+
+/// The same with another sign that it is up than READY=1.
+fn started<W: Future<Output = ()>>(
+    style: Style,
+    stand_in: &str,
+    ready: Option<ReadySignal>,
     work: impl FnOnce(KubeletProcess, UnboundedReceiver<Input>) -> W,
 ) {
     let dir = tempfile::tempdir().unwrap();
@@ -34,7 +44,7 @@ fn with<W: Future<Output = ()>>(
         let mut process = KubeletProcess {
             program: kubelet.path.clone(),
             args: KubeletArgs::parse(&args),
-            notify_socket: socket.name.clone(),
+            ready: ready.unwrap_or_else(|| ReadySignal::Socket(socket.name.clone())),
             // The kubelet wants more than a second.
             watchdog: Duration::from_millis(1100),
             pid: pid.clone(),
@@ -66,6 +76,23 @@ fn watchdog_pings_are_heard() {
         assert_eq!(queue.recv().await, Some(Input::Ready), "v1.20 does not ping");
         process.stop();
         assert_eq!(queue.recv().await, Some(Input::Exited(Exit::Code(0))));
+    });
+}
+
+/// Where there is no socket for READY=1, time stands for it; the kubelet knows of none and does not ping.
+#[test]
+fn without_a_socket_it_counts_as_ready_after_a_time() {
+    let after = |time| ReadySignal::RunsFor(Duration::from_millis(time));
+    started(Style::V1_36, "", Some(after(300)), async |mut process, mut queue| {
+        let pid = process.pid.get().unwrap();
+        let environment = std::fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
+        assert!(!environment.contains("NOTIFY_SOCKET") && !environment.contains("WATCHDOG_USEC"), "{environment:?}");
+        assert_eq!(queue.recv().await, Some(Input::Ready));
+        process.stop();
+        assert_eq!(queue.recv().await, Some(Input::Exited(Exit::Code(0))));
+    });
+    started(Style::V1_20, "exitBeforeReady: 3", Some(after(5000)), async |_process, mut queue| {
+        assert_eq!(queue.recv().await, Some(Input::Exited(Exit::Code(3))), "one that ends before is never ready");
     });
 }
 

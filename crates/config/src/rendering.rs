@@ -78,7 +78,8 @@ pub struct RenderInput<'a> {
     /// Content of the payload's other keys, by name: a path field may name one of them.
     pub keys: &'a dyn Fn(&str) -> Option<String>,
     /// Where configurations lie by their digest, absolute: a path field that names a key of the payload then points
-    /// below it, see [`Configuration::files`]. Without it that too is a path in the payload's directory.
+    /// below it, see [`Configuration::files`], and a relative one that names none is refused. Without it both are paths in
+    /// the payload's directory.
     pub configs: Option<&'a str>,
     /// The `--config-dir` drop-ins in the kubelet's order. The kubelet is given them as they are, and merges them itself.
     pub drop_ins: &'a [DropIn],
@@ -181,6 +182,9 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
     // the same content under a new resourceVersion has the same digest.
     let mut portable = parsed.value.clone();
     let files = fingerprint_files(&mut portable, from.keys);
+    if let Some(why) = unresolved(&mut parsed.value, &files, from.configs.is_some()) {
+        return Err(RenderFault::Payload(why));
+    }
     let mut portable = combine(local.as_ref(), portable, overlay);
     drop_native_gate(&mut portable);
     let digest = digest(&portable, &overrides, &drop_ins);
@@ -359,6 +363,23 @@ fn fingerprint_files(value: &mut Value, keys: &dyn Fn(&str) -> Option<String>) -
         }
     }
     files
+}
+
+/// Why the digest would not cover what a relative path of the payload names: it leads out of the payload, or, where all of
+/// that is known, names no key.
+fn unresolved(value: &mut Value, files: &BTreeMap<String, String>, complete: bool) -> Option<String> {
+    PATH_FIELDS.into_iter().find_map(|field| {
+        let path = path_field(value, field)?;
+        let key = cleaned(path);
+        if key.as_ref().is_some_and(|key| !complete || files.contains_key(key)) {
+            return None;
+        }
+        let what = if key.is_none() { "leads out of the payload" } else { "names no key in the payload's data" };
+        let field = field.join(".");
+        Some(format!(
+            "{field}: {path:?} is relative and {what}: name a key, or a file of the node by its absolute path"
+        ))
+    })
 }
 
 fn point_to_files(value: &mut Value, files: &BTreeMap<String, String>, dir: &str) {

@@ -116,6 +116,8 @@ impl Rig {
     }
 
     pub fn with(style: Style, trial: &str) -> Rig {
+        // What is made here is nobody else's to change, whatever the umask of whoever runs the tests.
+        nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
         let dir = tempfile::tempdir().unwrap();
         let server = ApiServer::start();
         server.create_node(NODE);

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use nix::fcntl::OFlag;
 
+use crate::adapters::ownership;
 use kubelet_config::source::{ConfigAnnotations, Payload};
 use kubelet_config::source_dir::{self, Entry, SIZE_LIMIT};
 
@@ -26,6 +27,8 @@ pub(crate) enum DirContent {
     Payload(Arc<Payload>),
     /// It is there and cannot be taken.
     Unusable(String),
+    /// Others than root can change what it says. Whether that was mended is not reported by inotify.
+    Unsafe(String),
     /// It changes while it is read: read again.
     Changing(String),
     /// Somebody has this file open for writing; inotify reports the end.
@@ -124,6 +127,7 @@ fn list(dir: &Path) -> Result<Listing, DirContent> {
         _ => DirContent::Unusable(format!("{}: {error}", dir.display())),
     };
     let own = std::fs::metadata(dir).map_err(|error| failure(&error))?;
+    ownership::check(dir).map_err(|error| DirContent::Unsafe(error.to_string()))?;
     let mut listing = Listing { own: Fingerprint::from(&own), files: BTreeMap::new(), passed: Vec::new() };
     for entry in std::fs::read_dir(dir).map_err(|error| failure(&error))? {
         let name = entry.map_err(|error| failure(&error))?.file_name();
@@ -143,6 +147,7 @@ fn add(listing: &mut Listing, dir: &Path, name: &OsStr) -> Result<(), DirContent
     match std::fs::metadata(&path) {
         Ok(meta) if meta.is_dir() => {}
         Ok(meta) if meta.is_file() && kind != Entry::NoKey => {
+            ownership::check(&path).map_err(|error| DirContent::Unsafe(error.to_string()))?;
             listing.files.insert(shown, Fingerprint::from(&meta));
         }
         Ok(_) => listing.passed.push(shown),
@@ -188,6 +193,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     fn dir(files: &[(&str, &str)]) -> tempfile::TempDir {
+        nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
         let dir = tempfile::tempdir().unwrap();
         for (name, text) in files {
             fs::write(dir.path().join(name), text).unwrap();

@@ -12,8 +12,9 @@ use super::table::{self, Asks, HazardClass};
 use super::{quantity, resource_managers};
 use crate::duration::GoDuration;
 
-/// Fields whose values are nobody's business: they hold tokens.
-const SECRETS: [&str; 1] = ["staticPodURLHeader"];
+/// Fields whose values are nobody's business: headers with tokens, and a URL that may have a password or a signature in it. No
+/// other field of v1.20 to v1.36 is meant for a credential; all others name files.
+const SECRETS: [&str; 2] = ["staticPodURL", "staticPodURLHeader"];
 
 /// Fields whose texts are quantities: `1Gi` is `1024Mi`.
 const QUANTITIES: [&str; 6] =

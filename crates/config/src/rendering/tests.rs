@@ -82,20 +82,20 @@ fn relative_paths_resolve_against_the_file_they_stand_in() {
 #[test]
 fn a_path_that_names_a_key_points_below_the_digest_however_it_is_spelt() {
     let args = KubeletArgs::parse(&[]);
-    let render = |path: &str, ca: &str| {
-        let text = format!("{HEAD}authentication: {{x509: {{clientCAFile: {path}}}}}\ntlsCertFile: tls.crt\n");
+    let try_render = |path: &str, ca: &str, configs| {
+        let text = format!("{HEAD}authentication: {{x509: {{clientCAFile: {path:?}}}}}\ntlsCertFile: /etc/tls.crt\n");
         render(&RenderInput {
             payload: Some(Text { text: &text, dir: "/d/1" }),
             local: None,
             merge: Merge::Replace,
             keys: &|key| (key == "ca.crt").then(|| ca.to_owned()),
-            configs: Some("/s/configs"),
+            configs,
             drop_ins: &[],
             args: &args,
             overrides: &FlagOverrides::default(),
         })
-        .unwrap()
     };
+    let render = |path: &str, ca: &str| try_render(path, ca, Some("/s/configs")).unwrap();
     let plain = render("ca.crt", "CA");
     for path in ["./ca.crt", ".//./ca.crt", "x/./../ca.crt", "ca.crt/"] {
         let out = render(path, "CA");
@@ -104,11 +104,30 @@ fn a_path_that_names_a_key_points_below_the_digest_however_it_is_spelt() {
     }
     let digest = &plain.digest.0;
     assert_eq!(plain.value["authentication"]["x509"]["clientCAFile"], format!("/s/configs/{digest}/files/ca.crt"));
-    assert_eq!(plain.value["tlsCertFile"], "/d/1/tls.crt", "it names no key");
+    assert_eq!(plain.value["tlsCertFile"], "/etc/tls.crt");
     assert_eq!(plain.files, BTreeMap::from([("ca.crt".to_owned(), "CA".to_owned())]));
-    let out = render("../ca.crt", "CA");
-    assert_eq!(out.value["authentication"]["x509"]["clientCAFile"], "/d/1/../ca.crt");
-    assert!(out.files.is_empty());
+    // What the digest cannot cover.
+    let refused = |path: &str, configs| match try_render(path, "CA", configs) {
+        Err(RenderFault::Payload(why)) => why,
+        other => panic!("{path}: {other:?}"),
+    };
+    for path in ["../ca.crt", "..", "x/../../ca.crt", "./../1/ca.crt", "ca.crt/../../ca.crt"] {
+        for configs in [Some("/s/configs"), None] {
+            let why = refused(path, configs);
+            assert!(
+                why.starts_with(&format!("authentication.x509.clientCAFile: {path:?} is relative and leads out")),
+                "{why}"
+            );
+        }
+    }
+    for path in ["tls.crt", ".", "x/..", "Ca.crt", "ca.crt/x", "ca.crt ", "..ca.crt", "...", "~/ca.crt", "%2e/ca.crt"] {
+        let why = refused(path, Some("/s/configs"));
+        assert!(why.contains("is relative and names no key in the payload's data: name a key"), "{why}");
+        assert!(try_render(path, "CA", None).is_ok(), "a file beside the one that `check` is given: {path}");
+    }
+    for path in ["/etc/ca.crt", "/../etc/ca.crt", ""] {
+        assert_eq!(render(path, "CA").value["authentication"]["x509"]["clientCAFile"], path, "the node's own");
+    }
 }
 
 #[test]

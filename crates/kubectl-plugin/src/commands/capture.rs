@@ -95,7 +95,7 @@ fn text(node: &str, value: &Value) -> Result<String, Failure> {
 fn mask(value: &mut Value) -> bool {
     let mut found = false;
     for (field, value) in value.as_object_mut().into_iter().flatten() {
-        if hazard::is_secret(field) && !value.is_null() {
+        if hazard::is_secret(field) && !value.is_null() && value != "" {
             *value = "(masked)".into();
             found = true;
         }
@@ -145,6 +145,6 @@ mod tests {
         let mut value = json!({"staticPodURLHeader": {"Authorization": ["Bearer x"]}, "maxPods": 1});
         assert!(mask(&mut value));
         assert!(!value.to_string().contains("Bearer"));
-        assert!(!mask(&mut json!({"maxPods": 1})));
+        assert!(!mask(&mut json!({"maxPods": 1, "staticPodURL": ""})));
     }
 }

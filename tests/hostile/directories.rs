@@ -1,0 +1,194 @@
+//! The store and the source directory, where others than root can change them.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+use std::path::Path;
+
+use testkit::rig::{Rig, configuration, eventually};
+
+use crate::strangers::{NOBODY, Stranger, is_root};
+
+const OPEN: &str = "can be changed by others than root";
+
+fn mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn max_pods(rig: &Rig) -> serde_json::Value {
+    rig.last_config()["maxPods"].clone()
+}
+
+/// A supervised kubelet on its own configuration, an error for the administrator, and nothing written; mended, it works.
+#[test]
+fn a_store_that_others_can_write_to_is_not_used() {
+    for (open, bits) in [("above/dynamic", 0o777), ("above/dynamic", 0o775), ("above", 0o777)] {
+        let mut rig = Rig::new();
+        let dir = rig.at("above/dynamic");
+        fs::create_dir_all(&dir).unwrap();
+        mode(&rig.at(open), bits);
+        rig.option("--dynamic-config-dir", dir.to_str().unwrap());
+        rig.up();
+        rig.wait_log(OPEN);
+        rig.put("a", &configuration("maxPods: 42"));
+        rig.assign("a");
+        eventually("the error", || (rig.metric("kubelet_node_config_error") == Some(1.0)).then_some(()));
+        assert_eq!((rig.starts(), max_pods(&rig)), (1, 110.into()));
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 0, "nothing is written where others can change it");
+        mode(&rig.at(open), 0o755);
+        rig.wait_config("then it works", |config| config["active"].is_object() && config["error"].is_null());
+        rig.stop();
+    }
+}
+
+/// What a stranger put there, or could have, is not started; root's word makes it trusted again.
+#[test]
+fn a_store_of_another_users_is_not_started_from() {
+    if !is_root() {
+        return;
+    }
+    let mut rig = Rig::new();
+    rig.up();
+    rig.prove("a", &configuration("maxPods: 42"));
+    rig.stop();
+    rig.server.stop();
+    for dir in ["dynamic", "dynamic/supervisor", "dynamic/supervisor/configs"] {
+        let before = rig.starts();
+        chown(rig.at(dir), Some(NOBODY), None).unwrap();
+        rig.up();
+        assert_eq!((rig.starts(), max_pods(&rig)), (before + 1, 110.into()), "{dir}");
+        let (code, _, stderr) = rig.verb(&["freeze"]);
+        assert!(code == 1 && stderr.contains(OPEN) || dir.ends_with("configs"), "{dir}: {stderr}");
+        chown(rig.at(dir), Some(0), None).unwrap();
+        rig.stop();
+    }
+    rig.up();
+    assert_eq!(max_pods(&rig), 42);
+}
+
+/// Who could put a socket there could answer for the supervisor.
+#[test]
+fn verbs_do_not_talk_to_what_others_could_have_put_there() {
+    if !is_root() {
+        return;
+    }
+    let mut rig = Rig::new();
+    rig.up();
+    mode(&rig.at("dynamic"), 0o777);
+    mode(rig.dir.path(), 0o755);
+    fs::rename(rig.at("dynamic/supervisor"), rig.at("dynamic/aside")).unwrap();
+    fs::create_dir(rig.at("dynamic/supervisor")).unwrap();
+    chown(rig.at("dynamic/supervisor"), Some(NOBODY), None).unwrap();
+    for verb in [&["status"][..], &["freeze"], &["history"], &["retry"]] {
+        let (code, stdout, stderr) = rig.verb(verb);
+        assert!(
+            code != 0 && stdout.is_empty() && stderr.contains(OPEN) || verb == ["history"],
+            "{verb:?}: {stdout}{stderr}"
+        );
+    }
+    assert_eq!(rig.starts(), 1, "the kubelet runs on");
+}
+
+/// In a sticky directory such as /tmp others cannot take away what is root's; they may have made it first.
+#[test]
+fn a_sticky_directory_on_the_way_is_no_harm_and_what_a_stranger_made_in_it_is() {
+    if !is_root() {
+        return;
+    }
+    let mut rig = Rig::new();
+    fs::create_dir(rig.at("tmp")).unwrap();
+    mode(&rig.at("tmp"), 0o1777);
+    mode(rig.dir.path(), 0o755);
+    let dir = rig.at("tmp/dynamic");
+    rig.option("--dynamic-config-dir", dir.to_str().unwrap());
+    rig.up();
+    let good = rig.prove("a", &configuration("maxPods: 42"));
+    rig.stop();
+    fs::rename(&dir, rig.at("aside")).unwrap();
+    let link = rig.at("tmp/dynamic");
+    assert_eq!(Stranger::tries(&["write", link.to_str().unwrap(), "mine"]), "written");
+    rig.up();
+    rig.wait_log("it belongs to uid 65534");
+    assert_eq!(max_pods(&rig), 110);
+    fs::remove_file(&link).unwrap();
+    fs::rename(rig.at("aside"), &dir).unwrap();
+    rig.wait_active(&good);
+}
+
+/// Puts this into the source directory by one rename.
+fn place(rig: &Rig, number: u32) {
+    let beside = rig.at("above/source/.new");
+    fs::write(&beside, configuration(&format!("maxPods: {number}"))).unwrap();
+    fs::rename(&beside, rig.at("above/source/kubelet")).unwrap();
+}
+
+/// How others could change it, with another content than before; and how that is mended.
+type Opening = (&'static str, fn(&Rig, u32), fn(&Rig));
+
+const OPENINGS: [Opening; 6] = [
+    (
+        "the directory",
+        |rig, number| opened(rig, "above/source", 0o777, number),
+        |rig| mode(&rig.at("above/source"), 0o755),
+    ),
+    (
+        "for its group",
+        |rig, number| opened(rig, "above/source", 0o775, number),
+        |rig| mode(&rig.at("above/source"), 0o755),
+    ),
+    (
+        "a sticky one",
+        |rig, number| opened(rig, "above/source", 0o1777, number),
+        |rig| mode(&rig.at("above/source"), 0o755),
+    ),
+    ("the one above", |rig, number| opened(rig, "above", 0o777, number), |rig| mode(&rig.at("above"), 0o755)),
+    (
+        "the file",
+        |rig, number| {
+            fs::write(rig.at("above/source/.new"), configuration(&format!("maxPods: {number}"))).unwrap();
+            mode(&rig.at("above/source/.new"), 0o666);
+            fs::rename(rig.at("above/source/.new"), rig.at("above/source/kubelet")).unwrap();
+        },
+        |rig| mode(&rig.at("above/source/kubelet"), 0o644),
+    ),
+    (
+        "a stranger's file by a link",
+        |rig, number| {
+            fs::write(rig.at("theirs"), configuration(&format!("maxPods: {number}"))).unwrap();
+            chown(rig.at("theirs"), Some(NOBODY), None).unwrap();
+            symlink("../../theirs", rig.at("above/source/.new")).unwrap();
+            fs::rename(rig.at("above/source/.new"), rig.at("above/source/kubelet")).unwrap();
+        },
+        |rig| chown(rig.at("theirs"), Some(0), None).unwrap(),
+    ),
+];
+
+fn opened(rig: &Rig, dir: &str, bits: u32, number: u32) {
+    mode(&rig.at(dir), bits);
+    place(rig, number);
+}
+
+#[test]
+fn a_source_directory_that_others_can_write_to_is_not_taken() {
+    if !is_root() {
+        return;
+    }
+    let mut rig = Rig::new();
+    fs::create_dir_all(rig.at("above/source")).unwrap();
+    let source = rig.at("above/source").display().to_string();
+    rig.option("--source-dir", &source);
+    place(&rig, 41);
+    rig.up();
+    let mut runs = 41;
+    eventually("it runs", || (max_pods(&rig) == runs).then_some(()));
+    for (what, open, mend) in OPENINGS {
+        rig.wait_status("well", |status| status["errorDetail"] == "" && status["kubelet"]["ready"] == true);
+        let starts = rig.starts();
+        open(&rig, runs + 1);
+        rig.wait_status(what, |status| status["errorDetail"].as_str().is_some_and(|why| why.contains(OPEN)));
+        assert_eq!((rig.starts(), max_pods(&rig)), (starts, runs.into()), "{what}");
+        mend(&rig);
+        runs += 1;
+        eventually(what, || (max_pods(&rig) == runs).then_some(()));
+    }
+    rig.stop();
+}
