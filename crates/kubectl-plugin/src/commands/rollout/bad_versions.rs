@@ -7,7 +7,8 @@ use kube::api::GetParams;
 use kube::core::request::Request as Path;
 
 use super::client::RolloutClient;
-use super::records::{StoredRecord, identity};
+use super::lock::identity;
+use super::records::StoredRecord;
 use crate::Failure;
 use crate::fleet::assign::WrittenAssignment;
 use crate::fleet::node::NodeRow;

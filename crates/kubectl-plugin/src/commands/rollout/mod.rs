@@ -7,6 +7,7 @@ mod client;
 mod drain;
 mod drive;
 mod fleet;
+mod lock;
 pub(crate) mod lock_timing;
 mod progress_reporter;
 mod records;
