@@ -17,11 +17,12 @@ use crate::api::list::Selector;
 use crate::api::nodes::NODES;
 use crate::api::watch::{Event, Watcher};
 use crate::fleet::assign::WrittenAssignment;
-use crate::fleet::node::{Condition, NodeRow};
+use crate::fleet::node::NodeRow;
 use crate::fleet::rollout::drain::{Cordon, Drain};
 use crate::fleet::rollout::member::Member;
 use crate::fleet::rollout::observed::{Assigned, NodeTimers, ObservedNode, Progress};
 use crate::fleet::rollout::{Record, Target, WaitFor};
+use kubelet_config::reported::ReportedCondition;
 
 /// After an answer that was lost.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -32,9 +33,9 @@ struct FollowedMember {
     version: String,
     /// The assignment as it is written.
     written: WrittenAssignment,
-    condition: Option<Condition>,
+    condition: Option<ReportedCondition>,
     /// Its condition when it was assigned the target.
-    prior: Option<Condition>,
+    prior: Option<ReportedCondition>,
     unready: Option<Instant>,
     updating: Option<Instant>,
     away: Option<Instant>,

@@ -6,9 +6,10 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::client::RolloutClient;
-use super::records::{StoredRecord, older, stored};
+use super::records::{Replaced, StoredRecord, older, stored};
 use crate::Failure;
-use crate::fleet::rollout::{Holder, Record};
+use crate::fleet::rollout::{Holder, Phase, Record};
+use crate::output::plain;
 
 /// Who this client is.
 pub(crate) fn identity() -> String {
@@ -27,6 +28,15 @@ pub(crate) struct Lock {
     pub(crate) stored: StoredRecord,
     renewed: Instant,
     renewed_wall: jiff::Timestamp,
+    unwritten: Option<Unwritten>,
+}
+
+/// The API server does not take the record while nodes get back what they had. That is done all the same, by a record that
+/// this client alone knows: what is given back twice by two clients is given back once, as each patch holds for the Node that
+/// was read. It ends where somebody else writes that they drive it, or give it up.
+struct Unwritten {
+    /// Who drove it by the record that is there, and where it was.
+    there: (Option<Holder>, Phase),
 }
 
 /// What became of an attempt to get it.
@@ -39,11 +49,28 @@ pub(crate) enum LockAttempt {
 impl Lock {
     /// Of a record that was just written with this holder.
     pub(crate) fn of_new(api: &RolloutClient, id: String, stored: StoredRecord) -> Self {
-        Self { api: api.clone(), id, stored, renewed: Instant::now(), renewed_wall: jiff::Timestamp::now() }
+        Self {
+            api: api.clone(),
+            id,
+            stored,
+            renewed: Instant::now(),
+            renewed_wall: jiff::Timestamp::now(),
+            unwritten: None,
+        }
     }
 
     /// Takes it from a client that is dead, which takes as long as to be sure of that.
     pub(crate) async fn acquire(api: &RolloutClient, name: &str, tell: impl Fn(&str)) -> Result<LockAttempt, Failure> {
+        Self::acquire_with(api, name, |_| Ok(()), tell).await
+    }
+
+    /// The same with this change of the record.
+    pub(crate) async fn acquire_with(
+        api: &RolloutClient,
+        name: &str,
+        change: impl Fn(&mut Record) -> Result<(), Failure>,
+        tell: impl Fn(&str),
+    ) -> Result<LockAttempt, Failure> {
         let id = identity();
         let mut seen: Option<(Holder, Instant)> = None;
         loop {
@@ -57,12 +84,20 @@ impl Lock {
                     seen = Some((now.clone(), Instant::now()));
                 }
                 (None | Some(_), _) => {
+                    let there = (stored.record.holder.clone(), stored.record.phase);
+                    change(&mut stored.record)?;
                     stored.record.holder = Some(Holder { id: id.clone(), renewals: 0 });
                     let (renewed, renewed_wall) = (Instant::now(), jiff::Timestamp::now());
-                    if let Some(stored) = api.replace(&stored).await? {
-                        return Ok(LockAttempt::Acquired(Self { api: api.clone(), id, stored, renewed, renewed_wall }));
-                    }
-                    continue; // somebody was quicker, or changed it
+                    let (stored, unwritten) = match api.replace(&stored).await? {
+                        Some(Replaced::Stored(stored)) => (stored, None),
+                        Some(Replaced::Refused(stored, why)) => {
+                            let unwritten = Unwritten::new(&stored, there, why)?;
+                            (stored, Some(unwritten))
+                        }
+                        None => continue, // somebody was quicker, or changed it
+                    };
+                    let api = api.clone();
+                    return Ok(LockAttempt::Acquired(Self { api, id, stored, renewed, renewed_wall, unwritten }));
                 }
             }
             tokio::time::sleep(api.lock_timing.retry_period).await;
@@ -97,23 +132,38 @@ impl Lock {
         record.holder = Some(Holder { id: self.id.clone(), renewals });
         let (renewed, renewed_wall) = (Instant::now(), jiff::Timestamp::now());
         let desired = StoredRecord { record, ..self.stored.clone() };
-        if let Some(stored) = self.api.replace(&desired).await? {
-            self.stored = stored;
-            (self.renewed, self.renewed_wall) = (renewed, renewed_wall);
-            return Ok(());
+        match self.api.replace(&desired).await? {
+            Some(Replaced::Stored(stored)) => (self.stored, self.unwritten) = (stored, None),
+            Some(Replaced::Refused(desired, why)) => {
+                if self.unwritten.is_none() {
+                    let there = (self.stored.record.holder.clone(), self.stored.record.phase);
+                    self.unwritten = Some(Unwritten::new(&desired, there, why)?);
+                }
+                self.stored = desired;
+                let now = self.api.known(&self.stored.name).await?;
+                self.adopt(now)?;
+            }
+            None => {
+                let now = self.api.known(&self.stored.name).await?;
+                return self.adopt(now);
+            }
         }
-        let now = self.api.known(&self.stored.name).await?;
-        self.adopt(now)
+        (self.renewed, self.renewed_wall) = (renewed, renewed_wall);
+        Ok(())
     }
 
     /// Takes up what the cluster says.
     pub(crate) fn adopt(&mut self, now: StoredRecord) -> Result<(), Failure> {
-        match &now.record.holder {
-            Some(holder) if holder.id == self.id => {
-                self.stored = now;
+        match (&now.record.holder, &self.unwritten) {
+            (holder, Some(unwritten)) if unwritten.goes_on(holder.as_ref(), now.record.phase) => {
+                self.stored.version = now.version;
                 Ok(())
             }
-            other => {
+            (Some(holder), _) if holder.id == self.id => {
+                (self.stored, self.unwritten) = (now, None);
+                Ok(())
+            }
+            (other, _) => {
                 let other = other.as_ref().map_or("nobody", |holder| &holder.id);
                 Err(Failure::new(format!("rollout {} is driven by {other} now; this client does no more", now.name)))
             }
@@ -146,5 +196,29 @@ impl Lock {
                 _ => return,
             }
         }
+    }
+}
+
+impl Unwritten {
+    /// Says so once. `record` was not taken, for the reason `why`.
+    ///
+    /// # Errors
+    /// That reason, if nodes do not get back what they had: what cannot be remembered is not begun.
+    fn new(record: &StoredRecord, there: (Option<Holder>, Phase), why: Failure) -> Result<Self, Failure> {
+        let StoredRecord { name, record, .. } = record;
+        if record.is_forward() {
+            return Err(why);
+        }
+        eprintln!(
+            "warning: {}; nodes get back what they had all the same, and the record of rollout {name} stays as it is. Once it \
+             can be written, `kubectl kubelet-config rollout undo {name}` writes down that they are back",
+            plain(&why.message)
+        );
+        Ok(Self { there })
+    }
+
+    /// What the record says by now keeps nobody from going on.
+    fn goes_on(&self, holder: Option<&Holder>, phase: Phase) -> bool {
+        holder == self.there.0.as_ref() && (phase == self.there.1 || phase != Phase::Aborted)
     }
 }

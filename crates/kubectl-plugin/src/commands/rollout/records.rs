@@ -28,6 +28,13 @@ impl StoredRecord {
     }
 }
 
+/// What became of a record that was written.
+pub(crate) enum Replaced {
+    Stored(StoredRecord),
+    /// The API server does not take it: no right, too large, or a policy. What was to be written, and why it was not.
+    Refused(StoredRecord, Failure),
+}
+
 pub(crate) fn stored(map: &Value) -> Result<StoredRecord, Failure> {
     let (name, record, version) = decode(map).map_err(Failure::new)?;
     Ok(StoredRecord { name, record, version })
@@ -163,31 +170,46 @@ impl RolloutClient {
         name: &str,
         change: impl Fn(&mut Record) -> Result<(), Failure>,
     ) -> Result<StoredRecord, Failure> {
+        match self.try_change(name, change).await? {
+            Replaced::Stored(stored) => Ok(stored),
+            Replaced::Refused(_, why) => Err(why),
+        }
+    }
+
+    /// The same; what the API server does not take is no failure.
+    pub(crate) async fn try_change(
+        &self,
+        name: &str,
+        change: impl Fn(&mut Record) -> Result<(), Failure>,
+    ) -> Result<Replaced, Failure> {
         loop {
             let mut stored = self.known(name).await?;
             let before = stored.record.clone();
             change(&mut stored.record)?;
             if stored.record == before {
-                return Ok(stored);
+                return Ok(Replaced::Stored(stored));
             }
-            if let Some(stored) = self.replace(&stored).await? {
-                return Ok(stored);
+            if let Some(replaced) = self.replace(&stored).await? {
+                return Ok(replaced);
             }
         }
     }
 
     /// None if the record is another one by now.
-    pub(crate) async fn replace(&self, stored: &StoredRecord) -> Result<Option<StoredRecord>, Failure> {
+    pub(crate) async fn replace(&self, stored: &StoredRecord) -> Result<Option<Replaced>, Failure> {
         let name = map_name(&stored.name);
         let what = format!("update the ConfigMap {name} in {}", self.api.namespace);
         let body = bytes(&encode(&stored.name, &stored.record, Some(&stored.version)));
         match self.api.request(&what, self.config_maps().replace(&name, &PostParams::default(), body)).await {
-            Ok(map) => self::stored(&map).map(Some),
+            Ok(map) => self::stored(&map).map(|stored| Some(Replaced::Stored(stored))),
             Err(error) if error.is_conflict() => Ok(None),
-            Err(error) if error.code() != 404 => Err(error.into()),
-            Err(_) => {
+            Err(error) if error.code() == 404 => {
                 Err(Failure::new(format!("the ConfigMap {name} was deleted: rollout {} is no more", stored.name)))
             }
+            Err(error) if matches!(error.code(), 400 | 403 | 413 | 422) => {
+                Ok(Some(Replaced::Refused(stored.clone(), error.into())))
+            }
+            Err(error) => Err(error.into()),
         }
     }
 }
