@@ -148,3 +148,41 @@ async fn but_nothing_is_sent_that_cannot_be_remembered_and_two_do_not_fight() {
     let (said, ()) = tokio::join!(world.bad(UNDO), taken);
     assert!(said.contains("driven by another client now"), "{said}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn records_are_kept_where_nodes_do_not_read() {
+    let world = World::new(NODES);
+    let kept = ["--records-namespace", "kubelet-config-rollout"];
+    world.good(&[AT_ONCE, &kept].concat()).await;
+    let records = |namespace: &str| {
+        let names = |object: &Value| object["metadata"]["name"].as_str().unwrap().starts_with("rollout-");
+        world.server.read(|s| s.list(|key, object| key.namespace == namespace && names(object)).count())
+    };
+    assert_eq!((world.count(TARGET), records(NAMESPACE), records("kubelet-config-rollout")), (NODES, 0, 2));
+    world.good(&[UNDO, &kept].concat()).await;
+    assert!(is_back(&world));
+}
+
+/// What the Pod Security Standard `restricted` asks of a Pod, and where this one runs.
+#[test]
+fn the_job_runs_restricted_and_on_the_control_plane() {
+    let read = |file: &str| -> Value {
+        let text =
+            std::fs::read_to_string(testkit::built::file(&format!("packaging/manifests/rollout-job/{file}"))).unwrap();
+        serde_yaml::from_str(&text).unwrap()
+    };
+    let (job, namespace, kustomization) = (read("job.yaml"), read("namespace.yaml"), read("kustomization.yaml"));
+    let pod = &job["spec"]["template"]["spec"];
+    assert_eq!(pod["nodeSelector"], json!({"node-role.kubernetes.io/control-plane": ""}));
+    assert_eq!((&pod["securityContext"]["runAsNonRoot"], &pod["hostNetwork"]), (&json!(true), &Value::Null));
+    assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
+    let container = &pod["containers"][0]["securityContext"];
+    assert_eq!(container["allowPrivilegeEscalation"], false);
+    assert_eq!(container["capabilities"], json!({"drop": ["ALL"]}));
+    assert_eq!(namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"], "restricted");
+    assert_eq!(job["metadata"]["namespace"], namespace["metadata"]["name"]);
+    let image = &kustomization["images"][0];
+    assert!(image["digest"].as_str().unwrap().starts_with("sha256:") && image["newTag"].is_null(), "{image}");
+    let args = pod["containers"][0]["args"].as_array().unwrap();
+    assert!(args.contains(&json!("--records-namespace=kubelet-config-rollout")) && !args.contains(&json!("--drain")));
+}

@@ -4,8 +4,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use kube::api::GetParams;
-use kube::core::request::Request as Path;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -14,7 +12,7 @@ use super::records::older;
 use crate::Failure;
 use crate::api::client::ApiError;
 use crate::api::list::Selector;
-use crate::api::nodes::NODES;
+use crate::api::nodes::{NODES, get_request};
 use crate::api::watch::{Event, Watcher};
 use crate::fleet::assign::WrittenAssignment;
 use crate::fleet::node::NodeRow;
@@ -215,7 +213,7 @@ impl Fleet {
 
     async fn get(&self, api: &RolloutClient, index: usize) -> Result<Option<Value>, ApiError> {
         let name = self.name(index);
-        api.api.optional(&format!("get node {name}"), Path::new(NODES).get(name, &GetParams::default())).await
+        api.api.optional(&format!("get node {name}"), get_request(name)).await
     }
 
     /// Takes up what the record says: where it is going, and from which nodes somebody took the target.

@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::client::RolloutClient;
 use crate::Failure;
 use crate::api::list::{Pager, Selector};
+use crate::api::nodes::segment;
 use crate::fleet::rollout::drain::CORDONED_BY;
 use crate::fleet::rollout::member::Member;
 use crate::fleet::rollout::record::{decode, decode_nodes, encode, encode_nodes, map_name, part_name};
@@ -43,15 +44,16 @@ pub(crate) fn stored(map: &Value) -> Result<StoredRecord, Failure> {
 impl RolloutClient {
     /// A rollout's record.
     pub(crate) async fn record(&self, name: &str) -> Result<Option<StoredRecord>, Failure> {
-        let request = self.config_maps().get(&map_name(name), &GetParams::default());
-        let what = format!("get the ConfigMap {} in {}", map_name(name), self.api.namespace);
+        let request = segment(&map_name(name), "rollout's ConfigMap")
+            .and_then(|map| self.config_maps().get(map, &GetParams::default()));
+        let what = format!("get the ConfigMap {} in {}", map_name(name), self.namespace);
         self.api.optional(&what, request).await?.as_ref().map(stored).transpose()
     }
 
     /// The same, if it must be there.
     pub(crate) async fn known(&self, name: &str) -> Result<StoredRecord, Failure> {
         let found = self.record(name).await?;
-        let namespace = &self.api.namespace;
+        let namespace = &self.namespace;
         found.ok_or_else(|| {
             Failure::new(format!(
                 "there is no rollout {name:?} in namespace {namespace}; `kubectl kubelet-config rollout status` lists them, \
@@ -62,7 +64,7 @@ impl RolloutClient {
 
     /// All records.
     pub(crate) async fn records(&self) -> Result<Vec<StoredRecord>, Failure> {
-        let what = format!("list ConfigMaps in {}", self.api.namespace);
+        let what = format!("list ConfigMaps in {}", self.namespace);
         let selector = Selector::labels(LABEL.to_owned());
         Ok(Pager::new(&self.api, &self.config_maps().url_path, &what, &selector)
             .all(|map| stored(map).map(Some))
@@ -76,7 +78,7 @@ impl RolloutClient {
         for part in 0..stored.record.parts {
             let name = part_name(&stored.name, stored.record.second, part);
             let request = self.config_maps().get(&name, &GetParams::default());
-            let what = format!("get the ConfigMap {name} in {}", self.api.namespace);
+            let what = format!("get the ConfigMap {name} in {}", self.namespace);
             let Some(map) = self.api.optional(&what, request).await? else { return Ok((members, false)) };
             members.extend(decode_nodes(&map).map_err(Failure::new)?);
         }
@@ -110,7 +112,7 @@ impl RolloutClient {
 
     /// Writes a new record; none if there is one of that name.
     pub(crate) async fn create(&self, name: &str, record: &Record) -> Result<Option<StoredRecord>, Failure> {
-        let what = format!("create the ConfigMap {} in {}", map_name(name), self.api.namespace);
+        let what = format!("create the ConfigMap {} in {}", map_name(name), self.namespace);
         let request = self.config_maps().create(&PostParams::default(), bytes(&encode(name, record, None)));
         match self.api.request(&what, request).await {
             Ok(map) => stored(&map).map(Some),
@@ -119,7 +121,7 @@ impl RolloutClient {
                 let there = self.record(name).await?;
                 Ok(there.filter(|there| there.record.holder == record.holder))
             }
-            Err(error) if error.code() == 404 => Err(no_namespace(&self.api.namespace)),
+            Err(error) if error.code() == 404 => Err(no_namespace(&self.namespace)),
             Err(error) => Err(error.into()),
         }
     }
@@ -128,7 +130,7 @@ impl RolloutClient {
     pub(crate) async fn create_nodes(&self, name: &str, second: bool, members: &[Member]) -> Result<(), Failure> {
         for map in encode_nodes(name, second, members) {
             let part = map.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
-            let what = format!("write the ConfigMap {part} in {}", self.api.namespace);
+            let what = format!("write the ConfigMap {part} in {}", self.namespace);
             let create = || self.config_maps().create(&PostParams::default(), bytes(&map));
             match self.api.request(&what, create()).await {
                 Err(error) if error.is_conflict() => {
@@ -159,7 +161,7 @@ impl RolloutClient {
 
     /// Whether there was one.
     async fn delete(&self, name: &str) -> Result<bool, Failure> {
-        let what = format!("delete the ConfigMap {name} in {}", self.api.namespace);
+        let what = format!("delete the ConfigMap {name} in {}", self.namespace);
         let request = self.config_maps().delete(name, &DeleteParams::default());
         Ok(self.api.optional(&what, request).await?.is_some())
     }
@@ -198,7 +200,7 @@ impl RolloutClient {
     /// None if the record is another one by now.
     pub(crate) async fn replace(&self, stored: &StoredRecord) -> Result<Option<Replaced>, Failure> {
         let name = map_name(&stored.name);
-        let what = format!("update the ConfigMap {name} in {}", self.api.namespace);
+        let what = format!("update the ConfigMap {name} in {}", self.namespace);
         let body = bytes(&encode(&stored.name, &stored.record, Some(&stored.version)));
         match self.api.request(&what, self.config_maps().replace(&name, &PostParams::default(), body)).await {
             Ok(map) => self::stored(&map).map(|stored| Some(Replaced::Stored(stored))),
@@ -240,7 +242,7 @@ fn bytes(value: &Value) -> Vec<u8> {
 
 fn no_namespace(namespace: &str) -> Failure {
     Failure::new(format!(
-        "there is no namespace {namespace}: choose another by -n, or make it with `kubectl apply -k packaging/manifests/base`"
+        "there is no namespace {namespace}: choose another by -n (of records: by --records-namespace), or make it with `kubectl apply -k packaging/manifests/base`"
     ))
 }
 

@@ -243,7 +243,7 @@ pub(crate) async fn list(api: &RolloutClient, format: Format) -> Result<ExitCode
         return Ok(ExitCode::SUCCESS);
     }
     if found.is_empty() {
-        eprintln!("No rollouts found in {} namespace.", api.api.namespace);
+        eprintln!("No rollouts found in {} namespace.", api.namespace);
         return Ok(ExitCode::SUCCESS);
     }
     let mut table = Table::new(&["NAME", "CONFIGMAP", "NODES", "STATE", "AGE", "WHY"]);

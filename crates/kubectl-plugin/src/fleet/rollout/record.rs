@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::member::Member;
 use super::{LABEL, NODES_LABEL, Record};
 use crate::fleet::assign::WrittenAssignment;
+use kubelet_config::assignment::is_object_name;
 use kubelet_config::reported::{self, bounded};
 
 /// Key of the record.
@@ -132,7 +133,7 @@ pub(crate) fn decode_nodes(map: &Value) -> Result<Vec<Member>, String> {
     let before: Vec<WrittenAssignment> =
         data(BEFORE).and_then(|text| serde_json::from_str(text).ok()).ok_or_else(|| odd(BEFORE))?;
     let member = |line: &str| {
-        let (name, number) = line.split_once(' ')?;
+        let (name, number) = line.split_once(' ').filter(|(name, _)| is_object_name(name))?;
         Some(Member { name: name.to_owned(), before: before.get(number.parse::<usize>().ok()?)?.clone() })
     };
     let lines = data(NODES).ok_or_else(|| odd(NODES))?.lines();
