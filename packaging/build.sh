@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the packages: the supervisor, the kubectl plugin, manual, completions, documents. The supervisor is in use after
+# Builds the packages: the supervisor, the kubectl plugin, manual, completions, documents, a bill of materials. The supervisor is in use after
 # `kubelet-supervisor enable`. `krew` packs the plugin alone, with a manifest for krew.
 #
 #   packaging/build.sh [deb|rpm|all|krew] [--out DIR] [--version V] [--binary FILE --plugin FILE] [--url URL] [--fast]
@@ -74,6 +74,7 @@ if [ "$kind" = krew ]; then
     archive=$kubectl-$plain-linux-$deb_arch.tar
     tar -C "$work/krew" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -cf "$out/$archive" .
     gzip -9nf "$out/$archive" && echo "$out/$archive.gz"
+    (cd "$out" && sha256sum "$archive.gz" >"$archive.gz.sha256")
     [ -n "$url" ] || exit 0
     # One platform for each archive of this version that lies there, also of other machines.
     template=packaging/plugin/krew/kubelet-config.yaml
@@ -89,6 +90,8 @@ if [ "$kind" = krew ]; then
     exit 0
 fi
 cargo run --locked --quiet --example manual -- "$work/generated"
+host=$(rustc -vV | sed -n 's/^host: //p')
+cargo metadata --locked --format-version 1 --filter-platform "$host" | cargo run --locked --quiet --example sbom -- Cargo.lock >"$work/sbom.cdx.json"
 
 # The tree that both hold. Where zsh looks for completions is the one difference.
 stage() { # DIR ZSH_DIR
@@ -113,6 +116,7 @@ stage() { # DIR ZSH_DIR
     for file in README.md LICENSE docs/usage systemd packaging/manifests packaging/prometheus packaging/grafana; do
         [ ! -e "$file" ] || { install -d "$doc/$(dirname "$file")" && cp -r "$file" "$doc/$file"; }
     done
+    install -m 644 "$work/sbom.cdx.json" "$doc/"
     find "$stage" -type d -exec chmod 755 {} + -o ! -path '*/bin/*' -type f -exec chmod 644 {} +
     find "$stage" -exec touch -hd "@$SOURCE_DATE_EPOCH" {} +
 }

@@ -1,6 +1,7 @@
 //! The documents say what the code does: tables and the diagram of `docs/usage`, read and compared.
 #![cfg(test)]
 
+mod advisories;
 mod maps;
 mod metrics;
 mod trial_diagram;

@@ -11,6 +11,7 @@ installed_files() {
     for file in kubelet-supervisor kubectl-kubelet_config kubectl_complete-kubelet_config; do
         is "$(stat -c '%a %U' "/usr/bin/$file")" "755 root" || { echo "$file" && return 1; }
     done
+    grep -q '"bomFormat": "CycloneDX"' $shared/doc/kubelet-supervisor/sbom.cdx.json || return 1
     kubectl-kubelet_config --version >/dev/null && gzip -dc $shared/man/man1/kubectl-kubelet_config-doctor.1.gz | grep -q 'what is missing'
     diff $shared/doc/kubelet-supervisor/systemd/90-kubelet-supervisor.conf /suite/90-kubelet-supervisor.conf
 }

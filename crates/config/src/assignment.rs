@@ -49,19 +49,32 @@ pub fn parse_reference(text: &str) -> Result<ConfigMapRef, String> {
     reference(namespace, name, key.unwrap_or(DEFAULT_KEY)).map_err(|(part, why)| format!("{part}: {why}"))
 }
 
-/// A reference an API server would accept (ValidateConfigMapNodeConfigSource,
-/// pkg/apis/core/validation/validation.go, v1.20.2); else the part at fault and why.
+/// A reference an API server would accept; else the part at fault and why.
 fn reference(namespace: &str, name: &str, key: &str) -> Result<ConfigMapRef, (&'static str, String)> {
-    if namespace.contains('.') || !is_subdomain(namespace, 63) {
-        return Err(("namespace", format!("{namespace:?} cannot be a namespace: a-z, 0-9 and -, at most 63")));
+    let reference =
+        ConfigMapRef { namespace: namespace.to_owned(), name: name.to_owned(), kubelet_config_key: key.to_owned() };
+    reference_fault(&reference).map_or(Ok(reference), Err)
+}
+
+/// What an API server would not accept of a reference (ValidateConfigMapNodeConfigSource,
+/// pkg/apis/core/validation/validation.go, v1.20.2): the part at fault and why. What has no fault is safe in a URL's path.
+#[must_use]
+pub fn reference_fault(reference: &ConfigMapRef) -> Option<(&'static str, String)> {
+    let ConfigMapRef { namespace, name, kubelet_config_key: key } = reference;
+    if !is_namespace(namespace) {
+        return Some(("namespace", format!("{namespace:?} cannot be a namespace: a-z, 0-9 and -, at most 63")));
     }
-    if !is_subdomain(name, 253) {
-        return Err(("name", format!("{name:?} cannot be the name of a ConfigMap: a-z, 0-9, - and ., at most 253")));
+    if !is_object_name(name) {
+        return Some(("name", format!("{name:?} cannot be the name of a ConfigMap: a-z, 0-9, - and ., at most 253")));
     }
-    if !is_safe_key(key) {
-        return Err(("key", format!("{key:?} cannot be a key of a ConfigMap: A-Z, a-z, 0-9, -, _ and ., at most 253")));
-    }
-    Ok(ConfigMapRef { namespace: namespace.to_owned(), name: name.to_owned(), kubelet_config_key: key.to_owned() })
+    (!is_safe_key(key))
+        .then(|| ("key", format!("{key:?} cannot be a key of a ConfigMap: A-Z, a-z, 0-9, -, _ and ., at most 253")))
+}
+
+/// Whether the API server takes this as a namespace.
+#[must_use]
+pub fn is_namespace(text: &str) -> bool {
+    !text.contains('.') && is_subdomain(text, 63)
 }
 
 /// Whether the API server takes this as an object's name.

@@ -19,6 +19,7 @@
 //! What is told:
 //!
 //! - [`status`]: the Node's status, condition and annotations, with native's texts
+//! - [`reported`]: the same as a Node object has it, read without trust
 //! - [`duration`]: Go's durations, read and written
 
 pub mod assignment;
@@ -30,6 +31,7 @@ pub mod hazard;
 pub mod merge;
 pub mod pods;
 pub mod rendering;
+pub mod reported;
 pub mod schema;
 pub mod source;
 pub mod source_dir;

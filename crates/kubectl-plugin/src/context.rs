@@ -9,6 +9,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use crate::api::client::{Client, RetryPolicy};
 use crate::commands::rollout::lock_timing::LockTiming;
 use crate::failure::Failure;
+use kubelet_config::assignment::is_namespace;
 
 /// Where kubelet configurations are kept if nobody says otherwise: the namespace that
 /// `packaging/manifests/base` makes.
@@ -34,8 +35,12 @@ pub(crate) struct Options {
     #[arg(long = "as", global = true, value_name = "USER")]
     impersonate: Option<String>,
     /// The namespace of the ConfigMaps, and of labels that name none.
-    #[arg(short, long, global = true, value_name = "NAMESPACE", default_value = NAMESPACE)]
+    #[arg(short, long, global = true, value_name = "NAMESPACE", default_value = NAMESPACE, value_parser = namespace)]
     pub(crate) namespace: String,
+}
+
+pub(crate) fn namespace(text: &str) -> Result<String, String> {
+    is_namespace(text).then(|| text.to_owned()).ok_or_else(|| "a namespace has a-z, 0-9 and -, at most 63".to_owned())
 }
 
 impl Options {

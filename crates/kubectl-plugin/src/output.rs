@@ -9,6 +9,7 @@ use serde_json::Value;
 pub(crate) use super::table::Table;
 use crate::failure::Failure;
 pub(crate) use crate::fleet::view::Tone;
+pub(crate) use kubelet_config::reported::plain;
 
 /// `-o`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -124,18 +125,7 @@ pub(crate) fn text_of(format: Format, value: &Value) -> Result<String, Failure> 
     Ok(format!("{value:#}\n"))
 }
 
-/// The text without what would move a terminal's cursor, change its colours or turn its writing round.
-pub(crate) fn plain(text: &str) -> String {
-    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let shown = |c: char| match c {
-        '\n' | '\t' => " ".to_owned(),
-        c if c.is_control() || turns(c) => c.escape_default().to_string(),
-        c => c.to_string(),
-    };
-    text.chars().map(shown).collect()
-}
-
-/// The same for text of several lines.
+/// Text of several lines without what would steer a terminal.
 pub(crate) fn plain_lines(text: &str) -> String {
     text.lines().map(plain).collect::<Vec<_>>().join("\n")
 }
@@ -152,10 +142,5 @@ mod tests {
         assert!(text.lines().skip(1).all(|line| line.starts_with("  ")), "{text}");
         let whole = paragraph(Out { colour: false, width: None }, Tone::Plain, words);
         assert_eq!(whole, "a note with \\u{1b}[31m words that are too many for a narrow terminal\n");
-    }
-
-    #[test]
-    fn nothing_moves_the_cursor() {
-        assert_eq!(plain("a\u{1b}[31mb\nc\u{202e}d\u{7}ä"), "a\\u{1b}[31mb c\\u{202e}d\\u{7}ä");
     }
 }

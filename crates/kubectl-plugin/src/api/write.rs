@@ -5,10 +5,11 @@ use kube::core::request::Request as Path;
 use serde_json::Value;
 
 use super::client::{ApiError, Client, RequestResult};
-use super::nodes::NODES;
+use super::nodes::{NODES, segment};
 use crate::failure::Failure;
 use crate::fleet::assign::{self, Step, WrittenAssignment};
 use crate::fleet::node::Carrier;
+use kubelet_config::assignment::reference_fault;
 use kubelet_config::source::ConfigMapRef;
 
 /// Whose fields these are, in `metadata.managedFields`.
@@ -134,6 +135,7 @@ impl AssignmentWriter {
 /// A merge patch of a Node.
 pub(crate) fn patch_node(name: &str, patch: &Value, dry_run: bool) -> RequestResult {
     let params = PatchParams { dry_run, field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+    let name = segment(name, "node")?;
     Path::new(NODES).patch(name, &params, &Patch::Merge(patch))
 }
 
@@ -148,8 +150,12 @@ pub(crate) enum ConfigMapError {
 /// The ConfigMap of an assignment, which must be there and have the key.
 pub(crate) async fn config_map(client: &Client, target: &ConfigMapRef) -> Result<Value, ConfigMapError> {
     let ConfigMapRef { namespace, name, kubelet_config_key: key } = target;
+    let what = format!("get ConfigMap {namespace}/{name}");
+    if let Some((part, why)) = reference_fault(target) {
+        return Err(ConfigMapError::Api(ApiError::new(&what, format!("{part}: {why}"))));
+    }
     let request = Path::new(format!("/api/v1/namespaces/{namespace}/configmaps")).get(name, &GetParams::default());
-    let map = client.optional(&format!("get ConfigMap {namespace}/{name}"), request).await;
+    let map = client.optional(&what, request).await;
     let map = map.map_err(ConfigMapError::Api)?.ok_or(ConfigMapError::Absent)?;
     let data = map.get("data").and_then(Value::as_object);
     if data.is_none_or(|data| !data.contains_key(key)) {

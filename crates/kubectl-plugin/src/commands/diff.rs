@@ -12,11 +12,12 @@ use crate::commands::configuration;
 use crate::fleet::compare::{Comparison, NodeFacts, compare};
 use crate::fleet::config_ref::ConfigRef;
 use crate::fleet::explain::{self, AppliedConfigMap, Provenance};
-use crate::fleet::node::{ConfigManager, NodeRow, SupervisorInfo};
+use crate::fleet::node::{ConfigManager, NodeRow};
 use crate::output::{self, Format, Out, Table, Tone};
 use crate::{Context, Failure, context};
 use kubelet_config::flags::FlagOverrides;
 use kubelet_config::hazard::{Asks, Change, HazardClass};
+use kubelet_config::reported::ReportedSupervisor;
 use kubelet_config::schema;
 use kubelet_config::source::Merge;
 
@@ -128,7 +129,7 @@ async fn gather_facts(
     let Some(map) = in_force.map else {
         return (notes, Some(elsewhere));
     };
-    let (fields, supervisor) = (map.fields(), SupervisorInfo::default());
+    let (fields, supervisor) = (map.fields(), ReportedSupervisor::default());
     let (merge, overrides) = (map.merge, &map.overrides);
     let given = AppliedConfigMap { payload: &fields, overrides, merge, supervisor: &supervisor };
     let origins = explain::explain(configz, Some(given), schema::minor(&row.kubelet).ok());

@@ -9,10 +9,11 @@ use crate::api::nodes;
 use crate::commands::configuration::{self, KubeletConfigMap};
 use crate::fleet::explain::{self, AppliedConfigMap, Origin, Provenance};
 use crate::fleet::field_paths::is_within;
-use crate::fleet::node::{ConfigManager, NodeRow, Stage, SupervisorInfo};
+use crate::fleet::node::{ConfigManager, NodeRow, Stage};
 use crate::output::{self, Format, Out, Table, Tone};
 use crate::{Context, Failure};
 use kubelet_config::hazard::{self, table};
+use kubelet_config::reported::ReportedSupervisor;
 use kubelet_config::schema;
 
 /// Options of `explain`.
@@ -46,7 +47,7 @@ impl Options {
         let client = context.api();
         let node = nodes::get(&client, name).await?;
         let row = NodeRow::from_node(&node, &context.namespace);
-        let supervisor = SupervisorInfo::from_node(&node);
+        let supervisor = ReportedSupervisor::from_node(&node);
         let configz = configuration::running(&client, name).await?;
         let mut notes = standing(&row);
         let in_force = configuration::in_force(&client, &row).await;

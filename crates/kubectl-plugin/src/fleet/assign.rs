@@ -142,38 +142,6 @@ pub(crate) fn describe(row: &NodeRow) -> String {
     }
 }
 
-/// The version that a Node falls back to, as an assignment. `Ok(None)`: its own configuration.
-///
-/// # Errors
-/// Why there is nothing to go back to by an assignment.
-pub(crate) fn rollback_source(row: &NodeRow) -> Result<Option<&Source>, String> {
-    if [&row.assigned, &row.active].into_iter().flatten().any(Source::is_source_dir) {
-        return Err("it follows its source directory (--source-dir), not an assignment".to_owned());
-    }
-    if row.carrier.is_none() {
-        return Err("nothing is assigned".to_owned());
-    }
-    let back = row.last_known_good.as_ref();
-    if back.is_some() && row.assigned.as_ref() == back {
-        let same = row.desired.as_ref() == back.map(|source| &source.reference);
-        if same {
-            return Err("what is assigned is last known good already; --to names another ConfigMap".to_owned());
-        }
-    }
-    Ok(back)
-}
-
-/// Why a ConfigMap as it is now is not the version to go back to, if it is not.
-pub(crate) fn is_other_version(back: &Source, uid: &str, version: &str) -> Option<String> {
-    (back.uid != uid || back.resource_version != version).then(|| {
-        format!(
-            "last known good is version {} of ConfigMap {}/{}, which has been edited since (now {version}): on the node, \
-             `kubelet-supervisor rollback` goes back to what it keeps; or --to names a ConfigMap with the old content",
-            back.resource_version, back.reference.namespace, back.reference.name
-        )
-    })
-}
-
 /// The value of an annotation `retry` or `confirm` for this version that is another than `before`: the node obeys a
 /// value once, and takes the resourceVersion alone as well.
 pub(crate) fn version_value(source: &Source, before: Option<&str>) -> String {

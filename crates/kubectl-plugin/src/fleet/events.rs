@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use kubelet_config::reported::{self, MAX_EVENT, bounded};
+
 /// Reasons of such events begin with this, native's too.
 const PREFIX: &str = "KubeletConfig";
 
@@ -34,12 +36,12 @@ impl ConfigEvent {
         let first = text("/firstTimestamp").unwrap_or(once);
         let last = text("/series/lastObservedTime").or(text("/lastTimestamp")).unwrap_or(first);
         Some(Self {
-            last: last.to_owned(),
-            first: first.to_owned(),
+            last: reported::text(last),
+            first: reported::text(first),
             count: number("/series/count").or(number("/count")).unwrap_or(1).max(1),
             warning: text("/type") == Some("Warning"),
-            reason: reason.to_owned(),
-            message: text("/message").unwrap_or_default().to_owned(),
+            reason: reported::text(reason),
+            message: bounded(text("/message").unwrap_or_default(), MAX_EVENT),
         })
     }
 

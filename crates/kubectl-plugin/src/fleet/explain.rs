@@ -7,11 +7,12 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::field_paths::{at, clean, is_spelling, is_within, leaves, settle_paths};
-use super::node::SupervisorInfo;
+use super::node::winning_flag;
 use kubelet_config::flags::{FlagOverrides, KubeletArgs, Setting};
 use kubelet_config::hazard;
 use kubelet_config::hazard::defaults::filled;
 use kubelet_config::merge::merge;
+use kubelet_config::reported::ReportedSupervisor;
 use kubelet_config::source::Merge;
 
 /// Where a value comes from.
@@ -86,7 +87,7 @@ pub(crate) struct AppliedConfigMap<'a> {
     /// How it is put together with the node's own.
     pub(crate) merge: Merge,
     /// What the node says of the flags that win over it.
-    pub(crate) supervisor: &'a SupervisorInfo,
+    pub(crate) supervisor: &'a ReportedSupervisor,
 }
 
 /// Each field with where it comes from, by name.
@@ -133,7 +134,7 @@ pub(crate) fn explain(configz: &Value, given: Option<AppliedConfigMap<'_>>, mino
                 let sets = |setting: &&Setting| is_within(&field, &setting.path.join("."));
                 settings.iter().find(sets).map(|setting| setting.flag.to_owned())
             }
-            Provenance::Overridden => given.supervisor.flag(&field).map(str::to_owned),
+            Provenance::Overridden => winning_flag(given.supervisor, &field).map(str::to_owned),
             _ => None,
         });
         origins.push(Origin { field, value, intended, from, flag });
@@ -164,7 +165,8 @@ mod tests {
             "authentication": {"x509": {"clientCAFile": "ca.crt"}}, "podPidsLimit": 100});
         let overrides = FlagOverrides::parse("--feature-gates=A=true").unwrap();
         let shadowed = ["kubeReserved (--kube-reserved)", "maxPods (--max-pods)", "podPidsLimit (--\u{1b}[31m)"];
-        let supervisor = SupervisorInfo { shadowed: shadowed.map(str::to_owned).to_vec(), ..SupervisorInfo::default() };
+        let supervisor =
+            ReportedSupervisor { shadowed: shadowed.map(str::to_owned).to_vec(), ..ReportedSupervisor::default() };
         let given = AppliedConfigMap {
             payload: &payload,
             overrides: &overrides,
@@ -205,7 +207,7 @@ mod tests {
         let origins = explain(&configz(), None, Some(20));
         assert_eq!((of(&origins, "maxPods"), of(&origins, "syncFrequency")), (Provenance::Node, Provenance::Default));
         let payload = json!({"maxPods": 50});
-        let supervisor = SupervisorInfo::default();
+        let supervisor = ReportedSupervisor::default();
         let given = AppliedConfigMap {
             payload: &payload,
             overrides: &FlagOverrides::default(),

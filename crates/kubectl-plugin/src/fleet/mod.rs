@@ -12,3 +12,4 @@ pub mod node;
 pub mod rollout;
 pub(crate) mod view;
 pub(crate) mod wait;
+pub(crate) mod way_back;

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::field_paths::is_within;
-use kubelet_config::assignment::{self, Assignment};
+use kubelet_config::assignment::{self, Assignment, reference_fault};
+use kubelet_config::reported::{self, ReportedCondition, ReportedStatus, ReportedSupervisor};
 use kubelet_config::source::{ConfigMapRef, Source};
-use kubelet_config::status::{ABOUT_ANNOTATION, CONDITION, CONFIRM_BY, STATUS_ANNOTATION, TRIAL_ENDS};
 
 /// An administrator's annotation on a Node: a version to try again.
 pub(crate) const RETRY: &str = "kubelet-supervisor.io/retry";
@@ -56,34 +56,6 @@ pub enum Stage {
     Held,
 }
 
-/// What a Node's supervisor says of itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SupervisorInfo {
-    /// Its version; none where it is of before it told.
-    pub(crate) version: Option<String>,
-    /// Fields that flags win over, as in `maxPods (--max-pods)`.
-    pub(crate) shadowed: Vec<String>,
-}
-
-impl SupervisorInfo {
-    pub(crate) fn from_node(node: &Value) -> Self {
-        let about = node.pointer("/metadata/annotations").and_then(|all| all.get(ABOUT_ANNOTATION)?.as_str());
-        let about: Value = about.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-        let version = about.get("version").and_then(Value::as_str).map(str::to_owned);
-        let shadowed = about.get("shadowedByFlags").and_then(Value::as_array).into_iter().flatten();
-        Self { version, shadowed: shadowed.filter_map(Value::as_str).map(str::to_owned).collect() }
-    }
-
-    /// The flag that wins over a field, without dashes.
-    pub(crate) fn flag(&self, field: &str) -> Option<&str> {
-        self.shadowed.iter().find_map(|shadow| {
-            let (shadowed, flag) = shadow.strip_suffix(')')?.split_once(" (--")?;
-            let is_flag = flag.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
-            (is_flag && is_within(field, shadowed)).then_some(flag)
-        })
-    }
-}
-
 /// A Node, as far as its configuration goes. Reads what may be odd without failing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NodeRow {
@@ -120,7 +92,7 @@ pub(crate) struct NodeRow {
     /// Until when what runs is to be confirmed (RFC 3339).
     pub(crate) confirm_by: Option<String>,
     /// The condition `KubeletConfigOk`: status, reason, message, since (RFC 3339).
-    pub(crate) condition: Option<Condition>,
+    pub(crate) condition: Option<ReportedCondition>,
     /// The Node's condition Ready is True.
     pub(crate) ready: bool,
     /// `spec.unschedulable`.
@@ -130,38 +102,16 @@ pub(crate) struct NodeRow {
     pub(crate) manager: Option<ConfigManager>,
 }
 
-/// A Node condition.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Condition {
-    /// `True`, `False` or `Unknown`.
-    pub(crate) status: String,
-    pub(crate) reason: String,
-    pub(crate) message: String,
-    /// Has this status since (RFC 3339).
-    pub(crate) since: String,
-    /// These words were said then (RFC 3339).
-    pub(crate) reported_at: String,
-}
-
 impl NodeRow {
     /// Reads a Node. `namespace`: of labels that name none, the supervisors' `--config-namespace`.
     pub(crate) fn from_node(node: &Value, namespace: &str) -> Self {
-        let text = |pointer: &str| node.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let text = |pointer: &str| reported::text(node.pointer(pointer).and_then(Value::as_str).unwrap_or_default());
         let labels = strings(node.pointer("/metadata/labels"));
-        let annotation = node.pointer("/metadata/annotations").and_then(|all| all.get(STATUS_ANNOTATION));
-        let annotated: Option<Value> =
-            annotation.and_then(Value::as_str).and_then(|text| serde_json::from_str(text).ok());
-        let kept = node.pointer("/status/config").filter(|config| !config.is_null()).cloned();
-        // Ours is written with each of our patches; `status.config` may be of former days.
-        let reported = annotated.clone().or_else(|| kept.clone()).unwrap_or_default();
-        let source = |field: &str| {
-            let map = reported.get(field)?.get("configMap")?;
-            serde_json::from_value::<Source>(map.clone()).ok()
-        };
-        let condition = condition(node, CONDITION);
-        let manager = if condition.is_some() || annotated.is_some() {
+        let annotations = strings(node.pointer("/metadata/annotations"));
+        let reported = ReportedStatus::from_node(node);
+        let manager = if reported.condition.is_some() || reported.annotated {
             ConfigManager::Supervisor
-        } else if kept.is_some() {
+        } else if reported.native {
             ConfigManager::Native
         } else {
             ConfigManager::Nobody
@@ -174,16 +124,16 @@ impl NodeRow {
             assigned_by: assigned_by(node),
             kubelet: text("/status/nodeInfo/kubeletVersion"),
             zone: zone.iter().find_map(|label| labels.get(*label)).cloned().unwrap_or_default(),
-            assigned: source("assigned"),
-            active: source("active"),
-            last_known_good: source("lastKnownGood"),
-            error: reported.get("error").and_then(Value::as_str).unwrap_or_default().to_owned(),
-            retry: node.pointer("/metadata/annotations").and_then(|all| all.get(RETRY)?.as_str()).map(str::to_owned),
-            trial_ends: reported.get(TRIAL_ENDS).and_then(Value::as_str).map(str::to_owned),
-            confirm_by: reported.get(CONFIRM_BY).and_then(Value::as_str).map(str::to_owned),
-            condition,
-            ready: self::condition(node, "Ready").is_some_and(|ready| ready.status == "True"),
-            cordoned_by: strings(node.pointer("/metadata/annotations")).remove(super::rollout::drain::CORDONED_BY),
+            assigned: reported.assigned,
+            active: reported.active,
+            last_known_good: reported.last_known_good,
+            error: reported.error,
+            retry: annotations.get(RETRY).cloned(),
+            trial_ends: reported.trial_ends,
+            confirm_by: reported.confirm_by,
+            condition: reported.condition,
+            ready: ReportedCondition::from_node(node, "Ready").is_some_and(|ready| ready.status == "True"),
+            cordoned_by: annotations.get(super::rollout::drain::CORDONED_BY).cloned(),
             cordoned: node.pointer("/spec/unschedulable").and_then(Value::as_bool).unwrap_or_default(),
             manager: Some(manager),
             ..Self::default()
@@ -191,9 +141,14 @@ impl NodeRow {
         let native = node.pointer("/spec/configSource").filter(|source| !source.is_null());
         if let Some(native) = native {
             row.carrier = Some(Carrier::Native);
-            row.desired = native.get("configMap").and_then(|map| serde_json::from_value(map.clone()).ok());
-            if row.desired.is_none() {
-                row.invalid = Some("spec.configSource names no ConfigMap".to_owned());
+            let named = native.get("configMap").and_then(|map| serde_json::from_value(map.clone()).ok());
+            let named: Result<ConfigMapRef, _> = named.ok_or("spec.configSource names no ConfigMap".to_owned());
+            match named.and_then(|named| match reference_fault(&named) {
+                Some((part, why)) => Err(format!("spec.configSource: {part}: {why}")),
+                None => Ok(named),
+            }) {
+                Ok(named) => row.desired = Some(named),
+                Err(why) => row.invalid = Some(why),
             }
         } else {
             match assignment::from_labels(&labels, namespace) {
@@ -243,19 +198,15 @@ impl NodeRow {
 
 fn strings(map: Option<&Value>) -> BTreeMap<String, String> {
     let map = map.and_then(Value::as_object).into_iter().flatten();
-    map.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect()
+    map.filter_map(|(name, value)| Some((name.clone(), reported::text(value.as_str()?)))).collect()
 }
 
-fn condition(node: &Value, of: &str) -> Option<Condition> {
-    let conditions = node.pointer("/status/conditions")?.as_array()?;
-    let found = conditions.iter().find(|condition| condition.get("type").and_then(Value::as_str) == Some(of))?;
-    let text = |field: &str| found.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
-    Some(Condition {
-        status: text("status"),
-        reason: text("reason"),
-        message: text("message"),
-        since: text("lastTransitionTime"),
-        reported_at: text("lastHeartbeatTime"),
+/// The flag that wins over a field, without dashes, if the node says so.
+pub(crate) fn winning_flag<'a>(supervisor: &'a ReportedSupervisor, field: &str) -> Option<&'a str> {
+    supervisor.shadowed.iter().find_map(|shadow| {
+        let (shadowed, flag) = shadow.strip_suffix(')')?.split_once(" (--")?;
+        let is_flag = flag.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+        (is_flag && is_within(field, shadowed)).then_some(flag)
     })
 }
 
@@ -276,6 +227,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use kubelet_config::status::{CONDITION, STATUS_ANNOTATION};
 
     fn map(version: &str) -> Value {
         json!({"configMap": {"namespace": "n", "name": "m", "kubeletConfigKey": "k", "uid": "u", "resourceVersion": version}})

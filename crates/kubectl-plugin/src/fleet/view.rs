@@ -234,8 +234,8 @@ pub(crate) fn human(seconds: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::node::Condition;
     use super::*;
+    use kubelet_config::reported::ReportedCondition as Condition;
     use kubelet_config::source::{ConfigMapRef, Source};
 
     const NOW: i64 = 1_767_225_600; // 2026-01-01T00:00:00Z

@@ -97,8 +97,9 @@ impl Expectation {
 mod tests {
     use serde_json::json;
 
-    use super::super::node::{Condition, ConfigManager};
+    use super::super::node::ConfigManager;
     use super::*;
+    use kubelet_config::reported::ReportedCondition as Condition;
     use kubelet_config::source::Source;
 
     fn source(version: &str) -> Source {

@@ -156,8 +156,13 @@ fn a_heartbeat_in_between_is_no_matter_and_another_assignment_is() {
 
 /// What a supervisor would say of the ConfigMap as it is now.
 fn says(bench: &Bench, reason: &str, good: bool, message: &str) {
-    let map = bench.server.read(|state| state.config_map("kubelet-config", "pool-a").cloned()).unwrap();
-    let mut source = version("pool-a", map["metadata"]["resourceVersion"].as_str().unwrap());
+    says_of(bench, "pool-a", reason, good, message);
+}
+
+fn says_of(bench: &Bench, name: &str, reason: &str, good: bool, message: &str) {
+    let map = bench.server.read(|state| state.config_map("kubelet-config", name).cloned());
+    let map = map.unwrap_or_else(|| json!({"metadata": {"resourceVersion": "1", "uid": "u"}}));
+    let mut source = version(name, map["metadata"]["resourceVersion"].as_str().unwrap());
     source["configMap"]["uid"] = map["metadata"]["uid"].clone();
     let failed = !message.is_empty();
     let mut said = json!({"assigned": source, "active": if failed { Value::Null } else { source.clone() }});
@@ -229,6 +234,16 @@ fn retry_and_confirm_name_the_version() {
     assert_eq!(annotation("confirm"), first);
 }
 
+/// What was pushed, and its name.
+fn pushed(bench: &Bench, text: &str) -> String {
+    let file = bench.file(
+        "pool-a.yaml",
+        &format!("kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n{text}\n"),
+    );
+    let out = bench.run(&["push", &file, "--kubelet", "1.36", "-o", "name"]).ok();
+    out.trim().strip_prefix("configmap/").unwrap().to_owned()
+}
+
 #[test]
 fn rollback_goes_to_the_version_that_was_good_and_to_no_other() {
     let bench = bench(false);
@@ -237,13 +252,81 @@ fn rollback_goes_to_the_version_that_was_good_and_to_no_other() {
     fails(&bench.run(&["rollback", NODE]), &["what is assigned is last known good already", "--to"]);
     bench.server.put_config_map("kubelet-config", "pool-b", &[("kubelet", "x")]);
     bench.run(&["assign", "pool-b", NODE]).ok();
-    let out = bench.run(&["rollback", NODE]).ok();
-    assert!(out.starts_with("node/n1 rolled back: labels") && out.contains("{name=pool-a,"), "{out}");
-    bench.run(&["assign", "pool-b", NODE]).ok();
-    bench.server.put_config_map("kubelet-config", "pool-a", &[("kubelet", "edited")]);
+    // Nobody but the node says that it had that.
     let before = patches(&bench).len();
-    fails(&bench.run(&["rollback", NODE]), &["has been edited since", "kubelet-supervisor rollback"]);
+    fails(
+        &bench.run(&["rollback", NODE]),
+        &["no record of a rollout", "kubelet-config/pool-a[kubelet]", "--to CONFIGMAP"],
+    );
     assert_eq!(patches(&bench).len(), before);
     let out = bench.run(&["rollback", NODE, "--to", "pool-a"]).ok();
     assert!(out.contains("{name=pool-a,"), "{out}");
+}
+
+#[test]
+fn rollback_goes_to_an_earlier_push_of_the_same_name() {
+    let bench = bench(false);
+    let (good, bad) = (pushed(&bench, "maxPods: 50"), pushed(&bench, "maxPods: 51"));
+    bench.run(&["assign", &good, NODE]).ok();
+    says_of(&bench, &good, "LastKnownGood", true, "");
+    bench.run(&["assign", &bad, NODE]).ok();
+    let out = bench.run(&["rollback", NODE]).ok();
+    assert!(out.starts_with("node/n1 rolled back: labels") && out.contains(&format!("{{name={good},")), "{out}");
+    // By hand, and by a name that looks like one.
+    bench.run(&["assign", &bad, NODE]).ok();
+    bench.server.put_config_map("kubelet-config", "pool-a-gggggggggg", &[("kubelet", "x")]);
+    says_of(&bench, "pool-a-gggggggggg", "LastKnownGood", true, "");
+    fails(&bench.run(&["rollback", NODE]), &["was not made by `kubectl kubelet-config push`"]);
+    // The same name, another object.
+    bench.server.delete_config_map("kubelet-config", &good);
+    says_of(&bench, &good, "LastKnownGood", true, "");
+    assert_eq!(bench.run(&["rollback", NODE]).code, 1);
+}
+
+#[test]
+fn rollback_takes_no_nodes_word_for_where_it_goes() {
+    let bench = bench(false);
+    bench.run(&["assign", "pool-a", NODE]).ok();
+    bench.server.put_config_map("kube-system", "kubeadm-config", &[("kubelet", "secret")]);
+    for (namespace, name) in
+        [("kube-system", "kubeadm-config"), ("../../secrets", "x"), ("kubelet-config", "../../x?y=z")]
+    {
+        let mut source = version(name, "1");
+        source["configMap"]["namespace"] = json!(namespace);
+        let said = json!({"assigned": source, "active": source, "lastKnownGood": source});
+        bench.server.patch_node(NODE, json!({"metadata": {"annotations": {STATUS: said.to_string()}}}));
+        let (patched, asked) = (patches(&bench).len(), bench.server.requests().len());
+        fails(&bench.run(&["rollback", NODE]), &["no record of a rollout", "--to CONFIGMAP"]);
+        assert_eq!(patches(&bench).len(), patched);
+        let requests = bench.server.requests();
+        assert!(
+            requests[asked..].iter().all(|it| !it.path.contains("kubeadm") && !it.path.contains("..")),
+            "{requests:?}"
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_a_name_is_no_part_of_a_path() {
+    let bench = bench(false);
+    let asked = bench.server.requests().len();
+    for args in [
+        &["status", "../../api/v1/secrets"][..],
+        &["assign", "pool-a", "n1/../n2", "--carrier", "labels"],
+        &["assign", "../pool-a", NODE],
+        &["rollout", "status", "x/../../y"],
+        &["rollback", "n1?dryRun=All", "--to", "pool-a"],
+        &["retry", "n1#x"],
+        &["explain", "n1/../n2"],
+    ] {
+        let ran = bench.run(args);
+        assert!(
+            ran.code != 0 && (ran.err.contains("cannot be") || ran.err.contains("is not NAMESPACE/NAME")),
+            "{args:?}: {ran:#?}"
+        );
+    }
+    assert!(bench.run(&["status", "-n", "a/../b"]).err.contains("a namespace has a-z"), "before anybody is asked");
+    let requests = bench.server.requests();
+    let odd = |it: &testkit::api_server::Request| it.path.contains("..") || it.query.contains("dryRun");
+    assert!(!requests[asked..].iter().any(odd), "{requests:?}");
 }

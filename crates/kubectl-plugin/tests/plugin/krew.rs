@@ -30,6 +30,8 @@ fn the_manifest_names_the_archive_that_was_packed() {
     let packed = std::fs::read(out.path().join(archive)).unwrap();
     let sum = Sha256::digest(&packed).iter().fold(String::new(), |sum, byte| sum + &format!("{byte:02x}"));
     assert_eq!(platforms[0]["sha256"], sum.as_str());
+    let beside = std::fs::read_to_string(out.path().join(format!("{archive}.sha256"))).unwrap();
+    assert_eq!(beside, format!("{sum}  {archive}\n"), "as sha256sum -c reads it");
 
     // What is in it is what the manifest takes out of it, and the plugin runs.
     let unpacked = out.path().join("unpacked");

@@ -5,6 +5,7 @@ mod assign;
 mod compare;
 mod complete;
 mod doctor;
+mod hostile_nodes;
 mod krew;
 mod push;
 mod read;

@@ -191,28 +191,46 @@ async fn of_two_that_begin_at_once_one_at_the_most_goes_on() {
     assert_eq!(nodes.len(), world.sent().len(), "no node twice");
 }
 
-/// What the manifest grants, as `VERB RESOURCE`.
+/// What the manifests grant, as `VERB RESOURCE NAMESPACE`.
 fn granted() -> BTreeSet<String> {
-    let file = testkit::built::file("packaging/manifests/rollout-job/rbac.yaml");
-    let text = std::fs::read_to_string(file).unwrap();
-    let documents = text.split("\n---\n").map(|text| serde_yaml::from_str::<Value>(text).unwrap());
-    let rules = documents.flat_map(|it| it["rules"].as_array().cloned().unwrap_or_default());
+    let files = ["rollout-job/rbac.yaml", "rollout-job/payload/rbac.yaml", "rollout-job-drain/rbac.yaml"];
+    let read = |file| std::fs::read_to_string(testkit::built::file(&format!("packaging/manifests/{file}"))).unwrap();
+    let texts: Vec<String> = files.map(read).to_vec();
+    let documents = texts.iter().flat_map(|text| text.split("\n---\n"));
+    let documents: Vec<Value> = documents.map(|text| serde_yaml::from_str(text).unwrap()).collect();
     let words = |list: &Value| -> Vec<String> {
         list.as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect()
     };
-    let rights = |rule: Value| {
-        let (verbs, resources) = (words(&rule["verbs"]), words(&rule["resources"]));
-        verbs.into_iter().flat_map(move |verb| resources.clone().into_iter().map(move |it| format!("{verb} {it}")))
-    };
-    rules.flat_map(rights).collect()
+    let mut granted = BTreeSet::new();
+    for binding in documents.iter().filter(|it| it["kind"].as_str().unwrap().ends_with("Binding")) {
+        assert_eq!(binding["subjects"].as_array().unwrap().len(), 1, "{binding}");
+        assert_eq!(binding["subjects"][0]["namespace"], "kubelet-config-rollout");
+        let is_role = |it: &&Value| {
+            it["kind"] == binding["roleRef"]["kind"] && it["metadata"]["name"] == binding["roleRef"]["name"]
+        };
+        let role = documents.iter().find(is_role).unwrap();
+        for rule in role["rules"].as_array().unwrap() {
+            for (verb, resource) in words(&rule["verbs"])
+                .iter()
+                .flat_map(|verb| words(&rule["resources"]).into_iter().map(move |it| (verb, it)))
+            {
+                granted.insert(format!(
+                    "{verb} {resource} {}",
+                    binding["metadata"]["namespace"].as_str().unwrap_or_default()
+                ));
+            }
+        }
+    }
+    granted
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_job_may_do_what_it_does_and_nothing_else() {
     let world = World::new(6);
-    let begin = [TARGET, "-l", "all=yes", "--max-unavailable", "6", "--quiet"];
+    let kept = ["--records-namespace", "kubelet-config-rollout", "--quiet"];
+    let begin = [&[TARGET, "-l", "all=yes", "--max-unavailable", "6"], kept.as_slice()].concat();
     world.good(&begin).await;
-    world.good(&["undo", TARGET, "--quiet"]).await;
+    world.good(&[&["undo", TARGET], kept.as_slice()].concat()).await;
     // Somebody takes hold of a Node between a look and a write, which has to look again.
     world.server.faults().push(Fault::once(Verb::Patch, "/api/v1/nodes/node-0003?", FaultKind::Status(409)));
     let why = world.bad(&begin).await;
@@ -226,7 +244,7 @@ async fn the_job_may_do_what_it_does_and_nothing_else() {
         }
         world.server.delete_pod("apps", "web");
     };
-    let drained = [TARGET, "-l", "all", "--max-unavailable", "6", "--drain", "--quiet"];
+    let drained = [&[TARGET, "-l", "all", "--max-unavailable", "6", "--drain"], kept.as_slice()].concat();
     tokio::join!(world.good(&drained), kubelet);
     let right = |request: &Request| {
         let last = request.path.split('/').next_back().unwrap();
@@ -241,7 +259,11 @@ async fn the_job_may_do_what_it_does_and_nothing_else() {
             _ => "delete",
         };
         let resource = ["/eviction", "/pods", "/nodes", "/configmaps"].into_iter().find(|it| request.path.contains(it));
-        format!("{verb} {}", resource.unwrap().replace("/eviction", "pods/eviction").trim_start_matches('/'))
+        let resource = resource.unwrap().replace("/eviction", "pods/eviction");
+        let resource = resource.trim_start_matches('/');
+        let namespace = request.path.split('/').skip_while(|part| *part != "namespaces").nth(1).unwrap_or_default();
+        let namespace = if resource == "configmaps" { namespace } else { "" };
+        format!("{verb} {resource} {namespace}")
     };
     let requests = world.server.requests();
     // What there is, everybody who is known may ask.

@@ -8,6 +8,7 @@ mod carriers;
 mod drain;
 mod end_to_end;
 mod faults;
+mod hostile_nodes;
 mod kills;
 mod output;
 mod promises;

@@ -384,6 +384,14 @@ fn list(state: &State, selection: &Selection, query: &Query) -> (u16, Value) {
     (200, answer)
 }
 
+/// A ConfigMap's data may have 1 MiB (ValidateConfigMap, pkg/apis/core/validation/validation.go, v1.20.2).
+fn too_large(key: &Key, object: &Value) -> Option<(u16, Value)> {
+    let data = object["data"].as_object().filter(|_| key.resource == Resource::ConfigMap)?;
+    let bytes: usize = data.values().filter_map(Value::as_str).map(str::len).sum();
+    let message = format!("ConfigMap \"{}\" is invalid: data: Too long: must have at most 1048576 bytes", key.name);
+    (bytes > 1 << 20).then(|| (422, status(422, &message)))
+}
+
 fn write_or_get(
     state: &mut State,
     verb: Verb,
@@ -400,7 +408,7 @@ fn write_or_get(
         return match old {
             _ if name.is_empty() || !body.is_object() => (400, status(400, "name must be provided")),
             Some(_) => (409, status(409, &format!("{plural} \"{name}\" already exists"))),
-            None => (201, state.put(&key, body)),
+            None => too_large(&key, &body).unwrap_or_else(|| (201, state.put(&key, body))),
         };
     }
     let Some(old) = old else {
@@ -430,6 +438,9 @@ fn write_or_get(
     }
     if let Some(message) = dynamic_config_error(&wanted["status"]["config"]).filter(|_| target.status) {
         return (422, status(422, &format!("Node \"{name}\" is invalid: {message}")));
+    }
+    if let Some(refusal) = too_large(&key, &wanted) {
+        return refusal;
     }
     // The subresource keeps to the status and the metadata, the main resource keeps off the status.
     let mut object = wanted;

@@ -3,12 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use kube::api::GetParams;
-use kube::core::request::Request as Path;
-
 use super::client::RolloutClient;
-use super::records::{StoredRecord, identity};
+use super::lock::identity;
+use super::records::StoredRecord;
 use crate::Failure;
+use crate::api::nodes::get_request;
 use crate::fleet::assign::WrittenAssignment;
 use crate::fleet::node::NodeRow;
 use crate::fleet::rollout::bad_versions::NodeVerdict;
@@ -74,7 +73,7 @@ pub(crate) async fn check(
 
 /// What this node says of it now.
 async fn verdict(api: &RolloutClient, target: &Target, node: &str) -> Result<NodeVerdict, Failure> {
-    let request = Path::new("/api/v1/nodes").get(node, &GetParams::default());
+    let request = get_request(node);
     let node = match api.api.optional(&format!("get node {node}"), request).await? {
         Some(object) => {
             let row = NodeRow::from_node(&object, &api.api.namespace);

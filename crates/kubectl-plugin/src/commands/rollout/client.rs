@@ -13,20 +13,24 @@ use crate::commands::rollout::lock_timing::LockTiming;
 #[derive(Clone)]
 pub(crate) struct RolloutClient {
     pub(crate) api: Client,
+    /// Of the records.
+    pub(crate) namespace: String,
     pub(crate) lock_timing: LockTiming,
 }
 
 impl RolloutClient {
-    pub(crate) fn new(context: &Context) -> Self {
+    /// `records`: the namespace of the records, if it is not that of the ConfigMaps.
+    pub(crate) fn new(context: &Context, records: Option<String>) -> Self {
         let Context { client, namespace, lock_timing, .. } = context;
         Self {
             api: Client::new(client.clone(), namespace, RetryPolicy::long(lock_timing.answer_timeout)),
+            namespace: records.unwrap_or_else(|| namespace.clone()),
             lock_timing: *lock_timing,
         }
     }
 
     pub(crate) fn config_maps(&self) -> Path {
-        Path::new(format!("/api/v1/namespaces/{}/configmaps", self.api.namespace))
+        Path::new(format!("/api/v1/namespaces/{}/configmaps", self.namespace))
     }
 
     /// None: it took longer than one answer may.

@@ -4,8 +4,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use kube::api::GetParams;
-use kube::core::request::Request as Path;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -14,14 +12,15 @@ use super::records::older;
 use crate::Failure;
 use crate::api::client::ApiError;
 use crate::api::list::Selector;
-use crate::api::nodes::NODES;
+use crate::api::nodes::{NODES, get_request};
 use crate::api::watch::{Event, Watcher};
 use crate::fleet::assign::WrittenAssignment;
-use crate::fleet::node::{Condition, NodeRow};
+use crate::fleet::node::NodeRow;
 use crate::fleet::rollout::drain::{Cordon, Drain};
 use crate::fleet::rollout::member::Member;
 use crate::fleet::rollout::observed::{Assigned, NodeTimers, ObservedNode, Progress};
 use crate::fleet::rollout::{Record, Target, WaitFor};
+use kubelet_config::reported::ReportedCondition;
 
 /// After an answer that was lost.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -32,9 +31,9 @@ struct FollowedMember {
     version: String,
     /// The assignment as it is written.
     written: WrittenAssignment,
-    condition: Option<Condition>,
+    condition: Option<ReportedCondition>,
     /// Its condition when it was assigned the target.
-    prior: Option<Condition>,
+    prior: Option<ReportedCondition>,
     unready: Option<Instant>,
     updating: Option<Instant>,
     away: Option<Instant>,
@@ -214,7 +213,7 @@ impl Fleet {
 
     async fn get(&self, api: &RolloutClient, index: usize) -> Result<Option<Value>, ApiError> {
         let name = self.name(index);
-        api.api.optional(&format!("get node {name}"), Path::new(NODES).get(name, &GetParams::default())).await
+        api.api.optional(&format!("get node {name}"), get_request(name)).await
     }
 
     /// Takes up what the record says: where it is going, and from which nodes somebody took the target.

@@ -3,10 +3,11 @@
 mod args;
 mod bad_versions;
 mod begin;
-mod client;
+pub(crate) mod client;
 mod drain;
 mod drive;
 mod fleet;
+mod lock;
 pub(crate) mod lock_timing;
 mod progress_reporter;
 mod records;
@@ -26,6 +27,10 @@ use client::RolloutClient;
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Options {
+    /// The namespace of the records: which nodes it has, what they said and what they had before; else that of -n, which all
+    /// nodes may read.
+    #[arg(long, global = true, value_name = "NAMESPACE", value_parser = crate::context::namespace)]
+    records_namespace: Option<String>,
     #[command(subcommand)]
     verb: Option<Verb>,
     #[command(flatten)]
@@ -34,7 +39,7 @@ pub(crate) struct Options {
 
 impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
-        let api = RolloutClient::new(context);
+        let api = RolloutClient::new(context, self.records_namespace);
         match (self.verb, self.begin) {
             (Some(Verb::Status(StatusArgs { name: Some(name), output })), _) => {
                 verbs::status(&api, &name, output).await

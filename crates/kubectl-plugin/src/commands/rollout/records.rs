@@ -1,26 +1,25 @@
-//! The ConfigMaps of rollouts, and the lock in them.
+//! The ConfigMaps of rollouts.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use kube::api::{DeleteParams, GetParams, PostParams};
 use serde_json::Value;
-use tokio::time::Instant;
 
 use super::client::RolloutClient;
 use crate::Failure;
 use crate::api::list::{Pager, Selector};
+use crate::api::nodes::segment;
 use crate::fleet::rollout::drain::CORDONED_BY;
 use crate::fleet::rollout::member::Member;
 use crate::fleet::rollout::record::{decode, decode_nodes, encode, encode_nodes, map_name, part_name};
-use crate::fleet::rollout::{Holder, LABEL, Record};
+use crate::fleet::rollout::{LABEL, Record};
 
 /// One record, and the resourceVersion it was read at.
 #[derive(Clone)]
 pub(crate) struct StoredRecord {
     pub(crate) name: String,
     pub(crate) record: Record,
-    version: String,
+    pub(crate) version: String,
 }
 
 impl StoredRecord {
@@ -30,7 +29,14 @@ impl StoredRecord {
     }
 }
 
-fn stored(map: &Value) -> Result<StoredRecord, Failure> {
+/// What became of a record that was written.
+pub(crate) enum Replaced {
+    Stored(StoredRecord),
+    /// The API server does not take it: no right, too large, or a policy. What was to be written, and why it was not.
+    Refused(StoredRecord, Failure),
+}
+
+pub(crate) fn stored(map: &Value) -> Result<StoredRecord, Failure> {
     let (name, record, version) = decode(map).map_err(Failure::new)?;
     Ok(StoredRecord { name, record, version })
 }
@@ -38,15 +44,16 @@ fn stored(map: &Value) -> Result<StoredRecord, Failure> {
 impl RolloutClient {
     /// A rollout's record.
     pub(crate) async fn record(&self, name: &str) -> Result<Option<StoredRecord>, Failure> {
-        let request = self.config_maps().get(&map_name(name), &GetParams::default());
-        let what = format!("get the ConfigMap {} in {}", map_name(name), self.api.namespace);
+        let request = segment(&map_name(name), "rollout's ConfigMap")
+            .and_then(|map| self.config_maps().get(map, &GetParams::default()));
+        let what = format!("get the ConfigMap {} in {}", map_name(name), self.namespace);
         self.api.optional(&what, request).await?.as_ref().map(stored).transpose()
     }
 
     /// The same, if it must be there.
     pub(crate) async fn known(&self, name: &str) -> Result<StoredRecord, Failure> {
         let found = self.record(name).await?;
-        let namespace = &self.api.namespace;
+        let namespace = &self.namespace;
         found.ok_or_else(|| {
             Failure::new(format!(
                 "there is no rollout {name:?} in namespace {namespace}; `kubectl kubelet-config rollout status` lists them, \
@@ -57,7 +64,7 @@ impl RolloutClient {
 
     /// All records.
     pub(crate) async fn records(&self) -> Result<Vec<StoredRecord>, Failure> {
-        let what = format!("list ConfigMaps in {}", self.api.namespace);
+        let what = format!("list ConfigMaps in {}", self.namespace);
         let selector = Selector::labels(LABEL.to_owned());
         Ok(Pager::new(&self.api, &self.config_maps().url_path, &what, &selector)
             .all(|map| stored(map).map(Some))
@@ -71,7 +78,7 @@ impl RolloutClient {
         for part in 0..stored.record.parts {
             let name = part_name(&stored.name, stored.record.second, part);
             let request = self.config_maps().get(&name, &GetParams::default());
-            let what = format!("get the ConfigMap {name} in {}", self.api.namespace);
+            let what = format!("get the ConfigMap {name} in {}", self.namespace);
             let Some(map) = self.api.optional(&what, request).await? else { return Ok((members, false)) };
             members.extend(decode_nodes(&map).map_err(Failure::new)?);
         }
@@ -105,7 +112,7 @@ impl RolloutClient {
 
     /// Writes a new record; none if there is one of that name.
     pub(crate) async fn create(&self, name: &str, record: &Record) -> Result<Option<StoredRecord>, Failure> {
-        let what = format!("create the ConfigMap {} in {}", map_name(name), self.api.namespace);
+        let what = format!("create the ConfigMap {} in {}", map_name(name), self.namespace);
         let request = self.config_maps().create(&PostParams::default(), bytes(&encode(name, record, None)));
         match self.api.request(&what, request).await {
             Ok(map) => stored(&map).map(Some),
@@ -114,7 +121,7 @@ impl RolloutClient {
                 let there = self.record(name).await?;
                 Ok(there.filter(|there| there.record.holder == record.holder))
             }
-            Err(error) if error.code() == 404 => Err(no_namespace(&self.api.namespace)),
+            Err(error) if error.code() == 404 => Err(no_namespace(&self.namespace)),
             Err(error) => Err(error.into()),
         }
     }
@@ -123,7 +130,7 @@ impl RolloutClient {
     pub(crate) async fn create_nodes(&self, name: &str, second: bool, members: &[Member]) -> Result<(), Failure> {
         for map in encode_nodes(name, second, members) {
             let part = map.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
-            let what = format!("write the ConfigMap {part} in {}", self.api.namespace);
+            let what = format!("write the ConfigMap {part} in {}", self.namespace);
             let create = || self.config_maps().create(&PostParams::default(), bytes(&map));
             match self.api.request(&what, create()).await {
                 Err(error) if error.is_conflict() => {
@@ -154,7 +161,7 @@ impl RolloutClient {
 
     /// Whether there was one.
     async fn delete(&self, name: &str) -> Result<bool, Failure> {
-        let what = format!("delete the ConfigMap {name} in {}", self.api.namespace);
+        let what = format!("delete the ConfigMap {name} in {}", self.namespace);
         let request = self.config_maps().delete(name, &DeleteParams::default());
         Ok(self.api.optional(&what, request).await?.is_some())
     }
@@ -165,31 +172,46 @@ impl RolloutClient {
         name: &str,
         change: impl Fn(&mut Record) -> Result<(), Failure>,
     ) -> Result<StoredRecord, Failure> {
+        match self.try_change(name, change).await? {
+            Replaced::Stored(stored) => Ok(stored),
+            Replaced::Refused(_, why) => Err(why),
+        }
+    }
+
+    /// The same; what the API server does not take is no failure.
+    pub(crate) async fn try_change(
+        &self,
+        name: &str,
+        change: impl Fn(&mut Record) -> Result<(), Failure>,
+    ) -> Result<Replaced, Failure> {
         loop {
             let mut stored = self.known(name).await?;
             let before = stored.record.clone();
             change(&mut stored.record)?;
             if stored.record == before {
-                return Ok(stored);
+                return Ok(Replaced::Stored(stored));
             }
-            if let Some(stored) = self.replace(&stored).await? {
-                return Ok(stored);
+            if let Some(replaced) = self.replace(&stored).await? {
+                return Ok(replaced);
             }
         }
     }
 
     /// None if the record is another one by now.
-    async fn replace(&self, stored: &StoredRecord) -> Result<Option<StoredRecord>, Failure> {
+    pub(crate) async fn replace(&self, stored: &StoredRecord) -> Result<Option<Replaced>, Failure> {
         let name = map_name(&stored.name);
-        let what = format!("update the ConfigMap {name} in {}", self.api.namespace);
+        let what = format!("update the ConfigMap {name} in {}", self.namespace);
         let body = bytes(&encode(&stored.name, &stored.record, Some(&stored.version)));
         match self.api.request(&what, self.config_maps().replace(&name, &PostParams::default(), body)).await {
-            Ok(map) => self::stored(&map).map(Some),
+            Ok(map) => self::stored(&map).map(|stored| Some(Replaced::Stored(stored))),
             Err(error) if error.is_conflict() => Ok(None),
-            Err(error) if error.code() != 404 => Err(error.into()),
-            Err(_) => {
+            Err(error) if error.code() == 404 => {
                 Err(Failure::new(format!("the ConfigMap {name} was deleted: rollout {} is no more", stored.name)))
             }
+            Err(error) if matches!(error.code(), 400 | 403 | 413 | 422) => {
+                Ok(Some(Replaced::Refused(stored.clone(), error.into())))
+            }
+            Err(error) => Err(error.into()),
         }
     }
 }
@@ -220,147 +242,8 @@ fn bytes(value: &Value) -> Vec<u8> {
 
 fn no_namespace(namespace: &str) -> Failure {
     Failure::new(format!(
-        "there is no namespace {namespace}: choose another by -n, or make it with `kubectl apply -k packaging/manifests/base`"
+        "there is no namespace {namespace}: choose another by -n (of records: by --records-namespace), or make it with `kubectl apply -k packaging/manifests/base`"
     ))
-}
-
-/// Who this client is.
-pub(crate) fn identity() -> String {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
-    let number = COUNT.fetch_add(1, Ordering::Relaxed);
-    // The time keeps two containers apart, which have the same process id and may have the same name.
-    let now = jiff::Timestamp::now().as_microsecond();
-    format!("{host} ({}, {now:x}.{number})", std::process::id())
-}
-
-/// The right to drive a rollout.
-pub(crate) struct Lock {
-    api: RolloutClient,
-    id: String,
-    pub(crate) stored: StoredRecord,
-    renewed: Instant,
-    renewed_wall: jiff::Timestamp,
-}
-
-/// What became of an attempt to get it.
-pub(crate) enum LockAttempt {
-    Acquired(Lock),
-    /// This client has it, and lives.
-    Held(String),
-}
-
-impl Lock {
-    /// Of a record that was just written with this holder.
-    pub(crate) fn of_new(api: &RolloutClient, id: String, stored: StoredRecord) -> Self {
-        Self { api: api.clone(), id, stored, renewed: Instant::now(), renewed_wall: jiff::Timestamp::now() }
-    }
-
-    /// Takes it from a client that is dead, which takes as long as to be sure of that.
-    pub(crate) async fn acquire(api: &RolloutClient, name: &str, tell: impl Fn(&str)) -> Result<LockAttempt, Failure> {
-        let id = identity();
-        let mut seen: Option<(Holder, Instant)> = None;
-        loop {
-            let mut stored = api.known(name).await?;
-            match (&stored.record.holder, &seen) {
-                (Some(now), Some((then, _))) if now != then => return Ok(LockAttempt::Held(now.id.clone())),
-                (Some(_), Some((_, since))) if since.elapsed() < api.lock_timing.lease_duration => {}
-                (Some(now), None) => {
-                    let seconds = api.lock_timing.lease_duration.as_secs();
-                    tell(&format!("waiting for up to {seconds} s to see whether {} still drives it", now.id));
-                    seen = Some((now.clone(), Instant::now()));
-                }
-                (None | Some(_), _) => {
-                    stored.record.holder = Some(Holder { id: id.clone(), renewals: 0 });
-                    let (renewed, renewed_wall) = (Instant::now(), jiff::Timestamp::now());
-                    if let Some(stored) = api.replace(&stored).await? {
-                        return Ok(LockAttempt::Acquired(Self { api: api.clone(), id, stored, renewed, renewed_wall }));
-                    }
-                    continue; // somebody was quicker, or changed it
-                }
-            }
-            tokio::time::sleep(api.lock_timing.retry_period).await;
-        }
-    }
-
-    /// When the next renewal is due.
-    pub(crate) fn due(&self) -> Instant {
-        self.renewed + self.api.lock_timing.renew_interval
-    }
-
-    /// Nobody can have taken it. A machine that slept knows that by its wall clock alone.
-    pub(crate) fn is_fresh(&self) -> bool {
-        let wall = jiff::Timestamp::now().as_millisecond().abs_diff(self.renewed_wall.as_millisecond());
-        let stale = self.api.lock_timing.renew_deadline;
-        self.renewed.elapsed() < stale && u128::from(wall) < stale.as_millis()
-    }
-
-    /// Says that this client lives.
-    pub(crate) async fn renew(&mut self) -> Result<(), Failure> {
-        let record = self.stored.record.clone();
-        self.save(record).await
-    }
-
-    /// Writes the record. If somebody else changed it meanwhile (paused, say) that change is taken
-    /// up instead, and the caller has to decide anew.
-    ///
-    /// # Errors
-    /// The lock is somebody else's by now.
-    pub(crate) async fn save(&mut self, mut record: Record) -> Result<(), Failure> {
-        let renewals = self.stored.record.holder.as_ref().map_or(0, |holder| holder.renewals) + 1;
-        record.holder = Some(Holder { id: self.id.clone(), renewals });
-        let (renewed, renewed_wall) = (Instant::now(), jiff::Timestamp::now());
-        let desired = StoredRecord { record, ..self.stored.clone() };
-        if let Some(stored) = self.api.replace(&desired).await? {
-            self.stored = stored;
-            (self.renewed, self.renewed_wall) = (renewed, renewed_wall);
-            return Ok(());
-        }
-        let now = self.api.known(&self.stored.name).await?;
-        self.adopt(now)
-    }
-
-    /// Takes up what the cluster says.
-    pub(crate) fn adopt(&mut self, now: StoredRecord) -> Result<(), Failure> {
-        match &now.record.holder {
-            Some(holder) if holder.id == self.id => {
-                self.stored = now;
-                Ok(())
-            }
-            other => {
-                let other = other.as_ref().map_or("nobody", |holder| &holder.id);
-                Err(Failure::new(format!("rollout {} is driven by {other} now; this client does no more", now.name)))
-            }
-        }
-    }
-
-    /// What a watch says of the record. What is older than what is known is not news.
-    pub(crate) fn on_event(&mut self, map: &Value) -> Result<(), Failure> {
-        let now = stored(map)?;
-        if now.version == self.stored.version || older(&now.version, &self.stored.version) {
-            Ok(())
-        } else {
-            self.adopt(now)
-        }
-    }
-
-    /// Lets others drive.
-    pub(crate) async fn release(mut self) {
-        let api = self.api.clone();
-        for _ in 0..3 {
-            self.stored.record.holder = None;
-            match api.replace(&self.stored).await {
-                Ok(None) => {}
-                _ => return,
-            }
-            match api.record(&self.stored.name).await {
-                Ok(Some(now)) if now.record.holder.as_ref().is_some_and(|holder| holder.id == self.id) => {
-                    self.stored = now;
-                }
-                _ => return,
-            }
-        }
-    }
 }
 
 /// Whether a resourceVersion is before another one. They are numbers on every server that is built on etcd.

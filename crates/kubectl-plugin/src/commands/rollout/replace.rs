@@ -8,8 +8,9 @@
 //! 5. the nodes of the old one go.
 
 use super::client::RolloutClient;
+use super::lock::{Lock, LockAttempt};
 use super::progress_reporter::ProgressReporter;
-use super::records::{Lock, LockAttempt, StoredRecord, no_overlap};
+use super::records::{StoredRecord, no_overlap};
 use crate::Failure;
 use crate::fleet::rollout::member::Member;
 use crate::fleet::rollout::{Phase, Record};

@@ -9,8 +9,9 @@ use super::bad_versions;
 use super::begin::new_name_advice;
 use super::client::RolloutClient;
 use super::fleet::Fleet;
+use super::lock::{Lock, LockAttempt};
 use super::progress_reporter::{ProgressReporter, clean};
-use super::records::{Lock, LockAttempt, StoredRecord, no_overlap};
+use super::records::{Replaced, StoredRecord, no_overlap};
 use super::replace::put_back;
 use super::run::{drive_locked, drive_on, ended, run_locked};
 use crate::Failure;
@@ -164,7 +165,11 @@ pub(crate) async fn undo(api: &RolloutClient, named: &NamedArgs) -> Result<ExitC
         record.undone = true;
         Ok(())
     };
-    api.change(name, change).await?;
+    // What cannot be written down stops nobody's way back.
+    let refused = match api.try_change(name, change).await? {
+        Replaced::Stored(_) => None,
+        Replaced::Refused(_, why) => Some(why.message),
+    };
     // Whoever began in between, and was not seen before, sees it now, or is seen.
     if stored.record.phase.is_over()
         && let Err(failure) = no_overlap(api, name, &members).await
@@ -176,16 +181,23 @@ pub(crate) async fn undo(api: &RolloutClient, named: &NamedArgs) -> Result<ExitC
             }
             Ok(())
         };
-        api.change(name, back).await?;
+        if refused.is_none() {
+            api.change(name, back).await?;
+        }
         return Err(failure);
     }
     loop {
         let reporter = ProgressReporter::new(named.quiet);
         reporter.note(&format!("rollout/{name}: nodes get back what they had"));
-        let other = match Lock::acquire(api, name, |text| reporter.note(text)).await? {
+        let other = match Lock::acquire_with(api, name, change, |text| reporter.note(text)).await? {
             LockAttempt::Acquired(lock) => return drive_locked(api, lock, reporter).await,
             LockAttempt::Held(other) => other,
         };
+        if let Some(why) = refused {
+            return Err(Failure::new(format!(
+                "{why}; {other} still drives rollout {name}: end that client, then run this again"
+            )));
+        }
         reporter.note(&format!("{other} gives back what nodes had; waiting for its end"));
         if let Some(record) = until_reverted(api, name).await? {
             return ended(name, &record, "");
@@ -231,7 +243,7 @@ pub(crate) async fn list(api: &RolloutClient, format: Format) -> Result<ExitCode
         return Ok(ExitCode::SUCCESS);
     }
     if found.is_empty() {
-        eprintln!("No rollouts found in {} namespace.", api.api.namespace);
+        eprintln!("No rollouts found in {} namespace.", api.namespace);
         return Ok(ExitCode::SUCCESS);
     }
     let mut table = Table::new(&["NAME", "CONFIGMAP", "NODES", "STATE", "AGE", "WHY"]);

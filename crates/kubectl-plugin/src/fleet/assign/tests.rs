@@ -248,28 +248,6 @@ fn version(name: &str, version: &str) -> Source {
 }
 
 #[test]
-fn the_way_back() {
-    let of = |node: &Value, assigned: Option<Source>, good: Option<Source>| {
-        let row = NodeRow {
-            assigned: assigned.clone(),
-            active: assigned,
-            last_known_good: good,
-            ..NodeRow::from_node(node, "ns")
-        };
-        rollback_source(&row).map(|back| back.map(|back| back.reference.name.clone()))
-    };
-    let (new, old) = (version("new", "2"), version("old", "1"));
-    assert_eq!(of(&sourced("new"), Some(new.clone()), Some(old.clone())), Ok(Some("old".into())));
-    assert_eq!(of(&sourced("new"), Some(new.clone()), None), Ok(None), "to its own files");
-    assert!(of(&sourced("new"), Some(new.clone()), Some(new)).is_err(), "there is nothing to leave");
-    assert_eq!(of(&sourced("new"), Some(old.clone()), Some(old)), Ok(Some("old".into())), "not taken up yet");
-    assert!(of(&bare(), None, None).is_err());
-    let back = version("old", "1");
-    assert_eq!(is_other_version(&back, "u", "1"), None);
-    assert!(is_other_version(&back, "u", "2").unwrap().contains("kubelet-supervisor rollback"));
-}
-
-#[test]
 fn a_wish_is_always_a_new_one() {
     let source = version("m", "7");
     assert_eq!(version_value(&source, None), "u/7");

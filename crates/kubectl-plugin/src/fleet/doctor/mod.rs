@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::node::{Carrier, ConfigManager, NodeRow, Stage, SupervisorInfo};
+use super::node::{Carrier, ConfigManager, NodeRow, Stage};
 use kubelet_config::assignment::{Assignment, LABELS, from_labels};
+use kubelet_config::reported::ReportedSupervisor;
 use kubelet_config::source::ConfigMapRef;
 
 /// Something that is missing or wrong.
@@ -72,7 +73,7 @@ impl ExaminedNode {
         let lonely = !label("name") && (label("namespace") || label("key"));
         let labels = from_labels(&row.labels, namespace);
         row.labels = BTreeMap::new();
-        let SupervisorInfo { version, shadowed } = SupervisorInfo::from_node(node);
+        let ReportedSupervisor { version, shadowed } = ReportedSupervisor::from_node(node);
         Self { row, labels, lonely, version, shadowed }
     }
 
@@ -337,7 +338,7 @@ mod tests {
         for (reason, check) in [("Frozen", "held"), ("SyncFailed", "failed"), ("AwaitsConfirmation", "unconfirmed")] {
             let found = examined(&source("m"), &json!({}), reason).findings();
             assert_eq!(found[0].check, check);
-            assert!(found[0].problem.contains("its [2Jwords"), "{}", found[0].problem);
+            assert!(found[0].problem.contains(r"its\u{1b}[2Jwords"), "{}", found[0].problem);
         }
     }
 

@@ -6,7 +6,8 @@ use super::drain::{Cordon, Drain};
 use super::member::{Member, is_same};
 use super::{Target, WaitFor};
 use crate::fleet::assign::WrittenAssignment;
-use crate::fleet::node::{Condition, NodeRow, Stage};
+use crate::fleet::node::{NodeRow, Stage};
+use kubelet_config::reported::ReportedCondition;
 use kubelet_config::source::Source;
 
 /// What a node is assigned.
@@ -84,7 +85,7 @@ impl ObservedNode {
     }
 
     /// What the Node says, but for its cordon, which is a matter of one rollout. `prior`: its condition when it was assigned the target: old news.
-    pub(crate) fn from_row(row: &NodeRow, member: &Member, target: &Target, prior: Option<&Condition>) -> Self {
+    pub(crate) fn from_row(row: &NodeRow, member: &Member, target: &Target, prior: Option<&ReportedCondition>) -> Self {
         let is_target = |source: Option<&Source>| source.is_some_and(|source| source.reference == target.reference);
         let assigned = if row.desired.as_ref() == Some(&target.reference) {
             Assigned::Target
@@ -131,7 +132,7 @@ impl ObservedNode {
     }
 }
 
-fn progress(row: &NodeRow, target: &Target, prior: Option<&Condition>) -> Progress {
+fn progress(row: &NodeRow, target: &Target, prior: Option<&ReportedCondition>) -> Progress {
     let message = || {
         let said = row.condition.as_ref().map(|condition| condition.message.clone()).filter(|it| !it.is_empty());
         said.or_else(|| row.invalid.clone()).unwrap_or_else(|| row.error.clone())
@@ -236,10 +237,11 @@ mod tests {
             row(Some("m"), &json!({"assigned": map(assigned, "7"), "error": "failed to sync"}), "SyncFailed")
         };
         let member = Member { name: "n1".into(), before: WrittenAssignment::default() };
-        let see =
-            |row: &NodeRow, prior: Option<&Condition>| ObservedNode::from_row(row, &member, &target(), prior).progress;
+        let see = |row: &NodeRow, prior: Option<&ReportedCondition>| {
+            ObservedNode::from_row(row, &member, &target(), prior).progress
+        };
         let (old, new) = (failed("old"), failed("m"));
-        let other = Condition { message: "of another one".into(), ..old.condition.clone().unwrap() };
+        let other = ReportedCondition { message: "of another one".into(), ..old.condition.clone().unwrap() };
         assert_eq!(see(&old, Some(&other)), Progress::Bad("words".into()));
         assert_eq!(see(&old, old.condition.as_ref()), Progress::Updating, "it said so before");
         assert_eq!(see(&old, None), Progress::Updating, "a client that took over does not know");

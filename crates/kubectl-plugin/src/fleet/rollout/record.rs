@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 use super::member::Member;
 use super::{LABEL, NODES_LABEL, Record};
 use crate::fleet::assign::WrittenAssignment;
+use kubelet_config::assignment::is_object_name;
+use kubelet_config::reported::{self, bounded};
 
 /// Key of the record.
 const RECORD: &str = "rollout";
@@ -22,6 +24,9 @@ const BEFORE: &str = "before";
 const PART: usize = 256 * 1024;
 /// Bytes of different assignments in one ConfigMap. One has 700 bytes at the most.
 const PART_BEFORE: usize = 256 * 1024;
+
+/// Bytes of the text on where a rollout is: what a node said, and names of nodes.
+const MAX_WHY: usize = 8 * 1024;
 
 /// The ConfigMap's name of a rollout.
 pub(crate) fn map_name(name: &str) -> String {
@@ -59,10 +64,22 @@ pub(crate) fn decode(map: &Value) -> Result<(String, Record, String), String> {
     let name = labels.and_then(|labels| labels.get(LABEL)).and_then(Value::as_str);
     let name = name.ok_or_else(|| format!("ConfigMap {object} has no label {LABEL}: it is no rollout's"))?;
     let record = map.pointer("/data").and_then(|data| data.get(RECORD)).and_then(Value::as_str).unwrap_or_default();
-    let record = serde_json::from_str(record).map_err(|error| {
+    let mut record: Record = serde_json::from_str(record).map_err(|error| {
         format!("ConfigMap {object}, key {RECORD}: {error}; it is not of this version, or somebody edited it")
     })?;
+    bound(&mut record);
     Ok((name.to_owned(), record, text("/metadata/resourceVersion").unwrap_or_default().to_owned()))
+}
+
+/// What nodes say is short where it is read. Former versions wrote it down as it was, and a record that is too large for a
+/// ConfigMap cannot be written any more.
+fn bound(record: &mut Record) {
+    record.why = bounded(&record.why, MAX_WHY);
+    record.bad.iter_mut().for_each(|bad| bad.why = reported::text(&bad.why));
+    record.cleared.iter_mut().for_each(|cleared| cleared.why = reported::text(&cleared.why));
+    if let Some(former) = &mut record.replaces {
+        bound(former);
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -116,7 +133,7 @@ pub(crate) fn decode_nodes(map: &Value) -> Result<Vec<Member>, String> {
     let before: Vec<WrittenAssignment> =
         data(BEFORE).and_then(|text| serde_json::from_str(text).ok()).ok_or_else(|| odd(BEFORE))?;
     let member = |line: &str| {
-        let (name, number) = line.split_once(' ')?;
+        let (name, number) = line.split_once(' ').filter(|(name, _)| is_object_name(name))?;
         Some(Member { name: name.to_owned(), before: before.get(number.parse::<usize>().ok()?)?.clone() })
     };
     let lines = data(NODES).ok_or_else(|| odd(NODES))?.lines();
