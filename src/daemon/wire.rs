@@ -3,12 +3,11 @@
 use crate::machine::status as node_status;
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use futures_util::FutureExt as _;
 use nix::sys::signal::Signal;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -152,7 +151,7 @@ pub(crate) async fn supervise(settings: Settings, start_mode: StartMode) -> anyh
     };
     let (program, args) = (settings.program.clone(), settings.args.clone());
     let kubelet = inherited.as_ref().map(|inherited| inherited.pid);
-    let why = match AssertUnwindSafe(assemble(settings, inherited, lock)).catch_unwind().await {
+    let why = match catch_unwind(AssertUnwindSafe(|| assemble(settings, inherited, lock))) {
         Ok(Ok(mut all)) => {
             let Daemon { executor, start, queue, signals, child } = &mut all;
             let start = std::mem::replace(start, Start::Boot);
@@ -194,7 +193,7 @@ struct Daemon {
     child: ChildPid,
 }
 
-async fn assemble(settings: Settings, inherited: Option<InheritedState>, lock: Option<File>) -> anyhow::Result<Daemon> {
+fn assemble(settings: Settings, inherited: Option<InheritedState>, lock: Option<File>) -> anyhow::Result<Daemon> {
     let (inputs, queue) = unbounded_channel();
     let child = ChildPid::default();
     let signals = Signals::register().context("cannot register signal handlers")?;

@@ -178,17 +178,15 @@ fn a_source_directory_that_others_can_write_to_is_not_taken() {
     rig.option("--source-dir", &source);
     place(&rig, 41);
     rig.up();
-    let mut runs = 41;
-    eventually("it runs", || (max_pods(&rig) == runs).then_some(()));
-    for (what, open, mend) in OPENINGS {
+    eventually("it runs", || (max_pods(&rig) == 41).then_some(()));
+    for (runs, (what, open, mend)) in (41..).zip(OPENINGS) {
         rig.wait_status("well", |status| status["errorDetail"] == "" && status["kubelet"]["ready"] == true);
         let starts = rig.starts();
         open(&rig, runs + 1);
         rig.wait_status(what, |status| status["errorDetail"].as_str().is_some_and(|why| why.contains(OPEN)));
         assert_eq!((rig.starts(), max_pods(&rig)), (starts, runs.into()), "{what}");
         mend(&rig);
-        runs += 1;
-        eventually(what, || (max_pods(&rig) == runs).then_some(()));
+        eventually(what, || (max_pods(&rig) == runs + 1).then_some(()));
     }
     rig.stop();
 }

@@ -417,6 +417,7 @@ impl Rig {
     /// Status line and body of a GET at the metrics address.
     pub fn get(&self, path: &str) -> (String, String) {
         let mut stream = TcpStream::connect(self.metrics.address()).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap(); // whoever listens
         write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
