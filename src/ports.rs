@@ -30,7 +30,7 @@ pub trait Clock {
     fn now(&self) -> Moment;
 }
 
-/// The durable store and the node's own files. One request at a time is served, in order; each that has a ticket is
+/// The durable store and the local files. One request at a time is served, in order; each that has a ticket is
 /// answered by one input, in its own time: a disk may stall.
 pub trait Store {
     /// Takes a request; gives the answers that are there already (from a thread: none).
@@ -113,7 +113,7 @@ pub struct Checkpoint {
     pub annotations: ConfigAnnotations,
 }
 
-/// The node's own files: what the kubelet would use without us.
+/// The local files: what the kubelet would use without us.
 pub trait Local {
     /// The `--config` file: its text and directory; `None` if the kubelet has none.
     ///

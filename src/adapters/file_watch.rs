@@ -1,4 +1,4 @@
-//! Writes in the store and in the node's own files while the supervisor runs, whoever makes them.
+//! Writes in the store and in the local files while the supervisor runs, whoever makes them.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -13,23 +13,21 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::inotify::{CONTENT, Inotify, events};
 use crate::machine::Input;
 use kubelet_config::flags::KubeletArgs;
+use kubelet_config::rendering::DROP_IN_DEPTH;
 
 /// What counts in `supervisor/`: the history grows by itself, and the lock and the socket come and go.
-const OWN: [&str; 3] = ["state.json", "configs", "seals"];
+const SUPERVISOR_FILES: [&str; 3] = ["state.json", "configs", "seals"];
 
 /// Directories below the store's that hold what is verified, and how deep they go.
-const TREES: [(&str, u32); 5] =
+const STORE_DIRS: [(&str, u32); 5] =
     [("", 0), ("store", 0), ("supervisor/configs", 2), ("supervisor/seals", 1), ("store/checkpoints", 2)];
-
-/// Directories below `--config-dir` that are watched, one in the other.
-const DROP_IN_DEPTH: u32 = 16;
 
 /// Events of one write come together; directories that it made are watched after this long.
 const GATHER: Duration = Duration::from_millis(500);
 
 /// What is watched, as it is found at one moment.
 #[derive(Debug, Default)]
-struct Watched {
+struct WatchPaths {
     /// Directories of which all counts, and how deep they go.
     trees: Vec<(PathBuf, u32)>,
     /// Files, of whose directories nothing else counts.
@@ -40,14 +38,14 @@ struct Watched {
 /// a start needs is verified at the start.
 pub(crate) fn store(root: &Path, inputs: UnboundedSender<Input>) {
     let (what, root) = (root.display().to_string(), root.to_owned());
-    let found = move || Watched {
-        trees: TREES.iter().map(|(tree, depth)| (root.join(tree), *depth)).collect(),
-        files: OWN.iter().map(|name| root.join("supervisor").join(name)).collect(),
+    let found = move || WatchPaths {
+        trees: STORE_DIRS.iter().map(|(tree, depth)| (root.join(tree), *depth)).collect(),
+        files: SUPERVISOR_FILES.iter().map(|name| root.join("supervisor").join(name)).collect(),
     };
     start(what, found, Input::StoreTouched, inputs);
 }
 
-/// Begins to watch the node's own files; each burst of writes is one [`Input::LocalFilesTouched`].
+/// Begins to watch the local files; each burst of writes is one [`Input::LocalFilesTouched`].
 pub(crate) fn local_files(args: &KubeletArgs, inputs: UnboundedSender<Input>) {
     let absolute = |flag| args.last(flag).and_then(|path| std::path::absolute(path).ok());
     let (config, drop_ins) = (absolute("config"), absolute("config-dir"));
@@ -57,7 +55,7 @@ pub(crate) fn local_files(args: &KubeletArgs, inputs: UnboundedSender<Input>) {
         return;
     }
     let found = move || {
-        let mut watched = Watched::default();
+        let mut watched = WatchPaths::default();
         for path in config.iter().chain(&drop_ins) {
             watched.add_file(path);
         }
@@ -70,7 +68,7 @@ pub(crate) fn local_files(args: &KubeletArgs, inputs: UnboundedSender<Input>) {
     start(named.join(" and "), found, Input::LocalFilesTouched, inputs);
 }
 
-impl Watched {
+impl WatchPaths {
     /// The file, and what it is a link to.
     fn add_file(&mut self, path: &Path) {
         self.files.push(path.to_owned());
@@ -91,7 +89,7 @@ impl Watched {
 
 fn start(
     what: String,
-    found: impl Fn() -> Watched + Send + Sync + 'static,
+    found: impl Fn() -> WatchPaths + Send + Sync + 'static,
     input: Input,
     inputs: UnboundedSender<Input>,
 ) {
@@ -106,20 +104,20 @@ fn warn(what: &str, why: &str) {
 }
 
 /// Names that count, by directory; none: all do.
-type Counts = HashMap<WatchDescriptor, Option<Vec<OsString>>>;
+type RelevantNames = HashMap<WatchDescriptor, Option<Vec<OsString>>>;
 
 async fn run(
     inotify: AsyncFd<Arc<Inotify>>,
     what: String,
-    found: Arc<impl Fn() -> Watched + Send + Sync + 'static>,
+    found: Arc<impl Fn() -> WatchPaths + Send + Sync + 'static>,
     input: Input,
     inputs: UnboundedSender<Input>,
 ) {
     let mut last_logged = None;
     loop {
-        // Watches come before the look at what is there, so that nothing is missed in between.
+        // What is written meanwhile is an event of the watches before these, or of these.
         let (instance, find) = (inotify.get_ref().clone(), found.clone());
-        let Ok((counts, failed)) = tokio::task::spawn_blocking(move || watch(&instance, &find())).await else { return };
+        let Ok((names, failed)) = tokio::task::spawn_blocking(move || watch(&instance, &find())).await else { return };
         if failed != last_logged {
             if let Some(why) = &failed {
                 warn(&what, why);
@@ -128,7 +126,7 @@ async fn run(
         }
         loop {
             let seen = events(Some(&inotify)).await;
-            if seen.iter().any(|event| concerns(&counts, event.wd, event.name.as_deref())) {
+            if seen.iter().any(|event| is_relevant(&names, event.wd, event.name.as_deref())) {
                 break;
             }
         }
@@ -140,14 +138,14 @@ async fn run(
 }
 
 /// What concerns a directory itself, or one that is watched no more, counts.
-fn concerns(counts: &Counts, wd: WatchDescriptor, name: Option<&OsStr>) -> bool {
-    let names = counts.get(&wd).and_then(Option::as_ref);
-    names.zip(name).is_none_or(|(names, name)| names.iter().any(|counts| counts == name))
+fn is_relevant(relevant: &RelevantNames, wd: WatchDescriptor, name: Option<&OsStr>) -> bool {
+    let names = relevant.get(&wd).and_then(Option::as_ref);
+    names.zip(name).is_none_or(|(names, name)| names.iter().any(|relevant| relevant == name))
 }
 
 /// Watches all directories; gives what counts in them, and why one could not be watched.
-fn watch(inotify: &Inotify, watched: &Watched) -> (Counts, Option<String>) {
-    let (mut counts, mut failed) = (Counts::new(), None);
+fn watch(inotify: &Inotify, watched: &WatchPaths) -> (RelevantNames, Option<String>) {
+    let (mut counts, mut failed) = (RelevantNames::new(), None);
     for file in &watched.files {
         let (Some(dir), Some(name)) = (file.parent(), file.file_name()) else { continue };
         if let Some(names) = watch_dir(inotify, dir, &mut failed)
@@ -162,7 +160,7 @@ fn watch(inotify: &Inotify, watched: &Watched) -> (Counts, Option<String>) {
     (counts, failed)
 }
 
-fn watch_tree(inotify: &Inotify, dir: &Path, depth: u32, counts: &mut Counts, failed: &mut Option<String>) {
+fn watch_tree(inotify: &Inotify, dir: &Path, depth: u32, counts: &mut RelevantNames, failed: &mut Option<String>) {
     if let Some(wd) = watch_dir(inotify, dir, failed) {
         counts.insert(wd, None);
     }

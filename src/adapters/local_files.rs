@@ -1,4 +1,4 @@
-//! The node's own files: the kubelet's binary, `--config`, `--config-dir`.
+//! The local files: the kubelet's binary, `--config`, `--config-dir`.
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::machine::model::KubeletId;
 use crate::ports::{self, LocalError};
 use kubelet_config::flags::KubeletArgs;
-use kubelet_config::rendering::DropIn;
+use kubelet_config::rendering::{DROP_IN_DEPTH, DropIn};
 use kubelet_config::source::Merge;
 use kubelet_config::yaml;
 
@@ -64,9 +64,6 @@ impl ports::Local for LocalFiles {
 /// More drop-ins than this are not read.
 const DROP_INS: usize = 1000;
 
-/// Directories below `--config-dir` that are entered, one in the other.
-const DEPTH: u32 = 16;
-
 fn disk(path: &Path, error: io::Error) -> LocalError {
     LocalError::Disk { path: path.to_owned(), cause: error.into() }
 }
@@ -85,7 +82,7 @@ fn collect_drop_ins(dir: &Path, files: &mut Vec<PathBuf>, depth: u32) -> Result<
         let entry = entry.map_err(|error| disk(dir, error))?;
         let path = entry.path();
         let is_dir = entry.file_type().map_err(|error| disk(&path, error))?.is_dir();
-        if is_dir && depth < DEPTH && files.len() <= DROP_INS {
+        if is_dir && depth < DROP_IN_DEPTH && files.len() <= DROP_INS {
             collect_drop_ins(&path, files, depth + 1)?;
         } else if !is_dir && path.extension().is_some_and(|extension| extension == "conf") {
             files.push(path);

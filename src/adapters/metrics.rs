@@ -205,7 +205,7 @@ impl Metrics {
         );
         own.register(
             "local_files_differ",
-            "1 if the node's own files say something else than what the kubelet runs, else 0",
+            "1 if the local files say something else than what the kubelet runs, else 0",
             self.local_files_differ.clone(),
         );
         own.register("store_errors", "Failed writes of the store", self.store_errors.clone());

@@ -128,7 +128,7 @@ pub(super) fn report_notes(rendered: &Configuration) {
     }
 }
 
-/// What this kubelet would read over in the payload. It is asked for its version, if that matters.
+/// What this kubelet would ignore in the payload. It is asked for its version, if that matters.
 pub(super) fn field_problems(
     rendered: &Configuration,
     program: &Path,

@@ -51,7 +51,7 @@ pub(super) struct MergeOption {
     pub(super) merge: Merge,
 }
 
-/// What is done with fields of a payload that this kubelet would read over.
+/// What is done with fields of a payload that this kubelet would ignore.
 #[derive(Debug, Args)]
 pub(super) struct UnknownFieldsOption {
     /// Payloads with fields that this kubelet's version does not know (also in wrong case), or that stand twice: say so (warn, as the kubelet does), or reject them (refuse).

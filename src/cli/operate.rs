@@ -29,7 +29,7 @@ impl Plain {
 
 #[derive(Debug, Args)]
 pub(super) struct Rollback {
-    /// Where to: last known good, the node's own files, or a version that is kept (see `history`).
+    /// Where to: last known good, the local files, or a version that is kept (see `history`).
     #[arg(long, default_value = "lkg", value_name = "local|lkg|UID/RESOURCEVERSION")]
     to: Target,
     #[command(flatten)]

@@ -122,7 +122,7 @@ fn stored(dir: &Path, active: bool, local: &LocalFiles) -> Result<Result<Rendere
 }
 
 fn name(source: &Source) -> String {
-    if let Some(title) = source.title_on_node() {
+    if let Some(title) = source.title() {
         return format!("{title}, {}", source.reference.kubelet_config_key);
     }
     format!("ConfigMap {}/{}", source.reference.namespace, source.reference.name)

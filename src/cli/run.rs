@@ -75,12 +75,12 @@ pub(super) struct Options {
     /// A directory with a payload, in place of whatever the Node is assigned: for nodes without an API server.
     #[arg(long, env = "KUBELET_SUPERVISOR_SOURCE_DIR", value_name = "DIR")]
     source_dir: Option<PathBuf>,
-    /// Take up what the node's own files (--config, --config-dir) say while the kubelet runs: judged, tried and rolled back like any change; where nothing is assigned too.
-    #[arg(long, env = "KUBELET_SUPERVISOR_FOLLOW_LOCAL")]
-    follow_local: bool,
     /// The file in --source-dir that holds the KubeletConfiguration.
     #[arg(long, env = "KUBELET_SUPERVISOR_SOURCE_KEY", default_value = "kubelet", value_name = "KEY")]
     source_key: String,
+    /// Take up changes of the local files (--config, --config-dir) while the kubelet runs, also where nothing is assigned: judged, tried and rolled back like any change.
+    #[arg(long, env = "KUBELET_SUPERVISOR_FOLLOW_LOCAL")]
+    follow_local: bool,
     /// How the supervisor's own lines look; the kubelet's are passed through untouched.
     #[arg(long, env = "KUBELET_SUPERVISOR_LOG_FORMAT", value_enum, default_value_t, value_name = "text|json")]
     log_format: log::Format,

@@ -124,7 +124,7 @@ fn text(document: &Value, running: bool) -> String {
         line("Flag override:", flag.as_str().unwrap_or_default().to_owned());
     }
     if let Some(difference) = at("/localFiles").as_str() {
-        line("Local files:", format!("the kubelet does not run what they say, {difference}"));
+        line("Local files:", difference.to_owned());
     }
     for damage in at("/drift").as_array().into_iter().flatten() {
         line("Drift:", damage.as_str().unwrap_or_default().to_owned());
@@ -139,7 +139,7 @@ fn source(value: &Value) -> String {
     let Some(map) = value.get("configMap") else { return "local configuration".to_owned() };
     let part = |name: &str| map.get(name).and_then(Value::as_str).unwrap_or_default();
     if let Ok(source) = serde_json::from_value::<Source>(map.clone())
-        && let Some(title) = source.title_on_node()
+        && let Some(title) = source.title()
     {
         let (key, uid, version) = (part("kubeletConfigKey"), source.uid, source.resource_version);
         return format!("{title}, key {key} (uid {uid}, resourceVersion {version})");

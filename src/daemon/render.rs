@@ -1,4 +1,4 @@
-//! Renders a checkpoint, or the local configuration, with the node's own files.
+//! Renders a checkpoint, or the local configuration, with the local files.
 
 use crate::machine::model::RenderError;
 use crate::ports::{Checkpoint, Local};

@@ -20,7 +20,7 @@ use kubelet_config::source::{ConfigAnnotations, Source};
 /// The kubelet's `--root-dir` if the command line has none (options.go, v1.20.2).
 const DEFAULT_ROOT_DIR: &str = "/var/lib/kubelet";
 
-/// The store, the node's own files and the kubelet's command line.
+/// The store, the local files and the kubelet's command line.
 #[derive(Debug)]
 pub struct StoreWorker<D, L> {
     store: FsStore<D>,
@@ -145,10 +145,9 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
                 Ok(self.rendered(out, GivenFiles::default(), ConfigAnnotations::default()))
             }
             LoadTarget::Source(source) => self.render(source, None),
-            LoadTarget::Anew(source) => {
-                let checkpoint = self.store.open(source)?;
-                let out = configuration(Some((&checkpoint, source)), None, &self.args, &self.local)?;
-                Ok(self.rendered(out, GivenFiles::default(), checkpoint.annotations))
+            LoadTarget::DryRun(source) => {
+                let (out, annotations) = self.configuration(source)?;
+                Ok(self.rendered(out, GivenFiles::default(), annotations))
             }
             LoadTarget::Content(digest, source) => match self.store.load_config(digest) {
                 Ok(found) => Ok(self.stored(digest, source, found)),
@@ -157,11 +156,16 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         }
     }
 
-    /// Renders a checkpoint, and makes what comes out durable, if that is the content wanted.
-    fn render(&mut self, source: &Source, wanted: Option<&Digest>) -> Result<Rendered, RenderError> {
+    fn configuration(&mut self, source: &Source) -> Result<(Configuration, ConfigAnnotations), RenderError> {
         let checkpoint = self.store.open(source)?;
         let configs = self.store.configs_dir().display().to_string();
         let out = configuration(Some((&checkpoint, source)), Some(&configs), &self.args, &self.local)?;
+        Ok((out, checkpoint.annotations))
+    }
+
+    /// Renders a checkpoint, and makes what comes out durable, if that is the content wanted.
+    fn render(&mut self, source: &Source, wanted: Option<&Digest>) -> Result<Rendered, RenderError> {
+        let (out, annotations) = self.configuration(source)?;
         if wanted.is_some_and(|wanted| *wanted != out.digest) {
             return Err(RenderError::Checkpoint("it renders to other content now".to_owned()));
         }
@@ -172,7 +176,7 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         let content = ConfigContent { text: &text, overrides, drop_ins, files, shadowed };
         let given = self.store.write_config(&out.digest, &content).map_err(|error| internal(&error))?;
         let is_local_files = source.is_local_files();
-        Ok(Rendered { is_local_files, ..self.rendered(out, given, checkpoint.annotations) })
+        Ok(Rendered { is_local_files, ..self.rendered(out, given, annotations) })
     }
 
     fn rendered(&self, out: Configuration, given: GivenFiles, annotations: ConfigAnnotations) -> Rendered {
@@ -192,7 +196,7 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         }
     }
 
-    /// The bytes are what they were; the unit's flags over them are today's. The node's own files do not matter, but for
+    /// The bytes are what they were; the unit's flags over them are today's. The local files do not matter, but for
     /// content of before drop-ins were part of it.
     fn stored(&self, digest: &Digest, source: &Source, found: StoredConfig) -> Rendered {
         let args = self.args.with(&found.overrides);

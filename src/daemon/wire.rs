@@ -289,7 +289,7 @@ fn local_files(settings: &Settings) -> LocalFiles {
     LocalFiles { program: settings.program.clone(), args: settings.args.clone(), merge: settings.merge }
 }
 
-/// The store and the node's own files, on a thread of their own.
+/// The store and the local files, on a thread of their own.
 fn store(settings: &Settings, inputs: UnboundedSender<Input>, metrics: Metrics) -> anyhow::Result<StoreThread> {
     let local = local_files(settings);
     let files = FsStore::new(GuardedDisk::new(&settings.dir), &settings.dir);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::evidence::Suspension;
+use super::local_files::LocalFilesDifference;
 use super::model::Damage;
 use kubelet_config::duration::GoDuration;
 use kubelet_config::source::Source;
@@ -41,7 +42,7 @@ pub enum EventReason {
     Confirmed,
     /// The store was changed behind the supervisor.
     Drift,
-    /// The node's own files say something else than what runs.
+    /// The local files say something else than what runs.
     LocalFiles,
     /// The kubelet hung, and is restarted with what it ran.
     Hung,
@@ -113,13 +114,14 @@ pub fn drift(damage: &Damage, downloads: bool) -> Event {
     event(EventReason::Drift, true, damage.source.as_ref(), message)
 }
 
-/// The node's own files say something else than what runs.
+/// The local files say something else than what runs.
 #[must_use]
-pub fn local_files_differ(source: Option<&Source>, difference: &str) -> Event {
-    let message = format!(
-        "The kubelet does not run what the node's own files say, {difference}; a restart of its unit has them judged and tried"
-    );
-    event(EventReason::LocalFiles, true, source, message)
+pub fn local_files_differ(source: Option<&Source>, difference: &LocalFilesDifference) -> Event {
+    let then = match difference {
+        LocalFilesDifference::Fields(_) => "they are taken up at the next restart of the kubelet's unit",
+        LocalFilesDifference::Unusable(_) => "mend them before the kubelet's unit is restarted",
+    };
+    event(EventReason::LocalFiles, true, source, format!("{difference}; {then}"))
 }
 
 /// A new source with equal content.

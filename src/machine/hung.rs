@@ -50,10 +50,10 @@ pub(super) struct Hung {
     /// Healthz was asked.
     #[serde(skip)]
     asked: Option<Asked>,
-    /// How the node does was asked: then the store is.
+    /// The observation of the node that is waited for; the store is asked next.
     #[serde(skip)]
     observing: Option<Asked>,
-    /// The store was asked for the content of the next start: then it is restarted, or not.
+    /// The store's answer that is waited for; then the kubelet is restarted, or not.
     #[serde(skip)]
     loading: Option<Asked>,
 }

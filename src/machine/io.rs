@@ -66,7 +66,7 @@ pub enum Input {
     Recorded(Ticket, Result<(), String>),
     /// Something was written in the store, by us or behind our back.
     StoreTouched,
-    /// Something was written in the node's own files, or their place.
+    /// Something was written in the local files, or their place.
     LocalFilesTouched,
     /// Outcome of [`StoreRequest::Verify`]: what is not as it was written.
     Verified(Ticket, Vec<Damage>),
@@ -184,8 +184,8 @@ pub enum StoreRequest {
     Unreported,
     /// Notes that the API server has all events up to this number.
     Reported(u64),
-    /// Writes something to the disk and removes it again. No answer: what comes after it is answered only where the disk takes
-    /// writes or refuses them, and not from memory by one that stalls.
+    /// Writes, syncs and removes a file. It has no answer of its own: requests are served in order, so an answer to the next
+    /// one shows that the disk does not stall. Reads alone may come from the page cache.
     ProbeDisk,
     /// Removes the checkpoints of all other sources, and all other configurations.
     Collect(BTreeSet<Source>, BTreeSet<Digest>),

@@ -30,7 +30,7 @@ pub(super) struct Launch {
     /// Contents that could not be judged and are tried all the same: asking again would only lengthen the outage.
     #[serde(rename = "unjudged")]
     inconclusive: Vec<(Digest, KubeletId)>,
-    /// Content of the node's own files, as they were last read.
+    /// Content of the local files, as they were last read.
     local: Option<Digest>,
     #[serde(skip)]
     learning: Learning,
@@ -41,7 +41,7 @@ pub(super) struct Launch {
 }
 
 /// The content of what we would fall back to: of last known good, where native or 0.1.0 recorded its name alone, or of the
-/// node's own files.
+/// node's local files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Learning {
     #[default]
@@ -89,7 +89,7 @@ impl Launch {
         unknown && self.learning != Learning::Done
     }
 
-    /// Content of the node's own files, if they were read.
+    /// Content of the local files, if they were read.
     pub(super) fn local(&self) -> Option<&Digest> {
         self.local.as_ref()
     }

@@ -153,7 +153,7 @@ pub(crate) const DOWNLOAD_PATIENCE: Duration = Duration::from_secs(2);
 
 /// After a write in the store, by whomever, it is verified once so much time has passed: an editor or a copy is done then.
 pub(crate) const VERIFY_DELAY: Duration = Duration::from_secs(2);
-/// The node's own files are read once so much time has passed since they were written, or a kubelet was started with them.
+/// The local files are read once so much time has passed since they were written, or a kubelet was started with them.
 pub(crate) const LOCAL_FILES_DELAY: Duration = Duration::from_secs(2);
 /// What could not be read of them is read again after this long.
 pub(crate) const LOCAL_FILES_RETRY: Duration = Duration::from_secs(60);

@@ -1,5 +1,7 @@
-//! The node's own files (`--config`, `--config-dir`) while a kubelet runs: what they say now is compared with what it was
+//! The local files (`--config`, `--config-dir`) while a kubelet runs: what they say now is compared with what it was
 //! started with. With `--follow-local` they are taken up, like any change; else it is told.
+
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -21,11 +23,39 @@ pub(super) struct LocalFiles {
     due: Option<Moment>,
     #[serde(skip)]
     asked: Option<Asked>,
-    /// What ran under this name when they were compared last.
+    /// Active at the latest comparison; another version is compared anew.
     #[serde(skip)]
-    version: Option<Version>,
-    /// How what they say differs from what runs; it is told once.
-    difference: Option<String>,
+    compared_version: Option<Version>,
+    /// It is told once.
+    difference: Option<LocalFilesDifference>,
+}
+
+/// How what the local files say differs from what runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LocalFilesDifference {
+    /// Fields that the kubelet would go by with other values.
+    Fields(Vec<String>),
+    /// They cannot be used as they are, and why.
+    Unusable(String),
+}
+
+/// So many fields are named.
+const NAMED: usize = 10;
+
+impl fmt::Display for LocalFilesDifference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unusable(why) => write!(f, "the local files cannot be used: {why}"),
+            Self::Fields(fields) => {
+                let named = fields.get(..NAMED).unwrap_or(fields);
+                write!(f, "the local files differ from what the kubelet runs: {}", named.join(", "))?;
+                match fields.len() - named.len() {
+                    0 => Ok(()),
+                    more => write!(f, " and {more} more"),
+                }
+            }
+        }
+    }
 }
 
 impl LocalFiles {

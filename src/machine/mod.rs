@@ -33,7 +33,7 @@ mod hung;
 mod io;
 mod ladder;
 mod launch;
-mod local_files;
+pub(crate) mod local_files;
 mod operate;
 mod process;
 mod proposal;

@@ -85,7 +85,7 @@ pub struct Rendered {
     pub healthz: Option<HealthzTarget>,
     /// Remarks for the journal.
     pub notes: Vec<String>,
-    /// Fields of the payload that this kubelet may read over.
+    /// Fields of the payload that this kubelet may ignore.
     #[serde(default)]
     pub problems: Vec<FieldProblem>,
     /// Payload fields without effect, because a command-line flag wins: `maxPods (--max-pods)`.
@@ -94,7 +94,7 @@ pub struct Rendered {
     pub effective: Arc<Value>,
     /// What the ConfigMap's annotations ask for.
     pub annotations: ConfigAnnotations,
-    /// It is made of the node's own files alone: that the kubelet refuses those in the same way does not excuse it.
+    /// It is made of the local files alone: that the kubelet refuses those in the same way does not excuse it.
     #[serde(default)]
     pub is_local_files: bool,
     /// The container runtime's socket, if known.
@@ -155,12 +155,12 @@ impl TryFrom<String> for ConfigError {
 /// What is to be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoadTarget {
-    /// The node's own files.
+    /// The local files.
     Local,
-    /// The checkpoint of this source, rendered with the node's own files.
+    /// The checkpoint of this source, rendered with the local files.
     Source(Source),
-    /// The same, to see what comes of it now: nothing is stored, and it cannot be started.
-    Anew(Source),
+    /// The same as a dry run: nothing is stored, so it cannot be started.
+    DryRun(Source),
     /// These very bytes; where they are damaged, the checkpoint of this source if it renders to the same content.
     Content(Digest, Source),
 }

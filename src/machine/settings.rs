@@ -47,7 +47,7 @@ pub struct Settings {
     pub standalone: bool,
     /// What runs on a Node without an assignment.
     pub default_source: Option<ConfigMapRef>,
-    /// What the node's own files say is taken up while the kubelet runs.
+    /// What the local files say is taken up while the kubelet runs.
     pub follow_local: bool,
     /// Edits in place and versions of the default source begin within this time, each node at its own.
     pub spread: Duration,
@@ -55,7 +55,7 @@ pub struct Settings {
     pub spread_assignment: Duration,
     /// Who starts the next kubelet.
     pub restart_by: RestartBy,
-    /// What becomes of payloads with fields that the kubelet would read over.
+    /// What becomes of payloads with fields that the kubelet would ignore.
     pub unknown_fields: UnknownFields,
     /// A kubelet that nobody judges is restarted when it was dead for so long; zero: never.
     pub hung_after: Duration,

@@ -265,7 +265,7 @@ fn every_verb_is_listed_and_exists() {
 #[test]
 fn every_option_of_other_verbs_with_tables_is_listed_and_exists() {
     let install = "install option";
-    let judge = "option without a supervisor";
+    let judge = "option of the verb";
     for (verb, head) in [("enable", install), ("disable", install), ("check", judge), ("render", judge)] {
         let mut rows = table(REFERENCE, head);
         rows.retain(|row| code(&row[1]).iter().any(|of| of == verb));
@@ -281,7 +281,7 @@ fn every_option_of_other_verbs_with_tables_is_listed_and_exists() {
 /// Defaults too, where an option has one.
 #[test]
 fn the_defaults_of_check_and_render() {
-    for row in table(REFERENCE, "option without a supervisor") {
+    for row in table(REFERENCE, "option of the verb") {
         let option = code(&row[0]).pop().unwrap().split(' ').next().unwrap().to_owned();
         for verb in code(&row[1]) {
             let text = help(&[&verb]);

@@ -36,7 +36,7 @@ impl FirstCall {
     }
 }
 
-/// The node's own files, read on the store's thread.
+/// The local files, read on the store's thread.
 struct FaultyFiles(LocalFiles, FirstCall);
 
 impl Local for FaultyFiles {

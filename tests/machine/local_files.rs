@@ -1,4 +1,4 @@
-//! The node's own files change while a kubelet runs.
+//! The local files change while a kubelet runs.
 
 use kubelet_config::assignment::Assignment;
 use kubelet_config::source::ConfigMapRef;
@@ -51,8 +51,8 @@ fn what_the_local_file_says_is_told_once() {
         }
         let starts = node.starts.len();
         edit(&mut node, "2");
-        let difference = "changed since the kubelet was started: syncFrequency";
-        assert_eq!(node.state.local_files_difference(), Some(difference), "{overlay}");
+        let difference = "the local files differ from what the kubelet runs: syncFrequency";
+        assert_eq!(node.state.local_files_difference().unwrap().to_string(), difference, "{overlay}");
         edit(&mut node, "2");
         assert_eq!(told(&node), 1);
         assert!(node.message("KubeletConfigLocalFiles").contains(difference));
@@ -94,12 +94,8 @@ fn a_torn_file_is_told_and_the_kubelet_runs_on() {
     node.store.local_torn = true;
     edit(&mut node, "2");
     node.pass(300);
-    assert!(
-        node.state
-            .local_files_difference()
-            .unwrap()
-            .contains("cannot be used as they are: the node's own file cannot be")
-    );
+    let unusable = node.state.local_files_difference().unwrap().to_string();
+    assert_eq!(unusable, "the local files cannot be used: the local file cannot be parsed");
     assert_eq!((told(&node), node.starts.len()), (1, 1), "{:?}", node.events());
     node.store.local_torn = false;
     edit(&mut node, "");

@@ -53,7 +53,7 @@ enum Op {
     AskReload,
     /// Somebody writes in the store.
     TouchStore,
-    /// Somebody writes the node's own files.
+    /// Somebody writes the local files.
     TouchLocalFiles,
     NodeName,
     Reported,

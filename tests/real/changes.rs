@@ -146,7 +146,7 @@ pub fn edit_while_api_away(case: &Case) {
     assert_eq!(supervisor.restarts(), before.1 + 1);
 }
 
-/// Without a source the node's own files count again.
+/// Without a source the local files count again.
 pub fn reset(case: &Case) {
     let (supervisor, _) = case.proven();
     case.await_configz("maxPods", &json!(41));

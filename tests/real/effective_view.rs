@@ -14,7 +14,7 @@ use crate::supervisor::{BINARY, Case};
 /// The minor version of this suite's kubelet.
 const MINOR: u64 = 20;
 
-/// In the node's own file, over which the payload is laid.
+/// In the local file, over which the payload is laid.
 const LOCAL: &str = "
 clusterDomain: local.test
 clusterDNS: [10.96.0.9]

@@ -30,7 +30,7 @@ pub fn told(case: &Case) {
     case.await_configz("maxPods", &json!(60));
     let before = supervisor.process();
     std::fs::write(&file, case.payload("maxPods: 61")).unwrap();
-    let difference = "changed since the kubelet was started: maxPods";
+    let difference = "the local files differ from what the kubelet runs: maxPods";
     supervisor.await_status(&[("/localFiles", json!(difference))]);
     supervisor.await_metric("kubelet_supervisor_local_files_differ", "", 1.0);
     case.await_event("KubeletConfigLocalFiles", &[difference]);

@@ -136,7 +136,7 @@ pub fn corrupt_store(case: &Case) {
     assert!(supervisor.stop().success());
 }
 
-/// The node's own file, put back as it was.
+/// The local file, put back as it was.
 struct LocalFile<'a>(&'a Path, Vec<u8>);
 
 impl<'a> LocalFile<'a> {
@@ -152,7 +152,7 @@ impl Drop for LocalFile<'_> {
     }
 }
 
-/// A supervisor with a proven overlay on the node's own file.
+/// A supervisor with a proven overlay on the local file.
 fn proven_overlay<'a>(case: &'a Case<'a>) -> (Supervisor<'a>, Value) {
     let supervisor = case.supervisor();
     let body = json!({
@@ -180,7 +180,7 @@ fn boots_into_the_proven<'a>(case: &'a Case<'a>, mut before: Supervisor<'a>, sou
     supervisor
 }
 
-/// What was proven is an overlay on the node's own file, which is torn then, or cannot be read: the proven bytes run.
+/// What was proven is an overlay on the local file, which is torn then, or cannot be read: the proven bytes run.
 pub fn torn_local_file(case: &Case) {
     let (mut supervisor, source) = proven_overlay(case);
     let whole = LocalFile::of(case);
@@ -208,7 +208,7 @@ pub fn torn_local_file(case: &Case) {
     assert!(supervisor.stop().success());
 }
 
-/// What was proven is an overlay on the node's own file, which is changed then, and the disk is full: there is no room for
+/// What was proven is an overlay on the local file, which is changed then, and the disk is full: there is no room for
 /// what would come of it, and the proven bytes run.
 pub fn full_disk_at_boot(case: &Case) {
     let dir = case.dir();

@@ -1,4 +1,4 @@
-//! The worker: store, rendering and the node's own files together.
+//! The worker: store, rendering and the local files together.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -27,7 +27,7 @@ use crate::disk::{payload, source};
 const HEAD: &str = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n";
 const CA: &str = "authentication: {x509: {clientCAFile: ./ca.crt}}\n";
 
-/// The node's own files.
+/// The local files.
 #[derive(Clone, Debug)]
 struct OwnFiles {
     config: Rc<RefCell<Result<String, String>>>,
@@ -216,7 +216,7 @@ fn damaged_bytes_are_mended_from_the_checkpoint_if_it_renders_to_them() {
         assert_eq!(load(&mut worker, content(&rendered)).as_ref(), Ok(&rendered), "{name}");
         assert_eq!(disk.peek(Path::new(&rendered.path)), bytes);
     }
-    // Not if the node's own file says something else now, or the checkpoint is gone: then the damage is what is told.
+    // Not if the local file says something else now, or the checkpoint is gone: then the damage is what is told.
     rot("kubelet.json");
     let mut worker = worker(disk.clone(), &local, &[]);
     let damage = Err(RenderError::Checkpoint(format!("{}: the checksum is wrong", rendered.path)));

@@ -202,7 +202,7 @@ fn a_new_kubelet_with_the_flags_of_an_old_one() {
     assert!(rig.at("dynamic/store/checkpoints").join(version.0).join(version.1).join("kubelet").is_file());
 }
 
-/// The node's own file is nobody else's to change: it is said what is wrong with it, and a payload helps.
+/// The local file is nobody else's to change: it is said what is wrong with it, and a payload helps.
 #[test]
 fn a_local_file_that_a_new_kubelet_refuses() {
     let mut rig = Rig::with(Style::V1_36, "1s");

@@ -1,4 +1,4 @@
-//! The node's own files change while a kubelet runs: told, or followed.
+//! The local files change while a kubelet runs: told, or followed.
 
 use std::fs;
 use std::time::Duration;
@@ -33,7 +33,7 @@ fn what_they_say_is_told_and_nothing_is_restarted() {
     rig.up();
     let (starts, dir) = (rig.starts(), rig.at("conf.d"));
     rig.local("maxPods: 42");
-    differ(&rig, "changed since the kubelet was started: maxPods");
+    differ(&rig, "the local files differ from what the kubelet runs: maxPods");
     let is_told = |event: &Value| event["reason"] == "KubeletConfigLocalFiles" && event["type"] == "Warning";
     rig.server.wait_event(Duration::from_secs(60), is_told).unwrap();
     assert_eq!(rig.metric("kubelet_supervisor_local_files_differ"), Some(1.0));

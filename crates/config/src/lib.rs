@@ -28,6 +28,7 @@ pub mod duration;
 pub mod effective;
 pub mod flags;
 pub mod hazard;
+pub mod local_files;
 pub mod merge;
 pub mod pods;
 pub mod rendering;

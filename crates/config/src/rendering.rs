@@ -40,6 +40,9 @@ pub struct Text<'a> {
     pub dir: &'a str,
 }
 
+/// Directories below `--config-dir` that are entered, one in the other.
+pub const DROP_IN_DEPTH: u32 = 16;
+
 /// A file of `--config-dir`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DropIn {
@@ -59,7 +62,8 @@ impl DropIn {
         format!("{number:04}-{name}.conf")
     }
 
-    /// What makes it another one: what it says, not how it is written. What is no YAML the kubelet judges as it stands.
+    /// What makes it another one: what it says, not how it is written. Text that is not YAML counts as it is written; the
+    /// kubelet will refuse it.
     fn identity(&self) -> String {
         let text = || Value::from(self.text.as_str());
         format!("drop-in {}", yaml::parse(&self.text).map_or_else(|_| text(), |document| document.value))
@@ -122,7 +126,7 @@ pub enum RenderFault {
     /// The payload is no KubeletConfiguration.
     #[error("{0}")]
     Payload(String),
-    /// The node's own file is none.
+    /// The local file is none.
     #[error("{0}")]
     Local(String),
 }

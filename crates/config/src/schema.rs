@@ -1,4 +1,4 @@
-//! The fields of a KubeletConfiguration, nested ones too, and which kubelets know them: a field that it does not know a kubelet reads over.
+//! The fields of a KubeletConfiguration, nested ones too, and which kubelets know them: a field that it does not know a kubelet ignores.
 //!
 //! It decodes strictly first; what only that refuses (unknown and duplicate fields) it logs, and decodes again without
 //! (pkg/kubelet/kubeletconfig/util/codec/codec.go, v1.20 to v1.36). Both passes tell names apart by case, unlike Go's own

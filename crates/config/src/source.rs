@@ -20,22 +20,21 @@ pub struct ConfigMapRef {
     pub kubelet_config_key: String,
 }
 
-/// The same for the node's own files (`--follow-local`).
+/// What has such a name because it is the local files (`--follow-local`).
 pub(crate) const LOCAL_FILES: &str = "local-files";
-const LOCAL_FILES_TITLE: &str = "the node's own files";
 
 impl ConfigMapRef {
-    /// Stands for the node's own files where a ConfigMap would be.
+    /// Stands for the local files where a ConfigMap would be.
     #[must_use]
     pub fn local_files() -> Self {
         Self {
-            namespace: SOURCE_DIR_NAMESPACE.to_owned(),
+            namespace: ON_NODE_NAMESPACE.to_owned(),
             name: LOCAL_FILES.to_owned(),
             kubelet_config_key: "kubelet".to_owned(),
         }
     }
 
-    /// True if this is what stands for the node's own files.
+    /// True if this is what stands for the local files.
     #[must_use]
     pub fn is_local_files(&self) -> bool {
         *self == Self::local_files()
@@ -73,7 +72,7 @@ pub struct Source {
 /// Stands for a namespace, name and uid where a directory on the node (`--source-dir`) is in the place of a ConfigMap. An
 /// API server that is shown them in `Node.status.config` finds them valid (ValidateConfigMapNodeConfigSource,
 /// pkg/apis/core/validation, v1.20.2).
-pub(crate) const SOURCE_DIR_NAMESPACE: &str = "local";
+pub(crate) const ON_NODE_NAMESPACE: &str = "local";
 /// The name in the place of a ConfigMap's.
 pub(crate) const SOURCE_DIR_NAME: &str = "source-dir";
 /// The uid in the place of a ConfigMap's, which is a UUID.
@@ -86,21 +85,27 @@ impl Source {
     #[must_use]
     pub fn is_source_dir(&self) -> bool {
         let ConfigMapRef { namespace, name, .. } = &self.reference;
-        self.uid == SOURCE_DIR_UID && namespace == SOURCE_DIR_NAMESPACE && name == SOURCE_DIR_NAME
+        self.uid == SOURCE_DIR_UID && namespace == ON_NODE_NAMESPACE && name == SOURCE_DIR_NAME
     }
 
-    /// True if this is the node's own files, and no ConfigMap.
+    /// True if this is the local files, and no ConfigMap.
     #[must_use]
     pub fn is_local_files(&self) -> bool {
         self.uid == LOCAL_FILES && self.reference.is_local_files()
     }
 
-    /// What it is called if it is the node's own, and no ConfigMap: nobody else has it, and no API server says so.
+    /// True if files of this node take the place of a ConfigMap: no other node has it, and no API server assigned it.
     #[must_use]
-    pub fn title_on_node(&self) -> Option<&'static str> {
+    pub fn is_on_node(&self) -> bool {
+        self.title().is_some()
+    }
+
+    /// What it is called in messages, if it is no ConfigMap.
+    #[must_use]
+    pub fn title(&self) -> Option<&'static str> {
         match self {
             _ if self.is_source_dir() => Some(SOURCE_DIR_TITLE),
-            _ if self.is_local_files() => Some(LOCAL_FILES_TITLE),
+            _ if self.is_local_files() => Some("the local files"),
             _ => None,
         }
     }
@@ -108,7 +113,7 @@ impl Source {
     /// The API path, as native prints it in events and metric labels; of what is on the node, what it is.
     #[must_use]
     pub fn api_path(&self) -> String {
-        if let Some(title) = self.title_on_node() {
+        if let Some(title) = self.title() {
             return title.to_owned();
         }
         format!("/api/v1/namespaces/{}/configmaps/{}", self.reference.namespace, self.reference.name)

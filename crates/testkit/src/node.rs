@@ -27,7 +27,7 @@ pub use store::Store;
 pub struct Definition {
     pub fields: Value,
     pub annotations: ConfigAnnotations,
-    /// Laid over the node's own file: its content is another when that changes.
+    /// Laid over the local file: its content is another when that changes.
     pub overlay: bool,
 }
 
@@ -313,7 +313,7 @@ impl Node {
         self.configurations.insert(name.to_owned(), Definition { fields, annotations, overlay: false });
     }
 
-    /// The same, laid over the node's own file.
+    /// The same, laid over the local file.
     pub fn define_overlay(&mut self, name: &str) {
         let annotations = ConfigAnnotations { merge: Some("overlay".to_owned()), ..ConfigAnnotations::default() };
         self.configurations.insert(name.to_owned(), Definition { fields: json!({}), annotations, overlay: true });
@@ -342,7 +342,7 @@ impl Node {
 
     fn payload(&self, name: &str) -> Option<Arc<Payload>> {
         let version = self.versions.get(name)?;
-        let own = name == "local-files"; // the node's own files
+        let own = name == "local-files"; // the local files
         let annotations = self.configurations.get(name).map(|it| it.annotations.clone()).unwrap_or_default();
         Some(Arc::new(Payload {
             namespace: if own { "local".into() } else { "n".into() },

@@ -1,4 +1,4 @@
-//! The node's own files as the source of configuration, where nothing else is assigned: `--follow-local`.
+//! The local files as the source of configuration, where nothing else is assigned: `--follow-local`.
 //!
 //! It sends the input that the cluster's adapter would send for a ConfigMap. All else goes on to that adapter.
 
@@ -11,9 +11,9 @@ use super::LocalFiles;
 use crate::machine::history::HistoryEntry;
 use crate::machine::{Input, Ticket};
 use crate::ports::{self, Local as _, LocalError};
+use kubelet_config::local_files;
 use kubelet_config::rendering::Text;
 use kubelet_config::source::{ConfigMapRef, Payload};
-use kubelet_config::source_dir;
 use kubelet_config::status::NodeConfigStatus;
 
 pub(crate) struct LocalSource {
@@ -54,7 +54,7 @@ impl LocalSource {
 fn payload(files: &LocalFiles) -> Result<Payload, LocalError> {
     let drop_ins = files.drop_ins()?;
     let (text, dir) = files.config()?.unwrap_or_default();
-    Ok(source_dir::of_local_files(Text { text: &text, dir: &dir }, &drop_ins))
+    Ok(local_files::payload(Text { text: &text, dir: &dir }, &drop_ins))
 }
 
 impl ports::Cluster for LocalSource {

@@ -16,7 +16,7 @@ impl State {
         self.running().effective.is_null() || self.fallback_content() == Some(&rendered.digest)
     }
 
-    /// What this kubelet would read over in the payload, as far as its version is known.
+    /// What this kubelet would ignore in the payload, as far as its version is known.
     pub(super) fn field_problems(&self, rendered: &Rendered) -> Vec<String> {
         let minor = self.kubelet_version().and_then(|version| schema::minor(version).ok());
         schema::messages(&rendered.problems, minor)

@@ -112,11 +112,11 @@ impl State {
     /// False if it is gone or leaves, and while something is decided within moments that may restart it anyhow.
     fn may_restart_hung(&self) -> bool {
         let reloads = matches!(self.reload.stage, ReloadStage::Proving | ReloadStage::Proven);
-        let is_kept = self.process.run().is_some() && !self.process.is_leaving();
-        is_kept && !reloads && !self.is_change_imminent() && !self.is_reset_due()
+        let is_running = self.process.run().is_some() && !self.process.is_leaving();
+        is_running && !reloads && !self.is_change_imminent() && !self.is_reset_due()
     }
 
-    /// The node was observed: if it was asked when the time was over, and is well, so is the store.
+    /// The node was observed. If it is well, the store is asked for what would be started.
     pub(in crate::machine) fn decide_hung(&mut self, ticket: Ticket, fx: &mut Vec<Effect>) {
         if self.hung.observing.take_if(|asked| ticket >= asked.ticket).is_none() {
             return;
@@ -131,7 +131,6 @@ impl State {
             }
             None if self.has_pinged() || !self.may_restart_hung() => {}
             None => {
-                // On a disk that stalls what is in memory can be read, and nothing be started.
                 fx.push(Effect::Store(StoreRequest::ProbeDisk));
                 let asked = self.ask_load(self.desired().as_ref(), fx);
                 self.hung.loading = Some(asked);

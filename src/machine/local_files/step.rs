@@ -1,22 +1,22 @@
 //! They are compared, told or taken up.
 
-use std::collections::BTreeSet;
-
 use serde_json::Value;
 
+use super::LocalFilesDifference;
 use crate::machine::io::{Effect, StoreRequest, Ticket};
 use crate::machine::model::{LoadTarget, RenderError, Rendered, later};
 use crate::machine::{State, events, limits};
+use kubelet_config::hazard::{self, Change};
 use kubelet_config::source::ConfigMapRef;
 
 impl State {
-    /// How what the node's own files say differs from what runs; `None` if it does not, or nobody knows.
+    /// How what the local files say differs from what runs; `None` if it does not, or nobody knows.
     #[must_use]
-    pub fn local_files_difference(&self) -> Option<&str> {
-        self.local_files.difference.as_deref()
+    pub fn local_files_difference(&self) -> Option<&LocalFilesDifference> {
+        self.local_files.difference.as_ref()
     }
 
-    /// Somebody writes the node's own files: they are read once that is over.
+    /// Somebody writes the local files: they are read once that is over.
     pub(in crate::machine) fn local_files_touched(&mut self) {
         self.local_files.touched = true;
         self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_DELAY));
@@ -36,8 +36,8 @@ impl State {
             self.local_files.due = Some(later(self.now, limits::LOCAL_FILES_RETRY));
         }
         // Under another name the same content is compared with something else.
-        if self.local_files.version.as_ref() != self.active() {
-            self.local_files.version = self.active().cloned();
+        if self.local_files.compared_version.as_ref() != self.active() {
+            self.local_files.compared_version = self.active().cloned();
             self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_DELAY));
         }
         let due = self.local_files.asked.is_none() && self.local_files.due.is_some_and(|due| self.now >= due);
@@ -50,7 +50,7 @@ impl State {
             self.take_up_local_files(fx);
         }
         let version = self.active().map(|version| version.source.clone());
-        let target = version.filter(|source| !source.is_local_files()).map_or(LoadTarget::Local, LoadTarget::Anew);
+        let target = version.filter(|source| !source.is_local_files()).map_or(LoadTarget::Local, LoadTarget::DryRun);
         let asked = self.ask(limits::LOAD_DEADLINE);
         self.local_files.asked = Some(asked);
         fx.push(Effect::Store(StoreRequest::Load(asked.ticket, target)));
@@ -83,7 +83,7 @@ impl State {
             Err(RenderError::Checkpoint(_)) => None,
             Err(RenderError::Load(why) | RenderError::Internal(why)) => {
                 self.local_files.due = Some(later(self.now, limits::LOCAL_FILES_RETRY));
-                Some(format!("they cannot be used as they are: {why}"))
+                Some(LocalFilesDifference::Unusable(why.clone()))
             }
         };
         if let Some(difference) = difference.as_ref().filter(|told| self.local_files.difference.as_ref() != Some(*told))
@@ -97,19 +97,16 @@ impl State {
     }
 
     /// The fields that the kubelet would go by with other values.
-    fn difference_from(&self, rendered: &Rendered) -> Option<String> {
+    fn difference_from(&self, rendered: &Rendered) -> Option<LocalFilesDifference> {
         let running = self.running();
-        if running.digest.as_ref().is_none_or(|digest| *digest == rendered.digest) {
-            return None;
-        }
-        let fields = changed_fields(&running.effective, &rendered.effective);
-        (!fields.is_empty()).then(|| format!("changed since the kubelet was started: {}", fields.join(", ")))
+        let digest = running.digest.as_ref().filter(|digest| **digest != rendered.digest)?;
+        // A file of the payload lies below the digest, and is another only if its content is.
+        let moved = |change: &Change| match (&change.old, &change.new) {
+            (Value::String(old), Value::String(new)) => old.replace(&digest.0, &rendered.digest.0) == *new,
+            _ => false,
+        };
+        let changes = hazard::diff(&running.effective, &rendered.effective).into_iter();
+        let fields: Vec<String> = changes.filter(|change| !moved(change)).map(|change| change.field).collect();
+        (!fields.is_empty()).then_some(LocalFilesDifference::Fields(fields))
     }
-}
-
-/// Names of the fields at the top that differ.
-fn changed_fields<'a>(before: &'a Value, after: &'a Value) -> Vec<&'a str> {
-    let fields = [before, after].into_iter().filter_map(Value::as_object).flat_map(serde_json::Map::keys);
-    let fields: BTreeSet<&str> = fields.map(String::as_str).collect();
-    fields.into_iter().filter(|field| before.get(field) != after.get(field)).collect()
 }

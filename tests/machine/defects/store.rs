@@ -33,7 +33,7 @@ testkit::scenarios!(
     what_could_be_read_too_late_is_used_at_once,
 );
 
-/// Overlay, proven; then the node's own file is torn and the machine reboots.
+/// Overlay, proven; then the local file is torn and the machine reboots.
 fn proven_bytes_run_although_the_local_file_is_torn() {
     for api in [false, true] {
         let mut node = Node::new();

@@ -339,17 +339,17 @@ impl Driver {
                 assert!(self.hostile || content(source) == *digest, "{source} has other content");
                 source
             }
-            LoadTarget::Content(_, source) | LoadTarget::Source(source) | LoadTarget::Anew(source)
+            LoadTarget::Content(_, source) | LoadTarget::Source(source) | LoadTarget::DryRun(source)
                 if self.checkpoints.contains(source) =>
             {
                 source
             }
-            LoadTarget::Content(..) | LoadTarget::Source(_) | LoadTarget::Anew(_) => {
+            LoadTarget::Content(..) | LoadTarget::Source(_) | LoadTarget::DryRun(_) => {
                 return Err(RenderError::Checkpoint("it is gone".to_owned()));
             }
         };
         let rendered = rendered(Some(source));
-        if !matches!(target, LoadTarget::Anew(_)) {
+        if !matches!(target, LoadTarget::DryRun(_)) {
             self.configs.insert(rendered.digest.clone());
             self.loaded.insert(rendered.digest.clone());
         }

@@ -196,7 +196,7 @@ pub const MUTANTS: &[Mutant] = &[
         law: Law::NotWhileAway,
         name: "a change does not wait for the API server",
         file: "machine/change/step.rs",
-        original: "!source.is_source_dir() && self.settings.api_server && !change.baseline.contains(&Signal::ApiServer)",
+        original: "!source.is_on_node() && self.settings.api_server && !change.baseline.contains(&Signal::ApiServer)",
         mutated: "false",
     },
     Mutant {
@@ -366,14 +366,14 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         law: Law::LocalFiles,
-        name: "nobody is told what the node's own file says",
+        name: "nobody is told what the local file says",
         file: "machine/local_files/step.rs",
         original: "self.local_files.difference = difference;",
         mutated: "drop(difference);",
     },
     Mutant {
         law: Law::LocalFiles,
-        name: "the node's own file is not followed",
+        name: "the local file is not followed",
         file: "machine/local_files/step.rs",
         original: "            self.reconsider();",
         mutated: "",

@@ -252,7 +252,7 @@ fn the_gate_of_native_dynamic_configuration_is_left_out() {
         let out = run(&Case { payload: Some("maxPods: 5"), local: Some(&local), merge, ..Case::default() }).unwrap();
         assert!(out.value.get("featureGates").is_none() && note(&out), "{}", out.value);
     }
-    // The node's own file is the node's; its content counts without the gate.
+    // The local file is the node's; its content counts without the gate.
     let local = |more: &str| run(&Case { local: Some(&format!("{HEAD}{more}")), ..Case::default() }).unwrap();
     let own = local(gates);
     assert_eq!(own.value["featureGates"], json!({"DynamicKubeletConfig": true}));

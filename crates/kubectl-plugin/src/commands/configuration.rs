@@ -20,7 +20,7 @@ use kubelet_config::schema::{self, FieldProblem};
 use kubelet_config::source::Merge;
 use kubelet_config::{rendering, yaml};
 
-/// Chooses how a payload is put together with the node's own file.
+/// Chooses how a payload is put together with the local file.
 pub(crate) const MERGE_ANNOTATION: &str = "kubelet-supervisor.io/merge";
 
 /// A ConfigMap with a KubeletConfiguration.
@@ -32,7 +32,7 @@ pub(crate) struct KubeletConfigMap {
     pub(crate) uid: String,
     /// Its KubeletConfiguration.
     pub(crate) value: Value,
-    /// What a kubelet would read over in it.
+    /// What a kubelet would ignore in it.
     pub(crate) problems: Vec<FieldProblem>,
     /// Its flag overrides.
     pub(crate) overrides: FlagOverrides,
@@ -121,7 +121,7 @@ fn only_key(data: &serde_json::Map<String, Value>) -> String {
     }
 }
 
-/// A KubeletConfiguration's text, which may lack kind and apiVersion; with what a kubelet would read over in it.
+/// A KubeletConfiguration's text, which may lack kind and apiVersion; with what a kubelet would ignore in it.
 ///
 /// # Errors
 /// A line on what is wrong.
@@ -175,7 +175,7 @@ pub(crate) struct ReadSide {
 }
 
 impl ReadSide {
-    /// Lines on what a kubelet of this version would read over in it.
+    /// Lines on what a kubelet of this version would ignore in it.
     pub(crate) fn messages(&self, minor: Option<u64>) -> impl Iterator<Item = String> {
         let lines = schema::messages(&self.problems, minor).into_iter();
         lines.map(|line| format!("{}: {line}", self.title))

@@ -62,13 +62,13 @@ pub(crate) struct Options {
     /// The key of the ConfigMap's data.
     #[arg(long, value_name = "KEY", default_value = DEFAULT_KEY)]
     key: String,
-    /// To be laid over each node's own file instead of replacing it.
+    /// To be laid over each node's local file instead of replacing it.
     #[arg(long)]
     overlay: bool,
     /// Tell fields that kubelets of this version do not know, such as 1.29; default: of the nodes' versions.
     #[arg(long, value_name = "VERSION", value_parser = schema::minor)]
     kubelet: Option<u64>,
-    /// Fields that a kubelet would read over: say so, or refuse the file.
+    /// Fields that a kubelet would ignore: say so, or refuse the file.
     #[arg(long, value_name = "warn|refuse", default_value = "warn")]
     unknown_fields: UnknownFields,
     /// none, client (asks nobody) or server (which keeps nothing).
@@ -105,7 +105,7 @@ impl Options {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Refuses what is no KubeletConfiguration; gives what some kubelet would read over.
+    /// Refuses what is no KubeletConfiguration; gives what some kubelet would ignore.
     fn check(&self, text: &str) -> Result<Vec<FieldProblem>, Failure> {
         let fail = |why: String| Failure::new(format!("{}: {why}", self.title()));
         let mut document = yaml::parse(text).map_err(fail)?;
@@ -121,7 +121,7 @@ impl Options {
         if self.file == "-" { "standard input" } else { &self.file }
     }
 
-    /// What kubelets of the chosen version would read over, or those of the cluster's nodes, which are asked for if that
+    /// What kubelets of the chosen version would ignore, or those of the cluster's nodes, which are asked for if that
     /// matters.
     async fn messages(&self, client: &Client, problems: &[FieldProblem]) -> Vec<String> {
         let mut messages = schema::messages(problems, self.kubelet);

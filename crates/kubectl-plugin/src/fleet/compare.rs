@@ -87,7 +87,7 @@ pub(crate) fn compare(from: &Side, to: &Side, facts: &NodeFacts) -> Comparison {
             && ![from, to].iter().any(|side| matches!(side.kind, Kind::Running(_)))
         {
             notes.push(
-                "one of them is an overlay, laid over each node's own file: compare it with a NODE to see what comes out".to_owned(),
+                "one of them is an overlay, laid over each node's local file: compare it with a NODE to see what comes out".to_owned(),
             );
         }
         (old, new) = (filled(&old, minor(from.kind).or(any)), filled(&new, minor(to.kind).or(any)));

@@ -26,7 +26,7 @@ pub(crate) enum Provenance {
     Flag,
     /// The same, against what the ConfigMap says.
     Overridden,
-    /// The node's own file, a drop-in or a flag.
+    /// The local file, a drop-in or a flag.
     Node,
 }
 

@@ -208,7 +208,7 @@ impl Disk {
                 Some(known) => return Ok(known.clone()),
                 None => source,
             },
-            LoadTarget::Source(source) | LoadTarget::Anew(source) => source,
+            LoadTarget::Source(source) | LoadTarget::DryRun(source) => source,
         };
         let payload = self.checkpoints.get(source);
         let payload = payload.ok_or_else(|| RenderError::Checkpoint(format!("there is no checkpoint of {source}")))?;
@@ -219,7 +219,7 @@ impl Disk {
             annotations: payload.annotations.clone(),
         };
         let rendered = rendered(Some((&checkpoint, source)))?;
-        if !matches!(target, LoadTarget::Anew(_)) {
+        if !matches!(target, LoadTarget::DryRun(_)) {
             self.configurations.insert(rendered.digest.clone(), rendered.clone());
         }
         Ok(rendered)
@@ -245,7 +245,7 @@ fn kubelet_id() -> KubeletId {
     KubeletId("played".to_owned())
 }
 
-/// The node's own files.
+/// The local files.
 struct Files;
 
 impl ports::Local for Files {

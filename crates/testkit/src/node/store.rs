@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::{Definition, Node, name_of};
 
-/// The store and the node's own file.
+/// The store and the local file.
 #[derive(Default)]
 pub struct Store {
     /// The record, as it is on disk.
@@ -30,9 +30,9 @@ pub struct Store {
     configs: BTreeMap<Digest, Rendered>,
     /// Answered requests to put the kubelet's state files in order.
     pub swaps: Vec<StateFiles>,
-    /// Tells one content of the node's own file from another.
+    /// Tells one content of the local file from another.
     pub local: String,
-    /// The node's own file cannot be read.
+    /// The local file cannot be read.
     pub local_torn: bool,
     /// No request is answered.
     stalled: bool,
@@ -220,7 +220,7 @@ impl Node {
             LoadTarget::Local if self.store.renders_fail => Err(eio()),
             LoadTarget::Local => Ok(self.render(None)),
             LoadTarget::Source(source) => self.load_source(source),
-            LoadTarget::Anew(source) => self.load_anew(source),
+            LoadTarget::DryRun(source) => self.dry_run(source),
             LoadTarget::Content(digest, _) if self.store.unreadable.contains(&digest.0) => Err(eio()),
             LoadTarget::Content(digest, source) => {
                 if let Some(config) = self.store.configs.get(digest).filter(|_| !self.store.damaged.contains(&digest.0))
@@ -237,7 +237,7 @@ impl Node {
     }
 
     /// What comes of it now; nothing is stored.
-    fn load_anew(&self, source: &Source) -> Result<Rendered, RenderError> {
+    fn dry_run(&self, source: &Source) -> Result<Rendered, RenderError> {
         if self.store.renders_fail {
             return Err(eio());
         }
@@ -251,7 +251,7 @@ impl Node {
     }
 
     fn load_source(&mut self, source: &Source) -> Result<Rendered, RenderError> {
-        let rendered = self.load_anew(source)?;
+        let rendered = self.dry_run(source)?;
         let digest = rendered.digest.clone();
         if self.store.unreadable.contains(&digest.0) {
             return Err(eio());
@@ -302,5 +302,5 @@ fn eio() -> RenderError {
 }
 
 fn torn() -> RenderError {
-    RenderError::Internal("the node's own file cannot be parsed".to_owned())
+    RenderError::Internal("the local file cannot be parsed".to_owned())
 }

@@ -28,7 +28,7 @@ pub struct Mood {
 pub struct Version {
     pub name: String,
     pub content: Content,
-    /// It is laid over the node's own file.
+    /// It is laid over the local file.
     pub overlay: bool,
     pub payload: Arc<Payload>,
 }
@@ -171,7 +171,7 @@ impl Outside {
         self.put_as(name, text, false);
     }
 
-    /// Creates or replaces a ConfigMap, which may be laid over the node's own file.
+    /// Creates or replaces a ConfigMap, which may be laid over the local file.
     pub fn put_as(&mut self, name: &str, text: &str, overlay: bool) {
         let data = [(KEY, text), ("other", text)].map(|(key, text)| (key.to_owned(), text.to_owned()));
         let flags = Content::of(text).flags();
@@ -240,17 +240,17 @@ impl Outside {
         last.map_or_else(|| "unknown".to_owned(), |version| version.name.clone())
     }
 
-    /// The node's own file, or what it was before it was torn.
+    /// The local file, or what it was before it was torn.
     pub(super) fn own(&self) -> Content {
         Content::of(self.torn_local.as_ref().unwrap_or(&self.local))
     }
 
-    /// True if this is what the node's own file says, or said in another edition.
+    /// True if this is what the local file says, or said in another edition.
     pub(super) fn is_own(&self, content: Content) -> bool {
         self.own().over(content) == content || self.content_of(None) == Some(content)
     }
 
-    /// An administrator edits the node's own file, tears it, or mends it.
+    /// An administrator edits the local file, tears it, or mends it.
     pub fn edit_local(&mut self, tear: bool) {
         let own = self.own();
         match self.torn_local.take() {

@@ -70,7 +70,7 @@ impl Behaviour {
         format!("{head}  behaviour: {word}\n  salt: {salt}\n")
     }
 
-    /// A node's own file with this behaviour; `base` makes its editions differ.
+    /// A local file with this behaviour; `base` makes its editions differ.
     pub fn local_text(self, base: u64) -> String {
         let text = self.text(0);
         if base == 0 { text } else { format!("{text}  base: {base}\n") }
@@ -151,7 +151,7 @@ impl Behaviour {
 pub struct Content {
     pub behaviour: Behaviour,
     salt: u64,
-    /// What an overlay takes from the node's own file.
+    /// What an overlay takes from the local file.
     pub base: u64,
 }
 
@@ -170,7 +170,7 @@ impl Content {
         (self.salt > 0).then(|| format!("--node-labels=salt={}", self.salt))
     }
 
-    /// It, laid over the node's own file.
+    /// It, laid over the local file.
     pub fn over(self, local: Self) -> Self {
         Self { base: local.base, ..self }
     }

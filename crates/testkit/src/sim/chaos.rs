@@ -484,7 +484,7 @@ fn disturb(outside: &mut Outside, rng: &mut Rng) -> String {
         9 => {
             let tear = rng.one_in(2);
             outside.edit_local(tear);
-            format!("the node's own file is edited, torn: {}", outside.torn_local.is_some())
+            format!("the local file is edited, torn: {}", outside.torn_local.is_some())
         }
         0 | 1 => {
             let up = rng.below(3) > 0;

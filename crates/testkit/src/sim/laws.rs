@@ -82,7 +82,7 @@ impl Law {
         (Self::SavedAsGiven, 100, "law 3: what is saved is what the API server gave for that very version"),
         (Self::NothingLost, 100, "law 3: a crash at any instruction loses no last known good"),
         (Self::Mended, 1, "law 3: what is damaged behind the supervisor's back is put right while the kubelet runs"),
-        (Self::LocalFiles, 5_000, "what the node's own file says otherwise than what runs is told, or followed"),
+        (Self::LocalFiles, 5_000, "what the local file says otherwise than what runs is told, or followed"),
         (Self::RecordsHold, 300, "law 3: what is said to be on disk is there"),
         (Self::ContentsHold, 20, "law 3: the content of last known good is whole and durable"),
         (Self::Earned, 7, "law 4: last known good was healthy for the whole trial, or it was reset"),

@@ -32,7 +32,7 @@ pub enum Coming {
     Says(Input),
     /// Somebody else than the supervisor has written in the store.
     StoreTouched,
-    /// Somebody has written the node's own file.
+    /// Somebody has written the local file.
     LocalFileTouched,
     Ready(u32),
     Exit(u32, Exit),

@@ -203,7 +203,7 @@ impl Outside {
             || self.account.pinned.is_some()
             || self.was_in_trouble()
             || self.now < self.trial_counts_from()
-            // It says what it cannot render: a node's own file that is torn.
+            // It says what it cannot render: a local file that is torn.
             || self.status.error.as_ref().is_some_and(|error| error.starts_with("failed to sync"))
             || !self.hears_api()
             || self.mood != crate::sim::api::Mood::default()

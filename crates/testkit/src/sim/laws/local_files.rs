@@ -1,4 +1,4 @@
-//! The law of the node's own file, which changes while a kubelet runs.
+//! The law of the local file, which changes while a kubelet runs.
 
 use std::time::Duration;
 
