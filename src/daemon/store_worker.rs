@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::render::configuration;
 use crate::adapters::fsx::Disk;
-use crate::adapters::store::{ConfigContent, FsStore, StoredConfig};
+use crate::adapters::store::{ConfigContent, FsStore, GivenFiles, StoredConfig};
 use crate::machine::Input;
 use crate::machine::history::HistoryEntry;
 use crate::machine::model::{Damage, LoadTarget, RenderError, Rendered};
@@ -89,6 +89,10 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
                 self.store.reported(number);
                 return Vec::new();
             }
+            StoreRequest::ProbeDisk => {
+                self.store.probe_disk();
+                return Vec::new();
+            }
             StoreRequest::Collect(sources, digests) => {
                 if let Err(why) = self.store.collect(&sources, &digests) {
                     tracing::warn!("old checkpoints and configurations cannot be removed: {why}");
@@ -138,9 +142,14 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         match target {
             LoadTarget::Local => {
                 let out = configuration(None, None, &self.args, &self.local)?;
-                Ok(self.rendered(out, String::new(), ConfigAnnotations::default()))
+                Ok(self.rendered(out, GivenFiles::default(), ConfigAnnotations::default()))
             }
             LoadTarget::Source(source) => self.render(source, None),
+            LoadTarget::Anew(source) => {
+                let checkpoint = self.store.open(source)?;
+                let out = configuration(Some((&checkpoint, source)), None, &self.args, &self.local)?;
+                Ok(self.rendered(out, GivenFiles::default(), checkpoint.annotations))
+            }
             LoadTarget::Content(digest, source) => match self.store.load_config(digest) {
                 Ok(found) => Ok(self.stored(digest, source, found)),
                 Err(error) => self.render(source, Some(digest)).map_err(|_| error),
@@ -159,17 +168,19 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         let internal = |error: &dyn std::error::Error| RenderError::Internal(error.to_string());
         // JSON is YAML to the kubelet, and cannot be misquoted.
         let text = serde_json::to_string_pretty(&out.value).map_err(|error| internal(&error))?;
-        let (overrides, files, shadowed) = (&out.overrides, &out.files, out.shadowed.as_slice());
-        let path = self.store.write_config(&out.digest, &ConfigContent { text: &text, overrides, files, shadowed });
-        let path = path.map_err(|error| internal(&error))?;
-        Ok(self.rendered(out, path, checkpoint.annotations))
+        let Configuration { overrides, drop_ins, files, shadowed, .. } = &out;
+        let content = ConfigContent { text: &text, overrides, drop_ins, files, shadowed };
+        let given = self.store.write_config(&out.digest, &content).map_err(|error| internal(&error))?;
+        let is_local_files = source.is_local_files();
+        Ok(Rendered { is_local_files, ..self.rendered(out, given, checkpoint.annotations) })
     }
 
-    fn rendered(&self, out: Configuration, path: String, annotations: ConfigAnnotations) -> Rendered {
+    fn rendered(&self, out: Configuration, given: GivenFiles, annotations: ConfigAnnotations) -> Rendered {
         Rendered {
             digest: out.digest,
-            path,
+            path: given.config,
             overrides: out.overrides,
+            config_dir: given.config_dir,
             healthz: out.healthz,
             notes: out.notes,
             problems: out.problems,
@@ -177,17 +188,21 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
             runtime: self.args.runtime_socket(&out.effective),
             effective: Arc::new(out.effective),
             annotations,
+            is_local_files: false,
         }
     }
 
-    /// The bytes are what they were; flags and drop-ins over them are today's. The local file does not matter.
+    /// The bytes are what they were; the unit's flags over them are today's. The node's own files do not matter, but for
+    /// content of before drop-ins were part of it.
     fn stored(&self, digest: &Digest, source: &Source, found: StoredConfig) -> Rendered {
         let args = self.args.with(&found.overrides);
-        let Effective { value, healthz } = rendering::effective(found.value, &self.local.drop_ins(), &args);
+        let drop_ins = found.drop_ins.or_else(|| self.local.drop_ins().ok()).unwrap_or_default();
+        let Effective { value, healthz } = rendering::effective(found.value, &drop_ins, &args);
         Rendered {
             digest: digest.clone(),
-            path: found.path,
+            path: found.given.config,
             overrides: found.overrides,
+            config_dir: found.given.config_dir,
             healthz,
             notes: Vec::new(),
             problems: Vec::new(),
@@ -195,6 +210,7 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
             runtime: self.args.runtime_socket(&value),
             effective: Arc::new(value),
             annotations: self.store.annotations(source),
+            is_local_files: source.is_local_files(),
         }
     }
 }

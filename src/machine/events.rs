@@ -41,6 +41,8 @@ pub enum EventReason {
     Confirmed,
     /// The store was changed behind the supervisor.
     Drift,
+    /// The node's own files say something else than what runs.
+    LocalFiles,
     /// The kubelet hung, and is restarted with what it ran.
     Hung,
 }
@@ -65,6 +67,7 @@ impl EventReason {
             Self::Thawed => "KubeletConfigThawed",
             Self::Confirmed => "KubeletConfigConfirmed",
             Self::Drift => "KubeletConfigDrift",
+            Self::LocalFiles => "KubeletConfigLocalFiles",
             Self::Hung => "KubeletHung",
         }
     }
@@ -108,6 +111,15 @@ pub fn drift(damage: &Damage, downloads: bool) -> Event {
     };
     let message = format!("Changed behind the supervisor, {}: {done}", damage.what);
     event(EventReason::Drift, true, damage.source.as_ref(), message)
+}
+
+/// The node's own files say something else than what runs.
+#[must_use]
+pub fn local_files_differ(source: Option<&Source>, difference: &str) -> Event {
+    let message = format!(
+        "The kubelet does not run what the node's own files say, {difference}; a restart of its unit has them judged and tried"
+    );
+    event(EventReason::LocalFiles, true, source, message)
 }
 
 /// A new source with equal content.

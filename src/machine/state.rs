@@ -12,6 +12,7 @@ use super::hung::Hung;
 use super::io::{Effect, Input, StoreRequest, Ticket, log};
 use super::ladder::{is_same, refusal};
 use super::launch::Launch;
+use super::local_files::LocalFiles;
 use super::model::{ConfigError, KubeletId, Moment, later};
 use super::process::{Process, RunningConfig};
 use super::proposal::{Commands, Proposal};
@@ -46,6 +47,7 @@ pub struct State {
     pub(super) pending: ChangeTimes,
     /// What changed in the store behind our back.
     pub(super) drift: Drift,
+    pub(super) local_files: LocalFiles,
     /// What is prepared for the next start.
     pub(super) launch: Launch,
     /// The kubelet's process.
@@ -114,7 +116,10 @@ impl State {
                 if result.is_ok() {
                     self.launch.loaded_late(ticket, now);
                 }
-                if !self.learned(ticket, &result) && !self.next_loaded(ticket, result.clone(), &mut fx) {
+                let known = self.learned(ticket, &result)
+                    || self.hung_loaded(ticket, &result, &mut fx)
+                    || self.local_files_read(ticket, &result, &mut fx);
+                if !known && !self.next_loaded(ticket, result.clone(), &mut fx) {
                     self.change_loaded(ticket, result, &mut fx);
                 }
             }
@@ -129,6 +134,7 @@ impl State {
                 }
             }
             Input::StoreTouched => self.store_touched(),
+            Input::LocalFilesTouched => self.local_files_touched(),
             Input::Verified(ticket, found) => self.verified(ticket, found, &mut fx),
             Input::StateFilesSwapped(ticket, result) => self.state_files_swapped(ticket, result, &mut fx),
             Input::Started(result) => self.started(result, &mut fx),
@@ -194,6 +200,7 @@ impl State {
         self.tick_launch(fx);
         self.tick_writer(fx);
         self.tick_drift(fx);
+        self.tick_local_files(fx);
         self.tick_reload(fx);
         self.tick_watchdog(fx);
         self.note_motion();
@@ -216,6 +223,7 @@ impl State {
         }
         self.launch.deadlines(self.now, &mut due);
         self.drift.deadlines(&mut due);
+        self.local_files.deadlines(&mut due);
         self.process.deadlines(&mut due);
         self.health_deadlines(&mut due);
         self.hung.deadlines(&mut due);

@@ -118,6 +118,7 @@ pub(crate) fn status_document(state: &State, version: Option<&str>) -> Value {
         },
         "shadowedByFlags": state.running().shadowed,
         "flagOverrides": state.running().overrides,
+        "localFiles": state.local_files_difference(),
         "drift": state.damage().collect::<Vec<_>>(),
         "pinned": state.saved().pin.is_some(),
         "frozen": state.saved().frozen,

@@ -6,6 +6,7 @@ mod counted;
 mod defects;
 mod drift;
 mod hung;
+mod local_files;
 mod publication;
 mod random_inputs;
 mod spread;

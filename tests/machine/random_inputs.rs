@@ -53,6 +53,8 @@ enum Op {
     AskReload,
     /// Somebody writes in the store.
     TouchStore,
+    /// Somebody writes the node's own files.
+    TouchLocalFiles,
     NodeName,
     Reported,
     Version,
@@ -93,6 +95,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => Just(Op::Reload),
         4 => Just(Op::AskReload),
         2 => Just(Op::TouchStore),
+        2 => Just(Op::TouchLocalFiles),
     ];
     let rest = prop_oneof![Just(Op::NodeName), Just(Op::Reported), Just(Op::Version)];
     prop_oneof![

@@ -53,7 +53,8 @@ pub fn kind(input: &Input) -> usize {
         Input::Shutdown => 30,
         Input::StoreTouched => 31,
         Input::Verified(..) => 32,
-        Input::Tick => 33,
+        Input::LocalFilesTouched => 33,
+        Input::Tick => 34,
     }
 }
 
@@ -108,6 +109,7 @@ pub fn make(kind: usize, seed: u8) -> Input {
             let damage = Damage { what: "a file".to_owned(), source: Some(other), content: None, mended: result };
             Input::Verified(ticket, if seed > 6 { vec![damage] } else { Vec::new() })
         }
+        33 => Input::LocalFilesTouched,
         _ => Input::Tick,
     }
 }
