@@ -57,6 +57,8 @@ pub struct Metrics {
     hazards: Family<Labels, PlainCounter>,
     store_requests: Histograms,
     unhealthy: PlainCounter<f64, AtomicU64>,
+    policy: Family<Labels, Gauge>,
+    policy_refused: PlainCounter,
     /// The kubelet is not healthy, and its time up to here is counted.
     unhealthy_since: Arc<Mutex<Option<Instant>>>,
 }
@@ -114,6 +116,8 @@ impl Metrics {
             suspensions: Family::default(),
             adoptions: PlainCounter::default(),
             hazards: Family::default(),
+            policy: Family::default(),
+            policy_refused: PlainCounter::default(),
             store_requests: Family::new_with_constructor(store_seconds),
             unhealthy: PlainCounter::default(),
             unhealthy_since: Arc::default(),
@@ -169,6 +173,7 @@ impl Metrics {
             "Versions refused for a change that is not safe on a live node, by class of hazard",
             metrics.hazards.clone(),
         );
+        metrics.register_policy(own);
         own.register(
             "kubelet_unhealthy_seconds",
             "Time without a kubelet, with one that has not said READY=1, or with bad healthz or overdue WATCHDOG=1, which is looked \
@@ -185,6 +190,15 @@ impl Metrics {
         build.get_or_create(&vec![label("version", env!("CARGO_PKG_VERSION"))]).set(1);
         own.register("build_info", "The supervisor's version", build);
         Self { registry: Arc::new(Mutex::new(registry)), ..metrics }
+    }
+
+    fn register_policy(&self, own: &mut Registry) {
+        own.register(
+            "policy",
+            "The node's policy: absent, in-force, unreadable, or violated by what runs. The count is always 1",
+            self.policy.clone(),
+        );
+        own.register("policy_refused", "Versions refused by the node's policy", self.policy_refused.clone());
     }
 
     /// Known label values are there from the start: an alert on a rise needs the zero before it.
@@ -224,6 +238,8 @@ impl Metrics {
             vec![label("status", status.condition.status.as_str()), label("reason", status.condition.reason.as_str())];
         self.condition.clear();
         self.condition.get_or_create(&said).set(1);
+        self.policy.clear();
+        self.policy.get_or_create(&vec![label("state", status.policy)]).set(1);
         self.reload_failed.set(i64::from(state.reload().error.is_some()));
         self.remaining.set(state.trial_remaining().map_or(0.0, |left| left.as_secs_f64()));
         self.count_unhealthy(Some(state.is_kubelet_healthy()), Instant::now());
@@ -248,6 +264,7 @@ impl Metrics {
             Counter::StoreError => self.store_errors.inc(),
             Counter::Suspension(reason) => self.suspensions.get_or_create(&vec![label("reason", reason.label())]).inc(),
             Counter::Adoption => self.adoptions.inc(),
+            Counter::PolicyRefused => self.policy_refused.inc(),
             Counter::HazardRefused(class) => self.hazards.get_or_create(&vec![label("class", class.label())]).inc(),
             Counter::Applied(took) => {
                 self.applied.observe(took.as_secs_f64());

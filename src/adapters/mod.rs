@@ -12,6 +12,8 @@ pub(crate) mod lock;
 pub(crate) mod log;
 pub mod metrics;
 pub mod notify_socket;
+pub(crate) mod ownership;
+pub mod policy;
 pub(crate) mod preflight;
 pub(crate) mod probe;
 pub mod process;

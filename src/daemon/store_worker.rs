@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::admission::Policy;
 use super::render::configuration;
 use crate::adapters::fsx::Disk;
 use crate::adapters::store::{ConfigContent, FsStore, StoredConfig};
@@ -14,6 +15,7 @@ use crate::machine::records::{Stored, Version};
 use crate::ports::{Local, Store, StoreError, StoreRequest};
 use kubelet_config::digest::Digest;
 use kubelet_config::flags::KubeletArgs;
+use kubelet_config::policy::Admission;
 use kubelet_config::rendering::{self, Configuration, Effective};
 use kubelet_config::source::{ConfigAnnotations, Source};
 
@@ -138,7 +140,8 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         match target {
             LoadTarget::Local => {
                 let out = configuration(None, None, &self.args, &self.local)?;
-                Ok(self.rendered(out, String::new(), ConfigAnnotations::default()))
+                let admission = Policy::read(&self.local).of_local();
+                Ok(self.rendered(out, String::new(), ConfigAnnotations::default(), admission))
             }
             LoadTarget::Source(source) => self.render(source, None),
             LoadTarget::Content(digest, source) => match self.store.load_config(digest) {
@@ -151,21 +154,33 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
     /// Renders a checkpoint, and makes what comes out durable, if that is the content wanted.
     fn render(&mut self, source: &Source, wanted: Option<&Digest>) -> Result<Rendered, RenderError> {
         let checkpoint = self.store.open(source)?;
+        // Before anything of it is parsed.
+        let policy = Policy::read(&self.local);
+        let signed = policy.signed(&checkpoint, source, self.local.default_merge());
+        let signed = signed.map_err(|why| RenderError::Policy(format!("the node's policy: signature: {why}")))?;
         let configs = self.store.configs_dir().display().to_string();
         let out = configuration(Some((&checkpoint, source)), Some(&configs), &self.args, &self.local)?;
         if wanted.is_some_and(|wanted| *wanted != out.digest) {
             return Err(RenderError::Checkpoint("it renders to other content now".to_owned()));
         }
+        let judged = (&out.effective, &out.overrides);
+        let admission = policy.admission(source, judged, Ok(signed), &self.args, &self.local);
         let internal = |error: &dyn std::error::Error| RenderError::Internal(error.to_string());
         // JSON is YAML to the kubelet, and cannot be misquoted.
         let text = serde_json::to_string_pretty(&out.value).map_err(|error| internal(&error))?;
         let (overrides, files, shadowed) = (&out.overrides, &out.files, out.shadowed.as_slice());
         let path = self.store.write_config(&out.digest, &ConfigContent { text: &text, overrides, files, shadowed });
         let path = path.map_err(|error| internal(&error))?;
-        Ok(self.rendered(out, path, checkpoint.annotations))
+        Ok(self.rendered(out, path, policy.limited(checkpoint.annotations), admission))
     }
 
-    fn rendered(&self, out: Configuration, path: String, annotations: ConfigAnnotations) -> Rendered {
+    fn rendered(
+        &self,
+        out: Configuration,
+        path: String,
+        annotations: ConfigAnnotations,
+        admission: Admission,
+    ) -> Rendered {
         Rendered {
             digest: out.digest,
             path,
@@ -177,13 +192,20 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
             runtime: self.args.runtime_socket(&out.effective),
             effective: Arc::new(out.effective),
             annotations,
+            admission,
         }
     }
 
     /// The bytes are what they were; flags and drop-ins over them are today's. The local file does not matter.
     fn stored(&self, digest: &Digest, source: &Source, found: StoredConfig) -> Rendered {
         let args = self.args.with(&found.overrides);
+        let policy = Policy::read(&self.local);
+        // What cannot be read any more was admitted when it was written, and the store is root's.
+        let merge = self.local.default_merge();
+        let signed = self.store.open(source).map_or(Ok(None), |checkpoint| policy.signed(&checkpoint, source, merge));
         let Effective { value, healthz } = rendering::effective(found.value, &self.local.drop_ins(), &args);
+        let judged = (&value, &found.overrides);
+        let admission = policy.admission(source, judged, signed, &self.args, &self.local);
         Rendered {
             digest: digest.clone(),
             path: found.path,
@@ -194,7 +216,8 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
             shadowed: found.shadowed,
             runtime: self.args.runtime_socket(&value),
             effective: Arc::new(value),
-            annotations: self.store.annotations(source),
+            annotations: policy.limited(self.store.annotations(source)),
+            admission,
         }
     }
 }

@@ -25,6 +25,7 @@ use crate::adapters::local_files::LocalFiles;
 use crate::adapters::lock::{self, Lock};
 use crate::adapters::metrics::Metrics;
 use crate::adapters::notify_socket::NotifySocket;
+use crate::adapters::policy::{self, PolicyFile};
 use crate::adapters::preflight::{KubeletPreflight, PreflightCommand};
 use crate::adapters::probe::HealthzProbe;
 use crate::adapters::process::{self, ChildPid, KubeletProcess};
@@ -213,6 +214,7 @@ async fn assemble(settings: Settings, inherited: Option<InheritedState>, lock: O
     let commands = CommandQueue::new(inputs.clone());
     serve(&settings, &endpoints, &commands).await;
     store_watch::start(settings.dir.clone(), inputs.clone());
+    policy::watch(&settings.policy, inputs.clone());
 
     let known = inherited.as_ref().and_then(|inherited| inherited.service.version.clone());
     let version = Arc::new(Mutex::new(known));
@@ -249,7 +251,12 @@ async fn assemble(settings: Settings, inherited: Option<InheritedState>, lock: O
 
 /// The store and the node's own files, on a thread of their own.
 fn store(settings: &Settings, inputs: UnboundedSender<Input>, metrics: Metrics) -> anyhow::Result<StoreThread> {
-    let local = LocalFiles { program: settings.program.clone(), args: settings.args.clone(), merge: settings.merge };
+    let local = LocalFiles {
+        program: settings.program.clone(),
+        args: settings.args.clone(),
+        merge: settings.merge,
+        policy: policy_file(settings),
+    };
     let files = FsStore::new(RealDisk, &settings.dir);
     let mut worker = StoreWorker::new(files, local, settings.args.clone()).standalone(settings.machine.standalone);
     let serve = move |request: StoreRequest| {
@@ -309,6 +316,16 @@ impl KubeletControl for SupervisedKubelet {
         if Systemd::watchdog().is_some() {
             Systemd::ping_watchdog();
         }
+    }
+}
+
+/// Labels may name what an option names, unless the policy says which.
+fn policy_file(settings: &Settings) -> PolicyFile {
+    let default_source = settings.machine.default_source.as_ref().map(|source| source.namespace.clone());
+    PolicyFile {
+        path: settings.policy.clone(),
+        label_namespaces: [settings.config_namespace.clone()].into_iter().chain(default_source).collect(),
+        source_dir: settings.source.is_some(),
     }
 }
 

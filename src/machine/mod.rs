@@ -34,6 +34,7 @@ mod io;
 mod ladder;
 mod launch;
 mod operate;
+mod policy;
 mod process;
 mod proposal;
 mod publication;

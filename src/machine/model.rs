@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use kubelet_config::digest::Digest;
 use kubelet_config::flags::FlagOverrides;
+use kubelet_config::policy::Admission;
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::schema::FieldProblem;
 use kubelet_config::source::{ConfigAnnotations, Source};
@@ -93,6 +94,9 @@ pub struct Rendered {
     pub annotations: ConfigAnnotations,
     /// The container runtime's socket, if known.
     pub runtime: Option<String>,
+    /// What the node's policy says of it, when it was loaded.
+    #[serde(skip)]
+    pub admission: Admission,
 }
 
 /// The kubelet's state files that belong to one set of resource manager policies.
@@ -169,6 +173,9 @@ pub enum RenderError {
     /// Our own trouble: disk, permissions, the local file.
     #[error("{0}")]
     Internal(String),
+    /// The node's policy refuses it as it is, unread.
+    #[error("{0}")]
+    Policy(String),
 }
 
 /// Something in the store that is not as it was written.

@@ -53,6 +53,8 @@ enum Op {
     AskReload,
     /// Somebody writes in the store.
     TouchStore,
+    Policy,
+    ByLabels(bool),
     NodeName,
     Reported,
     Version,
@@ -94,7 +96,8 @@ fn op() -> impl Strategy<Value = Op> {
         4 => Just(Op::AskReload),
         2 => Just(Op::TouchStore),
     ];
-    let rest = prop_oneof![Just(Op::NodeName), Just(Op::Reported), Just(Op::Version)];
+    let policy = prop_oneof![Just(Op::Policy), any::<bool>().prop_map(Op::ByLabels)];
+    let rest = prop_oneof![Just(Op::NodeName), Just(Op::Reported), Just(Op::Version), policy];
     prop_oneof![
         8 => changes,
         16 => answers,
@@ -163,6 +166,7 @@ fn bad_version(version: &Version, refused: bool) -> BadVersion {
         time: String::new(),
         kubelet_version: String::new(),
         log_tail: Vec::new(),
+        by_policy: false,
     }
 }
 

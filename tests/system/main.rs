@@ -16,6 +16,7 @@ mod kubelet_adapter;
 mod native_flaws;
 mod operate;
 mod operator_verbs;
+mod policy;
 mod process;
 mod rejects;
 mod reload;

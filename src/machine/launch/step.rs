@@ -123,13 +123,8 @@ impl State {
     }
 
     fn load(&mut self, version: Option<Version>, fx: &mut Vec<Effect>) {
-        let target = match &version {
-            None => LoadTarget::Local,
-            Some(Version { source, digest: Some(digest) }) => LoadTarget::Content(digest.clone(), source.clone()),
-            Some(Version { source, digest: None }) => LoadTarget::Source(source.clone()),
-        };
         let asked = self.ask(limits::LOAD_DEADLINE);
-        fx.push(Effect::Store(StoreRequest::Load(asked.ticket, target)));
+        fx.push(Effect::Store(StoreRequest::Load(asked.ticket, Version::load_target(version.as_ref()))));
         self.launch.next = Some(Next { version, stage: Stage::Loading(asked), announced: false });
     }
 
@@ -153,7 +148,10 @@ impl State {
                     self.launch.started.iter().find(|(started, _)| is_same(Some(started), version.as_ref())).cloned();
                 match (known, &version) {
                     // It was verified before in this life, and its path is known.
-                    (Some((_, rendered)), _) => self.set_stage(Stage::Ready(Some(Box::new(rendered)))),
+                    (Some((_, rendered)), _) => {
+                        self.ask_policy(); // once it runs
+                        self.set_stage(Stage::Ready(Some(Box::new(rendered))));
+                    }
                     (None, Some(version)) => self.cannot_use(version, ConfigError::Internal, &why, fx),
                     (None, None) => {
                         log(fx, Level::Warn, format!("the local configuration cannot be read: {why}"));
@@ -207,6 +205,10 @@ impl State {
             }
             (Some(version), Ok(rendered)) => {
                 let version = self.learn_content(version, &rendered.digest);
+                if let Some(why) = Self::forbids_start(&rendered) {
+                    self.cannot_use(&version, ConfigError::Validate, &why, fx);
+                    return true;
+                }
                 if self.is_tried(&version) && self.bad_version(&version).is_some() {
                     self.call_off_trial(fx); // the binary is one with which it failed before
                     return true;
@@ -227,6 +229,7 @@ impl State {
                 let native = match &error {
                     RenderError::Load(_) | RenderError::Checkpoint(_) => ConfigError::Load,
                     RenderError::Internal(_) => ConfigError::Internal,
+                    RenderError::Policy(_) => ConfigError::Validate,
                 };
                 if matches!(error, RenderError::Checkpoint(_)) {
                     self.launch.forget_started(&version);

@@ -110,6 +110,7 @@ impl State {
         log(fx, Level::Info, format!("supervisor {} goes on with kubelet pid {pid}, {active}", status::VERSION));
         self.read_again();
         self.store_touched(); // nobody watched meanwhile
+        self.ask_policy();
         fx.push(Effect::Watch(self.sync.assigned_map().cloned()));
     }
 }

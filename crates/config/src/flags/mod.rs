@@ -20,3 +20,4 @@ pub(crate) use args::NATIVE_GATE;
 pub use overlay::Setting;
 pub(crate) use overlay::set;
 pub use overrides::{FlagOverrides, KEY_SUFFIX};
+pub use refused::{LEFT_TO_POLICY, refused_for_good};

@@ -63,6 +63,8 @@ pub(crate) struct SupervisorInfo {
     pub(crate) version: Option<String>,
     /// Fields that flags win over, as in `maxPods (--max-pods)`.
     pub(crate) shadowed: Vec<String>,
+    /// Whether the node has a policy: absent, in-force, unreadable, violated; none where it does not tell.
+    pub(crate) policy: Option<String>,
 }
 
 impl SupervisorInfo {
@@ -71,7 +73,8 @@ impl SupervisorInfo {
         let about: Value = about.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
         let version = about.get("version").and_then(Value::as_str).map(str::to_owned);
         let shadowed = about.get("shadowedByFlags").and_then(Value::as_array).into_iter().flatten();
-        Self { version, shadowed: shadowed.filter_map(Value::as_str).map(str::to_owned).collect() }
+        let policy = about.get("policy").and_then(Value::as_str).map(str::to_owned);
+        Self { policy, version, shadowed: shadowed.filter_map(Value::as_str).map(str::to_owned).collect() }
     }
 
     /// The flag that wins over a field, without dashes.
