@@ -57,6 +57,7 @@ fn what_it_denies_is_refused_until_it_admits_it() {
     rig.wait_error(&again, VALIDATE);
     write(&rig, "");
     rig.wait_active(&again);
+    rig.wait_starts(2);
     assert_eq!(rig.last_config()["staticPodPath"], "/tmp/pods");
 }
 
