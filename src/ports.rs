@@ -121,8 +121,11 @@ pub trait Local {
     /// # Errors
     /// Why it cannot be read.
     fn config(&self) -> Result<Option<(String, String)>, LocalError>;
-    /// The `--config-dir` drop-ins, in the kubelet's order; unreadable ones are left out.
-    fn drop_ins(&self) -> Vec<DropIn>;
+    /// The `--config-dir` drop-ins, in the kubelet's order.
+    ///
+    /// # Errors
+    /// What cannot be read: the directory, or a file of it. The kubelet would not start.
+    fn drop_ins(&self) -> Result<Vec<DropIn>, LocalError>;
     /// The identity of the kubelet binary.
     fn kubelet_id(&self) -> KubeletId;
     /// The merge mode of ConfigMaps that say nothing.
@@ -147,7 +150,7 @@ pub struct LocalPolicy {
     pub source_dir: bool,
 }
 
-/// Why the kubelet's own `--config` file cannot be read.
+/// Why the kubelet's own files cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum LocalError {
     /// The disk's answer.
@@ -166,6 +169,14 @@ pub enum LocalError {
         path: PathBuf,
         /// In bytes.
         size: u64,
+    },
+    /// No node has so many.
+    #[error("{}: more than {limit} drop-ins", dir.display())]
+    TooMany {
+        /// The `--config-dir`.
+        dir: PathBuf,
+        /// How many are read.
+        limit: usize,
     },
 }
 

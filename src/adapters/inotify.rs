@@ -10,6 +10,17 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, InotifyEvent, WatchDescriptor}
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+/// What changes in a directory, and the directory itself. Reading changes nothing, so it is not asked for.
+pub(crate) const CONTENT: AddWatchFlags = AddWatchFlags::IN_CLOSE_WRITE
+    .union(AddWatchFlags::IN_MODIFY)
+    .union(AddWatchFlags::IN_CREATE)
+    .union(AddWatchFlags::IN_DELETE)
+    .union(AddWatchFlags::IN_MOVED_TO)
+    .union(AddWatchFlags::IN_MOVED_FROM)
+    .union(AddWatchFlags::IN_DELETE_SELF)
+    .union(AddWatchFlags::IN_MOVE_SELF)
+    .union(AddWatchFlags::IN_ONLYDIR);
+
 /// An instance. nix's has no raw descriptor, which [`AsyncFd`] wants.
 #[derive(Debug)]
 pub(crate) struct Inotify(nix::sys::inotify::Inotify);

@@ -12,6 +12,8 @@ use kubelet_config::rendering::DropIn;
 use kubelet_config::source::Merge;
 use kubelet_config::yaml;
 
+pub(crate) mod source;
+
 /// Reads them when asked: kubeadm rewrites them under our feet.
 #[derive(Clone, Debug)]
 pub struct LocalFiles {
@@ -28,27 +30,21 @@ pub struct LocalFiles {
 impl ports::Local for LocalFiles {
     fn config(&self) -> Result<Option<(String, String)>, LocalError> {
         let Some(path) = self.args.last("config").map(Path::new) else { return Ok(None) };
-        let fail = |path: &Path, error: io::Error| LocalError::Disk { path: path.to_owned(), cause: error.into() };
-        let path = std::path::absolute(path).map_err(|error| fail(path, error))?;
-        let size = std::fs::metadata(&path).map_err(|error| fail(&path, error))?.len();
-        if size > yaml::MAX_BYTES as u64 {
-            return Err(LocalError::TooLarge { path, size });
-        }
-        let text = std::fs::read_to_string(&path).map_err(|error| fail(&path, error))?;
+        let path = std::path::absolute(path).map_err(|error| disk(path, error))?;
+        let text = read(&path)?;
         let dir = path.parent().unwrap_or(Path::new("/")).display().to_string();
         Ok(Some((text, dir)))
     }
 
-    fn drop_ins(&self) -> Vec<DropIn> {
+    fn drop_ins(&self) -> Result<Vec<DropIn>, LocalError> {
+        let Some(dir) = self.args.last("config-dir").map(Path::new) else { return Ok(Vec::new()) };
         let mut files = Vec::new();
-        if let Some(dir) = self.args.last("config-dir") {
-            collect_drop_ins(Path::new(dir), &mut files, 0);
+        collect_drop_ins(dir, &mut files, 0)?;
+        if files.len() > DROP_INS {
+            return Err(LocalError::TooMany { dir: dir.to_owned(), limit: DROP_INS });
         }
-        files.sort(); // lexical by full path, as filepath.WalkDir goes (server.go, v1.36)
-        let read = |path: &PathBuf| {
-            Some(DropIn { text: std::fs::read_to_string(path).ok()?, path: path.display().to_string() })
-        };
-        files.iter().filter_map(read).collect()
+        files.sort(); // name by name on the way, as filepath.WalkDir goes (server.go, v1.36)
+        files.iter().map(|path| Ok(DropIn { text: read(path)?, path: path.display().to_string() })).collect()
     }
 
     fn kubelet_id(&self) -> KubeletId {
@@ -72,16 +68,37 @@ impl ports::Local for LocalFiles {
     }
 }
 
-fn collect_drop_ins(dir: &Path, files: &mut Vec<PathBuf>, depth: u32) {
-    let Ok(entries) = std::fs::read_dir(dir) else { return };
-    for entry in entries.filter_map(Result::ok) {
+/// More drop-ins than this are not read.
+const DROP_INS: usize = 1000;
+
+/// Directories below `--config-dir` that are entered, one in the other.
+const DEPTH: u32 = 16;
+
+fn disk(path: &Path, error: io::Error) -> LocalError {
+    LocalError::Disk { path: path.to_owned(), cause: error.into() }
+}
+
+fn read(path: &Path) -> Result<String, LocalError> {
+    let size = std::fs::metadata(path).map_err(|error| disk(path, error))?.len();
+    if size > yaml::MAX_BYTES as u64 {
+        return Err(LocalError::TooLarge { path: path.to_owned(), size });
+    }
+    std::fs::read_to_string(path).map_err(|error| disk(path, error))
+}
+
+/// A link is a file, wherever it leads, as to filepath.WalkDir.
+fn collect_drop_ins(dir: &Path, files: &mut Vec<PathBuf>, depth: u32) -> Result<(), LocalError> {
+    for entry in std::fs::read_dir(dir).map_err(|error| disk(dir, error))? {
+        let entry = entry.map_err(|error| disk(dir, error))?;
         let path = entry.path();
-        match entry.file_type() {
-            Ok(kind) if kind.is_dir() && depth < 16 => collect_drop_ins(&path, files, depth + 1),
-            Ok(_) if path.extension().is_some_and(|extension| extension == "conf") => files.push(path),
-            _ => {}
+        let is_dir = entry.file_type().map_err(|error| disk(&path, error))?.is_dir();
+        if is_dir && depth < DEPTH && files.len() <= DROP_INS {
+            collect_drop_ins(&path, files, depth + 1)?;
+        } else if !is_dir && path.extension().is_some_and(|extension| extension == "conf") {
+            files.push(path);
         }
     }
+    Ok(())
 }
 
 /// Finds a program as the shell would.

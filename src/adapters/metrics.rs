@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter as PlainCounter;
-use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
@@ -16,12 +16,14 @@ use prometheus_client::registry::Registry;
 use crate::machine::evidence::{Failure, Suspension};
 use crate::machine::model::{PreflightResult, RestartCause, TrialResult};
 use crate::machine::status::node_status;
-use crate::machine::{Counter, State};
+use crate::machine::{Counter, State, StoreOperation};
 use kubelet_config::hazard::HazardClass;
 use kubelet_config::source::Source;
 
 type Labels = Vec<(String, String)>;
 type FloatGauge = Gauge<f64, AtomicU64>;
+type Gauges = Family<Labels, Gauge>;
+type Counters = Family<Labels, PlainCounter>;
 type Histograms = Family<Labels, Histogram, fn() -> Histogram>;
 
 /// From a crash at the start to a wait for somebody's confirmation; 660: a trial of ten minutes without a hitch.
@@ -38,34 +40,35 @@ fn store_seconds() -> Histogram {
 #[derive(Clone, Debug)]
 pub struct Metrics {
     registry: Arc<Mutex<Registry>>,
-    configs: [Family<Labels, Gauge>; 3],
+    configs: [Gauges; 3],
     error: Gauge,
-    condition: Family<Labels, Gauge>,
+    condition: Gauges,
     reload_failed: Gauge,
-    restarts: Family<Labels, PlainCounter>,
-    preflights: Family<Labels, PlainCounter>,
-    rollbacks: Family<Labels, PlainCounter>,
+    local_files_differ: Gauge,
+    restarts: Counters,
+    preflights: Counters,
+    rollbacks: Counters,
     remaining: FloatGauge,
     applied: Histogram,
     preflight_seconds: Histogram,
     store_errors: PlainCounter,
-    requests: Family<Labels, PlainCounter>,
+    requests: Counters,
     expiration: FloatGauge,
     trials: Histograms,
-    suspensions: Family<Labels, PlainCounter>,
+    suspensions: Counters,
     adoptions: PlainCounter,
-    hazards: Family<Labels, PlainCounter>,
+    hazards: Counters,
     store_requests: Histograms,
     unhealthy: PlainCounter<f64, AtomicU64>,
-    policy: Family<Labels, Gauge>,
+    policy: Gauges,
     policy_refused: PlainCounter,
     /// The kubelet is not healthy, and its time up to here is counted.
     unhealthy_since: Arc<Mutex<Option<Instant>>>,
 }
 
 /// Native's four. Names, labels and help as in pkg/kubelet/metrics/metrics.go:66-75, v1.20.2.
-fn native(registry: &mut Registry) -> ([Family<Labels, Gauge>; 3], Gauge) {
-    let configs: [Family<Labels, Gauge>; 3] = Default::default();
+fn native(registry: &mut Registry) -> ([Gauges; 3], Gauge) {
+    let configs: [Gauges; 3] = Default::default();
     for (family, (name, help)) in configs.iter().zip([
         ("assigned", "The node's understanding of intended config. The count is always 1"),
         ("active", "The config source the node is actively using. The count is always 1"),
@@ -85,8 +88,27 @@ fn native(registry: &mut Registry) -> ([Family<Labels, Gauge>; 3], Gauge) {
     (configs, error)
 }
 
-fn label(name: &str, value: &str) -> (String, String) {
-    (name.to_owned(), value.to_owned())
+fn labels<const N: usize>(labels: [(&str, &str); N]) -> Labels {
+    labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
+}
+
+fn count(family: &Counters, name: &str, value: &str) {
+    family.get_or_create(&labels([(name, value)])).inc();
+}
+
+fn observe(family: &Histograms, name: &str, value: &str, took: Duration) {
+    family.get_or_create(&labels([(name, value)])).observe(took.as_secs_f64());
+}
+
+/// Known label values are there from the start: an alert on a rise needs the zero before it.
+fn begin_at_zero<M: Clone, C: MetricConstructor<M>>(
+    family: &Family<Labels, M, C>,
+    name: &str,
+    values: impl IntoIterator<Item = &'static str>,
+) {
+    for value in values {
+        let _ = family.get_or_create(&labels([(name, value)]));
+    }
 }
 
 impl Metrics {
@@ -102,6 +124,7 @@ impl Metrics {
             error,
             condition: Family::default(),
             reload_failed: Gauge::default(),
+            local_files_differ: Gauge::default(),
             restarts: Family::default(),
             preflights: Family::default(),
             rollbacks: Family::default(),
@@ -116,80 +139,95 @@ impl Metrics {
             suspensions: Family::default(),
             adoptions: PlainCounter::default(),
             hazards: Family::default(),
-            policy: Family::default(),
+            policy: Gauges::default(),
             policy_refused: PlainCounter::default(),
             store_requests: Family::new_with_constructor(store_seconds),
             unhealthy: PlainCounter::default(),
             unhealthy_since: Arc::default(),
         };
+        metrics.register_kubelet(own);
+        metrics.register_supervisor(own);
+        metrics.begin_at_zero();
+        Self { registry: Arc::new(Mutex::new(registry)), ..metrics }
+    }
+
+    /// Of configurations and the kubelet.
+    fn register_kubelet(&self, own: &mut Registry) {
         own.register(
             "condition",
             "The Node's condition KubeletConfigOk, by status and reason. The count is always 1",
-            metrics.condition.clone(),
+            self.condition.clone(),
         );
-        own.register(
-            "reload_failed",
-            "True (1) if the latest reload was refused and the old supervisor stayed, false (0) otherwise",
-            metrics.reload_failed.clone(),
-        );
-        own.register("kubelet_restarts", "Restarts of the kubelet, by cause", metrics.restarts.clone());
-        own.register("preflight", "Preflights, by result", metrics.preflights.clone());
-        own.register("preflight_duration_seconds", "Time a preflight took", metrics.preflight_seconds.clone());
-        own.register("rollbacks", "Rollbacks to last known good, by reason", metrics.rollbacks.clone());
+        own.register("kubelet_restarts", "Restarts of the kubelet, by cause", self.restarts.clone());
+        own.register("preflight", "Preflights, by result", self.preflights.clone());
+        own.register("preflight_duration_seconds", "Time a preflight took", self.preflight_seconds.clone());
+        own.register("rollbacks", "Rollbacks to last known good, by reason", self.rollbacks.clone());
         own.register(
             "trial_remaining_seconds",
             "Continuous health still needed to become last known good; 0 outside a trial",
-            metrics.remaining.clone(),
+            self.remaining.clone(),
         );
         own.register(
             "config_apply_duration_seconds",
             "From seeing a version to its kubelet being ready",
-            metrics.applied.clone(),
-        );
-        own.register("store_errors", "Failed writes of the store", metrics.store_errors.clone());
-        own.register("api_requests", "Requests to the API server", metrics.requests.clone());
-        own.register(
-            "client_certificate_expiration_timestamp_seconds",
-            "When the client certificate expires; 0 if unknown",
-            metrics.expiration.clone(),
+            self.applied.clone(),
         );
         own.register(
             "trial_duration_seconds",
             "Time from the decision to switch to the end of the trial, by result",
-            metrics.trials.clone(),
+            self.trials.clone(),
         );
         own.register(
             "suspensions",
             "Times that judgement was suspended because of the node's surroundings, by reason",
-            metrics.suspensions.clone(),
+            self.suspensions.clone(),
         );
         own.register(
             "adoptions",
             "Sources whose content ran already, taken over without a restart",
-            metrics.adoptions.clone(),
+            self.adoptions.clone(),
         );
         own.register(
             "hazards_refused",
             "Versions refused for a change that is not safe on a live node, by class of hazard",
-            metrics.hazards.clone(),
+            self.hazards.clone(),
         );
-        metrics.register_policy(own);
         own.register(
             "kubelet_unhealthy_seconds",
-            "Time without a kubelet, with one that has not said READY=1, or with bad healthz or overdue WATCHDOG=1, which is looked \
-             at in trials, and every 15 s where --hung-after is not 0",
-            metrics.unhealthy.clone(),
+            "Time without a kubelet, with one that has not said READY=1, or with bad healthz or overdue WATCHDOG=1, which is \
+             observed in trials, and every 15 s where --hung-after is not 0",
+            self.unhealthy.clone(),
+        );
+    }
+
+    /// Of the supervisor, the store and the API server.
+    fn register_supervisor(&self, own: &mut Registry) {
+        own.register(
+            "reload_failed",
+            "True (1) if the latest reload was refused and the old supervisor stayed, false (0) otherwise",
+            self.reload_failed.clone(),
+        );
+        own.register(
+            "local_files_differ",
+            "1 if the node's own files say something else than what the kubelet runs, else 0",
+            self.local_files_differ.clone(),
+        );
+        own.register("store_errors", "Failed writes of the store", self.store_errors.clone());
+        own.register("api_requests", "Requests to the API server", self.requests.clone());
+        own.register(
+            "client_certificate_expiration_timestamp_seconds",
+            "When the client certificate expires; 0 if unknown",
+            self.expiration.clone(),
         );
         own.register(
             "store_request_duration_seconds",
             "Time the store took over a request, without the wait for those before it, by operation",
-            metrics.store_requests.clone(),
+            self.store_requests.clone(),
         );
-        metrics.begin_at_zero();
-        let build: Family<Labels, Gauge> = Family::default();
-        build.get_or_create(&vec![label("version", env!("CARGO_PKG_VERSION"))]).set(1);
+        let build = Gauges::default();
+        build.get_or_create(&labels([("version", env!("CARGO_PKG_VERSION"))])).set(1);
+        self.register_policy(own);
         own.register("build_info", "The supervisor's version", build);
-        Self { registry: Arc::new(Mutex::new(registry)), ..metrics }
     }
 
     fn register_policy(&self, own: &mut Registry) {
@@ -201,29 +239,15 @@ impl Metrics {
         own.register("policy_refused", "Versions refused by the node's policy", self.policy_refused.clone());
     }
 
-    /// Known label values are there from the start: an alert on a rise needs the zero before it.
     fn begin_at_zero(&self) {
-        for cause in RestartCause::ALL {
-            let _ = self.restarts.get_or_create(&vec![label("cause", cause.as_str())]);
-        }
-        for failure in Failure::all() {
-            let _ = self.rollbacks.get_or_create(&vec![label("reason", failure.label())]);
-        }
-        for result in PreflightResult::ALL {
-            let _ = self.preflights.get_or_create(&vec![label("result", result.as_str())]);
-        }
-        for result in TrialResult::ALL {
-            let _ = self.trials.get_or_create(&vec![label("result", result.as_str())]);
-        }
-        for reason in Suspension::ALL {
-            let _ = self.suspensions.get_or_create(&vec![label("reason", reason.label())]);
-        }
-        for class in HazardClass::ALL.into_iter().filter(|class| class.is_refused() || *class == HazardClass::Pods) {
-            let _ = self.hazards.get_or_create(&vec![label("class", class.label())]);
-        }
-        for operation in ["read", "load", "verify", "write"] {
-            let _ = self.store_requests.get_or_create(&vec![label("operation", operation)]);
-        }
+        begin_at_zero(&self.restarts, "cause", RestartCause::ALL.map(RestartCause::as_str));
+        begin_at_zero(&self.rollbacks, "reason", Failure::all().map(Failure::label));
+        begin_at_zero(&self.preflights, "result", PreflightResult::ALL.map(PreflightResult::as_str));
+        begin_at_zero(&self.trials, "result", TrialResult::ALL.map(TrialResult::as_str));
+        begin_at_zero(&self.suspensions, "reason", Suspension::ALL.map(Suspension::label));
+        let refused = |class: &HazardClass| class.is_refused() || *class == HazardClass::Pods;
+        begin_at_zero(&self.hazards, "class", HazardClass::ALL.into_iter().filter(refused).map(HazardClass::label));
+        begin_at_zero(&self.store_requests, "operation", StoreOperation::ALL.map(StoreOperation::as_str));
     }
 
     /// Sets the gauges.
@@ -234,12 +258,13 @@ impl Metrics {
             family.get_or_create(&source_labels(source.as_ref())).set(1);
         }
         self.error.set(i64::from(status.error.is_some()));
-        let said =
-            vec![label("status", status.condition.status.as_str()), label("reason", status.condition.reason.as_str())];
+        let policy = status.policy;
+        let (status, reason) = (status.condition.status.as_str(), status.condition.reason.as_str());
         self.condition.clear();
-        self.condition.get_or_create(&said).set(1);
+        self.condition.get_or_create(&labels([("status", status), ("reason", reason)])).set(1);
+        self.local_files_differ.set(i64::from(state.local_files_difference().is_some()));
         self.policy.clear();
-        self.policy.get_or_create(&vec![label("state", status.policy)]).set(1);
+        self.policy.get_or_create(&labels([("state", policy)])).set(1);
         self.reload_failed.set(i64::from(state.reload().error.is_some()));
         self.remaining.set(state.trial_remaining().map_or(0.0, |left| left.as_secs_f64()));
         self.count_unhealthy(Some(state.is_kubelet_healthy()), Instant::now());
@@ -258,33 +283,27 @@ impl Metrics {
 
     pub(crate) fn count(&self, counter: &Counter) {
         match counter {
-            Counter::Restart(cause) => self.restarts.get_or_create(&vec![label("cause", cause.as_str())]).inc(),
-            Counter::Preflight(result) => self.preflights.get_or_create(&vec![label("result", result.as_str())]).inc(),
-            Counter::Rollback(reason) => self.rollbacks.get_or_create(&vec![label("reason", reason.label())]).inc(),
-            Counter::StoreError => self.store_errors.inc(),
-            Counter::Suspension(reason) => self.suspensions.get_or_create(&vec![label("reason", reason.label())]).inc(),
-            Counter::Adoption => self.adoptions.inc(),
-            Counter::PolicyRefused => self.policy_refused.inc(),
-            Counter::HazardRefused(class) => self.hazards.get_or_create(&vec![label("class", class.label())]).inc(),
-            Counter::Applied(took) => {
-                self.applied.observe(took.as_secs_f64());
-                0
-            }
-            Counter::Trial(result, took) => {
-                self.trials.get_or_create(&vec![label("result", result.as_str())]).observe(took.as_secs_f64());
-                0
-            }
-        };
+            Counter::Restart(cause) => count(&self.restarts, "cause", cause.as_str()),
+            Counter::Preflight(result) => count(&self.preflights, "result", result.as_str()),
+            Counter::Rollback(reason) => count(&self.rollbacks, "reason", reason.label()),
+            Counter::StoreError => drop(self.store_errors.inc()),
+            Counter::Suspension(reason) => count(&self.suspensions, "reason", reason.label()),
+            Counter::Adoption => drop(self.adoptions.inc()),
+            Counter::PolicyRefused => drop(self.policy_refused.inc()),
+            Counter::HazardRefused(class) => count(&self.hazards, "class", class.label()),
+            Counter::Applied(took) => self.applied.observe(took.as_secs_f64()),
+            Counter::Trial(result, took) => observe(&self.trials, "result", result.as_str(), *took),
+        }
     }
 
     /// Notes how long the store took over a request.
-    pub(crate) fn store_took(&self, operation: &str, took: Duration) {
-        self.store_requests.get_or_create(&vec![label("operation", operation)]).observe(took.as_secs_f64());
+    pub(crate) fn store_took(&self, operation: StoreOperation, took: Duration) {
+        observe(&self.store_requests, "operation", operation.as_str(), took);
     }
 
     /// Counts a request to the API server.
     pub fn request(&self, verb: &str, code: &str) {
-        self.requests.get_or_create(&vec![label("verb", verb), label("code", code)]).inc();
+        self.requests.get_or_create(&labels([("verb", verb), ("code", code)])).inc();
     }
 
     /// Notes how long a preflight took.
@@ -349,12 +368,12 @@ fn source_labels(source: Option<&Source>) -> Labels {
             source.reference.kubelet_config_key.as_str(),
         )
     });
-    vec![
-        label("node_config_source", &path),
-        label("node_config_uid", uid),
-        label("node_config_resource_version", version),
-        label("node_config_kubelet_key", key),
-    ]
+    labels([
+        ("node_config_source", &path),
+        ("node_config_uid", uid),
+        ("node_config_resource_version", version),
+        ("node_config_kubelet_key", key),
+    ])
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! `tests/architecture` lists.
 
 pub mod clock;
+pub(crate) mod file_watch;
 pub mod fsx;
 pub(crate) mod host;
 pub(crate) mod http;
@@ -22,6 +23,5 @@ pub(crate) mod source_dir;
 pub mod stderr_relay;
 pub mod store;
 pub mod store_thread;
-pub(crate) mod store_watch;
 pub(crate) mod systemctl;
 pub(crate) mod systemd;

@@ -14,7 +14,7 @@ use super::process;
 use crate::machine::Input;
 use crate::machine::model::{PreflightResult, Rendered, Verdict};
 use crate::ports;
-use kubelet_config::flags::{FlagOverrides, KubeletArgs};
+use kubelet_config::flags::{ConfigDir, FlagOverrides, KubeletArgs};
 
 mod classify;
 
@@ -49,12 +49,21 @@ pub(crate) struct Candidate {
     /// What `--config` is given.
     path: String,
     overrides: FlagOverrides,
+    config_dir: ConfigDir,
+    is_local_files: bool,
 }
 
 impl Candidate {
-    /// A file, with flags of its own.
+    /// A file, with flags of its own and the unit's drop-ins.
     pub(crate) fn new(path: &Path, overrides: FlagOverrides) -> Self {
-        Self { path: path.display().to_string(), overrides }
+        Self { path: path.display().to_string(), overrides, config_dir: ConfigDir::Unit, is_local_files: false }
+    }
+}
+
+impl From<&Rendered> for Candidate {
+    fn from(rendered: &Rendered) -> Self {
+        let Rendered { path, overrides, config_dir, is_local_files, .. } = rendered.clone();
+        Self { path, overrides, config_dir, is_local_files }
     }
 }
 
@@ -89,8 +98,7 @@ impl ports::Preflight for KubeletPreflight {
             run.abort();
         }
         let (command, inputs, tested) = (self.command.clone(), self.inputs.clone(), self.tested.clone());
-        let (metrics, candidate) =
-            (self.metrics.clone(), Candidate::new(Path::new(&candidate.path), candidate.overrides.clone()));
+        let (metrics, candidate) = (self.metrics.clone(), Candidate::from(candidate));
         self.run = Some(tokio::spawn(async move {
             let started = Instant::now();
             let verdict = judge_tested(&command, &tested, &candidate).await;
@@ -147,26 +155,27 @@ async fn ensure_tested(command: &PreflightCommand, tested: &SelfTest) -> Result<
 }
 
 impl PreflightCommand {
-    /// Judges a rendered configuration. A rejection is checked against the local configuration:
+    /// Judges a rendered configuration. A rejection is checked against the local file with the same drop-ins:
     /// what refuses that one with the same message is not the candidate's fault.
     pub(crate) async fn judge(&self, candidate: &Candidate) -> Verdict {
         let flags =
             |message: &str| Verdict::NotItsFault(format!("the kubelet refuses its own command line: {message}"));
         let path = candidate.path.as_str();
-        let verdict = match self.run(Some(candidate)).await {
+        let (own, config_dir) = (FlagOverrides::default(), &candidate.config_dir);
+        let verdict = match self.run(Some(path), &candidate.overrides, config_dir).await {
             Classification::Flags(message) if candidate.overrides.is_empty() => return flags(&message),
             // Where the unit's own flags are no better, nothing could be started now.
-            Classification::Flags(message) => match self.run(None).await {
+            Classification::Flags(message) => match self.run(None, &own, config_dir).await {
                 Classification::Flags(own) => return flags(&own),
                 Classification::Candidate(_) => return Verdict::Load(format!("the flags: {message}")),
             },
             Classification::Candidate(verdict) => verdict,
         };
         let (Verdict::Load(message) | Verdict::Validate(message)) = &verdict else { return verdict };
-        match self.run(None).await {
+        match self.run(None, &own, config_dir).await {
             Classification::Flags(message) => flags(&message),
             Classification::Candidate(Verdict::Load(own) | Verdict::Validate(own))
-                if own == message.replace(path, "") =>
+                if !candidate.is_local_files && own == message.replace(path, "") =>
             {
                 Verdict::NotItsFault(format!("the kubelet refuses its local configuration in the same way: {own}"))
             }
@@ -182,7 +191,9 @@ impl PreflightCommand {
 
     async fn run_self_tests(&self) -> Result<(), SelfTestFailure> {
         for (name, _, expected) in SELF_TESTS {
-            match self.run(Some(&Candidate::new(&self.test_file(name), FlagOverrides::default()))).await {
+            let file = self.test_file(name).display().to_string();
+            // A broken drop-in is no fault of the judge.
+            match self.run(Some(&file), &FlagOverrides::default(), &ConfigDir::Removed).await {
                 Classification::Candidate(verdict) if verdict.result() == expected => {}
                 Classification::Flags(message) => {
                     return Err(SelfTestFailure {
@@ -216,12 +227,9 @@ impl PreflightCommand {
         written.await.map_err(|error| format!("the self-test's files: {error}"))?
     }
 
-    async fn run(&self, candidate: Option<&Candidate>) -> Classification {
+    async fn run(&self, config: Option<&str>, overrides: &FlagOverrides, config_dir: &ConfigDir) -> Classification {
         let dir = self.dir.display().to_string();
-        let args = match candidate {
-            Some(candidate) => self.args.with(&candidate.overrides).for_preflight(Some(&candidate.path), &dir),
-            None => self.args.for_preflight(None, &dir),
-        };
+        let args = self.args.with(overrides).for_preflight(config, config_dir, &dir);
         match process::run_to_end(&self.program, &args, TIME_LIMIT).await {
             Ok(run) => classify(&run),
             // What cannot be run to judge cannot be run to replace the kubelet that runs: an upgrade is copying it, say.

@@ -27,7 +27,7 @@ use crate::machine::Input;
 use crate::machine::model::{Exit, Rendered};
 
 use crate::ports::{self, SpawnError};
-use kubelet_config::flags::KubeletArgs;
+use kubelet_config::flags::{ConfigDir, KubeletArgs};
 
 /// Output kept of a short run: the fatal line of v1.20 is followed by a few hundred lines of
 /// goroutines, and preceded by the whole candidate (at most 1 MiB).
@@ -109,8 +109,8 @@ impl ports::Kubelet for KubeletProcess {
         let mut command = Command::new(&self.program);
         command
             .args(config.map_or_else(
-                || self.args.for_run(None),
-                |config| self.args.with(&config.overrides).for_run(Some(&config.path)),
+                || self.args.for_run(None, &ConfigDir::Unit),
+                |config| self.args.with(&config.overrides).for_run(Some(&config.path), &config.config_dir),
             ))
             .env("NOTIFY_SOCKET", &self.notify_socket)
             // systemd's watchdog is ours to serve, and its WATCHDOG_PID is not the kubelet's: a
@@ -343,7 +343,7 @@ pub(crate) fn close_inherited_fds() {
 pub(crate) fn exec_kubelet(program: &Path, args: &KubeletArgs) -> io::Error {
     use std::os::unix::process::CommandExt as _;
     let _ = SigSet::all().thread_unblock(); // they may have been held through a reload
-    std::process::Command::new(program).args(args.for_run(None)).exec()
+    std::process::Command::new(program).args(args.for_run(None, &ConfigDir::Unit)).exec()
 }
 
 /// How a program ended, and what it printed.

@@ -28,10 +28,11 @@ mod records;
 mod state_files;
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::{Path, PathBuf};
 
 pub use self::checkpoint::CheckpointMetadata;
-pub use self::configs::{ConfigContent, StoredConfig};
+pub use self::configs::{ConfigContent, GivenFiles, StoredConfig};
 use self::history::History;
 use super::fsx::{self, Disk};
 use crate::machine::history::HistoryEntry;
@@ -42,6 +43,11 @@ const RECORD_LIMIT: u64 = 1 << 20;
 
 /// Reads before something is given up: a passing error must not cost a node its memory.
 const READS: u32 = 3;
+
+/// True if the disk answered, and what was written is not there; false if it does not say.
+fn is_damage(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::FileTooLarge | io::ErrorKind::NotADirectory)
+}
 
 /// The store below one directory.
 #[derive(Debug)]
@@ -102,6 +108,16 @@ impl<D: Disk> FsStore<D> {
     /// Replaces a file durably; it is for our eyes only.
     fn replace(&self, path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
         fsx::replace(&self.disk, path, bytes, 0o600).map_err(|error| StoreError::disk(path, error))
+    }
+
+    /// Returns once the disk has taken a write, or refused it; one that stalls does neither, though it reads from memory.
+    pub(crate) fn probe_disk(&self) {
+        let path = fsx::temporary_beside(&self.own("disk"));
+        let written = self.disk.write(&path, b"", 0o600).and_then(|()| self.disk.sync(&path));
+        let removed = self.disk.remove(&path);
+        if let Err(error) = written.and(removed) {
+            tracing::debug!("{}: {error}", path.display());
+        }
     }
 
     fn base_dirs(&mut self) -> Result<(), StoreError> {

@@ -138,7 +138,7 @@ pub(super) fn field_problems(
         return Ok(Vec::new());
     }
     let version = block_on(preflight::version(program, args))?;
-    Ok(schema::told(&rendered.problems, version.and_then(|version| schema::minor(&version).ok())))
+    Ok(schema::messages(&rendered.problems, version.and_then(|version| schema::minor(&version).ok())))
 }
 
 /// Problems as notes, on stderr.

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{UnixCredentials, getsockopt};
+use nix::unistd::geteuid;
 
 use super::common::Failure;
 use crate::daemon::settings::DEFAULT_DIR;
@@ -39,8 +40,8 @@ pub(super) enum Output {
 pub(super) enum Unreachable {
     /// Nobody listens.
     Absent(String),
-    /// It is not for this user.
-    Denied(String),
+    /// It is not for this user, or somebody listens who is neither root nor this user; with what to do. It ends any verb.
+    Refused(String),
     /// Somebody listens, and gives no answer to be understood.
     NoAnswer(String),
 }
@@ -48,24 +49,39 @@ pub(super) enum Unreachable {
 impl Unreachable {
     pub(super) fn why(&self) -> &str {
         match self {
-            Self::Absent(why) | Self::Denied(why) | Self::NoAnswer(why) => why,
+            Self::Absent(why) | Self::Refused(why) | Self::NoAnswer(why) => why,
         }
     }
 }
 
-pub(super) fn denied(why: impl std::fmt::Display) -> Failure {
-    Failure::new(1, format!("{why}; the supervisor's files are root's alone: run this as root, such as with sudo"))
+fn denied(why: impl std::fmt::Display) -> String {
+    format!("{why}; the supervisor's files are root's alone: run this as root, such as with sudo")
 }
 
-fn connect(socket: &Path) -> Result<UnixStream, Unreachable> {
-    UnixStream::connect(socket).map_err(|error| {
+/// Connects, if root or this user listens: whoever may write in the directory could answer for the supervisor.
+fn connect(socket: &Path) -> Result<(UnixStream, UnixCredentials), Unreachable> {
+    let stream = UnixStream::connect(socket).map_err(|error| {
         let why = format!("{}: {error}", socket.display());
         match error.kind() {
             ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::ConnectionRefused => Unreachable::Absent(why),
-            ErrorKind::PermissionDenied => Unreachable::Denied(why),
+            ErrorKind::PermissionDenied => Unreachable::Refused(denied(why)),
             _ => Unreachable::NoAnswer(why),
         }
-    })
+    })?;
+    let peer = getsockopt(&stream, PeerCredentials)
+        .map_err(|error| Unreachable::NoAnswer(format!("{}: {error}", socket.display())))?;
+    if peer.uid() != 0 && peer.uid() != geteuid().as_raw() {
+        return Err(Unreachable::Refused(format!(
+            "{}: a process of uid {} listens there (pid {}), and neither root nor this user: no supervisor of a kubelet. Find \
+             out who may write in {}, take the socket away, and give the supervisor's own --dynamic-config-dir if it is \
+             elsewhere",
+            socket.display(),
+            peer.uid(),
+            peer.pid(),
+            socket.parent().unwrap_or(socket).display()
+        )));
+    }
+    Ok((stream, peer))
 }
 
 impl StoreDir {
@@ -88,7 +104,7 @@ impl StoreDir {
     pub(super) fn supervisor(&self) -> Result<u32, Unreachable> {
         let socket = self.path().join(SOCKET);
         let no_answer = |why: &dyn std::fmt::Display| Unreachable::NoAnswer(format!("{}: {why}", socket.display()));
-        let peer = getsockopt(&connect(&socket)?, PeerCredentials).map_err(|error| no_answer(&error))?;
+        let (_, peer) = connect(&socket)?;
         u32::try_from(peer.pid()).map_err(|error| no_answer(&error))
     }
 
@@ -98,7 +114,7 @@ impl StoreDir {
         let dir = self.path();
         let may_list = |path: &Path| match std::fs::read_dir(path) {
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                Err(denied(format_args!("{}: {error}", path.display())))
+                Err(Failure::new(1, denied(format_args!("{}: {error}", path.display()))))
             }
             result => Ok(result.is_ok()),
         };
@@ -115,7 +131,7 @@ impl StoreDir {
     pub(super) fn ask(&self, method: &str, path: &str, body: &str) -> Result<(u16, String), Unreachable> {
         let socket = self.path().join(SOCKET);
         let describe = |error: std::io::Error| format!("{}: {error}", socket.display());
-        let mut stream = connect(&socket)?;
+        let (mut stream, _) = connect(&socket)?;
         let mut exchange = || -> std::io::Result<String> {
             stream.set_read_timeout(Some(TIMEOUT))?;
             stream.set_write_timeout(Some(TIMEOUT))?;

@@ -6,13 +6,12 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::common::{Failure, block_on};
-use super::control::{Output, StoreDir};
+use super::control::{Output, StoreDir, Unreachable};
 use crate::adapters::fsx::Disk;
 use crate::adapters::local_files::LocalFiles;
 use crate::adapters::preflight;
 use crate::adapters::store::FsStore;
 use crate::machine::records::Stored;
-use crate::ports::Local as _;
 use kubelet_config::effective::{Field, Sources, fields, layers};
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::hazard;
@@ -27,7 +26,7 @@ pub(super) struct Rendered {
 }
 
 /// What a kubelet of a version goes by.
-pub(super) struct View {
+pub(super) struct EffectiveView {
     version: Option<String>,
     fields: Vec<Field>,
 }
@@ -36,9 +35,16 @@ pub(super) struct View {
 pub(super) struct Active(pub(super) Option<Source>);
 
 /// Asks for it; `None` if nobody answers.
-pub(super) fn active(dir: &StoreDir) -> Option<Active> {
-    let (_, body) = dir.ask("GET", "/status", "").ok()?;
-    let document: Value = serde_json::from_str(&body).ok()?;
+pub(super) fn active(dir: &StoreDir) -> Result<Option<Active>, Failure> {
+    match dir.ask("GET", "/status", "") {
+        Ok((_, body)) => Ok(active_in(&body)),
+        Err(Unreachable::Refused(why)) => Err(Failure::new(1, why)),
+        Err(Unreachable::Absent(_) | Unreachable::NoAnswer(_)) => Ok(None),
+    }
+}
+
+fn active_in(status: &str) -> Option<Active> {
+    let document: Value = serde_json::from_str(status).ok()?;
     match document.get("active")? {
         Value::Null => Some(Active(None)),
         active => Some(Active(Some(serde_json::from_value(active.get("configMap")?.clone()).ok()?))),
@@ -60,15 +66,17 @@ pub(super) fn as_it_runs<D: Disk>(
     {
         eprintln!(
             "note: shown are the bytes that the kubelet was given, {}: today it would be given others",
-            found.path
+            found.given.config
         );
-        (rendered.configuration.value, rendered.configuration.overrides) = (found.value, found.overrides);
+        let configuration = &mut rendered.configuration;
+        (configuration.value, configuration.overrides) = (found.value, found.overrides);
+        configuration.drop_ins = found.drop_ins.unwrap_or_else(|| std::mem::take(&mut configuration.drop_ins));
     }
     rendered
 }
 
 /// What this kubelet goes by with a configuration.
-pub(super) fn view(rendered: &Rendered, local: &LocalFiles) -> Result<View, Failure> {
+pub(super) fn view(rendered: &Rendered, local: &LocalFiles) -> Result<EffectiveView, Failure> {
     let args = &local.args;
     let overrides = &rendered.configuration.overrides;
     let file = args.last("config").map(Path::new).and_then(|path| std::path::absolute(path).ok());
@@ -77,7 +85,7 @@ pub(super) fn view(rendered: &Rendered, local: &LocalFiles) -> Result<View, Fail
         configuration: &configuration.value,
         local: &file.unwrap_or_default().display().to_string(),
         payload: configuration.payload.as_ref().map(|payload| (rendered.payload.as_str(), payload)),
-        drop_ins: &local.drop_ins(),
+        drop_ins: &configuration.drop_ins,
         args: &args.with(overrides),
         added: &KubeletArgs::default().with(overrides),
     };
@@ -86,14 +94,14 @@ pub(super) fn view(rendered: &Rendered, local: &LocalFiles) -> Result<View, Fail
     if minor.is_none() {
         eprintln!("note: the kubelet's version is not known: it does not answer to --version");
     }
-    Ok(View { version, fields: fields(&layers(&sources), minor) })
+    Ok(EffectiveView { version, fields: fields(&layers(&sources), minor) })
 }
 
 /// Of a value in the table: what is longer is not padded to.
 const WIDE: usize = 40;
 
-impl View {
-    pub(super) fn print(&self, output: Output) -> String {
+impl EffectiveView {
+    pub(super) fn to_text(&self, output: Output) -> String {
         match output {
             Output::Json => format!("{:#}\n", self.document()),
             Output::Text => self.table(),

@@ -4,7 +4,7 @@
 use clap::Args;
 
 use super::common::Failure;
-use super::control::{StoreDir, Unreachable, denied};
+use super::control::{StoreDir, Unreachable};
 use crate::adapters::clock::BootClock;
 use crate::adapters::fsx::RealDisk;
 use crate::adapters::lock::{self, Lock};
@@ -84,7 +84,7 @@ fn operate(store: &StoreDir, command: &Command) -> Result<u8, Failure> {
         Ok((code, why)) => {
             Err(Failure::new(1, format!("the supervisor did not take the command ({code}): {}", why.trim_end())))
         }
-        Err(Unreachable::Denied(why)) => Err(denied(why)),
+        Err(Unreachable::Refused(why)) => Err(Failure::new(1, why)),
         Err(Unreachable::NoAnswer(why)) => Err(Failure::new(
             1,
             format!("the supervisor does not answer: {why}; see its journal, and `status` for whether it was done"),

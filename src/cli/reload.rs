@@ -10,7 +10,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::common::Failure;
-use super::control::{StoreDir, Unreachable, denied};
+use super::control::{StoreDir, Unreachable};
 use super::run;
 use crate::adapters::reexec;
 use crate::daemon::settings;
@@ -41,7 +41,7 @@ pub(super) fn run(options: Options) -> Result<u8, Failure> {
     let store = options.store.or_of_main_process();
     let failed = |why: &str| Failure::new(1, format!("not reloaded: {why}"));
     let before = query_status(&store).map_err(|why| match why {
-        Unreachable::Denied(why) => denied(why),
+        Unreachable::Refused(why) => Failure::new(1, why),
         other => failed(&format!("no supervisor answers: {}", other.why())),
     })?;
     let body = serde_json::to_string(&Command::Reload).map_err(|error| failed(&error.to_string()))?;

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::check;
 use super::common::{Failure, FlagsOption, MergeOption, local_files, parse_kubelet};
-use super::control::{Output, StoreDir, Unreachable, denied};
+use super::control::{Output, StoreDir, Unreachable};
 use super::effective::{self, Rendered};
 use super::run;
 use crate::adapters::fsx::RealDisk;
@@ -15,7 +15,7 @@ use crate::adapters::store::FsStore;
 use crate::daemon::{render, settings};
 use crate::machine::model::RenderError;
 use kubelet_config::flags::KubeletArgs;
-use kubelet_config::source::{SOURCE_DIR_TITLE, Source};
+use kubelet_config::source::Source;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -55,7 +55,7 @@ impl Options {
         }
         let store = settings::store_dir(given, &KubeletArgs::default());
         let pid = StoreDir::at(store.clone()).supervisor().map_err(|unreachable| match unreachable {
-            Unreachable::Denied(why) => denied(why),
+            Unreachable::Refused(why) => Failure::new(1, why),
             Unreachable::Absent(why) | Unreachable::NoAnswer(why) => Failure::usage(format!(
                 "no supervisor answers ({why}): give the kubelet's command after --, as kubelet.service has it, or \
                  --dynamic-config-dir"
@@ -63,7 +63,8 @@ impl Options {
         })?;
         let running = run::settings_of(pid).ok_or_else(|| {
             Failure::usage(format!(
-                "the command line of the running supervisor, pid {pid}, is no `run`: give the kubelet's command after --"
+                "command line and environment of the running supervisor, pid {pid}, cannot be read, or are none of `run`: \
+                 give the kubelet's command after --"
             ))
         })?;
         Ok(Node { local: local_files(running.program, &running.args, running.merge), store })
@@ -82,7 +83,7 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     check::report_notes(&rendered.configuration);
     check::report(&check::field_problems(&rendered.configuration, &local.program, &local.args)?);
     let text = if options.effective {
-        effective::view(&rendered, &local)?.print(options.output)
+        effective::view(&rendered, &local)?.to_text(options.output)
     } else {
         let text = serde_json::to_string_pretty(&rendered.configuration.value);
         text.map(|text| text + "\n").map_err(|error| Failure::new(1, error.to_string()))?
@@ -96,7 +97,7 @@ fn stored(dir: &Path, active: bool, local: &LocalFiles) -> Result<Result<Rendere
     let args = &local.args;
     let mut store = FsStore::new(RealDisk, dir);
     let records = store.load();
-    let running = active.then(|| effective::active(&StoreDir::at(dir.to_owned()))).flatten();
+    let running = if active { effective::active(&StoreDir::at(dir.to_owned()))? } else { None };
     let what = if running.is_some() { "active" } else { "assigned" };
     let source = match running.map_or_else(|| records.assigned.clone(), |active| Ok(active.0)) {
         Ok(source) => source,
@@ -121,8 +122,8 @@ fn stored(dir: &Path, active: bool, local: &LocalFiles) -> Result<Result<Rendere
 }
 
 fn name(source: &Source) -> String {
-    if source.is_source_dir() {
-        return format!("{SOURCE_DIR_TITLE}, {}", source.reference.kubelet_config_key);
+    if let Some(title) = source.title_on_node() {
+        return format!("{title}, {}", source.reference.kubelet_config_key);
     }
     format!("ConfigMap {}/{}", source.reference.namespace, source.reference.name)
 }

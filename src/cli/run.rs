@@ -4,7 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Parser, Subcommand};
+use clap::parser::ValueSource;
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use super::common::{Failure, KubeletCommand, MergeOption, UnknownFieldsOption, block_on};
 use crate::adapters::reexec::StartMode;
@@ -78,6 +79,9 @@ pub(super) struct Options {
     /// A directory with a payload, in place of whatever the Node is assigned: for nodes without an API server.
     #[arg(long, env = "KUBELET_SUPERVISOR_SOURCE_DIR", value_name = "DIR")]
     source_dir: Option<PathBuf>,
+    /// Take up what the node's own files (--config, --config-dir) say while the kubelet runs: judged, tried and rolled back like any change; where nothing is assigned too.
+    #[arg(long, env = "KUBELET_SUPERVISOR_FOLLOW_LOCAL")]
+    follow_local: bool,
     /// The file in --source-dir that holds the KubeletConfiguration.
     #[arg(long, env = "KUBELET_SUPERVISOR_SOURCE_KEY", default_value = "kubelet", value_name = "KEY")]
     source_key: String,
@@ -96,8 +100,10 @@ impl Options {
             .map_err(|why| Failure::usage(format!("--metrics-bind-address: {why}")))?;
         let source = settings::source(self.source_dir.clone(), self.source_key.clone())
             .map_err(|why| Failure::usage(format!("--source-key: {why}")))?;
-        // A directory is the only assignment.
-        let default_source = self.default_source.clone().filter(|_| source.is_none());
+        // A directory is the only assignment. A kubelet without a file of its own has defaults that no file can say.
+        let follows = self.follow_local && args.last("config").is_some();
+        let local_files = follows.then(ConfigMapRef::local_files);
+        let default_source = self.default_source.clone().filter(|_| source.is_none()).or(local_files);
         Ok(Settings {
             program,
             dir: settings::store_dir(self.dynamic_config_dir.as_deref(), &args),
@@ -108,8 +114,9 @@ impl Options {
                 boots: self.trial_boots,
                 confirm_within: self.confirm_within.map(|within| within.0),
                 api_server: args.last("kubeconfig").is_some(),
-                standalone: args.last("kubeconfig").is_none() && source.is_none(),
+                standalone: args.last("kubeconfig").is_none() && source.is_none() && !follows,
                 default_source,
+                follow_local: self.follow_local,
                 spread: self.spread.0,
                 spread_assignment: self.spread_assignment.0,
                 restart_by: self.restart_by,
@@ -178,11 +185,39 @@ pub(super) fn exec_kubelet_unsupervised(args: &[OsString], start_mode: StartMode
     eprintln!("kubelet-supervisor: cannot run {}: {error}", program.display());
 }
 
-/// What a running supervisor goes by, as far as its command line says.
+/// What a running supervisor goes by: its command line, and its environment where that says nothing.
 pub(super) fn settings_of(pid: u32) -> Option<Settings> {
-    let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-    let args = line.strip_suffix(b"\0")?.split(|byte| *byte == 0).map(|arg| OsStr::from_bytes(arg).to_owned());
-    parse(args).ok()?.settings().ok()
+    let strings = |file: &str| -> Option<Vec<OsString>> {
+        let bytes = std::fs::read(format!("/proc/{pid}/{file}")).ok()?;
+        let strings =
+            bytes.split_inclusive(|byte| *byte == 0).map(|string| string.strip_suffix(b"\0").unwrap_or(string));
+        Some(strings.map(|string| OsStr::from_bytes(string).to_owned()).collect())
+    };
+    parse_foreign(&strings("cmdline")?, &strings("environ")?).ok()?.settings().ok()
+}
+
+/// Options from the command line and the environment of another process; our own environment has no say.
+fn parse_foreign(args: &[OsString], environment: &[OsString]) -> Result<Options, clap::Error> {
+    let known = CommandLine::command();
+    let command = known.clone().mut_subcommand("run", |run| run.mut_args(|arg| arg.env(None::<&str>)));
+    let matches = command.clone().try_get_matches_from(args)?;
+    let given = |id: &str| {
+        let run = matches.subcommand_matches("run");
+        run.and_then(|run| run.value_source(id)) == Some(ValueSource::CommandLine)
+    };
+    let from_environment = |arg: &clap::Arg| -> Option<OsString> {
+        let variable = arg.get_env()?.as_bytes();
+        let value = |it: &OsString| Some(it.as_bytes().strip_prefix(variable)?.strip_prefix(b"=")?.to_vec());
+        let value = environment.iter().find_map(value)?;
+        let mut option = OsString::from(format!("--{}=", arg.get_long()?));
+        option.push(OsStr::from_bytes(&value));
+        Some(option).filter(|_| !given(arg.get_id().as_str()))
+    };
+    let options = known.find_subcommand("run").into_iter().flat_map(clap::Command::get_arguments);
+    let mut args = args.to_vec();
+    args.splice(2..2, options.filter_map(from_environment).collect::<Vec<_>>()); // after the program and `run`
+    let Verb::Run(options) = CommandLine::from_arg_matches(&command.try_get_matches_from(args)?)?.verb;
+    Ok(options)
 }
 
 /// A command line of `run` alone.
@@ -219,4 +254,26 @@ pub(super) fn check_options(options: &[String]) -> Result<(), Failure> {
         parse(args.map(OsString::from)).map_err(|error| Failure::usage(format!("the options for `run`: {error}")))?;
     let settings = options.settings();
     settings.map(drop).map_err(|failure| Failure::usage(format!("the options for `run`: {}", failure.message)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_another_process_goes_by_is_its_own() {
+        let strings = |text: &str| -> Vec<OsString> { text.split(' ').map(OsString::from).collect() };
+        let line = strings("kubelet-supervisor run --merge=replace --spread 7m -- /proc/self/exe --v=2");
+        let environment = strings(
+            "PATH=/bin KUBELET_SUPERVISOR_MERGE=overlay KUBELET_SUPERVISOR_DYNAMIC_CONFIG_DIR=/srv/config \
+             KUBELET_SUPERVISOR_METRICS_BIND_ADDRESS= KUBELET_SUPERVISOR_TRIAL_DURATION=3m",
+        );
+        let options = parse_foreign(&line, &environment).unwrap();
+        assert_eq!(options.dynamic_config_dir.as_deref(), Some(std::path::Path::new("/srv/config")));
+        assert_eq!(options.merge.merge, kubelet_config::source::Merge::Replace, "the command line goes first");
+        assert_eq!(options.metrics_bind_address, "");
+        assert_eq!((options.trial_duration.0.as_secs(), options.spread.0.as_secs()), (180, 420));
+        assert!(parse_foreign(&strings("sleep 60"), &environment).is_err());
+        assert!(parse_foreign(&line, &strings("KUBELET_SUPERVISOR_TRIAL_DURATION=soon")).is_err());
+    }
 }

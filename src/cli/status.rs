@@ -1,6 +1,5 @@
 //! `status`: asks the running supervisor, else reads the store.
 
-use kubelet_config::source::SOURCE_DIR_TITLE;
 use kubelet_config::status;
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -9,7 +8,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::common::Failure;
-use super::control::{Output, StoreDir, Unreachable, denied};
+use super::control::{Output, StoreDir, Unreachable};
 use crate::adapters::fsx::RealDisk;
 use crate::adapters::store::FsStore;
 use kubelet_config::duration::GoDuration;
@@ -31,7 +30,7 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     });
     let (document, running) = match answer {
         Ok(document) => (document, true),
-        Err(Unreachable::Denied(why)) => return Err(denied(why)),
+        Err(Unreachable::Refused(why)) => return Err(Failure::new(1, why)),
         Err(unreachable) => (stored(&options.store, unreachable.why())?, false),
     };
     match options.output {
@@ -124,6 +123,9 @@ fn text(document: &Value, running: bool) -> String {
     for flag in at("/flagOverrides").as_array().into_iter().flatten() {
         line("Flag override:", flag.as_str().unwrap_or_default().to_owned());
     }
+    if let Some(difference) = at("/localFiles").as_str() {
+        line("Local files:", format!("the kubelet does not run what they say, {difference}"));
+    }
     for damage in at("/drift").as_array().into_iter().flatten() {
         line("Drift:", damage.as_str().unwrap_or_default().to_owned());
     }
@@ -137,10 +139,10 @@ fn source(value: &Value) -> String {
     let Some(map) = value.get("configMap") else { return "local configuration".to_owned() };
     let part = |name: &str| map.get(name).and_then(Value::as_str).unwrap_or_default();
     if let Ok(source) = serde_json::from_value::<Source>(map.clone())
-        && source.is_source_dir()
+        && let Some(title) = source.title_on_node()
     {
         let (key, uid, version) = (part("kubeletConfigKey"), source.uid, source.resource_version);
-        return format!("{SOURCE_DIR_TITLE}, key {key} (uid {uid}, resourceVersion {version})");
+        return format!("{title}, key {key} (uid {uid}, resourceVersion {version})");
     }
     format!(
         "{}/{} key {} (uid {}, resourceVersion {})",

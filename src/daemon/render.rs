@@ -17,7 +17,9 @@ pub fn configuration(
     args: &KubeletArgs,
     local: &dyn Local,
 ) -> Result<Configuration, RenderError> {
-    let drop_ins = local.drop_ins();
+    let drop_ins = local
+        .drop_ins()
+        .map_err(|error| RenderError::Internal(format!("the kubelet's own --config-dir cannot be used: {error}")))?;
     let mut merge = local.default_merge();
     let (mut payload, mut overrides) = (None, FlagOverrides::default());
     if let Some((checkpoint, source)) = checkpoint {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::admission::Policy;
 use super::render::configuration;
 use crate::adapters::fsx::Disk;
-use crate::adapters::store::{ConfigContent, FsStore, StoredConfig};
+use crate::adapters::store::{ConfigContent, FsStore, GivenFiles, StoredConfig};
 use crate::machine::Input;
 use crate::machine::history::HistoryEntry;
 use crate::machine::model::{Damage, LoadTarget, RenderError, Rendered};
@@ -91,6 +91,10 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
                 self.store.reported(number);
                 return Vec::new();
             }
+            StoreRequest::ProbeDisk => {
+                self.store.probe_disk();
+                return Vec::new();
+            }
             StoreRequest::Collect(sources, digests) => {
                 if let Err(why) = self.store.collect(&sources, &digests) {
                     tracing::warn!("old checkpoints and configurations cannot be removed: {why}");
@@ -141,9 +145,15 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
             LoadTarget::Local => {
                 let out = configuration(None, None, &self.args, &self.local)?;
                 let admission = Policy::read(&self.local).of_local();
-                Ok(self.rendered(out, String::new(), ConfigAnnotations::default(), admission))
+                Ok(self.rendered(out, GivenFiles::default(), ConfigAnnotations::default(), admission))
             }
             LoadTarget::Source(source) => self.render(source, None),
+            LoadTarget::Anew(source) => {
+                let checkpoint = self.store.open(source)?;
+                let out = configuration(Some((&checkpoint, source)), None, &self.args, &self.local)?;
+                let admission = Policy::read(&self.local).of_local();
+                Ok(self.rendered(out, GivenFiles::default(), checkpoint.annotations, admission))
+            }
             LoadTarget::Content(digest, source) => match self.store.load_config(digest) {
                 Ok(found) => Ok(self.stored(digest, source, found)),
                 Err(error) => self.render(source, Some(digest)).map_err(|_| error),
@@ -168,23 +178,25 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         let internal = |error: &dyn std::error::Error| RenderError::Internal(error.to_string());
         // JSON is YAML to the kubelet, and cannot be misquoted.
         let text = serde_json::to_string_pretty(&out.value).map_err(|error| internal(&error))?;
-        let (overrides, files, shadowed) = (&out.overrides, &out.files, out.shadowed.as_slice());
-        let path = self.store.write_config(&out.digest, &ConfigContent { text: &text, overrides, files, shadowed });
-        let path = path.map_err(|error| internal(&error))?;
-        Ok(self.rendered(out, path, policy.limited(checkpoint.annotations), admission))
+        let Configuration { overrides, drop_ins, files, shadowed, .. } = &out;
+        let content = ConfigContent { text: &text, overrides, drop_ins, files, shadowed };
+        let given = self.store.write_config(&out.digest, &content).map_err(|error| internal(&error))?;
+        let is_local_files = source.is_local_files();
+        Ok(Rendered { is_local_files, ..self.rendered(out, given, policy.limited(checkpoint.annotations), admission) })
     }
 
     fn rendered(
         &self,
         out: Configuration,
-        path: String,
+        given: GivenFiles,
         annotations: ConfigAnnotations,
         admission: Admission,
     ) -> Rendered {
         Rendered {
             digest: out.digest,
-            path,
+            path: given.config,
             overrides: out.overrides,
+            config_dir: given.config_dir,
             healthz: out.healthz,
             notes: out.notes,
             problems: out.problems,
@@ -193,23 +205,27 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
             effective: Arc::new(out.effective),
             annotations,
             admission,
+            is_local_files: false,
         }
     }
 
-    /// The bytes are what they were; flags and drop-ins over them are today's. The local file does not matter.
+    /// The bytes are what they were; the unit's flags over them are today's. The node's own files do not matter, but for
+    /// content of before drop-ins were part of it.
     fn stored(&self, digest: &Digest, source: &Source, found: StoredConfig) -> Rendered {
         let args = self.args.with(&found.overrides);
         let policy = Policy::read(&self.local);
         // What cannot be read any more was admitted when it was written, and the store is root's.
         let merge = self.local.default_merge();
         let signed = self.store.open(source).map_or(Ok(None), |checkpoint| policy.signed(&checkpoint, source, merge));
-        let Effective { value, healthz } = rendering::effective(found.value, &self.local.drop_ins(), &args);
+        let drop_ins = found.drop_ins.or_else(|| self.local.drop_ins().ok()).unwrap_or_default();
+        let Effective { value, healthz } = rendering::effective(found.value, &drop_ins, &args);
         let judged = (&value, &found.overrides);
         let admission = policy.admission(source, judged, signed, &self.args, &self.local);
         Rendered {
             digest: digest.clone(),
-            path: found.path,
+            path: found.given.config,
             overrides: found.overrides,
+            config_dir: found.given.config_dir,
             healthz,
             notes: Vec::new(),
             problems: Vec::new(),
@@ -218,6 +234,7 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
             effective: Arc::new(value),
             annotations: policy.limited(self.store.annotations(source)),
             admission,
+            is_local_files: source.is_local_files(),
         }
     }
 }

@@ -17,11 +17,13 @@ use super::settings::Settings;
 use super::store_worker::StoreWorker;
 use super::{Signals, Start};
 use crate::adapters::clock::BootClock;
+use crate::adapters::file_watch;
 use crate::adapters::fsx::RealDisk;
 use crate::adapters::host::NodeHost;
 use crate::adapters::http::{self, CommandQueue, Endpoints};
 use crate::adapters::kube::{self, KubeCluster, Standalone};
 use crate::adapters::local_files::LocalFiles;
+use crate::adapters::local_files::source::LocalSource;
 use crate::adapters::lock::{self, Lock};
 use crate::adapters::metrics::Metrics;
 use crate::adapters::notify_socket::NotifySocket;
@@ -34,10 +36,11 @@ use crate::adapters::source_dir::{self, SourceDir};
 use crate::adapters::stderr_relay::StderrRelay;
 use crate::adapters::store::FsStore;
 use crate::adapters::store_thread::StoreThread;
-use crate::adapters::store_watch;
 use crate::adapters::systemd::Systemd;
 use crate::machine::{Counter, Input, Level, State, StoreRequest, Ticket, limits};
 use crate::ports;
+use kubelet_config::assignment::Assignment;
+use kubelet_config::source::ConfigMapRef;
 
 /// The supervisor's ports, all real.
 struct RealPorts {
@@ -213,7 +216,8 @@ async fn assemble(settings: Settings, inherited: Option<InheritedState>, lock: O
     let endpoints = Endpoints::new(metrics.clone());
     let commands = CommandQueue::new(inputs.clone());
     serve(&settings, &endpoints, &commands).await;
-    store_watch::start(settings.dir.clone(), inputs.clone());
+    file_watch::store(&settings.dir, inputs.clone());
+    file_watch::local_files(&settings.args, inputs.clone());
     policy::watch(&settings.policy, inputs.clone());
 
     let known = inherited.as_ref().and_then(|inherited| inherited.service.version.clone());
@@ -249,14 +253,18 @@ async fn assemble(settings: Settings, inherited: Option<InheritedState>, lock: O
     Ok(Daemon { executor, start, queue, signals, child })
 }
 
-/// The store and the node's own files, on a thread of their own.
-fn store(settings: &Settings, inputs: UnboundedSender<Input>, metrics: Metrics) -> anyhow::Result<StoreThread> {
-    let local = LocalFiles {
+fn local_files(settings: &Settings) -> LocalFiles {
+    LocalFiles {
         program: settings.program.clone(),
         args: settings.args.clone(),
         merge: settings.merge,
         policy: policy_file(settings),
-    };
+    }
+}
+
+/// The store and the node's own files, on a thread of their own.
+fn store(settings: &Settings, inputs: UnboundedSender<Input>, metrics: Metrics) -> anyhow::Result<StoreThread> {
+    let local = local_files(settings);
     let files = FsStore::new(RealDisk, &settings.dir);
     let mut worker = StoreWorker::new(files, local, settings.args.clone()).standalone(settings.machine.standalone);
     let serve = move |request: StoreRequest| {
@@ -354,20 +362,29 @@ async fn serve(settings: &Settings, endpoints: &Endpoints, commands: &CommandQue
 }
 
 fn cluster(settings: &Settings, inputs: UnboundedSender<Input>, metrics: &Metrics) -> Box<dyn ports::Cluster> {
-    match &settings.source {
+    let follows = settings.machine.default_source.as_ref().is_some_and(ConfigMapRef::is_local_files);
+    let all = inputs.clone();
+    let cluster: Box<dyn ports::Cluster> = match &settings.source {
         None => api_server(settings, inputs, metrics),
         Some((dir, key)) => {
             let cluster = api_server(settings, source_dir::without_assignments(inputs.clone()), metrics);
             Box::new(SourceDir::start(dir.clone(), key, inputs, cluster))
         }
+    };
+    if !follows {
+        return cluster;
     }
+    if settings.args.last("kubeconfig").is_none() && settings.source.is_none() {
+        let _ = all.send(Input::Node(Assignment::Local)); // there is nobody to say so
+    }
+    Box::new(LocalSource::new(local_files(settings), all, cluster))
 }
 
 fn api_server(settings: &Settings, inputs: UnboundedSender<Input>, metrics: &Metrics) -> Box<dyn ports::Cluster> {
     let Some(kubeconfig) = settings.args.last("kubeconfig") else {
-        if settings.source.is_none() {
+        if settings.machine.standalone {
             tracing::info!(
-                "the kubelet has no --kubeconfig: it is standalone and supervised as it is, without dynamic configuration; --source-dir would give it one"
+                "the kubelet has no --kubeconfig: it is standalone and supervised as it is, without dynamic configuration; --source-dir or --follow-local would give it one"
             );
         }
         return Box::new(Standalone::new(inputs));

@@ -41,6 +41,8 @@ pub enum EventReason {
     Confirmed,
     /// The store was changed behind the supervisor.
     Drift,
+    /// The node's own files say something else than what runs.
+    LocalFiles,
     /// The kubelet hung, and is restarted with what it ran.
     Hung,
     /// The node's policy forbids what runs.
@@ -67,6 +69,7 @@ impl EventReason {
             Self::Thawed => "KubeletConfigThawed",
             Self::Confirmed => "KubeletConfigConfirmed",
             Self::Drift => "KubeletConfigDrift",
+            Self::LocalFiles => "KubeletConfigLocalFiles",
             Self::Hung => "KubeletHung",
             Self::Forbidden => "KubeletConfigForbidden",
         }
@@ -118,6 +121,15 @@ pub fn drift(damage: &Damage, downloads: bool) -> Event {
 pub(crate) fn forbidden(source: Option<&Source>, why: &str) -> Event {
     let message = format!("Runs until the next start of the kubelet, and not again, {why}: {}", name(source));
     event(EventReason::Forbidden, true, source, message)
+}
+
+/// The node's own files say something else than what runs.
+#[must_use]
+pub fn local_files_differ(source: Option<&Source>, difference: &str) -> Event {
+    let message = format!(
+        "The kubelet does not run what the node's own files say, {difference}; a restart of its unit has them judged and tried"
+    );
+    event(EventReason::LocalFiles, true, source, message)
 }
 
 /// A new source with equal content.

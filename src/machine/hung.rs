@@ -8,8 +8,9 @@
 //!   cannot be told from one that nobody can reach, and is never called hung.
 //! - **How long.** It must have been unresponsive at each observation for the whole of `--hung-after`. A time in which nobody observed (sleep, a
 //!   supervisor that stood still) begins that anew, and so does one that finds it alive.
-//! - **Who is at fault.** When the time is over the node is observed. The restart waits while the machine is ill, the container
-//!   runtime does not answer, or nobody can tell; and if it was so, for the whole time again.
+//! - **Who is at fault.** When the time is over the node is observed, and the store asked for what would be started. The restart
+//!   waits while the machine is ill, the container runtime or the disk does not answer, or nobody can tell; and if it was so, for
+//!   the whole time again.
 //! - **How often.** Each restart doubles the time that the next one takes, up to an hour; an hour of life undoes that.
 //! - **What it is not.** No failure, no exit, no try: nothing is held against any version. Where a trial or a control test comes
 //!   to a verdict on a kubelet that hangs, that verdict stands alone.
@@ -49,9 +50,12 @@ pub(super) struct Hung {
     /// Healthz was asked.
     #[serde(skip)]
     asked: Option<Asked>,
-    /// How the node does was asked: then it is restarted, or not.
+    /// How the node does was asked: then the store is.
     #[serde(skip)]
     observing: Option<Asked>,
+    /// The store was asked for the content of the next start: then it is restarted, or not.
+    #[serde(skip)]
+    loading: Option<Asked>,
 }
 
 /// Why a kubelet that gives no sign of life is not restarted.
@@ -63,6 +67,10 @@ enum NoRestart {
     UnknownRuntime,
     /// Another configuration would have to be started.
     Damaged,
+    /// The store does not give the next start's content.
+    Unreadable,
+    /// The store does not answer.
+    Stalled,
     /// The machine is short of memory.
     Memory,
     /// The machine is short of process ids.
@@ -93,6 +101,10 @@ impl NoRestart {
                 "nobody can tell whether the container runtime answers: name its socket by --container-runtime-endpoint or containerRuntimeEndpoint"
             }
             Self::Damaged => "what it runs is damaged in the store, and another configuration would have to be started",
+            Self::Unreadable => {
+                "what it runs cannot be loaded from the store, and another configuration would have to be started"
+            }
+            Self::Stalled => "the store does not answer: the disk may stall, and the kubelet wait for it",
             Self::Memory => "the machine is short of memory",
             Self::ProcessIds => "the machine is short of process ids",
             Self::Node(suspension) => suspension.message(),
@@ -145,7 +157,8 @@ impl Hung {
             (self.alive_since, self.unresponsive_since) = (None, None);
         }
         if alive {
-            (self.was_alive, self.unresponsive_since, self.observing, self.not_restarted) = (true, None, None, None);
+            (self.was_alive, self.unresponsive_since, self.not_restarted) = (true, None, None);
+            (self.observing, self.loading) = (None, None);
             return now.since(*self.alive_since.get_or_insert(now)) >= limits::HUNG_BACKOFF_RESET;
         }
         self.alive_since = None;
@@ -162,7 +175,7 @@ impl Hung {
 
     pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
         due.extend(self.next_observation);
-        due.extend([self.asked, self.observing].into_iter().flatten().map(|asked| asked.until));
+        due.extend([self.asked, self.observing, self.loading].into_iter().flatten().map(|asked| asked.until));
     }
 }
 

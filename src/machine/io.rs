@@ -70,6 +70,8 @@ pub enum Input {
     Recorded(Ticket, Result<(), String>),
     /// Something was written in the store, by us or behind our back.
     StoreTouched,
+    /// Something was written in the node's own files, or their place.
+    LocalFilesTouched,
     /// Outcome of [`StoreRequest::Verify`]: what is not as it was written.
     Verified(Ticket, Vec<Damage>),
     /// Outcome of [`StoreRequest::SwapStateFiles`].
@@ -186,26 +188,56 @@ pub enum StoreRequest {
     Unreported,
     /// Notes that the API server has all events up to this number.
     Reported(u64),
+    /// Writes something to the disk and removes it again. No answer: what comes after it is answered only where the disk takes
+    /// writes or refuses them, and not from memory by one that stalls.
+    ProbeDisk,
     /// Removes the checkpoints of all other sources, and all other configurations.
     Collect(BTreeSet<Source>, BTreeSet<Digest>),
 }
 
-impl StoreRequest {
-    /// The label of `store_request_duration_seconds{operation}`: `read`, `load` (verify or render a configuration), `verify` (all that
-    /// the record names) or `write`.
-    /// `None` if the disk has no part in it.
+/// The label of `store_request_duration_seconds{operation}`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreOperation {
+    /// Of records or history.
+    Read,
+    /// Verify or render a configuration.
+    Load,
+    /// Verify all that the record names.
+    Verify,
+    /// Of anything.
+    Write,
+}
+
+impl StoreOperation {
+    pub(crate) const ALL: [Self; 4] = [Self::Read, Self::Load, Self::Verify, Self::Write];
+
+    /// The label's value.
     #[must_use]
-    pub fn operation(&self) -> Option<&'static str> {
+    pub fn as_str(self) -> &'static str {
         match self {
-            Self::ReadRecords(_) | Self::Unreported => Some("read"),
-            Self::Verify(..) => Some("verify"),
-            Self::Load(..) => Some("load"),
+            Self::Read => "read",
+            Self::Load => "load",
+            Self::Verify => "verify",
+            Self::Write => "write",
+        }
+    }
+}
+
+impl StoreRequest {
+    /// What the disk does for it; `None` if it has no part in it.
+    #[must_use]
+    pub fn operation(&self) -> Option<StoreOperation> {
+        match self {
+            Self::ReadRecords(_) | Self::Unreported => Some(StoreOperation::Read),
+            Self::Verify(..) => Some(StoreOperation::Verify),
+            Self::Load(..) => Some(StoreOperation::Load),
             Self::Record(..)
             | Self::Save(..)
             | Self::SwapStateFiles(..)
             | Self::Append(_)
             | Self::Reported(_)
-            | Self::Collect(..) => Some("write"),
+            | Self::ProbeDisk
+            | Self::Collect(..) => Some(StoreOperation::Write),
             Self::Assume(_) => None,
         }
     }

@@ -25,7 +25,7 @@ pub(crate) const WATCHDOG_PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const PROBE_STARTING: Duration = Duration::from_millis(250);
 
 /// Pause between healthz probes once it is: on trial, in a control test, before a retry, and for a
-/// baseline. At all other times it is looked at as seldom as [`HUNG_INTERVAL`] says.
+/// baseline. At all other times it is observed as seldom as [`HUNG_INTERVAL`] says.
 pub const PROBE_TRIAL: Duration = Duration::from_secs(5);
 
 /// A probe without an answer by then has failed.
@@ -35,7 +35,7 @@ pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// stuck after 5 minutes (kubelet.go, v1.36), and the control plane evicts the pods of a lost node after 5 minutes and 40 s.
 pub const HUNG_AFTER: Duration = Duration::from_secs(300);
 
-/// It is looked at so often, ...
+/// It is observed so often, ...
 pub const HUNG_INTERVAL: Duration = Duration::from_secs(15);
 /// ... and no oftener than that, however short `--hung-after` is made; so often until it has given its first sign of life, within
 /// the start's time-out.
@@ -153,6 +153,10 @@ pub(crate) const DOWNLOAD_PATIENCE: Duration = Duration::from_secs(2);
 
 /// After a write in the store, by whomever, it is verified once so much time has passed: an editor or a copy is done then.
 pub(crate) const VERIFY_DELAY: Duration = Duration::from_secs(2);
+/// The node's own files are read once so much time has passed since they were written, or a kubelet was started with them.
+pub(crate) const LOCAL_FILES_DELAY: Duration = Duration::from_secs(2);
+/// What could not be read of them is read again after this long.
+pub(crate) const LOCAL_FILES_RETRY: Duration = Duration::from_secs(60);
 /// A store that does not answer is verified again after this long; each start verifies what it needs by itself. And while
 /// something is found each time, the pause before the next verification doubles up to this.
 pub(crate) const VERIFY_RETRY: Duration = Duration::from_secs(60);

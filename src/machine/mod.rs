@@ -33,6 +33,7 @@ mod hung;
 mod io;
 mod ladder;
 mod launch;
+mod local_files;
 mod operate;
 mod policy;
 mod process;
@@ -51,7 +52,7 @@ mod trial;
 mod watchdog;
 
 pub use handover::Handover;
-pub use io::{Counter, Effect, Input, Level, StoreRequest, Ticket};
+pub use io::{Counter, Effect, Input, Level, StoreOperation, StoreRequest, Ticket};
 pub(crate) use operate::offline;
 pub use process::{Kubelet, RunningConfig};
 pub use records::{Records, Stored};

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use kubelet_config::digest::Digest;
-use kubelet_config::flags::FlagOverrides;
+use kubelet_config::flags::{ConfigDir, FlagOverrides};
 use kubelet_config::policy::Admission;
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::schema::FieldProblem;
@@ -79,6 +79,9 @@ pub struct Rendered {
     /// What becomes of the unit's own flags.
     #[serde(default)]
     pub overrides: FlagOverrides,
+    /// What becomes of the unit's `--config-dir`.
+    #[serde(default)]
+    pub config_dir: ConfigDir,
     /// Where the kubelet will answer healthz; `None` where it is off.
     pub healthz: Option<HealthzTarget>,
     /// Remarks for the journal.
@@ -92,6 +95,9 @@ pub struct Rendered {
     pub effective: Arc<Value>,
     /// What the ConfigMap's annotations ask for.
     pub annotations: ConfigAnnotations,
+    /// It is made of the node's own files alone: that the kubelet refuses those in the same way does not excuse it.
+    #[serde(default)]
+    pub is_local_files: bool,
     /// The container runtime's socket, if known.
     pub runtime: Option<String>,
     /// What the node's policy says of it, when it was loaded.
@@ -157,6 +163,8 @@ pub enum LoadTarget {
     Local,
     /// The checkpoint of this source, rendered with the node's own files.
     Source(Source),
+    /// The same, to see what comes of it now: nothing is stored, and it cannot be started.
+    Anew(Source),
     /// These very bytes; where they are damaged, the checkpoint of this source if it renders to the same content.
     Content(Digest, Source),
 }

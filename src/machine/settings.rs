@@ -47,6 +47,8 @@ pub struct Settings {
     pub standalone: bool,
     /// What runs on a Node without an assignment.
     pub default_source: Option<ConfigMapRef>,
+    /// What the node's own files say is taken up while the kubelet runs.
+    pub follow_local: bool,
     /// Edits in place and versions of the default source begin within this time, each node at its own.
     pub spread: Duration,
     /// The same for an explicit assignment.
@@ -81,6 +83,7 @@ impl Default for Settings {
             api_server: true,
             standalone: false,
             default_source: None,
+            follow_local: false,
             spread: Duration::ZERO,
             spread_assignment: Duration::ZERO,
             restart_by: RestartBy::Exec,

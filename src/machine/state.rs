@@ -12,6 +12,7 @@ use super::hung::Hung;
 use super::io::{Effect, Input, StoreRequest, Ticket, log};
 use super::ladder::{is_same, refusal};
 use super::launch::Launch;
+use super::local_files::LocalFiles;
 use super::model::{ConfigError, KubeletId, Moment, later};
 use super::policy::Policy;
 use super::process::{Process, RunningConfig};
@@ -50,6 +51,7 @@ pub struct State {
     /// What the node's policy says of what runs.
     #[serde(skip)]
     pub(super) policy: Policy,
+    pub(super) local_files: LocalFiles,
     /// What is prepared for the next start.
     pub(super) launch: Launch,
     /// The kubelet's process.
@@ -120,9 +122,11 @@ impl State {
                 if result.is_ok() {
                     self.launch.loaded_late(ticket, now);
                 }
-                if self.policy_judged(ticket, &result, &mut fx) || self.learned(ticket, &result) {
-                    // it was asked for nothing else
-                } else if !self.next_loaded(ticket, result.clone(), &mut fx) {
+                let known = self.policy_judged(ticket, &result, &mut fx)
+                    || self.learned(ticket, &result)
+                    || self.hung_loaded(ticket, &result, &mut fx)
+                    || self.local_files_read(ticket, &result, &mut fx);
+                if !known && !self.next_loaded(ticket, result.clone(), &mut fx) {
                     self.change_loaded(ticket, result, &mut fx);
                 }
             }
@@ -137,6 +141,7 @@ impl State {
                 }
             }
             Input::StoreTouched => self.store_touched(),
+            Input::LocalFilesTouched => self.local_files_touched(),
             Input::Verified(ticket, found) => self.verified(ticket, found, &mut fx),
             Input::StateFilesSwapped(ticket, result) => self.state_files_swapped(ticket, result, &mut fx),
             Input::Started(result) => self.started(result, &mut fx),
@@ -203,6 +208,7 @@ impl State {
         self.tick_writer(fx);
         self.tick_drift(fx);
         self.tick_policy(fx);
+        self.tick_local_files(fx);
         self.tick_reload(fx);
         self.tick_watchdog(fx);
         self.note_motion();
@@ -226,6 +232,7 @@ impl State {
         self.launch.deadlines(self.now, &mut due);
         self.drift.deadlines(&mut due);
         self.policy.deadlines(&mut due);
+        self.local_files.deadlines(&mut due);
         self.process.deadlines(&mut due);
         self.health_deadlines(&mut due);
         self.hung.deadlines(&mut due);

@@ -142,6 +142,7 @@ pub(crate) fn status_document(state: &State, version: Option<&str>) -> Value {
             "forbids": state.policy_violation().unwrap_or_default(),
         },
         "signedBy": state.running().signed,
+        "localFiles": state.local_files_difference(),
         "drift": state.damage().collect::<Vec<_>>(),
         "pinned": state.saved().pin.is_some(),
         "frozen": state.saved().frozen,

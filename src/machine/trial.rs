@@ -9,8 +9,8 @@ use super::records::Version;
 
 mod bad_versions;
 mod confirm;
-mod duration;
 mod failing;
+mod outcome;
 mod rollback;
 mod step;
 mod suspension;

@@ -57,7 +57,7 @@ impl Command {
         }
         let (mut launchers, mut options, mut rest) = (String::new(), None, bare.trim().to_owned());
         loop {
-            let words = words(&rest);
+            let words = split_words(&rest);
             let texts: Vec<&str> = words.iter().map(|(_, word)| word.as_str()).collect();
             rest = if let Some((program, behind)) = rest.split_once(char::is_whitespace)
                 && options.is_none()
@@ -128,7 +128,7 @@ fn program_of(args: &[String], command: &str) -> Result<String, String> {
 /// A refusal, with the line that would do.
 fn by_hand(why: &str, command: &str) -> String {
     let is_kubelet = |word: &str| base(word) == "kubelet" && !word.contains(' ');
-    let found = words(command).into_iter().find(|(begin, word)| *begin > 0 && is_kubelet(word));
+    let found = split_words(command).into_iter().find(|(begin, word)| *begin > 0 && is_kubelet(word));
     let line = found.and_then(|(begin, _)| command.get(begin..)).unwrap_or("/usr/bin/kubelet $KUBELET_ARGS");
     format!(
         "{why}, and the supervisor has to be given the kubelet itself with its own arguments. Write it so that ExecStart= \
@@ -156,11 +156,11 @@ pub(crate) fn distribution(name: &str) -> Option<&'static str> {
 
 /// A command's arguments with the quotes taken off, as far as it takes to tell whose it is.
 pub(crate) fn split_command(command: &str) -> Vec<String> {
-    words(command).into_iter().map(|(_, word)| word).collect()
+    split_words(command).into_iter().map(|(_, word)| word).collect()
 }
 
 /// The same, each with the place where it begins.
-fn words(command: &str) -> Vec<(usize, String)> {
+fn split_words(command: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut open: Option<(usize, String)> = None;
     let mut quote = None;

@@ -89,7 +89,7 @@ fn adapters_do_not_know_each_other() {
         ("host", "process"),          // systemctl is asked
         ("reexec", "process"),        // a reload is an exec, with the kubelet as it is
         ("source_dir", "inotify"),    // changes of files
-        ("store_watch", "inotify"),   // the same
+        ("file_watch", "inotify"),    // the same
         ("local_files", "policy"),    // one of them
         ("policy", "inotify"),        // the same
         ("policy", "ownership"),      // root's alone

@@ -214,10 +214,10 @@ fn help(args: &[&str]) -> String {
 /// Options in a help text.
 fn options(help: &str) -> BTreeSet<String> {
     let line = |line: &str| {
-        let at = line.trim_start().strip_prefix("-")?.find("--").unwrap_or_default();
-        let long = line.trim_start().get(at..)?.trim_start_matches("- ").to_owned();
-        let name: String = long.chars().take_while(|c| c.is_ascii_lowercase() || *c == '-').collect();
-        name.starts_with("--").then_some(name)
+        // What stands further in is the text of an option.
+        let option = line.strip_prefix("      --").or_else(|| Some(line.strip_prefix("  -")?.split_once("--")?.1))?;
+        let name: String = option.chars().take_while(|c| c.is_ascii_lowercase() || *c == '-').collect();
+        Some(format!("--{name}"))
     };
     let mut found: BTreeSet<String> = help.lines().filter_map(line).collect();
     found.remove("--help");
@@ -262,16 +262,35 @@ fn every_verb_is_listed_and_exists() {
 }
 
 #[test]
-fn every_option_of_enable_and_disable_is_listed_and_exists() {
-    for verb in ["enable", "disable"] {
-        let mut rows = table(REFERENCE, "install option");
+fn every_option_of_other_verbs_with_tables_is_listed_and_exists() {
+    let install = "install option";
+    let judge = "option without a supervisor";
+    for (verb, head) in [("enable", install), ("disable", install), ("check", judge), ("render", judge)] {
+        let mut rows = table(REFERENCE, head);
         rows.retain(|row| code(&row[1]).iter().any(|of| of == verb));
         let listed: BTreeSet<String> = names(&rows)
             .iter()
             .map(|option| option.split(' ').next().unwrap().to_owned())
-            .filter(|it| it != "--")
+            .filter(|it| it.len() > 2)
             .collect();
         assert_eq!(listed, options(&help(&[verb])), "{verb}");
+    }
+}
+
+/// Defaults too, where an option has one.
+#[test]
+fn the_defaults_of_check_and_render() {
+    for row in table(REFERENCE, "option without a supervisor") {
+        let option = code(&row[0]).pop().unwrap().split(' ').next().unwrap().to_owned();
+        for verb in code(&row[1]) {
+            let text = help(&[&verb]);
+            let lines = text.lines().skip_while(|line| *line != "Options:");
+            let lines = lines.skip_while(|line| !line.contains(&format!("{option} ")));
+            let about: Vec<&str> = lines.take(4).collect();
+            for default in code(&row[2]).iter().filter(|default| !default.contains('/')) {
+                assert!(about.join(" ").contains(&format!("[default: {default}]")), "{verb} {option}: {about:?}");
+            }
+        }
     }
 }
 

@@ -37,7 +37,7 @@ use kubelet_supervisor::machine::{Effect, Handover, Input, Settings, State, Stor
 use kubelet_supervisor::ports::{Local, LocalError};
 use nix::sys::signal::{Signal, kill, raise};
 use nix::unistd::Pid;
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use ports::{Fault, Faulty, METHODS, World};
 use testkit::kubelet::{Installed, Style, install};
@@ -201,13 +201,20 @@ fn worker<L: Local>(dir: &Path, local: L, args: &KubeletArgs) -> StoreWorker<Rea
     StoreWorker::new(FsStore::new(RealDisk, &dir.join("dynamic")), local, args.clone())
 }
 
-/// Tells the story once. Gives the world as it was left.
-fn tell(dir: &Path, kubelet: &Installed, port: &Port, fault_at: Fault) -> Rc<World> {
-    let _ = std::fs::remove_dir_all(dir.join("dynamic"));
-    let args = arguments(dir, port);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (world, pids) = runtime.block_on(async {
-        let (inputs, mut queue) = unbounded_channel();
+/// A supervisor that boots in a new store, and what is around it.
+struct Booting {
+    world: Rc<World>,
+    pid: ChildPid,
+    queue: UnboundedReceiver<Input>,
+    signals: Signals,
+    executor: Executor<Faulty>,
+}
+
+impl Booting {
+    fn new(dir: &Path, kubelet: &Installed, port: &Port, settings: Settings, fault_at: Fault) -> Self {
+        let _ = std::fs::remove_dir_all(dir.join("dynamic"));
+        let args = arguments(dir, port);
+        let (inputs, queue) = unbounded_channel();
         let pid = ChildPid::default();
         let socket = NotifySocket::bind().unwrap();
         let process = kubelet_process(kubelet, &args, socket.name.clone(), &pid, inputs.clone());
@@ -215,9 +222,23 @@ fn tell(dir: &Path, kubelet: &Installed, port: &Port, fault_at: Fault) -> Rc<Wor
         let signals = Signals::register().unwrap();
         let world = World::new(fault_at, inputs);
         let store = worker(dir, local_files(kubelet, &args), &args);
-        let mut executor = Executor::new(State::new(settings()), Faulty::new(&world, Box::new(store), process));
-        let line = SupervisedKubelet(pid.clone());
-        let supervisor = run_guarded(&mut executor, Start::Boot, &mut queue, &signals, &BootClock, &line);
+        let executor = Executor::new(State::new(settings), Faulty::new(&world, Box::new(store), process));
+        Self { world, pid, queue, signals, executor }
+    }
+
+    async fn run(mut self) -> u8 {
+        let line = SupervisedKubelet(self.pid);
+        run_guarded(&mut self.executor, Start::Boot, &mut self.queue, &self.signals, &BootClock, &line).await
+    }
+}
+
+/// Tells the story once. Gives the world as it was left.
+fn tell(dir: &Path, kubelet: &Installed, port: &Port, fault_at: Fault) -> Rc<World> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (world, pids) = runtime.block_on(async {
+        let booting = Booting::new(dir, kubelet, port, settings(), fault_at);
+        let (world, pid) = (booting.world.clone(), booting.pid.clone());
+        let supervisor = Box::pin(booting.run());
         let mut pids = Vec::new();
         let script = async {
             tokio::select! {
@@ -331,24 +352,15 @@ fn take_over(dir: &Path, kubelet: &Installed, port: &Port, at: u32) {
     });
 }
 
-/// The kubelet hangs, and the call that has it dump its stacks panics: it runs on as it is, or another is started.
-fn hangs(dir: &Path, kubelet: &Installed, port: &Port, after: bool) {
-    let _ = std::fs::remove_dir_all(dir.join("dynamic"));
-    let args = arguments(dir, port);
+/// The kubelet hangs, and a call that comes of that panics: it runs on as it is, or another is started.
+fn hangs(dir: &Path, kubelet: &Installed, port: &Port, method: &'static str, after: bool) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let (inputs, mut queue) = unbounded_channel();
-        let pid = ChildPid::default();
-        let socket = NotifySocket::bind().unwrap();
-        let process = kubelet_process(kubelet, &args, socket.name.clone(), &pid, inputs.clone());
-        tokio::spawn(socket.listen(pid.clone(), inputs.clone()));
-        let signals = Signals::register().unwrap();
-        let world = World::new(Fault { method: Some("kubelet.dump_stacks"), after, ..Fault::default() }, inputs);
-        let store = worker(dir, local_files(kubelet, &args), &args);
         let settings = Settings { hung_after: Duration::from_millis(1), ..settings() };
-        let mut executor = Executor::new(State::new(settings), Faulty::new(&world, Box::new(store), process));
-        let line = SupervisedKubelet(pid.clone());
-        let supervisor = run_guarded(&mut executor, Start::Boot, &mut queue, &signals, &BootClock, &line);
+        let fault_at = Fault { method: Some(method), after, ..Fault::default() };
+        let booting = Booting::new(dir, kubelet, port, settings, fault_at);
+        let (world, pid) = (booting.world.clone(), booting.pid.clone());
+        let supervisor = Box::pin(booting.run());
         let script = async {
             until(&world, "boot", |_| true).await;
             tokio::time::timeout(SOON, called(&world, "probe.probe")).await.expect("it is looked at");
@@ -447,8 +459,9 @@ fn one_part(number: usize) {
         // The first start of `keep_kubelet` panics as well, and it tries again.
         assert_eq!(tell(starts[0], false, 1).0, Some("kubelet.start"));
     }
-    if let Some(after) = [false, true].get(number) {
-        hangs(dir.path(), &kubelet, &port, *after);
+    let of_a_hang = [("kubelet.dump_stacks", false), ("kubelet.dump_stacks", true), ("store.probe_disk", false)];
+    if let Some((method, after)) = of_a_hang.get(number) {
+        hangs(dir.path(), &kubelet, &port, method, *after);
     }
     for at in (1..=8).skip(number).step_by(PARTS) {
         take_over(dir.path(), &kubelet, &port, at);

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
 /// Every method of a port that an effect, the boot or a reload calls; of the store's, every request.
-pub const METHODS: [&str; 31] = [
+pub const METHODS: [&str; 32] = [
     "store.read_records",
     "store.record",
     "store.save",
@@ -27,6 +27,7 @@ pub const METHODS: [&str; 31] = [
     "store.append",
     "store.unreported",
     "store.reported",
+    "store.probe_disk",
     "store.collect",
     "store.is_idle",
     "kubelet.start",
@@ -206,6 +207,7 @@ pub fn method(request: &StoreRequest) -> &'static str {
         StoreRequest::Append(_) => "store.append",
         StoreRequest::Unreported => "store.unreported",
         StoreRequest::Reported(_) => "store.reported",
+        StoreRequest::ProbeDisk => "store.probe_disk",
         StoreRequest::Collect(..) => "store.collect",
     }
 }

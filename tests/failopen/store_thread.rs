@@ -9,7 +9,7 @@ use crate::ports::method;
 use kubelet_config::rendering::DropIn;
 
 /// What panics, the first time it is asked for.
-const CALLS: [&str; 8] = [
+const CALLS: [&str; 9] = [
     "store.read_records",
     "store.load",
     "store.record",
@@ -17,6 +17,7 @@ const CALLS: [&str; 8] = [
     "store.swap_state_files",
     "store.append",
     "local.config",
+    "local.drop_ins",
     "local.kubelet_id",
 ];
 
@@ -43,7 +44,8 @@ impl Local for FaultyFiles {
         self.1.check("local.config");
         self.0.config()
     }
-    fn drop_ins(&self) -> Vec<DropIn> {
+    fn drop_ins(&self) -> Result<Vec<DropIn>, LocalError> {
+        self.1.check("local.drop_ins");
         self.0.drop_ins()
     }
     fn kubelet_id(&self) -> KubeletId {

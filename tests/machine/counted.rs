@@ -33,17 +33,21 @@ fn counters(node: &Node) -> Vec<&Counter> {
     counters.collect()
 }
 
+/// What of the counters is asked for.
+fn counted<T>(node: &Node, of: impl Fn(&Counter) -> Option<T>) -> Vec<T> {
+    counters(node).into_iter().filter_map(of).collect()
+}
+
 /// Results, and seconds.
 fn trials(node: &Node) -> Vec<(TrialResult, u64)> {
-    let ended = counters(node).into_iter().filter_map(|counter| match counter {
+    counted(node, |counter| match counter {
         Counter::Trial(result, took) => Some((*result, took.as_secs())),
         _ => None,
-    });
-    ended.collect()
+    })
 }
 
 fn adoptions(node: &Node) -> usize {
-    counters(node).into_iter().filter(|counter| **counter == Counter::Adoption).count()
+    counted(node, |counter| (*counter == Counter::Adoption).then_some(())).len()
 }
 
 fn trials_by_their_ends() {
@@ -117,12 +121,11 @@ fn equal_content_goes_on_with_its_trial() {
 
 fn each_reason_for_a_suspension_as_it_begins() {
     let mut node = Node::new();
-    let suspensions = |node: &Node| -> Vec<Suspension> {
-        let begun = counters(node).into_iter().filter_map(|counter| match counter {
+    let suspensions = |node: &Node| {
+        counted(node, |counter| match counter {
             Counter::Suspension(reason) => Some(*reason),
             _ => None,
-        });
-        begun.collect()
+        })
     };
     // Outside a trial nothing is judged.
     node.environment.disk_full = true;
@@ -148,12 +151,11 @@ fn each_reason_for_a_suspension_as_it_begins() {
 
 fn a_version_that_is_refused_for_hazards_once() {
     let mut node = Node::new();
-    let refused = |node: &Node| -> Vec<HazardClass> {
-        let refused = counters(node).into_iter().filter_map(|counter| match counter {
+    let refused = |node: &Node| {
+        counted(node, |counter| match counter {
             Counter::HazardRefused(class) => Some(*class),
             _ => None,
-        });
-        refused.collect()
+        })
     };
     node.define("a", json!({"cgroupDriver": "systemd"}), ConfigAnnotations::default());
     // The disk takes the refusal at the third try.

@@ -8,7 +8,7 @@ use kubelet_supervisor::machine::evidence::Environment;
 use kubelet_supervisor::machine::limits;
 use kubelet_supervisor::machine::model::RestartCause;
 use kubelet_supervisor::machine::records::{Phase, Records};
-use kubelet_supervisor::machine::{Counter, Effect, Input, Settings};
+use kubelet_supervisor::machine::{Counter, Effect, Input, Settings, StoreRequest};
 use testkit::node::{Node, source};
 
 testkit::scenarios!(
@@ -30,6 +30,10 @@ testkit::scenarios!(
     a_change_that_comes_goes_first,
     what_is_pinned_stays_pinned,
     what_could_not_be_started_again_is_let_be,
+    a_disk_that_stalls_is_told_from_a_hang,
+    a_disk_that_stalls_and_ends_gives_the_whole_time_again,
+    what_comes_to_life_while_the_disk_is_asked_is_let_be,
+    what_the_disk_does_not_give_is_not_started_again,
 );
 
 const HUNG_AFTER: u64 = 300;
@@ -357,5 +361,58 @@ fn what_could_not_be_started_again_is_let_be() {
     node.healthz = Some(false);
     assert_eq!(until_restart(&mut node, 3 * HUNG_AFTER), None);
     assert!(spared(&node).iter().any(|line| line.contains("damaged in the store")), "{:?}", spared(&node));
+    assert_eq!(node.running(), Some("a"));
+}
+
+/// A kubelet that waits for the disk would not come up again either.
+fn a_disk_that_stalls_is_told_from_a_hang() {
+    let mut node = without_pings();
+    node.store.stall();
+    node.healthz = Some(false);
+    assert_eq!(until_restart(&mut node, 4 * HUNG_AFTER), None);
+    let said = spared(&node);
+    assert!(said.len() == 1 && said[0].contains("the disk may stall"), "said once: {said:?}");
+    assert!(!node.events().contains(&"KubeletHung"));
+}
+
+fn a_disk_that_stalls_and_ends_gives_the_whole_time_again() {
+    let mut node = without_pings();
+    node.store.stall();
+    node.healthz = Some(false);
+    let is_spared = |_: &u64| {
+        node.pass(1);
+        !spared(&node).is_empty()
+    };
+    assert!((0..HUNG_AFTER + LATER).find(is_spared).is_some());
+    node.end_stall(); // an answer that comes late decides nothing
+    assert_eq!(until_restart(&mut node, HUNG_AFTER - 1), None);
+    assert!(until_restart(&mut node, LATER).is_some());
+}
+
+fn what_comes_to_life_while_the_disk_is_asked_is_let_be() {
+    let mut node = node();
+    node.pass(60);
+    node.pings = false;
+    node.store.stall();
+    let is_asked = |_: &u64| {
+        node.pass(1);
+        node.effects.contains(&Effect::Store(StoreRequest::ProbeDisk))
+    };
+    assert!((0..HUNG_AFTER + LATER).find(is_asked).is_some());
+    node.step(Input::Watchdog);
+    node.end_stall();
+    assert_eq!(until_restart(&mut node, HUNG_AFTER - LATER), None);
+}
+
+fn what_the_disk_does_not_give_is_not_started_again() {
+    let mut node = node();
+    node.assign("a");
+    node.pass(700);
+    node.store.unreadable.insert("a".to_owned());
+    (node.pings, node.healthz) = (false, Some(false));
+    assert_eq!(until_restart(&mut node, 2 * HUNG_AFTER), None);
+    assert!(spared(&node).iter().any(|line| line.contains("cannot be loaded")), "{:?}", spared(&node));
+    node.store.unreadable.clear();
+    assert!(until_restart(&mut node, LATER).is_some());
     assert_eq!(node.running(), Some("a"));
 }

@@ -6,6 +6,7 @@ mod counted;
 mod defects;
 mod drift;
 mod hung;
+mod local_files;
 mod policy;
 mod publication;
 mod random_inputs;

@@ -55,6 +55,8 @@ enum Op {
     TouchStore,
     Policy,
     ByLabels(bool),
+    /// Somebody writes the node's own files.
+    TouchLocalFiles,
     NodeName,
     Reported,
     Version,
@@ -95,6 +97,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => Just(Op::Reload),
         4 => Just(Op::AskReload),
         2 => Just(Op::TouchStore),
+        2 => Just(Op::TouchLocalFiles),
     ];
     let policy = prop_oneof![Just(Op::Policy), any::<bool>().prop_map(Op::ByLabels)];
     let rest = prop_oneof![Just(Op::NodeName), Just(Op::Reported), Just(Op::Version), policy];

@@ -13,7 +13,13 @@ use serde_json::Value;
 use crate::assignment::Carrier;
 
 /// Reasons of events whose type is Warning (docs/usage/reference.md).
-const WARNINGS: [&str; 4] = ["KubeletConfigDrift", "KubeletConfigRejected", "KubeletConfigRolledBack", "KubeletHung"];
+const WARNINGS: [&str; 5] = [
+    "KubeletConfigDrift",
+    "KubeletConfigLocalFiles",
+    "KubeletConfigRejected",
+    "KubeletConfigRolledBack",
+    "KubeletHung",
+];
 
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real");
 

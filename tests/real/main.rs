@@ -28,6 +28,7 @@ mod effective_view;
 mod files_and_verbs;
 mod flags;
 mod hung;
+mod local_files;
 mod plugin_drain;
 mod plugin_rollout;
 mod plugin_snapshots;
@@ -101,6 +102,8 @@ const CASES: &[Test] = &[
     Test("effective_view", LABELS, effective_view::every_field),
     Test("source_dir", LABELS, directory::source_dir),
     Test("standalone", LABELS, directory::standalone),
+    Test("local_files", LABELS, local_files::told),
+    Test("follow_local", LABELS, local_files::followed),
     Test("runtime_away", NATIVE, trial::runtime_away),
     Test("runtime_away_with_the_change", NATIVE, trial::runtime_away_with_the_change),
     Test("cpu_manager", NATIVE, trial::cpu_manager),

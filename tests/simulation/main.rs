@@ -162,6 +162,7 @@ const FAILED_ONCE: &[u64] = &[
     1_469,
     899_189_306_187_317_300,
     899_189_306_187_317_351,
+    899_189_306_187_317_431,
 ];
 
 fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {

@@ -8,7 +8,7 @@ mod handover;
 use std::collections::BTreeMap;
 use std::fs;
 
-use kubelet_config::flags::FlagOverrides;
+use kubelet_config::flags::{ConfigDir, FlagOverrides};
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, Source};
 use kubelet_supervisor::adapters::fsx::RealDisk;
 use kubelet_supervisor::adapters::store::{CheckpointMetadata, ConfigContent, FsStore, meta};
@@ -147,7 +147,8 @@ fn the_store_of_0_2_0() {
     let digest = digest("a");
     let config = format!("supervisor/configs/{}", digest.0);
     let opened = store.open_config(&digest).unwrap();
-    assert_eq!(opened.path, root.join(&config).join("kubelet.json").display().to_string());
+    assert_eq!((opened.given.config_dir, opened.drop_ins), (ConfigDir::Unit, None), "drop-ins were no part of it");
+    assert_eq!(opened.given.config, root.join(&config).join("kubelet.json").display().to_string());
     assert_eq!((&opened.value["maxPods"], opened.shadowed), (&42.into(), vec!["maxPods (--max-pods)".to_owned()]));
     // Equal content is not written again, and what is written has the same names.
     let (bytes, metadata) =
@@ -157,9 +158,13 @@ fn the_store_of_0_2_0() {
     let (json, golden) = (bytes(&root, "kubelet.json"), bytes(&root, metadata));
     for target in [&root, &dir.path().join("fresh")] {
         let overrides = &FlagOverrides::default();
-        let content = ConfigContent { text: &json, overrides, files: &files, shadowed: &shadowed };
+        let content = ConfigContent { text: &json, overrides, drop_ins: &[], files: &files, shadowed: &shadowed };
         FsStore::new(RealDisk, target).write_config(&digest, &content).unwrap();
-        assert_eq!((bytes(target, "kubelet.json"), value(&bytes(target, metadata))), (json.clone(), value(&golden)));
+        let mut expected = value(&golden);
+        if target != &root {
+            expected["has_drop_ins"] = true.into();
+        }
+        assert_eq!((bytes(target, "kubelet.json"), value(&bytes(target, metadata))), (json.clone(), expected));
     }
 }
 

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use kubelet_config::digest::Digest;
-use kubelet_config::flags::KubeletArgs;
+use kubelet_config::flags::{ConfigDir, KubeletArgs};
 use kubelet_config::rendering::DropIn;
 use kubelet_config::source::{Merge, Source};
 use kubelet_supervisor::adapters::fsx::Disk;
@@ -31,7 +31,7 @@ const CA: &str = "authentication: {x509: {clientCAFile: ./ca.crt}}\n";
 #[derive(Clone, Debug)]
 struct OwnFiles {
     config: Rc<RefCell<Result<String, String>>>,
-    drop_ins: Rc<RefCell<Vec<DropIn>>>,
+    drop_ins: Rc<RefCell<Result<Vec<DropIn>, String>>>,
 }
 
 impl Local for OwnFiles {
@@ -40,8 +40,12 @@ impl Local for OwnFiles {
         let cause = |why| LocalError::Disk { path, cause: io::Error::other::<String>(why).into() };
         self.config.borrow().clone().map(|text| Some((text, "/etc".to_owned()))).map_err(cause)
     }
-    fn drop_ins(&self) -> Vec<DropIn> {
-        self.drop_ins.borrow().clone()
+    fn drop_ins(&self) -> Result<Vec<DropIn>, LocalError> {
+        let cause = |why| LocalError::Disk {
+            path: PathBuf::from("/etc/conf.d"),
+            cause: io::Error::other::<String>(why).into(),
+        };
+        self.drop_ins.borrow().clone().map_err(cause)
     }
     fn kubelet_id(&self) -> KubeletId {
         KubeletId("/usr/bin/kubelet:1".to_owned())
@@ -52,7 +56,10 @@ impl Local for OwnFiles {
 }
 
 fn own_files() -> OwnFiles {
-    OwnFiles { config: Rc::new(RefCell::new(Ok(format!("{HEAD}maxPods: 1\n")))), drop_ins: Rc::default() }
+    OwnFiles {
+        config: Rc::new(RefCell::new(Ok(format!("{HEAD}maxPods: 1\n")))),
+        drop_ins: Rc::new(RefCell::new(Ok(Vec::new()))),
+    }
 }
 
 fn worker<D: Disk>(disk: D, local: &OwnFiles, args: &[&str]) -> StoreWorker<D, OwnFiles> {
@@ -140,15 +147,56 @@ fn proven_bytes_outlive_the_files_they_were_made_of() {
     assert!(matches!(load(&mut worker, LoadTarget::Local), Err(RenderError::Internal(_))));
 }
 
+fn drop_ins(texts: &[&str]) -> Vec<DropIn> {
+    let named = texts.iter().zip(0..);
+    named.map(|(text, n)| DropIn { path: format!("/etc/conf.d/{n} a.conf"), text: (*text).to_owned() }).collect()
+}
+
 #[test]
-fn flags_and_drop_ins_of_today_lie_over_yesterdays_bytes() {
-    let (disk, local, rendered) = rendered("maxPods: 5\nhealthzPort: 1000\n");
-    let drop_in = DropIn { path: "/etc/conf.d/10.conf".to_owned(), text: "healthzPort: 2000\n".to_owned() };
-    local.drop_ins.borrow_mut().push(drop_in);
+fn drop_ins_are_part_of_the_content() {
+    let (disk, local) = (SimDisk::default(), own_files());
+    *local.drop_ins.borrow_mut() = Ok(drop_ins(&["healthzPort: 2000\n", "healthzPort: 3000 # b\n"]));
+    let mut worker = worker(disk.clone(), &local, &["--config-dir=/etc/conf.d"]);
+    save(&mut worker, &source(1), "maxPods: 5\nhealthzPort: 1000\n");
+    let render = LoadTarget::Source(source(1));
+    let first = load(&mut worker, render.clone()).unwrap();
+    assert_eq!(first.healthz.as_ref().map(|target| target.port), Some(3000));
+    let copies = file(&first.digest, "drop-ins");
+    assert_eq!(first.config_dir, ConfigDir::Copied(copies.display().to_string()));
+    for (name, text) in [("0000-0_a.conf", "healthzPort: 2000\n"), ("0001-1_a.conf", "healthzPort: 3000 # b\n")] {
+        assert_eq!(disk.peek(&copies.join(name)).as_deref(), Some(text));
+    }
+
+    // A remark is no other content, and an order is.
+    *local.drop_ins.borrow_mut() = Ok(drop_ins(&["healthzPort: 2000\n", "healthzPort: 3000\n"]));
+    assert_eq!(load(&mut worker, render.clone()).unwrap().digest, first.digest);
+    let others: [&[&str]; 4] =
+        [&[], &["healthzPort: 3000", "healthzPort: 2000"], &["healthzPort: 3000"], &["healthzPort: 2000", "{torn"]];
+    for texts in others {
+        *local.drop_ins.borrow_mut() = Ok(drop_ins(texts));
+        let other = load(&mut worker, render.clone()).unwrap();
+        assert_ne!(other.digest, first.digest, "{texts:?}");
+        assert_eq!(other.config_dir == ConfigDir::Removed, texts.is_empty());
+        // What was rendered before is what it was.
+        assert_eq!(load(&mut worker, content(&first)).as_ref(), Ok(&first), "{texts:?}");
+    }
+    *local.drop_ins.borrow_mut() = Err("input/output error".to_owned());
+    assert_eq!(load(&mut worker, content(&first)).as_ref(), Ok(&first));
+    let why = "the kubelet's own --config-dir cannot be used: /etc/conf.d: input/output error";
+    for target in [render, LoadTarget::Local] {
+        assert_eq!(load(&mut worker, target), Err(RenderError::Internal(why.to_owned())));
+    }
+    disk.rot(&copies.join("0001-1_a.conf"));
+    let damage = format!("{}: the checksum is wrong", copies.join("0001-1_a.conf").display());
+    assert_eq!(load(&mut worker, content(&first)), Err(RenderError::Checkpoint(damage)));
+}
+
+#[test]
+fn flags_of_today_lie_over_yesterdays_bytes() {
+    let (disk, local, rendered) = rendered("maxPods: 5\n");
     let mut worker = worker(disk, &local, &["--max-pods=9", "--container-runtime-endpoint=unix:///run/c.sock"]);
     let found = load(&mut worker, content(&rendered)).unwrap();
     assert_eq!(found.effective["maxPods"], 9);
-    assert_eq!(found.healthz.as_ref().map(|target| target.port), Some(2000));
     assert_eq!(found.runtime.as_deref(), Some("unix:///run/c.sock"));
     // As a rendering of the same says.
     let again = load(&mut worker, LoadTarget::Source(source(1))).unwrap();
@@ -368,4 +416,22 @@ fn a_change_syncs_half_as_often_as_in_0_1_0() {
     // 0.1.0: 44, 12, 38, 12, 1 and 9; the first change of a life has its directories too.
     let expected = [24, 6, 15, 6, 1, 2];
     assert_eq!(counts.iter().map(|(_, syncs)| *syncs).collect::<Vec<_>>(), expected, "{counts:?}");
+}
+
+/// From memory a disk that stalls is read as well.
+#[test]
+fn a_probe_of_the_disk_is_a_write_that_leaves_nothing() {
+    let disk = Counted { disk: SimDisk::default(), syncs: Rc::default() };
+    let mut worker = worker(disk.clone(), &own_files(), &[]);
+    change(&mut worker, 1, None);
+    let before = disk.disk.list(&Path::new(ROOT).join("supervisor")).unwrap();
+    disk.syncs.take();
+    assert_eq!(worker.serve(StoreRequest::ProbeDisk), []);
+    assert_eq!(disk.syncs.take(), 1);
+    assert_eq!(disk.disk.list(&Path::new(ROOT).join("supervisor")).unwrap(), before);
+    // One that is full, or refuses writes, answers.
+    for fault in [Fault::Full, Fault::ReadOnly] {
+        disk.disk.plan(Plan { fault, at: disk.disk.operations(), once: false });
+        assert_eq!(worker.serve(StoreRequest::ProbeDisk), []);
+    }
 }

@@ -217,20 +217,6 @@ fn a_local_file_that_a_new_kubelet_refuses() {
     assert_eq!((&config["maxPods"], &config["featureGates"]), (&json!(42), &Value::Null));
 }
 
-#[test]
-fn drop_ins_are_left_to_the_kubelet() {
-    let mut rig = Rig::with(Style::V1_36, "1s");
-    let dir = rig.at("kubelet.conf.d");
-    fs::create_dir(&dir).unwrap();
-    fs::write(dir.join("10-pods.conf"), configuration("podsPerCore: 7")).unwrap();
-    rig.args.push(format!("--config-dir={}", dir.display()));
-    rig.up();
-    rig.prove("a", &configuration("maxPods: 42\npodsPerCore: 9"));
-    assert_eq!(rig.last_config()["podsPerCore"], 9, "what is given to --config is the payload");
-    assert!(last_args(&rig).contains(&format!("--config-dir={}", dir.display())));
-    assert!(rig.kubelet.preflights().iter().all(|preflight| preflight["args"].to_string().contains("--config-dir")));
-}
-
 /// Nothing but static pods: no API server, no file.
 #[test]
 fn a_standalone_node_is_minded_as_it_is() {

@@ -152,3 +152,29 @@ fn in_a_source_directory_and_from_a_file() {
     assert!(code == 0 && note.contains("note: flags: !--healthz-port --max-pods=5\n"), "{note}");
     assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["maxPods"], 42);
 }
+
+#[test]
+fn a_default_source_has_them_too() {
+    let mut rig = Rig::new();
+    rig.args.push("--v=1".to_owned());
+    rig.option("--default-source", &format!("{NAMESPACE}/kubelet-config/pool"));
+    let text = configuration("maxPods: 42");
+    // Those of another key are no business of this one.
+    let put = |rig: &Rig, flags: &str| {
+        let data = [("pool", text.as_str()), ("pool.flags", flags), ("kubelet.flags", "--v=9")];
+        rig.server.put_config_map(NAMESPACE, "kubelet-config", &data)
+    };
+    let first = put(&rig, "--v=4\n");
+    rig.up();
+    rig.wait_active(&first);
+    proven(&rig, &first);
+    assert_eq!(last_args(&rig)[..2], ["--v=1", "--v=4"], "{:?}", last_args(&rig));
+    let starts = rig.starts();
+    let second = put(&rig, "!--v\n");
+    rig.wait_active(&second);
+    proven(&rig, &second);
+    assert_eq!((rig.starts(), last_args(&rig).len()), (starts + 1, 1), "{:?}", last_args(&rig));
+    let refused = put(&rig, "--node-ip=10.0.0.1\n");
+    assert!(rig.wait_event("KubeletConfigRejected", &refused).contains("--node-ip"));
+    assert_eq!(rig.starts(), starts + 1);
+}

@@ -158,6 +158,49 @@ fn others_than_root_are_refused() {
     }
 }
 
+/// Tells a copy of this test where to listen.
+const SOCKET: &str = "SYSTEM_OPERATE_SOCKET";
+
+/// Whoever may write in the directory could answer for the supervisor.
+#[test]
+fn a_socket_of_somebody_else_is_not_believed() {
+    if let Ok(path) = std::env::var(SOCKET) {
+        for stream in UnixListener::bind(path).unwrap().incoming() {
+            let body = r#"{"active": null, "supervisor": {"version": "1", "reloads": 0}}"#;
+            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+            let _ = stream.unwrap().write_all(answer.as_bytes());
+        }
+    }
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let open = tempfile::tempdir().unwrap();
+    let (program, own) = (open.path().join("listener"), open.path().join("supervisor"));
+    std::fs::create_dir(&own).unwrap();
+    for dir in [open.path(), &own] {
+        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let socket = own.join("control.sock");
+    let mut command = Command::new(&program);
+    command.args(["--exact", "operate::a_socket_of_somebody_else_is_not_believed"]).env(SOCKET, &socket);
+    command.stdout(std::process::Stdio::null()).uid(65534).gid(65534);
+    let mut listener = eventually("a file that nobody writes", || match command.spawn() {
+        Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => None,
+        child => Some(child.unwrap()),
+    });
+    eventually("a socket", || std::os::unix::net::UnixStream::connect(&socket).ok());
+    for args in [&["status"][..], &["freeze"], &["reload"], &["render", "--effective"]] {
+        let (code, stdout, stderr) = verb(open.path(), args);
+        assert_eq!((code, stdout.as_str()), (1, ""), "{args:?}: {stderr}");
+        for part in [&socket.display().to_string(), "uid 65534", "take the socket away", "--dynamic-config-dir"] {
+            assert!(stderr.contains(part), "{args:?}: {part:?} in {stderr}");
+        }
+    }
+    listener.kill().unwrap();
+    listener.wait().unwrap();
+}
+
 #[test]
 fn the_history_tells_the_story_across_restarts() {
     let mut rig = Rig::new();

@@ -49,6 +49,23 @@ pub struct DropIn {
     pub text: String,
 }
 
+impl DropIn {
+    /// A name for a copy. The number keeps the order, the name is for people: messages of the kubelet show it.
+    #[must_use]
+    pub fn stored_name(&self, number: usize) -> String {
+        let name = self.path.rsplit('/').next().unwrap_or_default();
+        let safe = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
+        let name: String = name.trim_end_matches(".conf").chars().take(100).map(safe).collect();
+        format!("{number:04}-{name}.conf")
+    }
+
+    /// What makes it another one: what it says, not how it is written. What is no YAML the kubelet judges as it stands.
+    fn identity(&self) -> String {
+        let text = || Value::from(self.text.as_str());
+        format!("drop-in {}", yaml::parse(&self.text).map_or_else(|_| text(), |document| document.value))
+    }
+}
+
 /// What a rendering starts from.
 #[derive(Clone, Copy)]
 pub struct RenderInput<'a> {
@@ -63,8 +80,7 @@ pub struct RenderInput<'a> {
     /// Where configurations lie by their digest, absolute: a path field that names a key of the payload then points
     /// below it, see [`Configuration::files`]. Without it that too is a path in the payload's directory.
     pub configs: Option<&'a str>,
-    /// The `--config-dir` drop-ins in the kubelet's order; the kubelet merges them itself, we only look at what comes
-    /// out.
+    /// The `--config-dir` drop-ins in the kubelet's order. The kubelet is given them as they are, and merges them itself.
     pub drop_ins: &'a [DropIn],
     /// The kubelet's command line.
     pub args: &'a KubeletArgs,
@@ -83,6 +99,8 @@ pub struct Configuration {
     pub payload: Option<Value>,
     /// What becomes of the kubelet's command line. It is part of the digest.
     pub overrides: FlagOverrides,
+    /// The drop-ins that the kubelet merges over the value. They are part of the digest.
+    pub drop_ins: Vec<DropIn>,
     /// The payload's keys that path fields name, and their content. Of a digest `d` they belong into `d/files/<key>`.
     pub files: BTreeMap<String, String>,
     /// Where healthz will be, flags and drop-ins considered.
@@ -114,6 +132,7 @@ pub enum RenderFault {
 /// [`RenderFault`] when a text is not a KubeletConfiguration.
 pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
     let mut notes = Vec::new();
+    let drop_ins = from.drop_ins.to_vec();
     let local = match from.local {
         Some(local) => Some(read(local, "the local file", &mut notes).map_err(RenderFault::Local)?),
         None => None,
@@ -130,13 +149,14 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
         let base = if from.local.is_none() { legacy_defaults() } else { value.clone() };
         let Effective { value: effective, healthz } = effective(base, from.drop_ins, from.args);
         let overrides = FlagOverrides::default();
-        let (digest, files) = (digest(&portable, &overrides), BTreeMap::new());
+        let (digest, files) = (digest(&portable, &overrides, &drop_ins), BTreeMap::new());
         let (shadowed, problems) = Default::default();
         return Ok(Configuration {
             value,
             digest,
             payload: None,
             overrides,
+            drop_ins,
             files,
             healthz,
             effective,
@@ -163,7 +183,7 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
     let files = fingerprint_files(&mut portable, from.keys);
     let mut portable = combine(local.as_ref(), portable, overlay);
     drop_native_gate(&mut portable);
-    let digest = digest(&portable, &overrides);
+    let digest = digest(&portable, &overrides, &drop_ins);
 
     let payload_value = Some(parsed.value.clone());
     let mut value = parsed.value;
@@ -177,7 +197,19 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
     }
     let Effective { value: effective, healthz } = effective(value.clone(), from.drop_ins, &args);
     let payload = payload_value;
-    Ok(Configuration { value, digest, payload, overrides, files, healthz, effective, notes, shadowed, problems })
+    Ok(Configuration {
+        value,
+        digest,
+        payload,
+        overrides,
+        drop_ins,
+        files,
+        healthz,
+        effective,
+        notes,
+        shadowed,
+        problems,
+    })
 }
 
 /// Takes the gate `DynamicKubeletConfig` out; true if it was there.
@@ -231,6 +263,14 @@ fn read(text: Text<'_>, what: &str, notes: &mut Vec<String>) -> Result<Value, St
     }
     absolute_paths(&mut parsed.value, text.dir);
     Ok(parsed.value)
+}
+
+/// A configuration's text that means the same in another directory. What cannot be parsed stays as it is.
+pub(crate) fn with_absolute_paths(text: Text<'_>) -> String {
+    let Ok(parsed) = yaml::parse(text.text) else { return text.text.to_owned() };
+    let mut value = parsed.value.clone();
+    absolute_paths(&mut value, text.dir);
+    if value == parsed.value { text.text.to_owned() } else { value.to_string() }
 }
 
 /// The kubelet refuses any other kind or version at load; what may lack them (an overlay) is given them.
@@ -331,9 +371,10 @@ fn point_to_files(value: &mut Value, files: &BTreeMap<String, String>, dir: &str
     }
 }
 
-fn digest(value: &Value, overrides: &FlagOverrides) -> Digest {
+fn digest(value: &Value, overrides: &FlagOverrides, drop_ins: &[DropIn]) -> Digest {
     // serde_json without `preserve_order` sorts keys: the text is canonical, and one line.
-    let lines = [vec![value.to_string()], overrides.lines()].concat();
+    let mut lines = [vec![value.to_string()], overrides.lines()].concat();
+    lines.extend(drop_ins.iter().map(DropIn::identity));
     Digest(hex(&Sha256::digest(lines.join("\n").as_bytes())))
 }
 

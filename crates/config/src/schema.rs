@@ -135,7 +135,7 @@ pub enum FieldProblem {
 impl FieldProblem {
     /// A line for people, if it is a problem to a kubelet of this minor version; none: the version is not known.
     #[must_use]
-    pub fn told(&self, minor: Option<u64>) -> Option<String> {
+    pub fn message(&self, minor: Option<u64>) -> Option<String> {
         match self {
             Self::Duplicate(what) => Some(format!("duplicate field in the payload, the last one wins: {what}")),
             Self::Unknown { path, meant: Some(meant) }
@@ -198,20 +198,20 @@ impl std::str::FromStr for UnknownFields {
 
 /// A line for each of these that is a problem to a kubelet of this minor version.
 #[must_use]
-pub fn told(problems: &[FieldProblem], minor: Option<u64>) -> Vec<String> {
-    problems.iter().filter_map(|problem| problem.told(minor)).collect()
+pub fn messages(problems: &[FieldProblem], minor: Option<u64>) -> Vec<String> {
+    problems.iter().filter_map(|problem| problem.message(minor)).collect()
 }
 
 /// Such lines as the reason of a rejection; fits an event.
 #[must_use]
-pub fn refusal(told: &[String]) -> String {
-    refusal_by("--unknown-fields", told)
+pub fn refusal(messages: &[String]) -> String {
+    refusal_by("--unknown-fields", messages)
 }
 
 /// The same, if something else says so.
 #[must_use]
-pub fn refusal_by(whom: &str, told: &[String]) -> String {
-    bounded(told.iter().cloned(), &format!(" (refused by {whom})"))
+pub fn refusal_by(whom: &str, messages: &[String]) -> String {
+    bounded(messages.iter().cloned(), &format!(" (refused by {whom})"))
 }
 
 /// True if a kubelet of this minor version knows the field at this dotted path, or an entry of a field that is a map; of an
@@ -327,8 +327,8 @@ mod tests {
 
     use super::*;
 
-    fn told(config: &Value, minor: Option<u64>) -> Vec<String> {
-        super::told(&problems(config), minor)
+    fn messages(config: &Value, minor: Option<u64>) -> Vec<String> {
+        super::messages(&problems(config), minor)
     }
 
     #[test]
@@ -403,15 +403,15 @@ mod tests {
             (json!({"nonsense": {}}), "nonsense: no kubelet up to 1.37 knows it"),
             (json!({"": 1}), ": no kubelet up to 1.37 knows it"),
         ] {
-            assert_eq!(told(&config, None), [line]);
-            assert_eq!(told(&config, Some(36)), [line]);
+            assert_eq!(messages(&config, None), [line]);
+            assert_eq!(messages(&config, Some(36)), [line]);
         }
     }
 
     #[test]
     fn what_this_kubelet_does_not_have() {
         let config = json!({"maxParallelImagePulls": 5, "logging": {"format": "text", "sanitization": true, "options": {"text": {"splitStream": true}}}});
-        let of = |minor| told(&config, Some(minor));
+        let of = |minor| messages(&config, Some(minor));
         let line = |path: &str, when: &str, minor| format!("{path}: {when}, this kubelet is 1.{minor}");
         assert_eq!(
             of(20),
@@ -426,14 +426,14 @@ mod tests {
             [line("logging.options.text", "since 1.30", 23), line("maxParallelImagePulls", "since 1.27", 23)]
         );
         assert_eq!(of(30), [line("logging.sanitization", "until 1.23", 30)]);
-        assert_eq!(told(&config, None), [""; 0], "of an unknown version nothing is claimed");
+        assert_eq!(messages(&config, None), [""; 0], "of an unknown version nothing is claimed");
     }
 
     /// What it has that we do not know is its own to tell; a name that differs by case alone is none of its fields either.
     #[test]
     fn a_kubelet_of_the_future() {
         let config = json!({"newField": 1, "maxPodz": 1, "maxpods": 1, "memorySwap": {"newer": 1}});
-        assert_eq!(told(&config, Some(NEWEST + 1)), ["maxpods: did you mean maxPods?"]);
+        assert_eq!(messages(&config, Some(NEWEST + 1)), ["maxpods: did you mean maxPods?"]);
     }
 
     #[test]
@@ -442,9 +442,9 @@ mod tests {
             (0..20_000).map(|number| (format!("field{number}"), json!(1))).collect();
         let found = problems(&Value::Object(many));
         assert_eq!(found.len(), MOST);
-        let line = refusal(&super::told(&found, None));
+        let line = refusal(&super::messages(&found, None));
         assert!(line.ends_with(" more (refused by --unknown-fields)") && line.len() < 1000, "{line}");
-        let lines = told(&json!({ "x".repeat(1 << 20): 1, "a\u{1b}[0m\nb": 1 }), None);
+        let lines = messages(&json!({ "x".repeat(1 << 20): 1, "a\u{1b}[0m\nb": 1 }), None);
         assert!(
             lines.len() == 2 && lines.iter().all(|line| line.len() < 200 && !line.contains(char::is_control)),
             "{lines:?}"
@@ -458,7 +458,7 @@ mod tests {
             "kubeReserved": {"cpu": "1"}, "staticPodURLHeader": {"a": ["b"]}, "qosReserved": {"memory": "1%"},
             "reservedMemory": [{"numaNode": 0, "limits": {"memory": "1Gi"}}], "maxPods": {"not": "an object"},
         });
-        assert_eq!(told(&config, Some(36)), [""; 0]);
-        assert_eq!(told(&json!([1]), Some(36)), [""; 0]);
+        assert_eq!(messages(&config, Some(36)), [""; 0]);
+        assert_eq!(messages(&json!([1]), Some(36)), [""; 0]);
     }
 }

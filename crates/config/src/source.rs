@@ -20,7 +20,27 @@ pub struct ConfigMapRef {
     pub kubelet_config_key: String,
 }
 
+/// The same for the node's own files (`--follow-local`).
+pub(crate) const LOCAL_FILES: &str = "local-files";
+const LOCAL_FILES_TITLE: &str = "the node's own files";
+
 impl ConfigMapRef {
+    /// Stands for the node's own files where a ConfigMap would be.
+    #[must_use]
+    pub fn local_files() -> Self {
+        Self {
+            namespace: SOURCE_DIR_NAMESPACE.to_owned(),
+            name: LOCAL_FILES.to_owned(),
+            kubelet_config_key: "kubelet".to_owned(),
+        }
+    }
+
+    /// True if this is what stands for the node's own files.
+    #[must_use]
+    pub fn is_local_files(&self) -> bool {
+        *self == Self::local_files()
+    }
+
     /// True when both name the same object, whatever the key.
     #[must_use]
     pub fn same_object(&self, other: &Self) -> bool {
@@ -69,11 +89,27 @@ impl Source {
         self.uid == SOURCE_DIR_UID && namespace == SOURCE_DIR_NAMESPACE && name == SOURCE_DIR_NAME
     }
 
-    /// The API path, as native prints it in events and metric labels; of a directory, that it is one.
+    /// True if this is the node's own files, and no ConfigMap.
+    #[must_use]
+    pub fn is_local_files(&self) -> bool {
+        self.uid == LOCAL_FILES && self.reference.is_local_files()
+    }
+
+    /// What it is called if it is the node's own, and no ConfigMap: nobody else has it, and no API server says so.
+    #[must_use]
+    pub fn title_on_node(&self) -> Option<&'static str> {
+        match self {
+            _ if self.is_source_dir() => Some(SOURCE_DIR_TITLE),
+            _ if self.is_local_files() => Some(LOCAL_FILES_TITLE),
+            _ => None,
+        }
+    }
+
+    /// The API path, as native prints it in events and metric labels; of what is on the node, what it is.
     #[must_use]
     pub fn api_path(&self) -> String {
-        if self.is_source_dir() {
-            return SOURCE_DIR_TITLE.to_owned();
+        if let Some(title) = self.title_on_node() {
+            return title.to_owned();
         }
         format!("/api/v1/namespaces/{}/configmaps/{}", self.reference.namespace, self.reference.name)
     }

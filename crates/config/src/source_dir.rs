@@ -6,8 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use sha2::{Digest as _, Sha256};
 
 use crate::digest::hex;
+use crate::rendering::{self, DropIn, Text};
 use crate::source::{
-    ConfigAnnotations, ConfigMapRef, Payload, SOURCE_DIR_NAME, SOURCE_DIR_NAMESPACE, SOURCE_DIR_UID, is_safe_key,
+    ConfigAnnotations, ConfigMapRef, LOCAL_FILES, Payload, SOURCE_DIR_NAME, SOURCE_DIR_NAMESPACE, SOURCE_DIR_UID,
+    is_safe_key,
 };
 
 /// Bytes in all files together, as in a ConfigMap (MaxSecretSize, pkg/apis/core/validation).
@@ -49,6 +51,18 @@ pub fn reference(key: &str) -> ConfigMapRef {
         name: SOURCE_DIR_NAME.to_owned(),
         kubelet_config_key: key.to_owned(),
     }
+}
+
+/// The node's own files in the place of a ConfigMap (`--follow-local`). The drop-ins tell versions apart; what is rendered
+/// has them anyway.
+#[must_use]
+pub fn of_local_files(config: Text<'_>, drop_ins: &[DropIn]) -> Payload {
+    let reference = ConfigMapRef::local_files();
+    let keys = drop_ins.iter().zip(0..).map(|(drop_in, number)| (drop_in.stored_name(number), drop_in.text.clone()));
+    let data = keys.chain([(reference.kubelet_config_key.clone(), rendering::with_absolute_paths(config))]).collect();
+    let annotations = ConfigAnnotations { merge: Some("replace".to_owned()), ..ConfigAnnotations::default() };
+    let ConfigMapRef { namespace, name, .. } = reference;
+    Payload { namespace, name, uid: LOCAL_FILES.to_owned(), ..payload(data, annotations) }
 }
 
 /// Content as one version: the same files are the same version, whenever they are read.

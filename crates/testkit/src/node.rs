@@ -342,11 +342,12 @@ impl Node {
 
     fn payload(&self, name: &str) -> Option<Arc<Payload>> {
         let version = self.versions.get(name)?;
+        let own = name == "local-files"; // the node's own files
         let annotations = self.configurations.get(name).map(|it| it.annotations.clone()).unwrap_or_default();
         Some(Arc::new(Payload {
-            namespace: "n".into(),
+            namespace: if own { "local".into() } else { "n".into() },
             name: name.into(),
-            uid: format!("uid-{name}"),
+            uid: if own { name.into() } else { format!("uid-{name}") },
             resource_version: version.clone(),
             data: BTreeMap::default(),
             binary_keys: BTreeSet::default(),

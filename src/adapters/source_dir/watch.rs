@@ -13,23 +13,15 @@ use nix::sys::inotify::{AddWatchFlags, InotifyEvent, WatchDescriptor};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::adapters::inotify::{Inotify, events, register};
+use crate::adapters::inotify::{CONTENT, Inotify, events, register};
 use kubelet_config::source_dir::{self, Entry};
 
 /// Links that are followed in one path; the kernel follows as many (MAXSYMLINKS).
 const LINKS: usize = 40;
 
-/// What is asked of every directory. MODIFY and CREATE tell only that a file is being written.
-const MASK: AddWatchFlags = AddWatchFlags::IN_CLOSE_WRITE
-    .union(AddWatchFlags::IN_MOVED_TO)
-    .union(AddWatchFlags::IN_MOVED_FROM)
-    .union(AddWatchFlags::IN_CREATE)
-    .union(AddWatchFlags::IN_DELETE)
-    .union(AddWatchFlags::IN_MODIFY)
-    .union(AddWatchFlags::IN_ATTRIB)
-    .union(AddWatchFlags::IN_DELETE_SELF)
-    .union(AddWatchFlags::IN_MOVE_SELF)
-    .union(AddWatchFlags::IN_ONLYDIR);
+/// What is asked of every directory. MODIFY and CREATE tell only that a file is being written; a change of owner or mode may
+/// make a file readable.
+const MASK: AddWatchFlags = CONTENT.union(AddWatchFlags::IN_ATTRIB);
 
 /// A watched directory.
 #[derive(Debug, Default)]

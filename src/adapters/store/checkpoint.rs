@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::records::Content;
-use super::{FsStore, READS};
+use super::{FsStore, READS, is_damage};
 use crate::adapters::fsx::{self, Disk};
 use crate::machine::model::RenderError;
 use crate::ports::{Checkpoint, StoreError};
@@ -40,10 +40,7 @@ enum Fault {
 impl Fault {
     fn read(path: &Path, error: &io::Error) -> Self {
         let why = format!("{}: {error}", path.display());
-        match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::FileTooLarge | io::ErrorKind::NotADirectory => Self::Damaged(why),
-            _ => Self::Disk(why),
-        }
+        if is_damage(error) { Self::Damaged(why) } else { Self::Disk(why) }
     }
 }
 

@@ -8,12 +8,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use super::{FsStore, READS, RECORD_LIMIT};
+use super::{FsStore, READS, RECORD_LIMIT, is_damage};
 use crate::adapters::fsx::{self, Disk};
 use crate::machine::model::RenderError;
 use crate::ports::StoreError;
 use kubelet_config::digest::{Digest, hex};
-use kubelet_config::flags::FlagOverrides;
+use kubelet_config::flags::{ConfigDir, FlagOverrides};
+use kubelet_config::rendering::DropIn;
 use kubelet_config::source;
 use kubelet_config::yaml;
 
@@ -21,8 +22,12 @@ use kubelet_config::yaml;
 const KUBELET: &str = "kubelet.json";
 /// What becomes of the unit's own flags, one a line; where nothing does, there is no such file.
 const FLAGS: &str = "flags";
+/// Where the drop-ins lie, in their order; where there are none, there is no such directory.
+const DROP_INS: &str = "drop-ins";
 /// Checksums.
 const METADATA: &str = "config.json";
+/// Directories in a content: the files that it names, and the drop-ins.
+const TREES: [&str; 2] = ["files", DROP_INS];
 /// Of a file here. A configuration is indented, so it may be longer than its source.
 const LIMIT: u64 = 8 * yaml::MAX_BYTES as u64;
 
@@ -34,17 +39,31 @@ struct Metadata {
     /// Fields that a command-line flag overrides, with the flag, as it was when this was rendered last.
     #[serde(default)]
     shadowed: Vec<String>,
+    /// Drop-ins are part of this content. Where it was stored before they were, the kubelet is given the unit's own.
+    #[serde(default)]
+    has_drop_ins: bool,
+}
+
+/// What of a content the kubelet's command line names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GivenFiles {
+    /// What `--config` is given.
+    pub config: String,
+    /// What becomes of `--config-dir`.
+    pub config_dir: ConfigDir,
 }
 
 /// A configuration that was read and verified.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredConfig {
-    /// What `--config` is given.
-    pub path: String,
+    /// Where it lies.
+    pub given: GivenFiles,
     /// What it says.
     pub value: Value,
     /// What becomes of the unit's own flags.
     pub overrides: FlagOverrides,
+    /// The drop-ins that the kubelet merges over it; `None` if they are the unit's own.
+    pub drop_ins: Option<Vec<DropIn>>,
     /// Fields that a command-line flag overrides, with the flag.
     pub shadowed: Vec<String>,
 }
@@ -56,6 +75,8 @@ pub struct ConfigContent<'a> {
     pub text: &'a str,
     /// What becomes of the unit's own flags.
     pub overrides: &'a FlagOverrides,
+    /// The drop-ins that the kubelet merges over it, in its order.
+    pub drop_ins: &'a [DropIn],
     /// The files that it names, by their names.
     pub files: &'a BTreeMap<String, String>,
     /// Fields that a command-line flag overrides, with the flag. These are for people, and not part of the content.
@@ -96,7 +117,7 @@ impl<D: Disk> FsStore<D> {
     /// durable. A disk that cannot sync keeps out nothing else.
     pub fn load_config(&mut self, digest: &Digest) -> Result<StoredConfig, RenderError> {
         let found = self.open_config(digest)?;
-        let dir = self.configs_dir().join(&digest.0);
+        let dir = self.config_dir(digest).map_err(|error| RenderError::Checkpoint(error.to_string()))?;
         match self.keep(&dir) {
             Err(error) if self.suspect.contains(&dir) => Err(RenderError::Internal(error.to_string())),
             _ => Ok(found),
@@ -106,53 +127,52 @@ impl<D: Disk> FsStore<D> {
     fn verified_config(&self, dir: &Path) -> Result<StoredConfig, RenderError> {
         let read = |name: &str, limit| {
             let path = dir.join(name);
-            self.disk.read(&path, limit).map_err(|error| match error.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::FileTooLarge | io::ErrorKind::NotADirectory => {
-                    RenderError::Checkpoint(format!("{}: {error}", path.display()))
-                }
-                _ => RenderError::Internal(format!("{}: {error}", path.display())),
+            self.disk.read(&path, limit).map_err(|error| {
+                let why = format!("{}: {error}", path.display());
+                if is_damage(&error) { RenderError::Checkpoint(why) } else { RenderError::Internal(why) }
             })
         };
         let damaged = |name: &str, why: &str| RenderError::Checkpoint(format!("{}: {why}", dir.join(name).display()));
         let metadata = serde_json::from_slice::<Metadata>(&read(METADATA, RECORD_LIMIT)?)
             .map_err(|error| damaged(METADATA, &error.to_string()))?;
-        let (mut value, mut overrides) = (None, FlagOverrides::default());
+        let (mut value, mut overrides, mut drop_ins) = (None, FlagOverrides::default(), Vec::new());
         for (name, sum) in &metadata.sha256 {
-            if name != KUBELET && name != FLAGS && !name.strip_prefix("files/").is_some_and(source::is_safe_key) {
+            let (tree, key) = name.split_once('/').unwrap_or(("", name));
+            let ours = if tree.is_empty() { key == KUBELET || key == FLAGS } else { TREES.contains(&tree) };
+            if !ours || !source::is_safe_key(key) {
                 return Err(damaged(METADATA, "it names what is not ours"));
             }
             let bytes = read(name, LIMIT)?;
             if *sum != hex(&Sha256::digest(&bytes)) {
                 return Err(damaged(name, "the checksum is wrong"));
             }
-            if name == FLAGS {
-                overrides =
-                    FlagOverrides::parse(&String::from_utf8_lossy(&bytes)).map_err(|why| damaged(name, &why))?;
+            let text = || String::from_utf8_lossy(&bytes);
+            if tree == DROP_INS {
+                drop_ins.push(DropIn { path: dir.join(name).display().to_string(), text: text().into_owned() });
+            } else if name == FLAGS {
+                overrides = FlagOverrides::parse(&text()).map_err(|why| damaged(name, &why))?;
             } else if name == KUBELET {
                 value = Some(serde_json::from_slice(&bytes).map_err(|error| damaged(name, &error.to_string()))?);
             }
         }
         let value = value.ok_or_else(|| damaged(METADATA, "it does not name kubelet.json"))?;
-        Ok(StoredConfig {
-            path: dir.join(KUBELET).display().to_string(),
-            value,
-            overrides,
-            shadowed: metadata.shadowed,
-        })
+        let drop_ins = metadata.has_drop_ins.then_some(drop_ins);
+        let given = given_files(dir, drop_ins.as_deref());
+        Ok(StoredConfig { given, value, overrides, drop_ins, shadowed: metadata.shadowed })
     }
 
-    /// Makes a configuration and the files that it names durable; gives the path of what `--config` is given. What is
-    /// there already stays as it is.
+    /// Makes a configuration, its drop-ins and the files that it names durable; gives what the kubelet is to be given. What
+    /// is there already stays as it is.
     ///
     /// # Errors
     /// Why it is not there.
-    pub fn write_config(&mut self, digest: &Digest, content: &ConfigContent<'_>) -> Result<String, StoreError> {
+    pub fn write_config(&mut self, digest: &Digest, content: &ConfigContent<'_>) -> Result<GivenFiles, StoreError> {
         let written = self.write_or_keep(digest, content);
         self.checked(written)
     }
 
-    fn write_or_keep(&mut self, digest: &Digest, content: &ConfigContent<'_>) -> Result<String, StoreError> {
-        let ConfigContent { text, overrides, files, shadowed } = *content;
+    fn write_or_keep(&mut self, digest: &Digest, content: &ConfigContent<'_>) -> Result<GivenFiles, StoreError> {
+        let ConfigContent { text, overrides, drop_ins, files, shadowed } = *content;
         let dir = self.config_dir(digest)?;
         if let Some(key) = files.keys().find(|key| !source::is_safe_key(key)) {
             return Err(StoreError::Key(key.clone()));
@@ -160,10 +180,15 @@ impl<D: Disk> FsStore<D> {
         let files = files.iter().map(|(key, content)| (format!("files/{key}"), content.as_str()));
         let flags = overrides.lines().join("\n");
         let flags_file = Some((FLAGS.to_owned(), flags.as_str())).filter(|_| !overrides.is_empty());
-        let files: BTreeMap<String, &str> = files.chain([(KUBELET.to_owned(), text)]).chain(flags_file).collect();
+        let copies = drop_ins
+            .iter()
+            .zip(0..)
+            .map(|(drop_in, number)| (format!("{DROP_INS}/{}", drop_in.stored_name(number)), drop_in.text.as_str()));
+        let files: BTreeMap<String, &str> =
+            files.chain(copies).chain([(KUBELET.to_owned(), text)]).chain(flags_file).collect();
         let sum = |content: &&str| hex(&Sha256::digest(content.as_bytes()));
         let sha256 = files.iter().map(|(name, content)| (name.clone(), sum(content))).collect();
-        let mut metadata = Metadata { sha256, shadowed: shadowed.to_owned() };
+        let mut metadata = Metadata { sha256, shadowed: shadowed.to_owned(), has_drop_ins: true };
         let encode =
             |metadata: &Metadata| serde_json::to_string(metadata).map_err(|error| StoreError::Json(error.into()));
 
@@ -176,7 +201,7 @@ impl<D: Disk> FsStore<D> {
             })?;
             self.suspect.remove(&dir);
             self.durable.insert(dir.clone());
-            return Ok(dir.join(KUBELET).display().to_string());
+            return Ok(given_files(&dir, Some(drop_ins)));
         };
         self.keep(&dir)?;
         if found.shadowed != shadowed
@@ -184,10 +209,10 @@ impl<D: Disk> FsStore<D> {
             && let Ok(there) = serde_json::from_str::<Metadata>(&there)
         {
             // For people; a full disk must not keep out a configuration that is there.
-            metadata.sha256 = there.sha256;
+            (metadata.sha256, metadata.has_drop_ins) = (there.sha256, there.has_drop_ins);
             let _ = self.replace(&dir.join(METADATA), encode(&metadata)?.as_bytes());
         }
-        Ok(found.path)
+        Ok(found.given)
     }
 
     /// A crash or a failed sync may have left its name in memory alone.
@@ -206,10 +231,10 @@ impl<D: Disk> FsStore<D> {
         let temporary = fsx::temporary_beside(dir);
         self.disk.remove(&temporary)?;
         self.disk.make_dir(&temporary, 0o700)?;
-        let inner = temporary.join("files");
-        let has_files = files.keys().any(|name| name.starts_with("files/"));
-        if has_files {
-            self.disk.make_dir(&inner, 0o700)?;
+        let used = |tree: &&str| files.keys().any(|name| name.split_once('/').is_some_and(|(first, _)| first == *tree));
+        let trees: Vec<PathBuf> = TREES.iter().filter(|tree| used(tree)).map(|tree| temporary.join(tree)).collect();
+        for tree in &trees {
+            self.disk.make_dir(tree, 0o700)?;
         }
         for (name, content) in
             files.iter().map(|(name, content)| (name.as_str(), *content)).chain([(METADATA, metadata)])
@@ -218,12 +243,21 @@ impl<D: Disk> FsStore<D> {
             self.disk.write(&path, content.as_bytes(), 0o600)?;
             self.disk.sync(&path)?;
         }
-        if has_files {
-            self.disk.sync(&inner)?;
+        for tree in &trees {
+            self.disk.sync(tree)?;
         }
         self.disk.sync(&temporary)?;
         self.disk.remove(dir)?; // it is damaged
         self.disk.rename(&temporary, dir)?;
         self.disk.sync(&self.configs_dir())
     }
+}
+
+fn given_files(dir: &Path, drop_ins: Option<&[DropIn]>) -> GivenFiles {
+    let config_dir = match drop_ins {
+        None => ConfigDir::Unit,
+        Some([]) => ConfigDir::Removed,
+        Some(_) => ConfigDir::Copied(dir.join(DROP_INS).display().to_string()),
+    };
+    GivenFiles { config: dir.join(KUBELET).display().to_string(), config_dir }
 }

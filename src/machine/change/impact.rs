@@ -17,19 +17,19 @@ impl State {
     }
 
     /// What this kubelet would read over in the payload, as far as its version is known.
-    pub(super) fn odd_fields(&self, rendered: &Rendered) -> Vec<String> {
+    pub(super) fn field_problems(&self, rendered: &Rendered) -> Vec<String> {
         let minor = self.kubelet_version().and_then(|version| schema::minor(version).ok());
-        schema::told(&rendered.problems, minor)
+        schema::messages(&rendered.problems, minor)
     }
 
     /// Why the payload is refused for that, where it is.
-    pub(super) fn refused_fields(&self, rendered: &Rendered) -> Option<String> {
-        let told = self.odd_fields(rendered);
+    pub(super) fn refused_field_problems(&self, rendered: &Rendered) -> Option<String> {
+        let messages = self.field_problems(rendered);
         let is_proven = self.fallback_content() == Some(&rendered.digest);
         let by_policy = rendered.admission.refuses_unknown_fields;
         let refuses = by_policy || self.settings.unknown_fields == UnknownFields::Refuse;
         let whom = if by_policy { "the node's policy" } else { "--unknown-fields" };
-        (refuses && !is_proven && !told.is_empty()).then(|| schema::refusal_by(whom, &told))
+        (refuses && !is_proven && !messages.is_empty()).then(|| schema::refusal_by(whom, &messages))
     }
 
     /// Refuses the change if it must not be made on a live node and nobody accepted that.

@@ -25,9 +25,9 @@ impl State {
         if before == Some(source) {
             return Duration::ZERO; // not new: it is owed, or somebody asked for it again
         }
-        // A directory of this node is nobody else's.
-        let edited = before.is_some_and(|before| before.reference == source.reference) && !source.is_source_dir();
-        let appeared = before.is_none() && matches!(self.sync.assignment(), Assignment::Default(_));
+        let on_node = source.title_on_node().is_some(); // nobody else has it
+        let edited = before.is_some_and(|before| before.reference == source.reference) && !on_node;
+        let appeared = !on_node && before.is_none() && matches!(self.sync.assignment(), Assignment::Default(_));
         let window = if edited || appeared { self.settings.spread } else { self.settings.spread_assignment };
         spread_delay(window, &format!("{}\n{}\n{}", self.sync.node_name(), source.uid, source.resource_version))
     }

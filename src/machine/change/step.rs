@@ -293,7 +293,8 @@ impl State {
         }
         let (source, rendered) = (change.source.clone(), rendered.clone());
         // What the API server assigned is not switched to while that server is away: nobody could take it back.
-        if !source.is_source_dir() && self.settings.api_server && !change.baseline.contains(&Signal::ApiServer) {
+        if source.title_on_node().is_none() && self.settings.api_server && !change.baseline.contains(&Signal::ApiServer)
+        {
             if self.now >= change.baseline_until {
                 self.await_contact(fx);
             }
@@ -306,10 +307,10 @@ impl State {
             return;
         }
         // Right after a boot the kubelet's version was not known when the change was taken up.
-        if let Some(why) = self.refused_fields(&rendered) {
+        if let Some(why) = self.refused_field_problems(&rendered) {
             return self.reject(&Version::named(source), ConfigError::Load, &why, fx);
         }
-        for line in self.odd_fields(&rendered) {
+        for line in self.field_problems(&rendered) {
             log(fx, Level::Warn, format!("{source}: {line}"));
         }
         self.record_switch(source, &rendered, fx);

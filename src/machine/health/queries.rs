@@ -22,7 +22,7 @@ impl State {
         };
         if self.health.due.is_empty() {
             if run.ready_at != Some(now) {
-                run.begin_anew(now); // it came up while nobody looked
+                run.begin_anew(now); // it came up while nobody observed it
             }
             run.forget_health();
             run.await_signals(now);
@@ -32,7 +32,7 @@ impl State {
     }
 
     /// True if the kubelet runs, has said READY=1, and neither its healthz is bad nor its `WATCHDOG=1` overdue, as far as that is
-    /// looked at: while it is observed, and every 15 s where `--hung-after` is not 0.
+    /// known: while it is observed, and every 15 s where `--hung-after` is not 0.
     #[must_use]
     pub fn is_kubelet_healthy(&self) -> bool {
         let Some(run) = self.process.run().filter(|run| run.is_ready()) else { return false };

@@ -2,8 +2,8 @@
 
 use super::{NoRestart, missing};
 use crate::machine::evidence::{Failure, Query, Signal};
-use crate::machine::io::{Effect, Ticket, log};
-use crate::machine::model::{Moment, later};
+use crate::machine::io::{Effect, StoreRequest, Ticket, log};
+use crate::machine::model::{Moment, RenderError, Rendered, later};
 use crate::machine::question::Asked;
 use crate::machine::records::Phase;
 use crate::machine::{Level, ReloadStage, State, events, limits};
@@ -26,6 +26,10 @@ impl State {
         self.hung.asked.take_if(|asked| asked.is_given_up(now)); // another question took its place: that says nothing
         if self.hung.observing.take_if(|asked| asked.is_given_up(now)).is_some() {
             self.leave_running(NoRestart::Unobserved, fx);
+        }
+        if self.hung.loading.take_if(|asked| asked.is_given_up(now)).is_some() {
+            self.hung.unresponsive_since = None;
+            self.leave_running(NoRestart::Stalled, fx);
         }
         if self.hung.next_observation.is_none_or(|at| now < at) {
             return;
@@ -91,32 +95,33 @@ impl State {
     fn note_observation(&mut self, alive: bool, fx: &mut Vec<Effect>) {
         let (now, pace) = (self.now, self.hung_interval());
         self.hung.was_alive |= self.last_ping().is_some();
-        // The next look may be late by an answer that comes at its time-out.
+        // The next observation may be late by an answer that comes at its time-out.
         if self.hung.note(alive, now, pace + 2 * limits::PROBE_TIMEOUT) {
             self.forget_hung_restarts();
         }
         let patience = self.hung.patience(self.settings.hung_after);
         let is_over = self.hung.unresponsive_since.is_some_and(|since| now.since(since) >= patience);
-        if is_over && self.hung.observing.is_none() && self.may_restart_hung() {
+        let is_asked = self.hung.observing.is_some() || self.hung.loading.is_some();
+        if is_over && !is_asked && self.may_restart_hung() {
             fx.push(Effect::ReadLogTail);
             let ticket = self.query(Query::Environment(self.runtime_socket()), fx);
             self.hung.observing = Some(Asked { ticket, until: later(now, limits::QUERY_DEADLINE) });
         }
     }
 
-    /// False while something is decided within moments that may restart it anyhow.
+    /// False if it is gone or leaves, and while something is decided within moments that may restart it anyhow.
     fn may_restart_hung(&self) -> bool {
         let reloads = matches!(self.reload.stage, ReloadStage::Proving | ReloadStage::Proven);
-        !reloads && !self.is_change_imminent() && !self.is_reset_due()
+        let is_kept = self.process.run().is_some() && !self.process.is_leaving();
+        is_kept && !reloads && !self.is_change_imminent() && !self.is_reset_due()
     }
 
-    /// The node was observed: if it was asked when the time was over, the kubelet is restarted, or not.
+    /// The node was observed: if it was asked when the time was over, and is well, so is the store.
     pub(in crate::machine) fn decide_hung(&mut self, ticket: Ticket, fx: &mut Vec<Effect>) {
         if self.hung.observing.take_if(|asked| ticket >= asked.ticket).is_none() {
             return;
         }
         let Some(seen) = self.health.environment(self.now) else { return };
-        let pinged = self.last_ping().is_some() && !self.is_watchdog_overdue();
         let damaged = self.is_running_damaged().then_some(NoRestart::Damaged);
         match NoRestart::by(seen).or(damaged) {
             Some(why) => {
@@ -124,10 +129,34 @@ impl State {
                 self.hung.unresponsive_since = None;
                 self.leave_running(why, fx);
             }
-            None if pinged || self.process.run().is_none() || self.process.is_leaving() => {}
-            None if !self.may_restart_hung() => {}
-            None => self.restart_hung(fx),
+            None if self.has_pinged() || !self.may_restart_hung() => {}
+            None => {
+                // On a disk that stalls what is in memory can be read, and nothing be started.
+                fx.push(Effect::Store(StoreRequest::ProbeDisk));
+                let asked = self.ask_load(self.desired().as_ref(), fx);
+                self.hung.loading = Some(asked);
+            }
         }
+    }
+
+    /// What would be started was loaded; false if it was not asked for here.
+    pub(in crate::machine) fn hung_loaded(
+        &mut self,
+        ticket: Ticket,
+        result: &Result<Rendered, RenderError>,
+        fx: &mut Vec<Effect>,
+    ) -> bool {
+        let mine = self.hung.loading.take_if(|asked| asked.ticket == ticket).is_some();
+        if mine && result.is_err() && self.desired().is_some() {
+            self.leave_running(NoRestart::Unreadable, fx);
+        } else if mine && !self.has_pinged() && self.may_restart_hung() {
+            self.restart_hung(fx);
+        }
+        mine
+    }
+
+    fn has_pinged(&self) -> bool {
+        self.last_ping().is_some() && !self.is_watchdog_overdue()
     }
 
     fn leave_running(&mut self, why: NoRestart, fx: &mut Vec<Effect>) {

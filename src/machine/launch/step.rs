@@ -4,7 +4,7 @@ use super::{Learning, Next, Stage};
 use crate::machine::io::{Effect, StoreRequest, Ticket, log};
 use crate::machine::ladder::{Unusable, UnusableVersions, desired, is_same};
 use crate::machine::model::{ConfigError, LoadTarget, RenderError, Rendered, Verdict, later};
-use crate::machine::question::no_answer;
+use crate::machine::question::{Asked, no_answer};
 use crate::machine::records::Version;
 use crate::machine::{Counter, Kubelet, Level, State, events, limits};
 use kubelet_config::duration;
@@ -122,9 +122,20 @@ impl State {
         failed && !self.launch.is_idle() && matches!(self.process.kubelet(), Kubelet::Waiting { .. })
     }
 
-    fn load(&mut self, version: Option<Version>, fx: &mut Vec<Effect>) {
+    /// Asks for what a start would be given.
+    pub(in crate::machine) fn ask_load(&mut self, version: Option<&Version>, fx: &mut Vec<Effect>) -> Asked {
+        let target = match version.cloned() {
+            None => LoadTarget::Local,
+            Some(Version { source, digest: Some(digest) }) => LoadTarget::Content(digest, source),
+            Some(Version { source, digest: None }) => LoadTarget::Source(source),
+        };
         let asked = self.ask(limits::LOAD_DEADLINE);
-        fx.push(Effect::Store(StoreRequest::Load(asked.ticket, Version::load_target(version.as_ref()))));
+        fx.push(Effect::Store(StoreRequest::Load(asked.ticket, target)));
+        asked
+    }
+
+    fn load(&mut self, version: Option<Version>, fx: &mut Vec<Effect>) {
+        let asked = self.ask_load(version.as_ref(), fx);
         self.launch.next = Some(Next { version, stage: Stage::Loading(asked), announced: false });
     }
 

@@ -80,6 +80,7 @@ impl State {
                     self.query(Query::Lease, fx);
                 }
                 self.collect(fx);
+                self.local_files_started();
                 if self.process.leaving {
                     self.stop(fx);
                 }

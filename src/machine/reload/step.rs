@@ -109,7 +109,8 @@ impl State {
         let active = Version::name(self.active());
         log(fx, Level::Info, format!("supervisor {} goes on with kubelet pid {pid}, {active}", status::VERSION));
         self.read_again();
-        self.store_touched(); // nobody watched meanwhile
+        self.store_touched();
+        self.local_files_touched(); // nobody watched meanwhile
         self.ask_policy();
         fx.push(Effect::Watch(self.sync.assigned_map().cloned()));
     }

@@ -324,7 +324,10 @@ impl Driver {
                 self.configs.retain(|digest| digests.contains(digest));
                 return None;
             }
-            StoreRequest::Assume(_) | StoreRequest::Unreported | StoreRequest::Reported(_) => return None,
+            StoreRequest::Assume(_)
+            | StoreRequest::Unreported
+            | StoreRequest::Reported(_)
+            | StoreRequest::ProbeDisk => return None,
         })
     }
 
@@ -336,14 +339,20 @@ impl Driver {
                 assert!(self.hostile || content(source) == *digest, "{source} has other content");
                 source
             }
-            LoadTarget::Content(_, source) | LoadTarget::Source(source) if self.checkpoints.contains(source) => source,
-            LoadTarget::Content(..) | LoadTarget::Source(_) => {
+            LoadTarget::Content(_, source) | LoadTarget::Source(source) | LoadTarget::Anew(source)
+                if self.checkpoints.contains(source) =>
+            {
+                source
+            }
+            LoadTarget::Content(..) | LoadTarget::Source(_) | LoadTarget::Anew(_) => {
                 return Err(RenderError::Checkpoint("it is gone".to_owned()));
             }
         };
         let rendered = rendered(Some(source));
-        self.configs.insert(rendered.digest.clone());
-        self.loaded.insert(rendered.digest.clone());
+        if !matches!(target, LoadTarget::Anew(_)) {
+            self.configs.insert(rendered.digest.clone());
+            self.loaded.insert(rendered.digest.clone());
+        }
         Ok(rendered)
     }
 
@@ -421,6 +430,7 @@ impl Driver {
             Op::TouchStore => self.input(Input::StoreTouched),
             Op::Policy => self.input(Input::PolicyChanged),
             Op::ByLabels(by_labels) => self.input(Input::AssignedByLabels(by_labels)),
+            Op::TouchLocalFiles => self.input(Input::LocalFilesTouched),
             Op::NodeName => self.input(Input::NodeName("n1".to_owned())),
             Op::Reported => self.input(Input::Reported(self.sent)),
             Op::Version => self.input(Input::KubeletVersion(format!("v1.{}", self.kubelet))),

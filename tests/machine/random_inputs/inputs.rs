@@ -15,7 +15,7 @@ use kubelet_supervisor::machine::{Effect, Handover, Input, Settings, State, Stor
 use super::driver::{payload, reference, rendered, source};
 
 /// How many there are.
-pub const KINDS: usize = 36;
+pub const KINDS: usize = 37;
 
 /// Its number. Whoever adds an input adds it here, to [`KINDS`] and to [`make`].
 pub fn kind(input: &Input) -> usize {
@@ -53,9 +53,10 @@ pub fn kind(input: &Input) -> usize {
         Input::Shutdown => 30,
         Input::StoreTouched => 31,
         Input::Verified(..) => 32,
-        Input::Tick => 33,
-        Input::PolicyChanged => 34,
-        Input::AssignedByLabels(_) => 35,
+        Input::LocalFilesTouched => 33,
+        Input::Tick => 34,
+        Input::PolicyChanged => 35,
+        Input::AssignedByLabels(_) => 36,
     }
 }
 
@@ -110,8 +111,9 @@ pub fn make(kind: usize, seed: u8) -> Input {
             let damage = Damage { what: "a file".to_owned(), source: Some(other), content: None, mended: result };
             Input::Verified(ticket, if seed > 6 { vec![damage] } else { Vec::new() })
         }
-        34 => Input::PolicyChanged,
-        35 => Input::AssignedByLabels(odd),
+        33 => Input::LocalFilesTouched,
+        35 => Input::PolicyChanged,
+        36 => Input::AssignedByLabels(odd),
         _ => Input::Tick,
     }
 }

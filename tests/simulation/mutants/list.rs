@@ -351,6 +351,14 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         law: Law::Hung,
+        name: "a kubelet that waits for a disk hangs",
+        file: "machine/hung/step.rs",
+        original: r"self.hung.unresponsive_since = None;
+            self.leave_running(NoRestart::Stalled, fx);",
+        mutated: "self.restart_hung(fx);",
+    },
+    Mutant {
+        law: Law::Hung,
         name: "a hung kubelet stays",
         file: "machine/hung/step.rs",
         original: "self.dump_and_stop(fx);",
@@ -362,6 +370,20 @@ pub const MUTANTS: &[Mutant] = &[
         file: "machine/change/step.rs",
         original: "self.records().pin.is_some() || self.records().frozen",
         mutated: "self.records().pin.is_some()",
+    },
+    Mutant {
+        law: Law::LocalFiles,
+        name: "nobody is told what the node's own file says",
+        file: "machine/local_files/step.rs",
+        original: "self.local_files.difference = difference;",
+        mutated: "drop(difference);",
+    },
+    Mutant {
+        law: Law::LocalFiles,
+        name: "the node's own file is not followed",
+        file: "machine/local_files/step.rs",
+        original: "            self.reconsider();",
+        mutated: "",
     },
     Mutant {
         law: Law::TriesAgain,

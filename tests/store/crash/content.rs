@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use kubelet_config::digest::Digest;
 use kubelet_config::flags::FlagOverrides;
+use kubelet_config::rendering::DropIn;
 use kubelet_config::source::Source;
-use kubelet_supervisor::adapters::store::{ConfigContent, FsStore};
+use kubelet_supervisor::adapters::store::{ConfigContent, FsStore, GivenFiles};
 use kubelet_supervisor::machine::model::RenderError;
 use testkit::sim::disk::{Fault, Plan, SimDisk};
 use testkit::sim::world::ROOT;
@@ -29,27 +30,35 @@ fn file(n: u32, name: &str) -> PathBuf {
     Path::new(ROOT).join("supervisor/configs").join(digest(n).0).join(name)
 }
 
+fn drop_ins(n: u32) -> Vec<DropIn> {
+    let drop_in = |name: &str| DropIn { path: format!("/etc/conf.d/{name}.conf"), text: format!("{name}: {n}\n") };
+    ["10-b", "20-a"].map(drop_in).into()
+}
+
 fn overrides(n: u32) -> FlagOverrides {
     FlagOverrides::parse(&format!("!--cgroup-driver\n--node-labels=n={n}")).unwrap()
 }
 
-fn write(disk: &SimDisk, n: u32) -> Result<String, String> {
+fn write(disk: &SimDisk, n: u32) -> Result<GivenFiles, String> {
     write_to(&mut store(disk), n)
 }
 
-fn write_to(store: &mut FsStore<SimDisk>, n: u32) -> Result<String, String> {
+fn write_to(store: &mut FsStore<SimDisk>, n: u32) -> Result<GivenFiles, String> {
     let shadowed = ["maxPods (--max-pods)".to_owned()];
-    let content = ConfigContent { text: &text(n), overrides: &overrides(n), files: &files(), shadowed: &shadowed };
+    let (overrides, drop_ins, files) = (&overrides(n), &drop_ins(n), &files());
+    let content = ConfigContent { text: &text(n), overrides, drop_ins, files, shadowed: &shadowed };
     store.write_config(&digest(n), &content).map_err(|error| error.to_string())
 }
 
 /// It can be opened, and is whole.
 fn is_there(disk: &SimDisk, n: u32, context: &str) -> bool {
     let Ok(found) = store(disk).open_config(&digest(n)) else { return false };
-    assert_eq!(found.path, file(n, "kubelet.json").display().to_string(), "{context}");
+    assert_eq!(found.given.config, file(n, "kubelet.json").display().to_string(), "{context}");
     assert_eq!((&found.value["maxPods"], found.shadowed.len()), (&n.into(), 1), "{context}");
     assert_eq!(disk.peek(&file(n, "kubelet.json")), Some(text(n)), "{context}");
     assert_eq!(found.overrides, overrides(n), "{context}");
+    let texts = |drop_ins: Vec<DropIn>| drop_ins.into_iter().map(|drop_in| drop_in.text).collect::<Vec<_>>();
+    assert_eq!(found.drop_ins.map(texts), Some(texts(drop_ins(n))), "{context}");
     for (key, text) in files() {
         assert_eq!(disk.peek(&file(n, &format!("files/{key}"))), Some(text), "{context}");
     }
@@ -109,7 +118,8 @@ fn equal_content_is_not_written_again() {
     // What a flag overrides belongs to the command line, not to the content.
     let mut store = store(&disk);
     let (files, overrides) = (files(), FlagOverrides::default());
-    let other = ConfigContent { text: "other bytes", overrides: &overrides, files: &files, shadowed: &[] };
+    let other =
+        ConfigContent { text: "other bytes", overrides: &overrides, drop_ins: &[], files: &files, shadowed: &[] };
     assert!(store.write_config(&digest(1), &other).is_ok());
     disk.heal();
     assert!(store.write_config(&digest(1), &other).is_ok());
@@ -128,7 +138,7 @@ fn nothing_leads_out_of_the_store() {
         let named = Digest(name.to_owned());
         let (none, key) = (BTreeMap::new(), [(name.to_owned(), String::new())].into());
         let overrides = &FlagOverrides::default();
-        let content = |files| ConfigContent { text: "{}", overrides, files, shadowed: &[] };
+        let content = |files| ConfigContent { text: "{}", overrides, drop_ins: &[], files, shadowed: &[] };
         assert!(store.write_config(&named, &content(&none)).is_err(), "{name:?}");
         assert!(matches!(store.open_config(&named), Err(RenderError::Checkpoint(_))), "{name:?}");
         assert!(store.write_config(&digest(1), &content(&key)).is_err(), "{name:?}");

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::overrides::FlagOverrides;
@@ -25,6 +26,18 @@ pub(super) struct Flag {
     pub(super) name: String,
     pub(super) value: Option<String>,
     at: Range<usize>,
+}
+
+/// What becomes of the unit's `--config-dir`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ConfigDir {
+    /// It stays as it is.
+    #[default]
+    Unit,
+    /// It is taken out: there is no drop-in.
+    Removed,
+    /// Copies of its drop-ins lie in this directory.
+    Copied(String),
 }
 
 impl KubeletArgs {
@@ -119,31 +132,41 @@ impl KubeletArgs {
     ///
     /// `config: None` leaves the kubelet's own `--config` as it was given.
     #[must_use]
-    pub fn for_run(&self, config: Option<&str>) -> Vec<String> {
-        match config {
-            None => self.rebuild(&["dynamic-config-dir"], &[]),
-            Some(path) => self.rebuild(&["dynamic-config-dir", "config"], &[format!("--config={path}")]),
+    pub fn for_run(&self, config: Option<&str>, config_dir: &ConfigDir) -> Vec<String> {
+        self.with_files(config, config_dir, &[])
+    }
+
+    fn with_files(&self, config: Option<&str>, config_dir: &ConfigDir, extra: &[String]) -> Vec<String> {
+        let (mut without, mut added) = (vec!["dynamic-config-dir"], Vec::new());
+        if let Some(path) = config {
+            without.push("config");
+            added.push(format!("--config={path}"));
         }
+        if *config_dir != ConfigDir::Unit {
+            without.push("config-dir");
+        }
+        if let ConfigDir::Copied(dir) = config_dir {
+            added.push(format!("--config-dir={dir}"));
+        }
+        added.extend_from_slice(extra);
+        self.rebuild(&without, &added)
     }
 
     /// The arguments of a preflight: those of a real run, plus the ones that make the kubelet
     /// leave after validation, before it touches anything.
     #[must_use]
-    pub fn for_preflight(&self, config: Option<&str>, cert_dir: &str) -> Vec<String> {
-        let mut extra: Vec<String> = config.map(|path| format!("--config={path}")).into_iter().collect();
-        extra.extend([
+    pub fn for_preflight(&self, config: Option<&str>, config_dir: &ConfigDir, cert_dir: &str) -> Vec<String> {
+        let mut extra = vec![
             format!("--cert-dir={cert_dir}"),
             "--exit-on-lock-contention=true".to_owned(),
             "--lock-file=".to_owned(),
             "--v=0".to_owned(),
-        ]);
+        ];
         if self.has("log-dir") || self.has("log-file") || self.has("logtostderr") {
             // Only then: the flag is gone from later kubelets.
             extra.push("--logtostderr=true".to_owned());
         }
-        let stripped: &[&str] =
-            if config.is_some() { &["dynamic-config-dir", "config"] } else { &["dynamic-config-dir"] };
-        self.rebuild(stripped, &extra)
+        self.with_files(config, config_dir, &extra)
     }
 
     fn rebuild(&self, without: &[&str], extra: &[String]) -> Vec<String> {

@@ -15,8 +15,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use args::KubeletArgs;
 pub(crate) use args::NATIVE_GATE;
+pub use args::{ConfigDir, KubeletArgs};
 pub use overlay::Setting;
 pub(crate) use overlay::set;
 pub use overrides::{FlagOverrides, KEY_SUFFIX};

@@ -243,13 +243,17 @@ fn command_lines_as_found() {
         assert_eq!(args.last("root-dir"), found.root_dir, "{name}");
         assert_eq!(args.last("config-dir"), found.config_dir, "{name}");
         let split = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        assert_eq!(args.for_run(Some("/r")), split(found.run), "{name}");
+        assert_eq!(args.for_run(Some("/r"), &ConfigDir::Unit), split(found.run), "{name}");
         let bare = split(found.bare.unwrap_or(found.line));
-        assert_eq!(args.for_run(None), bare, "{name}");
+        assert_eq!(args.for_run(None, &ConfigDir::Unit), bare, "{name}");
 
         let leave = ["--cert-dir=/p", "--exit-on-lock-contention=true", "--lock-file=", "--v=0"].map(str::to_owned);
-        assert_eq!(args.for_preflight(Some("/r"), "/p"), [split(found.run), leave.to_vec()].concat(), "{name}");
-        assert_eq!(args.for_preflight(None, "/p"), [bare, leave.to_vec()].concat(), "{name}");
+        assert_eq!(
+            args.for_preflight(Some("/r"), &ConfigDir::Unit, "/p"),
+            [split(found.run), leave.to_vec()].concat(),
+            "{name}"
+        );
+        assert_eq!(args.for_preflight(None, &ConfigDir::Unit, "/p"), [bare, leave.to_vec()].concat(), "{name}");
 
         let mut shadowed: Vec<String> = args.shadowed(&payload()).into_iter().map(|shadow| shadow.field).collect();
         let mut expected = found.shadowed.to_vec();
@@ -292,7 +296,7 @@ fn the_native_gate_goes_in_every_spelling() {
     ] {
         let line_args: Vec<String> = line.iter().map(|arg| (*arg).to_owned()).collect();
         let args = KubeletArgs::parse(&line_args);
-        assert_eq!(args.for_run(None), left, "{line:?}");
+        assert_eq!(args.for_run(None, &ConfigDir::Unit), left, "{line:?}");
         assert!(args.overlay(&json!({}))["featureGates"].get(NATIVE_GATE).is_none(), "{line:?}");
     }
 }

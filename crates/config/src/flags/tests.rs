@@ -24,19 +24,19 @@ fn reads_every_spelling() {
 #[test]
 fn a_real_run_replaces_every_config_and_strips_the_dynamic_dir() {
     let parsed = args("--config /a --v=2 --dynamic-config-dir /dyn --config=/b");
-    assert_eq!(parsed.for_run(Some("/r")), ["--v=2", "--config=/r"]);
-    assert_eq!(parsed.for_run(None), ["--config", "/a", "--v=2", "--config=/b"]);
+    assert_eq!(parsed.for_run(Some("/r"), &ConfigDir::Unit), ["--v=2", "--config=/r"]);
+    assert_eq!(parsed.for_run(None, &ConfigDir::Unit), ["--config", "/a", "--v=2", "--config=/b"]);
 }
 
 #[test]
 fn additions_go_before_the_end_of_flags() {
     let parsed = args("kubelet --v=2 -- extra");
-    assert_eq!(parsed.for_run(Some("/r")), ["kubelet", "--v=2", "--config=/r", "--", "extra"]);
+    assert_eq!(parsed.for_run(Some("/r"), &ConfigDir::Unit), ["kubelet", "--v=2", "--config=/r", "--", "extra"]);
 }
 
 #[test]
 fn the_preflight_leaves_before_it_touches_anything() {
-    let words = args("--config=/a --cert-dir=/pki --log-dir=/l").for_preflight(Some("/c"), "/p");
+    let words = args("--config=/a --cert-dir=/pki --log-dir=/l").for_preflight(Some("/c"), &ConfigDir::Unit, "/p");
     assert_eq!(
         words,
         [
@@ -50,8 +50,10 @@ fn the_preflight_leaves_before_it_touches_anything() {
             "--logtostderr=true"
         ]
     );
-    assert!(!args("--config=/a").for_preflight(None, "/p").contains(&"--logtostderr=true".to_owned()));
-    assert!(args("--config=/a").for_preflight(None, "/p").contains(&"--config=/a".to_owned()));
+    assert!(
+        !args("--config=/a").for_preflight(None, &ConfigDir::Unit, "/p").contains(&"--logtostderr=true".to_owned())
+    );
+    assert!(args("--config=/a").for_preflight(None, &ConfigDir::Unit, "/p").contains(&"--config=/a".to_owned()));
 }
 
 #[test]
@@ -76,8 +78,8 @@ proptest! {
     fn a_line_without_our_flags_is_passed_through(words in prop::collection::vec("(--?[a-z]{1,8}(=[a-z]{0,4})?|[a-z]{1,4}|--)", 0..10)) {
         let parsed = KubeletArgs::parse(&words);
         prop_assume!(!parsed.has("config") && !parsed.has("dynamic-config-dir"));
-        prop_assert_eq!(parsed.for_run(None), words.clone());
-        let with = parsed.for_run(Some("/r"));
+        prop_assert_eq!(parsed.for_run(None, &ConfigDir::Unit), words.clone());
+        let with = parsed.for_run(Some("/r"), &ConfigDir::Unit);
         prop_assert_eq!(with.len(), words.len() + 1);
     }
 }

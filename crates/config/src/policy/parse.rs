@@ -125,7 +125,7 @@ fn field_path(path: &str) -> Result<String, String> {
         return Err(format!("{path:?} is not the path of a field, such as authentication.anonymous.enabled"));
     }
     match schema::problems(&with_field(&Value::Object(Map::new()), path, Value::Null)).first() {
-        Some(problem @ FieldProblem::Unknown { .. }) => Err(problem.told(None).unwrap_or_default()),
+        Some(problem @ FieldProblem::Unknown { .. }) => Err(problem.message(None).unwrap_or_default()),
         _ => Ok(path.to_owned()),
     }
 }

@@ -13,7 +13,7 @@ use crate::api::nodes;
 use crate::commands::configuration::{self, InForce};
 use crate::fleet::node::NodeRow;
 use crate::{Context, Failure, output};
-use kubelet_config::hazard;
+use kubelet_config::{hazard, schema};
 
 /// Options of `capture`.
 #[derive(Debug, Args)]
@@ -46,6 +46,10 @@ impl Options {
             write(path, &text, self.force).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
         }
         let mut value = configuration::running(&context.api(), node).await?;
+        // Of a distribution's own kubelet: no other would read them.
+        for line in schema::messages(&schema::problems(&value), None) {
+            eprintln!("warning: {}", output::plain(&line));
+        }
         if to_stdout {
             if std::io::stdout().is_terminal() && mask(&mut value) {
                 eprintln!("note: credentials are masked on a terminal; -o FILE has them");

@@ -17,8 +17,9 @@ use crate::fleet::node::NodeRow;
 use kubelet_config::assignment::DEFAULT_KEY;
 use kubelet_config::flags::{self, FlagOverrides, KEY_SUFFIX, KubeletArgs};
 use kubelet_config::pods::{PodInventory, PodSummary};
+use kubelet_config::schema::{self, FieldProblem};
 use kubelet_config::source::Merge;
-use kubelet_config::{rendering, schema, yaml};
+use kubelet_config::{rendering, yaml};
 
 /// Chooses how a payload is put together with the node's own file.
 pub(crate) const MERGE_ANNOTATION: &str = "kubelet-supervisor.io/merge";
@@ -32,6 +33,8 @@ pub(crate) struct KubeletConfigMap {
     pub(crate) uid: String,
     /// Its KubeletConfiguration.
     pub(crate) value: Value,
+    /// What a kubelet would read over in it.
+    pub(crate) problems: Vec<FieldProblem>,
     /// Its flag overrides.
     pub(crate) overrides: FlagOverrides,
     /// The merge that its annotation asks for.
@@ -93,7 +96,8 @@ pub(crate) async fn map(
     let merge = annotation.map_or(Ok(Merge::Replace), str::parse);
     let merge =
         merge.map_err(|error: String| Failure::new(format!("{title}: annotation {MERGE_ANNOTATION}: {error}")))?;
-    let value = parse(text, true).map_err(|error| Failure::new(format!("{title}, key {key}: {error}")))?;
+    let parsed = parse(text).map_err(|error| Failure::new(format!("{title}, key {key}: {error}")))?;
+    let (value, problems) = parsed;
     let flags = format!("{key}{KEY_SUFFIX}");
     let overrides = FlagOverrides::parse(data.get(&flags).and_then(Value::as_str).unwrap_or_default());
     let overrides = overrides.map_err(|error| Failure::new(format!("{title}, key {flags}: {error}")))?;
@@ -101,6 +105,7 @@ pub(crate) async fn map(
         version: meta("resourceVersion"),
         uid: meta("uid"),
         value,
+        problems,
         overrides,
         merge,
         merge_unsaid: annotation.is_none(),
@@ -117,14 +122,16 @@ fn only_key(data: &serde_json::Map<String, Value>) -> String {
     }
 }
 
-/// A KubeletConfiguration's text; `may_lack` kind and apiVersion.
+/// A KubeletConfiguration's text, which may lack kind and apiVersion; with what a kubelet would read over in it.
 ///
 /// # Errors
 /// A line on what is wrong.
-pub(crate) fn parse(text: &str, may_lack: bool) -> Result<Value, String> {
+fn parse(text: &str) -> Result<(Value, Vec<FieldProblem>), String> {
     let mut document = yaml::parse(text)?;
-    rendering::check_kind(&mut document.value, may_lack)?;
-    Ok(document.value)
+    rendering::check_kind(&mut document.value, true)?;
+    let mut problems = schema::problems(&document.value);
+    problems.extend(document.duplicate.map(FieldProblem::Duplicate));
+    Ok((document.value, problems))
 }
 
 /// The text of a file of flag overrides.
@@ -160,27 +167,46 @@ pub(crate) fn read_file(path: &str) -> Result<String, Failure> {
     String::from_utf8(bytes).map_err(|error| Failure::new(format!("{title}: no text in UTF-8: {error}")))
 }
 
+/// A side of a comparison as it was read.
+pub(crate) struct ReadSide {
+    pub(crate) side: Side,
+    /// The node whose it is.
+    pub(crate) row: Option<NodeRow>,
+    /// What people know it by.
+    title: String,
+    problems: Vec<FieldProblem>,
+}
+
+impl ReadSide {
+    /// Lines on what a kubelet of this version would read over in it.
+    pub(crate) fn messages(&self, minor: Option<u64>) -> impl Iterator<Item = String> {
+        let lines = schema::messages(&self.problems, minor).into_iter();
+        lines.map(|line| format!("{}: {line}", self.title))
+    }
+}
+
 /// A side of a comparison. `files`: how they are to be put together with a node's own.
-pub(crate) async fn side(
-    client: Option<&Client>,
-    place: &ConfigRef,
-    files: Merge,
-) -> Result<(Side, Option<NodeRow>), Failure> {
+pub(crate) async fn side(client: Option<&Client>, place: &ConfigRef, files: Merge) -> Result<ReadSide, Failure> {
     match (place, client) {
         (ConfigRef::File(path), _) => {
-            let value = parse(&read_file(path)?, true).map_err(|error| Failure::new(format!("{place}: {error}")))?;
-            Ok((Side { value, flags: Some(FlagOverrides::default()), kind: Kind::Written(files) }, None))
+            let parsed = parse(&read_file(path)?).map_err(|error| Failure::new(format!("{place}: {error}")))?;
+            let (value, problems) = parsed;
+            let side = Side { value, flags: Some(FlagOverrides::default()), kind: Kind::Written(files) };
+            Ok(ReadSide { side, row: None, title: place.to_string(), problems })
         }
         (ConfigRef::ConfigMap { namespace, name, key }, Some(client)) => {
             let namespace = namespace.as_deref().unwrap_or(&client.namespace);
             let map = map(client, namespace, name, key.as_deref()).await?;
-            Ok((Side { value: map.fields(), flags: Some(map.overrides), kind: Kind::Written(map.merge) }, None))
+            let side = Side { value: map.fields(), flags: Some(map.overrides), kind: Kind::Written(map.merge) };
+            Ok(ReadSide { side, row: None, title: format!("ConfigMap {namespace}/{name}"), problems: map.problems })
         }
         (ConfigRef::Node(name), Some(client)) => {
             let node = nodes::get(client, name).await?;
             let row = NodeRow::from_node(&node, &client.namespace);
             let minor = schema::minor(&row.kubelet).ok();
-            Ok((Side { value: running(client, name).await?, flags: None, kind: Kind::Running(minor) }, Some(row)))
+            let side = Side { value: running(client, name).await?, flags: None, kind: Kind::Running(minor) };
+            // A kubelet tells the fields that it knows.
+            Ok(ReadSide { side, row: Some(row), title: place.to_string(), problems: Vec::new() })
         }
         (_, None) => Err(Failure::new(format!("{place}: no connection to a cluster"))),
     }
@@ -244,6 +270,8 @@ pub(crate) async fn in_force(client: &Client, row: &NodeRow) -> Option<InForce> 
             None
         }
     };
+    let messages = map.iter().flat_map(|map| schema::messages(&map.problems, schema::minor(&row.kubelet).ok()));
+    notes.extend(messages.map(|line| format!("ConfigMap {title}: {line}")));
     if map.as_ref().is_some_and(|map| map.merge_unsaid) {
         notes.push(format!(
             "ConfigMap {title} has no annotation {MERGE_ANNOTATION}: taken for replace, which the supervisor's --merge may change"

@@ -66,17 +66,19 @@ impl Options {
             if is_file(&self.from) && is_file(&self.to) { None } else { Some(Context::new(connection).await?.api()) };
         let client = client.as_ref();
         let files = if self.overlay { Merge::Overlay } else { Merge::Replace };
-        let (from, from_row) = configuration::side(client, &self.from, files).await?;
-        let (to, to_row) = configuration::side(client, &self.to, files).await?;
+        let from = configuration::side(client, &self.from, files).await?;
+        let to = configuration::side(client, &self.to, files).await?;
+        let (from_row, to_row) = (&from.row, &to.row);
         let (mut notes, mut elsewhere) = (Vec::new(), None);
         let mut facts = NodeFacts::default();
-        if let (Some(row), Some(client)) = (&from_row, client) {
+        if let (Some(row), Some(client)) = (from_row, client) {
             match configuration::inventory(client, &row.name).await {
                 Ok(inventory) => facts.inventory = Some(inventory),
                 Err(failure) => notes.push(format!("which pods would be lost is not known: {}", failure.message)),
             }
         }
-        let runs = from_row.as_ref().map(|row| (row, &from.value)).or(to_row.as_ref().map(|row| (row, &to.value)));
+        let one = from_row.as_ref().map(|row| (row, &from.side.value));
+        let runs = one.or(to_row.as_ref().map(|row| (row, &to.side.value)));
         if let (Some((row, configz)), Some(client)) = (runs, client)
             && from_row.is_some() != to_row.is_some()
         {
@@ -84,7 +86,11 @@ impl Options {
             (known, elsewhere) = gather_facts(client, row, configz, &mut facts).await;
             notes.extend(known);
         }
-        let mut comparison = compare(&from, &to, &facts);
+        let minor = runs.and_then(|(row, _)| schema::minor(&row.kubelet).ok());
+        let messages: Vec<String> = from.messages(minor).chain(to.messages(minor)).collect();
+        notes.retain(|note| !messages.contains(note)); // of the ConfigMap that runs it may be said already
+        notes.extend(messages);
+        let mut comparison = compare(&from.side, &to.side, &facts);
         // What may be held matters to who changes something.
         notes.extend(elsewhere.filter(|_| !comparison.changes.is_empty()));
         comparison.notes.extend(notes);

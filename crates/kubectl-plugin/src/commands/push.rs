@@ -96,11 +96,11 @@ impl Options {
         let name = self.map_name(&data)?;
         let object = self.object(&name, &connection.namespace, &data);
         let (done, object) = if self.dry_run == DryRun::Client {
-            self.tell(schema::told(&problems, self.kubelet))?;
+            self.tell(schema::messages(&problems, self.kubelet))?;
             ("created (dry run)", object)
         } else {
             let client = Context::new(connection).await?.api();
-            self.tell(self.told(&client, &problems).await)?;
+            self.tell(self.messages(&client, &problems).await)?;
             self.create(&client, &name, object).await?
         };
         match self.output {
@@ -145,11 +145,11 @@ impl Options {
 
     /// What kubelets of the chosen version would read over, or those of the cluster's nodes, which are asked for if that
     /// matters.
-    async fn told(&self, client: &Client, problems: &[FieldProblem]) -> Vec<String> {
-        let mut told = schema::told(problems, self.kubelet);
+    async fn messages(&self, client: &Client, problems: &[FieldProblem]) -> Vec<String> {
+        let mut messages = schema::messages(problems, self.kubelet);
         let by_version = problems.iter().any(|problem| matches!(problem, FieldProblem::Versions { .. }));
         if self.kubelet.is_some() || !by_version {
-            return told;
+            return messages;
         }
         let rows = match nodes::read_each(client, &NodeSelection::default()).await {
             Ok((rows, _)) => rows,
@@ -158,7 +158,7 @@ impl Options {
                     "note: which versions the nodes' kubelets have is not known, --kubelet VERSION says it: {}",
                     output::plain(&failure.message)
                 );
-                return told;
+                return messages;
             }
         };
         let mut versions: BTreeMap<u64, usize> = BTreeMap::new();
@@ -167,17 +167,17 @@ impl Options {
         }
         for (minor, nodes) in versions {
             let theirs = problems.iter().filter(|problem| matches!(problem, FieldProblem::Versions { .. }));
-            let theirs = theirs.filter_map(|problem| problem.told(Some(minor)));
-            told.extend(theirs.map(|line| format!("{line} ({nodes} node{})", if nodes == 1 { "" } else { "s" })));
+            let theirs = theirs.filter_map(|problem| problem.message(Some(minor)));
+            messages.extend(theirs.map(|line| format!("{line} ({nodes} node{})", if nodes == 1 { "" } else { "s" })));
         }
-        told
+        messages
     }
 
-    fn tell(&self, told: Vec<String>) -> Result<(), Failure> {
-        if self.unknown_fields == UnknownFields::Refuse && !told.is_empty() {
-            return Err(Failure::new(format!("{}: {}", self.title(), output::plain(&schema::refusal(&told)))));
+    fn tell(&self, messages: Vec<String>) -> Result<(), Failure> {
+        if self.unknown_fields == UnknownFields::Refuse && !messages.is_empty() {
+            return Err(Failure::new(format!("{}: {}", self.title(), output::plain(&schema::refusal(&messages)))));
         }
-        for line in told {
+        for line in messages {
             eprintln!("warning: {}", output::plain(&line));
         }
         Ok(())

@@ -130,6 +130,35 @@ fn what_a_flag_holds_is_refused_by_nobody_and_costs_no_pods() {
     assert_eq!((ran.code, &value["podsLost"]), (1, &json!([])));
 }
 
+/// As `push` does: what no kubelet reads makes no difference, which is not what its author meant.
+#[test]
+fn fields_that_a_kubelet_reads_over_are_said() {
+    let bench = Bench::new();
+    let odd = "maxpods: 3\nmaxPods: 4\nmaxPods: 5\nseccompDefault: true\n";
+    let (a, b) = (bench.file("a.yaml", &format!("{HEAD}maxPods: 5\n")), bench.file("b.yaml", &format!("{HEAD}{odd}")));
+    let said = |place: &str| {
+        let duplicate = format!("note: {place}: duplicate field in the payload, the last one wins: ");
+        [format!("note: {place}: maxpods: did you mean maxPods?\n"), duplicate]
+    };
+    let ran = bench.run(&["diff", &a, &b]);
+    assert!(said(&b).iter().all(|line| ran.out.contains(line)), "{}", ran.out);
+    assert!(!ran.out.contains("since 1.22"), "of no version it is known: {}", ran.out);
+
+    bench.server.put_node(NODE, json!({"status": {"nodeInfo": {"kubeletVersion": "v1.20.2"}}}));
+    bench.server.set_configz(NODE, json!({"maxPods": 5, "ours": true}));
+    bench.server.put_config_map("kubelet-config", "odd", &[("kubelet", odd)]);
+    let place = "ConfigMap kubelet-config/odd";
+    let ran = bench.run(&["diff", NODE, "cm/odd", "-o", "json"]);
+    let notes = ran.json()["notes"].to_string();
+    for line in
+        ["maxpods: did you mean maxPods?", "duplicate field", "seccompDefault: since 1.22, this kubelet is 1.20"]
+    {
+        assert_eq!(notes.matches(&format!("{place}: {line}")).count(), 1, "{line}: {notes}");
+    }
+    let ran = bench.run(&["capture", NODE]);
+    assert!(ran.code == 0 && ran.err.contains("warning: ours: no kubelet up to 1."), "{ran:?}");
+}
+
 #[test]
 fn what_a_node_runs_does_not_differ_from_it() {
     let bench = Bench::new();

@@ -120,6 +120,17 @@ fn who_does_not_answer_is_named() {
 }
 
 #[test]
+fn explain_says_what_the_kubelet_reads_over() {
+    let bench = Bench::new();
+    bench.server.set_configz(NODE, configz());
+    let text = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nmaxpods: 50\n";
+    runs(&bench, "pool-a", text, Some(("kubelet-supervisor.io/merge", "replace")));
+    let ran = bench.run(&["explain", NODE]);
+    let note = "note: ConfigMap kubelet-config/pool-a: maxpods: did you mean maxPods?\n";
+    assert!(ran.code == 0 && ran.out.contains(note), "{ran:?}");
+}
+
+#[test]
 fn each_value_with_where_it_comes_from() {
     let bench = Bench::new();
     bench.server.set_configz(NODE, configz());

@@ -186,7 +186,7 @@ impl ports::Store for Disk {
                 let unreported = self.history.iter().filter(|entry| entry.number > self.reported && !entry.local);
                 return unreported.map(|entry| Input::Appended(Box::new(entry.clone()), Ok(()))).collect();
             }
-            StoreRequest::Assume(_) => return Vec::new(),
+            StoreRequest::Assume(_) | StoreRequest::ProbeDisk => return Vec::new(),
             StoreRequest::Reported(number) => {
                 self.reported = number;
                 return Vec::new();
@@ -208,7 +208,7 @@ impl Disk {
                 Some(known) => return Ok(known.clone()),
                 None => source,
             },
-            LoadTarget::Source(source) => source,
+            LoadTarget::Source(source) | LoadTarget::Anew(source) => source,
         };
         let payload = self.checkpoints.get(source);
         let payload = payload.ok_or_else(|| RenderError::Checkpoint(format!("there is no checkpoint of {source}")))?;
@@ -219,7 +219,9 @@ impl Disk {
             annotations: payload.annotations.clone(),
         };
         let rendered = rendered(Some((&checkpoint, source)))?;
-        self.configurations.insert(rendered.digest.clone(), rendered.clone());
+        if !matches!(target, LoadTarget::Anew(_)) {
+            self.configurations.insert(rendered.digest.clone(), rendered.clone());
+        }
         Ok(rendered)
     }
 }
@@ -251,8 +253,8 @@ impl ports::Local for Files {
         let text = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n";
         Ok(Some((text.to_owned(), "/played".to_owned())))
     }
-    fn drop_ins(&self) -> Vec<DropIn> {
-        Vec::new()
+    fn drop_ins(&self) -> Result<Vec<DropIn>, LocalError> {
+        Ok(Vec::new())
     }
     fn kubelet_id(&self) -> KubeletId {
         kubelet_id()

@@ -68,6 +68,57 @@ pub struct Loaded {
     fields: Map<String, Value>,
 }
 
+impl Loaded {
+    /// What the kubelet goes by but for flags.
+    pub fn merged(&self) -> Value {
+        Value::Object(self.fields.clone())
+    }
+
+    /// Merges the drop-ins of `--config-dir` over the file (mergeKubeletConfigurations, cmd/kubelet/app/server.go, v1.36).
+    pub fn merge_drop_ins(&mut self, dir: &Path) -> Result<(), String> {
+        let walk = |why: String| format!("failed to walk through kubelet dropin directory {:?}: {why}", dir.display());
+        for path in drop_ins(dir).map_err(walk)? {
+            let load =
+                |why: String| walk(format!("failed to load kubelet dropin file, path: {}, {why}", path.display()));
+            let text = std::fs::read_to_string(&path).map_err(|error| load(format!("error: {}", go_error(&error))))?;
+            let (patch, _) = parse_yaml(first_document(&text)).map_err(|why| load(format!("error: {why}")))?;
+            let is = |key: &str, expected: &str| patch.get(key).and_then(Value::as_str) == Some(expected);
+            if !is("kind", "KubeletConfiguration") || !is("apiVersion", "kubelet.config.k8s.io/v1beta1") {
+                return Err(load("error: no apiVersion/kind".to_owned()));
+            }
+            merge_patch(&mut self.fields, &patch);
+        }
+        Ok(())
+    }
+}
+
+/// Files `*.conf` in the order of filepath.WalkDir.
+fn drop_ins(dir: &Path) -> Result<Vec<PathBuf>, String> {
+    let told = |error: std::io::Error| format!("lstat {}: {}", dir.display(), go_error(&error));
+    let mut entries: Vec<_> = std::fs::read_dir(dir).map_err(told)?.filter_map(Result::ok).collect();
+    entries.sort_by_key(std::fs::DirEntry::file_name);
+    let mut found = Vec::new();
+    for entry in entries {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            found.extend(drop_ins(&entry.path())?);
+        } else if entry.path().extension().is_some_and(|extension| extension == "conf") {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
+}
+
+/// RFC 7386.
+fn merge_patch(into: &mut Map<String, Value>, patch: &Value) {
+    for (name, value) in patch.as_object().into_iter().flatten() {
+        match (into.get_mut(name), value) {
+            (_, Value::Null) => drop(into.remove(name)),
+            (Some(Value::Object(inner)), Value::Object(_)) => merge_patch(inner, value),
+            _ => drop(into.insert(name.clone(), value.clone())),
+        }
+    }
+}
+
 /// Reads and decodes, or says why not, in the words that are the same in all versions.
 pub fn load(path: &Path, style: Style) -> Result<Loaded, String> {
     decode_file(path, style)

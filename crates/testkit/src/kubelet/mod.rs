@@ -2,8 +2,8 @@
 //!
 //! The order of the steps in [`run`] is the real one's, because the supervisor's verdicts depend on it: parse,
 //! load, validate, write the serving certificate, look at the lock file, start, open healthz, say READY. Texts and
-//! exit codes are those of 1.20.2 or of 1.36.2, see [`Style`]. Not imitated: `--config-dir` merging, inotify on a
-//! lock file, reading anything but the first YAML document, every validation rule but a handful.
+//! exit codes are those of 1.20.2 or of 1.36.2, see [`Style`]. Not imitated: inotify on a lock
+//! file, reading anything but the first YAML document, every validation rule but a handful.
 //!
 //! Tests steer it by a field that no kubelet has, `standIn` (see [`life::Knobs`]), and by settings that come from
 //! the environment or, since a preflight has an empty one, from a file beside the executable (see [`Settings`]).
@@ -19,7 +19,7 @@ mod style;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub use settings::{Installed, Settings, install};
 pub use style::Style;
@@ -70,7 +70,11 @@ pub fn run(args: Vec<OsString>) -> ! {
     if let Some(gate) = config::unknown_gate(flags.gates(), kubelet.style) {
         kubelet.die(Stage::FlagGates, &format!("unrecognized feature gate: {gate}"));
     }
-    let loaded = loaded.unwrap_or_else(|text| kubelet.die(Stage::Load(shown(path.as_deref())), &text));
+    let mut loaded = loaded.unwrap_or_else(|text| kubelet.die(Stage::Load(shown(path.as_deref())), &text));
+    if let Some(dir) = flags.get("config-dir").filter(|dir| !dir.is_empty()) {
+        loaded.merge_drop_ins(Path::new(dir)).unwrap_or_else(|text| kubelet.die(Stage::DropIns, &text));
+        kubelet.note(json!({"event": "merged", "pid": std::process::id(), "config": loaded.merged()}));
+    }
     if let Some(warning) = &loaded.lenient {
         kubelet.warn_lenient(warning);
     }

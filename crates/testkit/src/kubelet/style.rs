@@ -50,6 +50,7 @@ pub enum Stage {
     FlagGates,
     /// With the path of the file.
     Load(String),
+    DropIns,
     FileGates,
     Logging,
     Validate,
@@ -63,7 +64,7 @@ impl Stage {
             Stage::FlagParse => "server.go:158",
             Stage::Positional => "server.go:165",
             Stage::FlagGates => "server.go:182",
-            Stage::Load(_) => "server.go:198",
+            Stage::Load(_) | Stage::DropIns => "server.go:198",
             Stage::FileGates => "server.go:208",
             Stage::Logging | Stage::Validate => "server.go:215",
             Stage::Dependencies => "server.go:257",
@@ -76,6 +77,7 @@ impl Stage {
             Stage::FlagParse => format!("failed to parse kubelet flag: {text}"),
             Stage::FlagGates => format!("failed to set feature gates from initial flags-based config: {text}"),
             Stage::Load(path) => format!("failed to load kubelet config file, path: {path}, error: {text}"),
+            Stage::DropIns => format!("failed to merge kubelet configs: {text}"),
             Stage::Logging => format!("initialize logging: {text}"),
             // The path is the real one's: it formats a struct with %s.
             Stage::Validate => {

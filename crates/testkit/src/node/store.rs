@@ -194,7 +194,10 @@ impl Node {
                 self.store.configs.retain(|digest, _| digests.contains(digest));
                 None
             }
-            StoreRequest::Assume(_) | StoreRequest::Unreported | StoreRequest::Reported(_) => None,
+            StoreRequest::Assume(_)
+            | StoreRequest::Unreported
+            | StoreRequest::Reported(_)
+            | StoreRequest::ProbeDisk => None,
         }
     }
 
@@ -224,6 +227,7 @@ impl Node {
             LoadTarget::Local if self.store.renders_fail => Err(eio()),
             LoadTarget::Local => Ok(self.render(None)),
             LoadTarget::Source(source) => self.load_source(source),
+            LoadTarget::Anew(source) => self.load_anew(source),
             LoadTarget::Content(digest, _) if self.store.unreadable.contains(&digest.0) => Err(eio()),
             LoadTarget::Content(digest, source) => {
                 if let Some(config) = self.store.configs.get(digest).filter(|_| !self.store.damaged.contains(&digest.0))
@@ -240,7 +244,8 @@ impl Node {
         }
     }
 
-    fn load_source(&mut self, source: &Source) -> Result<Rendered, RenderError> {
+    /// What comes of it now; nothing is stored.
+    fn load_anew(&self, source: &Source) -> Result<Rendered, RenderError> {
         if self.store.renders_fail {
             return Err(eio());
         }
@@ -250,7 +255,11 @@ impl Node {
         if self.definition(&name_of(source)).overlay && self.store.local_torn {
             return Err(torn());
         }
-        let rendered = self.render(Some(source));
+        Ok(self.render(Some(source)))
+    }
+
+    fn load_source(&mut self, source: &Source) -> Result<Rendered, RenderError> {
+        let rendered = self.load_anew(source)?;
         let digest = rendered.digest.clone();
         if self.store.unreadable.contains(&digest.0) {
             return Err(eio());

@@ -261,6 +261,7 @@ impl Outside {
             None => self.local = own.behaviour.local_text((own.base + 1) % 3),
         }
         self.local_edited = Some(self.now);
+        self.schedule(ms(300), Coming::LocalFileTouched);
         self.changed_last = self.now;
     }
 

@@ -82,6 +82,7 @@ impl Chaos {
             watchdog,
             unknown_fields: UnknownFields::Refuse,
             hung_after,
+            follow_local: Rng::new(seed ^ 0x4C6F_6361).one_in(3),
             ..Settings::default()
         };
         let node = Node::with(seed, local, settings, heed);
@@ -144,7 +145,7 @@ impl Chaos {
         match self.rng.below(24) {
             0..=11 => administer(&mut self.node.outside.borrow_mut(), &mut self.rng),
             12 | 13 => disturb(&mut self.node.outside.borrow_mut(), &mut self.rng),
-            14 => silence(&mut self.node.outside.borrow_mut(), &mut self.rng),
+            14 => silence(&mut self.node.outside.borrow_mut(), &mut self.rng, self.hangs),
             15 | 16 => misinform(&mut self.node.outside.borrow_mut(), &mut self.rng),
             17 | 18 => self.spoil(),
             19 => self.interrupt(),
@@ -445,13 +446,14 @@ fn administer(outside: &mut Outside, rng: &mut Rng) -> String {
 }
 
 /// Who no longer answers.
-fn silence(outside: &mut Outside, rng: &mut Rng) -> String {
+fn silence(outside: &mut Outside, rng: &mut Rng, hangs: bool) -> String {
     let now = outside.now;
     match rng.below(8) {
         0..=2 => {
             let pause = Duration::from_secs(rng.pick(&[3, 20, 90, 300]));
             outside.silence.stall(now + pause);
-            format!("the disk stalls for {pause:?}")
+            let hangs = hangs && pause >= Duration::from_secs(90) && outside.hang(false);
+            format!("the disk stalls for {pause:?}, and the kubelet hangs for that: {hangs}")
         }
         3 => {
             outside.silence.slow = Duration::from_millis(rng.pick(&[30, 700, 3000]));

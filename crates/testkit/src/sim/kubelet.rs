@@ -14,6 +14,9 @@ use super::world::{Behaviour, Coming, Content, Outside, ms};
 /// A kubelet renews its Lease as often as this.
 const RENEWAL: u64 = 10;
 
+/// A kubelet pings its watchdog as often as this, and is asked for healthz as often.
+pub const PING: Duration = Duration::from_secs(15);
+
 /// The kubelet process.
 #[derive(Clone, Debug)]
 pub struct Process {
@@ -37,6 +40,8 @@ pub struct Process {
     pub pinged: bool,
     /// healthz fails since then without a break.
     pub sick_since: Option<Duration>,
+    /// It was sick since the first of these, until the second.
+    pub revived: Option<(Duration, Duration)>,
     /// Ready and healthy without a break since.
     pub well_since: Option<Duration>,
     /// Health in sum, as far as no break undid it that the node's trouble does not suspension.
@@ -228,6 +233,7 @@ impl Outside {
             was_heard: false,
             pinged: false,
             sick_since: None,
+            revived: None,
             well_since: None,
             earned,
             broken,
@@ -272,7 +278,7 @@ impl Outside {
             _ => {}
         }
         if modern {
-            self.schedule(secs(15), Coming::Watchdog(pid));
+            self.schedule(PING, Coming::Watchdog(pid));
         }
         self.deliver(secs(2), Coming::Heartbeat(pid, true));
         Some(Input::Ready)
@@ -390,7 +396,7 @@ impl Outside {
         }
         let healthy = !process.sick;
         process.pinged |= healthy;
-        self.schedule(Duration::from_secs(15), Coming::Watchdog(pid));
+        self.schedule(PING, Coming::Watchdog(pid));
         if healthy {
             self.observations.note(Signal::Watchdog, true, now);
         }
@@ -521,6 +527,9 @@ impl Process {
         if std::mem::take(&mut self.broken) {
             self.earned = Duration::ZERO;
         }
-        (self.well_since, self.sick_since, self.was_healthy) = (Some(now), None, true);
+        if let Some(since) = self.sick_since.take() {
+            self.revived = Some((since, now));
+        }
+        (self.well_since, self.was_healthy) = (Some(now), true);
     }
 }

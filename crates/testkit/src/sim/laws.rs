@@ -8,6 +8,7 @@ mod claims;
 mod crash;
 mod deadlines;
 mod hung;
+mod local_files;
 mod operators;
 mod peace;
 mod start;
@@ -30,6 +31,7 @@ pub enum Law {
     SavedAsGiven,
     NothingLost,
     Mended,
+    LocalFiles,
     RecordsHold,
     ContentsHold,
     Earned,
@@ -67,7 +69,7 @@ pub enum Law {
 pub type Entry = (Law, u64, &'static str);
 
 impl Law {
-    pub const ALL: [Entry; 44] = [
+    pub const ALL: [Entry; 45] = [
         (Self::Runs, 10_000, "law 1: a kubelet runs, but for moments"),
         (Self::RunsInStall, 3_000, "law 1: it does so while the store does not answer"),
         (Self::OneKubelet, 1_000, "law 1: there is one kubelet at a time, and the machine knows which"),
@@ -81,6 +83,7 @@ impl Law {
         (Self::SavedAsGiven, 100, "law 3: what is saved is what the API server gave for that very version"),
         (Self::NothingLost, 100, "law 3: a crash at any instruction loses no last known good"),
         (Self::Mended, 1, "law 3: what is damaged behind the supervisor's back is put right while the kubelet runs"),
+        (Self::LocalFiles, 20, "what the node's own file says otherwise than what runs is told, or followed"),
         (Self::RecordsHold, 300, "law 3: what is said to be on disk is there"),
         (Self::ContentsHold, 20, "law 3: the content of last known good is whole and durable"),
         (Self::Earned, 7, "law 4: last known good was healthy for the whole trial, or it was reset"),

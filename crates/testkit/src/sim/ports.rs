@@ -100,8 +100,8 @@ impl ports::Local for Handle {
     fn config(&self) -> Result<Option<(String, String)>, LocalError> {
         Ok(Some((self.0.borrow().local.clone(), "/etc/kubernetes".to_owned())))
     }
-    fn drop_ins(&self) -> Vec<DropIn> {
-        Vec::new()
+    fn drop_ins(&self) -> Result<Vec<DropIn>, LocalError> {
+        Ok(Vec::new())
     }
     fn kubelet_id(&self) -> KubeletId {
         let mut outside = self.0.borrow_mut();

@@ -63,6 +63,15 @@ impl Silence {
         self.waiting_since.map(|since| now.saturating_sub(since))
     }
 
+    /// No write comes to an end.
+    pub fn is_stalled(&self, now: Duration) -> bool {
+        self.stalled_until.is_some_and(|until| now < until)
+    }
+
+    pub fn waited_until(&self) -> Option<Duration> {
+        self.waited_until
+    }
+
     pub fn waited_within(&self, within: Duration, now: Duration) -> bool {
         self.waiting_since.is_some() || self.waited_until.is_some_and(|until| now.saturating_sub(until) <= within)
     }

@@ -32,6 +32,8 @@ pub enum Coming {
     Says(Input),
     /// Somebody else than the supervisor has written in the store.
     StoreTouched,
+    /// Somebody has written the node's own file.
+    LocalFileTouched,
     Ready(u32),
     Exit(u32, Exit),
     Healthz(u32, bool),
@@ -194,6 +196,7 @@ impl Outside {
             Coming::Node => self.node_input(),
             Coming::Map => self.map_input(),
             Coming::StoreTouched => Some(Input::StoreTouched),
+            Coming::LocalFileTouched => Some(Input::LocalFilesTouched),
             Coming::Says(input) => self.hears_api().then(|| {
                 self.note_input(&input);
                 self.account.misled = true;

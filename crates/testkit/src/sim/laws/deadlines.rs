@@ -42,6 +42,7 @@ impl Outside {
         self.check_pin();
         self.check_cleared_again();
         self.check_mended(state);
+        self.check_local_file(state);
     }
 
     /// Damage behind the supervisor's back is put right while the kubelet runs.

@@ -6,7 +6,7 @@ use kubelet_config::duration;
 use kubelet_supervisor::machine::evidence::Signal;
 use kubelet_supervisor::machine::{RestartBy, State, limits};
 
-use crate::sim::kubelet::Process;
+use crate::sim::kubelet::{PING, Process};
 use crate::sim::laws::Law;
 use crate::sim::laws::start::UNREADABLE;
 use crate::sim::records::content_dir;
@@ -26,6 +26,15 @@ impl Outside {
         process.sick_since.filter(|_| process.was_heard || process.pinged).or(process.lost_since.filter(|_| silent))
     }
 
+    /// The same of one that has come to life again, as long as nobody could hear of that.
+    fn unresponsive_until_now(&self) -> Option<Duration> {
+        let process = self.process.as_ref()?;
+        let (since, until) = process.revived?;
+        let sign = if process.pinged { Signal::Watchdog } else { Signal::Healthz };
+        let heard = self.observations.signals.get(&sign).is_some_and(|(good, at)| *good && *at >= until);
+        (!heard && self.now.saturating_sub(until) <= PING).then_some(since)
+    }
+
     /// So long it may do so by now.
     fn hung_patience(&self) -> Duration {
         let first = self.account.hung_after;
@@ -34,14 +43,20 @@ impl Outside {
 
     /// A kubelet is to dump its stacks: it is dead for long enough, and nothing around it is.
     pub fn check_dump(&mut self) {
-        let (unresponsive_since, patience) = (self.unresponsive_since(), self.hung_patience());
+        let patience = self.hung_patience();
+        let unresponsive_since = self.unresponsive_since().or_else(|| self.unresponsive_until_now());
         let dead = unresponsive_since.is_some_and(|since| self.now.saturating_sub(since) >= patience);
-        // As it was told at this moment: what it writes of that may fill the disk.
-        let told = self.observations.environment == Some((false, self.now));
-        let well = told && self.observations.is_good(Signal::Runtime, self.now, Duration::ZERO);
+        // As it was told before the store was asked: what it writes of that may fill the disk.
+        let lately = |at: Duration| self.now.saturating_sub(at) <= limits::LOAD_DEADLINE;
+        let told = self.observations.environment.is_some_and(|(trouble, at)| !trouble && lately(at));
+        let well = told && self.observations.is_good(Signal::Runtime, self.now, limits::LOAD_DEADLINE);
+        let stalled = self.silence.is_stalled(self.now);
         let dumps = self.account.dumps;
-        self.account.check(Law::Hung, false, dead && well, || {
-            format!("dead since {unresponsive_since:?}, node well: {well}, and it is restarted, after {dumps} times")
+        self.account.check(Law::Hung, false, dead && well && !stalled, || {
+            format!(
+                "dead since {unresponsive_since:?}, node well: {well}, disk stalled: {stalled}, and it is restarted, \
+                 after {dumps} times"
+            )
         });
         self.account.dumps += 1;
     }
@@ -84,7 +99,8 @@ impl Outside {
         }
         let (Some(unresponsive_since), Some(process)) = (self.unresponsive_since(), &self.process) else { return };
         let account = &self.account;
-        let since = unresponsive_since.max(account.judged_last).max(self.trouble.until.unwrap_or_default());
+        let trouble = self.trouble.until.max(self.silence.waited_until());
+        let since = unresponsive_since.max(account.judged_last).max(trouble.unwrap_or_default());
         let due = since + self.hung_patience() + UNNOTICED;
         let content = process.content;
         // Another one would have to be started.

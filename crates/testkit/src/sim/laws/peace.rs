@@ -11,6 +11,7 @@ use crate::sim::world::Outside;
 impl Outside {
     /// Everything works, and what is wanted is there, or why not is said.
     pub fn check_converged(&mut self, state: &State) {
+        self.check_local_file_is_followed(state);
         let wrong = self.what_is_wrong(state);
         self.account.check(Law::Converges, false, wrong.is_none(), || wrong.unwrap_or_default().to_owned());
     }

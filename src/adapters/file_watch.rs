@@ -1,0 +1,180 @@
+//! Writes in the store and in the node's own files while the supervisor runs, whoever makes them.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::inotify::WatchDescriptor;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::inotify::{CONTENT, Inotify, events};
+use crate::machine::Input;
+use kubelet_config::flags::KubeletArgs;
+
+/// What counts in `supervisor/`: the history grows by itself, and the lock and the socket come and go.
+const OWN: [&str; 3] = ["state.json", "configs", "seals"];
+
+/// Directories below the store's that hold what is verified, and how deep they go.
+const TREES: [(&str, u32); 5] =
+    [("", 0), ("store", 0), ("supervisor/configs", 2), ("supervisor/seals", 1), ("store/checkpoints", 2)];
+
+/// Directories below `--config-dir` that are watched, one in the other.
+const DROP_IN_DEPTH: u32 = 16;
+
+/// Events of one write come together; directories that it made are watched after this long.
+const GATHER: Duration = Duration::from_millis(500);
+
+/// What is watched, as it is found at one moment.
+#[derive(Debug, Default)]
+struct Watched {
+    /// Directories of which all counts, and how deep they go.
+    trees: Vec<(PathBuf, u32)>,
+    /// Files, of whose directories nothing else counts.
+    files: Vec<PathBuf>,
+}
+
+/// Begins to watch the store; each burst of writes is one [`Input::StoreTouched`]. Without inotify there are none, and what
+/// a start needs is verified at the start.
+pub(crate) fn store(root: &Path, inputs: UnboundedSender<Input>) {
+    let (what, root) = (root.display().to_string(), root.to_owned());
+    let found = move || Watched {
+        trees: TREES.iter().map(|(tree, depth)| (root.join(tree), *depth)).collect(),
+        files: OWN.iter().map(|name| root.join("supervisor").join(name)).collect(),
+    };
+    start(what, found, Input::StoreTouched, inputs);
+}
+
+/// Begins to watch the node's own files; each burst of writes is one [`Input::LocalFilesTouched`].
+pub(crate) fn local_files(args: &KubeletArgs, inputs: UnboundedSender<Input>) {
+    let absolute = |flag| args.last(flag).and_then(|path| std::path::absolute(path).ok());
+    let (config, drop_ins) = (absolute("config"), absolute("config-dir"));
+    let named: Vec<String> =
+        [&config, &drop_ins].into_iter().flatten().map(|path| path.display().to_string()).collect();
+    if named.is_empty() {
+        return;
+    }
+    let found = move || {
+        let mut watched = Watched::default();
+        for path in config.iter().chain(&drop_ins) {
+            watched.add_file(path);
+        }
+        if let Some(dir) = &drop_ins {
+            watched.trees.push((dir.clone(), DROP_IN_DEPTH));
+            watched.add_links(dir, DROP_IN_DEPTH);
+        }
+        watched
+    };
+    start(named.join(" and "), found, Input::LocalFilesTouched, inputs);
+}
+
+impl Watched {
+    /// The file, and what it is a link to.
+    fn add_file(&mut self, path: &Path) {
+        self.files.push(path.to_owned());
+        self.files.extend(std::fs::canonicalize(path).ok().filter(|target| target != path));
+    }
+
+    /// What links in a directory lead to.
+    fn add_links(&mut self, dir: &Path, depth: u32) {
+        for entry in std::fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok) {
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() && depth > 0 => self.add_links(&entry.path(), depth - 1),
+                Ok(kind) if kind.is_symlink() => self.add_file(&entry.path()),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn start(
+    what: String,
+    found: impl Fn() -> Watched + Send + Sync + 'static,
+    input: Input,
+    inputs: UnboundedSender<Input>,
+) {
+    match Inotify::open() {
+        Ok(inotify) => drop(tokio::spawn(run(inotify, what, Arc::new(found), input, inputs))),
+        Err(error) => warn(&what, &format!("inotify: {error}")),
+    }
+}
+
+fn warn(what: &str, why: &str) {
+    tracing::warn!("changes of {what} by others may be seen at starts of the kubelet alone: {why}");
+}
+
+/// Names that count, by directory; none: all do.
+type Counts = HashMap<WatchDescriptor, Option<Vec<OsString>>>;
+
+async fn run(
+    inotify: AsyncFd<Arc<Inotify>>,
+    what: String,
+    found: Arc<impl Fn() -> Watched + Send + Sync + 'static>,
+    input: Input,
+    inputs: UnboundedSender<Input>,
+) {
+    let mut last_logged = None;
+    loop {
+        // Watches come before the look at what is there, so that nothing is missed in between.
+        let (instance, find) = (inotify.get_ref().clone(), found.clone());
+        let Ok((counts, failed)) = tokio::task::spawn_blocking(move || watch(&instance, &find())).await else { return };
+        if failed != last_logged {
+            if let Some(why) = &failed {
+                warn(&what, why);
+            }
+            last_logged = failed;
+        }
+        loop {
+            let seen = events(Some(&inotify)).await;
+            if seen.iter().any(|event| concerns(&counts, event.wd, event.name.as_deref())) {
+                break;
+            }
+        }
+        if inputs.send(input.clone()).is_err() {
+            return;
+        }
+        tokio::time::sleep(GATHER).await;
+    }
+}
+
+/// What concerns a directory itself, or one that is watched no more, counts.
+fn concerns(counts: &Counts, wd: WatchDescriptor, name: Option<&OsStr>) -> bool {
+    let names = counts.get(&wd).and_then(Option::as_ref);
+    names.zip(name).is_none_or(|(names, name)| names.iter().any(|counts| counts == name))
+}
+
+/// Watches all directories; gives what counts in them, and why one could not be watched.
+fn watch(inotify: &Inotify, watched: &Watched) -> (Counts, Option<String>) {
+    let (mut counts, mut failed) = (Counts::new(), None);
+    for file in &watched.files {
+        let (Some(dir), Some(name)) = (file.parent(), file.file_name()) else { continue };
+        if let Some(names) = watch_dir(inotify, dir, &mut failed)
+            .and_then(|wd| counts.entry(wd).or_insert_with(|| Some(Vec::new())).as_mut())
+        {
+            names.push(name.to_owned());
+        }
+    }
+    for (tree, depth) in &watched.trees {
+        watch_tree(inotify, tree, *depth, &mut counts, &mut failed);
+    }
+    (counts, failed)
+}
+
+fn watch_tree(inotify: &Inotify, dir: &Path, depth: u32, counts: &mut Counts, failed: &mut Option<String>) {
+    if let Some(wd) = watch_dir(inotify, dir, failed) {
+        counts.insert(wd, None);
+    }
+    let entries = std::fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok);
+    for entry in entries.filter(|entry| depth > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        watch_tree(inotify, &entry.path(), depth - 1, counts, failed);
+    }
+}
+
+fn watch_dir(inotify: &Inotify, dir: &Path, failed: &mut Option<String>) -> Option<WatchDescriptor> {
+    inotify.watch(dir, CONTENT).unwrap_or_else(|error| {
+        failed.get_or_insert(format!("inotify: {error}")); // such as all of fs.inotify.max_user_watches in use
+        None
+    })
+}

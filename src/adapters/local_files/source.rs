@@ -1,0 +1,85 @@
+//! The node's own files as the source of configuration, where nothing else is assigned: `--follow-local`.
+//!
+//! It sends the input that the cluster's adapter would send for a ConfigMap. All else goes on to that adapter.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::LocalFiles;
+use crate::machine::history::HistoryEntry;
+use crate::machine::{Input, Ticket};
+use crate::ports::{self, Local as _, LocalError};
+use kubelet_config::rendering::Text;
+use kubelet_config::source::{ConfigMapRef, Payload};
+use kubelet_config::source_dir;
+use kubelet_config::status::NodeConfigStatus;
+
+pub(crate) struct LocalSource {
+    files: LocalFiles,
+    inputs: UnboundedSender<Input>,
+    cluster: Box<dyn ports::Cluster>,
+    /// The latest question: what answers an earlier one is dropped.
+    asked: Arc<AtomicU64>,
+}
+
+impl std::fmt::Debug for LocalSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LocalSource")
+    }
+}
+
+impl LocalSource {
+    pub(crate) fn new(files: LocalFiles, inputs: UnboundedSender<Input>, cluster: Box<dyn ports::Cluster>) -> Self {
+        Self { files, inputs, cluster, asked: Arc::default() }
+    }
+
+    /// Reads them on the blocking pool: a disk may stall.
+    fn send(&self, number: u64) {
+        let (files, inputs, asked) = (self.files.clone(), self.inputs.clone(), self.asked.clone());
+        drop(tokio::task::spawn_blocking(move || {
+            let input = match payload(&files) {
+                Ok(payload) => Input::ConfigMap(Arc::new(payload)),
+                Err(error) => Input::ConfigMapFailed { why: error.to_string(), definite: true },
+            };
+            if asked.load(Ordering::SeqCst) == number {
+                let _ = inputs.send(input);
+            }
+        }));
+    }
+}
+
+/// The `--config` file as a payload. Each state of it and of the drop-ins is a version.
+fn payload(files: &LocalFiles) -> Result<Payload, LocalError> {
+    let drop_ins = files.drop_ins()?;
+    let (text, dir) = files.config()?.unwrap_or_default();
+    Ok(source_dir::of_local_files(Text { text: &text, dir: &dir }, &drop_ins))
+}
+
+impl ports::Cluster for LocalSource {
+    fn watch(&mut self, map: Option<&ConfigMapRef>) {
+        let number = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
+        let own = map.is_some_and(ConfigMapRef::is_local_files);
+        self.cluster.watch(map.filter(|_| !own));
+        if own {
+            self.send(number);
+        }
+    }
+
+    fn publish(&mut self, status: &NodeConfigStatus) {
+        self.cluster.publish(status);
+    }
+
+    fn emit(&mut self, entry: &HistoryEntry) {
+        self.cluster.emit(entry);
+    }
+
+    fn observe_lease(&mut self, ticket: Ticket) {
+        self.cluster.observe_lease(ticket);
+    }
+
+    fn observe_pods(&mut self, ticket: Ticket) {
+        self.cluster.observe_pods(ticket);
+    }
+}

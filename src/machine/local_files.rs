@@ -1,0 +1,40 @@
+//! The node's own files (`--config`, `--config-dir`) while a kubelet runs: what they say now is compared with what it was
+//! started with. With `--follow-local` they are taken up, like any change; else it is told.
+
+use serde::{Deserialize, Serialize};
+
+use super::model::Moment;
+use super::question::Asked;
+use super::records::Version;
+
+mod step;
+
+/// What is known of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct LocalFiles {
+    /// They were written, by whomever: with `--follow-local` they are taken up when they are compared.
+    #[serde(skip)]
+    touched: bool,
+    /// They are compared then.
+    #[serde(skip)]
+    due: Option<Moment>,
+    #[serde(skip)]
+    asked: Option<Asked>,
+    /// What ran under this name when they were compared last.
+    #[serde(skip)]
+    version: Option<Version>,
+    /// How what they say differs from what runs; it is told once.
+    difference: Option<String>,
+}
+
+impl LocalFiles {
+    fn compare_by(&mut self, due: Moment) {
+        self.due = Some(self.due.map_or(due, |before| before.min(due)));
+    }
+
+    pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
+        due.extend(self.due);
+        due.extend(self.asked.map(|asked| asked.until));
+    }
+}

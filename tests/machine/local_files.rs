@@ -1,0 +1,211 @@
+//! The node's own files change while a kubelet runs.
+
+use kubelet_config::assignment::Assignment;
+use kubelet_config::source::ConfigMapRef;
+use kubelet_supervisor::machine::{Effect, Input, Settings};
+use kubelet_supervisor::ports::StoreRequest;
+use testkit::node::Node;
+
+testkit::scenarios!(
+    what_the_local_file_says_is_told_once,
+    a_torn_file_is_told_and_the_kubelet_runs_on,
+    a_payload_alone_does_not_mind_the_file,
+    followed_it_is_a_candidate_over_the_same_source,
+    followed_it_is_rolled_back_to_the_proven_bytes,
+    followed_it_is_what_is_assigned_where_nothing_else_is,
+    a_broken_file_of_a_followed_node_costs_no_restart,
+    a_store_that_does_not_answer_is_asked_again,
+);
+
+fn edit(node: &mut Node, text: &str) {
+    node.store.local = text.to_owned();
+    node.step(Input::LocalFilesTouched);
+    node.pass(30);
+}
+
+fn told(node: &Node) -> usize {
+    node.events().iter().filter(|reason| **reason == "KubeletConfigLocalFiles").count()
+}
+
+fn prove(node: &mut Node, name: &str) {
+    node.assign(name);
+    node.pass(700);
+    assert_eq!((node.active(), node.last_known_good()), (name, name), "{:?}", node.events());
+}
+
+fn following() -> Node {
+    let mut node = Node::with(Settings { follow_local: true, ..Settings::default() });
+    node.define_overlay("a");
+    prove(&mut node, "a");
+    node
+}
+
+fn what_the_local_file_says_is_told_once() {
+    for overlay in [false, true] {
+        let mut node = Node::new();
+        node.define_overlay("a");
+        if overlay {
+            prove(&mut node, "a");
+        } else {
+            node.pass(60);
+        }
+        let starts = node.starts.len();
+        edit(&mut node, "2");
+        let difference = "changed since the kubelet was started: syncFrequency";
+        assert_eq!(node.state.local_files_difference(), Some(difference), "{overlay}");
+        edit(&mut node, "2");
+        assert_eq!(told(&node), 1);
+        assert!(node.message("KubeletConfigLocalFiles").contains(difference));
+        edit(&mut node, "");
+        assert_eq!((node.state.local_files_difference(), told(&node)), (None, 1), "it is as it was");
+        assert_eq!(node.starts.len(), starts, "nothing is restarted for that");
+    }
+}
+
+/// A kubelet that starts anew has read the file, so that nothing differs.
+#[test]
+fn a_start_ends_the_difference() {
+    let mut node = Node::new();
+    node.pass(60);
+    edit(&mut node, "2");
+    assert!(node.state.local_files_difference().is_some());
+    node.exit(1);
+    node.pass(30);
+    assert_eq!((node.state.local_files_difference(), told(&node)), (None, 1));
+}
+
+/// Without anything assigned a torn file ends each kubelet; that is one piece of news.
+#[test]
+fn a_file_that_ends_each_kubelet_is_told_once() {
+    let mut node = Node::new();
+    node.pass(60);
+    node.store.local_torn = true;
+    edit(&mut node, "2");
+    for _ in 0..5 {
+        node.exit(1);
+        node.pass(30);
+    }
+    assert_eq!(told(&node), 1, "{:?}", node.events());
+}
+
+fn a_torn_file_is_told_and_the_kubelet_runs_on() {
+    let mut node = Node::new();
+    node.pass(60);
+    node.store.local_torn = true;
+    edit(&mut node, "2");
+    node.pass(300);
+    assert!(
+        node.state
+            .local_files_difference()
+            .unwrap()
+            .contains("cannot be used as they are: the node's own file cannot be")
+    );
+    assert_eq!((told(&node), node.starts.len()), (1, 1), "{:?}", node.events());
+    node.store.local_torn = false;
+    edit(&mut node, "");
+    assert_eq!(node.state.local_files_difference(), None);
+}
+
+fn a_payload_alone_does_not_mind_the_file() {
+    let mut node = Node::new();
+    prove(&mut node, "b");
+    edit(&mut node, "2");
+    assert_eq!((node.state.local_files_difference(), told(&node)), (None, 0));
+}
+
+fn followed_it_is_a_candidate_over_the_same_source() {
+    let mut node = following();
+    edit(&mut node, "2");
+    assert_eq!((node.running(), node.last_known_good()), (Some("a+2"), "a"), "{:?}", node.events());
+    assert!(node.preflights.contains(&"a+2".to_owned()), "it was judged");
+    node.pass(700);
+    let proven = node.disk().last_known_good.clone().unwrap();
+    assert_eq!(proven.digest.unwrap().0, "a+2");
+    assert_eq!((node.starts.as_slice(), told(&node)), (["", "a", "a+2"].map(str::to_owned).as_slice(), 0));
+}
+
+fn followed_it_is_rolled_back_to_the_proven_bytes() {
+    let mut node = following();
+    node.ready_after = None;
+    edit(&mut node, "2");
+    node.pass(130);
+    node.ready_after = Some(1);
+    node.pass(60);
+    assert_eq!(node.running(), Some("a"), "{:?}", node.events());
+    assert!(node.is_bad("a"));
+    let starts = node.starts.len();
+    edit(&mut node, "2");
+    assert_eq!(node.starts.len(), starts, "it is known to be bad");
+    edit(&mut node, "3");
+    assert_eq!(node.running(), Some("a+3"));
+}
+
+fn followed_it_is_what_is_assigned_where_nothing_else_is() {
+    let reference = ConfigMapRef::local_files();
+    let settings = Settings { follow_local: true, default_source: Some(reference.clone()), ..Settings::default() };
+    let mut node = Node::with(settings);
+    node.define_overlay("local-files");
+    node.same_content.insert("local-files".to_owned(), "local".to_owned());
+    node.step(Input::Node(Assignment::Local));
+    node.edit("local-files", "1");
+    node.pass(700);
+    assert_eq!(
+        (node.last_known_good(), node.starts.len()),
+        ("local-files", 1),
+        "proven as it runs: {:?}",
+        node.events()
+    );
+    let edit = |node: &mut Node, text: &str, version: &str| {
+        node.same_content.insert(format!("local-files@{version}"), "local".to_owned());
+        node.define_overlay(&format!("local-files@{version}"));
+        node.store.local = text.to_owned();
+        let asked = |node: &Node| {
+            let watches = |effect: &&Effect| matches!(effect, Effect::Watch(Some(map)) if *map == reference);
+            node.effects.iter().filter(watches).count()
+        };
+        let before = asked(node);
+        node.step(Input::LocalFilesTouched);
+        node.pass(5);
+        assert!(asked(node) > before, "they are read again");
+        node.edit("local-files", version);
+        node.pass(30);
+    };
+    edit(&mut node, "2", "2");
+    assert_eq!((node.running(), node.starts.len()), (Some("local+2"), 2), "{:?}", node.events());
+    node.ready_after = None;
+    edit(&mut node, "3", "3");
+    node.pass(130);
+    node.ready_after = Some(1);
+    node.pass(60);
+    assert_eq!(node.running(), Some("local"), "the proven bytes: {:?}", node.events());
+    // What the API server assigns goes before them.
+    node.assign("b");
+    node.pass(60);
+    assert_eq!(node.running(), Some("b"));
+}
+
+fn a_broken_file_of_a_followed_node_costs_no_restart() {
+    let mut node = following();
+    let starts = node.starts.len();
+    node.store.local_torn = true;
+    edit(&mut node, "2");
+    assert!(node.state.sync_error().is_some(), "it is said");
+    node.store.local_torn = false;
+    edit(&mut node, "");
+    assert!(node.state.sync_error().is_none());
+    assert_eq!((node.starts.len(), node.running()), (starts, Some("a")));
+    node.refused.push("a+4".to_owned());
+    edit(&mut node, "4");
+    assert_eq!((node.starts.len(), node.running()), (starts, Some("a")), "{:?}", node.events());
+    assert!(node.is_bad("a"));
+}
+
+fn a_store_that_does_not_answer_is_asked_again() {
+    let mut node = Node::new();
+    node.pass(60);
+    (node.store.fails_after, node.store.fails, node.store.loses_answers) = (0, 1, true);
+    edit(&mut node, "2");
+    node.pass(120);
+    let asked = node.effects.iter().filter(|it| matches!(it, Effect::Store(StoreRequest::Load(..)))).count();
+    assert!(node.state.local_files_difference().is_some(), "asked {asked} times");
+}

@@ -1,0 +1,97 @@
+//! `--config-dir`: the node's drop-ins are part of the content that a kubelet is given.
+
+use serde_json::{Value, json};
+use std::fs;
+use std::path::PathBuf;
+use testkit::kubelet::Style;
+use testkit::rig::{Rig, configuration, eventually};
+
+/// A node of 1.36 with this drop-in.
+fn node(text: &str) -> (Rig, PathBuf) {
+    let mut rig = Rig::with(Style::V1_36, "1s");
+    let dir = rig.at("kubelet.conf.d");
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("10-pods.conf"), text).unwrap();
+    fs::write(dir.join("README"), "not read").unwrap();
+    rig.args.push(format!("--config-dir={}", dir.display()));
+    (rig, dir)
+}
+
+/// What the latest kubelet goes by, drop-ins merged.
+fn merged(rig: &Rig) -> Value {
+    let entries = rig.kubelet.entries();
+    entries.iter().rfind(|entry| entry["event"] == "merged").expect("no drop-in was merged")["config"].clone()
+}
+
+fn config_dirs(start: &Value) -> Vec<String> {
+    let args = start["args"].as_array().unwrap().iter().filter_map(Value::as_str);
+    args.filter_map(|arg| arg.strip_prefix("--config-dir=")).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_kubelet_is_given_copies_of_them() {
+    let (mut rig, dir) = node(&configuration("podsPerCore: 7"));
+    rig.up();
+    assert_eq!(
+        config_dirs(rig.kubelet.starts().last().unwrap()),
+        [dir.display().to_string()],
+        "its own, without a payload"
+    );
+    rig.prove("a", &configuration("maxPods: 42\npodsPerCore: 9"));
+    assert_eq!(rig.last_config()["podsPerCore"], 9, "what is given to --config is the payload");
+    assert_eq!((&merged(&rig)["podsPerCore"], &merged(&rig)["maxPods"]), (&json!(7), &json!(42)));
+    let start = rig.kubelet.starts().last().unwrap().clone();
+    let config = PathBuf::from(start["config"].as_str().unwrap());
+    let copies = config.parent().unwrap().join("drop-ins");
+    assert_eq!(config_dirs(&start), [copies.display().to_string()]);
+    assert_eq!(fs::read_dir(&copies).unwrap().count(), 1);
+    assert_eq!(fs::read_to_string(copies.join("0000-10-pods.conf")).unwrap(), configuration("podsPerCore: 7"));
+    let judged = rig
+        .kubelet
+        .preflights()
+        .iter()
+        .any(|run| run["config"] == start["config"] && config_dirs(run) == config_dirs(&start));
+    assert!(judged, "the preflight judged what runs");
+}
+
+/// Without us each of them keeps the kubelet down.
+#[test]
+fn a_broken_drop_in_keeps_no_proven_kubelet_down() {
+    for broken in ["{torn", "podsPerCore: 3", "kind: Pod\napiVersion: v1\n", ""] {
+        let (mut rig, dir) = node(&configuration("podsPerCore: 7"));
+        rig.up();
+        let proven = rig.prove("a", &configuration("maxPods: 42"));
+        rig.stop();
+        fs::write(dir.join("10-pods.conf"), broken).unwrap();
+        let before = rig.readies();
+        rig.start();
+        rig.wait_ready(before + 1);
+        rig.wait_active(&proven);
+        assert_eq!((&merged(&rig)["podsPerCore"], &merged(&rig)["maxPods"]), (&json!(7), &json!(42)), "{broken:?}");
+        // The next change is not at fault either.
+        let starts = rig.kubelet.starts().len();
+        rig.put("a", &configuration("maxPods: 43"));
+        let told = eventually("the drop-in is named", || {
+            let status = rig.status();
+            let detail = status["errorDetail"].as_str().unwrap_or_default().to_owned();
+            detail.contains("10-pods.conf").then_some(detail)
+        });
+        assert!(rig.status()["badVersions"].as_array().unwrap().is_empty(), "{told}");
+        assert_eq!(rig.kubelet.starts().len(), starts, "nothing was restarted");
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_named() {
+    let (mut rig, dir) = node(&configuration("podsPerCore: 7"));
+    rig.up();
+    rig.prove("a", &configuration("maxPods: 42"));
+    std::os::unix::fs::symlink("nowhere", dir.join("20-link.conf")).unwrap();
+    rig.put("a", &configuration("maxPods: 43"));
+    eventually("the link is named", || {
+        let detail = rig.status()["errorDetail"].as_str().unwrap_or_default().to_owned();
+        detail.contains("20-link.conf: No such file or directory").then_some(())
+    });
+    fs::remove_file(dir.join("20-link.conf")).unwrap();
+    eventually("it is tried again", || (merged(&rig)["maxPods"] == 43).then_some(()));
+}
