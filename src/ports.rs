@@ -17,6 +17,7 @@ use crate::machine::model::{KubeletId, Moment, Rendered};
 use crate::machine::{Input, Ticket};
 
 pub use crate::machine::StoreRequest;
+use kubelet_config::policy::NodePolicy;
 use kubelet_config::rendering::{DropIn, HealthzTarget};
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Merge};
 use kubelet_config::status::NodeConfigStatus;
@@ -129,6 +130,24 @@ pub trait Local {
     fn kubelet_id(&self) -> KubeletId;
     /// The merge mode of ConfigMaps that say nothing.
     fn default_merge(&self) -> Merge;
+    /// The node's policy, read now.
+    ///
+    /// # Errors
+    /// Why it cannot be read, or what in it is wrong.
+    fn policy(&self) -> Result<LocalPolicy, String> {
+        Ok(LocalPolicy::default())
+    }
+}
+
+/// The node's policy, and what of the supervisor's options it is read with.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LocalPolicy {
+    /// `None`: there is none.
+    pub policy: Option<NodePolicy>,
+    /// Namespaces that a label may name where the policy names none.
+    pub label_namespaces: BTreeSet<String>,
+    /// There is a `--source-dir`.
+    pub source_dir: bool,
 }
 
 /// Why the kubelet's own files cannot be read.

@@ -43,6 +43,11 @@ if ! command -v cc >/dev/null && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/
     apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y gcc libc6-dev
 fi
 
+# The tests of signatures sign with the real tool.
+if ! command -v minisign >/dev/null && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y minisign
+fi
+
 deny() {
     local tool=$cache/tools/bin/cargo-deny
     command -v cargo-deny >/dev/null && tool=cargo-deny

@@ -4,8 +4,9 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use super::policy::PolicyFile;
 use crate::machine::model::KubeletId;
-use crate::ports::{self, LocalError};
+use crate::ports::{self, LocalError, LocalPolicy};
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::rendering::{DROP_IN_DEPTH, DropIn};
 use kubelet_config::source::Merge;
@@ -22,6 +23,8 @@ pub struct LocalFiles {
     pub args: KubeletArgs,
     /// `--merge`.
     pub merge: Merge,
+    /// The node's policy.
+    pub policy: PolicyFile,
 }
 
 impl ports::Local for LocalFiles {
@@ -58,6 +61,10 @@ impl ports::Local for LocalFiles {
 
     fn default_merge(&self) -> Merge {
         self.merge
+    }
+
+    fn policy(&self) -> Result<LocalPolicy, String> {
+        self.policy.read()
     }
 }
 

@@ -60,6 +60,8 @@ pub struct Metrics {
     hazards: Counters,
     store_requests: Histograms,
     unhealthy: PlainCounter<f64, AtomicU64>,
+    policy: Gauges,
+    policy_refused: PlainCounter,
     /// The kubelet is not healthy, and its time up to here is counted.
     unhealthy_since: Arc<Mutex<Option<Instant>>>,
 }
@@ -137,6 +139,8 @@ impl Metrics {
             suspensions: Family::default(),
             adoptions: PlainCounter::default(),
             hazards: Family::default(),
+            policy: Gauges::default(),
+            policy_refused: PlainCounter::default(),
             store_requests: Family::new_with_constructor(store_seconds),
             unhealthy: PlainCounter::default(),
             unhealthy_since: Arc::default(),
@@ -222,7 +226,17 @@ impl Metrics {
         );
         let build = Gauges::default();
         build.get_or_create(&labels([("version", env!("CARGO_PKG_VERSION"))])).set(1);
+        self.register_policy(own);
         own.register("build_info", "The supervisor's version", build);
+    }
+
+    fn register_policy(&self, own: &mut Registry) {
+        own.register(
+            "policy",
+            "The node's policy: absent, in-force, unreadable, or violated by what runs. The count is always 1",
+            self.policy.clone(),
+        );
+        own.register("policy_refused", "Versions refused by the node's policy", self.policy_refused.clone());
     }
 
     fn begin_at_zero(&self) {
@@ -244,10 +258,13 @@ impl Metrics {
             family.get_or_create(&source_labels(source.as_ref())).set(1);
         }
         self.error.set(i64::from(status.error.is_some()));
+        let policy = status.policy;
         let (status, reason) = (status.condition.status.as_str(), status.condition.reason.as_str());
         self.condition.clear();
         self.condition.get_or_create(&labels([("status", status), ("reason", reason)])).set(1);
         self.local_files_differ.set(i64::from(state.local_files_difference().is_some()));
+        self.policy.clear();
+        self.policy.get_or_create(&labels([("state", policy)])).set(1);
         self.reload_failed.set(i64::from(state.reload().error.is_some()));
         self.remaining.set(state.trial_remaining().map_or(0.0, |left| left.as_secs_f64()));
         self.count_unhealthy(Some(state.is_kubelet_healthy()), Instant::now());
@@ -272,6 +289,7 @@ impl Metrics {
             Counter::StoreError => drop(self.store_errors.inc()),
             Counter::Suspension(reason) => count(&self.suspensions, "reason", reason.label()),
             Counter::Adoption => drop(self.adoptions.inc()),
+            Counter::PolicyRefused => drop(self.policy_refused.inc()),
             Counter::HazardRefused(class) => count(&self.hazards, "class", class.label()),
             Counter::Applied(took) => self.applied.observe(took.as_secs_f64()),
             Counter::Trial(result, took) => observe(&self.trials, "result", result.as_str(), *took),

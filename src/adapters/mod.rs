@@ -14,6 +14,7 @@ pub(crate) mod log;
 pub mod metrics;
 pub mod notify_socket;
 pub(crate) mod ownership;
+pub mod policy;
 pub(crate) mod preflight;
 pub(crate) mod probe;
 pub mod process;

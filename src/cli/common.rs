@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::adapters::local_files::{self, LocalFiles};
+use crate::adapters::policy::PolicyFile;
 use crate::adapters::process;
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::schema::UnknownFields;
@@ -60,7 +61,7 @@ pub(super) struct UnknownFieldsOption {
 }
 
 pub(super) fn local_files(program: PathBuf, args: &KubeletArgs, merge: Merge) -> LocalFiles {
-    LocalFiles { program, args: args.clone(), merge }
+    LocalFiles { program, args: args.clone(), merge, policy: PolicyFile::default() }
 }
 
 /// A message for the user and an exit code.

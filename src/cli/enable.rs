@@ -10,6 +10,7 @@ use super::common::{Failure, block_on};
 use crate::adapters::ownership;
 use crate::adapters::systemctl::{self, Units};
 use crate::unit::{self, Properties, Request, ServiceType};
+use kubelet_config::policy::DEFAULT_PATH;
 
 /// What of a unit `enable` may change and an operator wants to see.
 const SHOWN: [&str; 5] = ["Type", "NotifyAccess", "TimeoutStartUSec", "KillMode", "OOMScoreAdjust"];
@@ -28,6 +29,9 @@ pub(super) struct Enable {
     /// When systemd takes the unit for started: at once, or when the kubelet is ready [default: as the unit has it]
     #[arg(long = "type", value_name = "simple|notify")]
     service_type: Option<ServiceType>,
+    /// Install a policy, which says what the cluster may do to this node: baseline, strict, or a NodePolicy.
+    #[arg(long, value_name = "baseline|strict|FILE")]
+    policy: Option<String>,
     /// Print the drop-in, and change nothing.
     #[arg(long)]
     dry_run: bool,
@@ -46,14 +50,15 @@ impl Enable {
     pub(super) fn run(&self) -> Result<u8, Failure> {
         let unit = unit::unit_name(&self.unit.unit).map_err(|why| Failure::usage(format!("--unit: {why}")))?;
         super::run::check_options(&self.options)?;
+        let policy = self.policy.as_deref().map(super::policy::chosen).transpose()?;
         if !self.dry_run {
             require_root("enable")?;
         }
-        block_on(self.enable(&unit))?.map_err(|why| Failure::new(1, why))?;
+        block_on(self.enable(&unit, policy.as_deref()))?.map_err(|why| Failure::new(1, why))?;
         Ok(0)
     }
 
-    async fn enable(&self, unit: &str) -> Result<(), String> {
+    async fn enable(&self, unit: &str, policy: Option<&str>) -> Result<(), String> {
         let units = Units::find()?;
         let mut before = units.show(unit).await?;
         if before.get("NeedDaemonReload") == "yes" {
@@ -82,6 +87,12 @@ impl Enable {
         check_program(&plan.program)?;
         check_kept(&plan.options)?;
         let path = Path::new(&plan.path);
+        match policy {
+            Some(text) if self.dry_run => println!("# {DEFAULT_PATH}\n{text}"),
+            // It is there before the first supervisor that it is for.
+            Some(text) => super::policy::install(text)?,
+            None => {}
+        }
         if self.dry_run {
             println!("# {}\n{}", plan.path, plan.text);
         } else {

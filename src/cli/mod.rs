@@ -7,6 +7,7 @@ mod effective;
 mod enable;
 mod history;
 mod operate;
+mod policy;
 mod reload;
 mod render;
 mod run;
@@ -61,6 +62,8 @@ enum Verb {
     CanTakeOver(reload::CanTakeOver),
     /// Put the supervisor between systemd and the kubelet of this node; restarts nothing.
     Enable(enable::Enable),
+    /// Look at the node's policy, which says what the cluster may do to this node.
+    Policy(policy::Options),
     /// Give the unit back to the kubelet alone; restarts nothing.
     Disable(enable::Disable),
 }
@@ -103,6 +106,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Verb::Reload(options) => reload::run(options),
         Verb::CanTakeOver(options) => options.run(),
         Verb::Enable(options) => options.run(),
+        Verb::Policy(options) => policy::run(&options),
         Verb::Disable(options) => options.run(),
     };
     match result {

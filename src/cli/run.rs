@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
@@ -17,6 +17,7 @@ use crate::machine::{self, limits};
 use kubelet_config::assignment;
 use kubelet_config::duration::GoDuration;
 use kubelet_config::flags::KubeletArgs;
+use kubelet_config::policy;
 use kubelet_config::source::ConfigMapRef;
 
 #[derive(Debug, Args)]
@@ -61,6 +62,9 @@ pub(super) struct Options {
     merge: MergeOption,
     #[command(flatten)]
     unknown_fields: UnknownFieldsOption,
+    /// The node's policy, which says what the cluster may do to this node; a file that is not there is none.
+    #[arg(long, env = "KUBELET_SUPERVISOR_POLICY", default_value = policy::DEFAULT_PATH, value_name = "FILE")]
+    policy: PathBuf,
     /// Where /metrics, /healthz and /readyz are served; empty turns them off.
     #[arg(
         long,
@@ -124,11 +128,17 @@ impl Options {
             args,
             merge: self.merge.merge,
             config_namespace: self.config_namespace.clone(),
+            policy: absolute(&self.policy),
             metrics,
             node_name: self.node_name.clone().filter(|name| !name.is_empty()),
             source,
         })
     }
+}
+
+/// Empty stays empty: there is none.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 pub(super) fn run(options: &Options, args: &[OsString], start_mode: StartMode) -> Result<u8, Failure> {

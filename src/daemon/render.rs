@@ -24,7 +24,7 @@ pub fn configuration(
     let (mut payload, mut overrides) = (None, FlagOverrides::default());
     if let Some((checkpoint, source)) = checkpoint {
         payload = Some(Text { text: text(checkpoint, source)?, dir: &checkpoint.dir });
-        overrides = flag_overrides(checkpoint, source)?;
+        overrides = flag_overrides(checkpoint, source, local)?;
         if let Some(mode) = &checkpoint.annotations.merge {
             merge = mode
                 .parse::<Merge>()
@@ -58,7 +58,7 @@ pub fn configuration(
 }
 
 /// What the payload changes of the command line.
-fn flag_overrides(checkpoint: &Checkpoint, source: &Source) -> Result<FlagOverrides, RenderError> {
+fn flag_overrides(checkpoint: &Checkpoint, source: &Source, local: &dyn Local) -> Result<FlagOverrides, RenderError> {
     let key = format!("{}{KEY_SUFFIX}", source.reference.kubelet_config_key);
     let fail = |why: String| RenderError::Load(format!("{key}: {why}"));
     if checkpoint.binary_keys.contains(&key) {
@@ -66,7 +66,9 @@ fn flag_overrides(checkpoint: &Checkpoint, source: &Source) -> Result<FlagOverri
     }
     let Some(text) = checkpoint.files.get(&key) else { return Ok(FlagOverrides::default()) };
     let overrides = FlagOverrides::parse(text).map_err(fail)?;
-    overrides.check().map_err(fail)?;
+    let policy = local.policy().ok().and_then(|found| found.policy);
+    let freed = policy.map(|policy| policy.freed_flags()).unwrap_or_default();
+    overrides.check(&freed).map_err(fail)?;
     Ok(overrides)
 }
 

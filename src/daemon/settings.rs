@@ -27,6 +27,8 @@ pub(crate) struct Settings {
     pub(crate) merge: Merge,
     /// `--config-namespace`.
     pub(crate) config_namespace: String,
+    /// `--policy`, absolute; empty: there is none.
+    pub(crate) policy: PathBuf,
     /// Metrics and health; `None` is off.
     pub(crate) metrics: Option<SocketAddr>,
     /// `--node-name`.

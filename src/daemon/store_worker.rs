@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::admission::Policy;
 use super::render::configuration;
 use crate::adapters::fsx::Disk;
 use crate::adapters::store::{ConfigContent, FsStore, GivenFiles, StoredConfig};
@@ -14,6 +15,7 @@ use crate::machine::records::{Stored, Version};
 use crate::ports::{Local, Store, StoreError, StoreRequest};
 use kubelet_config::digest::Digest;
 use kubelet_config::flags::KubeletArgs;
+use kubelet_config::policy::Admission;
 use kubelet_config::rendering::{self, Configuration, Effective};
 use kubelet_config::source::{ConfigAnnotations, Source};
 
@@ -142,12 +144,13 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         match target {
             LoadTarget::Local => {
                 let out = configuration(None, None, &self.args, &self.local)?;
-                Ok(self.rendered(out, GivenFiles::default(), ConfigAnnotations::default()))
+                let admission = Policy::read(&self.local).of_local();
+                Ok(self.rendered(out, GivenFiles::default(), ConfigAnnotations::default(), admission))
             }
             LoadTarget::Source(source) => self.render(source, None),
             LoadTarget::DryRun(source) => {
-                let (out, annotations) = self.configuration(source)?;
-                Ok(self.rendered(out, GivenFiles::default(), annotations))
+                let (out, annotations, admission) = self.configuration(source)?;
+                Ok(self.rendered(out, GivenFiles::default(), annotations, admission))
             }
             LoadTarget::Content(digest, source) => match self.store.load_config(digest) {
                 Ok(found) => Ok(self.stored(digest, source, found)),
@@ -156,16 +159,23 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         }
     }
 
-    fn configuration(&mut self, source: &Source) -> Result<(Configuration, ConfigAnnotations), RenderError> {
+    /// What a checkpoint renders to now, and whether the node's policy admits it.
+    fn configuration(&mut self, source: &Source) -> Result<(Configuration, ConfigAnnotations, Admission), RenderError> {
         let checkpoint = self.store.open(source)?;
+        // Before anything of it is parsed.
+        let policy = Policy::read(&self.local);
+        let signed = policy.signed(&checkpoint, source, self.local.default_merge());
+        let signed = signed.map_err(|why| RenderError::Policy(format!("the node's policy: signature: {why}")))?;
         let configs = self.store.configs_dir().display().to_string();
         let out = configuration(Some((&checkpoint, source)), Some(&configs), &self.args, &self.local)?;
-        Ok((out, checkpoint.annotations))
+        let judged = (&out.effective, &out.overrides);
+        let admission = policy.admission(source, judged, Ok(signed), &self.args, &self.local);
+        Ok((out, policy.limited(checkpoint.annotations), admission))
     }
 
     /// Renders a checkpoint, and makes what comes out durable, if that is the content wanted.
     fn render(&mut self, source: &Source, wanted: Option<&Digest>) -> Result<Rendered, RenderError> {
-        let (out, annotations) = self.configuration(source)?;
+        let (out, annotations, admission) = self.configuration(source)?;
         if wanted.is_some_and(|wanted| *wanted != out.digest) {
             return Err(RenderError::Checkpoint("it renders to other content now".to_owned()));
         }
@@ -175,11 +185,17 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         let Configuration { overrides, drop_ins, files, shadowed, .. } = &out;
         let content = ConfigContent { text: &text, overrides, drop_ins, files, shadowed };
         let given = self.store.write_config(&out.digest, &content).map_err(|error| internal(&error))?;
-        let is_local_files = source.is_local_files();
-        Ok(Rendered { is_local_files, ..self.rendered(out, given, annotations) })
+        let rendered = self.rendered(out, given, annotations, admission);
+        Ok(Rendered { is_local_files: source.is_local_files(), ..rendered })
     }
 
-    fn rendered(&self, out: Configuration, given: GivenFiles, annotations: ConfigAnnotations) -> Rendered {
+    fn rendered(
+        &self,
+        out: Configuration,
+        given: GivenFiles,
+        annotations: ConfigAnnotations,
+        admission: Admission,
+    ) -> Rendered {
         Rendered {
             digest: out.digest,
             path: given.config,
@@ -192,6 +208,7 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
             runtime: self.args.runtime_socket(&out.effective),
             effective: Arc::new(out.effective),
             annotations,
+            admission,
             is_local_files: false,
         }
     }
@@ -200,8 +217,14 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
     /// content of before drop-ins were part of it.
     fn stored(&self, digest: &Digest, source: &Source, found: StoredConfig) -> Rendered {
         let args = self.args.with(&found.overrides);
+        let policy = Policy::read(&self.local);
+        // What cannot be read any more was admitted when it was written, and the store is root's.
+        let merge = self.local.default_merge();
+        let signed = self.store.open(source).map_or(Ok(None), |checkpoint| policy.signed(&checkpoint, source, merge));
         let drop_ins = found.drop_ins.or_else(|| self.local.drop_ins().ok()).unwrap_or_default();
         let Effective { value, healthz } = rendering::effective(found.value, &drop_ins, &args);
+        let judged = (&value, &found.overrides);
+        let admission = policy.admission(source, judged, signed, &self.args, &self.local);
         Rendered {
             digest: digest.clone(),
             path: found.given.config,
@@ -213,7 +236,8 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
             shadowed: found.shadowed,
             runtime: self.args.runtime_socket(&value),
             effective: Arc::new(value),
-            annotations: self.store.annotations(source),
+            annotations: policy.limited(self.store.annotations(source)),
+            admission,
             is_local_files: source.is_local_files(),
         }
     }

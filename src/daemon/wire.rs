@@ -27,6 +27,7 @@ use crate::adapters::local_files::source::LocalSource;
 use crate::adapters::lock::{self, Lock};
 use crate::adapters::metrics::Metrics;
 use crate::adapters::notify_socket::NotifySocket;
+use crate::adapters::policy::{self, PolicyFile};
 use crate::adapters::preflight::{KubeletPreflight, PreflightCommand};
 use crate::adapters::probe::HealthzProbe;
 use crate::adapters::process::{self, ChildPid, KubeletProcess, ReadySignal};
@@ -214,6 +215,7 @@ fn assemble(settings: Settings, inherited: Option<InheritedState>, lock: Option<
     serve_commands(&settings, &endpoints, &commands);
     file_watch::store(&settings.dir, inputs.clone());
     file_watch::local_files(&settings.args, inputs.clone());
+    policy::watch(&settings.policy, inputs.clone());
 
     let known = inherited.as_ref().and_then(|inherited| inherited.service.version.clone());
     let version = Arc::new(Mutex::new(known));
@@ -286,7 +288,12 @@ fn notify_socket(
 const READY_AFTER: Duration = Duration::from_secs(30);
 
 fn local_files(settings: &Settings) -> LocalFiles {
-    LocalFiles { program: settings.program.clone(), args: settings.args.clone(), merge: settings.merge }
+    LocalFiles {
+        program: settings.program.clone(),
+        args: settings.args.clone(),
+        merge: settings.merge,
+        policy: policy_file(settings),
+    }
 }
 
 /// The store and the local files, on a thread of their own.
@@ -351,6 +358,16 @@ impl KubeletControl for SupervisedKubelet {
         if Systemd::watchdog().is_some() {
             Systemd::ping_watchdog();
         }
+    }
+}
+
+/// Labels may name what an option names, unless the policy says which.
+fn policy_file(settings: &Settings) -> PolicyFile {
+    let default_source = settings.machine.default_source.as_ref().map(|source| source.namespace.clone());
+    PolicyFile {
+        path: settings.policy.clone(),
+        label_namespaces: [settings.config_namespace.clone()].into_iter().chain(default_source).collect(),
+        source_dir: settings.source.is_some(),
     }
 }
 

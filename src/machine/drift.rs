@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::model::Moment;
+use super::limits;
+use super::model::{Moment, later};
 use super::question::Asked;
 use kubelet_config::digest::Digest;
 
@@ -27,6 +28,11 @@ pub(super) struct Drift {
 }
 
 impl Drift {
+    /// True if the store is verified now, or about to be: what is damaged is to be found by that.
+    pub(super) fn is_imminent(&self, now: Moment) -> bool {
+        self.asked.is_some() || self.due.is_some_and(|due| due <= later(now, limits::VERIFY_DELAY))
+    }
+
     pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
         due.extend(self.due);
         due.extend(self.asked.map(|asked| asked.until));

@@ -46,6 +46,8 @@ pub enum EventReason {
     LocalFiles,
     /// The kubelet hung, and is restarted with what it ran.
     Hung,
+    /// The node's policy forbids what runs.
+    Forbidden,
 }
 
 impl EventReason {
@@ -70,6 +72,7 @@ impl EventReason {
             Self::Drift => "KubeletConfigDrift",
             Self::LocalFiles => "KubeletConfigLocalFiles",
             Self::Hung => "KubeletHung",
+            Self::Forbidden => "KubeletConfigForbidden",
         }
     }
 }
@@ -112,6 +115,13 @@ pub fn drift(damage: &Damage, downloads: bool) -> Event {
     };
     let message = format!("Changed behind the supervisor, {}: {done}", damage.what);
     event(EventReason::Drift, true, damage.source.as_ref(), message)
+}
+
+/// The node's policy forbids what runs. The reason goes first: messages are cut at their end.
+#[must_use]
+pub(crate) fn forbidden(source: Option<&Source>, why: &str) -> Event {
+    let message = format!("Runs until the next start of the kubelet, and not again, {why}: {}", name(source));
+    event(EventReason::Forbidden, true, source, message)
 }
 
 /// The local files say something else than what runs.

@@ -146,6 +146,7 @@ pub(super) fn decode(text: &str) -> Result<State, serde_json::Error> {
         shadowed: from.in_force.shadowed,
         effective: from.in_force.effective,
         runtime: from.in_force.runtime,
+        signed: None,
     };
     let process = match from.kubelet {
         KubeletV1::Running(run) => Process::resumed(run.into_run(), running, from.kubelet_id, from.starts, from.began),

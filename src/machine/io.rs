@@ -39,6 +39,10 @@ pub enum Input {
     RecordsRead(Ticket, Box<Stored>, KubeletId),
     /// The name of the own Node.
     NodeName(String),
+    /// The node's policy may be another one.
+    PolicyChanged,
+    /// Comes before [`Input::Node`]: labels assign, and no `configSource`.
+    AssignedByLabels(bool),
     /// SIGHUP: the installed binary shall go on in our place.
     Reload,
     /// Outcome of [`Effect::ProveReload`]: the version of the binary that can go on.
@@ -269,6 +273,8 @@ pub enum Counter {
     Adoption,
     /// `hazards_refused_total{class}`.
     HazardRefused(HazardClass),
+    /// `policy_refused_total`.
+    PolicyRefused,
 }
 
 /// A line for the journal.

@@ -137,7 +137,18 @@ mod tests {
         let (error, reason) = (ConfigError::Load, BadReason::Rejected);
         let (detail, time, kubelet_version) = Default::default();
         let kubelet = KubeletId("k".into());
-        BadVersion { source, digest, kubelet, error, detail, reason, time, kubelet_version, log_tail: Vec::new() }
+        BadVersion {
+            source,
+            digest,
+            kubelet,
+            error,
+            detail,
+            reason,
+            time,
+            kubelet_version,
+            log_tail: Vec::new(),
+            by_policy: false,
+        }
     }
 
     fn records() -> Records {

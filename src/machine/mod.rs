@@ -35,6 +35,7 @@ mod ladder;
 mod launch;
 pub(crate) mod local_files;
 mod operate;
+mod policy;
 mod process;
 mod proposal;
 mod publication;

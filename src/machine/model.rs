@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use kubelet_config::digest::Digest;
 use kubelet_config::flags::{ConfigDir, FlagOverrides};
+use kubelet_config::policy::Admission;
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::schema::FieldProblem;
 use kubelet_config::source::{ConfigAnnotations, Source};
@@ -99,6 +100,9 @@ pub struct Rendered {
     pub is_local_files: bool,
     /// The container runtime's socket, if known.
     pub runtime: Option<String>,
+    /// What the node's policy says of it, when it was loaded.
+    #[serde(skip)]
+    pub admission: Admission,
 }
 
 /// The kubelet's state files that belong to one set of resource manager policies.
@@ -177,6 +181,9 @@ pub enum RenderError {
     /// Our own trouble: disk, permissions, the local file.
     #[error("{0}")]
     Internal(String),
+    /// The node's policy refuses it as it is, unread.
+    #[error("{0}")]
+    Policy(String),
 }
 
 /// Something in the store that is not as it was written.

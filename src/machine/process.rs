@@ -10,6 +10,7 @@ use super::records::Version;
 use super::{Run, limits};
 use kubelet_config::digest::Digest;
 use kubelet_config::flags::FlagOverrides;
+use kubelet_config::policy::Signed;
 use kubelet_config::rendering::HealthzTarget;
 
 mod step;
@@ -58,12 +59,16 @@ pub struct RunningConfig {
     pub effective: Arc<Value>,
     /// The container runtime's socket, if known.
     pub runtime: Option<String>,
+    /// Who signed it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signed: Option<Signed>,
 }
 
 impl RunningConfig {
     pub(super) fn new(version: Option<Version>, rendered: Rendered) -> Self {
-        let Rendered { digest, path, overrides, healthz, shadowed, effective, runtime, .. } = rendered;
-        Self { version, digest: Some(digest), path, overrides, healthz, shadowed, effective, runtime }
+        let Rendered { digest, path, overrides, healthz, shadowed, effective, runtime, admission, .. } = rendered;
+        let signed = admission.signed;
+        Self { version, digest: Some(digest), path, overrides, healthz, shadowed, effective, runtime, signed }
     }
 }
 
@@ -164,6 +169,11 @@ impl Process {
     }
 
     /// Fields of it that flags override.
+    /// The same content, signed anew.
+    pub(super) fn set_signed(&mut self, signed: Option<Signed>) {
+        self.running.signed = signed;
+    }
+
     pub(super) fn set_shadowed(&mut self, shadowed: Vec<String>) {
         self.running.shadowed = shadowed;
     }

@@ -1,6 +1,6 @@
 //! The durable record, `supervisor/state.json`: one file, replaced whole.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::evidence::{Baseline, Failure, NodeReadiness};
 use super::limits;
-use super::model::{ConfigError, KubeletId, Moment};
+use super::model::{ConfigError, KubeletId, LoadTarget, Moment};
 use kubelet_config::digest::Digest;
 use kubelet_config::duration;
+use kubelet_config::policy::Signed;
 use kubelet_config::source::Source;
 use kubelet_config::status;
 
@@ -34,6 +35,15 @@ impl Version {
     #[must_use]
     pub fn named(source: Source) -> Self {
         Self { source, digest: None }
+    }
+
+    /// What is loaded for a version; none is the local configuration.
+    pub(super) fn load_target(version: Option<&Self>) -> LoadTarget {
+        match version {
+            None => LoadTarget::Local,
+            Some(Self { source, digest: Some(digest) }) => LoadTarget::Content(digest.clone(), source.clone()),
+            Some(Self { source, digest: None }) => LoadTarget::Source(source.clone()),
+        }
     }
 
     /// What people are told; without a version, that it is the local configuration.
@@ -79,6 +89,9 @@ pub struct Records {
     pub frozen: bool,
     /// The Node's annotation `kubelet-supervisor.io/retry` that was obeyed last.
     pub retried: Option<String>,
+    /// The highest sequence that was proven of each pool, of signed versions.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub sequences: BTreeMap<String, u64>,
     /// Restarts of a hung kubelet that did not help for long, where systemd carries them out.
     #[serde(skip_serializing_if = "is_zero")]
     pub hung_restarts: u32,
@@ -132,6 +145,11 @@ impl Records {
         }
         serde_json::to_string_pretty(&File { version: VERSION, records: self }).unwrap_or_default()
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
@@ -226,6 +244,9 @@ pub struct Attempt {
     pub runtime_answered: bool,
     /// The Node's condition Ready before the kubelet's last start.
     pub node: Option<NodeReadiness>,
+    /// Who signed it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signed: Option<Signed>,
 }
 
 impl Attempt {
@@ -281,6 +302,9 @@ pub struct BadVersion {
     /// The kubelet's last lines, without secrets.
     #[serde(rename = "words", default, skip_serializing_if = "Vec::is_empty")]
     pub log_tail: Vec<String>,
+    /// The node's policy refused it, which is asked again each time.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub by_policy: bool,
 }
 
 impl BadVersion {

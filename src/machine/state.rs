@@ -14,6 +14,7 @@ use super::ladder::{is_same, refusal};
 use super::launch::Launch;
 use super::local_files::LocalFiles;
 use super::model::{ConfigError, KubeletId, Moment, later};
+use super::policy::Policy;
 use super::process::{Process, RunningConfig};
 use super::proposal::{Commands, Proposal};
 use super::question::Asked;
@@ -47,6 +48,9 @@ pub struct State {
     pub(super) pending: ChangeTimes,
     /// What changed in the store behind our back.
     pub(super) drift: Drift,
+    /// What the node's policy says of what runs.
+    #[serde(skip)]
+    pub(super) policy: Policy,
     pub(super) local_files: LocalFiles,
     /// What is prepared for the next start.
     pub(super) launch: Launch,
@@ -104,6 +108,8 @@ impl State {
             Input::Resume(handover) => self.resume(&handover, &mut fx),
             Input::RecordsRead(ticket, stored, id) => self.records_read(ticket, *stored, id, &mut fx),
             Input::NodeName(name) => self.node_named(name),
+            Input::PolicyChanged => self.policy_changed(),
+            Input::AssignedByLabels(by_labels) => self.assigned_by_labels(by_labels),
             Input::Reload => drop(self.request_reload()),
             Input::ReloadProven(ticket, result) => self.reload_proven(ticket, result, &mut fx),
             Input::ReloadFailed(why) => self.reload_failed(&why, &mut fx),
@@ -116,7 +122,8 @@ impl State {
                 if result.is_ok() {
                     self.launch.loaded_late(ticket, now);
                 }
-                let known = self.learned(ticket, &result)
+                let known = self.policy_judged(ticket, &result, &mut fx)
+                    || self.learned(ticket, &result)
                     || self.hung_loaded(ticket, &result, &mut fx)
                     || self.local_files_read(ticket, &result, &mut fx);
                 if !known && !self.next_loaded(ticket, result.clone(), &mut fx) {
@@ -200,6 +207,7 @@ impl State {
         self.tick_launch(fx);
         self.tick_writer(fx);
         self.tick_drift(fx);
+        self.tick_policy(fx);
         self.tick_local_files(fx);
         self.tick_reload(fx);
         self.tick_watchdog(fx);
@@ -223,6 +231,7 @@ impl State {
         }
         self.launch.deadlines(self.now, &mut due);
         self.drift.deadlines(&mut due);
+        self.policy.deadlines(&mut due);
         self.local_files.deadlines(&mut due);
         self.process.deadlines(&mut due);
         self.health_deadlines(&mut due);

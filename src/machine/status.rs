@@ -9,6 +9,7 @@ use super::ladder::is_same;
 use super::records::{BadReason, Phase, Version};
 use super::{Kubelet, ReloadStage, State};
 use kubelet_config::duration::GoDuration;
+use kubelet_config::policy::PolicyState;
 use kubelet_config::status::{
     Condition, ConditionReason, ConditionStatus, NodeConfigStatus, VERSION, config_source, cut, timestamp,
 };
@@ -25,6 +26,17 @@ pub fn node_status(state: &State) -> NodeConfigStatus {
         confirm_by: confirm_by(state),
         condition: condition(state),
         shadowed: state.running().shadowed.clone(),
+        policy: policy(state),
+    }
+}
+
+/// Whether the node has a policy, in one word.
+fn policy(state: &State) -> &'static str {
+    match state.policy() {
+        PolicyState::Unreadable(_) => "unreadable",
+        PolicyState::InForce if state.policy_violation().is_some() => "violated",
+        PolicyState::InForce => "in-force",
+        PolicyState::Absent => "absent",
     }
 }
 
@@ -42,6 +54,9 @@ fn condition(state: &State) -> Condition {
             None => ConditionReason::Failed,
         };
         (ConditionStatus::False, reason, why)
+    } else if let Some(why) = state.policy_violation() {
+        let message = format!("{why}; {active} runs until the next start of the kubelet, and not again");
+        (ConditionStatus::False, ConditionReason::ForbiddenByPolicy, message)
     } else if records.pin.is_some() {
         (ConditionStatus::Unknown, ConditionReason::Pinned, format!("An operator holds {active} until unpin"))
     } else if let Some(suspension) = state.suspended().filter(|_| state.is_on_trial()) {
@@ -118,6 +133,15 @@ pub(crate) fn status_document(state: &State, version: Option<&str>) -> Value {
         },
         "shadowedByFlags": state.running().shadowed,
         "flagOverrides": state.running().overrides,
+        "policy": {
+            "state": config.policy,
+            "error": match state.policy() {
+                PolicyState::Unreadable(why) => why.as_str(),
+                _ => "",
+            },
+            "forbids": state.policy_violation().unwrap_or_default(),
+        },
+        "signedBy": state.running().signed,
         "localFiles": state.local_files_difference().map(ToString::to_string),
         "drift": state.damage().collect::<Vec<_>>(),
         "pinned": state.saved().pin.is_some(),

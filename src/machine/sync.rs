@@ -39,6 +39,8 @@ pub(super) struct ConfigSync {
     /// The Node's name, once known: the spread is computed from it.
     node_name: String,
     assignment: Assignment,
+    /// Labels assign, and no `configSource`.
+    by_labels: bool,
     #[serde(rename = "map")]
     config_map: ConfigMapState,
     /// What the Node's annotations ask for: to retry, to confirm.
@@ -79,6 +81,10 @@ impl ConfigSync {
 
     pub(super) fn annotations(&self) -> (Option<&str>, Option<&str>) {
         (self.annotations.0.as_deref(), self.annotations.1.as_deref())
+    }
+
+    pub(super) fn is_by_labels(&self) -> bool {
+        self.by_labels
     }
 
     pub(super) fn assignment(&self) -> &Assignment {

@@ -334,7 +334,7 @@ fn every_state_of_a_node_is_listed() {
 #[test]
 fn every_link_between_the_documents_leads_somewhere() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let pages = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/GLOSSARY.md"];
+    let pages = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/GLOSSARY.md", "docs/security.md"];
     let mut documents = pages.map(|page| root.join(page)).to_vec();
     for dir in ["docs/usage", "docs/development"] {
         documents.extend(std::fs::read_dir(root.join(dir)).unwrap().map(|entry| entry.unwrap().path()));

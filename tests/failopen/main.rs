@@ -23,6 +23,7 @@ use kubelet_supervisor::adapters::clock::BootClock;
 use kubelet_supervisor::adapters::fsx::RealDisk;
 use kubelet_supervisor::adapters::local_files::LocalFiles;
 use kubelet_supervisor::adapters::notify_socket::NotifySocket;
+use kubelet_supervisor::adapters::policy::PolicyFile;
 use kubelet_supervisor::adapters::process::{ChildPid, KubeletProcess, ReadySignal};
 use kubelet_supervisor::adapters::store::FsStore;
 use kubelet_supervisor::adapters::store_thread::StoreThread;
@@ -188,7 +189,12 @@ fn settings() -> Settings {
 }
 
 fn local_files(kubelet: &Installed, args: &KubeletArgs) -> LocalFiles {
-    LocalFiles { program: kubelet.path.clone(), args: args.clone(), merge: Merge::Replace }
+    LocalFiles {
+        program: kubelet.path.clone(),
+        args: args.clone(),
+        merge: Merge::Replace,
+        policy: PolicyFile::default(),
+    }
 }
 
 fn worker<L: Local>(dir: &Path, local: L, args: &KubeletArgs) -> StoreWorker<RealDisk, L> {

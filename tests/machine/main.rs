@@ -7,6 +7,7 @@ mod defects;
 mod drift;
 mod hung;
 mod local_files;
+mod policy;
 mod publication;
 mod random_inputs;
 mod spread;

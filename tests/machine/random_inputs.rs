@@ -53,6 +53,8 @@ enum Op {
     AskReload,
     /// Somebody writes in the store.
     TouchStore,
+    Policy,
+    ByLabels(bool),
     /// Somebody writes the local files.
     TouchLocalFiles,
     NodeName,
@@ -97,7 +99,8 @@ fn op() -> impl Strategy<Value = Op> {
         2 => Just(Op::TouchStore),
         2 => Just(Op::TouchLocalFiles),
     ];
-    let rest = prop_oneof![Just(Op::NodeName), Just(Op::Reported), Just(Op::Version)];
+    let policy = prop_oneof![Just(Op::Policy), any::<bool>().prop_map(Op::ByLabels)];
+    let rest = prop_oneof![Just(Op::NodeName), Just(Op::Reported), Just(Op::Version), policy];
     prop_oneof![
         8 => changes,
         16 => answers,
@@ -166,6 +169,7 @@ fn bad_version(version: &Version, refused: bool) -> BadVersion {
         time: String::new(),
         kubelet_version: String::new(),
         log_tail: Vec::new(),
+        by_policy: false,
     }
 }
 

@@ -18,6 +18,7 @@ mod local_files;
 mod native_flaws;
 mod operate;
 mod operator_verbs;
+mod policy;
 mod process;
 mod rejects;
 mod reload;

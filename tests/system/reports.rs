@@ -108,6 +108,8 @@ fn documented() -> Vec<(String, String)> {
 #[test]
 fn each_event_has_its_type_at_the_api_server() {
     let mut rig = Rig::new();
+    let policy = rig.at("policy.yaml");
+    rig.option("--policy", &policy.display().to_string());
     rig.up();
     rig.prove("a", &configuration("maxPods: 42"));
     let other = rig.put("b", &configuration("maxPods: 42"));
@@ -124,6 +126,10 @@ fn each_event_has_its_type_at_the_api_server() {
     for verb in ["freeze", "thaw", "pin", "unpin"] {
         rig.done(&[verb]);
     }
+    let forbids = "apiVersion: kubelet-supervisor.io/v1alpha1\nkind: NodePolicy\npinnedFields: {maxPods: 110}\n";
+    std::fs::write(&policy, forbids).unwrap();
+    rig.wait_event("KubeletConfigForbidden", &awaits);
+    std::fs::remove_file(&policy).unwrap();
     let mut bad = rig.put("e", &killer());
     rig.assign("e");
     rig.wait_event("KubeletConfigRolledBack", &bad);

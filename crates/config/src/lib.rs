@@ -14,6 +14,7 @@
 //! What a change does to a live node:
 //!
 //! - [`hazard`]: the table of fields, the difference of two configurations, acknowledgements, and the pods it would cost
+//! - [`policy`]: what a node's own policy admits, and signatures
 //! - [`pods`]: the pods of a node as the kubelet's admission counts them
 //!
 //! What is told:
@@ -31,6 +32,7 @@ pub mod hazard;
 pub mod local_files;
 pub mod merge;
 pub mod pods;
+pub mod policy;
 pub mod rendering;
 pub mod reported;
 pub mod schema;

@@ -106,6 +106,8 @@ pub struct ReportedSupervisor {
     pub version: Option<String>,
     /// Fields that flags win over, as in `maxPods (--max-pods)`.
     pub shadowed: Vec<String>,
+    /// Whether the node has a policy: absent, in-force, unreadable, violated; none where it does not tell.
+    pub policy: Option<String>,
 }
 
 impl ReportedStatus {
@@ -152,9 +154,10 @@ impl ReportedSupervisor {
     #[must_use]
     pub fn from_node(node: &Value) -> Self {
         let about = annotation(node, ABOUT_ANNOTATION).unwrap_or_default();
-        let version = about.get("version").and_then(Value::as_str).map(text);
+        let field = |name: &str| about.get(name).and_then(Value::as_str).map(text);
+        let (version, policy) = (field("version"), field("policy"));
         let shadowed = about.get("shadowedByFlags").and_then(Value::as_array).into_iter().flatten();
-        Self { version, shadowed: shadowed.filter_map(Value::as_str).take(MAX_LIST).map(text).collect() }
+        Self { version, policy, shadowed: shadowed.filter_map(Value::as_str).take(MAX_LIST).map(text).collect() }
     }
 }
 

@@ -173,6 +173,17 @@ pub enum UnknownFields {
     Refuse,
 }
 
+impl UnknownFields {
+    /// As it is written.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Warn => "warn",
+            Self::Refuse => "refuse",
+        }
+    }
+}
+
 impl std::str::FromStr for UnknownFields {
     type Err = String;
 
@@ -194,7 +205,13 @@ pub fn messages(problems: &[FieldProblem], minor: Option<u64>) -> Vec<String> {
 /// Such lines as the reason of a rejection; fits an event.
 #[must_use]
 pub fn refusal(messages: &[String]) -> String {
-    bounded(messages.iter().cloned(), " (refused by --unknown-fields)")
+    refusal_by("--unknown-fields", messages)
+}
+
+/// The same, if something else says so.
+#[must_use]
+pub fn refusal_by(whom: &str, messages: &[String]) -> String {
+    bounded(messages.iter().cloned(), &format!(" (refused by {whom})"))
 }
 
 /// True if a kubelet of this minor version knows the field at this dotted path, or an entry of a field that is a map; of an
@@ -274,7 +291,7 @@ fn join(parent: &str, field: &str) -> String {
     if parent.is_empty() { field } else { format!("{parent}.{field}") }
 }
 
-fn is_struct(path: &str) -> bool {
+pub(crate) fn is_struct(path: &str) -> bool {
     BELOW.iter().any(|(name, _)| *name == path)
 }
 

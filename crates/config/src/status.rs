@@ -70,6 +70,9 @@ pub struct NodeConfigStatus {
     /// Fields that flags of the kubelet win over.
     #[serde(skip)]
     pub shadowed: Vec<String>,
+    /// `absent`, `in-force`, `unreadable`, or `violated` by what runs.
+    #[serde(skip)]
+    pub policy: &'static str,
 }
 
 /// The Node condition `KubeletConfigOk`.
@@ -136,11 +139,13 @@ pub enum ConditionReason {
     NotToBlame,
     /// It cannot be used for another reason.
     Failed,
+    /// What runs is forbidden by the node's policy.
+    ForbiddenByPolicy,
 }
 
 impl ConditionReason {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Local,
         Self::LastKnownGood,
         Self::OnTrial,
@@ -154,6 +159,7 @@ impl ConditionReason {
         Self::RolledBack,
         Self::NotToBlame,
         Self::Failed,
+        Self::ForbiddenByPolicy,
     ];
 
     /// As the API server has it.
@@ -173,6 +179,7 @@ impl ConditionReason {
             Self::RolledBack => "RolledBack",
             Self::NotToBlame => "NotToBlame",
             Self::Failed => "Failed",
+            Self::ForbiddenByPolicy => "ForbiddenByPolicy",
         }
     }
 }
@@ -277,7 +284,7 @@ impl NodeConfigStatus {
     /// The text of [`ABOUT_ANNOTATION`].
     #[must_use]
     pub fn about(&self) -> String {
-        json!({ "version": VERSION, "shadowedByFlags": self.shadowed }).to_string()
+        json!({ "version": VERSION, "shadowedByFlags": self.shadowed, "policy": self.policy }).to_string()
     }
 
     /// The text of [`STATUS_ANNOTATION`]: what is unset is left out, as in `status.config`, and what native had no
@@ -379,7 +386,8 @@ mod tests {
             }}})
         );
         let older = PublishedStatus { about: Some(r#"{"version":"0.0.1"}"#.into()), ..shown };
-        let annotations = json!({ABOUT_ANNOTATION: format!(r#"{{"shadowedByFlags":[],"version":"{VERSION}"}}"#)});
+        let annotations =
+            json!({ABOUT_ANNOTATION: format!(r#"{{"policy":"","shadowedByFlags":[],"version":"{VERSION}"}}"#)});
         assert!(!status.is_annotated(&older), "another supervisor wrote it");
         assert_eq!(status.patch(&older, "2026-01-01T00:00:00Z")["metadata"]["annotations"], annotations);
         assert!(status.matches(&json!({"assigned": {"configMap": source()}, "error": LOAD_ERROR})));

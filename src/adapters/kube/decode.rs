@@ -32,6 +32,11 @@ pub(super) fn node_annotations(node: &NodeView) -> NodeAnnotations {
     NodeAnnotations { retry: annotation("retry"), confirm: annotation("confirm") }
 }
 
+/// True unless `spec.configSource` says what the Node is to run.
+pub(super) fn is_by_labels(node: &NodeView) -> bool {
+    node.spec.config_source.as_ref().is_none_or(Value::is_null)
+}
+
 /// What the Node is to run: `spec.configSource`, where a server keeps it and somebody set it, wins
 /// over labels. `namespace` is that of labels which name none.
 pub(super) fn assignment(node: &NodeView, namespace: &str) -> Assignment {

@@ -137,6 +137,7 @@ impl<'a> Session<'a> {
                     self.ready = Some(ready.clone());
                     let _ = self.inputs.send(Input::NodeObserved(ready));
                 }
+                let _ = self.inputs.send(Input::AssignedByLabels(decode::is_by_labels(&node)));
                 let _ = self.inputs.send(Input::Node(decode::assignment(&node, &self.namespace)));
                 let annotations = decode::node_annotations(&node);
                 // A confirmation may be there before the version it is for: it is sent as long as it stands.

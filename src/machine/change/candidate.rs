@@ -6,7 +6,7 @@ use crate::machine::io::{Effect, log};
 use crate::machine::ladder::is_same;
 use crate::machine::model::{ConfigError, Rendered};
 use crate::machine::proposal::Proposal;
-use crate::machine::records::{Attempt, BadReason, BadVersion, ConfirmationWait, Phase, Version};
+use crate::machine::records::{Attempt, BadReason, BadVersion, ConfirmationWait, Phase, Records, Version};
 use crate::machine::{Counter, Level, State, events};
 use kubelet_config::digest::Digest;
 use kubelet_config::hazard::{Acknowledged, HazardClass};
@@ -19,6 +19,9 @@ impl State {
     pub(in crate::machine) fn compare(&mut self, source: Source, rendered: Rendered, fx: &mut Vec<Effect>) {
         let version = Version { source, digest: Some(rendered.digest.clone()) };
         self.launch.usable_again(&version); // it was written just now
+        if self.refuse_by_policy(&version, &rendered, fx) {
+            return;
+        }
         let confirm_within = self.confirm_within(&rendered.annotations);
         if self.is_current(&version, &rendered.digest) || self.awaits_retry(&version) {
             let confirm_within = confirm_within.unwrap_or_else(|why| {
@@ -39,7 +42,8 @@ impl State {
         }
         for known in [version.clone(), Version::named(version.source.clone())] {
             // Of a name alone, only what was refused by it.
-            let bad = self.bad_version(&known).filter(|bad| bad.digest == known.digest).cloned();
+            let holds = |bad: &&BadVersion| bad.digest == known.digest && !bad.by_policy;
+            let bad = self.bad_version(&known).filter(holds).cloned();
             if let Some(bad) = bad {
                 return self.reject_as(BadVersion { source: known.source, digest: known.digest, ..bad }, fx);
             }
@@ -81,6 +85,7 @@ impl State {
                 let moved = attempt.confirm_within != confirm_within;
                 attempt.version = version.clone();
                 (attempt.confirm_within, attempt.accepts_lost_pods) = (confirm_within, accepts_lost_pods);
+                attempt.signed_by(&rendered.admission);
                 if moved {
                     attempt.extended = None;
                 }
@@ -93,16 +98,26 @@ impl State {
                 }
             }
             // What waits for better times goes on waiting.
-            Phase::RetryLater(attempt, _) if waits => attempt.version = version.clone(),
+            Phase::RetryLater(attempt, _) if waits => {
+                attempt.version = version.clone();
+                attempt.signed_by(&rendered.admission);
+            }
             phase if proven => *phase = Phase::Settled,
             phase => {
-                let attempt = Attempt { accepts_lost_pods, confirm_within, tries: 1, ..Attempt::new(version.clone()) };
+                let mut attempt =
+                    Attempt { accepts_lost_pods, confirm_within, tries: 1, ..Attempt::new(version.clone()) };
+                attempt.signed_by(&rendered.admission);
                 *phase = Phase::Trial(attempt);
             }
         }
+        if proven {
+            records.raise_sequence(rendered.admission.signed.as_ref());
+        }
+        admitted(&mut records, version);
         records.assigned = Some(version.clone());
         if self.running().digest.as_ref() == Some(&rendered.digest) {
             self.process.set_shadowed(rendered.shadowed);
+            self.process.set_signed(rendered.admission.signed);
         }
         if records == *self.records() {
             return self.end_change(&version.source);
@@ -137,8 +152,13 @@ impl State {
             pods: pods.collect(),
             runtime: trying.and_then(|attempt| attempt.runtime.clone()).or_else(|| self.running().runtime.clone()),
             runtime_answered: self.runtime_has_answered(),
+            signed: rendered.admission.signed.clone(),
             ..Attempt::new(version.clone())
         };
+        if proven {
+            records.raise_sequence(rendered.admission.signed.as_ref());
+        }
+        admitted(&mut records, &version);
         records.phase = if proven { Phase::Settled } else { Phase::Trial(attempt) };
         records.assigned = Some(version);
         self.propose_change(records, Proposal::Switch, fx);
@@ -151,13 +171,21 @@ impl State {
         self.reject_as(self.bad(version, BadReason::Rejected, error, detail), fx);
     }
 
+    /// Held against the name, and for as long as the policy says so.
+    pub(in crate::machine) fn reject_by_policy(&mut self, source: &Source, why: &str, fx: &mut Vec<Effect>) {
+        let version = Version::named(source.clone());
+        let bad = self.bad(&version, BadReason::Rejected, ConfigError::Validate, why);
+        self.reject_as(BadVersion { by_policy: true, ..bad }, fx);
+    }
+
     /// What is known to be bad is so under another name as well.
     fn reject_as(&mut self, bad: BadVersion, fx: &mut Vec<Effect>) {
         let version = Version { source: bad.source.clone(), digest: bad.digest.clone() };
         let assigned = self.records().assigned.as_ref().map(|assigned| &assigned.source);
         // It was cleared with another binary, and this one it failed with: it is not tried again after all.
         let waits = matches!(self.records().phase, Phase::RetryLater(..));
-        if self.bad_version(&version).is_some() && assigned == Some(&version.source) && !waits {
+        let is_known = |known: &BadVersion| !bad.by_policy || known.detail == bad.detail;
+        if self.bad_version(&version).is_some_and(is_known) && assigned == Some(&version.source) && !waits {
             return self.end_change(&version.source);
         }
         let mut records = self.with_bad_version(bad);
@@ -188,6 +216,9 @@ impl State {
                 self.forget_applying();
                 if let Some(bad) = self.bad_version(version) {
                     fx.push(Effect::Emit(events::rejected(&version.source, &bad.detail)));
+                    if bad.by_policy {
+                        fx.push(Effect::Count(Counter::PolicyRefused));
+                    }
                 }
                 let hazards = change.into_iter().flat_map(|change| change.hazards);
                 fx.extend(hazards.map(|class| Effect::Count(Counter::HazardRefused(class))));
@@ -206,6 +237,11 @@ impl State {
         }
         self.collect(fx);
     }
+}
+
+/// What the policy said of it before does not hold any more.
+fn admitted(records: &mut Records, version: &Version) {
+    records.bad.retain(|bad| !bad.by_policy || bad.source != version.source);
 }
 
 /// The ConfigMap says that pods may go.

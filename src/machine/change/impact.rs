@@ -26,8 +26,10 @@ impl State {
     pub(super) fn refused_field_problems(&self, rendered: &Rendered) -> Option<String> {
         let messages = self.field_problems(rendered);
         let is_proven = self.fallback_content() == Some(&rendered.digest);
-        let is_refused = self.settings.unknown_fields == UnknownFields::Refuse && !is_proven && !messages.is_empty();
-        is_refused.then(|| schema::refusal(&messages))
+        let by_policy = rendered.admission.refuses_unknown_fields;
+        let refuses = by_policy || self.settings.unknown_fields == UnknownFields::Refuse;
+        let whom = if by_policy { "the node's policy" } else { "--unknown-fields" };
+        (refuses && !is_proven && !messages.is_empty()).then(|| schema::refusal_by(whom, &messages))
     }
 
     /// Refuses the change if it must not be made on a live node and nobody accepted that.
@@ -58,7 +60,8 @@ impl State {
         }
         let changes = hazard::diff(&self.running().effective, &rendered.effective);
         let acknowledged = rendered.annotations.acknowledge.as_deref();
-        hazard::refused(&changes, acknowledged).map(|why| (hazard::refused_classes(&changes, acknowledged), why))
+        let why = bounded_by_policy(hazard::refused(&changes, acknowledged)?, rendered);
+        Some((hazard::refused_classes(&changes, acknowledged), why))
     }
 
     fn refused_impact(&self, rendered: &Rendered) -> Option<String> {
@@ -68,6 +71,15 @@ impl State {
         let inventory = self.change.as_ref()?.inventory.as_ref();
         let supplies = self.health.supplies();
         let impacts = hazard::preview(&self.running().effective, &rendered.effective, inventory, &supplies);
-        hazard::refused_impact(&impacts, rendered.annotations.acknowledge.as_deref())
+        let why = hazard::refused_impact(&impacts, rendered.annotations.acknowledge.as_deref())?;
+        Some(bounded_by_policy(why, rendered))
+    }
+}
+
+/// An acknowledgement may not be enough.
+fn bounded_by_policy(why: String, rendered: &Rendered) -> String {
+    match &rendered.admission.acknowledgeable {
+        Some(classes) => format!("{why}; the node's policy lets a ConfigMap acknowledge {classes} alone"),
+        None => why,
     }
 }

@@ -62,8 +62,15 @@ impl State {
         self.change = None;
     }
 
+    /// It is found again, loaded and compared, unless it is decided.
+    pub(in crate::machine) fn judge_change_anew(&mut self) {
+        if !self.is_change_recording() {
+            self.change = None;
+        }
+    }
+
     /// What was loaded for it is of no use, or the question got lost: our own trouble.
-    fn give_up_change(&mut self, why: String) {
+    pub(in crate::machine) fn give_up_change(&mut self, why: String) {
         self.change = None;
         self.postpone(why);
     }
@@ -161,7 +168,7 @@ impl State {
     }
 
     /// The version is dealt with without a decision.
-    pub(super) fn end_change(&mut self, source: &Source) {
+    pub(in crate::machine) fn end_change(&mut self, source: &Source) {
         self.change = None;
         self.pending.applying_since = None;
         self.handled(Some(source));
@@ -221,6 +228,7 @@ impl State {
                 self.give_up_change(why);
             }
             Err(RenderError::Internal(why)) => self.give_up_change(why),
+            Err(RenderError::Policy(why)) => self.refuse_unread(&source, &why, fx),
         }
     }
 

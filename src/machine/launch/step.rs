@@ -159,7 +159,10 @@ impl State {
                     self.launch.started.iter().find(|(started, _)| is_same(Some(started), version.as_ref())).cloned();
                 match (known, &version) {
                     // It was verified before in this life, and its path is known.
-                    (Some((_, rendered)), _) => self.set_stage(Stage::Ready(Some(Box::new(rendered)))),
+                    (Some((_, rendered)), _) => {
+                        self.ask_policy(); // once it runs
+                        self.set_stage(Stage::Ready(Some(Box::new(rendered))));
+                    }
                     (None, Some(version)) => self.cannot_use(version, ConfigError::Internal, &why, fx),
                     (None, None) => {
                         log(fx, Level::Warn, format!("the local configuration cannot be read: {why}"));
@@ -213,6 +216,10 @@ impl State {
             }
             (Some(version), Ok(rendered)) => {
                 let version = self.learn_content(version, &rendered.digest);
+                if let Some(why) = Self::forbids_start(&rendered) {
+                    self.cannot_use(&version, ConfigError::Validate, &why, fx);
+                    return true;
+                }
                 if self.is_tried(&version) && self.bad_version(&version).is_some() {
                     self.call_off_trial(fx); // the binary is one with which it failed before
                     return true;
@@ -233,6 +240,7 @@ impl State {
                 let native = match &error {
                     RenderError::Load(_) | RenderError::Checkpoint(_) => ConfigError::Load,
                     RenderError::Internal(_) => ConfigError::Internal,
+                    RenderError::Policy(_) => ConfigError::Validate,
                 };
                 if matches!(error, RenderError::Checkpoint(_)) {
                     self.launch.forget_started(&version);

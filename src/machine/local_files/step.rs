@@ -79,8 +79,8 @@ impl State {
         self.local_files.asked = None;
         let difference = match result {
             Ok(rendered) => self.difference_from(rendered),
-            // Without its checkpoint nobody can tell; that is told as what it is.
-            Err(RenderError::Checkpoint(_)) => None,
+            // Without its checkpoint nobody can tell; that, and what the policy refuses, is told as what it is.
+            Err(RenderError::Checkpoint(_) | RenderError::Policy(_)) => None,
             Err(RenderError::Load(why) | RenderError::Internal(why)) => {
                 self.local_files.due = Some(later(self.now, limits::LOCAL_FILES_RETRY));
                 Some(LocalFilesDifference::Unusable(why.clone()))

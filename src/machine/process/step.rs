@@ -22,6 +22,7 @@ impl State {
         rendered: Option<Rendered>,
         fx: &mut Vec<Effect>,
     ) {
+        self.policy_at_start(rendered.as_ref().map(|rendered| &rendered.admission), fx);
         // What the store did not give in time the next supervisor would not have in time either.
         let fell_back = self.is_falling_back(&version) || self.reading.deadline().is_some();
         let before = (&self.process.running.version, &self.process.running.digest);

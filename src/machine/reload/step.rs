@@ -111,6 +111,7 @@ impl State {
         self.read_again();
         self.store_touched();
         self.local_files_touched(); // nobody watched meanwhile
+        self.ask_policy();
         fx.push(Effect::Watch(self.sync.assigned_map().cloned()));
     }
 }

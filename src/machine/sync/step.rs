@@ -38,6 +38,13 @@ impl State {
         }
     }
 
+    pub(in crate::machine) fn assigned_by_labels(&mut self, by_labels: bool) {
+        if std::mem::replace(&mut self.sync.by_labels, by_labels) != by_labels {
+            self.judge_change_anew();
+            self.reconsider();
+        }
+    }
+
     pub(in crate::machine) fn node_annotations(&mut self, retry: Option<String>, confirm: Option<String>) {
         self.sync.annotations = (retry, confirm);
     }

@@ -47,6 +47,7 @@ impl State {
             time: status::timestamp(self.now.wall_nanos),
             kubelet_version: self.kubelet_version.clone().unwrap_or_default(),
             log_tail: self.last_log_lines(limits::LOG_LINES_KEPT),
+            by_policy: false,
         }
     }
 

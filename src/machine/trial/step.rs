@@ -266,6 +266,7 @@ impl State {
         let Some(attempt) = records.phase.trial().cloned() else { return };
         let before = records.last_known_good.replace(attempt.version.clone());
         records.phase = Phase::Settled;
+        records.raise_sequence(attempt.signed.as_ref());
         records.good_signals = self.good_signals(attempt.baseline.as_ref());
         // What is proven with this binary did not fail with it, whatever was said of it under another name.
         let kubelet = self.process.started_kubelet();

@@ -428,6 +428,8 @@ impl Driver {
             Op::Reload => self.reload(),
             Op::AskReload => self.input(Input::Reload),
             Op::TouchStore => self.input(Input::StoreTouched),
+            Op::Policy => self.input(Input::PolicyChanged),
+            Op::ByLabels(by_labels) => self.input(Input::AssignedByLabels(by_labels)),
             Op::TouchLocalFiles => self.input(Input::LocalFilesTouched),
             Op::NodeName => self.input(Input::NodeName("n1".to_owned())),
             Op::Reported => self.input(Input::Reported(self.sent)),

@@ -15,7 +15,7 @@ use kubelet_supervisor::machine::{Effect, Handover, Input, Settings, State, Stor
 use super::driver::{payload, reference, rendered, source};
 
 /// How many there are.
-pub const KINDS: usize = 34;
+pub const KINDS: usize = 37;
 
 /// Its number. Whoever adds an input adds it here, to [`KINDS`] and to [`make`].
 pub fn kind(input: &Input) -> usize {
@@ -55,6 +55,8 @@ pub fn kind(input: &Input) -> usize {
         Input::Verified(..) => 32,
         Input::LocalFilesTouched => 33,
         Input::Tick => 34,
+        Input::PolicyChanged => 35,
+        Input::AssignedByLabels(_) => 36,
     }
 }
 
@@ -110,6 +112,8 @@ pub fn make(kind: usize, seed: u8) -> Input {
             Input::Verified(ticket, if seed > 6 { vec![damage] } else { Vec::new() })
         }
         33 => Input::LocalFilesTouched,
+        35 => Input::PolicyChanged,
+        36 => Input::AssignedByLabels(odd),
         _ => Input::Tick,
     }
 }

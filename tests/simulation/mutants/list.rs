@@ -259,6 +259,13 @@ pub const MUTANTS: &[Mutant] = &[
         mutated: "false",
     },
     Mutant {
+        law: Law::PolicyHolds,
+        name: "what the policy refuses is admitted",
+        file: "machine/policy/step.rs",
+        original: "rendered.admission.refused.clone()",
+        mutated: "None",
+    },
+    Mutant {
         law: Law::RefusedNeverRuns,
         name: "what is refused is tried",
         file: "machine/change/step.rs",

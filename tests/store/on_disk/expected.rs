@@ -125,6 +125,7 @@ pub fn bad_versions() -> Vec<BadVersion> {
         time: "2027-01-15T07:00:00Z".to_owned(),
         kubelet_version: "v1.20.2".to_owned(),
         log_tail: vec!["E0115 1".to_owned(), "F0115 2".to_owned()],
+        by_policy: false,
     };
     let rejected = BadVersion {
         source: source(4),
@@ -136,6 +137,7 @@ pub fn bad_versions() -> Vec<BadVersion> {
         time: String::new(),
         kubelet_version: String::new(),
         log_tail: Vec::new(),
+        by_policy: false,
     };
     vec![exited, rejected]
 }
@@ -196,5 +198,6 @@ pub fn running_config() -> RunningConfig {
         shadowed: vec!["maxPods (--max-pods)".to_owned()],
         effective: Arc::new(json!({"maxPods": 42, "evictionHard": {"memory.available": "100Mi"}})),
         runtime: Some(SOCKET.to_owned()),
+        signed: None,
     }
 }

@@ -20,3 +20,4 @@ pub use args::{ConfigDir, KubeletArgs};
 pub use overlay::Setting;
 pub(crate) use overlay::set;
 pub use overrides::{FlagOverrides, KEY_SUFFIX};
+pub use refused::{LEFT_TO_POLICY, refused_for_good};

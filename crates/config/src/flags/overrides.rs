@@ -96,18 +96,19 @@ impl FlagOverrides {
         Ok(())
     }
 
-    /// Why a source may not do this.
+    /// Why a source may not do this. `freed` are flags that the node's policy names.
     ///
     /// # Errors
     /// The first flag that no source may change, and why.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self, freed: &BTreeSet<String>) -> Result<(), String> {
         let labels = self.added.iter().filter(|added| added.name == "node-labels");
         if let Some(label) = labels.filter_map(|added| added.value.as_deref()).find_map(refused::identity_label) {
             let why = "it makes the node what it is to the cluster";
             return Err(format!("--node-labels: {label} cannot be set by a source: {why}"));
         }
         let names = self.removed.iter().map(|name| (name, "!--"));
-        let mut names = names.chain(self.added.iter().map(|added| (&added.name, "--")));
+        let names = names.chain(self.added.iter().map(|added| (&added.name, "--")));
+        let mut names = names.filter(|(name, _)| !freed.contains(*name) || refused::refused_for_good(name).is_some());
         names
             .find_map(|(name, dashes)| Some((name, dashes, refused::reason(name)?)))
             .map_or(Ok(()), |(name, dashes, why)| Err(format!("{dashes}{name} cannot be set by a source: {why}")))
@@ -117,6 +118,11 @@ impl FlagOverrides {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.removed.is_empty() && self.added.is_empty()
+    }
+
+    /// The names of all flags that are changed.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.removed.iter().map(String::as_str).chain(self.added.iter().map(|added| added.name.as_str()))
     }
 
     /// The names of what is left out.
@@ -260,12 +266,15 @@ mod tests {
     #[test]
     fn what_no_source_may_set() {
         for flag in ["--kubeconfig=/k", "!--config", "--node_ip=10.0.0.1", "--runonce", "--container-runtime=remote"] {
-            let why = parse(flag).check().expect_err(flag);
+            let why = parse(flag).check(&BTreeSet::new()).expect_err(flag);
             let name = flag.split('=').next().unwrap_or_default().replace('_', "-");
             assert!(why.starts_with(&format!("{name} cannot be set by a source: ")), "{why}");
         }
-        assert_eq!(parse("--max-pods=5\n!--cgroup-driver\n--node-labels=a=b").check(), Ok(()));
-        let why = parse("--node-labels=a=b, topology.kubernetes.io/zone=c").check().unwrap_err();
+        assert_eq!(parse("--max-pods=5\n!--cgroup-driver\n--node-labels=a=b").check(&BTreeSet::new()), Ok(()));
+        let freed = BTreeSet::from(["node-ip".to_owned(), "config".to_owned()]);
+        assert_eq!(parse("--node-ip=10.0.0.1\n!--node-ip").check(&freed), Ok(()), "its policy has it");
+        assert!(parse("--config=/x").check(&freed).is_err(), "no policy can");
+        let why = parse("--node-labels=a=b, topology.kubernetes.io/zone=c").check(&BTreeSet::new()).unwrap_err();
         assert!(why.starts_with("--node-labels: topology.kubernetes.io/zone cannot be set"), "{why}");
     }
 

@@ -102,6 +102,16 @@ pub(super) fn identity_label(labels: &str) -> Option<&'static str> {
     IDENTITY_LABELS.into_iter().find(|label| given.contains(label))
 }
 
+/// The one flag of these that a node's policy may leave to a source: which of the node's addresses counts is an administrator's
+/// business where many nodes are moved to another network.
+pub const LEFT_TO_POLICY: &str = "node-ip";
+
+/// Why no policy can leave this flag to a source, if none can.
+#[must_use]
+pub fn refused_for_good(flag: &str) -> Option<&'static str> {
+    reason(flag).filter(|_| flag != LEFT_TO_POLICY)
+}
+
 /// Why a source may not change this flag, if it may not.
 pub(super) fn reason(flag: &str) -> Option<&'static str> {
     let (_, why) = REFUSED.iter().find(|(name, _)| *name == flag)?;

@@ -34,6 +34,29 @@ impl<'a> Acknowledged<'a> {
         })
     }
 
+    /// Its words.
+    pub(crate) fn words(&self) -> impl Iterator<Item = &'a str> {
+        self.entries.iter().copied()
+    }
+
+    /// The same annotation, as far as it accepts hazards of these classes.
+    #[must_use]
+    pub fn limited_to(&self, classes: &BTreeSet<HazardClass>) -> String {
+        let mut kept = Vec::new();
+        for word in self.words() {
+            if word.eq_ignore_ascii_case("all") {
+                kept.extend(classes.iter().map(|class| class.label()));
+                continue;
+            }
+            let named = HazardClass::ALL.into_iter().find(|class| word.eq_ignore_ascii_case(class.label()));
+            let of_field = || table::find(top(word)).map_or(HazardClass::Unknown, |hazard| hazard.class);
+            if classes.contains(&named.unwrap_or_else(of_field)) {
+                kept.push(word);
+            }
+        }
+        kept.join(", ")
+    }
+
     /// What to write into the annotation, in place of what stands there; and what of it was not
     /// understood.
     pub(super) fn advice(

@@ -1,5 +1,6 @@
 //! Reading configurations, wherever they are.
 
+use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::path::Path as FilePath;
 
@@ -14,7 +15,7 @@ use crate::fleet::compare::{Kind, Side};
 use crate::fleet::config_ref::ConfigRef;
 use crate::fleet::node::NodeRow;
 use kubelet_config::assignment::DEFAULT_KEY;
-use kubelet_config::flags::{FlagOverrides, KEY_SUFFIX, KubeletArgs};
+use kubelet_config::flags::{self, FlagOverrides, KEY_SUFFIX, KubeletArgs};
 use kubelet_config::pods::{PodInventory, PodSummary};
 use kubelet_config::schema::{self, FieldProblem};
 use kubelet_config::source::Merge;
@@ -139,7 +140,9 @@ fn parse(text: &str) -> Result<(Value, Vec<FieldProblem>), String> {
 /// It cannot be read, or a line is no flag, or one that no source may change.
 pub(crate) fn read_flags(path: &str) -> Result<String, Failure> {
     let text = read_file(path)?;
-    let checked = FlagOverrides::parse(&text).and_then(|overrides| overrides.check());
+    // What nodes' policies leave to a source is theirs to say.
+    let left_to_policy = BTreeSet::from([flags::LEFT_TO_POLICY.to_owned()]);
+    let checked = FlagOverrides::parse(&text).and_then(|overrides| overrides.check(&left_to_policy));
     checked.map_err(|why| Failure::new(format!("{path}: {why}")))?;
     Ok(text)
 }

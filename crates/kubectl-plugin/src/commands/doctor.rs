@@ -150,9 +150,11 @@ impl Report {
     async fn examined_nodes(&mut self, client: &Client, examined_nodes: &[ExaminedNode]) {
         let mut maps: BTreeMap<(String, String), Vec<&ExaminedNode>> = BTreeMap::new();
         let newest = newest(examined_nodes);
+        let some_have_policy = examined_nodes.iter().any(ExaminedNode::has_policy);
         for examined in examined_nodes {
             self.findings.extend(examined.findings());
             self.findings.extend(newest.and_then(|newest| examined.is_older(newest)));
+            self.findings.extend(some_have_policy.then(|| examined.lacks_policy()).flatten());
             if let Some((_, desired)) = examined.assigned() {
                 maps.entry((desired.namespace.clone(), desired.name.clone())).or_default().push(examined);
             }

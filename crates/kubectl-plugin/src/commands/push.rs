@@ -20,7 +20,7 @@ use kubelet_config::assignment::{self, DEFAULT_KEY};
 use kubelet_config::flags::KEY_SUFFIX;
 use kubelet_config::schema::{self, FieldProblem, UnknownFields};
 use kubelet_config::source::is_safe_key;
-use kubelet_config::{rendering, yaml};
+use kubelet_config::{policy, rendering, yaml};
 
 /// A label holds no more.
 const LABEL_MAX: usize = 63;
@@ -56,6 +56,9 @@ pub(crate) struct Options {
     /// Flag overrides, which become the key KEY.flags: --name=value or !--name, one a line.
     #[arg(long, value_name = "FILE")]
     flags: Option<String>,
+    /// A signature that minisign made of the file, which becomes the key KEY.minisig.
+    #[arg(long, value_name = "FILE")]
+    signature: Option<String>,
     /// What the name begins with; default: the file's name without its ending.
     #[arg(long, value_name = "BASE")]
     name: Option<String>,
@@ -85,7 +88,11 @@ impl Options {
         let problems = self.check(&text)?;
         let flags = self.flags.as_deref().map(configuration::read_flags).transpose()?;
         let flags = flags.map(|text| (format!("{}{KEY_SUFFIX}", self.key), text));
-        let data: BTreeMap<String, String> = [(self.key.clone(), text)].into_iter().chain(flags).collect();
+        let mut data: BTreeMap<String, String> = [(self.key.clone(), text)].into_iter().chain(flags).collect();
+        if let Some(signature) = &self.signature {
+            let text = self.read_signature(signature, &data)?;
+            data.insert(format!("{}{}", self.key, policy::KEY_SUFFIX), text);
+        }
         let name = self.map_name(&data)?;
         let object = self.object(&name, &connection.namespace, &data);
         let (done, object) = if self.dry_run == DryRun::Client {
@@ -115,6 +122,21 @@ impl Options {
         rendering::check_kind(&mut document.value, self.overlay)
             .map_err(|why| fail(format!("{why}, so this is no KubeletConfiguration")))?;
         Ok(schema::problems(&document.value))
+    }
+
+    /// What the trusted comment says must be what is pushed. Whose signature it is the nodes know, and nobody here.
+    fn read_signature(&self, path: &str, data: &BTreeMap<String, String>) -> Result<String, Failure> {
+        let fail = |why: String| Failure::new(format!("{path}: {why}"));
+        let text = configuration::read_file(path)?;
+        let comment = policy::Comment::of_file(&text).map_err(fail)?;
+        let merge = if self.overlay { "overlay" } else { "replace" };
+        let pushed = policy::Signable { key: &self.key, data, merge, acknowledge: None };
+        comment.check(&pushed).map_err(fail)?;
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        if now.is_ok_and(|now| now.as_secs() >= comment.expires) {
+            return Err(fail("trusted comment: expires= is over: sign it again".to_owned()));
+        }
+        Ok(text)
     }
 
     fn title(&self) -> &str {

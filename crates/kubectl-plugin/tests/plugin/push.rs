@@ -254,3 +254,30 @@ fn a_label_cannot_hold_every_name() {
     let ran = bench.run_with(&["push", "-", "--name", &base], GOOD);
     assert!(ran.code == 0 && ran.err.contains("a label of a Node holds 63 characters and this name has 71"), "{ran:?}");
 }
+
+/// What the nodes would refuse is refused here, as far as it can be told without their keys.
+#[test]
+fn a_signature_is_a_key_beside_it() {
+    const SIGNED: &str = include_str!("../../../config/src/policy/fixtures/signed.yaml");
+    const SIGNATURE: &str = include_str!("../../../config/src/policy/fixtures/good.minisig");
+    let bench = Bench::new();
+    let (file, signature) = (bench.file("p.yaml", SIGNED), bench.file("p.minisig", SIGNATURE));
+    let flags = bench.file("p.flags", "--v=4\n");
+    let push = |more: &[&str]| {
+        let options =
+            ["push", file.as_str(), "--signature", signature.as_str()].into_iter().chain(more.iter().copied());
+        bench.run(&options.collect::<Vec<_>>())
+    };
+    let name = name_of("p", &[("kubelet", SIGNED), ("kubelet.flags", "--v=4\n"), ("kubelet.minisig", SIGNATURE)]);
+    assert_eq!(push(&["--overlay", "--flags", &flags]).ok(), format!("configmap/{name} created\n"));
+    for (more, why) in [
+        (vec!["--overlay"], "key kubelet.flags was signed (files=), and is not there"),
+        (vec!["--flags", flags.as_str()], "signed with merge=overlay"),
+    ] {
+        let ran = push(&more);
+        assert!(ran.code == 1 && ran.err.contains("p.minisig: ") && ran.err.contains(why), "{}", ran.err);
+    }
+    let none = bench.file("none.minisig", "x");
+    let ran = bench.run(&["push", &file, "--overlay", "--signature", &none]);
+    assert!(ran.code == 1 && ran.err.contains("none.minisig: it is no signature file of minisign"), "{}", ran.err);
+}

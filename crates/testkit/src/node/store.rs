@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use kubelet_config::digest::Digest;
+use kubelet_config::policy::{Admission, PolicyState, Signed};
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::schema;
 use kubelet_config::source::{ConfigAnnotations, Source};
@@ -55,6 +56,12 @@ pub struct Store {
     pub loses_checkpoints: bool,
     /// EIO for the record.
     pub record_unreadable: bool,
+    /// Whether there is a policy.
+    pub policy: PolicyState,
+    /// It refuses these.
+    pub forbidden: BTreeSet<String>,
+    /// These are signed.
+    pub signed: BTreeMap<String, Signed>,
 }
 
 impl Store {
@@ -226,7 +233,8 @@ impl Node {
                 if let Some(config) = self.store.configs.get(digest).filter(|_| !self.store.damaged.contains(&digest.0))
                 {
                     let annotations = self.definition(&name_of(source)).annotations;
-                    return Ok(Rendered { annotations, ..config.clone() });
+                    let admission = self.admission(Some(source));
+                    return Ok(Rendered { annotations, admission, ..config.clone() });
                 }
                 if self.render(Some(source)).digest != *digest {
                     return Err(RenderError::Checkpoint("the configuration is damaged".to_owned()));
@@ -265,6 +273,17 @@ impl Node {
         Ok(rendered)
     }
 
+    fn admission(&self, source: Option<&Source>) -> Admission {
+        let policy = self.store.policy.clone();
+        let Some(name) = source.map(name_of).filter(|_| policy == PolicyState::InForce) else {
+            return Admission { policy, ..Admission::default() };
+        };
+        let refused = self.store.forbidden.contains(&name).then(|| format!("the node's policy: {name}"));
+        let refused_by_label = name.starts_with("elsewhere").then(|| "the node's policy: namespace".to_owned());
+        let signed = self.store.signed.get(&name).cloned();
+        Admission { policy, refused, refused_by_label, signed, ..Admission::default() }
+    }
+
     fn definition(&self, name: &str) -> Definition {
         let nothing = Definition { fields: json!({}), annotations: ConfigAnnotations::default(), overlay: false };
         self.configurations.get(name).cloned().unwrap_or(nothing)
@@ -291,6 +310,7 @@ impl Node {
             effective: Arc::new(fields),
             problems,
             annotations,
+            admission: self.admission(source),
             runtime: Some("unix:///run/runtime.sock".into()),
             ..Rendered::default()
         }

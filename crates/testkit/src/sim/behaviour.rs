@@ -14,6 +14,8 @@ pub enum Behaviour {
     Invalid,
     /// It has a field that no kubelet knows, which worlds refuse that are told to.
     Misspelt,
+    /// It has a field that the node's policy forbids.
+    Forbidden,
     /// Passes the preflight and dies before it is ready.
     DiesAtOnce,
     /// Dies so many seconds after it is ready.
@@ -64,7 +66,11 @@ impl Behaviour {
             Self::SilentAfter(seconds) => format!("silent-{seconds}"),
             other => format!("{other:?}"),
         };
-        let more = if self == Self::Misspelt { "maxpods: 1\n" } else { "" };
+        let more = match self {
+            Self::Misspelt => "maxpods: 1\n",
+            Self::Forbidden => "readOnlyPort: 10255\n",
+            _ => "",
+        };
         // In a field where any key will do.
         let head = format!("kind: {kind}\napiVersion: kubelet.config.k8s.io/v1beta1\n{more}staticPodURLHeader:\n");
         format!("{head}  behaviour: {word}\n  salt: {salt}\n")
@@ -88,6 +94,7 @@ impl Behaviour {
             "Mute" => Self::Mute,
             "Unloadable" => Self::Unloadable,
             "Misspelt" => Self::Misspelt,
+            "Forbidden" => Self::Forbidden,
             "DiesAtOnce" => Self::DiesAtOnce,
             "NeverReady" => Self::NeverReady,
             "HalfReady" => Self::HalfReady,

@@ -414,6 +414,7 @@ fn administer(outside: &mut Outside, rng: &mut Rng) -> String {
             let salt = rng.below(3);
             let behaviour = match behaviour {
                 Behaviour::Unloadable if salt > 0 => Behaviour::Misspelt,
+                Behaviour::Invalid if salt > 0 => Behaviour::Forbidden,
                 other => other,
             };
             outside.put_as(name, &behaviour.text(salt), rng.one_in(3));

@@ -46,6 +46,7 @@ pub enum Law {
     ExitsCount,
     SickEnds,
     RefusedNeverRuns,
+    PolicyHolds,
     GoodIsKept,
     NotBlamed,
     Cleared,
@@ -68,7 +69,7 @@ pub enum Law {
 pub type Entry = (Law, u64, &'static str);
 
 impl Law {
-    pub const ALL: [Entry; 44] = [
+    pub const ALL: [Entry; 45] = [
         (Self::Runs, 10_000, "law 1: a kubelet runs, but for moments"),
         (Self::RunsInStall, 3_000, "law 1: it does so while the store does not answer"),
         (Self::OneKubelet, 1_000, "law 1: there is one kubelet at a time, and the machine knows which"),
@@ -97,6 +98,7 @@ impl Law {
         (Self::ExitsCount, 20, "two exits in a trial are enough"),
         (Self::SickEnds, 100, "a trial that is sick or never healthy ends in time"),
         (Self::RefusedNeverRuns, 30, "what the kubelet refuses, or --unknown-fields, is never started"),
+        (Self::PolicyHolds, 80, "law 7: what the node's policy refuses is never started, under whatever name"),
         (Self::GoodIsKept, 1, "what works is rolled back or refused for nothing but what it did"),
         (Self::NotBlamed, 5, "no version is rolled back for the node's trouble alone"),
         (Self::Cleared, 1, "a version is cleared only if last known good fails alike"),

@@ -5,13 +5,14 @@ use std::path::Path;
 use std::rc::Rc;
 
 use kubelet_config::flags::KubeletArgs;
+use kubelet_config::policy::NodePolicy;
 use kubelet_config::rendering::{DropIn, HealthzTarget};
 use kubelet_config::source::{ConfigMapRef, Merge};
 use kubelet_config::status::NodeConfigStatus;
 use kubelet_supervisor::machine::history::HistoryEntry;
 use kubelet_supervisor::machine::model::{KubeletId, Rendered, Verdict};
 use kubelet_supervisor::machine::{Counter, Level, State, Ticket};
-use kubelet_supervisor::ports::{self, LocalError, SpawnError};
+use kubelet_supervisor::ports::{self, LocalError, LocalPolicy, SpawnError};
 
 use super::laws::Law;
 use super::store::SimStore;
@@ -110,6 +111,13 @@ impl ports::Local for Handle {
     }
     fn default_merge(&self) -> Merge {
         Merge::Replace
+    }
+    fn policy(&self) -> Result<LocalPolicy, String> {
+        // What `Behaviour::Forbidden` has otherwise.
+        let pinned_fields = [("readOnlyPort".to_owned(), 0.into())].into();
+        let policy = Some(NodePolicy { pinned_fields, ..NodePolicy::default() });
+        let label_namespaces = [super::world::NAMESPACE.to_owned()].into();
+        Ok(LocalPolicy { policy, label_namespaces, source_dir: false })
     }
 }
 

@@ -64,6 +64,8 @@ pub(crate) struct ExaminedNode {
     version: Option<String>,
     /// Fields that flags win over.
     shadowed: Vec<String>,
+    /// Whether it has a policy.
+    policy: Option<String>,
 }
 
 impl ExaminedNode {
@@ -73,8 +75,8 @@ impl ExaminedNode {
         let lonely = !label("name") && (label("namespace") || label("key"));
         let labels = from_labels(&row.labels, namespace);
         row.labels = BTreeMap::new();
-        let ReportedSupervisor { version, shadowed } = ReportedSupervisor::from_node(node);
-        Self { row, labels, lonely, version, shadowed }
+        let ReportedSupervisor { version, shadowed, policy } = ReportedSupervisor::from_node(node);
+        Self { row, labels, lonely, version, shadowed, policy }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -94,12 +96,29 @@ impl ExaminedNode {
         if self.row.manager == Some(ConfigManager::Supervisor) {
             self.state(&mut found);
         }
+        if self.policy.as_deref() == Some("unreadable") {
+            let problem = "its policy cannot be read, so nothing new is taken up there";
+            let mend = vec!["on the node: kubelet-supervisor policy check".to_owned()];
+            found.push(Finding::of_node("policy-unreadable", &self.row.name, problem, mend));
+        }
         if !self.shadowed.is_empty() {
             let problem = format!("flags of the kubelet's command line win over {}", self.shadowed.join(", "));
             let mend = vec!["on the node: take them out of KUBELET_EXTRA_ARGS or kubeadm-flags.env".to_owned()];
             found.push(Finding::of_node("shadowed-fields", &self.row.name, problem, mend));
         }
         found
+    }
+
+    /// True if its supervisor goes by a policy of the node's.
+    pub(crate) fn has_policy(&self) -> bool {
+        self.policy.as_deref().is_some_and(|policy| policy != "absent")
+    }
+
+    /// Whether it lacks the policy that other nodes have.
+    pub(crate) fn lacks_policy(&self) -> Option<Finding> {
+        let mend = vec!["on the node: kubelet-supervisor enable --policy baseline".to_owned()];
+        let problem = "it has no policy, and others have one: who may label it or write ConfigMaps that it may read is root on it";
+        (self.policy.as_deref() == Some("absent")).then(|| Finding::of_node("no-policy", &self.row.name, problem, mend))
     }
 
     /// Whether its supervisor is older than this version.
@@ -292,6 +311,23 @@ mod tests {
 
     fn checks(examined: &ExaminedNode) -> Vec<&'static str> {
         examined.findings().iter().map(|finding| finding.check).collect()
+    }
+
+    #[test]
+    fn a_node_without_the_policy_that_others_have() {
+        let of = |policy: &str| {
+            let about = json!({"version": "0.2.0", "shadowedByFlags": [], "policy": policy}).to_string();
+            let node = json!({"metadata": {"name": "n1", "annotations": {ABOUT_ANNOTATION: about}}});
+            ExaminedNode::new(&node, "kubelet-config")
+        };
+        let absent = of("absent");
+        assert!(!absent.has_policy() && absent.lacks_policy().is_some_and(|finding| finding.check == "no-policy"));
+        for policy in ["in-force", "violated", "unreadable"] {
+            assert!(of(policy).has_policy() && of(policy).lacks_policy().is_none(), "{policy}");
+        }
+        assert!(checks(&of("unreadable")).contains(&"policy-unreadable"));
+        let older = examined(&json!({}), &json!({}), "Local");
+        assert!(!older.has_policy() && older.lacks_policy().is_none(), "it does not tell");
     }
 
     #[test]

@@ -33,6 +33,9 @@ impl Outside {
         if let Some(path) = path {
             self.check_durable(path, content);
             self.check_failed(content);
+            self.account.check(Law::PolicyHolds, false, content.behaviour != Behaviour::Forbidden, || {
+                format!("{content:?} was started, and the node's policy pins readOnlyPort")
+            });
         }
         self.check_away(path, content);
         self.check_tries(content);

@@ -1,0 +1,204 @@
+//! What a policy says of a configuration.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+use super::{NodePolicy, Signed};
+use crate::flags::FlagOverrides;
+use crate::hazard::{self, Change};
+use crate::schema;
+use crate::source::Source;
+
+/// What is judged.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a> {
+    /// Where it is from.
+    pub source: &'a Source,
+    /// That is a directory which root on this node named (`--source-dir`), and no ConfigMap's.
+    pub own_directory: bool,
+    /// What the kubelet would go by: the configuration with drop-ins and flags.
+    pub effective: &'a Value,
+    /// What it goes by with the local files and flags.
+    pub local: &'a Value,
+    /// What becomes of the kubelet's command line.
+    pub overrides: &'a FlagOverrides,
+}
+
+/// Why a policy refuses a configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The ConfigMap's namespace, and those that are allowed.
+    Namespace(String, BTreeSet<String>),
+    /// A field under this denied path is another than with the local files.
+    Denied(String, Box<Change>),
+    /// This field must have this value.
+    Pinned(String, String),
+    /// What the kubelet would go by is not known, so nobody can say what would change.
+    Unknown,
+    /// This flag is not among those that a source may override.
+    Flag(String),
+    /// It is not signed, or not as it must be.
+    Signature(String),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Namespace(namespace, allowed) => {
+                let allowed: Vec<&str> = allowed.iter().map(String::as_str).collect();
+                let allowed = if allowed.is_empty() { "none".to_owned() } else { allowed.join(", ") };
+                write!(f, "namespace {namespace:?} is not allowed (allowedNamespaces: {allowed})")
+            }
+            Self::Denied(path, change) => write!(f, "deniedFields has {path}, and it changes {change}"),
+            Self::Pinned(path, value) => write!(f, "pinnedFields: {path} must be {value}"),
+            Self::Unknown => f.write_str("deniedFields: what the kubelet would go by is not known"),
+            Self::Flag(flag) => write!(f, "--{flag} may not be overridden (overridableFlags)"),
+            Self::Signature(why) => write!(f, "signature: {why}"),
+        }
+    }
+}
+
+/// Whether there is a policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum PolicyState {
+    /// There is none.
+    #[default]
+    Absent,
+    /// It was read.
+    InForce,
+    /// It cannot be read or parsed, and why.
+    Unreadable(String),
+}
+
+/// What the node's policy says of a configuration; by default there is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Admission {
+    /// Whether there is a policy.
+    pub policy: PolicyState,
+    /// Why it refuses the configuration.
+    pub refused: Option<String>,
+    /// Why it would refuse it, were it assigned by a label.
+    pub refused_by_label: Option<String>,
+    /// What an acknowledgement may still waive, for people.
+    pub acknowledgeable: Option<String>,
+    /// Fields that the kubelet would read over are refused.
+    pub refuses_unknown_fields: bool,
+    /// Who signed it.
+    pub signed: Option<Signed>,
+}
+
+impl Admission {
+    /// Where the policy cannot be read.
+    #[must_use]
+    pub fn unreadable(why: String) -> Self {
+        Self { policy: PolicyState::Unreadable(why), ..Self::default() }
+    }
+
+    /// What this policy says, with the outcome of the look at the signature. `labels`: the namespaces that a label may name
+    /// where the policy names none.
+    #[must_use]
+    pub fn by(
+        policy: &NodePolicy,
+        candidate: &Candidate<'_>,
+        labels: &BTreeSet<String>,
+        signed: Result<Option<Signed>, String>,
+    ) -> Self {
+        let mut refusals = policy.refusals(candidate);
+        let signed = signed.unwrap_or_else(|why| {
+            refusals.push(Refusal::Signature(why));
+            None
+        });
+        let namespace = &candidate.source.reference.namespace;
+        let by_label = policy.allowed_namespaces.is_none() && !labels.contains(namespace) && !candidate.own_directory;
+        let by_label = by_label.then(|| Refusal::Namespace(namespace.clone(), labels.clone()));
+        let classes = policy.acknowledgeable.as_ref();
+        let classes = classes.map(|classes| classes.iter().map(|class| class.label()).collect::<Vec<_>>());
+        Self {
+            policy: PolicyState::InForce,
+            refused: told(&refusals),
+            refused_by_label: told(by_label.as_slice()),
+            acknowledgeable: classes.map(|all| if all.is_empty() { "nothing".to_owned() } else { all.join(", ") }),
+            refuses_unknown_fields: policy.unknown_fields == schema::UnknownFields::Refuse,
+            signed,
+        }
+    }
+}
+
+/// One text for all refusals; fits an event.
+fn told(refusals: &[Refusal]) -> Option<String> {
+    let lines = refusals.iter().map(Refusal::to_string);
+    (!refusals.is_empty()).then(|| format!("the node's policy: {}", hazard::message::bounded(lines, "")))
+}
+
+impl NodePolicy {
+    /// Why it refuses a configuration; its signature is another matter.
+    #[must_use]
+    pub fn refusals(&self, candidate: &Candidate<'_>) -> Vec<Refusal> {
+        let mut found = Vec::new();
+        let namespace = &candidate.source.reference.namespace;
+        if let Some(allowed) = self.allowed_namespaces.as_ref().filter(|_| !candidate.own_directory)
+            && !allowed.contains(namespace)
+        {
+            found.push(Refusal::Namespace(namespace.clone(), allowed.clone()));
+        }
+        let known = candidate.local.is_object() && candidate.effective.is_object();
+        if !self.denied_fields.is_empty() {
+            found.extend(if known { self.denied(candidate) } else { vec![Refusal::Unknown] });
+        }
+        for (path, value) in &self.pinned_fields {
+            let wanted = with_field(candidate.effective, path, value.clone());
+            if !candidate.effective.is_object() || !hazard::diff(candidate.effective, &wanted).is_empty() {
+                let is_secret = path.split('.').next().is_some_and(hazard::is_secret);
+                let value = if is_secret { "as the policy has it".to_owned() } else { value.to_string() };
+                found.push(Refusal::Pinned(path.clone(), value));
+            }
+        }
+        if let Some(allowed) = &self.overridable_flags {
+            let names: BTreeSet<&str> = candidate.overrides.names().collect();
+            let refused = names.into_iter().filter(|name| !allowed.contains(*name));
+            found.extend(refused.map(|name| Refusal::Flag(name.to_owned())));
+        }
+        found
+    }
+}
+
+impl NodePolicy {
+    /// The denied fields that are not as with the local files.
+    fn denied(&self, candidate: &Candidate<'_>) -> Vec<Refusal> {
+        let changes = hazard::diff(candidate.local, candidate.effective).into_iter();
+        let refusal = |change: Change| {
+            let path = self.denied_fields.iter().find(|path| overlap(path, &change.field))?;
+            Some(Refusal::Denied(path.clone(), Box::new(change)))
+        };
+        changes.filter_map(refusal).collect()
+    }
+}
+
+/// True if a change of one is a change of the other: they are the same, or one is within the other.
+fn overlap(denied: &str, changed: &str) -> bool {
+    let within = |inner: &str, outer: &str| inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('.'));
+    denied == changed || within(changed, denied) || within(denied, changed)
+}
+
+/// The configuration with another value at this path. Below a field that is a map the rest of the path is one key.
+pub(super) fn with_field(configuration: &Value, path: &str, value: Value) -> Value {
+    fn put(at: &mut Value, parent: &str, path: &str, value: Value) {
+        if !at.is_object() {
+            *at = Value::Object(Map::new());
+        }
+        let Value::Object(fields) = at else { return };
+        let is_struct = parent.is_empty() || schema::is_struct(parent);
+        match path.split_once('.').filter(|_| is_struct) {
+            Some((field, rest)) => {
+                let parent = if parent.is_empty() { field.to_owned() } else { format!("{parent}.{field}") };
+                put(fields.entry(field).or_insert(Value::Null), &parent, rest, value);
+            }
+            None => drop(fields.insert(path.to_owned(), value)),
+        }
+    }
+    let mut configuration = configuration.clone();
+    put(&mut configuration, "", path, value);
+    configuration
+}

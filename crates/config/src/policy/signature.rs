@@ -1,0 +1,317 @@
+//! Signatures of payloads: minisign's, prehashed, over the very bytes of a ConfigMap's key; what else counts is in the trusted
+//! comment, which is signed with them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use minisign_verify::{Error, PublicKey, Signature};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::assignment::is_subdomain;
+use crate::digest::hex;
+use crate::hazard::Acknowledged;
+use crate::source::{Merge, is_safe_key};
+
+/// What the name of the key with a signature ends with; before it stands the key that is signed.
+pub const KEY_SUFFIX: &str = ".minisig";
+
+/// What a trusted comment says the bytes are for.
+const KIND: &str = "kubelet-config";
+
+/// Bytes of a signature file. minisign's comments have no more than 1 KiB and 8 KiB.
+const MAX_BYTES: usize = 16 << 10;
+
+/// A public key of the policy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrustedKey {
+    /// As the policy calls it.
+    pub name: String,
+    /// As minisign prints it: hexadecimal, without leading zeros.
+    pub id: String,
+    key: PublicKey,
+}
+
+impl TrustedKey {
+    /// Reads the second line of minisign's public key file.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn new(name: String, text: &str) -> Result<Self, String> {
+        let wrong = || format!("{:?} is no public key of minisign: 56 characters that begin with RW", shown(text));
+        let key = PublicKey::from_base64(text.trim()).map_err(|_| wrong())?;
+        let id = key_id(text.trim()).ok_or_else(wrong)?;
+        Ok(Self { name, id, key })
+    }
+}
+
+/// Whose signatures count.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Signatures {
+    /// What is not signed is refused.
+    pub required: bool,
+    /// What a signature must be for; none: any pool.
+    pub pools: Option<BTreeSet<String>>,
+    /// Each of these keys will do.
+    pub keys: Vec<TrustedKey>,
+}
+
+/// Who signed a configuration, and what for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Signed {
+    /// The key, as the policy calls it.
+    pub key: String,
+    /// Its id, as minisign prints it.
+    pub key_id: String,
+    /// The pool that it was signed for.
+    pub pool: String,
+    /// A version that a node has proven is not followed by a lower one of its pool.
+    pub sequence: u64,
+    /// From then on it is not taken up, seconds since 1970.
+    pub expires: u64,
+}
+
+impl Signed {
+    /// Why it is not taken up now, if it is not; `proven` is the highest sequence that this node has proven of its pool.
+    #[must_use]
+    pub fn out_of_date(&self, proven: Option<u64>, now_seconds: u64) -> Option<String> {
+        let Self { pool, sequence, expires, .. } = self;
+        if now_seconds >= *expires {
+            let at = jiff::Timestamp::from_second(i64::try_from(*expires).unwrap_or(i64::MAX));
+            let at = at.map_or_else(|_| expires.to_string(), |at| at.to_string());
+            return Some(format!(
+                "the node's policy: signature: it expired at {at}: sign it again with a later expires="
+            ));
+        }
+        let proven = proven.filter(|proven| sequence < proven)?;
+        Some(format!(
+            "the node's policy: signature: sequence {sequence} of pool {pool} is lower than {proven}, which this node has proven: \
+             sign it again with a higher sequence="
+        ))
+    }
+}
+
+/// What is signed, or has to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Signable<'a> {
+    /// The key with the KubeletConfiguration.
+    pub key: &'a str,
+    /// All of the payload's data.
+    pub data: &'a BTreeMap<String, String>,
+    /// How it would be merged.
+    pub merge: &'a str,
+    /// The annotation `acknowledge`.
+    pub acknowledge: Option<&'a str>,
+}
+
+impl Signatures {
+    /// Verifies the signature beside a payload; `None` if there is none, and none need be. Nothing is parsed before.
+    ///
+    /// # Errors
+    /// What is wrong with it, and what to do.
+    pub fn verify(&self, what: &Signable<'_>) -> Result<Option<Signed>, String> {
+        let name = format!("{}{KEY_SUFFIX}", what.key);
+        let Some(text) = what.data.get(&name) else {
+            let why = format!("there is no key {name}, and the policy requires one: push --signature");
+            return if self.required { Err(why) } else { Ok(None) };
+        };
+        let fail = |why: String| format!("{name}: {why}");
+        let bytes = what.data.get(what.key).map(String::as_bytes).unwrap_or_default();
+        let (trusted, comment) = self.verified(text, bytes).map_err(fail)?;
+        let comment = Comment::parse(&comment).map_err(|why| fail(format!("trusted comment: {why}")))?;
+        comment.check(what).map_err(fail)?;
+        if let Some(pools) = self.pools.as_ref().filter(|pools| !pools.contains(&comment.pool)) {
+            let pools: Vec<&str> = pools.iter().map(String::as_str).collect();
+            return Err(fail(format!(
+                "it is for pool {}, and this node takes those for {}",
+                comment.pool,
+                pools.join(", ")
+            )));
+        }
+        let Comment { pool, sequence, expires, .. } = comment;
+        Ok(Some(Signed { key: trusted.name.clone(), key_id: trusted.id.clone(), pool, sequence, expires }))
+    }
+
+    /// The key that signed these bytes, and the trusted comment.
+    fn verified(&self, text: &str, bytes: &[u8]) -> Result<(&TrustedKey, String), String> {
+        let signature = decode(text)?;
+        let id = text.lines().nth(1).and_then(key_id).unwrap_or_default();
+        let Some(trusted) = self.keys.iter().find(|key| key.id == id) else {
+            let keys: Vec<String> = self.keys.iter().map(|key| format!("{} ({})", key.name, key.id)).collect();
+            return Err(format!("signed with key {id}, which the policy does not have: {}", keys.join(", ")));
+        };
+        match trusted.key.verify(bytes, &signature, false) {
+            Ok(()) => Ok((trusted, signature.trusted_comment().to_owned())),
+            Err(Error::UnexpectedAlgorithm) => Err("it is not prehashed: sign without minisign's option -l".to_owned()),
+            Err(_) => Err(format!(
+                "it is not key {id}'s over these {} bytes (SHA-256 {}) and its trusted comment: sign the very bytes of the \
+                 key, with their last newline",
+                bytes.len(),
+                sha256(bytes)
+            )),
+        }
+    }
+}
+
+fn decode(text: &str) -> Result<Signature, String> {
+    if text.len() > MAX_BYTES {
+        return Err(format!("{} bytes are more than the limit of {MAX_BYTES}", text.len()));
+    }
+    Signature::decode(text).map_err(|error| format!("it is no signature file of minisign: {error}"))
+}
+
+/// The key id in the first bytes of a public key or a signature: algorithm (2 bytes), id (8 bytes, the lowest first).
+fn key_id(base64: &str) -> Option<String> {
+    let digit = |c: u8| {
+        Some(match c {
+            b'A'..=b'Z' => c - b'A',
+            b'a'..=b'z' => c - b'a' + 26,
+            b'0'..=b'9' => c - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        })
+    };
+    // 14 digits hold 84 bits, of which the first 80 are wanted.
+    let digits =
+        base64.as_bytes().get(..14)?.iter().try_fold(0_u128, |all, c| Some(all << 6 | u128::from(digit(*c)?)))?;
+    let id = u64::try_from((digits >> 4) & u128::from(u64::MAX)).ok()?;
+    Some(format!("{:X}", id.swap_bytes()))
+}
+
+pub(super) fn pool(word: &str) -> Result<&str, String> {
+    if is_subdomain(word, 253) {
+        Ok(word)
+    } else {
+        Err(format!("{:?} is no name of a pool: a-z, 0-9, - and .", shown(word)))
+    }
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+fn shown(text: &str) -> String {
+    text.chars().take(80).collect()
+}
+
+/// What a trusted comment says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Comment {
+    /// The pool that it is for.
+    pub pool: String,
+    /// Its place among the pool's versions.
+    pub sequence: u64,
+    /// From then on it is not taken up, seconds since 1970.
+    pub expires: u64,
+    merge: Merge,
+    acknowledge: BTreeSet<String>,
+    /// The SHA-256 of each other key.
+    files: BTreeMap<String, String>,
+}
+
+const ENTRIES: [&str; 7] = ["kind", "pool", "sequence", "expires", "merge", "acknowledge", "files"];
+
+impl Comment {
+    /// Reads the trusted comment in the text of a signature file, which is not verified by that.
+    ///
+    /// # Errors
+    /// It is no signature file, or its comment is not as it must be.
+    pub fn of_file(text: &str) -> Result<Self, String> {
+        let signature = decode(text)?;
+        Self::parse(signature.trusted_comment()).map_err(|why| format!("trusted comment: {why}"))
+    }
+
+    /// Reads a trusted comment.
+    ///
+    /// # Errors
+    /// Which entry is wrong, and what must stand there.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut entries: BTreeMap<&str, &str> = BTreeMap::new();
+        for entry in text.split(' ') {
+            let (name, value) = entry.split_once('=').unwrap_or((entry, ""));
+            if !ENTRIES.contains(&name) {
+                let all = ENTRIES.map(|name| format!("{name}=")).join(" ");
+                return Err(format!("{:?} is none of its entries, which are apart by one blank: {all}", shown(entry)));
+            }
+            if entries.insert(name, value).is_some() {
+                return Err(format!("{name}= stands there twice"));
+            }
+        }
+        let entry = |name: &'static str| entries.get(name).copied().ok_or_else(|| format!("{name}= is missing"));
+        let wrong = |name: &str, value: &str, must: &str| format!("{name}={} must be {must}", shown(value));
+        let kind = entry("kind")?;
+        if kind != KIND {
+            return Err(wrong("kind", kind, KIND));
+        }
+        let sequence = entry("sequence")?;
+        let number = sequence.parse::<u64>().ok().filter(|number| number.to_string() == sequence);
+        let expires = entry("expires")?;
+        let at = expires.parse::<jiff::Timestamp>().ok().and_then(|at| u64::try_from(at.as_second()).ok());
+        Ok(Self {
+            pool: pool(entry("pool")?).map_err(|why| format!("pool=: {why}"))?.to_owned(),
+            sequence: number.ok_or_else(|| wrong("sequence", sequence, "a number"))?,
+            expires: at.ok_or_else(|| wrong("expires", expires, "a time in RFC 3339, such as 2027-06-30T00:00:00Z"))?,
+            merge: entry("merge")?.parse()?,
+            acknowledge: match entry("acknowledge")? {
+                "none" => BTreeSet::new(),
+                words => words_of(words),
+            },
+            files: files(entry("files")?)?,
+        })
+    }
+
+    /// Holds it against what it is beside.
+    ///
+    /// # Errors
+    /// What is not as it was signed.
+    pub fn check(&self, what: &Signable<'_>) -> Result<(), String> {
+        if what.merge.parse::<Merge>() != Ok(self.merge) {
+            let signed = if self.merge == Merge::Overlay { "overlay" } else { "replace" };
+            return Err(format!("it was signed with merge={signed}, and would be merged by {:?}", shown(what.merge)));
+        }
+        let annotation = words_of(what.acknowledge.unwrap_or_default());
+        if annotation != self.acknowledge {
+            let list = |words: &BTreeSet<String>| words.iter().cloned().collect::<Vec<_>>().join(",");
+            let (signed, there) = (list(&self.acknowledge), list(&annotation));
+            return Err(format!(
+                "it was signed with acknowledge={signed:?}, and the annotation is {:?}",
+                shown(&there)
+            ));
+        }
+        let others = |key: &str| key != what.key && !key.ends_with(KEY_SUFFIX);
+        for (key, text) in what.data.iter().filter(|(key, _)| others(key)) {
+            let found = sha256(text.as_bytes());
+            match self.files.get(key) {
+                Some(signed) if *signed == found => {}
+                Some(_) => return Err(format!("key {key} is not what was signed (files=): its SHA-256 is {found}")),
+                None => return Err(format!("key {key} was not signed: files= must have {key}:{found}")),
+            }
+        }
+        match self.files.keys().find(|key| !what.data.contains_key(*key)) {
+            Some(key) => Err(format!("key {key} was signed (files=), and is not there")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn words_of(text: &str) -> BTreeSet<String> {
+    Acknowledged::parse(Some(text)).words().map(str::to_owned).collect()
+}
+
+fn files(text: &str) -> Result<BTreeMap<String, String>, String> {
+    if text == "none" {
+        return Ok(BTreeMap::new());
+    }
+    let mut files = BTreeMap::new();
+    for entry in text.split(',') {
+        let is_hash = |hash: &&str| hash.len() == 64 && hash.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'));
+        let pair = entry.split_once(':').filter(|(key, hash)| is_safe_key(key) && is_hash(hash));
+        let (key, hash) =
+            pair.ok_or_else(|| format!("files={} must be none, or KEY:SHA256,KEY:SHA256", shown(entry)))?;
+        if files.insert(key.to_owned(), hash.to_owned()).is_some() {
+            return Err(format!("files= has {key} twice"));
+        }
+    }
+    Ok(files)
+}

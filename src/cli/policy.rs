@@ -1,0 +1,102 @@
+//! `policy check`, and the policies that `enable --policy` installs.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+
+use super::common::Failure;
+use crate::adapters::{ownership, policy, systemctl};
+use kubelet_config::policy::{DEFAULT_PATH, NodePolicy};
+
+/// Policies that come with the program.
+const SHIPPED: [(&str, &str); 2] = [
+    ("baseline", include_str!("../../packaging/policy/baseline.yaml")),
+    ("strict", include_str!("../../packaging/policy/strict.yaml")),
+];
+
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Read a policy and say what it means: exit 0 if it can be used, 1 if not.
+    Check {
+        /// A NodePolicy [default: the node's own, /etc/kubelet-supervisor/policy.yaml]
+        file: Option<PathBuf>,
+    },
+}
+
+pub(super) fn run(options: &Options) -> Result<u8, Failure> {
+    let Verb::Check { file } = &options.verb;
+    let (file, is_own) = match file {
+        Some(file) => (file.as_path(), false),
+        None => (Path::new(DEFAULT_PATH), true),
+    };
+    let path = file.display();
+    let policy = if is_own {
+        let found = policy::read(file).map_err(|why| Failure::new(1, why))?;
+        found.ok_or_else(|| Failure::new(1, format!("{path}: this node has no policy: enable --policy baseline")))?
+    } else {
+        let text = std::fs::read_to_string(file).map_err(|error| Failure::new(1, format!("{path}: {error}")))?;
+        if let Err(why) = ownership::check(file) {
+            eprintln!("note: there it could not be used: {why}");
+        }
+        parsed(&path.to_string(), &text)?
+    };
+    println!("{path} can be used");
+    for line in policy.summary() {
+        println!("  {line}");
+    }
+    Ok(0)
+}
+
+fn parsed(name: &str, text: &str) -> Result<NodePolicy, Failure> {
+    NodePolicy::parse(text).map_err(|why| Failure::new(1, format!("{name}: {why}")))
+}
+
+/// A policy that is to be installed: one that comes with the program, or a file.
+pub(super) fn chosen(name: &str) -> Result<String, Failure> {
+    if let Some((_, text)) = SHIPPED.iter().find(|(shipped, _)| *shipped == name) {
+        return Ok((*text).to_owned());
+    }
+    let fail = |error: std::io::Error| {
+        Failure::usage(format!("--policy {name}: {error}; it is baseline, strict or the path of a NodePolicy"))
+    };
+    let text = std::fs::read_to_string(name).map_err(fail)?;
+    parsed(name, &text)?;
+    Ok(text)
+}
+
+/// Puts it in its place, unless another one is there.
+pub(super) fn install(text: &str) -> Result<(), String> {
+    let path = Path::new(DEFAULT_PATH);
+    match systemctl::read(path)? {
+        Some(there) if there == text => println!("{DEFAULT_PATH} is up to date"),
+        Some(_) => {
+            return Err(format!("{DEFAULT_PATH} is there and says something else: edit it, or remove it first"));
+        }
+        None => {
+            systemctl::write(path, text)?;
+            println!("wrote {DEFAULT_PATH}");
+        }
+    }
+    ownership::check(path).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shipped_can_be_used() {
+        for (name, text) in SHIPPED {
+            assert_eq!(chosen(name).ok().as_deref(), Some(text));
+            let policy = NodePolicy::parse(text).unwrap_or_else(|why| panic!("{name}: {why}"));
+            assert!(policy.denied_fields.len() > 15 && policy.overridable_flags.is_some(), "{name}");
+        }
+        assert!(chosen("/no/such/file").is_err_and(|failure| failure.message.contains("baseline, strict")));
+    }
+}

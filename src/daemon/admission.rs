@@ -1,0 +1,84 @@
+//! What the node's policy says of what is loaded.
+
+use super::render::configuration;
+use crate::ports::{Checkpoint, Local, LocalPolicy};
+use kubelet_config::flags::{FlagOverrides, KubeletArgs};
+use kubelet_config::policy::{Admission, Candidate, PolicyState, Signable, Signed};
+use kubelet_config::source::{ConfigAnnotations, Merge, Source};
+use serde_json::Value;
+
+/// The policy as it was read for one load.
+pub(super) struct Policy(Result<LocalPolicy, String>);
+
+impl Policy {
+    pub(super) fn read(local: &dyn Local) -> Self {
+        Self(local.policy())
+    }
+
+    /// What it says of the local files: nothing but that it is there.
+    pub(super) fn of_local(&self) -> Admission {
+        let policy = match &self.0 {
+            Err(why) => PolicyState::Unreadable(why.clone()),
+            Ok(LocalPolicy { policy: None, .. }) => PolicyState::Absent,
+            Ok(_) => PolicyState::InForce,
+        };
+        Admission { policy, ..Admission::default() }
+    }
+
+    /// The signature beside a payload, verified; what has none need not be signed.
+    pub(super) fn signed(
+        &self,
+        checkpoint: &Checkpoint,
+        source: &Source,
+        default_merge: Merge,
+    ) -> Result<Option<Signed>, String> {
+        let Ok(LocalPolicy { policy: Some(policy), .. }) = &self.0 else { return Ok(None) };
+        let Some(signatures) = policy.signatures.as_ref().filter(|_| !source.is_local_files()) else { return Ok(None) };
+        let merge = if default_merge == Merge::Overlay { "overlay" } else { "replace" };
+        signatures.verify(&Signable {
+            key: &source.reference.kubelet_config_key,
+            data: &checkpoint.files,
+            merge: checkpoint.annotations.merge.as_deref().unwrap_or(merge),
+            acknowledge: checkpoint.annotations.acknowledge.as_deref(),
+        })
+    }
+
+    /// What it says of what the kubelet would go by.
+    pub(super) fn admission(
+        &self,
+        source: &Source,
+        (effective, overrides): (&Value, &FlagOverrides),
+        signed: Result<Option<Signed>, String>,
+        args: &KubeletArgs,
+        local: &dyn Local,
+    ) -> Admission {
+        let Ok(found @ LocalPolicy { policy: Some(policy), .. }) = &self.0 else { return self.of_local() };
+        if source.is_local_files() {
+            return self.of_local(); // root's own
+        }
+        let own = if policy.denied_fields.is_empty() {
+            Ok(Value::Null) // nobody asks
+        } else {
+            configuration(None, None, args, local).map(|own| own.effective)
+        };
+        // It may pass: nothing new until then, and nothing refused for good.
+        let own = match own {
+            Ok(own) => own,
+            Err(error) => return Admission::unreadable(format!("deniedFields cannot be held against {error}")),
+        };
+        let candidate = Candidate {
+            source,
+            own_directory: found.source_dir && source.is_source_dir(),
+            effective,
+            local: &own,
+            overrides,
+        };
+        Admission::by(policy, &candidate, &found.label_namespaces, signed)
+    }
+
+    /// The annotations as far as the policy lets them count.
+    pub(super) fn limited(&self, annotations: ConfigAnnotations) -> ConfigAnnotations {
+        let Ok(LocalPolicy { policy: Some(policy), .. }) = &self.0 else { return annotations };
+        ConfigAnnotations { acknowledge: policy.acknowledged(annotations.acknowledge.as_deref()), ..annotations }
+    }
+}

@@ -1,0 +1,180 @@
+//! Candidates are admitted, starts are forbidden, and what runs is told of.
+
+use crate::machine::io::{Effect, StoreRequest, Ticket, log};
+use crate::machine::model::{RenderError, Rendered, later};
+use crate::machine::records::{Attempt, Records, Version};
+use crate::machine::{Level, State, events, limits};
+use kubelet_config::policy::{Admission, PolicyState, Signed};
+use kubelet_config::source::Source;
+
+impl State {
+    /// Whether there is a policy, as it was read last.
+    #[must_use]
+    pub fn policy(&self) -> &PolicyState {
+        &self.policy.known
+    }
+
+    /// Why the policy forbids what runs, if it does. It goes on until something else starts.
+    #[must_use]
+    pub fn policy_violation(&self) -> Option<&str> {
+        self.policy.forbids.as_deref()
+    }
+
+    /// Root wrote it, or it may have been written: what is assigned and what runs are held against it.
+    pub(in crate::machine) fn policy_changed(&mut self) {
+        self.ask_policy();
+        self.judge_change_anew();
+        self.reconsider();
+    }
+
+    /// Nobody watched it for a while: what runs is held against it.
+    pub(in crate::machine) fn ask_policy(&mut self) {
+        self.policy.due = Some(self.now);
+    }
+
+    /// The one place where a candidate is admitted: rendered, and not judged by the kubelet yet. True if it is not.
+    pub(in crate::machine) fn refuse_by_policy(
+        &mut self,
+        version: &Version,
+        rendered: &Rendered,
+        fx: &mut Vec<Effect>,
+    ) -> bool {
+        self.note_policy(&rendered.admission.policy, fx);
+        if self.is_taken_up(&version.source) {
+            return false;
+        }
+        if let PolicyState::Unreadable(why) = &rendered.admission.policy {
+            self.give_up_change(format!("the node's policy admits nothing new while it cannot be read: {why}"));
+            return true;
+        }
+        let Some(why) = self.refusal_by_policy(rendered) else { return false };
+        self.reject_by_policy(&version.source, &why, fx);
+        true
+    }
+
+    /// The same of what was refused as it is, unread.
+    pub(in crate::machine) fn refuse_unread(&mut self, source: &Source, why: &str, fx: &mut Vec<Effect>) {
+        self.note_policy(&PolicyState::InForce, fx);
+        if self.is_taken_up(source) {
+            return self.end_change(source);
+        }
+        self.reject_by_policy(source, why, fx);
+    }
+
+    fn refusal_by_policy(&self, rendered: &Rendered) -> Option<String> {
+        let Admission { refused_by_label, signed, .. } = &rendered.admission;
+        let by_label = refused_by_label.clone().filter(|_| self.sync.is_by_labels());
+        let refused = State::forbids_start(rendered).or(by_label);
+        refused.or_else(|| self.out_of_date(signed.as_ref()?, rendered))
+    }
+
+    /// What was taken up may expire, and what was proven may be found again.
+    fn out_of_date(&self, signed: &Signed, rendered: &Rendered) -> Option<String> {
+        let records = self.records();
+        let attempt = records.phase.attempt().map(|attempt| &attempt.version);
+        let known = [records.assigned.as_ref(), records.last_known_good.as_ref(), attempt];
+        if known.into_iter().flatten().any(|version| version.has_content(&rendered.digest)) {
+            return None;
+        }
+        signed.out_of_date(records.sequences.get(&signed.pool).copied(), self.now.wall_nanos / 1_000_000_000)
+    }
+
+    /// True if it was admitted before, and runs: it goes on.
+    fn is_taken_up(&self, source: &Source) -> bool {
+        let is_it = |version: &Version| version.source == *source;
+        let assigned = self.records().assigned.as_ref().is_some_and(is_it);
+        assigned && self.process.run().is_some() && self.active().is_some_and(is_it)
+    }
+
+    /// Why what was loaded is not started. What is on record was admitted once, so it takes a policy that can be read.
+    pub(in crate::machine) fn forbids_start(rendered: &Rendered) -> Option<String> {
+        rendered.admission.refused.clone()
+    }
+
+    /// What is known of the policy by a start.
+    pub(in crate::machine) fn policy_at_start(&mut self, admission: Option<&Admission>, fx: &mut Vec<Effect>) {
+        if let Some(admission) = admission {
+            self.note_policy(&admission.policy, fx);
+        }
+        self.policy.forbids = None;
+    }
+
+    /// Asks what the policy says of what runs.
+    pub(in crate::machine) fn tick_policy(&mut self, fx: &mut Vec<Effect>) {
+        if self.policy.asked.is_some_and(|asked| asked.is_given_up(self.now)) {
+            self.policy.asked = None;
+            self.policy.due = Some(later(self.now, limits::VERIFY_RETRY));
+        }
+        let due = self.policy.asked.is_none() && self.policy.due.is_some_and(|due| self.now >= due);
+        let can = self.process.run().is_some() && !self.process.is_leaving() && !self.drift.is_imminent(self.now);
+        if !due || !can {
+            return;
+        }
+        let asked = self.ask(limits::STORE_DEADLINE);
+        fx.push(Effect::Store(StoreRequest::Load(asked.ticket, Version::load_target(self.active()))));
+        (self.policy.due, self.policy.asked) = (None, Some(asked));
+    }
+
+    /// The answer to that; false if it is not this question's.
+    pub(in crate::machine) fn policy_judged(
+        &mut self,
+        ticket: Ticket,
+        result: &Result<Rendered, RenderError>,
+        fx: &mut Vec<Effect>,
+    ) -> bool {
+        if self.policy.asked.is_none_or(|asked| asked.ticket != ticket) {
+            return false;
+        }
+        self.policy.asked = None;
+        let forbids = match result {
+            Ok(rendered) if Some(&rendered.digest) != self.running().digest.as_ref() => return true, // another one by now
+            Ok(rendered) => {
+                self.note_policy(&rendered.admission.policy, fx);
+                State::forbids_start(rendered)
+            }
+            Err(RenderError::Policy(why)) => Some(why.clone()),
+            Err(_) => return true,
+        };
+        if let Some(why) = forbids.as_ref().filter(|_| forbids != self.policy.forbids) {
+            let source = self.active().map(|version| version.source.clone());
+            fx.push(Effect::Emit(events::forbidden(source.as_ref(), why)));
+        }
+        self.policy.forbids = forbids;
+        true
+    }
+
+    fn note_policy(&mut self, policy: &PolicyState, fx: &mut Vec<Effect>) {
+        if self.policy.known == *policy {
+            return;
+        }
+        self.policy.known = policy.clone();
+        let line = match policy {
+            PolicyState::Unreadable(why) => {
+                return log(
+                    fx,
+                    Level::Warn,
+                    format!("the node's policy cannot be used, nothing new is taken up: {why}"),
+                );
+            }
+            PolicyState::InForce => "the node's policy is in force",
+            PolicyState::Absent => "the node has no policy any more: what is assigned is taken up",
+        };
+        log(fx, Level::Info, line);
+    }
+}
+
+impl Records {
+    /// A version was proven: no lower sequence of its pool is taken up from now on.
+    pub(in crate::machine) fn raise_sequence(&mut self, signed: Option<&Signed>) {
+        let Some(Signed { pool, sequence, .. }) = signed else { return };
+        let proven = self.sequences.entry(pool.clone()).or_default();
+        *proven = (*proven).max(*sequence);
+    }
+}
+
+impl Attempt {
+    /// The same content, signed anew.
+    pub(in crate::machine) fn signed_by(&mut self, admission: &Admission) {
+        self.signed.clone_from(&admission.signed);
+    }
+}

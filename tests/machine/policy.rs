@@ -1,0 +1,221 @@
+//! The node's policy: what it admits, what is not started, and what it does not take away.
+
+use kubelet_config::policy::{PolicyState, Signed};
+use kubelet_supervisor::machine::Input;
+use kubelet_supervisor::machine::command::{Command, Target};
+use testkit::node::{Node, source};
+
+testkit::scenarios!(
+    what_it_refuses_is_not_started,
+    it_is_taken_up_once_the_policy_admits_it,
+    what_runs_goes_on_and_is_told_of,
+    what_it_forbids_is_not_started_again,
+    equal_content_under_a_forbidden_name_is_not_adopted,
+    one_that_cannot_be_read_admits_nothing_new,
+    one_that_cannot_be_read_takes_nothing_away,
+    labels_name_fewer_namespaces,
+    a_lower_sequence_is_refused,
+    a_rollback_keeps_the_sequence,
+    what_expired_is_not_taken_up_and_goes_on,
+);
+
+fn node() -> Node {
+    let mut node = Node::new();
+    node.store.policy = PolicyState::InForce;
+    node
+}
+
+fn forbid(node: &mut Node, name: &str) {
+    node.store.forbidden.insert(name.to_owned());
+    node.step(Input::PolicyChanged);
+    node.pass(5);
+}
+
+fn sign(node: &mut Node, name: &str, sequence: u64, expires: u64) {
+    let signed = Signed { key: "ops".into(), key_id: "1".into(), pool: "p".into(), sequence, expires };
+    node.store.signed.insert(name.to_owned(), signed);
+}
+
+fn prove(node: &mut Node, name: &str) {
+    node.assign(name);
+    node.pass(660);
+    assert_eq!((node.running(), node.last_known_good()), (Some(name), name));
+}
+
+fn condition(node: &Node) -> (&'static str, String) {
+    let condition = kubelet_supervisor::machine::status::node_status(&node.state).condition;
+    (condition.reason.as_str(), condition.message)
+}
+
+/// Long after what is in [`Node`]'s clock.
+const LATER: u64 = 4_000_000_000;
+
+fn what_it_refuses_is_not_started() {
+    let mut node = node();
+    prove(&mut node, "a");
+    node.store.forbidden.insert("b".into());
+    let starts = node.starts.len();
+    node.assign("b");
+    node.pass(700);
+    assert_eq!((node.running(), node.starts.len()), (Some("a"), starts), "and it costs no restart");
+    assert_eq!(condition(&node).0, "Rejected");
+    assert!(node.message("KubeletConfigRejected").contains("the node's policy: b"));
+    assert_eq!(node.events().iter().filter(|reason| **reason == "KubeletConfigRejected").count(), 1);
+}
+
+fn it_is_taken_up_once_the_policy_admits_it() {
+    let mut node = node();
+    node.store.forbidden.insert("b".into());
+    node.assign("b");
+    node.pass(30);
+    assert!(node.is_bad("b") && node.running() != Some("b"));
+    node.store.forbidden.clear();
+    node.step(Input::PolicyChanged);
+    node.pass(30);
+    assert_eq!(node.running(), Some("b"));
+    assert!(node.disk().bad.is_empty(), "nobody had to say retry");
+}
+
+fn what_runs_goes_on_and_is_told_of() {
+    let mut node = node();
+    prove(&mut node, "a");
+    let starts = node.starts.len();
+    forbid(&mut node, "a");
+    node.pass(700);
+    assert_eq!((node.running(), node.starts.len(), node.last_known_good()), (Some("a"), starts, "a"));
+    let (reason, message) = condition(&node);
+    assert_eq!(reason, "ForbiddenByPolicy");
+    assert!(message.contains("the node's policy: a"), "{message}");
+    assert!(node.message("KubeletConfigForbidden").contains("the node's policy: a"));
+    node.store.forbidden.clear();
+    node.step(Input::PolicyChanged);
+    node.pass(5);
+    assert_eq!(condition(&node).0, "LastKnownGood");
+}
+
+fn what_it_forbids_is_not_started_again() {
+    let mut node = node();
+    prove(&mut node, "a");
+    prove(&mut node, "b");
+    forbid(&mut node, "b");
+    node.exit(1);
+    node.pass(60);
+    assert_eq!(node.running(), Some("a"), "an earlier one, which is admitted");
+    node.store.forbidden.insert("a".into());
+    node.reboot();
+    node.pass(60);
+    assert_eq!(node.running(), Some(""), "the node's own: a kubelet runs");
+    node.store.forbidden.clear();
+    node.step(Input::PolicyChanged);
+    node.pass(700);
+    assert_eq!(node.running(), Some("b"), "what is on record was kept");
+}
+
+fn equal_content_under_a_forbidden_name_is_not_adopted() {
+    let mut node = node();
+    prove(&mut node, "a");
+    node.same_content.insert("b".into(), "a".into());
+    node.store.forbidden.insert("b".into());
+    let starts = node.starts.len();
+    node.assign("b");
+    node.pass(60);
+    assert_eq!((node.running(), node.starts.len(), condition(&node).0), (Some("a"), starts, "Rejected"));
+    node.reboot();
+    node.pass(60);
+    assert_eq!(node.running(), Some("a"), "nobody took it away by a name");
+}
+
+fn one_that_cannot_be_read_admits_nothing_new() {
+    let mut node = node();
+    prove(&mut node, "a");
+    node.store.policy = PolicyState::Unreadable("torn".into());
+    node.step(Input::PolicyChanged);
+    node.assign("b");
+    node.pass(120);
+    assert_eq!((node.running(), condition(&node).0), (Some("a"), "SyncFailed"));
+    assert!(condition(&node).1.contains("torn"));
+    assert!(!node.is_bad("b"), "it is not to blame");
+    node.store.policy = PolicyState::InForce;
+    node.step(Input::PolicyChanged);
+    node.pass(30);
+    assert_eq!(node.running(), Some("b"));
+}
+
+fn one_that_cannot_be_read_takes_nothing_away() {
+    let mut node = node();
+    prove(&mut node, "a");
+    node.assign("b");
+    node.pass(60);
+    node.store.policy = PolicyState::Unreadable("torn".into());
+    node.step(Input::PolicyChanged);
+    node.exit(1);
+    node.pass(30);
+    assert_eq!(node.running(), Some("b"), "its trial goes on");
+    node.pass(700);
+    assert_eq!(node.last_known_good(), "b");
+    node.reboot();
+    node.pass(60);
+    assert_eq!(node.running(), Some("b"));
+}
+
+fn labels_name_fewer_namespaces() {
+    let mut node = node();
+    node.step(Input::AssignedByLabels(true));
+    node.assign("elsewhere");
+    node.pass(60);
+    assert!(node.is_bad("elsewhere") && node.running() != Some("elsewhere"));
+    node.step(Input::AssignedByLabels(false));
+    node.pass(60);
+    assert_eq!(node.running(), Some("elsewhere"), "native's freedom");
+}
+
+fn a_lower_sequence_is_refused() {
+    let mut node = node();
+    for (name, sequence) in [("a", 7), ("b", 6), ("c", 7)] {
+        sign(&mut node, name, sequence, LATER);
+    }
+    prove(&mut node, "a");
+    node.assign("b");
+    node.pass(60);
+    assert_eq!((node.running(), node.disk().sequences.get("p")), (Some("a"), Some(&7)));
+    assert!(condition(&node).1.contains("sequence 6 of pool p is lower than 7"), "{}", condition(&node).1);
+    node.reboot();
+    node.pass(60);
+    assert_eq!(node.running(), Some("a"), "over a boot as well");
+    prove(&mut node, "c");
+}
+
+fn a_rollback_keeps_the_sequence() {
+    let mut node = node();
+    sign(&mut node, "a", 1, LATER);
+    sign(&mut node, "b", 2, LATER);
+    prove(&mut node, "a");
+    prove(&mut node, "b");
+    let to = Target::Version { uid: "uid-a".into(), resource_version: "1".into() };
+    assert!(node.operate(Command::Rollback { to }).is_ok());
+    node.pass(60);
+    assert_eq!((node.running(), node.disk().sequences.get("p")), (Some("a"), Some(&2)), "an operator may");
+    assert!(node.operate(Command::Unpin).is_ok());
+    node.edit("a", "2");
+    sign(&mut node, "a@2", 1, LATER);
+    node.assign("a");
+    node.pass(60);
+    assert_ne!(node.running(), Some("a@2"), "the cluster cannot go back below it");
+}
+
+fn what_expired_is_not_taken_up_and_goes_on() {
+    let mut node = node();
+    sign(&mut node, "a", 1, LATER);
+    prove(&mut node, "a");
+    sign(&mut node, "a", 1, 1);
+    sign(&mut node, "b", 2, 1);
+    node.step(Input::PolicyChanged);
+    node.reboot();
+    node.pass(60);
+    assert_eq!((node.running(), condition(&node).0), (Some("a"), "LastKnownGood"), "it was taken up in time");
+    node.assign("b");
+    node.pass(60);
+    assert_eq!(node.running(), Some("a"));
+    assert!(condition(&node).1.contains("it expired at 1970-01-01"), "{}", condition(&node).1);
+    assert_eq!(node.state.active().map(|version| version.source.clone()), Some(source("a")));
+}
