@@ -171,12 +171,14 @@ pub enum LocalError {
         size: u64,
     },
     /// No node has so many.
-    #[error("{}: more than {limit} drop-ins", dir.display())]
+    #[error("{}: more than {limit} drop-ins, or than {depth} directories one in the other", dir.display())]
     TooMany {
-        /// The `--config-dir`.
+        /// A directory of `--config-dir`.
         dir: PathBuf,
         /// How many are read.
         limit: usize,
+        /// How deep they may lie.
+        depth: u32,
     },
 }
 

@@ -22,6 +22,9 @@ const SUPERVISOR_FILES: [&str; 3] = ["state.json", "configs", "seals"];
 const STORE_DIRS: [(&str, u32); 5] =
     [("", 0), ("store", 0), ("supervisor/configs", 2), ("supervisor/seals", 1), ("store/checkpoints", 2)];
 
+/// Links that are followed in one path; the kernel follows as many (MAXSYMLINKS).
+const LINKS: usize = 40;
+
 /// Events of one write come together; directories that it made are watched after this long.
 const GATHER: Duration = Duration::from_millis(500);
 
@@ -69,10 +72,18 @@ pub(crate) fn local_files(args: &KubeletArgs, inputs: UnboundedSender<Input>) {
 }
 
 impl WatchPaths {
-    /// The file, and what it is a link to.
+    /// The file, each link on the way to it, and what that leads to.
     fn add_file(&mut self, path: &Path) {
-        self.files.push(path.to_owned());
-        self.files.extend(std::fs::canonicalize(path).ok().filter(|target| target != path));
+        let mut path = path.to_owned();
+        for _ in 0..=LINKS {
+            self.files.push(path.clone());
+            let link = path.ancestors().find_map(|part| Some((part.to_owned(), std::fs::read_link(part).ok()?)));
+            let Some((part, target)) = link else { return };
+            let rest = path.strip_prefix(&part).map(Path::to_owned).unwrap_or_default();
+            let target = part.parent().unwrap_or(Path::new("/")).join(target);
+            path = if rest.as_os_str().is_empty() { target } else { target.join(rest) };
+            self.files.push(part);
+        }
     }
 
     /// What links in a directory lead to.

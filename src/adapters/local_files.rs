@@ -1,10 +1,14 @@
 //! The local files: the kubelet's binary, `--config`, `--config-dir`.
 
-use std::io;
-use std::os::unix::fs::MetadataExt as _;
+use std::fs::OpenOptions;
+use std::io::{self, Read as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use super::policy::PolicyFile;
+use nix::fcntl::OFlag;
+
 use crate::machine::model::KubeletId;
 use crate::ports::{self, LocalError, LocalPolicy};
 use kubelet_config::flags::KubeletArgs;
@@ -39,10 +43,8 @@ impl ports::Local for LocalFiles {
     fn drop_ins(&self) -> Result<Vec<DropIn>, LocalError> {
         let Some(dir) = self.args.last("config-dir").map(Path::new) else { return Ok(Vec::new()) };
         let mut files = Vec::new();
-        collect_drop_ins(dir, &mut files, 0)?;
-        if files.len() > DROP_INS {
-            return Err(LocalError::TooMany { dir: dir.to_owned(), limit: DROP_INS });
-        }
+        let kind = std::fs::symlink_metadata(dir).map_err(|error| disk(dir, error))?;
+        collect_drop_ins(dir, kind.is_dir(), &mut files, 0)?;
         files.sort(); // name by name on the way, as filepath.WalkDir goes (server.go, v1.36)
         files.iter().map(|path| Ok(DropIn { text: read(path)?, path: path.display().to_string() })).collect()
     }
@@ -75,25 +77,37 @@ fn disk(path: &Path, error: io::Error) -> LocalError {
     LocalError::Disk { path: path.to_owned(), cause: error.into() }
 }
 
+/// Nothing but a regular file: a pipe would be waited for, and a device has no end.
 fn read(path: &Path) -> Result<String, LocalError> {
-    let size = std::fs::metadata(path).map_err(|error| disk(path, error))?.len();
-    if size > yaml::MAX_BYTES as u64 {
-        return Err(LocalError::TooLarge { path: path.to_owned(), size });
+    let fail = |error| disk(path, error);
+    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).map_err(fail)?;
+    let meta = file.metadata().map_err(fail)?;
+    if !meta.is_file() {
+        return Err(fail(io::Error::other("this is no regular file")));
     }
-    std::fs::read_to_string(path).map_err(|error| disk(path, error))
+    if meta.len() > yaml::MAX_BYTES as u64 {
+        return Err(LocalError::TooLarge { path: path.to_owned(), size: meta.len() });
+    }
+    let mut text = String::new();
+    file.take(yaml::MAX_BYTES as u64).read_to_string(&mut text).map_err(fail)?;
+    Ok(text)
 }
 
-/// A link is a file, wherever it leads, as to filepath.WalkDir.
-fn collect_drop_ins(dir: &Path, files: &mut Vec<PathBuf>, depth: u32) -> Result<(), LocalError> {
-    for entry in std::fs::read_dir(dir).map_err(|error| disk(dir, error))? {
-        let entry = entry.map_err(|error| disk(dir, error))?;
-        let path = entry.path();
-        let is_dir = entry.file_type().map_err(|error| disk(&path, error))?.is_dir();
-        if is_dir && depth < DROP_IN_DEPTH && files.len() <= DROP_INS {
-            collect_drop_ins(&path, files, depth + 1)?;
-        } else if !is_dir && path.extension().is_some_and(|extension| extension == "conf") {
-            files.push(path);
+/// As filepath.WalkDir goes: no link is entered, that of the directory itself neither; and any name that ends so counts.
+fn collect_drop_ins(path: &Path, is_dir: bool, files: &mut Vec<PathBuf>, depth: u32) -> Result<(), LocalError> {
+    if !is_dir {
+        if path.file_name().is_some_and(|name| name.as_bytes().ends_with(b".conf")) {
+            files.push(path.to_owned());
         }
+        return Ok(());
+    }
+    if depth > DROP_IN_DEPTH || files.len() > DROP_INS {
+        return Err(LocalError::TooMany { dir: path.to_owned(), limit: DROP_INS, depth: DROP_IN_DEPTH });
+    }
+    for entry in std::fs::read_dir(path).map_err(|error| disk(path, error))? {
+        let entry = entry.map_err(|error| disk(path, error))?;
+        let kind = entry.file_type().map_err(|error| disk(&entry.path(), error))?;
+        collect_drop_ins(&entry.path(), kind.is_dir(), files, depth + 1)?;
     }
     Ok(())
 }

@@ -156,8 +156,9 @@ async fn ensure_tested(command: &PreflightCommand, tested: &SelfTest) -> Result<
 }
 
 impl PreflightCommand {
-    /// Judges a rendered configuration. A rejection is checked against the local file with the same drop-ins:
-    /// what refuses that one with the same message is not the candidate's fault.
+    /// Judges a rendered configuration. A rejection is checked against the local file with the same drop-ins: what refuses
+    /// that one with the same message is not the candidate's fault. But for drop-ins of before, where the unit's own are
+    /// accepted by now: then there is something that can be started, and it is not this.
     pub(crate) async fn judge(&self, candidate: &Candidate) -> Verdict {
         let flags =
             |message: &str| Verdict::NotItsFault(format!("the kubelet refuses its own command line: {message}"));
@@ -176,12 +177,20 @@ impl PreflightCommand {
         match self.run(None, &own, config_dir).await {
             Classification::Flags(message) => flags(&message),
             Classification::Candidate(Verdict::Load(own) | Verdict::Validate(own))
-                if !candidate.is_local_files && own == message.replace(path, "") =>
+                if !candidate.is_local_files
+                    && own == message.replace(path, "")
+                    && (*config_dir == ConfigDir::Unit || self.refuses_unit().await) =>
             {
                 Verdict::NotItsFault(format!("the kubelet refuses its local configuration in the same way: {own}"))
             }
             Classification::Candidate(_) => verdict,
         }
+    }
+
+    /// True if the unit's own files, as they are now, are refused.
+    async fn refuses_unit(&self) -> bool {
+        let found = self.run(None, &FlagOverrides::default(), &ConfigDir::Unit).await;
+        matches!(found, Classification::Flags(_) | Classification::Candidate(Verdict::Load(_) | Verdict::Validate(_)))
     }
 
     /// Checks that the binary tells what cannot be loaded from what is invalid.

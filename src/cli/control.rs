@@ -61,12 +61,13 @@ fn denied(why: impl std::fmt::Display) -> String {
 
 /// Connects, if root or this user listens: whoever may write in the directory could answer for the supervisor.
 fn connect(socket: &Path) -> Result<(UnixStream, UnixCredentials), Unreachable> {
-    if let Err(error @ OwnershipError::Changeable { .. }) = ownership::check(socket) {
-        return Err(Unreachable::NoAnswer(error.to_string()));
-    }
+    let owned = ownership::check(socket);
     let stream = UnixStream::connect(socket).map_err(|error| {
         let why = format!("{}: {error}", socket.display());
         match error.kind() {
+            _ if let Err(error @ OwnershipError::Changeable { .. }) = &owned => {
+                Unreachable::NoAnswer(error.to_string())
+            }
             ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::ConnectionRefused => Unreachable::Absent(why),
             ErrorKind::PermissionDenied => Unreachable::Refused(denied(why)),
             _ => Unreachable::NoAnswer(why),
@@ -85,7 +86,10 @@ fn connect(socket: &Path) -> Result<(UnixStream, UnixCredentials), Unreachable> 
             socket.parent().unwrap_or(socket).display()
         )));
     }
-    Ok((stream, peer))
+    match owned {
+        Err(error @ OwnershipError::Changeable { .. }) => Err(Unreachable::NoAnswer(error.to_string())),
+        _ => Ok((stream, peer)),
+    }
 }
 
 impl StoreDir {

@@ -83,7 +83,7 @@ pub(super) struct Options {
     #[arg(long, env = "KUBELET_SUPERVISOR_SOURCE_KEY", default_value = "kubelet", value_name = "KEY")]
     source_key: String,
     /// Take up changes of the local files (--config, --config-dir) while the kubelet runs, also where nothing is assigned: judged, tried and rolled back like any change.
-    #[arg(long, env = "KUBELET_SUPERVISOR_FOLLOW_LOCAL")]
+    #[arg(long, env = "KUBELET_SUPERVISOR_FOLLOW_LOCAL", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = clap::builder::FalseyValueParser::new(), value_name = "true|false")]
     follow_local: bool,
     /// How the supervisor's own lines look; the kubelet's are passed through untouched.
     #[arg(long, env = "KUBELET_SUPERVISOR_LOG_FORMAT", value_enum, default_value_t, value_name = "text|json")]

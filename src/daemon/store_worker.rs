@@ -16,7 +16,7 @@ use crate::ports::{Local, Store, StoreError, StoreRequest};
 use kubelet_config::digest::Digest;
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::policy::Admission;
-use kubelet_config::rendering::{self, Configuration, Effective};
+use kubelet_config::rendering::{self, Configuration, DropIn, Effective};
 use kubelet_config::source::{ConfigAnnotations, Source};
 
 /// The kubelet's `--root-dir` if the command line has none (options.go, v1.20.2).
@@ -143,13 +143,18 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
     fn load(&mut self, target: &LoadTarget) -> Result<Rendered, RenderError> {
         match target {
             LoadTarget::Local => {
-                let out = configuration(None, None, &self.args, &self.local)?;
-                let admission = Policy::read(&self.local).of_local();
-                Ok(self.rendered(out, GivenFiles::default(), ConfigAnnotations::default(), admission))
+                let (out, annotations, admission) = self.local_configuration()?;
+                Ok(self.rendered(out, GivenFiles::default(), annotations, admission))
             }
             LoadTarget::Source(source) => self.render(source, None),
             LoadTarget::DryRun(source) => {
-                let (out, annotations, admission) = self.configuration(source)?;
+                let (out, annotations, admission) = match source {
+                    Some(source) => self.configuration(source)?,
+                    None => self.local_configuration()?,
+                };
+                if let Some(why) = out.drop_ins.iter().find_map(DropIn::fault) {
+                    return Err(RenderError::Load(why));
+                }
                 Ok(self.rendered(out, GivenFiles::default(), annotations, admission))
             }
             LoadTarget::Content(digest, source) => match self.store.load_config(digest) {
@@ -157,6 +162,11 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
                 Err(error) => self.render(source, Some(digest)).map_err(|_| error),
             },
         }
+    }
+
+    fn local_configuration(&self) -> Result<(Configuration, ConfigAnnotations, Admission), RenderError> {
+        let out = configuration(None, None, &self.args, &self.local)?;
+        Ok((out, ConfigAnnotations::default(), Policy::read(&self.local).of_local()))
     }
 
     /// What a checkpoint renders to now, and whether the node's policy admits it.

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use super::evidence::Suspension;
-use super::local_files::LocalFilesDifference;
-use super::model::Damage;
+use super::model::{Damage, LocalFilesDifference};
 use kubelet_config::duration::GoDuration;
 use kubelet_config::source::Source;
 use kubelet_config::status::{cut, name};

@@ -155,6 +155,8 @@ pub(crate) const DOWNLOAD_PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) const VERIFY_DELAY: Duration = Duration::from_secs(2);
 /// The local files are read once so much time has passed since they were written, or a kubelet was started with them.
 pub(crate) const LOCAL_FILES_DELAY: Duration = Duration::from_secs(2);
+/// They are read so long after the first write even if others follow.
+pub(crate) const LOCAL_FILES_LATEST: Duration = Duration::from_secs(20);
 /// What could not be read of them is read again after this long.
 pub(crate) const LOCAL_FILES_RETRY: Duration = Duration::from_secs(60);
 /// A store that does not answer is verified again after this long; each start verifies what it needs by itself. And while

@@ -33,7 +33,7 @@ mod hung;
 mod io;
 mod ladder;
 mod launch;
-pub(crate) mod local_files;
+mod local_files;
 mod operate;
 mod policy;
 mod process;

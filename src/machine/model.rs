@@ -163,8 +163,8 @@ pub enum LoadTarget {
     Local,
     /// The checkpoint of this source, rendered with the local files.
     Source(Source),
-    /// The same as a dry run: nothing is stored, so it cannot be started.
-    DryRun(Source),
+    /// What this source, or the local files alone, would be rendered to now: nothing is stored, so it cannot be started.
+    DryRun(Option<Source>),
     /// These very bytes; where they are damaged, the checkpoint of this source if it renders to the same content.
     Content(Digest, Source),
 }
@@ -197,6 +197,34 @@ pub struct Damage {
     pub content: Option<Digest>,
     /// It was written anew, or why it could not be.
     pub mended: Result<(), String>,
+}
+
+/// How what the local files say differs from what runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LocalFilesDifference {
+    /// Fields that the kubelet would go by with other values.
+    Fields(Vec<String>),
+    /// They cannot be used as they are, and why.
+    Unusable(String),
+}
+
+/// So many fields are named.
+const NAMED: usize = 10;
+
+impl fmt::Display for LocalFilesDifference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unusable(why) => write!(f, "the local files cannot be used: {why}"),
+            Self::Fields(fields) => {
+                let named = fields.get(..NAMED).unwrap_or(fields);
+                write!(f, "the local files differ from what the kubelet runs: {}", named.join(", "))?;
+                match fields.len() - named.len() {
+                    0 => Ok(()),
+                    more => write!(f, " and {more} more"),
+                }
+            }
+        }
+    }
 }
 
 /// What the preflight says of a candidate.

@@ -2,6 +2,8 @@
 
 use kubelet_config::assignment::Assignment;
 use kubelet_config::source::ConfigMapRef;
+use kubelet_supervisor::machine::command::Command;
+use kubelet_supervisor::machine::model::LoadTarget;
 use kubelet_supervisor::machine::{Effect, Input, Settings};
 use kubelet_supervisor::ports::StoreRequest;
 use testkit::node::Node;
@@ -15,6 +17,8 @@ testkit::scenarios!(
     followed_it_is_what_is_assigned_where_nothing_else_is,
     a_broken_file_of_a_followed_node_costs_no_restart,
     a_store_that_does_not_answer_is_asked_again,
+    followed_it_waits_until_there_is_something_to_go_back_to,
+    what_an_operator_holds_is_told_though_it_is_followed,
 );
 
 fn edit(node: &mut Node, text: &str) {
@@ -60,6 +64,31 @@ fn what_the_local_file_says_is_told_once() {
         assert_eq!((node.state.local_files_difference(), told(&node)), (None, 1), "it is as it was");
         assert_eq!(node.starts.len(), starts, "nothing is restarted for that");
     }
+}
+
+/// An editor, or a tool that writes many files, is done when nothing more is written; but one that goes on for ever is not
+/// waited for.
+#[test]
+fn writes_in_a_row_are_read_once() {
+    let mut node = Node::new();
+    node.pass(60);
+    let asked = |node: &Node| {
+        let asks = |effect: &&Effect| matches!(effect, Effect::Store(StoreRequest::Load(_, LoadTarget::DryRun(_))));
+        node.effects.iter().filter(asks).count()
+    };
+    let before = asked(&node);
+    for _ in 0..10 {
+        node.step(Input::LocalFilesTouched);
+        node.pass(1);
+    }
+    assert_eq!(asked(&node), before);
+    node.pass(5);
+    assert_eq!(asked(&node), before + 1);
+    for _ in 0..60 {
+        node.step(Input::LocalFilesTouched);
+        node.pass(1);
+    }
+    assert!((before + 3..=before + 5).contains(&asked(&node)), "{} times", asked(&node) - before);
 }
 
 /// A kubelet that starts anew has read the file, so that nothing differs.
@@ -178,6 +207,36 @@ fn followed_it_is_what_is_assigned_where_nothing_else_is() {
     node.assign("b");
     node.pass(60);
     assert_eq!(node.running(), Some("b"));
+}
+
+/// Its own files earn the title first: until then they are what a failed candidate would go back to.
+fn followed_it_waits_until_there_is_something_to_go_back_to() {
+    let settings =
+        Settings { follow_local: true, default_source: Some(ConfigMapRef::local_files()), ..Settings::default() };
+    let mut node = Node::with(settings);
+    for version in ["local-files", "local-files@2"] {
+        node.define_overlay(version);
+        node.same_content.insert(version.to_owned(), "local".to_owned());
+    }
+    node.step(Input::Node(Assignment::Local));
+    node.edit("local-files", "1");
+    node.pass(60);
+    edit(&mut node, "2");
+    node.edit("local-files", "2");
+    node.pass(120);
+    assert_eq!((node.running(), node.starts.len()), (Some(""), 1), "{:?}", node.events());
+    node.pass(700);
+    assert_eq!((node.running(), node.starts.len()), (Some("local+2"), 2), "{:?}", node.events());
+}
+
+fn what_an_operator_holds_is_told_though_it_is_followed() {
+    let mut node = following();
+    node.operate(Command::Freeze).unwrap();
+    edit(&mut node, "2");
+    assert_eq!((told(&node), node.running()), (1, Some("a")), "{:?}", node.events());
+    node.operate(Command::Thaw).unwrap();
+    node.pass(90);
+    assert_eq!((told(&node), node.running()), (1, Some("a+2")), "{:?}", node.events());
 }
 
 fn a_broken_file_of_a_followed_node_costs_no_restart() {

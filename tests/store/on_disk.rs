@@ -159,11 +159,11 @@ fn the_store_of_0_2_0() {
     for target in [&root, &dir.path().join("fresh")] {
         let overrides = &FlagOverrides::default();
         let content = ConfigContent { text: &json, overrides, drop_ins: &[], files: &files, shadowed: &shadowed };
-        FsStore::new(RealDisk, target).write_config(&digest, &content).unwrap();
+        let given = FsStore::new(RealDisk, target).write_config(&digest, &content).unwrap();
+        assert_eq!(given.config_dir, ConfigDir::Removed);
+        // By its digest it is content without drop-ins, so it is started without any from now on.
         let mut expected = value(&golden);
-        if target != &root {
-            expected["has_drop_ins"] = true.into();
-        }
+        expected["has_drop_ins"] = true.into();
         assert_eq!((bytes(target, "kubelet.json"), value(&bytes(target, metadata))), (json.clone(), expected));
     }
 }

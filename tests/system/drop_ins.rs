@@ -54,6 +54,25 @@ fn the_kubelet_is_given_copies_of_them() {
     assert!(judged, "the preflight judged what runs");
 }
 
+/// As the kubelet finds them: a name may be the suffix alone, and a link in the place of the directory is not entered.
+#[test]
+fn they_are_found_as_the_kubelet_finds_them() {
+    let (mut rig, dir) = node(&configuration("podsPerCore: 7"));
+    fs::write(dir.join(".conf"), configuration("podsPerCore: 8\nregistryPullQPS: 8")).unwrap();
+    rig.up();
+    rig.prove("a", &configuration("maxPods: 42"));
+    assert_eq!((&merged(&rig)["podsPerCore"], &merged(&rig)["registryPullQPS"]), (&json!(7), &json!(8)));
+
+    let (mut rig, dir) = node(&configuration("podsPerCore: 7"));
+    let link = rig.at("link");
+    std::os::unix::fs::symlink(&dir, &link).unwrap();
+    rig.args.retain(|arg| !arg.starts_with("--config-dir"));
+    rig.args.push(format!("--config-dir={}", link.display()));
+    rig.up();
+    rig.prove("a", &configuration("maxPods: 42"));
+    assert!(config_dirs(rig.kubelet.starts().last().unwrap()).is_empty());
+}
+
 /// Without us each of them keeps the kubelet down.
 #[test]
 fn a_broken_drop_in_keeps_no_proven_kubelet_down() {

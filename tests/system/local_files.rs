@@ -50,6 +50,32 @@ fn what_they_say_is_told_and_nothing_is_restarted() {
     differ(&rig, "30.conf: No such file or directory");
     fs::remove_file(dir.join("30.conf")).unwrap();
     differ(&rig, "maxPods, registryBurst");
+    // What the kubelet would not start with.
+    for broken in ["{torn", "", "podsPerCore: 3"] {
+        fs::write(dir.join("40.conf"), broken).unwrap();
+        differ(&rig, "40.conf: ");
+        fs::remove_file(dir.join("40.conf")).unwrap();
+        differ(&rig, "maxPods, registryBurst");
+    }
+    nix::unistd::mkfifo(&dir.join("50.conf"), nix::sys::stat::Mode::S_IRUSR).unwrap();
+    differ(&rig, "50.conf: this is no regular file");
+    fs::remove_file(dir.join("50.conf")).unwrap();
+    // A directory on the way to what a link leads to.
+    for (release, pods) in [("one", 5), ("two", 6)] {
+        fs::create_dir(rig.at(release)).unwrap();
+        fs::write(rig.at(release).join("60.conf"), configuration(&format!("podsPerCore: {pods}"))).unwrap();
+    }
+    let current = rig.at("current");
+    std::os::unix::fs::symlink("one", &current).unwrap();
+    std::os::unix::fs::symlink(current.join("60.conf"), dir.join("60.conf")).unwrap();
+    differ(&rig, "maxPods, podsPerCore, registryBurst");
+    std::os::unix::fs::symlink("two", rig.at("next")).unwrap();
+    let loads = rig.metric("kubelet_supervisor_store_request_duration_seconds_count{operation=\"load\"}");
+    fs::rename(rig.at("next"), &current).unwrap();
+    eventually("they are read again", || {
+        let now = rig.metric("kubelet_supervisor_store_request_duration_seconds_count{operation=\"load\"}");
+        (now > loads).then_some(())
+    });
     assert_eq!(rig.starts(), starts);
 
     // The next kubelet has read them.

@@ -62,6 +62,13 @@ impl DropIn {
         format!("{number:04}-{name}.conf")
     }
 
+    /// Why a kubelet would not take it, as far as is known here (mergeKubeletConfigurations, cmd/kubelet/app/server.go, v1.36).
+    #[must_use]
+    pub fn fault(&self) -> Option<String> {
+        let found = yaml::parse(&self.text).and_then(|mut document| check_kind(&mut document.value, false));
+        found.err().map(|why| format!("{}: {why}", self.path))
+    }
+
     /// What makes it another one: what it says, not how it is written. Text that is not YAML counts as it is written; the
     /// kubelet will refuse it.
     fn identity(&self) -> String {

@@ -204,15 +204,16 @@ impl<D: Disk> FsStore<D> {
             return Ok(given_files(&dir, Some(drop_ins)));
         };
         self.keep(&dir)?;
-        if found.shadowed != shadowed
+        // What was stored before drop-ins were part of content has none, if its digest is that of content without any.
+        if (found.shadowed != shadowed || found.drop_ins.is_none())
             && let Ok(Some(there)) = self.read_text(&dir.join(METADATA))
             && let Ok(there) = serde_json::from_str::<Metadata>(&there)
         {
             // For people; a full disk must not keep out a configuration that is there.
-            (metadata.sha256, metadata.has_drop_ins) = (there.sha256, there.has_drop_ins);
+            metadata.sha256 = there.sha256;
             let _ = self.replace(&dir.join(METADATA), encode(&metadata)?.as_bytes());
         }
-        Ok(found.given)
+        Ok(given_files(&dir, Some(drop_ins)))
     }
 
     /// A crash or a failed sync may have left its name in memory alone.

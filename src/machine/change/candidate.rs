@@ -31,6 +31,9 @@ impl State {
             });
             return self.adopt(&version, rendered, confirm_within, fx);
         }
+        if version.source.is_local_files() && self.are_local_files_unproven() {
+            return self.end_change(&version.source); // they are compared again
+        }
         if let Err(why) = confirm_within {
             return self.reject(&Version::named(version.source), ConfigError::Load, &why, fx);
         }

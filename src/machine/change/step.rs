@@ -90,7 +90,7 @@ impl State {
     }
 
     /// True if an operator lets no change in.
-    fn is_held(&self) -> bool {
+    pub(in crate::machine) fn is_held(&self) -> bool {
         self.records().pin.is_some() || self.records().frozen
     }
 
@@ -119,7 +119,9 @@ impl State {
         if self.sync.is_handled(&source) {
             return self.drop_change(); // of a version that a stale cache gave meanwhile
         }
-        if self.change.as_ref().is_some_and(|change| change.source == source) {
+        let is_new = self.records().assigned.as_ref().is_none_or(|assigned| assigned.source != source);
+        let waits = is_new && source.is_local_files() && self.are_local_files_unproven();
+        if waits || self.change.as_ref().is_some_and(|change| change.source == source) {
             return;
         }
         self.pending.applying_since.get_or_insert(self.now);

@@ -2,9 +2,8 @@
 
 use serde_json::Value;
 
-use super::LocalFilesDifference;
 use crate::machine::io::{Effect, StoreRequest, Ticket};
-use crate::machine::model::{LoadTarget, RenderError, Rendered, later};
+use crate::machine::model::{LoadTarget, LocalFilesDifference, RenderError, Rendered, later};
 use crate::machine::{State, events, limits};
 use kubelet_config::hazard::{self, Change};
 use kubelet_config::source::ConfigMapRef;
@@ -16,10 +15,11 @@ impl State {
         self.local_files.difference.as_ref()
     }
 
-    /// Somebody writes the local files: they are read once that is over.
+    /// Somebody writes the local files: they are read once that is over, or has lasted.
     pub(in crate::machine) fn local_files_touched(&mut self) {
-        self.local_files.touched = true;
-        self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_DELAY));
+        let since = *self.local_files.touched.get_or_insert(self.now);
+        let latest = later(since, limits::LOCAL_FILES_LATEST);
+        self.local_files.due = Some(later(self.now, limits::LOCAL_FILES_DELAY).min(latest));
     }
 
     /// A kubelet begins: it has read its files, or was given what was made of them before. What was told holds until they
@@ -45,25 +45,37 @@ impl State {
         if !due || !at_rest {
             return;
         }
-        self.local_files.due = None;
-        if std::mem::take(&mut self.local_files.touched) && self.settings.follow_local {
-            self.take_up_local_files(fx);
-        }
+        (self.local_files.due, self.local_files.touched) = (None, None);
         let version = self.active().map(|version| version.source.clone());
-        let target = version.filter(|source| !source.is_local_files()).map_or(LoadTarget::Local, LoadTarget::DryRun);
+        let target = LoadTarget::DryRun(version.filter(|source| !source.is_local_files()));
         let asked = self.ask(limits::LOAD_DEADLINE);
         self.local_files.asked = Some(asked);
         fx.push(Effect::Store(StoreRequest::Load(asked.ticket, target)));
     }
 
-    /// What is assigned is rendered once more, with the files as they are.
-    fn take_up_local_files(&mut self, fx: &mut Vec<Effect>) {
-        self.drop_change();
-        if self.sync.assigned_map().is_some_and(ConfigMapRef::is_local_files) {
-            self.download_again(fx);
-        } else {
+    /// What is assigned is rendered once more, with the files as they are; false if they are not followed now.
+    fn take_up_local_files(&mut self, fx: &mut Vec<Effect>) -> bool {
+        let Some(assigned) = self.sync.assigned_map().filter(|_| self.settings.follow_local && !self.is_held()) else {
+            return false;
+        };
+        if !assigned.is_local_files() {
+            self.drop_change();
             self.reconsider();
+        } else if self.are_local_files_unproven() {
+            self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_RETRY));
+        } else {
+            self.drop_change();
+            self.download_again(fx);
         }
+        true
+    }
+
+    /// True if the local files run and have yet to become last known good: the way back from a change of them would lead to
+    /// that very change.
+    pub(in crate::machine) fn are_local_files_unproven(&self) -> bool {
+        let records = self.records();
+        let assigned = records.assigned.as_ref().is_some_and(|assigned| assigned.source.is_local_files());
+        assigned && records.last_known_good.is_none() && records.phase.attempt().is_some()
     }
 
     /// What they say now; false if it is not this question's answer.
@@ -79,15 +91,28 @@ impl State {
         self.local_files.asked = None;
         let difference = match result {
             Ok(rendered) => self.difference_from(rendered),
-            // Without its checkpoint nobody can tell; that, and what the policy refuses, is told as what it is.
-            Err(RenderError::Checkpoint(_) | RenderError::Policy(_)) => None,
+            // Nobody can tell. A checkpoint that is damaged, or a policy that is not there, is told as what it is.
+            Err(RenderError::Checkpoint(_) | RenderError::Policy(_)) => {
+                self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_RETRY));
+                return true;
+            }
             Err(RenderError::Load(why) | RenderError::Internal(why)) => {
-                self.local_files.due = Some(later(self.now, limits::LOCAL_FILES_RETRY));
+                self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_RETRY));
                 Some(LocalFilesDifference::Unusable(why.clone()))
             }
         };
+        let followed = match &difference {
+            None if self.sync.is_failed() && self.sync.assigned_map().is_some_and(ConfigMapRef::is_local_files) => {
+                self.take_up_local_files(fx) // they could not be read before
+            }
+            None => false,
+            Some(_) => self.take_up_local_files(fx),
+        };
+        if difference.is_some() && self.settings.follow_local && !followed {
+            self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_RETRY)); // an operator may let go
+        }
         if let Some(difference) = difference.as_ref().filter(|told| self.local_files.difference.as_ref() != Some(*told))
-            && !self.settings.follow_local
+            && !followed
         {
             let source = self.active().map(|version| version.source.clone());
             fx.push(Effect::Emit(events::local_files_differ(source.as_ref(), difference)));
@@ -101,8 +126,9 @@ impl State {
         let running = self.running();
         let digest = running.digest.as_ref().filter(|digest| **digest != rendered.digest)?;
         // A file of the payload lies below the digest, and is another only if its content is.
+        let (from, to) = (format!("/{}/", digest.0), format!("/{}/", rendered.digest.0));
         let moved = |change: &Change| match (&change.old, &change.new) {
-            (Value::String(old), Value::String(new)) => old.replace(&digest.0, &rendered.digest.0) == *new,
+            (Value::String(old), Value::String(new)) => old.replace(&from, &to) == *new,
             _ => false,
         };
         let changes = hazard::diff(&running.effective, &rendered.effective).into_iter();

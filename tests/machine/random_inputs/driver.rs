@@ -334,12 +334,12 @@ impl Driver {
     fn load(&mut self, target: &LoadTarget, result: Result<(), String>) -> Result<Rendered, RenderError> {
         result.map_err(RenderError::Internal)?;
         let source = match target {
-            LoadTarget::Local => return Ok(rendered(None)),
+            LoadTarget::Local | LoadTarget::DryRun(None) => return Ok(rendered(None)),
             LoadTarget::Content(digest, source) if self.configs.contains(digest) => {
                 assert!(self.hostile || content(source) == *digest, "{source} has other content");
                 source
             }
-            LoadTarget::Content(_, source) | LoadTarget::Source(source) | LoadTarget::DryRun(source)
+            LoadTarget::Content(_, source) | LoadTarget::Source(source) | LoadTarget::DryRun(Some(source))
                 if self.checkpoints.contains(source) =>
             {
                 source

@@ -203,12 +203,12 @@ impl ports::Store for Disk {
 impl Disk {
     fn load(&mut self, target: &LoadTarget) -> Result<Rendered, RenderError> {
         let source = match target {
-            LoadTarget::Local => return rendered(None),
+            LoadTarget::Local | LoadTarget::DryRun(None) => return rendered(None),
             LoadTarget::Content(digest, source) => match self.configurations.get(digest) {
                 Some(known) => return Ok(known.clone()),
                 None => source,
             },
-            LoadTarget::Source(source) | LoadTarget::DryRun(source) => source,
+            LoadTarget::Source(source) | LoadTarget::DryRun(Some(source)) => source,
         };
         let payload = self.checkpoints.get(source);
         let payload = payload.ok_or_else(|| RenderError::Checkpoint(format!("there is no checkpoint of {source}")))?;

@@ -77,7 +77,8 @@ impl Loaded {
     /// Merges the drop-ins of `--config-dir` over the file (mergeKubeletConfigurations, cmd/kubelet/app/server.go, v1.36).
     pub fn merge_drop_ins(&mut self, dir: &Path) -> Result<(), String> {
         let walk = |why: String| format!("failed to walk through kubelet dropin directory {:?}: {why}", dir.display());
-        for path in drop_ins(dir).map_err(walk)? {
+        let is_link = std::fs::symlink_metadata(dir).is_ok_and(|meta| meta.is_symlink());
+        for path in if is_link { Vec::new() } else { drop_ins(dir).map_err(walk)? } {
             let load =
                 |why: String| walk(format!("failed to load kubelet dropin file, path: {}, {why}", path.display()));
             let text = std::fs::read_to_string(&path).map_err(|error| load(format!("error: {}", go_error(&error))))?;
@@ -101,7 +102,7 @@ fn drop_ins(dir: &Path) -> Result<Vec<PathBuf>, String> {
     for entry in entries {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             found.extend(drop_ins(&entry.path())?);
-        } else if entry.path().extension().is_some_and(|extension| extension == "conf") {
+        } else if entry.file_name().to_string_lossy().ends_with(".conf") {
             found.push(entry.path());
         }
     }

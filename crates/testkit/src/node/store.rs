@@ -223,11 +223,11 @@ impl Node {
 
     fn load(&mut self, target: &LoadTarget) -> Result<Rendered, RenderError> {
         match target {
-            LoadTarget::Local if self.store.local_torn => Err(torn()),
-            LoadTarget::Local if self.store.renders_fail => Err(eio()),
-            LoadTarget::Local => Ok(self.render(None)),
+            LoadTarget::Local | LoadTarget::DryRun(None) if self.store.local_torn => Err(torn()),
+            LoadTarget::Local | LoadTarget::DryRun(None) if self.store.renders_fail => Err(eio()),
+            LoadTarget::Local | LoadTarget::DryRun(None) => Ok(self.render(None)),
             LoadTarget::Source(source) => self.load_source(source),
-            LoadTarget::DryRun(source) => self.dry_run(source),
+            LoadTarget::DryRun(Some(source)) => self.dry_run(source),
             LoadTarget::Content(digest, _) if self.store.unreadable.contains(&digest.0) => Err(eio()),
             LoadTarget::Content(digest, source) => {
                 if let Some(config) = self.store.configs.get(digest).filter(|_| !self.store.damaged.contains(&digest.0))
