@@ -66,9 +66,13 @@ fn flag_overrides(checkpoint: &Checkpoint, source: &Source, local: &dyn Local) -
     }
     let Some(text) = checkpoint.files.get(&key) else { return Ok(FlagOverrides::default()) };
     let overrides = FlagOverrides::parse(text).map_err(fail)?;
-    let policy = local.policy().ok().and_then(|found| found.policy);
-    let freed = policy.map(|policy| policy.freed_flags()).unwrap_or_default();
-    overrides.check(&freed).map_err(fail)?;
+    let policy = local.policy();
+    let freed = policy.as_ref().ok().and_then(|found| Some(found.policy.as_ref()?.freed_flags())).unwrap_or_default();
+    // One that cannot be read now may free the flag, once it can be.
+    overrides.check(&freed).map_err(|why| match policy {
+        Err(unreadable) => RenderError::Internal(format!("the node's policy: {unreadable}; so, {key}: {why}")),
+        Ok(_) => fail(why),
+    })?;
     Ok(overrides)
 }
 

@@ -392,6 +392,25 @@ fn the_diagram_is_what_the_machine_does() {
     assert!(missing.is_empty() && invented.is_empty(), "not drawn: {missing:#?}\nnever seen: {invented:#?}");
 }
 
+/// Whom one manifest lets through and another holds to its task is one ServiceAccount.
+#[test]
+fn the_manifests_name_one_service_account_of_the_rollout() {
+    let account = "system:serviceaccount:kubelet-config-rollout:kubelet-config-rollout";
+    for (file, times) in [("admission/admission.yaml", 1), ("rollout-job-policy/policy.yaml", 1)] {
+        let text = read(&format!("packaging/manifests/{file}"));
+        assert_eq!(text.matches(account).count(), times, "{file}");
+        assert_eq!(text.matches("system:serviceaccount:kubelet-config").count(), times, "{file}");
+    }
+    let documents = read("packaging/manifests/rollout-job/rbac.yaml");
+    let mut documents = documents.split("\n---\n").map(|text| serde_yaml::from_str::<serde_json::Value>(text).unwrap());
+    let found = documents.find(|document| document["kind"] == "ServiceAccount").unwrap();
+    let metadata = &found["metadata"];
+    assert_eq!(
+        (&metadata["namespace"], &metadata["name"]),
+        (&"kubelet-config-rollout".into(), &"kubelet-config-rollout".into())
+    );
+}
+
 #[test]
 fn the_manifests_grant_reading_of_config_maps_and_nothing_else() {
     let told =

@@ -80,6 +80,12 @@ pub(crate) const SOURCE_DIR_UID: &str = "source-dir";
 /// Stands in messages for the API path of a ConfigMap.
 pub const SOURCE_DIR_TITLE: &str = "the source directory";
 
+/// True if this stands for files of the node in the place of a ConfigMap's uid.
+#[must_use]
+pub fn is_uid_on_node(uid: &str) -> bool {
+    [SOURCE_DIR_UID, LOCAL_FILES].contains(&uid)
+}
+
 impl Source {
     /// True if this is a directory's, and no ConfigMap's.
     #[must_use]

@@ -11,7 +11,7 @@ use super::types::{ConfigMapView, LeaseView, NodeView, PodView};
 use crate::machine::evidence::{LeaseObservation, NodeReadiness};
 use kubelet_config::assignment::{self, Assignment};
 use kubelet_config::pods::{self, PodSummary};
-use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload};
+use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, is_uid_on_node};
 use kubelet_config::status::{ABOUT_ANNOTATION, CONDITION, PublishedStatus, STATUS_ANNOTATION};
 
 /// Our annotations, on Nodes and ConfigMaps.
@@ -135,7 +135,8 @@ pub(super) fn payload(map: ConfigMapView) -> Payload {
     Payload {
         namespace: meta.namespace.unwrap_or_default(),
         name: meta.name.unwrap_or_default(),
-        uid: meta.uid.unwrap_or_default(),
+        // A uid is a UUID. What stands for files of this node is nobody's to send: those are not judged by the policy.
+        uid: meta.uid.filter(|uid| !is_uid_on_node(uid)).unwrap_or_default(),
         resource_version: meta.resource_version.unwrap_or_default(),
         data: map.data.unwrap_or_default(),
         binary_keys: map.binary_data.unwrap_or_default().into_keys().collect(),
@@ -298,5 +299,16 @@ mod tests {
             payload.annotations,
             ConfigAnnotations { acknowledge: Some("reboot".to_owned()), ..ConfigAnnotations::default() }
         );
+    }
+
+    /// What the policy lets pass as root's own is named by uids that no API server gives.
+    #[test]
+    fn no_config_map_passes_for_files_of_the_node() {
+        let uid = |uid: &str| {
+            let map = serde_json::json!({"metadata": {"namespace": "local", "name": "local-files", "uid": uid}});
+            payload(serde_json::from_value(map).unwrap()).uid
+        };
+        assert_eq!((uid("local-files").as_str(), uid("source-dir").as_str()), ("", ""));
+        assert_eq!(uid("5eed0000-0000-4000-8000-000000000002"), "5eed0000-0000-4000-8000-000000000002");
     }
 }

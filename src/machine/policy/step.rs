@@ -40,7 +40,8 @@ impl State {
         fx: &mut Vec<Effect>,
     ) -> bool {
         self.note_policy(&rendered.admission.policy, fx);
-        if self.is_taken_up(&version.source) {
+        // The same name may have other bytes: an API server can lie.
+        if self.is_taken_up(&version.source) && self.running().digest.as_ref() == Some(&rendered.digest) {
             return false;
         }
         if let PolicyState::Unreadable(why) = &rendered.admission.policy {
@@ -64,7 +65,7 @@ impl State {
     fn refusal_by_policy(&self, rendered: &Rendered) -> Option<String> {
         let Admission { refused_by_label, signed, .. } = &rendered.admission;
         let by_label = refused_by_label.clone().filter(|_| self.sync.is_by_labels());
-        let refused = State::forbids_start(rendered).or(by_label);
+        let refused = State::forbids(rendered).or(by_label);
         refused.or_else(|| self.out_of_date(signed.as_ref()?, rendered))
     }
 
@@ -79,6 +80,12 @@ impl State {
         signed.out_of_date(records.sequences.get(&signed.pool).copied(), self.now.wall_nanos / 1_000_000_000)
     }
 
+    /// True if what is assigned is not taken up for the policy alone.
+    pub(in crate::machine) fn is_refused_by_policy(&self) -> bool {
+        let assigned = self.records().assigned.as_ref();
+        assigned.and_then(|assigned| self.bad_version(assigned)).is_some_and(|bad| bad.by_policy)
+    }
+
     /// True if it was admitted before, and runs: it goes on.
     fn is_taken_up(&self, source: &Source) -> bool {
         let is_it = |version: &Version| version.source == *source;
@@ -89,6 +96,12 @@ impl State {
     /// Why what was loaded is not started. What is on record was admitted once, so it takes a policy that can be read.
     pub(in crate::machine) fn forbids_start(rendered: &Rendered) -> Option<String> {
         rendered.admission.refused.clone()
+    }
+
+    /// Why the policy does not admit it, by the local files too.
+    fn forbids(rendered: &Rendered) -> Option<String> {
+        let Admission { refused, denied, .. } = &rendered.admission;
+        refused.clone().or_else(|| denied.clone())
     }
 
     /// What is known of the policy by a start.
@@ -130,7 +143,7 @@ impl State {
             Ok(rendered) if Some(&rendered.digest) != self.running().digest.as_ref() => return true, // another one by now
             Ok(rendered) => {
                 self.note_policy(&rendered.admission.policy, fx);
-                State::forbids_start(rendered)
+                State::forbids(rendered)
             }
             Err(RenderError::Policy(why)) => Some(why.clone()),
             Err(_) => return true,

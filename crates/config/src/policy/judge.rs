@@ -77,8 +77,11 @@ pub enum PolicyState {
 pub struct Admission {
     /// Whether there is a policy.
     pub policy: PolicyState,
-    /// Why it refuses the configuration.
+    /// Why it refuses the configuration, also at a start.
     pub refused: Option<String>,
+    /// Why it refuses it as a change: denied fields differ from the local files as they are now. What is on record was
+    /// admitted beside the files of then, and is not left for files that were edited or torn since.
+    pub denied: Option<String>,
     /// Why it would refuse it, were it assigned by a label.
     pub refused_by_label: Option<String>,
     /// What an acknowledgement may still waive, for people.
@@ -110,6 +113,8 @@ impl Admission {
             refusals.push(Refusal::Signature(why));
             None
         });
+        let of_files = |refusal: &Refusal| matches!(refusal, Refusal::Denied(..) | Refusal::Unknown);
+        let (denied, refusals): (Vec<Refusal>, Vec<Refusal>) = refusals.into_iter().partition(of_files);
         let namespace = &candidate.source.reference.namespace;
         let by_label = policy.allowed_namespaces.is_none() && !labels.contains(namespace) && !candidate.own_directory;
         let by_label = by_label.then(|| Refusal::Namespace(namespace.clone(), labels.clone()));
@@ -118,6 +123,7 @@ impl Admission {
         Self {
             policy: PolicyState::InForce,
             refused: told(&refusals),
+            denied: told(&denied),
             refused_by_label: told(by_label.as_slice()),
             acknowledgeable: classes.map(|all| if all.is_empty() { "nothing".to_owned() } else { all.join(", ") }),
             refuses_unknown_fields: policy.unknown_fields == schema::UnknownFields::Refuse,
