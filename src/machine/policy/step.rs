@@ -100,8 +100,7 @@ impl State {
 
     /// Why the policy does not admit it, by the local files too.
     fn forbids(rendered: &Rendered) -> Option<String> {
-        let Admission { refused, denied, .. } = &rendered.admission;
-        refused.clone().or_else(|| denied.clone())
+        State::forbids_start(rendered).or_else(|| rendered.admission.denied.clone())
     }
 
     /// What is known of the policy by a start.

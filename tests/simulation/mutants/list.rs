@@ -6,6 +6,10 @@ use super::Mutant;
 
 /// Laws without a mutant that they alone catch, and why.
 pub const SHARED: &[(Law, &str)] = &[
+    (
+        Law::BadIsDurable,
+        "what is not remembered is also started again, in some worlds before it is looked for on the disk",
+    ),
     (Law::Known, "a payload that was not assigned is also saved as another"),
     (Law::LastingFaults, "a kubelet that is not there is of law 1 as well"),
     (Law::NothingLost, "with the record of last known good, what failed is lost as well, and what is damaged"),
@@ -377,13 +381,6 @@ pub const MUTANTS: &[Mutant] = &[
         file: "machine/local_files/step.rs",
         original: "self.local_files.difference = difference;",
         mutated: "drop(difference);",
-    },
-    Mutant {
-        law: Law::LocalFiles,
-        name: "the local file is not followed",
-        file: "machine/local_files/step.rs",
-        original: "            self.reconsider();",
-        mutated: "",
     },
     Mutant {
         law: Law::TriesAgain,
