@@ -213,7 +213,8 @@ pub fn torn_local_file(case: &Case) {
 pub fn full_disk_at_boot(case: &Case) {
     let dir = case.dir();
     std::fs::create_dir_all(&dir).unwrap();
-    run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"]).arg(&dir)).unwrap();
+    // 1777 is its default, and a store is root's alone.
+    run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k,mode=755", "tmpfs"]).arg(&dir)).unwrap();
     let mount = Mount(&dir);
     let (supervisor, source) = proven_overlay(case);
     let whole = LocalFile::of(case);
@@ -270,7 +271,8 @@ pub fn bad_disk(case: &Case) {
     const ERROR: &str = "failed to sync: internal failure, see Kubelet log for details";
     let dir = case.dir();
     std::fs::create_dir_all(&dir).unwrap();
-    run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"]).arg(&dir)).unwrap();
+    // 1777 is its default, and a store is root's alone.
+    run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k,mode=755", "tmpfs"]).arg(&dir)).unwrap();
     let mount = Mount(&dir);
     let filler = dir.join("filler");
     let _ = run(Command::new("dd").args(["if=/dev/zero", "bs=1k", &format!("of={}", filler.display())]));
