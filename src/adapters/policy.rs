@@ -10,23 +10,15 @@ use nix::sys::inotify::AddWatchFlags;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::inotify::{Inotify, events};
+use super::inotify::{CONTENT, Inotify, events};
 use super::ownership;
 use crate::machine::Input;
 use crate::ports::LocalPolicy;
 use kubelet_config::policy::NodePolicy;
 use kubelet_config::yaml;
 
-/// What changes a file, or puts another in its place.
-const MASK: AddWatchFlags = AddWatchFlags::IN_CLOSE_WRITE
-    .union(AddWatchFlags::IN_CREATE)
-    .union(AddWatchFlags::IN_DELETE)
-    .union(AddWatchFlags::IN_MOVED_TO)
-    .union(AddWatchFlags::IN_MOVED_FROM)
-    .union(AddWatchFlags::IN_ATTRIB)
-    .union(AddWatchFlags::IN_DELETE_SELF)
-    .union(AddWatchFlags::IN_MOVE_SELF)
-    .union(AddWatchFlags::IN_ONLYDIR);
+/// What changes a file once its writer is done, or puts another in its place; its mode counts too.
+const MASK: AddWatchFlags = CONTENT.difference(AddWatchFlags::IN_MODIFY).union(AddWatchFlags::IN_ATTRIB);
 
 /// Events of one write come together.
 const GATHER: Duration = Duration::from_millis(300);

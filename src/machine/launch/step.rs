@@ -124,13 +124,8 @@ impl State {
 
     /// Asks for what a start would be given.
     pub(in crate::machine) fn ask_load(&mut self, version: Option<&Version>, fx: &mut Vec<Effect>) -> Asked {
-        let target = match version.cloned() {
-            None => LoadTarget::Local,
-            Some(Version { source, digest: Some(digest) }) => LoadTarget::Content(digest, source),
-            Some(Version { source, digest: None }) => LoadTarget::Source(source),
-        };
         let asked = self.ask(limits::LOAD_DEADLINE);
-        fx.push(Effect::Store(StoreRequest::Load(asked.ticket, target)));
+        fx.push(Effect::Store(StoreRequest::Load(asked.ticket, Version::load_target(version))));
         asked
     }
 
