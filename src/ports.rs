@@ -144,6 +144,8 @@ pub trait Local {
 pub struct LocalPolicy {
     /// `None`: there is none.
     pub policy: Option<NodePolicy>,
+    /// Where there is none: why one could not be used, for who else could put it there.
+    pub unguarded: Option<String>,
     /// Namespaces that a label may name where the policy names none.
     pub label_namespaces: BTreeSet<String>,
     /// There is a `--source-dir`.

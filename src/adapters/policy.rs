@@ -40,23 +40,29 @@ impl PolicyFile {
     /// # Errors
     /// Who else may write it, why it cannot be read, or what in it is wrong; with its path.
     pub fn read(&self) -> Result<LocalPolicy, String> {
-        let policy = if self.path.as_os_str().is_empty() { None } else { read(&self.path)? };
-        Ok(LocalPolicy { policy, label_namespaces: self.label_namespaces.clone(), source_dir: self.source_dir })
+        let is_wanted = !self.path.as_os_str().is_empty();
+        let policy = if is_wanted { read(&self.path)? } else { None };
+        let unguarded = if is_wanted && policy.is_none() { ownership::check(&self.path).err() } else { None };
+        Ok(LocalPolicy {
+            policy,
+            unguarded: unguarded.map(|error| error.to_string()),
+            label_namespaces: self.label_namespaces.clone(),
+            source_dir: self.source_dir,
+        })
     }
 }
 
-/// A file that is not there is no policy.
+/// A file that is not there is no policy, whoever may write in its directory: what somebody puts there is not used either.
 pub(crate) fn read(path: &Path) -> Result<Option<NodePolicy>, String> {
-    ownership::check(path).map_err(|error| error.to_string())?;
     let fail = |error: io::Error| format!("{}: {error}", path.display());
-    let file = match std::fs::File::open(path) {
-        Ok(file) => file,
+    match std::fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(fail(error)),
-    };
-    if !file.metadata().map_err(fail)?.is_file() {
-        return Err(format!("{}: it is no file", path.display()));
+        Ok(found) if !found.is_file() => return Err(format!("{}: it is no file", path.display())),
+        Ok(_) => {}
     }
+    ownership::check(path).map_err(|error| error.to_string())?;
+    let file = std::fs::File::open(path).map_err(fail)?;
     let mut text = String::new();
     file.take(yaml::MAX_BYTES as u64 + 1).read_to_string(&mut text).map_err(fail)?;
     NodePolicy::parse(&text).map(Some).map_err(|why| format!("{}: {why}", path.display()))

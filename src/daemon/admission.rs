@@ -19,6 +19,7 @@ impl Policy {
     pub(super) fn of_local(&self) -> Admission {
         let policy = match &self.0 {
             Err(why) => PolicyState::Unreadable(why.clone()),
+            Ok(LocalPolicy { policy: None, unguarded: Some(why), .. }) => PolicyState::AbsentUnguarded(why.clone()),
             Ok(LocalPolicy { policy: None, .. }) => PolicyState::Absent,
             Ok(_) => PolicyState::InForce,
         };

@@ -36,7 +36,7 @@ fn policy(state: &State) -> &'static str {
         PolicyState::Unreadable(_) => "unreadable",
         PolicyState::InForce if state.policy_violation().is_some() => "violated",
         PolicyState::InForce => "in-force",
-        PolicyState::Absent => "absent",
+        PolicyState::Absent | PolicyState::AbsentUnguarded(_) => "absent",
     }
 }
 
@@ -136,7 +136,7 @@ pub(crate) fn status_document(state: &State, version: Option<&str>) -> Value {
         "policy": {
             "state": config.policy,
             "error": match state.policy() {
-                PolicyState::Unreadable(why) => why.as_str(),
+                PolicyState::Unreadable(why) | PolicyState::AbsentUnguarded(why) => why.as_str(),
                 _ => "",
             },
             "forbids": state.policy_violation().unwrap_or_default(),

@@ -105,6 +105,36 @@ fn one_that_others_may_write_admits_nothing_new() {
     assert_eq!(rig.status()["active"]["configMap"]["name"], "a");
 }
 
+/// Nobody is kept from a first configuration by the mode of a directory in which there is nothing.
+#[test]
+fn a_directory_that_others_may_write_without_a_policy_in_it_is_no_policy() {
+    for mode in [Some(0o775), None] {
+        let mut rig = Rig::new();
+        let etc = rig.at("etc");
+        if let Some(mode) = mode {
+            std::fs::create_dir(&etc).unwrap();
+            std::fs::set_permissions(&etc, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        rig.option("--policy", etc.join("policy.yaml").to_str().unwrap());
+        rig.up();
+        state(&rig, "absent");
+        let told = rig.status()["policy"]["error"].as_str().unwrap().to_owned();
+        assert_eq!(told.contains("chmod go-w"), mode.is_some(), "{told}");
+        let version = rig.put("a", &configuration("maxPods: 42"));
+        rig.assign("a");
+        rig.wait_active(&version);
+        if mode.is_none() {
+            continue;
+        }
+        rig.wait_log("the node has no policy, and none could be used");
+        // One that is there is root's alone, or none that counts.
+        write(&rig, "");
+        state(&rig, "unreadable");
+        std::fs::set_permissions(&etc, std::fs::Permissions::from_mode(0o755)).unwrap();
+        state(&rig, "in-force");
+    }
+}
+
 #[test]
 fn a_policy_is_checked_by_hand() {
     let dir = tempfile::tempdir().unwrap();

@@ -168,8 +168,11 @@ impl State {
                     format!("the node's policy cannot be used, nothing new is taken up: {why}"),
                 );
             }
+            PolicyState::AbsentUnguarded(why) => {
+                return log(fx, Level::Warn, format!("the node has no policy, and none could be used: {why}"));
+            }
             PolicyState::InForce => "the node's policy is in force",
-            PolicyState::Absent => "the node has no policy any more: what is assigned is taken up",
+            PolicyState::Absent => "the node has no policy: what is assigned is taken up",
         };
         log(fx, Level::Info, line);
     }

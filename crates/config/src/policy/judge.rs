@@ -66,6 +66,8 @@ pub enum PolicyState {
     /// There is none.
     #[default]
     Absent,
+    /// There is none, and one could not be used there: others than root can change the place. What mends it.
+    AbsentUnguarded(String),
     /// It was read.
     InForce,
     /// It cannot be read or parsed, and why.

@@ -117,7 +117,7 @@ impl ports::Local for Handle {
         let pinned_fields = [("readOnlyPort".to_owned(), 0.into())].into();
         let policy = Some(NodePolicy { pinned_fields, ..NodePolicy::default() });
         let label_namespaces = [super::world::NAMESPACE.to_owned()].into();
-        Ok(LocalPolicy { policy, label_namespaces, source_dir: false })
+        Ok(LocalPolicy { policy, label_namespaces, ..LocalPolicy::default() })
     }
 }
 
