@@ -1,5 +1,5 @@
 //! Writes a software bill of materials (CycloneDX 1.5, JSON) of what is in both binaries. For `packaging/build.sh`:
-//! `cargo metadata --format-version 1 … | cargo run --example sbom -- Cargo.lock`
+//! `cargo metadata --format-version 1 … | cargo run --example sbom -- Cargo.lock LINKED`, with what `cargo tree` prints in LINKED.
 
 #![expect(clippy::indexing_slicing, reason = "a JSON value that is not there is null")]
 
@@ -13,15 +13,17 @@ const BINARIES: [&str; 2] = ["kubelet-supervisor", "kubectl-plugin"];
 fn main() -> anyhow::Result<()> {
     let mut metadata = String::new();
     std::io::stdin().read_to_string(&mut metadata)?;
-    let lock = std::fs::read_to_string(std::env::args().nth(1).unwrap_or_else(|| "Cargo.lock".to_owned()))?;
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [lock, linked] = &args[..] else { anyhow::bail!("sbom Cargo.lock LINKED") };
+    let (lock, linked) = (std::fs::read_to_string(lock)?, linked_packages(&std::fs::read_to_string(linked)?));
     let seconds = std::env::var("SOURCE_DATE_EPOCH").ok().and_then(|text| text.parse().ok()).unwrap_or_default();
     let time = jiff::Timestamp::from_second(seconds)?;
-    println!("{:#}", document(&serde_json::from_str(&metadata)?, &checksums(&lock), &time.to_string()));
+    println!("{:#}", document(&serde_json::from_str(&metadata)?, &checksums(&lock), &linked, &time.to_string()));
     Ok(())
 }
 
 /// `NAME@VERSION` and its SHA-256.
-fn checksums(lock: &str) -> BTreeMap<String, String> {
+pub fn checksums(lock: &str) -> BTreeMap<String, String> {
     let packages = lock.split("[[package]]").filter_map(|package| {
         let field = |name: &str| {
             let value = package.lines().find_map(|line| line.strip_prefix(&format!("{name} = \"")));
@@ -32,7 +34,21 @@ fn checksums(lock: &str) -> BTreeMap<String, String> {
     packages.collect()
 }
 
-fn document(metadata: &Value, checksums: &BTreeMap<String, String>, time: &str) -> Value {
+/// `NAME@VERSION` of each line `NAME vVERSION …`. `cargo metadata` alone has what features of tests ask for as well.
+pub fn linked_packages(tree: &str) -> BTreeSet<String> {
+    let package = |line: &str| {
+        let (name, rest) = line.split_once(" v")?;
+        Some(format!("{name}@{}", rest.split(' ').next()?))
+    };
+    tree.lines().filter_map(package).collect()
+}
+
+pub fn document(
+    metadata: &Value,
+    checksums: &BTreeMap<String, String>,
+    linked: &BTreeSet<String>,
+    time: &str,
+) -> Value {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let packages: BTreeMap<String, Value> =
@@ -45,14 +61,9 @@ fn document(metadata: &Value, checksums: &BTreeMap<String, String>, time: &str) 
     let nodes: BTreeMap<String, Vec<String>> =
         list(&metadata["resolve"]["nodes"]).iter().map(|node| (text(&node["id"]), needs(node))).collect();
     let is_binary = |(_, package): &(&String, &Value)| BINARIES.iter().any(|name| package["name"] == *name);
-    let mut due: Vec<String> = packages.iter().filter(is_binary).map(|(id, _)| id.clone()).collect();
-    let mut found = BTreeSet::new();
-    while let Some(id) = due.pop() {
-        if found.insert(id.clone()) {
-            due.extend(nodes.get(&id).cloned().unwrap_or_default());
-        }
-    }
     let name = |id: &String| packages.get(id).map(|it| format!("{}@{}", text(&it["name"]), text(&it["version"])));
+    let found: BTreeSet<String> =
+        packages.keys().filter(|id| name(id).is_some_and(|it| linked.contains(&it))).cloned().collect();
     let purl = |id: &String| name(id).map(|name| format!("pkg:cargo/{name}"));
     let component = |id: &String| {
         let package = packages.get(id)?;

@@ -91,7 +91,8 @@ if [ "$kind" = krew ]; then
 fi
 cargo run --locked --quiet --example manual -- "$work/generated"
 host=$(rustc -vV | sed -n 's/^host: //p')
-cargo metadata --locked --format-version 1 --filter-platform "$host" | cargo run --locked --quiet --example sbom -- Cargo.lock >"$work/sbom.cdx.json"
+cargo tree --locked --edges normal,build --prefix none --target "$host" -p $name -p kubectl-plugin >"$work/linked"
+cargo metadata --locked --format-version 1 --filter-platform "$host" | cargo run --locked --quiet --example sbom -- Cargo.lock "$work/linked" >"$work/sbom.cdx.json"
 
 # The tree that both hold. Where zsh looks for completions is the one difference.
 stage() { # DIR ZSH_DIR

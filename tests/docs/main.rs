@@ -4,6 +4,7 @@
 mod advisories;
 mod maps;
 mod metrics;
+mod sbom;
 mod trial_diagram;
 
 use std::collections::{BTreeMap, BTreeSet};
