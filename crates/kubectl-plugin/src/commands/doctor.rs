@@ -13,7 +13,7 @@ use crate::api::client::{ApiError, Client};
 use crate::api::list::{Pager, Selector};
 use crate::api::nodes::{self, NODES, bare_name};
 use crate::fleet::doctor::rights::{self, RIGHTS, Right};
-use crate::fleet::doctor::{ExaminedNode, Finding, grouped, newest};
+use crate::fleet::doctor::{ExaminedNode, Finding, grouped, newest, without_policy};
 use crate::fleet::node::Carrier;
 use crate::output::{self, Format, Out, Tone};
 use crate::{Context, Failure};
@@ -24,6 +24,9 @@ const EXIT_UNCHECKED: u8 = 2;
 
 /// Names that are shown of many.
 const SHOWN: usize = 3;
+
+/// The same in a note, which has no more than its one line.
+const SHOWN_IN_NOTE: usize = 10;
 
 /// Options of `doctor`.
 #[derive(Debug, Args)]
@@ -48,6 +51,8 @@ struct Report {
     maps: usize,
     carrier: Option<Carrier>,
     findings: Vec<Finding>,
+    /// What is worth knowing, and nobody need mend.
+    notes: Vec<Finding>,
     /// What could not be checked, and why.
     unchecked: Vec<String>,
 }
@@ -150,11 +155,12 @@ impl Report {
     async fn examined_nodes(&mut self, client: &Client, examined_nodes: &[ExaminedNode]) {
         let mut maps: BTreeMap<(String, String), Vec<&ExaminedNode>> = BTreeMap::new();
         let newest = newest(examined_nodes);
-        let some_have_policy = examined_nodes.iter().any(ExaminedNode::has_policy);
+        if let Some((found, is_problem)) = without_policy(examined_nodes) {
+            if is_problem { &mut self.findings } else { &mut self.notes }.push(found);
+        }
         for examined in examined_nodes {
             self.findings.extend(examined.findings());
             self.findings.extend(newest.and_then(|newest| examined.is_older(newest)));
-            self.findings.extend(some_have_policy.then(|| examined.lacks_policy()).flatten());
             if let Some((_, desired)) = examined.assigned() {
                 maps.entry((desired.namespace.clone(), desired.name.clone())).or_default().push(examined);
             }
@@ -230,6 +236,7 @@ impl Report {
             "configMaps": self.maps,
             "carrier": self.carrier.map(carrier_name),
             "findings": self.findings.iter().map(Finding::document).collect::<Vec<_>>(),
+            "notes": self.notes.iter().map(Finding::document).collect::<Vec<_>>(),
             "couldNotLook": self.unchecked,
         })
     }
@@ -244,6 +251,11 @@ impl Report {
             if finding.nodes.len() > 1 {
                 let _ = writeln!(text, "    and so for the others: -o json names them");
             }
+        }
+        for note in &self.notes {
+            let (nodes, mend) = (count(note.nodes.len(), "node"), note.mend.join("; "));
+            let line = format!("{nodes} ({}): {}; {mend}", names(&note.nodes, SHOWN_IN_NOTE), note.problem);
+            text.push_str(&headed(out, Tone::Plain, "note", &line));
         }
         for unchecked in &self.unchecked {
             text.push_str(&headed(out, Tone::Open, "could not look", unchecked));
@@ -281,10 +293,17 @@ fn count(number: usize, what: &str) -> String {
 }
 
 fn whom(nodes: &[String]) -> String {
-    let shown: Vec<String> = nodes.iter().take(SHOWN).map(|name| format!("node/{name}")).collect();
-    match nodes.len().saturating_sub(SHOWN) {
-        _ if nodes.is_empty() => "cluster".to_owned(),
-        0 => shown.join(", "),
-        more => format!("{} and {more} more", shown.join(", ")),
+    if nodes.is_empty() {
+        return "cluster".to_owned();
+    }
+    names(&nodes.iter().map(|name| format!("node/{name}")).collect::<Vec<_>>(), SHOWN)
+}
+
+/// Not all of very many.
+fn names(nodes: &[String], shown: usize) -> String {
+    let first = nodes.get(..shown).unwrap_or(nodes).join(", ");
+    match nodes.len().saturating_sub(shown) {
+        0 => first,
+        more => format!("{first} and {more} more"),
     }
 }

@@ -198,3 +198,36 @@ fn what_cannot_be_checked_is_reported() {
     let ran = bench.run(&["doctor"]);
     assert!(ran.code == 2 && ran.err.contains("log in again"), "{ran:#?}");
 }
+
+#[test]
+fn nodes_without_a_policy_are_a_note_and_beside_others_a_finding() {
+    let bench = well();
+    let tell = |node: &str, policy: &str| {
+        let about = json!({"version": env!("CARGO_PKG_VERSION"), "shadowedByFlags": [], "policy": policy}).to_string();
+        let annotations =
+            json!({"kubelet-supervisor.io/supervisor": about, "kubelet-supervisor.io/config-status": "{}"});
+        bench.server.patch_node(node, json!({"metadata": {"annotations": annotations}}));
+    };
+    for index in 0..12 {
+        let name = format!("open{index:02}");
+        bench.server.create_node(&name);
+        tell(&name, "absent");
+    }
+    let ran = bench.run(&["doctor"]);
+    assert_eq!(ran.code, 0, "nothing has to be mended: {ran:#?}");
+    let lines: Vec<&str> = ran.out.lines().filter(|line| line.starts_with("note: ")).collect();
+    let [line] = lines[..] else { panic!("{}", ran.out) };
+    assert!(line.starts_with("note: 12 nodes (open00, open01, "), "{line}");
+    assert!(line.contains("open09 and 2 more): no policy: ") && line.ends_with("enable --policy baseline"), "{line}");
+    let document = json_of(&bench).json();
+    assert_eq!((document["findings"].clone(), document["notes"][0]["check"].clone()), (json!([]), json!("no-policy")));
+    assert_eq!(document["notes"][0]["nodes"].as_array().unwrap().len(), 12);
+
+    tell(NODE, "in-force");
+    let ran = json_of(&bench);
+    assert_eq!((ran.code, found(&ran)), (1, vec!["no-policy".to_owned()]));
+    assert_eq!(
+        (ran.json()["notes"].clone(), ran.json()["findings"][0]["nodes"][11].clone()),
+        (json!([]), json!("open11"))
+    );
+}

@@ -109,18 +109,6 @@ impl ExaminedNode {
         found
     }
 
-    /// True if its supervisor goes by a policy of the node's.
-    pub(crate) fn has_policy(&self) -> bool {
-        self.policy.as_deref().is_some_and(|policy| policy != "absent")
-    }
-
-    /// Whether it lacks the policy that other nodes have.
-    pub(crate) fn lacks_policy(&self) -> Option<Finding> {
-        let mend = vec!["on the node: kubelet-supervisor enable --policy baseline".to_owned()];
-        let problem = "it has no policy, and others have one: who may label it or write ConfigMaps that it may read is root on it";
-        (self.policy.as_deref() == Some("absent")).then(|| Finding::of_node("no-policy", &self.row.name, problem, mend))
-    }
-
     /// Whether its supervisor is older than this version.
     pub(crate) fn is_older(&self, newest: &str) -> Option<Finding> {
         if self.row.manager != Some(ConfigManager::Supervisor) {
@@ -250,6 +238,21 @@ impl ExaminedNode {
     }
 }
 
+/// The nodes without a policy; a problem where others have one, and else worth knowing. Of a supervisor that does not tell,
+/// nobody knows.
+pub(crate) fn without_policy(examined_nodes: &[ExaminedNode]) -> Option<(Finding, bool)> {
+    let is_absent = |policy: &str| policy == "absent";
+    let of_nodes = examined_nodes.iter().filter(|examined| examined.policy.as_deref().is_some_and(is_absent));
+    let nodes: Vec<String> = of_nodes.map(|examined| examined.row.name.clone()).collect();
+    let told = |examined: &ExaminedNode| examined.policy.as_deref().is_some_and(|policy| !is_absent(policy));
+    let others_have_one = examined_nodes.iter().any(told);
+    let beside = if others_have_one { ", and others have one" } else { "" };
+    let problem =
+        format!("no policy{beside}: whoever may label the node, or write ConfigMaps that it may read, is root on it");
+    let mend = vec!["on the node: kubelet-supervisor enable --policy baseline".to_owned()];
+    (!nodes.is_empty()).then(|| (Finding { nodes, ..Finding::of_cluster("no-policy", problem, mend) }, others_have_one))
+}
+
 /// The newest of the nodes' supervisors; none if none told.
 pub(crate) fn newest(examined_nodes: &[ExaminedNode]) -> Option<&str> {
     examined_nodes.iter().filter_map(|examined| examined.version.as_deref()).max_by_key(|version| release(version))
@@ -314,20 +317,24 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_the_policy_that_others_have() {
+    fn nodes_without_a_policy() {
         let of = |policy: &str| {
             let about = json!({"version": "0.2.0", "shadowedByFlags": [], "policy": policy}).to_string();
-            let node = json!({"metadata": {"name": "n1", "annotations": {ABOUT_ANNOTATION: about}}});
+            let node = json!({"metadata": {"name": policy, "annotations": {ABOUT_ANNOTATION: about}}});
             ExaminedNode::new(&node, "kubelet-config")
         };
-        let absent = of("absent");
-        assert!(!absent.has_policy() && absent.lacks_policy().is_some_and(|finding| finding.check == "no-policy"));
+        let found = |policies: &[&str]| {
+            let found = without_policy(&policies.iter().map(|policy| of(policy)).collect::<Vec<_>>());
+            found.map(|(finding, is_problem)| (finding.nodes, is_problem))
+        };
+        assert_eq!(found(&["absent", "absent"]), Some((vec!["absent".to_owned(); 2], false)));
         for policy in ["in-force", "violated", "unreadable"] {
-            assert!(of(policy).has_policy() && of(policy).lacks_policy().is_none(), "{policy}");
+            assert_eq!(found(&[policy, "absent"]), Some((vec!["absent".to_owned()], true)), "{policy}");
+            assert_eq!(found(&[policy]), None, "{policy}");
         }
         assert!(checks(&of("unreadable")).contains(&"policy-unreadable"));
         let older = examined(&json!({}), &json!({}), "Local");
-        assert!(!older.has_policy() && older.lacks_policy().is_none(), "it does not tell");
+        assert_eq!(without_policy(&[older]), None, "it does not tell");
     }
 
     #[test]
