@@ -21,6 +21,11 @@ installed() {
 
 upgraded() {
     for unit in $(enabled_units); do
+        # Such as a store that others can change, which earlier versions took.
+        if [ -d /run/systemd/system ] && ! why=$("$program" enable --dry-run --unit "$unit" 2>&1 >/dev/null); then
+            say "nothing was restarted; before the new version runs this is to be mended: $why"
+            continue
+        fi
         if "$program" reload --help >/dev/null 2>&1; then
             say "nothing was restarted; to run the new version now: systemctl reload ${unit%.service} (the kubelet goes on)"
         else

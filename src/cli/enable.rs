@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::common::{Failure, block_on};
-use crate::adapters::ownership;
+use crate::adapters::ownership::{self, OwnershipError};
 use crate::adapters::systemctl::{self, Units};
 use crate::unit::{self, Properties, Request, ServiceType};
 use kubelet_config::policy::DEFAULT_PATH;
@@ -86,6 +86,7 @@ impl Enable {
         })?;
         check_program(&plan.program)?;
         check_kept(&plan.options)?;
+        check_store(&unit::split_command(&plan.options), &kubelet_args(&before))?;
         let path = Path::new(&plan.path);
         match policy {
             Some(text) if self.dry_run => println!("# {DEFAULT_PATH}\n{text}"),
@@ -232,6 +233,33 @@ fn check_kept(options: &str) -> Result<(), String> {
     })
 }
 
+/// The kubelet's arguments as far as they are known: those that it runs with, whose variables are expanded, then the unit's.
+fn kubelet_args(unit: &Properties) -> Vec<String> {
+    let running = unit.get("MainPID").parse().ok().and_then(|pid| super::run::strings_of(pid, "cmdline"));
+    let running = running.unwrap_or_default().into_iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let (_, command) = unit.exec_start().unwrap_or_default();
+    let behind_supervisor = |words: Vec<String>| {
+        let begin = words.iter().position(|word| word == "--").map_or(0, |at| at + 1);
+        words.into_iter().skip(begin + 1)
+    };
+    behind_supervisor(running).chain(behind_supervisor(unit::split_command(command))).collect()
+}
+
+/// A store that others than root can change is neither read nor written: a node that has one would be back on its local
+/// configuration at the next restart.
+fn check_store(options: &[String], kubelet_args: &[String]) -> Result<(), String> {
+    // Options that systemd alone can expand say nothing of the store here.
+    let settings = super::run::settings_with(options, kubelet_args);
+    let Ok(settings) = settings.or_else(|_| super::run::settings_with(&[], kubelet_args)) else { return Ok(()) };
+    match ownership::check(&settings.dir) {
+        Err(error @ OwnershipError::Changeable { .. }) => Err(format!(
+            "the store {} would not be used, and the kubelet run with its local configuration: {error}",
+            settings.dir.display()
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// The executable that is to be in the unit: this one.
 fn own_program(dry_run: bool) -> Result<String, String> {
     let file = std::env::current_exe().map_err(|error| format!("cannot find the path of this program: {error}"))?;
@@ -296,5 +324,29 @@ async fn undo(units: &Units, path: &Path, old: Option<&str>, why: &str) -> Strin
     match undone.and(units.reload().await) {
         Ok(()) => format!("{why}; the unit is as it was before"),
         Err(error) => format!("{why}; and that could not be undone: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn a_store_that_others_can_change_is_refused_with_the_line_to_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().canonicalize().unwrap().join("data");
+        std::fs::create_dir(&data).unwrap();
+        let option = |name: &str| vec![name.to_owned(), data.join("store").display().to_string()];
+        let (own, others) = (option("--dynamic-config-dir"), option("--trial-dir"));
+        for (options, args) in [(own.clone(), vec![]), (vec![], own.clone()), (others, own)] {
+            std::fs::set_permissions(&data, std::fs::Permissions::from_mode(0o775)).unwrap();
+            let why = check_store(&options, &args).unwrap_err();
+            assert!(why.ends_with(&format!("chmod go-w {}", data.display())), "{why}");
+            std::fs::set_permissions(&data, std::fs::Permissions::from_mode(0o755)).unwrap();
+            assert_eq!(check_store(&options, &args), Ok(()));
+        }
+        let unit = "MainPID=0\nExecStart={ path=/x ; argv[]=/x run --spread 1m -- /usr/bin/kubelet --v=2 ; ignore_errors=no ; }";
+        assert_eq!(kubelet_args(&Properties::parse(unit)), ["--v=2"]);
     }
 }

@@ -187,13 +187,14 @@ pub(super) fn exec_kubelet_unsupervised(args: &[OsString], start_mode: StartMode
 
 /// What a running supervisor goes by: its command line, and its environment where that says nothing.
 pub(super) fn settings_of(pid: u32) -> Option<Settings> {
-    let strings = |file: &str| -> Option<Vec<OsString>> {
-        let bytes = std::fs::read(format!("/proc/{pid}/{file}")).ok()?;
-        let strings =
-            bytes.split_inclusive(|byte| *byte == 0).map(|string| string.strip_suffix(b"\0").unwrap_or(string));
-        Some(strings.map(|string| OsStr::from_bytes(string).to_owned()).collect())
-    };
-    parse_foreign(&strings("cmdline")?, &strings("environ")?).ok()?.settings().ok()
+    parse_foreign(&strings_of(pid, "cmdline")?, &strings_of(pid, "environ")?).ok()?.settings().ok()
+}
+
+/// The strings in a file of another process, such as its command line.
+pub(super) fn strings_of(pid: u32, file: &str) -> Option<Vec<OsString>> {
+    let bytes = std::fs::read(format!("/proc/{pid}/{file}")).ok()?;
+    let strings = bytes.split_inclusive(|byte| *byte == 0).map(|string| string.strip_suffix(b"\0").unwrap_or(string));
+    Some(strings.map(|string| OsStr::from_bytes(string).to_owned()).collect())
 }
 
 /// Options from the command line and the environment of another process; our own environment has no say.
@@ -246,14 +247,17 @@ pub(super) fn check_options(options: &[String]) -> Result<(), Failure> {
             "the options for `run` end before the kubelet's command, which the unit has: no second --",
         ));
     }
-    let args = ["kubelet-supervisor", "run"]
-        .into_iter()
-        .chain(options.iter().map(String::as_str))
-        .chain(["--", "/proc/self/exe"]);
-    let options =
-        parse(args.map(OsString::from)).map_err(|error| Failure::usage(format!("the options for `run`: {error}")))?;
+    settings_with(options, &[]).map(drop)
+}
+
+/// What these options amount to beside a kubelet's arguments.
+pub(super) fn settings_with(options: &[String], kubelet_args: &[String]) -> Result<Settings, Failure> {
+    let words = |words: &[String]| words.iter().map(OsString::from).collect::<Vec<_>>();
+    let head = ["kubelet-supervisor", "run"].map(OsString::from).into_iter().chain(words(options));
+    let args = head.chain(["--", "/proc/self/exe"].map(OsString::from)).chain(words(kubelet_args));
+    let options = parse(args).map_err(|error| Failure::usage(format!("the options for `run`: {error}")))?;
     let settings = options.settings();
-    settings.map(drop).map_err(|failure| Failure::usage(format!("the options for `run`: {}", failure.message)))
+    settings.map_err(|failure| Failure::usage(format!("the options for `run`: {}", failure.message)))
 }
 
 #[cfg(test)]

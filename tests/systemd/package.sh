@@ -79,6 +79,18 @@ purges() {
     ok "remove: without it, done" dpkg -P kubelet-supervisor
 }
 
+# An earlier version took a store below a directory that others can change; this one would not.
+unguarded() {
+    topic=deb
+    dpkg -i $first_deb >/dev/null 2>&1
+    kubelet-supervisor enable >/dev/null
+    chmod g+w /var/lib/kubelet
+    ok "a store that others can change: upgrade says so" eval 'dpkg -i /suite/packages/kubelet-supervisor_99*.deb >/tmp/upgraded 2>&1 && says "to be mended: .*chmod go-w /var/lib/kubelet" /tmp/upgraded'
+    ok "a store that others can change: and not to reload" not grep "to run the new version now" /tmp/upgraded
+    chmod g-w /var/lib/kubelet
+    dpkg -P kubelet-supervisor >/dev/null 2>&1
+}
+
 # As in an image that is built and not booted: no systemd to talk to.
 offline() {
     topic=deb
@@ -93,6 +105,7 @@ offline() {
 first_deb=$(echo /suite/packages/kubelet-supervisor_0*.deb)
 life "dpkg -i $first_deb" "dpkg -i /suite/packages/kubelet-supervisor_99*.deb" "dpkg -r kubelet-supervisor" deb
 purges
+unguarded
 offline
 if command -v rpm >/dev/null; then
     systemctl stop kubelet

@@ -97,6 +97,24 @@ options() {
     ok "bad options are told now" fails "options for .run." kubelet-supervisor enable -- --trial-duration 7x
 }
 
+policies() {
+    local policy=/etc/kubelet-supervisor/policy.yaml
+    bare kubeadm
+    ok "policy: --dry-run shows it" eval 'kubelet-supervisor enable --dry-run --policy baseline >/tmp/enable && says "^kind: NodePolicy" /tmp/enable && [ ! -e $policy ]'
+    ok "policy: enable --policy baseline" eval 'kubelet-supervisor enable --policy baseline >/tmp/enable && says "^wrote $policy" /tmp/enable'
+    ok "policy: it is root's alone" is "$(stat -c '%a %U' $policy) $(stat -c '%a %U' "$(dirname $policy)")" "644 root 755 root"
+    ok "policy: it can be used" eval 'kubelet-supervisor policy check >/tmp/policy && says "deniedFields: .*staticPodPath" /tmp/policy'
+    ok "policy: ready" eval 'timeout 60 systemctl restart kubelet && until_true 30 ready'
+    ok "policy: it is in force" eval 'kubelet-supervisor status -o json | grep "\"state\": *\"in-force\""'
+    ok "policy: again is harmless" eval 'kubelet-supervisor enable --policy baseline | grep "$policy is up to date"'
+    ok "policy: another is not put over it" fails "says something else" kubelet-supervisor enable --policy strict
+    ok "policy: none of that name" fails "baseline, strict or the path" kubelet-supervisor enable --policy lenient
+    printf 'apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nstaticPodPath: /tmp\n' >/tmp/denied
+    ok "policy: check asks it" eval 'not kubelet-supervisor check /tmp/denied -- /usr/bin/kubelet --config=/var/lib/kubelet/config.yaml >/tmp/check && says "rejected: the node.s policy: deniedFields has staticPodPath" /tmp/check'
+    systemctl stop kubelet
+    rm -r "$(dirname $policy)"
+}
+
 # A launcher's life. COMMAND and what follows it say of the kubelet's PID whether the launcher did its work.
 launched() { # NAME EXECSTART COMMAND...
     local name=$1 start=$2 before
@@ -171,6 +189,23 @@ distributions() {
     done
 }
 
+# What an earlier version took, such as a store on a data disk that its group may write to.
+stores() {
+    local verb
+    bare kubeadm
+    mkdir -m 775 /data
+    for verb in "enable --dry-run" enable; do
+        ok "$verb: a store that others can change" fails "chmod go-w /data" kubelet-supervisor $verb -- --dynamic-config-dir /data/store
+    done
+    echo 'KUBELET_EXTRA_ARGS=--dynamic-config-dir=/data/store' >/etc/default/kubelet
+    ok "a store that the running kubelet's flags name" eval 'systemctl start kubelet && until_true 30 one_kubelet && fails "chmod go-w /data" kubelet-supervisor enable'
+    ok "a store: nothing was written" test ! -e $dropin
+    chmod g-w /data
+    ok "a store: mended, it is taken" eval 'kubelet-supervisor enable && kubelet-supervisor disable'
+    systemctl stop kubelet
+    rmdir /data
+}
+
 refusals() {
     bare kubeadm
     ok "no such unit" fails "there is no nothing.service" kubelet-supervisor enable --unit nothing
@@ -206,6 +241,8 @@ walk openshift "--cloud-provider= --volume-plugin-dir=/etc/kubernetes/kubelet-pl
 walk eks "--config=/var/lib/kubelet/config.yaml --hostname-override=ip-10-0-0-1.ec2.internal --node-ip=10.0.0.1"
 types
 options
+policies
+stores
 launchers
 distributions
 refusals
