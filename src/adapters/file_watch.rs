@@ -1,4 +1,4 @@
-//! Writes in the store and in the local files while the supervisor runs, whoever makes them.
+//! Writes in the store, in the local files and of the node's policy while the supervisor runs, whoever makes them.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::sys::inotify::WatchDescriptor;
+use nix::sys::inotify::{AddWatchFlags, WatchDescriptor};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -28,6 +28,20 @@ const LINKS: usize = 40;
 /// Events of one write come together; directories that it made are watched after this long.
 const GATHER: Duration = Duration::from_millis(500);
 
+/// A policy is read so long after it was written: by then its writer is done.
+const SETTLE: Duration = Duration::from_millis(300);
+
+/// What is told, and of which changes.
+#[derive(Clone, Debug)]
+struct Watch {
+    /// What is watched, for people.
+    what: String,
+    mask: AddWatchFlags,
+    /// It is told so long after the first event.
+    settle: Duration,
+    input: Input,
+}
+
 /// What is watched, as it is found at one moment.
 #[derive(Debug, Default)]
 struct WatchPaths {
@@ -45,7 +59,18 @@ pub(crate) fn store(root: &Path, inputs: UnboundedSender<Input>) {
         trees: STORE_DIRS.iter().map(|(tree, depth)| (root.join(tree), *depth)).collect(),
         files: SUPERVISOR_FILES.iter().map(|name| root.join("supervisor").join(name)).collect(),
     };
-    start(what, found, Input::StoreTouched, inputs);
+    start(Watch { what, mask: CONTENT, settle: Duration::ZERO, input: Input::StoreTouched }, found, inputs);
+}
+
+/// Begins to watch the policy; each burst of writes is one [`Input::PolicyChanged`]. Its mode counts too.
+pub(crate) fn policy(path: &Path, inputs: UnboundedSender<Input>) {
+    if !path.is_absolute() {
+        return;
+    }
+    let mask = CONTENT.difference(AddWatchFlags::IN_MODIFY).union(AddWatchFlags::IN_ATTRIB);
+    let watch = Watch { what: path.display().to_string(), mask, settle: SETTLE, input: Input::PolicyChanged };
+    let path = path.to_owned();
+    start(watch, move || WatchPaths { files: vec![path.clone()], ..WatchPaths::default() }, inputs);
 }
 
 /// Begins to watch the local files; each burst of writes is one [`Input::LocalFilesTouched`].
@@ -68,7 +93,8 @@ pub(crate) fn local_files(args: &KubeletArgs, inputs: UnboundedSender<Input>) {
         }
         watched
     };
-    start(named.join(" and "), found, Input::LocalFilesTouched, inputs);
+    let (what, settle) = (named.join(" and "), Duration::ZERO);
+    start(Watch { what, mask: CONTENT, settle, input: Input::LocalFilesTouched }, found, inputs);
 }
 
 impl WatchPaths {
@@ -98,15 +124,10 @@ impl WatchPaths {
     }
 }
 
-fn start(
-    what: String,
-    found: impl Fn() -> WatchPaths + Send + Sync + 'static,
-    input: Input,
-    inputs: UnboundedSender<Input>,
-) {
+fn start(watch: Watch, found: impl Fn() -> WatchPaths + Send + Sync + 'static, inputs: UnboundedSender<Input>) {
     match Inotify::open() {
-        Ok(inotify) => drop(tokio::spawn(run(inotify, what, Arc::new(found), input, inputs))),
-        Err(error) => warn(&what, &format!("inotify: {error}")),
+        Ok(inotify) => drop(tokio::spawn(run(inotify, watch, Arc::new(found), inputs))),
+        Err(error) => warn(&watch.what, &format!("inotify: {error}")),
     }
 }
 
@@ -119,16 +140,18 @@ type RelevantNames = HashMap<WatchDescriptor, Option<Vec<OsString>>>;
 
 async fn run(
     inotify: AsyncFd<Arc<Inotify>>,
-    what: String,
+    Watch { what, mask, settle, input }: Watch,
     found: Arc<impl Fn() -> WatchPaths + Send + Sync + 'static>,
-    input: Input,
     inputs: UnboundedSender<Input>,
 ) {
-    let mut last_logged = None;
+    let (mut last_logged, mut before) = (None, RelevantNames::new());
     loop {
         // What is written meanwhile is an event of the watches before these, or of these.
         let (instance, find) = (inotify.get_ref().clone(), found.clone());
-        let Ok((names, failed)) = tokio::task::spawn_blocking(move || watch(&instance, &find())).await else { return };
+        let watched = tokio::task::spawn_blocking(move || watch(&instance, mask, &find())).await;
+        let Ok((names, failed)) = watched else { return };
+        // Such as the directory above one that was not there.
+        before.keys().filter(|wd| !names.contains_key(wd)).for_each(|wd| inotify.get_ref().forget(*wd));
         if failed != last_logged {
             if let Some(why) = &failed {
                 warn(&what, why);
@@ -141,10 +164,12 @@ async fn run(
                 break;
             }
         }
+        tokio::time::sleep(settle).await;
         if inputs.send(input.clone()).is_err() {
             return;
         }
         tokio::time::sleep(GATHER).await;
+        before = names;
     }
 }
 
@@ -155,35 +180,41 @@ fn is_relevant(relevant: &RelevantNames, wd: WatchDescriptor, name: Option<&OsSt
 }
 
 /// Watches all directories; gives what counts in them, and why one could not be watched.
-fn watch(inotify: &Inotify, watched: &WatchPaths) -> (RelevantNames, Option<String>) {
+fn watch(inotify: &Inotify, mask: AddWatchFlags, watched: &WatchPaths) -> (RelevantNames, Option<String>) {
     let (mut counts, mut failed) = (RelevantNames::new(), None);
+    let mut watch_dir = |dir: &Path| {
+        inotify.watch(dir, mask).unwrap_or_else(|error| {
+            failed.get_or_insert(format!("inotify: {error}")); // such as all of fs.inotify.max_user_watches in use
+            None
+        })
+    };
     for file in &watched.files {
-        let (Some(dir), Some(name)) = (file.parent(), file.file_name()) else { continue };
-        if let Some(names) = watch_dir(inotify, dir, &mut failed)
-            .and_then(|wd| counts.entry(wd).or_insert_with(|| Some(Vec::new())).as_mut())
+        // Where its directory is not there yet, the one that it will be made in tells of it.
+        let mut places = file.ancestors().filter_map(|place| Some((place.parent()?, place.file_name()?)));
+        let found = places.find_map(|(dir, name)| Some((watch_dir(dir)?, name)));
+        if let Some((wd, name)) = found
+            && let Some(names) = counts.entry(wd).or_insert_with(|| Some(Vec::new()))
         {
             names.push(name.to_owned());
         }
     }
     for (tree, depth) in &watched.trees {
-        watch_tree(inotify, tree, *depth, &mut counts, &mut failed);
+        watch_tree(&mut watch_dir, tree, *depth, &mut counts);
     }
     (counts, failed)
 }
 
-fn watch_tree(inotify: &Inotify, dir: &Path, depth: u32, counts: &mut RelevantNames, failed: &mut Option<String>) {
-    if let Some(wd) = watch_dir(inotify, dir, failed) {
+fn watch_tree(
+    watch_dir: &mut impl FnMut(&Path) -> Option<WatchDescriptor>,
+    dir: &Path,
+    depth: u32,
+    counts: &mut RelevantNames,
+) {
+    if let Some(wd) = watch_dir(dir) {
         counts.insert(wd, None);
     }
     let entries = std::fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok);
     for entry in entries.filter(|entry| depth > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir())) {
-        watch_tree(inotify, &entry.path(), depth - 1, counts, failed);
+        watch_tree(watch_dir, &entry.path(), depth - 1, counts);
     }
-}
-
-fn watch_dir(inotify: &Inotify, dir: &Path, failed: &mut Option<String>) -> Option<WatchDescriptor> {
-    inotify.watch(dir, CONTENT).unwrap_or_else(|error| {
-        failed.get_or_insert(format!("inotify: {error}")); // such as all of fs.inotify.max_user_watches in use
-        None
-    })
 }

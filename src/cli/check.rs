@@ -6,16 +6,23 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::common::{Failure, FlagsOption, KubeletCommand, MergeOption, UnknownFieldsOption, block_on, local_files};
+use super::common::{
+    Failure, FlagsOption, KubeletCommand, MergeOption, PolicyOption, UnknownFieldsOption, block_on, local_files,
+};
+use super::policy;
+use crate::adapters::local_files::LocalFiles;
 use crate::adapters::preflight::{self, Candidate, PreflightCommand};
+use crate::daemon::admission::Policy;
 use crate::daemon::render;
 use crate::machine::model::{RenderError, Verdict};
 use crate::ports::Checkpoint;
 use kubelet_config::assignment::DEFAULT_KEY as KEY;
 use kubelet_config::flags::{KEY_SUFFIX, KubeletArgs};
+use kubelet_config::policy::{Admission, Comment, KEY_SUFFIX as SIGNATURE_SUFFIX};
 use kubelet_config::rendering::Configuration;
 use kubelet_config::schema::{self, UnknownFields};
-use kubelet_config::source::{ConfigMapRef, Source};
+use kubelet_config::source::ConfigAnnotations;
+use kubelet_config::source_dir;
 
 const REJECTED: u8 = 1;
 const UNKNOWN: u8 = 2;
@@ -24,6 +31,11 @@ const UNKNOWN: u8 = 2;
 pub(super) struct Options {
     /// A KubeletConfiguration, or an overlay with --merge overlay.
     file: PathBuf,
+    /// The minisign signature of FILE, which is held against the policy's keys.
+    #[arg(long, value_name = "MINISIG")]
+    signature: Option<PathBuf>,
+    #[command(flatten)]
+    policy: PolicyOption,
     #[command(flatten)]
     flags: FlagsOption,
     #[command(flatten)]
@@ -36,23 +48,20 @@ pub(super) struct Options {
 
 pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     let (program, args) = options.kubelet.parse()?;
-    let local = local_files(program.clone(), &args, options.merge.merge);
-    let rendered = match file(&options.file, &options.flags, &args, &local)? {
-        Ok(rendered) => rendered,
-        Err(RenderError::Load(why)) => {
-            println!("rejected: {why}");
-            return Ok(REJECTED);
-        }
-        Err(error) => {
-            println!("could not tell: {error}");
-            return Ok(UNKNOWN);
-        }
+    let local = local_files(program.clone(), &args, options.merge.merge, options.policy.path(None));
+    let (rendered, admission) = match file(&options.file, options.signature.as_deref(), &options.flags, &local)? {
+        Ok(found) => found,
+        Err(error) => return Ok(told(&error)),
     };
     report_notes(&rendered);
+    if let Err(error) = policy::admitted(&admission) {
+        return Ok(told(&error));
+    }
     let problems = field_problems(&rendered, &program, &args)?;
-    if options.unknown_fields.unknown_fields == UnknownFields::Refuse && !problems.is_empty() {
-        println!("rejected: {}", schema::refusal(&problems));
-        return Ok(REJECTED);
+    let by_policy = admission.refuses_unknown_fields;
+    if (by_policy || options.unknown_fields.unknown_fields == UnknownFields::Refuse) && !problems.is_empty() {
+        let whom = if by_policy { "the node's policy" } else { "--unknown-fields" };
+        return Ok(told(&RenderError::Load(schema::refusal_by(whom, &problems))));
     }
     report(&problems);
     let dir = PrivateDir::new()?;
@@ -85,13 +94,30 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     })
 }
 
-/// Renders a file as if it were the payload of a ConfigMap in its directory.
+/// Says why it goes no further.
+fn told(error: &RenderError) -> u8 {
+    match error {
+        RenderError::Load(why) | RenderError::Policy(why) => {
+            println!("rejected: {why}");
+            REJECTED
+        }
+        RenderError::Checkpoint(why) | RenderError::Internal(why) => {
+            println!("could not tell: {why}");
+            UNKNOWN
+        }
+    }
+}
+
+/// A configuration, and what the node's policy says of it.
+pub(super) type Judged = (Configuration, Admission);
+
+/// Renders a file as if it were the payload of a ConfigMap in its directory, and asks the policy.
 pub(super) fn file(
     path: &Path,
+    signature: Option<&Path>,
     flags: &FlagsOption,
-    args: &KubeletArgs,
-    local: &dyn crate::ports::Local,
-) -> Result<Result<Configuration, RenderError>, Failure> {
+    local: &LocalFiles,
+) -> Result<Result<Judged, RenderError>, Failure> {
     let read = |path: &Path| {
         let bytes =
             std::fs::read(path).map_err(|error| Failure::new(UNKNOWN, format!("{}: {error}", path.display())))?;
@@ -101,18 +127,33 @@ pub(super) fn file(
     let absolute =
         std::path::absolute(path).map_err(|error| Failure::new(UNKNOWN, format!("{}: {error}", path.display())))?;
     let mut files = BTreeMap::new();
-    for (suffix, path) in [("", Some(&absolute)), (KEY_SUFFIX, flags.flags.as_ref())] {
+    let beside = [("", Some(absolute.as_path())), (KEY_SUFFIX, flags.flags.as_deref()), (SIGNATURE_SUFFIX, signature)];
+    for (suffix, path) in beside {
         let Some(path) = path else { continue };
         match read(path)? {
             Ok(text) => drop(files.insert(format!("{KEY}{suffix}"), text)),
             Err(error) => return Ok(Err(error)),
         }
     }
-    let reference = ConfigMapRef { kubelet_config_key: KEY.to_owned(), ..ConfigMapRef::default() };
-    let source = Source { reference, ..Source::default() };
+    // The annotation is nobody's yet: it will have to be what was signed.
+    let comment = files.get(&format!("{KEY}{SIGNATURE_SUFFIX}")).and_then(|text| Comment::of_file(text).ok());
+    let acknowledge = comment.map(|comment| comment.acknowledge());
+    let annotations = ConfigAnnotations { acknowledge, ..ConfigAnnotations::default() };
+    let source = source_dir::payload(files.clone(), annotations.clone()).resolve(&source_dir::reference(KEY));
     let dir = absolute.parent().unwrap_or(Path::new("/")).display().to_string();
-    let checkpoint = Checkpoint { dir, files, ..Checkpoint::default() };
-    Ok(render::configuration(Some((&checkpoint, &source)), None, args, local))
+    let checkpoint = Checkpoint { dir, files, annotations, ..Checkpoint::default() };
+    let asked = Policy::read(local);
+    policy::say_asked(&asked, &local.policy.path, signature.is_some());
+    let judged = || {
+        let signed = match signature {
+            Some(_) => asked.signed_unread(&checkpoint, &source, local.merge)?,
+            None => None,
+        };
+        let found = render::configuration(Some(asked.payload(&checkpoint, &source)), None, &local.args, local)?;
+        let admission = asked.admission(&source, (&found.effective, &found.overrides), Ok(signed), &local.args, local);
+        Ok((found, admission))
+    };
+    Ok(judged())
 }
 
 /// What is worth knowing of a rendering, on stderr.

@@ -8,6 +8,7 @@ use crate::adapters::local_files::{self, LocalFiles};
 use crate::adapters::policy::PolicyFile;
 use crate::adapters::process;
 use kubelet_config::flags::KubeletArgs;
+use kubelet_config::policy::DEFAULT_PATH;
 use kubelet_config::schema::UnknownFields;
 use kubelet_config::source::Merge;
 
@@ -60,8 +61,25 @@ pub(super) struct UnknownFieldsOption {
     pub(super) unknown_fields: UnknownFields,
 }
 
-pub(super) fn local_files(program: PathBuf, args: &KubeletArgs, merge: Merge) -> LocalFiles {
-    LocalFiles { program, args: args.clone(), merge, policy: PolicyFile::default() }
+/// The policy that is asked.
+#[derive(Debug, Args)]
+pub(super) struct PolicyOption {
+    /// The node's policy, which is asked as `run` asks it; a file that is not there is none [default: /etc/kubelet-supervisor/policy.yaml]
+    #[arg(long, env = "KUBELET_SUPERVISOR_POLICY", value_name = "FILE")]
+    pub(super) policy: Option<PathBuf>,
+}
+
+impl PolicyOption {
+    /// `running`: that of the running supervisor.
+    pub(super) fn path(&self, running: Option<PathBuf>) -> PathBuf {
+        self.policy.clone().or(running).unwrap_or_else(|| DEFAULT_PATH.into())
+    }
+}
+
+/// A file by hand is named by root, as `--source-dir` is.
+pub(super) fn local_files(program: PathBuf, args: &KubeletArgs, merge: Merge, policy: PathBuf) -> LocalFiles {
+    let policy = PolicyFile { path: policy, source_dir: true, ..PolicyFile::default() };
+    LocalFiles { program, args: args.clone(), merge, policy }
 }
 
 /// A message for the user and an exit code.

@@ -5,14 +5,21 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 
 use super::common::Failure;
+use crate::adapters::clock::BootClock;
 use crate::adapters::{ownership, policy, systemctl};
-use kubelet_config::policy::{DEFAULT_PATH, NodePolicy};
+use crate::daemon::admission::Policy;
+use crate::machine::model::RenderError;
+use crate::ports::Clock as _;
+use kubelet_config::policy::{Admission, DEFAULT_PATH, NodePolicy};
 
 /// Policies that come with the program.
 const SHIPPED: [(&str, &str); 2] = [
     ("baseline", include_str!("../../packaging/policy/baseline.yaml")),
     ("strict", include_str!("../../packaging/policy/strict.yaml")),
 ];
+
+/// Seconds in which another key can be brought to all nodes: 30 days.
+const ENDS_SOON: u64 = 30 * 24 * 3600;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -50,7 +57,40 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     for line in policy.summary() {
         println!("  {line}");
     }
+    for line in policy.ending_keys(BootClock.now().wall_seconds(), ENDS_SOON) {
+        println!("warning: {line}: nothing new is taken up by its signature from then on");
+    }
     Ok(0)
+}
+
+/// What of a policy a file by hand was held against, on stderr.
+pub(super) fn say_asked(asked: &Policy, path: &Path, has_signature: bool) {
+    let path = path.display();
+    let Some(policy) = asked.in_force() else {
+        if has_signature {
+            eprintln!("note: the signature was not checked: there is no policy at {path} with a key");
+        }
+        return;
+    };
+    let of_maps = policy.allowed_namespaces.as_ref().map_or("", |_| ", but for its allowedNamespaces: a file has none");
+    eprintln!("note: the node's policy {path} was asked{of_maps}");
+    match (&policy.signatures, has_signature) {
+        (Some(_), false) => eprintln!("note: the signature was not checked, which the policy asks for: --signature"),
+        (Some(_), true) => eprintln!("note: the signature was checked; its sequence is held against the node's own"),
+        (None, true) => eprintln!("note: the signature was not checked: the policy has no key"),
+        (None, false) => {}
+    }
+}
+
+/// Whether it is admitted, in the daemon's words.
+pub(super) fn admitted(admission: &Admission) -> Result<(), RenderError> {
+    if let Some(why) = admission.policy.admits_nothing() {
+        return Err(RenderError::Internal(why));
+    }
+    let refused = admission.refused.as_ref().or(admission.denied.as_ref()).cloned();
+    let now = BootClock.now().wall_seconds();
+    let out_of_date = || admission.signed.as_ref()?.out_of_date(None, now);
+    refused.or_else(out_of_date).map_or(Ok(()), |why| Err(RenderError::Policy(why)))
 }
 
 fn parsed(name: &str, text: &str) -> Result<NodePolicy, Failure> {

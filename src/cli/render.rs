@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::check;
-use super::common::{Failure, FlagsOption, MergeOption, local_files, parse_kubelet};
+use super::common::{Failure, FlagsOption, MergeOption, PolicyOption, local_files, parse_kubelet};
 use super::control::{Output, StoreDir, Unreachable};
 use super::effective::{self, Rendered};
-use super::run;
+use super::{policy, run};
 use crate::adapters::fsx::GuardedDisk;
 use crate::adapters::local_files::LocalFiles;
 use crate::adapters::store::FsStore;
+use crate::daemon::admission::Policy;
 use crate::daemon::{render, settings};
 use crate::machine::model::RenderError;
 use kubelet_config::flags::KubeletArgs;
@@ -30,6 +31,8 @@ pub(super) struct Options {
     /// The store [default: the kubelet's own --dynamic-config-dir, else /var/lib/kubelet/dynamic-config]
     #[arg(long, env = "KUBELET_SUPERVISOR_DYNAMIC_CONFIG_DIR", value_name = "DIR")]
     dynamic_config_dir: Option<PathBuf>,
+    #[command(flatten)]
+    policy: PolicyOption,
     #[command(flatten)]
     flags: FlagsOption,
     #[command(flatten)]
@@ -50,7 +53,7 @@ impl Options {
         let given = self.dynamic_config_dir.as_deref();
         if !self.kubelet.is_empty() {
             let (program, args) = parse_kubelet(&self.kubelet)?;
-            let local = local_files(program, &args, self.merge.merge);
+            let local = local_files(program, &args, self.merge.merge, self.policy.path(None));
             return Ok(Node { local, store: settings::store_dir(given, &args) });
         }
         let store = settings::store_dir(given, &KubeletArgs::default());
@@ -67,15 +70,18 @@ impl Options {
                  give the kubelet's command after --"
             ))
         })?;
-        Ok(Node { local: local_files(running.program, &running.args, running.merge), store })
+        let policy = self.policy.path(Some(running.policy));
+        Ok(Node { local: local_files(running.program, &running.args, running.merge, policy), store })
     }
 }
 
 pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     let Node { local, store } = options.node()?;
     let rendered = if let Some(path) = &options.file {
-        let configuration = check::file(path, &options.flags, &local.args, &local)?;
-        configuration.map(|configuration| Rendered { configuration, payload: path.display().to_string() })
+        check::file(path, None, &options.flags, &local)?.and_then(|(configuration, admission)| {
+            policy::admitted(&admission)?;
+            Ok(Rendered { configuration, payload: path.display().to_string() })
+        })
     } else {
         stored(&store, options.effective, &local)?
     };
@@ -113,9 +119,10 @@ fn stored(dir: &Path, active: bool, local: &LocalFiles) -> Result<Result<Rendere
     };
     eprintln!("note: the {what} configuration, {source}");
     let configs = store.configs_dir().display().to_string();
-    let configuration = store
-        .open(&source)
-        .and_then(|checkpoint| render::configuration(Some((&checkpoint, &source)), Some(&configs), args, local));
+    let asked = Policy::read(local);
+    let configuration = store.open(&source).and_then(|checkpoint| {
+        render::configuration(Some(asked.payload(&checkpoint, &source)), Some(&configs), args, local)
+    });
     let rendered = configuration.map(|configuration| Rendered { configuration, payload: name(&source) });
     Ok(rendered
         .map(|rendered| if active { effective::as_it_runs(rendered, &store, records, &source) } else { rendered }))

@@ -1,22 +1,33 @@
 //! What the node's policy says of what is loaded.
 
-use super::render::configuration;
+use super::render::{Payload, configuration};
+use crate::machine::model::RenderError;
 use crate::ports::{Checkpoint, Local, LocalPolicy};
 use kubelet_config::flags::{FlagOverrides, KubeletArgs};
-use kubelet_config::policy::{Admission, Candidate, PolicyState, Signable, Signed};
+use kubelet_config::policy::{Admission, Candidate, NodePolicy, PolicyState, Signable, Signed};
 use kubelet_config::source::{ConfigAnnotations, Merge, Source};
 use serde_json::Value;
 
 /// The policy as it was read for one load.
-pub(super) struct Policy(Result<LocalPolicy, String>);
+pub(crate) struct Policy(Result<LocalPolicy, String>);
 
 impl Policy {
-    pub(super) fn read(local: &dyn Local) -> Self {
+    pub(crate) fn read(local: &dyn Local) -> Self {
         Self(local.policy())
     }
 
+    /// What is rendered by it.
+    pub(crate) fn payload<'a>(&'a self, checkpoint: &'a Checkpoint, source: &'a Source) -> Payload<'a> {
+        Payload { checkpoint, source, policy: &self.0 }
+    }
+
+    /// There is one, and it can be read.
+    pub(crate) fn in_force(&self) -> Option<&NodePolicy> {
+        self.0.as_ref().ok()?.policy.as_ref()
+    }
+
     /// What it says of the local files: nothing but that it is there.
-    pub(super) fn of_local(&self) -> Admission {
+    pub(crate) fn of_local(&self) -> Admission {
         let policy = match &self.0 {
             Err(why) => PolicyState::Unreadable(why.clone()),
             Ok(LocalPolicy { policy: None, unguarded: Some(why), .. }) => PolicyState::AbsentUnguarded(why.clone()),
@@ -27,14 +38,14 @@ impl Policy {
     }
 
     /// The signature beside a payload, verified; what has none need not be signed.
-    pub(super) fn signed(
+    pub(crate) fn signed(
         &self,
         checkpoint: &Checkpoint,
         source: &Source,
         default_merge: Merge,
     ) -> Result<Option<Signed>, String> {
-        let Ok(LocalPolicy { policy: Some(policy), .. }) = &self.0 else { return Ok(None) };
-        let Some(signatures) = policy.signatures.as_ref().filter(|_| !source.is_local_files()) else { return Ok(None) };
+        let signatures = self.in_force().and_then(|policy| policy.signatures.as_ref());
+        let Some(signatures) = signatures.filter(|_| !source.is_local_files()) else { return Ok(None) };
         let merge = if default_merge == Merge::Overlay { "overlay" } else { "replace" };
         signatures.verify(&Signable {
             key: &source.reference.kubelet_config_key,
@@ -44,8 +55,19 @@ impl Policy {
         })
     }
 
+    /// The same, before anything of the payload is parsed.
+    pub(crate) fn signed_unread(
+        &self,
+        checkpoint: &Checkpoint,
+        source: &Source,
+        default_merge: Merge,
+    ) -> Result<Option<Signed>, RenderError> {
+        self.signed(checkpoint, source, default_merge)
+            .map_err(|why| RenderError::Policy(format!("the node's policy: signature: {why}")))
+    }
+
     /// What it says of what the kubelet would go by.
-    pub(super) fn admission(
+    pub(crate) fn admission(
         &self,
         source: &Source,
         (effective, overrides): (&Value, &FlagOverrides),
@@ -78,8 +100,8 @@ impl Policy {
     }
 
     /// The annotations as far as the policy lets them count.
-    pub(super) fn limited(&self, annotations: ConfigAnnotations) -> ConfigAnnotations {
-        let Ok(LocalPolicy { policy: Some(policy), .. }) = &self.0 else { return annotations };
+    pub(crate) fn limited(&self, annotations: ConfigAnnotations) -> ConfigAnnotations {
+        let Some(policy) = self.in_force() else { return annotations };
         ConfigAnnotations { acknowledge: policy.acknowledged(annotations.acknowledge.as_deref()), ..annotations }
     }
 }

@@ -1,6 +1,6 @@
 //! The loop: inputs → step → effects.
 
-mod admission;
+pub(crate) mod admission;
 pub mod exec;
 pub mod failopen;
 pub mod render;

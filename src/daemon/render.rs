@@ -1,10 +1,21 @@
 //! Renders a checkpoint, or the local configuration, with the local files.
 
 use crate::machine::model::RenderError;
-use crate::ports::{Checkpoint, Local};
+use crate::ports::{Checkpoint, Local, LocalPolicy};
 use kubelet_config::flags::{FlagOverrides, KEY_SUFFIX, KubeletArgs};
 use kubelet_config::rendering::{self, Configuration, RenderFault, RenderInput, Text};
 use kubelet_config::source::{Merge, SOURCE_DIR_TITLE, Source};
+
+/// A checkpoint to render, and the node's policy as it was read for that.
+#[derive(Clone, Copy, Debug)]
+pub struct Payload<'a> {
+    /// Its keys.
+    pub checkpoint: &'a Checkpoint,
+    /// Where it is from.
+    pub source: &'a Source,
+    /// It may free flags that are the node's own otherwise.
+    pub policy: &'a Result<LocalPolicy, String>,
+}
 
 /// Renders a checkpoint, or the local configuration. Path fields that name a key of the payload point below `configs`, where
 /// configurations lie by their digest; without it, into the checkpoint's directory.
@@ -12,7 +23,7 @@ use kubelet_config::source::{Merge, SOURCE_DIR_TITLE, Source};
 /// # Errors
 /// [`RenderError`], naming the key or file at fault.
 pub fn configuration(
-    checkpoint: Option<(&Checkpoint, &Source)>,
+    given: Option<Payload<'_>>,
     configs: Option<&str>,
     args: &KubeletArgs,
     local: &dyn Local,
@@ -22,16 +33,16 @@ pub fn configuration(
         .map_err(|error| RenderError::Internal(format!("the kubelet's own --config-dir cannot be used: {error}")))?;
     let mut merge = local.default_merge();
     let (mut payload, mut overrides) = (None, FlagOverrides::default());
-    if let Some((checkpoint, source)) = checkpoint {
+    if let Some(given @ Payload { checkpoint, source, .. }) = given {
         payload = Some(Text { text: text(checkpoint, source)?, dir: &checkpoint.dir });
-        overrides = flag_overrides(checkpoint, source, local)?;
+        overrides = flag_overrides(given)?;
         if let Some(mode) = &checkpoint.annotations.merge {
             merge = mode
                 .parse::<Merge>()
                 .map_err(|why| RenderError::Load(format!("annotation kubelet-supervisor.io/merge: {why}")))?;
         }
     }
-    let keys = |key: &str| checkpoint.and_then(|(checkpoint, _)| checkpoint.files.get(key).cloned());
+    let keys = |key: &str| given.and_then(|given| given.checkpoint.files.get(key).cloned());
     let with = |local_file: Option<&(String, String)>| {
         let local = local_file.map(|(text, dir)| Text { text, dir });
         let (keys, drop_ins, overrides) = (&keys, &drop_ins, &overrides);
@@ -58,7 +69,7 @@ pub fn configuration(
 }
 
 /// What the payload changes of the command line.
-fn flag_overrides(checkpoint: &Checkpoint, source: &Source, local: &dyn Local) -> Result<FlagOverrides, RenderError> {
+fn flag_overrides(Payload { checkpoint, source, policy }: Payload<'_>) -> Result<FlagOverrides, RenderError> {
     let key = format!("{}{KEY_SUFFIX}", source.reference.kubelet_config_key);
     let fail = |why: String| RenderError::Load(format!("{key}: {why}"));
     if checkpoint.binary_keys.contains(&key) {
@@ -66,7 +77,6 @@ fn flag_overrides(checkpoint: &Checkpoint, source: &Source, local: &dyn Local) -
     }
     let Some(text) = checkpoint.files.get(&key) else { return Ok(FlagOverrides::default()) };
     let overrides = FlagOverrides::parse(text).map_err(fail)?;
-    let policy = local.policy();
     let freed = policy.as_ref().ok().and_then(|found| Some(found.policy.as_ref()?.freed_flags())).unwrap_or_default();
     // One that cannot be read now may free the flag, once it can be.
     overrides.check(&freed).map_err(|why| match policy {

@@ -172,12 +172,10 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
     /// What a checkpoint renders to now, and whether the node's policy admits it.
     fn configuration(&mut self, source: &Source) -> Result<(Configuration, ConfigAnnotations, Admission), RenderError> {
         let checkpoint = self.store.open(source)?;
-        // Before anything of it is parsed.
         let policy = Policy::read(&self.local);
-        let signed = policy.signed(&checkpoint, source, self.local.default_merge());
-        let signed = signed.map_err(|why| RenderError::Policy(format!("the node's policy: signature: {why}")))?;
+        let signed = policy.signed_unread(&checkpoint, source, self.local.default_merge())?;
         let configs = self.store.configs_dir().display().to_string();
-        let out = configuration(Some((&checkpoint, source)), Some(&configs), &self.args, &self.local)?;
+        let out = configuration(Some(policy.payload(&checkpoint, source)), Some(&configs), &self.args, &self.local)?;
         let judged = (&out.effective, &out.overrides);
         let admission = policy.admission(source, judged, Ok(signed), &self.args, &self.local);
         Ok((out, policy.limited(checkpoint.annotations), admission))

@@ -16,7 +16,7 @@ use super::failopen::{self, KubeletControl, run_guarded};
 use super::settings::Settings;
 use super::store_worker::StoreWorker;
 use super::{Signals, Start};
-use crate::adapters::clock::BootClock;
+use crate::adapters::clock::{self, BootClock};
 use crate::adapters::file_watch;
 use crate::adapters::fsx::GuardedDisk;
 use crate::adapters::host::NodeHost;
@@ -27,7 +27,7 @@ use crate::adapters::local_files::source::LocalSource;
 use crate::adapters::lock::{self, Lock};
 use crate::adapters::metrics::Metrics;
 use crate::adapters::notify_socket::NotifySocket;
-use crate::adapters::policy::{self, PolicyFile};
+use crate::adapters::policy::PolicyFile;
 use crate::adapters::preflight::{KubeletPreflight, PreflightCommand};
 use crate::adapters::probe::HealthzProbe;
 use crate::adapters::process::{self, ChildPid, KubeletProcess, ReadySignal};
@@ -215,7 +215,8 @@ fn assemble(settings: Settings, inherited: Option<InheritedState>, lock: Option<
     serve_commands(&settings, &endpoints, &commands);
     file_watch::store(&settings.dir, inputs.clone());
     file_watch::local_files(&settings.args, inputs.clone());
-    policy::watch(&settings.policy, inputs.clone());
+    file_watch::policy(&settings.policy, inputs.clone());
+    clock::watch(inputs.clone());
 
     let known = inherited.as_ref().and_then(|inherited| inherited.service.version.clone());
     let version = Arc::new(Mutex::new(known));

@@ -41,6 +41,8 @@ pub enum Input {
     NodeName(String),
     /// The node's policy may be another one.
     PolicyChanged,
+    /// The wall clock was set, such as by NTP after a boot.
+    ClockSet,
     /// Comes before [`Input::Node`]: labels assign, and no `configSource`.
     AssignedByLabels(bool),
     /// SIGHUP: the installed binary shall go on in our place.

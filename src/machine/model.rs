@@ -30,7 +30,7 @@ impl KubeletId {
 pub struct Moment {
     /// Time since boot (CLOCK_BOOTTIME); never jumps.
     pub boot: Duration,
-    /// Wall clock, nanoseconds since 1970; may jump, decides nothing.
+    /// Wall clock, nanoseconds since 1970; may jump, decides nothing but whether a signature is out of date.
     pub wall_nanos: u64,
 }
 
@@ -60,6 +60,12 @@ impl Moment {
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         self.boot.saturating_sub(earlier.boot)
+    }
+
+    /// The wall clock, seconds since 1970.
+    #[must_use]
+    pub fn wall_seconds(self) -> u64 {
+        self.wall_nanos / 1_000_000_000
     }
 }
 

@@ -396,7 +396,7 @@ impl ConfirmationWait {
     #[must_use]
     pub fn within(left: u64, now: Moment, boot_id: String) -> Self {
         let until = now.boot.as_secs().saturating_add(left);
-        Self { boot_id, until, left, wall: (now.wall_nanos / 1_000_000_000).saturating_add(left) }
+        Self { boot_id, until, left, wall: now.wall_seconds().saturating_add(left) }
     }
 
     /// Seconds left.

@@ -109,6 +109,7 @@ impl State {
             Input::RecordsRead(ticket, stored, id) => self.records_read(ticket, *stored, id, &mut fx),
             Input::NodeName(name) => self.node_named(name),
             Input::PolicyChanged => self.policy_changed(),
+            Input::ClockSet => self.clock_set(),
             Input::AssignedByLabels(by_labels) => self.assigned_by_labels(by_labels),
             Input::Reload => drop(self.request_reload()),
             Input::ReloadProven(ticket, result) => self.reload_proven(ticket, result, &mut fx),

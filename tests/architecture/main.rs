@@ -96,8 +96,8 @@ fn adapters_do_not_know_each_other() {
         ("reexec", "process"),          // a reload is an exec, with the kubelet as it is
         ("source_dir", "inotify"),      // changes of files
         ("file_watch", "inotify"),      // the same
+        ("clock", "inotify"),           // a descriptor that tokio waits for
         ("local_files", "policy"),      // one of them
-        ("policy", "inotify"),          // the same
         ("policy", "ownership"),        // root's alone
         ("systemctl", "process"),       // systemctl again
         ("systemctl", "fsx"),           // a drop-in is a durable file

@@ -17,6 +17,8 @@ testkit::scenarios!(
     a_lower_sequence_is_refused,
     a_rollback_keeps_the_sequence,
     what_expired_is_not_taken_up_and_goes_on,
+    a_key_that_ended_admits_nothing_new_and_takes_nothing_away,
+    what_a_wrong_clock_refused_is_asked_again_once_it_is_set,
 );
 
 fn node() -> Node {
@@ -32,7 +34,8 @@ fn forbid(node: &mut Node, name: &str) {
 }
 
 fn sign(node: &mut Node, name: &str, sequence: u64, expires: u64) {
-    let signed = Signed { key: "ops".into(), key_id: "1".into(), pool: "p".into(), sequence, expires };
+    let (key, key_id, pool) = ("ops".into(), "1".into(), "p".into());
+    let signed = Signed { key, key_id, pool, sequence, expires, key_not_after: None };
     node.store.signed.insert(name.to_owned(), signed);
 }
 
@@ -218,4 +221,47 @@ fn what_expired_is_not_taken_up_and_goes_on() {
     assert_eq!(node.running(), Some("a"));
     assert!(condition(&node).1.contains("it expired at 1970-01-01"), "{}", condition(&node).1);
     assert_eq!(node.state.active().map(|version| version.source.clone()), Some(source("a")));
+}
+
+fn a_key_that_ended_admits_nothing_new_and_takes_nothing_away() {
+    let mut node = node();
+    let by_ended_key = |node: &mut Node, name: &str, sequence: u64| {
+        sign(node, name, sequence, LATER);
+        node.store.signed.get_mut(name).unwrap().key_not_after = Some(1);
+    };
+    sign(&mut node, "a", 1, LATER);
+    prove(&mut node, "a");
+    by_ended_key(&mut node, "a", 1);
+    by_ended_key(&mut node, "b", 2);
+    node.step(Input::PolicyChanged);
+    node.reboot();
+    node.pass(60);
+    assert_eq!((node.running(), condition(&node).0), (Some("a"), "LastKnownGood"));
+    node.assign("b");
+    node.pass(60);
+    assert_eq!(node.running(), Some("a"));
+    assert!(condition(&node).1.contains("key ops ended at 1970-01-01"), "{}", condition(&node).1);
+    sign(&mut node, "c", 2, LATER);
+    prove(&mut node, "c");
+}
+
+fn what_a_wrong_clock_refused_is_asked_again_once_it_is_set() {
+    let mut node = node();
+    prove(&mut node, "a");
+    let right = node.wall_nanos;
+    node.wall_nanos = right + (LATER * 1_000_000_000);
+    sign(&mut node, "b", 1, LATER);
+    node.assign("b");
+    node.pass(60);
+    assert!(condition(&node).1.contains("it expired at"), "{}", condition(&node).1);
+    node.pass(3600);
+    assert_eq!(node.running(), Some("a"));
+    let loads = node.events().len();
+    node.step(Input::ClockSet);
+    node.pass(60);
+    assert_eq!((node.running(), node.events().len()), (Some("a"), loads), "still wrong, and that is not told twice");
+    node.wall_nanos = right;
+    node.step(Input::ClockSet);
+    node.pass(60);
+    assert_eq!(node.running(), Some("b"), "nobody had to say retry");
 }

@@ -54,6 +54,7 @@ enum Op {
     /// Somebody writes in the store.
     TouchStore,
     Policy,
+    SetClock,
     ByLabels(bool),
     /// Somebody writes the local files.
     TouchLocalFiles,
@@ -99,7 +100,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => Just(Op::TouchStore),
         2 => Just(Op::TouchLocalFiles),
     ];
-    let policy = prop_oneof![Just(Op::Policy), any::<bool>().prop_map(Op::ByLabels)];
+    let policy = prop_oneof![Just(Op::Policy), Just(Op::SetClock), any::<bool>().prop_map(Op::ByLabels)];
     let rest = prop_oneof![Just(Op::NodeName), Just(Op::Reported), Just(Op::Version), policy];
     prop_oneof![
         8 => changes,

@@ -149,6 +149,91 @@ fn a_policy_is_checked_by_hand() {
     assert!(code == 1 && told.contains("policy.yaml: deniedFields[0]: maxPodz: did you mean maxPods?"), "{told}");
 }
 
+#[test]
+fn files_by_hand_are_held_against_it() {
+    let rig = rig("1s", "deniedFields: [staticPodPath]\nunknownFields: refuse\nallowedNamespaces: [a]\n");
+    let path = rig.at("etc/policy.yaml").display().to_string();
+    let payload = rig.at("payload.yaml");
+    let ask = |verb: &str, text: &str, more: &[&str]| {
+        std::fs::write(&payload, configuration(text)).unwrap();
+        let mut command = supervisor();
+        command
+            .arg(verb)
+            .arg(&payload)
+            .args(["--policy", &path])
+            .args(more)
+            .arg("--")
+            .arg(&rig.program)
+            .args(&rig.args);
+        testkit::rig::exit_and_output(&command.output().unwrap())
+    };
+    let told = "the node's policy: deniedFields has staticPodPath, and it changes staticPodPath: unset → \"/tmp/pods\"";
+    let (code, out, err) = ask("check", "staticPodPath: /tmp/pods", &[]);
+    assert_eq!((code, out), (1, format!("rejected: {told}\n")), "{err}");
+    assert!(err.contains(&format!("note: the node's policy {path} was asked, but for its allowedNamespaces")), "{err}");
+    let (code, out, err) = ask("render", "staticPodPath: /tmp/pods", &[]);
+    assert!(code == 1 && out.is_empty() && err.contains(told), "{out}{err}");
+    let (code, out, _) = ask("check", "maxpods: 5", &[]);
+    assert!(code == 1 && out.contains("refused by the node's policy"), "{out}");
+    let (code, out, err) = ask("check", "maxPods: 5", &[]);
+    assert!(code == 0 && out == "valid\n" && err.contains("was asked"), "{out}{err}");
+    let (code, _, err) = ask("render", "maxPods: 5", &["--effective"]);
+    assert!(code == 0 && err.contains("was asked"), "{err}");
+
+    std::fs::write(rig.at("etc/policy.yaml"), format!("{HEAD}deniedField: []\n")).unwrap();
+    let (code, out, _) = ask("check", "maxPods: 5", &[]);
+    assert!(code == 2 && out.starts_with("could not tell: the node's policy admits nothing new while"), "{out}");
+    let (code, out, err) = ask("render", "maxPods: 5", &[]);
+    assert!(code == 1 && out.is_empty() && err.contains("admits nothing new"), "{out}{err}");
+
+    std::fs::remove_file(rig.at("etc/policy.yaml")).unwrap();
+    let (code, out, err) = ask("check", "staticPodPath: /tmp/pods", &[]);
+    assert!(code == 0 && out == "valid\n" && !err.contains("policy"), "{out}{err}");
+    // The running supervisor's own, where its command line is taken too.
+    write(&rig, "pinnedFields: {maxPods: 110}\n");
+    let mut rig = rig;
+    rig.up();
+    let dir = format!("--dynamic-config-dir={}", rig.at("dynamic").display());
+    let output = supervisor().arg("render").arg(&payload).arg(&dir).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    std::fs::write(&payload, configuration("maxPods: 5")).unwrap();
+    let (code, out, err) =
+        testkit::rig::exit_and_output(&supervisor().arg("render").arg(&payload).arg(&dir).output().unwrap());
+    assert!(code == 1 && out.is_empty() && err.contains("pinnedFields: maxPods must be 110"), "{out}{err}");
+}
+
+#[test]
+fn a_signature_is_checked_by_hand() {
+    const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/crates/config/src/policy/fixtures");
+    let key = std::fs::read_to_string(format!("{FIXTURES}/ops.pub")).unwrap().lines().nth(1).unwrap().to_owned();
+    let rig = rig("1s", &format!("signatures: {{keys: [{{name: ops, key: {key}}}]}}\n"));
+    std::fs::write(rig.at("flags"), "--v=4\n").unwrap();
+    let path = rig.at("etc/policy.yaml").display().to_string();
+    let check = |signature: Option<&str>| {
+        let mut command = supervisor();
+        command.args(["check", "--merge=overlay", "--policy", &path]).arg("--flags").arg(rig.at("flags"));
+        command
+            .args(signature.iter().flat_map(|name| ["--signature".to_owned(), format!("{FIXTURES}/{name}.minisig")]));
+        command.arg(format!("{FIXTURES}/signed.yaml")).arg("--").arg(&rig.program).args(&rig.args);
+        testkit::rig::exit_and_output(&command.output().unwrap())
+    };
+    let (code, out, err) = check(None);
+    assert!(code == 0 && err.contains("note: the signature was not checked"), "{out}{err}");
+    let (code, out, err) = check(Some("good"));
+    assert!(code == 0 && err.contains("note: the signature was checked"), "{out}{err}");
+    let (code, out, _) = check(Some("other-key"));
+    assert!(
+        code == 1 && out.starts_with("rejected: the node's policy: signature: kubelet.minisig: signed with key"),
+        "{out}"
+    );
+    write(&rig, &format!("signatures: {{keys: [{{name: ops, key: {key}, notAfter: \"2020-01-01T00:00:00Z\"}}]}}\n"));
+    let (code, out, _) = check(Some("good"));
+    assert!(code == 1 && out.contains("key ops ended at 2020-01-01T00:00:00Z"), "{out}");
+    let (code, out, _) =
+        testkit::rig::exit_and_output(&supervisor().args(["policy", "check", &path]).output().unwrap());
+    assert!(code == 0 && out.contains("warning: key ops ended at 2020-01-01T00:00:00Z"), "{out}");
+}
+
 /// The real tool, where it is.
 fn minisign(dir: &Path, args: &[&str]) -> bool {
     match Command::new("minisign").current_dir(dir).args(args).output() {

@@ -58,6 +58,12 @@ impl NodePolicy {
         self.overridable_flags.clone().unwrap_or_default()
     }
 
+    /// Keys that have ended, or will within this time.
+    pub fn ending_keys(&self, now: u64, within: u64) -> impl Iterator<Item = String> {
+        let keys = self.signatures.iter().flat_map(|signatures| &signatures.keys);
+        keys.filter_map(move |key| key.ending(now, within))
+    }
+
     /// What it amounts to, a line for each of its fields.
     #[must_use]
     pub fn summary(&self) -> Vec<String> {
@@ -85,7 +91,11 @@ impl NodePolicy {
         lines.push(match &self.signatures {
             None => "signatures: not looked at".to_owned(),
             Some(signatures) => {
-                let keys = signatures.keys.iter().map(|key| format!("{} ({})", key.name, key.id)).collect();
+                let key = |key: &TrustedKey| {
+                    let end = key.not_after.map(|at| format!(", until {}", signature::shown_time(at)));
+                    format!("{} ({}{})", key.name, key.id, end.unwrap_or_default())
+                };
+                let keys = signatures.keys.iter().map(key).collect();
                 let asked = if signatures.required { "required" } else { "where there are any" };
                 format!("signatures: {asked}, for pools {}, by {}", set(&signatures.pools, "any"), list(keys))
             }

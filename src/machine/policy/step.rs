@@ -27,6 +27,13 @@ impl State {
         self.reconsider();
     }
 
+    /// What was refused as expired may not be, by the clock as it is now.
+    pub(in crate::machine) fn clock_set(&mut self) {
+        if self.is_refused_by_policy() {
+            self.reconsider();
+        }
+    }
+
     /// Nobody watched it for a while: what runs is held against it.
     pub(in crate::machine) fn ask_policy(&mut self) {
         self.policy.due = Some(self.now);
@@ -44,8 +51,8 @@ impl State {
         if self.is_taken_up(&version.source) && self.running().digest.as_ref() == Some(&rendered.digest) {
             return false;
         }
-        if let PolicyState::Unreadable(why) = &rendered.admission.policy {
-            self.give_up_change(format!("the node's policy admits nothing new while it cannot be read: {why}"));
+        if let Some(why) = rendered.admission.policy.admits_nothing() {
+            self.give_up_change(why);
             return true;
         }
         let Some(why) = self.refusal_by_policy(rendered) else { return false };
@@ -77,7 +84,7 @@ impl State {
         if known.into_iter().flatten().any(|version| version.has_content(&rendered.digest)) {
             return None;
         }
-        signed.out_of_date(records.sequences.get(&signed.pool).copied(), self.now.wall_nanos / 1_000_000_000)
+        signed.out_of_date(records.sequences.get(&signed.pool).copied(), self.now.wall_seconds())
     }
 
     /// True if what is assigned is not taken up for the policy alone.

@@ -429,6 +429,7 @@ impl Driver {
             Op::AskReload => self.input(Input::Reload),
             Op::TouchStore => self.input(Input::StoreTouched),
             Op::Policy => self.input(Input::PolicyChanged),
+            Op::SetClock => self.input(Input::ClockSet),
             Op::ByLabels(by_labels) => self.input(Input::AssignedByLabels(by_labels)),
             Op::TouchLocalFiles => self.input(Input::LocalFilesTouched),
             Op::NodeName => self.input(Input::NodeName("n1".to_owned())),

@@ -15,7 +15,7 @@ use kubelet_supervisor::machine::{Effect, Handover, Input, Settings, State, Stor
 use super::driver::{payload, reference, rendered, source};
 
 /// How many there are.
-pub const KINDS: usize = 37;
+pub const KINDS: usize = 38;
 
 /// Its number. Whoever adds an input adds it here, to [`KINDS`] and to [`make`].
 pub fn kind(input: &Input) -> usize {
@@ -57,6 +57,7 @@ pub fn kind(input: &Input) -> usize {
         Input::Tick => 34,
         Input::PolicyChanged => 35,
         Input::AssignedByLabels(_) => 36,
+        Input::ClockSet => 37,
     }
 }
 
@@ -114,6 +115,7 @@ pub fn make(kind: usize, seed: u8) -> Input {
         33 => Input::LocalFilesTouched,
         35 => Input::PolicyChanged,
         36 => Input::AssignedByLabels(odd),
+        37 => Input::ClockSet,
         _ => Input::Tick,
     }
 }

@@ -74,6 +74,15 @@ pub enum PolicyState {
     Unreadable(String),
 }
 
+impl PolicyState {
+    /// Why nothing new is admitted, whatever it is.
+    #[must_use]
+    pub fn admits_nothing(&self) -> Option<String> {
+        let Self::Unreadable(why) = self else { return None };
+        Some(format!("the node's policy admits nothing new while it cannot be read: {why}"))
+    }
+}
+
 /// What the node's policy says of a configuration; by default there is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Admission {

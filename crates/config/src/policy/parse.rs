@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use super::judge::with_field;
+use super::signature::seconds;
 use super::{API_VERSION, KIND, NodePolicy, Signatures, TrustedKey};
 use crate::assignment::is_subdomain;
 use crate::flags;
@@ -188,8 +189,13 @@ fn signatures(path: &str, value: Value) -> Result<Signatures, String> {
         let Some((key_path, text)) = fields.word("key")? else {
             return Err(format!("{path}.key: it must be there: the second line of minisign's public key file"));
         };
+        let not_after = fields.word("notAfter")?.map(|(path, word)| {
+            let wrong = || format!("{path}: {word:?} must be a time in RFC 3339, such as 2027-06-30T00:00:00Z");
+            seconds(&word).ok_or_else(wrong)
+        });
         fields.end()?;
-        let key = TrustedKey::new(name, &text).map_err(|why| format!("{key_path}: {why}"))?;
+        let mut key = TrustedKey::new(name, &text).map_err(|why| format!("{key_path}: {why}"))?;
+        key.not_after = not_after.transpose()?;
         if keys.iter().any(|other| other.id == key.id || other.name == key.name) {
             return Err(format!("{path}: a key of this name or id stands there before"));
         }

@@ -28,6 +28,8 @@ pub struct TrustedKey {
     pub name: String,
     /// As minisign prints it: hexadecimal, without leading zeros.
     pub id: String,
+    /// From then on what it signs is not taken up any more, seconds since 1970.
+    pub not_after: Option<u64>,
     key: PublicKey,
 }
 
@@ -40,7 +42,15 @@ impl TrustedKey {
         let wrong = || format!("{:?} is no public key of minisign: 56 characters that begin with RW", shown(text));
         let key = PublicKey::from_base64(text.trim()).map_err(|_| wrong())?;
         let id = key_id(text.trim()).ok_or_else(wrong)?;
-        Ok(Self { name, id, key })
+        Ok(Self { name, id, not_after: None, key })
+    }
+
+    /// When it ends, if that is within this time from now, or over; for people.
+    #[must_use]
+    pub fn ending(&self, now: u64, within: u64) -> Option<String> {
+        let not_after = self.not_after.filter(|not_after| now.saturating_add(within) >= *not_after)?;
+        let (name, at) = (&self.name, shown_time(not_after));
+        Some(if now >= not_after { format!("key {name} ended at {at}") } else { format!("key {name} ends at {at}") })
     }
 }
 
@@ -69,19 +79,25 @@ pub struct Signed {
     pub sequence: u64,
     /// From then on it is not taken up, seconds since 1970.
     pub expires: u64,
+    /// The same, for the key's end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_not_after: Option<u64>,
 }
 
 impl Signed {
     /// Why it is not taken up now, if it is not; `proven` is the highest sequence that this node has proven of its pool.
     #[must_use]
     pub fn out_of_date(&self, proven: Option<u64>, now_seconds: u64) -> Option<String> {
-        let Self { pool, sequence, expires, .. } = self;
+        let Self { key, pool, sequence, expires, key_not_after, .. } = self;
         if now_seconds >= *expires {
-            let at = jiff::Timestamp::from_second(i64::try_from(*expires).unwrap_or(i64::MAX));
-            let at = at.map_or_else(|_| expires.to_string(), |at| at.to_string());
+            let at = shown_time(*expires);
             return Some(format!(
                 "the node's policy: signature: it expired at {at}: sign it again with a later expires="
             ));
+        }
+        if let Some(ended) = key_not_after.filter(|ended| now_seconds >= *ended) {
+            let at = shown_time(ended);
+            return Some(format!("the node's policy: signature: key {key} ended at {at}: sign it with another key"));
         }
         let proven = proven.filter(|proven| sequence < proven)?;
         Some(format!(
@@ -129,7 +145,8 @@ impl Signatures {
             )));
         }
         let Comment { pool, sequence, expires, .. } = comment;
-        Ok(Some(Signed { key: trusted.name.clone(), key_id: trusted.id.clone(), pool, sequence, expires }))
+        let (key, key_id, key_not_after) = (trusted.name.clone(), trusted.id.clone(), trusted.not_after);
+        Ok(Some(Signed { key, key_id, pool, sequence, expires, key_not_after }))
     }
 
     /// The key that signed these bytes, and the trusted comment.
@@ -187,6 +204,16 @@ pub(super) fn pool(word: &str) -> Result<&str, String> {
     }
 }
 
+/// RFC 3339 as seconds since 1970.
+pub(super) fn seconds(text: &str) -> Option<u64> {
+    u64::try_from(text.parse::<jiff::Timestamp>().ok()?.as_second()).ok()
+}
+
+pub(super) fn shown_time(seconds: u64) -> String {
+    let at = jiff::Timestamp::from_second(i64::try_from(seconds).unwrap_or(i64::MAX));
+    at.map_or_else(|_| seconds.to_string(), |at| at.to_string())
+}
+
 fn sha256(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
@@ -222,6 +249,12 @@ impl Comment {
         Self::parse(signature.trusted_comment()).map_err(|why| format!("trusted comment: {why}"))
     }
 
+    /// The annotation `acknowledge` that it was signed with.
+    #[must_use]
+    pub fn acknowledge(&self) -> String {
+        self.acknowledge.iter().cloned().collect::<Vec<_>>().join(",")
+    }
+
     /// Reads a trusted comment.
     ///
     /// # Errors
@@ -247,11 +280,11 @@ impl Comment {
         let sequence = entry("sequence")?;
         let number = sequence.parse::<u64>().ok().filter(|number| number.to_string() == sequence);
         let expires = entry("expires")?;
-        let at = expires.parse::<jiff::Timestamp>().ok().and_then(|at| u64::try_from(at.as_second()).ok());
         Ok(Self {
             pool: pool(entry("pool")?).map_err(|why| format!("pool=: {why}"))?.to_owned(),
             sequence: number.ok_or_else(|| wrong("sequence", sequence, "a number"))?,
-            expires: at.ok_or_else(|| wrong("expires", expires, "a time in RFC 3339, such as 2027-06-30T00:00:00Z"))?,
+            expires: seconds(expires)
+                .ok_or_else(|| wrong("expires", expires, "a time in RFC 3339, such as 2027-06-30T00:00:00Z"))?,
             merge: entry("merge")?.parse()?,
             acknowledge: match entry("acknowledge")? {
                 "none" => BTreeSet::new(),
@@ -272,8 +305,8 @@ impl Comment {
         }
         let annotation = words_of(what.acknowledge.unwrap_or_default());
         if annotation != self.acknowledge {
-            let list = |words: &BTreeSet<String>| words.iter().cloned().collect::<Vec<_>>().join(",");
-            let (signed, there) = (list(&self.acknowledge), list(&annotation));
+            let there = annotation.into_iter().collect::<Vec<_>>().join(",");
+            let signed = self.acknowledge();
             return Err(format!(
                 "it was signed with acknowledge={signed:?}, and the annotation is {:?}",
                 shown(&there)

@@ -66,9 +66,14 @@ fn what_is_wrong_is_named_with_its_path() {
             "no such field",
         ),
         (
-            &format!("signatures: {{keys: [{{name: a, key: {key}, notAfter: 1}}]}}"),
-            "signatures.keys[0].notAfter",
+            &format!("signatures: {{keys: [{{name: a, key: {key}, notBefore: 1}}]}}"),
+            "signatures.keys[0].notBefore",
             "no such",
+        ),
+        (
+            &format!("signatures: {{keys: [{{name: a, key: {key}, notAfter: 2027-06-30}}]}}"),
+            "signatures.keys[0].notAfter",
+            "RFC 3339",
         ),
         (
             &format!("signatures: {{keys: [{{name: a, key: {key}}}, {{name: b, key: {key}}}]}}"),
@@ -267,6 +272,26 @@ fn a_signature_of_the_real_tool() {
     assert!(signed.out_of_date(Some(8), 0).unwrap().contains("sequence 7 of pool pool-a is lower than 8"));
     let crlf = GOOD.replace('\n', "\r\n");
     assert!(verified(&signatures(""), &data(&crlf)).is_ok(), "as the tool reads it");
+}
+
+#[test]
+fn a_key_has_an_end() {
+    let end = "2029-06-30T00:00:00Z";
+    let at = signature::seconds(end).unwrap();
+    let key = format!("signatures: {{keys: [{{name: ops, key: {}, notAfter: \"{end}\"}}]}}", public_key(OPS));
+    let ending = policy(&key);
+    let signed = verified(ending.signatures.as_ref().unwrap(), &data(GOOD)).unwrap().unwrap();
+    assert_eq!((signed.key_not_after, signed.out_of_date(None, at - 1)), (Some(at), None));
+    let told = signed.out_of_date(None, at).unwrap();
+    assert!(told.contains("key ops ended at 2029-06-30T00:00:00Z"), "{told}");
+    assert!(ending.summary().iter().any(|line| line.contains(", until 2029-06-30T00:00:00Z)")));
+    let ends = |now: u64| ending.ending_keys(now, 60).collect::<Vec<_>>();
+    assert_eq!(ends(at - 61), [""; 0]);
+    assert_eq!(ends(at - 60), ["key ops ends at 2029-06-30T00:00:00Z"]);
+    assert_eq!(ends(at), ["key ops ended at 2029-06-30T00:00:00Z"]);
+    assert_eq!(signatures("").keys[0].ending(u64::MAX, 1), None, "one without an end");
+    let text = serde_json::to_value(verified(&signatures(""), &data(GOOD)).unwrap()).unwrap();
+    assert!(text["keyNotAfter"].is_null() && text["keyId"].is_string(), "what is on disk is as it was: {text}");
 }
 
 #[test]

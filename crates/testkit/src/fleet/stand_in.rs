@@ -9,13 +9,13 @@ use kubelet_config::flags::KubeletArgs;
 use kubelet_config::rendering::{DropIn, HealthzTarget};
 use kubelet_config::source::{Merge, Payload, Source};
 use kubelet_supervisor::adapters::kube::KubeCluster;
-use kubelet_supervisor::daemon::render::configuration;
+use kubelet_supervisor::daemon::render::{self, configuration};
 use kubelet_supervisor::machine::evidence::Environment;
 use kubelet_supervisor::machine::history::HistoryEntry;
 use kubelet_supervisor::machine::model::{Exit, KubeletId, LoadTarget, RenderError, Rendered, Verdict};
 use kubelet_supervisor::machine::records::{RecordFile, Version};
 use kubelet_supervisor::machine::{Counter, Input, Level, Records, State, Stored, Ticket};
-use kubelet_supervisor::ports::{self, Checkpoint, LocalError, SpawnError, StoreRequest};
+use kubelet_supervisor::ports::{self, Checkpoint, LocalError, LocalPolicy, SpawnError, StoreRequest};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -227,7 +227,9 @@ impl Disk {
 }
 
 fn rendered(checkpoint: Option<(&Checkpoint, &Source)>) -> Result<Rendered, RenderError> {
-    let out = configuration(checkpoint, None, &KubeletArgs::parse(&[]), &Files)?;
+    let policy = Ok(LocalPolicy::default());
+    let given = checkpoint.map(|(checkpoint, source)| render::Payload { checkpoint, source, policy: &policy });
+    let out = configuration(given, None, &KubeletArgs::parse(&[]), &Files)?;
     // Nobody reads it: whose it is, the path says.
     let path = checkpoint.map(|(_, source)| format!("{}/{}", source.reference.name, source.resource_version));
     Ok(Rendered {
