@@ -48,6 +48,14 @@ pub(super) enum Unreachable {
 }
 
 impl Unreachable {
+    /// Why nobody answers, where the verb can say more or go on.
+    pub(super) fn unless_refused(self) -> Result<String, Failure> {
+        match self {
+            Self::Refused(why) => Err(Failure::new(1, why)),
+            Self::Absent(why) | Self::NoAnswer(why) => Ok(why),
+        }
+    }
+
     pub(super) fn why(&self) -> &str {
         match self {
             Self::Absent(why) | Self::Refused(why) | Self::NoAnswer(why) => why,

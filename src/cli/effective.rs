@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::common::{Failure, block_on};
-use super::control::{Output, StoreDir, Unreachable};
+use super::control::{Output, StoreDir};
 use crate::adapters::fsx::Disk;
 use crate::adapters::local_files::LocalFiles;
 use crate::adapters::preflight;
@@ -38,8 +38,7 @@ pub(super) struct Active(pub(super) Option<Source>);
 pub(super) fn active(dir: &StoreDir) -> Result<Option<Active>, Failure> {
     match dir.ask("GET", "/status", "") {
         Ok((_, body)) => Ok(active_in(&body)),
-        Err(Unreachable::Refused(why)) => Err(Failure::new(1, why)),
-        Err(Unreachable::Absent(_) | Unreachable::NoAnswer(_)) => Ok(None),
+        Err(unreachable) => unreachable.unless_refused().map(|_| None),
     }
 }
 

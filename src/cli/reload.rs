@@ -40,10 +40,10 @@ struct ReloadStatus {
 pub(super) fn run(options: Options) -> Result<u8, Failure> {
     let store = options.store.or_of_main_process();
     let failed = |why: &str| Failure::new(1, format!("not reloaded: {why}"));
-    let before = query_status(&store).map_err(|why| match why {
-        Unreachable::Refused(why) => Failure::new(1, why),
-        other => failed(&format!("no supervisor answers: {}", other.why())),
-    })?;
+    let before = match query_status(&store) {
+        Ok(before) => before,
+        Err(unreachable) => return Err(failed(&format!("no supervisor answers: {}", unreachable.unless_refused()?))),
+    };
     let body = serde_json::to_string(&Command::Reload).map_err(|error| failed(&error.to_string()))?;
     match store.ask("POST", "/command", &body) {
         // The answer may be cut short by what was asked for.

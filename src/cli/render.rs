@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::check;
 use super::common::{Failure, FlagsOption, MergeOption, PolicyOption, local_files, parse_kubelet};
-use super::control::{Output, StoreDir, Unreachable};
+use super::control::{Output, StoreDir};
 use super::effective::{self, Rendered};
 use super::{policy, run};
 use crate::adapters::fsx::GuardedDisk;
@@ -57,13 +57,16 @@ impl Options {
             return Ok(Node { local, store: settings::store_dir(given, &args) });
         }
         let store = settings::store_dir(given, &KubeletArgs::default());
-        let pid = StoreDir::at(store.clone()).supervisor().map_err(|unreachable| match unreachable {
-            Unreachable::Refused(why) => Failure::new(1, why),
-            Unreachable::Absent(why) | Unreachable::NoAnswer(why) => Failure::usage(format!(
-                "no supervisor answers ({why}): give the kubelet's command after --, as kubelet.service has it, or \
-                 --dynamic-config-dir"
-            )),
-        })?;
+        let pid = match StoreDir::at(store.clone()).supervisor() {
+            Ok(pid) => pid,
+            Err(unreachable) => {
+                let why = unreachable.unless_refused()?;
+                return Err(Failure::usage(format!(
+                    "no supervisor answers ({why}): give the kubelet's command after --, as kubelet.service has it, or \
+                     --dynamic-config-dir"
+                )));
+            }
+        };
         let running = run::settings_of(pid).ok_or_else(|| {
             Failure::usage(format!(
                 "command line and environment of the running supervisor, pid {pid}, cannot be read, or are none of `run`: \

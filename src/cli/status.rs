@@ -30,8 +30,7 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     });
     let (document, running) = match answer {
         Ok(document) => (document, true),
-        Err(Unreachable::Refused(why)) => return Err(Failure::new(1, why)),
-        Err(unreachable) => (stored(&options.store, unreachable.why())?, false),
+        Err(unreachable) => (stored(&options.store, &unreachable.unless_refused()?)?, false),
     };
     match options.output {
         Output::Json => println!("{document:#}"),

@@ -213,7 +213,8 @@ impl CredentialFiles {
     /// A field's content, and what to call it: inline data win over a file.
     fn read_field(&mut self, field: &'static str, data: Option<&String>) -> Result<(Option<Vec<u8>>, String), String> {
         if let Some(data) = data {
-            let bytes = identity::decode_base64(data).ok_or_else(|| format!("{field}-data is not base64"))?;
+            let bytes =
+                kubelet_config::digest::decode_base64(data).ok_or_else(|| format!("{field}-data is not base64"))?;
             return Ok((Some(bytes), format!("{field}-data")));
         }
         let Some((file, content)) = self.files.remove(field) else { return Ok((None, String::new())) };

@@ -1,4 +1,4 @@
-//! Who we are: what the client certificate says, and PEM and base64 as far as that takes.
+//! Who we are: what the client certificate says, and PEM as far as that takes.
 
 use rustls_pki_types::{CertificateDer, pem::PemObject as _};
 use x509_cert::Certificate;
@@ -57,29 +57,6 @@ pub(crate) fn pem_sections(pem: &[u8], label: &str) -> Vec<u8> {
     kept.into_bytes()
 }
 
-/// `None` if it is not base64. White space and padding count for nothing.
-pub(crate) fn decode_base64(text: &str) -> Option<Vec<u8>> {
-    let mut out = Vec::with_capacity(text.len() / 4 * 3);
-    let (mut bits, mut count) = (0_u32, 0_u32);
-    for byte in text.bytes().filter(|byte| !byte.is_ascii_whitespace() && *byte != b'=') {
-        let value = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        bits = bits << 6 | u32::from(value);
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            out.push(u8::try_from(bits >> count & 0xff).ok()?);
-        }
-    }
-    Some(out)
-}
-
 /// The name the kubelet would register under, when no certificate tells.
 ///
 /// Upstream: `GetHostname` (component-helpers/node/util): override or host name, lower-cased.
@@ -91,13 +68,6 @@ pub(crate) fn host_name(hostname_override: Option<&str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn base64() {
-        assert_eq!(decode_base64("aGVs\nbG8=").unwrap(), b"hello");
-        assert_eq!(decode_base64("aGVsbG8h").unwrap(), b"hello!");
-        assert!(decode_base64("a!").is_none());
-    }
 
     #[test]
     fn certificate_and_key_in_one_file_are_distinguished() {

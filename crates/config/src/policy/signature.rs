@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::assignment::is_subdomain;
-use crate::digest::hex;
+use crate::digest::{decode_base64, hex};
 use crate::hazard::Acknowledged;
 use crate::source::{Merge, is_safe_key};
 
@@ -179,21 +179,9 @@ fn decode(text: &str) -> Result<Signature, String> {
 
 /// The key id in the first bytes of a public key or a signature: algorithm (2 bytes), id (8 bytes, the lowest first).
 fn key_id(base64: &str) -> Option<String> {
-    let digit = |c: u8| {
-        Some(match c {
-            b'A'..=b'Z' => c - b'A',
-            b'a'..=b'z' => c - b'a' + 26,
-            b'0'..=b'9' => c - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        })
-    };
-    // 14 digits hold 84 bits, of which the first 80 are wanted.
-    let digits =
-        base64.as_bytes().get(..14)?.iter().try_fold(0_u128, |all, c| Some(all << 6 | u128::from(digit(*c)?)))?;
-    let id = u64::try_from((digits >> 4) & u128::from(u64::MAX)).ok()?;
-    Some(format!("{:X}", id.swap_bytes()))
+    let bytes = decode_base64(base64.get(..14)?)?; // 84 bits, of which the first 80 are wanted
+    let id = bytes.get(2..10)?.try_into().ok()?;
+    Some(format!("{:X}", u64::from_le_bytes(id)))
 }
 
 pub(super) fn pool(word: &str) -> Result<&str, String> {
