@@ -1,7 +1,7 @@
 //! Writes a software bill of materials (CycloneDX 1.5, JSON) of what is in both binaries. For `packaging/build.sh`:
 //! `cargo metadata --format-version 1 … | cargo run --example sbom -- Cargo.lock LINKED`, with what `cargo tree` prints in LINKED.
 
-#![expect(clippy::indexing_slicing, reason = "a JSON value that is not there is null")]
+#![allow(clippy::indexing_slicing, reason = "a JSON value that is not there is null, and in tests nobody minds")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
@@ -23,7 +23,7 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// `NAME@VERSION` and its SHA-256.
-pub fn checksums(lock: &str) -> BTreeMap<String, String> {
+pub(crate) fn checksums(lock: &str) -> BTreeMap<String, String> {
     let packages = lock.split("[[package]]").filter_map(|package| {
         let field = |name: &str| {
             let value = package.lines().find_map(|line| line.strip_prefix(&format!("{name} = \"")));
@@ -35,7 +35,7 @@ pub fn checksums(lock: &str) -> BTreeMap<String, String> {
 }
 
 /// `NAME@VERSION` of each line `NAME vVERSION …`. `cargo metadata` alone has what features of tests ask for as well.
-pub fn linked_packages(tree: &str) -> BTreeSet<String> {
+pub(crate) fn linked_packages(tree: &str) -> BTreeSet<String> {
     let package = |line: &str| {
         let (name, rest) = line.split_once(" v")?;
         Some(format!("{name}@{}", rest.split(' ').next()?))
@@ -43,7 +43,7 @@ pub fn linked_packages(tree: &str) -> BTreeSet<String> {
     tree.lines().filter_map(package).collect()
 }
 
-pub fn document(
+pub(crate) fn document(
     metadata: &Value,
     checksums: &BTreeMap<String, String>,
     linked: &BTreeSet<String>,

@@ -55,7 +55,10 @@ version=${version//-/\~} # 1.0.0-rc.1 is before 1.0.0
 export SOURCE_DATE_EPOCH
 kubectl=kubectl-kubelet_config
 if [ -z "$binary" ]; then
-    cargo build --locked --quiet --release --bin $name --bin $kubectl
+    # Where it is installed, the binaries carry the list of what is in them too.
+    auditable=
+    [ ! -x "$(command -v cargo-auditable)" ] || auditable=auditable
+    cargo $auditable build --locked --quiet --release --bin $name --bin $kubectl
     binary=$target/release/$name
 fi
 [ -n "$plugin" ] || plugin=$(dirname "$binary")/$kubectl
