@@ -8,13 +8,10 @@ use std::os::fd::{AsFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::{SigSet, Signal, kill};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getppid};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
@@ -22,6 +19,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
+pub use self::child::ChildPid;
+pub(crate) use self::child::end_child;
+use self::child::{Group, children, exit_of, reap};
 use super::stderr_relay::{StartedRelay, StderrRelay};
 use crate::machine::Input;
 use crate::machine::model::{Exit, Rendered};
@@ -29,54 +29,11 @@ use crate::machine::model::{Exit, Rendered};
 use crate::ports::{self, SpawnError};
 use kubelet_config::flags::{ConfigDir, KubeletArgs};
 
+mod child;
+
 /// Output kept of a short run: the fatal line of v1.20 is followed by a few hundred lines of
 /// goroutines, and preceded by the whole candidate (at most 1 MiB).
 const OUTPUT_LIMIT: usize = 1 << 20;
-
-/// The kubelet's process id. Shared with the forwarding of signals.
-#[derive(Clone, Debug, Default)]
-pub struct ChildPid(Arc<Child>);
-
-#[derive(Debug, Default)]
-struct Child {
-    /// 0 if there is none.
-    pid: AtomicI32,
-    stopping: AtomicBool,
-}
-
-impl ChildPid {
-    /// The id, while the process is not reaped: it cannot belong to another process.
-    #[must_use]
-    pub fn get(&self) -> Option<i32> {
-        Some(self.0.pid.load(SeqCst)).filter(|pid| *pid > 0)
-    }
-
-    /// True if there is a process that is to end: it was sent SIGTERM or SIGKILL, or SIGQUIT because it hangs.
-    #[must_use]
-    pub fn is_stopping(&self) -> bool {
-        self.get().is_some() && self.0.stopping.load(SeqCst)
-    }
-
-    /// Sends a signal, if there is a process.
-    pub fn signal(&self, signal: Signal) {
-        self.send(signal, matches!(signal, Signal::SIGTERM | Signal::SIGKILL));
-    }
-
-    fn send(&self, signal: Signal, ends: bool) {
-        let Some(pid) = self.get() else { return };
-        if ends {
-            self.0.stopping.store(true, SeqCst);
-        }
-        if let Err(error) = kill(Pid::from_raw(pid), signal) {
-            tracing::warn!("cannot send {signal} to the kubelet (pid {pid}): {error}");
-        }
-    }
-
-    pub(super) fn set(&self, pid: i32) {
-        self.0.stopping.store(false, SeqCst);
-        self.0.pid.store(pid, SeqCst);
-    }
-}
 
 /// How long the report of an exit waits for the last lines. They are there in a millisecond, unless
 /// stderr is slow, or a descendant of the kubelet lives on and keeps the pipe open.
@@ -259,50 +216,6 @@ fn die_with_parent(command: &mut Command) {
     // SAFETY: the hook runs between fork and exec and makes two async-signal-safe system calls;
     // it allocates nothing and takes no lock.
     unsafe { command.pre_exec(hook) };
-}
-
-fn exit_of(status: &io::Result<std::process::ExitStatus>) -> Exit {
-    use std::os::unix::process::ExitStatusExt as _;
-    match status {
-        Ok(status) => match (status.code(), status.signal()) {
-            (Some(code), _) => Exit::Code(code),
-            (None, signal) => Exit::Signal(signal.unwrap_or_default()),
-        },
-        // waitpid fails only if the child is not ours to wait for: it is gone for us.
-        Err(_) => Exit::Code(-1),
-    }
-}
-
-/// How a child ended, if it has; a process that is not our child has, for all we can know.
-fn reap(pid: i32) -> Option<Exit> {
-    match waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG)) {
-        Ok(WaitStatus::Exited(_, code)) => Some(Exit::Code(code)),
-        Ok(WaitStatus::Signaled(_, signal, _)) => Some(Exit::Signal(signal as i32)),
-        Ok(_) | Err(nix::errno::Errno::EINTR) => None,
-        Err(_) => Some(Exit::Code(-1)),
-    }
-}
-
-/// Our children, where the kernel tells (CONFIG_PROC_CHILDREN, which distributions set).
-fn children() -> Vec<i32> {
-    let path = format!("/proc/self/task/{}/children", std::process::id());
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
-}
-
-/// Ends a child of ours and waits for it: SIGTERM first, SIGKILL after `grace`. Blocks; for a
-/// supervisor that can do nothing else with it.
-pub(crate) fn end_child(pid: i32, grace: Duration) {
-    let begun = Instant::now();
-    let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
-    let mut killed = false;
-    while reap(pid).is_none() {
-        if !killed && begun.elapsed() >= grace {
-            killed = true;
-            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// For threads beside the main one: a signal to the process must come to where it can be held.
@@ -489,18 +402,6 @@ pub(crate) async fn run_helper(
     drop(group);
     let _ = child.wait().await;
     Ok(HelperOutput::default())
-}
-
-/// A process group that is killed when nobody waits for it any more, also if its leader has ended and a child of
-/// that keeps the output open.
-struct Group(Option<i32>);
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        if let Some(group) = self.0 {
-            let _ = nix::sys::signal::killpg(Pid::from_raw(group), Signal::SIGKILL);
-        }
-    }
 }
 
 /// All that comes, as much as is kept.
