@@ -104,6 +104,13 @@ pub(crate) fn end_child(pid: i32, grace: Duration) {
 /// that keeps the output open.
 pub(super) struct Group(pub(super) Option<i32>);
 
+impl Group {
+    /// That of a child that leads one.
+    pub(super) fn of(child: &tokio::process::Child) -> Self {
+        Self(child.id().and_then(|id| i32::try_from(id).ok()))
+    }
+}
+
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(group) = self.0 {
