@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use self::classify::{Classification, classify};
 use super::metrics::Metrics;
 use super::ownership;
-use super::process;
+use super::process::{self, Bounds};
 use crate::machine::Input;
 use crate::machine::model::{PreflightResult, Rendered, Verdict};
 use crate::ports;
@@ -21,6 +21,9 @@ mod classify;
 
 /// A preflight takes 0.05 s, and half a second when it first makes its certificates.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
+
+/// What spins on several processors meanwhile comes to no verdict either.
+const BOUNDS: Bounds = Bounds::Preflight { cpu_seconds: TIME_LIMIT.as_secs() };
 
 /// Something no kubelet can load.
 const GARBAGE: &str = "{0xdeadbeef}";
@@ -241,7 +244,7 @@ impl PreflightCommand {
     async fn run(&self, config: Option<&str>, overrides: &FlagOverrides, config_dir: &ConfigDir) -> Classification {
         let dir = self.dir.display().to_string();
         let args = self.args.with(overrides).for_preflight(config, config_dir, &dir);
-        match process::run_to_end(&self.program, &args, TIME_LIMIT).await {
+        match process::run_to_end(&self.program, &args, TIME_LIMIT, BOUNDS).await {
             Ok(run) => classify(&run),
             // What cannot be run to judge cannot be run to replace the kubelet that runs: an upgrade is copying it, say.
             Err(error) => {
@@ -256,7 +259,7 @@ impl PreflightCommand {
 pub(crate) async fn version(program: &Path, args: &KubeletArgs) -> Option<String> {
     let mut words: Vec<String> = args.as_slice().iter().take_while(|word| !word.starts_with('-')).cloned().collect();
     words.push("--version".to_owned());
-    let run = process::run_to_end(program, &words, TIME_LIMIT).await.ok()?;
+    let run = process::run_to_end(program, &words, TIME_LIMIT, BOUNDS).await.ok()?;
     let text = String::from_utf8_lossy(&run.output).into_owned();
     text.trim().strip_prefix("Kubernetes ").map(str::to_owned)
 }

@@ -3,25 +3,29 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, OsString};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
 
-use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl, open};
+use nix::libc::{PR_SET_SECCOMP, SECCOMP_MODE_FILTER, c_ulong, prctl, sock_filter, sock_fprog};
+use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigSet, Signal, kill};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Pid, getppid};
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, getppid, write};
 use tokio::io::AsyncReadExt as _;
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
+pub use self::child::ChildPid;
+pub(crate) use self::child::end_child;
+use self::child::{Group, children, exit_of, reap};
 use super::stderr_relay::{StartedRelay, StderrRelay};
 use crate::machine::Input;
 use crate::machine::model::{Exit, Rendered};
@@ -29,54 +33,12 @@ use crate::machine::model::{Exit, Rendered};
 use crate::ports::{self, SpawnError};
 use kubelet_config::flags::{ConfigDir, KubeletArgs};
 
+mod child;
+mod syscall_filter;
+
 /// Output kept of a short run: the fatal line of v1.20 is followed by a few hundred lines of
 /// goroutines, and preceded by the whole candidate (at most 1 MiB).
 const OUTPUT_LIMIT: usize = 1 << 20;
-
-/// The kubelet's process id. Shared with the forwarding of signals.
-#[derive(Clone, Debug, Default)]
-pub struct ChildPid(Arc<Child>);
-
-#[derive(Debug, Default)]
-struct Child {
-    /// 0 if there is none.
-    pid: AtomicI32,
-    stopping: AtomicBool,
-}
-
-impl ChildPid {
-    /// The id, while the process is not reaped: it cannot belong to another process.
-    #[must_use]
-    pub fn get(&self) -> Option<i32> {
-        Some(self.0.pid.load(SeqCst)).filter(|pid| *pid > 0)
-    }
-
-    /// True if there is a process that is to end: it was sent SIGTERM or SIGKILL, or SIGQUIT because it hangs.
-    #[must_use]
-    pub fn is_stopping(&self) -> bool {
-        self.get().is_some() && self.0.stopping.load(SeqCst)
-    }
-
-    /// Sends a signal, if there is a process.
-    pub fn signal(&self, signal: Signal) {
-        self.send(signal, matches!(signal, Signal::SIGTERM | Signal::SIGKILL));
-    }
-
-    fn send(&self, signal: Signal, ends: bool) {
-        let Some(pid) = self.get() else { return };
-        if ends {
-            self.0.stopping.store(true, SeqCst);
-        }
-        if let Err(error) = kill(Pid::from_raw(pid), signal) {
-            tracing::warn!("cannot send {signal} to the kubelet (pid {pid}): {error}");
-        }
-    }
-
-    pub(super) fn set(&self, pid: i32) {
-        self.0.stopping.store(false, SeqCst);
-        self.0.pid.store(pid, SeqCst);
-    }
-}
 
 /// How long the report of an exit waits for the last lines. They are there in a millisecond, unless
 /// stderr is slow, or a descendant of the kubelet lives on and keeps the pipe open.
@@ -145,10 +107,8 @@ impl ports::Kubelet for KubeletProcess {
                 tracing::warn!("the kubelet's output is not read: {error}");
             }
         }
-        die_with_parent(&mut command);
-        let mut child =
-            command.spawn().map_err(|error| SpawnError { program: self.program.clone(), cause: error.into() })?;
-        drop(command); // and with it our copy of the pipe's writing end
+        let mut child = spawn(command, Bounds::Kubelet)
+            .map_err(|error| SpawnError { program: self.program.clone(), cause: error.into() })?;
         let id = child.id().unwrap_or_default();
         self.pid.set(i32::try_from(id).unwrap_or_default());
         self.await_ready();
@@ -241,68 +201,112 @@ impl Drop for KubeletProcess {
     }
 }
 
+/// What a child may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bounds {
+    /// The kubelet, whose pods inherit all of it: whatever we may.
+    Kubelet,
+    /// What others wrote and the node's administrator named.
+    Helper,
+    /// The kubelet's binary when it only judges. Processor seconds, all its threads together.
+    Preflight { cpu_seconds: u64 },
+}
+
+impl Bounds {
+    fn filter(self) -> Option<Vec<sock_filter>> {
+        match self {
+            Self::Kubelet => None,
+            Self::Helper => Some(syscall_filter::for_helpers()),
+            Self::Preflight { .. } => Some(syscall_filter::for_preflight()),
+        }
+    }
+
+    /// Between fork and exec: system calls only. What is refused is gone without.
+    fn apply(self) {
+        if self != Self::Kubelet {
+            let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0); // its memory holds credentials
+        }
+        if let Self::Preflight { cpu_seconds } = self {
+            let _ = setrlimit(Resource::RLIMIT_CPU, cpu_seconds, cpu_seconds);
+            let _ = nix::sys::prctl::set_no_new_privs();
+            // Where memory runs out, this goes first; the supervisor, and so its children, may be exempt.
+            let adjustment = open(c"/proc/self/oom_score_adj", OFlag::O_WRONLY | OFlag::O_CLOEXEC, Mode::empty());
+            let _ = adjustment.and_then(|file| write(file, b"1000"));
+        }
+    }
+}
+
+/// Starts a child that does not outlive us.
+fn spawn(mut command: Command, bounds: Bounds) -> io::Result<Child> {
+    let filter = bounds.filter();
+    let (mut failure, report) = match &filter {
+        Some(_) => io::pipe().map(|(reader, writer)| (Some(reader), Some(writer)))?,
+        None => (None, None),
+    };
+    let parent = nix::unistd::getpid();
+    let hook = move || {
+        die_with(parent)?;
+        bounds.apply();
+        if let (Some(filter), Some(report)) = (&filter, &report)
+            && let Err(error) = install(filter)
+        {
+            let _ = write(report, &error.raw_os_error().unwrap_or_default().to_ne_bytes());
+        }
+        Ok(())
+    };
+    // SAFETY: the hook runs between fork and exec and makes async-signal-safe system calls; it allocates nothing and
+    // takes no lock.
+    unsafe { command.pre_exec(hook) };
+    let child = command.spawn()?;
+    drop(command); // and with it our copies of the pipes' writing ends
+    let mut error = [0; 4];
+    if failure.as_mut().is_some_and(|failure| failure.read_exact(&mut error).is_ok()) {
+        tell_without_filter(&io::Error::from_raw_os_error(i32::from_ne_bytes(error)));
+    }
+    Ok(child)
+}
+
 /// Takes the child along when the supervisor dies, even by SIGKILL.
 ///
 /// SIGKILL, not SIGTERM: a kubelet that hangs must not be there when the next supervisor starts
 /// another. It loses nothing by it: on SIGTERM it would exit at once without draining. The signal
 /// is tied to the spawning thread, so children are spawned from the main thread only.
-fn die_with_parent(command: &mut Command) {
-    let parent = nix::unistd::getpid();
-    let hook = move || {
-        nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-        // The parent may have died before the line above took effect.
-        if getppid() != parent {
-            return Err(io::Error::from(io::ErrorKind::BrokenPipe));
+fn die_with(parent: Pid) -> io::Result<()> {
+    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+    // The parent may have died before the line above took effect.
+    if getppid() == parent { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
+}
+
+/// Puts the calling thread under a filter.
+fn install(filter: &[sock_filter]) -> io::Result<()> {
+    let len = u16::try_from(filter.len()).unwrap_or_default();
+    let program = sock_fprog { len, filter: filter.as_ptr().cast_mut() };
+    // SAFETY: the kernel copies `len` instructions from the pointer, which are there, and writes nothing.
+    match unsafe { prctl(PR_SET_SECCOMP, c_ulong::from(SECCOMP_MODE_FILTER), &raw const program) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A kernel, or a container, without seccomp keeps nobody from judging. Said once.
+fn tell_without_filter(error: &io::Error) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if !TOLD.swap(true, SeqCst) {
+        tracing::warn!("preflights and credential plugins run without a seccomp filter: {error}");
+    }
+}
+
+/// What this process was started with beside the standard streams is none of its children's; nor is its memory, in
+/// which there are keys, a core dump's. For the beginning of `main` only.
+pub(crate) fn keep_to_ourselves() {
+    for fd in std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten() {
+        let fd: Option<RawFd> = fd.file_name().to_str().and_then(|name| name.parse().ok());
+        if let Some(fd) = fd.filter(|fd| *fd > 2) {
+            // SAFETY: it is open: nobody else runs who could close it, and the directory is still being read.
+            let _ = set_inheritable(unsafe { BorrowedFd::borrow_raw(fd) }, false);
         }
-        Ok(())
-    };
-    // SAFETY: the hook runs between fork and exec and makes two async-signal-safe system calls;
-    // it allocates nothing and takes no lock.
-    unsafe { command.pre_exec(hook) };
-}
-
-fn exit_of(status: &io::Result<std::process::ExitStatus>) -> Exit {
-    use std::os::unix::process::ExitStatusExt as _;
-    match status {
-        Ok(status) => match (status.code(), status.signal()) {
-            (Some(code), _) => Exit::Code(code),
-            (None, signal) => Exit::Signal(signal.unwrap_or_default()),
-        },
-        // waitpid fails only if the child is not ours to wait for: it is gone for us.
-        Err(_) => Exit::Code(-1),
     }
-}
-
-/// How a child ended, if it has; a process that is not our child has, for all we can know.
-fn reap(pid: i32) -> Option<Exit> {
-    match waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG)) {
-        Ok(WaitStatus::Exited(_, code)) => Some(Exit::Code(code)),
-        Ok(WaitStatus::Signaled(_, signal, _)) => Some(Exit::Signal(signal as i32)),
-        Ok(_) | Err(nix::errno::Errno::EINTR) => None,
-        Err(_) => Some(Exit::Code(-1)),
-    }
-}
-
-/// Our children, where the kernel tells (CONFIG_PROC_CHILDREN, which distributions set).
-fn children() -> Vec<i32> {
-    let path = format!("/proc/self/task/{}/children", std::process::id());
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
-}
-
-/// Ends a child of ours and waits for it: SIGTERM first, SIGKILL after `grace`. Blocks; for a
-/// supervisor that can do nothing else with it.
-pub(crate) fn end_child(pid: i32, grace: Duration) {
-    let begun = Instant::now();
-    let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
-    let mut killed = false;
-    while reap(pid).is_none() {
-        if !killed && begun.elapsed() >= grace {
-            killed = true;
-            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let _ = nix::sys::prctl::set_dumpable(false); // of this process alone: an exec sets it again
 }
 
 /// For threads beside the main one: a signal to the process must come to where it can be held.
@@ -388,7 +392,12 @@ pub(crate) struct ProgramOutput {
 ///
 /// # Errors
 /// If it cannot be started.
-pub(crate) async fn run_to_end(program: &Path, args: &[String], limit: Duration) -> io::Result<ProgramOutput> {
+pub(crate) async fn run_to_end(
+    program: &Path,
+    args: &[String],
+    limit: Duration,
+    bounds: Bounds,
+) -> io::Result<ProgramOutput> {
     let mut command = Command::new(program);
     command
         .args(args)
@@ -400,7 +409,7 @@ pub(crate) async fn run_to_end(program: &Path, args: &[String], limit: Duration)
     if let Some(value) = std::env::var_os("KUBELET_CONFIG_DROPIN_DIR_ALPHA") {
         command.env("KUBELET_CONFIG_DROPIN_DIR_ALPHA", value); // v1.28 and v1.29 want it for --config-dir
     }
-    collect(command, limit).await
+    collect(command, limit, bounds).await
 }
 
 /// Runs a program to its end in our own environment, with something to read.
@@ -415,15 +424,14 @@ pub(crate) async fn run_with_input(
 ) -> io::Result<ProgramOutput> {
     let mut command = Command::new(program);
     command.args(args).stdin(input).env_remove("NOTIFY_SOCKET");
-    collect(command, limit).await
+    collect(command, limit, Bounds::Helper).await
 }
 
-async fn collect(mut command: Command, limit: Duration) -> io::Result<ProgramOutput> {
+async fn collect(mut command: Command, limit: Duration, bounds: Bounds) -> io::Result<ProgramOutput> {
     let (reader, writer) = io::pipe()?;
     command.stdout(writer.try_clone()?).stderr(writer).process_group(0).kill_on_drop(true);
-    die_with_parent(&mut command);
-    let mut child = command.spawn()?;
-    drop(command); // and with it our copies of the pipe's writing end
+    let mut child = spawn(command, bounds)?;
+    let mut group = Group::of(&child);
     let mut output = tokio::net::unix::pipe::Receiver::from_owned_fd(reader.into())?;
     let mut kept = Vec::new();
     let work = async {
@@ -442,8 +450,10 @@ async fn collect(mut command: Command, limit: Duration) -> io::Result<ProgramOut
         exit_of(&child.wait().await)
     };
     let exit = tokio::time::timeout(limit, work).await.ok();
-    if exit.is_none() {
-        let _ = child.start_kill();
+    if exit.is_some() {
+        group.0 = None;
+    } else {
+        drop(group);
         let _ = child.wait().await;
     }
     Ok(ProgramOutput { exit, output: kept })
@@ -477,9 +487,8 @@ pub(crate) async fn run_helper(
         command.env_remove(ours);
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
-    die_with_parent(&mut command);
-    let mut child = command.spawn()?;
-    let mut group = Group(child.id().and_then(|id| i32::try_from(id).ok()));
+    let mut child = spawn(command, Bounds::Helper)?;
+    let mut group = Group::of(&child);
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let work = async { tokio::join!(read_bounded(stdout), read_bounded(stderr), child.wait()) };
     if let Ok((stdout, stderr, status)) = tokio::time::timeout(limit, work).await {
@@ -489,18 +498,6 @@ pub(crate) async fn run_helper(
     drop(group);
     let _ = child.wait().await;
     Ok(HelperOutput::default())
-}
-
-/// A process group that is killed when nobody waits for it any more, also if its leader has ended and a child of
-/// that keeps the output open.
-struct Group(Option<i32>);
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        if let Some(group) = self.0 {
-            let _ = nix::sys::signal::killpg(Pid::from_raw(group), Signal::SIGKILL);
-        }
-    }
 }
 
 /// All that comes, as much as is kept.

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use self::common::USAGE;
-use crate::adapters::reexec;
+use crate::adapters::{process, reexec};
 use crate::machine::command::Command;
 
 /// Dynamic kubelet configuration around an unmodified kubelet.
@@ -77,6 +77,7 @@ pub fn command() -> clap::Command {
 
 /// Runs the command.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    process::keep_to_ourselves();
     let start_mode = reexec::start_mode();
     let args: Vec<OsString> = args.into_iter().collect();
     let cli = match Cli::try_parse_from(&args) {

@@ -412,6 +412,27 @@ fn the_manifests_name_one_service_account_of_the_rollout() {
     );
 }
 
+/// An AdmissionRequest leaves empty fields out, and an expression that reads one of those is an error, which refuses the
+/// request: `subResource` of an object itself, `name` of one that is yet to be named, `groups` of who is in none.
+#[test]
+fn admission_policies_read_nothing_that_may_be_absent() {
+    let always = ["operation", "userInfo.username"];
+    for file in ["admission/admission.yaml", "rollout-job-policy/policy.yaml"] {
+        let text = read(&format!("packaging/manifests/{file}"));
+        let mut seen = 0;
+        for line in text.lines() {
+            for after in line.split("request.").skip(1) {
+                let beyond = |c: char| !c.is_ascii_alphabetic() && c != '.' && c != '?';
+                let field = after.split(beyond).next().unwrap();
+                let asked = field.starts_with('?') || line.contains(&format!("has(request.{field})"));
+                assert!(asked || always.contains(&field), "{file}: {line}");
+                seen += 1;
+            }
+        }
+        assert!(seen > 2, "{file}");
+    }
+}
+
 #[test]
 fn the_manifests_grant_reading_of_config_maps_and_nothing_else() {
     let told =

@@ -2,6 +2,7 @@
 //! tests' own API server and the stand-in kubelet; strangers are processes of uid 65534, so most of it needs root.
 #![cfg(test)]
 
+mod confinement;
 mod directories;
 mod disclosure;
 mod notify;

@@ -81,7 +81,8 @@ pub fn with_run(rig: &mut Rig, commands: &str) {
     rig.installed = Some(outer);
 }
 
-fn write_program(path: &Path, commands: &str) {
+/// A shell script.
+pub fn write_program(path: &Path, commands: &str) {
     std::fs::write(path, format!("#!/bin/sh\n{commands}\n")).unwrap();
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }

@@ -1,8 +1,8 @@
 //! What a kubelet goes by, field by field, and where each value comes from.
 //!
 //! In the order in which it loads (cmd/kubelet/app/server.go and options/options.go, v1.20.2 and v1.36.2): the file of
-//! `--config` is read and its defaults are filled in; drop-ins are merged over that, and what they took out is filled in
-//! once more; flags are laid over the outcome, and what they set to zero is zero. At the start named CPUs become the only
+//! `--config` is read and its defaults are filled in; with `--config-dir` that is written as JSON, which leaves empty lists
+//! and maps out, drop-ins are merged over it, and what is missing now is filled in once more, but for hard eviction; flags are laid over the outcome, and what they set to zero is zero. At the start named CPUs become the only
 //! ones reserved, and what is taken from another field is taken.
 
 use std::collections::BTreeMap;
@@ -96,6 +96,10 @@ pub enum Layer {
     Merge(Origin, Value),
     /// The kubelet's defaults, for what is not set.
     Defaults,
+    /// What is empty goes: the kubelet writes what drop-ins are merged over.
+    Written,
+    /// The defaults once more, for what is not set by now.
+    DefaultsOfMerged,
     /// A field that is replaced, also where it is a map.
     Set(Origin, Setting),
 }
@@ -130,13 +134,14 @@ pub fn layers(from: &Sources<'_>) -> Vec<Layer> {
         layers.push(Layer::Merge(Origin::DefaultWithoutFile, rendering::legacy_defaults()));
     }
     layers.push(Layer::Defaults);
-    for drop_in in from.drop_ins {
-        if let Ok(document) = yaml::parse(&drop_in.text) {
-            layers.push(Layer::Merge(Origin::DropIn(drop_in.path.clone()), document.value));
+    if !from.drop_ins.is_empty() || from.args.has("config-dir") {
+        layers.push(Layer::Written);
+        for drop_in in from.drop_ins {
+            if let Ok(document) = yaml::parse(&drop_in.text) {
+                layers.push(Layer::Merge(Origin::DropIn(drop_in.path.clone()), document.value));
+            }
         }
-    }
-    if !from.drop_ins.is_empty() {
-        layers.push(Layer::Defaults);
+        layers.push(Layer::DefaultsOfMerged);
     }
     let added = from.added.settings();
     let is_added = |setting: &Setting| added.iter().any(|of| (of.flag, &of.path) == (setting.flag, &setting.path));
@@ -174,6 +179,8 @@ pub fn fields(layers: &[Layer], minor: Option<u64>) -> Vec<Field> {
         match layer {
             Layer::Merge(origin, patch) => view.merge(origin, patch),
             Layer::Defaults => view.fill(&defaults::defaulted(&view.value, minor)),
+            Layer::Written => view.leave_out_empty(),
+            Layer::DefaultsOfMerged => view.fill_merged(minor),
             Layer::Set(origin, setting) => view.set(origin, setting),
         }
     }
@@ -212,6 +219,24 @@ impl View {
     fn fill(&mut self, filled: &Value) {
         let before = std::mem::replace(&mut self.value, filled.clone());
         self.note(&mut Vec::new(), Some(&before), filled, &Origin::Default, true);
+    }
+
+    fn leave_out_empty(&mut self) {
+        let is_empty =
+            |value: &Value| value.as_array().is_some_and(Vec::is_empty) || *value == Value::Object(Map::new());
+        let Some(fields) = self.value.as_object_mut() else { return };
+        fields.retain(|_, value| !is_empty(value));
+        self.origins.retain(|path, _| path.len() != 1 || path.first().is_some_and(|field| fields.contains_key(field)));
+    }
+
+    /// Hard eviction has its defaults from the reader of the file alone (`loadConfigFile`): what drop-ins take out is gone.
+    fn fill_merged(&mut self, minor: Option<u64>) {
+        let mut filled = defaults::defaulted(&self.value, minor);
+        if let Some(fields) = filled.as_object_mut() {
+            let hard = self.value.get("evictionHard").cloned().unwrap_or_else(|| Value::Object(Map::new()));
+            fields.insert("evictionHard".to_owned(), hard);
+        }
+        self.fill(&filled);
     }
 
     fn set(&mut self, origin: &Origin, setting: &Setting) {

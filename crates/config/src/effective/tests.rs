@@ -91,6 +91,27 @@ fn each_source_by_its_name() {
     );
 }
 
+/// As v1.36.2 does: an empty list of the file is not there any more for drop-ins, so that its default is back, and hard
+/// eviction that is empty or taken out stays so. An empty list of a drop-in counts.
+#[test]
+fn what_is_empty_is_lost_on_the_way_to_drop_ins() {
+    let of = |configuration: Value, drop_ins: &[(&str, &str)], args: &[&str], path: &str| {
+        let found = all(&Node { configuration, drop_ins, args, ..Node::default() }, Some(36));
+        found.get(path).map(|(value, origin)| (value.clone(), origin.clone()))
+    };
+    let empty = || json!({"enforceNodeAllocatable": []});
+    let list = "enforceNodeAllocatable";
+    assert_eq!(of(empty(), &[], &[], list), Some((json!([]), format!("local file {LOCAL}"))));
+    let default = Some((json!(["pods"]), "default".to_owned()));
+    assert_eq!(of(empty(), &[], &["--config-dir=/d"], list), default, "though there is none in it");
+    assert_eq!(of(empty(), &[("/d/1.conf", "maxPods: 9")], &["--config-dir=/d"], list), default);
+    let drop_in = [("/d/1.conf", "enforceNodeAllocatable: []\nevictionHard: null")];
+    assert_eq!(of(json!({}), &drop_in, &[], list), Some((json!([]), "drop-in /d/1.conf".to_owned())));
+    assert_eq!(of(json!({}), &drop_in, &[], "evictionHard.memory.available"), None);
+    let none = json!({"evictionHard": {}});
+    assert_eq!(of(none, &[("/d/1.conf", "maxPods: 9")], &[], "evictionHard.memory.available"), None);
+}
+
 #[test]
 fn defaults_are_filled_in_before_drop_ins_and_flags() {
     let node = Node {

@@ -22,6 +22,8 @@ const BY_VERSION: &[(&str, &[(u64, &str)])] = &[
     ("kubeAPIBurst", &[(0, "10"), (27, "100")]),
     ("memoryThrottlingFactor", &[(22, "0.8"), (27, "0.9")]),
     ("failCgroupV1", &[(31, "false"), (35, "true")]),
+    ("crashLoopBackOff", &[(35, r#"{"maxContainerRestartPeriod":"5m"}"#)]), // gate KubeletCrashLoopBackOffMax
+    ("memoryReservationPolicy", &[(36, r#""None""#)]),
     ("evictionHard", &[(0, table::EVICTION_HARD), (30, EVICTION_HARD_1_30)]),
 ];
 

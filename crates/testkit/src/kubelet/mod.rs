@@ -9,6 +9,7 @@
 //! the environment or, since a preflight has an empty one, from a file beside the executable (see [`Settings`]).
 
 mod config;
+mod confinement;
 mod contact;
 mod flags;
 mod life;
@@ -60,6 +61,9 @@ pub fn run(args: Vec<OsString>) -> ! {
             kubelet.die(error.stage, &error.text);
         }
     };
+    if settings.confinement {
+        kubelet.note(confinement::tried());
+    }
     let preflight = flags.bool("exit-on-lock-contention") && flags.get("lock-file").is_none_or(str::is_empty);
     let path = flags.get("config").filter(|path| !path.is_empty()).map(absolute);
 

@@ -19,6 +19,8 @@ pub struct Settings {
     pub reports: bool,
     /// It passes every preflight and dies at every start.
     pub broken: bool,
+    /// It tries what it may, and notes that.
+    pub confinement: bool,
 }
 
 impl Settings {
@@ -39,6 +41,7 @@ impl Settings {
             journal: get("STAND_IN_JOURNAL").map(PathBuf::from),
             reports: get("STAND_IN_REPORTS").is_some(),
             broken: get("STAND_IN_BROKEN").is_some(),
+            confinement: get("STAND_IN_CONFINEMENT").is_some(),
         }
     }
 

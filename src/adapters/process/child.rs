@@ -1,0 +1,120 @@
+//! Children, by their ids: how they are signalled, waited for and ended.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use crate::machine::model::Exit;
+
+/// The kubelet's process id. Shared with the forwarding of signals.
+#[derive(Clone, Debug, Default)]
+pub struct ChildPid(Arc<Child>);
+
+#[derive(Debug, Default)]
+struct Child {
+    /// 0 if there is none.
+    pid: AtomicI32,
+    stopping: AtomicBool,
+}
+
+impl ChildPid {
+    /// The id, while the process is not reaped: it cannot belong to another process.
+    #[must_use]
+    pub fn get(&self) -> Option<i32> {
+        Some(self.0.pid.load(SeqCst)).filter(|pid| *pid > 0)
+    }
+
+    /// True if there is a process that is to end: it was sent SIGTERM or SIGKILL, or SIGQUIT because it hangs.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.get().is_some() && self.0.stopping.load(SeqCst)
+    }
+
+    /// Sends a signal, if there is a process.
+    pub fn signal(&self, signal: Signal) {
+        self.send(signal, matches!(signal, Signal::SIGTERM | Signal::SIGKILL));
+    }
+
+    pub(super) fn send(&self, signal: Signal, ends: bool) {
+        let Some(pid) = self.get() else { return };
+        if ends {
+            self.0.stopping.store(true, SeqCst);
+        }
+        if let Err(error) = kill(Pid::from_raw(pid), signal) {
+            tracing::warn!("cannot send {signal} to the kubelet (pid {pid}): {error}");
+        }
+    }
+
+    pub(crate) fn set(&self, pid: i32) {
+        self.0.stopping.store(false, SeqCst);
+        self.0.pid.store(pid, SeqCst);
+    }
+}
+
+pub(super) fn exit_of(status: &io::Result<std::process::ExitStatus>) -> Exit {
+    use std::os::unix::process::ExitStatusExt as _;
+    match status {
+        Ok(status) => match (status.code(), status.signal()) {
+            (Some(code), _) => Exit::Code(code),
+            (None, signal) => Exit::Signal(signal.unwrap_or_default()),
+        },
+        // waitpid fails only if the child is not ours to wait for: it is gone for us.
+        Err(_) => Exit::Code(-1),
+    }
+}
+
+/// How a child ended, if it has; a process that is not our child has, for all we can know.
+pub(super) fn reap(pid: i32) -> Option<Exit> {
+    match waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG)) {
+        Ok(WaitStatus::Exited(_, code)) => Some(Exit::Code(code)),
+        Ok(WaitStatus::Signaled(_, signal, _)) => Some(Exit::Signal(signal as i32)),
+        Ok(_) | Err(nix::errno::Errno::EINTR) => None,
+        Err(_) => Some(Exit::Code(-1)),
+    }
+}
+
+/// Our children, where the kernel tells (CONFIG_PROC_CHILDREN, which distributions set).
+pub(super) fn children() -> Vec<i32> {
+    let path = format!("/proc/self/task/{}/children", std::process::id());
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// Ends a child of ours and waits for it: SIGTERM first, SIGKILL after `grace`. Blocks; for a
+/// supervisor that can do nothing else with it.
+pub(crate) fn end_child(pid: i32, grace: Duration) {
+    let begun = Instant::now();
+    let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+    let mut killed = false;
+    while reap(pid).is_none() {
+        if !killed && begun.elapsed() >= grace {
+            killed = true;
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A process group that is killed when nobody waits for it any more, also if its leader has ended and a child of
+/// that keeps the output open.
+pub(super) struct Group(pub(super) Option<i32>);
+
+impl Group {
+    /// That of a child that leads one.
+    pub(super) fn of(child: &tokio::process::Child) -> Self {
+        Self(child.id().and_then(|id| i32::try_from(id).ok()))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(group) = self.0 {
+            let _ = nix::sys::signal::killpg(Pid::from_raw(group), Signal::SIGKILL);
+        }
+    }
+}
