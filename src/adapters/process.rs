@@ -72,7 +72,8 @@ impl ChildPid {
         }
     }
 
-    pub(super) fn set(&self, pid: i32) {
+    /// It is this process from now on.
+    pub fn set(&self, pid: i32) {
         self.0.stopping.store(false, SeqCst);
         self.0.pid.store(pid, SeqCst);
     }
@@ -377,11 +378,11 @@ pub(crate) fn exec_kubelet(program: &Path, args: &KubeletArgs) -> io::Error {
 
 /// How a program ended, and what it printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ProgramOutput {
+pub struct ProgramOutput {
     /// How it ended; `None` if it was killed because it took too long.
-    pub(crate) exit: Option<Exit>,
+    pub exit: Option<Exit>,
     /// stdout and stderr together, any bytes.
-    pub(crate) output: Vec<u8>,
+    pub output: Vec<u8>,
 }
 
 /// Runs a program to its end with a minimal environment and collects what it prints.

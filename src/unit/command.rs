@@ -155,7 +155,8 @@ pub(crate) fn distribution(name: &str) -> Option<&'static str> {
 }
 
 /// A command's arguments with the quotes taken off, as far as it takes to tell whose it is.
-pub(crate) fn split_command(command: &str) -> Vec<String> {
+#[must_use]
+pub fn split_command(command: &str) -> Vec<String> {
     split_words(command).into_iter().map(|(_, word)| word).collect()
 }
 
