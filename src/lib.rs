@@ -60,4 +60,4 @@ pub mod daemon;
 pub mod kubelet_log;
 pub mod machine;
 pub mod ports;
-pub(crate) mod unit;
+pub mod unit;

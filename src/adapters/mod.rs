@@ -15,7 +15,7 @@ pub mod metrics;
 pub mod notify_socket;
 pub(crate) mod ownership;
 pub mod policy;
-pub(crate) mod preflight;
+pub mod preflight;
 pub(crate) mod probe;
 pub mod process;
 pub mod reexec;

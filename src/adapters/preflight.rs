@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 
-use self::classify::{Classification, classify};
 use super::metrics::Metrics;
 use super::ownership;
 use super::process::{self, Bounds};
@@ -18,6 +17,8 @@ use crate::ports;
 use kubelet_config::flags::{ConfigDir, FlagOverrides, KubeletArgs};
 
 mod classify;
+
+pub use classify::{Classification, classify};
 
 /// A preflight takes 0.05 s, and half a second when it first makes its certificates.
 const TIME_LIMIT: Duration = Duration::from_secs(30);

@@ -381,11 +381,11 @@ pub(crate) fn exec_kubelet(program: &Path, args: &KubeletArgs) -> io::Error {
 
 /// How a program ended, and what it printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ProgramOutput {
+pub struct ProgramOutput {
     /// How it ended; `None` if it was killed because it took too long.
-    pub(crate) exit: Option<Exit>,
+    pub exit: Option<Exit>,
     /// stdout and stderr together, any bytes.
-    pub(crate) output: Vec<u8>,
+    pub output: Vec<u8>,
 }
 
 /// Runs a program to its end with a minimal environment and collects what it prints.

@@ -96,8 +96,11 @@ fn is_supervisor(program: &str, rest: &str) -> bool {
 fn behind_supervisor(rest: &str) -> Result<(String, String), String> {
     let unreadable = || format!("it starts the supervisor, but without `run … -- KUBELET`: {rest}");
     let run = rest.trim_start().strip_prefix("run ").ok_or_else(unreadable)?;
-    let padded = format!(" {run}");
-    let (options, kubelet) = padded.split_once(" -- ").ok_or_else(unreadable)?;
+    // A quoted word may hold ` -- ` as well.
+    let words = split_words(run);
+    let begin = words.iter().find(|(_, word)| word == "--").map(|(begin, _)| *begin);
+    let (options, rest) = begin.and_then(|begin| run.split_at_checked(begin)).ok_or_else(unreadable)?;
+    let kubelet = rest.strip_prefix("-- ").ok_or_else(unreadable)?;
     Ok((options.trim().to_owned(), kubelet.trim().to_owned()))
 }
 
@@ -155,7 +158,8 @@ pub(crate) fn distribution(name: &str) -> Option<&'static str> {
 }
 
 /// A command's arguments with the quotes taken off, as far as it takes to tell whose it is.
-pub(crate) fn split_command(command: &str) -> Vec<String> {
+#[must_use]
+pub fn split_command(command: &str) -> Vec<String> {
     split_words(command).into_iter().map(|(_, word)| word).collect()
 }
 

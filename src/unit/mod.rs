@@ -11,7 +11,8 @@ mod service;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use command::{distribution, split_command};
-pub(crate) use plan::{Request, ServiceType, plan};
+pub(crate) use command::distribution;
+pub use command::split_command;
+pub use plan::{Plan, Request, ServiceType, plan};
 pub(crate) use service::{DROP_IN, drop_in_path, unit_name};
 pub use service::{Properties, UnitFile};

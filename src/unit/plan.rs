@@ -10,7 +10,8 @@ use kubelet_config::duration::GoDuration;
 
 /// When systemd takes the unit for started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ServiceType {
+pub enum ServiceType {
+    /// At once.
     Simple,
     /// When the kubelet is ready.
     Notify,
@@ -37,31 +38,36 @@ impl fmt::Display for ServiceType {
     }
 }
 
+/// What a drop-in is worked out from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Request<'a> {
-    pub(crate) unit: &'a str,
+pub struct Request<'a> {
+    /// The unit's name.
+    pub unit: &'a str,
     /// Its files in order, an earlier drop-in of ours among them.
-    pub(crate) files: &'a [UnitFile],
+    pub files: &'a [UnitFile],
     /// What systemd says of it.
-    pub(crate) properties: &'a Properties,
-    pub(crate) supervisor: &'a str,
+    pub properties: &'a Properties,
+    /// Path of the supervisor.
+    pub supervisor: &'a str,
     /// Options for `run`; none: those of an earlier drop-in.
-    pub(crate) options: Option<&'a [String]>,
+    pub options: Option<&'a [String]>,
     /// `Type=`; none: that of an earlier drop-in, else the unit's.
-    pub(crate) service_type: Option<ServiceType>,
+    pub service_type: Option<ServiceType>,
 }
 
 /// A drop-in, and what is to be said.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Plan {
-    pub(crate) path: String,
-    pub(crate) text: String,
+pub struct Plan {
+    /// Where it goes.
+    pub path: String,
+    /// Its content.
+    pub text: String,
     /// The file that the kubelet's command runs.
-    pub(crate) program: String,
+    pub program: String,
     /// The options of `run` in it, in systemd's spelling.
-    pub(crate) options: String,
+    pub options: String,
     /// Warnings and hints, most important first.
-    pub(crate) notes: Vec<String>,
+    pub notes: Vec<String>,
 }
 
 /// A unit that says READY must do so within this long, or systemd kills and restarts it. A new
@@ -76,7 +82,7 @@ const RESTART_CODE: u8 = 75;
 ///
 /// # Errors
 /// Why the supervisor cannot be put there, and what to do.
-pub(crate) fn plan(request: &Request<'_>) -> Result<Plan, String> {
+pub fn plan(request: &Request<'_>) -> Result<Plan, String> {
     let path = drop_in_path(request.unit);
     let (ours, others): (Vec<&UnitFile>, Vec<&UnitFile>) = request.files.iter().partition(|file| file.path == path);
     let (ours, base) = (Service::read(ours), Service::read(others.iter().copied()));

@@ -9,8 +9,10 @@ pub(crate) const DROP_IN: &str = "90-kubelet-supervisor.conf";
 /// A file of a unit: the unit itself, then its drop-ins in the order systemd applies them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitFile {
-    pub(crate) path: String,
-    pub(crate) text: String,
+    /// Its path, by which an earlier drop-in of ours is known.
+    pub path: String,
+    /// Its content.
+    pub text: String,
 }
 
 /// Path of the drop-in for a unit.
@@ -37,7 +39,8 @@ pub struct Properties(BTreeMap<String, String>);
 
 impl Properties {
     /// Reads `Key=Value` lines; of a key that comes more than once the last one counts.
-    pub(crate) fn parse(text: &str) -> Self {
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
         let pair = |line: &str| line.split_once('=').map(|(key, value)| (key.to_owned(), value.trim().to_owned()));
         Self(text.lines().filter_map(pair).collect())
     }

@@ -10,6 +10,7 @@ use super::merge::merge;
 use super::yaml;
 use crate::digest::{Digest, hex};
 use crate::flags::{FlagOverrides, KubeletArgs, NATIVE_GATE};
+use crate::reported::bounded;
 use crate::schema::{self, FieldProblem};
 use crate::source::Merge;
 
@@ -302,7 +303,10 @@ pub fn check_kind(value: &mut Value, may_lack: bool) -> Result<(), String> {
                 }
             }
             None => return Err(format!("{field} is missing: it must be {expected}")),
-            Some(found) => return Err(format!("{field} is {found}: it must be {expected}")),
+            Some(found) => {
+                let found = bounded(&found.to_string(), 80);
+                return Err(format!("{field} is {found}: it must be {expected}"));
+            }
         }
     }
     Ok(())
@@ -342,9 +346,22 @@ fn path_field<'a>(value: &'a mut Value, path: &[&str]) -> Option<&'a mut String>
 fn absolute_paths(value: &mut Value, dir: &str) {
     for field in PATH_FIELDS {
         if let Some(path) = path_field(value, field) {
-            *path = format!("{}/{path}", dir.trim_end_matches('/'));
+            *path = joined(dir, path);
         }
     }
+}
+
+/// A path below a directory, cleaned as the kubelet does (filepath.Join): by its letters, whatever is there.
+fn joined(dir: &str, path: &str) -> String {
+    let mut parts = Vec::new();
+    for part in dir.split('/').chain(path.split('/')) {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            name => parts.push(name),
+        }
+    }
+    format!("/{}", parts.join("/"))
 }
 
 /// The name that a relative path has once it is cleaned, as the kubelet does (filepath.Join); `None` if it leads out of

@@ -4,8 +4,11 @@
 //! The kubelet parses with sigs.k8s.io/yaml: YAML 1.1 booleans and octals, duplicate keys refused
 //! by the strict pass and accepted (last wins) by the lenient one.
 
+use serde::de::IgnoredAny;
 use serde_json::{Number, Value};
 use serde_yaml::{Budget, DuplicateKeyPolicy, Options};
+
+use crate::reported::plain;
 
 /// A ConfigMap holds 1 MiB at the most; a local file that is larger is not a kubelet's.
 pub const MAX_BYTES: usize = 1 << 20;
@@ -35,11 +38,14 @@ pub fn parse(text: &str) -> Result<Document, String> {
         Ok(value) => (value, None),
         Err(strict) => match serde_yaml::from_str_with_options(text, options(DuplicateKeyPolicy::LastWins)) {
             Ok(value) => (value, Some(one_line(&strict))),
-            Err(_) => return Err(explain(&one_line(&strict))),
+            Err(lenient) => return Err(explain(&one_line(&lenient))),
         },
     };
     let mut value: Value = value;
-    fold_integers(&mut value);
+    // JSON is not converted: to the kubelet `1.0` is no integer there.
+    if serde_json::from_str::<IgnoredAny>(text).is_err() {
+        fold_integers(&mut value);
+    }
     match value {
         Value::Object(_) => Ok(Document { value, duplicate }),
         other => Err(format!("it is {}, not a mapping of fields", kind_of(&other))),
@@ -68,7 +74,7 @@ fn options(duplicate_keys: DuplicateKeyPolicy) -> Options {
 fn one_line(error: &impl std::fmt::Display) -> String {
     let text = error.to_string();
     let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or("unreadable");
-    line.trim().chars().take(200).collect()
+    plain(&line.trim().chars().take(200).collect::<String>())
 }
 
 fn explain(message: &str) -> String {
@@ -88,7 +94,7 @@ fn kind_of(value: &Value) -> &'static str {
     }
 }
 
-/// `1.0` is an integer to Go's decoder, which goes through JSON; do the same.
+/// `1.0` is an integer to Go's decoder, which turns YAML into JSON; do the same.
 #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::float_cmp)]
 fn fold_integers(value: &mut Value) {
     match value {
@@ -147,6 +153,16 @@ mod tests {
         let parsed = parse("a: 1\nb: 2\na: 3\n").unwrap();
         assert_eq!(parsed.value, json!({"a": 3, "b": 2}));
         assert!(parsed.duplicate.unwrap().contains('a'));
+    }
+
+    /// The fuzz target and the kubelet as an oracle found these (tests/fuzz).
+    #[test]
+    fn what_the_kubelet_makes_of_it() {
+        assert_eq!(parse("a: 8.0").unwrap().value, json!({"a": 8}));
+        assert_eq!(parse("{a: 8.0}").unwrap().value, json!({"a": 8}));
+        assert_eq!(parse("{\"a\": 8.0}").unwrap().value, json!({"a": 8.0}), "JSON is not converted");
+        let both = parse("a: 1\na: 2\n---\nb: 1\n").unwrap_err();
+        assert!(both.contains("more than one YAML document"), "what the lenient pass refuses counts: {both}");
     }
 
     #[test]

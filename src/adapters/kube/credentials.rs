@@ -43,7 +43,7 @@ pub struct Login {
     /// To be run for the user's credentials.
     pub exec: Option<ExecConfig>,
     /// The client certificate, if it is known before a plugin is run.
-    pub identity: Identity,
+    pub(super) identity: Identity,
     /// Where all that came from.
     pub origin: CredentialOrigin,
 }
@@ -228,7 +228,7 @@ impl Login {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn set_credentials(&mut self, credentials: &Credentials) -> Result<(), String> {
+    pub(super) fn set_credentials(&mut self, credentials: &Credentials) -> Result<(), String> {
         if let Some((certificate, _)) = &credentials.pair {
             self.identity =
                 identity::parse_certificate(certificate).map_err(|why| format!("its clientCertificateData: {why}"))?;

@@ -20,5 +20,5 @@ mod watch;
 pub use access::{Access, Connected, KubeconfigAccess, Settings};
 pub use client_layer::{AuthFailureSignal, ClientLayer};
 pub use cluster::KubeCluster;
-pub use credentials::Fingerprint;
+pub use credentials::{CredentialFiles, Fingerprint, Login};
 pub use standalone::Standalone;

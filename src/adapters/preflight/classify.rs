@@ -9,10 +9,11 @@ use crate::adapters::process::ProgramOutput;
 use crate::kubelet_log;
 use crate::kubelet_log::parse::{json_error, klog, quoted_after, structured};
 use crate::machine::model::{Exit, Verdict};
+use kubelet_config::reported::{MAX_LIST, plain};
 
 /// A verdict on the candidate, or on the command line it came with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Classification {
+pub enum Classification {
     /// A verdict on the candidate.
     Candidate(Verdict),
     /// The command line itself is refused; the candidate is not at fault.
@@ -47,7 +48,7 @@ const DEPENDENCIES: [&str; 5] =
 
 /// Judges a finished preflight run.
 #[must_use]
-pub(crate) fn classify(run: &ProgramOutput) -> Classification {
+pub fn classify(run: &ProgramOutput) -> Classification {
     let text = String::from_utf8_lossy(&run.output);
     let code = match run.exit {
         None => return inconclusive("the preflight did not end in time"),
@@ -117,6 +118,7 @@ fn valid(output: &str) -> Classification {
 fn unknown_fields(output: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let warnings = output.lines().filter(|line| line.to_lowercase().contains("using lenient decoding"));
+    // The candidate's own text may say it as often as it likes.
     for after in warnings.flat_map(|line| line.split("unknown field").skip(1)) {
         let name: String = after
             .trim_start_matches([':', ' ', '"', '\\'])
@@ -127,6 +129,9 @@ fn unknown_fields(output: &str) -> Vec<String> {
         let remark = format!("unknown field {name}, ignored by the kubelet");
         if !name.is_empty() && !found.contains(&remark) {
             found.push(remark);
+        }
+        if found.len() >= MAX_LIST {
+            break;
         }
     }
     found
@@ -188,9 +193,10 @@ fn plain_error(line: &str) -> Option<String> {
         .then(|| line.to_owned())
 }
 
-/// Keeps a message fit for an event: one line, 400 characters.
+/// Keeps a message fit for an event: one line without control characters, of which the candidate's text may have any, and
+/// 400 characters.
 fn shorten(text: &str) -> String {
-    let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let flat = plain(&text.split_whitespace().collect::<Vec<_>>().join(" "));
     match flat.char_indices().nth(400) {
         Some((cut, _)) => format!("{}…", flat.get(..cut).unwrap_or_default()),
         None => flat,

@@ -29,7 +29,7 @@ fn scalar(text: &str) -> String {
         && !text.starts_with(['-', '.']);
     let parsed = yaml::parse(&format!("a: {text}\n"));
     let stays_string = matches!(parsed, Ok(document) if document.value.get("a") == Some(&Value::from(text)));
-    if plain_chars && stays_string { text.to_owned() } else { format!("\"{text}\"") }
+    if plain_chars && stays_string { text.to_owned() } else { Value::from(text).to_string() }
 }
 
 /// Reads a `meta` record, leniently as native does (download.go:112-139).

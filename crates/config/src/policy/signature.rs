@@ -10,6 +10,7 @@ use sha2::{Digest as _, Sha256};
 use crate::assignment::is_subdomain;
 use crate::digest::{decode_base64, hex};
 use crate::hazard::Acknowledged;
+use crate::reported::bounded;
 use crate::source::{Merge, is_safe_key};
 
 /// What the name of the key with a signature ends with; before it stands the key that is signed.
@@ -207,7 +208,7 @@ fn sha256(bytes: &[u8]) -> String {
 }
 
 fn shown(text: &str) -> String {
-    text.chars().take(80).collect()
+    bounded(text, 80)
 }
 
 /// What a trusted comment says.

@@ -51,6 +51,24 @@ fn replace_keeps_only_the_local_feature_gates() {
     assert!(out.value.get("readOnlyPort").is_none());
 }
 
+/// The kubelet joins and cleans (filepath.Join), so that a directory that is not there does not matter.
+#[test]
+fn relative_paths_are_cleaned_as_the_kubelet_does() {
+    for (path, payload, local) in [
+        ("a/../m", Some("/d/1/m"), "/etc/k/m"),
+        ("./m//n/", Some("/d/1/m/n"), "/etc/k/m/n"),
+        ("../m", None, "/etc/m"),
+        ("../../../m", None, "/m"),
+        ("/a/../m", Some("/a/../m"), "/a/../m"),
+    ] {
+        let text = format!("staticPodPath: {path}\n");
+        let found = run(&Case { payload: Some(&text), ..Case::default() }).ok();
+        assert_eq!(found.map(|it| it.value["staticPodPath"].clone()), payload.map(Value::from), "{path}");
+        let found = run(&Case { local: Some(&text), ..Case::default() }).unwrap();
+        assert_eq!(found.value["staticPodPath"], local, "{path}");
+    }
+}
+
 #[test]
 fn overlay_merges_and_null_deletes() {
     let out = run(&Case {

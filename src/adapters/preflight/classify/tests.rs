@@ -7,6 +7,25 @@
 use super::*;
 use proptest::prelude::*;
 
+/// The kubelet quotes the file, whose author may write to the terminal of whoever reads the message.
+#[test]
+fn messages_steer_no_terminal_and_lists_are_short() {
+    let classified =
+        |output: String| classify(&ProgramOutput { exit: Some(Exit::Code(1)), output: output.into_bytes() });
+    let Classification::Candidate(Verdict::Load(message)) =
+        classified("Error: failed to load Kubelet config file /c: key \u{1b}[2J\u{202e}a\u{9b}\n".to_owned())
+    else {
+        panic!("it is no LOAD")
+    };
+    assert_eq!(message, "failed to load Kubelet config file /c: key [2J\\u{202e}a");
+    let fields: String = (0..50_000).map(|n| format!("unknown field \"f{n}\" ")).collect();
+    let output = format!(
+        "W1121 using lenient decoding: {fields}\nError: failed to run Kubelet: cannot exit on lock file contention\n"
+    );
+    let Classification::Candidate(Verdict::Valid(remarks)) = classified(output) else { panic!("it is not VALID") };
+    assert_eq!(remarks.len(), MAX_LIST);
+}
+
 /// Ages of kubelets that end alike.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Age {

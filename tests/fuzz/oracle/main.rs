@@ -1,0 +1,295 @@
+//! Configurations by the hundred, valid and nearly so, and the real kubelet (1.20.2) as the judge of what we say of them:
+//! whether a text can be loaded, what it comes to with defaults, which fields stand twice or are unknown. It needs the
+//! kubelet of the real suite, and no cluster: each is loaded and validated, as in a preflight.
+//!
+//! `ORACLE_SEED=N` and `ORACLE_TEXTS=N` choose others; what differs is printed with its seed.
+#![cfg(test)]
+#![allow(clippy::string_slice, reason = "what is cut is where it was found")]
+
+mod dump;
+mod generate;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kubelet_config::duration::GoDuration;
+use kubelet_config::effective::{self, Sources};
+use kubelet_config::flags::{ConfigDir, FlagOverrides, KubeletArgs};
+use kubelet_config::rendering::{Configuration, RenderFault, RenderInput, Text, render};
+use kubelet_config::schema::FieldProblem;
+use kubelet_config::source::Merge;
+use kubelet_supervisor::adapters::preflight::{Classification, classify};
+use kubelet_supervisor::adapters::process::ProgramOutput;
+use kubelet_supervisor::machine::model::{Exit, Verdict};
+use serde_json::Value;
+
+use generate::{FIXED, Generator};
+
+/// The minor version of the kubelet.
+const MINOR: Option<u64> = Some(20);
+
+/// What we refuse and the kubelet would load, by what we say, and why that is meant so.
+const STRICTER: &[(&str, &str)] = &[
+    ("more than one YAML document", "the kubelet silently ignores all but the first"),
+    ("leads out of the payload", "no digest would cover what it names"),
+];
+
+/// Keys that the kubelet takes for booleans and calls "true" and "false". We leave them as they are spelt: no field, resource
+/// or gate has such a name, so both sides call them unknown.
+const BOOLEAN_KEYS: [&str; 2] = ["true", "false"];
+
+/// A seed that every run has, so that a change of the code meets what it met before.
+const SEED: u64 = 13;
+
+#[test]
+fn what_we_say_of_a_configuration_is_what_the_kubelet_says() {
+    let Some(kubelet) = kubelet() else { return };
+    let number = |name: &str, default| std::env::var(name).ok().map_or(default, |text| text.parse().unwrap());
+    let random =
+        u64::from(std::process::id()) << 20 | u64::from(std::time::UNIX_EPOCH.elapsed().unwrap().subsec_micros());
+    let (seed, texts) = (number("ORACLE_SEED", random), number("ORACLE_TEXTS", 150));
+    println!("ORACLE_SEED={seed} ORACLE_TEXTS={texts}");
+    let mut cases: Vec<(String, String)> =
+        FIXED.iter().map(|text| ("by hand".to_owned(), generate::with_head(text))).collect();
+    for seed in [SEED, seed] {
+        cases.extend(
+            (0..texts).map(|number| (format!("seed {seed}, text {number}"), Generator::new(seed, number).text())),
+        );
+    }
+    let next = AtomicU64::new(0);
+    let dir = tempfile::tempdir().unwrap();
+    let work = |worker: usize| {
+        let judge = Judge::new(&kubelet, dir.path().join(worker.to_string()));
+        let (mut wrong, mut account) = (Vec::new(), Account::new());
+        while let Some((name, text)) = cases.get(usize::try_from(next.fetch_add(1, Ordering::Relaxed)).unwrap()) {
+            if let Err(why) = judge.compare(text, &mut account) {
+                wrong.push(format!("{name}: {why}\n--- text\n{text}\n--- {text:?}\n"));
+            }
+        }
+        (wrong, account)
+    };
+    let found: Vec<(Vec<String>, Account)> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..2)
+            .map(|worker| {
+                scope.spawn({
+                    let work = &work;
+                    move || work(worker)
+                })
+            })
+            .collect();
+        workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+    });
+    let mut account = Account::new();
+    for (verdict, count) in found.iter().flat_map(|(_, account)| account) {
+        *account.entry(verdict).or_default() += count;
+    }
+    println!("{} texts: {account:?}", cases.len());
+    let wrong: Vec<&String> = found.iter().flat_map(|(wrong, _)| wrong).collect();
+    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.iter().map(|it| it.as_str()).collect::<String>());
+    // All of it was met, or the generator shows nothing.
+    for verdict in ["valid", "load", "validate", "duplicate", "unknown", "stricter"] {
+        assert!(account.get(verdict).is_some_and(|count| *count > 1), "no {verdict}: {account:?}");
+    }
+}
+
+/// How often each outcome was met.
+type Account = BTreeMap<&'static str, usize>;
+
+/// The real suite's kubelet; none where it cannot be had.
+fn kubelet() -> Option<PathBuf> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../real/prepare.sh");
+    let output = Command::new(script).stdin(Stdio::null()).stderr(Stdio::inherit()).output().unwrap();
+    if !output.status.success() {
+        assert!(std::env::var_os("CI").is_none(), "the kubelet cannot be had, and this is CI");
+        println!("SKIPPED: there is no kubelet");
+        return None;
+    }
+    let text = String::from_utf8(output.stdout).unwrap();
+    Some(Path::new(text.lines().last().unwrap()).join("kubelet"))
+}
+
+/// What the kubelet says of a file.
+struct Said {
+    verdict: Verdict,
+    /// Its configuration, defaults included, if it got so far.
+    dump: Option<Value>,
+    /// Its strict pass found a key twice, or an unknown one, which it names.
+    duplicate: bool,
+    unknown: Option<String>,
+}
+
+struct Judge<'a> {
+    kubelet: &'a Path,
+    dir: PathBuf,
+}
+
+impl<'a> Judge<'a> {
+    fn new(kubelet: &'a Path, dir: PathBuf) -> Self {
+        std::fs::create_dir_all(&dir).unwrap();
+        Self { kubelet, dir }
+    }
+
+    fn ask(&self, text: &str) -> Said {
+        let path = self.dir.join("kubelet.yaml");
+        std::fs::write(&path, text).unwrap();
+        let path = path.display().to_string();
+        let args = KubeletArgs::parse(&[]).for_preflight(
+            Some(&path),
+            &ConfigDir::Unit,
+            &self.dir.join("pki").display().to_string(),
+        );
+        let mut command = Command::new(self.kubelet);
+        // From 5 on it logs what it goes by. Nothing may be executed, as in a preflight.
+        command.args(&args).arg("--v=5").env_clear().env("PATH", "/nonexistent").env("HOME", "/");
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let run = ProgramOutput { exit: output.status.code().map(Exit::Code), output: output.stderr };
+        let Classification::Candidate(verdict) = classify(&run) else { panic!("{args:?}: {said}") };
+        let verdict = match verdict {
+            Verdict::Load(why) => Verdict::Load(why.replace(&path, "FILE")),
+            Verdict::Validate(why) => Verdict::Validate(why.replace(&path, "FILE")),
+            other => other,
+        };
+        let strict: String = said.split("using lenient decoding").nth(1).unwrap_or_default().to_owned();
+        let unknown = strict
+            .rsplit_once("found unknown field: ")
+            .map(|(_, rest)| rest.split(", error found in #").next().unwrap_or_default().to_owned());
+        let duplicate = !strict.is_empty() && unknown.is_none();
+        let mut dump = dump::read(&said);
+        // It is left out of what we render, on purpose: kubelets from v1.24 on refuse it.
+        if let Some(Value::Object(gates)) = dump.as_mut().and_then(|dump| dump.get_mut("FeatureGates")) {
+            gates.remove("DynamicKubeletConfig");
+        }
+        Said { verdict, dump, duplicate, unknown }
+    }
+
+    fn compare(&self, text: &str, account: &mut Account) -> Result<(), String> {
+        let native = self.ask(text);
+        let outcome = match &native.verdict {
+            Verdict::Valid(_) => "valid",
+            Verdict::Load(_) => "load",
+            Verdict::Validate(_) => "validate",
+            other => return Err(format!("the kubelet says nothing of it: {other:?}")),
+        };
+        *account.entry(outcome).or_default() += 1;
+        let ours = match self.render(text) {
+            Ok(ours) => ours,
+            Err(RenderFault::Payload(why) | RenderFault::Local(why)) => {
+                let meant = STRICTER.iter().any(|(said, _)| why.contains(said));
+                if meant {
+                    *account.entry("stricter").or_default() += 1;
+                }
+                let agrees = meant || matches!(native.verdict, Verdict::Load(_));
+                return if agrees {
+                    Ok(())
+                } else {
+                    Err(format!("we refuse it: {why}; the kubelet: {:?}", native.verdict))
+                };
+            }
+        };
+        let given = self.ask(&ours.value.to_string());
+        let same = match (&native.verdict, &given.verdict) {
+            (Verdict::Valid(_), Verdict::Valid(_)) => true,
+            // The decoder's message quotes the text.
+            (Verdict::Load(_), Verdict::Load(_)) => true,
+            (one, other) => one == other,
+        };
+        if !same {
+            return Err(format!(
+                "as it is: {:?}; as we render it ({}): {:?}",
+                native.verdict, ours.value, given.verdict
+            ));
+        }
+        if let (Some(one), Some(other)) = (&native.dump, &given.dump)
+            && one != other
+        {
+            return Err(format!(
+                "it comes to something else as we render it ({}): {}",
+                ours.value,
+                dump::difference(one, other)
+            ));
+        }
+        Self::problems(&native, &ours, account)?;
+        native.dump.as_ref().map_or(Ok(()), |dump| effective(&ours, dump))
+    }
+
+    fn render(&self, text: &str) -> Result<Configuration, RenderFault> {
+        let dir = self.dir.display().to_string();
+        render(&RenderInput {
+            payload: Some(Text { text, dir: &dir }),
+            local: None,
+            merge: Merge::Replace,
+            keys: &|_| None,
+            configs: None,
+            drop_ins: &[],
+            args: &KubeletArgs::parse(&[]),
+            overrides: &FlagOverrides::default(),
+        })
+    }
+
+    /// Fields that stand twice or are unknown. The kubelet's strict pass ends at the first of them.
+    fn problems(native: &Said, ours: &Configuration, account: &mut Account) -> Result<(), String> {
+        if matches!(native.verdict, Verdict::Load(_)) {
+            return Ok(()); // refused in either pass, for whatever it stumbled over first
+        }
+        let twice = ours.problems.iter().any(|problem| matches!(problem, FieldProblem::Duplicate(_)));
+        let messages: Vec<String> = ours.problems.iter().filter_map(|problem| problem.message(MINOR)).collect();
+        if native.duplicate {
+            *account.entry("duplicate").or_default() += 1;
+        }
+        if native.duplicate != twice {
+            return Err(format!("a field stands twice to the kubelet: {}, to us: {messages:?}", native.duplicate));
+        }
+        if let Some(field) = native.unknown.as_ref().filter(|field| !BOOLEAN_KEYS.contains(&field.as_str())) {
+            *account.entry("unknown").or_default() += 1;
+            let named = |message: &String| {
+                message.split([':', ' ', '?']).any(|word| word == field || word.ends_with(&format!(".{field}")))
+            };
+            if !messages.iter().any(named) {
+                return Err(format!("the kubelet does not know {field:?}, and we say {messages:?}"));
+            }
+        } else if !native.duplicate && native.unknown.is_none() && !messages.is_empty() {
+            return Err(format!("the kubelet has no complaint, and we say {messages:?}"));
+        }
+        Ok(())
+    }
+}
+
+/// The effective view, defaults included, against what the kubelet goes by.
+fn effective(ours: &Configuration, dump: &Value) -> Result<(), String> {
+    let sources = Sources {
+        configuration: &ours.value,
+        local: "",
+        payload: ours.payload.as_ref().map(|payload| ("payload", payload)),
+        drop_ins: &[],
+        args: &KubeletArgs::parse(&[]),
+        added: &KubeletArgs::parse(&[]),
+    };
+    let running = dump::leaves(dump);
+    let mut compared = 0;
+    let mut wrong = Vec::new();
+    for field in effective::fields(&effective::layers(&sources), MINOR) {
+        // It becomes "/" after that line was logged.
+        let Some(value) = running.get(&field.path.to_ascii_lowercase()).filter(|_| field.path != "cgroupRoot") else {
+            continue;
+        };
+        let same = match &field.value {
+            Value::Null => continue, // it depends on the node
+            Value::String(text) => {
+                let nanos = || text.parse::<GoDuration>().ok().map(|duration| duration.0.as_nanos());
+                value == &field.value || value.as_u64().map(u128::from).is_some_and(|value| nanos() == Some(value))
+            }
+            other => value == other,
+        };
+        compared += 1;
+        if !same {
+            wrong.push(format!("{} is {value}, and we say {} ({})", field.path, field.value, field.origin.kind()));
+        }
+    }
+    if compared < 50 {
+        return Err(format!("only {compared} fields were compared"));
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
+}
