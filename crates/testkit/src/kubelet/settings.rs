@@ -19,6 +19,8 @@ pub struct Settings {
     pub reports: bool,
     /// It passes every preflight and dies at every start.
     pub broken: bool,
+    /// A feature gate that this version has lost.
+    pub lost_gate: Option<String>,
 }
 
 impl Settings {
@@ -39,6 +41,7 @@ impl Settings {
             journal: get("STAND_IN_JOURNAL").map(PathBuf::from),
             reports: get("STAND_IN_REPORTS").is_some(),
             broken: get("STAND_IN_BROKEN").is_some(),
+            lost_gate: get("STAND_IN_LOST_GATE"),
         }
     }
 
