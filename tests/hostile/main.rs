@@ -4,6 +4,7 @@
 
 mod directories;
 mod disclosure;
+mod liars;
 mod notify;
 mod payloads;
 mod ports;
