@@ -2,6 +2,7 @@
 //! tests' own API server and the stand-in kubelet; strangers are processes of uid 65534, so most of it needs root.
 #![cfg(test)]
 
+mod authors;
 mod directories;
 mod disclosure;
 mod liars;
@@ -9,3 +10,4 @@ mod notify;
 mod payloads;
 mod ports;
 mod strangers;
+mod tenants;
