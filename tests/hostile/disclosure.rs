@@ -108,7 +108,7 @@ fn no_file_of_the_store_is_for_others() {
     assert_eq!(Stranger::tries(&["send", control, "x"]), "PermissionDenied");
     for pid in [rig.pid(), rig.last_pid()] {
         assert_eq!(Stranger::tries(&["signal", &pid.to_string()]), "EPERM: Operation not permitted");
-        for file in ["environ", "mem"] {
+        for file in ["environ", "mem", "maps", "fd/1", "fd/2", "cwd/x", "root/etc/shadow"] {
             assert_eq!(Stranger::tries(&["read", &format!("/proc/{pid}/{file}")]), "PermissionDenied", "{file}");
         }
     }

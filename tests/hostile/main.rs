@@ -2,10 +2,13 @@
 //! tests' own API server and the stand-in kubelet; strangers are processes of uid 65534, so most of it needs root.
 #![cfg(test)]
 
+mod authors;
 mod confinement;
 mod directories;
 mod disclosure;
+mod liars;
 mod notify;
 mod payloads;
 mod ports;
 mod strangers;
+mod tenants;

@@ -11,6 +11,7 @@ testkit::scenarios!(
     what_runs_goes_on_and_is_told_of,
     what_it_forbids_is_not_started_again,
     equal_content_under_a_forbidden_name_is_not_adopted,
+    the_same_name_with_other_bytes_is_a_candidate,
     one_that_cannot_be_read_admits_nothing_new,
     one_that_cannot_be_read_takes_nothing_away,
     labels_name_fewer_namespaces,
@@ -126,6 +127,25 @@ fn equal_content_under_a_forbidden_name_is_not_adopted() {
     node.reboot();
     node.pass(60);
     assert_eq!(node.running(), Some("a"), "nobody took it away by a name");
+}
+
+/// An API server can say two things under one uid and resourceVersion.
+fn the_same_name_with_other_bytes_is_a_candidate() {
+    let mut node = node();
+    prove(&mut node, "a");
+    forbid(&mut node, "a");
+    node.same_content.insert("a".into(), "other".into());
+    let starts = node.starts.len();
+    node.step(Input::PolicyChanged);
+    node.pass(60);
+    assert_eq!((node.running(), node.starts.len()), (Some("a"), starts), "what runs was admitted, this was not");
+    assert_eq!((condition(&node).0, node.last_known_good()), ("Rejected", "a"));
+    node.store.forbidden.clear();
+    node.refused = vec!["other".into()];
+    node.step(Input::PolicyChanged);
+    node.pass(60);
+    assert!(node.preflights.iter().any(|judged| judged.contains("other")), "{:?}", node.preflights);
+    assert_eq!((node.running(), node.starts.len(), node.last_known_good()), (Some("a"), starts, "a"));
 }
 
 fn one_that_cannot_be_read_admits_nothing_new() {

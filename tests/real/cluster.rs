@@ -156,14 +156,23 @@ impl Cluster {
 
     /// A request with the credential `ADMIN` or `NODE`; an error begins with method, path and HTTP status.
     pub fn api_as(&self, who: &str, method: &str, path: &str, body: Option<&Value>) -> Result<Value, String> {
+        let pair = [("--cert", "CERT"), ("--key", "KEY")];
+        let pair = pair.map(|(option, name)| [option.to_owned(), self.var(&format!("{who}_{name}")).to_owned()]);
+        self.api_with(&pair.concat(), method, path, body)
+    }
+
+    /// The same with these options of curl for a credential.
+    pub fn api_with(
+        &self,
+        credential: &[String],
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, String> {
         let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
         let mut command = Command::new("curl");
         command.args(["-sS", "-m", "20", "-X", method, "-H", &format!("Content-Type: {kind}"), "-w", "\n%{http_code}"]);
-        for (option, name) in
-            [("--cacert", "CA_CERT"), ("--cert", &format!("{who}_CERT")), ("--key", &format!("{who}_KEY"))]
-        {
-            command.args([option, self.var(name)]);
-        }
+        command.args(["--cacert", self.var("CA_CERT")]).args(credential);
         if body.is_some() {
             command.args(["--data-binary", "@-"]);
         }

@@ -35,6 +35,7 @@ mod plugin_snapshots;
 mod plugin_tutorial;
 mod pods;
 mod previous;
+mod privileges;
 mod process;
 mod snapshots;
 mod store;
@@ -81,6 +82,8 @@ const CASES: &[Test] = &[
     Test("plugin_tutorial", BOTH, plugin_tutorial::as_written),
     Test("server_drops", LABELS, carriers::server_drops),
     Test("node_cannot_label", LABELS, carriers::node_cannot_label),
+    Test("rollout_rights", LABELS, privileges::rollout),
+    Test("node_rights", LABELS, privileges::node),
     Test("without_rights", LABELS, carriers::without_rights),
     Test("narrow_rights", LABELS, carriers::narrow_rights),
     Test("name_alone", LABELS, carriers::name_alone),

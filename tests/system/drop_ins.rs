@@ -100,6 +100,31 @@ fn a_broken_drop_in_keeps_no_proven_kubelet_down() {
     }
 }
 
+/// The kubelet was upgraded, and the drop-ins of the unit with it: those that were proven are refused, and not for the unit's
+/// sake. It goes one rung down, and what is assigned next is judged by the unit's.
+#[test]
+fn proven_drop_ins_that_an_upgraded_kubelet_refuses_are_left() {
+    let (mut rig, dir) = node(&configuration("podsPerCore: 7\nfeatureGates: {MemoryQoS: true}"));
+    rig.up();
+    let proven = rig.prove("a", &configuration("maxPods: 42"));
+    rig.stop();
+    fs::write(dir.join("10-pods.conf"), configuration("podsPerCore: 8")).unwrap();
+    let upgraded = rig.at("kubelet.new");
+    fs::copy(&rig.kubelet.path, &upgraded).unwrap();
+    fs::rename(&upgraded, &rig.kubelet.path).unwrap();
+    rig.kubelet.set("STAND_IN_LOST_GATE=MemoryQoS");
+    rig.server.stop();
+    let starts = rig.starts();
+    rig.up();
+    assert_eq!((rig.starts(), &merged(&rig)["podsPerCore"]), (starts + 1, &json!(8)), "not one start in vain");
+    rig.server.restart();
+    let next = rig.prove("a", &configuration("maxPods: 43"));
+    assert_eq!((&merged(&rig)["podsPerCore"], &merged(&rig)["maxPods"]), (&json!(8), &json!(43)));
+    let bad = rig.status()["badVersions"].clone();
+    let versions: Vec<&Value> = bad.as_array().unwrap().iter().map(|bad| &bad["source"]["resourceVersion"]).collect();
+    assert_eq!((versions, next != proven), (vec![&json!(proven.1)], true), "{bad}");
+}
+
 #[test]
 fn what_cannot_be_read_is_named() {
     let (mut rig, dir) = node(&configuration("podsPerCore: 7"));

@@ -16,7 +16,8 @@ enum Damage {
     Directory,
 }
 
-fn apply(damage: Damage, path: &Path) {
+/// What the file holds then; none if there is no file.
+fn apply(damage: Damage, path: &Path) -> Option<Vec<u8>> {
     let bytes = std::fs::read(path).unwrap();
     match damage {
         Damage::Garbage => std::fs::write(path, "{0xdeadbeef: [").unwrap(),
@@ -30,6 +31,7 @@ fn apply(damage: Damage, path: &Path) {
             std::fs::create_dir(path).unwrap();
         }
     }
+    std::fs::read(path).ok()
 }
 
 /// A store with one proven configuration and one on trial, and no supervisor.
@@ -51,7 +53,7 @@ fn survives(damages: &[Damage], file: impl Fn(&Rig, &Version) -> PathBuf) {
     let path = file(&rig, &next);
     for damage in damages {
         for api in [false, true] {
-            apply(*damage, &path);
+            let left = apply(*damage, &path);
             if !api {
                 rig.server.stop();
             }
@@ -68,7 +70,9 @@ fn survives(damages: &[Damage], file: impl Fn(&Rig, &Version) -> PathBuf) {
             rig.wait_last_ready();
             // What runs does not need every file of it.
             let again = format!("{damage:?}, api {api}: {} is written again", path.display());
-            eventually(&again, || path.is_file().then_some(()));
+            // The history is added to, when there is something to add, and never mended.
+            let is_log = path.extension().is_some_and(|it| it == "jsonl");
+            eventually(&again, || std::fs::read(&path).ok().filter(|now| is_log || Some(now) != left.as_ref()));
             rig.stop();
         }
     }

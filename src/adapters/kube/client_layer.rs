@@ -1,6 +1,7 @@
 //! A layer round every request: counts it, bounds the wait for an answer's head, and keeps all of
-//! them back for as long as the API server asks for (`Retry-After`). Bodies may take their time: a
-//! watch is one. What may be the credentials' fault it signals, and errors name the kubeconfig's fields.
+//! them back for as long as the API server asks for (`Retry-After`), or for as long as there were too many. Bodies may take
+//! their time: a watch is one; what is read of them is bounded. What may be the credentials' fault it signals, and errors name
+//! the kubeconfig's fields.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,11 +9,13 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use hyper::body::{Body, Bytes};
 use hyper::{Request, Response, StatusCode, header};
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
 use tower::{BoxError, Layer, Service};
 
+use super::bounds::{Bounded, LIST_BYTES, OBJECT_BYTES, Pace};
 use super::credentials::{CredentialOrigin, chain};
 use crate::adapters::metrics::Metrics;
 
@@ -21,6 +24,12 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A longer `Retry-After` is not believed.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+
+/// Requests have this pace (the kubelet's own default, kubeAPIQPS 5) after a burst of [`REQUEST_BURST`], which no node in its senses
+/// uses up: an API server that ends each watch at once, or has one page more of each list, is not asked without end.
+const REQUEST_INTERVAL: Duration = Duration::from_millis(200);
+/// See [`REQUEST_INTERVAL`].
+const REQUEST_BURST: u32 = 100;
 
 /// Goes round the requests of a client; one for each client.
 #[derive(Clone, Debug)]
@@ -73,7 +82,8 @@ impl<S> Layer<S> for ClientLayer {
     type Service = ClientService<S>;
 
     fn layer(&self, inner: S) -> ClientService<S> {
-        ClientService { inner, layer: self.clone(), held_until: Arc::default(), pause: None }
+        let pace = Pace::new(REQUEST_INTERVAL, REQUEST_BURST);
+        ClientService { inner, layer: self.clone(), held_until: Arc::default(), pace, pause: None }
     }
 }
 
@@ -84,6 +94,7 @@ pub struct ClientService<S> {
     layer: ClientLayer,
     /// Set by an answer, taken up by the next request.
     held_until: Arc<Mutex<Option<Instant>>>,
+    pace: Pace,
     pause: Option<Pin<Box<Sleep>>>,
 }
 
@@ -91,13 +102,17 @@ impl<S, A, B> Service<Request<A>> for ClientService<S>
 where
     S: Service<Request<A>, Response = Response<B>, Error = BoxError>,
     S::Future: Send + 'static,
+    B: Body<Data = Bytes> + Unpin + 'static,
+    B::Error: Into<BoxError>,
 {
-    type Response = Response<B>;
+    type Response = Response<Bounded<B>>;
     type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<B>, BoxError>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        if let Some(until) = self.held_until.lock().ok().and_then(|mut held| held.take()) {
+        let held = self.held_until.lock().ok().and_then(|mut held| held.take());
+        let paced = Some(self.pace.next_at()).filter(|at| self.pause.is_none() && *at > Instant::now());
+        if let Some(until) = held.max(paced) {
             self.pause = Some(Box::pin(tokio::time::sleep_until(until)));
         }
         if let Some(pause) = &mut self.pause {
@@ -109,6 +124,8 @@ where
 
     fn call(&mut self, request: Request<A>) -> Self::Future {
         let verb = verb(&request);
+        let bounded = bounded(&request);
+        self.pace.took();
         let ClientLayer { metrics, auth_failure, origin } = self.layer.clone();
         let held_until = Arc::clone(&self.held_until);
         let answer = tokio::time::timeout(HEAD_TIMEOUT, self.inner.call(request));
@@ -131,7 +148,7 @@ where
             {
                 *held = Some(Instant::now() + pause);
             }
-            answer.map_err(|error| explain(error, &origin))
+            answer.map(|answer| answer.map(bounded)).map_err(|error| explain(error, &origin))
         })
     }
 }
@@ -162,6 +179,15 @@ fn retry_after<B>(response: &Response<B>) -> Option<Duration> {
     let overloaded = matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
     let seconds = response.headers().get(header::RETRY_AFTER).filter(|_| overloaded)?.to_str().ok()?.parse().ok()?;
     Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX))
+}
+
+/// How much is read of its answer.
+fn bounded<A, B>(request: &Request<A>) -> fn(B) -> Bounded<B> {
+    match request.uri().path() {
+        _ if verb(request) == "watch" => |body| Bounded::lines(body, OBJECT_BYTES),
+        path if path.ends_with("/pods") => |body| Bounded::whole(body, LIST_BYTES),
+        _ => |body| Bounded::whole(body, OBJECT_BYTES),
+    }
 }
 
 fn verb<A>(request: &Request<A>) -> &'static str {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use k8s_openapi::ByteString;
 use kube::config::{AuthInfo, Cluster, ExecConfig, Kubeconfig};
+use kubelet_config::reported;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -323,7 +324,7 @@ fn current(config: &mut Kubeconfig) -> Result<(&mut Cluster, &mut AuthInfo), Str
     Ok((cluster, user.auth_info.get_or_insert_default()))
 }
 
-/// An error and its causes, once each.
+/// An error and its causes, once each; what the API server said is bounded, and steers no terminal.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -334,5 +335,5 @@ pub fn chain(error: &dyn std::error::Error) -> String {
         }
         next = cause.source();
     }
-    text
+    reported::bounded(&text, reported::MAX_EVENT)
 }

@@ -1,4 +1,4 @@
-//! From API objects to the machine's types. Nothing here fails: what is odd is left out.
+//! From API objects to the machine's types. Nothing here fails: what is odd is left out, and what is too long is cut.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,9 @@ use super::types::{ConfigMapView, LeaseView, NodeView, PodView};
 use crate::machine::evidence::{LeaseObservation, NodeReadiness};
 use kubelet_config::assignment::{self, Assignment};
 use kubelet_config::pods::{self, PodSummary};
-use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, is_uid_on_node};
+use kubelet_config::reported;
+use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, is_safe_component, is_uid_on_node};
+use kubelet_config::source_dir::SIZE_LIMIT;
 use kubelet_config::status::{ABOUT_ANNOTATION, CONDITION, PublishedStatus, STATUS_ANNOTATION};
 
 /// Our annotations, on Nodes and ConfigMaps.
@@ -27,8 +29,12 @@ pub struct NodeAnnotations {
 }
 
 pub(super) fn node_annotations(node: &NodeView) -> NodeAnnotations {
-    let annotation =
-        |name: &str| node.metadata.annotations.as_ref().and_then(|all| all.get(&format!("{PREFIX}{name}")).cloned());
+    let annotation = |name: &str| {
+        node.metadata
+            .annotations
+            .as_ref()
+            .and_then(|all| all.get(&format!("{PREFIX}{name}")).map(|value| reported::text(value)))
+    };
     NodeAnnotations { retry: annotation("retry"), confirm: annotation("confirm") }
 }
 
@@ -40,15 +46,26 @@ pub(super) fn is_by_labels(node: &NodeView) -> bool {
 /// What the Node is to run: `spec.configSource`, where a server keeps it and somebody set it, wins
 /// over labels. `namespace` is that of labels which name none.
 pub(super) fn assignment(node: &NodeView, namespace: &str) -> Assignment {
+    match assigned(node, namespace) {
+        Assignment::Invalid(why) => Assignment::Invalid(reported::text(&why)),
+        assignment => assignment,
+    }
+}
+
+fn assigned(node: &NodeView, namespace: &str) -> Assignment {
     let source = node.spec.config_source.as_ref().filter(|source| !source.is_null());
     let Some(source) = source else {
         let labels = node.metadata.labels.as_ref();
         return labels.map_or(Assignment::Local, |labels| assignment::from_labels(labels, namespace));
     };
     let Some(map) = source.get("configMap").filter(|map| !map.is_null()) else { return Assignment::AllNil };
+    let invalid = |why: String| Assignment::Invalid(format!("the Node's spec.configSource.configMap: {why}"));
     match ConfigMapRef::deserialize(map) {
-        Ok(reference) => Assignment::Map(reference),
-        Err(error) => Assignment::Invalid(format!("the Node's spec.configSource.configMap: {error}")),
+        Ok(reference) => match assignment::reference_fault(&reference) {
+            None => Assignment::Map(reference),
+            Some((part, why)) => invalid(format!("{part}: {why}")),
+        },
+        Err(error) => invalid(error.to_string()),
     }
 }
 
@@ -82,8 +99,8 @@ pub(super) fn node_readiness(node: &NodeView) -> Option<NodeReadiness> {
     let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
     Some(NodeReadiness {
         ready: text(ready, "status") == "True",
-        heartbeat: text(ready, "lastHeartbeatTime").to_owned(),
-        message: parts.join(": "),
+        heartbeat: reported::text(text(ready, "lastHeartbeatTime")),
+        message: reported::text(&parts.join(": ")),
     })
 }
 
@@ -108,13 +125,13 @@ pub(super) fn capacity(node: &NodeView) -> BTreeMap<String, String> {
 pub(super) fn lease_observation(result: Result<LeaseView, Error>) -> LeaseObservation {
     match result {
         Ok(lease) => match lease.spec.as_ref().and_then(|spec| spec.get("renewTime")).and_then(Value::as_str) {
-            Some(time) => LeaseObservation::Renewed(time.to_owned()),
+            Some(time) => LeaseObservation::Renewed(reported::text(time)),
             None => LeaseObservation::Absent,
         },
         Err(Error::Api(status)) if (400..500).contains(&status.code) && !matches!(status.code, 401 | 408 | 429) => {
             LeaseObservation::Absent
         }
-        Err(Error::Api(status)) if status.code != 401 => LeaseObservation::Busy(status.message.clone()),
+        Err(Error::Api(status)) if status.code != 401 => LeaseObservation::Busy(reported::text(&status.message)),
         Err(error) => LeaseObservation::Unreachable(chain(&error)),
     }
 }
@@ -130,13 +147,34 @@ pub(super) fn pod_summary(pod: PodView) -> PodSummary {
     pods::summarize(who, &pod.spec, pod.status)
 }
 
+/// Bytes of one of our annotations on a ConfigMap: it is kept with what is on record of a version.
+const ANNOTATION_BYTES: usize = 4 << 10;
+
+/// Said of a ConfigMap that no API server can have.
+pub(super) fn impossible(map: &ConfigMapView) -> Option<String> {
+    let meta = &map.metadata;
+    for (field, value) in [("uid", &meta.uid), ("resourceVersion", &meta.resource_version)] {
+        let value = value.as_deref().unwrap_or_default();
+        // What stands for files of this node is nobody's to send: those are not judged by the policy.
+        if !is_safe_component(value) || is_uid_on_node(value) {
+            return Some(reported::text(&format!("the API server gives a ConfigMap with the {field} {value:?}")));
+        }
+    }
+    let bytes: usize = map.data.iter().flatten().map(|(_, text)| text.len()).sum();
+    if bytes as u64 > SIZE_LIMIT {
+        return Some(format!("the API server gives a ConfigMap of {bytes} bytes; {SIZE_LIMIT} are allowed"));
+    }
+    let own = meta.annotations.iter().flatten().filter(|(name, _)| name.starts_with(PREFIX));
+    let longest = own.map(|(_, value)| value.len()).max().filter(|longest| *longest > ANNOTATION_BYTES);
+    longest.map(|bytes| format!("an annotation {PREFIX}… has {bytes} bytes; {ANNOTATION_BYTES} are allowed"))
+}
+
 pub(super) fn payload(map: ConfigMapView) -> Payload {
     let meta = map.metadata;
     Payload {
         namespace: meta.namespace.unwrap_or_default(),
         name: meta.name.unwrap_or_default(),
-        // A uid is a UUID. What stands for files of this node is nobody's to send: those are not judged by the policy.
-        uid: meta.uid.filter(|uid| !is_uid_on_node(uid)).unwrap_or_default(),
+        uid: meta.uid.unwrap_or_default(),
         resource_version: meta.resource_version.unwrap_or_default(),
         data: map.data.unwrap_or_default(),
         binary_keys: map.binary_data.unwrap_or_default().into_keys().collect(),
@@ -304,11 +342,12 @@ mod tests {
     /// What the policy lets pass as root's own is named by uids that no API server gives.
     #[test]
     fn no_config_map_passes_for_files_of_the_node() {
-        let uid = |uid: &str| {
-            let map = serde_json::json!({"metadata": {"namespace": "local", "name": "local-files", "uid": uid}});
-            payload(serde_json::from_value(map).unwrap()).uid
+        let is_possible = |uid: &str| {
+            let map =
+                json!({"metadata": {"namespace": "local", "name": "local-files", "uid": uid, "resourceVersion": "7"}});
+            impossible(&serde_json::from_value(map).unwrap()).is_none()
         };
-        assert_eq!((uid("local-files").as_str(), uid("source-dir").as_str()), ("", ""));
-        assert_eq!(uid("5eed0000-0000-4000-8000-000000000002"), "5eed0000-0000-4000-8000-000000000002");
+        assert!(!is_possible("local-files") && !is_possible("source-dir") && !is_possible("../x") && !is_possible(""));
+        assert!(is_possible("5eed0000-0000-4000-8000-000000000002"));
     }
 }

@@ -16,6 +16,7 @@ use super::{decode, requests};
 use crate::machine::Input;
 use crate::machine::evidence::NodeReadiness;
 use kubelet_config::assignment::Assignment;
+use kubelet_config::reported;
 use kubelet_config::status::{CONDITION, NodeConfigStatus, PublishedStatus, STATUS_ANNOTATION};
 
 /// Why a session ended.
@@ -176,7 +177,10 @@ impl<'a> Session<'a> {
 
     fn map_observed(&mut self, event: WatchEvent<ConfigMapView>) -> bool {
         let input = match event {
-            WatchEvent::Object(map) => Input::ConfigMap(Arc::new(decode::payload(map))),
+            WatchEvent::Object(map) => match decode::impossible(&map) {
+                Some(why) => Input::ConfigMapFailed { why, definite: true },
+                None => Input::ConfigMap(Arc::new(decode::payload(map))),
+            },
             WatchEvent::Absent => {
                 let name = self.outbox.map.as_ref().map(ToString::to_string).unwrap_or_default();
                 Input::ConfigMapFailed { why: format!("the ConfigMap {name} does not exist"), definite: true }
@@ -205,7 +209,7 @@ impl<'a> Session<'a> {
             Ok(()) => backoff.succeeded(),
             // Refused for good; 401 is about the credentials, which the watches have noticed too.
             Err(kube::Error::Api(refusal)) if refusal.code < 500 && !matches!(refusal.code, 401 | 429) => {
-                tracing::warn!("an event was refused: {}", refusal.message);
+                tracing::warn!("an event was refused: {}", reported::text(&refusal.message));
             }
             Err(_) => return backoff.failed(None),
         }

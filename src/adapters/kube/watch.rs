@@ -1,6 +1,5 @@
 //! One object, followed: by a watch, or by asking again and again where only `get` is granted.
 
-use kubelet_config::duration;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -9,8 +8,10 @@ use futures_util::{Stream, StreamExt as _};
 use kube::Api;
 use kube::api::GetParams;
 use kube::runtime::watcher::{self, watcher};
+use kubelet_config::{duration, reported};
 use tokio::time::Instant;
 
+use super::bounds::Pace;
 use super::credentials::chain;
 use super::types::ConfigMapView;
 
@@ -29,6 +30,15 @@ pub const READ_TIMEOUT: Duration = Duration::from_secs(150);
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(15);
 
+/// A failure so long ago is no reason to wait after the next one. One success is not enough: a list may be answered and each watch
+/// after it fail.
+const FAILURE_FORGOTTEN: Duration = Duration::from_secs(30);
+
+/// What is seen of an object has this pace after a burst of [`EVENT_BURST`]: what else the API server sends waits on its side.
+const EVENT_INTERVAL: Duration = Duration::from_millis(100);
+/// See [`EVENT_INTERVAL`].
+const EVENT_BURST: u32 = 100;
+
 /// Half of it by chance, so that nodes do not come back in step.
 pub(super) fn jittered(pause: Duration) -> Duration {
     pause / 2 + pause.mul_f64(random_share() / 2.0)
@@ -38,6 +48,7 @@ pub(super) fn jittered(pause: Duration) -> Duration {
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     pub(super) failures: u32,
+    last: Option<Instant>,
     until: Option<Instant>,
 }
 
@@ -46,11 +57,19 @@ impl Backoff {
         let pause = duration::backoff(PAUSE_FIRST, PAUSE_MAX, self.failures);
         let asked = Duration::from_secs(retry_after.unwrap_or_default().min(60));
         self.failures = self.failures.saturating_add(1);
+        self.last = Some(Instant::now());
         self.until = Some(Instant::now() + jittered(pause).max(asked));
     }
 
     pub(super) fn succeeded(&mut self) {
         *self = Self::default();
+    }
+
+    /// Forgets failures that are long ago.
+    fn settle(&mut self) {
+        if self.last.is_some_and(|last| last.elapsed() >= FAILURE_FORGOTTEN) {
+            self.succeeded();
+        }
     }
 
     /// Cancel-safe: an interrupted pause is taken up again.
@@ -75,6 +94,7 @@ pub(super) struct ObjectWatch<K> {
     name: String,
     events: Events<K>,
     pause: Backoff,
+    pace: Pace,
     found: bool,
 }
 
@@ -91,7 +111,8 @@ where
 {
     pub(super) fn new(api: Api<K>, name: &str) -> Self {
         let events = Self::start_stream(&api, name);
-        Self { api, name: name.to_owned(), events, pause: Backoff::default(), found: false }
+        let pace = Pace::new(EVENT_INTERVAL, EVENT_BURST);
+        Self { api, name: name.to_owned(), events, pause: Backoff::default(), pace, found: false }
     }
 
     fn start_stream(api: &Api<K>, name: &str) -> Events<K> {
@@ -110,15 +131,26 @@ where
     pub(super) async fn next(&mut self) -> WatchEvent<K> {
         loop {
             self.pause.elapsed().await;
-            match self.events.next().await {
+            tokio::time::sleep_until(self.pace.next_at()).await;
+            let event = self.events.next().await;
+            self.pace.took();
+            if let Some(Ok(
+                watcher::Event::Apply(object) | watcher::Event::InitApply(object) | watcher::Event::Delete(object),
+            )) = &event
+                && let Some(why) = other(&self.api, &self.name, object)
+            {
+                self.pause.failed(None);
+                return WatchEvent::Failed { why, code: None };
+            }
+            match event {
                 Some(Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object))) => {
-                    self.pause.succeeded();
+                    self.pause.settle();
                     self.found = true;
                     return WatchEvent::Object(object);
                 }
                 Some(Ok(watcher::Event::Init)) => self.found = false,
                 Some(Ok(watcher::Event::InitDone)) => {
-                    self.pause.succeeded();
+                    self.pause.settle();
                     if !self.found {
                         return WatchEvent::Absent;
                     }
@@ -143,6 +175,14 @@ where
             }
         }
     }
+}
+
+/// Said of an object that nobody asked for.
+fn other<K: kube::Resource>(api: &Api<K>, name: &str, object: &K) -> Option<String> {
+    let found = object.meta();
+    let is_it = found.name.as_deref() == Some(name) && found.namespace.as_deref() == api.namespace();
+    let found = [found.namespace.as_deref(), found.name.as_deref()].map(Option::unwrap_or_default).join("/");
+    (!is_it).then(|| reported::text(&format!("asked for {name}, the API server answers with {found:?}")))
 }
 
 fn api_status(error: &watcher::Error) -> Option<&kube::core::Status> {
@@ -221,7 +261,14 @@ impl ConfigMapWatch {
                 }
             };
             match poll.next(&self.watch.api, &self.watch.name).await {
-                Some(Ok(Some(map))) => return WatchEvent::Object(map),
+                Some(Ok(Some(map))) => match other(&self.watch.api, &self.watch.name, &map) {
+                    Some(why) => {
+                        self.watch.pause.failed(None);
+                        self.poll = None;
+                        return WatchEvent::Failed { why, code: None };
+                    }
+                    None => return WatchEvent::Object(map),
+                },
                 Some(Ok(None)) => {}
                 Some(Err(error)) => {
                     let code = match &error {

@@ -50,7 +50,8 @@ impl ChildPid {
         }
     }
 
-    pub(crate) fn set(&self, pid: i32) {
+    /// It is this process from now on.
+    pub fn set(&self, pid: i32) {
         self.0.stopping.store(false, SeqCst);
         self.0.pid.store(pid, SeqCst);
     }

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use kubelet_config::digest::hex;
+use kubelet_config::reported;
 use kubelet_config::source::{self, ConfigAnnotations, Payload, Source};
 use kubelet_config::yaml;
 use serde::{Deserialize, Serialize};
@@ -118,7 +119,7 @@ impl<D: Disk> FsStore<D> {
 
     fn save_checkpoint(&mut self, source: &Source, payload: &Payload) -> Result<(), StoreError> {
         if let Some(key) = payload.data.keys().find(|key| !source::is_safe_key(key)) {
-            return Err(StoreError::Key(key.clone()));
+            return Err(StoreError::Key(reported::text(key)));
         }
         let seal = CheckpointMetadata {
             sha256: payload

@@ -1,9 +1,14 @@
 //! Faults that tests script: each one names the requests it is for, and how many of them it spoils.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use hyper::body::Bytes;
+use futures_util::{StreamExt as _, stream};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Bytes, Frame};
 
+use super::http::Response;
 use super::state::Shared;
 
 /// What the API server's own audit log would call the request.
@@ -35,8 +40,59 @@ pub enum FaultKind {
     Slow(Duration),
     /// 200 and a body that is not JSON.
     Garbage,
+    /// A lie.
+    Answer(Answer),
     /// A watch: 200, and an ERROR event with code 410 at once. Anything else: as `Status(410)`.
     GoneInStream,
+}
+
+/// What is answered instead of the truth, whatever was asked.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    code: u16,
+    header: Option<(&'static str, String)>,
+    text: Bytes,
+    then: Then,
+    /// How often the text was sent.
+    pub sent: Arc<AtomicUsize>,
+}
+
+/// What comes after the text.
+#[derive(Clone, Copy, Debug)]
+pub enum Then {
+    End,
+    Silence,
+    /// The same again, for ever.
+    Again,
+}
+
+impl Answer {
+    pub fn new(code: u16, text: impl Into<String>, then: Then) -> Answer {
+        Answer { code, header: None, text: Bytes::from(text.into()), then, sent: Arc::default() }
+    }
+
+    #[must_use]
+    pub fn header(self, name: &'static str, value: &str) -> Answer {
+        Answer { header: Some((name, value.to_owned())), ..self }
+    }
+
+    pub(super) fn response(self) -> (u16, Response) {
+        let Answer { code, header, text, then, sent } = self;
+        let count = move |text: Bytes| {
+            sent.fetch_add(1, Ordering::Relaxed);
+            Ok::<_, std::io::Error>(Frame::data(text))
+        };
+        let body = match then {
+            Then::End => BodyExt::boxed(StreamBody::new(stream::iter([text]).map(count))),
+            Then::Silence => BodyExt::boxed(StreamBody::new(stream::iter([text]).chain(stream::pending()).map(count))),
+            Then::Again => BodyExt::boxed(StreamBody::new(stream::repeat(text).map(count))),
+        };
+        let mut response = super::http::response(code, body);
+        if let Some((name, value)) = header {
+            response.headers_mut().insert(name, value.parse().expect("a header value"));
+        }
+        (code, response)
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -246,6 +246,11 @@ async fn handle<B: hyper::body::Body>(
         Some(FaultKind::Throttle(seconds)) => return with_retry_after(reply(429, &status(429, "scripted")), *seconds),
         Some(FaultKind::GoneInStream) if verb != Verb::Watch => return reply(410, &status(410, "scripted")),
         Some(FaultKind::Garbage) => return reply(200, &Value::from("<html>not a Kubernetes object</html>")),
+        Some(FaultKind::Answer(answer)) => {
+            let (code, response) = answer.clone().response();
+            log_status(code);
+            return response;
+        }
         Some(FaultKind::Hang) => std::future::pending().await,
         Some(FaultKind::Slow(time)) => tokio::time::sleep(*time).await,
         Some(FaultKind::CutMidLine | FaultKind::GoneInStream) | None => {}
@@ -475,7 +480,7 @@ fn json_response(code: u16, body: &Value) -> Response {
     response(code, Full::from(text).map_err(|never| match never {}).boxed())
 }
 
-fn response(code: u16, body: Body) -> Response {
+pub(super) fn response(code: u16, body: Body) -> Response {
     let mut response = hyper::Response::new(body);
     *response.status_mut() = hyper::StatusCode::from_u16(code).expect("a status code");
     response.headers_mut().insert(CONTENT_TYPE, "application/json".parse().expect("a header value"));

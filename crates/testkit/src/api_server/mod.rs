@@ -24,7 +24,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-pub use faults::{Fault, FaultKind, Faults, Verb};
+pub use faults::{Answer, Fault, FaultKind, Faults, Then, Verb};
+pub use merge::merge;
 pub use state::{Change, Request, Resource, State};
 
 use super::port::Port;

@@ -47,9 +47,8 @@ const GATES_1_20: &str = "APIPriorityAndFairness BalanceAttachedNodeVolumes CSIM
 const GATES_1_36: &str = "DynamicResourceAllocation InPlacePodVerticalScaling KubeletCrashLoopBackOffMax \
     KubeletFineGrainedAuthz MemoryQoS SidecarContainers SystemdWatchdog UserNamespacesSupport";
 
-/// The first gate that this version does not know.
-pub fn unknown_gate<'a>(mut gates: impl Iterator<Item = &'a str>, style: Style) -> Option<&'a str> {
-    gates.find(|gate| !has(GATES, gate) && !has(if style == Style::V1_20 { GATES_1_20 } else { GATES_1_36 }, gate))
+pub fn is_gate(name: &str, style: Style) -> bool {
+    has(GATES, name) || has(if style == Style::V1_20 { GATES_1_20 } else { GATES_1_36 }, name)
 }
 
 fn has(list: &str, name: &str) -> bool {

@@ -71,7 +71,7 @@ pub fn run(args: Vec<OsString>) -> ! {
     let seen = loaded.as_ref().map_or(&Value::Null, |loaded| &loaded.original);
     kubelet.started(args, path.as_deref(), preflight, seen);
 
-    if let Some(gate) = config::unknown_gate(flags.gates(), kubelet.style) {
+    if let Some(gate) = flags.gates().find(|gate| !kubelet.has_gate(gate)) {
         kubelet.die(Stage::FlagGates, &format!("unrecognized feature gate: {gate}"));
     }
     let mut loaded = loaded.unwrap_or_else(|text| kubelet.die(Stage::Load(shown(path.as_deref())), &text));
@@ -112,7 +112,7 @@ fn judge(kubelet: &mut Kubelet, config: &config::Effective, flags: &Flags) {
     let json_logs = config.string("/logging/format") == Some("json");
     if kubelet.style == Style::V1_36 {
         // Gates panic while the file's defaults are filled in, and logging is set up before validation.
-        if let Some(gate) = config::unknown_gate(config.gates(), kubelet.style) {
+        if let Some(gate) = config.gates().find(|gate| !kubelet.has_gate(gate)) {
             kubelet.panic_over(&format!("unrecognized feature gate: {gate}"));
         }
         if let Some(format) = config.bad_log_format() {
@@ -120,7 +120,7 @@ fn judge(kubelet: &mut Kubelet, config: &config::Effective, flags: &Flags) {
             kubelet.die(Stage::Logging, &text);
         }
         kubelet.json_logs = json_logs;
-    } else if let Some(gate) = config::unknown_gate(config.gates(), kubelet.style) {
+    } else if let Some(gate) = config.gates().find(|gate| !kubelet.has_gate(gate)) {
         kubelet.die(Stage::FileGates, &format!("unrecognized feature gate: {gate}"));
     }
     if let Some(text) = config.validate(kubelet.style) {

@@ -21,6 +21,8 @@ pub struct Settings {
     pub broken: bool,
     /// It tries what it may, and notes that.
     pub confinement: bool,
+    /// A feature gate that this version has lost.
+    pub lost_gate: Option<String>,
 }
 
 impl Settings {
@@ -42,6 +44,7 @@ impl Settings {
             reports: get("STAND_IN_REPORTS").is_some(),
             broken: get("STAND_IN_BROKEN").is_some(),
             confinement: get("STAND_IN_CONFINEMENT").is_some(),
+            lost_gate: get("STAND_IN_LOST_GATE"),
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 
+use super::config;
 use super::settings::Settings;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,12 +99,19 @@ pub struct Kubelet {
     pub json_logs: bool,
     /// Dies without a word.
     pub silent: bool,
+    lost_gate: Option<String>,
     journal: Option<PathBuf>,
 }
 
 impl Kubelet {
     pub fn new(settings: &Settings) -> Kubelet {
-        Kubelet { style: settings.style, json_logs: false, silent: false, journal: settings.journal.clone() }
+        let (style, journal) = (settings.style, settings.journal.clone());
+        Kubelet { style, json_logs: false, silent: false, lost_gate: settings.lost_gate.clone(), journal }
+    }
+
+    /// Whether this version knows the gate.
+    pub fn has_gate(&self, gate: &str) -> bool {
+        self.lost_gate.as_deref() != Some(gate) && config::is_gate(gate, self.style)
     }
 
     pub fn started(&self, args: &[String], config: Option<&Path>, preflight: bool, content: &Value) {
