@@ -10,8 +10,9 @@ use crate::fleet::pool::types::KubeletConfigPool;
 #[must_use]
 pub fn crd() -> Value {
     let mut crd = serde_json::to_value(KubeletConfigPool::crd()).unwrap_or_default();
-    if let Some(status) = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/status") {
-        status["default"] = json!({"observedGeneration": -1});
+    let status = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/status");
+    if let Some(status) = status.and_then(Value::as_object_mut) {
+        status.insert("default".to_owned(), json!({"observedGeneration": -1}));
     }
     crd
 }

@@ -109,11 +109,16 @@ impl Reconciler {
         if pool.status.as_ref() != Some(&decision.status) {
             self.write_status(&pool, &decision.status).await?;
         }
+        // One that cannot be written to keeps no other one back.
+        let mut failed = None;
         for (node, to) in &decision.assign {
             if !self.term.holds() {
                 return Ok(Action::await_change());
             }
-            self.assign(node, to.as_ref()).await?;
+            failed = self.assign(node, to.as_ref()).await.err().or(failed);
+        }
+        if let Some(error) = failed {
+            return Err(error);
         }
         let next = decision.next.or_else(|| update.is_err().then_some(AGAIN));
         Ok(next.map_or_else(Action::await_change, Action::requeue))

@@ -72,7 +72,8 @@ pub(crate) fn decide(pool: &Pool<'_>, cluster: &Cluster<'_>) -> Decision {
         Err(why) => {
             let situation = Situation::Invalid(why.to_owned());
             report::fill(&mut status, &members.counts(None, Proof::Active), &situation, cluster.now);
-            return Decision { status, assign: members.left(), next: None };
+            let assign = members.joined(cluster.now).into_iter().chain(members.left()).collect();
+            return Decision { status, assign, next: None };
         }
     };
     let rollout = Rollout { pool, cluster, members: &members, strategy: &pool.spec.rollout, update };
@@ -131,6 +132,14 @@ impl<'a> Members<'a> {
         })
     }
 
+    /// Nodes that have just joined get what the others have.
+    fn joined(&self, now: Timestamp) -> Vec<(String, Option<ConfigMapRef>)> {
+        let Some(current) = self.pool.status.current_revision.as_deref() else { return Vec::new() };
+        let current = from_label(current, self.pool.namespace);
+        let is_new = |node: &&&PoolNode| node.desired.is_none() && node.is_young(now);
+        self.own.iter().filter(is_new).map(|node| (node.name.clone(), Some(current.clone()))).collect()
+    }
+
     fn left(&self) -> Vec<(String, Option<ConfigMapRef>)> {
         match self.pool.spec.on_leave {
             OnLeave::Keep => Vec::new(),
@@ -178,7 +187,9 @@ impl Rollout<'_> {
         let update = label(self.update);
         let is_bad = status.bad_revisions.iter().any(|bad| bad.revision == update);
         let failed = self.failed();
-        if !is_bad && failed.len() >= self.strategy.max_failures as usize {
+        // What all Nodes had is not bad because of one that joined, or that broke since.
+        let is_new = status.current_revision.as_ref() != Some(&update);
+        if !is_bad && is_new && failed.len() >= self.strategy.max_failures as usize {
             status
                 .bad_revisions
                 .push(BadRevision { revision: update, nodes: failed.into_iter().take(WORDS).collect() });
@@ -186,8 +197,7 @@ impl Rollout<'_> {
             status.bad_revisions.drain(..surplus);
             return true;
         }
-        let everywhere = self.has_all() && !is_bad;
-        if everywhere && status.current_revision.as_ref() != Some(&update) {
+        if is_new && !is_bad && self.has_all() {
             let former = status.current_revision.replace(update.clone());
             status.history.retain(|revision| *revision != update);
             status.history.extend(former);
@@ -246,7 +256,7 @@ impl Rollout<'_> {
     /// Where the pool is, and what is to be assigned.
     fn moves(&self, status: &KubeletConfigPoolStatus) -> (Situation, Vec<(String, Option<ConfigMapRef>)>) {
         let current = status.current_revision.as_deref().map(|label| from_label(label, self.pool.namespace));
-        let joined = self.joined(current.as_ref());
+        let joined = self.members.joined(self.cluster.now);
         let bad = status.bad_revisions.iter().find(|bad| bad.revision == label(self.update));
         let (situation, target) = match bad {
             Some(bad) => {
@@ -269,13 +279,6 @@ impl Rollout<'_> {
             joined.into_iter().filter(|(name, _)| !assign.iter().any(|(other, _)| other == name)).collect::<Vec<_>>(),
         );
         (if bad.is_some() { situation } else { progress }, assign)
-    }
-
-    /// Nodes that have just joined get what the others have.
-    fn joined(&self, current: Option<&ConfigMapRef>) -> Vec<(String, Option<ConfigMapRef>)> {
-        let Some(current) = current else { return Vec::new() };
-        let is_new = |node: &&&PoolNode| node.desired.is_none() && node.is_young(self.cluster.now);
-        self.members.own.iter().filter(is_new).map(|node| (node.name.clone(), Some(current.clone()))).collect()
     }
 
     /// The next Nodes that get `target`, as far as there is room for them.

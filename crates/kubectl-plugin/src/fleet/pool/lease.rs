@@ -58,15 +58,14 @@ pub(crate) fn taken(lease: &Value, name: &str, us: &str, now: Timestamp) -> Valu
 
 /// The Lease as nobody holds it.
 pub(crate) fn released(lease: &Value, name: &str) -> Value {
-    let mut spec = lease.get("spec").cloned().unwrap_or_default();
-    spec["holderIdentity"] = "".into();
-    spec["leaseDurationSeconds"] = 1.into();
+    let mut spec = lease.get("spec").and_then(Value::as_object).cloned().unwrap_or_default();
+    spec.extend([("holderIdentity".to_owned(), "".into()), ("leaseDurationSeconds".to_owned(), 1.into())]);
     with_spec(lease, name, spec)
 }
 
-fn with_spec(lease: &Value, name: &str, spec: Value) -> Value {
+fn with_spec(lease: &Value, name: &str, spec: impl Into<Value>) -> Value {
     let metadata = lease.get("metadata").cloned().unwrap_or_else(|| json!({ "name": name }));
-    json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec})
+    json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec.into()})
 }
 
 #[cfg(test)]

@@ -91,7 +91,7 @@ impl Situation {
             }
             Self::Blocked { unready, max, behind } => {
                 let names = if unready.is_empty() {
-                    "held on the Node".to_owned()
+                    "held on the Node, or another control-plane Node is away".to_owned()
                 } else {
                     format!("not Ready: {}", listed(unready))
                 };

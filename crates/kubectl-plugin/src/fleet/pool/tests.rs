@@ -24,17 +24,17 @@ struct World {
     approved: Option<String>,
 }
 
-fn spec(more: Value) -> KubeletConfigPoolSpec {
+fn spec(more: impl Into<Value>) -> KubeletConfigPoolSpec {
     let mut spec = json!({"nodeSelector": {"matchLabels": {"pool": "a"}}, "kubeletConfiguration": {"maxPods": 60}});
-    for (field, value) in more.as_object().unwrap() {
+    for (field, value) in more.into().as_object().unwrap() {
         spec[field] = value.clone();
     }
     serde_json::from_value(spec).unwrap()
 }
 
-fn node(name: &str, created: &str, labels: Value) -> PoolNode {
+fn node(name: &str, created: &str, labels: impl Into<Value>) -> PoolNode {
     let mut all = json!({"pool": "a"});
-    for (label, value) in labels.as_object().unwrap() {
+    for (label, value) in labels.into().as_object().unwrap() {
         all[label] = value.clone();
     }
     let ready = json!({"type": "Ready", "status": "True"});
@@ -43,7 +43,7 @@ fn node(name: &str, created: &str, labels: Value) -> PoolNode {
 }
 
 impl World {
-    fn new(count: usize, more: Value) -> World {
+    fn new(count: usize, more: impl Into<Value>) -> World {
         let zone = |number: usize| json!({"topology.kubernetes.io/zone": format!("zone-{}", number % 3)});
         let nodes = (0..count).map(|number| node(&format!("n{number:03}"), OLD, zone(number)));
         World {
@@ -58,7 +58,7 @@ impl World {
         Revision::of_spec("pool-a", &self.pools[0].1, "ns").unwrap().reference().clone()
     }
 
-    fn set(&mut self, more: Value) {
+    fn set(&mut self, more: impl Into<Value>) {
         self.pools[0].1 = spec(more);
     }
 
@@ -261,6 +261,39 @@ fn nodes_that_join_get_what_the_others_have() {
     world.at("young3").progress = Progress::Updating;
     world.settle();
     assert_eq!(world.ready(), ("True", "Complete"), "a scale-up does not unsettle a pool");
+}
+
+#[test]
+fn a_node_that_joins_and_does_not_come_up_condemns_nothing() {
+    let mut world = World::new(4, json!({}));
+    world.prove_all();
+    let mut young = node("young", NOW, json!({}));
+    young.ready = false;
+    world.nodes.insert(young.name.clone(), young);
+    assert_eq!(world.settle(), ["young"]);
+    world.at("young").unready_for = Duration::from_secs(3600);
+    world.at("young").progress = Progress::Bad("no".to_owned());
+    world.settle();
+    assert!(world.status.bad_revisions.is_empty());
+    assert_eq!((world.ready(), world.status.failed), (("True", "Complete"), 1));
+}
+
+#[test]
+fn a_spec_that_makes_no_sense_keeps_no_node_from_joining() {
+    let mut world = World::new(4, json!({}));
+    world.prove_all();
+    world.nodes.insert("young".to_owned(), node("young", NOW, json!({})));
+    let pool = Pool {
+        name: "pool-a",
+        generation: 2,
+        spec: &world.pools[0].1,
+        status: &world.status,
+        approved: None,
+        update: Err("no"),
+        namespace: "ns",
+    };
+    let decision = decide(&pool, &Cluster { nodes: &world.nodes, pools: &world.pools, now: NOW.parse().unwrap() });
+    assert_eq!(decision.assign, [("young".to_owned(), Some(world.update()))]);
 }
 
 #[test]
