@@ -30,6 +30,7 @@ mod flags;
 mod hung;
 mod local_files;
 mod plugin_drain;
+mod plugin_pools;
 mod plugin_rollout;
 mod plugin_snapshots;
 mod plugin_tutorial;
@@ -126,6 +127,7 @@ const CASES: &[Test] = &[
     Test("containers_keep_running", LABELS, pods::containers_keep_running),
     Test("reload_from_previous", LABELS, previous::reload_from_previous),
     Test("drain", BOTH, plugin_drain::drain),
+    Test("pool", LABELS, plugin_pools::pool),
     Test("terminate", LABELS, process::terminate),
 ];
 

@@ -173,7 +173,13 @@ impl<'a> World<'a> {
 
     fn expect(&self, target: &str, max_unavailable: usize) {
         let canaries = (0..CANARIES).map(node).collect();
-        let expectation = Expectation { target: target.to_owned(), canaries, max_unavailable, active: false };
+        let expectation = Expectation {
+            target: target.to_owned(),
+            canaries,
+            max_unavailable,
+            active: false,
+            ..Expectation::default()
+        };
         self.log.lock().unwrap().expect(expectation);
     }
 

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::commands::{
-    assign, capture, completion, confirm, diff, doctor, explain, history, push, reset, retry, rollback, rollout, status,
+    assign, capture, completion, confirm, controller, diff, doctor, explain, history, push, reset, retry, rollback,
+    rollout, status,
 };
 use crate::context::{self, Context};
 use crate::failure::Failure;
@@ -56,6 +57,8 @@ enum Command {
     History(history::Options),
     /// A ConfigMap for many nodes: canaries first, then waves; stops by itself where a node does not like it.
     Rollout(rollout::Options),
+    /// Carries out what pools say (KubeletConfigPool), until it is told to stop; one replica at a time acts.
+    Controller(controller::Options),
 }
 
 /// The command line's definition, for manuals and completions.
@@ -137,6 +140,7 @@ impl Command {
             Self::Explain(options) => options.run(context).await,
             Self::History(options) => options.run(context).await,
             Self::Rollout(options) => options.run(context).await,
+            Self::Controller(options) => options.run(context).await,
             Self::Completion(_) | Self::Push(_) | Self::Diff(_) => {
                 Err(Failure::new("this command brings its own connection"))
             }

@@ -10,14 +10,17 @@
 //! | `cli`, `context` | the command line; the kubeconfig that it names |
 //! | `commands` | one command a file; `targets` and `wait` are what several of them share |
 //! | `commands::rollout` | the client that drives a rollout: records and lock, nodes as they are followed, drains |
+//! | `controller`, `clock` | what carries out pools: the Lease, the Nodes as they are followed, one pool at a time |
 //! | `api` | `client`, `list`, `watch`, `write`, and `nodes` on top of them |
 //! | [`fleet`] | decisions about nodes, without IO, clock or environment |
 //! | `output`, `table`, `failure` | what the user sees, and the exit code |
 
 mod api;
 mod cli;
+mod clock;
 mod commands;
 mod context;
+mod controller;
 mod failure;
 pub mod fleet;
 mod output;
@@ -29,4 +32,6 @@ pub use cli::{command, run};
 #[doc(hidden)]
 pub use commands::rollout::lock_timing::LockTiming;
 pub use context::Context;
+#[doc(hidden)]
+pub use controller::crd;
 pub use failure::Failure;

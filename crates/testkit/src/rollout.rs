@@ -64,6 +64,7 @@ pub struct World {
     expected: Mutex<Expectation>,
     wire: Arc<Mutex<Wire>>,
     died: Arc<Notify>,
+    began: Instant,
 }
 
 /// A ConfigMap's content; no two are the same, or going from one to the other would be nothing.
@@ -105,6 +106,7 @@ impl World {
             expected: Mutex::new(expected),
             wire: Arc::default(),
             died: Arc::default(),
+            began: Instant::now(),
         };
         for number in 0..count {
             world.fleet.add(&name(number), Some((source(&before), payload(&before))));
@@ -148,7 +150,10 @@ impl World {
     /// A Node with these labels, and a supervisor that knows nothing.
     pub fn create(&self, number: usize, labels: &Value) {
         let ready = json!({"type": "Ready", "status": "True"});
-        let node = json!({"metadata": {"labels": labels}, "spec": {}, "status": {"conditions": [ready]}});
+        // Time is simulated, and the API server's clock is not.
+        let now = jiff::Timestamp::now() + self.began.elapsed();
+        let metadata = json!({"labels": labels, "creationTimestamp": format!("{now:.0}")});
+        let node = json!({"metadata": metadata, "spec": {}, "status": {"conditions": [ready]}});
         self.server.put_node(&name(number), node);
         self.fleet.add(&name(number), None);
     }
@@ -158,6 +163,43 @@ impl World {
         self.fleet.control(&name(number), |node| {
             node.outcomes.insert(TARGET.to_owned(), outcome);
         });
+    }
+
+    /// The same with the ConfigMap of this name.
+    pub fn set_outcome_with(&self, number: usize, map: &str, outcome: Outcome) {
+        self.fleet.control(&name(number), |node| {
+            node.outcomes.insert(map.to_owned(), outcome);
+        });
+    }
+
+    /// From now on a pool rolls this revision out.
+    pub fn expect_pool(&self, revision: &str, canaries: usize, max: usize) {
+        self.expect_more(|it| {
+            *it = Expectation {
+                target: revision.to_owned(),
+                any_canaries: canaries,
+                max_unavailable: max,
+                of_pool: true,
+                ..Expectation::default()
+            };
+        });
+    }
+
+    /// A controller of pools, until it ends or is dropped.
+    pub async fn controller(&self) -> Result<ExitCode, Failure> {
+        self.fleet.is_up().await;
+        let context = context(self.connect());
+        Box::pin(kubectl_plugin::run(&context, &["controller"])).await
+    }
+
+    /// Lives until a pool is so; how it is then.
+    pub async fn until_pool(&self, pool: &str, so: impl Fn(&Value) -> bool) -> Value {
+        loop {
+            match self.server.pool(pool) {
+                Some(pool) if so(&pool) => return pool,
+                _ => tokio::time::sleep(Duration::from_secs(1)).await,
+            }
+        }
     }
 
     pub fn unready(&self, number: usize, seconds: u64) {

@@ -132,6 +132,11 @@ impl ApiError {
         Self { what: what.to_owned(), cause: Cause::Other(message.into()) }
     }
 
+    /// Nobody answered in time.
+    pub(crate) fn no_answer(what: &str) -> Self {
+        Self { what: what.to_owned(), cause: Cause::NoAnswer }
+    }
+
     pub(crate) fn from_kube(what: &str, error: kube::Error) -> Self {
         Self { what: what.to_owned(), cause: Cause::Kube(error) }
     }

@@ -218,3 +218,8 @@ fn keep_version(object: &Value, version: &mut String) {
         seen.clone_into(version);
     }
 }
+
+/// Whether a resourceVersion is before another one. They are numbers on every server that is built on etcd.
+pub(crate) fn older(one: &str, other: &str) -> bool {
+    matches!((one.parse::<u64>(), other.parse::<u64>()), (Ok(one), Ok(other)) if one < other)
+}

@@ -22,7 +22,7 @@ use kubelet_config::source::Merge;
 use kubelet_config::{rendering, yaml};
 
 /// Chooses how a payload is put together with the local file.
-pub(crate) const MERGE_ANNOTATION: &str = "kubelet-supervisor.io/merge";
+pub(crate) use crate::fleet::pool::revision::MERGE as MERGE_ANNOTATION;
 
 /// A ConfigMap with a KubeletConfiguration.
 #[derive(Clone, Debug)]

@@ -5,6 +5,7 @@ pub(crate) mod capture;
 pub(crate) mod completion;
 pub(crate) mod configuration;
 pub(crate) mod confirm;
+pub(crate) mod controller;
 pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod explain;

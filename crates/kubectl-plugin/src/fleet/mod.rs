@@ -9,6 +9,7 @@ pub(crate) mod events;
 pub(crate) mod explain;
 pub(crate) mod field_paths;
 pub mod node;
+pub mod pool;
 pub mod rollout;
 pub(crate) mod view;
 pub(crate) mod wait;

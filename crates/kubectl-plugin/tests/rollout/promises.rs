@@ -20,7 +20,13 @@ impl Story {
         let mut story = Story { log: Log::default(), version: 0 };
         (0..4).for_each(|node| story.node(node, "old", ["old", "old"], false, true));
         let canaries = vec!["n0".to_owned()];
-        story.log.expect(Expectation { target: "new".to_owned(), canaries, max_unavailable: 2, active: false });
+        story.log.expect(Expectation {
+            target: "new".to_owned(),
+            canaries,
+            max_unavailable: 2,
+            active: false,
+            ..Expectation::default()
+        });
         story.record("Running");
         story
     }

@@ -79,6 +79,7 @@ impl Target {
         match (parts.next()?, parts.next()?) {
             ("api", "v1") => {}
             ("apis", "coordination.k8s.io") if parts.next()? == "v1" => {}
+            ("apis", "kubelet-supervisor.io") if parts.next()? == "v1alpha1" => {}
             _ => return None,
         }
         let mut parts = parts.peekable();
@@ -89,12 +90,13 @@ impl Target {
             "events" => Resource::Event,
             "leases" => Resource::Lease,
             "pods" => Resource::Pod,
+            "kubeletconfigpools" => Resource::Pool,
             _ => return None,
         };
         let name = parts.next().map(str::to_owned);
         let (status, eviction, proxy) = match parts.next() {
             None => (false, false, None),
-            Some("status") if resource == Resource::Node => (true, false, None),
+            Some("status") if matches!(resource, Resource::Node | Resource::Pool) => (true, false, None),
             Some("eviction") if resource == Resource::Pod => (false, true, None),
             Some("proxy") if resource == Resource::Node => (false, false, Some(parts.collect::<Vec<_>>().join("/"))),
             Some(_) => return None,
@@ -429,6 +431,11 @@ fn write_or_get(
             match content_type {
                 "application/merge-patch+json" => merge::merge(&mut object, &body),
                 "application/strategic-merge-patch+json" => merge::strategic_merge(&mut object, &body),
+                // Of one manager, who says all of the status each time.
+                "application/apply-patch+yaml" if target.status => {
+                    merge::merge(&mut object["metadata"], &body["metadata"]);
+                    object["status"] = body["status"].clone();
+                }
                 other => return (415, status(415, &format!("{other:?} is not supported here"))),
             }
             object
@@ -451,7 +458,7 @@ fn write_or_get(
     let mut object = wanted;
     if target.status {
         object["spec"] = old["spec"].clone();
-    } else if target.resource == Resource::Node {
+    } else if matches!(target.resource, Resource::Node | Resource::Pool) {
         object["status"] = old["status"].clone();
     }
     if dry_run {

@@ -292,6 +292,27 @@ impl ApiServer {
         self.shared.change(|s| s.delete(&key)).expect("no such Pod");
     }
 
+    /// Creates the pool, or replaces its spec.
+    pub fn put_pool(&self, name: &str, spec: &Value) {
+        let key = Key::new(Resource::Pool, "", name);
+        self.shared.change(|s| {
+            let mut pool =
+                s.get(&key).cloned().unwrap_or_else(|| json!({"metadata": {}, "status": {"observedGeneration": -1}}));
+            pool["spec"] = spec.clone();
+            s.put(&key, pool)
+        });
+    }
+
+    /// A pool as it is.
+    pub fn pool(&self, name: &str) -> Option<Value> {
+        self.read(|s| s.get(&Key::new(Resource::Pool, "", name)).cloned())
+    }
+
+    /// Merges into a pool, as an administrator would.
+    pub fn patch_pool(&self, name: &str, patch: &Value) {
+        self.shared.change(|s| s.patch(&Key::new(Resource::Pool, "", name), patch));
+    }
+
     /// Creates the ConfigMap, or updates its data in place. Returns its uid and resourceVersion.
     pub fn put_config_map(&self, namespace: &str, name: &str, data: &[(&str, &str)]) -> (String, String) {
         self.put_annotated_config_map(namespace, name, data, None)

@@ -21,6 +21,7 @@ pub enum Resource {
     Event,
     Lease,
     Pod,
+    Pool,
 }
 
 impl Resource {
@@ -31,11 +32,16 @@ impl Resource {
             Resource::Event => "Event",
             Resource::Lease => "Lease",
             Resource::Pod => "Pod",
+            Resource::Pool => "KubeletConfigPool",
         }
     }
 
     pub fn api_version(self) -> &'static str {
-        if self == Resource::Lease { "coordination.k8s.io/v1" } else { "v1" }
+        match self {
+            Resource::Lease => "coordination.k8s.io/v1",
+            Resource::Pool => "kubelet-supervisor.io/v1alpha1",
+            _ => "v1",
+        }
     }
 
     pub fn plural(self) -> &'static str {
@@ -45,6 +51,7 @@ impl Resource {
             Resource::Event => "events",
             Resource::Lease => "leases",
             Resource::Pod => "pods",
+            Resource::Pool => "kubeletconfigpools",
         }
     }
 }
@@ -251,10 +258,21 @@ impl State {
         if !key.namespace.is_empty() {
             meta["namespace"] = key.namespace.as_str().into();
         }
-        if let Some(old) = self.objects.get(key) {
+        let old = self.objects.get(key);
+        if let Some(old) = old {
             for field in ["uid", "creationTimestamp", "resourceVersion"] {
                 meta[field] = old["metadata"][field].clone();
             }
+        }
+        // Counts on with each change of the spec.
+        if key.resource == Resource::Pool {
+            let former = old.map(|old| (old["metadata"]["generation"].as_u64().unwrap_or_default(), &old["spec"]));
+            let generation = match former {
+                Some((generation, spec)) if *spec == object["spec"] => generation,
+                Some((generation, _)) => generation + 1,
+                None => 1,
+            };
+            object["metadata"]["generation"] = generation.into();
         }
     }
 

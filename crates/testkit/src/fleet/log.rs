@@ -72,6 +72,10 @@ pub struct Expectation {
     pub max_unavailable: usize,
     /// `--wait-for active`.
     pub active: bool,
+    /// So many, whichever they are, are to prove it before all others.
+    pub any_canaries: usize,
+    /// It is a pool's: there is no record of a rollout.
+    pub of_pool: bool,
 }
 
 struct Line {
@@ -235,7 +239,12 @@ impl Sending<'_> {
     }
 
     fn before_canaries(&self) -> Option<String> {
-        let Expectation { target, canaries, active, .. } = self.expectation;
+        let Expectation { target, canaries, active, any_canaries, .. } = self.expectation;
+        let with = self.nodes.values().filter(|it| it.snapshot.has(target) && !it.snapshot.calls_bad(target));
+        let settled = with.clone().filter(|it| it.snapshot.is_settled(target, *active)).count();
+        if settled < *any_canaries && with.count() >= *any_canaries {
+            return Some(format!("{settled} of {any_canaries} canaries are done"));
+        }
         if canaries.iter().any(|canary| canary == self.node) {
             return None;
         }
@@ -252,6 +261,9 @@ impl Sending<'_> {
     /// What stopped by itself sends nothing any more, not even what was on its way. What somebody else paused or took
     /// back, its client may not have heard of.
     fn not_running(&self) -> Option<String> {
+        if self.expectation.of_pool {
+            return None;
+        }
         let mut own = self.records.values().filter(|(target, ..)| *target == self.expectation.target);
         let may = |(_, phase, since): &(&str, &str, Instant)| {
             *phase == "Running" || (!matches!(*phase, "Starting" | "Stopped") && self.is_recent(*since))

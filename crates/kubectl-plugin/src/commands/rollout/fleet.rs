@@ -8,12 +8,11 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::client::RolloutClient;
-use super::records::older;
 use crate::Failure;
 use crate::api::client::ApiError;
 use crate::api::list::Selector;
 use crate::api::nodes::{NODES, get_request};
-use crate::api::watch::{Event, Watcher};
+use crate::api::watch::{Event, Watcher, older};
 use crate::fleet::assign::WrittenAssignment;
 use crate::fleet::node::NodeRow;
 use crate::fleet::rollout::drain::{Cordon, Drain};

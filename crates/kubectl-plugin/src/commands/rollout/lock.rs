@@ -6,8 +6,9 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::client::RolloutClient;
-use super::records::{Replaced, StoredRecord, older, stored};
+use super::records::{Replaced, StoredRecord, stored};
 use crate::Failure;
+use crate::api::watch::older;
 use crate::fleet::rollout::{Holder, Phase, Record};
 use crate::output::plain;
 

@@ -9,6 +9,7 @@ use super::client::RolloutClient;
 use crate::Failure;
 use crate::api::list::{Pager, Selector};
 use crate::api::nodes::segment;
+use crate::api::watch::older;
 use crate::fleet::rollout::drain::CORDONED_BY;
 use crate::fleet::rollout::member::Member;
 use crate::fleet::rollout::record::{decode, decode_nodes, encode, encode_nodes, map_name, part_name};
@@ -244,9 +245,4 @@ fn no_namespace(namespace: &str) -> Failure {
     Failure::new(format!(
         "there is no namespace {namespace}: choose another by -n (of records: by --records-namespace), or make it with `kubectl apply -k packaging/manifests/base`"
     ))
-}
-
-/// Whether a resourceVersion is before another one. They are numbers on every server that is built on etcd.
-pub(crate) fn older(one: &str, other: &str) -> bool {
-    matches!((one.parse::<u64>(), other.parse::<u64>()), (Ok(one), Ok(other)) if one < other)
 }

@@ -1,0 +1,18 @@
+//! The CustomResourceDefinition of pools, as `packaging/manifests/pools` ships it.
+
+use kube::CustomResourceExt as _;
+use serde_json::{Value, json};
+
+use crate::fleet::pool::types::KubeletConfigPool;
+
+/// What the derive makes of the types, and a default of the status: without one, kstatus takes a pool that no controller
+/// has seen for one that is done.
+#[must_use]
+pub fn crd() -> Value {
+    let mut crd = serde_json::to_value(KubeletConfigPool::crd()).unwrap_or_default();
+    let status = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/status");
+    if let Some(status) = status.and_then(Value::as_object_mut) {
+        status.insert("default".to_owned(), json!({"observedGeneration": -1}));
+    }
+    crd
+}

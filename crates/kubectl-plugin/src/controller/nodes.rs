@@ -1,0 +1,163 @@
+//! All Nodes, as they were last seen, and since when.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::Stream;
+use serde_json::Value;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::Failure;
+use crate::api::client::Client;
+use crate::api::list::Selector;
+use crate::api::nodes::NODES;
+use crate::api::watch::{Event, Watcher, older};
+use crate::fleet::node::NodeRow;
+use crate::fleet::pool::node::PoolNode;
+
+/// Shared by what follows the Nodes and what decides.
+#[derive(Clone)]
+pub(super) struct NodeStore {
+    nodes: Arc<Mutex<Nodes>>,
+    changed: Arc<Notify>,
+    namespace: String,
+}
+
+#[derive(Default)]
+struct Nodes {
+    known: BTreeMap<String, PoolNode>,
+    since: HashMap<String, Since>,
+}
+
+#[derive(Default)]
+struct Since {
+    unready: Option<Instant>,
+    updating: Option<Instant>,
+}
+
+/// Takes in what the API server says of Nodes.
+pub(super) struct Pump {
+    store: NodeStore,
+    watcher: Watcher,
+    /// Names of a list that is being read.
+    listed: BTreeSet<String>,
+}
+
+impl NodeStore {
+    pub(super) fn follow(client: &Client) -> (Self, Pump) {
+        let store = Self { nodes: Arc::default(), changed: Arc::default(), namespace: client.namespace.clone() };
+        let watcher = Watcher::new(client, NODES, "nodes", Selector::default(), None);
+        (store.clone(), Pump { store, watcher, listed: BTreeSet::new() })
+    }
+
+    /// Whenever something changed that pools go by.
+    pub(super) fn changes(&self) -> impl Stream<Item = ()> + Send + 'static {
+        futures_util::stream::unfold(Arc::clone(&self.changed), |changed| async {
+            changed.notified().await;
+            Some(((), changed))
+        })
+    }
+
+    /// With all Nodes, as they are now.
+    pub(super) fn read<T>(&self, read: impl FnOnce(&BTreeMap<String, PoolNode>) -> T) -> T {
+        let mut nodes = self.lock();
+        let Nodes { known, since } = &mut *nodes;
+        let now = Instant::now();
+        for (name, node) in known.iter_mut() {
+            let times = since.entry(name.clone()).or_default();
+            let passed = |since: Option<Instant>| since.map(|since| now - since).unwrap_or_default();
+            node.unready_for = passed(times.unready);
+            node.updating_for = passed(times.updating);
+        }
+        read(known)
+    }
+
+    /// A Node as it is now, or was: an older one than the one that is known is passed over.
+    pub(super) fn observe(&self, node: &Value) {
+        let row = NodeRow::from_node(node, &self.namespace);
+        let mut nodes = self.lock();
+        let former = nodes.known.get(&row.name);
+        if former.is_some_and(|former| older(&row.version, &former.version)) {
+            return;
+        }
+        let node = PoolNode::from_row(row);
+        let moved = former.is_none_or(|former| former.desired != node.desired);
+        let same = former.is_some_and(|former| former.says_the_same(&node));
+        let now = Instant::now();
+        let since = nodes.since.entry(node.name.clone()).or_default();
+        let keep = |since: &mut Option<Instant>, holds: bool| *since = holds.then(|| since.unwrap_or(now));
+        if moved {
+            since.updating = None;
+        }
+        keep(&mut since.unready, !node.ready);
+        keep(&mut since.updating, node.desired.is_some() && !node.is_done());
+        nodes.known.insert(node.name.clone(), node);
+        drop(nodes);
+        if !same {
+            self.changed.notify_one();
+        }
+    }
+
+    fn forget(&self, gone: impl Fn(&str) -> bool) {
+        let mut nodes = self.lock();
+        let before = nodes.known.len();
+        nodes.known.retain(|name, _| !gone(name));
+        nodes.since.retain(|name, _| !gone(name));
+        if nodes.known.len() != before {
+            self.changed.notify_one();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Nodes> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pump {
+    /// Until all Nodes were seen once: before, there is nothing to decide by.
+    ///
+    /// # Errors
+    /// Nodes cannot be listed.
+    pub(super) async fn until_known(&mut self) -> Result<(), Failure> {
+        while !self.take_in().await? {}
+        Ok(())
+    }
+
+    /// Ends with a failure only.
+    pub(super) async fn run(mut self) -> Failure {
+        loop {
+            if let Err(failure) = self.take_in().await {
+                return failure;
+            }
+        }
+    }
+
+    /// One event; whether a list is complete by it.
+    async fn take_in(&mut self) -> Result<bool, Failure> {
+        match self.watcher.events.recv().await {
+            Some(Event::Init) => self.listed.clear(),
+            Some(Event::Apply(node)) => {
+                self.listed.extend(name(&node).map(str::to_owned));
+                self.store.observe(&node);
+            }
+            Some(Event::Delete(node)) => {
+                let gone = name(&node).unwrap_or_default();
+                self.store.forget(|name| name == gone);
+            }
+            Some(Event::InitDone(_)) => {
+                let listed = std::mem::take(&mut self.listed);
+                self.store.forget(|name| !listed.contains(name));
+                return Ok(true);
+            }
+            Some(Event::Interrupted(failure)) => eprintln!("warning: {}; trying on", failure.message),
+            Some(Event::Failed(failure)) => return Err(failure),
+            None => return Err(Failure::new("watch nodes: it has ended")),
+        }
+        Ok(false)
+    }
+}
+
+fn name(node: &Value) -> Option<&str> {
+    node.pointer("/metadata/name").and_then(Value::as_str)
+}

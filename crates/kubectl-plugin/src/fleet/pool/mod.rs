@@ -1,0 +1,15 @@
+//! Pools: which Nodes are to have which configuration, and how a change gets there.
+//!
+//! Nothing but the API server remembers how far a pool is: what it is to have stands in its spec, what it has had and what
+//! failed in its status, and how far each Node is the Node says itself. [`decide`] is a function of these, so a controller
+//! that takes over from a dead one goes on as that one would have.
+
+pub(crate) mod decide;
+pub(crate) mod lease;
+pub(crate) mod node;
+pub(crate) mod report;
+pub(crate) mod revision;
+mod selector;
+#[cfg(test)]
+mod tests;
+pub mod types;

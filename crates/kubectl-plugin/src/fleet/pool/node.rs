@@ -1,0 +1,124 @@
+//! A Node, as pools see it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::fleet::assign::WrittenAssignment;
+use crate::fleet::node::{NodeRow, Stage};
+use crate::fleet::rollout::observed::Progress;
+use kubelet_config::source::ConfigMapRef;
+
+/// Labels of control-plane Nodes; `master` up to 1.24.
+const CONTROL_PLANE: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
+
+/// A Node that is younger has no pods that a change could hurt: it gets what it is to have at once.
+const YOUNG: Duration = Duration::from_secs(600);
+
+/// A Node, as it was last observed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PoolNode {
+    pub(crate) name: String,
+    /// The Node's resourceVersion.
+    pub(crate) version: String,
+    pub(crate) labels: BTreeMap<String, String>,
+    /// `topology.kubernetes.io/zone`, or the older label.
+    zone: String,
+    pub(crate) written: WrittenAssignment,
+    /// What it is assigned.
+    pub(crate) desired: Option<ConfigMapRef>,
+    /// How far it is with that.
+    pub(crate) progress: Progress,
+    /// The words of its condition.
+    pub(crate) message: String,
+    pub(crate) ready: bool,
+    /// An operator on the Node lets no change in.
+    pub(crate) held: bool,
+    created: Option<Timestamp>,
+    /// For how long it is not Ready, as this controller observed it.
+    pub(crate) unready_for: Duration,
+    /// For how long it is not done with what it is assigned, as this controller observed it.
+    pub(crate) updating_for: Duration,
+}
+
+impl PoolNode {
+    pub(crate) fn from_row(row: NodeRow) -> Self {
+        let message = row.condition.as_ref().map(|condition| condition.message.clone()).unwrap_or_default();
+        Self {
+            written: WrittenAssignment::from_row(&row),
+            progress: progress(&row, &message),
+            held: row.stage() == Stage::Held,
+            created: row.created.parse().ok(),
+            message,
+            name: row.name,
+            version: row.version,
+            labels: row.labels,
+            zone: row.zone,
+            desired: row.desired,
+            ready: row.ready,
+            unready_for: Duration::ZERO,
+            updating_for: Duration::ZERO,
+        }
+    }
+
+    /// Where it is; empty if it does not say.
+    pub(crate) fn zone(&self, key: &str) -> &str {
+        match self.labels.get(key) {
+            Some(zone) => zone,
+            None if key.ends_with("kubernetes.io/zone") => &self.zone,
+            None => "",
+        }
+    }
+
+    pub(crate) fn is_control_plane(&self) -> bool {
+        CONTROL_PLANE.iter().any(|label| self.labels.contains_key(*label))
+    }
+
+    /// It joined a moment ago.
+    pub(crate) fn is_young(&self, now: Timestamp) -> bool {
+        self.created.is_some_and(|created| now.duration_since(created) < YOUNG.try_into().unwrap_or_default())
+    }
+
+    /// The other one is another version of the same Node, in which nothing is new that pools go by.
+    pub(crate) fn says_the_same(&self, other: &Self) -> bool {
+        let Self { version, unready_for, updating_for, .. } = other.clone();
+        Self { version, unready_for, updating_for, ..self.clone() } == *other
+    }
+
+    /// Nothing is outstanding of what it is assigned.
+    pub(crate) fn is_done(&self) -> bool {
+        matches!(self.progress, Progress::Proven | Progress::Bad(_))
+    }
+
+    /// It is assigned something, and on its way to it.
+    pub(crate) fn is_updating(&self) -> bool {
+        self.desired.is_some() && self.progress == Progress::Updating
+    }
+}
+
+/// How far a Node is with what it is assigned, whatever that is. What it says of something else is old news.
+fn progress(row: &NodeRow, message: &str) -> Progress {
+    let bad = || {
+        let words = [message, row.invalid.as_deref().unwrap_or_default(), row.error.as_str()];
+        Progress::Bad(words.into_iter().find(|words| !words.is_empty()).unwrap_or_default().to_owned())
+    };
+    let reason = row.condition.as_ref().map_or("", |condition| condition.reason.as_str());
+    let speaks_of_it = row.assigned.as_ref().map(|source| &source.reference) == row.desired.as_ref();
+    if row.invalid.is_some() {
+        return bad();
+    }
+    if !speaks_of_it {
+        return Progress::Updating;
+    }
+    match row.stage() {
+        // The Node had troubles of its own, and says itself that the version is not to blame.
+        Stage::Failed if reason == "NotToBlame" => Progress::Updating,
+        Stage::Failed => bad(),
+        Stage::Proven => Progress::Proven,
+        // Held on the Node, with this very version: nothing is outstanding.
+        Stage::Held if row.active == row.assigned && row.last_known_good == row.assigned => Progress::Proven,
+        Stage::OnTrial | Stage::AwaitsConfirmation if row.is_well() => Progress::Active,
+        _ => Progress::Updating,
+    }
+}

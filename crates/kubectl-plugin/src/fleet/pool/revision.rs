@@ -1,0 +1,247 @@
+//! Revisions: immutable ConfigMaps whose names tell their content.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::types::{KubeletConfigPoolSpec, MergeMode};
+use crate::fleet::configmap_name;
+use kubelet_config::assignment::{DEFAULT_KEY, is_object_name};
+use kubelet_config::flags::KEY_SUFFIX;
+use kubelet_config::hazard::ANNOTATION as ACKNOWLEDGE;
+use kubelet_config::rendering;
+use kubelet_config::source::ConfigMapRef;
+
+/// Label of a revision; the value is its pool.
+pub(crate) const POOL_LABEL: &str = "kubelet-supervisor.io/pool";
+/// A pool's name and what the hash takes must fit a label.
+const POOL_NAME_MAX: usize = 63 - 11;
+
+/// The ConfigMap's annotation that says how it is merged.
+pub(crate) const MERGE: &str = "kubelet-supervisor.io/merge";
+
+/// What the spec says now, as a revision.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Revision {
+    /// A ConfigMap that the controller makes.
+    Rendered(RenderedRevision),
+    /// One that is there: it must be immutable, and have the key.
+    Named(ConfigMapRef),
+}
+
+/// A ConfigMap that the controller makes.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RenderedRevision {
+    pub(crate) reference: ConfigMapRef,
+    /// The whole object.
+    pub(crate) object: Value,
+}
+
+impl Revision {
+    /// What `spec` says, in this namespace.
+    ///
+    /// # Errors
+    /// What is wrong with the pool, for people.
+    pub(crate) fn of_spec(pool: &str, spec: &KubeletConfigPoolSpec, namespace: &str) -> Result<Self, String> {
+        match (&spec.kubelet_configuration, &spec.config_map) {
+            (Some(configuration), None) => render(pool, spec, configuration, namespace).map(Self::Rendered),
+            (None, Some(named)) => {
+                if !spec.flags.is_empty() || !spec.acknowledge.is_empty() || spec.merge != MergeMode::Replace {
+                    return Err(
+                        "spec.configMap brings its own flags (KEY.flags), merge and acknowledge (annotations): \
+                                take them out of the pool"
+                            .to_owned(),
+                    );
+                }
+                let reference = ConfigMapRef {
+                    namespace: namespace.to_owned(),
+                    name: named.name.clone(),
+                    kubelet_config_key: named.key.clone(),
+                };
+                kubelet_config::assignment::reference_fault(&reference)
+                    .map_or(Ok(Self::Named(reference)), |(part, why)| Err(format!("spec.configMap.{part}: {why}")))
+            }
+            _ => Err("exactly one of spec.kubeletConfiguration and spec.configMap is to be there".to_owned()),
+        }
+    }
+
+    /// What Nodes are assigned.
+    pub(crate) fn reference(&self) -> &ConfigMapRef {
+        match self {
+            Self::Rendered(rendered) => &rendered.reference,
+            Self::Named(reference) => reference,
+        }
+    }
+}
+
+/// A ConfigMap named by all that a Node would go by: data, merge and acknowledge.
+fn render(
+    pool: &str,
+    spec: &KubeletConfigPoolSpec,
+    configuration: &Map<String, Value>,
+    namespace: &str,
+) -> Result<RenderedRevision, String> {
+    if pool.len() > POOL_NAME_MAX || !is_object_name(pool) {
+        return Err(format!(
+            "the pool's name begins those of its revisions, which are labels: at most {POOL_NAME_MAX} characters"
+        ));
+    }
+    let mut document = Value::Object(configuration.clone());
+    rendering::check_kind(&mut document, true).map_err(|why| format!("spec.kubeletConfiguration: {why}"))?;
+    let text =
+        serde_json::to_string_pretty(&document).map_err(|error| format!("spec.kubeletConfiguration: {error}"))?;
+    let mut data = BTreeMap::from([(DEFAULT_KEY.to_owned(), text)]);
+    if !spec.flags.is_empty() {
+        data.insert(format!("{DEFAULT_KEY}{KEY_SUFFIX}"), spec.flags.join("\n"));
+    }
+    let merge = if spec.merge == MergeMode::Overlay { "overlay" } else { "replace" };
+    let mut annotations = BTreeMap::from([(MERGE.to_owned(), merge.to_owned())]);
+    if !spec.acknowledge.is_empty() {
+        annotations.insert(ACKNOWLEDGE.to_owned(), spec.acknowledge.join(","));
+    }
+    // Annotations change what a Node makes of the data, and are in the name like it.
+    let hashed: BTreeMap<String, String> =
+        data.iter().chain(&annotations).map(|(key, value)| (key.clone(), value.clone())).collect();
+    let name = configmap_name::name(pool, &hashed);
+    let object = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "immutable": true, "data": data,
+        "metadata": {"name": name, "namespace": namespace, "labels": {POOL_LABEL: pool}, "annotations": annotations},
+    });
+    let reference = ConfigMapRef { namespace: namespace.to_owned(), name, kubelet_config_key: DEFAULT_KEY.to_owned() };
+    Ok(RenderedRevision { reference, object })
+}
+
+/// What is there under a revision's name is that revision.
+///
+/// # Errors
+/// Why it is not, for people.
+pub(crate) fn check_stored(stored: &Value, revision: &Revision) -> Result<(), String> {
+    let ConfigMapRef { name, kubelet_config_key: key, .. } = revision.reference();
+    if stored.get("immutable").and_then(Value::as_bool) != Some(true) {
+        return Err(format!(
+            "ConfigMap {name} can be edited, and a revision must not: `kubectl kubelet-config push FILE` makes immutable ones"
+        ));
+    }
+    match revision {
+        Revision::Rendered(RenderedRevision { object, .. }) => {
+            let annotations = |object: &Value| {
+                let of = |name: &str| object.pointer("/metadata/annotations")?.get(name)?.as_str().map(str::to_owned);
+                [of(MERGE), of(ACKNOWLEDGE)]
+            };
+            if stored.get("data") != object.get("data") || annotations(stored) != annotations(object) {
+                return Err(format!(
+                    "ConfigMap {name} has another content than its name says, so somebody else made it: delete it, and it is made anew"
+                ));
+            }
+            Ok(())
+        }
+        Revision::Named(_) => {
+            let has_key = stored.get("data").and_then(Value::as_object).is_some_and(|data| data.contains_key(key));
+            if has_key {
+                Ok(())
+            } else {
+                Err(format!("ConfigMap {name} has no key {key}: spec.configMap.key names one"))
+            }
+        }
+    }
+}
+
+/// How a revision stands in a pool's status: its ConfigMap, and the key if it is not the usual one.
+pub(crate) fn label(reference: &ConfigMapRef) -> String {
+    match reference.kubelet_config_key.as_str() {
+        DEFAULT_KEY => reference.name.clone(),
+        key => format!("{}/{key}", reference.name),
+    }
+}
+
+/// What a pool's status names by [`label`].
+pub(crate) fn from_label(label: &str, namespace: &str) -> ConfigMapRef {
+    let (name, key) = label.split_once('/').unwrap_or((label, DEFAULT_KEY));
+    ConfigMapRef { namespace: namespace.to_owned(), name: name.to_owned(), kubelet_config_key: key.to_owned() }
+}
+
+/// Whether a ConfigMap of this name is a revision of this pool: by its form, so that one that nobody remembers is known too.
+pub(crate) fn is_of_pool(map: &str, pool: &str) -> bool {
+    let hash = map.strip_prefix(pool).and_then(|rest| rest.strip_prefix('-'));
+    hash.is_some_and(|hash| hash.len() == 10 && hash.bytes().all(|c| b"245678bcdfghkmt9".contains(&c)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rendered(spec: Value) -> RenderedRevision {
+        match Revision::of_spec("pool-a", &serde_json::from_value(spec).unwrap(), "ns").unwrap() {
+            Revision::Rendered(rendered) => rendered,
+            Revision::Named(_) => panic!("named"),
+        }
+    }
+
+    fn name(spec: Value) -> String {
+        rendered(spec).reference.name
+    }
+
+    #[test]
+    fn a_name_tells_all_that_a_node_goes_by() {
+        let base = || json!({"nodeSelector": {}, "kubeletConfiguration": {"maxPods": 60}});
+        let with = |field: &str, value: Value| {
+            let mut spec = base();
+            spec[field] = value;
+            name(spec)
+        };
+        let plain = name(base());
+        assert!(is_of_pool(&plain, "pool-a"), "{plain}");
+        assert_eq!(plain, with("paused", json!(true)), "how it gets there is not what it is");
+        assert_eq!(plain, with("rollout", json!({"canaries": 7})));
+        let mut names = vec![
+            plain,
+            with("kubeletConfiguration", json!({"maxPods": 61})),
+            with("merge", json!("overlay")),
+            with("acknowledge", json!(["pods"])),
+            with("flags", json!(["--v=4"])),
+        ];
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), 5);
+    }
+
+    #[test]
+    fn what_is_made_is_immutable_and_says_its_pool() {
+        let RenderedRevision { object, reference } = rendered(
+            json!({"nodeSelector": {}, "kubeletConfiguration": {}, "merge": "overlay", "flags": ["--v=4", "!--cgroup-driver"]}),
+        );
+        assert_eq!(object["immutable"], true);
+        assert_eq!(object["metadata"]["labels"][POOL_LABEL], "pool-a");
+        assert_eq!(object["data"]["kubelet.flags"], "--v=4\n!--cgroup-driver");
+        let revision = Revision::Rendered(RenderedRevision { object: object.clone(), reference });
+        assert_eq!(check_stored(&object, &revision), Ok(()));
+        let mut edited = object.clone();
+        edited["metadata"]["annotations"] = json!({});
+        assert!(check_stored(&edited, &revision).unwrap_err().contains("another content"));
+        let mut mutable = object;
+        mutable["immutable"] = Value::Null;
+        assert!(check_stored(&mutable, &revision).unwrap_err().contains("can be edited"));
+    }
+
+    #[test]
+    fn one_source_is_named() {
+        let fault = |spec: Value| Revision::of_spec("p", &serde_json::from_value(spec).unwrap(), "ns").unwrap_err();
+        assert!(fault(json!({"nodeSelector": {}})).contains("exactly one"));
+        assert!(
+            fault(json!({"nodeSelector": {}, "kubeletConfiguration": {}, "configMap": {"name": "m"}}))
+                .contains("exactly one")
+        );
+        assert!(
+            fault(json!({"nodeSelector": {}, "configMap": {"name": "m"}, "flags": ["--v=1"]})).contains("KEY.flags")
+        );
+        assert!(fault(json!({"nodeSelector": {}, "configMap": {"name": "../m"}})).contains("spec.configMap.name"));
+    }
+
+    #[test]
+    fn revisions_are_told_by_the_form_of_their_names() {
+        assert!(!is_of_pool("pool-a-b-8hhgbtc9dm", "pool-a"));
+        assert!(is_of_pool("pool-a-b-8hhgbtc9dm", "pool-a-b"));
+        assert!(!is_of_pool("pool-a", "pool-a"));
+        assert!(!is_of_pool("pool-a-0123456789", "pool-a"), "kubectl's hashes have no such digits");
+    }
+}

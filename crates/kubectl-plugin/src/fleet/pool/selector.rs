@@ -1,0 +1,82 @@
+//! `spec.nodeSelector`, with the meaning of a LabelSelector (apimachinery/pkg/apis/meta/v1/helpers.go, v1.20.2 and
+//! v1.36.2).
+
+use std::collections::BTreeMap;
+
+use super::types::{NodeSelector, NodeSelectorRequirement, SelectorOperator};
+
+impl NodeSelector {
+    /// Whether a Node with these labels is selected.
+    pub(crate) fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.match_labels.iter().all(|(label, value)| labels.get(label) == Some(value))
+            && self.match_expressions.iter().all(|requirement| requirement.holds(labels))
+    }
+
+    /// What no API server would take as a selector.
+    pub(crate) fn fault(&self) -> Option<String> {
+        self.match_expressions.iter().find_map(|NodeSelectorRequirement { key, operator, values }| {
+            let wants = matches!(operator, SelectorOperator::In | SelectorOperator::NotIn);
+            let has = !values.is_empty();
+            (wants != has).then(|| {
+                let needs = if wants { "needs values" } else { "takes no values" };
+                format!("spec.nodeSelector.matchExpressions: {key}: {operator:?} {needs}")
+            })
+        })
+    }
+}
+
+impl NodeSelectorRequirement {
+    fn holds(&self, labels: &BTreeMap<String, String>) -> bool {
+        let value = labels.get(&self.key);
+        let is_listed = value.is_some_and(|value| self.values.contains(value));
+        match self.operator {
+            SelectorOperator::In => is_listed,
+            SelectorOperator::NotIn => !is_listed,
+            SelectorOperator::Exists => value.is_some(),
+            SelectorOperator::DoesNotExist => value.is_none(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn selects(selector: Value, labels: &[(&str, &str)]) -> bool {
+        let selector: NodeSelector = serde_json::from_value(selector).unwrap();
+        selector.selects(&labels.iter().map(|(label, value)| ((*label).to_owned(), (*value).to_owned())).collect())
+    }
+
+    #[test]
+    fn labels_and_requirements_must_all_hold() {
+        let both = json!({"matchLabels": {"pool": "a"}, "matchExpressions": [{"key": "zone", "operator": "In", "values": ["x", "y"]}]});
+        assert!(selects(both.clone(), &[("pool", "a"), ("zone", "y")]));
+        assert!(!selects(both.clone(), &[("pool", "a")]));
+        assert!(!selects(both, &[("zone", "y")]));
+        assert!(selects(json!({}), &[]), "an empty selector selects all");
+    }
+
+    #[test]
+    fn a_label_that_is_not_there_is_not_in_any_list() {
+        let of = |operator: &str, values: &[&str]| json!({"matchExpressions": [{"key": "gpu", "operator": operator, "values": values}]});
+        assert!(selects(of("NotIn", &["a100"]), &[]));
+        assert!(!selects(of("NotIn", &["a100"]), &[("gpu", "a100")]));
+        assert!(selects(of("DoesNotExist", &[]), &[]));
+        assert!(!selects(of("Exists", &[]), &[]));
+    }
+
+    #[test]
+    fn values_go_with_the_operators_that_need_them() {
+        for (operator, values, is_fault) in [
+            ("In", json!([]), true),
+            ("In", json!(["a"]), false),
+            ("Exists", json!(["a"]), true),
+            ("Exists", json!([]), false),
+        ] {
+            let selector = json!({"matchExpressions": [{"key": "k", "operator": operator, "values": values}]});
+            let selector: NodeSelector = serde_json::from_value(selector).unwrap();
+            assert_eq!(selector.fault().is_some(), is_fault, "{operator} {values}");
+        }
+    }
+}

@@ -1,0 +1,430 @@
+//! Pools in a small world: Nodes that take what they are assigned, and what a rollout promises held against it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::decide::{Cluster, Decision, Pool, decide};
+use super::node::PoolNode;
+use super::revision::{Revision, label};
+use super::types::{KubeletConfigPoolSpec, KubeletConfigPoolStatus};
+use crate::fleet::node::NodeRow;
+use crate::fleet::rollout::observed::Progress;
+use kubelet_config::source::ConfigMapRef;
+
+const NOW: &str = "2026-01-10T00:00:00Z";
+const OLD: &str = "2026-01-01T00:00:00Z";
+
+struct World {
+    nodes: BTreeMap<String, PoolNode>,
+    pools: Vec<(String, KubeletConfigPoolSpec)>,
+    status: KubeletConfigPoolStatus,
+    approved: Option<String>,
+}
+
+fn spec(more: impl Into<Value>) -> KubeletConfigPoolSpec {
+    let mut spec = json!({"nodeSelector": {"matchLabels": {"pool": "a"}}, "kubeletConfiguration": {"maxPods": 60}});
+    for (field, value) in more.into().as_object().unwrap() {
+        spec[field] = value.clone();
+    }
+    serde_json::from_value(spec).unwrap()
+}
+
+fn node(name: &str, created: &str, labels: impl Into<Value>) -> PoolNode {
+    let mut all = json!({"pool": "a"});
+    for (label, value) in labels.into().as_object().unwrap() {
+        all[label] = value.clone();
+    }
+    let ready = json!({"type": "Ready", "status": "True"});
+    let node = json!({"metadata": {"name": name, "labels": all, "creationTimestamp": created}, "status": {"conditions": [ready]}});
+    PoolNode::from_row(NodeRow::from_node(&node, "ns"))
+}
+
+impl World {
+    fn new(count: usize, more: impl Into<Value>) -> World {
+        let zone = |number: usize| json!({"topology.kubernetes.io/zone": format!("zone-{}", number % 3)});
+        let nodes = (0..count).map(|number| node(&format!("n{number:03}"), OLD, zone(number)));
+        World {
+            nodes: nodes.map(|node| (node.name.clone(), node)).collect(),
+            pools: vec![("pool-a".to_owned(), spec(more))],
+            status: KubeletConfigPoolStatus::default(),
+            approved: None,
+        }
+    }
+
+    fn update(&self) -> ConfigMapRef {
+        Revision::of_spec("pool-a", &self.pools[0].1, "ns").unwrap().reference().clone()
+    }
+
+    fn set(&mut self, more: impl Into<Value>) {
+        self.pools[0].1 = spec(more);
+    }
+
+    fn decide(&self) -> Decision {
+        let update = self.update();
+        let pool = Pool {
+            name: "pool-a",
+            generation: 1,
+            spec: &self.pools[0].1,
+            status: &self.status,
+            approved: self.approved.as_deref(),
+            update: Ok(&update),
+            namespace: "ns",
+        };
+        decide(&pool, &Cluster { nodes: &self.nodes, pools: &self.pools, now: NOW.parse().unwrap() })
+    }
+
+    /// Carries out one decision; the Nodes that were assigned something.
+    fn step(&mut self) -> Vec<String> {
+        let Decision { status, assign, .. } = self.decide();
+        self.status = status;
+        for (name, to) in &assign {
+            let node = self.nodes.get_mut(name).unwrap();
+            (node.desired, node.progress) = (to.clone(), Progress::Updating);
+        }
+        assign.into_iter().map(|(name, _)| name).collect()
+    }
+
+    /// Until nothing more is assigned.
+    fn settle(&mut self) -> Vec<String> {
+        let mut all = Vec::new();
+        loop {
+            let before = self.status.clone();
+            let assigned = self.step();
+            if assigned.is_empty() && before == self.status {
+                return all;
+            }
+            all.extend(assigned);
+        }
+    }
+
+    /// All that are on their way prove what they have.
+    fn prove(&mut self) {
+        for node in self.nodes.values_mut().filter(|node| node.progress == Progress::Updating && node.desired.is_some())
+        {
+            node.progress = Progress::Proven;
+        }
+    }
+
+    fn prove_all(&mut self) {
+        for _ in 0..2 * self.nodes.len() {
+            self.settle();
+            self.prove();
+        }
+        self.settle();
+    }
+
+    fn at(&mut self, name: &str) -> &mut PoolNode {
+        self.nodes.get_mut(name).unwrap()
+    }
+
+    fn with(&self, revision: &ConfigMapRef) -> usize {
+        self.nodes.values().filter(|node| node.desired.as_ref() == Some(revision)).count()
+    }
+
+    fn ready(&self) -> (&str, &str) {
+        let ready = self.status.conditions.iter().find(|condition| condition.type_ == "Ready").unwrap();
+        (&ready.status, &ready.reason)
+    }
+}
+
+#[test]
+fn canaries_are_of_different_zones_and_prove_it_before_others_get_it() {
+    let mut world = World::new(30, json!({"rollout": {"canaries": 3, "maxUnavailable": 4}}));
+    let canaries = world.settle();
+    assert_eq!(canaries.len(), 3);
+    let zones: BTreeSet<&str> =
+        canaries.iter().map(|name| world.nodes[name].zone("topology.kubernetes.io/zone")).collect();
+    assert_eq!(zones.len(), 3);
+    assert_eq!(world.ready(), ("False", "Canaries"));
+    world.at(&canaries[0]).progress = Progress::Proven;
+    world.at(&canaries[1]).progress = Progress::Proven;
+    world.at(&canaries[2]).progress = Progress::Active;
+    assert!(world.settle().is_empty(), "one has not proven it");
+    world.at(&canaries[2]).progress = Progress::Proven;
+    assert_eq!(world.settle().len(), 4);
+    assert_eq!(world.ready(), ("False", "Waves"));
+    world.prove_all();
+    assert_eq!(world.ready(), ("True", "Complete"));
+    assert_eq!(world.status.current_revision, Some(label(&world.update())));
+    assert_eq!((world.status.nodes, world.status.proven, world.status.updating), (30, 30, 0));
+}
+
+#[test]
+fn the_first_words_against_it_take_it_back_where_it_was_sent() {
+    let mut world = World::new(20, json!({"rollout": {"canaries": 2, "maxUnavailable": 5}}));
+    world.prove_all();
+    let good = world.update();
+    world.set(json!({"kubeletConfiguration": {"maxPods": 61}, "rollout": {"canaries": 2, "maxUnavailable": 5}}));
+    let bad = world.update();
+    let canaries = world.settle();
+    world.at(&canaries[0]).progress = Progress::Bad("maxPods: no".to_owned());
+    let back = world.settle();
+    assert_eq!(world.status.bad_revisions[0].revision, label(&bad));
+    assert_eq!(world.status.bad_revisions[0].nodes[0].message, "maxPods: no");
+    assert_eq!(back.iter().collect::<BTreeSet<_>>(), canaries.iter().collect());
+    assert_eq!((world.with(&good), world.with(&bad)), (20, 0));
+    assert_eq!(world.ready(), ("False", "FailuresExceeded"));
+    world.prove();
+    assert!(world.settle().is_empty(), "it is not tried again");
+    world.set(json!({}));
+    world.settle();
+    assert_eq!(world.ready(), ("True", "Complete"), "the spec says again what all have");
+}
+
+#[test]
+fn a_bad_revision_is_written_down_before_anything_is_done_by_it() {
+    let mut world = World::new(5, json!({}));
+    world.prove_all();
+    world.set(json!({"kubeletConfiguration": {"maxPods": 61}}));
+    let canary = world.settle().remove(0);
+    world.at(&canary).progress = Progress::Bad("no".to_owned());
+    let first = world.decide();
+    assert_eq!((first.assign.len(), first.status.bad_revisions.len()), (0, 1));
+    assert_eq!(world.decide(), first, "a controller that died before it wrote decides the same");
+}
+
+#[test]
+fn stop_leaves_nodes_as_they_are() {
+    let stop = |pods: u32| json!({"kubeletConfiguration": {"maxPods": pods}, "rollout": {"onFailure": "Stop"}});
+    let mut world = World::new(5, stop(60));
+    world.prove_all();
+    world.set(stop(61));
+    let canary = world.settle().remove(0);
+    world.at(&canary).progress = Progress::Bad("no".to_owned());
+    assert!(world.settle().is_empty());
+    assert_eq!(world.with(&world.update()), 1);
+}
+
+#[test]
+fn one_vote_is_not_enough_where_two_are_asked_for() {
+    let two = |pods: u32| json!({"kubeletConfiguration": {"maxPods": pods}, "rollout": {"maxFailures": 2}});
+    let mut world = World::new(9, two(60));
+    world.prove_all();
+    world.set(two(61));
+    let liar = world.settle().remove(0);
+    world.at(&liar).progress = Progress::Bad("no".to_owned());
+    world.prove_all();
+    assert!(world.status.bad_revisions.is_empty());
+    assert_eq!(world.ready(), ("True", "Complete"));
+    assert_eq!((world.status.failed, world.status.proven), (1, 8));
+}
+
+#[test]
+fn nodes_that_are_not_ready_take_places() {
+    let mut world = World::new(10, json!({"rollout": {"canaries": 0, "maxUnavailable": 2}}));
+    world.at("n000").ready = false;
+    assert_eq!(world.settle().len(), 1);
+    world.prove();
+    world.at("n001").ready = false;
+    world.settle();
+    let unready = world.nodes.values().filter(|node| !node.ready).count();
+    assert_eq!(unready, 2);
+    assert_eq!(world.ready(), ("False", "BudgetExhausted"));
+}
+
+#[test]
+fn a_node_that_stays_away_with_it_is_a_vote() {
+    for (unready_for, updating_for) in [(61, 61), (0, 3600)] {
+        let mut world = World::new(3, json!({}));
+        let canary = world.settle().remove(0);
+        let node = world.at(&canary);
+        node.ready = unready_for == 0;
+        node.unready_for = Duration::from_secs(unready_for);
+        node.updating_for = Duration::from_secs(updating_for);
+        world.settle();
+        assert_eq!(world.status.bad_revisions.len(), 1);
+    }
+}
+
+#[test]
+fn nodes_that_join_get_what_the_others_have() {
+    let mut world = World::new(4, json!({}));
+    world.prove_all();
+    let good = world.update();
+    world.set(json!({"kubeletConfiguration": {"maxPods": 61}}));
+    let canaries = world.settle();
+    world.nodes.extend((0..50).map(|number| {
+        let mut node = node(&format!("young{number}"), NOW, json!({}));
+        node.ready = false;
+        (node.name.clone(), node)
+    }));
+    let joined = world.settle();
+    assert!(joined.iter().all(|name| name.starts_with("young")), "{joined:?}");
+    assert_eq!(world.with(&good), 50 + 4 - canaries.len());
+    assert_eq!(world.with(&world.update()), canaries.len());
+    world.set(json!({}));
+    world.settle();
+    world.prove();
+    world.at("young3").progress = Progress::Updating;
+    world.settle();
+    assert_eq!(world.ready(), ("True", "Complete"), "a scale-up does not unsettle a pool");
+}
+
+#[test]
+fn a_node_that_joins_and_does_not_come_up_condemns_nothing() {
+    let mut world = World::new(4, json!({}));
+    world.prove_all();
+    let mut young = node("young", NOW, json!({}));
+    young.ready = false;
+    world.nodes.insert(young.name.clone(), young);
+    assert_eq!(world.settle(), ["young"]);
+    world.at("young").unready_for = Duration::from_secs(3600);
+    world.at("young").progress = Progress::Bad("no".to_owned());
+    world.settle();
+    assert!(world.status.bad_revisions.is_empty());
+    assert_eq!((world.ready(), world.status.failed), (("True", "Complete"), 1));
+}
+
+#[test]
+fn a_spec_that_makes_no_sense_keeps_no_node_from_joining() {
+    let mut world = World::new(4, json!({}));
+    world.prove_all();
+    world.nodes.insert("young".to_owned(), node("young", NOW, json!({})));
+    let pool = Pool {
+        name: "pool-a",
+        generation: 2,
+        spec: &world.pools[0].1,
+        status: &world.status,
+        approved: None,
+        update: Err("no"),
+        namespace: "ns",
+    };
+    let decision = decide(&pool, &Cluster { nodes: &world.nodes, pools: &world.pools, now: NOW.parse().unwrap() });
+    assert_eq!(decision.assign, [("young".to_owned(), Some(world.update()))]);
+}
+
+#[test]
+fn a_node_of_two_pools_stops_both() {
+    let mut world = World::new(4, json!({}));
+    world.pools.push(("pool-b".to_owned(), spec(json!({"nodeSelector": {"matchLabels": {"gpu": "yes"}}}))));
+    world.at("n002").labels.insert("gpu".to_owned(), "yes".to_owned());
+    assert!(world.settle().is_empty());
+    assert_eq!(world.ready(), ("False", "Conflict"));
+    let conflict = world.status.conditions.iter().find(|condition| condition.type_ == "Conflicting").unwrap();
+    assert_eq!((conflict.status.as_str(), conflict.message.contains("n002 (pool-b)")), ("True", true));
+}
+
+#[test]
+fn control_planes_go_one_at_a_time_whatever_their_pool() {
+    let mut world = World::new(6, json!({"rollout": {"canaries": 0, "maxUnavailable": "100%"}}));
+    let role = "node-role.kubernetes.io/control-plane";
+    for name in ["n000", "n001", "n002"] {
+        world.at(name).labels.insert(role.to_owned(), String::new());
+    }
+    let mut other = node("other", OLD, json!({"pool": "b", role: ""}));
+    other.ready = false;
+    world.nodes.insert("other".to_owned(), other);
+    assert_eq!(world.settle().len(), 3, "the other pool's is not Ready");
+    world.at("other").ready = true;
+    for left in [2, 1, 0] {
+        assert_eq!(world.settle().len(), 1);
+        world.prove();
+        assert_eq!(
+            world.nodes.values().filter(|node| node.is_control_plane() && node.desired.is_none()).count(),
+            left + 1
+        );
+    }
+}
+
+#[test]
+fn paused_means_that_nothing_moves_but_what_joins() {
+    let mut world = World::new(4, json!({}));
+    world.prove_all();
+    world.set(json!({"kubeletConfiguration": {"maxPods": 61}, "paused": true}));
+    world.nodes.insert("young".to_owned(), node("young", NOW, json!({})));
+    assert_eq!(world.settle(), ["young"]);
+    assert_eq!(world.ready(), ("False", "Paused"));
+    let ready = world.status.conditions.iter().find(|condition| condition.type_ == "Ready").unwrap();
+    assert!(ready.message.contains(&label(&world.update())), "{}", ready.message);
+}
+
+#[test]
+fn the_canaries_are_looked_at_by_revision() {
+    let with = |pods: u32| json!({"kubeletConfiguration": {"maxPods": pods}, "rollout": {"pauseAfterCanaries": true}});
+    let mut world = World::new(9, with(60));
+    world.prove_all();
+    assert_eq!((world.with(&world.update()), world.ready()), (1, ("False", "AwaitingApproval")));
+    world.approved = Some(label(&world.update()));
+    world.prove_all();
+    assert_eq!(world.ready(), ("True", "Complete"));
+    world.set(with(61));
+    world.prove_all();
+    assert_eq!(world.ready(), ("False", "AwaitingApproval"), "another revision was approved");
+}
+
+#[test]
+fn who_leaves_keeps_it_or_is_reset() {
+    for (on_leave, left) in [("Keep", 0), ("Reset", 1)] {
+        let mut world = World::new(3, json!({"onLeave": on_leave}));
+        world.prove_all();
+        world.at("n001").labels.remove("pool");
+        assert_eq!(world.step().len(), left, "{on_leave}");
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Happens {
+    Proves(usize),
+    Refuses(usize),
+    NotReady(usize),
+    Ready(usize),
+    Leaves(usize),
+    Edit(u32),
+    /// The status that was written is lost with the controller: the next one reads what stands there.
+    Nothing,
+}
+
+fn happens() -> impl Strategy<Value = Happens> {
+    prop_oneof![
+        8 => (0..40usize).prop_map(Happens::Proves),
+        1 => (0..40usize).prop_map(Happens::Refuses),
+        1 => (0..40usize).prop_map(Happens::NotReady),
+        2 => (0..40usize).prop_map(Happens::Ready),
+        1 => (0..40usize).prop_map(Happens::Leaves),
+        1 => (60..63u32).prop_map(Happens::Edit),
+        4 => Just(Happens::Nothing),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Whatever happens: never more than maxUnavailable are out through us, nothing but canaries before they have proven
+    /// it, and nobody gets what is known to be bad.
+    #[test]
+    fn promises(events in prop::collection::vec(happens(), 1..200), canaries in 0..4usize, max in 1..5usize) {
+        let strategy = |pods: u32| json!({"kubeletConfiguration": {"maxPods": pods},
+            "rollout": {"canaries": canaries, "maxUnavailable": max, "maxFailures": 1}});
+        let mut world = World::new(40, strategy(60));
+        for event in events {
+            let at = |number: usize| format!("n{:03}", number % 40);
+            match event {
+                Happens::Proves(number) => { if world.at(&at(number)).is_updating() { world.at(&at(number)).progress = Progress::Proven; } }
+                Happens::Refuses(number) => { if world.at(&at(number)).is_updating() { world.at(&at(number)).progress = Progress::Bad("no".to_owned()); } }
+                Happens::NotReady(number) => { world.at(&at(number)).ready = false }
+                Happens::Ready(number) => { world.at(&at(number)).ready = true }
+                Happens::Leaves(number) => { drop(world.at(&at(number)).labels.remove("pool")) }
+                Happens::Edit(pods) => world.set(strategy(pods)),
+                Happens::Nothing => {}
+            }
+            let update = world.update();
+            let own = |world: &World| world.nodes.values().filter(|node| node.labels.contains_key("pool")).cloned().collect::<Vec<_>>();
+            let out = |nodes: &[PoolNode]| nodes.iter().filter(|node| !node.ready || node.is_updating()).count();
+            let (before, known_bad) = (own(&world), world.status.bad_revisions.clone());
+            let proven = before.iter().filter(|node| node.desired.as_ref() == Some(&update) && node.progress == Progress::Proven).count();
+            let with = before.iter().filter(|node| node.desired.as_ref() == Some(&update) && !matches!(node.progress, Progress::Bad(_))).count();
+            let assigned = world.step();
+            let sent = assigned.iter().filter(|name| world.nodes[*name].desired.as_ref() == Some(&update)).count();
+            if !assigned.is_empty() {
+                prop_assert!(out(&own(&world)) <= max.max(out(&before)), "{} out, {max} may be", out(&own(&world)));
+            }
+            if sent > 0 && proven < canaries.min(before.len()) {
+                prop_assert!(with + sent <= canaries, "{with} and {sent} before the canaries proved it");
+            }
+            prop_assert!(sent == 0 || known_bad.iter().all(|bad| bad.revision != label(&update)), "a bad one was sent");
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! The API object `KubeletConfigPool`, as the API server keeps it.
+
+use std::collections::BTreeMap;
+
+use kube::CustomResource;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use kubelet_config::assignment::DEFAULT_KEY;
+
+/// What a pool of Nodes is to have, and how a change of it gets there.
+#[derive(Clone, CustomResource, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[kube(
+    group = "kubelet-supervisor.io",
+    version = "v1alpha1",
+    kind = "KubeletConfigPool",
+    shortname = "kcpool",
+    category = "kubelet",
+    status = "KubeletConfigPoolStatus",
+    derive = "PartialEq",
+    doc = "The kubelet configuration of a pool of Nodes.",
+    printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes"),
+    printcolumn(name = "Updated", type_ = "integer", json_path = ".status.updated"),
+    printcolumn(name = "Proven", type_ = "integer", json_path = ".status.proven"),
+    printcolumn(name = "Unavailable", type_ = "integer", json_path = ".status.unavailable"),
+    printcolumn(name = "Failed", type_ = "integer", json_path = ".status.failed"),
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
+    printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Current", type_ = "string", json_path = ".status.currentRevision", priority = 1),
+    printcolumn(name = "Update", type_ = "string", json_path = ".status.updateRevision", priority = 1),
+    printcolumn(
+        name = "Message",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].message",
+        priority = 1
+    ),
+    validation = kube::core::Rule::new("has(self.spec.kubeletConfiguration) != has(self.spec.configMap)")
+        .message("exactly one of spec.kubeletConfiguration and spec.configMap is to be there"),
+    validation = kube::core::Rule::new("has(self.spec.kubeletConfiguration) || !has(self.spec.flags)")
+        .message("spec.flags goes with spec.kubeletConfiguration; a ConfigMap brings its own in KEY.flags"),
+)]
+#[serde(rename_all = "camelCase")]
+pub struct KubeletConfigPoolSpec {
+    /// The pool's Nodes. {} selects all of the cluster.
+    pub node_selector: NodeSelector,
+    /// A KubeletConfiguration, without apiVersion and kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "any_object")]
+    pub kubelet_configuration: Option<Map<String, Value>>,
+    /// Instead of kubeletConfiguration: an immutable ConfigMap in the controller's namespace, assigned as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_map: Option<PoolConfigMap>,
+    /// Flag overrides: --name=value, or !--name to take a flag of the unit out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub flags: Vec<String>,
+    /// Whether kubeletConfiguration takes the place of each Node's local file, or is laid over it.
+    #[serde(default)]
+    pub merge: MergeMode,
+    /// Hazards that the change may bring, such as pods; goes with kubeletConfiguration.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub acknowledge: Vec<String>,
+    /// How a change comes to the Nodes.
+    #[serde(default)]
+    pub rollout: RolloutStrategy,
+    /// No Node is changed, but for those that join.
+    #[serde(default)]
+    pub paused: bool,
+    /// What becomes of the assignment of a Node that the selector no longer selects.
+    #[serde(default)]
+    pub on_leave: OnLeave,
+}
+
+/// As in a Deployment, for Nodes.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeSelector {
+    /// Labels that a Node must have, with these values.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub match_labels: BTreeMap<String, String>,
+    /// All of these must hold.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub match_expressions: Vec<NodeSelectorRequirement>,
+}
+
+/// One requirement on a label.
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeSelectorRequirement {
+    /// The label.
+    pub key: String,
+    /// How it relates to the values.
+    pub operator: SelectorOperator,
+    /// For In and NotIn.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<String>,
+}
+
+/// metav1.LabelSelectorOperator.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+pub enum SelectorOperator {
+    /// It has one of the values.
+    In,
+    /// It has none of the values, or is not there.
+    NotIn,
+    /// It is there.
+    Exists,
+    /// It is not there.
+    DoesNotExist,
+}
+
+/// A ConfigMap of the controller's namespace.
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolConfigMap {
+    /// Its name, as `kubectl kubelet-config push` prints it.
+    #[schemars(length(min = 1, max = 63))]
+    pub name: String,
+    /// The key of its data with the KubeletConfiguration.
+    #[serde(default = "default_key")]
+    #[schemars(length(min = 1, max = 63))]
+    pub key: String,
+}
+
+/// Where a configuration comes to lie.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MergeMode {
+    /// It takes the place of the Node's local file.
+    #[default]
+    Replace,
+    /// It is laid over the Node's local file (RFC 7396).
+    Overlay,
+}
+
+/// What a Node that leaves the pool keeps.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+pub enum OnLeave {
+    /// The assignment stays as it is.
+    #[default]
+    Keep,
+    /// The assignment is withdrawn: the Node goes back to its own files.
+    Reset,
+}
+
+/// When a Node is done with a revision.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+pub enum Proof {
+    /// It runs, and the Node is Ready.
+    Active,
+    /// It is last known good.
+    #[default]
+    Proven,
+}
+
+/// What a bad revision brings about.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+pub enum OnFailure {
+    /// No further Node gets it.
+    Stop,
+    /// Nodes get the pool's current revision again.
+    #[default]
+    Revert,
+}
+
+/// How a change comes to the Nodes.
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RolloutStrategy {
+    /// So many Nodes, of as many zones as there are, must be done with a revision before others get it.
+    #[schemars(range(min = 0, max = 1000))]
+    pub canaries: u32,
+    /// So many Nodes of the pool, or such a share (rounded down, at least one), may be unavailable: not Ready for whatever
+    /// reason, or not done with a revision.
+    #[schemars(schema_with = "count_or_share")]
+    pub max_unavailable: Value,
+    /// The label that says where a Node is.
+    #[schemars(length(min = 1, max = 317))]
+    pub zone_key: String,
+    /// When a Node is done.
+    pub proof: Proof,
+    /// So many Nodes that refuse a revision, roll it back or do not come to an end make it bad.
+    #[schemars(range(min = 1, max = 1000))]
+    pub max_failures: u32,
+    /// What a bad revision brings about.
+    pub on_failure: OnFailure,
+    /// A Node that is not done after so many seconds counts as failed.
+    #[schemars(range(min = 60, max = 86400))]
+    pub node_timeout_seconds: u32,
+    /// Waits, once the canaries are done, for the annotation kubelet-supervisor.io/approved-revision with the revision's name.
+    pub pause_after_canaries: bool,
+}
+
+impl Default for RolloutStrategy {
+    fn default() -> Self {
+        Self {
+            canaries: 1,
+            max_unavailable: Value::from("10%"),
+            zone_key: "topology.kubernetes.io/zone".to_owned(),
+            proof: Proof::default(),
+            max_failures: 1,
+            on_failure: OnFailure::default(),
+            node_timeout_seconds: 3600,
+            pause_after_canaries: false,
+        }
+    }
+}
+
+/// What the controller knows of a pool. All counts are of the Nodes that the selector selects.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct KubeletConfigPoolStatus {
+    /// The generation of the spec that this speaks of; -1 before the controller saw the pool.
+    pub observed_generation: i64,
+    /// What all Nodes had last, and Nodes that join get.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub current_revision: Option<String>,
+    /// What the spec says now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub update_revision: Option<String>,
+    /// Nodes of the pool.
+    pub nodes: u32,
+    /// Of those, assigned the update revision.
+    pub updated: u32,
+    /// Of those, with it as last known good.
+    pub proven: u32,
+    /// Assigned a revision, and not done with it.
+    pub updating: u32,
+    /// Not Ready, or not done with a revision.
+    pub unavailable: u32,
+    /// Refused the update revision, or rolled it back.
+    pub failed: u32,
+    /// Revisions that the pool does not try again, the latest last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub bad_revisions: Vec<BadRevision>,
+    /// Revisions that were current, the latest last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<String>,
+    /// Ready, Reconciling and Stalled, as kstatus reads them, and Conflicting.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<PoolCondition>,
+}
+
+/// A revision that the pool does not try again.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BadRevision {
+    /// Its ConfigMap.
+    pub revision: String,
+    /// What Nodes said of it; at most ten.
+    pub nodes: Vec<BadRevisionNode>,
+}
+
+/// What a Node said of a revision.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BadRevisionNode {
+    /// The Node.
+    pub name: String,
+    /// Its words.
+    pub message: String,
+}
+
+/// metav1.Condition.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PoolCondition {
+    /// Ready, Reconciling, Stalled or Conflicting.
+    #[serde(rename = "type")]
+    pub type_: String,
+    /// True, False or Unknown.
+    pub status: String,
+    /// The generation of the spec that this speaks of.
+    pub observed_generation: i64,
+    /// When status changed last, RFC 3339.
+    pub last_transition_time: String,
+    /// One word.
+    pub reason: String,
+    /// For people.
+    pub message: String,
+}
+
+fn default_key() -> String {
+    DEFAULT_KEY.to_owned()
+}
+
+fn any_object(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "nullable": true,
+        "description": "A KubeletConfiguration, without apiVersion and kind.",
+        "x-kubernetes-preserve-unknown-fields": true,
+    })
+}
+
+fn count_or_share(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "x-kubernetes-int-or-string": true,
+        "anyOf": [{"type": "integer"}, {"type": "string"}],
+        "minimum": 1,
+        "pattern": "^([1-9][0-9]?|100)%$",
+        "description": "Nodes that may be unavailable: a number from 1, or a share such as 10%.",
+    })
+}

@@ -1,0 +1,215 @@
+//! `kubectl kubelet-config controller` over two hundred simulated nodes, in simulated time: the controller is the real one,
+//! the API server the tests' own, each node a supervisor (the real core and API server adapter) over a played kubelet.
+//! What a pool promises is held against the log of all changes, at each assignment.
+#![cfg(test)]
+
+mod crd;
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use testkit::api_server::{Fault, FaultKind, Verb};
+use testkit::rollout::{NAMESPACE, NODES, Outcome, World, number};
+
+const POOL: &str = "workers";
+const CANARIES: usize = 3;
+/// 5 % of 200.
+const MAX: usize = 10;
+
+fn spec(pods: u32, more: &Value) -> Value {
+    let mut spec = json!({
+        "nodeSelector": {"matchLabels": {"all": "yes"}}, "kubeletConfiguration": {"maxPods": pods},
+        "rollout": {"canaries": CANARIES, "maxUnavailable": "5%"},
+    });
+    for (field, value) in more.as_object().unwrap() {
+        spec[field] = value.clone();
+    }
+    spec
+}
+
+fn condition<'a>(pool: &'a Value, wanted: &str) -> (&'a str, &'a str) {
+    let conditions = pool["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let found = conditions.iter().find(|condition| condition["type"] == wanted);
+    let text = |field: &str| found.and_then(|it| it[field].as_str()).unwrap_or_default();
+    (text("status"), text("reason"))
+}
+
+fn observed(pool: &Value) -> bool {
+    pool["status"]["observedGeneration"] == pool["metadata"]["generation"]
+}
+
+/// The pool as `spec` has it, not yet moving; the revision that it makes of that.
+async fn prepared(world: &World, pods: u32) -> String {
+    world.server.put_pool(POOL, &spec(pods, &json!({"paused": true})));
+    let pool = world.until_pool(POOL, |pool| observed(pool) && condition(pool, "Ready").1 == "Paused").await;
+    let revision = pool["status"]["updateRevision"].as_str().unwrap().to_owned();
+    world.expect_pool(&revision, CANARIES, MAX);
+    revision
+}
+
+/// With a controller, in simulated time.
+async fn with_controller<T>(world: &World, script: impl Future<Output = T>) -> T {
+    tokio::select! {
+        biased;
+        done = script => done,
+        result = world.controller() => panic!("the controller ended: {result:?}"),
+        () = tokio::time::sleep(Duration::from_secs(3 * 86_400)) => panic!("no end: {:#?}", world.server.pool(POOL)),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_comes_to_have_what_it_says() {
+    let world = World::with_trial(NODES, Duration::from_secs(600));
+    let script = async {
+        let revision = prepared(&world, 60).await;
+        world.server.put_pool(POOL, &spec(60, &json!({})));
+        let pool = world.until_pool(POOL, |pool| condition(pool, "Ready") == ("True", "Complete")).await;
+        assert_eq!(pool["status"]["currentRevision"], *revision);
+        assert_eq!((&pool["status"]["nodes"], &pool["status"]["proven"]), (&json!(NODES), &json!(NODES)));
+        assert_eq!(condition(&pool, "Reconciling").0, "False");
+        revision
+    };
+    let revision = with_controller(&world, script).await;
+    world.promises_held();
+    assert_eq!(world.count(&revision), NODES);
+    let sent = world.sent();
+    assert_eq!(sent.len(), NODES, "each node once");
+    let mut zones: Vec<usize> = sent[..CANARIES].iter().map(|sent| number(&sent.node) % 3).collect();
+    zones.sort_unstable();
+    assert_eq!(zones, [0, 1, 2], "a canary in each zone");
+    let map = world.server.config_map(NAMESPACE, &revision);
+    assert_eq!(
+        (&map["immutable"], &map["metadata"]["labels"]["kubelet-supervisor.io/pool"]),
+        (&json!(true), &json!(POOL))
+    );
+    let (requests, bytes) = world.traffic();
+    println!("{NODES} nodes: {requests} requests, {bytes} bytes");
+    // One a node; two a change of the status, of which each node makes a few; and the Lease.
+    let lease = sent[0].at.elapsed().as_secs();
+    assert!(requests < 6 * NODES as u64 + lease + 100, "{requests} requests, {lease} s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bad_revision_goes_back_by_itself_and_is_not_tried_again() {
+    let world = World::new(NODES);
+    let script = async {
+        let good = prepared(&world, 60).await;
+        world.server.put_pool(POOL, &spec(60, &json!({})));
+        world.until_pool(POOL, |pool| condition(pool, "Ready").0 == "True").await;
+        let bad = prepared(&world, 61).await;
+        for number in (0..NODES).filter(|number| number % 7 == 0) {
+            world.set_outcome_with(number, &bad, if number % 2 == 0 { Outcome::Rejects } else { Outcome::RollsBack });
+        }
+        world.server.put_pool(POOL, &spec(61, &json!({})));
+        let is_back =
+            |pool: &Value| condition(pool, "Stalled") == ("True", "FailuresExceeded") && pool["status"]["updated"] == 0;
+        let pool = world.until_pool(POOL, is_back).await;
+        assert_eq!(pool["status"]["badRevisions"][0]["revision"], *bad);
+        assert_eq!(pool["status"]["currentRevision"], *good);
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert_eq!((world.count(&good), world.count(&bad)), (NODES, 0));
+        // What the spec said before is what all have.
+        world.server.put_pool(POOL, &spec(60, &json!({})));
+        world.until_pool(POOL, |pool| condition(pool, "Ready") == ("True", "Complete")).await;
+    };
+    with_controller(&world, script).await;
+    world.promises_held();
+}
+
+/// Replicas are killed at random moments, and another one goes on; two live at a time.
+#[tokio::test(start_paused = true)]
+async fn controllers_die_and_others_go_on() {
+    for seed in 1..4_u64 {
+        let world = World::new(NODES);
+        let mut random = seed;
+        let mut below = move |limit: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % limit
+        };
+        let script = async {
+            let revision = prepared(&world, 60).await;
+            world.server.put_pool(POOL, &spec(60, &json!({})));
+            world.until_pool(POOL, |pool| condition(pool, "Ready") == ("True", "Complete")).await;
+            revision
+        };
+        let replicas = async {
+            loop {
+                let lives = |seconds: u64| tokio::time::timeout(Duration::from_millis(seconds), world.controller());
+                let (one, other) = tokio::join!(lives(500 + below(40_000)), lives(500 + below(40_000)));
+                assert!(one.is_err() && other.is_err(), "a controller ended: {one:?} {other:?}");
+            }
+        };
+        let revision = tokio::select! {
+            biased;
+            revision = script => revision,
+            () = replicas => unreachable!(),
+            () = tokio::time::sleep(Duration::from_secs(86_400)) => panic!("no end: {:#?}", world.server.pool(POOL)),
+        };
+        world.promises_held();
+        assert_eq!(world.count(&revision), NODES, "seed {seed}");
+        let sent = world.sent();
+        assert_eq!(sent.len(), NODES, "seed {seed}: each node once");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_that_join_have_it_at_once() {
+    let world = World::new(20);
+    let script = async {
+        let revision = prepared(&world, 60).await;
+        world.server.put_pool(POOL, &spec(60, &json!({})));
+        world.until_pool(POOL, |pool| condition(pool, "Ready").0 == "True").await;
+        (20..120).for_each(|number| world.create(number, &json!({"all": "yes"})));
+        let pool = world.until_pool(POOL, |pool| pool["status"]["updated"] == 120).await;
+        assert_eq!(condition(&pool, "Ready"), ("True", "Complete"), "it stays settled");
+        revision
+    };
+    let revision = with_controller(&world, script).await;
+    assert_eq!(world.count(&revision), 120);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_is_said() {
+    let world = World::new(3);
+    let script = async {
+        let cases = [
+            (json!({"kubeletConfiguration": null, "rollout": {}}), "exactly one of"),
+            (json!({"kubeletConfiguration": {"kind": "Pod"}}), "kind is \"Pod\""),
+            (json!({"rollout": {"maxUnavailable": "0%"}}), "spec.rollout.maxUnavailable"),
+            (json!({"kubeletConfiguration": null, "configMap": {"name": "pool-x"}}), "there is no ConfigMap pool-x"),
+            (json!({"kubeletConfiguration": null, "configMap": {"name": "pool-a"}}), "can be edited"),
+        ];
+        for (more, expected) in cases {
+            world.server.put_pool(POOL, &spec(60, &more));
+            let pool = world.until_pool(POOL, |pool| observed(pool) && condition(pool, "Stalled").0 == "True").await;
+            let text = pool["status"]["conditions"].to_string();
+            assert!(text.contains(&expected.replace('"', "\\\"")), "{text}");
+        }
+    };
+    with_controller(&world, script).await;
+    assert_eq!(world.count("pool-a"), 3, "nothing was touched");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_in_trouble_costs_time_only() {
+    let world = World::new(30);
+    let script = async {
+        let revision = prepared(&world, 60).await;
+        for (verb, kind) in [
+            (Verb::Patch, FaultKind::Status(409)),
+            (Verb::Patch, FaultKind::Status(500)),
+            (Verb::Patch, FaultKind::CutMidLine),
+            (Verb::Watch, FaultKind::GoneInStream),
+            (Verb::Put, FaultKind::Status(503)),
+        ] {
+            world.server.faults().push(Fault::new(verb, "", kind).times(3));
+        }
+        world.server.put_pool(POOL, &spec(60, &json!({})));
+        world.until_pool(POOL, |pool| condition(pool, "Ready") == ("True", "Complete")).await;
+        revision
+    };
+    let revision = with_controller(&world, script).await;
+    world.promises_held();
+    assert_eq!(world.count(&revision), 30);
+}
