@@ -18,7 +18,7 @@ fn messages_steer_no_terminal_and_lists_are_short() {
         panic!("it is no LOAD")
     };
     assert_eq!(message, "failed to load Kubelet config file /c: key [2J\\u{202e}a");
-    let fields: String = (0..50_000).map(|n| format!("unknown field \"f{n}\" ")).collect();
+    let fields = (0..50_000).map(|n| format!("unknown field \"f{n}\"")).collect::<Vec<_>>().join(" ");
     let output = format!(
         "W1121 using lenient decoding: {fields}\nError: failed to run Kubelet: cannot exit on lock file contention\n"
     );
