@@ -101,7 +101,7 @@ impl PoolNode {
 fn progress(row: &NodeRow, message: &str) -> Progress {
     let bad = || {
         let words = [message, row.invalid.as_deref().unwrap_or_default(), row.error.as_str()];
-        Progress::Bad(words.into_iter().find(|words| !words.is_empty()).unwrap_or_default().to_owned())
+        Progress::Bad(words.into_iter().find(|words| !words.is_empty()).unwrap_or("it does not say why").to_owned())
     };
     let reason = row.condition.as_ref().map_or("", |condition| condition.reason.as_str());
     let speaks_of_it = row.assigned.as_ref().map(|source| &source.reference) == row.desired.as_ref();

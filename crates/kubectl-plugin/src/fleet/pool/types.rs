@@ -245,7 +245,7 @@ pub struct KubeletConfigPoolStatus {
 
 /// A revision that the pool does not try again.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase")]
 pub struct BadRevision {
     /// Its ConfigMap.
     pub revision: String,
@@ -255,7 +255,7 @@ pub struct BadRevision {
 
 /// What a Node said of a revision.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase")]
 pub struct BadRevisionNode {
     /// The Node.
     pub name: String,
@@ -265,7 +265,7 @@ pub struct BadRevisionNode {
 
 /// metav1.Condition.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase")]
 pub struct PoolCondition {
     /// Ready, Reconciling, Stalled or Conflicting.
     #[serde(rename = "type")]
