@@ -86,7 +86,7 @@ pub fn pool(case: &Case) {
     let table = case.kubectl(&["get", "kcpool"]);
     assert!(table.lines().nth(1).is_some_and(|row| row.contains("real") && row.contains("Complete")), "{table}");
     let explained = case.kubectl(&["explain", "kcpool.spec.rollout.maxUnavailable"]);
-    assert!(explained.contains("share"), "{explained}");
+    assert!(explained.contains("percentage"), "{explained}");
 
     // What the API server does not take.
     for (field, value) in [("maxUnavailable", json!("0%")), ("canaries", json!(-1)), ("onFailure", json!("Panic"))] {

@@ -70,6 +70,18 @@ pub(crate) enum WriteError {
     Failed(Failure),
 }
 
+impl WriteError {
+    /// For the user.
+    pub(crate) fn into_failure(self, node: &str) -> Failure {
+        match self {
+            Self::Refused(why) => Failure::new(format!("node {node}: {why}")),
+            Self::NoSource => Failure::new(format!("patch node {node}: the API server refuses its spec.configSource")),
+            Self::NotKept => Failure::new(format!("patch node {node}: {NOT_KEPT}")),
+            Self::Failed(failure) => failure,
+        }
+    }
+}
+
 /// For [`WriteError::NotKept`].
 pub(crate) const NOT_KEPT: &str =
     "the API server does not keep what is written into this Node; an admission webhook may undo it";

@@ -1,6 +1,7 @@
 //! `controller`: carries out what pools say.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
@@ -8,14 +9,17 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::api::client::{Client, RetryPolicy};
 use crate::{Context, Failure, controller};
 
+/// Less than what is left of a Lease when its holder stops acting.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(4);
+
 /// Options of `controller`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {}
 
 impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
-        let policy =
-            RetryPolicy { total: std::time::Duration::ZERO, ..RetryPolicy::long(context.lock_timing.answer_timeout) };
+        // A write that is answered later could be that of a controller whose Lease is over.
+        let policy = RetryPolicy { total: Duration::ZERO, ..RetryPolicy::long(ANSWER_TIMEOUT) };
         let client = Client::new(context.client.clone(), &context.namespace, policy);
         let listen = |kind| signal(kind).map_err(|error| Failure::new(format!("no signal handler: {error}")));
         let (mut term, mut int) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);

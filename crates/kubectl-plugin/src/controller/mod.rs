@@ -1,7 +1,7 @@
 //! The controller of pools: what is to be written is decided in [`crate::fleet::pool`], one replica at a time carries it out.
 
 mod crd;
-mod leadership;
+mod leader_elector;
 mod nodes;
 mod reconcile;
 
@@ -10,14 +10,14 @@ use std::sync::Arc;
 use futures_util::StreamExt as _;
 use kube::Api;
 use kube::runtime::controller::{Config, Controller, Error};
-use kube::runtime::watcher;
+use kube::runtime::{WatchStreamExt as _, watcher};
 
 use crate::Failure;
 use crate::api::client::Client;
 use crate::fleet::pool::types::KubeletConfigPool;
 use crate::output;
 pub use crd::crd;
-use leadership::Leadership;
+use leader_elector::{LEASE_NAME, LeaderElector, LeadershipGuard};
 use nodes::NodeStore;
 use reconcile::Reconciler;
 
@@ -26,50 +26,50 @@ use reconcile::Reconciler;
 /// # Errors
 /// A right that is missing.
 pub(crate) async fn run(client: &Client, stop: impl Future<Output = ()>) -> Result<(), Failure> {
-    let mut leadership = Leadership::new(client);
+    let mut elector = LeaderElector::new(client);
     let result = tokio::select! {
-        result = lead(client, &mut leadership) => result,
+        result = lead(client, &mut elector) => result,
         () = stop => Ok(()),
     };
-    leadership.release().await;
+    elector.release().await;
     result
 }
 
-async fn lead(client: &Client, leadership: &mut Leadership) -> Result<(), Failure> {
+async fn lead(client: &Client, elector: &mut LeaderElector) -> Result<(), Failure> {
     loop {
-        leadership.acquire().await?;
-        eprintln!("{} holds the Lease {}", leadership.identity(), leadership::LEASE);
-        let term = leadership.term();
+        elector.acquire().await?;
+        eprintln!("{} holds the Lease {}", elector.identity(), LEASE_NAME);
+        let guard = elector.guard();
         tokio::select! {
-            result = leadership.keep() => {
+            result = elector.renew() => {
                 result?;
-                eprintln!("the Lease {} is lost", leadership::LEASE);
+                eprintln!("the Lease {} is lost", LEASE_NAME);
             }
-            failure = reconcile_all(client, term) => return Err(failure),
+            failure = reconcile_all(client, guard) => return Err(failure),
         }
     }
 }
 
 /// Ends with a failure only.
-async fn reconcile_all(client: &Client, term: leadership::Term) -> Failure {
-    let (store, mut pump) = NodeStore::follow(client);
-    if let Err(failure) = pump.until_known().await {
+async fn reconcile_all(client: &Client, guard: LeadershipGuard) -> Failure {
+    let (store, mut reflector) = NodeStore::follow(client);
+    if let Err(failure) = reflector.wait_for_sync().await {
         return failure;
     }
     let pools: Api<KubeletConfigPool> = Api::all(client.streaming().clone());
-    let changes = store.changes();
+    // Where a node belongs to two pools, what one says concerns the other.
+    let others = watcher(pools.clone(), watcher::Config::default()).default_backoff().touched_objects();
+    let changes = futures_util::stream::select(store.changes(), others.map(|_| ()));
     let controller = Controller::new(pools, watcher::Config::default())
         // One at a time: what one pool sends, the next one counts.
         .with_config(Config::default().concurrency(1))
         .reconcile_all_on(changes);
-    let reconciler = Arc::new(Reconciler::new(client.clone(), store, controller.store(), term));
+    let reconciler = Arc::new(Reconciler::new(client.clone(), store, controller.store(), guard));
     let mut told = String::new();
     let results = controller.run(reconcile::reconcile, reconcile::on_error, reconciler).for_each(|result| {
         let message = match result {
             Err(Error::ReconcilerFailed(error, pool)) => format!("pool {}: {}", pool.name, error.message()),
-            Err(Error::QueueError(error)) => {
-                format!("pools cannot be followed: {error}; packaging/manifests/pools has their CRD")
-            }
+            Err(Error::QueueError(error)) => format!("pools cannot be followed: {error}; if there is no such resource, create packaging/manifests/pools/crd.yaml"),
             Ok(_) | Err(_) => String::new(),
         };
         if !message.is_empty() && message != told {
@@ -80,6 +80,6 @@ async fn reconcile_all(client: &Client, term: leadership::Term) -> Failure {
     });
     tokio::select! {
         () = results => Failure::new("the controller ended"),
-        failure = pump.run() => failure,
+        failure = reflector.run() => failure,
     }
 }

@@ -15,6 +15,7 @@ use crate::api::nodes::NODES;
 use crate::api::watch::{Event, Watcher, older};
 use crate::fleet::node::NodeRow;
 use crate::fleet::pool::node::PoolNode;
+use crate::fleet::pool::types::Proof;
 
 /// Shared by what follows the Nodes and what decides.
 #[derive(Clone)]
@@ -37,7 +38,7 @@ struct Since {
 }
 
 /// Takes in what the API server says of Nodes.
-pub(super) struct Pump {
+pub(super) struct NodeReflector {
     store: NodeStore,
     watcher: Watcher,
     /// Names of a list that is being read.
@@ -45,10 +46,10 @@ pub(super) struct Pump {
 }
 
 impl NodeStore {
-    pub(super) fn follow(client: &Client) -> (Self, Pump) {
+    pub(super) fn follow(client: &Client) -> (Self, NodeReflector) {
         let store = Self { nodes: Arc::default(), changed: Arc::default(), namespace: client.namespace.clone() };
         let watcher = Watcher::new(client, NODES, "nodes", Selector::default(), None);
-        (store.clone(), Pump { store, watcher, listed: BTreeSet::new() })
+        (store.clone(), NodeReflector { store, watcher, listed: BTreeSet::new() })
     }
 
     /// Whenever something changed that pools go by.
@@ -78,12 +79,12 @@ impl NodeStore {
         let row = NodeRow::from_node(node, &self.namespace);
         let mut nodes = self.lock();
         let former = nodes.known.get(&row.name);
-        if former.is_some_and(|former| older(&row.version, &former.version)) {
+        if former.is_some_and(|former| older(&row.version, &former.resource_version)) {
             return;
         }
         let node = PoolNode::from_row(row);
         let moved = former.is_none_or(|former| former.desired != node.desired);
-        let same = former.is_some_and(|former| former.says_the_same(&node));
+        let same = former.is_some_and(|former| former.differs_only_in_version(&node));
         let now = Instant::now();
         let since = nodes.since.entry(node.name.clone()).or_default();
         let keep = |since: &mut Option<Instant>, holds: bool| *since = holds.then(|| since.unwrap_or(now));
@@ -91,7 +92,7 @@ impl NodeStore {
             since.updating = None;
         }
         keep(&mut since.unready, !node.ready);
-        keep(&mut since.updating, node.desired.is_some() && !node.is_done());
+        keep(&mut since.updating, node.is_in_flight(Proof::Proven));
         nodes.known.insert(node.name.clone(), node);
         drop(nodes);
         if !same {
@@ -114,27 +115,27 @@ impl NodeStore {
     }
 }
 
-impl Pump {
+impl NodeReflector {
     /// Until all Nodes were seen once: before, there is nothing to decide by.
     ///
     /// # Errors
     /// Nodes cannot be listed.
-    pub(super) async fn until_known(&mut self) -> Result<(), Failure> {
-        while !self.take_in().await? {}
+    pub(super) async fn wait_for_sync(&mut self) -> Result<(), Failure> {
+        while !self.apply_next_event().await? {}
         Ok(())
     }
 
     /// Ends with a failure only.
     pub(super) async fn run(mut self) -> Failure {
         loop {
-            if let Err(failure) = self.take_in().await {
+            if let Err(failure) = self.apply_next_event().await {
                 return failure;
             }
         }
     }
 
     /// One event; whether a list is complete by it.
-    async fn take_in(&mut self) -> Result<bool, Failure> {
+    async fn apply_next_event(&mut self) -> Result<bool, Failure> {
         match self.watcher.events.recv().await {
             Some(Event::Init) => self.listed.clear(),
             Some(Event::Apply(node)) => {

@@ -1,38 +1,41 @@
 //! One pool: its revision, its status, its Nodes.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kube::ResourceExt as _;
 use kube::api::{Api, GetParams, Patch, PatchParams, PostParams};
 use kube::core::request::Request as Path;
 use kube::runtime::controller::Action;
-use kube::runtime::reflector::Store;
+use kube::runtime::reflector::{ObjectRef, Store};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
-use super::leadership::Term;
+use super::leader_elector::LeadershipGuard;
 use super::nodes::NodeStore;
 use crate::Failure;
 use crate::api::client::{ApiError, Client};
 use crate::api::nodes;
 use crate::api::watch::older;
-use crate::api::write::{AssignmentWriter, Goal, Mode, NOT_KEPT, Target, WriteError};
+use crate::api::write::{AssignmentWriter, Goal, Mode, Target};
 use crate::clock::Clock;
 use crate::fleet::assign::WrittenAssignment;
 use crate::fleet::node::NodeRow;
-use crate::fleet::pool::decide::{Cluster, Decision, Pool, decide, max_unavailable};
-use crate::fleet::pool::revision::{Revision, check_stored};
+use crate::fleet::pool::decide::{Cluster, Decision, NodeAssignment, Pool, decide, max_unavailable};
+use crate::fleet::pool::revision::{APPROVED_REVISION, Revision, check_stored};
 use crate::fleet::pool::types::{KubeletConfigPool, KubeletConfigPoolSpec, KubeletConfigPoolStatus};
 use kubelet_config::source::ConfigMapRef;
 
 /// Whose fields these are, in `metadata.managedFields`.
 const MANAGER: &str = "kubelet-config-controller";
-/// Annotation of a pool: the revision whose canaries somebody looked at.
-const APPROVED: &str = "kubelet-supervisor.io/approved-revision";
 /// After an error, and while a revision is not there.
-const AGAIN: Duration = Duration::from_secs(10);
-/// Two carriers, a contradiction to remove, and as many troubles.
+const REQUEUE_AFTER: Duration = Duration::from_secs(10);
+/// After a write that did not take effect.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// A revision that was there so long ago is looked at again before a Node gets it.
+const REVISION_KNOWN: Duration = Duration::from_secs(30);
+/// Patches of one Node: two carriers and a clean-up, each tried again once.
 const PATCHES: u32 = 6;
 
 /// What a reconciliation needs.
@@ -40,12 +43,12 @@ pub(super) struct Reconciler {
     client: Client,
     nodes: NodeStore,
     pools: Store<KubeletConfigPool>,
-    term: Term,
+    guard: LeadershipGuard,
     clock: Clock,
-    /// By pool: as it was answered, until the watch has it too.
-    answered: Mutex<HashMap<String, KubeletConfigPool>>,
-    /// By pool: the generation whose revision is known to be there.
-    revisions: Mutex<HashMap<String, (i64, ConfigMapRef)>>,
+    /// By uid of a pool: as it was answered, until the watch has it too.
+    written: Mutex<HashMap<String, KubeletConfigPool>>,
+    /// By uid of a pool: the generation whose revision was there, and when.
+    revisions: Mutex<HashMap<String, (i64, Instant, ConfigMapRef)>>,
     keeps_source: Mutex<Option<bool>>,
 }
 
@@ -73,6 +76,22 @@ impl<F: Into<Failure>> From<F> for ReconcileError {
     }
 }
 
+/// The revision that a spec describes.
+enum UpdateRevision {
+    Present(ConfigMapRef),
+    /// Why it is not there, for people.
+    Invalid(String),
+}
+
+impl UpdateRevision {
+    fn as_result(&self) -> Result<&ConfigMapRef, &str> {
+        match self {
+            Self::Present(reference) => Ok(reference),
+            Self::Invalid(why) => Err(why),
+        }
+    }
+}
+
 pub(super) async fn reconcile(
     pool: Arc<KubeletConfigPool>,
     reconciler: Arc<Reconciler>,
@@ -81,120 +100,137 @@ pub(super) async fn reconcile(
 }
 
 pub(super) fn on_error(_: Arc<KubeletConfigPool>, _: &ReconcileError, _: Arc<Reconciler>) -> Action {
-    Action::requeue(AGAIN)
+    Action::requeue(REQUEUE_AFTER)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Reconciler {
-    pub(super) fn new(client: Client, nodes: NodeStore, pools: Store<KubeletConfigPool>, term: Term) -> Self {
-        Self {
-            client,
-            nodes,
-            pools,
-            term,
-            clock: Clock::new(),
-            answered: Mutex::default(),
-            revisions: Mutex::default(),
-            keeps_source: Mutex::default(),
-        }
+    pub(super) fn new(
+        client: Client,
+        nodes: NodeStore,
+        pools: Store<KubeletConfigPool>,
+        guard: LeadershipGuard,
+    ) -> Self {
+        let (written, revisions, keeps_source) = Default::default();
+        Self { client, nodes, pools, guard, clock: Clock::new(), written, revisions, keeps_source }
     }
 
+    /// Decides anew before each write of a Node: what changed meanwhile, of the pool or of any Node, counts.
     async fn reconcile(&self, seen: &KubeletConfigPool) -> Result<Action, ReconcileError> {
-        let pool = self.newest(seen);
-        if !self.term.holds() || pool.metadata.deletion_timestamp.is_some() {
-            return Ok(Action::await_change());
-        }
-        let name = pool.name_any();
-        let update = self.revision(&pool).await?;
-        let decision = self.decide(&pool, &name, update.as_ref().map_err(String::as_str));
-        if pool.status.as_ref() != Some(&decision.status) {
-            self.write_status(&pool, &decision.status).await?;
-        }
-        // One that cannot be written to keeps no other one back.
-        let mut failed = None;
-        for (node, to) in &decision.assign {
-            if !self.term.holds() {
+        let mut tried = BTreeSet::new();
+        let (mut failed, mut next) = (None, None);
+        loop {
+            let pool = self.newest(seen);
+            if !self.guard.is_leader() || pool.metadata.deletion_timestamp.is_some() {
                 return Ok(Action::await_change());
             }
-            failed = self.assign(node, to.as_ref()).await.err().or(failed);
+            let update = self.ensure_revision(&pool).await?;
+            let decision = self.decide(&pool, &update);
+            next = earliest([next, decision.next, update.as_result().err().map(|_| REQUEUE_AFTER)]);
+            let assignment = decision.assign.iter().find(|it| !tried.contains(&it.node));
+            // The counts of each step between are of no interest to anybody.
+            let is_last = assignment.is_none() || tried.is_empty();
+            if is_last && pool.status.as_ref() != Some(&decision.status) {
+                self.write_status(&pool, &decision.status).await?;
+            }
+            let Some(assignment) = assignment else { break };
+            tried.insert(assignment.node.clone());
+            match self.assign(assignment).await {
+                Ok(true) => {}
+                Ok(false) => next = earliest([next, Some(RETRY_AFTER)]),
+                // One that cannot be written to keeps no other one back.
+                Err(error) => failed = Some(error),
+            }
         }
-        if let Some(error) = failed {
-            return Err(error);
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(next.map_or_else(Action::await_change, Action::requeue)),
         }
-        let next = decision.next.or_else(|| update.is_err().then_some(AGAIN));
-        Ok(next.map_or_else(Action::await_change, Action::requeue))
     }
 
-    fn decide(&self, pool: &KubeletConfigPool, name: &str, update: Result<&ConfigMapRef, &str>) -> Decision {
+    fn decide(&self, pool: &KubeletConfigPool, update: &UpdateRevision) -> Decision {
+        // What selects Nodes by a requirement that makes no sense selects none.
+        let pools = self.pools.state().into_iter().filter(|pool| pool.spec.node_selector.fault().is_none());
         let pools: Vec<(String, KubeletConfigPoolSpec)> =
-            self.pools.state().iter().map(|pool| (pool.name_any(), pool.spec.clone())).collect();
+            pools.map(|pool| (pool.name_any(), pool.spec.clone())).collect();
         let unseen = KubeletConfigPoolStatus { observed_generation: -1, ..KubeletConfigPoolStatus::default() };
+        let name = pool.name_any();
         let view = Pool {
-            name,
+            name: &name,
             generation: pool.metadata.generation.unwrap_or_default(),
             spec: &pool.spec,
             status: pool.status.as_ref().unwrap_or(&unseen),
-            approved: pool.annotations().get(APPROVED).map(String::as_str),
-            update,
+            approved: pool.annotations().get(APPROVED_REVISION).map(String::as_str),
+            update: update.as_result(),
             namespace: &self.client.namespace,
         };
         self.nodes.read(|nodes| decide(&view, &Cluster { nodes, pools: &pools, now: self.clock.now() }))
     }
 
-    /// What this controller wrote last may not have come back yet.
+    /// The pool as the watch has it, or as it was written last, which may not have come back yet.
     fn newest(&self, seen: &KubeletConfigPool) -> KubeletConfigPool {
+        let watched = self.pools.get(&ObjectRef::from_obj(seen)).filter(|pool| pool.uid() == seen.uid());
+        let pool = watched.map_or_else(|| seen.clone(), |pool| (*pool).clone());
         let version = |pool: &KubeletConfigPool| pool.resource_version().unwrap_or_default();
-        let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
-        match answered.get(&seen.name_any()) {
-            Some(ours) if ours.uid() == seen.uid() && older(&version(seen), &version(ours)) => ours.clone(),
-            _ => {
-                answered.remove(&seen.name_any());
-                seen.clone()
-            }
+        match lock(&self.written).get(&pool.uid().unwrap_or_default()) {
+            Some(ours) if older(&version(&pool), &version(ours)) => ours.clone(),
+            _ => pool,
         }
     }
 
-    /// The revision that the spec says, which is there then; else why it is not, for people.
-    async fn revision(&self, pool: &KubeletConfigPool) -> Result<Result<ConfigMapRef, String>, ReconcileError> {
-        let (name, generation) = (pool.name_any(), pool.metadata.generation.unwrap_or_default());
-        let known = self.revisions.lock().unwrap_or_else(PoisonError::into_inner).get(&name).cloned();
-        if let Some((_, revision)) = known.filter(|(of, _)| *of == generation) {
-            return Ok(Ok(revision));
+    /// The revision that the spec describes: one that the controller makes is there then.
+    async fn ensure_revision(&self, pool: &KubeletConfigPool) -> Result<UpdateRevision, ReconcileError> {
+        let (uid, generation) = (pool.uid().unwrap_or_default(), pool.metadata.generation.unwrap_or_default());
+        let known = lock(&self.revisions).get(&uid).cloned();
+        if let Some((_, _, revision)) = known.filter(|(of, at, _)| *of == generation && at.elapsed() < REVISION_KNOWN) {
+            return Ok(UpdateRevision::Present(revision));
         }
-        let fault =
-            pool.spec.node_selector.fault().or_else(|| max_unavailable(&pool.spec.rollout.max_unavailable, 1).err());
-        let revision = match fault.map_or_else(|| Revision::of_spec(&name, &pool.spec, &self.client.namespace), Err) {
+        let strategy = &pool.spec.rollout;
+        let fault = pool.spec.node_selector.fault().or_else(|| max_unavailable(&strategy.max_unavailable, 1).err());
+        let revision =
+            fault.map_or_else(|| Revision::of_spec(&pool.name_any(), &pool.spec, &self.client.namespace), Err);
+        let revision = match revision {
             Ok(revision) => revision,
-            Err(why) => return Ok(Err(why)),
+            Err(why) => return Ok(UpdateRevision::Invalid(why)),
         };
-        let Some(stored) = self.stored(&revision).await? else {
-            return Ok(Err(format!(
-                "there is no ConfigMap {} in namespace {}",
-                revision.reference().name,
-                self.client.namespace
-            )));
+        let checked = match self.ensure_config_map(&revision).await {
+            Ok(Some(stored)) => check_stored(&stored, &revision),
+            Ok(None) => {
+                let (name, namespace) = (&revision.reference().name, &self.client.namespace);
+                Err(format!(
+                    "spec.configMap.name: there is no ConfigMap {name} in namespace {namespace}: make it with \
+                     `kubectl kubelet-config push FILE -n {namespace}`, or correct the name"
+                ))
+            }
+            // No right, too large, no such namespace, a policy: that stays so, and is for the pool to say.
+            Err(error) if (400..500).contains(&error.code()) && error.code() != 429 => {
+                Err(Failure::from(error).message)
+            }
+            Err(error) => return Err(error.into()),
         };
-        Ok(check_stored(&stored, &revision).map(|()| {
-            let reference = revision.reference().clone();
-            let mut known = self.revisions.lock().unwrap_or_else(PoisonError::into_inner);
-            known.insert(name, (generation, reference.clone()));
-            reference
-        }))
+        Ok(match checked {
+            Ok(()) => {
+                let reference = revision.reference().clone();
+                lock(&self.revisions).insert(uid, (generation, Instant::now(), reference.clone()));
+                UpdateRevision::Present(reference)
+            }
+            Err(why) => UpdateRevision::Invalid(why),
+        })
     }
 
-    /// The ConfigMap of a revision as it is there; one that the controller makes is made.
-    async fn stored(&self, revision: &Revision) -> Result<Option<Value>, ApiError> {
+    /// The ConfigMap of a revision; one that the controller makes is made, if it is not there.
+    async fn ensure_config_map(&self, revision: &Revision) -> Result<Option<Value>, ApiError> {
         let path = Path::new(format!("/api/v1/namespaces/{}/configmaps", self.client.namespace));
         let name = &revision.reference().name;
-        if let Revision::Rendered(rendered) = revision {
-            let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
-            let create = path.create(&params, rendered.object.to_string().into_bytes());
-            match self.client.request(&format!("create ConfigMap {name}"), create).await {
-                Ok(stored) => return Ok(Some(stored)),
-                Err(error) if error.is_conflict() => {}
-                Err(error) => return Err(error),
-            }
-        }
-        self.client.optional(&format!("get ConfigMap {name}"), path.get(name, &GetParams::default())).await
+        let stored =
+            self.client.optional(&format!("get ConfigMap {name}"), path.get(name, &GetParams::default())).await?;
+        let (None, Revision::Rendered(rendered)) = (&stored, revision) else { return Ok(stored) };
+        let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+        let create = path.create(&params, rendered.object.to_string().into_bytes());
+        self.client.request(&format!("create ConfigMap {name}"), create).await.map(Some)
     }
 
     /// The status, if the pool is still the one that was decided about.
@@ -204,53 +240,52 @@ impl Reconciler {
         status: &KubeletConfigPoolStatus,
     ) -> Result<(), ReconcileError> {
         let name = pool.name_any();
+        let what = format!("write the status of pool {name}");
         let object = json!({
             "apiVersion": "kubelet-supervisor.io/v1alpha1", "kind": "KubeletConfigPool",
             "metadata": {"name": name, "resourceVersion": pool.resource_version()}, "status": status,
         });
         let pools: Api<KubeletConfigPool> = Api::all(self.client.streaming().clone());
-        let written = pools.patch_status(&name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&object)).await;
-        let written =
-            written.map_err(|error| ApiError::from_kube(&format!("write the status of pool {name}"), error))?;
-        self.answered.lock().unwrap_or_else(PoisonError::into_inner).insert(name, written);
+        let params = PatchParams::apply(MANAGER).force();
+        let patch = Patch::Apply(&object);
+        let answer = pools.patch_status(&name, &params, &patch);
+        let written = tokio::time::timeout(self.client.retry_policy.answer, answer).await;
+        let written = written.map_err(|_| ApiError::no_answer(&what))?;
+        let written = written.map_err(|error| ApiError::from_kube(&what, error))?;
+        lock(&self.written).insert(pool.uid().unwrap_or_default(), written);
         Ok(())
     }
 
-    /// Assigns, or withdraws, if the Node is still the one that was decided about.
-    async fn assign(&self, name: &str, to: Option<&ConfigMapRef>) -> Result<(), ReconcileError> {
-        let Some((written, version)) =
-            self.nodes.read(|nodes| nodes.get(name).map(|node| (node.written.clone(), node.version.clone())))
-        else {
-            return Ok(());
+    /// Assigns, if the Node is still the one that was decided about; whether it is assigned that now.
+    async fn assign(&self, NodeAssignment { node: name, to }: &NodeAssignment) -> Result<bool, ReconcileError> {
+        let now = |nodes: &NodeStore| {
+            nodes.read(|nodes| nodes.get(name).map(|node| (node.written.clone(), node.resource_version.clone())))
         };
-        let keeps = *self.keeps_source.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut writer = AssignmentWriter { keeps_source: keeps, ..AssignmentWriter::new(None, Mode::Real) };
-        let mut node = FollowedNode { reconciler: self, name, now: Some((written, version)) };
-        let result = writer.write(&self.client, name, Goal::Assign(to), &mut node, PATCHES).await;
-        *self.keeps_source.lock().unwrap_or_else(PoisonError::into_inner) = writer.keeps_source;
-        result.map_err(|error| {
-            ReconcileError(match error {
-                WriteError::Refused(why) => Failure::new(format!("node {name}: {why}")),
-                WriteError::NoSource => {
-                    Failure::new(format!("patch node {name}: the API server refuses its spec.configSource"))
-                }
-                WriteError::NotKept => Failure::new(format!("patch node {name}: {NOT_KEPT}")),
-                WriteError::Failed(failure) => failure,
-            })
-        })
+        let Some(now) = now(&self.nodes) else { return Ok(true) };
+        let keeps_source = *lock(&self.keeps_source);
+        let mut writer = AssignmentWriter { keeps_source, ..AssignmentWriter::new(None, Mode::Real) };
+        let mut node = PoolWriteTarget { reconciler: self, name, now: Some(now) };
+        let result = writer.write(&self.client, name, Goal::Assign(Some(to)), &mut node, PATCHES).await;
+        *lock(&self.keeps_source) = writer.keeps_source;
+        result.map_err(|error| ReconcileError(error.into_failure(name)))?;
+        Ok(self.nodes.read(|nodes| nodes.get(name).is_none_or(|node| node.desired.as_ref() == Some(to))))
     }
 }
 
+fn earliest<const N: usize>(of: [Option<Duration>; N]) -> Option<Duration> {
+    of.into_iter().flatten().min()
+}
+
 /// A Node while it is written to.
-struct FollowedNode<'a> {
+struct PoolWriteTarget<'a> {
     reconciler: &'a Reconciler,
     name: &'a str,
     now: Option<(WrittenAssignment, String)>,
 }
 
-impl Target for FollowedNode<'_> {
+impl Target for PoolWriteTarget<'_> {
     fn current(&self) -> Option<(WrittenAssignment, String)> {
-        self.now.clone().filter(|_| self.reconciler.term.holds())
+        self.now.clone().filter(|_| self.reconciler.guard.is_leader())
     }
 
     fn answered(&mut self, node: &Value, _: Mode) -> WrittenAssignment {

@@ -15,7 +15,7 @@ use crate::Failure;
 use crate::api::client::ApiError;
 use crate::api::list::Selector;
 use crate::api::watch::{Event, Watcher};
-use crate::api::write::{AssignmentWriter, Goal, Mode, NOT_KEPT, Target, WriteError, patch_node};
+use crate::api::write::{AssignmentWriter, Goal, Mode, Target, patch_node};
 use crate::fleet::assign::{self, WrittenAssignment};
 use crate::fleet::node::NodeRow;
 use crate::fleet::rollout::decide::{Step, decide};
@@ -212,14 +212,7 @@ impl Drive {
         let Self { api, lock, fleet, reporter, writer, .. } = self;
         let name = &member.name;
         let mut node = FollowedNode { api, lock, fleet, reporter, index, forward, is_written: false };
-        writer.write(&api.api, name, goal, &mut node, PATCHES).await.map_err(|error| match error {
-            WriteError::Refused(why) => Failure::new(format!("node {name}: {why}")),
-            WriteError::NoSource => {
-                Failure::new(format!("patch node {name}: the API server refuses its spec.configSource"))
-            }
-            WriteError::NotKept => Failure::new(format!("patch node {name}: {NOT_KEPT}")),
-            WriteError::Failed(failure) => failure,
-        })
+        writer.write(&api.api, name, goal, &mut node, PATCHES).await.map_err(|error| error.into_failure(name))
     }
 }
 

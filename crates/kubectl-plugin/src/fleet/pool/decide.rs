@@ -4,42 +4,39 @@
 //! for all (a revision is bad, a revision is current) is written into the status, and nothing is done by it before it
 //! stands there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
 use super::node::PoolNode;
-use super::report::{self, Counts, Situation};
-use super::revision::{from_label, is_of_pool, label};
+use super::report::{self, Blocker, Counts, PoolState};
+use super::revision::{parse_revision_name, revision_name};
 use super::types::{
-    BadRevision, BadRevisionNode, KubeletConfigPoolSpec, KubeletConfigPoolStatus, OnFailure, OnLeave, Proof,
-    RolloutStrategy,
+    BadRevision, BadRevisionNode, KubeletConfigPoolSpec, KubeletConfigPoolStatus, OnFailure, Proof, RolloutStrategy,
 };
+use crate::fleet::rollout::NOT_READY;
 use crate::fleet::rollout::observed::Progress;
 use kubelet_config::source::ConfigMapRef;
 
-/// A Node on its way may be not Ready for so long: a kubelet that starts says so for some seconds.
-const NOT_READY: Duration = Duration::from_secs(60);
 /// Bad and former revisions that the status keeps.
-const KEPT: usize = 10;
-/// Nodes whose words a bad revision keeps.
-const WORDS: usize = 10;
+const MAX_KEPT_REVISIONS: usize = 10;
+/// Nodes that a bad revision names.
+const MAX_NODES_PER_BAD_REVISION: usize = 10;
 
 /// A pool, as it is decided about.
 #[derive(Clone, Copy)]
 pub(crate) struct Pool<'a> {
     pub(crate) name: &'a str,
-    /// Of its spec.
     pub(crate) generation: i64,
     pub(crate) spec: &'a KubeletConfigPoolSpec,
     pub(crate) status: &'a KubeletConfigPoolStatus,
     /// The annotation `kubelet-supervisor.io/approved-revision`.
     pub(crate) approved: Option<&'a str>,
-    /// What the spec says, and is there; or why it is not, for people.
+    /// The revision that the spec describes, which is there; or why it is not, for people.
     pub(crate) update: Result<&'a ConfigMapRef, &'a str>,
-    /// Of ConfigMaps.
+    /// The namespace of revisions.
     pub(crate) namespace: &'a str,
 }
 
@@ -52,99 +49,70 @@ pub(crate) struct Cluster<'a> {
     pub(crate) now: Timestamp,
 }
 
+/// A Node that is to be assigned a revision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NodeAssignment {
+    pub(crate) node: String,
+    pub(crate) to: ConfigMapRef,
+}
+
 /// What is to be written.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Decision {
-    /// The pool's status, before anything else.
     pub(crate) status: KubeletConfigPoolStatus,
-    /// Assignments by Node; none: the assignment is withdrawn. In this order.
-    pub(crate) assign: Vec<(String, Option<ConfigMapRef>)>,
+    /// In this order; empty if the status has to be written first.
+    pub(crate) assign: Vec<NodeAssignment>,
     /// When time alone may change something.
     pub(crate) next: Option<Duration>,
 }
 
-/// Decides.
 pub(crate) fn decide(pool: &Pool<'_>, cluster: &Cluster<'_>) -> Decision {
     let mut status = KubeletConfigPoolStatus { observed_generation: pool.generation, ..pool.status.clone() };
     let members = Members::new(pool, cluster);
     let update = match pool.update {
         Ok(update) => update,
         Err(why) => {
-            let situation = Situation::Invalid(why.to_owned());
-            report::fill(&mut status, &members.counts(None, Proof::Active), &situation, cluster.now);
-            let assign = members.joined(cluster.now).into_iter().chain(members.left()).collect();
-            return Decision { status, assign, next: None };
+            let state = PoolState::Invalid(why.to_owned());
+            report::fill(&mut status, &members.counts(None, Proof::Active), &state, cluster.now);
+            return Decision { status, assign: members.joined(), next: None };
         }
     };
     let rollout = Rollout { pool, cluster, members: &members, strategy: &pool.spec.rollout, update };
-    status.update_revision = Some(label(update));
-    let (situation, mut assign, next) = if rollout.note_facts(&mut status) {
-        // What is done by it is decided when it stands in the status.
-        (rollout.situation(&status), Vec::new(), None)
-    } else {
-        let (situation, assign) = rollout.moves(&status);
-        (situation, assign, rollout.next_timeout())
-    };
-    assign.extend(members.left());
-    report::fill(&mut status, &members.counts(Some(update), pool.spec.rollout.proof), &situation, cluster.now);
-    Decision { status, assign, next }
+    status.update_revision = Some(revision_name(update));
+    let has_news = rollout.record_verdicts(&mut status);
+    let (state, assign) = rollout.plan(&status);
+    report::fill(&mut status, &members.counts(Some(update), pool.spec.rollout.proof), &state, cluster.now);
+    Decision { status, assign: if has_news { Vec::new() } else { assign }, next: rollout.next_timeout() }
 }
 
 /// The Nodes of a pool.
 struct Members<'a> {
     pool: &'a Pool<'a>,
+    now: Timestamp,
+    /// Control-plane Nodes of the cluster that are not Ready, or have not proven what they are assigned.
+    busy_control_plane: BTreeSet<&'a str>,
     /// Selected by this pool alone.
     own: Vec<&'a PoolNode>,
     /// Selected by another pool too, whose name it is.
     shared: Vec<(&'a PoolNode, &'a str)>,
-    /// Assigned a revision of this pool, and not selected any more.
-    left: Vec<&'a PoolNode>,
 }
 
 impl<'a> Members<'a> {
     fn new(pool: &'a Pool<'a>, cluster: &Cluster<'a>) -> Self {
-        let mut members = Self { pool, own: Vec::new(), shared: Vec::new(), left: Vec::new() };
+        let busy = cluster
+            .nodes
+            .values()
+            .filter(|node| node.is_control_plane() && (!node.ready || node.is_in_flight(Proof::Proven)));
+        let busy_control_plane = busy.map(|node| node.name.as_str()).collect();
+        let (mut own, mut shared) = (Vec::new(), Vec::new());
         let others: Vec<_> = cluster.pools.iter().filter(|(name, _)| name != pool.name).collect();
-        for node in cluster.nodes.values() {
-            let other = others.iter().find(|(_, spec)| spec.node_selector.selects(&node.labels));
-            if pool.spec.node_selector.selects(&node.labels) {
-                match other {
-                    None => members.own.push(node),
-                    Some((other, _)) => members.shared.push((node, other)),
-                }
-            } else if other.is_none() && members.is_assigned_here(node) {
-                members.left.push(node);
+        for node in cluster.nodes.values().filter(|node| pool.spec.node_selector.selects(&node.labels)) {
+            match others.iter().find(|(_, spec)| spec.node_selector.selects(&node.labels)) {
+                None => own.push(node),
+                Some((other, _)) => shared.push((node, other.as_str())),
             }
         }
-        members
-    }
-
-    /// It has a revision of this pool.
-    fn is_assigned_here(&self, node: &PoolNode) -> bool {
-        let Pool { name, namespace, status, .. } = *self.pool;
-        node.desired.as_ref().is_some_and(|desired| {
-            let here = label(desired);
-            desired.namespace == namespace
-                && (is_of_pool(&desired.name, name)
-                    || status.current_revision.as_ref() == Some(&here)
-                    || status.update_revision.as_ref() == Some(&here)
-                    || status.history.contains(&here))
-        })
-    }
-
-    /// Nodes that have just joined get what the others have.
-    fn joined(&self, now: Timestamp) -> Vec<(String, Option<ConfigMapRef>)> {
-        let Some(current) = self.pool.status.current_revision.as_deref() else { return Vec::new() };
-        let current = from_label(current, self.pool.namespace);
-        let is_new = |node: &&&PoolNode| node.desired.is_none() && node.is_young(now);
-        self.own.iter().filter(is_new).map(|node| (node.name.clone(), Some(current.clone()))).collect()
-    }
-
-    fn left(&self) -> Vec<(String, Option<ConfigMapRef>)> {
-        match self.pool.spec.on_leave {
-            OnLeave::Keep => Vec::new(),
-            OnLeave::Reset => self.left.iter().map(|node| (node.name.clone(), None)).collect(),
-        }
+        Self { pool, now: cluster.now, busy_control_plane, own, shared }
     }
 
     fn counts(&self, update: Option<&ConfigMapRef>, proof: Proof) -> Counts {
@@ -155,20 +123,34 @@ impl<'a> Members<'a> {
             counts.updated += usize::from(has);
             counts.proven += usize::from(has && node.progress == Progress::Proven);
             counts.failed += usize::from(has && matches!(node.progress, Progress::Bad(_)));
-            counts.updating += usize::from(self.is_in_flight(node, proof));
-            counts.unavailable += usize::from(!node.ready || self.is_in_flight(node, proof));
+            counts.updating += usize::from(node.is_in_flight(proof));
+            counts.unavailable += usize::from(!node.ready || node.is_in_flight(proof));
         }
         counts
     }
 
-    /// It has a revision of this pool, and is not done with it. One that is bad there runs its last known good.
-    fn is_in_flight(&self, node: &PoolNode, proof: Proof) -> bool {
-        self.is_assigned_here(node)
-            && match node.progress {
-                Progress::Updating => true,
-                Progress::Active => proof == Proof::Proven || !node.ready,
-                Progress::Proven | Progress::Bad(_) => false,
+    /// Nodes that have just joined get what the others have.
+    fn joined(&self) -> Vec<NodeAssignment> {
+        let Some(current) = self.pool.status.current_revision.as_deref() else { return Vec::new() };
+        let current = parse_revision_name(current, self.pool.namespace);
+        let is_new = |node: &&PoolNode| node.desired.is_none() && node.is_young(self.now);
+        let new = self.one_control_plane_at_a_time(self.own.iter().copied().filter(is_new));
+        new.map(|node| NodeAssignment { node: node.name.clone(), to: current.clone() }).collect()
+    }
+
+    /// Control-plane Nodes of all pools: the next one when all others are Ready and have proven what they have.
+    fn one_control_plane_at_a_time(
+        &self,
+        nodes: impl Iterator<Item = &'a PoolNode>,
+    ) -> impl Iterator<Item = &'a PoolNode> {
+        let mut busy = self.busy_control_plane.clone();
+        nodes.filter(move |node| {
+            let is_free = !node.is_control_plane() || busy.iter().all(|other| *other == node.name);
+            if is_free && node.is_control_plane() {
+                busy.insert(&node.name);
             }
+            is_free
+        })
     }
 }
 
@@ -181,19 +163,18 @@ struct Rollout<'a> {
     update: &'a ConfigMapRef,
 }
 
-impl Rollout<'_> {
+impl<'a> Rollout<'a> {
     /// Writes down what is decided once and for all; whether there was something.
-    fn note_facts(&self, status: &mut KubeletConfigPoolStatus) -> bool {
-        let update = label(self.update);
+    fn record_verdicts(&self, status: &mut KubeletConfigPoolStatus) -> bool {
+        let update = revision_name(self.update);
         let is_bad = status.bad_revisions.iter().any(|bad| bad.revision == update);
-        let failed = self.failed();
         // What all Nodes had is not bad because of one that joined, or that broke since.
         let is_new = status.current_revision.as_ref() != Some(&update);
+        let failed = self.failed();
         if !is_bad && is_new && failed.len() >= self.strategy.max_failures as usize {
-            status
-                .bad_revisions
-                .push(BadRevision { revision: update, nodes: failed.into_iter().take(WORDS).collect() });
-            let surplus = status.bad_revisions.len().saturating_sub(KEPT);
+            let nodes = failed.into_iter().take(MAX_NODES_PER_BAD_REVISION).collect();
+            status.bad_revisions.push(BadRevision { revision: update, nodes });
+            let surplus = status.bad_revisions.len().saturating_sub(MAX_KEPT_REVISIONS);
             status.bad_revisions.drain(..surplus);
             return true;
         }
@@ -201,18 +182,17 @@ impl Rollout<'_> {
             let former = status.current_revision.replace(update.clone());
             status.history.retain(|revision| *revision != update);
             status.history.extend(former);
-            let surplus = status.history.len().saturating_sub(KEPT);
+            let surplus = status.history.len().saturating_sub(MAX_KEPT_REVISIONS);
             status.history.drain(..surplus);
             return true;
         }
-        // A pool's first status names what is on its way before a Node has it.
         self.pool.status.update_revision != status.update_revision
     }
 
-    /// Nodes that speak, or are, against the revision.
+    /// Nodes that failed with the revision, and how.
     fn failed(&self) -> Vec<BadRevisionNode> {
-        let on_update = self.members.own.iter().filter(|node| node.desired.as_ref() == Some(self.update));
-        on_update
+        let with_it = self.members.own.iter().filter(|node| node.desired.as_ref() == Some(self.update));
+        with_it
             .filter_map(|node| {
                 let message = self.failure(node)?;
                 Some(BadRevisionNode { name: node.name.clone(), message })
@@ -224,17 +204,19 @@ impl Rollout<'_> {
         if let Progress::Bad(why) = &node.progress {
             return Some(why.clone());
         }
-        if !self.members.is_in_flight(node, self.strategy.proof) {
+        if !node.is_in_flight(self.strategy.proof) {
             return None;
         }
-        if node.unready_for >= NOT_READY {
+        // What it was before it had this revision is not held against it.
+        if node.unready_for.min(node.updating_for) >= NOT_READY {
             return Some(format!("it is not Ready for more than {} s", NOT_READY.as_secs()));
         }
         (node.updating_for >= self.node_timeout()).then(|| {
-            let words = if node.message.is_empty() { String::new() } else { format!("; it says: {}", node.message) };
+            let reported = if node.message.is_empty() { "" } else { "; it reports: " };
+            let seconds = self.strategy.node_timeout_seconds;
             format!(
-                "it did not come to an end within {} s (spec.rollout.nodeTimeoutSeconds){words}",
-                self.strategy.node_timeout_seconds
+                "it has not finished within {seconds} s (spec.rollout.nodeTimeoutSeconds){reported}{}",
+                node.message
             )
         })
     }
@@ -242,135 +224,162 @@ impl Rollout<'_> {
     /// Every Node has the revision, and none is on its way.
     fn has_all(&self) -> bool {
         let Members { own, shared, .. } = self.members;
-        !own.is_empty()
-            && shared.is_empty()
-            && own.iter().all(|node| {
-                node.desired.as_ref() == Some(self.update) && !self.members.is_in_flight(node, self.strategy.proof)
-            })
+        let has_it = |node: &&PoolNode| node.desired.as_ref() == Some(self.update);
+        shared.is_empty() && own.iter().all(|node| has_it(node) && !node.is_in_flight(self.strategy.proof))
     }
 
-    fn situation(&self, status: &KubeletConfigPoolStatus) -> Situation {
-        self.moves(status).0
-    }
-
-    /// Where the pool is, and what is to be assigned.
-    fn moves(&self, status: &KubeletConfigPoolStatus) -> (Situation, Vec<(String, Option<ConfigMapRef>)>) {
-        let current = status.current_revision.as_deref().map(|label| from_label(label, self.pool.namespace));
-        let joined = self.members.joined(self.cluster.now);
-        let bad = status.bad_revisions.iter().find(|bad| bad.revision == label(self.update));
-        let (situation, target) = match bad {
-            Some(bad) => {
-                let to =
-                    current.filter(|current| self.strategy.on_failure == OnFailure::Revert && *current != *self.update);
-                (Situation::bad(bad), to)
-            }
-            None => (Situation::Complete, Some(self.update.clone())),
+    /// Where the pool is, and which Nodes are assigned something next.
+    fn plan(&self, status: &KubeletConfigPoolStatus) -> (PoolState, Vec<NodeAssignment>) {
+        let current = status.current_revision.as_deref().map(|name| parse_revision_name(name, self.pool.namespace));
+        let joined = self.members.joined();
+        let update = revision_name(self.update);
+        let bad = status.bad_revisions.iter().find(|bad| bad.revision == update);
+        let back = current.as_ref().filter(|current| *current != self.update);
+        let target = match bad {
+            None => Some(self.update),
+            Some(_) if self.strategy.on_failure == OnFailure::Revert => back,
+            Some(_) => None,
         };
         if let Some((node, other)) = self.members.shared.first() {
-            return (Situation::Conflict { node: node.name.clone(), pool: (*other).to_owned() }, joined);
+            return (PoolState::Conflict { node: node.name.clone(), pool: (*other).to_owned() }, joined);
         }
         if self.pool.spec.paused {
-            let behind = self.members.own.iter().filter(|node| node.desired != target && target.is_some()).count();
-            return (Situation::Paused { behind, to: label(self.update) }, joined);
+            let behind =
+                self.members.own.iter().filter(|node| target.is_some_and(|it| node.desired.as_ref() != Some(it)));
+            return (PoolState::Paused { behind: behind.count(), update }, joined);
         }
-        let Some(target) = target else { return (situation, joined) };
-        let (progress, mut assign) = self.towards(&target, bad.is_some());
-        assign.extend(
-            joined.into_iter().filter(|(name, _)| !assign.iter().any(|(other, _)| other == name)).collect::<Vec<_>>(),
-        );
-        (if bad.is_some() { situation } else { progress }, assign)
+        let (state, mut assign) = match target {
+            Some(target) => self.plan_towards(target, status),
+            None => (PoolState::Complete, Vec::new()),
+        };
+        let others: Vec<_> = joined.into_iter().filter(|it| assign.iter().all(|other| other.node != it.node)).collect();
+        assign.extend(others);
+        (bad.map_or(state, PoolState::bad), assign)
     }
 
     /// The next Nodes that get `target`, as far as there is room for them.
-    fn towards(&self, target: &ConfigMapRef, back: bool) -> (Situation, Vec<(String, Option<ConfigMapRef>)>) {
+    fn plan_towards(
+        &self,
+        target: &ConfigMapRef,
+        status: &KubeletConfigPoolStatus,
+    ) -> (PoolState, Vec<NodeAssignment>) {
         let Members { own, .. } = self.members;
-        let proof = if back { Proof::Active } else { self.strategy.proof };
-        let behind: Vec<&PoolNode> = own.iter().filter(|node| node.desired.as_ref() != Some(target)).copied().collect();
-        let out = own.iter().filter(|node| self.is_out(node, target, proof)).count();
-        let max = self.max_unavailable();
-        let mut room = max.saturating_sub(out);
-        let with: Vec<&&PoolNode> = own.iter().filter(|node| node.desired.as_ref() == Some(target)).collect();
-        let in_flight = with.iter().filter(|node| self.members.is_in_flight(node, proof)).count();
-        let done = with.iter().filter(|node| matches!(node.progress, Progress::Proven | Progress::Active)).count()
-            - with
-                .iter()
-                .filter(|node| node.progress == Progress::Active && self.members.is_in_flight(node, proof))
-                .count();
+        // What all Nodes had needs neither canaries nor anybody's approval.
+        let is_known = status.current_revision.as_ref() == Some(&revision_name(target));
+        let proof = if is_known { Proof::Active } else { self.strategy.proof };
+        let (with, behind): (Vec<&PoolNode>, Vec<&PoolNode>) =
+            own.iter().copied().partition(|node| node.desired.as_ref() == Some(target));
+        let in_flight = with.iter().filter(|node| node.is_in_flight(proof)).count();
         // Nodes that join a settled pool do not unsettle it: whoever waits for Ready would wait at each scale-up.
-        let unsettled =
-            own.iter().filter(|node| node.desired.as_ref() != Some(target) || self.members.is_in_flight(node, proof));
-        let is_settled = self.pool.status.current_revision.as_ref() == Some(&label(target))
-            && unsettled.clone().all(|node| node.is_young(self.cluster.now));
-        if is_settled || unsettled.count() == 0 {
-            return (Situation::complete(own), Vec::new());
+        let is_settled = |node: &&PoolNode| is_known && node.is_young(self.cluster.now);
+        if behind.iter().chain(with.iter().filter(|node| node.is_in_flight(proof))).all(is_settled) {
+            return (PoolState::complete(own), Vec::new());
         }
-        let canaries = (self.strategy.canaries as usize).min(own.len());
-        let mut situation = Situation::waves(own.len(), with.len(), in_flight);
-        if !back && done < canaries {
-            room = room.min(canaries.saturating_sub(done + in_flight));
-            situation = Situation::Canaries { canaries, done, in_flight };
-        } else if !back && self.strategy.pause_after_canaries && self.pool.approved != Some(label(target).as_str()) {
-            return (Situation::AwaitingApproval { revision: label(target) }, Vec::new());
+        let mut state = PoolState::Waves { nodes: own.len(), with: with.len(), in_flight };
+        // Canaries that are still to be sent; none: all are.
+        let mut canaries_left = usize::MAX;
+        if !is_known {
+            let canaries = (self.strategy.canaries as usize).min(own.len());
+            let done = with.iter().filter(|node| node.is_done(proof)).count();
+            if done < canaries {
+                canaries_left = canaries.saturating_sub(done + in_flight);
+                state = PoolState::Canaries { canaries, done, in_flight };
+            } else if self.strategy.pause_after_canaries && self.pool.approved != Some(revision_name(target).as_str()) {
+                return (PoolState::AwaitingApproval { revision: revision_name(target) }, Vec::new());
+            }
         }
-        let able = self.in_order(&behind).into_iter().filter(|node| node.ready && !node.held);
-        let assign: Vec<_> =
-            self.spare_control_plane(able).take(room).map(|node| (node.name.clone(), Some(target.clone()))).collect();
-        if assign.is_empty() && in_flight == 0 {
-            let unready = own.iter().filter(|node| !node.ready).map(|node| node.name.clone()).collect();
-            situation = Situation::Blocked { unready, max, behind: behind.len() };
+        let assign = self.next_nodes(&behind, target, proof, canaries_left);
+        if assign.is_empty() && in_flight == 0 && !behind.is_empty() {
+            state = PoolState::Blocked { behind: behind.len(), by: self.blocker(&behind, target, proof) };
         }
-        (situation, assign)
+        (state, assign)
     }
 
-    /// It takes a place among those that may be unavailable. One that joined has no pods yet: it does so only with what is
-    /// being rolled out.
-    fn is_out(&self, node: &PoolNode, target: &ConfigMapRef, proof: Proof) -> bool {
-        let is_new = self.pool.status.current_revision.as_ref() != Some(&label(target));
+    /// Of the Nodes that are behind, those that go next.
+    fn next_nodes(
+        &self,
+        behind: &[&'a PoolNode],
+        target: &ConfigMapRef,
+        proof: Proof,
+        most: usize,
+    ) -> Vec<NodeAssignment> {
+        let ordered = self.in_order(behind);
+        // One that has not finished what it has is unavailable already: it takes no place, and may need this to come back.
+        let (stuck, others): (Vec<_>, Vec<_>) =
+            ordered.into_iter().filter(|node| !node.held).partition(|node| node.is_in_flight(proof));
+        let others = others.into_iter().filter(|node| node.ready).take(self.room(target, proof));
+        let next = self.members.one_control_plane_at_a_time(stuck.into_iter().chain(others));
+        next.take(most).map(|node| NodeAssignment { node: node.name.clone(), to: target.clone() }).collect()
+    }
+
+    /// So many more Nodes may become unavailable.
+    fn room(&self, target: &ConfigMapRef, proof: Proof) -> usize {
+        let out = self.members.own.iter().filter(|node| self.counts_as_unavailable(node, target, proof)).count();
+        let max = max_unavailable(&self.strategy.max_unavailable, self.members.own.len()).unwrap_or(1);
+        max.saturating_sub(out)
+    }
+
+    /// One that joined has no pods yet: it counts only with what is new to the pool.
+    fn counts_as_unavailable(&self, node: &PoolNode, target: &ConfigMapRef, proof: Proof) -> bool {
+        let is_new = self.pool.status.current_revision.as_ref() != Some(&revision_name(target));
         let counts = !node.is_young(self.cluster.now) || (is_new && node.desired.as_ref() == Some(target));
-        counts && (!node.ready || self.members.is_in_flight(node, proof))
+        counts && (!node.ready || node.is_in_flight(proof))
     }
 
-    /// Control-plane Nodes of all pools go one at a time, the next when all others are Ready and done.
-    fn spare_control_plane<'n>(&self, nodes: impl Iterator<Item = &'n PoolNode>) -> impl Iterator<Item = &'n PoolNode> {
-        let is_busy = |node: &PoolNode| node.is_control_plane() && (!node.ready || node.is_updating());
-        let mut busy = self.cluster.nodes.values().any(is_busy);
-        nodes.filter(move |node| !node.is_control_plane() || !std::mem::replace(&mut busy, true))
+    /// Why none of these can go.
+    fn blocker(&self, behind: &[&PoolNode], target: &ConfigMapRef, proof: Proof) -> Blocker {
+        let names = |which: &dyn Fn(&&&PoolNode) -> bool, of: &[&PoolNode]| -> Vec<String> {
+            of.iter().filter(which).map(|node| node.name.clone()).collect()
+        };
+        if self.room(target, proof) == 0 {
+            return Blocker::MaxUnavailable(names(
+                &|node| self.counts_as_unavailable(node, target, proof),
+                &self.members.own,
+            ));
+        }
+        if behind.iter().all(|node| !node.ready) {
+            return Blocker::NotReady(names(&|_| true, behind));
+        }
+        if behind.iter().all(|node| !node.ready || node.held) {
+            return Blocker::HeldOnNode(names(&|node| node.held, behind));
+        }
+        Blocker::ControlPlane(self.members.busy_control_plane.iter().map(|name| (*name).to_owned()).collect())
     }
 
-    /// Round the zones, in each by chance: a hash, so that every controller has the same.
-    fn in_order<'n>(&self, nodes: &[&'n PoolNode]) -> Vec<&'n PoolNode> {
-        let mut zones: BTreeMap<&str, Vec<([u8; 8], &'n PoolNode)>> = BTreeMap::new();
-        for node in nodes {
+    /// Round the zones, in each by chance: a hash, so that every controller has the same. Ranks are those among all Nodes
+    /// of the pool, whoever has it by now.
+    fn in_order(&self, of: &[&'a PoolNode]) -> Vec<&'a PoolNode> {
+        let mut zones: BTreeMap<&str, Vec<([u8; 8], &PoolNode)>> = BTreeMap::new();
+        for node in &self.members.own {
             let draw = Sha256::digest(format!("{}\n{}\n{}", self.pool.name, self.update, node.name));
             let mut key = [0; 8];
             key.iter_mut().zip(draw.iter()).for_each(|(key, byte)| *key = *byte);
             zones.entry(node.zone(&self.strategy.zone_key)).or_default().push((key, node));
         }
-        let mut ranked: Vec<(usize, [u8; 8], &PoolNode)> = Vec::with_capacity(nodes.len());
+        let mut ranked: Vec<(usize, [u8; 8], &PoolNode)> = Vec::with_capacity(self.members.own.len());
         for zone in zones.values_mut() {
             zone.sort_by_key(|(key, _)| *key);
             ranked.extend(zone.iter().enumerate().map(|(rank, (key, node))| (rank, *key, *node)));
         }
         ranked.sort_by_key(|(rank, key, _)| (*rank, *key));
-        ranked.into_iter().map(|(_, _, node)| node).collect()
-    }
-
-    fn max_unavailable(&self) -> usize {
-        max_unavailable(&self.strategy.max_unavailable, self.members.own.len()).unwrap_or(1)
+        let wanted: BTreeMap<&str, &'a PoolNode> = of.iter().map(|node| (node.name.as_str(), *node)).collect();
+        ranked.into_iter().filter_map(|(_, _, node)| wanted.get(node.name.as_str()).copied()).collect()
     }
 
     fn node_timeout(&self) -> Duration {
         Duration::from_secs(self.strategy.node_timeout_seconds.into())
     }
 
-    /// When a Node's time is over.
+    /// When a Node's time is over, or one is young no more.
     fn next_timeout(&self) -> Option<Duration> {
-        let in_flight = self.members.own.iter().filter(|node| self.members.is_in_flight(node, self.strategy.proof));
-        let left = in_flight.flat_map(|node| {
-            let unready = (!node.ready).then(|| NOT_READY.saturating_sub(node.unready_for));
-            [unready, Some(self.node_timeout().saturating_sub(node.updating_for))]
+        let own = &self.members.own;
+        let in_flight = own.iter().filter(|node| node.is_in_flight(self.strategy.proof));
+        let timeouts = in_flight.flat_map(|node| {
+            let unready = NOT_READY.saturating_sub(node.unready_for.min(node.updating_for));
+            [Some(unready).filter(|_| !node.ready), Some(self.node_timeout().saturating_sub(node.updating_for))]
         });
-        left.flatten().filter(|left| !left.is_zero()).min()
+        let grown = own.iter().map(|node| node.young_for(self.cluster.now));
+        timeouts.chain(grown).flatten().filter(|left| !left.is_zero()).min()
     }
 }
 

@@ -5,7 +5,6 @@
 //! that takes over from a dead one goes on as that one would have.
 
 pub(crate) mod decide;
-pub(crate) mod lease;
 pub(crate) mod node;
 pub(crate) mod report;
 pub(crate) mod revision;

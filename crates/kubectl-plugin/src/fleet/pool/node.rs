@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::types::Proof;
 use crate::fleet::assign::WrittenAssignment;
 use crate::fleet::node::{NodeRow, Stage};
 use crate::fleet::rollout::observed::Progress;
@@ -20,8 +21,7 @@ const YOUNG: Duration = Duration::from_secs(600);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PoolNode {
     pub(crate) name: String,
-    /// The Node's resourceVersion.
-    pub(crate) version: String,
+    pub(crate) resource_version: String,
     pub(crate) labels: BTreeMap<String, String>,
     /// `topology.kubernetes.io/zone`, or the older label.
     zone: String,
@@ -30,7 +30,7 @@ pub(crate) struct PoolNode {
     pub(crate) desired: Option<ConfigMapRef>,
     /// How far it is with that.
     pub(crate) progress: Progress,
-    /// The words of its condition.
+    /// The message of its condition `KubeletConfigOk`.
     pub(crate) message: String,
     pub(crate) ready: bool,
     /// An operator on the Node lets no change in.
@@ -52,7 +52,7 @@ impl PoolNode {
             created: row.created.parse().ok(),
             message,
             name: row.name,
-            version: row.version,
+            resource_version: row.version,
             labels: row.labels,
             zone: row.zone,
             desired: row.desired,
@@ -77,31 +77,43 @@ impl PoolNode {
 
     /// It joined a moment ago.
     pub(crate) fn is_young(&self, now: Timestamp) -> bool {
-        self.created.is_some_and(|created| now.duration_since(created) < YOUNG.try_into().unwrap_or_default())
+        self.young_for(now).is_some()
+    }
+
+    /// For how long it will be young; none: it is not.
+    pub(crate) fn young_for(&self, now: Timestamp) -> Option<Duration> {
+        let age = Duration::try_from(now.duration_since(self.created?)).unwrap_or_default();
+        YOUNG.checked_sub(age).filter(|left| !left.is_zero())
     }
 
     /// The other one is another version of the same Node, in which nothing is new that pools go by.
-    pub(crate) fn says_the_same(&self, other: &Self) -> bool {
-        let Self { version, unready_for, updating_for, .. } = other.clone();
-        Self { version, unready_for, updating_for, ..self.clone() } == *other
+    pub(crate) fn differs_only_in_version(&self, other: &Self) -> bool {
+        let Self { resource_version, unready_for, updating_for, .. } = other.clone();
+        Self { resource_version, unready_for, updating_for, ..self.clone() } == *other
     }
 
-    /// Nothing is outstanding of what it is assigned.
-    pub(crate) fn is_done(&self) -> bool {
-        matches!(self.progress, Progress::Proven | Progress::Bad(_))
+    /// It has finished what it is assigned, well.
+    pub(crate) fn is_done(&self, proof: Proof) -> bool {
+        match self.progress {
+            Progress::Proven => true,
+            Progress::Active => proof == Proof::Active && self.ready,
+            Progress::Updating | Progress::Bad(_) => false,
+        }
     }
 
-    /// It is assigned something, and on its way to it.
-    pub(crate) fn is_updating(&self) -> bool {
-        self.desired.is_some() && self.progress == Progress::Updating
+    /// It is assigned something, by whomever, and has not finished it. One for which that is bad runs its last known good.
+    pub(crate) fn is_in_flight(&self, proof: Proof) -> bool {
+        self.desired.is_some() && !self.is_done(proof) && !matches!(self.progress, Progress::Bad(_))
     }
 }
 
 /// How far a Node is with what it is assigned, whatever that is. What it says of something else is old news.
 fn progress(row: &NodeRow, message: &str) -> Progress {
     let bad = || {
-        let words = [message, row.invalid.as_deref().unwrap_or_default(), row.error.as_str()];
-        Progress::Bad(words.into_iter().find(|words| !words.is_empty()).unwrap_or("it does not say why").to_owned())
+        let messages = [message, row.invalid.as_deref().unwrap_or_default(), row.error.as_str()];
+        Progress::Bad(
+            messages.into_iter().find(|message| !message.is_empty()).unwrap_or("it does not say why").to_owned(),
+        )
     };
     let reason = row.condition.as_ref().map_or("", |condition| condition.reason.as_str());
     let speaks_of_it = row.assigned.as_ref().map(|source| &source.reference) == row.desired.as_ref();

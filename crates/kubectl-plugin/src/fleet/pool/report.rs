@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 
 use super::node::PoolNode;
+use super::revision::APPROVED_REVISION;
 use super::types::{BadRevision, KubeletConfigPoolStatus, PoolCondition};
 
 /// Names in one message.
@@ -23,7 +24,7 @@ pub(crate) struct Counts {
 
 /// Where a pool is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Situation {
+pub(crate) enum PoolState {
     /// The spec makes no sense, or what it names is not there.
     Invalid(String),
     /// There is no Node.
@@ -37,27 +38,61 @@ pub(crate) enum Situation {
     /// The others get it.
     Waves { nodes: usize, with: usize, in_flight: usize },
     /// No Node can get it now.
-    Blocked { unready: Vec<String>, max: usize, behind: usize },
+    Blocked { behind: usize, by: Blocker },
     /// `spec.paused`.
-    Paused { behind: usize, to: String },
-    /// Nodes spoke against it.
-    Failed { revision: String, words: String },
+    Paused { behind: usize, update: String },
+    /// Too many Nodes failed with it.
+    Failed { revision: String, message: String },
     /// Another pool selects one of its Nodes.
     Conflict { node: String, pool: String },
 }
 
-impl Situation {
+/// What keeps a pool's Nodes from going on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Blocker {
+    /// As many as may be are unavailable: these.
+    MaxUnavailable(Vec<String>),
+    /// All that are behind are not Ready.
+    NotReady(Vec<String>),
+    /// An operator on these lets no change in.
+    HeldOnNode(Vec<String>),
+    /// These control-plane Nodes are not Ready, or have not proven what they have.
+    ControlPlane(Vec<String>),
+}
+
+impl Blocker {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::MaxUnavailable(_) => "MaxUnavailableReached",
+            Self::NotReady(_) => "NodesNotReady",
+            Self::HeldOnNode(_) => "NodesHeld",
+            Self::ControlPlane(_) => "ControlPlaneBusy",
+        }
+    }
+
+    fn message(&self) -> String {
+        match self {
+            Self::MaxUnavailable(nodes) => format!("spec.rollout.maxUnavailable is reached by {}", listed(nodes)),
+            Self::NotReady(nodes) => format!("not Ready: {}", listed(nodes)),
+            Self::HeldOnNode(nodes) => format!(
+                "held by an operator on {}: `kubelet-supervisor thaw` or `unpin` there lets the change in",
+                listed(nodes)
+            ),
+            Self::ControlPlane(nodes) => {
+                format!("control-plane Nodes go one at a time; not Ready, or not done: {}", listed(nodes))
+            }
+        }
+    }
+}
+
+impl PoolState {
     pub(crate) fn complete(nodes: &[&PoolNode]) -> Self {
         if nodes.is_empty() { Self::NoNodes } else { Self::Complete }
     }
 
-    pub(crate) fn waves(nodes: usize, with: usize, in_flight: usize) -> Self {
-        Self::Waves { nodes, with, in_flight }
-    }
-
     pub(crate) fn bad(bad: &BadRevision) -> Self {
-        let words: Vec<String> = bad.nodes.iter().map(|node| format!("{}: {}", node.name, node.message)).collect();
-        Self::Failed { revision: bad.revision.clone(), words: words.join("; ") }
+        let messages: Vec<String> = bad.nodes.iter().map(|node| format!("{}: {}", node.name, node.message)).collect();
+        Self::Failed { revision: bad.revision.clone(), message: messages.join("; ") }
     }
 
     fn reason(&self) -> &'static str {
@@ -68,7 +103,7 @@ impl Situation {
             Self::Canaries { .. } => "Canaries",
             Self::AwaitingApproval { .. } => "AwaitingApproval",
             Self::Waves { .. } => "Waves",
-            Self::Blocked { .. } => "BudgetExhausted",
+            Self::Blocked { by, .. } => by.reason(),
             Self::Paused { .. } => "Paused",
             Self::Failed { .. } => "FailuresExceeded",
             Self::Conflict { .. } => "Conflict",
@@ -84,41 +119,39 @@ impl Situation {
                 format!("{done} of {canaries} canaries are done, {in_flight} on their way")
             }
             Self::AwaitingApproval { revision } => format!(
-                "the canaries are done; to go on: kubectl annotate kcpool NAME kubelet-supervisor.io/approved-revision={revision} --overwrite"
+                "the canaries are done; to go on: kubectl annotate kcpool NAME {APPROVED_REVISION}={revision} --overwrite"
             ),
             Self::Waves { nodes, with, in_flight } => {
                 format!("{with} of {nodes} Nodes have it, {in_flight} are on their way")
             }
-            Self::Blocked { unready, max, behind } => {
-                let names = if unready.is_empty() {
-                    "held on the Node, or another control-plane Node is away".to_owned()
-                } else {
-                    format!("not Ready: {}", listed(unready))
-                };
-                format!("{behind} Nodes wait; {max} may be unavailable at a time; {names}")
-            }
-            Self::Paused { behind, to } => format!("spec.paused; {behind} Nodes would get {to}"),
-            Self::Failed { revision, words } => format!("{revision} is not tried again: {words}"),
+            Self::Blocked { behind, by } => format!("{behind} Nodes wait: {}", by.message()),
+            Self::Paused { behind, update } => format!("spec.paused; {behind} Nodes would get {update}"),
+            Self::Failed { revision, message } => format!("{revision} is not tried again: {message}"),
             Self::Conflict { node, pool } => {
-                format!(
-                    "Node {node} is selected by pool {pool} too; nothing is changed until one of them lets go of it"
-                )
+                format!("Node {node} is selected by pool {pool} too; nothing is changed until only one pool selects it")
             }
         }
     }
 
-    /// Status of Ready, Reconciling and Stalled.
-    fn kstatus(&self) -> [bool; 3] {
+    fn kstatus(&self) -> KStatus {
         match self {
-            Self::Complete | Self::NoNodes => [true, false, false],
+            Self::Complete | Self::NoNodes => KStatus::Current,
             Self::Canaries { .. }
             | Self::AwaitingApproval { .. }
             | Self::Waves { .. }
             | Self::Blocked { .. }
-            | Self::Paused { .. } => [false, true, false],
-            Self::Invalid(_) | Self::Failed { .. } | Self::Conflict { .. } => [false, false, true],
+            | Self::Paused { .. } => KStatus::InProgress,
+            Self::Invalid(_) | Self::Failed { .. } | Self::Conflict { .. } => KStatus::Failed,
         }
     }
+}
+
+/// What kstatus makes of an object (cli-utils, pkg/kstatus/status).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum KStatus {
+    Current,
+    InProgress,
+    Failed,
 }
 
 /// Names, ten at the most.
@@ -129,7 +162,7 @@ fn listed(names: &[String]) -> String {
 }
 
 /// Writes counts and conditions. A condition that is as it was keeps its time.
-pub(crate) fn fill(status: &mut KubeletConfigPoolStatus, counts: &Counts, situation: &Situation, now: Timestamp) {
+pub(crate) fn fill(status: &mut KubeletConfigPoolStatus, counts: &Counts, state: &PoolState, now: Timestamp) {
     let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     status.nodes = count(counts.nodes);
     status.updated = count(counts.updated);
@@ -137,7 +170,7 @@ pub(crate) fn fill(status: &mut KubeletConfigPoolStatus, counts: &Counts, situat
     status.updating = count(counts.updating);
     status.unavailable = count(counts.unavailable);
     status.failed = count(counts.failed);
-    let [ready, reconciling, stalled] = situation.kstatus();
+    let kstatus = state.kstatus();
     let conflict = match counts.conflicts.as_slice() {
         [] => ("NoConflict", "no other pool selects these Nodes".to_owned()),
         conflicts => {
@@ -145,12 +178,12 @@ pub(crate) fn fill(status: &mut KubeletConfigPoolStatus, counts: &Counts, situat
             ("Conflict", format!("selected by another pool too: {}", listed(&pairs)))
         }
     };
-    let (reason, message) = (situation.reason(), situation.message());
-    // Before one is False that was True, none of the two says the opposite: kstatus reads them in this order.
+    let (reason, message) = (state.reason(), state.message());
+    // kstatus reads Reconciling and Stalled before Ready: all three are set in one write.
     let conditions = [
-        ("Ready", ready, reason, message.clone()),
-        ("Reconciling", reconciling, reason, message.clone()),
-        ("Stalled", stalled, reason, message),
+        ("Ready", kstatus == KStatus::Current, reason, message.clone()),
+        ("Reconciling", kstatus == KStatus::InProgress, reason, message.clone()),
+        ("Stalled", kstatus == KStatus::Failed, reason, message),
         ("Conflicting", !counts.conflicts.is_empty(), conflict.0, conflict.1),
     ];
     let observed_generation = status.observed_generation;
@@ -158,11 +191,11 @@ pub(crate) fn fill(status: &mut KubeletConfigPoolStatus, counts: &Counts, situat
     status.conditions = conditions
         .into_iter()
         .map(|(type_, holds, reason, message)| {
-            let state = if holds { "True" } else { "False" };
-            let same = former.iter().find(|condition| condition.type_ == type_ && condition.status == state);
+            let held = if holds { "True" } else { "False" };
+            let same = former.iter().find(|condition| condition.type_ == type_ && condition.status == held);
             PoolCondition {
                 type_: type_.to_owned(),
-                status: state.to_owned(),
+                status: held.to_owned(),
                 observed_generation,
                 last_transition_time: same.map_or_else(
                     || now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::types::{KubeletConfigPoolSpec, MergeMode};
 use crate::fleet::configmap_name;
-use kubelet_config::assignment::{DEFAULT_KEY, is_object_name};
+use kubelet_config::assignment::DEFAULT_KEY;
 use kubelet_config::flags::KEY_SUFFIX;
 use kubelet_config::hazard::ANNOTATION as ACKNOWLEDGE;
 use kubelet_config::rendering;
@@ -14,6 +14,8 @@ use kubelet_config::source::ConfigMapRef;
 
 /// Label of a revision; the value is its pool.
 pub(crate) const POOL_LABEL: &str = "kubelet-supervisor.io/pool";
+/// Annotation of a pool: the revision whose canaries somebody looked at.
+pub(crate) const APPROVED_REVISION: &str = "kubelet-supervisor.io/approved-revision";
 /// A pool's name and what the hash takes must fit a label.
 const POOL_NAME_MAX: usize = 63 - 11;
 
@@ -61,7 +63,7 @@ impl Revision {
                 kubelet_config::assignment::reference_fault(&reference)
                     .map_or(Ok(Self::Named(reference)), |(part, why)| Err(format!("spec.configMap.{part}: {why}")))
             }
-            _ => Err("exactly one of spec.kubeletConfiguration and spec.configMap is to be there".to_owned()),
+            _ => Err("set exactly one of spec.kubeletConfiguration and spec.configMap".to_owned()),
         }
     }
 
@@ -81,9 +83,11 @@ fn render(
     configuration: &Map<String, Value>,
     namespace: &str,
 ) -> Result<RenderedRevision, String> {
-    if pool.len() > POOL_NAME_MAX || !is_object_name(pool) {
+    if pool.len() > POOL_NAME_MAX {
         return Err(format!(
-            "the pool's name begins those of its revisions, which are labels: at most {POOL_NAME_MAX} characters"
+            "metadata.name {pool}: {} characters, at most {POOL_NAME_MAX} are allowed (revisions are named NAME-HASH, and a Node label \
+             carries that name): create the pool under a shorter name",
+            pool.len()
         ));
     }
     let mut document = Value::Object(configuration.clone());
@@ -147,23 +151,17 @@ pub(crate) fn check_stored(stored: &Value, revision: &Revision) -> Result<(), St
 }
 
 /// How a revision stands in a pool's status: its ConfigMap, and the key if it is not the usual one.
-pub(crate) fn label(reference: &ConfigMapRef) -> String {
+pub(crate) fn revision_name(reference: &ConfigMapRef) -> String {
     match reference.kubelet_config_key.as_str() {
         DEFAULT_KEY => reference.name.clone(),
         key => format!("{}/{key}", reference.name),
     }
 }
 
-/// What a pool's status names by [`label`].
-pub(crate) fn from_label(label: &str, namespace: &str) -> ConfigMapRef {
-    let (name, key) = label.split_once('/').unwrap_or((label, DEFAULT_KEY));
+/// What a pool's status names by [`revision_name`].
+pub(crate) fn parse_revision_name(text: &str, namespace: &str) -> ConfigMapRef {
+    let (name, key) = text.split_once('/').unwrap_or((text, DEFAULT_KEY));
     ConfigMapRef { namespace: namespace.to_owned(), name: name.to_owned(), kubelet_config_key: key.to_owned() }
-}
-
-/// Whether a ConfigMap of this name is a revision of this pool: by its form, so that one that nobody remembers is known too.
-pub(crate) fn is_of_pool(map: &str, pool: &str) -> bool {
-    let hash = map.strip_prefix(pool).and_then(|rest| rest.strip_prefix('-'));
-    hash.is_some_and(|hash| hash.len() == 10 && hash.bytes().all(|c| b"245678bcdfghkmt9".contains(&c)))
 }
 
 #[cfg(test)]
@@ -190,7 +188,7 @@ mod tests {
             name(spec)
         };
         let plain = name(base());
-        assert!(is_of_pool(&plain, "pool-a"), "{plain}");
+        assert!(plain.starts_with("pool-a-"), "{plain}");
         assert_eq!(plain, with("paused", json!(true)), "how it gets there is not what it is");
         assert_eq!(plain, with("rollout", json!({"canaries": 7})));
         let mut names = vec![
@@ -235,13 +233,5 @@ mod tests {
             fault(json!({"nodeSelector": {}, "configMap": {"name": "m"}, "flags": ["--v=1"]})).contains("KEY.flags")
         );
         assert!(fault(json!({"nodeSelector": {}, "configMap": {"name": "../m"}})).contains("spec.configMap.name"));
-    }
-
-    #[test]
-    fn revisions_are_told_by_the_form_of_their_names() {
-        assert!(!is_of_pool("pool-a-b-8hhgbtc9dm", "pool-a"));
-        assert!(is_of_pool("pool-a-b-8hhgbtc9dm", "pool-a-b"));
-        assert!(!is_of_pool("pool-a", "pool-a"));
-        assert!(!is_of_pool("pool-a-0123456789", "pool-a"), "kubectl's hashes have no such digits");
     }
 }

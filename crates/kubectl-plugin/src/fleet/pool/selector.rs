@@ -14,12 +14,14 @@ impl NodeSelector {
 
     /// What no API server would take as a selector.
     pub(crate) fn fault(&self) -> Option<String> {
-        self.match_expressions.iter().find_map(|NodeSelectorRequirement { key, operator, values }| {
+        self.match_expressions.iter().enumerate().find_map(|(index, requirement)| {
+            let NodeSelectorRequirement { key, operator, values } = requirement;
             let wants = matches!(operator, SelectorOperator::In | SelectorOperator::NotIn);
             let has = !values.is_empty();
             (wants != has).then(|| {
-                let needs = if wants { "needs values" } else { "takes no values" };
-                format!("spec.nodeSelector.matchExpressions: {key}: {operator:?} {needs}")
+                let advice =
+                    if wants { "needs values: add them, or use Exists" } else { "takes no values: use In or NotIn" };
+                format!("spec.nodeSelector.matchExpressions[{index}] ({key}): operator {operator:?} {advice}")
             })
         })
     }

@@ -6,9 +6,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::decide::{Cluster, Decision, Pool, decide};
+use super::decide::{Cluster, Decision, NodeAssignment, Pool, decide};
 use super::node::PoolNode;
-use super::revision::{Revision, label};
+use super::revision::{Revision, revision_name};
+use super::types::Proof;
 use super::types::{KubeletConfigPoolSpec, KubeletConfigPoolStatus};
 use crate::fleet::node::NodeRow;
 use crate::fleet::rollout::observed::Progress;
@@ -80,11 +81,11 @@ impl World {
     fn step(&mut self) -> Vec<String> {
         let Decision { status, assign, .. } = self.decide();
         self.status = status;
-        for (name, to) in &assign {
-            let node = self.nodes.get_mut(name).unwrap();
-            (node.desired, node.progress) = (to.clone(), Progress::Updating);
+        for NodeAssignment { node, to } in &assign {
+            let node = self.nodes.get_mut(node).unwrap();
+            (node.desired, node.progress, node.updating_for) = (Some(to.clone()), Progress::Updating, Duration::ZERO);
         }
-        assign.into_iter().map(|(name, _)| name).collect()
+        assign.into_iter().map(|it| it.node).collect()
     }
 
     /// Until nothing more is assigned.
@@ -148,7 +149,7 @@ fn canaries_are_of_different_zones_and_prove_it_before_others_get_it() {
     assert_eq!(world.ready(), ("False", "Waves"));
     world.prove_all();
     assert_eq!(world.ready(), ("True", "Complete"));
-    assert_eq!(world.status.current_revision, Some(label(&world.update())));
+    assert_eq!(world.status.current_revision, Some(revision_name(&world.update())));
     assert_eq!((world.status.nodes, world.status.proven, world.status.updating), (30, 30, 0));
 }
 
@@ -162,7 +163,7 @@ fn the_first_words_against_it_take_it_back_where_it_was_sent() {
     let canaries = world.settle();
     world.at(&canaries[0]).progress = Progress::Bad("maxPods: no".to_owned());
     let back = world.settle();
-    assert_eq!(world.status.bad_revisions[0].revision, label(&bad));
+    assert_eq!(world.status.bad_revisions[0].revision, revision_name(&bad));
     assert_eq!(world.status.bad_revisions[0].nodes[0].message, "maxPods: no");
     assert_eq!(back.iter().collect::<BTreeSet<_>>(), canaries.iter().collect());
     assert_eq!((world.with(&good), world.with(&bad)), (20, 0));
@@ -222,7 +223,7 @@ fn nodes_that_are_not_ready_take_places() {
     world.settle();
     let unready = world.nodes.values().filter(|node| !node.ready).count();
     assert_eq!(unready, 2);
-    assert_eq!(world.ready(), ("False", "BudgetExhausted"));
+    assert_eq!(world.ready(), ("False", "MaxUnavailableReached"));
 }
 
 #[test]
@@ -293,7 +294,7 @@ fn a_spec_that_makes_no_sense_keeps_no_node_from_joining() {
         namespace: "ns",
     };
     let decision = decide(&pool, &Cluster { nodes: &world.nodes, pools: &world.pools, now: NOW.parse().unwrap() });
-    assert_eq!(decision.assign, [("young".to_owned(), Some(world.update()))]);
+    assert_eq!(decision.assign, [NodeAssignment { node: "young".to_owned(), to: world.update() }]);
 }
 
 #[test]
@@ -338,7 +339,7 @@ fn paused_means_that_nothing_moves_but_what_joins() {
     assert_eq!(world.settle(), ["young"]);
     assert_eq!(world.ready(), ("False", "Paused"));
     let ready = world.status.conditions.iter().find(|condition| condition.type_ == "Ready").unwrap();
-    assert!(ready.message.contains(&label(&world.update())), "{}", ready.message);
+    assert!(ready.message.contains(&revision_name(&world.update())), "{}", ready.message);
 }
 
 #[test]
@@ -347,7 +348,7 @@ fn the_canaries_are_looked_at_by_revision() {
     let mut world = World::new(9, with(60));
     world.prove_all();
     assert_eq!((world.with(&world.update()), world.ready()), (1, ("False", "AwaitingApproval")));
-    world.approved = Some(label(&world.update()));
+    world.approved = Some(revision_name(&world.update()));
     world.prove_all();
     assert_eq!(world.ready(), ("True", "Complete"));
     world.set(with(61));
@@ -356,13 +357,88 @@ fn the_canaries_are_looked_at_by_revision() {
 }
 
 #[test]
-fn who_leaves_keeps_it_or_is_reset() {
-    for (on_leave, left) in [("Keep", 0), ("Reset", 1)] {
-        let mut world = World::new(3, json!({"onLeave": on_leave}));
+fn what_hangs_with_a_bad_revision_comes_back_and_can_be_mended() {
+    for mended in [false, true] {
+        let mut world = World::new(10, json!({}));
         world.prove_all();
-        world.at("n001").labels.remove("pool");
-        assert_eq!(world.step().len(), left, "{on_leave}");
+        let good = world.update();
+        world.set(json!({"kubeletConfiguration": {"maxPods": 61}}));
+        let bad = world.update();
+        let canary = world.settle().remove(0);
+        let node = world.at(&canary);
+        (node.ready, node.unready_for, node.updating_for) = (false, Duration::from_secs(61), Duration::from_secs(61));
+        if mended {
+            world.step();
+            world.set(json!({"kubeletConfiguration": {"maxPods": 62}}));
+            assert_eq!(world.settle(), [canary.clone()], "it takes no place that it does not have already");
+            assert_eq!(world.nodes[&canary].desired, Some(world.update()));
+            assert_eq!(world.status.bad_revisions.len(), 1, "it was not Ready before");
+        } else {
+            assert_eq!(world.settle(), [canary.clone()]);
+            assert_eq!(world.nodes[&canary].desired, Some(good));
+        }
+        assert_eq!(world.status.bad_revisions[0].revision, revision_name(&bad));
     }
+}
+
+fn control_planes(more: Value) -> World {
+    let mut world = World::new(3, more);
+    for node in world.nodes.values_mut() {
+        node.labels.insert("node-role.kubernetes.io/control-plane".to_owned(), String::new());
+    }
+    world
+}
+
+#[test]
+fn a_control_plane_that_hangs_does_not_wait_for_itself() {
+    let mut world = control_planes(json!({}));
+    world.prove_all();
+    world.set(json!({"kubeletConfiguration": {"maxPods": 61}}));
+    let canary = world.settle().remove(0);
+    let node = world.at(&canary);
+    (node.ready, node.unready_for, node.updating_for) = (false, Duration::from_secs(61), Duration::from_secs(61));
+    assert_eq!(world.settle(), [canary]);
+}
+
+#[test]
+fn control_planes_on_trial_are_waited_for() {
+    let mut world = control_planes(json!({"rollout": {"canaries": 0, "maxUnavailable": "100%", "proof": "Active"}}));
+    let first = world.settle().remove(0);
+    world.at(&first).progress = Progress::Active;
+    assert!(world.settle().is_empty());
+    assert_eq!(world.ready(), ("False", "ControlPlaneBusy"));
+}
+
+#[test]
+fn what_others_assigned_takes_places_too() {
+    let mut world = World::new(10, json!({"rollout": {"canaries": 0, "maxUnavailable": 2}}));
+    let by_hand = ConfigMapRef { namespace: "ns".into(), name: "m".into(), kubelet_config_key: "kubelet".into() };
+    (world.at("n000").desired, world.at("n000").progress) = (Some(by_hand), Progress::Updating);
+    assert_eq!(world.settle().len(), 2, "itself, and one more");
+}
+
+#[test]
+fn the_way_back_needs_no_approval() {
+    let with = |pods: u32| json!({"kubeletConfiguration": {"maxPods": pods}, "rollout": {"pauseAfterCanaries": true}});
+    let mut world = World::new(9, with(60));
+    world.approved = Some(revision_name(&world.update()));
+    world.prove_all();
+    world.set(with(61));
+    world.prove_all();
+    assert_eq!(world.ready(), ("False", "AwaitingApproval"));
+    world.set(with(60));
+    world.prove_all();
+    assert_eq!((world.ready(), world.with(&world.update())), (("True", "Complete"), 9));
+}
+
+#[test]
+fn a_pool_without_nodes_has_its_revision_for_those_that_come() {
+    let mut world = World::new(0, json!({}));
+    world.settle();
+    assert_eq!(world.ready(), ("True", "NoNodes"));
+    assert_eq!(world.status.current_revision, Some(revision_name(&world.update())));
+    world.nodes.insert("young".to_owned(), node("young", NOW, json!({})));
+    assert_eq!(world.settle(), ["young"]);
 }
 
 #[derive(Clone, Debug)]
@@ -402,8 +478,8 @@ proptest! {
         for event in events {
             let at = |number: usize| format!("n{:03}", number % 40);
             match event {
-                Happens::Proves(number) => { if world.at(&at(number)).is_updating() { world.at(&at(number)).progress = Progress::Proven; } }
-                Happens::Refuses(number) => { if world.at(&at(number)).is_updating() { world.at(&at(number)).progress = Progress::Bad("no".to_owned()); } }
+                Happens::Proves(number) => { if world.at(&at(number)).is_in_flight(Proof::Proven) { world.at(&at(number)).progress = Progress::Proven; } }
+                Happens::Refuses(number) => { if world.at(&at(number)).is_in_flight(Proof::Proven) { world.at(&at(number)).progress = Progress::Bad("no".to_owned()); } }
                 Happens::NotReady(number) => { world.at(&at(number)).ready = false }
                 Happens::Ready(number) => { world.at(&at(number)).ready = true }
                 Happens::Leaves(number) => { drop(world.at(&at(number)).labels.remove("pool")) }
@@ -412,7 +488,7 @@ proptest! {
             }
             let update = world.update();
             let own = |world: &World| world.nodes.values().filter(|node| node.labels.contains_key("pool")).cloned().collect::<Vec<_>>();
-            let out = |nodes: &[PoolNode]| nodes.iter().filter(|node| !node.ready || node.is_updating()).count();
+            let out = |nodes: &[PoolNode]| nodes.iter().filter(|node| !node.ready || node.is_in_flight(Proof::Proven)).count();
             let (before, known_bad) = (own(&world), world.status.bad_revisions.clone());
             let proven = before.iter().filter(|node| node.desired.as_ref() == Some(&update) && node.progress == Progress::Proven).count();
             let with = before.iter().filter(|node| node.desired.as_ref() == Some(&update) && !matches!(node.progress, Progress::Bad(_))).count();
@@ -424,7 +500,7 @@ proptest! {
             if sent > 0 && proven < canaries.min(before.len()) {
                 prop_assert!(with + sent <= canaries, "{with} and {sent} before the canaries proved it");
             }
-            prop_assert!(sent == 0 || known_bad.iter().all(|bad| bad.revision != label(&update)), "a bad one was sent");
+            prop_assert!(sent == 0 || known_bad.iter().all(|bad| bad.revision != revision_name(&update)), "a bad one was sent");
         }
     }
 }

@@ -37,7 +37,7 @@ use kubelet_config::assignment::DEFAULT_KEY;
         priority = 1
     ),
     validation = kube::core::Rule::new("has(self.spec.kubeletConfiguration) != has(self.spec.configMap)")
-        .message("exactly one of spec.kubeletConfiguration and spec.configMap is to be there"),
+        .message("set exactly one of spec.kubeletConfiguration and spec.configMap"),
     validation = kube::core::Rule::new("has(self.spec.kubeletConfiguration) || !has(self.spec.flags)")
         .message("spec.flags goes with spec.kubeletConfiguration; a ConfigMap brings its own in KEY.flags"),
 )]
@@ -51,6 +51,7 @@ pub struct KubeletConfigPoolSpec {
     pub kubelet_configuration: Option<Map<String, Value>>,
     /// Instead of kubeletConfiguration: an immutable ConfigMap in the controller's namespace, assigned as it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "PoolConfigMap")]
     pub config_map: Option<PoolConfigMap>,
     /// Flag overrides: --name=value, or !--name to take a flag of the unit out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -64,12 +65,9 @@ pub struct KubeletConfigPoolSpec {
     /// How a change comes to the Nodes.
     #[serde(default)]
     pub rollout: RolloutStrategy,
-    /// No Node is changed, but for those that join.
+    /// Stops the rollout: no Node is assigned another revision. Nodes that join still get currentRevision.
     #[serde(default)]
     pub paused: bool,
-    /// What becomes of the assignment of a Node that the selector no longer selects.
-    #[serde(default)]
-    pub on_leave: OnLeave,
 }
 
 /// As in a Deployment, for Nodes.
@@ -79,7 +77,7 @@ pub struct NodeSelector {
     /// Labels that a Node must have, with these values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub match_labels: BTreeMap<String, String>,
-    /// All of these must hold.
+    /// Requirements on labels, all of which must hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub match_expressions: Vec<NodeSelectorRequirement>,
 }
@@ -90,9 +88,9 @@ pub struct NodeSelector {
 pub struct NodeSelectorRequirement {
     /// The label.
     pub key: String,
-    /// How it relates to the values.
+    /// In, NotIn, Exists or DoesNotExist.
     pub operator: SelectorOperator,
-    /// For In and NotIn.
+    /// The values, for In and NotIn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<String>,
 }
@@ -114,10 +112,10 @@ pub enum SelectorOperator {
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolConfigMap {
-    /// Its name, as `kubectl kubelet-config push` prints it.
+    /// The name of the ConfigMap, as `kubectl kubelet-config push` prints it.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// The key of its data with the KubeletConfiguration.
+    /// The key in data that holds the KubeletConfiguration.
     #[serde(default = "default_key")]
     #[schemars(length(min = 1, max = 63))]
     pub key: String,
@@ -134,17 +132,7 @@ pub enum MergeMode {
     Overlay,
 }
 
-/// What a Node that leaves the pool keeps.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
-pub enum OnLeave {
-    /// The assignment stays as it is.
-    #[default]
-    Keep,
-    /// The assignment is withdrawn: the Node goes back to its own files.
-    Reset,
-}
-
-/// When a Node is done with a revision.
+/// When a Node has finished a revision.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub enum Proof {
     /// It runs, and the Node is Ready.
@@ -154,7 +142,7 @@ pub enum Proof {
     Proven,
 }
 
-/// What a bad revision brings about.
+/// What happens to Nodes that have a bad revision.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub enum OnFailure {
     /// No further Node gets it.
@@ -168,27 +156,27 @@ pub enum OnFailure {
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RolloutStrategy {
-    /// So many Nodes, of as many zones as there are, must be done with a revision before others get it.
-    #[schemars(range(min = 0, max = 1000))]
+    /// Number of Nodes, spread over zones, that must finish a revision before other Nodes get it.
+    #[schemars(with = "i32", range(min = 0, max = 1000))]
     pub canaries: u32,
-    /// So many Nodes of the pool, or such a share (rounded down, at least one), may be unavailable: not Ready for whatever
-    /// reason, or not done with a revision.
+    /// Nodes of the pool that may be unavailable at once: a number from 1, or a percentage such as 10% (rounded down, at
+    /// least 1). Unavailable: not Ready, or not finished with what is assigned.
     #[schemars(schema_with = "count_or_share")]
     pub max_unavailable: Value,
     /// The label that says where a Node is.
     #[schemars(length(min = 1, max = 317))]
     pub zone_key: String,
-    /// When a Node is done.
+    /// When a Node has finished a revision. Proven: it is the Node's last known good. Active: it runs and the Node is Ready.
     pub proof: Proof,
-    /// So many Nodes that refuse a revision, roll it back or do not come to an end make it bad.
-    #[schemars(range(min = 1, max = 1000))]
+    /// Number of Nodes that may reject, roll back or time out on a revision before it is marked bad, counting the last one.
+    #[schemars(with = "i32", range(min = 1, max = 1000))]
     pub max_failures: u32,
-    /// What a bad revision brings about.
+    /// What happens to Nodes that have a bad revision. Revert: they get currentRevision again. Stop: they are left alone.
     pub on_failure: OnFailure,
-    /// A Node that is not done after so many seconds counts as failed.
-    #[schemars(range(min = 60, max = 86400))]
+    /// A Node that has not finished a revision after this many seconds counts as failed.
+    #[schemars(with = "i32", range(min = 60, max = 86400))]
     pub node_timeout_seconds: u32,
-    /// Waits, once the canaries are done, for the annotation kubelet-supervisor.io/approved-revision with the revision's name.
+    /// Wait, once the canaries have finished, for the annotation kubelet-supervisor.io/approved-revision with the revision's name.
     pub pause_after_canaries: bool,
 }
 
@@ -213,28 +201,34 @@ impl Default for RolloutStrategy {
 pub struct KubeletConfigPoolStatus {
     /// The generation of the spec that this speaks of; -1 before the controller saw the pool.
     pub observed_generation: i64,
-    /// What all Nodes had last, and Nodes that join get.
+    /// The last revision that all Nodes of the pool finished; Nodes that join get it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current_revision: Option<String>,
-    /// What the spec says now.
+    /// The revision that the spec describes now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub update_revision: Option<String>,
-    /// Nodes of the pool.
+    /// Nodes that spec.nodeSelector selects.
+    #[schemars(with = "i32")]
     pub nodes: u32,
-    /// Of those, assigned the update revision.
+    /// Nodes of the pool that are assigned updateRevision.
+    #[schemars(with = "i32")]
     pub updated: u32,
-    /// Of those, with it as last known good.
+    /// Nodes of the pool whose last known good is updateRevision.
+    #[schemars(with = "i32")]
     pub proven: u32,
-    /// Assigned a revision, and not done with it.
+    /// Nodes of the pool that have not finished what they are assigned.
+    #[schemars(with = "i32")]
     pub updating: u32,
-    /// Not Ready, or not done with a revision.
+    /// Nodes of the pool that are not Ready, or have not finished what they are assigned; with those that have just joined, which maxUnavailable does not count.
+    #[schemars(with = "i32")]
     pub unavailable: u32,
-    /// Refused the update revision, or rolled it back.
+    /// Nodes of the pool that rejected updateRevision or rolled it back.
+    #[schemars(with = "i32")]
     pub failed: u32,
-    /// Revisions that the pool does not try again, the latest last.
+    /// Revisions that are not tried again, the latest last; at most 10.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub bad_revisions: Vec<BadRevision>,
-    /// Revisions that were current, the latest last.
+    /// Revisions that were currentRevision before, the latest last; at most 10.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<String>,
     /// Ready, Reconciling and Stalled, as kstatus reads them, and Conflicting.
@@ -247,9 +241,9 @@ pub struct KubeletConfigPoolStatus {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BadRevision {
-    /// Its ConfigMap.
+    /// The name of its ConfigMap, and /KEY if the key is not kubelet.
     pub revision: String,
-    /// What Nodes said of it; at most ten.
+    /// Nodes that rejected it, rolled it back or timed out; at most 10.
     pub nodes: Vec<BadRevisionNode>,
 }
 
@@ -257,9 +251,9 @@ pub struct BadRevision {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BadRevisionNode {
-    /// The Node.
+    /// The Node's name.
     pub name: String,
-    /// Its words.
+    /// What the Node reported, cut to 512 bytes.
     pub message: String,
 }
 
@@ -276,9 +270,9 @@ pub struct PoolCondition {
     pub observed_generation: i64,
     /// When status changed last, RFC 3339.
     pub last_transition_time: String,
-    /// One word.
+    /// Why it is so, in one word for programs.
     pub reason: String,
-    /// For people.
+    /// Why it is so, for people.
     pub message: String,
 }
 
@@ -289,8 +283,6 @@ fn default_key() -> String {
 fn any_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
-        "nullable": true,
-        "description": "A KubeletConfiguration, without apiVersion and kind.",
         "x-kubernetes-preserve-unknown-fields": true,
     })
 }
@@ -298,9 +290,7 @@ fn any_object(_: &mut SchemaGenerator) -> Schema {
 fn count_or_share(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "x-kubernetes-int-or-string": true,
-        "anyOf": [{"type": "integer"}, {"type": "string"}],
         "minimum": 1,
         "pattern": "^([1-9][0-9]?|100)%$",
-        "description": "Nodes that may be unavailable: a number from 1, or a share such as 10%.",
     })
 }

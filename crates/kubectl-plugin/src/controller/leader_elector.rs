@@ -1,4 +1,4 @@
-//! The Lease: who acts.
+//! Leader election: one replica reconciles.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,18 +11,20 @@ use tokio::time::Instant;
 
 use crate::Failure;
 use crate::api::client::{ApiError, Client};
-use crate::fleet::pool::lease::{Claim, RENEW_DEADLINE, RETRY, claim, released, taken};
+use crate::context::NAMESPACE;
+use crate::fleet::leader_election::{Claim, RENEW_DEADLINE, RETRY_PERIOD, acquired_or_renewed, claim, released};
+use crate::output;
 
-/// Its name, in the namespace of the ConfigMaps.
-pub(super) const LEASE: &str = "kubelet-config-controller";
+/// Its name. It is in the same namespace wherever revisions are: pools are of the whole cluster.
+pub(super) const LEASE_NAME: &str = "kubelet-config-controller";
 
 /// Until when its holder may act.
 #[derive(Clone, Default)]
-pub(super) struct Term(Arc<Mutex<Option<Instant>>>);
+pub(super) struct LeadershipGuard(Arc<Mutex<Option<Instant>>>);
 
-impl Term {
+impl LeadershipGuard {
     /// The Lease was renewed a short time ago.
-    pub(super) fn holds(&self) -> bool {
+    pub(super) fn is_leader(&self) -> bool {
         let until = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         until.is_some_and(|until| Instant::now() < until)
     }
@@ -32,31 +34,37 @@ impl Term {
     }
 }
 
-pub(super) struct Leadership {
+pub(super) struct LeaderElector {
     client: Client,
     path: String,
     id: String,
     /// As it was last seen to change, and when.
     seen: (Value, Instant),
-    term: Term,
+    guard: LeadershipGuard,
 }
 
-impl Leadership {
+impl LeaderElector {
     pub(super) fn new(client: &Client) -> Self {
-        let path = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", client.namespace);
+        let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases");
         let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
         // Two of one host, or one that began anew, are not the same.
         let nanos = Timestamp::now().as_nanosecond();
         let id = format!("{}_{nanos:x}_{:x}", host.unwrap_or_default(), std::process::id());
-        Self { client: client.clone(), path, id, seen: (Value::Null, Instant::now()), term: Term::default() }
+        Self {
+            client: client.clone(),
+            path,
+            id,
+            seen: (Value::Null, Instant::now()),
+            guard: LeadershipGuard::default(),
+        }
     }
 
     pub(super) fn identity(&self) -> &str {
         &self.id
     }
 
-    pub(super) fn term(&self) -> Term {
-        self.term.clone()
+    pub(super) fn guard(&self) -> LeadershipGuard {
+        self.guard.clone()
     }
 
     /// Until it is ours.
@@ -66,17 +74,27 @@ impl Leadership {
     pub(super) async fn acquire(&mut self) -> Result<(), Failure> {
         let mut told = None;
         loop {
-            match self.try_hold().await {
+            match self.try_acquire_or_renew().await {
                 Ok(Claim::Ours) => return Ok(()),
                 Ok(Claim::Held(other)) if told.as_ref() != Some(&other) => {
-                    eprintln!("{other} holds the Lease {LEASE}; waiting");
+                    eprintln!("{other} holds the Lease {LEASE_NAME}; waiting");
                     told = Some(other);
                 }
                 Ok(_) => {}
-                Err(error) if error.may_pass() || error.is_conflict() => {}
+                Err(error) if error.may_pass() || error.is_conflict() => {
+                    let cause = error.cause();
+                    if told.as_ref() != Some(&cause) {
+                        eprintln!(
+                            "warning: the Lease {LEASE_NAME} in {NAMESPACE}: {}; trying again every {} s",
+                            output::plain(&cause),
+                            RETRY_PERIOD.as_secs()
+                        );
+                        told = Some(cause);
+                    }
+                }
                 Err(error) => return Err(error.into()),
             }
-            tokio::time::sleep(RETRY).await;
+            tokio::time::sleep(RETRY_PERIOD).await;
         }
     }
 
@@ -84,34 +102,35 @@ impl Leadership {
     ///
     /// # Errors
     /// A refusal that will stay one.
-    pub(super) async fn keep(&mut self) -> Result<(), Failure> {
-        while self.term.holds() {
-            tokio::time::sleep(RETRY).await;
-            match self.try_hold().await {
+    pub(super) async fn renew(&mut self) -> Result<(), Failure> {
+        while self.guard.is_leader() {
+            tokio::time::sleep(RETRY_PERIOD).await;
+            match self.try_acquire_or_renew().await {
                 Ok(Claim::Ours) => {}
                 Ok(_) => break,
                 Err(error) if error.may_pass() || error.is_conflict() => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        self.term.set(None);
+        self.guard.set(None);
         Ok(())
     }
 
     /// Others need not wait until it is over.
     pub(super) async fn release(&mut self) {
-        if self.term.holds() {
-            self.term.set(None);
-            let body = released(&self.seen.0, LEASE);
-            let request = Path::new(&self.path).replace(LEASE, &PostParams::default(), body.to_string().into_bytes());
-            let _ = tokio::time::timeout(RETRY, self.client.once("release the Lease", request)).await;
+        if self.guard.is_leader() {
+            self.guard.set(None);
+            let body = released(&self.seen.0, LEASE_NAME);
+            let request =
+                Path::new(&self.path).replace(LEASE_NAME, &PostParams::default(), body.to_string().into_bytes());
+            let _ = tokio::time::timeout(RETRY_PERIOD, self.client.once("release the Lease", request)).await;
         }
     }
 
-    async fn try_hold(&mut self) -> Result<Claim, ApiError> {
+    async fn try_acquire_or_renew(&mut self) -> Result<Claim, ApiError> {
         let begun = Instant::now();
-        let get = Path::new(&self.path).get(LEASE, &GetParams::default());
-        let lease = self.in_time(self.client.optional(&format!("get the Lease {LEASE}"), get)).await?;
+        let get = Path::new(&self.path).get(LEASE_NAME, &GetParams::default());
+        let lease = self.in_time(self.client.optional(&format!("get the Lease {LEASE_NAME}"), get)).await?;
         let lease = lease.unwrap_or_default();
         if lease != self.seen.0 {
             self.seen = (lease.clone(), Instant::now());
@@ -120,19 +139,20 @@ impl Leadership {
         if let Claim::Held(_) = now {
             return Ok(now);
         }
-        let body = taken(&lease, LEASE, &self.id, Timestamp::now()).to_string().into_bytes();
+        let body = acquired_or_renewed(&lease, LEASE_NAME, &self.id, Timestamp::now()).to_string().into_bytes();
         let (path, params) = (Path::new(&self.path), PostParams::default());
-        let what = format!("write the Lease {LEASE}");
+        let what = format!("write the Lease {LEASE_NAME}");
         // The resourceVersion that was read is in it: of two that write at once one is told 409.
-        let request = if lease.is_null() { path.create(&params, body) } else { path.replace(LEASE, &params, body) };
+        let request =
+            if lease.is_null() { path.create(&params, body) } else { path.replace(LEASE_NAME, &params, body) };
         let written = self.in_time(self.client.once(&what, request)).await?;
         self.seen = (written, Instant::now());
-        self.term.set(Some(begun + RENEW_DEADLINE));
+        self.guard.set(Some(begun + RENEW_DEADLINE));
         Ok(Claim::Ours)
     }
 
     async fn in_time<T>(&self, answer: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
-        const ANSWER: Duration = Duration::from_secs(5);
+        const ANSWER: Duration = Duration::from_secs(4);
         tokio::time::timeout(ANSWER, answer).await.unwrap_or_else(|_| Err(ApiError::no_answer("hold the Lease")))
     }
 }

@@ -10,15 +10,15 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 /// A Lease that was not renewed for so long is free.
-const LEASE: Duration = Duration::from_secs(15);
+const LEASE_DURATION: Duration = Duration::from_secs(15);
 /// A holder that could not renew it for so long acts no more.
 pub(crate) const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 /// Renewed, or asked for, so often.
-pub(crate) const RETRY: Duration = Duration::from_secs(2);
+pub(crate) const RETRY_PERIOD: Duration = Duration::from_secs(2);
 /// What others say of their Leases is taken up to here.
-const LONGEST: Duration = Duration::from_secs(300);
+const MAX_LEASE_DURATION: Duration = Duration::from_secs(300);
 
-/// Whose it is.
+/// Who holds a Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
     Ours,
@@ -30,7 +30,7 @@ pub(crate) enum Claim {
 pub(crate) fn claim(lease: &Value, us: &str, unchanged: Duration) -> Claim {
     let holder = lease.pointer("/spec/holderIdentity").and_then(Value::as_str).unwrap_or_default();
     let seconds = lease.pointer("/spec/leaseDurationSeconds").and_then(Value::as_u64);
-    let duration = seconds.map_or(LEASE, Duration::from_secs).min(LONGEST);
+    let duration = seconds.map_or(LEASE_DURATION, Duration::from_secs).min(MAX_LEASE_DURATION);
     match holder {
         "" => Claim::Free,
         holder if holder == us => Claim::Ours,
@@ -40,7 +40,7 @@ pub(crate) fn claim(lease: &Value, us: &str, unchanged: Duration) -> Claim {
 }
 
 /// The Lease as `us` holds it from now on; `lease`: as it stands, `Null` if there is none.
-pub(crate) fn taken(lease: &Value, name: &str, us: &str, now: Timestamp) -> Value {
+pub(crate) fn acquired_or_renewed(lease: &Value, name: &str, us: &str, now: Timestamp) -> Value {
     let holder = lease.pointer("/spec/holderIdentity").and_then(Value::as_str).unwrap_or_default();
     let transitions = lease.pointer("/spec/leaseTransitions").and_then(Value::as_u64).unwrap_or_default();
     let time = |time: Timestamp| Value::from(time.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string());
@@ -51,7 +51,7 @@ pub(crate) fn taken(lease: &Value, name: &str, us: &str, now: Timestamp) -> Valu
     with_spec(
         lease,
         name,
-        json!({"holderIdentity": us, "leaseDurationSeconds": LEASE.as_secs(), "renewTime": time(now),
+        json!({"holderIdentity": us, "leaseDurationSeconds": LEASE_DURATION.as_secs(), "renewTime": time(now),
         "acquireTime": acquired, "leaseTransitions": transitions}),
     )
 }
@@ -78,23 +78,23 @@ mod tests {
 
     #[test]
     fn a_lease_is_free_when_it_stood_still_for_its_duration() {
-        let lease = taken(&Value::Null, "l", "a", at("2026-01-01T00:00:00Z"));
+        let lease = acquired_or_renewed(&Value::Null, "l", "a", at("2026-01-01T00:00:00Z"));
         assert_eq!(claim(&lease, "a", Duration::MAX), Claim::Ours);
         assert_eq!(claim(&lease, "b", Duration::from_secs(14)), Claim::Held("a".to_owned()));
         assert_eq!(claim(&lease, "b", Duration::from_secs(15)), Claim::Free);
         assert_eq!(claim(&released(&lease, "l"), "b", Duration::ZERO), Claim::Free);
         let for_ever = json!({"spec": {"holderIdentity": "a", "leaseDurationSeconds": 1_000_000}});
-        assert_eq!(claim(&for_ever, "b", LONGEST), Claim::Free, "nobody holds it for ever");
+        assert_eq!(claim(&for_ever, "b", MAX_LEASE_DURATION), Claim::Free, "nobody holds it for ever");
     }
 
     #[test]
     fn a_renewal_keeps_what_it_was_acquired_with() {
-        let first = taken(&Value::Null, "l", "a", at("2026-01-01T00:00:00Z"));
-        let renewed = taken(&first, "l", "a", at("2026-01-01T00:00:02Z"));
+        let first = acquired_or_renewed(&Value::Null, "l", "a", at("2026-01-01T00:00:00Z"));
+        let renewed = acquired_or_renewed(&first, "l", "a", at("2026-01-01T00:00:02Z"));
         assert_eq!(renewed["spec"]["acquireTime"], "2026-01-01T00:00:00.000000Z");
         assert_eq!(renewed["spec"]["renewTime"], "2026-01-01T00:00:02.000000Z");
         assert_eq!(renewed["spec"]["leaseTransitions"], 0);
-        let other = taken(&renewed, "l", "b", at("2026-01-01T00:01:00Z"));
+        let other = acquired_or_renewed(&renewed, "l", "b", at("2026-01-01T00:01:00Z"));
         assert_eq!((&other["spec"]["leaseTransitions"], &other["spec"]["holderIdentity"]), (&json!(1), &json!("b")));
     }
 }
