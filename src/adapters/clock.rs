@@ -63,7 +63,10 @@ impl SetTimer {
 pub(crate) fn watch(inputs: UnboundedSender<Input>) {
     match SetTimer::start() {
         Ok(timer) => drop(tokio::spawn(run(timer, inputs))),
-        Err(error) => tracing::warn!("nobody tells when the clock is set: timerfd: {error}"),
+        Err(error) => tracing::warn!(
+            "the wall clock is not watched (timerfd: {error}): what was refused as out of date is asked again at the next \
+             change or restart"
+        ),
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::process::{self, Bounds};
+use super::process::{self, Confinement};
 use crate::machine::evidence::Environment;
 use crate::machine::model::Exit;
 use crate::machine::{Input, Ticket};
@@ -111,7 +111,7 @@ async fn is_shutting_down() -> bool {
     };
     let args = ["is-system-running".to_owned()];
     // The outer limit is for a process that even SIGKILL does not end soon.
-    let run = tokio::time::timeout(LIMIT, process::run_to_end(&systemctl, &args, LIMIT, Bounds::Helper)).await;
+    let run = tokio::time::timeout(LIMIT, process::run_to_end(&systemctl, &args, LIMIT, Confinement::Helper)).await;
     matches!(run, Ok(Ok(run)) if matches!(run.exit, Some(Exit::Code(_))) && run.output.trim_ascii() == b"stopping")
 }
 

@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::metrics::Metrics;
 use super::ownership;
-use super::process::{self, Bounds};
+use super::process::{self, Confinement};
 use crate::machine::Input;
 use crate::machine::model::{PreflightResult, Rendered, Verdict};
 use crate::ports;
@@ -24,7 +24,7 @@ pub use classify::{Classification, classify};
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// What spins on several processors meanwhile comes to no verdict either.
-const BOUNDS: Bounds = Bounds::Preflight { cpu_seconds: TIME_LIMIT.as_secs() };
+const CONFINEMENT: Confinement = Confinement::Preflight { cpu_seconds: TIME_LIMIT.as_secs() };
 
 /// Something no kubelet can load.
 const GARBAGE: &str = "{0xdeadbeef}";
@@ -245,7 +245,7 @@ impl PreflightCommand {
     async fn run(&self, config: Option<&str>, overrides: &FlagOverrides, config_dir: &ConfigDir) -> Classification {
         let dir = self.dir.display().to_string();
         let args = self.args.with(overrides).for_preflight(config, config_dir, &dir);
-        match process::run_to_end(&self.program, &args, TIME_LIMIT, BOUNDS).await {
+        match process::run_to_end(&self.program, &args, TIME_LIMIT, CONFINEMENT).await {
             Ok(run) => classify(&run),
             // What cannot be run to judge cannot be run to replace the kubelet that runs: an upgrade is copying it, say.
             Err(error) => {
@@ -260,7 +260,7 @@ impl PreflightCommand {
 pub(crate) async fn version(program: &Path, args: &KubeletArgs) -> Option<String> {
     let mut words: Vec<String> = args.as_slice().iter().take_while(|word| !word.starts_with('-')).cloned().collect();
     words.push("--version".to_owned());
-    let run = process::run_to_end(program, &words, TIME_LIMIT, BOUNDS).await.ok()?;
+    let run = process::run_to_end(program, &words, TIME_LIMIT, CONFINEMENT).await.ok()?;
     let text = String::from_utf8_lossy(&run.output).into_owned();
     text.trim().strip_prefix("Kubernetes ").map(str::to_owned)
 }

@@ -107,7 +107,7 @@ impl ports::Kubelet for KubeletProcess {
                 tracing::warn!("the kubelet's output is not read: {error}");
             }
         }
-        let mut child = spawn(command, Bounds::Kubelet)
+        let mut child = spawn(command, Confinement::Kubelet)
             .map_err(|error| SpawnError { program: self.program.clone(), cause: error.into() })?;
         let id = child.id().unwrap_or_default();
         self.pid.set(i32::try_from(id).unwrap_or_default());
@@ -177,9 +177,7 @@ impl KubeletProcess {
         });
         Ok(())
     }
-}
 
-impl KubeletProcess {
     /// Where no READY=1 can come, time stands for it.
     fn await_ready(&self) {
         let ReadySignal::RunsFor(time) = self.ready else { return };
@@ -203,7 +201,7 @@ impl Drop for KubeletProcess {
 
 /// What a child may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Bounds {
+pub(crate) enum Confinement {
     /// The kubelet, whose pods inherit all of it: whatever we may.
     Kubelet,
     /// What others wrote and the node's administrator named.
@@ -212,7 +210,7 @@ pub(crate) enum Bounds {
     Preflight { cpu_seconds: u64 },
 }
 
-impl Bounds {
+impl Confinement {
     fn filter(self) -> Option<Vec<sock_filter>> {
         match self {
             Self::Kubelet => None,
@@ -237,16 +235,16 @@ impl Bounds {
 }
 
 /// Starts a child that does not outlive us.
-fn spawn(mut command: Command, bounds: Bounds) -> io::Result<Child> {
-    let filter = bounds.filter();
+fn spawn(mut command: Command, confinement: Confinement) -> io::Result<Child> {
+    let filter = confinement.filter();
     let (mut failure, report) = match &filter {
         Some(_) => io::pipe().map(|(reader, writer)| (Some(reader), Some(writer)))?,
         None => (None, None),
     };
     let parent = nix::unistd::getpid();
     let hook = move || {
-        die_with(parent)?;
-        bounds.apply();
+        set_parent_death_signal(parent)?;
+        confinement.apply();
         if let (Some(filter), Some(report)) = (&filter, &report)
             && let Err(error) = install(filter)
         {
@@ -261,7 +259,7 @@ fn spawn(mut command: Command, bounds: Bounds) -> io::Result<Child> {
     drop(command); // and with it our copies of the pipes' writing ends
     let mut error = [0; 4];
     if failure.as_mut().is_some_and(|failure| failure.read_exact(&mut error).is_ok()) {
-        tell_without_filter(&io::Error::from_raw_os_error(i32::from_ne_bytes(error)));
+        warn_without_seccomp(&io::Error::from_raw_os_error(i32::from_ne_bytes(error)));
     }
     Ok(child)
 }
@@ -271,7 +269,7 @@ fn spawn(mut command: Command, bounds: Bounds) -> io::Result<Child> {
 /// SIGKILL, not SIGTERM: a kubelet that hangs must not be there when the next supervisor starts
 /// another. It loses nothing by it: on SIGTERM it would exit at once without draining. The signal
 /// is tied to the spawning thread, so children are spawned from the main thread only.
-fn die_with(parent: Pid) -> io::Result<()> {
+fn set_parent_death_signal(parent: Pid) -> io::Result<()> {
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
     // The parent may have died before the line above took effect.
     if getppid() == parent { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
@@ -289,7 +287,7 @@ fn install(filter: &[sock_filter]) -> io::Result<()> {
 }
 
 /// A kernel, or a container, without seccomp keeps nobody from judging. Said once.
-fn tell_without_filter(error: &io::Error) {
+fn warn_without_seccomp(error: &io::Error) {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if !TOLD.swap(true, SeqCst) {
         tracing::warn!("preflights and credential plugins run without a seccomp filter: {error}");
@@ -298,7 +296,7 @@ fn tell_without_filter(error: &io::Error) {
 
 /// What this process was started with beside the standard streams is none of its children's; nor is its memory, in
 /// which there are keys, a core dump's. For the beginning of `main` only.
-pub(crate) fn keep_to_ourselves() {
+pub(crate) fn harden_this_process() {
     for fd in std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten() {
         let fd: Option<RawFd> = fd.file_name().to_str().and_then(|name| name.parse().ok());
         if let Some(fd) = fd.filter(|fd| *fd > 2) {
@@ -396,7 +394,7 @@ pub(crate) async fn run_to_end(
     program: &Path,
     args: &[String],
     limit: Duration,
-    bounds: Bounds,
+    confinement: Confinement,
 ) -> io::Result<ProgramOutput> {
     let mut command = Command::new(program);
     command
@@ -409,7 +407,7 @@ pub(crate) async fn run_to_end(
     if let Some(value) = std::env::var_os("KUBELET_CONFIG_DROPIN_DIR_ALPHA") {
         command.env("KUBELET_CONFIG_DROPIN_DIR_ALPHA", value); // v1.28 and v1.29 want it for --config-dir
     }
-    collect(command, limit, bounds).await
+    collect(command, limit, confinement).await
 }
 
 /// Runs a program to its end in our own environment, with something to read.
@@ -424,13 +422,13 @@ pub(crate) async fn run_with_input(
 ) -> io::Result<ProgramOutput> {
     let mut command = Command::new(program);
     command.args(args).stdin(input).env_remove("NOTIFY_SOCKET");
-    collect(command, limit, Bounds::Helper).await
+    collect(command, limit, Confinement::Helper).await
 }
 
-async fn collect(mut command: Command, limit: Duration, bounds: Bounds) -> io::Result<ProgramOutput> {
+async fn collect(mut command: Command, limit: Duration, confinement: Confinement) -> io::Result<ProgramOutput> {
     let (reader, writer) = io::pipe()?;
     command.stdout(writer.try_clone()?).stderr(writer).process_group(0).kill_on_drop(true);
-    let mut child = spawn(command, bounds)?;
+    let mut child = spawn(command, confinement)?;
     let mut group = Group::of(&child);
     let mut output = tokio::net::unix::pipe::Receiver::from_owned_fd(reader.into())?;
     let mut kept = Vec::new();
@@ -487,7 +485,7 @@ pub(crate) async fn run_helper(
         command.env_remove(ours);
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
-    let mut child = spawn(command, Bounds::Helper)?;
+    let mut child = spawn(command, Confinement::Helper)?;
     let mut group = Group::of(&child);
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let work = async { tokio::join!(read_bounded(stdout), read_bounded(stderr), child.wait()) };

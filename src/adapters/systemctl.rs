@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::fsx::{Disk as _, RealDisk};
-use super::process::{self, Bounds};
+use super::process::{self, Confinement};
 use crate::machine::model::Exit;
 use crate::unit::{DROP_IN, Properties, UnitFile};
 
@@ -38,7 +38,7 @@ impl Units {
     async fn run(&self, args: &[&str]) -> Result<String, String> {
         let arguments: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
         let what = || format!("systemctl {}", args.join(" "));
-        let run = process::run_to_end(&self.systemctl, &arguments, LIMIT, Bounds::Helper)
+        let run = process::run_to_end(&self.systemctl, &arguments, LIMIT, Confinement::Helper)
             .await
             .map_err(|error| format!("{}: {error}", what()))?;
         let output = String::from_utf8_lossy(&run.output).trim().to_owned();

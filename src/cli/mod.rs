@@ -77,7 +77,7 @@ pub fn command() -> clap::Command {
 
 /// Runs the command.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    process::keep_to_ourselves();
+    process::harden_this_process();
     let start_mode = reexec::start_mode();
     let args: Vec<OsString> = args.into_iter().collect();
     let cli = match Cli::try_parse_from(&args) {

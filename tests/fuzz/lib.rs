@@ -2,6 +2,7 @@
 //! function of the bytes, so that its corpus is also a test (`cargo test -p fuzz`). `run.sh` has libFuzzer look for more.
 #![allow(clippy::panic, reason = "that is how a target says what does not hold")]
 
+mod machine;
 mod targets;
 
 /// A target: it panics if what must hold of the input does not.

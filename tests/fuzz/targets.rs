@@ -1,11 +1,11 @@
 //! The targets, one a file, and what they share.
 
-use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::path::PathBuf;
+
+use tempfile::TempDir;
 
 pub(crate) mod handover;
 pub(crate) mod kubeconfig;
-pub(crate) mod machine;
 pub(crate) mod notify;
 pub(crate) mod policy;
 pub(crate) mod preflight;
@@ -21,13 +21,16 @@ fn texts<const N: usize>(data: &[u8]) -> Option<[&str; N]> {
     Some(std::array::from_fn(|_| parts.next().unwrap_or_default()))
 }
 
-/// A directory of this process alone. It stays behind when libFuzzer ends the process: run.sh says where, and removes it.
-fn directory() -> &'static Path {
-    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
-    DIRECTORY.get_or_init(|| {
-        let dir = tempfile::Builder::new().prefix("fuzz").tempdir();
-        dir.unwrap_or_else(|error| panic!("a temporary directory: {error}")).keep()
-    })
+/// A directory of this thread alone, removed when the thread ends. It stays behind when libFuzzer ends the process: run.sh says
+/// where, and removes it.
+fn directory() -> PathBuf {
+    thread_local! {
+        static DIRECTORY: TempDir = tempfile::Builder::new()
+            .prefix("fuzz")
+            .tempdir()
+            .unwrap_or_else(|error| panic!("a temporary directory: {error}"));
+    }
+    DIRECTORY.with(|dir| dir.path().to_owned())
 }
 
 /// Panics if a message cannot stand in one line of a journal or in a status.

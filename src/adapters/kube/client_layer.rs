@@ -1,6 +1,6 @@
 //! A layer round every request: counts it, bounds the wait for an answer's head, and keeps all of
 //! them back for as long as the API server asks for (`Retry-After`), or for as long as there were too many. Bodies may take
-//! their time: a watch is one; what is read of them is bounded. What may be the credentials' fault it signals, and errors name
+//! their time: a watch is one; what is read of them is limited. What may be the credentials' fault it signals, and errors name
 //! the kubeconfig's fields.
 
 use std::pin::Pin;
@@ -15,8 +15,8 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
 use tower::{BoxError, Layer, Service};
 
-use super::bounds::{Bounded, LIST_BYTES, OBJECT_BYTES, Pace};
 use super::credentials::{CredentialOrigin, chain};
+use super::limits::{LIST_BYTES, LimitedBody, OBJECT_BYTES, Part, RateLimiter};
 use crate::adapters::metrics::Metrics;
 
 /// An API server that has not begun to answer by then is treated as gone.
@@ -82,8 +82,8 @@ impl<S> Layer<S> for ClientLayer {
     type Service = ClientService<S>;
 
     fn layer(&self, inner: S) -> ClientService<S> {
-        let pace = Pace::new(REQUEST_INTERVAL, REQUEST_BURST);
-        ClientService { inner, layer: self.clone(), held_until: Arc::default(), pace, pause: None }
+        let limiter = RateLimiter::new(REQUEST_INTERVAL, REQUEST_BURST);
+        ClientService { inner, layer: self.clone(), held_until: Arc::default(), limiter, pause: None }
     }
 }
 
@@ -94,7 +94,7 @@ pub struct ClientService<S> {
     layer: ClientLayer,
     /// Set by an answer, taken up by the next request.
     held_until: Arc<Mutex<Option<Instant>>>,
-    pace: Pace,
+    limiter: RateLimiter,
     pause: Option<Pin<Box<Sleep>>>,
 }
 
@@ -105,13 +105,13 @@ where
     B: Body<Data = Bytes> + Unpin + 'static,
     B::Error: Into<BoxError>,
 {
-    type Response = Response<Bounded<B>>;
+    type Response = Response<LimitedBody<B>>;
     type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         let held = self.held_until.lock().ok().and_then(|mut held| held.take());
-        let paced = Some(self.pace.next_at()).filter(|at| self.pause.is_none() && *at > Instant::now());
+        let paced = Some(self.limiter.next_at()).filter(|at| self.pause.is_none() && *at > Instant::now());
         if let Some(until) = held.max(paced) {
             self.pause = Some(Box::pin(tokio::time::sleep_until(until)));
         }
@@ -124,8 +124,9 @@ where
 
     fn call(&mut self, request: Request<A>) -> Self::Future {
         let verb = verb(&request);
-        let bounded = bounded(&request);
-        self.pace.took();
+        let (part, limit) = body_limit(&request);
+        let what = format!("{} {}", request.method(), request.uri().path());
+        self.limiter.consume();
         let ClientLayer { metrics, auth_failure, origin } = self.layer.clone();
         let held_until = Arc::clone(&self.held_until);
         let answer = tokio::time::timeout(HEAD_TIMEOUT, self.inner.call(request));
@@ -148,7 +149,8 @@ where
             {
                 *held = Some(Instant::now() + pause);
             }
-            answer.map(|answer| answer.map(bounded)).map_err(|error| explain(error, &origin))
+            let limited = |body| LimitedBody::new(body, part, limit, what);
+            answer.map(|answer| answer.map(limited)).map_err(|error| explain(error, &origin))
         })
     }
 }
@@ -181,12 +183,12 @@ fn retry_after<B>(response: &Response<B>) -> Option<Duration> {
     Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX))
 }
 
-/// How much is read of its answer.
-fn bounded<A, B>(request: &Request<A>) -> fn(B) -> Bounded<B> {
+/// How many bytes are read of its answer, or of each line of it.
+fn body_limit<A>(request: &Request<A>) -> (Part, usize) {
     match request.uri().path() {
-        _ if verb(request) == "watch" => |body| Bounded::lines(body, OBJECT_BYTES),
-        path if path.ends_with("/pods") => |body| Bounded::whole(body, LIST_BYTES),
-        _ => |body| Bounded::whole(body, OBJECT_BYTES),
+        _ if verb(request) == "watch" => (Part::Line, OBJECT_BYTES),
+        path if path.ends_with("/pods") => (Part::Body, LIST_BYTES),
+        _ => (Part::Body, OBJECT_BYTES),
     }
 }
 

@@ -151,22 +151,25 @@ pub(super) fn pod_summary(pod: PodView) -> PodSummary {
 const ANNOTATION_BYTES: usize = 4 << 10;
 
 /// Said of a ConfigMap that no API server can have.
-pub(super) fn impossible(map: &ConfigMapView) -> Option<String> {
+pub(super) fn fault_of(map: &ConfigMapView) -> Option<String> {
     let meta = &map.metadata;
-    for (field, value) in [("uid", &meta.uid), ("resourceVersion", &meta.resource_version)] {
+    let [namespace, name] = [&meta.namespace, &meta.name].map(|part| part.as_deref().unwrap_or_default());
+    let fault = |what: String| Some(reported::text(&format!("ConfigMap {namespace}/{name}: {what}; not taken up")));
+    for (field, value, kind) in [("uid", &meta.uid, "uid"), ("resourceVersion", &meta.resource_version, "version")] {
         let value = value.as_deref().unwrap_or_default();
         // What stands for files of this node is nobody's to send: those are not judged by the policy.
         if !is_safe_component(value) || is_uid_on_node(value) {
-            return Some(reported::text(&format!("the API server gives a ConfigMap with the {field} {value:?}")));
+            return fault(format!("metadata.{field} {value:?} is not a {kind}"));
         }
     }
     let bytes: usize = map.data.iter().flatten().map(|(_, text)| text.len()).sum();
     if bytes as u64 > SIZE_LIMIT {
-        return Some(format!("the API server gives a ConfigMap of {bytes} bytes; {SIZE_LIMIT} are allowed"));
+        return fault(format!("its data has {bytes} bytes, {SIZE_LIMIT} are allowed"));
     }
     let own = meta.annotations.iter().flatten().filter(|(name, _)| name.starts_with(PREFIX));
     let longest = own.map(|(_, value)| value.len()).max().filter(|longest| *longest > ANNOTATION_BYTES);
-    longest.map(|bytes| format!("an annotation {PREFIX}… has {bytes} bytes; {ANNOTATION_BYTES} are allowed"))
+    longest
+        .and_then(|bytes| fault(format!("an annotation {PREFIX}… has {bytes} bytes, {ANNOTATION_BYTES} are allowed")))
 }
 
 pub(super) fn payload(map: ConfigMapView) -> Payload {
@@ -342,12 +345,15 @@ mod tests {
     /// What the policy lets pass as root's own is named by uids that no API server gives.
     #[test]
     fn no_config_map_passes_for_files_of_the_node() {
-        let is_possible = |uid: &str| {
+        let fault = |uid: &str| {
             let map =
                 json!({"metadata": {"namespace": "local", "name": "local-files", "uid": uid, "resourceVersion": "7"}});
-            impossible(&serde_json::from_value(map).unwrap()).is_none()
+            fault_of(&serde_json::from_value(map).unwrap())
         };
-        assert!(!is_possible("local-files") && !is_possible("source-dir") && !is_possible("../x") && !is_possible(""));
-        assert!(is_possible("5eed0000-0000-4000-8000-000000000002"));
+        for uid in ["local-files", "source-dir", "../x", ""] {
+            let text = format!("ConfigMap local/local-files: metadata.uid {uid:?} is not a uid; not taken up");
+            assert_eq!(fault(uid), Some(text));
+        }
+        assert_eq!(fault("5eed0000-0000-4000-8000-000000000002"), None);
     }
 }

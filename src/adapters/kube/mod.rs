@@ -1,12 +1,12 @@
 //! The API server: watches in, status and events out, queries for Lease and pods.
 
 mod access;
-mod bounds;
 mod client_layer;
 mod cluster;
 mod credentials;
 mod decode;
 mod identity;
+mod limits;
 mod outbox;
 mod plugin;
 mod proxy;

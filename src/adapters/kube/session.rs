@@ -177,7 +177,7 @@ impl<'a> Session<'a> {
 
     fn map_observed(&mut self, event: WatchEvent<ConfigMapView>) -> bool {
         let input = match event {
-            WatchEvent::Object(map) => match decode::impossible(&map) {
+            WatchEvent::Object(map) => match decode::fault_of(&map) {
                 Some(why) => Input::ConfigMapFailed { why, definite: true },
                 None => Input::ConfigMap(Arc::new(decode::payload(map))),
             },

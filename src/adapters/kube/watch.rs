@@ -11,8 +11,8 @@ use kube::runtime::watcher::{self, watcher};
 use kubelet_config::{duration, reported};
 use tokio::time::Instant;
 
-use super::bounds::Pace;
 use super::credentials::chain;
+use super::limits::RateLimiter;
 use super::types::ConfigMapView;
 
 /// The API server ends a watch after this long and a share of [`WATCH_SPREAD`]; we ask again. Longer means fewer requests, and a
@@ -94,7 +94,7 @@ pub(super) struct ObjectWatch<K> {
     name: String,
     events: Events<K>,
     pause: Backoff,
-    pace: Pace,
+    limiter: RateLimiter,
     found: bool,
 }
 
@@ -111,8 +111,8 @@ where
 {
     pub(super) fn new(api: Api<K>, name: &str) -> Self {
         let events = Self::start_stream(&api, name);
-        let pace = Pace::new(EVENT_INTERVAL, EVENT_BURST);
-        Self { api, name: name.to_owned(), events, pause: Backoff::default(), pace, found: false }
+        let limiter = RateLimiter::new(EVENT_INTERVAL, EVENT_BURST);
+        Self { api, name: name.to_owned(), events, pause: Backoff::default(), limiter, found: false }
     }
 
     fn start_stream(api: &Api<K>, name: &str) -> Events<K> {
@@ -131,9 +131,9 @@ where
     pub(super) async fn next(&mut self) -> WatchEvent<K> {
         loop {
             self.pause.elapsed().await;
-            tokio::time::sleep_until(self.pace.next_at()).await;
+            tokio::time::sleep_until(self.limiter.next_at()).await;
             let event = self.events.next().await;
-            self.pace.took();
+            self.limiter.consume();
             if let Some(Ok(
                 watcher::Event::Apply(object) | watcher::Event::InitApply(object) | watcher::Event::Delete(object),
             )) = &event
@@ -181,8 +181,13 @@ where
 fn other<K: kube::Resource>(api: &Api<K>, name: &str, object: &K) -> Option<String> {
     let found = object.meta();
     let is_it = found.name.as_deref() == Some(name) && found.namespace.as_deref() == api.namespace();
-    let found = [found.namespace.as_deref(), found.name.as_deref()].map(Option::unwrap_or_default).join("/");
-    (!is_it).then(|| reported::text(&format!("asked for {name}, the API server answers with {found:?}")))
+    let full_name = |namespace: Option<&str>, name: &str| match namespace {
+        Some(namespace) => format!("{namespace}/{name}"),
+        None => name.to_owned(),
+    };
+    let found = full_name(found.namespace.as_deref(), found.name.as_deref().unwrap_or_default());
+    let asked = full_name(api.namespace(), name);
+    (!is_it).then(|| reported::text(&format!("asked for {asked}, the API server answered with {found}")))
 }
 
 fn api_status(error: &watcher::Error) -> Option<&kube::core::Status> {

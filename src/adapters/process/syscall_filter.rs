@@ -20,8 +20,10 @@ const KEXEC_FILE_LOAD: c_long = 294;
 /// The x32 ABI has x86_64's architecture and numbers of its own.
 const X32_BIT: u32 = 0x4000_0000;
 
-/// What no program needs that is not the machine's own: another kernel, code in it, the clock, swap, the end.
-const MACHINE: &[c_long] = &[
+/// Denied to helpers and preflights: what changes the host itself. Of systemd's groups: @clock, @module, @reboot, @swap and
+/// @raw-io, beside them acct and the host's name. Of @clock, adjtimex and clock_adjtime are denied to preflights only: they
+/// also read the clock's state.
+const DENIED_ALWAYS: &[c_long] = &[
     libc::SYS_kexec_load,
     KEXEC_FILE_LOAD,
     libc::SYS_init_module,
@@ -41,8 +43,9 @@ const MACHINE: &[c_long] = &[
     libc::SYS_ioperm,
 ];
 
-/// What a program that only judges a file does not need either: mounts, namespaces, other processes, BPF, keys.
-const NODE: &[c_long] = &[
+/// Denied to preflights beside it, which only judge a file: @mount, namespaces, @debug, BPF, io_uring, @keyring, and slewing
+/// the clock (adjtimex, clock_adjtime).
+const DENIED_IN_PREFLIGHT: &[c_long] = &[
     libc::SYS_mount,
     libc::SYS_umount2,
     libc::SYS_pivot_root,
@@ -96,48 +99,48 @@ const DENY: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned();
 
 /// For the kubelet's binary as a judge.
 pub(super) fn for_preflight() -> Vec<sock_filter> {
-    let mut program = opening();
-    deny(&mut program, MACHINE);
-    deny(&mut program, NODE);
+    let mut program = check_abi();
+    deny(&mut program, DENIED_ALWAYS);
+    deny(&mut program, DENIED_IN_PREFLIGHT);
     program.extend([
         // Its flags are in memory, where no filter sees them; a libc without it goes on with clone.
-        only_if(libc::BPF_JEQ, number(libc::SYS_clone3)),
-        give(libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned()),
-        only_if(libc::BPF_JEQ, number(libc::SYS_clone)),
+        skip_next_unless(libc::BPF_JEQ, number(libc::SYS_clone3)),
+        ret(libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned()),
+        skip_next_unless(libc::BPF_JEQ, number(libc::SYS_clone)),
         jump(1),
-        give(libc::SECCOMP_RET_ALLOW),
+        ret(libc::SECCOMP_RET_ALLOW),
         load(FIRST_ARGUMENT),
-        only_if(libc::BPF_JSET, NAMESPACES),
-        give(DENY),
-        give(libc::SECCOMP_RET_ALLOW),
+        skip_next_unless(libc::BPF_JSET, NAMESPACES),
+        ret(DENY),
+        ret(libc::SECCOMP_RET_ALLOW),
     ]);
     program
 }
 
 /// For programs that others wrote, which may run containers.
 pub(super) fn for_helpers() -> Vec<sock_filter> {
-    let mut program = opening();
-    deny(&mut program, MACHINE);
-    program.push(give(libc::SECCOMP_RET_ALLOW));
+    let mut program = check_abi();
+    deny(&mut program, DENIED_ALWAYS);
+    program.push(ret(libc::SECCOMP_RET_ALLOW));
     program
 }
 
 /// Numbers of another ABI mean something else: all of them are denied.
-fn opening() -> Vec<sock_filter> {
+fn check_abi() -> Vec<sock_filter> {
     vec![
         load(ARCHITECTURE),
-        only_if(libc::BPF_JEQ, ARCH),
+        skip_next_unless(libc::BPF_JEQ, ARCH),
         jump(1),
-        give(DENY),
+        ret(DENY),
         load(NUMBER),
-        only_if(libc::BPF_JGE, X32_BIT),
-        give(DENY),
+        skip_next_unless(libc::BPF_JGE, X32_BIT),
+        ret(DENY),
     ]
 }
 
 fn deny(program: &mut Vec<sock_filter>, numbers: &[c_long]) {
     for each in numbers {
-        program.extend([only_if(libc::BPF_JEQ, number(*each)), give(DENY)]);
+        program.extend([skip_next_unless(libc::BPF_JEQ, number(*each)), ret(DENY)]);
     }
 }
 
@@ -153,8 +156,8 @@ fn load(offset: u32) -> sock_filter {
     instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset, 0)
 }
 
-/// The next instruction, if so; else the one after it.
-fn only_if(condition: u32, operand: u32) -> sock_filter {
+/// The next instruction if this holds; else the one after it.
+fn skip_next_unless(condition: u32, operand: u32) -> sock_filter {
     instruction(libc::BPF_JMP | condition | libc::BPF_K, operand, 1)
 }
 
@@ -162,7 +165,7 @@ fn jump(over: u32) -> sock_filter {
     instruction(libc::BPF_JMP | libc::BPF_JA, over, 0)
 }
 
-fn give(result: u32) -> sock_filter {
+fn ret(result: u32) -> sock_filter {
     instruction(libc::BPF_RET | libc::BPF_K, result, 0)
 }
 
@@ -204,10 +207,10 @@ mod tests {
     fn what_is_denied_and_what_is_not() {
         let (preflight, helpers) = (for_preflight(), for_helpers());
         let denied = |program: &[sock_filter], call| answer(program, ARCH, number(call), 0) == DENY;
-        for call in MACHINE {
+        for call in DENIED_ALWAYS {
             assert!(denied(&preflight, *call) && denied(&helpers, *call), "{call}");
         }
-        for call in NODE {
+        for call in DENIED_IN_PREFLIGHT {
             assert!(denied(&preflight, *call) && !denied(&helpers, *call), "{call}");
         }
         let needed = [

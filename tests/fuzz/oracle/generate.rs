@@ -1,7 +1,7 @@
 //! Configurations as people write them, and as they get them wrong.
 
 /// What was wrong once, or is rare among random ones.
-pub const FIXED: &[&str] = &[
+pub const REGRESSIONS: &[&str] = &[
     "",
     "maxPods: 60\n",
     "maxPods: 1\nmaxPods: 2\n",

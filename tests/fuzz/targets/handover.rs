@@ -14,5 +14,5 @@ pub(crate) fn check(data: &[u8]) {
         let again = again.unwrap_or_else(|why| panic!("{why}: {}", first.encode()));
         assert_eq!(again.hand_over().as_ref(), Some(&first), "handed on once more");
     }
-    super::machine::resume(handover);
+    crate::machine::resume(handover);
 }

@@ -43,7 +43,7 @@ pub(crate) fn check(data: &[u8]) {
     native(&stored);
     let (records, _) = stored.clone().into_records();
     encoding(&records);
-    super::machine::boot(&stored);
+    crate::machine::boot(&stored);
 }
 
 /// What is written for native is read as the same source.

@@ -8,28 +8,29 @@ use kubelet_supervisor::machine::{Effect, Handover, Input, Settings, State, Stor
 
 /// Begins with these records.
 pub(crate) fn boot(stored: &Stored) {
-    let mut node = Node { state: State::new(Settings::default()), stored: Some(stored), seconds: 100, started: false };
-    node.input(Input::Boot);
-    assert!(node.started, "no kubelet with {stored:?}");
-    node.live();
+    let mut host =
+        FakeHost { state: State::new(Settings::default()), stored: Some(stored), seconds: 100, started: false };
+    host.input(Input::Boot);
+    assert!(host.started, "no kubelet with {stored:?}");
+    host.live();
 }
 
 /// Goes on from what was handed over.
 pub(crate) fn resume(handover: Handover) {
-    let mut node = Node { state: State::new(Settings::default()), stored: None, seconds: 100, started: true };
-    node.input(Input::Resume(Box::new(handover)));
-    node.live();
+    let mut host = FakeHost { state: State::new(Settings::default()), stored: None, seconds: 100, started: true };
+    host.input(Input::Resume(Box::new(handover)));
+    host.live();
 }
 
 /// A machine whose store and whose kubelet do what they are told.
-struct Node<'a> {
+struct FakeHost<'a> {
     state: State,
     stored: Option<&'a Stored>,
     seconds: u64,
     started: bool,
 }
 
-impl Node<'_> {
+impl FakeHost<'_> {
     fn live(&mut self) {
         let inputs =
             [Input::Tick, Input::Ready, Input::Watchdog, Input::Exited(Exit::Code(1)), Input::Tick, Input::Ready];

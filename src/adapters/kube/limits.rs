@@ -14,33 +14,38 @@ pub(super) const OBJECT_BYTES: usize = 8 << 20;
 /// Bytes of a list of pods.
 pub(super) const LIST_BYTES: usize = 64 << 20;
 
-/// A body of which no more is read than one part of it may have.
-#[derive(Debug)]
-pub struct Bounded<B> {
-    inner: B,
-    limit: usize,
-    /// A part is a line.
-    by_line: bool,
-    part: usize,
+/// What has the limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Body,
+    Line,
 }
 
-impl<B> Bounded<B> {
-    pub(super) fn whole(inner: B, limit: usize) -> Self {
-        Self { inner, limit, by_line: false, part: 0 }
-    }
+/// A body of which no more is read than one part of it may have.
+#[derive(Debug)]
+pub struct LimitedBody<B> {
+    inner: B,
+    limit: usize,
+    part: Part,
+    /// Bytes of the part that is being read.
+    size: usize,
+    /// What it answers, for messages: method and path.
+    request: String,
+}
 
-    pub(super) fn lines(inner: B, limit: usize) -> Self {
-        Self { inner, limit, by_line: true, part: 0 }
+impl<B> LimitedBody<B> {
+    pub(super) fn new(inner: B, part: Part, limit: usize, request: String) -> Self {
+        Self { inner, limit, part, size: 0, request }
     }
 
     /// True if no part has become too large with these bytes.
     fn fits(&mut self, bytes: &[u8]) -> bool {
-        for (number, piece) in bytes.split(|byte| self.by_line && *byte == b'\n').enumerate() {
+        for (number, piece) in bytes.split(|byte| self.part == Part::Line && *byte == b'\n').enumerate() {
             if number > 0 {
-                self.part = 0;
+                self.size = 0;
             }
-            self.part = self.part.saturating_add(piece.len());
-            if self.part > self.limit {
+            self.size = self.size.saturating_add(piece.len());
+            if self.size > self.limit {
                 return false;
             }
         }
@@ -48,7 +53,7 @@ impl<B> Bounded<B> {
     }
 }
 
-impl<B> Body for Bounded<B>
+impl<B> Body for LimitedBody<B>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
@@ -61,7 +66,12 @@ where
         Poll::Ready(frame.map(|frame| {
             let frame = frame.map_err(Into::into)?;
             if frame.data_ref().is_some_and(|bytes| !self.fits(bytes)) {
-                return Err(format!("the API server's answer is longer than {} MiB", self.limit >> 20).into());
+                let (request, limit) = (&self.request, self.limit >> 20);
+                return Err(format!(
+                    "{request}: the answer exceeds {limit} MiB and was dropped; check what the API server or a proxy in front \
+                     of it sends"
+                )
+                .into());
             }
             Ok(frame)
         }))
@@ -78,26 +88,26 @@ where
 
 /// So many at once, and then one in each interval.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct RateLimiter {
     interval: Duration,
     burst: Duration,
     /// The burst is whole again then.
-    whole_at: Instant,
+    full_at: Instant,
 }
 
-impl Pace {
+impl RateLimiter {
     pub(super) fn new(interval: Duration, burst: u32) -> Self {
-        Self { interval, burst: interval * burst, whole_at: Instant::now() }
+        Self { interval, burst: interval * burst, full_at: Instant::now() }
     }
 
     /// When the next one may be.
     pub(super) fn next_at(&self) -> Instant {
-        self.whole_at.checked_sub(self.burst).unwrap_or(self.whole_at)
+        self.full_at.checked_sub(self.burst).unwrap_or(self.full_at)
     }
 
     /// There was one.
-    pub(super) fn took(&mut self) {
-        self.whole_at = self.whole_at.max(Instant::now()) + self.interval;
+    pub(super) fn consume(&mut self) {
+        self.full_at = self.full_at.max(Instant::now()) + self.interval;
     }
 }
 
@@ -109,9 +119,12 @@ mod tests {
 
     use super::*;
 
-    async fn read(parts: &[&'static str], bounded: impl Fn(TestBody) -> Bounded<TestBody>) -> Result<usize, String> {
+    async fn read(
+        parts: &[&'static str],
+        limited: impl Fn(TestBody) -> LimitedBody<TestBody>,
+    ) -> Result<usize, String> {
         let frames: Vec<_> = parts.iter().map(|part| Ok(Frame::data(Bytes::from_static(part.as_bytes())))).collect();
-        let body = bounded(StreamBody::new(futures_util::stream::iter(frames)));
+        let body = limited(StreamBody::new(futures_util::stream::iter(frames)));
         body.collect().await.map(|all| all.to_bytes().len()).map_err(|error| error.to_string())
     }
 
@@ -119,29 +132,30 @@ mod tests {
 
     #[tokio::test]
     async fn no_more_is_read_than_a_part_may_have() {
-        let whole = |body| Bounded::whole(body, 4);
-        let lines = |body| Bounded::lines(body, 4);
+        let whole = |body| LimitedBody::new(body, Part::Body, 4, "GET /x".to_owned());
+        let lines = |body| LimitedBody::new(body, Part::Line, 4, "GET /x".to_owned());
         assert_eq!(read(&["ab", "cd"], whole).await, Ok(4));
-        assert!(read(&["ab", "c\n", "d"], whole).await.is_err());
+        let error = read(&["ab", "c\n", "d"], whole).await.unwrap_err();
+        assert!(error.starts_with("GET /x: the answer exceeds 0 MiB and was dropped"), "{error}");
         assert_eq!(read(&["ab", "cd\nabcd", "\n", "\nab\nabcd\nab", "cd\n"], lines).await, Ok(24));
         assert!(read(&["ab\na", "bcd", "e"], lines).await.is_err());
         assert!(read(&["ab\nabcde\n"], lines).await.is_err());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_burst_and_then_a_pace() {
-        let mut pace = Pace::new(Duration::from_secs(1), 3);
+    async fn a_burst_and_then_one_in_each_interval() {
+        let mut limiter = RateLimiter::new(Duration::from_secs(1), 3);
         let began = Instant::now();
         let mut at = Vec::new();
         for _ in 0..6 {
-            tokio::time::sleep_until(pace.next_at()).await;
-            pace.took();
+            tokio::time::sleep_until(limiter.next_at()).await;
+            limiter.consume();
             at.push(began.elapsed().as_secs());
         }
         assert_eq!(at, [0, 0, 0, 0, 1, 2], "the burst, and the one that is due");
         tokio::time::sleep(Duration::from_secs(60)).await;
-        assert!(pace.next_at() <= Instant::now() - Duration::from_secs(3), "a rest gives it back, and no more");
-        pace.took();
-        assert_eq!(pace.next_at(), Instant::now() - Duration::from_secs(2));
+        assert!(limiter.next_at() <= Instant::now() - Duration::from_secs(3), "a rest gives it back, and no more");
+        limiter.consume();
+        assert_eq!(limiter.next_at(), Instant::now() - Duration::from_secs(2));
     }
 }
