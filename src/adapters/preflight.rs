@@ -1,7 +1,10 @@
 //! The kubelet's own binary as a judge of candidates.
 
+use std::future::Future;
+use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -10,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use super::metrics::Metrics;
 use super::ownership;
-use super::process::{self, Confinement};
+use super::process::{self, Confinement, ProgramOutput};
 use crate::machine::Input;
 use crate::machine::model::{PreflightResult, Rendered, Verdict};
 use crate::ports;
@@ -245,7 +248,7 @@ impl PreflightCommand {
     async fn run(&self, config: Option<&str>, overrides: &FlagOverrides, config_dir: &ConfigDir) -> Classification {
         let dir = self.dir.display().to_string();
         let args = self.args.with(overrides).for_preflight(config, config_dir, &dir);
-        match process::run_to_end(&self.program, &args, TIME_LIMIT, CONFINEMENT).await {
+        match run_judge(&self.program, &args).await {
             Ok(run) => classify(&run),
             // What cannot be run to judge cannot be run to replace the kubelet that runs: an upgrade is copying it, say.
             Err(error) => {
@@ -256,11 +259,58 @@ impl PreflightCommand {
     }
 }
 
+async fn run_judge(program: &Path, args: &[String]) -> io::Result<ProgramOutput> {
+    confined_if_possible(|confinement| process::run_to_end(program, args, TIME_LIMIT, confinement)).await
+}
+
+/// A security module may refuse an exec that changes the domain where no privileges may be gained. Better a judge with
+/// a helper's confinement, which leaves `NoNewPrivileges` out, than no change at all.
+async fn confined_if_possible<T, R: Future<Output = io::Result<T>>>(run: impl Fn(Confinement) -> R) -> io::Result<T> {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    let refused = match run(CONFINEMENT).await {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => error,
+        result => return result,
+    };
+    let result = run(Confinement::Helper).await?;
+    if !TOLD.swap(true, SeqCst) {
+        tracing::warn!("preflights run without NoNewPrivileges, with which they cannot be started: {refused}");
+    }
+    Ok(result)
+}
+
 /// What `--version` of this kubelet says, without "Kubernetes ".
 pub(crate) async fn version(program: &Path, args: &KubeletArgs) -> Option<String> {
     let mut words: Vec<String> = args.as_slice().iter().take_while(|word| !word.starts_with('-')).cloned().collect();
     words.push("--version".to_owned());
-    let run = process::run_to_end(program, &words, TIME_LIMIT, CONFINEMENT).await.ok()?;
+    let run = run_judge(program, &words).await.ok()?;
     let text = String::from_utf8_lossy(&run.output).into_owned();
     text.trim().strip_prefix("Kubernetes ").map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_cannot_be_started_in_bounds_is_started_with_fewer_once() {
+        // EPERM, EACCES: refused for its confinement. ENOENT: for what it is.
+        for (errno, expected) in [
+            (1, vec![CONFINEMENT, Confinement::Helper]),
+            (13, vec![CONFINEMENT, Confinement::Helper]),
+            (2, vec![CONFINEMENT]),
+        ] {
+            for always in [false, true] {
+                let tried = RefCell::new(Vec::new());
+                let result = confined_if_possible(|confinement| {
+                    tried.borrow_mut().push(confinement);
+                    let refused = always || confinement == CONFINEMENT;
+                    async move { if refused { Err(io::Error::from_raw_os_error(errno)) } else { Ok(()) } }
+                });
+                assert_eq!(result.await.is_ok(), !always && expected.len() == 2, "{errno}");
+                assert_eq!(*tried.borrow(), expected, "{errno}");
+            }
+        }
+    }
 }

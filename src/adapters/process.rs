@@ -11,11 +11,10 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl, open};
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::libc::{PR_SET_SECCOMP, SECCOMP_MODE_FILTER, c_ulong, prctl, sock_filter, sock_fprog};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigSet, Signal, kill};
-use nix::sys::stat::Mode;
 use nix::unistd::{Pid, getppid, write};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, Command};
@@ -34,7 +33,21 @@ use crate::ports::{self, SpawnError};
 use kubelet_config::flags::{ConfigDir, KubeletArgs};
 
 mod child;
+#[cfg(target_endian = "little")]
+#[cfg(any(all(target_arch = "x86_64", target_pointer_width = "64"), target_arch = "aarch64"))]
 mod syscall_filter;
+/// Elsewhere the numbers are others, and there is no filter.
+#[cfg(not(all(
+    target_endian = "little",
+    any(all(target_arch = "x86_64", target_pointer_width = "64"), target_arch = "aarch64")
+)))]
+mod syscall_filter {
+    pub(super) fn for_preflight() -> Vec<nix::libc::sock_filter> {
+        Vec::new()
+    }
+
+    pub(super) use for_preflight as for_helpers;
+}
 
 /// Output kept of a short run: the fatal line of v1.20 is followed by a few hundred lines of
 /// goroutines, and preceded by the whole candidate (at most 1 MiB).
@@ -212,11 +225,12 @@ pub(crate) enum Confinement {
 
 impl Confinement {
     fn filter(self) -> Option<Vec<sock_filter>> {
-        match self {
-            Self::Kubelet => None,
-            Self::Helper => Some(syscall_filter::for_helpers()),
-            Self::Preflight { .. } => Some(syscall_filter::for_preflight()),
-        }
+        let filter = match self {
+            Self::Kubelet => return None,
+            Self::Helper => syscall_filter::for_helpers(),
+            Self::Preflight { .. } => syscall_filter::for_preflight(),
+        };
+        (!filter.is_empty()).then_some(filter)
     }
 
     /// Between fork and exec: system calls only. What is refused is gone without.
@@ -227,9 +241,6 @@ impl Confinement {
         if let Self::Preflight { cpu_seconds } = self {
             let _ = setrlimit(Resource::RLIMIT_CPU, cpu_seconds, cpu_seconds);
             let _ = nix::sys::prctl::set_no_new_privs();
-            // Where memory runs out, this goes first; the supervisor, and so its children, may be exempt.
-            let adjustment = open(c"/proc/self/oom_score_adj", OFlag::O_WRONLY | OFlag::O_CLOEXEC, Mode::empty());
-            let _ = adjustment.and_then(|file| write(file, b"1000"));
         }
     }
 }
@@ -259,7 +270,7 @@ fn spawn(mut command: Command, confinement: Confinement) -> io::Result<Child> {
     drop(command); // and with it our copies of the pipes' writing ends
     let mut error = [0; 4];
     if failure.as_mut().is_some_and(|failure| failure.read_exact(&mut error).is_ok()) {
-        warn_without_seccomp(&io::Error::from_raw_os_error(i32::from_ne_bytes(error)));
+        warn_without_seccomp(confinement, &io::Error::from_raw_os_error(i32::from_ne_bytes(error)));
     }
     Ok(child)
 }
@@ -286,11 +297,17 @@ fn install(filter: &[sock_filter]) -> io::Result<()> {
     }
 }
 
-/// A kernel, or a container, without seccomp keeps nobody from judging. Said once.
-fn warn_without_seccomp(error: &io::Error) {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    if !TOLD.swap(true, SeqCst) {
-        tracing::warn!("preflights and credential plugins run without a seccomp filter: {error}");
+/// A kernel, or a container, without seccomp keeps nobody from judging. Said once of each kind: a preflight
+/// gains no privileges, and may so have a filter where others are refused one.
+fn warn_without_seccomp(confinement: Confinement, error: &io::Error) {
+    static TOLD_OF_PREFLIGHTS: AtomicBool = AtomicBool::new(false);
+    static TOLD_OF_HELPERS: AtomicBool = AtomicBool::new(false);
+    let (told, who) = match confinement {
+        Confinement::Preflight { .. } => (&TOLD_OF_PREFLIGHTS, "preflights"),
+        Confinement::Helper | Confinement::Kubelet => (&TOLD_OF_HELPERS, "credential plugins and systemctl"),
+    };
+    if !told.swap(true, SeqCst) {
+        tracing::warn!("{who} run without a seccomp filter: {error}");
     }
 }
 
