@@ -16,7 +16,8 @@ const FILE_LIMIT: u64 = 1 << 20;
 
 /// What is asked for.
 const PROPERTIES: &str = "Id,LoadState,LoadError,NeedDaemonReload,FragmentPath,DropInPaths,ExecStart,Type,NotifyAccess,\
-    KillMode,TimeoutStartUSec,OOMScoreAdjust,RestartUSec,StartLimitIntervalUSec,StartLimitBurst,ActiveState,MainPID";
+    KillMode,TimeoutStartUSec,OOMScoreAdjust,RestartUSec,StartLimitIntervalUSec,StartLimitBurst,ActiveState,MainPID,\
+    Environment,EnvironmentFiles";
 
 /// systemd's manager, by way of `systemctl`.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! `enable` and `disable`: the supervisor between systemd and the kubelet of this node, and out
 //! again. Neither restarts anything.
 
+use std::ffi::OsString;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
@@ -86,7 +87,7 @@ impl Enable {
         })?;
         check_program(&plan.program)?;
         check_kept(&plan.options)?;
-        check_store(&unit::split_command(&plan.options), &kubelet_args(&before))?;
+        check_store(&unit::split_command(&plan.options), &kubelet_args(&before), &environment(&before))?;
         let path = Path::new(&plan.path);
         match policy {
             Some(text) if self.dry_run => println!("# {DEFAULT_PATH}\n{text}"),
@@ -245,12 +246,27 @@ fn kubelet_args(unit: &Properties) -> Vec<String> {
     behind_supervisor(running).chain(behind_supervisor(unit::split_command(command))).collect()
 }
 
+/// The environment that systemd gives, the later assignment first: the unit's files, the unit, and what the kubelet runs
+/// with. That of the shell which `enable` was called from has no say.
+fn environment(unit: &Properties) -> Vec<OsString> {
+    let mut set = unit::split_command(unit.get("Environment"));
+    for file in unit.get("EnvironmentFiles").lines() {
+        let path = file.rsplit_once(" (ignore_errors=").map_or(file, |(path, _)| path);
+        let text = systemctl::read(Path::new(path)).ok().flatten().unwrap_or_default();
+        let lines = text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';']));
+        set.extend(lines.map(|line| unit::split_command(line).join(" ")));
+    }
+    let running = unit.get("MainPID").parse().ok().and_then(|pid| super::run::strings_of(pid, "environ"));
+    set.into_iter().rev().map(OsString::from).chain(running.unwrap_or_default()).collect()
+}
+
 /// A store that others than root can change is neither read nor written: a node that has one would be back on its local
 /// configuration at the next restart.
-fn check_store(options: &[String], kubelet_args: &[String]) -> Result<(), String> {
+fn check_store(options: &[String], kubelet_args: &[String], environment: &[OsString]) -> Result<(), String> {
     // Options that systemd alone can expand say nothing of the store here.
-    let settings = super::run::settings_with(options, kubelet_args);
-    let Ok(settings) = settings.or_else(|_| super::run::settings_with(&[], kubelet_args)) else { return Ok(()) };
+    let settings = super::run::settings_with(options, kubelet_args, environment);
+    let settings = settings.or_else(|_| super::run::settings_with(&[], kubelet_args, environment));
+    let Ok(settings) = settings else { return Ok(()) };
     match ownership::check(&settings.dir) {
         Err(error @ OwnershipError::Changeable { .. }) => Err(format!(
             "the store {} would not be used, and the kubelet run with its local configuration: {error}",
@@ -341,11 +357,28 @@ mod tests {
         let (own, others) = (option("--dynamic-config-dir"), option("--trial-dir"));
         for (options, args) in [(own.clone(), vec![]), (vec![], own.clone()), (others, own)] {
             std::fs::set_permissions(&data, std::fs::Permissions::from_mode(0o775)).unwrap();
-            let why = check_store(&options, &args).unwrap_err();
+            let why = check_store(&options, &args, &[]).unwrap_err();
             assert!(why.ends_with(&format!("chmod go-w {}", data.display())), "{why}");
             std::fs::set_permissions(&data, std::fs::Permissions::from_mode(0o755)).unwrap();
-            assert_eq!(check_store(&options, &args), Ok(()));
+            assert_eq!(check_store(&options, &args, &[]), Ok(()));
         }
+        // As systemd sets it, in a file of the unit before the unit itself; a process that runs comes last.
+        let file = dir.path().join("environment");
+        let variable = "KUBELET_SUPERVISOR_DYNAMIC_CONFIG_DIR";
+        std::fs::write(&file, format!("# ours\n{variable}=\"{}\"\n", data.join("store").display())).unwrap();
+        std::fs::set_permissions(&data, std::fs::Permissions::from_mode(0o775)).unwrap();
+        let shown = |files: &str| {
+            let text = format!("MainPID=0\nEnvironment=A=b {variable}=/nonexistent/x\n{files}");
+            environment(&Properties::parse(&text))
+        };
+        let files = format!(
+            "EnvironmentFiles={} (ignore_errors=no)\nEnvironmentFiles=/none (ignore_errors=yes)\n",
+            file.display()
+        );
+        assert!(check_store(&[], &[], &shown(&files)).unwrap_err().contains("chmod go-w"));
+        assert_eq!(check_store(&[], &[], &shown("")), Ok(()));
+        let running = environment(&Properties::parse(&format!("MainPID={}", std::process::id())));
+        assert!(running.iter().any(|it| it.to_string_lossy().starts_with("PATH=")), "{running:?}");
         let unit = "MainPID=0\nExecStart={ path=/x ; argv[]=/x run --spread 1m -- /usr/bin/kubelet --v=2 ; ignore_errors=no ; }";
         assert_eq!(kubelet_args(&Properties::parse(unit)), ["--v=2"]);
     }

@@ -247,15 +247,20 @@ pub(super) fn check_options(options: &[String]) -> Result<(), Failure> {
             "the options for `run` end before the kubelet's command, which the unit has: no second --",
         ));
     }
-    settings_with(options, &[]).map(drop)
+    settings_with(options, &[], &[]).map(drop)
 }
 
-/// What these options amount to beside a kubelet's arguments.
-pub(super) fn settings_with(options: &[String], kubelet_args: &[String]) -> Result<Settings, Failure> {
+/// What these options amount to beside a kubelet's arguments, in this environment.
+pub(super) fn settings_with(
+    options: &[String],
+    kubelet_args: &[String],
+    environment: &[OsString],
+) -> Result<Settings, Failure> {
     let to_os_strings = |words: &[String]| words.iter().map(OsString::from).collect::<Vec<_>>();
     let head = ["kubelet-supervisor", "run"].map(OsString::from).into_iter().chain(to_os_strings(options));
     let args = head.chain(["--", "/proc/self/exe"].map(OsString::from)).chain(to_os_strings(kubelet_args));
-    let options = parse(args).map_err(|error| Failure::usage(format!("the options for `run`: {error}")))?;
+    let options = parse_foreign(&args.collect::<Vec<_>>(), environment)
+        .map_err(|error| Failure::usage(format!("the options for `run`: {error}")))?;
     let settings = options.settings();
     settings.map_err(|failure| Failure::usage(format!("the options for `run`: {}", failure.message)))
 }

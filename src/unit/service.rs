@@ -38,11 +38,21 @@ pub(crate) fn unit_name(name: &str) -> Result<String, String> {
 pub struct Properties(BTreeMap<String, String>);
 
 impl Properties {
-    /// Reads `Key=Value` lines; of a key that comes more than once the last one counts.
+    /// Reads `Key=Value` lines; of a key that comes more than once the last one counts, but there may be many
+    /// `EnvironmentFiles`: a line for each.
     #[must_use]
     pub fn parse(text: &str) -> Self {
-        let pair = |line: &str| line.split_once('=').map(|(key, value)| (key.to_owned(), value.trim().to_owned()));
-        Self(text.lines().filter_map(pair).collect())
+        let mut found = BTreeMap::<String, String>::new();
+        for (key, value) in text.lines().filter_map(|line| line.split_once('=')) {
+            let known = found.entry(key.to_owned()).or_default();
+            if key != "EnvironmentFiles" {
+                known.clear();
+            } else if !known.is_empty() {
+                known.push('\n');
+            }
+            known.push_str(value.trim());
+        }
+        Self(found)
     }
 
     /// A property, empty if it was not given.

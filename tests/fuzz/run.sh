@@ -34,18 +34,21 @@ fuzz=$PWD/target/fuzz/$host/debug/fuzz
 work=${FUZZ_WORK:-target/fuzz/work}
 mkdir -p "$work"
 work=$(realpath "$work")
+# What targets write, in memory: a disk that is busy is no finding.
+scratch=$(mktemp -d -p /dev/shm 2>/dev/null || mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
 
-# 5 s and 1 GiB are a thousand times what a node's own files take. Without the address sanitizer, which safe code does not
-# need, libFuzzer sees what the process has, not each allocation.
-limits=(-timeout=5 -rss_limit_mb=1024 -max_len=16384)
+# A thousand times what a node's own files take; the 30 s are the clock's, on a machine that has other work. Without the
+# address sanitizer, which safe code does not need, libFuzzer sees what the process has, not each allocation.
+limits=(-timeout=30 -rss_limit_mb=1024 -max_len=16384)
 
 run() { # TARGET: a line, and more if it found something
     local target=$1 dir=$work/$1 status=0 crash
     rm -rf "$dir"
-    mkdir -p "$dir/new" "$dir/tmp"
-    FUZZ_TARGET=$target TMPDIR=$dir/tmp "$fuzz" "${limits[@]}" -max_total_time="${FUZZ_SECONDS:-60}" -print_final_stats=1 \
+    mkdir -p "$dir/new" "$scratch/$target"
+    FUZZ_TARGET=$target TMPDIR=$scratch/$target "$fuzz" "${limits[@]}" -max_total_time="${FUZZ_SECONDS:-60}" -print_final_stats=1 \
         -artifact_prefix="$dir/" "$dir/new" "tests/fuzz/corpus/$target" >"$dir/log" 2>&1 || status=$?
-    rm -rf "$dir/tmp"
+    rm -rf "${scratch:?}/$target"
     awk -v target="$target" -v status="$status" '
         / cov: [0-9]+/ { for (i = 1; i < NF; i++) if ($i == "cov:") coverage = $(i + 1) }
         /^stat::number_of_executed_units/ { executions = $2 }
@@ -66,15 +69,13 @@ run() { # TARGET: a line, and more if it found something
 }
 
 if [ $# = 2 ]; then
-    dir=$(mktemp -d)
-    trap 'rm -rf "$dir"' EXIT
-    FUZZ_TARGET=$1 TMPDIR=$dir "$fuzz" "${limits[@]}" "$2"
+    FUZZ_TARGET=$1 TMPDIR=$scratch "$fuzz" "${limits[@]}" "$2"
     exit
 fi
 targets=("$@")
 [ $# -gt 0 ] || mapfile -t targets < <(ls tests/fuzz/corpus)
 failed=0
 export -f run
-export fuzz work FUZZ_SECONDS
-printf '%s\n' "${targets[@]}" | xargs -n 1 -P 2 bash -c "limits=(${limits[*]}); run \"\$0\"" || failed=1
+export fuzz work scratch FUZZ_SECONDS
+printf '%s\n' "${targets[@]}" | xargs -n 1 -P 2 bash -c "set -euo pipefail; limits=(${limits[*]}); run \"\$0\"" || failed=1
 exit "$failed"

@@ -66,6 +66,55 @@ fn goes_on(rig: &Rig, good: &Version, starts: usize, lie: &str) {
     assert!(memory(rig) < 160, "{lie}: {} MiB", memory(rig));
 }
 
+/// What was seen before this is done with: the machine takes one after the other, and the record is written after what was
+/// kept before.
+fn settled(rig: &Rig, what: &str) {
+    let mark = format!("after {what}");
+    rig.annotate_node("retry", &mark);
+    eventually(what, || {
+        std::fs::read_to_string(rig.at("dynamic/supervisor/state.json")).ok()?.contains(&mark).then_some(())
+    });
+}
+
+/// All versions that are kept.
+fn checkpoints(rig: &Rig) -> Vec<Version> {
+    let names = |dir: std::path::PathBuf| -> Vec<String> {
+        std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    };
+    let root = rig.at("dynamic/store/checkpoints");
+    let of = |uid: String| names(root.join(&uid)).into_iter().map(move |version| (uid.clone(), version));
+    names(root.clone()).into_iter().flat_map(of).collect()
+}
+
+/// A wrong one on a stream that then says nothing more: the true one is asked for, though nobody changes it.
+#[test]
+fn one_wrong_config_map_and_then_silence() {
+    for (what, more) in
+        [("another's name", json!({"metadata": {"name": "b"}})), ("no uid", json!({"metadata": {"uid": null}}))]
+    {
+        let (mut rig, good) = node();
+        let starts = rig.starts();
+        let mut map = config_map(&rig, |map| map["metadata"]["resourceVersion"] = "8".into());
+        testkit::api_server::merge(&mut map, &more);
+        let event = json!({"type": "MODIFIED", "object": map}).to_string() + "\n";
+        let once = FaultKind::Answer(Answer::new(200, event, Then::Silence));
+        let lists = |rig: &Rig| {
+            requests(rig, |request| {
+                request.method == "GET" && !request.is_watch() && request.path.contains("configmaps")
+            })
+            .len()
+        };
+        let before = lists(&rig);
+        rig.server.faults().push(Fault::once(Verb::Watch, "configmaps", once));
+        rig.server.end_watches();
+        eventually(what, || (lists(&rig) > before).then_some(()));
+        settled(&rig, what);
+        rig.wait_config(what, |config| config["error"].is_null() && is(config, "active", &good));
+        goes_on(&rig, &good, starts, what);
+        truth(&mut rig, 43);
+    }
+}
+
 fn config_map(rig: &Rig, change: impl Fn(&mut Value)) -> Value {
     let mut map = rig.server.config_map(NAMESPACE, "a");
     change(&mut map);
@@ -161,6 +210,8 @@ fn config_maps_that_are_others_or_cannot_be() {
         rig.server.faults().push(Fault::once(Verb::Watch, "configmaps", once));
         rig.server.end_watches();
         eventually(what, || (watches(&rig, "configmaps") >= before + 2).then_some(()));
+        settled(&rig, what);
+        assert_eq!(checkpoints(&rig), std::slice::from_ref(&good), "{what}");
         goes_on(&rig, &good, starts, what);
         assert!(!rig.at("dynamic/escaped").exists() && !rig.at("escaped").exists(), "{what}");
     }

@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 
+use crate::assignment::Carrier;
 use crate::cluster::until;
 use crate::supervisor::Case;
 
@@ -233,8 +234,15 @@ pub fn node(case: &Case) {
         ],
     );
     // An API server that keeps it has NodeRestriction refuse it; one that drops it has nothing to refuse.
-    let assigned = case.api_with(&credential, "PATCH", &own, Some(&json!({"spec": {"configSource": source}})));
-    assert!(assigned.is_err() || case.ask("GET", &own, None)["spec"]["configSource"].is_null(), "{assigned:?}");
+    let body = json!({"metadata": {"annotations": {"beside": "x"}}, "spec": {"configSource": source}});
+    match (case.api_with(&credential, "PATCH", &own, Some(&body)), case.carrier) {
+        (Err(said), _) => assert!(said.contains(": 403 "), "{said}"),
+        (Ok(kept), Carrier::Labels) => {
+            let beside = &kept["metadata"]["annotations"]["beside"];
+            assert!(beside == "x" && kept["spec"]["configSource"].is_null(), "{kept:#}");
+        }
+        (Ok(kept), Carrier::Native) => panic!("a node assigned itself a configuration: {kept:#}"),
+    }
 
     // What is its own: what it is to read, and its Node.
     all_done(

@@ -12,6 +12,7 @@ use kubelet_config::{duration, reported};
 use tokio::time::Instant;
 
 use super::credentials::chain;
+use super::decode::fault_of;
 use super::limits::RateLimiter;
 use super::types::ConfigMapView;
 
@@ -54,6 +55,7 @@ pub(super) struct Backoff {
 
 impl Backoff {
     pub(super) fn failed(&mut self, retry_after: Option<u64>) {
+        self.settle();
         let pause = duration::backoff(PAUSE_FIRST, PAUSE_MAX, self.failures);
         let asked = Duration::from_secs(retry_after.unwrap_or_default().min(60));
         self.failures = self.failures.saturating_add(1);
@@ -140,6 +142,8 @@ where
                 && let Some(why) = other(&self.api, &self.name, object)
             {
                 self.pause.failed(None);
+                // This stream has nothing more to say of the true one until it changes.
+                self.restart();
                 return WatchEvent::Failed { why, code: None };
             }
             match event {
@@ -222,6 +226,10 @@ pub(super) struct ConfigMapWatch {
     refused: u32,
     /// The version that polling has found, while the watch is tried.
     known_version: Option<String>,
+    /// How often in a row it was one that cannot be, ...
+    impossible: u32,
+    /// ... and when to list anew for it.
+    list_at: Option<Instant>,
 }
 
 /// Polling, because watching is forbidden.
@@ -242,14 +250,57 @@ struct Poll {
 
 impl ConfigMapWatch {
     pub(super) fn new(api: Api<ConfigMapView>, name: &str) -> Self {
-        Self { watch: ObjectWatch::new(api, name), poll: None, refused: 0, known_version: None }
+        Self {
+            watch: ObjectWatch::new(api, name),
+            poll: None,
+            refused: 0,
+            known_version: None,
+            impossible: 0,
+            list_at: None,
+        }
     }
 
     /// The next thing worth knowing. Cancel-safe: watch, question and pauses keep their place.
     pub(super) async fn next(&mut self) -> WatchEvent<ConfigMapView> {
+        let event = self.observe().await;
+        if let WatchEvent::Object(map) = &event {
+            self.doubt(fault_of(map).is_some());
+        }
+        event
+    }
+
+    /// One that cannot be may have come instead of the true one, which no watch tells again while it is unchanged. Ever more
+    /// seldom: it may as well be the author's, and the watch tells when it is mended.
+    fn doubt(&mut self, doubtful: bool) {
+        self.list_at = None;
+        if !doubtful {
+            self.impossible = 0;
+        } else if let Some(poll) = &mut self.poll {
+            poll.version = None;
+        } else {
+            let pause = duration::backoff(WATCH_AGAIN, WATCH_AGAIN_MAX, self.impossible);
+            self.impossible = self.impossible.saturating_add(1);
+            self.list_at = Some(Instant::now() + jittered(pause));
+        }
+    }
+
+    /// The next of the watch; `None` when it is time to list anew.
+    async fn watched(&mut self) -> Option<WatchEvent<ConfigMapView>> {
+        match self.list_at {
+            Some(at) => tokio::time::timeout_at(at, self.watch.next()).await.ok(),
+            None => Some(self.watch.next().await),
+        }
+    }
+
+    async fn observe(&mut self) -> WatchEvent<ConfigMapView> {
         loop {
             let Some(poll) = &mut self.poll else {
-                match self.watch.next().await {
+                let Some(event) = self.watched().await else {
+                    self.list_at = None;
+                    self.watch.restart();
+                    continue;
+                };
+                match event {
                     WatchEvent::Failed { why, code: Some(403) } => {
                         let pause = duration::backoff(WATCH_AGAIN, WATCH_AGAIN_MAX, self.refused);
                         self.refused = self.refused.saturating_add(1);
@@ -269,6 +320,7 @@ impl ConfigMapWatch {
                 Some(Ok(Some(map))) => match other(&self.watch.api, &self.watch.name, &map) {
                     Some(why) => {
                         self.watch.pause.failed(None);
+                        self.watch.restart();
                         self.poll = None;
                         return WatchEvent::Failed { why, code: None };
                     }

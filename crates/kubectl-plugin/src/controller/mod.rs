@@ -38,12 +38,12 @@ pub(crate) async fn run(client: &Client, stop: impl Future<Output = ()>) -> Resu
 async fn lead(client: &Client, elector: &mut LeaderElector) -> Result<(), Failure> {
     loop {
         elector.acquire().await?;
-        eprintln!("{} holds the Lease {}", elector.identity(), LEASE_NAME);
+        eprintln!("{} holds the Lease {LEASE_NAME}", elector.identity());
         let guard = elector.guard();
         tokio::select! {
             result = elector.renew() => {
                 result?;
-                eprintln!("the Lease {} is lost", LEASE_NAME);
+                eprintln!("the Lease {LEASE_NAME} is lost");
             }
             failure = reconcile_all(client, guard) => return Err(failure),
         }

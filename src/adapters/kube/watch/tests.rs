@@ -21,6 +21,8 @@ struct World {
     may_watch: bool,
     may_get: bool,
     version: Option<u64>,
+    /// Laid over what the next lists give, the last first.
+    lies: Vec<Value>,
     asked: Vec<&'static str>,
 }
 
@@ -71,7 +73,10 @@ impl tower::Service<Request<Body>> for Server {
         });
         let (code, body) = match (what, object) {
             ("list", object) if world.may_watch => {
-                let items: Vec<Value> = object.into_iter().collect();
+                let mut items: Vec<Value> = object.into_iter().collect();
+                if let (Some(item), Some(lie)) = (items.first_mut(), world.lies.pop()) {
+                    testkit::api_server::merge(item, &lie);
+                }
                 (200, json!({"metadata": {"resourceVersion": "9"}, "items": items}))
             }
             ("metadata" | "get", _) if !world.may_get => refusal(403),
@@ -164,4 +169,42 @@ async fn a_question_that_others_interrupt_is_asked_once() {
     }
     let asked = server.asked();
     assert!(asked.len() < 20, "100 s: {asked:?}");
+}
+
+/// The stream that gave it says nothing more: the object does not change.
+#[tokio::test(start_paused = true)]
+async fn after_a_wrong_object_the_true_one_is_asked_for() {
+    let server = Server::default();
+    let other = json!({"metadata": {"name": "x"}});
+    server.set(|world| (world.may_watch, world.version, world.lies) = (true, Some(1), vec![other]));
+    let mut watch = server.watch();
+    assert_eq!(version(&mut watch).await, "None", "a failure");
+    assert_eq!(version(&mut watch).await, "1");
+
+    let nowhere = json!({"metadata": {"uid": null}});
+    server.set(|world| world.lies = vec![nowhere; 8]);
+    let mut watch = server.watch();
+    server.asked();
+    let begin = Instant::now();
+    for _ in 0..8 {
+        assert!(matches!(watch.next().await, WatchEvent::Object(map) if fault_of(&map).is_some()));
+    }
+    let pauses = begin.elapsed();
+    assert!(pauses >= Duration::from_secs(100), "ever more seldom: {pauses:?}");
+    assert!(matches!(watch.next().await, WatchEvent::Object(map) if fault_of(&map).is_none()));
+    let event = tokio::time::timeout(Duration::from_secs(3600), watch.next()).await;
+    assert!(event.is_err(), "and once is enough");
+    assert_eq!(server.asked().iter().filter(|it| **it == "list").count(), 9);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_that_are_long_ago_do_not_add_up() {
+    let mut backoff = Backoff::default();
+    for _ in 0..8 {
+        backoff.failed(None);
+    }
+    assert_eq!(backoff.failures, 8);
+    tokio::time::sleep(FAILURE_FORGOTTEN).await;
+    backoff.failed(None);
+    assert_eq!(backoff.failures, 1);
 }
