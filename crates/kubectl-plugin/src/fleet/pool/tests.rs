@@ -370,11 +370,15 @@ fn what_hangs_with_a_bad_revision_comes_back_and_can_be_mended() {
         if mended {
             world.step();
             world.set(json!({"kubeletConfiguration": {"maxPods": 62}}));
-            assert_eq!(world.settle(), [canary.clone()], "it takes no place that it does not have already");
+            assert_eq!(
+                world.settle(),
+                std::slice::from_ref(&canary),
+                "it takes no place that it does not have already"
+            );
             assert_eq!(world.nodes[&canary].desired, Some(world.update()));
             assert_eq!(world.status.bad_revisions.len(), 1, "it was not Ready before");
         } else {
-            assert_eq!(world.settle(), [canary.clone()]);
+            assert_eq!(world.settle(), std::slice::from_ref(&canary));
             assert_eq!(world.nodes[&canary].desired, Some(good));
         }
         assert_eq!(world.status.bad_revisions[0].revision, revision_name(&bad));
