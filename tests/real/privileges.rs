@@ -112,6 +112,13 @@ fn prepare(case: &Case) {
     }
 }
 
+/// Other cases count Nodes.
+fn tidy_up(case: &Case) {
+    let made = ["node/other", "pod/theirs", "pod/ours"];
+    let words = ["delete", "--ignore-not-found", "--force", "--grace-period=0"];
+    case.kubectl(&[&words[..], &made[..]].concat());
+}
+
 fn eviction(name: &str) -> Attempt {
     let body =
         json!({"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": name, "namespace": "default"}});
@@ -189,6 +196,7 @@ pub fn rollout(case: &Case) {
     );
     all_done(case, &credential, vec![eviction("theirs")]);
     case.kubectl(&["delete", "-f", &overlay]);
+    tidy_up(case);
 }
 
 /// A node reads what it is assigned and what its pods name, writes its own Node, and assigns nothing, to itself neither.
@@ -262,4 +270,5 @@ pub fn node(case: &Case) {
     until("the node may read it", || case.api_with(&credential, "GET", &map("default", "tenant"), None));
     all_refused(case, &credential, vec![attempt("GET", map("default", "private"), Value::Null)]);
     case.ask("DELETE", &format!("{pods}/tenant?gracePeriodSeconds=0"), None);
+    tidy_up(case);
 }
