@@ -175,6 +175,10 @@ impl<'a> Kubelet<'a> {
             other => return Err(format!("the kubelet says nothing of it: {other:?}")),
         };
         *tally.entry(outcome).or_default() += 1;
+        // This gate is taken out of whatever is rendered, with any value: a kubelet alone may stumble over that value.
+        if matches!(native.verdict, Verdict::Load(_)) && text.contains("DynamicKubeletConfig") {
+            return Ok(());
+        }
         let ours = match self.render(text) {
             Ok(ours) => ours,
             Err(RenderFault::Payload(why) | RenderFault::Local(why)) => {
