@@ -5,6 +5,7 @@
 #   FUZZ_SECONDS=3600 tests/fuzz/run.sh unit   this one, for an hour
 #   tests/fuzz/run.sh unit FILE                this one with this input alone: what an input that was found does
 #
+# The exit code is 3 if an input was found that shows something.
 # FUZZ_WORK (default target/fuzz/work) keeps, by target, the log, inputs that found something (crash-…, oom-…, timeout-…)
 # and, in new/, all inputs that reached what the corpus does not.
 set -euo pipefail
@@ -77,5 +78,5 @@ targets=("$@")
 failed=0
 export -f run
 export fuzz work scratch FUZZ_SECONDS
-printf '%s\n' "${targets[@]}" | xargs -n 1 -P 2 bash -c "set -euo pipefail; limits=(${limits[*]}); run \"\$0\"" || failed=1
+printf '%s\n' "${targets[@]}" | xargs -n 1 -P 2 bash -c "set -euo pipefail; limits=(${limits[*]}); run \"\$0\"" || failed=3
 exit "$failed"
