@@ -1,6 +1,7 @@
 //! The controller of pools: what is to be written is decided in [`crate::fleet::pool`], one replica at a time carries it out.
 
 mod crd;
+mod events;
 mod leader_elector;
 mod nodes;
 mod reconcile;

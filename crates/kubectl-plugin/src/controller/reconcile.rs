@@ -12,17 +12,19 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::events::EventRecorder;
 use super::leader_elector::LeadershipGuard;
 use super::nodes::NodeStore;
 use crate::Failure;
 use crate::api::client::{ApiError, Client};
 use crate::api::nodes;
 use crate::api::watch::older;
-use crate::api::write::{AssignmentWriter, Goal, Mode, Target};
+use crate::api::write::{AssignmentWriter, Goal, Mode, Target, patch_node};
 use crate::clock::Clock;
 use crate::fleet::assign::WrittenAssignment;
 use crate::fleet::node::NodeRow;
 use crate::fleet::pool::decide::{Cluster, Decision, NodeAssignment, Pool, decide, max_unavailable};
+use crate::fleet::pool::node::without_taint;
 use crate::fleet::pool::revision::{APPROVED_REVISION, Revision, check_stored};
 use crate::fleet::pool::types::{KubeletConfigPool, KubeletConfigPoolSpec, KubeletConfigPoolStatus};
 use kubelet_config::source::ConfigMapRef;
@@ -44,6 +46,7 @@ pub(super) struct Reconciler {
     nodes: NodeStore,
     pools: Store<KubeletConfigPool>,
     guard: LeadershipGuard,
+    events: EventRecorder,
     clock: Clock,
     /// By uid of a pool: as it was answered, until the watch has it too.
     written: Mutex<HashMap<String, KubeletConfigPool>>,
@@ -115,7 +118,8 @@ impl Reconciler {
         guard: LeadershipGuard,
     ) -> Self {
         let (written, revisions, keeps_source) = Default::default();
-        Self { client, nodes, pools, guard, clock: Clock::new(), written, revisions, keeps_source }
+        let events = EventRecorder::new(client.streaming().clone(), MANAGER);
+        Self { client, nodes, pools, guard, events, clock: Clock::new(), written, revisions, keeps_source }
     }
 
     /// Decides anew before each write of a Node: what changed meanwhile, of the pool or of any Node, counts.
@@ -136,7 +140,12 @@ impl Reconciler {
             if is_last && pool.status.as_ref() != Some(&decision.status) {
                 self.write_status(&pool, &decision.status).await?;
             }
-            let Some(assignment) = assignment else { break };
+            let Some(assignment) = assignment else {
+                for node in &decision.untaint {
+                    failed = self.remove_startup_taint(&pool, node).await.err().or(failed);
+                }
+                break;
+            };
             tried.insert(assignment.node.clone());
             match self.assign(assignment).await {
                 Ok(true) => {}
@@ -253,6 +262,19 @@ impl Reconciler {
         let written = written.map_err(|_| ApiError::no_answer(&what))?;
         let written = written.map_err(|error| ApiError::from_kube(&what, error))?;
         lock(&self.written).insert(pool.uid().unwrap_or_default(), written);
+        self.events.tell(pool, status).await;
+        Ok(())
+    }
+
+    /// Takes the pool's startup taint from a Node, whatever its effects. Taints are one list, so the write holds for the
+    /// version of the Node that was read.
+    async fn remove_startup_taint(&self, pool: &KubeletConfigPool, name: &str) -> Result<(), ReconcileError> {
+        let node = nodes::get(&self.client, name).await?;
+        let taint = pool.spec.startup_taint.as_deref().unwrap_or_default();
+        if let Some(patch) = without_taint(&node, taint).filter(|_| self.guard.is_leader()) {
+            let answer = self.client.once(&format!("patch node {name}"), patch_node(name, &patch, false)).await?;
+            self.nodes.observe(&answer);
+        }
         Ok(())
     }
 

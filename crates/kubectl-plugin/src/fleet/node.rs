@@ -97,6 +97,8 @@ pub(crate) struct NodeRow {
     pub(crate) ready: bool,
     /// `spec.unschedulable`.
     pub(crate) cordoned: bool,
+    /// Keys of `spec.taints`.
+    pub(crate) taints: Vec<String>,
     /// The annotation `kubelet-supervisor.io/cordoned-by-rollout`.
     pub(crate) cordoned_by: Option<String>,
     pub(crate) manager: Option<ConfigManager>,
@@ -135,6 +137,7 @@ impl NodeRow {
             ready: ReportedCondition::from_node(node, "Ready").is_some_and(|ready| ready.status == "True"),
             cordoned_by: annotations.get(super::rollout::drain::CORDONED_BY).cloned(),
             cordoned: node.pointer("/spec/unschedulable").and_then(Value::as_bool).unwrap_or_default(),
+            taints: taints(node),
             manager: Some(manager),
             ..Self::default()
         };
@@ -194,6 +197,11 @@ impl NodeRow {
             _ => Stage::OnTrial,
         }
     }
+}
+
+fn taints(node: &Value) -> Vec<String> {
+    let taints = node.pointer("/spec/taints").and_then(Value::as_array).into_iter().flatten();
+    taints.filter_map(|taint| Some(reported::text(taint.get("key")?.as_str()?))).collect()
 }
 
 fn strings(map: Option<&Value>) -> BTreeMap<String, String> {

@@ -10,9 +10,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use testkit::api_server::{Fault, FaultKind, Verb};
-use testkit::rollout::{NAMESPACE, NODES, Outcome, World, number};
+use testkit::rollout::{NAMESPACE, NODES, Outcome, World, name, number};
 
 const POOL: &str = "workers";
+const TAINT: &str = "startup-taint.cluster-autoscaler.kubernetes.io/kubelet-config";
 const CANARIES: usize = 3;
 /// 5 % of 200.
 const MAX: usize = 10;
@@ -109,6 +110,14 @@ async fn a_bad_revision_goes_back_by_itself_and_is_not_tried_again() {
         assert_eq!(pool["status"]["currentRevision"], *good);
         tokio::time::sleep(Duration::from_secs(3600)).await;
         assert_eq!((world.count(&good), world.count(&bad)), (NODES, 0));
+        let events = world.server.events();
+        let told = |event: &&Value| event["reason"] == "FailuresExceeded" && event["regarding"]["name"] == POOL;
+        let event = events.iter().find(told).unwrap();
+        assert_eq!((&event["type"], &event["metadata"]["namespace"]), (&json!("Warning"), &json!("default")));
+        assert!(event["note"].as_str().unwrap().starts_with(&bad), "{event}");
+        // One when it begins to be so, and not one a reconciliation.
+        let pools = events.iter().filter(|event| event["regarding"]["kind"] == "KubeletConfigPool");
+        assert!(pools.count() < 12, "{events:#?}");
         // What the spec said before is what all have.
         world.server.put_pool(POOL, &spec(60, &json!({})));
         world.until_pool(POOL, |pool| condition(pool, "Ready") == ("True", "Complete")).await;
@@ -158,12 +167,29 @@ async fn nodes_that_join_have_it_at_once() {
     let world = World::new(20);
     let script = async {
         let revision = prepared(&world, 60).await;
-        world.server.put_pool(POOL, &spec(60, &json!({})));
+        world.server.put_pool(POOL, &spec(60, &json!({"startupTaint": TAINT})));
         world.until_pool(POOL, |pool| condition(pool, "Ready").0 == "True").await;
-        (20..120).for_each(|number| world.create(number, &json!({"all": "yes"})));
+        let taints = json!([{"key": TAINT, "effect": "NoSchedule"}, {"key": "gpu", "effect": "NoSchedule"}]);
+        for number in 20..120 {
+            world.create(number, &json!({"all": "yes"}));
+            world.server.patch_node(&name(number), json!({"spec": {"taints": taints}}));
+        }
         let pool = world.until_pool(POOL, |pool| pool["status"]["updated"] == 120).await;
         assert_eq!(condition(&pool, "Ready"), ("True", "Complete"), "it stays settled");
-        revision
+        // None loses its taint before it runs the revision, and all lose it.
+        let has_taint = |node: &Value| node["spec"]["taints"].as_array().is_some_and(|taints| taints.len() == 2);
+        loop {
+            let nodes: Vec<Value> = (20..120).map(|number| world.server.node(&name(number))).collect();
+            for node in nodes.iter().filter(|node| !has_taint(node)) {
+                assert_eq!(node["spec"]["taints"][0]["key"], "gpu", "others' taints stay");
+                let status = node["metadata"]["annotations"]["kubelet-supervisor.io/config-status"].to_string();
+                assert!(status.contains(&revision), "{status}");
+            }
+            if !nodes.iter().any(has_taint) {
+                return revision;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
     };
     let revision = with_controller(&world, script).await;
     assert_eq!(world.count(&revision), 120);

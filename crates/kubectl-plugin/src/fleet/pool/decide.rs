@@ -16,6 +16,7 @@ use super::revision::{parse_revision_name, revision_name};
 use super::types::{
     BadRevision, BadRevisionNode, KubeletConfigPoolSpec, KubeletConfigPoolStatus, OnFailure, Proof, RolloutStrategy,
 };
+use super::windows::Windows;
 use crate::fleet::rollout::NOT_READY;
 use crate::fleet::rollout::observed::Progress;
 use kubelet_config::source::ConfigMapRef;
@@ -62,6 +63,8 @@ pub(crate) struct Decision {
     pub(crate) status: KubeletConfigPoolStatus,
     /// In this order; empty if the status has to be written first.
     pub(crate) assign: Vec<NodeAssignment>,
+    /// Nodes that are to lose `spec.startupTaint`.
+    pub(crate) untaint: Vec<String>,
     /// When time alone may change something.
     pub(crate) next: Option<Duration>,
 }
@@ -69,20 +72,24 @@ pub(crate) struct Decision {
 pub(crate) fn decide(pool: &Pool<'_>, cluster: &Cluster<'_>) -> Decision {
     let mut status = KubeletConfigPoolStatus { observed_generation: pool.generation, ..pool.status.clone() };
     let members = Members::new(pool, cluster);
-    let update = match pool.update {
-        Ok(update) => update,
-        Err(why) => {
-            let state = PoolState::Invalid(why.to_owned());
-            report::fill(&mut status, &members.counts(None, Proof::Active), &state, cluster.now);
-            return Decision { status, assign: members.joined(), next: None };
-        }
+    let strategy = &pool.spec.rollout;
+    let windows = Windows::at(&strategy.windows, cluster.now);
+    let (update, windows) = match (pool.update, windows) {
+        (Ok(update), Ok(windows)) => (update, windows),
+        (Err(why), _) => return members.only_joined(status, why),
+        (_, Err(why)) => return members.only_joined(status, &why),
     };
-    let rollout = Rollout { pool, cluster, members: &members, strategy: &pool.spec.rollout, update };
+    let rollout = Rollout { pool, cluster, members: &members, strategy, windows, update };
     status.update_revision = Some(revision_name(update));
     let has_news = rollout.record_verdicts(&mut status);
     let (state, assign) = rollout.plan(&status);
     report::fill(&mut status, &members.counts(Some(update), pool.spec.rollout.proof), &state, cluster.now);
-    Decision { status, assign: if has_news { Vec::new() } else { assign }, next: rollout.next_timeout() }
+    Decision {
+        status,
+        assign: if has_news { Vec::new() } else { assign },
+        untaint: members.with_startup_taint(Some(update)),
+        next: rollout.next_timeout(),
+    }
 }
 
 /// The Nodes of a pool.
@@ -129,10 +136,34 @@ impl<'a> Members<'a> {
         counts
     }
 
+    /// What is to be done while the spec makes no sense: nodes that join are not to wait for somebody who mends it.
+    fn only_joined(&self, mut status: KubeletConfigPoolStatus, why: &str) -> Decision {
+        report::fill(&mut status, &self.counts(None, Proof::Active), &PoolState::Invalid(why.to_owned()), self.now);
+        Decision { status, assign: self.joined(), untaint: self.with_startup_taint(None), next: None }
+    }
+
+    /// Nodes that have the startup taint, and run a revision of the pool by now.
+    fn with_startup_taint(&self, update: Option<&ConfigMapRef>) -> Vec<String> {
+        let Some(taint) = &self.pool.spec.startup_taint else { return Vec::new() };
+        let current = self.current();
+        let is_configured = |node: &PoolNode| {
+            node.desired.is_some()
+                && (node.desired.as_ref() == update || node.desired == current)
+                && node.is_done(Proof::Active)
+        };
+        let tainted = self.own.iter().filter(|node| node.taints.contains(taint) && is_configured(node));
+        tainted.map(|node| node.name.clone()).collect()
+    }
+
+    /// The revision that Nodes get that join.
+    fn current(&self) -> Option<ConfigMapRef> {
+        let current = self.pool.status.current_revision.as_deref()?;
+        Some(parse_revision_name(current, self.pool.namespace))
+    }
+
     /// Nodes that have just joined get what the others have.
     fn joined(&self) -> Vec<NodeAssignment> {
-        let Some(current) = self.pool.status.current_revision.as_deref() else { return Vec::new() };
-        let current = parse_revision_name(current, self.pool.namespace);
+        let Some(current) = self.current() else { return Vec::new() };
         let is_new = |node: &&PoolNode| node.desired.is_none() && node.is_young(self.now);
         let new = self.one_control_plane_at_a_time(self.own.iter().copied().filter(is_new));
         new.map(|node| NodeAssignment { node: node.name.clone(), to: current.clone() }).collect()
@@ -160,6 +191,7 @@ struct Rollout<'a> {
     cluster: &'a Cluster<'a>,
     members: &'a Members<'a>,
     strategy: &'a RolloutStrategy,
+    windows: Windows,
     update: &'a ConfigMapRef,
 }
 
@@ -271,7 +303,9 @@ impl<'a> Rollout<'a> {
             own.iter().copied().partition(|node| node.desired.as_ref() == Some(target));
         let in_flight = with.iter().filter(|node| node.is_in_flight(proof)).count();
         // Nodes that join a settled pool do not unsettle it: whoever waits for Ready would wait at each scale-up.
-        let is_settled = |node: &&PoolNode| is_known && node.is_young(self.cluster.now);
+        // One that has something else already is to get this like all others.
+        let has_no_other = |node: &PoolNode| node.desired.as_ref().is_none_or(|it| it == target);
+        let is_settled = |node: &&PoolNode| is_known && node.is_young(self.cluster.now) && has_no_other(node);
         if behind.iter().chain(with.iter().filter(|node| node.is_in_flight(proof))).all(is_settled) {
             return (PoolState::complete(own), Vec::new());
         }
@@ -287,6 +321,12 @@ impl<'a> Rollout<'a> {
             } else if self.strategy.pause_after_canaries && self.pool.approved != Some(revision_name(target).as_str()) {
                 return (PoolState::AwaitingApproval { revision: revision_name(target) }, Vec::new());
             }
+        }
+        if let (false, Windows::ClosedUntil(opens)) = (is_known, self.windows) {
+            if in_flight == 0 {
+                state = PoolState::Blocked { behind: behind.len(), by: Blocker::Windows(opens) };
+            }
+            return (state, Vec::new());
         }
         let assign = self.next_nodes(&behind, target, proof, canaries_left);
         if assign.is_empty() && in_flight == 0 && !behind.is_empty() {
@@ -370,7 +410,7 @@ impl<'a> Rollout<'a> {
         Duration::from_secs(self.strategy.node_timeout_seconds.into())
     }
 
-    /// When a Node's time is over, or one is young no more.
+    /// When a Node's time is over, one is young no more, or a window opens or closes.
     fn next_timeout(&self) -> Option<Duration> {
         let own = &self.members.own;
         let in_flight = own.iter().filter(|node| node.is_in_flight(self.strategy.proof));
@@ -379,7 +419,12 @@ impl<'a> Rollout<'a> {
             [Some(unready).filter(|_| !node.ready), Some(self.node_timeout().saturating_sub(node.updating_for))]
         });
         let grown = own.iter().map(|node| node.young_for(self.cluster.now));
-        timeouts.chain(grown).flatten().filter(|left| !left.is_zero()).min()
+        timeouts
+            .chain(grown)
+            .chain([self.windows.lasts(self.cluster.now)])
+            .flatten()
+            .filter(|left| !left.is_zero())
+            .min()
     }
 }
 

@@ -12,3 +12,4 @@ mod selector;
 #[cfg(test)]
 mod tests;
 pub mod types;
+mod windows;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde_json::{Value, json};
 
 use super::types::Proof;
 use crate::fleet::assign::WrittenAssignment;
@@ -33,6 +34,8 @@ pub(crate) struct PoolNode {
     /// The message of its condition `KubeletConfigOk`.
     pub(crate) message: String,
     pub(crate) ready: bool,
+    /// Keys of its taints.
+    pub(crate) taints: Vec<String>,
     /// An operator on the Node lets no change in.
     pub(crate) held: bool,
     created: Option<Timestamp>,
@@ -57,6 +60,7 @@ impl PoolNode {
             zone: row.zone,
             desired: row.desired,
             ready: row.ready,
+            taints: row.taints,
             unready_for: Duration::ZERO,
             updating_for: Duration::ZERO,
         }
@@ -105,6 +109,15 @@ impl PoolNode {
     pub(crate) fn is_in_flight(&self, proof: Proof) -> bool {
         self.desired.is_some() && !self.is_done(proof) && !matches!(self.progress, Progress::Bad(_))
     }
+}
+
+/// A merge patch that takes this taint away; none: the Node does not have it.
+pub(crate) fn without_taint(node: &Value, key: &str) -> Option<Value> {
+    let taints = node.pointer("/spec/taints")?.as_array()?;
+    let others: Vec<&Value> =
+        taints.iter().filter(|taint| taint.get("key").and_then(Value::as_str) != Some(key)).collect();
+    let version = node.pointer("/metadata/resourceVersion")?;
+    (others.len() < taints.len()).then(|| json!({"metadata": {"resourceVersion": version}, "spec": {"taints": others}}))
 }
 
 /// How far a Node is with what it is assigned, whatever that is. What it says of something else is old news.

@@ -58,6 +58,8 @@ pub(crate) enum Blocker {
     HeldOnNode(Vec<String>),
     /// These control-plane Nodes are not Ready, or have not proven what they have.
     ControlPlane(Vec<String>),
+    /// No window is open until then.
+    Windows(Timestamp),
 }
 
 impl Blocker {
@@ -67,6 +69,7 @@ impl Blocker {
             Self::NotReady(_) => "NodesNotReady",
             Self::HeldOnNode(_) => "NodesHeld",
             Self::ControlPlane(_) => "ControlPlaneBusy",
+            Self::Windows(_) => "OutsideWindow",
         }
     }
 
@@ -80,6 +83,9 @@ impl Blocker {
             ),
             Self::ControlPlane(nodes) => {
                 format!("control-plane Nodes go one at a time; not Ready, or not done: {}", listed(nodes))
+            }
+            Self::Windows(opens) => {
+                format!("the next of spec.rollout.windows opens at {}", opens.strftime("%Y-%m-%dT%H:%M:%SZ"))
             }
         }
     }

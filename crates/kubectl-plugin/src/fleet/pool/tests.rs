@@ -79,8 +79,11 @@ impl World {
 
     /// Carries out one decision; the Nodes that were assigned something.
     fn step(&mut self) -> Vec<String> {
-        let Decision { status, assign, .. } = self.decide();
+        let Decision { status, assign, untaint, .. } = self.decide();
         self.status = status;
+        for node in &untaint {
+            self.nodes.get_mut(node).unwrap().taints.clear();
+        }
         for NodeAssignment { node, to } in &assign {
             let node = self.nodes.get_mut(node).unwrap();
             (node.desired, node.progress, node.updating_for) = (Some(to.clone()), Progress::Updating, Duration::ZERO);
@@ -443,6 +446,61 @@ fn a_pool_without_nodes_has_its_revision_for_those_that_come() {
     assert_eq!(world.status.current_revision, Some(revision_name(&world.update())));
     world.nodes.insert("young".to_owned(), node("young", NOW, json!({})));
     assert_eq!(world.settle(), ["young"]);
+}
+
+#[test]
+fn a_new_revision_waits_for_a_window_and_the_way_back_does_not() {
+    // It is midnight, on a Saturday.
+    let at = |start: &str, pods: u32| json!({"kubeletConfiguration": {"maxPods": pods}, "rollout": {"windows": [{"start": start, "hours": 2}]}});
+    let mut world = World::new(9, at("23:00", 60));
+    world.prove_all();
+    assert_eq!(world.ready(), ("True", "Complete"));
+    let good = world.update();
+    world.set(at("01:00", 61));
+    assert!(world.settle().is_empty());
+    assert_eq!(world.ready(), ("False", "OutsideWindow"));
+    let ready = world.status.conditions.iter().find(|condition| condition.type_ == "Ready").unwrap();
+    assert!(ready.message.contains("2026-01-10T01:00:00Z"), "{}", ready.message);
+    assert_eq!(world.decide().next, Some(Duration::from_secs(3600)));
+    world.nodes.insert("young".to_owned(), node("young", NOW, json!({})));
+    assert_eq!(world.settle(), ["young"]);
+    assert_eq!(world.nodes["young"].desired, Some(good.clone()));
+    world.set(at("23:00", 61));
+    let canary = world.settle().remove(0);
+    world.set(at("01:00", 61));
+    world.at(&canary).progress = Progress::Bad("no".to_owned());
+    assert_eq!(world.settle(), [canary]);
+    assert_eq!(world.with(&good), 10);
+}
+
+#[test]
+fn a_window_that_makes_no_sense_stops_the_pool() {
+    let mut world = World::new(3, json!({"rollout": {"windows": [{"start": "23:00", "hours": 2, "zone": "Nowhere"}]}}));
+    assert!(world.settle().is_empty());
+    assert_eq!(world.ready(), ("False", "RevisionInvalid"));
+}
+
+#[test]
+fn a_startup_taint_goes_when_the_node_runs_the_revision() {
+    let taint = "startup-taint.cluster-autoscaler.kubernetes.io/kubelet-config";
+    for paused in [false, true] {
+        let mut world = World::new(4, json!({"startupTaint": taint}));
+        world.prove_all();
+        world.set(json!({"startupTaint": taint, "kubeletConfiguration": {"maxPods": 61}, "paused": paused}));
+        for name in ["young", "bad"] {
+            let mut node = node(name, NOW, json!({}));
+            node.taints = vec!["other".to_owned(), taint.to_owned()];
+            world.nodes.insert(name.to_owned(), node);
+        }
+        assert!(world.decide().untaint.is_empty(), "they have nothing");
+        world.settle();
+        assert!(world.decide().untaint.is_empty(), "they are assigned it, and do not run it");
+        world.at("bad").progress = Progress::Bad("no".to_owned());
+        world.at("young").progress = Progress::Active;
+        assert_eq!(world.decide().untaint, ["young"]);
+        world.at("young").labels.remove("pool");
+        assert!(world.decide().untaint.is_empty(), "it is not the pool's");
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -65,6 +65,11 @@ pub struct KubeletConfigPoolSpec {
     /// How a change comes to the Nodes.
     #[serde(default)]
     pub rollout: RolloutStrategy,
+    /// Key of a taint that Nodes register with (kubelet's --register-with-taints). It is taken away once a Node runs a revision
+    /// of the pool, so that no pod comes to one that does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(min = 1, max = 317))]
+    pub startup_taint: Option<String>,
     /// Stops the rollout: no Node is assigned another revision. Nodes that join still get currentRevision.
     #[serde(default)]
     pub paused: bool,
@@ -178,6 +183,43 @@ pub struct RolloutStrategy {
     pub node_timeout_seconds: u32,
     /// Wait, once the canaries have finished, for the annotation kubelet-supervisor.io/approved-revision with the revision's name.
     pub pause_after_canaries: bool,
+    /// When Nodes may be given a new revision; always, if there is none. Nodes that join, and the way back to
+    /// currentRevision, wait for no window.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 50))]
+    pub windows: Vec<MaintenanceWindow>,
+}
+
+/// A time that comes back each week.
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MaintenanceWindow {
+    /// The days on which it begins; each day, if there is none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub days: Vec<Day>,
+    /// When it begins, HH:MM by the clocks of the zone. What they skip begins an hour later; what comes twice, the first time.
+    #[schemars(regex(pattern = "^([01][0-9]|2[0-3]):[0-5][0-9]$"))]
+    pub start: String,
+    /// For how many hours it lasts.
+    #[schemars(with = "i32", range(min = 1, max = 168))]
+    pub hours: u32,
+    /// A time zone of the IANA database, such as Europe/Rome.
+    #[serde(default = "utc")]
+    #[schemars(length(min = 1, max = 63))]
+    pub zone: String,
+}
+
+/// A day of the week.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[expect(missing_docs, reason = "the names of days")]
+pub enum Day {
+    Mon,
+    Tue,
+    Wed,
+    Thu,
+    Fri,
+    Sat,
+    Sun,
 }
 
 impl Default for RolloutStrategy {
@@ -191,6 +233,7 @@ impl Default for RolloutStrategy {
             on_failure: OnFailure::default(),
             node_timeout_seconds: 3600,
             pause_after_canaries: false,
+            windows: Vec::new(),
         }
     }
 }
@@ -278,6 +321,10 @@ pub struct PoolCondition {
 
 fn default_key() -> String {
     DEFAULT_KEY.to_owned()
+}
+
+fn utc() -> String {
+    "UTC".to_owned()
 }
 
 fn any_object(_: &mut SchemaGenerator) -> Schema {

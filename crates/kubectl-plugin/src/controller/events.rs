@@ -1,0 +1,45 @@
+//! Events on pools: one whenever a pool comes to be somewhere else.
+
+use kube::Resource as _;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+
+use crate::fleet::pool::types::{KubeletConfigPool, KubeletConfigPoolStatus, PoolCondition};
+use crate::output;
+use kubelet_config::reported;
+
+/// Tells what happened to pools.
+pub(super) struct EventRecorder(Recorder);
+
+impl EventRecorder {
+    pub(super) fn new(client: kube::Client, controller: &str) -> Self {
+        Self(Recorder::new(client, Reporter { controller: controller.to_owned(), instance: None }))
+    }
+
+    /// What is new in the status that was written, if the pool's state is another one. One that cannot be told is lost:
+    /// the status has it.
+    pub(super) async fn tell(&self, former: &KubeletConfigPool, status: &KubeletConfigPoolStatus) {
+        let Some(ready) = condition(status, "Ready") else { return };
+        let before = former.status.as_ref().and_then(|status| condition(status, "Ready"));
+        if before.is_some_and(|before| before.reason == ready.reason) {
+            return;
+        }
+        let is_stalled = condition(status, "Stalled").is_some_and(|stalled| stalled.status == "True");
+        let event = Event {
+            type_: if is_stalled { EventType::Warning } else { EventType::Normal },
+            reason: ready.reason.clone(),
+            note: Some(reported::bounded(&ready.message, NOTE_MAX)),
+            action: "Reconcile".to_owned(),
+            secondary: None,
+        };
+        if let Err(error) = self.0.publish(&event, &former.object_ref(&())).await {
+            eprintln!("warning: the event {} cannot be written: {}", event.reason, output::plain(&error.to_string()));
+        }
+    }
+}
+
+/// Bytes of an event's note that an API server takes (pkg/apis/core/validation/events.go, v1.20.2: 1024).
+const NOTE_MAX: usize = 1024;
+
+fn condition<'a>(status: &'a KubeletConfigPoolStatus, type_: &str) -> Option<&'a PoolCondition> {
+    status.conditions.iter().find(|condition| condition.type_ == type_)
+}
