@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 mod assignment;
@@ -56,7 +56,12 @@ const LABELS: &[Carrier] = &[Carrier::Labels];
 
 const CASES: &[Test] = &[
     Test("first_start", BOTH, process::first_start), // first: there is no Node yet
-    Test("rollout", BOTH, plugin_rollout::rollout),  // the longest
+    // The longest, so that no cluster has one to itself in the end.
+    Test("rollout", BOTH, plugin_rollout::rollout),
+    Test("outage_with_exit", LABELS, trial::outage_with_exit),
+    Test("outage_with_restart", NATIVE, trial::outage_with_restart),
+    Test("runtime_away", NATIVE, trial::runtime_away),
+    Test("api_server_lost", LABELS, trial::api_server_lost),
     Test("assign", BOTH, changes::assign),
     Test("label_edit", BOTH, changes::label_edit),
     Test("rejected", BOTH, bad_configurations::rejected),
@@ -108,15 +113,11 @@ const CASES: &[Test] = &[
     Test("standalone", LABELS, directory::standalone),
     Test("local_files", LABELS, local_files::told),
     Test("follow_local", LABELS, local_files::followed),
-    Test("runtime_away", NATIVE, trial::runtime_away),
     Test("runtime_away_with_the_change", NATIVE, trial::runtime_away_with_the_change),
     Test("cpu_manager", NATIVE, trial::cpu_manager),
     Test("credentials_rotated", LABELS, credentials::rotated),
     Test("credentials_wrong_authority", LABELS, credentials::wrong_authority),
     Test("power_loss", LABELS, trial::power_loss),
-    Test("api_server_lost", LABELS, trial::api_server_lost),
-    Test("outage_with_exit", LABELS, trial::outage_with_exit),
-    Test("outage_with_restart", NATIVE, trial::outage_with_restart),
     Test("edit_while_api_away", LABELS, changes::edit_while_api_away),
     Test("label_edits_with_confirm", LABELS, changes::label_edits_with_confirm),
     Test("torn_local_file", NATIVE, store::torn_local_file),
@@ -125,8 +126,9 @@ const CASES: &[Test] = &[
     Test("hung_without_runtime", LABELS, hung::hung_without_runtime),
     Test("max_pods", LABELS, trial::max_pods),
     Test("containers_keep_running", LABELS, pods::containers_keep_running),
-    Test("reload_from_previous", LABELS, previous::reload_from_previous),
     Test("drain", BOTH, plugin_drain::drain),
+    // Its build has begun with the suite.
+    Test("reload_from_previous", LABELS, previous::reload_from_previous),
     Test("pool", LABELS, plugin_pools::pool),
     Test("terminate", LABELS, process::terminate),
 ];
@@ -218,6 +220,9 @@ fn run(queues: Vec<(Carrier, Vec<&'static Test>)>) -> Vec<String> {
         .collect();
     let failed: Vec<String> = std::thread::scope(|scope| {
         let mut threads = Vec::new();
+        if queues.iter().any(|(_, _, queue)| lock(queue).iter().any(|test| test.0 == "reload_from_previous")) {
+            scope.spawn(previous::binary);
+        }
         for (carrier, clusters, queue) in &queues {
             for number in 1..=*clusters {
                 let name = format!("{}{number}", carrier.name());
@@ -236,6 +241,10 @@ fn run(queues: Vec<(Carrier, Vec<&'static Test>)>) -> Vec<String> {
     failed
 }
 
+fn lock<T>(queue: &Mutex<T>) -> MutexGuard<'_, T> {
+    queue.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// On one cluster, until the queue is empty.
 fn run_queue(carrier: Carrier, queue: &Mutex<VecDeque<&'static Test>>, dir: &Path, turn: &Mutex<()>) -> Vec<String> {
     let up = || {
@@ -244,7 +253,7 @@ fn run_queue(carrier: Carrier, queue: &Mutex<VecDeque<&'static Test>>, dir: &Pat
         carriers::grant(&cluster);
         cluster
     };
-    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+    let next = || lock(queue).pop_front();
     let Ok(mut cluster) = catch_unwind(up) else {
         // If there is no other cluster of this kind, nothing of it was shown.
         let left = std::iter::from_fn(next).map(|test| title(test, carrier));

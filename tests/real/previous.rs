@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use serde_json::json;
 
@@ -10,6 +11,14 @@ use crate::supervisor::{BINARY, Case};
 use crate::trial::await_clock;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+/// Its binary, once it is built.
+static BINARY_BEFORE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+
+/// Waits for the build, or begins it. It takes minutes, and so begins with the suite: other cases mostly wait.
+pub fn binary() -> &'static Result<PathBuf, String> {
+    BINARY_BEFORE.get_or_init(build)
+}
 
 /// The supervisor of the commit before this one, built once a commit. It has a target directory of its own: cargo takes two
 /// checkouts of one workspace that share one for the same, and the next build of this one would be made of that one's parts.
@@ -29,8 +38,19 @@ fn build() -> Result<PathBuf, String> {
     // Files as of now: cargo compares times, and a commit's may be older than what is built.
     let unpack = "git -C \"$1\" archive \"$2\" | tar --extract --touch --directory \"$3\"";
     run(Command::new("sh").args(["-c", unpack, "sh", ROOT, &commit]).arg(&source))?;
-    let mut cargo = Command::new(option_env!("CARGO").unwrap_or("cargo"));
-    cargo.args(["build", "--locked", "--quiet", "--bin", "kubelet-supervisor"]).current_dir(&source);
+    let mut cargo = Command::new("nice");
+    cargo
+        .args([
+            "-n",
+            "19",
+            option_env!("CARGO").unwrap_or("cargo"),
+            "build",
+            "--locked",
+            "--quiet",
+            "--bin",
+            "kubelet-supervisor",
+        ])
+        .current_dir(&source);
     // What cargo says of the test that runs: a build script of a dependency would run again for it.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CARGO_")) {
         if name != "CARGO_HOME" {
@@ -45,7 +65,7 @@ fn build() -> Result<PathBuf, String> {
 /// The supervisor of the commit before runs a kubelet in mid-trial, its file is replaced by this one and it is reloaded:
 /// the same processes, and the trial goes on to its end.
 pub fn reload_from_previous(case: &Case) {
-    let previous = match build() {
+    let previous = match binary() {
         Ok(previous) => previous,
         Err(why) => {
             assert!(std::env::var_os("CI").is_none(), "there is no version before this one, and this is CI: {why}");
