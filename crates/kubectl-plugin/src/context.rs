@@ -1,6 +1,7 @@
 //! The user's connection to the cluster.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::Args;
 use kube::Config;
@@ -14,6 +15,16 @@ use kubelet_config::assignment::is_namespace;
 /// Where kubelet configurations are kept if nobody says otherwise: the namespace that
 /// `packaging/manifests/base` makes.
 pub(crate) const NAMESPACE: &str = "kubelet-config";
+
+/// Who this client is, to others that want the same lock or Lease.
+pub(crate) fn identity() -> String {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    // The time keeps two containers apart, which have the same process id and may have the same name.
+    let now = jiff::Timestamp::now().as_microsecond();
+    format!("{host} ({}, {now:x}.{number})", std::process::id())
+}
 
 /// As kubectl has them.
 #[derive(Clone, Debug, Default, Args)]

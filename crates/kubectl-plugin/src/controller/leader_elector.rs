@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::Failure;
 use crate::api::client::{ApiError, Client};
-use crate::context::NAMESPACE;
+use crate::context::{NAMESPACE, identity};
 use crate::fleet::leader_election::{Claim, RENEW_DEADLINE, RETRY_PERIOD, acquired_or_renewed, claim, released};
 use crate::output;
 
@@ -40,21 +40,20 @@ pub(super) struct LeaderElector {
     id: String,
     /// As it was last seen to change, and when.
     seen: (Value, Instant),
+    /// We wrote that, so it need not be read: if another one wrote since, our next write is refused, and it is read then.
+    is_as_written: bool,
     guard: LeadershipGuard,
 }
 
 impl LeaderElector {
     pub(super) fn new(client: &Client) -> Self {
         let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases");
-        let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
-        // Two of one host, or one that began anew, are not the same.
-        let nanos = Timestamp::now().as_nanosecond();
-        let id = format!("{}_{nanos:x}_{:x}", host.unwrap_or_default(), std::process::id());
         Self {
             client: client.clone(),
             path,
-            id,
+            id: identity(),
             seen: (Value::Null, Instant::now()),
+            is_as_written: false,
             guard: LeadershipGuard::default(),
         }
     }
@@ -129,9 +128,7 @@ impl LeaderElector {
 
     async fn try_acquire_or_renew(&mut self) -> Result<Claim, ApiError> {
         let begun = Instant::now();
-        let get = Path::new(&self.path).get(LEASE_NAME, &GetParams::default());
-        let lease = self.in_time(self.client.optional(&format!("get the Lease {LEASE_NAME}"), get)).await?;
-        let lease = lease.unwrap_or_default();
+        let lease = if std::mem::take(&mut self.is_as_written) { self.seen.0.clone() } else { self.read().await? };
         if lease != self.seen.0 {
             self.seen = (lease.clone(), Instant::now());
         }
@@ -147,8 +144,16 @@ impl LeaderElector {
             if lease.is_null() { path.create(&params, body) } else { path.replace(LEASE_NAME, &params, body) };
         let written = self.in_time(self.client.once(&what, request)).await?;
         self.seen = (written, Instant::now());
+        self.is_as_written = true;
         self.guard.set(Some(begun + RENEW_DEADLINE));
         Ok(Claim::Ours)
+    }
+
+    /// The Lease; null if there is none.
+    async fn read(&self) -> Result<Value, ApiError> {
+        let get = Path::new(&self.path).get(LEASE_NAME, &GetParams::default());
+        let lease = self.in_time(self.client.optional(&format!("get the Lease {LEASE_NAME}"), get)).await?;
+        Ok(lease.unwrap_or_default())
     }
 
     async fn in_time<T>(&self, answer: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {

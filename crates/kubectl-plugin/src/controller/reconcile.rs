@@ -25,6 +25,7 @@ use crate::fleet::assign::WrittenAssignment;
 use crate::fleet::node::NodeRow;
 use crate::fleet::pool::decide::{Cluster, Decision, NodeAssignment, Pool, decide, max_unavailable};
 use crate::fleet::pool::node::without_taint;
+use crate::fleet::pool::report;
 use crate::fleet::pool::revision::{APPROVED_REVISION, Revision, check_stored};
 use crate::fleet::pool::types::{KubeletConfigPool, KubeletConfigPoolSpec, KubeletConfigPoolStatus};
 use kubelet_config::source::ConfigMapRef;
@@ -37,6 +38,8 @@ const REQUEUE_AFTER: Duration = Duration::from_secs(10);
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// A revision that was there so long ago is looked at again before a Node gets it.
 const REVISION_KNOWN: Duration = Duration::from_secs(30);
+/// Counts alone are written so often: each Node on its way changes some, and who watches needs none of them at once.
+const COUNTS_EVERY: Duration = Duration::from_secs(10);
 /// Patches of one Node: two carriers and a clean-up, each tried again once.
 const PATCHES: u32 = 6;
 
@@ -48,8 +51,8 @@ pub(super) struct Reconciler {
     guard: LeadershipGuard,
     events: EventRecorder,
     clock: Clock,
-    /// By uid of a pool: as it was answered, until the watch has it too.
-    written: Mutex<HashMap<String, KubeletConfigPool>>,
+    /// By uid of a pool: as it was answered, until the watch has it too, and when.
+    written: Mutex<HashMap<String, (KubeletConfigPool, Instant)>>,
     /// By uid of a pool: the generation whose revision was there, and when.
     revisions: Mutex<HashMap<String, (i64, Instant, ConfigMapRef)>>,
     keeps_source: Mutex<Option<bool>>,
@@ -138,7 +141,10 @@ impl Reconciler {
             // The counts of each step between are of no interest to anybody.
             let is_last = assignment.is_none() || tried.is_empty();
             if is_last && pool.status.as_ref() != Some(&decision.status) {
-                self.write_status(&pool, &decision.status).await?;
+                match self.counts_wait(&pool, &decision.status) {
+                    Some(wait) => next = earliest([next, Some(wait)]),
+                    None => self.write_status(&pool, &decision.status).await?,
+                }
             }
             let Some(assignment) = assignment else {
                 for node in &decision.untaint {
@@ -185,7 +191,7 @@ impl Reconciler {
         let pool = watched.map_or_else(|| seen.clone(), |pool| (*pool).clone());
         let version = |pool: &KubeletConfigPool| pool.resource_version().unwrap_or_default();
         match lock(&self.written).get(&pool.uid().unwrap_or_default()) {
-            Some(ours) if older(&version(&pool), &version(ours)) => ours.clone(),
+            Some((ours, _)) if older(&version(&pool), &version(ours)) => ours.clone(),
             _ => pool,
         }
     }
@@ -242,6 +248,14 @@ impl Reconciler {
         self.client.request(&format!("create ConfigMap {name}"), create).await.map(Some)
     }
 
+    /// For how long this status may wait: nothing but counts is new, and some were written a moment ago.
+    fn counts_wait(&self, pool: &KubeletConfigPool, status: &KubeletConfigPoolStatus) -> Option<Duration> {
+        let written = lock(&self.written);
+        let (_, at) = written.get(&pool.uid().unwrap_or_default())?;
+        let wait = COUNTS_EVERY.checked_sub(at.elapsed()).filter(|wait| !wait.is_zero())?;
+        pool.status.as_ref().is_some_and(|before| report::differs_in_counts_only(before, status)).then_some(wait)
+    }
+
     /// The status, if the pool is still the one that was decided about.
     async fn write_status(
         &self,
@@ -261,7 +275,7 @@ impl Reconciler {
         let written = tokio::time::timeout(self.client.retry_policy.answer, answer).await;
         let written = written.map_err(|_| ApiError::no_answer(&what))?;
         let written = written.map_err(|error| ApiError::from_kube(&what, error))?;
-        lock(&self.written).insert(pool.uid().unwrap_or_default(), written);
+        lock(&self.written).insert(pool.uid().unwrap_or_default(), (written, Instant::now()));
         self.events.tell(pool, status).await;
         Ok(())
     }

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 use super::client::RolloutClient;
-use super::lock::identity;
 use super::records::StoredRecord;
 use crate::Failure;
 use crate::api::nodes::get_request;
+use crate::context::identity;
 use crate::fleet::assign::WrittenAssignment;
 use crate::fleet::node::NodeRow;
 use crate::fleet::rollout::bad_versions::NodeVerdict;

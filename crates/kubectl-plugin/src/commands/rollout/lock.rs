@@ -1,7 +1,5 @@
 //! The lock in a rollout's record: one client drives it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -9,18 +7,9 @@ use super::client::RolloutClient;
 use super::records::{Replaced, StoredRecord, stored};
 use crate::Failure;
 use crate::api::watch::older;
+use crate::context::identity;
 use crate::fleet::rollout::{Holder, Phase, Record};
 use crate::output::plain;
-
-/// Who this client is.
-pub(crate) fn identity() -> String {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
-    let number = COUNT.fetch_add(1, Ordering::Relaxed);
-    // The time keeps two containers apart, which have the same process id and may have the same name.
-    let now = jiff::Timestamp::now().as_microsecond();
-    format!("{host} ({}, {now:x}.{number})", std::process::id())
-}
 
 /// The right to drive a rollout.
 pub(crate) struct Lock {

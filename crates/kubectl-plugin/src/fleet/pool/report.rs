@@ -213,3 +213,16 @@ pub(crate) fn fill(status: &mut KubeletConfigPoolStatus, counts: &Counts, state:
         })
         .collect();
 }
+
+/// Whether two statuses say the same but for how many Nodes.
+pub(crate) fn differs_in_counts_only(one: &KubeletConfigPoolStatus, other: &KubeletConfigPoolStatus) -> bool {
+    let without_counts = |status: &KubeletConfigPoolStatus| {
+        let mut status = status.clone();
+        for condition in &mut status.conditions {
+            condition.message.clear();
+        }
+        let (nodes, updated, proven, updating, unavailable, failed) = Default::default();
+        KubeletConfigPoolStatus { nodes, updated, proven, updating, unavailable, failed, ..status }
+    };
+    without_counts(one) == without_counts(other)
+}
