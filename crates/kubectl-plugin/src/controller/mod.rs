@@ -5,6 +5,7 @@ mod events;
 mod leader_elector;
 mod nodes;
 mod reconcile;
+mod static_pods;
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! One pool: its revision, its status, its Nodes.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::events::EventRecorder;
 use super::leader_elector::LeadershipGuard;
 use super::nodes::NodeStore;
+use super::static_pods;
 use crate::Failure;
 use crate::api::client::{ApiError, Client};
 use crate::api::nodes;
@@ -24,7 +25,7 @@ use crate::clock::Clock;
 use crate::fleet::assign::WrittenAssignment;
 use crate::fleet::node::NodeRow;
 use crate::fleet::pool::decide::{Cluster, Decision, NodeAssignment, Pool, decide, max_unavailable};
-use crate::fleet::pool::node::without_taint;
+use crate::fleet::pool::node::{PoolNode, without_taint};
 use crate::fleet::pool::report;
 use crate::fleet::pool::revision::{APPROVED_REVISION, Revision, check_stored};
 use crate::fleet::pool::types::{KubeletConfigPool, KubeletConfigPoolSpec, KubeletConfigPoolStatus};
@@ -56,6 +57,8 @@ pub(super) struct Reconciler {
     /// By uid of a pool: the generation whose revision was there, and when.
     revisions: Mutex<HashMap<String, (i64, Instant, ConfigMapRef)>>,
     keeps_source: Mutex<Option<bool>>,
+    /// Control-plane Nodes with a static pod that was not Ready, and which.
+    static_pods: Mutex<BTreeMap<String, String>>,
 }
 
 /// Why a pool could not be reconciled.
@@ -120,15 +123,20 @@ impl Reconciler {
         pools: Store<KubeletConfigPool>,
         guard: LeadershipGuard,
     ) -> Self {
-        let (written, revisions, keeps_source) = Default::default();
+        let (written, revisions, keeps_source, static_pods) = Default::default();
         let events = EventRecorder::new(client.streaming().clone(), MANAGER);
-        Self { client, nodes, pools, guard, events, clock: Clock::new(), written, revisions, keeps_source }
+        Self { client, nodes, pools, guard, events, clock: Clock::new(), written, revisions, keeps_source, static_pods }
     }
 
     /// Decides anew before each write of a Node: what changed meanwhile, of the pool or of any Node, counts.
     async fn reconcile(&self, seen: &KubeletConfigPool) -> Result<Action, ReconcileError> {
         let mut tried = BTreeSet::new();
         let (mut failed, mut next) = (None, None);
+        // What waited for them is decided by what they are now.
+        if !lock(&self.static_pods).is_empty() {
+            self.look_at_static_pods().await?;
+            next = Some(RETRY_AFTER);
+        }
         loop {
             let pool = self.newest(seen);
             if !self.guard.is_leader() || pool.metadata.deletion_timestamp.is_some() {
@@ -153,6 +161,13 @@ impl Reconciler {
                 break;
             };
             tried.insert(assignment.node.clone());
+            if self.is_control_plane(&assignment.node) {
+                self.look_at_static_pods().await?;
+                if lock(&self.static_pods).keys().any(|node| *node != assignment.node) {
+                    next = Some(RETRY_AFTER);
+                    continue;
+                }
+            }
             match self.assign(assignment).await {
                 Ok(true) => {}
                 Ok(false) => next = earliest([next, Some(RETRY_AFTER)]),
@@ -164,6 +179,24 @@ impl Reconciler {
             Some(error) => Err(error),
             None => Ok(next.map_or_else(Action::await_change, Action::requeue)),
         }
+    }
+
+    fn is_control_plane(&self, node: &str) -> bool {
+        self.nodes.read(|nodes| nodes.get(node).is_some_and(PoolNode::is_control_plane))
+    }
+
+    /// Looks at the static pods of all control-plane Nodes; what was seen counts in what is decided next. Where that may
+    /// not be looked at, the Nodes' condition Ready has to do.
+    async fn look_at_static_pods(&self) -> Result<(), ReconcileError> {
+        let nodes: Vec<String> = self.nodes.read(|nodes| {
+            nodes.values().filter(|node| node.is_control_plane()).map(|node| node.name.clone()).collect()
+        });
+        let unready = match static_pods::unready(&self.client, &nodes).await {
+            Err(error) if error.code() == 403 => BTreeMap::new(),
+            result => result?,
+        };
+        *lock(&self.static_pods) = unready;
+        Ok(())
     }
 
     fn decide(&self, pool: &KubeletConfigPool, update: &UpdateRevision) -> Decision {
@@ -182,7 +215,9 @@ impl Reconciler {
             update: update.as_result(),
             namespace: &self.client.namespace,
         };
-        self.nodes.read(|nodes| decide(&view, &Cluster { nodes, pools: &pools, now: self.clock.now() }))
+        let static_pods = lock(&self.static_pods).clone();
+        let now = self.clock.now();
+        self.nodes.read(|nodes| decide(&view, &Cluster { nodes, pools: &pools, static_pods: &static_pods, now }))
     }
 
     /// The pool as the watch has it, or as it was written last, which may not have come back yet.

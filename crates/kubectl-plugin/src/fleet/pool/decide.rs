@@ -47,6 +47,8 @@ pub(crate) struct Cluster<'a> {
     pub(crate) nodes: &'a BTreeMap<String, PoolNode>,
     /// Names and specs.
     pub(crate) pools: &'a [(String, KubeletConfigPoolSpec)],
+    /// Control-plane Nodes with a static pod that is not Ready, and which, as it was last seen.
+    pub(crate) static_pods: &'a BTreeMap<String, String>,
     pub(crate) now: Timestamp,
 }
 
@@ -96,7 +98,8 @@ pub(crate) fn decide(pool: &Pool<'_>, cluster: &Cluster<'_>) -> Decision {
 struct Members<'a> {
     pool: &'a Pool<'a>,
     now: Timestamp,
-    /// Control-plane Nodes of the cluster that are not Ready, or have not proven what they are assigned.
+    /// Control-plane Nodes of the cluster that are not Ready, or have not proven what they are assigned, or whose static
+    /// pods do not all run.
     busy_control_plane: BTreeSet<&'a str>,
     /// Selected by this pool alone.
     own: Vec<&'a PoolNode>,
@@ -106,10 +109,10 @@ struct Members<'a> {
 
 impl<'a> Members<'a> {
     fn new(pool: &'a Pool<'a>, cluster: &Cluster<'a>) -> Self {
-        let busy = cluster
-            .nodes
-            .values()
-            .filter(|node| node.is_control_plane() && (!node.ready || node.is_in_flight(Proof::Proven)));
+        let is_busy = |node: &PoolNode| {
+            !node.ready || node.is_in_flight(Proof::Proven) || cluster.static_pods.contains_key(&node.name)
+        };
+        let busy = cluster.nodes.values().filter(|node| node.is_control_plane() && is_busy(node));
         let busy_control_plane = busy.map(|node| node.name.as_str()).collect();
         let (mut own, mut shared) = (Vec::new(), Vec::new());
         let others: Vec<_> = cluster.pools.iter().filter(|(name, _)| name != pool.name).collect();
@@ -383,7 +386,11 @@ impl<'a> Rollout<'a> {
         if behind.iter().all(|node| !node.ready || node.held) {
             return Blocker::HeldOnNode(names(&|node| node.held, behind));
         }
-        Blocker::ControlPlane(self.members.busy_control_plane.iter().map(|name| (*name).to_owned()).collect())
+        let busy = self.members.busy_control_plane.iter().map(|name| match self.cluster.static_pods.get(*name) {
+            Some(pod) => format!("{name} ({pod} is not Ready)"),
+            None => (*name).to_owned(),
+        });
+        Blocker::ControlPlane(busy.collect())
     }
 
     /// Round the zones, in each by chance: a hash, so that every controller has the same. Ranks are those among all Nodes

@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 use super::types::Proof;
 use crate::fleet::assign::WrittenAssignment;
 use crate::fleet::node::{NodeRow, Stage};
+use crate::fleet::rollout::drain::MIRROR;
 use crate::fleet::rollout::observed::Progress;
+use kubelet_config::reported::{ReportedCondition, text};
 use kubelet_config::source::ConfigMapRef;
 
 /// Labels of control-plane Nodes; `master` up to 1.24.
@@ -118,6 +120,13 @@ pub(crate) fn without_taint(node: &Value, key: &str) -> Option<Value> {
         taints.iter().filter(|taint| taint.get("key").and_then(Value::as_str) != Some(key)).collect();
     let version = node.pointer("/metadata/resourceVersion")?;
     (others.len() < taints.len()).then(|| json!({"metadata": {"resourceVersion": version}, "spec": {"taints": others}}))
+}
+
+/// The name of a static pod that is not Ready. Only its mirror is in the API, so that is what is asked.
+pub(crate) fn unready_static_pod(pod: &Value) -> Option<String> {
+    let is_static = pod.pointer("/metadata/annotations").and_then(|all| all.get(MIRROR)).is_some();
+    let is_ready = ReportedCondition::from_node(pod, "Ready").is_some_and(|ready| ready.status == "True");
+    (is_static && !is_ready).then(|| text(pod.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default()))
 }
 
 /// How far a Node is with what it is assigned, whatever that is. What it says of something else is old news.

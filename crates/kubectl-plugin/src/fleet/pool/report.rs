@@ -56,7 +56,7 @@ pub(crate) enum Blocker {
     NotReady(Vec<String>),
     /// An operator on these lets no change in.
     HeldOnNode(Vec<String>),
-    /// These control-plane Nodes are not Ready, or have not proven what they have.
+    /// These control-plane Nodes are not Ready, or have not proven what they have, or one of their static pods is away.
     ControlPlane(Vec<String>),
     /// No window is open until then.
     Windows(Timestamp),

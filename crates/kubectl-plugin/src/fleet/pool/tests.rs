@@ -23,6 +23,7 @@ struct World {
     pools: Vec<(String, KubeletConfigPoolSpec)>,
     status: KubeletConfigPoolStatus,
     approved: Option<String>,
+    static_pods: BTreeMap<String, String>,
 }
 
 fn spec(more: impl Into<Value>) -> KubeletConfigPoolSpec {
@@ -52,6 +53,7 @@ impl World {
             pools: vec![("pool-a".to_owned(), spec(more))],
             status: KubeletConfigPoolStatus::default(),
             approved: None,
+            static_pods: BTreeMap::new(),
         }
     }
 
@@ -61,6 +63,11 @@ impl World {
 
     fn set(&mut self, more: impl Into<Value>) {
         self.pools[0].1 = spec(more);
+    }
+
+    fn cluster(&self) -> Cluster<'_> {
+        let now = NOW.parse().unwrap();
+        Cluster { nodes: &self.nodes, pools: &self.pools, static_pods: &self.static_pods, now }
     }
 
     fn decide(&self) -> Decision {
@@ -74,7 +81,7 @@ impl World {
             update: Ok(&update),
             namespace: "ns",
         };
-        decide(&pool, &Cluster { nodes: &self.nodes, pools: &self.pools, now: NOW.parse().unwrap() })
+        decide(&pool, &self.cluster())
     }
 
     /// Carries out one decision; the Nodes that were assigned something.
@@ -296,7 +303,7 @@ fn a_spec_that_makes_no_sense_keeps_no_node_from_joining() {
         update: Err("no"),
         namespace: "ns",
     };
-    let decision = decide(&pool, &Cluster { nodes: &world.nodes, pools: &world.pools, now: NOW.parse().unwrap() });
+    let decision = decide(&pool, &world.cluster());
     assert_eq!(decision.assign, [NodeAssignment { node: "young".to_owned(), to: world.update() }]);
 }
 
@@ -414,6 +421,19 @@ fn control_planes_on_trial_are_waited_for() {
     world.at(&first).progress = Progress::Active;
     assert!(world.settle().is_empty());
     assert_eq!(world.ready(), ("False", "ControlPlaneBusy"));
+}
+
+#[test]
+fn a_control_plane_whose_api_server_is_away_is_waited_for() {
+    let mut world = control_planes(json!({"rollout": {"canaries": 0, "maxUnavailable": "100%"}}));
+    world.static_pods.insert("n001".to_owned(), "kube-apiserver-n001".to_owned());
+    assert_eq!(world.settle(), ["n001"], "it may be what mends it");
+    world.prove();
+    assert!(world.settle().is_empty());
+    let ready = world.status.conditions.iter().find(|condition| condition.type_ == "Ready").unwrap();
+    assert!(ready.message.contains("n001 (kube-apiserver-n001 is not Ready)"), "{}", ready.message);
+    world.static_pods.clear();
+    assert_eq!(world.settle().len(), 1);
 }
 
 #[test]

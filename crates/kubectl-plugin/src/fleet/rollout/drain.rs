@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 pub const CORDONED_BY: &str = "kubelet-supervisor.io/cordoned-by-rollout";
 
 /// Annotation of a Pod that stands for one of the kubelet's own files.
-const MIRROR: &str = "kubernetes.io/config.mirror";
+pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// An eviction that was granted shows within moments; if it does not, its answer was meant for somebody else.
 const SHOWS: Duration = Duration::from_secs(10);
