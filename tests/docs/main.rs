@@ -460,6 +460,7 @@ fn every_check_and_right_of_doctor_is_listed_and_exists() {
     const DOCTOR: &str = "docs/usage/doctor.md";
     let sources = [
         "crates/kubectl-plugin/src/fleet/doctor/mod.rs",
+        "crates/kubectl-plugin/src/fleet/doctor/pools.rs",
         "crates/kubectl-plugin/src/fleet/doctor/rights.rs",
         "crates/kubectl-plugin/src/commands/doctor.rs",
     ]
