@@ -117,7 +117,7 @@ stage() { # DIR ZSH_DIR
     "$plugin" completion fish >"$shared/fish/vendor_completions.d/$kubectl.fish"
     # As in the repository, so that links between documents work.
     local doc=$shared/doc/$name file
-    for file in README.md LICENSE docs/usage systemd packaging/manifests packaging/policy packaging/prometheus packaging/grafana; do
+    for file in README.md LICENSE docs/usage systemd packaging/manifests packaging/gitops packaging/policy packaging/prometheus packaging/grafana; do
         [ ! -e "$file" ] || { install -d "$doc/$(dirname "$file")" && cp -r "$file" "$doc/$file"; }
     done
     install -m 644 "$work/sbom.cdx.json" "$doc/"

@@ -43,10 +43,12 @@ if ! command -v cc >/dev/null && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/
     apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y gcc libc6-dev
 fi
 
-# The tests of signatures sign with the real tool.
-if ! command -v minisign >/dev/null && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y minisign
-fi
+# The tests of signatures sign with the real tool, those of pools run the health script of Argo CD.
+for tool in minisign lua5.1; do
+    if ! command -v $tool >/dev/null && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y $tool
+    fi
+done
 
 deny() {
     local tool=$cache/tools/bin/cargo-deny

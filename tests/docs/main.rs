@@ -130,6 +130,19 @@ fn every_class_of_hazards() {
 }
 
 #[test]
+fn every_class_of_hazards_is_judged_for_cluster_api() {
+    let rows = table("docs/usage/gitops.md", "class of hazard");
+    let shown: Vec<String> = rows.iter().flat_map(|row| code(&row[0])).collect();
+    let known = HazardClass::ALL.map(|class| class.label().to_owned());
+    assert_eq!((shown.iter().collect::<BTreeSet<_>>(), shown.len()), (known.iter().collect(), known.len()));
+    // What a node refuses is not what an extension may promise.
+    for class in HazardClass::ALL.into_iter().filter(|class| class.is_refused()) {
+        let row = rows.iter().find(|row| code(&row[0]).contains(&class.label().to_owned())).unwrap();
+        assert_ne!(row[1], "yes", "{}", class.label());
+    }
+}
+
+#[test]
 fn the_numbers() {
     let time = |duration: Duration| GoDuration(duration).to_string();
     // Go's spelling has no zeros at the end here: `10m0s` is what nobody writes.
@@ -393,23 +406,27 @@ fn the_diagram_is_what_the_machine_does() {
     assert!(missing.is_empty() && invented.is_empty(), "not drawn: {missing:#?}\nnever seen: {invented:#?}");
 }
 
-/// Whom one manifest lets through and another holds to its task is one ServiceAccount.
+/// Whom one manifest lets through and another holds to its task are the ServiceAccounts of the rollout and of the controller of
+/// pools.
 #[test]
-fn the_manifests_name_one_service_account_of_the_rollout() {
-    let account = "system:serviceaccount:kubelet-config-rollout:kubelet-config-rollout";
-    for (file, times) in [("admission/admission.yaml", 1), ("rollout-job-policy/policy.yaml", 1)] {
+fn the_manifests_name_the_service_accounts_that_there_are() {
+    let account = |file: &str| {
+        let text = read(&format!("packaging/manifests/{file}/rbac.yaml"));
+        let mut documents = text.split("\n---\n").map(|text| serde_yaml::from_str::<serde_json::Value>(text).unwrap());
+        let metadata = &documents.find(|document| document["kind"] == "ServiceAccount").unwrap()["metadata"];
+        let [namespace, name] = ["namespace", "name"].map(|field| metadata[field].as_str().unwrap());
+        format!("system:serviceaccount:{namespace}:{name}")
+    };
+    let (rollout, pools) = (account("rollout-job"), account("pools"));
+    // Of pools both assignments and revisions.
+    for (file, of_rollout, of_pools) in [("admission/admission.yaml", 1, 2), ("rollout-job-policy/policy.yaml", 1, 0)] {
         let text = read(&format!("packaging/manifests/{file}"));
-        assert_eq!(text.matches(account).count(), times, "{file}");
-        assert_eq!(text.matches("system:serviceaccount:kubelet-config").count(), times, "{file}");
+        let times = |account: &str| {
+            text.matches(&format!("{account}'")).count() + text.matches(&format!("{account}\"")).count()
+        };
+        assert_eq!((times(&rollout), times(&pools)), (of_rollout, of_pools), "{file}");
+        assert_eq!(text.matches("system:serviceaccount:kubelet-config").count(), of_rollout + of_pools, "{file}");
     }
-    let documents = read("packaging/manifests/rollout-job/rbac.yaml");
-    let mut documents = documents.split("\n---\n").map(|text| serde_yaml::from_str::<serde_json::Value>(text).unwrap());
-    let found = documents.find(|document| document["kind"] == "ServiceAccount").unwrap();
-    let metadata = &found["metadata"];
-    assert_eq!(
-        (&metadata["namespace"], &metadata["name"]),
-        (&"kubelet-config-rollout".into(), &"kubelet-config-rollout".into())
-    );
 }
 
 /// An AdmissionRequest leaves empty fields out, and an expression that reads one of those is an error, which refuses the
@@ -460,6 +477,7 @@ fn every_check_and_right_of_doctor_is_listed_and_exists() {
     const DOCTOR: &str = "docs/usage/doctor.md";
     let sources = [
         "crates/kubectl-plugin/src/fleet/doctor/mod.rs",
+        "crates/kubectl-plugin/src/fleet/doctor/pools.rs",
         "crates/kubectl-plugin/src/fleet/doctor/rights.rs",
         "crates/kubectl-plugin/src/commands/doctor.rs",
     ]

@@ -117,7 +117,12 @@ impl Cluster {
 
     /// `kubectl`, as the administrator.
     pub fn kubectl(&self, args: &[&str]) -> String {
-        run(Command::new(self.var("KUBECTL")).args(args).env("KUBECONFIG", self.var("KUBECONFIG"))).unwrap()
+        self.try_kubectl(args).unwrap()
+    }
+
+    /// The same where it may be refused.
+    pub fn try_kubectl(&self, args: &[&str]) -> Result<String, String> {
+        run(Command::new(self.var("KUBECTL")).args(args).env("KUBECONFIG", self.var("KUBECONFIG")))
     }
 
     /// A variable of the cluster's `env` file.

@@ -6,6 +6,7 @@
 #   cluster.sh kubelet-config DIR                  write DIR/kubelet/config.yaml, the node's local configuration (part of up)
 #   cluster.sh kubelet-args DIR                    print the kubelet and its arguments, one a line, without --dynamic-config-dir
 #   cluster.sh stop|start DIR apiserver|etcd|containerd
+#   cluster.sh import DIR ARCHIVE                  an image for pods
 #   cluster.sh down DIR                            remove everything but DIR/logs (stop your kubelet first)
 #
 # Environment of `up`: NODE_NAME (node1), APISERVER_EXTRA_FLAGS, KUBELET_SUPERVISOR_CACHE (see prepare.sh).
@@ -18,7 +19,7 @@ set -euo pipefail
 
 here=$(dirname "$(realpath "$0")")
 die() { echo "cluster.sh: $*" >&2; exit 1; }
-usage() { sed -n '5,9s/^# *//p' "$0" >&2; exit 64; }
+usage() { sed -n '5,10s/^# *//p' "$0" >&2; exit 64; }
 
 # ---------------------------------------------------------------- what a DIR implies
 
@@ -202,9 +203,12 @@ import_image() { # one layer of busybox, for pods and as the pause container: it
 END
     echo "[{\"Config\": \"config.json\", \"RepoTags\": [\"$image\"], \"Layers\": [\"layer.tar\"]}]" >"$d/manifest.json"
     tar -C "$d" -cf "$d/image.tar" manifest.json config.json layer.tar
-    ctr --address "$sock" -n k8s.io image import --snapshotter "$(sed -n 's/^ *snapshotter = "\(.*\)"/\1/p' "$DIR/containerd/config.toml")" \
-        "$d/image.tar" >/dev/null
+    import_archive "$d/image.tar"
     rm -r "$d"
+}
+
+import_archive() { # FILE
+    ctr --address "$sock" -n k8s.io image import --snapshotter "$(sed -n 's/^ *snapshotter = "\(.*\)"/\1/p' "$DIR/containerd/config.toml")" "$1" >/dev/null
 }
 
 cgroups() { ls -d /sys/fs/cgroup/*/"$net" /sys/fs/cgroup/"$net" 2>/dev/null || true; }
@@ -365,6 +369,10 @@ up) up ;;
 down) down ;;
 kubelet-config) kubelet_config ;;
 kubelet-args) kubelet_args ;;
+import)
+    need_up
+    import_archive "$daemon"
+    ;;
 start | stop)
     need_up
     case $daemon in apiserver | etcd | containerd) "$verb" "$daemon" ;; *) usage ;; esac

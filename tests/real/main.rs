@@ -130,6 +130,7 @@ const CASES: &[Test] = &[
     // Its build has begun with the suite.
     Test("reload_from_previous", LABELS, previous::reload_from_previous),
     Test("pool", LABELS, plugin_pools::pool),
+    Test(plugin_pools::DEPLOYED, LABELS, plugin_pools::deployed),
     Test("terminate", LABELS, process::terminate),
 ];
 
@@ -189,6 +190,10 @@ fn main() -> ExitCode {
     }
     let begin = Instant::now();
     println!("\nrunning {chosen} tests");
+    if queues.iter().flat_map(|(_, queue)| queue).any(|test| test.0 == plugin_pools::DEPLOYED) {
+        // Now, for it keeps all cores busy.
+        println!("    {}", plugin_pools::IMAGE.archive.display());
+    }
     let failed = run(queues);
     println!(
         "\ntest result: {}. {} passed; {} failed; 0 ignored; 0 measured; {others} filtered out; finished in {:.2}s\n",

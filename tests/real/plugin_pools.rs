@@ -1,17 +1,34 @@
-//! `kubectl kubelet-config controller` on the real cluster: a pool of one real Node, in the name of the ServiceAccount that
-//! packaging ships.
+//! The controller of pools on the real cluster: a pool of one real Node, carried out in the name of the ServiceAccount that
+//! packaging ships, and by Pods of the Deployment that it ships.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
 
 use serde_json::{Value, json};
-use testkit::built::program;
+use testkit::built::{Image, image, program};
 
-use crate::cluster::until;
-use crate::supervisor::Case;
+use crate::cluster::{run, until};
+use crate::pods::{Container, container};
+use crate::supervisor::{Case, signal};
 
 const POOLS: &str = "/apis/kubelet-supervisor.io/v1alpha1/kubeletconfigpools";
+const CRD: &str = "crd/kubeletconfigpools.kubelet-supervisor.io";
+const NAME: &str = "kubelet-config-controller";
 const ACCOUNT: &str = "system:serviceaccount:kubelet-config:kubelet-config-controller";
+const PODS: &str = "/api/v1/namespaces/kubelet-config/pods";
+const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kubelet-config/leases/kubelet-config-controller";
+const MANIFESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/manifests");
+
+/// The name of a case that needs the image.
+pub const DEPLOYED: &str = "pool_deployed";
+
+/// The controller's image.
+pub static IMAGE: LazyLock<Image> = LazyLock::new(|| {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("real-image");
+    std::fs::create_dir_all(&directory).unwrap();
+    image(&directory)
+});
 
 /// A controller, which ends with this.
 struct Controller(Child);
@@ -60,19 +77,17 @@ fn await_condition(case: &Case, kind: &str, reason: &str) -> Value {
     })
 }
 
+/// The CRD and the controller's rights.
+fn install(case: &Case) {
+    // Its rules are CEL, which kubectl does not know before 1.23, and API servers of then drop.
+    case.kubectl(&["create", "--validate=false", "-f", &format!("{MANIFESTS}/pools/crd.yaml")]);
+    case.kubectl(&["apply", "-f", &format!("{MANIFESTS}/pools/rbac.yaml")]);
+    case.kubectl(&["wait", "--for=condition=Established", CRD, "--timeout=60s"]);
+}
+
 /// Applied, proven, seen by kubectl; a bad revision goes back; without its CRD nothing is disturbed.
 pub fn pool(case: &Case) {
-    let manifests = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/manifests/pools");
-    let manifests = manifests.to_str().unwrap();
-    // Its rules are CEL, which kubectl does not know before 1.23, and API servers of then drop.
-    case.kubectl(&["create", "--validate=false", "-f", &format!("{manifests}/crd.yaml")]);
-    case.kubectl(&["apply", "-f", &format!("{manifests}/rbac.yaml")]);
-    case.kubectl(&[
-        "wait",
-        "--for=condition=Established",
-        "crd/kubeletconfigpools.kubelet-supervisor.io",
-        "--timeout=60s",
-    ]);
+    install(case);
     let supervisor = case.supervisor();
     let node = case.var("NODE_NAME").to_owned();
     case.kubectl(&["label", "node", &node, "pool=real"]);
@@ -91,10 +106,8 @@ pub fn pool(case: &Case) {
     // What the API server does not take.
     for (field, value) in [("maxUnavailable", json!("0%")), ("canaries", json!(-1)), ("onFailure", json!("Panic"))] {
         let patch = json!({"spec": {"rollout": {field: value}}}).to_string();
-        let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            case.kubectl(&["patch", "kcpool", "real", "--type=merge", "-p", &patch])
-        }));
-        assert!(refused.is_err(), "{patch}");
+        let said = case.try_kubectl(&["patch", "kcpool", "real", "--type=merge", "-p", &patch]);
+        assert!(said.as_ref().is_err_and(|said| said.contains(&format!("spec.rollout.{field}"))), "{patch}: {said:?}");
     }
 
     // The kubelet refuses it before a restart; the pool goes back, and says why.
@@ -110,10 +123,101 @@ pub fn pool(case: &Case) {
     assert_eq!(supervisor.restarts(), restarts, "neither there nor back");
 
     // Nothing is disturbed when pools go.
-    case.kubectl(&["delete", "crd", "kubeletconfigpools.kubelet-supervisor.io"]);
+    case.kubectl(&["delete", CRD]);
     drop(controller);
     supervisor.assert_steady(3);
     case.await_configz("maxPods", &json!(51));
     case.kubectl(&["label", "node", &node, "pool-"]);
-    case.kubectl(&["delete", "-f", &format!("{manifests}/rbac.yaml")]);
+    case.kubectl(&["delete", "-f", &format!("{MANIFESTS}/pools/rbac.yaml")]);
+}
+
+/// Makes the Pods of the shipped Deployment: what its controller and the scheduler would do, of which this cluster has neither.
+fn make_pods(case: &Case) -> [String; 2] {
+    let text = case.kubectl(&["kustomize", &format!("{MANIFESTS}/pools")]);
+    let mut documents = text.split("\n---\n").map(|text| serde_yaml::from_str::<Value>(text).unwrap());
+    let deployment = documents.find(|document| document["kind"] == "Deployment").unwrap();
+    let deployments = "/apis/apps/v1/namespaces/kubelet-config/deployments";
+    case.ask("POST", &format!("{deployments}?dryRun=All"), Some(&deployment));
+    // The controller-manager's, of each namespace.
+    let authority = std::fs::read_to_string(case.var("CA_CERT")).unwrap();
+    let map = json!({"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": authority}});
+    case.ask("POST", "/api/v1/namespaces/kubelet-config/configmaps", Some(&map));
+    let names = [0, 1].map(|number| format!("{NAME}-{number}"));
+    for name in &names {
+        let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}});
+        pod["metadata"]["labels"] = deployment["spec"]["template"]["metadata"]["labels"].clone();
+        pod["spec"] = deployment["spec"]["template"]["spec"].clone();
+        pod["spec"]["nodeName"] = case.var("NODE_NAME").into();
+        // This API server listens on loopback alone.
+        pod["spec"]["hostNetwork"] = true.into();
+        let container = &mut pod["spec"]["containers"][0];
+        container["image"] = IMAGE.name.into();
+        container["imagePullPolicy"] = "Never".into();
+        let port = case.var("API_URL").rsplit(':').next().unwrap();
+        container["env"] = json!([{"name": "KUBERNETES_SERVICE_HOST", "value": "127.0.0.1"},
+            {"name": "KUBERNETES_SERVICE_PORT", "value": port}]);
+        case.ask("POST", PODS, Some(&pod));
+    }
+    names
+}
+
+fn running(case: &Case, name: &str) -> Result<Container, String> {
+    container(case, &case.api("GET", &format!("{PODS}/{name}"), None)?)
+}
+
+/// Who holds the Lease, once somebody else than this does.
+fn holder(case: &Case, other: &str) -> String {
+    until(&format!("another holder of the Lease than {other:?}"), || {
+        let lease = case.api("GET", LEASE, None)?;
+        let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
+        if holder.is_empty() || holder == other { Err(lease["spec"].to_string()) } else { Ok(holder.to_owned()) }
+    })
+}
+
+/// The image and the Deployment's Pods on the real kubelet, with a token of their own: they carry a pool out on the Node that
+/// they run on, one goes on where the other is killed, and what they say they release.
+pub fn deployed(case: &Case) {
+    case.kubectl(&["apply", "-k", &format!("{MANIFESTS}/base")]);
+    install(case);
+    case.script("import", IMAGE.archive.to_str());
+    let supervisor = case.supervisor();
+    let node = case.var("NODE_NAME");
+    case.kubectl(&["label", "node", node, "pool=real", "node-role.kubernetes.io/control-plane="]);
+    let names = make_pods(case);
+    let started = names.each_ref().map(|name| until(&format!("{name} to run"), || running(case, name)));
+    let first = holder(case, "");
+
+    case.say("a pool");
+    write_pool(case, &json!({"maxPods": 51}));
+    await_condition(case, "Ready", "Complete");
+    case.await_configz("maxPods", &json!(51));
+
+    case.say("the one that acts is killed");
+    let own = format!("{first} holds the Lease {NAME}"); // the other one adds that it waits
+    let says = |name: &String| case.kubectl(&["-n", "kubelet-config", "logs", name]).lines().any(|line| line == own);
+    let leader = names.iter().position(says).expect("one of them holds the Lease");
+    let uid = run(Command::new("stat").args(["-c", "%u", &format!("/proc/{}", started[leader].pid)])).unwrap();
+    assert_eq!(uid.trim(), "65534");
+    signal(started[leader].pid, "KILL");
+    write_pool(case, &json!({"maxPods": 52}));
+    await_condition(case, "Ready", "Complete");
+    case.await_configz("maxPods", &json!(52));
+    assert_ne!(holder(case, ""), first);
+    let restarted = until("it to be started again", || {
+        running(case, &names[leader]).and_then(|it| if it.restarts == 1 { Ok(it) } else { Err(format!("{it:?}")) })
+    });
+    assert_eq!(running(case, &names[1 - leader]).as_ref(), Ok(&started[1 - leader]), "the other one went on");
+
+    case.say("the CRD goes");
+    case.kubectl(&["delete", CRD]);
+    supervisor.assert_steady(3);
+    case.await_configz("maxPods", &json!(52));
+    assert_eq!(running(case, &names[leader]), Ok(restarted), "nor does it end those that follow pools");
+
+    case.kubectl(&["-n", "kubelet-config", "delete", "pod", &names[0], &names[1]]);
+    let lease = case.ask("GET", LEASE, None);
+    assert_eq!(lease["spec"]["holderIdentity"], "", "released: {lease}");
+    case.kubectl(&["label", "node", node, "pool-", "node-role.kubernetes.io/control-plane-"]);
+    case.kubectl(&["-n", "kubelet-config", "delete", "configmap", "kube-root-ca.crt"]);
+    case.kubectl(&["delete", "-f", &format!("{MANIFESTS}/pools/rbac.yaml")]);
 }

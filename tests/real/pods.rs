@@ -39,16 +39,16 @@ pub fn delete(case: &Case, name: &str) {
 
 /// A container: its identity for the kubelet, and its process.
 #[derive(Debug, PartialEq)]
-struct Container {
+pub struct Container {
     id: String,
-    restarts: u64,
-    pid: u32,
+    pub restarts: u64,
+    pub pid: u32,
     /// In clock ticks since the boot, as /proc has it.
     started: String,
 }
 
 /// As the kubelet that runs now sees it, or the API server has it; and containerd.
-fn container(case: &Case, pod: &Value) -> Result<Container, String> {
+pub fn container(case: &Case, pod: &Value) -> Result<Container, String> {
     let status = &pod["status"]["containerStatuses"][0];
     let why = || format!("{:#}", pod["status"]);
     let id = status["containerID"].as_str().and_then(|id| id.strip_prefix("containerd://")).ok_or_else(why)?;

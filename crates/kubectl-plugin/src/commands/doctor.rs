@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 use crate::api::client::{ApiError, Client};
 use crate::api::list::{Pager, Selector};
 use crate::api::nodes::{self, NODES, bare_name};
+use crate::context::NAMESPACE;
+use crate::fleet::doctor::pools::{ExaminedPools, not_served};
 use crate::fleet::doctor::rights::{self, RIGHTS, Right};
 use crate::fleet::doctor::{ExaminedNode, Finding, grouped, newest, without_policy};
 use crate::fleet::node::Carrier;
@@ -50,6 +52,8 @@ struct Report {
     /// Different ones that are assigned.
     maps: usize,
     carrier: Option<Carrier>,
+    /// How many there are, if they are served, and who carries them out.
+    pools: Option<(usize, Option<String>)>,
     findings: Vec<Finding>,
     /// What is worth knowing, and nobody need mend.
     notes: Vec<Finding>,
@@ -66,6 +70,7 @@ impl Options {
             let examined_nodes = self.examined_nodes(&client, &mut report).await?;
             report.cluster(&client, context.impersonates, examined_nodes.first()).await;
             report.examined_nodes(&client, &examined_nodes).await;
+            report.pools(&client).await;
             Ok(report)
         };
         let mut report = examine.await.map_err(|failure: Failure| Failure { code: EXIT_UNCHECKED, ..failure })?;
@@ -196,6 +201,27 @@ impl Report {
         }
     }
 
+    /// Where there is no CRD of them, nobody misses it.
+    async fn pools(&mut self, client: &Client) {
+        let group = match requests::pools_group(client).await {
+            Ok(None) => return,
+            Ok(Some(group)) => group,
+            Err(error) => return self.not_seen("whether pools are served", &error),
+        };
+        if let Some(found) = not_served(&group) {
+            return self.findings.push(found);
+        }
+        match requests::pools(client).await {
+            Ok((pools, lease)) => {
+                let now = jiff::Timestamp::now();
+                let examined = ExaminedPools { pools: &pools, lease: &lease, namespace: NAMESPACE, now };
+                self.findings.extend(examined.findings());
+                self.pools = Some((pools.len(), examined.holder().map(str::to_owned)));
+            }
+            Err(error) => self.not_seen("pools and their controller", &error),
+        }
+    }
+
     /// All of the namespace, or else each that is assigned.
     async fn readers(
         &mut self,
@@ -235,6 +261,7 @@ impl Report {
             "nodes": self.nodes,
             "configMaps": self.maps,
             "carrier": self.carrier.map(carrier_name),
+            "pools": self.pools.as_ref().map(|(count, holder)| json!({"count": count, "controller": holder})),
             "findings": self.findings.iter().map(Finding::document).collect::<Vec<_>>(),
             "notes": self.notes.iter().map(Finding::document).collect::<Vec<_>>(),
             "couldNotLook": self.unchecked,
@@ -262,11 +289,20 @@ impl Report {
         }
         let carrier = self.carrier.map(|carrier| format!("; assignments are written as {}", carrier_name(carrier)));
         let (nodes, maps) = (count(self.nodes, "node"), count(self.maps, "assigned ConfigMap"));
+        let pools = self.pools.as_ref().map(|(pools, holder)| {
+            let by = holder.as_ref().map(|holder| format!(", carried out by {}", output::plain(holder)));
+            format!("; {}{}", count(*pools, "pool"), by.unwrap_or_default())
+        });
         let (tone, verdict) = match self.findings.len() {
             0 if self.unchecked.is_empty() => (Tone::Good, "nothing is missing".to_owned()),
             findings => (Tone::Plain, count(findings, "finding")),
         };
-        let looked = format!("{nodes}, {maps}, {} rights looked at{}", RIGHTS.len(), carrier.unwrap_or_default());
+        let looked = format!(
+            "{nodes}, {maps}, {} rights looked at{}{}",
+            RIGHTS.len(),
+            carrier.unwrap_or_default(),
+            pools.unwrap_or_default()
+        );
         text + &headed(out, tone, &verdict, &looked)
     }
 }

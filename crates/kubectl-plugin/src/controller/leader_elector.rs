@@ -12,11 +12,10 @@ use tokio::time::Instant;
 use crate::Failure;
 use crate::api::client::{ApiError, Client};
 use crate::context::{NAMESPACE, identity};
-use crate::fleet::leader_election::{Claim, RENEW_DEADLINE, RETRY_PERIOD, acquired_or_renewed, claim, released};
+use crate::fleet::leader_election::{
+    Claim, LEASE_NAME, RENEW_DEADLINE, RETRY_PERIOD, acquired_or_renewed, claim, released,
+};
 use crate::output;
-
-/// Its name. It is in the same namespace wherever revisions are: pools are of the whole cluster.
-pub(super) const LEASE_NAME: &str = "kubelet-config-controller";
 
 /// Until when its holder may act.
 #[derive(Clone, Default)]

@@ -16,10 +16,11 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 
 use crate::Failure;
 use crate::api::client::Client;
+use crate::fleet::leader_election::LEASE_NAME;
 use crate::fleet::pool::types::KubeletConfigPool;
 use crate::output;
 pub use crd::crd;
-use leader_elector::{LEASE_NAME, LeaderElector, LeadershipGuard};
+use leader_elector::{LeaderElector, LeadershipGuard};
 use nodes::NodeStore;
 use reconcile::Reconciler;
 

@@ -9,6 +9,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+/// Of the controller. It is in the same namespace wherever revisions are: pools are of the whole cluster.
+pub(crate) const LEASE_NAME: &str = "kubelet-config-controller";
 /// A Lease that was not renewed for so long is free.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
 /// A holder that could not renew it for so long acts no more.
@@ -36,6 +38,22 @@ pub(crate) fn claim(lease: &Value, us: &str, unchanged: Duration) -> Claim {
         holder if holder == us => Claim::Ours,
         _ if unchanged >= duration => Claim::Free,
         holder => Claim::Held(holder.to_owned()),
+    }
+}
+
+/// Who holds a Lease by the time of day, which is for people: the clock of who renewed it may be another one, by a minute.
+pub(crate) fn holder(lease: &Value, now: Timestamp) -> Result<&str, String> {
+    const CLOCKS: Duration = Duration::from_secs(60);
+    let text = |field: &str| lease.pointer("/spec")?.get(field)?.as_str().filter(|text| !text.is_empty());
+    let holder = text("holderIdentity").ok_or("nobody holds it")?;
+    let renewed = text("renewTime").unwrap_or_default();
+    let seconds = lease.pointer("/spec/leaseDurationSeconds").and_then(Value::as_u64);
+    let duration = seconds.map_or(LEASE_DURATION, Duration::from_secs).min(MAX_LEASE_DURATION);
+    let is_live = |time: Timestamp| time.checked_add(duration + CLOCKS).is_ok_and(|until| now < until);
+    if renewed.parse().is_ok_and(is_live) {
+        Ok(holder)
+    } else {
+        Err(format!("{holder} renewed it at {renewed}, and no more"))
     }
 }
 
@@ -85,6 +103,18 @@ mod tests {
         assert_eq!(claim(&released(&lease, "l"), "b", Duration::ZERO), Claim::Free);
         let for_ever = json!({"spec": {"holderIdentity": "a", "leaseDurationSeconds": 1_000_000}});
         assert_eq!(claim(&for_ever, "b", MAX_LEASE_DURATION), Claim::Free, "nobody holds it for ever");
+    }
+
+    #[test]
+    fn who_holds_it_by_the_time_of_day() {
+        let lease = acquired_or_renewed(&Value::Null, "l", "a", at("2026-01-01T00:00:00Z"));
+        assert_eq!(holder(&lease, at("2026-01-01T00:01:14Z")), Ok("a"));
+        let over = holder(&lease, at("2026-01-01T00:01:15Z"));
+        assert_eq!(over, Err("a renewed it at 2026-01-01T00:00:00.000000Z, and no more".to_owned()));
+        assert_eq!(holder(&lease, at("2025-12-31T00:00:00Z")), Ok("a"), "a clock that is behind");
+        for none in [released(&lease, "l"), Value::Null] {
+            assert_eq!(holder(&none, at("2026-01-01T00:00:00Z")), Err("nobody holds it".to_owned()));
+        }
     }
 
     #[test]

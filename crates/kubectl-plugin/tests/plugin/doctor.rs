@@ -231,3 +231,67 @@ fn nodes_without_a_policy_are_a_note_and_beside_others_a_finding() {
         (json!([]), json!("open11"))
     );
 }
+
+/// A controller that runs, until it is told to stop.
+struct Controller(std::process::Child);
+
+impl Controller {
+    fn start(bench: &Bench) -> Self {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_kubectl-kubelet_config"));
+        command.arg("controller").env("KUBECONFIG", bench.path("kubeconfig")).stderr(std::process::Stdio::null());
+        Self(command.spawn().unwrap())
+    }
+
+    fn stop(mut self) {
+        let pid = nix::unistd::Pid::from_raw(self.0.id().try_into().unwrap());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn pools_that_nobody_carries_out_and_those_that_go_no_further() {
+    let bench = well();
+    assert_eq!(json_of(&bench).json()["pools"], Value::Null, "nobody misses a CRD");
+    let spec = json!({"nodeSelector": {"matchLabels": {"nobody": "has"}}, "kubeletConfiguration": {"maxPods": 60}});
+    bench.server.put_pool("fine", &spec);
+    let ran = json_of(&bench);
+    assert_eq!((ran.code, found(&ran)), (1, vec!["no-controller".to_owned()]), "{ran:#?}");
+    assert_eq!(ran.json()["pools"], json!({"count": 1, "controller": null}));
+    assert!(ran.out.contains("nobody holds it"), "{}", ran.out);
+
+    let controller = Controller::start(&bench);
+    let settled = |pool: &str| bench.server.pool(pool).unwrap()["status"]["observedGeneration"] != -1;
+    let until = |pool: &str| {
+        while !settled(pool) {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    };
+    until("fine");
+    let ran = json_of(&bench);
+    assert_eq!((ran.code, found(&ran)), (0, vec![]), "{ran:#?}");
+    assert!(ran.json()["pools"]["controller"].is_string());
+    let said = bench.run(&["doctor"]).ok();
+    assert!(said.contains("; 1 pool, carried out by "), "{said}");
+    bench.server.put_pool("wrong", &json!({"nodeSelector": {}, "kubeletConfiguration": {"kind": "Pod"}}));
+    until("wrong");
+    let ran = json_of(&bench);
+    assert_eq!((ran.code, found(&ran)), (1, vec!["pool-stalled".to_owned()]), "{ran:#?}");
+    let finding = ran.json()["findings"][0].clone();
+    let problem = finding["problem"].as_str().unwrap();
+    assert!(problem.starts_with("pool wrong goes no further (RevisionInvalid): "), "{problem}");
+    assert_eq!(finding["mend"], json!(["kubectl edit kcpool wrong"]));
+
+    controller.stop();
+    assert_eq!(found(&json_of(&bench)), ["no-controller", "pool-stalled"], "it released its Lease");
+    bench.server.faults().push(Fault::new(Verb::List, "kubeletconfigpools", FaultKind::Status(403)));
+    let ran = json_of(&bench);
+    assert!(ran.code == 2 && ran.json()["couldNotLook"][0].as_str().unwrap().starts_with("pools and their controller"));
+}

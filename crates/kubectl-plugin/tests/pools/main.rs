@@ -4,6 +4,8 @@
 #![cfg(test)]
 
 mod crd;
+mod gitops;
+mod rights;
 
 use std::time::Duration;
 

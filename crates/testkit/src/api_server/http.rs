@@ -314,6 +314,11 @@ fn outside_objects(state: &State, path: &str) -> (u16, Value) {
                 "version": eviction_version(state), "kind": "Eviction", "verbs": ["create"]});
             (200, json!({"kind": "APIResourceList", "groupVersion": "v1", "resources": [eviction]}))
         }
+        // The CRD is there as soon as one of its kind is.
+        "/apis/kubelet-supervisor.io" if state.list(|key, _| key.resource == Resource::Pool).next().is_some() => {
+            let version = json!({"groupVersion": "kubelet-supervisor.io/v1alpha1", "version": "v1alpha1"});
+            (200, json!({"kind": "APIGroup", "name": "kubelet-supervisor.io", "versions": [version]}))
+        }
         "/healthz" | "/livez" | "/readyz" => (200, "ok".into()),
         _ => (404, status(404, "the server could not find the requested resource")),
     }

@@ -10,7 +10,10 @@ use kube::core::request::Request as Path;
 use serde_json::{Value, json};
 
 use crate::api::client::{ApiError, Client, RequestResult};
+use crate::api::list::{Pager, Selector};
+use crate::context::NAMESPACE;
 use crate::fleet::doctor::rights;
+use crate::fleet::leader_election::LEASE_NAME;
 use kubelet_config::assignment::LABELS;
 
 /// A name that no ConfigMap and no label has.
@@ -86,6 +89,22 @@ pub(crate) async fn keys(client: &Client, namespace: &str, name: &str) -> Result
     let Some(answer) = client.optional("get ConfigMap", request).await? else { return Ok(None) };
     let data = answer.get("data").and_then(Value::as_object).into_iter().flatten();
     Ok(Some(data.map(|(key, _)| key.clone()).collect()))
+}
+
+/// What is served of pools; `None`: there is no CRD.
+pub(crate) async fn pools_group(client: &Client) -> Result<Option<Value>, ApiError> {
+    let request = request(Method::GET, "/apis/kubelet-supervisor.io", "application/json", &Value::Null);
+    client.optional("ask which versions of pools are served", request).await
+}
+
+/// All pools, and the Lease of who carries them out: `Null`, if there is none.
+pub(crate) async fn pools(client: &Client) -> Result<(Vec<Value>, Value), ApiError> {
+    let path = "/apis/kubelet-supervisor.io/v1alpha1/kubeletconfigpools";
+    let all = Pager::new(client, path, "list kubeletconfigpools", &Selector::default());
+    let (pools, _) = all.all(|pool| Ok::<_, ApiError>(Some(pool.clone()))).await?;
+    let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases");
+    let lease = Path::new(path).get(LEASE_NAME, &GetParams::default());
+    Ok((pools, client.optional(&format!("get the Lease {LEASE_NAME}"), lease).await?.unwrap_or_default()))
 }
 
 fn patch(node: &str, body: &Value) -> RequestResult {

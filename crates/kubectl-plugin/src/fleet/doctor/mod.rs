@@ -1,5 +1,6 @@
 //! `doctor`: what is missing on a cluster or a node, and the commands that mend it.
 
+pub(crate) mod pools;
 pub mod rights;
 
 use std::collections::{BTreeMap, BTreeSet};
