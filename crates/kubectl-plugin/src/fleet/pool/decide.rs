@@ -280,7 +280,9 @@ impl<'a> Rollout<'a> {
         let (with, behind): (Vec<&PoolNode>, Vec<&PoolNode>) = own.iter().copied().partition(|node| target.is_on(node));
         let in_flight = with.iter().filter(|node| node.is_in_flight(proof)).count();
         // Nodes that join a settled pool do not unsettle it: whoever waits for Ready would wait at each scale-up.
-        let is_settled = |node: &&PoolNode| is_known && node.is_young(self.cluster.now);
+        // One that has something else does not join: it goes back.
+        let is_new = |node: &PoolNode| node.desired.is_none() || target.is_on(node);
+        let is_settled = |node: &&PoolNode| is_known && is_new(node) && node.is_young(self.cluster.now);
         if behind.iter().chain(with.iter().filter(|node| node.is_in_flight(proof))).all(is_settled) {
             return (PoolState::complete(own), Vec::new());
         }

@@ -319,6 +319,21 @@ fn a_spec_that_makes_no_sense_keeps_no_node_from_joining() {
     assert_eq!(decision.assign, [NodeAssignment { node: "young".to_owned(), to: world.update() }]);
 }
 
+/// One that joined a moment ago and was a canary is no news: it has something, and goes back from it.
+#[test]
+fn young_nodes_go_back_too() {
+    let mut world = World::new(0, json!({}));
+    world.nodes.insert("young".to_owned(), node("young", NOW, json!({})));
+    world.prove_all();
+    let good = world.update();
+    world.set(json!({"kubeletConfiguration": {"maxPods": 61}}));
+    world.settle();
+    assert_eq!(world.with(&world.update()), 1);
+    world.at("young").progress = Progress::Bad("no".to_owned());
+    world.settle();
+    assert_eq!(world.with(&good), 1);
+}
+
 #[test]
 fn a_node_of_two_pools_stops_both() {
     let mut world = World::new(4, json!({}));
