@@ -503,7 +503,7 @@ fn every_check_and_right_of_doctor_is_listed_and_exists() {
 fn every_command_of_the_plugin_about_configurations_is_listed_with_its_options() {
     let plugin = kubectl_plugin::command();
     let rows = table(REFERENCE, "configuration command");
-    assert_eq!(rows.len(), 5);
+    assert_eq!(rows.len(), 6);
     for row in rows {
         let words = code(&row[0]);
         let name = words[0].split(' ').next().unwrap();

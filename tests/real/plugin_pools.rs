@@ -93,15 +93,25 @@ pub fn pool(case: &Case) {
     case.kubectl(&["label", "node", &node, "pool=real"]);
     let controller = Controller::start(case);
 
-    write_pool(case, &json!({"maxPods": 51}));
+    // Whatever machine this is.
+    write_pool(case, &json!({"maxPods": "${50 + min(node.cpu, 1)}", "podPidsLimit": "${node.pods * 20}"}));
     case.kubectl(&["wait", "--for=condition=Ready", "kcpool/real", "--timeout=120s"]);
     case.await_configz("maxPods", &json!(51));
+    case.await_configz("podPidsLimit", &json!(1020));
     let good = await_condition(case, "Ready", "Complete")["status"]["currentRevision"].as_str().unwrap().to_owned();
     let restarts = supervisor.restarts();
     let table = case.kubectl(&["get", "kcpool"]);
     assert!(table.lines().nth(1).is_some_and(|row| row.contains("real") && row.contains("Complete")), "{table}");
     let explained = case.kubectl(&["explain", "kcpool.spec.rollout.maxUnavailable"]);
     assert!(explained.contains("percentage"), "{explained}");
+
+    let rendered = Command::new(program("kubectl-kubelet_config"))
+        .args(["render", "pool/real", &node, "-o", "json"])
+        .env("KUBECONFIG", case.var("KUBECONFIG"))
+        .output()
+        .unwrap();
+    let rendered: Value = serde_json::from_slice(&rendered.stdout).unwrap();
+    assert_eq!((&rendered["maxPods"], &rendered["podPidsLimit"]), (&json!(51), &json!(1020)));
 
     // What the API server does not take.
     for (field, value) in [("maxUnavailable", json!("0%")), ("canaries", json!(-1)), ("onFailure", json!("Panic"))] {
@@ -118,7 +128,11 @@ pub fn pool(case: &Case) {
     until("the Node to be assigned the good revision again", || {
         let labels = case.api("GET", &case.node_path(), None)?["metadata"]["labels"].clone();
         let name = &labels["kubelet-config.node-restriction.kubernetes.io/name"];
-        if *name == *good { Ok(()) } else { Err(name.to_string()) }
+        if name.as_str().is_some_and(|name| name.starts_with(&format!("{good}-"))) {
+            Ok(())
+        } else {
+            Err(name.to_string())
+        }
     });
     assert_eq!(supervisor.restarts(), restarts, "neither there nor back");
 

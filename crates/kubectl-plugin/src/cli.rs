@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::commands::{
-    assign, capture, completion, confirm, controller, diff, doctor, explain, history, push, reset, retry, rollback,
-    rollout, status,
+    assign, capture, completion, confirm, controller, diff, doctor, explain, history, push, render, reset, retry,
+    rollback, rollout, status,
 };
 use crate::context::{self, Context};
 use crate::failure::Failure;
@@ -51,6 +51,8 @@ enum Command {
     Push(push::Options),
     /// Two configurations by field, and what going from one to the other takes.
     Diff(diff::Options),
+    /// What a pool says, for a node: its expressions evaluated.
+    Render(render::Options),
     /// Where each value comes from that a node's kubelet runs with.
     Explain(explain::Options),
     /// The events of a node's configuration.
@@ -137,6 +139,7 @@ impl Command {
             Self::Rollback(options) => options.run(context).await,
             Self::Doctor(options) => options.run(context).await,
             Self::Capture(options) => options.run(context).await,
+            Self::Render(options) => options.run(context).await,
             Self::Explain(options) => options.run(context).await,
             Self::History(options) => options.run(context).await,
             Self::Rollout(options) => options.run(context).await,

@@ -12,6 +12,7 @@ use clap::{Arg, Args, Command, FromArgMatches as _, ValueEnum};
 use kube::api::ListParams;
 use kube::core::request::Request as Path;
 
+use super::pool_configuration::POOLS;
 use crate::output::{self, plain};
 use crate::{Context, Failure, context};
 
@@ -70,6 +71,8 @@ enum Candidates {
     Nodes(String),
     /// The same.
     ConfigMaps(String),
+    /// The same; each is told as pool/NAME.
+    Pools(String),
     /// A file's name.
     File,
     /// Whatever the user likes.
@@ -88,6 +91,7 @@ impl Question {
         let words = match candidates {
             Candidates::Words(words) => words,
             Candidates::Nodes(before) => self.names("/api/v1/nodes", &before).await,
+            Candidates::Pools(before) => self.names(POOLS, &format!("{before}pool/")).await,
             Candidates::ConfigMaps(before) => match self.context().await {
                 Some(context) => {
                     let path = format!("/api/v1/namespaces/{}/configmaps", context.namespace);
@@ -200,6 +204,7 @@ fn values(arg: &Arg, before: &str) -> Candidates {
     let names = arg.get_value_names().unwrap_or_default();
     match names.first().map(clap::builder::Str::as_str).unwrap_or_default() {
         "NODE" => Candidates::Nodes(before.to_owned()),
+        "POOL" => Candidates::Pools(before.to_owned()),
         "CONFIGMAP" => Candidates::ConfigMaps(before.to_owned()),
         name if name.contains("FILE") || name.contains("DIR") => Candidates::File,
         _ => Candidates::Free,
@@ -243,6 +248,8 @@ mod tests {
         assert_eq!(at("rollback n1 --to "), Candidates::ConfigMaps(String::new()));
         assert_eq!(at("rollback n1 --to=po"), Candidates::ConfigMaps("--to=".to_owned()));
         assert_eq!(at("status -l "), Candidates::Free);
+        assert_eq!(at("render "), Candidates::Pools(String::new()));
+        assert_eq!(at("render pool/a "), Candidates::Nodes(String::new()));
     }
 
     #[test]

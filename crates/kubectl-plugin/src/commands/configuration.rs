@@ -44,6 +44,43 @@ pub(crate) struct KubeletConfigMap {
 }
 
 impl KubeletConfigMap {
+    /// A ConfigMap as the API server has it.
+    ///
+    /// # Errors
+    /// A missing key; what is no KubeletConfiguration.
+    pub(crate) fn from_object(object: &Value, title: &str, key: Option<&str>) -> Result<Self, Failure> {
+        let data = object.get("data").and_then(Value::as_object).cloned().unwrap_or_default();
+        let key = key.map_or_else(|| only_key(&data), str::to_owned);
+        let Some(text) = data.get(&key).and_then(Value::as_str) else {
+            let keys: Vec<&str> = data.keys().map(String::as_str).collect();
+            let there = if keys.is_empty() { "none".to_owned() } else { keys.join(", ") };
+            return Err(Failure::new(format!("{title} has no key {key:?} in its data; there is: {there}")));
+        };
+        let meta = |field: &str| {
+            let value = object.get("metadata").and_then(|meta| meta.get(field)).and_then(Value::as_str);
+            value.unwrap_or_default().to_owned()
+        };
+        let annotation = object.pointer("/metadata/annotations").and_then(|all| all.get(MERGE_ANNOTATION));
+        let annotation = annotation.and_then(Value::as_str);
+        let merge = annotation.map_or(Ok(Merge::Replace), str::parse);
+        let merge =
+            merge.map_err(|error: String| Failure::new(format!("{title}: annotation {MERGE_ANNOTATION}: {error}")))?;
+        let parsed = parse(text).map_err(|error| Failure::new(format!("{title}, key {key}: {error}")))?;
+        let (value, problems) = parsed;
+        let flags = format!("{key}{KEY_SUFFIX}");
+        let overrides = FlagOverrides::parse(data.get(&flags).and_then(Value::as_str).unwrap_or_default());
+        let overrides = overrides.map_err(|error| Failure::new(format!("{title}, key {flags}: {error}")))?;
+        Ok(Self {
+            version: meta("resourceVersion"),
+            uid: meta("uid"),
+            value,
+            problems,
+            overrides,
+            merge,
+            merge_unsaid: annotation.is_none(),
+        })
+    }
+
     /// Its KubeletConfiguration, with its flags that are fields laid over it.
     pub(crate) fn fields(&self) -> Value {
         KubeletArgs::default().with(&self.overrides).overlay(&self.value)
@@ -79,37 +116,7 @@ pub(crate) async fn map(
     let path =
         format!("/api/v1/namespaces/{}/configmaps/{}", segment(namespace, "namespace")?, segment(name, "ConfigMap")?);
     let object: Value = client.request(&format!("get ConfigMap {namespace}/{name}"), get(&path)).await?;
-    let title = format!("ConfigMap {namespace}/{name}");
-    let data = object.get("data").and_then(Value::as_object).cloned().unwrap_or_default();
-    let key = key.map_or_else(|| only_key(&data), str::to_owned);
-    let Some(text) = data.get(&key).and_then(Value::as_str) else {
-        let keys: Vec<&str> = data.keys().map(String::as_str).collect();
-        let there = if keys.is_empty() { "none".to_owned() } else { keys.join(", ") };
-        return Err(Failure::new(format!("{title} has no key {key:?} in its data; there is: {there}")));
-    };
-    let meta = |field: &str| {
-        let value = object.get("metadata").and_then(|meta| meta.get(field)).and_then(Value::as_str);
-        value.unwrap_or_default().to_owned()
-    };
-    let annotation = object.pointer("/metadata/annotations").and_then(|all| all.get(MERGE_ANNOTATION));
-    let annotation = annotation.and_then(Value::as_str);
-    let merge = annotation.map_or(Ok(Merge::Replace), str::parse);
-    let merge =
-        merge.map_err(|error: String| Failure::new(format!("{title}: annotation {MERGE_ANNOTATION}: {error}")))?;
-    let parsed = parse(text).map_err(|error| Failure::new(format!("{title}, key {key}: {error}")))?;
-    let (value, problems) = parsed;
-    let flags = format!("{key}{KEY_SUFFIX}");
-    let overrides = FlagOverrides::parse(data.get(&flags).and_then(Value::as_str).unwrap_or_default());
-    let overrides = overrides.map_err(|error| Failure::new(format!("{title}, key {flags}: {error}")))?;
-    Ok(KubeletConfigMap {
-        version: meta("resourceVersion"),
-        uid: meta("uid"),
-        value,
-        problems,
-        overrides,
-        merge,
-        merge_unsaid: annotation.is_none(),
-    })
+    KubeletConfigMap::from_object(&object, &format!("ConfigMap {namespace}/{name}"), key)
 }
 
 /// `kubelet`, unless there is one key alone, but for its flags.
@@ -178,6 +185,11 @@ pub(crate) struct ReadSide {
 }
 
 impl ReadSide {
+    pub(crate) fn of_map(title: String, map: KubeletConfigMap) -> Self {
+        let side = Side { value: map.fields(), flags: Some(map.overrides), kind: Kind::Written(map.merge) };
+        Self { side, row: None, title, problems: map.problems }
+    }
+
     /// Lines on what a kubelet of this version would ignore in it.
     pub(crate) fn messages(&self, minor: Option<u64>) -> impl Iterator<Item = String> {
         let lines = schema::messages(&self.problems, minor).into_iter();
@@ -197,8 +209,7 @@ pub(crate) async fn side(client: Option<&Client>, place: &ConfigRef, files: Merg
         (ConfigRef::ConfigMap { namespace, name, key }, Some(client)) => {
             let namespace = namespace.as_deref().unwrap_or(&client.namespace);
             let map = map(client, namespace, name, key.as_deref()).await?;
-            let side = Side { value: map.fields(), flags: Some(map.overrides), kind: Kind::Written(map.merge) };
-            Ok(ReadSide { side, row: None, title: format!("ConfigMap {namespace}/{name}"), problems: map.problems })
+            Ok(ReadSide::of_map(format!("ConfigMap {namespace}/{name}"), map))
         }
         (ConfigRef::Node(name), Some(client)) => {
             let node = nodes::get(client, name).await?;
@@ -208,6 +219,7 @@ pub(crate) async fn side(client: Option<&Client>, place: &ConfigRef, files: Merg
             // A kubelet tells the fields that it knows.
             Ok(ReadSide { side, row: Some(row), title: place.to_string(), problems: Vec::new() })
         }
+        (ConfigRef::Pool(_), Some(_)) => Err(Failure::new(format!("{place}: no configuration without a node"))),
         (_, None) => Err(Failure::new(format!("{place}: no connection to a cluster"))),
     }
 }

@@ -8,7 +8,8 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
 use crate::api::client::Client;
-use crate::commands::configuration;
+use crate::commands::configuration::{self, ReadSide};
+use crate::commands::pool_configuration;
 use crate::fleet::compare::{Comparison, NodeFacts, compare};
 use crate::fleet::config_ref::ConfigRef;
 use crate::fleet::explain::{self, AppliedConfigMap, Provenance};
@@ -41,7 +42,7 @@ enum Shown {
 /// Options of `diff`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// NODE, NAMESPACE/CONFIGMAP, cm/CONFIGMAP or FILE.
+    /// NODE, NAMESPACE/CONFIGMAP, cm/CONFIGMAP, pool/POOL or FILE.
     #[arg(value_name = "FROM", value_parser = ConfigRef::parse)]
     from: ConfigRef,
     /// The same.
@@ -66,9 +67,8 @@ impl Options {
         let client =
             if is_file(&self.from) && is_file(&self.to) { None } else { Some(Context::new(connection).await?.api()) };
         let client = client.as_ref();
-        let files = if self.overlay { Merge::Overlay } else { Merge::Replace };
-        let from = configuration::side(client, &self.from, files).await?;
-        let to = configuration::side(client, &self.to, files).await?;
+        let from = self.side(client, &self.from, &self.to).await?;
+        let to = self.side(client, &self.to, &self.from).await?;
         let (from_row, to_row) = (&from.row, &to.row);
         let (mut notes, mut elsewhere) = (Vec::new(), None);
         let mut facts = NodeFacts::default();
@@ -102,6 +102,17 @@ impl Options {
             Shown::Yaml => output::document(Format::Yaml, &result.document())?,
         }
         Ok(if comparison.changes.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENT) })
+    }
+
+    /// A pool with expressions says something for the node on the other side.
+    async fn side(&self, client: Option<&Client>, place: &ConfigRef, other: &ConfigRef) -> Result<ReadSide, Failure> {
+        let (ConfigRef::Pool(pool), Some(client)) = (place, client) else {
+            let files = if self.overlay { Merge::Overlay } else { Merge::Replace };
+            return configuration::side(client, place, files).await;
+        };
+        let node = if let ConfigRef::Node(name) = other { Some(name.as_str()) } else { None };
+        let (reference, map) = pool_configuration::read(client, pool, node).await?;
+        Ok(ReadSide::of_map(format!("{place} (ConfigMap {})", reference.name), map))
     }
 }
 

@@ -16,16 +16,20 @@ pub(crate) enum ConfigRef {
         /// The key of its data.
         key: Option<String>,
     },
+    /// What this pool says.
+    Pool(String),
     /// A local file; `-` is standard input.
     File(String),
 }
 
 impl ConfigRef {
-    /// Reads `node/NAME`, `cm/NAME`, `NAMESPACE/NAME[/KEY]`, a file's path (it begins with `/` or
+    /// Reads `node/NAME`, `cm/NAME`, `pool/NAME`, `NAMESPACE/NAME[/KEY]`, a file's path (it begins with `/` or
     /// `.`, ends in `.yaml`, `.yml` or `.json`, or is `-`), else a node's name. No file is looked
     /// for: what a word means must not depend on where it is said.
     pub(crate) fn parse(word: &str) -> Result<Self, String> {
-        let wrong = || format!("{word:?} is no NODE, NAMESPACE/CONFIGMAP, cm/CONFIGMAP or FILE (./NAME for one here)");
+        let wrong = || {
+            format!("{word:?} is no NODE, NAMESPACE/CONFIGMAP, cm/CONFIGMAP, pool/POOL or FILE (./NAME for one here)")
+        };
         let map = |namespace: Option<&str>, name: &str, key: Option<&str>| Self::ConfigMap {
             namespace: namespace.map(str::to_owned),
             name: name.to_owned(),
@@ -41,6 +45,9 @@ impl ConfigRef {
         match parts.as_slice() {
             ["node" | "nodes" | "no", name] if !name.is_empty() => Ok(Self::Node((*name).to_owned())),
             ["cm" | "configmap" | "configmaps", name] if !name.is_empty() => Ok(map(None, name, None)),
+            ["pool" | "kcpool" | "kubeletconfigpool" | "kubeletconfigpools", name] if !name.is_empty() => {
+                Ok(Self::Pool((*name).to_owned()))
+            }
             _ if is_file => Ok(Self::File(word.to_owned())),
             [name] => Ok(Self::Node((*name).to_owned())),
             [namespace, name] => Ok(map(Some(namespace), name, None)),
@@ -56,6 +63,7 @@ impl fmt::Display for ConfigRef {
             Self::Node(name) => write!(f, "node/{name}"),
             Self::ConfigMap { namespace: Some(namespace), name, .. } => write!(f, "{namespace}/{name}"),
             Self::ConfigMap { name, .. } => write!(f, "cm/{name}"),
+            Self::Pool(name) => write!(f, "pool/{name}"),
             Self::File(path) if path == "-" => f.write_str("standard input"),
             Self::File(path) => f.write_str(path),
         }
@@ -81,6 +89,8 @@ mod tests {
             ("no/x.yaml", node("x.yaml")),
             ("cm/a", map(None, "a", None)),
             ("configmap/a.yaml", map(None, "a.yaml", None)),
+            ("pool/a", Ok(ConfigRef::Pool("a".to_owned()))),
+            ("pool/m/k", map(Some("pool"), "m", Some("k"))),
             ("n/m", map(Some("n"), "m", None)),
             ("n/m/k", map(Some("n"), "m", Some("k"))),
             ("a.yaml", file("a.yaml")),

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::field_paths::is_within;
 use kubelet_config::assignment::{self, Assignment, reference_fault};
+use kubelet_config::hazard::quantity;
 use kubelet_config::reported::{self, ReportedCondition, ReportedStatus, ReportedSupervisor};
 use kubelet_config::source::{ConfigMapRef, Source};
 
@@ -67,6 +68,10 @@ pub(crate) struct NodeRow {
     pub(crate) assigned_by: String,
     /// `status.nodeInfo.kubeletVersion`.
     pub(crate) kubelet: String,
+    /// `status.capacity`: cores, bytes and pods.
+    pub(crate) cpu: Option<u64>,
+    pub(crate) memory: Option<u64>,
+    pub(crate) pods: Option<u64>,
     /// `topology.kubernetes.io/zone`, or the older label.
     pub(crate) zone: String,
     /// All labels.
@@ -118,6 +123,7 @@ impl NodeRow {
         } else {
             ConfigManager::Nobody
         };
+        let capacity = |name: &str| node.pointer("/status/capacity").and_then(|all| all.get(name)?.as_str());
         let zone = ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"];
         let mut row = Self {
             name: text("/metadata/name"),
@@ -125,6 +131,9 @@ impl NodeRow {
             created: text("/metadata/creationTimestamp"),
             assigned_by: assigned_by(node),
             kubelet: text("/status/nodeInfo/kubeletVersion"),
+            cpu: capacity("cpu").and_then(quantity::millis).map(|millicores| millicores / 1000),
+            memory: capacity("memory").and_then(quantity::whole),
+            pods: capacity("pods").and_then(quantity::whole),
             zone: zone.iter().find_map(|label| labels.get(*label)).cloned().unwrap_or_default(),
             assigned: reported.assigned,
             active: reported.active,

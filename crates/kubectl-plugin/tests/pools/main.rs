@@ -4,6 +4,7 @@
 #![cfg(test)]
 
 mod crd;
+mod expressions;
 mod gitops;
 mod rights;
 

@@ -39,18 +39,20 @@ impl NodeSnapshot {
         }
     }
 
+    /// It, or what expressions in it come to for this node.
     fn has(&self, target: &str) -> bool {
-        self.desired == target
+        self.desired.strip_prefix(target).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
     }
 
     /// It has it, and is done with it.
     fn is_settled(&self, target: &str, by_active: bool) -> bool {
-        let runs = self.has(target) && self.assigned == target && self.active == target && !self.failed;
-        runs && (self.proven == target || (by_active && self.ready))
+        let desired = &self.desired;
+        let runs = self.has(target) && self.assigned == *desired && self.active == *desired && !self.failed;
+        runs && (self.proven == *desired || (by_active && self.ready))
     }
 
     fn calls_bad(&self, target: &str) -> bool {
-        self.has(target) && self.assigned == target && self.failed
+        self.has(target) && self.assigned == self.desired && self.failed
     }
 }
 

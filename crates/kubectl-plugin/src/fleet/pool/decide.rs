@@ -11,8 +11,9 @@ use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
 use super::node::PoolNode;
+use super::renderings::Target;
 use super::report::{self, Blocker, Counts, PoolState};
-use super::revision::{parse_revision_name, revision_name};
+use super::revision::{RevisionFault, parse_revision_name, revision_name};
 use super::types::{
     BadRevision, BadRevisionNode, KubeletConfigPoolSpec, KubeletConfigPoolStatus, OnFailure, Proof, RolloutStrategy,
 };
@@ -35,8 +36,10 @@ pub(crate) struct Pool<'a> {
     pub(crate) status: &'a KubeletConfigPoolStatus,
     /// The annotation `kubelet-supervisor.io/approved-revision`.
     pub(crate) approved: Option<&'a str>,
-    /// The revision that the spec describes, which is there; or why it is not, for people.
-    pub(crate) update: Result<&'a ConfigMapRef, &'a str>,
+    /// The revision that the spec describes, which is there; or why it is not.
+    pub(crate) update: Result<&'a Target<'a>, &'a RevisionFault>,
+    /// That of `status.currentRevision`; none: Nodes get it as it is.
+    pub(crate) current: Option<&'a Target<'a>>,
     /// The namespace of revisions.
     pub(crate) namespace: &'a str,
 }
@@ -59,6 +62,12 @@ pub(crate) struct NodeAssignment {
     pub(crate) to: ConfigMapRef,
 }
 
+impl NodeAssignment {
+    fn of(target: &Target<'_>, node: &PoolNode) -> Option<Self> {
+        target.of(node).map(|to| Self { node: node.name.clone(), to: to.clone() })
+    }
+}
+
 /// What is to be written.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Decision {
@@ -79,10 +88,10 @@ pub(crate) fn decide(pool: &Pool<'_>, cluster: &Cluster<'_>) -> Decision {
     let (update, windows) = match (pool.update, windows) {
         (Ok(update), Ok(windows)) => (update, windows),
         (Err(why), _) => return members.only_joined(status, why),
-        (_, Err(why)) => return members.only_joined(status, &why),
+        (_, Err(why)) => return members.only_joined(status, &RevisionFault::invalid(why)),
     };
     let rollout = Rollout { pool, cluster, members: &members, strategy, windows, update };
-    status.update_revision = Some(revision_name(update));
+    status.update_revision = Some(revision_name(&update.reference));
     let has_news = rollout.record_verdicts(&mut status);
     let (state, assign) = rollout.plan(&status);
     report::fill(&mut status, &members.counts(Some(update), pool.spec.rollout.proof), &state, cluster.now);
@@ -125,11 +134,11 @@ impl<'a> Members<'a> {
         Self { pool, now: cluster.now, busy_control_plane, own, shared }
     }
 
-    fn counts(&self, update: Option<&ConfigMapRef>, proof: Proof) -> Counts {
+    fn counts(&self, update: Option<&Target<'_>>, proof: Proof) -> Counts {
         let mut counts = Counts { nodes: self.own.len() + self.shared.len(), ..Counts::default() };
         counts.conflicts = self.shared.iter().map(|(node, other)| (node.name.clone(), (*other).to_owned())).collect();
         for node in &self.own {
-            let has = update.is_some() && node.desired.as_ref() == update;
+            let has = update.is_some_and(|update| update.is_on(node));
             counts.updated += usize::from(has);
             counts.proven += usize::from(has && node.progress == Progress::Proven);
             counts.failed += usize::from(has && matches!(node.progress, Progress::Bad(_)));
@@ -140,36 +149,36 @@ impl<'a> Members<'a> {
     }
 
     /// What is to be done while the spec makes no sense: nodes that join are not to wait for somebody who mends it.
-    fn only_joined(&self, mut status: KubeletConfigPoolStatus, why: &str) -> Decision {
-        report::fill(&mut status, &self.counts(None, Proof::Active), &PoolState::Invalid(why.to_owned()), self.now);
+    fn only_joined(&self, mut status: KubeletConfigPoolStatus, why: &RevisionFault) -> Decision {
+        report::fill(&mut status, &self.counts(None, Proof::Active), &PoolState::Invalid(why.clone()), self.now);
         Decision { status, assign: self.joined(), untaint: self.with_startup_taint(None), next: None }
     }
 
     /// Nodes that have the startup taint, and run a revision of the pool by now.
-    fn with_startup_taint(&self, update: Option<&ConfigMapRef>) -> Vec<String> {
+    fn with_startup_taint(&self, update: Option<&Target<'_>>) -> Vec<String> {
         let Some(taint) = &self.pool.spec.startup_taint else { return Vec::new() };
-        let current = self.current();
+        let current = self.current(self.pool.status);
         let is_configured = |node: &PoolNode| {
-            node.desired.is_some()
-                && (node.desired.as_ref() == update || node.desired == current)
-                && node.is_done(Proof::Active)
+            update.into_iter().chain(&current).any(|target| target.is_on(node)) && node.is_done(Proof::Active)
         };
         let tainted = self.own.iter().filter(|node| node.taints.contains(taint) && is_configured(node));
         tainted.map(|node| node.name.clone()).collect()
     }
 
-    /// The revision that Nodes get that join.
-    fn current(&self) -> Option<ConfigMapRef> {
-        let current = self.pool.status.current_revision.as_deref()?;
-        Some(parse_revision_name(current, self.pool.namespace))
-    }
-
     /// Nodes that have just joined get what the others have.
     fn joined(&self) -> Vec<NodeAssignment> {
-        let Some(current) = self.current() else { return Vec::new() };
+        let Some(current) = self.current(self.pool.status) else { return Vec::new() };
         let is_new = |node: &&PoolNode| node.desired.is_none() && node.is_young(self.now);
         let new = self.one_control_plane_at_a_time(self.own.iter().copied().filter(is_new));
-        new.map(|node| NodeAssignment { node: node.name.clone(), to: current.clone() }).collect()
+        new.filter_map(|node| NodeAssignment::of(&current, node)).collect()
+    }
+
+    /// What all had last.
+    fn current(&self, status: &KubeletConfigPoolStatus) -> Option<Target<'a>> {
+        let reference = parse_revision_name(status.current_revision.as_deref()?, self.pool.namespace);
+        let mut known = self.pool.current.into_iter().chain(self.pool.update.ok());
+        let known = known.find(|target| target.reference == reference);
+        Some(known.cloned().unwrap_or_else(|| Target::plain(reference)))
     }
 
     /// Control-plane Nodes of all pools: the next one when all others are Ready and have proven what they have.
@@ -195,13 +204,13 @@ struct Rollout<'a> {
     members: &'a Members<'a>,
     strategy: &'a RolloutStrategy,
     windows: Windows,
-    update: &'a ConfigMapRef,
+    update: &'a Target<'a>,
 }
 
 impl<'a> Rollout<'a> {
     /// Writes down what is decided once and for all; whether there was something.
     fn record_verdicts(&self, status: &mut KubeletConfigPoolStatus) -> bool {
-        let update = revision_name(self.update);
+        let update = revision_name(&self.update.reference);
         let is_bad = status.bad_revisions.iter().any(|bad| bad.revision == update);
         // What all Nodes had is not bad because of one that joined, or that broke since.
         let is_new = status.current_revision.as_ref() != Some(&update);
@@ -226,7 +235,7 @@ impl<'a> Rollout<'a> {
 
     /// Nodes that failed with the revision, and how.
     fn failed(&self) -> Vec<BadRevisionNode> {
-        let with_it = self.members.own.iter().filter(|node| node.desired.as_ref() == Some(self.update));
+        let with_it = self.members.own.iter().filter(|node| self.update.is_on(node));
         with_it
             .filter_map(|node| {
                 let message = self.failure(node)?;
@@ -259,17 +268,16 @@ impl<'a> Rollout<'a> {
     /// Every Node has the revision, and none is on its way.
     fn has_all(&self) -> bool {
         let Members { own, shared, .. } = self.members;
-        let has_it = |node: &&PoolNode| node.desired.as_ref() == Some(self.update);
-        shared.is_empty() && own.iter().all(|node| has_it(node) && !node.is_in_flight(self.strategy.proof))
+        shared.is_empty() && own.iter().all(|node| self.update.is_on(node) && !node.is_in_flight(self.strategy.proof))
     }
 
     /// Where the pool is, and which Nodes are assigned something next.
     fn plan(&self, status: &KubeletConfigPoolStatus) -> (PoolState, Vec<NodeAssignment>) {
-        let current = status.current_revision.as_deref().map(|name| parse_revision_name(name, self.pool.namespace));
+        let current = self.members.current(status);
         let joined = self.members.joined();
-        let update = revision_name(self.update);
+        let update = revision_name(&self.update.reference);
         let bad = status.bad_revisions.iter().find(|bad| bad.revision == update);
-        let back = current.as_ref().filter(|current| *current != self.update);
+        let back = current.as_ref().filter(|current| current.reference != self.update.reference);
         let target = match bad {
             None => Some(self.update),
             Some(_) if self.strategy.on_failure == OnFailure::Revert => back,
@@ -279,8 +287,7 @@ impl<'a> Rollout<'a> {
             return (PoolState::Conflict { node: node.name.clone(), pool: (*other).to_owned() }, joined);
         }
         if self.pool.spec.paused {
-            let behind =
-                self.members.own.iter().filter(|node| target.is_some_and(|it| node.desired.as_ref() != Some(it)));
+            let behind = self.members.own.iter().filter(|node| target.is_some_and(|target| !target.is_on(node)));
             return (PoolState::Paused { behind: behind.count(), update }, joined);
         }
         let (state, mut assign) = match target {
@@ -293,22 +300,17 @@ impl<'a> Rollout<'a> {
     }
 
     /// The next Nodes that get `target`, as far as there is room for them.
-    fn plan_towards(
-        &self,
-        target: &ConfigMapRef,
-        status: &KubeletConfigPoolStatus,
-    ) -> (PoolState, Vec<NodeAssignment>) {
+    fn plan_towards(&self, target: &Target<'_>, status: &KubeletConfigPoolStatus) -> (PoolState, Vec<NodeAssignment>) {
         let Members { own, .. } = self.members;
         // What all Nodes had needs neither canaries nor anybody's approval.
-        let is_known = status.current_revision.as_ref() == Some(&revision_name(target));
+        let is_known = status.current_revision.as_ref() == Some(&revision_name(&target.reference));
         let proof = if is_known { Proof::Active } else { self.strategy.proof };
-        let (with, behind): (Vec<&PoolNode>, Vec<&PoolNode>) =
-            own.iter().copied().partition(|node| node.desired.as_ref() == Some(target));
+        let (with, behind): (Vec<&PoolNode>, Vec<&PoolNode>) = own.iter().copied().partition(|node| target.is_on(node));
         let in_flight = with.iter().filter(|node| node.is_in_flight(proof)).count();
         // Nodes that join a settled pool do not unsettle it: whoever waits for Ready would wait at each scale-up.
-        // One that has something else already is to get this like all others.
-        let has_no_other = |node: &PoolNode| node.desired.as_ref().is_none_or(|it| it == target);
-        let is_settled = |node: &&PoolNode| is_known && node.is_young(self.cluster.now) && has_no_other(node);
+        // One that has something else does not join: it goes back.
+        let is_new = |node: &PoolNode| node.desired.is_none() || target.is_on(node);
+        let is_settled = |node: &&PoolNode| is_known && is_new(node) && node.is_young(self.cluster.now);
         if behind.iter().chain(with.iter().filter(|node| node.is_in_flight(proof))).all(is_settled) {
             return (PoolState::complete(own), Vec::new());
         }
@@ -321,8 +323,10 @@ impl<'a> Rollout<'a> {
             if done < canaries {
                 canaries_left = canaries.saturating_sub(done + in_flight);
                 state = PoolState::Canaries { canaries, done, in_flight };
-            } else if self.strategy.pause_after_canaries && self.pool.approved != Some(revision_name(target).as_str()) {
-                return (PoolState::AwaitingApproval { revision: revision_name(target) }, Vec::new());
+            } else if self.strategy.pause_after_canaries
+                && self.pool.approved != Some(revision_name(&target.reference).as_str())
+            {
+                return (PoolState::AwaitingApproval { revision: revision_name(&target.reference) }, Vec::new());
             }
         }
         if let (false, Windows::ClosedUntil(opens)) = (is_known, self.windows) {
@@ -342,7 +346,7 @@ impl<'a> Rollout<'a> {
     fn next_nodes(
         &self,
         behind: &[&'a PoolNode],
-        target: &ConfigMapRef,
+        target: &Target<'_>,
         proof: Proof,
         most: usize,
     ) -> Vec<NodeAssignment> {
@@ -352,25 +356,25 @@ impl<'a> Rollout<'a> {
             ordered.into_iter().filter(|node| !node.held).partition(|node| node.is_in_flight(proof));
         let others = others.into_iter().filter(|node| node.ready).take(self.room(target, proof));
         let next = self.members.one_control_plane_at_a_time(stuck.into_iter().chain(others));
-        next.take(most).map(|node| NodeAssignment { node: node.name.clone(), to: target.clone() }).collect()
+        next.take(most).filter_map(|node| NodeAssignment::of(target, node)).collect()
     }
 
     /// So many more Nodes may become unavailable.
-    fn room(&self, target: &ConfigMapRef, proof: Proof) -> usize {
+    fn room(&self, target: &Target<'_>, proof: Proof) -> usize {
         let out = self.members.own.iter().filter(|node| self.counts_as_unavailable(node, target, proof)).count();
         let max = max_unavailable(&self.strategy.max_unavailable, self.members.own.len()).unwrap_or(1);
         max.saturating_sub(out)
     }
 
     /// One that joined has no pods yet: it counts only with what is new to the pool.
-    fn counts_as_unavailable(&self, node: &PoolNode, target: &ConfigMapRef, proof: Proof) -> bool {
-        let is_new = self.pool.status.current_revision.as_ref() != Some(&revision_name(target));
-        let counts = !node.is_young(self.cluster.now) || (is_new && node.desired.as_ref() == Some(target));
+    fn counts_as_unavailable(&self, node: &PoolNode, target: &Target<'_>, proof: Proof) -> bool {
+        let is_new = self.pool.status.current_revision.as_ref() != Some(&revision_name(&target.reference));
+        let counts = !node.is_young(self.cluster.now) || (is_new && target.is_on(node));
         counts && (!node.ready || node.is_in_flight(proof))
     }
 
     /// Why none of these can go.
-    fn blocker(&self, behind: &[&PoolNode], target: &ConfigMapRef, proof: Proof) -> Blocker {
+    fn blocker(&self, behind: &[&PoolNode], target: &Target<'_>, proof: Proof) -> Blocker {
         let names = |which: &dyn Fn(&&&PoolNode) -> bool, of: &[&PoolNode]| -> Vec<String> {
             of.iter().filter(which).map(|node| node.name.clone()).collect()
         };
@@ -398,7 +402,7 @@ impl<'a> Rollout<'a> {
     fn in_order(&self, of: &[&'a PoolNode]) -> Vec<&'a PoolNode> {
         let mut zones: BTreeMap<&str, Vec<([u8; 8], &PoolNode)>> = BTreeMap::new();
         for node in &self.members.own {
-            let draw = Sha256::digest(format!("{}\n{}\n{}", self.pool.name, self.update, node.name));
+            let draw = Sha256::digest(format!("{}\n{}\n{}", self.pool.name, self.update.reference, node.name));
             let mut key = [0; 8];
             key.iter_mut().zip(draw.iter()).for_each(|(key, byte)| *key = *byte);
             zones.entry(node.zone(&self.strategy.zone_key)).or_default().push((key, node));

@@ -5,10 +5,17 @@
 //! that takes over from a dead one goes on as that one would have.
 
 pub(crate) mod decide;
+mod expressions;
 pub(crate) mod node;
+mod profiles;
+pub(crate) mod renderings;
 pub(crate) mod report;
 pub(crate) mod revision;
 mod selector;
+mod template;
+pub(crate) mod template_revision;
+#[cfg(test)]
+mod template_tests;
 #[cfg(test)]
 mod tests;
 pub mod types;

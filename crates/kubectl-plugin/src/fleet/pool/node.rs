@@ -20,6 +20,9 @@ const CONTROL_PLANE: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node
 /// A Node that is younger has no pods that a change could hurt: it gets what it is to have at once.
 const YOUNG: Duration = Duration::from_secs(600);
 
+/// What a kubelet finds as memory varies by a few MiB from boot to boot and from kernel to kernel; of no interest to pools.
+const MEMORY_STEP: u64 = 64 << 20;
+
 /// A Node, as it was last observed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PoolNode {
@@ -28,6 +31,14 @@ pub(crate) struct PoolNode {
     pub(crate) labels: BTreeMap<String, String>,
     /// `topology.kubernetes.io/zone`, or the older label.
     zone: String,
+    /// Cores.
+    pub(crate) cpu: Option<u64>,
+    /// Bytes, in steps.
+    pub(crate) memory: Option<u64>,
+    /// As many as its kubelet lets in now.
+    pub(crate) pods: Option<u64>,
+    /// The version of its kubelet; empty before there was one.
+    pub(crate) kubelet: String,
     pub(crate) written: WrittenAssignment,
     /// What it is assigned.
     pub(crate) desired: Option<ConfigMapRef>,
@@ -60,6 +71,10 @@ impl PoolNode {
             resource_version: row.version,
             labels: row.labels,
             zone: row.zone,
+            cpu: row.cpu,
+            memory: row.memory.map(|bytes| bytes - bytes % MEMORY_STEP),
+            pods: row.pods,
+            kubelet: row.kubelet,
             desired: row.desired,
             ready: row.ready,
             taints: row.taints,

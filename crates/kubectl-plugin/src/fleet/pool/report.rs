@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::node::PoolNode;
-use super::revision::APPROVED_REVISION;
+use super::revision::{APPROVED_REVISION, RevisionFault};
 use super::types::{BadRevision, KubeletConfigPoolStatus, PoolCondition};
 
 /// Names in one message.
@@ -26,7 +26,7 @@ pub(crate) struct Counts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PoolState {
     /// The spec makes no sense, or what it names is not there.
-    Invalid(String),
+    Invalid(RevisionFault),
     /// There is no Node.
     NoNodes,
     /// All Nodes have the revision.
@@ -103,7 +103,7 @@ impl PoolState {
 
     fn reason(&self) -> &'static str {
         match self {
-            Self::Invalid(_) => "RevisionInvalid",
+            Self::Invalid(fault) => fault.reason,
             Self::NoNodes => "NoNodes",
             Self::Complete => "Complete",
             Self::Canaries { .. } => "Canaries",
@@ -118,7 +118,7 @@ impl PoolState {
 
     fn message(&self) -> String {
         match self {
-            Self::Invalid(why) => why.clone(),
+            Self::Invalid(fault) => fault.message.clone(),
             Self::NoNodes => "spec.nodeSelector selects no Node".to_owned(),
             Self::Complete => "all Nodes have the revision".to_owned(),
             Self::Canaries { canaries, done, in_flight } => {

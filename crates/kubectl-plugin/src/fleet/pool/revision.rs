@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use super::template::has_expressions;
+pub(crate) use super::template_revision::{MERGE, POOL_LABEL, RenderedRevision};
+use super::template_revision::{TEMPLATE_KEY, TemplateRevision};
 use super::types::{KubeletConfigPoolSpec, MergeMode};
 use crate::fleet::configmap_name;
 use kubelet_config::assignment::DEFAULT_KEY;
@@ -12,31 +15,43 @@ use kubelet_config::hazard::ANNOTATION as ACKNOWLEDGE;
 use kubelet_config::rendering;
 use kubelet_config::source::ConfigMapRef;
 
-/// Label of a revision; the value is its pool.
-pub(crate) const POOL_LABEL: &str = "kubelet-supervisor.io/pool";
 /// Annotation of a pool: the revision whose canaries somebody looked at.
 pub(crate) const APPROVED_REVISION: &str = "kubelet-supervisor.io/approved-revision";
-/// A pool's name and what the hash takes must fit a label.
+/// A pool's name and what the hash takes must fit a label; with expressions, that of the result too.
 const POOL_NAME_MAX: usize = 63 - 11;
-
-/// The ConfigMap's annotation that says how it is merged.
-pub(crate) const MERGE: &str = "kubelet-supervisor.io/merge";
+const HASH: usize = 11;
 
 /// What the spec says now, as a revision.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug)]
 pub(crate) enum Revision {
     /// A ConfigMap that the controller makes.
     Rendered(RenderedRevision),
+    /// The same, with expressions: no Node gets it as it is.
+    Template(Box<TemplateRevision>),
     /// One that is there: it must be immutable, and have the key.
     Named(ConfigMapRef),
 }
 
-/// A ConfigMap that the controller makes.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct RenderedRevision {
-    pub(crate) reference: ConfigMapRef,
-    /// The whole object.
-    pub(crate) object: Value,
+/// Why no Node can get what the spec says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RevisionFault {
+    pub(crate) reason: &'static str,
+    /// For people.
+    pub(crate) message: String,
+}
+
+impl RevisionFault {
+    pub(crate) fn invalid(message: String) -> Self {
+        Self { reason: "RevisionInvalid", message }
+    }
+
+    pub(crate) fn expression(message: String) -> Self {
+        Self { reason: "ExpressionFailed", message }
+    }
+
+    pub(crate) fn too_many(message: String) -> Self {
+        Self { reason: "TooManyRevisions", message }
+    }
 }
 
 impl Revision {
@@ -44,9 +59,23 @@ impl Revision {
     ///
     /// # Errors
     /// What is wrong with the pool, for people.
-    pub(crate) fn of_spec(pool: &str, spec: &KubeletConfigPoolSpec, namespace: &str) -> Result<Self, String> {
+    pub(crate) fn of_spec(pool: &str, spec: &KubeletConfigPoolSpec, namespace: &str) -> Result<Self, RevisionFault> {
         match (&spec.kubelet_configuration, &spec.config_map) {
-            (Some(configuration), None) => render(pool, spec, configuration, namespace).map(Self::Rendered),
+            (Some(configuration), None) if configuration.values().any(has_expressions) => {
+                let RenderedRevision { reference, object } =
+                    render(pool, spec, configuration, namespace, TEMPLATE_KEY).map_err(RevisionFault::invalid)?;
+                let template = TemplateRevision::new(reference, object).map_err(RevisionFault::expression)?;
+                Ok(Self::Template(Box::new(template)))
+            }
+            _ => Self::without_expressions(pool, spec, namespace).map_err(RevisionFault::invalid),
+        }
+    }
+
+    fn without_expressions(pool: &str, spec: &KubeletConfigPoolSpec, namespace: &str) -> Result<Self, String> {
+        match (&spec.kubelet_configuration, &spec.config_map) {
+            (Some(configuration), None) => {
+                render(pool, spec, configuration, namespace, DEFAULT_KEY).map(Self::Rendered)
+            }
             (None, Some(named)) => {
                 if !spec.flags.is_empty() || !spec.acknowledge.is_empty() || spec.merge != MergeMode::Replace {
                     return Err(
@@ -67,10 +96,20 @@ impl Revision {
         }
     }
 
-    /// What Nodes are assigned.
+    /// The ConfigMap that the controller makes.
+    pub(crate) fn object(&self) -> Option<&Value> {
+        match self {
+            Self::Rendered(rendered) => Some(&rendered.object),
+            Self::Template(template) => Some(&template.object),
+            Self::Named(_) => None,
+        }
+    }
+
+    /// What the pool's status names.
     pub(crate) fn reference(&self) -> &ConfigMapRef {
         match self {
             Self::Rendered(rendered) => &rendered.reference,
+            Self::Template(template) => &template.reference,
             Self::Named(reference) => reference,
         }
     }
@@ -82,10 +121,12 @@ fn render(
     spec: &KubeletConfigPoolSpec,
     configuration: &Map<String, Value>,
     namespace: &str,
+    key: &str,
 ) -> Result<RenderedRevision, String> {
-    if pool.len() > POOL_NAME_MAX {
+    let most = if key == TEMPLATE_KEY { POOL_NAME_MAX - HASH } else { POOL_NAME_MAX };
+    if pool.len() > most {
         return Err(format!(
-            "metadata.name {pool}: {} characters, at most {POOL_NAME_MAX} are allowed (revisions are named NAME-HASH, and a Node label \
+            "metadata.name {pool}: {} characters, at most {most} are allowed (revisions are named NAME-HASH, and a Node label \
              carries that name): create the pool under a shorter name",
             pool.len()
         ));
@@ -94,7 +135,7 @@ fn render(
     rendering::check_kind(&mut document, true).map_err(|why| format!("spec.kubeletConfiguration: {why}"))?;
     let text =
         serde_json::to_string_pretty(&document).map_err(|error| format!("spec.kubeletConfiguration: {error}"))?;
-    let mut data = BTreeMap::from([(DEFAULT_KEY.to_owned(), text)]);
+    let mut data = BTreeMap::from([(key.to_owned(), text)]);
     if !spec.flags.is_empty() {
         data.insert(format!("{DEFAULT_KEY}{KEY_SUFFIX}"), spec.flags.join("\n"));
     }
@@ -121,33 +162,46 @@ fn render(
 /// Why it is not, for people.
 pub(crate) fn check_stored(stored: &Value, revision: &Revision) -> Result<(), String> {
     let ConfigMapRef { name, kubelet_config_key: key, .. } = revision.reference();
-    if stored.get("immutable").and_then(Value::as_bool) != Some(true) {
-        return Err(format!(
-            "ConfigMap {name} can be edited, and a revision must not: `kubectl kubelet-config push FILE` makes immutable ones"
-        ));
+    if let Some(object) = revision.object() {
+        return check_made(stored, name, object);
     }
-    match revision {
-        Revision::Rendered(RenderedRevision { object, .. }) => {
-            let annotations = |object: &Value| {
-                let of = |name: &str| object.pointer("/metadata/annotations")?.get(name)?.as_str().map(str::to_owned);
-                [of(MERGE), of(ACKNOWLEDGE)]
-            };
-            if stored.get("data") != object.get("data") || annotations(stored) != annotations(object) {
-                return Err(format!(
-                    "ConfigMap {name} has another content than its name says, so somebody else made it: delete it, and it is made anew"
-                ));
-            }
-            Ok(())
-        }
-        Revision::Named(_) => {
-            let has_key = stored.get("data").and_then(Value::as_object).is_some_and(|data| data.contains_key(key));
-            if has_key {
-                Ok(())
-            } else {
-                Err(format!("ConfigMap {name} has no key {key}: spec.configMap.key names one"))
-            }
-        }
+    check_immutable(stored, name)?;
+    if stored.get("data").and_then(Value::as_object).is_some_and(|data| data.contains_key(key)) {
+        Ok(())
+    } else {
+        Err(format!("ConfigMap {name} has no key {key}: spec.configMap.key names one"))
     }
+}
+
+/// What is there under the name that a Node gets is what it is to get.
+///
+/// # Errors
+/// Why it is not, for people.
+pub(crate) fn check_rendered(stored: &Value, rendered: &RenderedRevision) -> Result<(), String> {
+    check_made(stored, &rendered.reference.name, &rendered.object)
+}
+
+fn check_immutable(stored: &Value, name: &str) -> Result<(), String> {
+    if stored.get("immutable").and_then(Value::as_bool) == Some(true) {
+        return Ok(());
+    }
+    Err(format!(
+        "ConfigMap {name} can be edited, and a revision must not: `kubectl kubelet-config push FILE` makes immutable ones"
+    ))
+}
+
+fn check_made(stored: &Value, name: &str, object: &Value) -> Result<(), String> {
+    check_immutable(stored, name)?;
+    let annotations = |object: &Value| {
+        let of = |name: &str| object.pointer("/metadata/annotations")?.get(name)?.as_str().map(str::to_owned);
+        [of(MERGE), of(ACKNOWLEDGE)]
+    };
+    if stored.get("data") == object.get("data") && annotations(stored) == annotations(object) {
+        return Ok(());
+    }
+    Err(format!(
+        "ConfigMap {name} has another content than its name says, so somebody else made it: delete it, and it is made anew"
+    ))
 }
 
 /// How a revision stands in a pool's status: its ConfigMap, and the key if it is not the usual one.
@@ -171,7 +225,7 @@ mod tests {
     fn rendered(spec: Value) -> RenderedRevision {
         match Revision::of_spec("pool-a", &serde_json::from_value(spec).unwrap(), "ns").unwrap() {
             Revision::Rendered(rendered) => rendered,
-            Revision::Named(_) => panic!("named"),
+            other => panic!("{other:?}"),
         }
     }
 
@@ -223,7 +277,8 @@ mod tests {
 
     #[test]
     fn one_source_is_named() {
-        let fault = |spec: Value| Revision::of_spec("p", &serde_json::from_value(spec).unwrap(), "ns").unwrap_err();
+        let fault =
+            |spec: Value| Revision::of_spec("p", &serde_json::from_value(spec).unwrap(), "ns").unwrap_err().message;
         assert!(fault(json!({"nodeSelector": {}})).contains("exactly one"));
         assert!(
             fault(json!({"nodeSelector": {}, "kubeletConfiguration": {}, "configMap": {"name": "m"}}))

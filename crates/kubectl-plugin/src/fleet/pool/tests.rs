@@ -1,5 +1,7 @@
 //! Pools in a small world: Nodes that take what they are assigned, and what a rollout promises held against it.
 
+mod expressions;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -8,7 +10,8 @@ use serde_json::{Value, json};
 
 use super::decide::{Cluster, Decision, NodeAssignment, Pool, decide};
 use super::node::PoolNode;
-use super::revision::{Revision, revision_name};
+use super::renderings::StoredRevision;
+use super::revision::{Revision, RevisionFault, revision_name};
 use super::types::Proof;
 use super::types::{KubeletConfigPoolSpec, KubeletConfigPoolStatus};
 use crate::fleet::node::NodeRow;
@@ -21,6 +24,8 @@ const OLD: &str = "2026-01-01T00:00:00Z";
 struct World {
     nodes: BTreeMap<String, PoolNode>,
     pools: Vec<(String, KubeletConfigPoolSpec)>,
+    /// What the pool's spec was before.
+    specs: Vec<KubeletConfigPoolSpec>,
     status: KubeletConfigPoolStatus,
     approved: Option<String>,
     static_pods: BTreeMap<String, String>,
@@ -51,6 +56,7 @@ impl World {
         World {
             nodes: nodes.map(|node| (node.name.clone(), node)).collect(),
             pools: vec![("pool-a".to_owned(), spec(more))],
+            specs: Vec::new(),
             status: KubeletConfigPoolStatus::default(),
             approved: None,
             static_pods: BTreeMap::new(),
@@ -62,7 +68,17 @@ impl World {
     }
 
     fn set(&mut self, more: impl Into<Value>) {
-        self.pools[0].1 = spec(more);
+        self.specs.push(std::mem::replace(&mut self.pools[0].1, spec(more)));
+    }
+
+    /// The revision of a spec that is or was the pool's, by its name.
+    fn stored(&self, name: &str) -> StoredRevision {
+        let revisions = self.specs.iter().chain([&self.pools[0].1]);
+        let mut revisions = revisions.map(|spec| Revision::of_spec("pool-a", spec, "ns").unwrap());
+        match revisions.find(|revision| revision_name(revision.reference()) == name).unwrap() {
+            Revision::Template(template) => StoredRevision::Template(template),
+            other => StoredRevision::Plain(other.reference().clone()),
+        }
     }
 
     fn cluster(&self) -> Cluster<'_> {
@@ -71,14 +87,18 @@ impl World {
     }
 
     fn decide(&self) -> Decision {
-        let update = self.update();
+        let stored = self.stored(&revision_name(&self.update()));
+        let (update, fault) = stored.target(self.nodes.values());
+        let current = self.status.current_revision.as_deref().map(|name| self.stored(name));
+        let current = current.as_ref().map(|current| current.target(self.nodes.values()).0);
         let pool = Pool {
             name: "pool-a",
             generation: 1,
             spec: &self.pools[0].1,
             status: &self.status,
             approved: self.approved.as_deref(),
-            update: Ok(&update),
+            update: fault.as_ref().map(|()| &update),
+            current: current.as_ref(),
             namespace: "ns",
         };
         decide(&pool, &self.cluster())
@@ -294,17 +314,34 @@ fn a_spec_that_makes_no_sense_keeps_no_node_from_joining() {
     let mut world = World::new(4, json!({}));
     world.prove_all();
     world.nodes.insert("young".to_owned(), node("young", NOW, json!({})));
+    let fault = RevisionFault::invalid("no".to_owned());
     let pool = Pool {
         name: "pool-a",
         generation: 2,
         spec: &world.pools[0].1,
         status: &world.status,
         approved: None,
-        update: Err("no"),
+        update: Err(&fault),
+        current: None,
         namespace: "ns",
     };
     let decision = decide(&pool, &world.cluster());
     assert_eq!(decision.assign, [NodeAssignment { node: "young".to_owned(), to: world.update() }]);
+}
+
+/// One that joined a moment ago and was a canary is no news: it has something, and goes back from it.
+#[test]
+fn young_nodes_go_back_too() {
+    let mut world = World::new(0, json!({}));
+    world.nodes.insert("young".to_owned(), node("young", NOW, json!({})));
+    world.prove_all();
+    let good = world.update();
+    world.set(json!({"kubeletConfiguration": {"maxPods": 61}}));
+    world.settle();
+    assert_eq!(world.with(&world.update()), 1);
+    world.at("young").progress = Progress::Bad("no".to_owned());
+    world.settle();
+    assert_eq!(world.with(&good), 1);
 }
 
 #[test]

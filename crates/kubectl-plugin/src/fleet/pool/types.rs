@@ -45,7 +45,7 @@ use kubelet_config::assignment::DEFAULT_KEY;
 pub struct KubeletConfigPoolSpec {
     /// The pool's Nodes. {} selects all of the cluster.
     pub node_selector: NodeSelector,
-    /// A KubeletConfiguration, without apiVersion and kind.
+    /// A KubeletConfiguration, without apiVersion and kind. Strings may hold expressions such as ${node.cpu}.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "any_object")]
     pub kubelet_configuration: Option<Map<String, Value>>,

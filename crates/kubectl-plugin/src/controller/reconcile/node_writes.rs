@@ -1,0 +1,117 @@
+//! What is written into a Node, and what is looked at before.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::{PATCHES, ReconcileError, Reconciler, lock};
+use crate::Failure;
+use crate::api::client::ApiError;
+use crate::api::nodes;
+use crate::api::write::{AssignmentWriter, Goal, Mode, Target, patch_node};
+use crate::controller::nodes::NodeStore;
+use crate::controller::static_pods;
+use crate::fleet::assign::WrittenAssignment;
+use crate::fleet::node::NodeRow;
+use crate::fleet::pool::decide::NodeAssignment;
+use crate::fleet::pool::node::{PoolNode, without_taint};
+use crate::fleet::pool::revision::RenderedRevision;
+use crate::fleet::pool::types::KubeletConfigPool;
+
+impl Reconciler {
+    /// Assigns, if the Node is still the one that was decided about; whether it is assigned that now.
+    pub(super) async fn assign(
+        &self,
+        NodeAssignment { node: name, to }: &NodeAssignment,
+        rendering: Option<&RenderedRevision>,
+    ) -> Result<bool, ReconcileError> {
+        if let Some(rendering) = rendering {
+            self.ensure_rendering(rendering).await?.map_err(Failure::new)?;
+        }
+        let now = |nodes: &NodeStore| {
+            nodes.read(|nodes| nodes.get(name).map(|node| (node.written.clone(), node.resource_version.clone())))
+        };
+        let Some(now) = now(&self.nodes) else { return Ok(true) };
+        let keeps_source = *lock(&self.keeps_source);
+        let mut writer = AssignmentWriter { keeps_source, ..AssignmentWriter::new(None, Mode::Real) };
+        let mut node = PoolWriteTarget { reconciler: self, name, now: Some(now) };
+        let result = writer.write(&self.client, name, Goal::Assign(Some(to)), &mut node, PATCHES).await;
+        *lock(&self.keeps_source) = writer.keeps_source;
+        result.map_err(|error| ReconcileError(error.into_failure(name)))?;
+        Ok(self.nodes.read(|nodes| nodes.get(name).is_none_or(|node| node.desired.as_ref() == Some(to))))
+    }
+
+    /// Takes the pool's startup taint from a Node, whatever its effects. Taints are one list, so the write holds for the
+    /// version of the Node that was read.
+    pub(super) async fn remove_startup_taint(
+        &self,
+        pool: &KubeletConfigPool,
+        name: &str,
+    ) -> Result<(), ReconcileError> {
+        let node = nodes::get(&self.client, name).await?;
+        let taint = pool.spec.startup_taint.as_deref().unwrap_or_default();
+        if let Some(patch) = without_taint(&node, taint).filter(|_| self.guard.is_leader()) {
+            let answer = self.client.once(&format!("patch node {name}"), patch_node(name, &patch, false)).await?;
+            self.nodes.observe(&answer);
+        }
+        Ok(())
+    }
+
+    /// Whether a Node may be given something as far as the static pods of control planes go: of all others than itself, if it
+    /// is one of them, they have to run.
+    pub(super) async fn static_pods_allow(&self, node: &str) -> Result<bool, ReconcileError> {
+        if !self.nodes.read(|nodes| nodes.get(node).is_some_and(PoolNode::is_control_plane)) {
+            return Ok(true);
+        }
+        self.look_at_static_pods().await?;
+        Ok(lock(&self.static_pods).keys().all(|other| other == node))
+    }
+
+    /// What is seen of the static pods of all control-plane Nodes counts in what is decided next. Where that may not be looked
+    /// at, the Nodes' condition Ready has to do.
+    pub(super) async fn look_at_static_pods(&self) -> Result<(), ReconcileError> {
+        let nodes: Vec<String> = self.nodes.read(|nodes| {
+            nodes.values().filter(|node| node.is_control_plane()).map(|node| node.name.clone()).collect()
+        });
+        let unready = match static_pods::unready(&self.client, &nodes).await {
+            Err(error) if error.code() == 403 => BTreeMap::new(),
+            result => result?,
+        };
+        *lock(&self.static_pods) = unready;
+        Ok(())
+    }
+}
+
+/// A Node while it is written to.
+struct PoolWriteTarget<'a> {
+    reconciler: &'a Reconciler,
+    name: &'a str,
+    now: Option<(WrittenAssignment, String)>,
+}
+
+impl Target for PoolWriteTarget<'_> {
+    fn current(&self) -> Option<(WrittenAssignment, String)> {
+        self.now.clone().filter(|_| self.reconciler.guard.is_leader())
+    }
+
+    fn answered(&mut self, node: &Value, _: Mode) -> WrittenAssignment {
+        self.reconciler.nodes.observe(node);
+        let row = NodeRow::from_node(node, &self.reconciler.client.namespace);
+        let written = WrittenAssignment::from_row(&row);
+        self.now = Some((written.clone(), row.version));
+        written
+    }
+
+    fn planned(&mut self, _: &Value) {}
+
+    /// It is another one by now: decided anew, by what it is then.
+    async fn failed(&mut self, error: ApiError) -> Result<bool, Failure> {
+        if !matches!(error.code(), 404 | 409) && !error.may_pass() {
+            return Err(error.into());
+        }
+        if let Ok(node) = nodes::get(&self.reconciler.client, self.name).await {
+            self.reconciler.nodes.observe(&node);
+        }
+        Ok(false)
+    }
+}
