@@ -21,6 +21,7 @@
 //!
 //! - [`status`]: the Node's status, condition and annotations, with native's texts
 //! - [`reported`]: the same as a Node object has it, read without trust
+//! - [`preflight`]: what a node is asked to judge without taking it up, and its answer
 //! - [`duration`]: Go's durations, read and written
 
 pub mod assignment;
@@ -33,6 +34,7 @@ pub mod local_files;
 pub mod merge;
 pub mod pods;
 pub mod policy;
+pub mod preflight;
 pub mod rendering;
 pub mod reported;
 pub mod schema;
