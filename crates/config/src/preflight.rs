@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::assignment::parse_reference;
-use crate::reported;
+use crate::bounds;
 use crate::source::{ConfigMapRef, Source, is_safe_component};
 
 /// The Node annotation that says what is to be judged, as [`PreflightRequest`] has it.
@@ -50,8 +50,8 @@ impl PreflightRequest {
     /// # Errors
     /// What is wrong with it, for people.
     pub fn parse(text: &str) -> Result<Self, String> {
-        if text.len() > reported::MAX_TEXT {
-            return Err(format!("longer than {} bytes", reported::MAX_TEXT));
+        if text.len() > bounds::MAX_TEXT {
+            return Err(format!("longer than {} bytes", bounds::MAX_TEXT));
         }
         let split = |text: &str, at: char| text.split_once(at).map(|(head, tail)| (head.to_owned(), tail.to_owned()));
         let (text, token) = split(text, '#').map_or((text.to_owned(), None), |(text, token)| (text, Some(token)));
@@ -178,7 +178,7 @@ impl PreflightStatus {
             }
             // What is longest and least needed goes first.
             if said.message.len() > ECHO {
-                said.message = reported::bounded(&said.message, said.message.len() / 2);
+                said.message = bounds::bounded(&said.message, said.message.len() / 2);
             } else if said.pods.pop().is_none() && said.hazards.pop().is_none() {
                 said = Self { request: said.request, result: said.result, ..Self::default() };
             }
@@ -198,17 +198,17 @@ impl PreflightStatus {
     }
 
     fn bounded(self) -> Self {
-        let texts = |texts: Vec<String>| texts.iter().take(NAMED_PODS).map(|text| reported::text(text)).collect();
+        let texts = |texts: Vec<String>| texts.iter().take(NAMED_PODS).map(|text| bounds::text(text)).collect();
         Self {
-            request: reported::text(&self.request),
+            request: bounds::text(&self.request),
             result: self.result,
-            version: reported::text(&self.version),
-            digest: reported::text(&self.digest),
+            version: bounds::text(&self.version),
+            digest: bounds::text(&self.digest),
             hazards: texts(self.hazards),
             pods: texts(self.pods),
             pods_lost: self.pods_lost,
-            kubelet_version: reported::bounded(&self.kubelet_version, ECHO),
-            message: reported::text(&self.message),
+            kubelet_version: bounds::bounded(&self.kubelet_version, ECHO),
+            message: bounds::text(&self.message),
         }
     }
 }
@@ -217,7 +217,7 @@ impl PreflightStatus {
 fn echo(request: &str) -> String {
     match PreflightRequest::parse(request) {
         Ok(_) => request.to_owned(),
-        Err(_) => reported::bounded(request, ECHO),
+        Err(_) => bounds::bounded(request, ECHO),
     }
 }
 
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!((hazards.len(), pods.len()), (NAMED_PODS, NAMED_PODS));
         let texts = [request, version, digest, kubelet_version, message];
         for text in texts.into_iter().chain(hazards).chain(pods) {
-            assert!(text.len() <= reported::MAX_TEXT && !text.chars().any(char::is_control), "{text}");
+            assert!(text.len() <= bounds::MAX_TEXT && !text.chars().any(char::is_control), "{text}");
         }
         for odd in [json!("x"), json!({"result": "Superb"}), json!({"podsLost": -1}), json!([1])] {
             let node = json!({"metadata": {"annotations": {ANSWER_ANNOTATION: odd.to_string()}}});
