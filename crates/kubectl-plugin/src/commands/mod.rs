@@ -10,6 +10,7 @@ pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod history;
+pub(crate) mod preflight;
 pub(crate) mod push;
 pub(crate) mod reset;
 pub(crate) mod retry;
