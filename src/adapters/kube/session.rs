@@ -149,10 +149,10 @@ impl<'a> Session<'a> {
                         .inputs
                         .send(Input::NodeAnnotations { retry: annotations.retry, confirm: annotations.confirm });
                 }
-                let preflight = Some(decode::preflight(&node));
-                if preflight != self.outbox.preflight {
-                    self.outbox.preflight.clone_from(&preflight);
-                    let (request, answer) = preflight.unwrap_or_default();
+                let preflight = decode::preflight(&node);
+                if self.outbox.preflight.as_ref() != Some(&preflight) {
+                    self.outbox.preflight = Some(preflight.clone());
+                    let (request, answer) = preflight;
                     let _ = self.inputs.send(Input::PreflightRequested { request, answer });
                 }
                 self.shown = Some(decode::published_status(node));
