@@ -239,6 +239,8 @@ pub trait Cluster {
     fn observe_lease(&mut self, ticket: Ticket);
     /// Lists the pods of the own Node; [`Input::PodsObserved`](crate::machine::Input) is the answer.
     fn observe_pods(&mut self, ticket: Ticket);
+    /// Gets a ConfigMap once; [`Input::ConfigMapFetched`](crate::machine::Input) is the answer.
+    fn fetch(&mut self, ticket: Ticket, map: &ConfigMapRef);
 }
 
 /// The node around the kubelet: its container runtime, disks, memory, shutdown.

@@ -97,6 +97,10 @@ impl ports::Cluster for SourceDir {
     fn observe_pods(&mut self, ticket: Ticket) {
         self.cluster.observe_pods(ticket);
     }
+
+    fn fetch(&mut self, ticket: Ticket, map: &ConfigMapRef) {
+        self.cluster.fetch(ticket, map);
+    }
 }
 
 /// A sender for the cluster behind a source directory: what that says of assignments is dropped.

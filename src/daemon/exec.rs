@@ -112,6 +112,7 @@ impl<P: Ports> Executor<P> {
             Effect::Probe(ticket, target) => self.ports.probe().probe(ticket, &target),
             Effect::Query(ticket, Query::Lease) => self.ports.cluster().observe_lease(ticket),
             Effect::Query(ticket, Query::Pods) => self.ports.cluster().observe_pods(ticket),
+            Effect::Fetch(ticket, map) => self.ports.cluster().fetch(ticket, &map),
             Effect::Query(ticket, Query::Environment(runtime)) => {
                 self.ports.host().observe(ticket, runtime.as_deref());
             }

@@ -12,7 +12,7 @@ use crate::machine::Input;
 use crate::machine::history::HistoryEntry;
 use crate::machine::model::{Damage, LoadTarget, RenderError, Rendered};
 use crate::machine::records::{Stored, Version};
-use crate::ports::{Local, Store, StoreError, StoreRequest};
+use crate::ports::{Checkpoint, Local, Store, StoreError, StoreRequest};
 use kubelet_config::digest::Digest;
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::policy::Admission;
@@ -147,9 +147,20 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
                 Ok(self.rendered(out, GivenFiles::default(), annotations, admission))
             }
             LoadTarget::Source(source) => self.render(source, None),
+            LoadTarget::Unassigned(source, payload) => {
+                // It names its own files by the directory of its configuration alone.
+                let checkpoint = Checkpoint {
+                    dir: self.store.configs_dir().display().to_string(),
+                    files: payload.data.clone(),
+                    binary_keys: payload.binary_keys.clone(),
+                    annotations: payload.annotations.clone(),
+                };
+                let found = self.configuration(checkpoint, source)?;
+                self.write(source, found)
+            }
             LoadTarget::DryRun(source) => {
                 let (out, annotations, admission) = match source {
-                    Some(source) => self.configuration(source)?,
+                    Some(source) => self.configuration(self.store.open(source)?, source)?,
                     None => self.local_configuration()?,
                 };
                 if let Some(why) = out.drop_ins.iter().find_map(DropIn::fault) {
@@ -170,8 +181,11 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
     }
 
     /// What a checkpoint renders to now, and whether the node's policy admits it.
-    fn configuration(&mut self, source: &Source) -> Result<(Configuration, ConfigAnnotations, Admission), RenderError> {
-        let checkpoint = self.store.open(source)?;
+    fn configuration(
+        &self,
+        checkpoint: Checkpoint,
+        source: &Source,
+    ) -> Result<(Configuration, ConfigAnnotations, Admission), RenderError> {
         let policy = Policy::read(&self.local);
         let signed = policy.signed_unread(&checkpoint, source, self.local.default_merge())?;
         let configs = self.store.configs_dir().display().to_string();
@@ -183,10 +197,18 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
 
     /// Renders a checkpoint, and makes what comes out durable, if that is the content wanted.
     fn render(&mut self, source: &Source, wanted: Option<&Digest>) -> Result<Rendered, RenderError> {
-        let (out, annotations, admission) = self.configuration(source)?;
-        if wanted.is_some_and(|wanted| *wanted != out.digest) {
+        let found = self.configuration(self.store.open(source)?, source)?;
+        if wanted.is_some_and(|wanted| *wanted != found.0.digest) {
             return Err(RenderError::Checkpoint("it renders to other content now".to_owned()));
         }
+        self.write(source, found)
+    }
+
+    fn write(
+        &mut self,
+        source: &Source,
+        (out, annotations, admission): (Configuration, ConfigAnnotations, Admission),
+    ) -> Result<Rendered, RenderError> {
         let internal = |error: &dyn std::error::Error| RenderError::Internal(error.to_string());
         // JSON is YAML to the kubelet, and cannot be misquoted.
         let text = serde_json::to_string_pretty(&out.value).map_err(|error| internal(&error))?;

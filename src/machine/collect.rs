@@ -11,12 +11,11 @@ use kubelet_config::source::Source;
 impl State {
     /// Has checkpoints and configurations removed that nothing refers to.
     pub(super) fn collect(&mut self, fx: &mut Vec<Effect>) {
-        // A kubelet that 0.1.0 started was given paths into a checkpoint, which is not named any more by what runs.
-        let of_before = self.running().version.is_some() && self.running().path.is_empty();
-        let sure = !self.keep_all && self.writer.read_only().is_none() && !self.writer.is_dirty();
-        if of_before || !sure || self.change.is_some() {
+        let judged = self.change.is_some() || self.on_request.is_under_way();
+        if !self.is_collecting() || self.writer.is_dirty() || judged {
             return;
         }
+        self.on_request.collected();
         let mut versions: BTreeSet<&Version> = BTreeSet::new();
         versions.extend(self.writer.all().flat_map(Records::versions));
         versions.extend(self.running().version.as_ref().into_iter().chain(self.launch.next()));
@@ -25,5 +24,12 @@ impl State {
         digests.extend(self.running().digest.clone());
         self.launch.forget_collected(&digests);
         fx.push(Effect::Store(StoreRequest::Collect(sources, digests)));
+    }
+
+    /// True if it is known what is needed.
+    pub(super) fn is_collecting(&self) -> bool {
+        // A kubelet that 0.1.0 started was given paths into a checkpoint, which is not named any more by what runs.
+        let of_before = self.running().version.is_some() && self.running().path.is_empty();
+        !of_before && !self.keep_all && self.writer.read_only().is_none()
     }
 }

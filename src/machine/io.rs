@@ -101,6 +101,15 @@ pub enum Input {
     LeaseObserved(Ticket, LeaseObservation),
     /// Outcome of [`Query::Pods`]; `None` if they could not be listed.
     PodsObserved(Ticket, Option<PodInventory>),
+    /// Outcome of [`Effect::Fetch`].
+    ConfigMapFetched(Ticket, Result<Arc<Payload>, FetchError>),
+    /// What the Node's annotations ask to have judged, and the answer that they show, verbatim.
+    PreflightRequested {
+        /// `kubelet-supervisor.io/preflight`.
+        request: Option<String>,
+        /// `kubelet-supervisor.io/preflight-status`.
+        answer: Option<String>,
+    },
     /// Outcome of [`Query::Environment`].
     EnvironmentObserved(Ticket, Environment),
     /// Outcome of [`Effect::ReadLogTail`]; it comes at once.
@@ -117,6 +126,15 @@ pub enum Input {
     Shutdown,
     /// A deadline may have passed.
     Tick,
+}
+
+/// Why a ConfigMap cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FetchError {
+    /// What the API server or the network said.
+    pub why: String,
+    /// The API server itself said so.
+    pub definite: bool,
 }
 
 /// An effect for the executor. None of them waits.
@@ -143,6 +161,8 @@ pub enum Effect {
     Probe(Ticket, HealthzTarget),
     /// Observe the node around the kubelet once.
     Query(Ticket, Query),
+    /// Get this ConfigMap once, whatever is watched.
+    Fetch(Ticket, ConfigMapRef),
     /// Give back what the kubelet wrote last.
     ReadLogTail,
     /// Answer an operator's command.

@@ -205,3 +205,13 @@ pub const BAD_VERSIONS: usize = 32;
 /// The kubelet's last lines kept with a bad version: with 512 characters each and 32 versions the
 /// log lines of the state file stay within 128 KiB. The history keeps more.
 pub(crate) const LOG_LINES_KEPT: usize = 8;
+
+/// Between one preflight on request and the next: whoever annotates a Node costs it some seconds of a processor a minute, and
+/// not all of them.
+pub const PREFLIGHT_REQUEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Times that what it takes may fail to come, each after a pause that doubles; then that is the answer.
+pub const PREFLIGHT_REQUEST_TRIES: u32 = 5;
+
+/// A ConfigMap that is asked for once is there by then: each request is given up after 5 s.
+pub const FETCH_DEADLINE: Duration = Duration::from_secs(10);

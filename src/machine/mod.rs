@@ -36,6 +36,7 @@ mod launch;
 mod local_files;
 mod operate;
 mod policy;
+mod preflight;
 mod process;
 mod proposal;
 mod publication;
@@ -52,7 +53,7 @@ mod trial;
 mod watchdog;
 
 pub use handover::Handover;
-pub use io::{Counter, Effect, Input, Level, StoreOperation, StoreRequest, Ticket};
+pub use io::{Counter, Effect, FetchError, Input, Level, StoreOperation, StoreRequest, Ticket};
 pub(crate) use operate::offline;
 pub use process::{Kubelet, RunningConfig};
 pub use records::{Records, Stored};

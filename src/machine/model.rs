@@ -12,7 +12,7 @@ use kubelet_config::flags::{ConfigDir, FlagOverrides};
 use kubelet_config::policy::Admission;
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::schema::FieldProblem;
-use kubelet_config::source::{ConfigAnnotations, Source};
+use kubelet_config::source::{ConfigAnnotations, Payload, Source};
 use kubelet_config::status;
 
 /// What tells one kubelet binary from another (path, inode, size, modification time).
@@ -171,6 +171,8 @@ pub enum LoadTarget {
     Source(Source),
     /// What this source, or the local files alone, would be rendered to now: nothing is stored, so it cannot be started.
     DryRun(Option<Source>),
+    /// This version, which is not assigned and has no checkpoint: written to be judged.
+    Unassigned(Source, Arc<Payload>),
     /// These very bytes; where they are damaged, the checkpoint of this source if it renders to the same content.
     Content(Digest, Source),
 }

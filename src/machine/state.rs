@@ -15,6 +15,7 @@ use super::launch::Launch;
 use super::local_files::LocalFiles;
 use super::model::{ConfigError, KubeletId, Moment, later};
 use super::policy::Policy;
+use super::preflight::OnRequest;
 use super::process::{Process, RunningConfig};
 use super::proposal::{Commands, Proposal};
 use super::question::Asked;
@@ -51,6 +52,9 @@ pub struct State {
     /// What the node's policy says of what runs.
     #[serde(skip)]
     pub(super) policy: Policy,
+    /// What the Node is asked to judge.
+    #[serde(skip)]
+    pub(super) on_request: OnRequest,
     pub(super) local_files: LocalFiles,
     /// What is prepared for the next start.
     pub(super) launch: Launch,
@@ -126,13 +130,14 @@ impl State {
                 let known = self.policy_judged(ticket, &result, &mut fx)
                     || self.learned(ticket, &result)
                     || self.hung_loaded(ticket, &result, &mut fx)
-                    || self.local_files_read(ticket, &result, &mut fx);
+                    || self.local_files_read(ticket, &result, &mut fx)
+                    || self.unassigned_loaded(ticket, &result, &mut fx);
                 if !known && !self.next_loaded(ticket, result.clone(), &mut fx) {
                     self.change_loaded(ticket, result, &mut fx);
                 }
             }
             Input::PreflightDone(ticket, verdict) => {
-                if !self.next_verdict(ticket, &verdict, &mut fx) {
+                if !self.next_verdict(ticket, &verdict, &mut fx) && !self.unassigned_judged(ticket, &verdict, &mut fx) {
                     self.change_verdict(ticket, verdict, &mut fx);
                 }
             }
@@ -160,8 +165,18 @@ impl State {
             Input::NodeObserved(readiness) => self.node_observed(readiness),
             Input::NodeAnnotations { retry, confirm } => self.node_annotations(retry, confirm),
             Input::LeaseObserved(ticket, lease) => self.lease_observed(ticket, &lease),
-            Input::PodsObserved(ticket, inventory) => self.pods_observed(ticket, inventory),
-            Input::EnvironmentObserved(ticket, environment) => self.environment_observed(ticket, environment, &mut fx),
+            Input::PodsObserved(ticket, inventory) => {
+                if !self.unassigned_pods(ticket, inventory.as_ref(), &mut fx) {
+                    self.pods_observed(ticket, inventory);
+                }
+            }
+            Input::EnvironmentObserved(ticket, environment) => {
+                if !self.unassigned_environment(ticket, &environment, &mut fx) {
+                    self.environment_observed(ticket, environment, &mut fx);
+                }
+            }
+            Input::ConfigMapFetched(ticket, result) => self.config_map_fetched(ticket, result, &mut fx),
+            Input::PreflightRequested { request, answer } => self.preflight_requested(request, answer.as_deref()),
             Input::LogTail(lines) => self.log_tail_read(&lines),
             Input::KubeletVersion(version) => self.kubelet_version = Some(version),
             Input::Operator(number, command) => self.operate(number, command, &mut fx),
@@ -209,6 +224,7 @@ impl State {
         self.tick_writer(fx);
         self.tick_drift(fx);
         self.tick_policy(fx);
+        self.tick_on_request(fx);
         self.tick_local_files(fx);
         self.tick_reload(fx);
         self.tick_watchdog(fx);
@@ -233,6 +249,7 @@ impl State {
         self.launch.deadlines(self.now, &mut due);
         self.drift.deadlines(&mut due);
         self.policy.deadlines(&mut due);
+        self.on_request.deadlines(&mut due);
         self.local_files.deadlines(&mut due);
         self.process.deadlines(&mut due);
         self.health_deadlines(&mut due);

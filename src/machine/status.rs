@@ -27,6 +27,7 @@ pub fn node_status(state: &State) -> NodeConfigStatus {
         condition: condition(state),
         shadowed: state.running().shadowed.clone(),
         policy: policy(state),
+        preflight: state.preflight_answer(),
     }
 }
 

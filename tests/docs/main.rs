@@ -313,7 +313,7 @@ fn the_defaults_of_check_and_render() {
 fn every_command_of_the_plugin_about_nodes_is_listed_with_its_options() {
     let plugin = kubectl_plugin::command();
     let rows = table(REFERENCE, "node command");
-    assert_eq!(rows.len(), 7);
+    assert_eq!(rows.len(), 8);
     for row in rows {
         let words = code(&row[0]);
         let name = words[0].split(' ').next().unwrap();

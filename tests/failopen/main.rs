@@ -18,7 +18,7 @@ use std::time::Duration;
 use kubelet_config::assignment::Assignment;
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::source::{ConfigMapRef, Merge, Payload};
-use kubelet_config::status::NodeConfigStatus;
+use kubelet_config::status::{NodeConfigStatus, PreflightAnswer};
 use kubelet_supervisor::adapters::clock::BootClock;
 use kubelet_supervisor::adapters::fsx::RealDisk;
 use kubelet_supervisor::adapters::local_files::LocalFiles;
@@ -124,6 +124,9 @@ async fn story(world: &World) {
     assign(world, payload("good", "startDelay: 1ms"));
     until(world, "a change", |status| is(status.active.as_ref(), "good")).await;
     until(world, "its proof", |status| is(status.last_known_good.as_ref(), "good")).await;
+    let request = Some("kube-system/good/kubelet".to_owned());
+    let _ = world.inputs.send(Input::PreflightRequested { request, answer: None });
+    until(world, "an answer", |status| matches!(status.preflight, PreflightAnswer::Said(_))).await;
     assign(world, payload("dies", "exitBeforeReady: 255"));
     until(world, "a rollback", |status| status.error.is_some() && is(status.active.as_ref(), "good")).await;
     assign(world, payload("stubborn", "ignoreSigterm: true"));

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
 /// Every method of a port that an effect, the boot or a reload calls; of the store's, every request.
-pub const METHODS: [&str; 32] = [
+pub const METHODS: [&str; 33] = [
     "store.read_records",
     "store.record",
     "store.save",
@@ -44,6 +44,7 @@ pub const METHODS: [&str; 32] = [
     "cluster.emit",
     "cluster.observe_lease",
     "cluster.observe_pods",
+    "cluster.fetch",
     "notifier.publish",
     "notifier.count",
     "notifier.answer",
@@ -279,6 +280,10 @@ impl ports::Cluster for Tap<()> {
     }
     fn observe_pods(&mut self, ticket: Ticket) {
         self.0.call("cluster.observe_pods", || self.0.answer(Input::PodsObserved(ticket, None)));
+    }
+    fn fetch(&mut self, ticket: Ticket, _map: &ConfigMapRef) {
+        let payload = std::sync::Arc::new(super::payload("good", "startDelay: 1ms"));
+        self.0.call("cluster.fetch", || self.0.answer(Input::ConfigMapFetched(ticket, Ok(payload))));
     }
 }
 

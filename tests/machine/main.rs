@@ -8,6 +8,7 @@ mod drift;
 mod hung;
 mod local_files;
 mod policy;
+mod preflight;
 mod publication;
 mod random_inputs;
 mod spread;

@@ -42,6 +42,10 @@ enum Op {
     NodeReady(bool),
     Operator(u8),
     Annotate(u8, u8),
+    /// Somebody asks to have something judged.
+    Ask(u8),
+    /// A ConfigMap that is asked for once is there, or not.
+    Fetched(u8, u8),
     /// The next so many store operations or starts fail.
     Fail(u8),
     /// The store answers nothing, or all that waits.
@@ -80,11 +84,13 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (0..16_u8).prop_map(Op::Operator),
         1 => (0..4_u8, 0..4_u8).prop_map(|(retry, confirm)| Op::Annotate(retry, confirm)),
         1 => (0..3_u8).prop_map(Op::Binary),
+        2 => (0..12_u8).prop_map(Op::Ask),
     ];
     let answers = prop_oneof![
         5 => (0..4_u8, 0..8_u8).prop_map(|(which, verdict)| Op::Judge(which, verdict)),
         6 => (0..4_u8, prop::bool::weighted(0.8)).prop_map(|(which, good)| Op::Probe(which, good)),
         8 => (0..4_u8, 0..8_u8).prop_map(|(which, how)| Op::Observe(which, how)),
+        3 => (0..2_u8, 0..12_u8).prop_map(|(which, how)| Op::Fetched(which, how)),
         2 => prop::bool::weighted(0.8).prop_map(Op::NodeReady),
         6 => Just(Op::Ready),
         2 => Just(Op::Exit),

@@ -35,6 +35,7 @@ mod plugin_rollout;
 mod plugin_snapshots;
 mod plugin_tutorial;
 mod pods;
+mod preflight;
 mod previous;
 mod privileges;
 mod process;
@@ -64,6 +65,8 @@ const CASES: &[Test] = &[
     Test("api_server_lost", LABELS, trial::api_server_lost),
     Test("assign", BOTH, changes::assign),
     Test("label_edit", BOTH, changes::label_edit),
+    // An assignment by labels alone comes with a right to read what is not assigned.
+    Test("preflight", LABELS, preflight::on_request),
     Test("rejected", BOTH, bad_configurations::rejected),
     Test("killing", BOTH, bad_configurations::killing),
     Test("reset", BOTH, changes::reset),

@@ -19,6 +19,7 @@ mod native_flaws;
 mod operate;
 mod operator_verbs;
 mod policy;
+mod preflight;
 mod process;
 mod rejects;
 mod reload;

@@ -20,10 +20,12 @@
 //! What is told:
 //!
 //! - [`status`]: the Node's status, condition and annotations, with native's texts
-//! - [`reported`]: the same as a Node object has it, read without trust
+//! - [`reported`]: the same as a Node object has it, read without trust; [`bounds`]: texts of others, made harmless
+//! - [`preflight`]: what a node is asked to judge without taking it up, and its answer
 //! - [`duration`]: Go's durations, read and written
 
 pub mod assignment;
+pub mod bounds;
 pub mod digest;
 pub mod duration;
 pub mod effective;
@@ -33,6 +35,7 @@ pub mod local_files;
 pub mod merge;
 pub mod pods;
 pub mod policy;
+pub mod preflight;
 pub mod rendering;
 pub mod reported;
 pub mod schema;

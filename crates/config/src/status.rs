@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::preflight::{ANSWER_ANNOTATION, PreflightStatus};
 use crate::source::Source;
 
 /// Native's error strings (pkg/kubelet/kubeletconfig/status/status.go:32-47, v1.20.2).
@@ -73,6 +74,36 @@ pub struct NodeConfigStatus {
     /// `absent`, `in-force`, `unreadable`, or `violated` by what runs.
     #[serde(skip)]
     pub policy: &'static str,
+    /// The answer to what the Node is asked to judge; in an annotation of its own.
+    #[serde(skip)]
+    pub preflight: PreflightAnswer,
+}
+
+/// What the Node is to say of what it is asked to judge ([`crate::preflight`]).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum PreflightAnswer {
+    /// What it says, until more is known.
+    #[default]
+    AsItIs,
+    /// Nothing: it is not asked.
+    None,
+    /// This, as long as it is asked for that.
+    Said(Box<PreflightStatus>),
+}
+
+impl PreflightAnswer {
+    /// What the annotation is to be, where it is another than is shown; null takes it away.
+    fn unsaid(&self, shown: &PublishedStatus) -> Option<Value> {
+        match (self, &shown.preflight_request) {
+            (Self::None, None) => shown.preflight.as_ref().map(|_| Value::Null),
+            (Self::Said(answer), Some(request)) if answer.answers(request) => {
+                let text = answer.annotation();
+                (shown.preflight.as_ref() != Some(&text)).then(|| json!(text))
+            }
+            // The Node is asked for something else by now, which the machine has yet to hear of.
+            _ => None,
+        }
+    }
 }
 
 /// The Node condition `KubeletConfigOk`.
@@ -209,6 +240,10 @@ pub struct PublishedStatus {
     pub annotation: Option<String>,
     /// The value of [`ABOUT_ANNOTATION`].
     pub about: Option<String>,
+    /// The value of [`ANSWER_ANNOTATION`].
+    pub preflight: Option<String>,
+    /// The value of [`crate::preflight::REQUEST_ANNOTATION`].
+    pub preflight_request: Option<String>,
 }
 
 /// The condition's `type`.
@@ -274,7 +309,10 @@ impl NodeConfigStatus {
         let status = (STATUS_ANNOTATION, self.annotation(), &shown.annotation);
         let about = (ABOUT_ANNOTATION, self.about(), &shown.about);
         let unsaid = [status, about].into_iter().filter(|(_, text, shown)| shown.as_ref() != Some(text));
-        let annotations: Map<String, Value> = unsaid.map(|(name, text, _)| (name.to_owned(), text.into())).collect();
+        let mut annotations: Map<String, Value> =
+            unsaid.map(|(name, text, _)| (name.to_owned(), text.into())).collect();
+        let answer = self.preflight.unsaid(shown);
+        annotations.extend(answer.map(|answer| (ANSWER_ANNOTATION.to_owned(), answer)));
         if !annotations.is_empty() {
             patch.insert("metadata".to_owned(), json!({ "annotations": annotations }));
         }
@@ -305,6 +343,7 @@ impl NodeConfigStatus {
     pub fn is_annotated(&self, shown: &PublishedStatus) -> bool {
         shown.annotation.as_ref().is_some_and(|shown| *shown == self.annotation())
             && shown.about.as_ref().is_some_and(|shown| *shown == self.about())
+            && self.preflight.unsaid(shown).is_none()
     }
 
     /// True if both say the same in `status.config`.
@@ -358,6 +397,7 @@ pub fn seconds_between(time: &str, wall_nanos: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::preflight::PreflightResult;
     use crate::source::ConfigMapRef;
 
     fn source() -> Source {
@@ -375,8 +415,7 @@ mod tests {
         let shown = PublishedStatus {
             annotation: Some(status.annotation()),
             about: Some(status.about()),
-            condition: None,
-            config: Value::Null,
+            ..PublishedStatus::default()
         };
         assert_eq!(
             status.patch(&shown, "2026-01-01T00:00:00Z"),
@@ -390,6 +429,30 @@ mod tests {
             json!({ABOUT_ANNOTATION: format!(r#"{{"policy":"","shadowedByFlags":[],"version":"{VERSION}"}}"#)});
         assert!(!status.is_annotated(&older), "another supervisor wrote it");
         assert_eq!(status.patch(&older, "2026-01-01T00:00:00Z")["metadata"]["annotations"], annotations);
+        let answer = PreflightStatus::new("n/m", PreflightResult::Valid, "");
+        let (said, text) = (PreflightAnswer::Said(Box::new(answer.clone())), answer.annotation());
+        for (answer, request, shown_answer, says) in [
+            (PreflightAnswer::AsItIs, None, Some("a"), None),
+            (PreflightAnswer::None, None, None, None),
+            (PreflightAnswer::None, None, Some("a"), Some(Value::Null)),
+            (PreflightAnswer::None, Some("n/m"), Some("a"), None),
+            (said.clone(), Some("n/m"), Some(text.as_str()), None),
+            (said.clone(), Some("n/m"), None, Some(json!(text))),
+            (said.clone(), Some("n/m#2"), None, None),
+            (said, None, None, None),
+        ] {
+            let status = NodeConfigStatus { preflight: answer, ..status.clone() };
+            let shown = PublishedStatus {
+                annotation: Some(status.annotation()),
+                about: Some(status.about()),
+                preflight: shown_answer.map(str::to_owned),
+                preflight_request: request.map(str::to_owned),
+                ..PublishedStatus::default()
+            };
+            assert_eq!(status.is_annotated(&shown), says.is_none());
+            let patch = status.patch(&shown, "2026-01-01T00:00:00Z");
+            assert_eq!(patch.pointer("/metadata/annotations").map(|all| all[ANSWER_ANNOTATION].clone()), says);
+        }
         assert!(status.matches(&json!({"assigned": {"configMap": source()}, "error": LOAD_ERROR})));
         assert!(!status.matches(&json!({"assigned": {"configMap": source()}})));
         assert!(NodeConfigStatus::default().matches(&Value::Null));

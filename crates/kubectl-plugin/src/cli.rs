@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::commands::{
-    assign, capture, completion, confirm, controller, diff, doctor, explain, history, push, render, reset, retry,
-    rollback, rollout, status,
+    assign, capture, completion, confirm, controller, diff, doctor, explain, history, preflight, push, render, reset,
+    retry, rollback, rollout, status,
 };
 use crate::context::{self, Context};
 use crate::failure::Failure;
@@ -49,6 +49,8 @@ enum Command {
     Capture(capture::Options),
     /// Makes an immutable ConfigMap of a file; the same file gives the same name.
     Push(push::Options),
+    /// Has nodes judge a configuration with their own kubelets, which go on undisturbed.
+    Preflight(preflight::Options),
     /// Two configurations by field, and what going from one to the other takes.
     Diff(diff::Options),
     /// What a pool says, for a node: its expressions evaluated.
@@ -141,6 +143,7 @@ impl Command {
             Self::Capture(options) => options.run(context).await,
             Self::Render(options) => options.run(context).await,
             Self::Explain(options) => options.run(context).await,
+            Self::Preflight(options) => options.run(context).await,
             Self::History(options) => options.run(context).await,
             Self::Rollout(options) => options.run(context).await,
             Self::Controller(options) => options.run(context).await,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use kubelet_config::assignment::Assignment;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, Source};
-use kubelet_config::status::NodeConfigStatus;
+use kubelet_config::status::{NodeConfigStatus, PreflightAnswer};
 use kubelet_supervisor::machine::command::Command;
 use kubelet_supervisor::machine::evidence::{Environment, NodeReadiness};
 use kubelet_supervisor::machine::model::{Exit, Moment, Rendered};
@@ -104,6 +104,8 @@ pub struct Node {
     /// What the API server has: the assignment, and the ConfigMaps' versions.
     wanted: Assignment,
     versions: BTreeMap<String, String>,
+    /// What the Node is asked to judge, and the answer that it shows.
+    pub preflight: (Option<String>, Option<String>),
     /// This supervisor has heard of it.
     told: bool,
     process: Option<Process>,
@@ -231,6 +233,7 @@ impl Node {
             starts: Vec::new(),
             wanted: Assignment::Unknown,
             versions: BTreeMap::new(),
+            preflight: (None, None),
             told: true,
             process: None,
             renewed: 1_600_000_000,
@@ -286,6 +289,7 @@ impl Node {
         self.told = true;
         let wanted = self.wanted.clone();
         self.step(Input::Node(wanted.clone()));
+        self.show_preflight();
         if let Assignment::Map(reference) | Assignment::Default(reference) = wanted
             && let Some(payload) = self.payload(&reference.name)
         {
@@ -327,6 +331,23 @@ impl Node {
         self.wanted = Assignment::Map(reference(name));
         self.told = false;
         self.hear();
+    }
+
+    /// Annotates the Node.
+    pub fn request(&mut self, request: Option<&str>) {
+        self.preflight.0 = request.map(str::to_owned);
+        self.show_preflight();
+    }
+
+    pub fn show_preflight(&mut self) {
+        let (request, answer) = self.preflight.clone();
+        self.step(Input::PreflightRequested { request, answer });
+    }
+
+    /// The API server has this ConfigMap, assigned or not.
+    pub fn create(&mut self, name: &str, fields: Value, annotations: ConfigAnnotations) {
+        self.define(name, fields, annotations);
+        self.versions.insert(name.to_owned(), "1".to_owned());
     }
 
     /// The ConfigMap has this version now; its content is called `NAME@VERSION`.
@@ -425,6 +446,11 @@ impl Node {
     fn publish(&mut self) {
         if self.state.is_record_known() && self.state.is_status_due() {
             let status = node_status(&self.state);
+            match &status.preflight {
+                PreflightAnswer::AsItIs => {}
+                PreflightAnswer::None => self.preflight.1 = None,
+                PreflightAnswer::Said(answer) => self.preflight.1 = Some(answer.annotation()),
+            }
             if self.published.last() != Some(&status) {
                 self.published.push(status);
             }

@@ -220,7 +220,13 @@ impl World {
         }
     }
 
-    /// The same, if it is to end well.
+    /// Another command of the plugin, until it ends.
+    pub async fn command(&self, args: &[&str]) -> Result<ExitCode, Failure> {
+        self.fleet.is_up().await;
+        Box::pin(kubectl_plugin::run(&context(self.connect()), args)).await
+    }
+
+    /// The same as [`Self::client`], if it is to end well.
     pub async fn good(&self, args: &[&str]) {
         self.client(args).await.expect("alive").unwrap_or_else(|failure| panic!("{args:?}: {}", failure.message));
     }

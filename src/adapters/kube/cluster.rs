@@ -71,6 +71,10 @@ impl ports::Cluster for KubeCluster {
     fn observe_pods(&mut self, ticket: Ticket) {
         self.send(Command::Query(Query::Pods(ticket)));
     }
+
+    fn fetch(&mut self, ticket: Ticket, map: &ConfigMapRef) {
+        self.send(Command::Query(Query::ConfigMap(ticket, map.clone())));
+    }
 }
 
 /// One session after the other, for as long as the supervisor runs.

@@ -11,6 +11,7 @@ use super::types::{ConfigMapView, LeaseView, NodeView, PodView};
 use crate::machine::evidence::{LeaseObservation, NodeReadiness};
 use kubelet_config::assignment::{self, Assignment};
 use kubelet_config::pods::{self, PodSummary};
+use kubelet_config::preflight::{ANSWER_ANNOTATION, MAX_ANSWER, REQUEST_ANNOTATION};
 use kubelet_config::reported;
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, is_safe_component, is_uid_on_node};
 use kubelet_config::source_dir::SIZE_LIMIT;
@@ -36,6 +37,15 @@ pub(super) fn node_annotations(node: &NodeView) -> NodeAnnotations {
             .and_then(|all| all.get(&format!("{PREFIX}{name}")).map(|value| reported::text(value)))
     };
     NodeAnnotations { retry: annotation("retry"), confirm: annotation("confirm") }
+}
+
+/// What the Node is asked to judge, and the answer that it shows.
+pub(super) fn preflight(node: &NodeView) -> (Option<String>, Option<String>) {
+    let bounded = |name: &str, bytes: usize| {
+        let annotations = node.metadata.annotations.as_ref()?;
+        annotations.get(name).map(|text| reported::bounded(text, bytes))
+    };
+    (bounded(REQUEST_ANNOTATION, reported::MAX_TEXT), bounded(ANSWER_ANNOTATION, MAX_ANSWER))
 }
 
 /// True unless `spec.configSource` says what the Node is to run.
@@ -72,11 +82,14 @@ fn assigned(node: &NodeView, namespace: &str) -> Assignment {
 /// What the Node says of us.
 pub(super) fn published_status(node: NodeView) -> PublishedStatus {
     let condition = own_condition(&node);
+    let (preflight_request, preflight) = preflight(&node);
     let mut annotations = node.metadata.annotations.unwrap_or_default();
     PublishedStatus {
         condition,
         annotation: annotations.remove(STATUS_ANNOTATION),
         about: annotations.remove(ABOUT_ANNOTATION),
+        preflight,
+        preflight_request,
         config: node.status.config.unwrap_or_default(),
     }
 }

@@ -23,6 +23,8 @@ pub(crate) struct Outbox {
     /// The Node's annotations as sent to the machine: it must learn of one that was
     /// taken away while we were not connected.
     pub(crate) annotations: NodeAnnotations,
+    /// The same of what the Node is asked to judge, and its answer.
+    pub(crate) preflight: Option<(Option<String>, Option<String>)>,
 }
 
 impl Outbox {

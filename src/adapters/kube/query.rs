@@ -2,7 +2,7 @@
 
 use crate::machine::evidence::LeaseObservation;
 use crate::machine::history::HistoryEntry;
-use crate::machine::{Input, Ticket};
+use crate::machine::{FetchError, Input, Ticket};
 use kubelet_config::source::ConfigMapRef;
 use kubelet_config::status::NodeConfigStatus;
 
@@ -14,10 +14,11 @@ pub(super) enum Command {
 }
 
 /// A question that has exactly one answer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Query {
     Lease(Ticket),
     Pods(Ticket),
+    ConfigMap(Ticket, ConfigMapRef),
 }
 
 impl Query {
@@ -26,6 +27,9 @@ impl Query {
         match self {
             Self::Lease(ticket) => Input::LeaseObserved(ticket, LeaseObservation::Unreachable(why.to_owned())),
             Self::Pods(ticket) => Input::PodsObserved(ticket, None),
+            Self::ConfigMap(ticket, _) => {
+                Input::ConfigMapFetched(ticket, Err(FetchError { why: why.to_owned(), definite: false }))
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
-//! Single requests: the status, an event, the Lease, the pods.
+//! Single requests: the status, an event, the Lease, the pods, a ConfigMap.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Event as CoreEvent, EventSource, ObjectReference};
@@ -11,11 +12,14 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::credentials::chain;
-use super::decode;
-use super::types::{LeaseView, NodeView, PodView};
+use super::types::{ConfigMapView, LeaseView, NodeView, PodView};
+use super::{decode, watch};
+use crate::machine::FetchError;
 use crate::machine::evidence::LeaseObservation;
 use crate::machine::history::HistoryEntry;
 use kubelet_config::pods::PodInventory;
+use kubelet_config::reported;
+use kubelet_config::source::{ConfigMapRef, Payload};
 
 /// A query that takes longer has failed: it is one sample of several.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -69,6 +73,26 @@ pub(super) async fn observe_pods(
         Err(_) => return None,
     };
     Some(PodInventory { pods: pods.items.into_iter().map(decode::pod_summary).collect(), capacity })
+}
+
+/// Gets a ConfigMap as it is now. Nothing that a ConfigMap cannot be is given.
+pub(super) async fn fetch(client: Client, reference: ConfigMapRef) -> Result<Arc<Payload>, FetchError> {
+    let api: Api<ConfigMapView> = Api::namespaced(client, &reference.namespace);
+    let fail = |why, definite| Err(FetchError { why, definite });
+    match timeout(QUERY_TIMEOUT, api.get(&reference.name)).await {
+        Ok(Ok(map)) => match watch::other(&api, &reference.name, &map).or_else(|| decode::fault_of(&map)) {
+            Some(why) => fail(why, true),
+            None => Ok(Arc::new(decode::payload(map))),
+        },
+        Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
+            fail(format!("the ConfigMap {reference} does not exist"), true)
+        }
+        Ok(Err(kube::Error::Api(status))) if status.code == 403 => {
+            fail(decode::forbidden(&reference, &reported::text(&status.message)), true)
+        }
+        Ok(Err(error)) => fail(chain(&error), false),
+        Err(_) => fail(format!("no answer within {} s", QUERY_TIMEOUT.as_secs()), false),
+    }
 }
 
 /// Native's shape (configsync.go:234-266, v1.20.2): core/v1, because a node may not write the

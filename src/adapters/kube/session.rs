@@ -116,6 +116,7 @@ impl<'a> Session<'a> {
         tokio::spawn(async move {
             let _ = inputs.send(match query {
                 Query::Lease(ticket) => Input::LeaseObserved(ticket, requests::observe_lease(client, node).await),
+                Query::ConfigMap(ticket, map) => Input::ConfigMapFetched(ticket, requests::fetch(client, map).await),
                 Query::Pods(ticket) => {
                     Input::PodsObserved(ticket, requests::observe_pods(client, node, capacity).await)
                 }
@@ -147,6 +148,12 @@ impl<'a> Session<'a> {
                     let _ = self
                         .inputs
                         .send(Input::NodeAnnotations { retry: annotations.retry, confirm: annotations.confirm });
+                }
+                let preflight = decode::preflight(&node);
+                if self.outbox.preflight.as_ref() != Some(&preflight) {
+                    self.outbox.preflight = Some(preflight.clone());
+                    let (request, answer) = preflight;
+                    let _ = self.inputs.send(Input::PreflightRequested { request, answer });
                 }
                 self.shown = Some(decode::published_status(node));
             }

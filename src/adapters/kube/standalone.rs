@@ -41,4 +41,7 @@ impl ports::Cluster for Standalone {
     fn observe_pods(&mut self, ticket: Ticket) {
         self.answer(Query::Pods(ticket).without_answer("the kubelet is standalone"));
     }
+    fn fetch(&mut self, ticket: Ticket, map: &ConfigMapRef) {
+        self.answer(Query::ConfigMap(ticket, map.clone()).without_answer("the kubelet is standalone"));
+    }
 }

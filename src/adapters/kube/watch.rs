@@ -182,7 +182,7 @@ where
 }
 
 /// Said of an object that nobody asked for.
-fn other<K: kube::Resource>(api: &Api<K>, name: &str, object: &K) -> Option<String> {
+pub(super) fn other<K: kube::Resource>(api: &Api<K>, name: &str, object: &K) -> Option<String> {
     let found = object.meta();
     let is_it = found.name.as_deref() == Some(name) && found.namespace.as_deref() == api.namespace();
     let full_name = |namespace: Option<&str>, name: &str| match namespace {

@@ -82,4 +82,8 @@ impl ports::Cluster for LocalSource {
     fn observe_pods(&mut self, ticket: Ticket) {
         self.cluster.observe_pods(ticket);
     }
+
+    fn fetch(&mut self, ticket: Ticket, map: &ConfigMapRef) {
+        self.cluster.fetch(ticket, map);
+    }
 }

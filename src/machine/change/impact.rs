@@ -1,12 +1,14 @@
 //! What a change would cost this node: hazards of its fields, pods that would be turned away, and fields of no effect.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::machine::State;
 use crate::machine::io::Effect;
 use crate::machine::model::{ConfigError, Rendered};
 use crate::machine::records::Version;
+use kubelet_config::hazard::impact::Supply;
 use kubelet_config::hazard::{self, HazardClass};
+use kubelet_config::pods::PodInventory;
 use kubelet_config::schema::{self, UnknownFields};
 use kubelet_config::source::Source;
 
@@ -23,7 +25,7 @@ impl State {
     }
 
     /// Why the payload is refused for that, where it is.
-    pub(super) fn refused_field_problems(&self, rendered: &Rendered) -> Option<String> {
+    pub(in crate::machine) fn refused_field_problems(&self, rendered: &Rendered) -> Option<String> {
         let messages = self.field_problems(rendered);
         let is_proven = self.fallback_content() == Some(&rendered.digest);
         let by_policy = rendered.admission.refuses_unknown_fields;
@@ -41,7 +43,8 @@ impl State {
 
     /// The same if it would cost pods.
     pub(super) fn refuse_impact(&mut self, source: &Source, rendered: &Rendered, fx: &mut Vec<Effect>) -> bool {
-        let Some(why) = self.refused_impact(rendered) else { return false };
+        let inventory = self.change.as_ref().and_then(|change| change.inventory.as_ref());
+        let Some((_, why)) = self.refused_impact(rendered, inventory, &self.health.supplies()) else { return false };
         self.refuse(BTreeSet::from([HazardClass::Pods]), source, &why, fx);
         true
     }
@@ -54,7 +57,7 @@ impl State {
         self.reject(&Version::named(source.clone()), ConfigError::Validate, why, fx);
     }
 
-    fn refused_hazards(&self, rendered: &Rendered) -> Option<(BTreeSet<HazardClass>, String)> {
+    pub(in crate::machine) fn refused_hazards(&self, rendered: &Rendered) -> Option<(BTreeSet<HazardClass>, String)> {
         if self.is_way_back(rendered) {
             return None;
         }
@@ -64,15 +67,20 @@ impl State {
         Some((hazard::refused_classes(&changes, acknowledged), why))
     }
 
-    fn refused_impact(&self, rendered: &Rendered) -> Option<String> {
+    /// The pods that are known to go, and why that is refused.
+    pub(in crate::machine) fn refused_impact(
+        &self,
+        rendered: &Rendered,
+        inventory: Option<&PodInventory>,
+        supplies: &BTreeMap<String, Supply>,
+    ) -> Option<(BTreeSet<String>, String)> {
         if self.is_way_back(rendered) {
             return None;
         }
-        let inventory = self.change.as_ref()?.inventory.as_ref();
-        let supplies = self.health.supplies();
-        let impacts = hazard::preview(&self.running().effective, &rendered.effective, inventory, &supplies);
+        let impacts = hazard::preview(&self.running().effective, &rendered.effective, inventory, supplies);
         let why = hazard::refused_impact(&impacts, rendered.annotations.acknowledge.as_deref())?;
-        Some(bounded_by_policy(why, rendered))
+        let pods = impacts.into_iter().flat_map(|impact| impact.pods).collect();
+        Some((pods, bounded_by_policy(why, rendered)))
     }
 }
 

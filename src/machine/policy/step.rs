@@ -69,7 +69,7 @@ impl State {
         self.reject_by_policy(source, why, fx);
     }
 
-    fn refusal_by_policy(&self, rendered: &Rendered) -> Option<String> {
+    pub(in crate::machine) fn refusal_by_policy(&self, rendered: &Rendered) -> Option<String> {
         let Admission { refused_by_label, signed, .. } = &rendered.admission;
         let by_label = refused_by_label.clone().filter(|_| self.sync.is_by_labels());
         let refused = State::forbids(rendered).or(by_label);

@@ -239,7 +239,7 @@ impl<'a> Kubelet<'a> {
             ));
         }
         Self::problems(&native, &ours, tally)?;
-        native.dump.as_ref().map_or(Ok(()), |dump| effective(&ours, dump))
+        native.dump.as_ref().map_or(Ok(()), |dump| effective(&ours, dump, !text.ends_with('\n')))
     }
 
     fn render(&self, text: &str) -> Result<Configuration, RenderFault> {
@@ -285,7 +285,7 @@ impl<'a> Kubelet<'a> {
 }
 
 /// The effective view, defaults included, against what the kubelet goes by.
-fn effective(ours: &Configuration, dump: &Value) -> Result<(), String> {
+fn effective(ours: &Configuration, dump: &Value, cut: bool) -> Result<(), String> {
     let sources = Sources {
         configuration: &ours.value,
         local: "",
@@ -307,6 +307,9 @@ fn effective(ours: &Configuration, dump: &Value) -> Result<(), String> {
         };
         let same = match &field.value {
             Value::Null => continue, // it depends on the node
+            // Of a map that has become empty.
+            Value::Object(fields) if fields.is_empty() => value == &field.value || value.is_null(),
+            Value::String(text) if cut && text.ends_with('\n') => value.as_str() == Some(text.trim_end_matches('\n')),
             Value::String(text) => {
                 let (sign, length) = text.strip_prefix('-').map_or((1, text.as_str()), |rest| (-1, rest));
                 let nanos = length.parse::<GoDuration>().ok().and_then(|it| i128::try_from(it.0.as_nanos()).ok());

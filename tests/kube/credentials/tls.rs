@@ -74,7 +74,7 @@ impl Bench {
         loop {
             match tokio::time::timeout(SOON, self.inputs.recv()).await.expect("an input in time").expect("an input") {
                 Input::NodeName(name) => assert_eq!(name, NODE),
-                Input::AssignedByLabels(_) => {}
+                Input::AssignedByLabels(_) | Input::PreflightRequested { .. } => {}
                 input => return input,
             }
         }

@@ -84,6 +84,7 @@ pub struct Driver {
     preflights: Vec<Ticket>,
     probes: Vec<Ticket>,
     queries: Vec<(Ticket, Query)>,
+    fetches: Vec<Ticket>,
     sent: u64,
     kubelet: u8,
     /// The binary that the machine was last told of. Another one put in its place since is the next start's affair.
@@ -129,6 +130,7 @@ impl Driver {
             preflights: Vec::new(),
             probes: Vec::new(),
             queries: Vec::new(),
+            fetches: Vec::new(),
             sent: 0,
             kubelet: 0,
             told: KubeletId::default(),
@@ -165,6 +167,7 @@ impl Driver {
         self.preflights.clear();
         self.probes.clear();
         self.queries.clear();
+        self.fetches.clear();
     }
 
     fn on_disk(&self) -> Records {
@@ -241,6 +244,7 @@ impl Driver {
             Effect::Send(_) => self.sent += 1,
             Effect::Preflight(ticket, _) => self.preflights.push(ticket),
             Effect::Probe(ticket, _) => self.probes.push(ticket),
+            Effect::Fetch(ticket, _) => self.fetches.push(ticket),
             Effect::Query(ticket, query) => self.queries.push((ticket, query)),
             Effect::ReadLogTail => return Some(Input::LogTail(Vec::new())),
             Effect::Start(config) => {
@@ -335,6 +339,7 @@ impl Driver {
         result.map_err(RenderError::Internal)?;
         let source = match target {
             LoadTarget::Local | LoadTarget::DryRun(None) => return Ok(rendered(None)),
+            LoadTarget::Unassigned(source, _) => source,
             LoadTarget::Content(digest, source) if self.configs.contains(digest) => {
                 assert!(self.hostile || content(source) == *digest, "{source} has other content");
                 source
@@ -422,6 +427,12 @@ impl Driver {
                 self.input(Input::Operator(self.commands, inputs::command(which)));
             }
             Op::Annotate(retry, confirm) => self.input(inputs::annotations(retry, confirm)),
+            Op::Ask(which) => self.input(inputs::preflight(which)),
+            Op::Fetched(which, how) => {
+                if let Some(ticket) = nth(&self.fetches, which) {
+                    self.input(inputs::fetched(ticket, how));
+                }
+            }
             Op::Fail(times) => self.failures = times,
             Op::Stall(stalled) => self.stall(stalled),
             Op::Deaf(deaf) => self.deaf = deaf,

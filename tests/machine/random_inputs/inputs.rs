@@ -5,17 +5,18 @@ use std::time::Duration;
 
 use kubelet_config::assignment::Assignment;
 use kubelet_config::pods::PodInventory;
+use kubelet_config::preflight::{PreflightRequest, PreflightResult, PreflightStatus};
 use kubelet_supervisor::machine::command::{Command, Target};
 use kubelet_supervisor::machine::evidence::{Environment, LeaseObservation, NodeReadiness};
 use kubelet_supervisor::machine::history::HistoryEntry;
 use kubelet_supervisor::machine::model::{Damage, Exit, KubeletId, Moment, RenderError, Verdict};
 use kubelet_supervisor::machine::records::Stored;
-use kubelet_supervisor::machine::{Effect, Handover, Input, Settings, State, StoreRequest};
+use kubelet_supervisor::machine::{Effect, FetchError, Handover, Input, Settings, State, StoreRequest, Ticket};
 
 use super::driver::{payload, reference, rendered, source};
 
 /// How many there are.
-pub const KINDS: usize = 38;
+pub const KINDS: usize = 40;
 
 /// Its number. Whoever adds an input adds it here, to [`KINDS`] and to [`make`].
 pub fn kind(input: &Input) -> usize {
@@ -58,6 +59,8 @@ pub fn kind(input: &Input) -> usize {
         Input::PolicyChanged => 35,
         Input::AssignedByLabels(_) => 36,
         Input::ClockSet => 37,
+        Input::ConfigMapFetched(..) => 38,
+        Input::PreflightRequested { .. } => 39,
     }
 }
 
@@ -116,6 +119,8 @@ pub fn make(kind: usize, seed: u8) -> Input {
         35 => Input::PolicyChanged,
         36 => Input::AssignedByLabels(odd),
         37 => Input::ClockSet,
+        38 => fetched(ticket, seed),
+        39 => preflight(seed),
         _ => Input::Tick,
     }
 }
@@ -155,6 +160,30 @@ pub fn readiness(ready: bool, heartbeat: u64) -> NodeReadiness {
 pub fn annotations(retry: u8, confirm: u8) -> Input {
     let version = |which: u8| (which > 0).then(|| format!("u{}/{}", which - 1, which + 1));
     Input::NodeAnnotations { retry: version(retry), confirm: version(confirm) }
+}
+
+pub fn fetched(ticket: Ticket, how: u8) -> Input {
+    let failed = |definite| Err(FetchError { why: "no".to_owned(), definite });
+    Input::ConfigMapFetched(
+        ticket,
+        match how {
+            0 => failed(false),
+            1 => failed(true),
+            _ => Ok(payload(how % 3, how % 6)),
+        },
+    )
+}
+
+pub fn preflight(which: u8) -> Input {
+    let source = source(which % 3, which % 6);
+    let request = PreflightRequest::of(&source).to_string();
+    let answer = PreflightStatus::new(&request, PreflightResult::Valid, "").annotation();
+    let request = match which {
+        0 => None,
+        1 => Some("garbage".to_owned()),
+        _ => Some(request),
+    };
+    Input::PreflightRequested { request, answer: Some(answer).filter(|_| which.is_multiple_of(4)) }
 }
 
 pub fn lease(how: u8, now: Duration) -> LeaseObservation {

@@ -11,6 +11,7 @@ pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod history;
 pub(crate) mod pool_configuration;
+pub(crate) mod preflight;
 pub(crate) mod push;
 pub(crate) mod render;
 pub(crate) mod reset;

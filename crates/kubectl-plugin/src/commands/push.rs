@@ -83,6 +83,28 @@ pub(crate) struct Options {
 }
 
 impl Options {
+    /// The same as `push FILE` with this key, said by another command; gives the ConfigMap.
+    pub(crate) async fn push(file: &str, key: &str, overlay: bool, client: &Client) -> Result<Value, Failure> {
+        let options = Self {
+            file: file.to_owned(),
+            flags: None,
+            signature: None,
+            name: None,
+            key: key.to_owned(),
+            overlay,
+            kubelet: None,
+            unknown_fields: UnknownFields::Warn,
+            dry_run: DryRun::None,
+            output: None,
+        };
+        let text = configuration::read_file(file)?;
+        options.check(&text)?; // what they would ignore the nodes say themselves
+        let data = BTreeMap::from([(options.key.clone(), text)]);
+        let name = options.map_name(&data)?;
+        let object = options.object(&name, &client.namespace, &data);
+        Ok(options.create(client, &name, object).await?.1)
+    }
+
     pub(crate) async fn run(self, connection: &context::Options) -> Result<ExitCode, Failure> {
         let text = configuration::read_file(&self.file)?;
         let problems = self.check(&text)?;

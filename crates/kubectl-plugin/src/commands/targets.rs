@@ -99,6 +99,10 @@ pub(crate) struct Targets {
 }
 
 impl Targets {
+    pub(crate) fn selection(self) -> NodeSelection {
+        NodeSelection::new(self.nodes, self.selector)
+    }
+
     /// A writer, and the nodes as they are. Names that cannot be read are said and counted; a selector of nothing is an
     /// error. `carrier`: the only one to write; none: the one that the API server keeps.
     pub(crate) async fn open(
@@ -108,7 +112,7 @@ impl Targets {
         options: Options,
     ) -> Result<(Writer, NodeSelection, Vec<NodeRow>), Failure> {
         let mut writer = Writer::new(context.api(), carrier, options);
-        let selection = NodeSelection::new(self.nodes, self.selector);
+        let selection = self.selection();
         let (rows, failed) = nodes::read_each(&writer.client, &selection).await?;
         for failure in &failed {
             writer.failed(&failure.message);

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Failure;
 use crate::api::client::Client;
@@ -18,6 +19,18 @@ use kubelet_config::duration::GoDuration;
 
 /// So many nodes are named when the time is over.
 const NAMED: usize = 10;
+
+/// Until SIGINT or SIGTERM.
+pub(crate) async fn interrupted() {
+    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+}
 
 /// `--wait`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -41,7 +54,7 @@ pub(crate) struct Options {
     timeout: Duration,
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     text.parse::<GoDuration>().map(|duration| duration.0)
 }
 

@@ -11,6 +11,7 @@ pub(crate) mod field_paths;
 pub(crate) mod leader_election;
 pub mod node;
 pub mod pool;
+pub(crate) mod preflight;
 pub mod rollout;
 pub(crate) mod view;
 pub(crate) mod wait;

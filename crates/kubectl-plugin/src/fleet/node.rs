@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::field_paths::is_within;
 use kubelet_config::assignment::{self, Assignment, reference_fault};
 use kubelet_config::hazard::quantity;
+use kubelet_config::preflight::PreflightStatus;
 use kubelet_config::reported::{self, ReportedCondition, ReportedStatus, ReportedSupervisor};
 use kubelet_config::source::{ConfigMapRef, Source};
 
@@ -107,6 +108,8 @@ pub(crate) struct NodeRow {
     /// The annotation `kubelet-supervisor.io/cordoned-by-rollout`.
     pub(crate) cordoned_by: Option<String>,
     pub(crate) manager: Option<ConfigManager>,
+    /// What it answered when it was last asked to judge a configuration; of most Nodes at most times: nothing.
+    pub(crate) preflight: Option<Box<PreflightStatus>>,
 }
 
 impl NodeRow {
@@ -148,6 +151,7 @@ impl NodeRow {
             cordoned: node.pointer("/spec/unschedulable").and_then(Value::as_bool).unwrap_or_default(),
             taints: taints(node),
             manager: Some(manager),
+            preflight: PreflightStatus::from_node(node).map(Box::new),
             ..Self::default()
         };
         let native = node.pointer("/spec/configSource").filter(|source| !source.is_null());

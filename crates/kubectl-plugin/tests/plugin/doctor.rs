@@ -75,7 +75,7 @@ fn rights_that_the_user_lacks() {
 cluster: you may not get nodes/proxy; needed by capture, diff NODE, explain
     kubectl create clusterrole kubelet-config-nodes-proxy-d407a9 --verb=get --resource=nodes/proxy
     kubectl create clusterrolebinding kubelet-config-nodes-proxy-d407a9 --clusterrole=kubelet-config-nodes-proxy-d407a9 --user=jane
-cluster: you may not create configmaps in namespace kubelet-config; needed by push, rollout
+cluster: you may not create configmaps in namespace kubelet-config; needed by push, preflight, rollout
     kubectl -n kubelet-config create role kubelet-config-configmaps-a643b5 --verb=create --resource=configmaps
     kubectl -n kubelet-config create rolebinding kubelet-config-configmaps-a643b5 --role=kubelet-config-configmaps-a643b5 --user=jane
 2 findings: 1 node, 1 assigned ConfigMap, 15 rights looked at; assignments are written as labels

@@ -8,6 +8,7 @@ mod doctor;
 mod hostile_nodes;
 mod krew;
 mod pools;
+mod preflight;
 mod push;
 mod read;
 mod status;

@@ -11,6 +11,7 @@ mod faults;
 mod hostile_nodes;
 mod kills;
 mod output;
+mod preflight;
 mod promises;
 mod records;
 mod selection;

@@ -204,6 +204,11 @@ impl Disk {
     fn load(&mut self, target: &LoadTarget) -> Result<Rendered, RenderError> {
         let source = match target {
             LoadTarget::Local | LoadTarget::DryRun(None) => return rendered(None),
+            LoadTarget::Unassigned(source, payload) => {
+                let rendered = rendered(Some((&checkpoint(payload), source)))?;
+                self.configurations.insert(rendered.digest.clone(), rendered.clone());
+                return Ok(rendered);
+            }
             LoadTarget::Content(digest, source) => match self.configurations.get(digest) {
                 Some(known) => return Ok(known.clone()),
                 None => source,
@@ -212,17 +217,20 @@ impl Disk {
         };
         let payload = self.checkpoints.get(source);
         let payload = payload.ok_or_else(|| RenderError::Checkpoint(format!("there is no checkpoint of {source}")))?;
-        let checkpoint = Checkpoint {
-            dir: "/played".to_owned(),
-            binary_keys: [].into(),
-            files: payload.data.clone(),
-            annotations: payload.annotations.clone(),
-        };
-        let rendered = rendered(Some((&checkpoint, source)))?;
+        let rendered = rendered(Some((&checkpoint(payload), source)))?;
         if !matches!(target, LoadTarget::DryRun(_)) {
             self.configurations.insert(rendered.digest.clone(), rendered.clone());
         }
         Ok(rendered)
+    }
+}
+
+fn checkpoint(payload: &Payload) -> Checkpoint {
+    Checkpoint {
+        dir: "/played".to_owned(),
+        binary_keys: [].into(),
+        files: payload.data.clone(),
+        annotations: payload.annotations.clone(),
     }
 }
 

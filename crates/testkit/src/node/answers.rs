@@ -6,7 +6,7 @@ use kubelet_config::assignment::Assignment;
 use kubelet_supervisor::machine::evidence::{LeaseObservation, Query};
 use kubelet_supervisor::machine::history::HistoryEntry;
 use kubelet_supervisor::machine::model::{Exit, Rendered, Verdict};
-use kubelet_supervisor::machine::{Effect, Input, Ticket};
+use kubelet_supervisor::machine::{Effect, FetchError, Input, Ticket};
 use kubelet_supervisor::ports::StoreRequest;
 
 use super::{Node, Process, REFUSAL};
@@ -47,6 +47,14 @@ impl Node {
             Effect::Probe(ticket, _) => {
                 let answer = Input::Probed(*ticket, self.healthz?);
                 self.hold_back(answer)
+            }
+            Effect::Fetch(ticket, map) => {
+                let absent = |definite| Err(FetchError { why: "it is not to be had".to_owned(), definite });
+                let fetched = match self.payload(&map.name) {
+                    _ if !self.api_answers() => absent(false),
+                    found => found.ok_or(()).or(absent(true)),
+                };
+                self.hold_back(Input::ConfigMapFetched(*ticket, fetched))
             }
             Effect::Query(..) if !self.queries_answered => None,
             Effect::Query(ticket, query) => {

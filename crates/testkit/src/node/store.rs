@@ -227,6 +227,14 @@ impl Node {
             LoadTarget::Local | LoadTarget::DryRun(None) if self.store.renders_fail => Err(eio()),
             LoadTarget::Local | LoadTarget::DryRun(None) => Ok(self.render(None)),
             LoadTarget::Source(source) => self.load_source(source),
+            LoadTarget::Unassigned(source, _) => {
+                if self.store.renders_fail || self.store.full {
+                    return Err(eio());
+                }
+                let rendered = self.render(Some(source));
+                self.store.configs.insert(rendered.digest.clone(), rendered.clone());
+                Ok(rendered)
+            }
             LoadTarget::DryRun(Some(source)) => self.dry_run(source),
             LoadTarget::Content(digest, _) if self.store.unreadable.contains(&digest.0) => Err(eio()),
             LoadTarget::Content(digest, source) => {

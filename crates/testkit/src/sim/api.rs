@@ -7,7 +7,7 @@ use std::time::Duration;
 use kubelet_config::assignment::Assignment;
 use kubelet_config::flags::KEY_SUFFIX;
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, Source};
-use kubelet_supervisor::machine::Input;
+use kubelet_supervisor::machine::{FetchError, Input};
 
 use super::silence::OneSide;
 use super::world::{Coming, Content, KEY, NAMESPACE, Outside, ms};
@@ -108,6 +108,15 @@ impl Outside {
         self.is_set_right(); // the Node is told before it
         self.note_input(&input);
         Some(input)
+    }
+
+    pub fn fetched(&self, map: &ConfigMapRef) -> Result<Arc<Payload>, FetchError> {
+        let failed = |why: &str, definite| Err(FetchError { why: why.to_owned(), definite });
+        match self.maps.get(&map.name) {
+            _ if !self.hears_api() => failed("connection refused", false),
+            Some(map) => Ok(self.history[&map.uid][&map.resource_version].payload.clone()),
+            None => failed("not found", true),
+        }
     }
 
     /// An answer is on its way, as the API server's mood is.

@@ -235,6 +235,9 @@ impl ports::Cluster for Handle {
     fn observe_pods(&mut self, ticket: Ticket) {
         self.0.borrow_mut().schedule_answer(Coming::Pods(ticket));
     }
+    fn fetch(&mut self, ticket: Ticket, map: &ConfigMapRef) {
+        self.0.borrow_mut().schedule_answer(Coming::Fetched(ticket, map.clone()));
+    }
 }
 
 impl Outside {

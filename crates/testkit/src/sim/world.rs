@@ -45,6 +45,7 @@ pub enum Coming {
     Lease(Ticket),
     Pods(Ticket),
     Environment(Ticket),
+    Fetched(Ticket, ConfigMapRef),
 }
 
 /// What of the world is due.
@@ -213,6 +214,7 @@ impl Outside {
             Coming::Watchdog(pid) => self.pings(pid),
             Coming::Heartbeat(pid, again) => self.heartbeat(pid, again),
             Coming::Lease(ticket) => Some(Input::LeaseObserved(ticket, self.lease())),
+            Coming::Fetched(ticket, map) => Some(Input::ConfigMapFetched(ticket, self.fetched(&map))),
             Coming::Pods(ticket) => Some(Input::PodsObserved(ticket, self.pods())),
             Coming::Environment(ticket) => Some(Input::EnvironmentObserved(ticket, self.environment(ticket))),
         }

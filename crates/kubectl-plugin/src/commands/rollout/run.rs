@@ -2,8 +2,6 @@
 
 use std::process::ExitCode;
 
-use tokio::signal::unix::{SignalKind, signal};
-
 use super::client::RolloutClient;
 use super::drain::Drains;
 use super::drive::{Drive, Outcome};
@@ -12,6 +10,7 @@ use super::lock::{Lock, LockAttempt};
 use super::progress_reporter::{ProgressReporter, clean};
 use crate::Failure;
 use crate::api::write::{AssignmentWriter, Mode};
+use crate::commands::wait::interrupted;
 use crate::fleet::node::NodeRow;
 use crate::fleet::rollout::member::Member;
 use crate::fleet::rollout::{Phase, Record};
@@ -171,16 +170,4 @@ pub(crate) fn ended(name: &str, record: &Record, requests: &str) -> Result<ExitC
     }
     output::write_stdout(&format!("rollout/{name} {}{why}{requests}\n", record.phase.label()))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// SIGINT or SIGTERM.
-async fn interrupted() {
-    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-    }
 }

@@ -1,0 +1,69 @@
+//! Bounds of texts that others wrote: short, and without what would steer a terminal.
+
+/// Bytes of one text of a node, in UTF-8; what is longer is cut, and ends with an ellipsis.
+pub const MAX_TEXT: usize = 512;
+
+/// Bytes of the message of an event, which the API server does not let be longer (ValidateEvent,
+/// pkg/apis/core/validation/events.go, v1.20.2; older events are not checked).
+pub const MAX_EVENT: usize = 1024;
+
+/// Entries of one list of a node.
+pub const MAX_LIST: usize = 64;
+
+/// The text without what would move a terminal's cursor, change its colours or turn its writing round.
+#[must_use]
+pub fn plain(text: &str) -> String {
+    text.chars().map(shown).collect()
+}
+
+/// A text of a node: [`plain`], and at most [`MAX_TEXT`] bytes.
+#[must_use]
+pub fn text(text: &str) -> String {
+    bounded(text, MAX_TEXT)
+}
+
+/// The text as [`plain`] has it, cut to so many bytes.
+#[must_use]
+pub fn bounded(text: &str, bytes: usize) -> String {
+    const CUT: char = '…';
+    let mut out = String::new();
+    let mut fits = 0;
+    for c in text.chars() {
+        let shown = shown(c);
+        if out.len() + shown.len() > bytes {
+            out.truncate(fits);
+            out.push(CUT);
+            return out;
+        }
+        out.push_str(&shown);
+        if out.len() + CUT.len_utf8() <= bytes {
+            fits = out.len();
+        }
+    }
+    out
+}
+
+fn shown(c: char) -> String {
+    let turns = |c: char| matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
+    match c {
+        '\n' | '\t' => " ".to_owned(),
+        c if c.is_control() || turns(c) => c.escape_default().to_string(),
+        c => c.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_short_and_steer_nothing() {
+        assert_eq!(text("a\u{1b}[31mb\nc\u{202e}d\u{7}ä"), "a\\u{1b}[31mb c\\u{202e}d\\u{7}ä");
+        let exact = "x".repeat(MAX_TEXT);
+        assert_eq!(text(&exact), exact);
+        for long in ["x".repeat(90_000), "ä".repeat(400), "\u{1b}".repeat(200), format!("{exact}y")] {
+            let cut = text(&long);
+            assert!(cut.len() <= MAX_TEXT && cut.len() > MAX_TEXT - 10 && cut.ends_with('…'), "{cut}");
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! `preflight`: what nodes would make of a configuration, by their own word.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::pin::pin;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use futures_util::future::BoxFuture;
+use futures_util::stream::{self, FuturesUnordered};
+use futures_util::{FutureExt as _, StreamExt as _};
+use serde_json::{Value, json};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+
+use crate::api::client::{ApiError, Client};
+use crate::api::nodes::{NodeEvent, NodeWatcher};
+use crate::api::write::patch_node;
+use crate::commands::assign::reference;
+use crate::commands::push;
+use crate::commands::targets::{Targets, readable_config_map};
+use crate::commands::wait::{duration, interrupted};
+use crate::fleet::config_ref::ConfigRef;
+use crate::fleet::node::{ConfigManager, NodeRow};
+use crate::fleet::preflight::{Answers, Outcome, names};
+use crate::output::{self, Format, Out, Table, Tone};
+use crate::{Context, Failure};
+use kubelet_config::assignment::DEFAULT_KEY;
+use kubelet_config::preflight::{ANSWER_ANNOTATION, PreflightRequest, PreflightResult, REQUEST_ANNOTATION};
+
+/// Patches under way at a time, ...
+const IN_FLIGHT: usize = 20;
+/// ... and a new one no oftener than that: 5,000 nodes are asked within a minute, and so answer one after the other.
+const PACE: Duration = Duration::from_millis(10);
+
+/// `-o`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Shown {
+    /// One row for each thing that nodes say.
+    #[default]
+    Table,
+    /// With the names of all nodes.
+    Json,
+}
+
+/// Options of `preflight`.
+#[derive(Debug, Args)]
+#[command(override_usage = "kubectl kubelet-config preflight <CONFIGMAP|FILE> <NODE...|-l SELECTOR> [OPTIONS]")]
+pub(crate) struct Options {
+    /// The ConfigMap, in the namespace of -n; or a file (it begins with / or . or ends in .yaml, .yml or .json), which is
+    /// pushed first.
+    #[arg(value_name = "CONFIGMAP|FILE")]
+    what: String,
+    #[command(flatten)]
+    targets: Targets,
+    /// The key of its data that holds the KubeletConfiguration.
+    #[arg(long, value_name = "KEY", default_value = DEFAULT_KEY)]
+    key: String,
+    /// Of a file: to be laid over each node's local file instead of replacing it.
+    #[arg(long)]
+    overlay: bool,
+    /// How long to wait for answers, such as 90s or 10m.
+    #[arg(long, value_name = "D", default_value = "2m", value_parser = duration)]
+    timeout: Duration,
+    /// table or json.
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Shown,
+}
+
+impl Options {
+    pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
+        let client = context.api();
+        let request = self.request(context, &client).await?.to_string();
+        let selection = self.targets.clone().selection();
+        let (watcher, rows) = NodeWatcher::new(&client, selection.clone()).await?;
+        if rows.is_empty() && selection.names.is_empty() {
+            let selector = selection.labels.as_deref().unwrap_or_default();
+            return Err(Failure::new(format!("no node has the labels {selector:?}: kubectl get nodes --show-labels")));
+        }
+        let mut survey = Survey::new(client, request, rows);
+        for name in &selection.names {
+            if !survey.nodes.contains_key(name) {
+                survey.answers.unanswered(name, Outcome::Gone, "there is no such node");
+            }
+        }
+        let result = survey.run(watcher, self.timeout).await;
+        survey.withdraw().await;
+        let interrupted = result?;
+        survey.show(self.output)?;
+        if interrupted {
+            return Err(Failure::new("interrupted"));
+        }
+        Ok(if survey.answers.all_valid() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// These very bytes, if they can be read.
+    async fn request(&self, context: &Context, client: &Client) -> Result<PreflightRequest, Failure> {
+        let file = match ConfigRef::parse(&self.what) {
+            Ok(ConfigRef::File(file)) => Some(file),
+            _ => None,
+        };
+        let (reference, map) = if let Some(file) = file {
+            let map = push::Options::push(&file, &self.key, self.overlay, client).await?;
+            let name = map.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
+            eprintln!("configmap/{name} is what is judged");
+            (reference(context, &name, &self.key)?, Some(map))
+        } else if self.overlay {
+            return Err(Failure::new("--overlay is for a FILE: of a ConfigMap its annotation says it"));
+        } else {
+            let reference = reference(context, &self.what, &self.key)?;
+            let map = readable_config_map(client, &reference).await?;
+            (reference, map)
+        };
+        let field = |name: &str| Some(map.as_ref()?.pointer(&format!("/metadata/{name}"))?.as_str()?.to_owned());
+        // Its own: what it is told is told to us, now.
+        let token = jiff::Timestamp::now().as_nanosecond().to_string();
+        let version = field("uid").zip(field("resourceVersion"));
+        Ok(PreflightRequest { reference, version, token: Some(token) })
+    }
+}
+
+/// How far a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    Unasked,
+    Asked,
+    Done,
+}
+
+/// A patch under way: the node, and what came of it.
+type Flight = BoxFuture<'static, (String, Result<Value, ApiError>)>;
+
+/// Nodes that are asked, and what they said.
+struct Survey {
+    client: Client,
+    request: String,
+    nodes: BTreeMap<String, Progress>,
+    queue: VecDeque<String>,
+    /// Their annotation is to go.
+    asked: BTreeSet<String>,
+    open: usize,
+    answers: Answers,
+}
+
+impl Survey {
+    fn new(client: Client, request: String, rows: Vec<NodeRow>) -> Self {
+        let (nodes, queue, asked, answers) = Default::default();
+        let mut survey = Self { client, request, nodes, queue, asked, open: 0, answers };
+        for row in rows {
+            if row.manager == Some(ConfigManager::Supervisor) {
+                survey.queue.push_back(row.name.clone());
+                survey.nodes.insert(row.name, Progress::Unasked);
+                survey.open += 1;
+            } else {
+                survey.answers.unanswered(&row.name, Outcome::NoSupervisor, "");
+                survey.nodes.insert(row.name, Progress::Done);
+            }
+        }
+        survey
+    }
+
+    /// True if the user does not want to wait.
+    async fn run(&mut self, watcher: NodeWatcher, timeout: Duration) -> Result<bool, Failure> {
+        // A stream, because what lists anew must not be interrupted.
+        let events = stream::unfold(watcher, async |mut watcher| Some((watcher.next().await, watcher)));
+        let (mut events, mut interrupted) = (pin!(events), pin!(interrupted()));
+        let mut flights: FuturesUnordered<Flight> = FuturesUnordered::new();
+        let (deadline, mut pace) = (Instant::now() + timeout, interval(PACE));
+        pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut stopped = false;
+        while self.open > 0 && !stopped {
+            tokio::select! {
+                () = &mut interrupted => stopped = true,
+                () = sleep_until(deadline) => break,
+                _ = pace.tick(), if !self.queue.is_empty() && flights.len() < IN_FLIGHT => flights.extend(self.ask_next()),
+                Some((name, answer)) = flights.next(), if !flights.is_empty() => self.patched(&name, answer),
+                Some(event) = events.next() => match event? {
+                    NodeEvent::Applied(row) => self.seen(*row),
+                    NodeEvent::Deleted(name) => self.end(&name, Outcome::Gone, "it is gone, or has lost its labels"),
+                },
+            }
+        }
+        // What is under way may have been done.
+        while let Some((name, answer)) = flights.next().await {
+            self.patched(&name, answer);
+        }
+        let silent: Vec<(String, Outcome)> = self
+            .nodes
+            .iter()
+            .filter_map(|(name, progress)| match progress {
+                Progress::Unasked => Some((name.clone(), Outcome::NotAsked)),
+                Progress::Asked => Some((name.clone(), Outcome::Silent)),
+                Progress::Done => None,
+            })
+            .collect();
+        for (name, outcome) in silent {
+            self.end(&name, outcome, if stopped { "interrupted" } else { "the time was over" });
+        }
+        Ok(stopped)
+    }
+
+    /// Asks the next node.
+    fn ask_next(&mut self) -> Option<Flight> {
+        let name = self.queue.pop_front()?;
+        self.asked.insert(name.clone());
+        Some(self.annotate(name, &json!(self.request)))
+    }
+
+    fn patched(&mut self, name: &str, answer: Result<Value, ApiError>) {
+        match answer {
+            Ok(_) => {
+                if let Some(progress @ Progress::Unasked) = self.nodes.get_mut(name) {
+                    *progress = Progress::Asked;
+                }
+            }
+            Err(error) => {
+                if !error.may_pass() {
+                    self.asked.remove(name);
+                }
+                self.end(name, Outcome::NotAsked, &Failure::from(error).message);
+            }
+        }
+    }
+
+    /// The answer to us may be seen before that to our patch.
+    fn seen(&mut self, row: NodeRow) {
+        let Some(status) = row.preflight.filter(|status| status.answers(&self.request)) else { return };
+        if let Some(progress @ (Progress::Unasked | Progress::Asked)) = self.nodes.get_mut(&row.name) {
+            *progress = Progress::Done;
+            self.open -= 1;
+            self.answers.answered(&row.name, &status);
+        }
+    }
+
+    fn end(&mut self, name: &str, outcome: Outcome, why: &str) {
+        if let Some(progress @ (Progress::Unasked | Progress::Asked)) = self.nodes.get_mut(name) {
+            *progress = Progress::Done;
+            self.open -= 1;
+            self.answers.unanswered(name, outcome, why);
+        }
+    }
+
+    /// Takes our annotation off, and no other. Whoever does not want to wait for that either interrupts it; the nodes then
+    /// keep it, and it costs them nothing.
+    async fn withdraw(&mut self) {
+        let mut interrupted = pin!(interrupted());
+        let mut flights: FuturesUnordered<Flight> = FuturesUnordered::new();
+        let mut pace = interval(PACE);
+        let (mut left, mut why) = (Vec::new(), String::new());
+        while !(self.asked.is_empty() && flights.is_empty()) {
+            tokio::select! {
+                () = &mut interrupted => break,
+                _ = pace.tick(), if !self.asked.is_empty() && flights.len() < IN_FLIGHT => flights.extend(self.withdraw_next()),
+                Some((name, answer)) = flights.next(), if !flights.is_empty() => match answer {
+                    Err(error) if error.code() != 404 => {
+                        left.push(name);
+                        why = Failure::from(error).message;
+                    }
+                    _ => {}
+                },
+            }
+        }
+        left.extend(std::mem::take(&mut self.asked));
+        if !left.is_empty() {
+            eprintln!(
+                "{}",
+                output::plain(&format!(
+                    "warning: the annotation {REQUEST_ANNOTATION} stays on {}: {why}",
+                    names(&left)
+                ))
+            );
+        }
+    }
+
+    fn withdraw_next(&mut self) -> Option<Flight> {
+        let name = self.asked.pop_first()?;
+        Some(self.annotate(name, &Value::Null))
+    }
+
+    /// What it said to others goes with it.
+    fn annotate(&self, name: String, request: &Value) -> Flight {
+        let annotations = json!({REQUEST_ANNOTATION: request, ANSWER_ANNOTATION: null});
+        let patch = json!({"metadata": {"annotations": annotations}});
+        let client = self.client.clone();
+        async move {
+            let answer = client.once(&format!("patch node {name}"), patch_node(&name, &patch, false)).await;
+            (name, answer)
+        }
+        .boxed()
+    }
+
+    fn show(&self, shown: Shown) -> Result<(), Failure> {
+        if shown == Shown::Json {
+            return output::document(Format::Json, &self.answers.document(&self.request));
+        }
+        let mut table = Table::new(&["COUNT", "RESULT", "KUBELET", "NODES", "MESSAGE"]).whole();
+        for ((outcome, version, message), group) in self.answers.groups() {
+            let tone = match outcome {
+                Outcome::Answered(PreflightResult::Valid) => Tone::Good,
+                Outcome::Answered(PreflightResult::Inconclusive) | Outcome::NoSupervisor | Outcome::Silent => {
+                    Tone::Open
+                }
+                _ => Tone::Bad,
+            };
+            let pods = if group.pods.is_empty() { String::new() } else { format!("pods: {}", names(&group.pods)) };
+            table.row([
+                (Tone::Plain, group.nodes.len().to_string()),
+                (tone, outcome.label().to_owned()),
+                (Tone::Plain, version.clone()),
+                (Tone::Plain, names(&group.nodes)),
+                (Tone::Plain, format!("{message}{pods}")),
+            ]);
+        }
+        output::write_stdout(&table.take(Out::stdout()))?;
+        output::write_stdout(&format!("{}\n", output::plain(&self.answers.summary())))
+    }
+}

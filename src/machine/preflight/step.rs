@@ -1,0 +1,301 @@
+//! A request is taken up, judged and answered.
+
+use std::sync::Arc;
+
+use super::{Inquiry, OnRequest, Stage};
+use crate::machine::evidence::{Environment, Query};
+use crate::machine::io::{Effect, FetchError, StoreRequest, Ticket, log};
+use crate::machine::model::{LoadTarget, RenderError, Rendered, Verdict, later};
+use crate::machine::question::no_answer;
+use crate::machine::records::{Phase, Version};
+use crate::machine::{Level, Run, State, limits};
+use kubelet_config::duration::backoff;
+use kubelet_config::hazard::{self, HazardClass};
+use kubelet_config::pods::PodInventory;
+use kubelet_config::preflight::{PreflightRequest, PreflightResult, PreflightStatus};
+use kubelet_config::source::{Payload, Source};
+use kubelet_config::status::PreflightAnswer;
+
+impl State {
+    /// What the Node is to say of what it is asked to judge.
+    pub(in crate::machine) fn preflight_answer(&self) -> PreflightAnswer {
+        let OnRequest { known, request, answer, .. } = &self.on_request;
+        match (request, answer) {
+            (_, Some(answer)) => PreflightAnswer::Said(Box::new(answer.clone())),
+            (None, None) if *known => PreflightAnswer::None,
+            _ => PreflightAnswer::AsItIs,
+        }
+    }
+
+    /// The Node's annotations: what it is asked, and what it has said. The latest request counts.
+    pub(in crate::machine) fn preflight_requested(&mut self, request: Option<String>, shown: Option<&str>) {
+        let mine = &mut self.on_request;
+        if mine.known && mine.request == request {
+            return;
+        }
+        let answer = shown.and_then(PreflightStatus::parse);
+        (mine.known, mine.failures, mine.inquiry) = (true, 0, None);
+        mine.answer = answer.filter(|answer| request.as_ref().is_some_and(|request| answer.answers(request)));
+        mine.request = request;
+    }
+
+    /// Takes a request up, if there is one without an answer and nothing is more urgent.
+    pub(in crate::machine) fn tick_on_request(&mut self, fx: &mut Vec<Effect>) {
+        if self.is_more_urgent() {
+            self.on_request.inquiry = None; // it is begun anew
+            return;
+        }
+        if let Some(Inquiry { asked, stage, .. }) = &self.on_request.inquiry {
+            if !asked.is_given_up(self.now) {
+                return;
+            }
+            let patience = match stage {
+                Stage::Fetching(_) | Stage::Observing(..) => limits::FETCH_DEADLINE,
+                Stage::Loading => limits::STORE_DEADLINE,
+                Stage::Judging(_) => limits::PREFLIGHT_DEADLINE,
+            };
+            return self.put_off(&no_answer(patience), fx);
+        }
+        if self.on_request.leaves_content {
+            self.collect(fx);
+        }
+        let is_due = self.on_request.not_before.is_none_or(|at| self.now >= at);
+        let Some(request) = self.unanswered().filter(|_| is_due) else { return };
+        self.on_request.not_before = Some(later(self.now, limits::PREFLIGHT_REQUEST_PAUSE));
+        match PreflightRequest::parse(&request) {
+            Err(why) => self.answer(PreflightResult::Inconclusive, &format!("the request: {why}"), fx),
+            // What it is rendered to could not be removed again.
+            Ok(_) if !self.is_collecting() => {
+                let why = "what this node has on its disk is not known, so nothing is added to it";
+                self.answer(PreflightResult::Inconclusive, why, fx);
+            }
+            Ok(request) => {
+                let asked = self.ask(limits::FETCH_DEADLINE);
+                fx.push(Effect::Fetch(asked.ticket, request.reference.clone()));
+                let stage = Stage::Fetching(request);
+                self.on_request.inquiry = Some(Inquiry { asked, stage, source: Source::default() });
+            }
+        }
+    }
+
+    /// The request, unless it was answered with this kubelet.
+    fn unanswered(&self) -> Option<String> {
+        let OnRequest { request, answer, .. } = &self.on_request;
+        let is_of_this_kubelet = |answer: &PreflightStatus| {
+            let known = self.kubelet_version().filter(|_| !answer.kubelet_version.is_empty());
+            known.is_none_or(|version| version == answer.kubelet_version)
+        };
+        request.clone().filter(|_| !answer.as_ref().is_some_and(is_of_this_kubelet))
+    }
+
+    /// True while the node has better things to do, or its kubelet is judged itself.
+    fn is_more_urgent(&self) -> bool {
+        let records = self.records();
+        let judged = matches!(records.phase, Phase::Trial(_) | Phase::ControlTest(..)) && records.pin.is_none();
+        judged
+            || !self.process.run().is_some_and(Run::is_ready)
+            || self.process.is_leaving()
+            || self.is_failure_pending()
+            || self.is_change_imminent()
+            || !self.launch.is_idle()
+            || self.writer.is_dirty()
+    }
+
+    /// The inquiry whose question has this ticket.
+    fn inquiry(&mut self, ticket: Ticket) -> Option<Inquiry> {
+        if self.on_request.awaits(ticket) { self.on_request.inquiry.clone() } else { None }
+    }
+
+    pub(in crate::machine) fn config_map_fetched(
+        &mut self,
+        ticket: Ticket,
+        result: Result<Arc<Payload>, FetchError>,
+        fx: &mut Vec<Effect>,
+    ) {
+        let Some(Inquiry { stage: Stage::Fetching(request), .. }) = self.inquiry(ticket) else { return };
+        match result {
+            Ok(payload) => {
+                let source = payload.resolve(&request.reference);
+                if !request.is_for(&source) {
+                    let why = format!("what is there is another version: {source}");
+                    return self.answer(PreflightResult::Inconclusive, &why, fx);
+                }
+                let asked = self.ask(limits::STORE_DEADLINE);
+                let target = LoadTarget::Unassigned(source.clone(), payload);
+                fx.push(Effect::Store(StoreRequest::Load(asked.ticket, target)));
+                self.on_request.leaves_content = true;
+                self.on_request.inquiry = Some(Inquiry { asked, stage: Stage::Loading, source });
+            }
+            Err(FetchError { why, definite: true }) => self.answer(PreflightResult::Inconclusive, &why, fx),
+            Err(FetchError { why, definite: false }) => self.put_off(&why, fx),
+        }
+    }
+
+    /// It was rendered, or could not be; false if it is not this question's answer.
+    pub(in crate::machine) fn unassigned_loaded(
+        &mut self,
+        ticket: Ticket,
+        result: &Result<Rendered, RenderError>,
+        fx: &mut Vec<Effect>,
+    ) -> bool {
+        let Some(Inquiry { stage: Stage::Loading, source, .. }) = self.inquiry(ticket) else { return false };
+        match result {
+            Ok(rendered) => {
+                let asked = self.ask(limits::PREFLIGHT_DEADLINE);
+                let stage = Stage::Judging(Box::new(rendered.clone()));
+                self.on_request.inquiry = Some(Inquiry { asked, stage, source: source.clone() });
+                match self.refused_unjudged(source, rendered) {
+                    Some((result, why)) => self.answer(result, &why, fx),
+                    None => fx.push(Effect::Preflight(asked.ticket, rendered.clone())),
+                }
+            }
+            Err(RenderError::Load(why)) => self.answer(PreflightResult::Invalid, why, fx),
+            Err(RenderError::Policy(why)) => self.answer(PreflightResult::PolicyRefused, why, fx),
+            Err(RenderError::Checkpoint(why) | RenderError::Internal(why)) => {
+                self.answer(PreflightResult::Inconclusive, why, fx);
+            }
+        }
+        true
+    }
+
+    /// Why it would be refused before a kubelet sees it.
+    fn refused_unjudged(&self, source: Source, rendered: &Rendered) -> Option<(PreflightResult, String)> {
+        if let Some(why) = rendered.admission.policy.admits_nothing() {
+            return Some((PreflightResult::Inconclusive, why));
+        }
+        if let Some(why) = self.refusal_by_policy(rendered) {
+            return Some((PreflightResult::PolicyRefused, why));
+        }
+        let version = Version { source, digest: Some(rendered.digest.clone()) };
+        let failed = self.bad_version(&version).filter(|bad| bad.digest == version.digest && !bad.by_policy);
+        let why = self.confirm_within(&rendered.annotations).err().or_else(|| self.refused_field_problems(rendered));
+        let why = why.or_else(|| failed.map(|bad| format!("it failed on this node before: {}", bad.detail)));
+        why.map(|why| (PreflightResult::Invalid, why))
+    }
+
+    /// The kubelet's verdict; false if it is not this question's answer.
+    pub(in crate::machine) fn unassigned_judged(
+        &mut self,
+        ticket: Ticket,
+        verdict: &Verdict,
+        fx: &mut Vec<Effect>,
+    ) -> bool {
+        let Some(Inquiry { stage: Stage::Judging(rendered), source, .. }) = self.inquiry(ticket) else { return false };
+        match verdict {
+            Verdict::Load(why) | Verdict::Validate(why) => self.answer(PreflightResult::Invalid, why, fx),
+            Verdict::Inconclusive(why) | Verdict::NotItsFault(why) => {
+                self.answer(PreflightResult::Inconclusive, why, fx);
+            }
+            Verdict::Valid(_) if self.refused_hazards(&rendered).is_some() => {
+                let (classes, why) = self.refused_hazards(&rendered).unwrap_or_default();
+                let hazards = classes.into_iter().map(|class| class.label().to_owned()).collect();
+                let status = PreflightStatus { hazards, ..self.finding(PreflightResult::Hazard, &why) };
+                self.say(status, fx);
+            }
+            Verdict::Valid(_) if self.may_cost_pods(&rendered) => {
+                let asked = self.ask(limits::FETCH_DEADLINE);
+                for query in [Query::Pods, Query::Environment(self.runtime_socket())] {
+                    fx.push(Effect::Query(asked.ticket, query));
+                }
+                let stage = Stage::Observing(rendered, None, None);
+                self.on_request.inquiry = Some(Inquiry { asked, stage, source });
+            }
+            Verdict::Valid(remarks) => self.answer(PreflightResult::Valid, &remarks.join("; "), fx),
+        }
+        true
+    }
+
+    /// True if it changes a field that pods are admitted or evicted by: else nobody is asked for them.
+    fn may_cost_pods(&self, rendered: &Rendered) -> bool {
+        let changes = hazard::diff(&self.running().effective, &rendered.effective);
+        changes.iter().any(|change| change.class == HazardClass::Pods)
+    }
+
+    /// The pods of this node; false if it is not this question's answer.
+    pub(in crate::machine) fn unassigned_pods(
+        &mut self,
+        ticket: Ticket,
+        found: Option<&PodInventory>,
+        fx: &mut Vec<Effect>,
+    ) -> bool {
+        let Some(Inquiry { stage: Stage::Observing(..), .. }) = self.inquiry(ticket) else { return false };
+        let Some(found) = found else {
+            self.put_off("the pods of this node cannot be listed", fx);
+            return true;
+        };
+        if let Some(Inquiry { stage: Stage::Observing(_, pods, _), .. }) = &mut self.on_request.inquiry {
+            *pods = Some(found.clone());
+        }
+        self.answer_by_pods(fx);
+        true
+    }
+
+    /// The node around the kubelet; false if it is not this question's answer.
+    pub(in crate::machine) fn unassigned_environment(
+        &mut self,
+        ticket: Ticket,
+        found: &Environment,
+        fx: &mut Vec<Effect>,
+    ) -> bool {
+        let Some(Inquiry { stage: Stage::Observing(..), .. }) = self.inquiry(ticket) else { return false };
+        if let Some(Inquiry { stage: Stage::Observing(_, _, supplies), .. }) = &mut self.on_request.inquiry {
+            *supplies = Some(found.supplies.clone());
+        }
+        self.answer_by_pods(fx);
+        true
+    }
+
+    fn answer_by_pods(&mut self, fx: &mut Vec<Effect>) {
+        let Some(Inquiry { stage: Stage::Observing(rendered, Some(pods), Some(supplies)), .. }) =
+            &self.on_request.inquiry
+        else {
+            return;
+        };
+        let status = match self.refused_impact(rendered, Some(pods), supplies) {
+            None => self.finding(PreflightResult::Valid, ""),
+            Some((pods, why)) => PreflightStatus {
+                pods_lost: pods.len(),
+                pods: pods.into_iter().collect(),
+                ..self.finding(PreflightResult::PodsLost, &why)
+            },
+        };
+        self.say(status, fx);
+    }
+
+    /// Nobody could tell, for a reason that may pass.
+    fn put_off(&mut self, why: &str, fx: &mut Vec<Effect>) {
+        if self.on_request.failures >= limits::PREFLIGHT_REQUEST_TRIES {
+            return self.answer(PreflightResult::Inconclusive, why, fx);
+        }
+        let pause = backoff(limits::RETRY_FIRST, limits::RETRY_MAX, self.on_request.failures);
+        self.on_request.failures += 1;
+        self.on_request.not_before = Some(later(self.now, pause));
+        self.on_request.inquiry = None;
+    }
+
+    fn answer(&mut self, result: PreflightResult, why: &str, fx: &mut Vec<Effect>) {
+        let status = self.finding(result, why);
+        self.say(status, fx);
+    }
+
+    /// An answer, with what is known of what was judged.
+    fn finding(&self, result: PreflightResult, why: &str) -> PreflightStatus {
+        let request = self.on_request.request.as_deref().unwrap_or_default();
+        let mut status = PreflightStatus::new(request, result, why);
+        self.kubelet_version().unwrap_or_default().clone_into(&mut status.kubelet_version);
+        let Some(Inquiry { source, stage, .. }) = &self.on_request.inquiry else { return status };
+        if !source.uid.is_empty() {
+            status.version = format!("{}/{}", source.uid, source.resource_version);
+        }
+        if let Stage::Judging(rendered) | Stage::Observing(rendered, ..) = stage {
+            status.digest.clone_from(&rendered.digest.0);
+        }
+        status
+    }
+
+    fn say(&mut self, status: PreflightStatus, fx: &mut Vec<Effect>) {
+        let (request, result) = (&status.request, status.result.as_str());
+        log(fx, Level::Info, format!("asked to judge {request}: {result}"));
+        (self.on_request.answer, self.on_request.inquiry, self.on_request.failures) = (Some(status), None, 0);
+    }
+}
