@@ -11,8 +11,11 @@ use kubelet_config::source::Source;
 impl State {
     /// Has checkpoints and configurations removed that nothing refers to.
     pub(super) fn collect(&mut self, fx: &mut Vec<Effect>) {
-        let judged = self.change.is_some() || self.on_request.is_under_way();
-        if !self.is_collecting() || self.writer.is_dirty() || judged {
+        if self.on_request.is_under_way() {
+            self.on_request.leave_content(); // once it is answered
+            return;
+        }
+        if !self.is_collecting() || self.writer.is_dirty() || self.change.is_some() {
             return;
         }
         self.on_request.collected();

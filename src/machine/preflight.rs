@@ -57,6 +57,10 @@ impl OnRequest {
         self.inquiry.is_some()
     }
 
+    pub(super) fn leave_content(&mut self) {
+        self.leaves_content = true;
+    }
+
     pub(super) fn collected(&mut self) {
         self.leaves_content = false;
     }

@@ -283,5 +283,10 @@ fn nothing_is_written_while_nothing_can_be_removed() {
     assert_eq!(count(&node, writes), 0);
     node.store.record_unreadable = false;
     node.pass(600);
+    assert_eq!((result(&node), count(&node, writes)), (Some(PreflightResult::Inconclusive), 0));
+    node.reboot();
+    node.pass(60);
+    node.request(Some("n/a#again"));
+    node.pass(60);
     assert_eq!((result(&node), count(&node, writes)), (Some(PreflightResult::Valid), 1));
 }

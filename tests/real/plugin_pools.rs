@@ -54,7 +54,8 @@ fn write_pool(case: &Case, more: &Value) {
     let local: Value = serde_yaml::from_str(&case.payload("")).unwrap();
     let mut spec = json!({"nodeSelector": {"matchLabels": {"pool": "real"}}, "kubeletConfiguration": local});
     for (field, value) in more.as_object().unwrap() {
-        spec["kubeletConfiguration"][field] = value.clone();
+        let part = if field == "acknowledge" { &mut spec } else { &mut spec["kubeletConfiguration"] };
+        part[field] = value.clone();
     }
     let path = format!("{POOLS}/real");
     if let Ok(mut pool) = case.api("GET", &path, None) {
@@ -120,11 +121,22 @@ pub fn pool(case: &Case) {
         assert!(said.as_ref().is_err_and(|said| said.contains(&format!("spec.rollout.{field}"))), "{patch}: {said:?}");
     }
 
-    // The kubelet refuses it before a restart; the pool goes back, and says why.
+    // The kubelet would refuse it: the Node is not even given it, and the pool says why.
+    let assigned = || case.api("GET", &case.node_path(), None).unwrap()["metadata"]["labels"].clone();
+    let before = assigned();
     write_pool(case, &json!({"maxPods": -1}));
+    let pool = await_condition(case, "Stalled", "PreflightRefused");
+    let words = pool["status"]["conditions"].to_string();
+    assert!(words.contains(&format!("{node}: Invalid: ")) && words.contains("maxPods"), "{words}");
+    assert_eq!(assigned(), before);
+    assert_eq!(supervisor.restarts(), restarts);
+
+    // The kubelet takes it and dies of it: the node goes back, and the pool too.
+    let deadly = json!({"enforceNodeAllocatable": ["pods", "system-reserved"], "systemReservedCgroup": "/nope",
+        "acknowledge": ["systemReservedCgroup"]});
+    write_pool(case, &deadly);
     let pool = await_condition(case, "Stalled", "FailuresExceeded");
-    let words = pool["status"]["badRevisions"][0]["nodes"][0]["message"].as_str().unwrap().to_owned();
-    assert!(words.contains("maxPods"), "{words}");
+    assert_eq!(pool["status"]["badRevisions"][0]["nodes"][0]["name"], *node, "{pool:#}");
     until("the Node to be assigned the good revision again", || {
         let labels = case.api("GET", &case.node_path(), None)?["metadata"]["labels"].clone();
         let name = &labels["kubelet-config.node-restriction.kubernetes.io/name"];
@@ -134,7 +146,7 @@ pub fn pool(case: &Case) {
             Err(name.to_string())
         }
     });
-    assert_eq!(supervisor.restarts(), restarts, "neither there nor back");
+    supervisor.await_ready();
 
     // Nothing is disturbed when pools go.
     case.kubectl(&["delete", CRD]);

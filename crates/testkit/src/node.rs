@@ -445,9 +445,13 @@ impl Node {
     /// As the executor does.
     fn publish(&mut self) {
         if self.state.is_record_known() && self.state.is_status_due() {
-            let status = node_status(&self.state);
+            let mut status = node_status(&self.state);
             match &status.preflight {
-                PreflightAnswer::AsItIs => {}
+                // Of the Node's annotation this says nothing new.
+                PreflightAnswer::AsItIs => {
+                    let before = self.published.last().map(|status| status.preflight.clone());
+                    status.preflight = before.unwrap_or(PreflightAnswer::None);
+                }
                 PreflightAnswer::None => self.preflight.1 = None,
                 PreflightAnswer::Said(answer) => self.preflight.1 = Some(answer.annotation()),
             }

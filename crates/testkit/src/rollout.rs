@@ -262,9 +262,12 @@ impl World {
                     std::future::pending::<()>().await;
                 }
                 let node = assigned_node(&request);
+                let desired_now = |node: &str| door.read(|s| s.node(node).map(desired));
+                let before = node.as_deref().and_then(desired_now);
                 let response = door.answer(request).await;
-                if let (Some(node), true) = (node, response.status().is_success()) {
-                    let to = door.read(|s| desired(s.node(&node).unwrap()));
+                if let (Some(node), true) = (node, response.status().is_success())
+                    && let Some(to) = desired_now(&node).filter(|to| Some(to) != before.as_ref())
+                {
                     wire.lock().unwrap().sent.push(Sent { node, to, at: Instant::now() });
                 }
                 if dying.is_some() {

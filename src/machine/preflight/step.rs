@@ -58,6 +58,9 @@ impl State {
         }
         if self.on_request.leaves_content {
             self.collect(fx);
+            if self.on_request.leaves_content {
+                return; // a change has its own content there; more would pile up
+            }
         }
         let is_due = self.on_request.not_before.is_none_or(|at| self.now >= at);
         let Some(request) = self.unanswered().filter(|_| is_due) else { return };

@@ -301,7 +301,11 @@ impl Survey {
                 }
                 _ => Tone::Bad,
             };
-            let pods = if group.pods.is_empty() { String::new() } else { format!("pods: {}", names(&group.pods)) };
+            let pods = match group.pods_lost {
+                0 => String::new(),
+                lost if lost > group.pods.len() => format!("{lost} pods, such as {}", names(&group.pods)),
+                _ => format!("pods: {}", names(&group.pods)),
+            };
             table.row([
                 (Tone::Plain, group.nodes.len().to_string()),
                 (tone, outcome.label().to_owned()),

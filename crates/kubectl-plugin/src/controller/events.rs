@@ -1,18 +1,22 @@
 //! Events on pools: one whenever a pool comes to be somewhere else.
 
+use std::time::Duration;
+
 use kube::Resource as _;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 
+use crate::api::client::Client;
 use crate::fleet::pool::types::{KubeletConfigPool, KubeletConfigPoolStatus, PoolCondition};
 use crate::output;
 use kubelet_config::reported;
 
-/// Tells what happened to pools.
-pub(super) struct EventRecorder(Recorder);
+/// Tells what happened to pools; an answer is waited for so long.
+pub(super) struct EventRecorder(Recorder, Duration);
 
 impl EventRecorder {
-    pub(super) fn new(client: kube::Client, controller: &str) -> Self {
-        Self(Recorder::new(client, Reporter { controller: controller.to_owned(), instance: None }))
+    pub(super) fn new(client: &Client, controller: &str) -> Self {
+        let reporter = Reporter { controller: controller.to_owned(), instance: None };
+        Self(Recorder::new(client.streaming().clone(), reporter), client.retry_policy.answer)
     }
 
     /// What is new in the status that was written, if the pool's state is another one. One that cannot be told is lost:
@@ -31,9 +35,14 @@ impl EventRecorder {
             action: "Reconcile".to_owned(),
             secondary: None,
         };
-        if let Err(error) = self.0.publish(&event, &former.object_ref(&())).await {
-            eprintln!("warning: the event {} cannot be written: {}", event.reason, output::plain(&error.to_string()));
-        }
+        let reference = former.object_ref(&());
+        let written = tokio::time::timeout(self.1, self.0.publish(&event, &reference)).await;
+        let why = match written {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "no answer".to_owned(),
+        };
+        eprintln!("warning: the event {} cannot be written: {}", event.reason, output::plain(&why));
     }
 }
 

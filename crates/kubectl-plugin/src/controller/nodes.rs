@@ -14,7 +14,7 @@ use crate::api::list::Selector;
 use crate::api::nodes::NODES;
 use crate::api::watch::{Event, Watcher, older};
 use crate::fleet::node::NodeRow;
-use crate::fleet::pool::node::PoolNode;
+use crate::fleet::pool::node::{NodePreflight, PoolNode};
 use crate::fleet::pool::types::Proof;
 
 /// Shared by what follows the Nodes and what decides.
@@ -35,6 +35,7 @@ struct Nodes {
 struct Since {
     unready: Option<Instant>,
     updating: Option<Instant>,
+    unanswered: Option<Instant>,
 }
 
 /// Takes in what the API server says of Nodes.
@@ -70,6 +71,7 @@ impl NodeStore {
             let passed = |since: Option<Instant>| since.map(|since| now - since).unwrap_or_default();
             node.unready_for = passed(times.unready);
             node.updating_for = passed(times.updating);
+            node.unanswered_for = passed(times.unanswered);
         }
         read(known)
     }
@@ -85,12 +87,18 @@ impl NodeStore {
         let node = PoolNode::from_row(row);
         let moved = former.is_none_or(|former| former.desired != node.desired);
         let same = former.is_some_and(|former| former.differs_only_in_version(&node));
+        let request = (former.and_then(|former| former.preflight.as_ref()), node.preflight.as_ref());
+        let is_same_request = matches!(request, (Some(one), Some(other)) if one.is_same_request(other));
         let now = Instant::now();
         let since = nodes.since.entry(node.name.clone()).or_default();
         let keep = |since: &mut Option<Instant>, holds: bool| *since = holds.then(|| since.unwrap_or(now));
         if moved {
             since.updating = None;
         }
+        if !is_same_request {
+            since.unanswered = None;
+        }
+        keep(&mut since.unanswered, node.preflight.as_ref().is_some_and(NodePreflight::is_open));
         keep(&mut since.unready, !node.ready);
         keep(&mut since.updating, node.is_in_flight(Proof::Proven));
         nodes.known.insert(node.name.clone(), node);

@@ -29,7 +29,7 @@ use crate::fleet::pool::types::{KubeletConfigPool, KubeletConfigPoolSpec, Kubele
 
 /// Whose fields these are, in `metadata.managedFields`.
 const MANAGER: &str = "kubelet-config-controller";
-/// After an error, and while a revision is not there.
+/// After an error, and while a revision is not there, or a static pod.
 const REQUEUE_AFTER: Duration = Duration::from_secs(10);
 /// After a write that did not take effect.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -119,7 +119,7 @@ impl Reconciler {
         guard: LeadershipGuard,
     ) -> Self {
         Self {
-            events: EventRecorder::new(client.streaming().clone(), MANAGER),
+            events: EventRecorder::new(&client, MANAGER),
             client,
             nodes,
             pools,
@@ -136,12 +136,13 @@ impl Reconciler {
 
     /// Decides anew before each write of a Node: what changed meanwhile, of the pool or of any Node, counts.
     async fn reconcile(&self, seen: &KubeletConfigPool) -> Result<Action, ReconcileError> {
+        self.forget_deleted();
         let mut tried = BTreeSet::new();
         let (mut failed, mut next) = (None, None);
         // What waited for them is decided by what they are now.
-        if !lock(&self.static_pods).is_empty() {
-            self.look_at_static_pods().await?;
-            next = Some(RETRY_AFTER);
+        if self.waits_for_static_pods(seen) {
+            self.look_at_static_pods().await;
+            next = Some(REQUEUE_AFTER);
         }
         loop {
             let pool = self.newest(seen);
@@ -163,14 +164,17 @@ impl Reconciler {
                 }
             }
             let Some(assignment) = assignment else {
+                if self.ask(&decision.ask).await? {
+                    next = Some(RETRY_AFTER);
+                }
                 for node in &decision.untaint {
                     failed = self.remove_startup_taint(&pool, node).await.err().or(failed);
                 }
                 break;
             };
             tried.insert(assignment.node.clone());
-            if !self.static_pods_allow(&assignment.node).await? {
-                next = Some(RETRY_AFTER);
+            if !self.static_pods_allow(&assignment.node).await {
+                next = Some(REQUEUE_AFTER);
                 continue;
             }
             match self.assign(assignment, rendering.as_deref()).await {
@@ -184,6 +188,14 @@ impl Reconciler {
             Some(error) => Err(error),
             None => Ok(next.map_or_else(Action::await_change, Action::requeue)),
         }
+    }
+
+    /// What is remembered of pools that are there no more.
+    fn forget_deleted(&self) {
+        let uids: BTreeSet<String> = self.pools.state().iter().filter_map(|pool| pool.uid()).collect();
+        lock(&self.written).retain(|uid, _| uids.contains(uid));
+        lock(&self.revisions).retain(|uid, _| uids.contains(uid));
+        lock(&self.current).retain(|uid, _| uids.contains(uid));
     }
 
     /// What is to be done, and the ConfigMap of the first assignment, if that is a result of expressions.
@@ -204,7 +216,10 @@ impl Reconciler {
         self.nodes.read(|nodes| {
             let selected = || nodes.values().filter(|node| pool.spec.node_selector.selects(&node.labels));
             let update = update.as_ref().map(|update| update.target(selected())).map_err(Clone::clone);
-            let update = update.and_then(|(target, fault)| fault.map(|()| target));
+            let update = update.and_then(|(target, fault)| match fault {
+                Err(fault) if !target.is_begun(pool.status.as_ref(), selected()) => Err(fault),
+                _ => Ok(target),
+            });
             // What a Node that joined cannot get keeps no other from getting it.
             let current = current.map(|current| current.target(selected()).0);
             let view = Pool {
@@ -251,6 +266,7 @@ impl Reconciler {
         }
         let strategy = &pool.spec.rollout;
         let fault = pool.spec.node_selector.fault().or_else(|| max_unavailable(&strategy.max_unavailable, 1).err());
+        let fault = fault.or_else(|| pool.spec.startup_taint_fault());
         let revision = match fault {
             Some(fault) => Err(RevisionFault::invalid(fault)),
             None => Revision::of_spec(&pool.name_any(), &pool.spec, &self.client.namespace),

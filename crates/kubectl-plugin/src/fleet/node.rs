@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::field_paths::is_within;
 use kubelet_config::assignment::{self, Assignment, reference_fault};
 use kubelet_config::hazard::quantity;
-use kubelet_config::preflight::PreflightStatus;
+use kubelet_config::preflight::{PreflightStatus, REQUEST_ANNOTATION};
 use kubelet_config::reported::{self, ReportedCondition, ReportedStatus, ReportedSupervisor};
 use kubelet_config::source::{ConfigMapRef, Source};
 
@@ -110,6 +110,8 @@ pub(crate) struct NodeRow {
     pub(crate) manager: Option<ConfigManager>,
     /// What it answered when it was last asked to judge a configuration; of most Nodes at most times: nothing.
     pub(crate) preflight: Option<Box<PreflightStatus>>,
+    /// The annotation `kubelet-supervisor.io/preflight`.
+    pub(crate) preflight_request: Option<String>,
 }
 
 impl NodeRow {
@@ -152,6 +154,7 @@ impl NodeRow {
             taints: taints(node),
             manager: Some(manager),
             preflight: PreflightStatus::from_node(node).map(Box::new),
+            preflight_request: annotations.get(REQUEST_ANNOTATION).cloned(),
             ..Self::default()
         };
         let native = node.pointer("/spec/configSource").filter(|source| !source.is_null());

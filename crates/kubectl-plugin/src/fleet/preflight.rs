@@ -57,8 +57,10 @@ impl Outcome {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Group {
     pub(crate) nodes: Vec<String>,
-    /// The pods that would be lost, of all of them.
+    /// Pods that would be lost, of all of them; each node names some.
     pub(crate) pods: Vec<String>,
+    /// How many they are, as far as that is known.
+    pub(crate) pods_lost: usize,
 }
 
 /// The outcome, the kubelet's version, and the words.
@@ -82,6 +84,7 @@ impl Answers {
         let group = self.0.entry(said).or_default();
         group.nodes.push(node.to_owned());
         group.pods.extend(status.pods.iter().cloned());
+        group.pods_lost += status.pods_lost.max(status.pods.len());
     }
 
     /// A node that has none.
@@ -137,6 +140,7 @@ impl Answers {
             json!({
                 "result": outcome.label(), "kubeletVersion": version, "message": message,
                 "count": group.nodes.len(), "nodes": group.nodes, "pods": group.pods,
+                "podsLost": group.pods_lost,
             })
         });
         json!({"request": request, "summary": self.summary(), "valid": self.all_valid(), "groups": groups.collect::<Vec<_>>()})

@@ -135,3 +135,81 @@ async fn an_expression_that_cannot_be_touches_nothing() {
     with_controller(&world, script).await;
     assert_eq!((0..6).map(before).collect::<Vec<_>>(), untouched);
 }
+
+/// A node that joins without the label that all others have stops neither them nor the way back from a bad revision.
+#[tokio::test(start_paused = true)]
+async fn one_node_without_a_value_stops_itself_alone() {
+    let world = sized(9);
+    let size = |number: usize, size: &str| {
+        world.server.patch_node(&name(number), json!({"metadata": {"labels": {"size": size}}}));
+    };
+    (0..9).for_each(|number| size(number, "60"));
+    let pods = |more: u32| with(&json!({"maxPods": format!("${{int(node.labels['size']) + {more}}}")}));
+    let script = async {
+        world.server.put_pool(POOL, &pods(0));
+        let pool = world.until_pool(POOL, |pool| condition(pool, "Ready").0 == "True").await;
+        let good = pool["status"]["currentRevision"].as_str().unwrap().to_owned();
+        world.create(9, &json!({"all": "yes"}));
+        report(&world, 9, 0);
+        // A scale-up does not unsettle the pool, and what the spec says next is held up before it goes anywhere.
+        let pool = world.until_pool(POOL, |pool| pool["status"]["nodes"] == 10).await;
+        assert_eq!(condition(&pool, "Ready").0, "True");
+        world.server.put_pool(POOL, &pods(1));
+        world.until_pool(POOL, |pool| condition(pool, "Stalled") == ("True", "ExpressionFailed")).await;
+        size(9, "60");
+        world.until_pool(POOL, |pool| condition(pool, "Ready").1 == "Canaries").await;
+        // It loses its label while canaries run, which have to come back from what they have.
+        let canary = (0..9).find(|number| !assigned_to(&world, *number).starts_with(&good)).unwrap();
+        world.server.patch_node(&name(9), json!({"metadata": {"labels": {"size": null}}}));
+        world.unready(canary, 600);
+        world.until_pool(POOL, |pool| condition(pool, "Stalled") == ("True", "FailuresExceeded")).await;
+        world.until_pool(POOL, |_| (0..9).all(|number| assigned_to(&world, number).starts_with(&good))).await;
+    };
+    with_controller(&world, script).await;
+}
+
+/// A label changes what an expression comes to: what no node has proven yet goes to one, and to the others after it.
+#[tokio::test(start_paused = true)]
+async fn what_a_label_makes_new_is_tried_by_one_node() {
+    let world = sized(9);
+    let label = |value: &str| {
+        for number in 0..9 {
+            world.server.patch_node(&name(number), json!({"metadata": {"labels": {"tier": value}}}));
+        }
+    };
+    label("a");
+    let script = async {
+        let mut pool = with(&json!({"maxPods": "${node.labels['tier'] == 'a' ? 60 : 61}"}));
+        pool["rollout"] = json!({"maxUnavailable": "100%"});
+        world.server.put_pool(POOL, &pool);
+        let pool = world.until_pool(POOL, |pool| condition(pool, "Ready").0 == "True").await;
+        let maps = |world: &World| (0..9).map(|number| assigned_to(world, number)).collect::<Vec<_>>();
+        let before = maps(&world);
+        label("b");
+        let mut most_unproven = 0;
+        loop {
+            let new: Vec<usize> = (0..9).filter(|number| maps(&world)[*number] != before[*number]).collect();
+            let proven = |number: &&usize| {
+                let node = world.server.node(&name(**number));
+                let status = node["metadata"]["annotations"]["kubelet-supervisor.io/config-status"].as_str().unwrap();
+                let status: Value = serde_json::from_str(status).unwrap();
+                status["lastKnownGood"]["configMap"]["name"] == assigned_to(&world, **number)
+            };
+            if !new.iter().any(|number| proven(&number)) {
+                most_unproven = most_unproven.max(new.len());
+            }
+            if new.len() == 9 {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        }
+        assert_eq!(most_unproven, 1, "{pool:#}");
+    };
+    with_controller(&world, script).await;
+}
+
+fn assigned_to(world: &World, number: usize) -> String {
+    let node = world.server.node(&name(number));
+    let map = &node["metadata"]["labels"]["kubelet-config.node-restriction.kubernetes.io/name"];
+    map.as_str().unwrap_or_default().to_owned()
+}

@@ -1,8 +1,6 @@
 //! What is written into a Node, and what is looked at before.
 
-use std::collections::BTreeMap;
-
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{PATCHES, ReconcileError, Reconciler, lock};
 use crate::Failure;
@@ -13,10 +11,15 @@ use crate::controller::nodes::NodeStore;
 use crate::controller::static_pods;
 use crate::fleet::assign::WrittenAssignment;
 use crate::fleet::node::NodeRow;
-use crate::fleet::pool::decide::NodeAssignment;
 use crate::fleet::pool::node::{PoolNode, without_taint};
+use crate::fleet::pool::preflight::request;
+use crate::fleet::pool::renderings::NodeAssignment;
 use crate::fleet::pool::revision::RenderedRevision;
 use crate::fleet::pool::types::KubeletConfigPool;
+use kubelet_config::preflight::REQUEST_ANNOTATION;
+
+/// 5,000 Nodes are asked within a minute, each of which reads the ConfigMap.
+const ASKED_AT_ONCE: usize = 100;
 
 impl Reconciler {
     /// Assigns, if the Node is still the one that was decided about; whether it is assigned that now.
@@ -57,28 +60,57 @@ impl Reconciler {
         Ok(())
     }
 
+    /// Asks Nodes for their preflight, some at a time: other pools have their turn between. True: there are more.
+    pub(super) async fn ask(&self, nodes: &[NodeAssignment]) -> Result<bool, ReconcileError> {
+        for NodeAssignment { node, to } in nodes.iter().take(ASKED_AT_ONCE) {
+            if !self.guard.is_leader() {
+                break;
+            }
+            let patch = json!({"metadata": {"annotations": {REQUEST_ANNOTATION: request(to)}}});
+            match self.client.once(&format!("patch node {node}"), patch_node(node, &patch, false)).await {
+                Ok(answer) => self.nodes.observe(&answer),
+                // It is gone, and the watch says so.
+                Err(error) if error.code() == 404 => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(nodes.len() > ASKED_AT_ONCE)
+    }
+
     /// Whether a Node may be given something as far as the static pods of control planes go: of all others than itself, if it
     /// is one of them, they have to run.
-    pub(super) async fn static_pods_allow(&self, node: &str) -> Result<bool, ReconcileError> {
+    pub(super) async fn static_pods_allow(&self, node: &str) -> bool {
         if !self.nodes.read(|nodes| nodes.get(node).is_some_and(PoolNode::is_control_plane)) {
-            return Ok(true);
+            return true;
         }
-        self.look_at_static_pods().await?;
-        Ok(lock(&self.static_pods).keys().all(|other| other == node))
+        self.look_at_static_pods().await && lock(&self.static_pods).keys().all(|other| other == node)
+    }
+
+    /// One of them was away when it was last looked, and this pool has control-plane Nodes.
+    pub(super) fn waits_for_static_pods(&self, pool: &KubeletConfigPool) -> bool {
+        let selects = |node: &PoolNode| node.is_control_plane() && pool.spec.node_selector.selects(&node.labels);
+        !lock(&self.static_pods).is_empty() && self.nodes.read(|nodes| nodes.values().any(selects))
     }
 
     /// What is seen of the static pods of all control-plane Nodes counts in what is decided next. Where that may not be looked
-    /// at, the Nodes' condition Ready has to do.
-    pub(super) async fn look_at_static_pods(&self) -> Result<(), ReconcileError> {
+    /// at, the Nodes' condition Ready has to do. False: it could not be seen now.
+    pub(super) async fn look_at_static_pods(&self) -> bool {
         let nodes: Vec<String> = self.nodes.read(|nodes| {
             nodes.values().filter(|node| node.is_control_plane()).map(|node| node.name.clone()).collect()
         });
-        let unready = match static_pods::unready(&self.client, &nodes).await {
-            Err(error) if error.code() == 403 => BTreeMap::new(),
-            result => result?,
-        };
-        *lock(&self.static_pods) = unready;
-        Ok(())
+        let seen = static_pods::unready(&self.client, &nodes).await;
+        let is_seen = seen.as_ref().err().is_none_or(|error| error.code() == 403);
+        match seen {
+            Ok(unready) => *lock(&self.static_pods) = unready,
+            Err(error) => {
+                let why = Failure::from(error).message;
+                eprintln!("warning: static pods of control planes: {}", crate::output::plain(&why));
+                if is_seen {
+                    lock(&self.static_pods).clear();
+                }
+            }
+        }
+        is_seen
     }
 }
 

@@ -18,7 +18,8 @@ use crate::fleet::pool::types::KubeletConfigPool;
 use kubelet_config::source::ConfigMapRef;
 
 impl Reconciler {
-    /// Before any Node is assigned one of them, all that the pool's Nodes have of a revision can be had.
+    /// Before a revision goes to any Node, all that the pool's Nodes have of it can be had. Later, what a Node gets is made when
+    /// it is assigned: a Node whose labels change all the time makes no ConfigMap a change.
     pub(super) async fn ensure_renderings(
         &self,
         pool: &KubeletConfigPool,
@@ -29,9 +30,10 @@ impl Reconciler {
             Err(fault) => return Ok(Err(fault)),
         };
         let (renderings, fault) = self.nodes.read(|nodes| {
-            let selected = nodes.values().filter(|node| pool.spec.node_selector.selects(&node.labels));
-            let (target, fault) = revision.target(selected);
-            (target.renderings(), fault)
+            let selected = || nodes.values().filter(|node| pool.spec.node_selector.selects(&node.labels));
+            let (target, fault) = revision.target(selected());
+            let is_begun = target.is_begun(pool.status.as_ref(), selected());
+            if is_begun { (Vec::new(), Ok(())) } else { (target.renderings(), fault) }
         });
         if let Err(fault) = fault {
             return Ok(Err(fault));
@@ -109,7 +111,7 @@ impl Reconciler {
         match self.get_or_create(&reference.name, object).await {
             Ok(stored) => Ok(Ok(stored)),
             // No right, too large, no such namespace, a policy.
-            Err(error) if (400..500).contains(&error.code()) && error.code() != 429 => {
+            Err(error) if (400..500).contains(&error.code()) && !matches!(error.code(), 401 | 408 | 429) => {
                 Ok(Err(Failure::from(error).message))
             }
             Err(error) => Err(error.into()),

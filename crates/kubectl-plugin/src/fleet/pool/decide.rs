@@ -11,8 +11,9 @@ use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
 use super::node::PoolNode;
-use super::renderings::Target;
-use super::report::{self, Blocker, Counts, PoolState};
+use super::preflight::{self, Preflight};
+use super::renderings::{NodeAssignment, Target};
+use super::report::{self, Blocker, Counts, PoolState, Preflighted};
 use super::revision::{RevisionFault, parse_revision_name, revision_name};
 use super::types::{
     BadRevision, BadRevisionNode, KubeletConfigPoolSpec, KubeletConfigPoolStatus, OnFailure, Proof, RolloutStrategy,
@@ -20,7 +21,6 @@ use super::types::{
 use super::windows::Windows;
 use crate::fleet::rollout::NOT_READY;
 use crate::fleet::rollout::observed::Progress;
-use kubelet_config::source::ConfigMapRef;
 
 /// Bad and former revisions that the status keeps.
 const MAX_KEPT_REVISIONS: usize = 10;
@@ -50,22 +50,9 @@ pub(crate) struct Cluster<'a> {
     pub(crate) nodes: &'a BTreeMap<String, PoolNode>,
     /// Names and specs.
     pub(crate) pools: &'a [(String, KubeletConfigPoolSpec)],
-    /// Control-plane Nodes with a static pod that is not Ready, and which, as it was last seen.
+    /// Control-plane Nodes whose static pods do not all run, and why that is said, as it was last seen.
     pub(crate) static_pods: &'a BTreeMap<String, String>,
     pub(crate) now: Timestamp,
-}
-
-/// A Node that is to be assigned a revision.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NodeAssignment {
-    pub(crate) node: String,
-    pub(crate) to: ConfigMapRef,
-}
-
-impl NodeAssignment {
-    fn of(target: &Target<'_>, node: &PoolNode) -> Option<Self> {
-        target.of(node).map(|to| Self { node: node.name.clone(), to: to.clone() })
-    }
 }
 
 /// What is to be written.
@@ -74,6 +61,8 @@ pub(crate) struct Decision {
     pub(crate) status: KubeletConfigPoolStatus,
     /// In this order; empty if the status has to be written first.
     pub(crate) assign: Vec<NodeAssignment>,
+    /// Nodes that are to judge what they may be assigned later.
+    pub(crate) ask: Vec<NodeAssignment>,
     /// Nodes that are to lose `spec.startupTaint`.
     pub(crate) untaint: Vec<String>,
     /// When time alone may change something.
@@ -90,17 +79,30 @@ pub(crate) fn decide(pool: &Pool<'_>, cluster: &Cluster<'_>) -> Decision {
         (Err(why), _) => return members.only_joined(status, why),
         (_, Err(why)) => return members.only_joined(status, &RevisionFault::invalid(why)),
     };
-    let rollout = Rollout { pool, cluster, members: &members, strategy, windows, update };
+    let is_new = members.shared.is_empty() && is_new(pool.status, update);
+    let behind = members.own.iter().copied().filter(|node| is_new && !update.is_on(node));
+    let preflight = Preflight::new(behind, update);
+    let rollout = Rollout { pool, cluster, members: &members, strategy, windows, preflight, update };
     status.update_revision = Some(revision_name(&update.reference));
     let has_news = rollout.record_verdicts(&mut status);
     let (state, assign) = rollout.plan(&status);
-    report::fill(&mut status, &members.counts(Some(update), pool.spec.rollout.proof), &state, cluster.now);
+    let counts = members.counts(Some(update), pool.spec.rollout.proof);
+    let preflighted = if is_new { rollout.preflighted(&state) } else { Preflighted::NotAsked };
+    report::fill(&mut status, &counts, &state, &preflighted, cluster.now);
     Decision {
         status,
         assign: if has_news { Vec::new() } else { assign },
-        untaint: members.with_startup_taint(Some(update)),
         next: rollout.next_timeout(),
+        ask: rollout.preflight.ask,
+        untaint: members.with_startup_taint(Some(update)),
     }
+}
+
+/// It is another revision than all have, and may go to Nodes.
+fn is_new(status: &KubeletConfigPoolStatus, update: &Target<'_>) -> bool {
+    let update = revision_name(&update.reference);
+    let is_bad = status.bad_revisions.iter().any(|bad| bad.revision == update);
+    !is_bad && status.current_revision.as_ref() != Some(&update)
 }
 
 /// The Nodes of a pool.
@@ -150,8 +152,15 @@ impl<'a> Members<'a> {
 
     /// What is to be done while the spec makes no sense: nodes that join are not to wait for somebody who mends it.
     fn only_joined(&self, mut status: KubeletConfigPoolStatus, why: &RevisionFault) -> Decision {
-        report::fill(&mut status, &self.counts(None, Proof::Active), &PoolState::Invalid(why.clone()), self.now);
-        Decision { status, assign: self.joined(), untaint: self.with_startup_taint(None), next: None }
+        report::fill(
+            &mut status,
+            &self.counts(None, Proof::Active),
+            &PoolState::Invalid(why.clone()),
+            &Preflighted::NotAsked,
+            self.now,
+        );
+        let (untaint, ask) = (self.with_startup_taint(None), Vec::new());
+        Decision { status, assign: self.joined(), ask, untaint, next: None }
     }
 
     /// Nodes that have the startup taint, and run a revision of the pool by now.
@@ -168,7 +177,8 @@ impl<'a> Members<'a> {
     /// Nodes that have just joined get what the others have.
     fn joined(&self) -> Vec<NodeAssignment> {
         let Some(current) = self.current(self.pool.status) else { return Vec::new() };
-        let is_new = |node: &&PoolNode| node.desired.is_none() && node.is_young(self.now);
+        let can_get = |node: &PoolNode| current.of(node).is_some();
+        let is_new = |node: &&PoolNode| node.desired.is_none() && node.is_young(self.now) && can_get(node);
         let new = self.one_control_plane_at_a_time(self.own.iter().copied().filter(is_new));
         new.filter_map(|node| NodeAssignment::of(&current, node)).collect()
     }
@@ -204,6 +214,7 @@ struct Rollout<'a> {
     members: &'a Members<'a>,
     strategy: &'a RolloutStrategy,
     windows: Windows,
+    preflight: Preflight,
     update: &'a Target<'a>,
 }
 
@@ -329,17 +340,38 @@ impl<'a> Rollout<'a> {
                 return (PoolState::AwaitingApproval { revision: revision_name(&target.reference) }, Vec::new());
             }
         }
-        if let (false, Windows::ClosedUntil(opens)) = (is_known, self.windows) {
-            if in_flight == 0 {
-                state = PoolState::Blocked { behind: behind.len(), by: Blocker::Windows(opens) };
-            }
-            return (state, Vec::new());
+        if !is_known && let Some(why) = self.keeps_back(&with) {
+            let is_final = matches!(why, PoolState::PreflightRefused(_));
+            return (if in_flight == 0 || is_final { why } else { state }, Vec::new());
         }
         let assign = self.next_nodes(&behind, target, proof, canaries_left);
         if assign.is_empty() && in_flight == 0 && !behind.is_empty() {
             state = PoolState::Blocked { behind: behind.len(), by: self.blocker(&behind, target, proof) };
         }
         (state, assign)
+    }
+
+    /// What keeps a new revision from going to any Node now.
+    fn keeps_back(&self, with: &[&PoolNode]) -> Option<PoolState> {
+        let Preflight { waiting, refused, .. } = &self.preflight;
+        if refused.len() >= self.strategy.max_failures as usize {
+            return Some(PoolState::PreflightRefused(report::messages(refused)));
+        }
+        if !waiting.is_empty() && with.is_empty() {
+            return Some(PoolState::Preflighting { waiting: waiting.clone() });
+        }
+        let Windows::ClosedUntil(opens) = self.windows else { return None };
+        let behind = self.members.own.len() - with.len();
+        Some(PoolState::Blocked { behind, by: Blocker::Windows(opens) })
+    }
+
+    fn preflighted(&self, state: &PoolState) -> Preflighted {
+        match state {
+            PoolState::Complete | PoolState::NoNodes | PoolState::Failed { .. } => Preflighted::NotAsked,
+            PoolState::PreflightRefused(_) => Preflighted::Refused(self.preflight.summary()),
+            _ if self.preflight.waiting.is_empty() => Preflighted::Done(self.preflight.summary()),
+            _ => Preflighted::Waiting(self.preflight.summary()),
+        }
     }
 
     /// Of the Nodes that are behind, those that go next.
@@ -352,11 +384,46 @@ impl<'a> Rollout<'a> {
     ) -> Vec<NodeAssignment> {
         let ordered = self.in_order(behind);
         // One that has not finished what it has is unavailable already: it takes no place, and may need this to come back.
-        let (stuck, others): (Vec<_>, Vec<_>) =
-            ordered.into_iter().filter(|node| !node.held).partition(|node| node.is_in_flight(proof));
+        let renderings = self.tried_renderings(target);
+        let may_get = |node: &PoolNode| {
+            let rendering = renderings.as_ref().and_then(|of| of.get(&node.name)).copied();
+            target.of(node).is_some() && rendering.unwrap_or(true)
+        };
+        let judges = |node: &PoolNode| self.is_update(target) && self.preflight.waiting.contains(&node.name);
+        let (stuck, others): (Vec<_>, Vec<_>) = ordered
+            .into_iter()
+            .filter(|node| !node.held && !judges(node) && may_get(node))
+            .partition(|node| node.is_in_flight(proof));
         let others = others.into_iter().filter(|node| node.ready).take(self.room(target, proof));
         let next = self.members.one_control_plane_at_a_time(stuck.into_iter().chain(others));
         next.take(most).filter_map(|node| NodeAssignment::of(target, node)).collect()
+    }
+
+    /// Whether a Node may be given what expressions come to for it, where the revision is what all have: what no Node has
+    /// proven yet goes to one, while a window is open, and no further if that one refuses it. None: all may.
+    fn tried_renderings(&self, target: &Target<'_>) -> Option<BTreeMap<String, bool>> {
+        let is_known = self.pool.status.current_revision.as_ref() == Some(&revision_name(&target.reference));
+        if !is_known || !target.has_renderings() || !self.is_update(target) {
+            return None;
+        }
+        let mut tried: BTreeMap<&str, (bool, bool)> = BTreeMap::new();
+        for node in self.members.own.iter().filter(|node| target.is_on(node)) {
+            let Some(rendering) = target.of(node) else { continue };
+            let (proven, open) = tried.entry(&rendering.name).or_default();
+            *proven |= node.progress == Progress::Proven;
+            *open |= node.progress != Progress::Proven;
+        }
+        let is_open = !matches!(self.windows, Windows::ClosedUntil(_));
+        let may_get = |node: &&PoolNode| {
+            let rendering = target.of(node).and_then(|to| tried.get(to.name.as_str()).copied());
+            let (proven, open) = rendering.unwrap_or_default();
+            (node.name.clone(), proven || (is_open && !open))
+        };
+        Some(self.members.own.iter().map(may_get).collect())
+    }
+
+    fn is_update(&self, target: &Target<'_>) -> bool {
+        target.reference == self.update.reference
     }
 
     /// So many more Nodes may become unavailable.
@@ -378,6 +445,9 @@ impl<'a> Rollout<'a> {
         let names = |which: &dyn Fn(&&&PoolNode) -> bool, of: &[&PoolNode]| -> Vec<String> {
             of.iter().filter(which).map(|node| node.name.clone()).collect()
         };
+        if behind.iter().all(|node| target.of(node).is_none()) {
+            return Blocker::NoRendering(names(&|_| true, behind));
+        }
         if self.room(target, proof) == 0 {
             return Blocker::MaxUnavailable(names(
                 &|node| self.counts_as_unavailable(node, target, proof),
@@ -390,8 +460,15 @@ impl<'a> Rollout<'a> {
         if behind.iter().all(|node| !node.ready || node.held) {
             return Blocker::HeldOnNode(names(&|node| node.held, behind));
         }
+        if self.members.busy_control_plane.is_empty() {
+            if let (Windows::ClosedUntil(opens), true) = (self.windows, self.is_update(target)) {
+                return Blocker::Windows(opens);
+            }
+            let own = self.members.own.iter().copied().filter(|node| target.is_on(node));
+            return Blocker::Unproven(names(&|node| node.progress != Progress::Proven, &own.collect::<Vec<_>>()));
+        }
         let busy = self.members.busy_control_plane.iter().map(|name| match self.cluster.static_pods.get(*name) {
-            Some(pod) => format!("{name} ({pod} is not Ready)"),
+            Some(why) => format!("{name} ({why})"),
             None => (*name).to_owned(),
         });
         Blocker::ControlPlane(busy.collect())
@@ -432,7 +509,7 @@ impl<'a> Rollout<'a> {
         let grown = own.iter().map(|node| node.young_for(self.cluster.now));
         timeouts
             .chain(grown)
-            .chain([self.windows.lasts(self.cluster.now)])
+            .chain([self.windows.lasts(self.cluster.now), preflight::next_timeout(own.iter().copied())])
             .flatten()
             .filter(|left| !left.is_zero())
             .min()

@@ -7,6 +7,7 @@
 pub(crate) mod decide;
 mod expressions;
 pub(crate) mod node;
+pub(crate) mod preflight;
 mod profiles;
 pub(crate) mod renderings;
 pub(crate) mod report;

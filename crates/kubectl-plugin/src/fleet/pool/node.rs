@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 
 use super::types::Proof;
 use crate::fleet::assign::WrittenAssignment;
-use crate::fleet::node::{NodeRow, Stage};
+use crate::fleet::node::{ConfigManager, NodeRow, Stage};
 use crate::fleet::rollout::drain::MIRROR;
 use crate::fleet::rollout::observed::Progress;
+use kubelet_config::preflight::PreflightResult;
 use kubelet_config::reported::{ReportedCondition, text};
 use kubelet_config::source::ConfigMapRef;
 
@@ -22,6 +23,43 @@ const YOUNG: Duration = Duration::from_secs(600);
 
 /// What a kubelet finds as memory varies by a few MiB from boot to boot and from kernel to kernel; of no interest to pools.
 const MEMORY_STEP: u64 = 64 << 20;
+
+/// What a Node was asked to judge, and what it says of that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NodePreflight {
+    pub(crate) request: String,
+    pub(crate) answer: Option<PreflightAnswer>,
+}
+
+/// What it says of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PreflightAnswer {
+    Valid,
+    Refused(String),
+    Inconclusive,
+}
+
+impl NodePreflight {
+    pub(crate) fn from_row(row: &NodeRow) -> Option<Self> {
+        let request = row.preflight_request.clone()?;
+        let answer =
+            row.preflight.as_ref().filter(|status| status.answers(&request)).map(|status| match status.result {
+                PreflightResult::Valid => PreflightAnswer::Valid,
+                PreflightResult::Inconclusive => PreflightAnswer::Inconclusive,
+                refused => PreflightAnswer::Refused(format!("{}: {}", refused.as_str(), status.message)),
+            });
+        Some(Self { request, answer })
+    }
+
+    /// It has not said anything yet.
+    pub(crate) fn is_open(&self) -> bool {
+        self.answer.is_none()
+    }
+
+    pub(crate) fn is_same_request(&self, other: &Self) -> bool {
+        self.request == other.request
+    }
+}
 
 /// A Node, as it was last observed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,11 +89,17 @@ pub(crate) struct PoolNode {
     pub(crate) taints: Vec<String>,
     /// An operator on the Node lets no change in.
     pub(crate) held: bool,
+    /// Somebody is there who answers.
+    pub(crate) has_supervisor: bool,
+    /// What it was asked to judge last.
+    pub(crate) preflight: Option<NodePreflight>,
     created: Option<Timestamp>,
     /// For how long it is not Ready, as this controller observed it.
     pub(crate) unready_for: Duration,
     /// For how long it is not done with what it is assigned, as this controller observed it.
     pub(crate) updating_for: Duration,
+    /// For how long it owes an answer, as this controller observed it.
+    pub(crate) unanswered_for: Duration,
 }
 
 impl PoolNode {
@@ -65,6 +109,9 @@ impl PoolNode {
             written: WrittenAssignment::from_row(&row),
             progress: progress(&row, &message),
             held: row.stage() == Stage::Held,
+            has_supervisor: row.manager == Some(ConfigManager::Supervisor),
+            preflight: NodePreflight::from_row(&row),
+            unanswered_for: Duration::ZERO,
             created: row.created.parse().ok(),
             message,
             name: row.name,
@@ -109,8 +156,8 @@ impl PoolNode {
 
     /// The other one is another version of the same Node, in which nothing is new that pools go by.
     pub(crate) fn differs_only_in_version(&self, other: &Self) -> bool {
-        let Self { resource_version, unready_for, updating_for, .. } = other.clone();
-        Self { resource_version, unready_for, updating_for, ..self.clone() } == *other
+        let Self { resource_version, unready_for, updating_for, unanswered_for, .. } = other.clone();
+        Self { resource_version, unready_for, updating_for, unanswered_for, ..self.clone() } == *other
     }
 
     /// It has finished what it is assigned, well.
@@ -137,11 +184,17 @@ pub(crate) fn without_taint(node: &Value, key: &str) -> Option<Value> {
     (others.len() < taints.len()).then(|| json!({"metadata": {"resourceVersion": version}, "spec": {"taints": others}}))
 }
 
-/// The name of a static pod that is not Ready. Only its mirror is in the API, so that is what is asked.
-pub(crate) fn unready_static_pod(pod: &Value) -> Option<String> {
-    let is_static = pod.pointer("/metadata/annotations").and_then(|all| all.get(MIRROR)).is_some();
+/// A static pod, by its mirror, which alone is in the API.
+pub(crate) struct StaticPod {
+    pub(crate) name: String,
+    pub(crate) is_ready: bool,
+}
+
+/// None: it is another pod.
+pub(crate) fn static_pod(pod: &Value) -> Option<StaticPod> {
+    pod.pointer("/metadata/annotations")?.get(MIRROR)?;
     let is_ready = ReportedCondition::from_node(pod, "Ready").is_some_and(|ready| ready.status == "True");
-    (is_static && !is_ready).then(|| text(pod.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default()))
+    Some(StaticPod { name: text(pod.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default()), is_ready })
 }
 
 /// How far a Node is with what it is assigned, whatever that is. What it says of something else is old news.

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::node::PoolNode;
-use super::revision::RevisionFault;
+use super::revision::{RevisionFault, revision_name};
 use super::template_revision::{RenderedRevision, TemplateRevision};
+use super::types::KubeletConfigPoolStatus;
 use kubelet_config::source::ConfigMapRef;
 
 /// Different ConfigMaps that a pool's Nodes have of one revision.
@@ -88,6 +89,26 @@ impl Target<'_> {
         node.desired.is_some() && self.of(node) == node.desired.as_ref()
     }
 
+    /// It has gone to a Node already, or was decided about: one Node for which nothing can be had then keeps no other from it,
+    /// and not from the way back either.
+    pub(crate) fn is_begun<'b>(
+        &self,
+        status: Option<&KubeletConfigPoolStatus>,
+        mut nodes: impl Iterator<Item = &'b PoolNode>,
+    ) -> bool {
+        let name = revision_name(&self.reference);
+        let is_known = |status: &KubeletConfigPoolStatus| {
+            status.current_revision.as_ref() == Some(&name)
+                || status.bad_revisions.iter().any(|bad| bad.revision == name)
+        };
+        status.is_some_and(is_known) || nodes.any(|node| self.is_on(node))
+    }
+
+    /// Nodes get different ConfigMaps of it.
+    pub(crate) fn has_renderings(&self) -> bool {
+        self.renderings.is_some()
+    }
+
     /// Different ConfigMaps.
     pub(crate) fn renderings(&self) -> Vec<Arc<RenderedRevision>> {
         let mut seen = BTreeSet::new();
@@ -98,5 +119,18 @@ impl Target<'_> {
     /// That one.
     pub(crate) fn rendering(&self, node: &str) -> Option<Arc<RenderedRevision>> {
         self.renderings.as_ref()?.get(node).map(Arc::clone)
+    }
+}
+
+/// A Node that is to be assigned a revision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NodeAssignment {
+    pub(crate) node: String,
+    pub(crate) to: ConfigMapRef,
+}
+
+impl NodeAssignment {
+    pub(crate) fn of(target: &Target<'_>, node: &PoolNode) -> Option<Self> {
+        target.of(node).map(|to| Self { node: node.name.clone(), to: to.clone() })
     }
 }

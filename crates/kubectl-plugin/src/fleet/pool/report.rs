@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::node::PoolNode;
 use super::revision::{APPROVED_REVISION, RevisionFault};
-use super::types::{BadRevision, KubeletConfigPoolStatus, PoolCondition};
+use super::types::{BadRevision, BadRevisionNode, KubeletConfigPoolStatus, PoolCondition};
 
 /// Names in one message.
 const NAMES: usize = 10;
@@ -31,6 +31,10 @@ pub(crate) enum PoolState {
     NoNodes,
     /// All Nodes have the revision.
     Complete,
+    /// These Nodes have not said yet what they would make of it.
+    Preflighting { waiting: Vec<String> },
+    /// Too many Nodes would not take it up; what they say.
+    PreflightRefused(String),
     /// The first Nodes have it.
     Canaries { canaries: usize, done: usize, in_flight: usize },
     /// Somebody is to look at them.
@@ -58,6 +62,10 @@ pub(crate) enum Blocker {
     HeldOnNode(Vec<String>),
     /// These control-plane Nodes are not Ready, or have not proven what they have, or one of their static pods is away.
     ControlPlane(Vec<String>),
+    /// Expressions come to nothing for these.
+    NoRendering(Vec<String>),
+    /// What expressions come to anew is tried, or was refused, by these.
+    Unproven(Vec<String>),
     /// No window is open until then.
     Windows(Timestamp),
 }
@@ -69,6 +77,8 @@ impl Blocker {
             Self::NotReady(_) => "NodesNotReady",
             Self::HeldOnNode(_) => "NodesHeld",
             Self::ControlPlane(_) => "ControlPlaneBusy",
+            Self::NoRendering(_) => "ExpressionFailed",
+            Self::Unproven(_) => "RenderingUnproven",
             Self::Windows(_) => "OutsideWindow",
         }
     }
@@ -84,6 +94,14 @@ impl Blocker {
             Self::ControlPlane(nodes) => {
                 format!("control-plane Nodes go one at a time; not Ready, or not done: {}", listed(nodes))
             }
+            Self::NoRendering(nodes) => format!(
+                "the expressions in spec.kubeletConfiguration have no value for what these report: {}; `kubectl kubelet-config render \
+                 pool/NAME NODE` says why",
+                listed(nodes)
+            ),
+            Self::Unproven(nodes) => {
+                format!("what expressions come to for them is not proven by the Node that has it: {}", listed(nodes))
+            }
             Self::Windows(opens) => {
                 format!("the next of spec.rollout.windows opens at {}", opens.strftime("%Y-%m-%dT%H:%M:%SZ"))
             }
@@ -97,8 +115,7 @@ impl PoolState {
     }
 
     pub(crate) fn bad(bad: &BadRevision) -> Self {
-        let messages: Vec<String> = bad.nodes.iter().map(|node| format!("{}: {}", node.name, node.message)).collect();
-        Self::Failed { revision: bad.revision.clone(), message: messages.join("; ") }
+        Self::Failed { revision: bad.revision.clone(), message: messages(&bad.nodes) }
     }
 
     fn reason(&self) -> &'static str {
@@ -106,6 +123,8 @@ impl PoolState {
             Self::Invalid(fault) => fault.reason,
             Self::NoNodes => "NoNodes",
             Self::Complete => "Complete",
+            Self::Preflighting { .. } => "Preflighting",
+            Self::PreflightRefused(_) => "PreflightRefused",
             Self::Canaries { .. } => "Canaries",
             Self::AwaitingApproval { .. } => "AwaitingApproval",
             Self::Waves { .. } => "Waves",
@@ -121,6 +140,12 @@ impl PoolState {
             Self::Invalid(fault) => fault.message.clone(),
             Self::NoNodes => "spec.nodeSelector selects no Node".to_owned(),
             Self::Complete => "all Nodes have the revision".to_owned(),
+            Self::Preflighting { waiting } => {
+                format!("{} Nodes judge it with their own kubelets: {}", waiting.len(), listed(waiting))
+            }
+            Self::PreflightRefused(messages) => format!(
+                "nothing was changed; Nodes would not take it up (spec.rollout.maxFailures are too many): {messages}"
+            ),
             Self::Canaries { canaries, done, in_flight } => {
                 format!("{done} of {canaries} canaries are done, {in_flight} on their way")
             }
@@ -142,14 +167,27 @@ impl PoolState {
     fn kstatus(&self) -> KStatus {
         match self {
             Self::Complete | Self::NoNodes => KStatus::Current,
-            Self::Canaries { .. }
+            Self::Preflighting { .. }
+            | Self::Canaries { .. }
             | Self::AwaitingApproval { .. }
             | Self::Waves { .. }
             | Self::Blocked { .. }
             | Self::Paused { .. } => KStatus::InProgress,
-            Self::Invalid(_) | Self::Failed { .. } | Self::Conflict { .. } => KStatus::Failed,
+            Self::Invalid(_) | Self::PreflightRefused(_) | Self::Failed { .. } | Self::Conflict { .. } => {
+                KStatus::Failed
+            }
         }
     }
+}
+
+/// What Nodes say of a revision before it goes to any.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Preflighted {
+    /// There is nothing to be judged.
+    NotAsked,
+    Waiting(String),
+    Refused(String),
+    Done(String),
 }
 
 /// What kstatus makes of an object (cli-utils, pkg/kstatus/status).
@@ -167,8 +205,20 @@ fn listed(names: &[String]) -> String {
     if more > 0 { format!("{} and {more} more", shown.join(", ")) } else { shown.join(", ") }
 }
 
+/// What Nodes say, ten of them at the most.
+pub(crate) fn messages(nodes: &[BadRevisionNode]) -> String {
+    let messages: Vec<String> = nodes.iter().map(|node| format!("{}: {}", node.name, node.message)).collect();
+    listed(&messages)
+}
+
 /// Writes counts and conditions. A condition that is as it was keeps its time.
-pub(crate) fn fill(status: &mut KubeletConfigPoolStatus, counts: &Counts, state: &PoolState, now: Timestamp) {
+pub(crate) fn fill(
+    status: &mut KubeletConfigPoolStatus,
+    counts: &Counts,
+    state: &PoolState,
+    preflighted: &Preflighted,
+    now: Timestamp,
+) {
     let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     status.nodes = count(counts.nodes);
     status.updated = count(counts.updated);
@@ -184,12 +234,19 @@ pub(crate) fn fill(status: &mut KubeletConfigPoolStatus, counts: &Counts, state:
             ("Conflict", format!("selected by another pool too: {}", listed(&pairs)))
         }
     };
+    let preflighted = match preflighted {
+        Preflighted::NotAsked => (true, "NothingNew", "there is no revision to be judged".to_owned()),
+        Preflighted::Waiting(summary) => (false, "Preflighting", summary.clone()),
+        Preflighted::Refused(summary) => (false, "PreflightRefused", summary.clone()),
+        Preflighted::Done(summary) => (true, "Preflighted", summary.clone()),
+    };
     let (reason, message) = (state.reason(), state.message());
     // kstatus reads Reconciling and Stalled before Ready: all three are set in one write.
     let conditions = [
         ("Ready", kstatus == KStatus::Current, reason, message.clone()),
         ("Reconciling", kstatus == KStatus::InProgress, reason, message.clone()),
         ("Stalled", kstatus == KStatus::Failed, reason, message),
+        ("Preflighted", preflighted.0, preflighted.1, preflighted.2),
         ("Conflicting", !counts.conflicts.is_empty(), conflict.0, conflict.1),
     ];
     let observed_generation = status.observed_generation;

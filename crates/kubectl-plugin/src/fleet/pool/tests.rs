@@ -8,8 +8,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::decide::{Cluster, Decision, NodeAssignment, Pool, decide};
+use super::decide::{Cluster, Decision, Pool, decide};
 use super::node::PoolNode;
+use super::renderings::NodeAssignment;
 use super::renderings::StoredRevision;
 use super::revision::{Revision, RevisionFault, revision_name};
 use super::types::Proof;
@@ -463,7 +464,7 @@ fn control_planes_on_trial_are_waited_for() {
 #[test]
 fn a_control_plane_whose_api_server_is_away_is_waited_for() {
     let mut world = control_planes(json!({"rollout": {"canaries": 0, "maxUnavailable": "100%"}}));
-    world.static_pods.insert("n001".to_owned(), "kube-apiserver-n001".to_owned());
+    world.static_pods.insert("n001".to_owned(), "kube-apiserver-n001 is not Ready".to_owned());
     assert_eq!(world.settle(), ["n001"], "it may be what mends it");
     world.prove();
     assert!(world.settle().is_empty());
@@ -532,7 +533,8 @@ fn a_new_revision_waits_for_a_window_and_the_way_back_does_not() {
 
 #[test]
 fn a_window_that_makes_no_sense_stops_the_pool() {
-    let mut world = World::new(3, json!({"rollout": {"windows": [{"start": "23:00", "hours": 2, "zone": "Nowhere"}]}}));
+    let mut world =
+        World::new(3, json!({"rollout": {"windows": [{"start": "23:00", "hours": 2, "timeZone": "Nowhere"}]}}));
     assert!(world.settle().is_empty());
     assert_eq!(world.ready(), ("False", "RevisionInvalid"));
 }

@@ -75,6 +75,20 @@ pub struct KubeletConfigPoolSpec {
     pub paused: bool,
 }
 
+impl KubeletConfigPoolSpec {
+    /// A taint that others set and take away, by what it says of the Node.
+    pub(crate) fn startup_taint_fault(&self) -> Option<String> {
+        const OF_OTHERS: [&str; 3] =
+            ["node.kubernetes.io/", "node-role.kubernetes.io/", "node.cloudprovider.kubernetes.io/"];
+        let taint = self.startup_taint.as_ref()?;
+        OF_OTHERS.iter().any(|prefix| taint.starts_with(prefix)).then(|| {
+            format!(
+                "spec.startupTaint {taint}: Kubernetes keeps this taint; use one of your own, which nodes register with"
+            )
+        })
+    }
+}
+
 /// As in a Deployment, for Nodes.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -206,7 +220,7 @@ pub struct MaintenanceWindow {
     /// A time zone of the IANA database, such as Europe/Rome.
     #[serde(default = "utc")]
     #[schemars(length(min = 1, max = 63))]
-    pub zone: String,
+    pub time_zone: String,
 }
 
 /// A day of the week.

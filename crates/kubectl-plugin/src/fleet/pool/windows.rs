@@ -53,8 +53,8 @@ impl Windows {
 
 impl MaintenanceWindow {
     fn at(&self, now: Timestamp) -> Result<Windows, String> {
-        let zone = TimeZone::get(&self.zone).map_err(|_| {
-            format!(".zone {:?}: no time zone of the IANA database, such as Europe/Rome or UTC", self.zone)
+        let zone = TimeZone::get(&self.time_zone).map_err(|_| {
+            format!(".timeZone {:?}: no time zone of the IANA database, such as Europe/Rome or UTC", self.time_zone)
         })?;
         let begins = Time::strptime("%H:%M", &self.start)
             .map_err(|_| format!(".start {:?}: a time such as 02:00 is needed", self.start))?;
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn clocks_are_those_of_the_zone() {
-        let rome = json!([{"start": "02:30", "hours": 1, "zone": "Europe/Rome"}]);
+        let rome = json!([{"start": "02:30", "hours": 1, "timeZone": "Europe/Rome"}]);
         assert_eq!(at(rome.clone(), "2026-01-05T01:30:00Z").unwrap(), open("2026-01-05T02:30:00Z"), "CET");
         assert_eq!(at(rome.clone(), "2026-07-05T00:30:00Z").unwrap(), open("2026-07-05T01:30:00Z"), "CEST");
         // On 2026-03-29 clocks go from 02:00 to 03:00, on 2026-10-25 from 03:00 back to 02:00.
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn hours_are_hours_whatever_clocks_do() {
-        let rome = json!([{"days": ["Sat"], "start": "22:00", "hours": 8, "zone": "Europe/Rome"}]);
+        let rome = json!([{"days": ["Sat"], "start": "22:00", "hours": 8, "timeZone": "Europe/Rome"}]);
         assert_eq!(
             at(rome, "2026-03-28T22:00:00Z").unwrap(),
             open("2026-03-29T05:00:00Z"),
@@ -172,8 +172,8 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_said() {
         let fault = |window: Value| at(json!([window]), "2026-01-05T12:00:00Z").unwrap_err();
-        let zone = fault(json!({"start": "02:00", "hours": 1, "zone": "Europe/Rom"}));
-        assert!(zone.starts_with("spec.rollout.windows[0].zone \"Europe/Rom\""), "{zone}");
+        let zone = fault(json!({"start": "02:00", "hours": 1, "timeZone": "Europe/Rom"}));
+        assert!(zone.starts_with("spec.rollout.windows[0].timeZone \"Europe/Rom\""), "{zone}");
         assert!(fault(json!({"start": "25:00", "hours": 1})).contains(".start \"25:00\""));
         assert!(fault(json!({"start": "02:00", "hours": 0})).contains(".hours 0"));
     }
