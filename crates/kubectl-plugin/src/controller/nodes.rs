@@ -36,6 +36,7 @@ struct Since {
     unready: Option<Instant>,
     updating: Option<Instant>,
     unanswered: Option<Instant>,
+    unasked: Option<Instant>,
 }
 
 /// Takes in what the API server says of Nodes.
@@ -72,6 +73,7 @@ impl NodeStore {
             node.unready_for = passed(times.unready);
             node.updating_for = passed(times.updating);
             node.unanswered_for = passed(times.unanswered);
+            node.unasked_for = passed(times.unasked);
         }
         read(known)
     }
@@ -96,7 +98,7 @@ impl NodeStore {
             since.updating = None;
         }
         if !is_same_request {
-            since.unanswered = None;
+            (since.unanswered, since.unasked) = (None, None);
         }
         keep(&mut since.unanswered, node.preflight.as_ref().is_some_and(NodePreflight::is_open));
         keep(&mut since.unready, !node.ready);
@@ -105,6 +107,13 @@ impl NodeStore {
         drop(nodes);
         if !same {
             self.changed.notify_one();
+        }
+    }
+
+    /// It could not be asked for its preflight: it is waited for no longer than one that does not answer.
+    pub(super) fn could_not_ask(&self, name: &str) {
+        if let Some(since) = self.lock().since.get_mut(name) {
+            since.unasked.get_or_insert_with(Instant::now);
         }
     }
 

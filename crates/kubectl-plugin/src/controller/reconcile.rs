@@ -37,6 +37,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 const REVISION_KNOWN: Duration = Duration::from_secs(30);
 /// Counts alone are written so often: each Node on its way changes some, and who watches needs none of them at once.
 const COUNTS_EVERY: Duration = Duration::from_secs(10);
+/// 5,000 Nodes are asked within a minute, each of which reads the ConfigMap.
+const ASKED_AT_ONCE: usize = 100;
 /// Patches of one Node: two carriers and a clean-up, each tried again once.
 const PATCHES: u32 = 6;
 
@@ -164,7 +166,8 @@ impl Reconciler {
                 }
             }
             let Some(assignment) = assignment else {
-                if self.ask(&decision.ask).await? {
+                failed = self.ask(&decision.ask).await.err().or(failed);
+                if decision.ask.len() > ASKED_AT_ONCE {
                     next = Some(RETRY_AFTER);
                 }
                 for node in &decision.untaint {

@@ -158,6 +158,18 @@ async fn what_a_node_would_refuse_goes_nowhere() {
     assert_eq!(world.count(&bad), 30);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_node_that_cannot_be_asked_keeps_no_other_back() {
+    let world = World::new(10);
+    let script = async {
+        world.server.faults().push(Fault::new(Verb::Patch, "/api/v1/nodes/node-0004", FaultKind::Status(403)));
+        world.server.put_pool(POOL, &spec(60, &json!({})));
+        let pool = world.until_pool(POOL, |pool| pool["status"]["proven"].as_u64() > Some(0)).await;
+        assert!(pool["status"]["conditions"].to_string().contains("1 unknown, 0 waited for"), "{pool:#}");
+    };
+    with_controller(&world, script).await;
+}
+
 /// Replicas are killed at random moments, and another one goes on; two live at a time.
 #[tokio::test(start_paused = true)]
 async fn controllers_die_and_others_go_on() {

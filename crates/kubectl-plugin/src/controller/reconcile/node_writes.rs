@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{PATCHES, ReconcileError, Reconciler, lock};
+use super::{ASKED_AT_ONCE, PATCHES, ReconcileError, Reconciler, lock};
 use crate::Failure;
 use crate::api::client::ApiError;
 use crate::api::nodes;
@@ -17,9 +17,6 @@ use crate::fleet::pool::renderings::NodeAssignment;
 use crate::fleet::pool::revision::RenderedRevision;
 use crate::fleet::pool::types::KubeletConfigPool;
 use kubelet_config::preflight::REQUEST_ANNOTATION;
-
-/// 5,000 Nodes are asked within a minute, each of which reads the ConfigMap.
-const ASKED_AT_ONCE: usize = 100;
 
 impl Reconciler {
     /// Assigns, if the Node is still the one that was decided about; whether it is assigned that now.
@@ -60,8 +57,10 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Asks Nodes for their preflight, some at a time: other pools have their turn between. True: there are more.
-    pub(super) async fn ask(&self, nodes: &[NodeAssignment]) -> Result<bool, ReconcileError> {
+    /// Asks Nodes for their preflight, some at a time: other pools have their turn between. One that cannot be asked keeps
+    /// no other from it.
+    pub(super) async fn ask(&self, nodes: &[NodeAssignment]) -> Result<(), ReconcileError> {
+        let mut failed = None;
         for NodeAssignment { node, to } in nodes.iter().take(ASKED_AT_ONCE) {
             if !self.guard.is_leader() {
                 break;
@@ -71,10 +70,13 @@ impl Reconciler {
                 Ok(answer) => self.nodes.observe(&answer),
                 // It is gone, and the watch says so.
                 Err(error) if error.code() == 404 => {}
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    self.nodes.could_not_ask(node);
+                    failed = Some(error.into());
+                }
             }
         }
-        Ok(nodes.len() > ASKED_AT_ONCE)
+        failed.map_or(Ok(()), Err)
     }
 
     /// Whether a Node may be given something as far as the static pods of control planes go: of all others than itself, if it

@@ -100,6 +100,8 @@ pub(crate) struct PoolNode {
     pub(crate) updating_for: Duration,
     /// For how long it owes an answer, as this controller observed it.
     pub(crate) unanswered_for: Duration,
+    /// For how long this controller cannot write a request into it.
+    pub(crate) unasked_for: Duration,
 }
 
 impl PoolNode {
@@ -112,6 +114,7 @@ impl PoolNode {
             has_supervisor: row.manager == Some(ConfigManager::Supervisor),
             preflight: NodePreflight::from_row(&row),
             unanswered_for: Duration::ZERO,
+            unasked_for: Duration::ZERO,
             created: row.created.parse().ok(),
             message,
             name: row.name,
@@ -156,8 +159,8 @@ impl PoolNode {
 
     /// The other one is another version of the same Node, in which nothing is new that pools go by.
     pub(crate) fn differs_only_in_version(&self, other: &Self) -> bool {
-        let Self { resource_version, unready_for, updating_for, unanswered_for, .. } = other.clone();
-        Self { resource_version, unready_for, updating_for, unanswered_for, ..self.clone() } == *other
+        let Self { resource_version, unready_for, updating_for, unanswered_for, unasked_for, .. } = other.clone();
+        Self { resource_version, unready_for, updating_for, unanswered_for, unasked_for, ..self.clone() } == *other
     }
 
     /// It has finished what it is assigned, well.

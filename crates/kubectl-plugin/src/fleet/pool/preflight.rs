@@ -45,7 +45,11 @@ impl Preflight {
             match asked.map(|preflight| &preflight.answer) {
                 None => {
                     preflight.ask.push(NodeAssignment { node: node.name.clone(), to: to.clone() });
-                    preflight.waiting.push(node.name.clone());
+                    if node.unasked_for < ANSWER_TIMEOUT {
+                        preflight.waiting.push(node.name.clone());
+                    } else {
+                        preflight.unknown += 1;
+                    }
                 }
                 Some(None) if node.unanswered_for < ANSWER_TIMEOUT => preflight.waiting.push(node.name.clone()),
                 Some(None | Some(PreflightAnswer::Inconclusive)) => preflight.unknown += 1,
