@@ -142,8 +142,11 @@ fn in_directory(dir: &Path) -> io::Result<(String, OwnedFd)> {
     }
     remove_abandoned(dir)?;
     let own = std::process::id();
-    // Another process id namespace may share the directory.
-    for name in (0..16).map(|n| dir.join(format!("notify.{own}.{n}"))) {
+    // Another process id namespace may share the directory. A name is never used again: whoever found it abandoned a moment ago
+    // removes it a moment later.
+    for _ in 0..16 {
+        let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
+        let name = dir.join(format!("notify.{own}.{now:x}"));
         match StdDatagram::bind(&name) {
             Ok(socket) => return Ok((name.display().to_string(), socket.into())),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
@@ -243,6 +246,16 @@ mod tests {
         let mut expected = vec![used.name.clone(), next.name.clone(), own.join("something else").display().to_string()];
         expected.sort();
         assert_eq!(names, expected);
+    }
+
+    /// Another supervisor may be about to remove the former one.
+    #[tokio::test]
+    async fn no_name_is_used_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path().join("own");
+        let names: std::collections::BTreeSet<String> =
+            (0..10).map(|_| NotifySocket::bind_in(&own).unwrap().name).collect();
+        assert_eq!(names.len(), 10);
     }
 
     #[tokio::test]
