@@ -29,9 +29,7 @@ mod files_and_verbs;
 mod flags;
 mod hung;
 mod local_files;
-mod plugin_drain;
 mod plugin_pools;
-mod plugin_rollout;
 mod plugin_snapshots;
 mod plugin_tutorial;
 mod pods;
@@ -58,7 +56,6 @@ const LABELS: &[Carrier] = &[Carrier::Labels];
 const CASES: &[Test] = &[
     Test("first_start", BOTH, process::first_start), // first: there is no Node yet
     // The longest, so that no cluster has one to itself in the end.
-    Test("rollout", BOTH, plugin_rollout::rollout),
     Test("outage_with_exit", LABELS, trial::outage_with_exit),
     Test("outage_with_restart", NATIVE, trial::outage_with_restart),
     Test("runtime_away", NATIVE, trial::runtime_away),
@@ -129,7 +126,6 @@ const CASES: &[Test] = &[
     Test("hung_without_runtime", LABELS, hung::hung_without_runtime),
     Test("max_pods", LABELS, trial::max_pods),
     Test("containers_keep_running", LABELS, pods::containers_keep_running),
-    Test("drain", BOTH, plugin_drain::drain),
     // Its build has begun with the suite.
     Test("reload_from_previous", LABELS, previous::reload_from_previous),
     Test("pool", LABELS, plugin_pools::pool),

@@ -8,7 +8,6 @@ use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
 use crate::api::client::{Client, RetryPolicy};
-use crate::commands::rollout::lock_timing::LockTiming;
 use crate::failure::Failure;
 use kubelet_config::assignment::is_namespace;
 
@@ -16,7 +15,7 @@ use kubelet_config::assignment::is_namespace;
 /// `packaging/manifests/base` makes.
 pub(crate) const NAMESPACE: &str = "kubelet-config";
 
-/// Who this client is, to others that want the same lock or Lease.
+/// Who this client is, to others that want the same Lease.
 pub(crate) fn identity() -> String {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
@@ -68,8 +67,6 @@ pub struct Context {
     pub namespace: String,
     /// In somebody else's name.
     pub impersonates: bool,
-    /// Of a rollout's clients.
-    pub lock_timing: LockTiming,
 }
 
 impl Context {
@@ -116,6 +113,6 @@ impl Context {
         let impersonates = config.auth_info.impersonate.is_some();
         let client =
             kube::Client::try_from(config).map_err(|error| Failure::new(format!("the kubeconfig: {error}")))?;
-        Ok(Self { client, namespace: options.namespace.clone(), impersonates, lock_timing: LockTiming::default() })
+        Ok(Self { client, namespace: options.namespace.clone(), impersonates })
     }
 }

@@ -30,7 +30,7 @@ pub mod built;
 pub mod fleet;
 pub mod kubelet;
 pub mod node;
+pub mod pools;
 pub mod port;
 pub mod rig;
-pub mod rollout;
 pub mod sim;

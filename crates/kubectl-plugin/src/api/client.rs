@@ -1,7 +1,5 @@
 //! The client of every command: how often it asks, and what it says when the API server refuses.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hyper::Request;
@@ -46,7 +44,6 @@ pub(crate) struct Client {
     /// Of ConfigMaps, and of labels that name none.
     pub(crate) namespace: String,
     pub(crate) retry_policy: RetryPolicy,
-    requests: Arc<AtomicU64>,
 }
 
 /// Why a request was not done.
@@ -66,12 +63,7 @@ enum Cause {
 
 impl Client {
     pub(crate) fn new(kube: kube::Client, namespace: &str, retry_policy: RetryPolicy) -> Self {
-        Self { kube, namespace: namespace.to_owned(), retry_policy, requests: Arc::default() }
-    }
-
-    /// Requests so far.
-    pub(crate) fn requests(&self) -> u64 {
-        self.requests.load(Ordering::Relaxed)
+        Self { kube, namespace: namespace.to_owned(), retry_policy }
     }
 
     /// Sends a request once, whatever comes of it. `what`: such as "list nodes".
@@ -121,9 +113,7 @@ impl Client {
         &self.kube
     }
 
-    fn count(&self) {
-        self.requests.fetch_add(1, Ordering::Relaxed);
-    }
+    fn count(&self) {}
 }
 
 impl ApiError {

@@ -15,15 +15,6 @@ use kubelet_config::source::ConfigMapRef;
 /// Whose fields these are, in `metadata.managedFields`.
 const MANAGER: &str = "kubectl-kubelet_config";
 
-/// Where a Node's assignment is to come to.
-#[derive(Clone, Copy)]
-pub(crate) enum Goal<'a> {
-    /// It asks for this ConfigMap; none: for its own configuration.
-    Assign(Option<&'a ConfigMapRef>),
-    /// It is written as it was.
-    Restore(&'a WrittenAssignment),
-}
-
 /// How far a write goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
@@ -91,24 +82,20 @@ impl AssignmentWriter {
         Self { only, keeps_source: None, mode }
     }
 
-    /// Writes until the Node is assigned what it should be, with at most so many patches. Each patch holds for the
+    /// Writes until the Node asks for this ConfigMap, or without one for its own configuration, with at most so many patches. Each patch holds for the
     /// version of the Node that was read, and its answer is looked at.
     pub(crate) async fn write(
         &mut self,
         client: &Client,
         node: &str,
-        goal: Goal<'_>,
+        map: Option<&ConfigMapRef>,
         target: &mut impl Target,
         patches: u32,
     ) -> Result<(), WriteError> {
         let what = format!("patch node {node}");
         for _ in 0..patches {
             let Some((now, version)) = target.current() else { return Ok(()) };
-            let step = match goal {
-                Goal::Assign(map) => assign::next_step(&now, &version, map, self.only, self.keeps_source),
-                Goal::Restore(before) => assign::step_back(&now, &version, before, self.keeps_source),
-            };
-            let patch = match step {
+            let patch = match assign::next_step(&now, &version, map, self.only, self.keeps_source) {
                 Step::Done => return Ok(()),
                 Step::Refuse(why) => return Err(WriteError::Refused(why)),
                 Step::Write(patch) => patch,

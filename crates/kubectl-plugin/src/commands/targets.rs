@@ -8,9 +8,7 @@ use serde_json::Value;
 
 use crate::api::client::{ApiError, Client};
 use crate::api::nodes::{self, NodeSelection};
-use crate::api::write::{
-    AssignmentWriter, ConfigMapError, Goal, Mode, NOT_KEPT, Target, WriteError, config_map, patch_node,
-};
+use crate::api::write::{AssignmentWriter, ConfigMapError, Mode, NOT_KEPT, Target, WriteError, config_map, patch_node};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::fleet::assign::{self, WrittenAssignment};
@@ -161,8 +159,7 @@ impl Writer {
         let before = assign::describe(&row);
         let nobody = row.manager == Some(ConfigManager::Nobody);
         let mut node = ReadNode { client: self.client.clone(), row, answer: None, conflicts: 0, is_written: false };
-        let written =
-            self.assignments.write(&self.client, &name, Goal::Assign(map), &mut node, PATCHES + CONFLICTS).await;
+        let written = self.assignments.write(&self.client, &name, map, &mut node, PATCHES + CONFLICTS).await;
         if let Err(error) = written {
             let why = match error {
                 WriteError::Refused(why) => why,

@@ -94,33 +94,6 @@ pub(crate) fn next_step(
     }
 }
 
-/// The next step towards a Node that is assigned what it was assigned `before`, label by label.
-pub(crate) fn step_back(
-    now: &WrittenAssignment,
-    version: &str,
-    before: &WrittenAssignment,
-    keeps: Option<bool>,
-) -> Step {
-    let native = before.native.as_ref().filter(|map| !map.name.is_empty());
-    if keeps == Some(false) && native.is_some() {
-        return next_step(now, version, native, None, keeps); // it was kept then
-    }
-    let differs = |name: &&str| now.labels.get(*name) != before.labels.get(*name);
-    let labels = LABEL_NAMES.into_iter().filter(differs);
-    let labels: Map<String, Value> =
-        labels.map(|name| (format!("{LABELS}{name}"), json!(before.labels.get(name)))).collect();
-    let source = (now.native.as_ref() != native).then(|| native.map_or(Value::Null, config_source));
-    if labels.is_empty() && source.is_none() {
-        return Step::Done;
-    }
-    write(version, (!labels.is_empty()).then_some(labels), source)
-}
-
-/// A patch of nothing but `spec.configSource`: tried in a dry run, it tells whether that is kept.
-pub(crate) fn source_probe(target: &ConfigMapRef) -> Value {
-    json!({"spec": {"configSource": config_source(target)}})
-}
-
 /// Whether the API server keeps `spec.configSource`, by the Node that came back; none if the patch did not set it.
 pub(crate) fn source_kept(patch: &Value, answer: &WrittenAssignment) -> Option<bool> {
     let sent = patch.pointer("/spec/configSource/configMap")?;

@@ -12,7 +12,6 @@ pub(crate) mod leader_election;
 pub mod node;
 pub mod pool;
 pub(crate) mod preflight;
-pub mod rollout;
 pub(crate) mod view;
 pub(crate) mod wait;
 pub(crate) mod way_back;

@@ -149,7 +149,7 @@ impl NodeRow {
             confirm_by: reported.confirm_by,
             condition: reported.condition,
             ready: ReportedCondition::from_node(node, "Ready").is_some_and(|ready| ready.status == "True"),
-            cordoned_by: annotations.get(super::rollout::drain::CORDONED_BY).cloned(),
+            cordoned_by: annotations.get(super::pool::drain::CORDONED_BY).cloned(),
             cordoned: node.pointer("/spec/unschedulable").and_then(Value::as_bool).unwrap_or_default(),
             taints: taints(node),
             manager: Some(manager),

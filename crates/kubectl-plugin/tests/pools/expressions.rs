@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::{POOL, condition, observed, spec, with_controller};
-use testkit::rollout::{NAMESPACE, World, name};
+use testkit::pools::{NAMESPACE, World, name};
 
 const CPUS: [&str; 3] = ["2", "8", "96"];
 const MEMORY: [&str; 3] = ["8Gi", "32Gi", "384Gi"];

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use testkit::rollout::{Outcome, World};
+use testkit::pools::{Outcome, World};
 
 use super::{POOL, condition, observed, prepared, spec, with_controller};
 

@@ -6,6 +6,8 @@
 mod crd;
 mod expressions;
 mod gitops;
+mod preflight;
+mod promises;
 mod rights;
 
 use std::time::Duration;
@@ -13,7 +15,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use testkit::api_server::{Fault, FaultKind, Verb};
-use testkit::rollout::{NAMESPACE, NODES, Outcome, World, name, number};
+use testkit::pools::{NAMESPACE, NODES, Outcome, World, name, number};
 
 const POOL: &str = "workers";
 const TAINT: &str = "startup-taint.cluster-autoscaler.kubernetes.io/kubelet-config";

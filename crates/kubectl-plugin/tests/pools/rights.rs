@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use testkit::api_server::{Fault, FaultKind, Request, Verb};
-use testkit::rollout::{NAMESPACE, World, name};
+use testkit::pools::{NAMESPACE, World, name};
 
 use super::{POOL, condition, prepared, spec, with_controller};
 

@@ -59,8 +59,6 @@ impl NodeSnapshot {
 #[derive(Clone, Debug)]
 enum LogEntry {
     Node(String, Option<NodeSnapshot>),
-    /// A rollout's name, what it rolls out, and its phase.
-    Record(String, Option<(String, String)>),
     Expect(Expectation),
 }
 
@@ -72,12 +70,10 @@ pub struct Expectation {
     /// Who is to prove it before all others.
     pub canaries: Vec<String>,
     pub max_unavailable: usize,
-    /// `--wait-for active`.
+    /// `spec.rollout.proof: Active`.
     pub active: bool,
     /// So many, whichever they are, are to prove it before all others.
     pub any_canaries: usize,
-    /// It is a pool's: there is no record of a rollout.
-    pub of_pool: bool,
 }
 
 struct Line {
@@ -104,29 +100,23 @@ struct Seen {
 }
 
 impl Log {
-    /// A change, of a Node or of a rollout's record; others are passed over. Changes of one kind come in their order,
-    /// those of two watches as they like.
+    /// A change, of a Node; others are passed over.
     pub fn note(&mut self, object: &Value, deleted: bool) {
         let meta = &object["metadata"];
         let name = meta["name"].as_str().unwrap_or_default();
-        let entry = if object["kind"] == "Node" {
-            let snapshot = (!deleted).then(|| NodeSnapshot::from_node(object));
-            // What says the same as before is of no interest here, and most of what is written.
-            if snapshot.is_some() && self.last.get(name) == snapshot.as_ref() {
-                return;
-            }
-            match &snapshot {
-                Some(snapshot) => drop(self.last.insert(name.to_owned(), snapshot.clone())),
-                None => drop(self.last.remove(name)),
-            }
-            LogEntry::Node(name.to_owned(), snapshot)
-        } else {
-            let Some(text) = object["data"]["rollout"].as_str() else { return };
-            let record: Value = serde_json::from_str(text).unwrap_or_default();
-            let text = |field: &Value| field.as_str().unwrap_or_default().to_owned();
-            let said = (!deleted).then(|| (text(&record["target"]["name"]), text(&record["phase"])));
-            LogEntry::Record(name.to_owned(), said)
-        };
+        if object["kind"] != "Node" {
+            return;
+        }
+        let snapshot = (!deleted).then(|| NodeSnapshot::from_node(object));
+        // What says the same as before is of no interest here, and most of what is written.
+        if snapshot.is_some() && self.last.get(name) == snapshot.as_ref() {
+            return;
+        }
+        match &snapshot {
+            Some(snapshot) => drop(self.last.insert(name.to_owned(), snapshot.clone())),
+            None => drop(self.last.remove(name)),
+        }
+        let entry = LogEntry::Node(name.to_owned(), snapshot);
         let version = meta["resourceVersion"].as_str().and_then(|it| it.parse().ok()).unwrap_or(self.version);
         self.version = self.version.max(version);
         self.lines.push(Line { version, at: Instant::now(), entry });
@@ -161,40 +151,22 @@ impl Log {
         self.last.values().filter(|snapshot| snapshot.has(map) && !snapshot.is_settled(map, false)).count()
     }
 
-    /// Where the rollout of this name is.
-    pub fn phase(&self, rollout: &str) -> Option<String> {
-        let is = |name: &str| name.strip_prefix("rollout-") == Some(rollout);
-        let said = self.lines.iter().rev().find_map(|line| match &line.entry {
-            LogEntry::Record(name, said) if is(name) => Some(said),
-            _ => None,
-        });
-        said?.as_ref().map(|(_, phase)| phase.clone())
-    }
-
     /// Every promise that was broken. `lag`: what happened so shortly before a write its sender may not have heard of.
     pub fn broken(&mut self, lag: Duration) -> Vec<String> {
         self.lines.sort_by_key(|line| line.version); // stable
         let mut nodes: BTreeMap<&str, Seen> = BTreeMap::new();
-        let mut records: BTreeMap<&str, (&str, &str, Instant)> = BTreeMap::new();
         let mut expected: Option<&Expectation> = None;
         let mut broken = Vec::new();
         for Line { version, at, entry } in &self.lines {
             match entry {
                 LogEntry::Expect(expectation) => expected = Some(expectation),
-                LogEntry::Record(name, Some((target, phase))) => {
-                    let known = records.get(name.as_str()).filter(|(_, known, _)| *known == phase);
-                    let since = known.map_or(*at, |(.., since)| *since);
-                    records.insert(name, (target, phase, since));
-                }
-                LogEntry::Record(name, None) => drop(records.remove(name.as_str())),
                 LogEntry::Node(name, None) => drop(nodes.remove(name.as_str())),
                 LogEntry::Node(name, Some(snapshot)) => {
                     if let Some(expectation) = expected
                         && nodes.get(name.as_str()).is_some_and(|seen| !seen.snapshot.has(&expectation.target))
                         && snapshot.has(&expectation.target)
                     {
-                        let problems =
-                            Sending { expectation, nodes: &nodes, records: &records, node: name, at: *at, lag };
+                        let problems = Sending { expectation, nodes: &nodes, node: name, at: *at, lag };
                         broken.extend(problems.all().map(|problem| format!("{name} at {version}: {problem}")));
                     }
                     let seen = nodes.entry(name).or_default();
@@ -213,7 +185,6 @@ impl Log {
 struct Sending<'a> {
     expectation: &'a Expectation,
     nodes: &'a BTreeMap<&'a str, Seen>,
-    records: &'a BTreeMap<&'a str, (&'a str, &'a str, Instant)>,
     node: &'a str,
     at: Instant,
     lag: Duration,
@@ -225,7 +196,7 @@ impl Sending<'_> {
     }
 
     fn all(&self) -> impl Iterator<Item = String> {
-        [self.too_many(), self.before_canaries(), self.called_bad(), self.not_running()].into_iter().flatten()
+        [self.too_many(), self.before_canaries(), self.called_bad()].into_iter().flatten()
     }
 
     /// In flight, which the client knows for it has sent them, or not Ready.
@@ -258,21 +229,5 @@ impl Sending<'_> {
     fn called_bad(&self) -> Option<String> {
         let bad = self.nodes.iter().find(|(_, seen)| seen.bad.is_some_and(|since| !self.is_recent(since)))?.0;
         Some(format!("{bad} called it bad"))
-    }
-
-    /// What stopped by itself sends nothing any more, not even what was on its way. What somebody else paused or took
-    /// back, its client may not have heard of.
-    fn not_running(&self) -> Option<String> {
-        if self.expectation.of_pool {
-            return None;
-        }
-        let mut own = self.records.values().filter(|(target, ..)| *target == self.expectation.target);
-        let may = |(_, phase, since): &(&str, &str, Instant)| {
-            *phase == "Running" || (!matches!(*phase, "Starting" | "Stopped") && self.is_recent(*since))
-        };
-        if own.clone().any(may) {
-            return None;
-        }
-        Some(format!("its rollout is {:?}", own.next().map(|(_, phase, _)| *phase)))
     }
 }

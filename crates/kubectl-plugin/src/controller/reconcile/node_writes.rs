@@ -6,7 +6,7 @@ use super::{ASKED_AT_ONCE, PATCHES, ReconcileError, Reconciler, lock};
 use crate::Failure;
 use crate::api::client::ApiError;
 use crate::api::nodes;
-use crate::api::write::{AssignmentWriter, Goal, Mode, Target, patch_node};
+use crate::api::write::{AssignmentWriter, Mode, Target, patch_node};
 use crate::controller::nodes::NodeStore;
 use crate::controller::static_pods;
 use crate::fleet::assign::WrittenAssignment;
@@ -35,7 +35,7 @@ impl Reconciler {
         let keeps_source = *lock(&self.keeps_source);
         let mut writer = AssignmentWriter { keeps_source, ..AssignmentWriter::new(None, Mode::Real) };
         let mut node = PoolWriteTarget { reconciler: self, name, now: Some(now) };
-        let result = writer.write(&self.client, name, Goal::Assign(Some(to)), &mut node, PATCHES).await;
+        let result = writer.write(&self.client, name, Some(to), &mut node, PATCHES).await;
         *lock(&self.keeps_source) = writer.keeps_source;
         result.map_err(|error| ReconcileError(error.into_failure(name)))?;
         Ok(self.nodes.read(|nodes| nodes.get(name).is_none_or(|node| node.desired.as_ref() == Some(to))))

@@ -169,30 +169,6 @@ fn all() -> [Value; 5] {
 }
 
 #[test]
-fn what_was_there_comes_back_as_it_was_in_one_write() {
-    for keeps in [true, false] {
-        for node in all() {
-            let mut server = Server::new(keeps, &node);
-            let before = server.now();
-            server.settle(Some(&map("new")), None).unwrap();
-            server.asked.clear();
-            server.take(Some(keeps), |now, keeps| step_back(now, "5", &before, keeps)).unwrap();
-            let asked: Vec<&str> = server.asked.iter().map(|asked| asked.as_deref().unwrap_or("local")).collect();
-            assert_eq!(asked, [if node == bare() { "local" } else { "old" }], "keeps: {keeps}, {node:#}");
-            if keeps || before.native.is_none() {
-                assert_eq!(server.now(), before, "keeps: {keeps}");
-                assert_eq!(server.row().labels, NodeRow::from_node(&node, "ns").labels);
-            }
-        }
-    }
-    // The field is gone since: the drop is seen, and the same is asked for by labels.
-    let mut server = Server::new(false, &bare());
-    let before = WrittenAssignment { native: Some(map("old")), labels: BTreeMap::new() };
-    assert_eq!(server.take(None, |now, keeps| step_back(now, "5", &before, keeps)), Ok(Some(false)));
-    assert_eq!(server.row().desired, Some(map("old")));
-}
-
-#[test]
 fn what_is_known_saves_writes() {
     for node in all() {
         for (keeps, known, writes) in
@@ -226,21 +202,6 @@ fn no_write_leaves_a_contradiction() {
             assert_eq!(contradictions.get(), 0, "keeps: {keeps}, {node:#}");
         }
     }
-}
-
-#[test]
-fn a_dry_run_tells_what_is_kept() {
-    for keeps in [true, false] {
-        let mut server = Server::new(keeps, &bare());
-        let patch = source_probe(&map("m"));
-        server.patch(&patch);
-        assert_eq!(source_kept(&patch, &server.now()), Some(keeps));
-    }
-    assert_eq!(
-        source_kept(&json!({"spec": {"configSource": null}}), &WrittenAssignment::default()),
-        None,
-        "nothing was asked"
-    );
 }
 
 fn version(name: &str, version: &str) -> Source {

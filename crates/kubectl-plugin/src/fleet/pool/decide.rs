@@ -10,7 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
-use super::node::PoolNode;
+use super::node::{PoolNode, Progress};
 use super::preflight::{self, Preflight};
 use super::renderings::{NodeAssignment, Target};
 use super::report::{self, Blocker, Counts, PoolState, Preflighted};
@@ -19,9 +19,10 @@ use super::types::{
     BadRevision, BadRevisionNode, KubeletConfigPoolSpec, KubeletConfigPoolStatus, OnFailure, Proof, RolloutStrategy,
 };
 use super::windows::Windows;
-use crate::fleet::rollout::NOT_READY;
-use crate::fleet::rollout::observed::Progress;
 
+/// A Node that has a new revision may be not Ready for so long. A kubelet that starts says so for some seconds, and the
+/// supervisor itself puts a Node without contact back after 90 s.
+const NOT_READY: Duration = Duration::from_secs(60);
 /// Bad and former revisions that the status keeps.
 const MAX_KEPT_REVISIONS: usize = 10;
 /// Nodes that a bad revision names.
@@ -522,6 +523,13 @@ impl<'a> Rollout<'a> {
 /// What it should be.
 pub(crate) fn max_unavailable(value: &serde_json::Value, nodes: usize) -> Result<usize, String> {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    crate::fleet::rollout::plan::unavailable(&text, nodes)
-        .map_err(|_| format!("spec.rollout.maxUnavailable {value}: a number from 1, or a share such as 10%"))
+    let number = match text.strip_suffix('%') {
+        // Rounded down: what is asked for is a limit.
+        Some(share) => {
+            let share = share.parse().ok().filter(|share| (1..=100).contains(share));
+            share.map(|share: usize| (nodes * share / 100).max(1))
+        }
+        None => text.parse().ok().filter(|number| *number > 0),
+    };
+    number.ok_or_else(|| format!("spec.rollout.maxUnavailable {value}: a number from 1, or a share such as 10%"))
 }

@@ -5,6 +5,7 @@
 //! that takes over from a dead one goes on as that one would have.
 
 pub(crate) mod decide;
+pub mod drain;
 mod expressions;
 pub(crate) mod node;
 pub(crate) mod preflight;

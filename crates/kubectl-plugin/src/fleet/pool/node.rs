@@ -6,11 +6,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::drain::MIRROR;
 use super::types::Proof;
 use crate::fleet::assign::WrittenAssignment;
 use crate::fleet::node::{ConfigManager, NodeRow, Stage};
-use crate::fleet::rollout::drain::MIRROR;
-use crate::fleet::rollout::observed::Progress;
 use kubelet_config::preflight::PreflightResult;
 use kubelet_config::reported::{ReportedCondition, text};
 use kubelet_config::source::ConfigMapRef;
@@ -59,6 +58,19 @@ impl NodePreflight {
     pub(crate) fn is_same_request(&self, other: &Self) -> bool {
         self.request == other.request
     }
+}
+
+/// How far a Node is with what it is assigned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// It did not say, or is on its way.
+    Updating,
+    /// It runs, and its kubelet is healthy.
+    Active,
+    /// It is last known good.
+    Proven,
+    /// It refused it or went back, in its words.
+    Bad(String),
 }
 
 /// A Node, as it was last observed.

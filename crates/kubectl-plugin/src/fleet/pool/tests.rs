@@ -9,14 +9,12 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::decide::{Cluster, Decision, Pool, decide};
-use super::node::PoolNode;
+use super::node::{PoolNode, Progress};
 use super::renderings::NodeAssignment;
 use super::renderings::StoredRevision;
 use super::revision::{Revision, RevisionFault, revision_name};
-use super::types::Proof;
-use super::types::{KubeletConfigPoolSpec, KubeletConfigPoolStatus};
+use super::types::{KubeletConfigPoolSpec, KubeletConfigPoolStatus, Proof};
 use crate::fleet::node::NodeRow;
-use crate::fleet::rollout::observed::Progress;
 use kubelet_config::source::ConfigMapRef;
 
 const NOW: &str = "2026-01-10T00:00:00Z";

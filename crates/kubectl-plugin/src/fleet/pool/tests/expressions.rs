@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
 
-use super::{NOW, World, node};
+use super::{NOW, Progress, World, node};
 use crate::fleet::pool::node::PoolNode;
-use crate::fleet::rollout::observed::Progress;
 
 /// Machines of 2, 8 and 96 cores.
 fn sized(mut node: PoolNode, number: usize) -> PoolNode {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use kubelet_config::preflight::{ANSWER_ANNOTATION, REQUEST_ANNOTATION};
-use testkit::rollout::{NAMESPACE, NODES, Outcome, World, content, name};
+use testkit::pools::{NAMESPACE, NODES, Outcome, World, content, name};
 use tokio::time::Instant;
 
 const ASKED: &str = "pool-c";

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kube::client::{Body, ClientBuilder};
-use kubectl_plugin::{Context, Failure, LockTiming};
+use kubectl_plugin::{Context, Failure};
 use kubelet_config::assignment::LABELS;
 use kubelet_config::source::{ConfigMapRef, Payload, Source};
 use kubelet_config::status::{Condition, ConditionReason, ConditionStatus, NodeConfigStatus, PublishedStatus};
@@ -179,7 +179,6 @@ impl World {
                 target: revision.to_owned(),
                 any_canaries: canaries,
                 max_unavailable: max,
-                of_pool: true,
                 ..Expectation::default()
             };
         });
@@ -207,33 +206,10 @@ impl World {
         self.fleet.control(&name(number), |node| node.unready_until = Some(until));
     }
 
-    /// The client with these arguments, until it ends; None if it died.
-    pub async fn client(&self, args: &[&str]) -> Option<Result<ExitCode, Failure>> {
-        let context = context(self.connect());
-        let args: Vec<&str> = ["rollout"].into_iter().chain(args.iter().copied()).collect();
-        self.fleet.is_up().await;
-        tokio::select! {
-            biased;
-            () = self.died.notified() => None,
-            result = Box::pin(kubectl_plugin::run(&context, &args)) => Some(result),
-            () = tokio::time::sleep(Duration::from_secs(3 * 86_400)) => panic!("no end: {:?}", self.phase(TARGET)),
-        }
-    }
-
-    /// Another command of the plugin, until it ends.
+    /// A command of the plugin, until it ends.
     pub async fn command(&self, args: &[&str]) -> Result<ExitCode, Failure> {
         self.fleet.is_up().await;
         Box::pin(kubectl_plugin::run(&context(self.connect()), args)).await
-    }
-
-    /// The same as [`Self::client`], if it is to end well.
-    pub async fn good(&self, args: &[&str]) {
-        self.client(args).await.expect("alive").unwrap_or_else(|failure| panic!("{args:?}: {}", failure.message));
-    }
-
-    /// The same, if it is to fail; what it says.
-    pub async fn bad(&self, args: &[&str]) -> String {
-        self.client(args).await.expect("alive").expect_err("a failure").message
     }
 
     /// The client dies at its so many-eth request from now, before or after that is carried out.
@@ -309,24 +285,11 @@ impl World {
         let names = self.fleet.names();
         self.server.read(|s| names.iter().filter(|node| desired(s.node(node).unwrap()) == map).count())
     }
-
-    pub fn phase(&self, rollout: &str) -> Option<String> {
-        let map = self.server.read(|s| s.config_map(NAMESPACE, &format!("rollout-{rollout}")).cloned())?;
-        let record: Value = serde_json::from_str(map["data"]["rollout"].as_str()?).ok()?;
-        Some(record["phase"].as_str()?.to_owned())
-    }
-
-    /// Lives until the rollout is there.
-    pub async fn until(&self, rollout: &str, phase: &str) {
-        while self.phase(rollout).as_deref() != Some(phase) {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
-    }
 }
 
 /// A user's, with this client.
 pub fn context(client: kube::Client) -> Context {
-    Context { client, namespace: NAMESPACE.to_owned(), impersonates: false, lock_timing: LockTiming::default() }
+    Context { client, namespace: NAMESPACE.to_owned(), impersonates: false }
 }
 
 fn desired(node: &Value) -> String {
