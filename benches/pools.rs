@@ -1,8 +1,10 @@
 //! What a change of a pool costs: requests, bytes of answers, and the controller's memory, by the number of nodes.
 //!
 //! ```text
-//! cargo bench --profile dev --bench pools        # some minutes
-//! cargo bench --profile dev --bench pools -- 200 # of this size alone
+//! cargo bench --profile dev --bench pools              # some minutes
+//! cargo bench --profile dev --bench pools -- 200       # of this size alone
+//! cargo bench --profile dev --bench pools -- preflight # what `preflight` costs: 5,000 nodes
+//! cargo bench --profile dev --bench pools -- idle      # what a controller and supervisors cost that have nothing to do
 //! ```
 //! Nodes are simulated, in simulated time, with 15 KB of images and the like each, as Nodes in use have. 5% at a time.
 //! Renewals are of the Lease, every two seconds.
@@ -22,7 +24,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::json;
-use testkit::pools::{World, name};
+use testkit::pools::{TARGET, World, name};
 
 const FILLING: usize = 15_000;
 
@@ -35,6 +37,12 @@ struct Cost {
 }
 
 fn main() {
+    let asked = |what: &str| std::env::args().any(|arg| arg == what);
+    match (asked("preflight"), asked("idle")) {
+        (true, _) => return preflight(5000),
+        (_, true) => return idle(1000),
+        _ => {}
+    }
     let only: Vec<usize> = std::env::args().filter_map(|arg| arg.parse().ok()).collect();
     println!("nodes  requests  renewals   per node        MB  KB a node  peak MiB");
     let each = |count: u64, cost: &Cost| count as f64 / cost.nodes as f64;
@@ -81,6 +89,57 @@ fn measure(nodes: usize) -> Cost {
     });
     let (requests, bytes) = world.traffic();
     Cost { nodes, requests, renewals: begun.elapsed().as_secs() / 2, bytes, peak_kib }
+}
+
+/// A preflight on request of so many nodes, none of which is changed.
+fn preflight(nodes: usize) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let _inside = runtime.enter();
+    let world = World::new(nodes);
+    let begun = tokio::time::Instant::now();
+    let code = runtime.block_on(world.command(&["preflight", TARGET, "-l", "all=yes"])).unwrap();
+    assert_eq!(format!("{code:?}"), format!("{:?}", std::process::ExitCode::SUCCESS));
+    let (took, (requests, bytes)) = (begun.elapsed(), world.traffic());
+    let (a_node, mb) = (requests as f64 / nodes as f64, bytes as f64 / 1e6);
+    println!(
+        "{nodes} nodes: {requests} requests ({a_node:.2} a node), {mb:.1} MB of answers, {:.0} s",
+        took.as_secs_f64()
+    );
+}
+
+/// What an API server hears of so many supervisors, and of a controller whose pool is complete, in an hour without a change.
+fn idle(nodes: usize) {
+    const HOUR: Duration = Duration::from_secs(3600);
+    /// At the least: a Lease each 10 s, and its Node's status each 5 minutes (pkg/kubelet/nodelease and
+    /// `nodeStatusReportFrequency`, v1.20.2 and v1.36.2). Its watches and the Nodes that it gets come on top.
+    const KUBELET: f64 = 372.0;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let _inside = runtime.enter();
+    let world = World::new(nodes);
+    let spec = json!({"nodeSelector": {"matchLabels": {"all": "none"}}, "kubeletConfiguration": {"maxPods": 60}});
+    world.server.put_pool("workers", &spec);
+    let script = async {
+        tokio::time::sleep(HOUR / 6).await;
+        let before = (world.supervisors_traffic(), world.traffic().0);
+        tokio::time::sleep(HOUR).await;
+        (world.supervisors_traffic() - before.0, world.traffic().0 - before.1)
+    };
+    let (supervisors, controller) = runtime.block_on(async {
+        tokio::select! {
+            counted = script => counted,
+            result = world.controller() => panic!("the controller ended: {result:?}"),
+        }
+    });
+    let each = supervisors as f64 / nodes as f64;
+    println!(
+        "{nodes} idle supervisors: {each:.1} requests an hour each; the controller: {controller} an hour, for all"
+    );
+    for nodes in [nodes as f64, 5000.0] {
+        let share = 100.0 * (each * nodes + controller as f64) / (KUBELET * nodes);
+        println!(
+            "{nodes:.0} of them and the controller: {share:.1} % of the {KUBELET} that each kubelet makes at the least"
+        );
+    }
 }
 
 /// Nodes as large as they are in use.

@@ -29,6 +29,7 @@ mod files_and_verbs;
 mod flags;
 mod hung;
 mod local_files;
+mod plugin_fleet;
 mod plugin_pools;
 mod plugin_snapshots;
 mod plugin_tutorial;
@@ -60,6 +61,7 @@ const CASES: &[Test] = &[
     Test("outage_with_restart", NATIVE, trial::outage_with_restart),
     Test("runtime_away", NATIVE, trial::runtime_away),
     Test("api_server_lost", LABELS, trial::api_server_lost),
+    Test("fleet", BOTH, plugin_fleet::fleet),
     Test("assign", BOTH, changes::assign),
     Test("label_edit", BOTH, changes::label_edit),
     // An assignment by labels alone comes with a right to read what is not assigned.

@@ -12,10 +12,10 @@ use crate::cluster::{run, until};
 use crate::pods::{Container, container};
 use crate::supervisor::{Case, signal};
 
-const POOLS: &str = "/apis/kubelet-supervisor.io/v1alpha1/kubeletconfigpools";
+pub const POOLS: &str = "/apis/kubelet-supervisor.io/v1alpha1/kubeletconfigpools";
 const CRD: &str = "crd/kubeletconfigpools.kubelet-supervisor.io";
 const NAME: &str = "kubelet-config-controller";
-const ACCOUNT: &str = "system:serviceaccount:kubelet-config:kubelet-config-controller";
+pub const ACCOUNT: &str = "system:serviceaccount:kubelet-config:kubelet-config-controller";
 const PODS: &str = "/api/v1/namespaces/kubelet-config/pods";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kubelet-config/leases/kubelet-config-controller";
 const MANIFESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/manifests");
@@ -79,11 +79,17 @@ fn await_condition(case: &Case, kind: &str, reason: &str) -> Value {
 }
 
 /// The CRD and the controller's rights.
-fn install(case: &Case) {
+pub fn install(case: &Case) {
     // Its rules are CEL, which kubectl does not know before 1.23, and API servers of then drop.
     case.kubectl(&["create", "--validate=false", "-f", &format!("{MANIFESTS}/pools/crd.yaml")]);
     case.kubectl(&["apply", "-f", &format!("{MANIFESTS}/pools/rbac.yaml")]);
     case.kubectl(&["wait", "--for=condition=Established", CRD, "--timeout=60s"]);
+}
+
+/// What [`install`] made, and with the CRD all pools.
+pub fn uninstall(case: &Case) {
+    case.kubectl(&["delete", CRD]);
+    case.kubectl(&["delete", "-f", &format!("{MANIFESTS}/pools/rbac.yaml")]);
 }
 
 /// Applied, proven, seen by kubectl; a bad revision goes back; without its CRD nothing is disturbed.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -64,6 +65,8 @@ pub struct World {
     expected: Mutex<Expectation>,
     wire: Arc<Mutex<Wire>>,
     died: Arc<Notify>,
+    /// Requests of supervisors.
+    asked: Arc<AtomicU64>,
     began: Instant,
 }
 
@@ -99,13 +102,15 @@ impl World {
         server.listen(move |change| listener.lock().unwrap().note(&change.object, change.kind == "DELETED"));
         let expected = Expectation { target: TARGET.to_owned(), max_unavailable: usize::MAX, ..Expectation::default() };
         log.lock().unwrap().expect(expected.clone());
+        let asked = Arc::new(AtomicU64::new(0));
         let world = World {
-            fleet: Fleet::new(surroundings(&server.door().quiet(), trial)),
+            fleet: Fleet::new(surroundings(&server.door().quiet(), trial, &asked)),
             server,
             log,
             expected: Mutex::new(expected),
             wire: Arc::default(),
             died: Arc::default(),
+            asked,
             began: Instant::now(),
         };
         for number in 0..count {
@@ -271,6 +276,11 @@ impl World {
         (wire.requests, wire.bytes)
     }
 
+    /// How many requests all supervisors have made.
+    pub fn supervisors_traffic(&self) -> u64 {
+        self.asked.load(Ordering::Relaxed)
+    }
+
     pub fn sent(&self) -> Vec<Sent> {
         self.wire.lock().unwrap().sent.clone()
     }
@@ -305,17 +315,20 @@ fn assigned_node(request: &hyper::Request<Body>) -> Option<String> {
 }
 
 /// Supervisors and kubelets come in by this door.
-fn surroundings(door: &Door, trial: Duration) -> Surroundings {
-    let service = |door: &Door| {
+fn surroundings(door: &Door, trial: Duration, asked: &Arc<AtomicU64>) -> Surroundings {
+    let service = |door: &Door, count: Arc<AtomicU64>| {
         let door = door.clone();
         tower::service_fn(move |request: hyper::Request<Body>| {
             let door = door.clone();
+            count.fetch_add(1, Ordering::Relaxed);
             async move { Ok::<_, tower::BoxError>(door.answer(request).await) }
         })
     };
-    let kubelets = kube::Client::new(service(door), "default");
-    let door = door.clone();
-    let connect = move |layer: ClientLayer| ClientBuilder::new(service(&door), "default").with_layer(&layer).build();
+    let kubelets = kube::Client::new(service(door, Arc::default()), "default");
+    let (door, asked) = (door.clone(), Arc::clone(asked));
+    let connect = move |layer: ClientLayer| {
+        ClientBuilder::new(service(&door, Arc::clone(&asked)), "default").with_layer(&layer).build()
+    };
     let pace = Pace {
         trial,
         preflight: Duration::from_secs(2),

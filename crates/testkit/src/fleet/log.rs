@@ -127,6 +127,16 @@ impl Log {
         self.lines.push(Line { version: self.version, at: Instant::now(), entry: LogEntry::Expect(expectation) });
     }
 
+    /// From here on a pool rolls this revision out.
+    pub fn expect_pool(&mut self, revision: &str, canaries: usize, max: usize) {
+        self.expect(Expectation {
+            target: revision.to_owned(),
+            any_canaries: canaries,
+            max_unavailable: max,
+            ..Expectation::default()
+        });
+    }
+
     /// Nodes that have been assigned something, by what it was and how often.
     pub fn assigned(&self, target: &str) -> BTreeMap<String, usize> {
         let mut last: BTreeMap<&str, &str> = BTreeMap::new();
