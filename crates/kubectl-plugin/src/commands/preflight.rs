@@ -1,6 +1,6 @@
 //! `preflight`: what nodes would make of a configuration, by their own word.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -14,6 +14,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::api::client::{ApiError, Client};
 use crate::api::nodes::{NodeEvent, NodeWatcher};
+use crate::api::watch::older;
 use crate::api::write::patch_node;
 use crate::commands::assign::reference;
 use crate::commands::push;
@@ -135,8 +136,8 @@ struct Survey {
     request: String,
     nodes: BTreeMap<String, Progress>,
     queue: VecDeque<String>,
-    /// Their annotation is to go.
-    asked: BTreeSet<String>,
+    /// Their annotation is to go; the resourceVersion that our patch gave them, once it is answered.
+    asked: BTreeMap<String, Option<String>>,
     open: usize,
     answers: Answers,
 }
@@ -201,13 +202,17 @@ impl Survey {
     /// Asks the next node.
     fn ask_next(&mut self) -> Option<Flight> {
         let name = self.queue.pop_front()?;
-        self.asked.insert(name.clone());
+        self.asked.insert(name.clone(), None);
         Some(self.annotate(name, &json!(self.request)))
     }
 
     fn patched(&mut self, name: &str, answer: Result<Value, ApiError>) {
         match answer {
-            Ok(_) => {
+            Ok(node) => {
+                let version = node.pointer("/metadata/resourceVersion").and_then(Value::as_str);
+                if let Some(asked) = self.asked.get_mut(name) {
+                    *asked = version.map(str::to_owned);
+                }
                 if let Some(progress @ Progress::Unasked) = self.nodes.get_mut(name) {
                     *progress = Progress::Asked;
                 }
@@ -223,6 +228,14 @@ impl Survey {
 
     /// The answer to us may be seen before that to our patch.
     fn seen(&mut self, row: NodeRow) {
+        let asked = self.asked.get(&row.name).and_then(Option::as_deref);
+        if asked.is_some_and(|asked| older(asked, &row.version))
+            && row.preflight_request.as_ref() != Some(&self.request)
+        {
+            self.asked.remove(&row.name);
+            self.end(&row.name, Outcome::NotAsked, "somebody else asked it meanwhile: run this again");
+            return;
+        }
         let Some(status) = row.preflight.filter(|status| status.answers(&self.request)) else { return };
         if let Some(progress @ (Progress::Unasked | Progress::Asked)) = self.nodes.get_mut(&row.name) {
             *progress = Progress::Done;
@@ -259,7 +272,7 @@ impl Survey {
                 },
             }
         }
-        left.extend(std::mem::take(&mut self.asked));
+        left.extend(std::mem::take(&mut self.asked).into_keys());
         if !left.is_empty() {
             eprintln!(
                 "{}",
@@ -272,7 +285,7 @@ impl Survey {
     }
 
     fn withdraw_next(&mut self) -> Option<Flight> {
-        let name = self.asked.pop_first()?;
+        let (name, _) = self.asked.pop_first()?;
         Some(self.annotate(name, &Value::Null))
     }
 

@@ -61,3 +61,27 @@ async fn a_node_without_a_supervisor_keeps_no_other_from_its_answer() {
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(annotated(&world), 0, "also of the one that is silent");
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_somebody_else_asks_meanwhile_is_not_taken_off() {
+    let world = world();
+    // It asks the nodes one by one: this one was asked, and has not answered.
+    world.stop(0);
+    let theirs = "kubelet-config/theirs/kubelet";
+    let other = async {
+        loop {
+            let node = world.server.node(&name(0));
+            if node["metadata"]["annotations"][REQUEST_ANNOTATION].is_string() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        world
+            .server
+            .patch_node(&name(0), serde_json::json!({"metadata": {"annotations": {REQUEST_ANNOTATION: theirs}}}));
+    };
+    let (code, ()) = tokio::join!(world.command(&["preflight", ASKED, "-l", "all=yes"]), other);
+    assert_eq!(format!("{:?}", code.unwrap()), format!("{:?}", ExitCode::FAILURE));
+    assert_eq!(world.server.node(&name(0))["metadata"]["annotations"][REQUEST_ANNOTATION], theirs);
+    assert_eq!(annotated(&world), 1);
+}
