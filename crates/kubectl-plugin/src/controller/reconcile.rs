@@ -165,7 +165,8 @@ impl Reconciler {
                     None => self.write_status(&pool, &decision.status).await?,
                 }
             }
-            let Some(assignment) = assignment else {
+            let reset = decision.reset.iter().find(|node| !tried.contains(*node));
+            let Some(node) = assignment.map(|it| &it.node).or(reset) else {
                 failed = self.ask(&decision.ask).await.err().or(failed);
                 if decision.ask.len() > ASKED_AT_ONCE {
                     next = Some(RETRY_AFTER);
@@ -175,12 +176,16 @@ impl Reconciler {
                 }
                 break;
             };
-            tried.insert(assignment.node.clone());
-            if !self.static_pods_allow(&assignment.node).await {
+            tried.insert(node.clone());
+            if !self.static_pods_allow(node).await {
                 next = Some(REQUEUE_AFTER);
                 continue;
             }
-            match self.assign(assignment, rendering.as_deref()).await {
+            let written = match assignment {
+                Some(assignment) => self.assign(assignment, rendering.as_deref()).await,
+                None => self.reset(node).await,
+            };
+            match written {
                 Ok(true) => {}
                 Ok(false) => next = earliest([next, Some(RETRY_AFTER)]),
                 // One that cannot be written to keeps no other one back.
@@ -269,7 +274,7 @@ impl Reconciler {
         }
         let strategy = &pool.spec.rollout;
         let fault = pool.spec.node_selector.fault().or_else(|| max_unavailable(&strategy.max_unavailable, 1).err());
-        let fault = fault.or_else(|| pool.spec.startup_taint_fault());
+        let fault = fault.or_else(|| pool.spec.startup_taint_fault()).or_else(|| pool.spec.on_leave_fault());
         let revision = match fault {
             Some(fault) => Err(RevisionFault::invalid(fault)),
             None => Revision::of_spec(&pool.name_any(), &pool.spec, &self.client.namespace),

@@ -6,6 +6,7 @@
 mod crd;
 mod expressions;
 mod gitops;
+mod leave;
 mod preflight;
 mod promises;
 mod rights;
@@ -279,6 +280,10 @@ async fn what_cannot_be_is_said() {
             (json!({"rollout": {"maxUnavailable": "0%"}}), "spec.rollout.maxUnavailable"),
             (json!({"kubeletConfiguration": null, "configMap": {"name": "pool-x"}}), "there is no ConfigMap pool-x"),
             (json!({"kubeletConfiguration": null, "configMap": {"name": "pool-a"}}), "can be edited"),
+            (
+                json!({"kubeletConfiguration": null, "configMap": {"name": "pool-a"}, "onLeave": "Reset"}),
+                "spec.onLeave Reset",
+            ),
         ];
         for (more, expected) in cases {
             world.server.put_pool(POOL, &spec(60, &more));

@@ -17,6 +17,7 @@ use crate::fleet::pool::renderings::NodeAssignment;
 use crate::fleet::pool::revision::RenderedRevision;
 use crate::fleet::pool::types::KubeletConfigPool;
 use kubelet_config::preflight::REQUEST_ANNOTATION;
+use kubelet_config::source::ConfigMapRef;
 
 impl Reconciler {
     /// Assigns, if the Node is still the one that was decided about; whether it is assigned that now.
@@ -28,6 +29,15 @@ impl Reconciler {
         if let Some(rendering) = rendering {
             self.ensure_rendering(rendering).await?.map_err(Failure::new)?;
         }
+        self.write(name, Some(to)).await
+    }
+
+    /// Withdraws the assignment of a Node; whether it has none now.
+    pub(super) async fn reset(&self, name: &str) -> Result<bool, ReconcileError> {
+        self.write(name, None).await
+    }
+
+    async fn write(&self, name: &str, to: Option<&ConfigMapRef>) -> Result<bool, ReconcileError> {
         let now = |nodes: &NodeStore| {
             nodes.read(|nodes| nodes.get(name).map(|node| (node.written.clone(), node.resource_version.clone())))
         };
@@ -35,10 +45,10 @@ impl Reconciler {
         let keeps_source = *lock(&self.keeps_source);
         let mut writer = AssignmentWriter { keeps_source, ..AssignmentWriter::new(None, Mode::Real) };
         let mut node = PoolWriteTarget { reconciler: self, name, now: Some(now) };
-        let result = writer.write(&self.client, name, Some(to), &mut node, PATCHES).await;
+        let result = writer.write(&self.client, name, to, &mut node, PATCHES).await;
         *lock(&self.keeps_source) = writer.keeps_source;
         result.map_err(|error| ReconcileError(error.into_failure(name)))?;
-        Ok(self.nodes.read(|nodes| nodes.get(name).is_none_or(|node| node.desired.as_ref() == Some(to))))
+        Ok(self.nodes.read(|nodes| nodes.get(name).is_none_or(|node| node.desired.as_ref() == to)))
     }
 
     /// Takes the pool's startup taint from a Node, whatever its effects. Taints are one list, so the write holds for the

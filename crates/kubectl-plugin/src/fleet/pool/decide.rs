@@ -10,6 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
+use super::leave::Leavers;
 use super::node::{PoolNode, Progress};
 use super::preflight::{self, Preflight};
 use super::renderings::{NodeAssignment, Target};
@@ -62,6 +63,8 @@ pub(crate) struct Decision {
     pub(crate) status: KubeletConfigPoolStatus,
     /// In this order; empty if the status has to be written first.
     pub(crate) assign: Vec<NodeAssignment>,
+    /// Nodes that have left the pool, and are to be assigned nothing any more.
+    pub(crate) reset: Vec<String>,
     /// Nodes that are to judge what they may be assigned later.
     pub(crate) ask: Vec<NodeAssignment>,
     /// Nodes that are to lose `spec.startupTaint`.
@@ -88,11 +91,13 @@ pub(crate) fn decide(pool: &Pool<'_>, cluster: &Cluster<'_>) -> Decision {
     let has_news = rollout.record_verdicts(&mut status);
     let (state, assign) = rollout.plan(&status);
     let counts = members.counts(Some(update), pool.spec.rollout.proof);
+    let reset = if has_news { Vec::new() } else { rollout.resets(assign.len()) };
     let preflighted = if is_new { rollout.preflighted(&state) } else { Preflighted::NotAsked };
     report::fill(&mut status, &counts, &state, &preflighted, cluster.now);
     Decision {
         status,
         assign: if has_news { Vec::new() } else { assign },
+        reset,
         next: rollout.next_timeout(),
         ask: rollout.preflight.ask,
         untaint: members.with_startup_taint(Some(update)),
@@ -117,6 +122,7 @@ struct Members<'a> {
     own: Vec<&'a PoolNode>,
     /// Selected by another pool too, whose name it is.
     shared: Vec<(&'a PoolNode, &'a str)>,
+    leavers: Leavers<'a>,
 }
 
 impl<'a> Members<'a> {
@@ -124,6 +130,8 @@ impl<'a> Members<'a> {
         let is_busy = |node: &PoolNode| {
             !node.ready || node.is_in_flight(Proof::Proven) || cluster.static_pods.contains_key(&node.name)
         };
+        let leavers = Leavers::new(pool, cluster);
+        let is_busy = |node: &PoolNode| is_busy(node) || leavers.returning.iter().any(|other| other.name == node.name);
         let busy = cluster.nodes.values().filter(|node| node.is_control_plane() && is_busy(node));
         let busy_control_plane = busy.map(|node| node.name.as_str()).collect();
         let (mut own, mut shared) = (Vec::new(), Vec::new());
@@ -134,7 +142,7 @@ impl<'a> Members<'a> {
                 Some((other, _)) => shared.push((node, other.as_str())),
             }
         }
-        Self { pool, now: cluster.now, busy_control_plane, own, shared }
+        Self { pool, now: cluster.now, busy_control_plane, own, shared, leavers }
     }
 
     fn counts(&self, update: Option<&Target<'_>>, proof: Proof) -> Counts {
@@ -161,7 +169,7 @@ impl<'a> Members<'a> {
             self.now,
         );
         let (untaint, ask) = (self.with_startup_taint(None), Vec::new());
-        Decision { status, assign: self.joined(), ask, untaint, next: None }
+        Decision { status, assign: self.joined(), reset: Vec::new(), ask, untaint, next: None }
     }
 
     /// Nodes that have the startup taint, and run a revision of the pool by now.
@@ -431,7 +439,21 @@ impl<'a> Rollout<'a> {
     fn room(&self, target: &Target<'_>, proof: Proof) -> usize {
         let out = self.members.own.iter().filter(|node| self.counts_as_unavailable(node, target, proof)).count();
         let max = max_unavailable(&self.strategy.max_unavailable, self.members.own.len()).unwrap_or(1);
-        max.saturating_sub(out)
+        max.saturating_sub(out + self.members.leavers.returning.len())
+    }
+
+    /// Nodes that have left the pool and are reset next, where `taken` of the pool are changed at the same time.
+    fn resets(&self, taken: usize) -> Vec<String> {
+        let Members { own, shared, leavers, .. } = self.members;
+        let is_closed = matches!(self.windows, Windows::ClosedUntil(_));
+        if self.pool.spec.paused || is_closed || !shared.is_empty() {
+            return Vec::new();
+        }
+        let out = own.iter().filter(|node| self.counts_as_unavailable(node, self.update, self.strategy.proof)).count();
+        let max = max_unavailable(&self.strategy.max_unavailable, own.len() + leavers.len()).unwrap_or(1);
+        let room = max.saturating_sub(out + leavers.returning.len() + taken);
+        let next = self.members.one_control_plane_at_a_time(leavers.next(room));
+        next.map(|node| node.name.clone()).collect()
     }
 
     /// One that joined has no pods yet: it counts only with what is new to the pool.
@@ -510,7 +532,11 @@ impl<'a> Rollout<'a> {
         let grown = own.iter().map(|node| node.young_for(self.cluster.now));
         timeouts
             .chain(grown)
-            .chain([self.windows.lasts(self.cluster.now), preflight::next_timeout(own.iter().copied())])
+            .chain([
+                self.members.leavers.next_timeout(),
+                self.windows.lasts(self.cluster.now),
+                preflight::next_timeout(own.iter().copied()),
+            ])
             .flatten()
             .filter(|left| !left.is_zero())
             .min()

@@ -7,6 +7,7 @@
 pub(crate) mod decide;
 pub mod drain;
 mod expressions;
+pub(crate) mod leave;
 pub(crate) mod node;
 pub(crate) mod preflight;
 mod profiles;

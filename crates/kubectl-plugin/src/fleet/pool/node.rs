@@ -92,6 +92,8 @@ pub(crate) struct PoolNode {
     pub(crate) written: WrittenAssignment,
     /// What it is assigned.
     pub(crate) desired: Option<ConfigMapRef>,
+    /// What it says it has: resolved, running, last known good.
+    pub(crate) reported: Vec<ConfigMapRef>,
     /// How far it is with that.
     pub(crate) progress: Progress,
     /// The message of its condition `KubeletConfigOk`.
@@ -119,7 +121,9 @@ pub(crate) struct PoolNode {
 impl PoolNode {
     pub(crate) fn from_row(row: NodeRow) -> Self {
         let message = row.condition.as_ref().map(|condition| condition.message.clone()).unwrap_or_default();
+        let reported = [&row.assigned, &row.active, &row.last_known_good].into_iter().flatten();
         Self {
+            reported: reported.map(|source| source.reference.clone()).collect(),
             written: WrittenAssignment::from_row(&row),
             progress: progress(&row, &message),
             held: row.stage() == Stage::Held,
@@ -182,6 +186,11 @@ impl PoolNode {
             Progress::Active => proof == Proof::Active && self.ready,
             Progress::Updating | Progress::Bad(_) => false,
         }
+    }
+
+    /// It is assigned nothing any more, and still has what it was assigned.
+    pub(crate) fn is_returning(&self) -> bool {
+        self.desired.is_none() && !self.reported.is_empty()
     }
 
     /// It is assigned something, by whomever, and has not finished it. One for which that is bad runs its last known good.

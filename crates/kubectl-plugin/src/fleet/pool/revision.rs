@@ -218,6 +218,25 @@ pub(crate) fn parse_revision_name(text: &str, namespace: &str) -> ConfigMapRef {
     ConfigMapRef { namespace: namespace.to_owned(), name: name.to_owned(), kubelet_config_key: key.to_owned() }
 }
 
+/// Whether a Node that is assigned this has the revision of that name, or what expressions in it came to for the Node.
+pub(crate) fn is_of_revision(reference: &ConfigMapRef, revision: &str, namespace: &str) -> bool {
+    let named = parse_revision_name(revision, namespace);
+    let is_result = || hash_after(&reference.name, &named.name).is_some();
+    *reference == named || (is_result() && ConfigMapRef { name: named.name.clone(), ..reference.clone() } == named)
+}
+
+/// Whether the controller makes revisions of that name for the pool.
+pub(crate) fn is_made_for(pool: &str, revision: &str) -> bool {
+    hash_after(revision, pool).is_some()
+}
+
+/// What follows BASE- in a name, if it is a hash.
+fn hash_after<'a>(name: &'a str, base: &str) -> Option<&'a str> {
+    let hash = name.strip_prefix(base)?.strip_prefix('-')?;
+    let is_hash = hash.len() + 1 == HASH && hash.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+    is_hash.then_some(hash)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -273,6 +292,18 @@ mod tests {
         let mut mutable = object;
         mutable["immutable"] = Value::Null;
         assert!(check_stored(&mutable, &revision).unwrap_err().contains("can be edited"));
+    }
+
+    #[test]
+    fn a_name_tells_whose_revision_it_is() {
+        let reference = |name: &str| parse_revision_name(name, "ns");
+        let is_of = |name: &str, revision: &str| is_of_revision(&reference(name), revision, "ns");
+        assert!(is_of("a-bcdfghkmtt", "a-bcdfghkmtt") && is_of("a-bcdfghkmtt-2456789bcd", "a-bcdfghkmtt"));
+        for other in ["a", "a-bcdfghkmt", "a-bcdfghkmtt-", "a-bcdfghkmtt-245", "a-bcdfghkmtt-2456789bcd/key"] {
+            assert!(!is_of(other, "a-bcdfghkmtt"), "{other}");
+        }
+        assert!(!is_of_revision(&reference("a-bcdfghkmtt"), "a-bcdfghkmtt", "elsewhere"));
+        assert!(is_made_for("a", "a-bcdfghkmtt") && !is_made_for("a", "a-b-bcdfghkmtt") && !is_made_for("a", "pushed"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Pools in a small world: Nodes that take what they are assigned, and what a rollout promises held against it.
 
 mod expressions;
+mod leave;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -105,8 +106,11 @@ impl World {
 
     /// Carries out one decision; the Nodes that were assigned something.
     fn step(&mut self) -> Vec<String> {
-        let Decision { status, assign, untaint, .. } = self.decide();
+        let Decision { status, assign, reset, untaint, .. } = self.decide();
         self.status = status;
+        for node in &reset {
+            self.at(node).desired = None;
+        }
         for node in &untaint {
             self.nodes.get_mut(node).unwrap().taints.clear();
         }

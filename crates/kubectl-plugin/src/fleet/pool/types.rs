@@ -40,6 +40,8 @@ use kubelet_config::assignment::DEFAULT_KEY;
         .message("set exactly one of spec.kubeletConfiguration and spec.configMap"),
     validation = kube::core::Rule::new("has(self.spec.kubeletConfiguration) || !has(self.spec.flags)")
         .message("spec.flags goes with spec.kubeletConfiguration; a ConfigMap brings its own in KEY.flags"),
+    validation = kube::core::Rule::new("has(self.spec.kubeletConfiguration) || !has(self.spec.onLeave) || self.spec.onLeave == 'Keep'")
+        .message("spec.onLeave Reset goes with spec.kubeletConfiguration; others may assign a ConfigMap too"),
 )]
 #[serde(rename_all = "camelCase")]
 pub struct KubeletConfigPoolSpec {
@@ -70,12 +72,25 @@ pub struct KubeletConfigPoolSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 317))]
     pub startup_taint: Option<String>,
+    /// What becomes of a Node that no pool selects any more and that is assigned a revision of this one. Keep: nothing. Reset:
+    /// the assignment is withdrawn, and it runs its own configuration.
+    #[serde(default)]
+    pub on_leave: OnLeave,
     /// Stops the rollout: no Node is assigned another revision. Nodes that join still get currentRevision.
     #[serde(default)]
     pub paused: bool,
 }
 
 impl KubeletConfigPoolSpec {
+    /// Whose ConfigMap is assigned by others too, cannot say which Nodes were its own.
+    pub(crate) fn on_leave_fault(&self) -> Option<String> {
+        (self.on_leave == OnLeave::Reset && self.config_map.is_some()).then(|| {
+            "spec.onLeave Reset goes with spec.kubeletConfiguration: others may assign the ConfigMap of spec.configMap too; \
+             set Keep, and use `kubectl kubelet-config reset NODE`"
+                .to_owned()
+        })
+    }
+
     /// A taint that others set and take away, by what it says of the Node.
     pub(crate) fn startup_taint_fault(&self) -> Option<String> {
         const OF_OTHERS: [&str; 3] =
@@ -87,6 +102,16 @@ impl KubeletConfigPoolSpec {
             )
         })
     }
+}
+
+/// What becomes of a Node that leaves a pool.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+pub enum OnLeave {
+    /// It keeps what it has.
+    #[default]
+    Keep,
+    /// Its assignment is withdrawn.
+    Reset,
 }
 
 /// As in a Deployment, for Nodes.
