@@ -215,7 +215,7 @@ impl Reconciler {
         tried: &BTreeSet<String>,
     ) -> (Decision, Option<Arc<RenderedRevision>>) {
         // What selects Nodes by a requirement that makes no sense selects none.
-        let pools = self.pools.state().into_iter().filter(|pool| pool.spec.node_selector.fault().is_none());
+        let pools = self.pools.state().into_iter().filter(|pool| pool.spec.node_selector.fault("").is_none());
         let pools: Vec<(String, KubeletConfigPoolSpec)> =
             pools.map(|pool| (pool.name_any(), pool.spec.clone())).collect();
         let unseen = KubeletConfigPoolStatus { observed_generation: -1, ..KubeletConfigPoolStatus::default() };
@@ -273,7 +273,12 @@ impl Reconciler {
             return Ok(Ok(Arc::clone(&seen.revision)));
         }
         let strategy = &pool.spec.rollout;
-        let fault = pool.spec.node_selector.fault().or_else(|| max_unavailable(&strategy.max_unavailable, 1).err());
+        let selectors = [
+            ("spec.nodeSelector", Some(&pool.spec.node_selector)),
+            ("spec.rollout.canarySelector", strategy.canary_selector.as_ref()),
+        ];
+        let fault = selectors.into_iter().find_map(|(field, selector)| selector?.fault(field));
+        let fault = fault.or_else(|| max_unavailable(&strategy.max_unavailable, 1).err());
         let fault = fault.or_else(|| pool.spec.startup_taint_fault()).or_else(|| pool.spec.on_leave_fault());
         let revision = match fault {
             Some(fault) => Err(RevisionFault::invalid(fault)),

@@ -278,6 +278,10 @@ async fn what_cannot_be_is_said() {
             (json!({"kubeletConfiguration": null, "rollout": {}}), "exactly one of"),
             (json!({"kubeletConfiguration": {"kind": "Pod"}}), "kind is \"Pod\""),
             (json!({"rollout": {"maxUnavailable": "0%"}}), "spec.rollout.maxUnavailable"),
+            (
+                json!({"rollout": {"canarySelector": {"matchExpressions": [{"key": "k", "operator": "In"}]}}}),
+                "spec.rollout.canarySelector.matchExpressions[0] (k)",
+            ),
             (json!({"kubeletConfiguration": null, "configMap": {"name": "pool-x"}}), "there is no ConfigMap pool-x"),
             (json!({"kubeletConfiguration": null, "configMap": {"name": "pool-a"}}), "can be edited"),
             (

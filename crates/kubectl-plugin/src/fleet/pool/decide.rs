@@ -10,6 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
+use super::canaries::Canaries;
 use super::leave::Leavers;
 use super::node::{PoolNode, Progress};
 use super::preflight::{self, Preflight};
@@ -325,7 +326,8 @@ impl<'a> Rollout<'a> {
         // What all Nodes had needs neither canaries nor anybody's approval.
         let is_known = status.current_revision.as_ref() == Some(&revision_name(&target.reference));
         let proof = if is_known { Proof::Active } else { self.strategy.proof };
-        let (with, behind): (Vec<&PoolNode>, Vec<&PoolNode>) = own.iter().copied().partition(|node| target.is_on(node));
+        let (with, mut behind): (Vec<&PoolNode>, Vec<&PoolNode>) =
+            own.iter().copied().partition(|node| target.is_on(node));
         let in_flight = with.iter().filter(|node| node.is_in_flight(proof)).count();
         // Nodes that join a settled pool do not unsettle it: whoever waits for Ready would wait at each scale-up.
         // One that has something else does not join: it goes back.
@@ -338,11 +340,13 @@ impl<'a> Rollout<'a> {
         // Canaries that are still to be sent; none: all are.
         let mut canaries_left = usize::MAX;
         if !is_known {
-            let canaries = (self.strategy.canaries as usize).min(own.len());
-            let done = with.iter().filter(|node| node.is_done(proof)).count();
-            if done < canaries {
-                canaries_left = canaries.saturating_sub(done + in_flight);
-                state = PoolState::Canaries { canaries, done, in_flight };
+            let canaries = Canaries::new(self.strategy, own, target, proof);
+            if let Some(by) = canaries.blocker() {
+                return (PoolState::Blocked { behind: behind.len(), by }, Vec::new());
+            }
+            if let Some(left) = canaries.left() {
+                behind.retain(|node| canaries.may_be(node));
+                (canaries_left, state) = (left, canaries.state());
             } else if self.strategy.pause_after_canaries
                 && self.pool.approved != Some(revision_name(&target.reference).as_str())
             {

@@ -4,6 +4,7 @@
 //! failed in its status, and how far each Node is the Node says itself. [`decide`] is a function of these, so a controller
 //! that takes over from a dead one goes on as that one would have.
 
+mod canaries;
 pub(crate) mod decide;
 pub mod drain;
 mod expressions;

@@ -66,6 +66,8 @@ pub(crate) enum Blocker {
     NoRendering(Vec<String>),
     /// What expressions come to anew is tried, or was refused, by these.
     Unproven(Vec<String>),
+    /// spec.rollout.canarySelector matches nobody who could be a canary.
+    NoCanaries,
     /// No window is open until then.
     Windows(Timestamp),
 }
@@ -79,6 +81,7 @@ impl Blocker {
             Self::ControlPlane(_) => "ControlPlaneBusy",
             Self::NoRendering(_) => "ExpressionFailed",
             Self::Unproven(_) => "RenderingUnproven",
+            Self::NoCanaries => "NoCanaries",
             Self::Windows(_) => "OutsideWindow",
         }
     }
@@ -101,6 +104,11 @@ impl Blocker {
             ),
             Self::Unproven(nodes) => {
                 format!("what expressions come to for them is not proven by the Node that has it: {}", listed(nodes))
+            }
+            Self::NoCanaries => {
+                "spec.rollout.canarySelector matches no Node of the pool that can still be a canary: label one, or \
+                                 change the selector"
+                    .to_owned()
             }
             Self::Windows(opens) => {
                 format!("the next of spec.rollout.windows opens at {}", opens.strftime("%Y-%m-%dT%H:%M:%SZ"))

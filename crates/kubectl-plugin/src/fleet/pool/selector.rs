@@ -12,8 +12,8 @@ impl NodeSelector {
             && self.match_expressions.iter().all(|requirement| requirement.holds(labels))
     }
 
-    /// What no API server would take as a selector.
-    pub(crate) fn fault(&self) -> Option<String> {
+    /// What no API server would take as a selector, which is that field.
+    pub(crate) fn fault(&self, field: &str) -> Option<String> {
         self.match_expressions.iter().enumerate().find_map(|(index, requirement)| {
             let NodeSelectorRequirement { key, operator, values } = requirement;
             let wants = matches!(operator, SelectorOperator::In | SelectorOperator::NotIn);
@@ -21,7 +21,7 @@ impl NodeSelector {
             (wants != has).then(|| {
                 let advice =
                     if wants { "needs values: add them, or use Exists" } else { "takes no values: use In or NotIn" };
-                format!("spec.nodeSelector.matchExpressions[{index}] ({key}): operator {operator:?} {advice}")
+                format!("{field}.matchExpressions[{index}] ({key}): operator {operator:?} {advice}")
             })
         })
     }
@@ -78,7 +78,7 @@ mod tests {
         ] {
             let selector = json!({"matchExpressions": [{"key": "k", "operator": operator, "values": values}]});
             let selector: NodeSelector = serde_json::from_value(selector).unwrap();
-            assert_eq!(selector.fault().is_some(), is_fault, "{operator} {values}");
+            assert_eq!(selector.fault("spec.nodeSelector").is_some(), is_fault, "{operator} {values}");
         }
     }
 }

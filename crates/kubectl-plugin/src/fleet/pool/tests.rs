@@ -1,5 +1,6 @@
 //! Pools in a small world: Nodes that take what they are assigned, and what a rollout promises held against it.
 
+mod canaries;
 mod expressions;
 mod leave;
 

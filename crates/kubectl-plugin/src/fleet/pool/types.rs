@@ -203,6 +203,11 @@ pub struct RolloutStrategy {
     /// Number of Nodes, spread over zones, that must finish a revision before other Nodes get it.
     #[schemars(with = "i32", range(min = 0, max = 1000))]
     pub canaries: u32,
+    /// Which Nodes of the pool may be canaries; all, if there is none. If it matches fewer than canaries, those are all; if it
+    /// matches none, no Node gets a new revision.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "NodeSelector")]
+    pub canary_selector: Option<NodeSelector>,
     /// Nodes of the pool that may be unavailable at once: a number from 1, or a percentage such as 10% (rounded down, at
     /// least 1). Unavailable: not Ready, or not finished with what is assigned.
     #[schemars(schema_with = "count_or_share")]
@@ -265,6 +270,7 @@ impl Default for RolloutStrategy {
     fn default() -> Self {
         Self {
             canaries: 1,
+            canary_selector: None,
             max_unavailable: Value::from("10%"),
             zone_key: "topology.kubernetes.io/zone".to_owned(),
             proof: Proof::default(),
