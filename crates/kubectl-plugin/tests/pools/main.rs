@@ -133,6 +133,31 @@ async fn a_bad_revision_goes_back_by_itself_and_is_not_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn nodes_that_are_well_do_not_all_go_back_at_once() {
+    let world = World::new(40);
+    let script = async {
+        let all_at_once = json!({"rollout": {"canaries": 0, "maxUnavailable": "100%"}});
+        let good = prepared(&world, 60).await;
+        world.server.put_pool(POOL, &spec(60, &all_at_once));
+        world.until_pool(POOL, |pool| condition(pool, "Ready").0 == "True").await;
+        let bad = prepared(&world, 61).await;
+        world.set_outcome_with(7, &bad, Outcome::RollsBack);
+        let before = world.sent().len();
+        world.server.put_pool(POOL, &spec(61, &all_at_once));
+        let is_back = |pool: &Value| condition(pool, "Stalled").0 == "True" && pool["status"]["updated"] == 0;
+        let pool = world.until_pool(POOL, is_back).await;
+        assert!(pool["status"]["badRevisions"][0]["time"].is_string(), "{pool:#}");
+        let mut back: Vec<_> = world.sent().drain(before..).filter(|sent| sent.to == good).collect();
+        assert_eq!((back.len(), world.count(&good)), (40, 40));
+        let took = back[39].at - back[0].at;
+        assert!((Duration::from_secs(20)..Duration::from_secs(60)).contains(&took), "a second a node: {took:?}");
+        back.dedup_by_key(|sent| sent.at);
+        assert!(back.len() > 15, "{}", back.len());
+    };
+    with_controller(&world, script).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_a_node_would_refuse_goes_nowhere() {
     // Its name is that of its content, in any cluster.
     let elsewhere = World::new(1);

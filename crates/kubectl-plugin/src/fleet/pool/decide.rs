@@ -11,12 +11,13 @@ use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
 use super::canaries::Canaries;
+use super::jitter;
 use super::leave::Leavers;
 use super::node::{PoolNode, Progress};
 use super::preflight::{self, Preflight};
 use super::renderings::{NodeAssignment, Target};
 use super::report::{self, Blocker, Counts, PoolState, Preflighted};
-use super::revision::{RevisionFault, parse_revision_name, revision_name};
+use super::revision::{RevisionFault, is_of_revision, parse_revision_name, revision_name};
 use super::types::{
     BadRevision, BadRevisionNode, KubeletConfigPoolSpec, KubeletConfigPoolStatus, OnFailure, Proof, RolloutStrategy,
 };
@@ -238,7 +239,8 @@ impl<'a> Rollout<'a> {
         let failed = self.failed();
         if !is_bad && is_new && failed.len() >= self.strategy.max_failures as usize {
             let nodes = failed.into_iter().take(MAX_NODES_PER_BAD_REVISION).collect();
-            status.bad_revisions.push(BadRevision { revision: update, nodes });
+            let time = Some(report::rfc3339(self.cluster.now));
+            status.bad_revisions.push(BadRevision { revision: update, time, nodes });
             let surplus = status.bad_revisions.len().saturating_sub(MAX_KEPT_REVISIONS);
             status.bad_revisions.drain(..surplus);
             return true;
@@ -358,7 +360,8 @@ impl<'a> Rollout<'a> {
             return (if in_flight == 0 || is_final { why } else { state }, Vec::new());
         }
         let assign = self.next_nodes(&behind, target, proof, canaries_left);
-        if assign.is_empty() && in_flight == 0 && !behind.is_empty() {
+        let waits = |node: &&PoolNode| !self.wait(node, target).is_zero();
+        if assign.is_empty() && in_flight == 0 && !behind.is_empty() && !behind.iter().any(waits) {
             state = PoolState::Blocked { behind: behind.len(), by: self.blocker(&behind, target, proof) };
         }
         (state, assign)
@@ -407,9 +410,22 @@ impl<'a> Rollout<'a> {
             .into_iter()
             .filter(|node| !node.held && !judges(node) && may_get(node))
             .partition(|node| node.is_in_flight(proof));
-        let others = others.into_iter().filter(|node| node.ready).take(self.room(target, proof));
+        let may_go = |node: &&PoolNode| node.ready && self.wait(node, target).is_zero();
+        let others = others.into_iter().filter(may_go).take(self.room(target, proof));
         let next = self.members.one_control_plane_at_a_time(stuck.into_iter().chain(others));
         next.take(most).filter_map(|node| NodeAssignment::of(target, node)).collect()
+    }
+
+    /// How long a Node that is well is still left with a bad revision: they do not all go back at once.
+    fn wait(&self, node: &PoolNode, target: &Target<'_>) -> Duration {
+        let status = self.pool.status;
+        let goes_back = status.current_revision.as_ref() == Some(&revision_name(&target.reference));
+        let desired = node.desired.as_ref().filter(|_| goes_back && node.is_done(Proof::Active) && !target.is_on(node));
+        let is_it = |bad: &&BadRevision| {
+            desired.is_some_and(|desired| is_of_revision(desired, &bad.revision, self.pool.namespace))
+        };
+        let bad = status.bad_revisions.iter().find(is_it);
+        bad.map_or(Duration::ZERO, |bad| jitter::wait(bad, &node.name, self.members.own.len(), self.cluster.now))
     }
 
     /// Whether a Node may be given what expressions come to for it, where the revision is what all have: what no Node has
@@ -534,8 +550,11 @@ impl<'a> Rollout<'a> {
             [Some(unready).filter(|_| !node.ready), Some(self.node_timeout().saturating_sub(node.updating_for))]
         });
         let grown = own.iter().map(|node| node.young_for(self.cluster.now));
+        let current = self.members.current(self.pool.status);
+        let waits = own.iter().map(|node| current.as_ref().map(|current| self.wait(node, current)));
         timeouts
             .chain(grown)
+            .chain(waits)
             .chain([
                 self.members.leavers.next_timeout(),
                 self.windows.lasts(self.cluster.now),

@@ -8,6 +8,7 @@ mod canaries;
 pub(crate) mod decide;
 pub mod drain;
 mod expressions;
+mod jitter;
 pub(crate) mod leave;
 pub(crate) mod node;
 pub(crate) mod preflight;

@@ -111,7 +111,7 @@ impl Blocker {
                     .to_owned()
             }
             Self::Windows(opens) => {
-                format!("the next of spec.rollout.windows opens at {}", opens.strftime("%Y-%m-%dT%H:%M:%SZ"))
+                format!("the next of spec.rollout.windows opens at {}", rfc3339(*opens))
             }
         }
     }
@@ -206,6 +206,11 @@ enum KStatus {
     Failed,
 }
 
+/// As the API server writes times.
+pub(crate) fn rfc3339(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
 /// Names, ten at the most.
 fn listed(names: &[String]) -> String {
     let shown: Vec<&str> = names.iter().take(NAMES).map(String::as_str).collect();
@@ -268,10 +273,8 @@ pub(crate) fn fill(
                 type_: type_.to_owned(),
                 status: held.to_owned(),
                 observed_generation,
-                last_transition_time: same.map_or_else(
-                    || now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-                    |condition| condition.last_transition_time.clone(),
-                ),
+                last_transition_time: same
+                    .map_or_else(|| rfc3339(now), |condition| condition.last_transition_time.clone()),
                 reason: reason.to_owned(),
                 message,
             }

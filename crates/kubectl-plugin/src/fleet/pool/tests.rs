@@ -2,6 +2,7 @@
 
 mod canaries;
 mod expressions;
+mod jitter;
 mod leave;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,6 +31,7 @@ struct World {
     status: KubeletConfigPoolStatus,
     approved: Option<String>,
     static_pods: BTreeMap<String, String>,
+    now: jiff::Timestamp,
 }
 
 fn spec(more: impl Into<Value>) -> KubeletConfigPoolSpec {
@@ -61,6 +63,7 @@ impl World {
             status: KubeletConfigPoolStatus::default(),
             approved: None,
             static_pods: BTreeMap::new(),
+            now: NOW.parse().unwrap(),
         }
     }
 
@@ -83,8 +86,7 @@ impl World {
     }
 
     fn cluster(&self) -> Cluster<'_> {
-        let now = NOW.parse().unwrap();
-        Cluster { nodes: &self.nodes, pools: &self.pools, static_pods: &self.static_pods, now }
+        Cluster { nodes: &self.nodes, pools: &self.pools, static_pods: &self.static_pods, now: self.now }
     }
 
     fn decide(&self) -> Decision {

@@ -331,6 +331,10 @@ pub struct KubeletConfigPoolStatus {
 pub struct BadRevision {
     /// The name of its ConfigMap, and /KEY if the key is not kubelet.
     pub revision: String,
+    /// When it was found to be bad, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub time: Option<String>,
     /// Nodes that rejected it, rolled it back or timed out; at most 10.
     pub nodes: Vec<BadRevisionNode>,
 }
