@@ -1,5 +1,6 @@
 //! One pool: its revision, its status, its Nodes.
 
+mod collect;
 mod node_writes;
 mod renderings;
 
@@ -14,6 +15,7 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use serde_json::json;
 use tokio::time::Instant;
 
+use self::collect::{COLLECT_EVERY, Collection};
 use super::events::EventRecorder;
 use super::leader_elector::LeadershipGuard;
 use super::nodes::NodeStore;
@@ -58,6 +60,7 @@ pub(super) struct Reconciler {
     current: Mutex<HashMap<String, Arc<StoredRevision>>>,
     /// ConfigMaps of single results, and when they were there.
     rendered: Mutex<HashMap<String, Instant>>,
+    collection: Mutex<Collection>,
     keeps_source: Mutex<Option<bool>>,
     /// Control-plane Nodes with a static pod that was not Ready, and which.
     static_pods: Mutex<BTreeMap<String, String>>,
@@ -131,6 +134,7 @@ impl Reconciler {
             revisions: Mutex::default(),
             current: Mutex::default(),
             rendered: Mutex::default(),
+            collection: Mutex::default(),
             keeps_source: Mutex::default(),
             static_pods: Mutex::default(),
         }
@@ -192,9 +196,10 @@ impl Reconciler {
                 Err(error) => failed = Some(error),
             }
         }
+        self.collect().await;
         match failed {
             Some(error) => Err(error),
-            None => Ok(next.map_or_else(Action::await_change, Action::requeue)),
+            None => Ok(Action::requeue(next.map_or(COLLECT_EVERY, |next| next.min(COLLECT_EVERY)))),
         }
     }
 

@@ -3,6 +3,7 @@
 //! What a pool promises is held against the log of all changes, at each assignment.
 #![cfg(test)]
 
+mod collect;
 mod crd;
 mod expressions;
 mod gitops;

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use testkit::api_server::{Fault, FaultKind, Request, Verb};
 use testkit::pools::{NAMESPACE, World, name};
 
+use super::collect::old_revision;
 use super::{POOL, condition, prepared, spec, with_controller};
 
 fn documents(file: &str) -> Vec<Value> {
@@ -60,6 +61,7 @@ async fn the_rights_are_those_that_it_uses() {
     let script = async {
         let control_plane = json!({"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}});
         world.server.patch_node(&name(0), control_plane);
+        world.server.create_config_map(&old_revision("gone-bcdfghkmtt"));
         prepared(&world, 60).await;
         world.server.put_pool(POOL, &spec(60, &json!({})));
         world.until_pool(POOL, |pool| condition(pool, "Ready").1 == "Canaries").await;

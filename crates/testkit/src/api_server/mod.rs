@@ -313,6 +313,17 @@ impl ApiServer {
         self.shared.change(|s| s.patch(&Key::new(Resource::Pool, "", name), patch));
     }
 
+    /// Creates a ConfigMap as it is; it may have a `metadata.creationTimestamp`.
+    pub fn create_config_map(&self, map: &Value) {
+        let text = |field: &str| map["metadata"][field].as_str().expect("a name and a namespace");
+        let key = Key::new(Resource::ConfigMap, text("namespace"), text("name"));
+        self.shared.change(|s| s.put(&key, map.clone()));
+    }
+
+    pub fn has_config_map(&self, namespace: &str, name: &str) -> bool {
+        self.read(|s| s.get(&Key::new(Resource::ConfigMap, namespace, name)).is_some())
+    }
+
     /// Creates the ConfigMap, or updates its data in place. Returns its uid and resourceVersion.
     pub fn put_config_map(&self, namespace: &str, name: &str, data: &[(&str, &str)]) -> (String, String) {
         self.put_annotated_config_map(namespace, name, data, None)

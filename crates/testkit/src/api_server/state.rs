@@ -231,9 +231,9 @@ impl State {
         } else {
             self.uids += 1;
             meta["uid"] = format!("5eed0000-0000-4000-8000-{:012x}", self.uids).into();
-            // The real server has no ear for annotations here; tests need Pods and Nodes of different age.
+            // The real server has no ear for annotations here; tests need objects of different age.
             let wished = meta["creationTimestamp"].is_string();
-            if !(matches!(key.resource, Resource::Pod | Resource::Node) && wished) {
+            if !(matches!(key.resource, Resource::Pod | Resource::Node | Resource::ConfigMap) && wished) {
                 meta["creationTimestamp"] = format!("{:.0}", jiff::Timestamp::now()).into();
             }
             "ADDED"

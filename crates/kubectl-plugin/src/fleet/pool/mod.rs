@@ -5,6 +5,7 @@
 //! that takes over from a dead one goes on as that one would have.
 
 mod canaries;
+pub(crate) mod collect;
 pub(crate) mod decide;
 pub mod drain;
 mod expressions;

@@ -19,7 +19,7 @@ use kubelet_config::source::ConfigMapRef;
 pub(crate) const APPROVED_REVISION: &str = "kubelet-supervisor.io/approved-revision";
 /// A pool's name and what the hash takes must fit a label; with expressions, that of the result too.
 const POOL_NAME_MAX: usize = 63 - 11;
-const HASH: usize = 11;
+pub(crate) const HASH: usize = 11;
 
 /// What the spec says now, as a revision.
 #[derive(Debug)]

@@ -1,0 +1,95 @@
+//! Old revisions are deleted, some at a time.
+
+use std::time::Duration;
+
+use kube::api::{DeleteParams, Preconditions};
+use kube::core::request::Request as Path;
+use tokio::time::Instant;
+
+use super::{Reconciler, lock};
+use crate::api::client::ApiError;
+use crate::api::list::{Pager, Selector};
+use crate::fleet::pool::collect::{Surplus, UsedRevisions};
+use crate::fleet::pool::revision::POOL_LABEL;
+use crate::output;
+
+/// A list of all revisions is not to be had at each change; what is too much hurts nobody for an hour.
+pub(super) const COLLECT_EVERY: Duration = Duration::from_secs(3600);
+/// Deleted at a time: pools have their turn between.
+const DELETED_AT_ONCE: usize = 10;
+
+/// When it was done last, and whether it is known that it may not be.
+#[derive(Debug, Default)]
+pub(super) struct Collection {
+    at: Option<Instant>,
+    is_refused: bool,
+}
+
+impl Reconciler {
+    /// Nothing depends on it: what fails is said, and tried again an hour later. That there is no right to it is said once.
+    pub(super) async fn collect(&self) {
+        let mut collection = std::mem::take(&mut *lock(&self.collection));
+        if collection.at.is_none_or(|at| at.elapsed() >= COLLECT_EVERY) {
+            collection.at = Some(Instant::now());
+            if let Err(error) = self.delete_surplus().await {
+                let is_refusal = error.code() == 403;
+                if !is_refusal || !collection.is_refused {
+                    let advice = if is_refusal { "; packaging/manifests/pools/rbac.yaml has the rule" } else { "" };
+                    eprintln!("warning: old revisions stay: {}{advice}", output::plain(&error.cause()));
+                }
+                collection.is_refused |= is_refusal;
+            }
+        }
+        *lock(&self.collection) = collection;
+    }
+
+    async fn delete_surplus(&self) -> Result<(), ApiError> {
+        let namespace = &self.client.namespace;
+        let path = format!("/api/v1/namespaces/{namespace}/configmaps");
+        let (what, made) = (format!("list configmaps in namespace {namespace}"), Selector::labels(POOL_LABEL));
+        // What is used is looked at after the list: nothing that is in it can be needed meanwhile and not be seen.
+        let mut maps = Vec::new();
+        let mut pages = Pager::new(&self.client, &path, &what, &made);
+        loop {
+            let page = pages.next().await?;
+            if page.is_first {
+                maps.clear();
+            }
+            maps.extend(page.items);
+            if page.version.is_some() {
+                break;
+            }
+        }
+        let (used, now) = (self.used_revisions(), self.clock.now());
+        let mut surplus: Vec<Surplus> = maps.iter().filter_map(|map| used.surplus(map, now)).collect();
+        surplus.sort();
+        for Surplus { name, uid, .. } in surplus.into_iter().take(DELETED_AT_ONCE) {
+            if !self.guard.is_leader() {
+                break;
+            }
+            let preconditions = Preconditions { uid: Some(uid), resource_version: None };
+            let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+            let what = format!("delete ConfigMap {name} in namespace {namespace}");
+            match self.client.once(&what, Path::new(&path).delete(&name, &params)).await {
+                // It is gone, or another one.
+                Err(error) if !matches!(error.code(), 404 | 409) => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// By all pools and Nodes, and by this controller, which does not look again at what it saw a moment ago.
+    fn used_revisions(&self) -> UsedRevisions {
+        let mut used = UsedRevisions::new(&self.client.namespace);
+        for pool in self.pools.state() {
+            let pool = self.newest(&pool);
+            used.by_pool(&pool.spec, pool.status.as_ref());
+        }
+        self.nodes.read(|nodes| nodes.values().for_each(|node| used.by_node(node)));
+        lock(&self.revisions).values().for_each(|seen| used.keep(&seen.revision.reference().name));
+        lock(&self.current).values().for_each(|revision| used.keep(&revision.reference().name));
+        lock(&self.rendered).keys().for_each(|name| used.keep(name));
+        used
+    }
+}
