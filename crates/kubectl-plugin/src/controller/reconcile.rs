@@ -15,7 +15,6 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use serde_json::json;
 use tokio::time::Instant;
 
-use self::collect::{COLLECT_EVERY, Collection};
 use super::events::EventRecorder;
 use super::leader_elector::LeadershipGuard;
 use super::nodes::NodeStore;
@@ -43,6 +42,16 @@ const COUNTS_EVERY: Duration = Duration::from_secs(10);
 const ASKED_AT_ONCE: usize = 100;
 /// Patches of one Node: two carriers and a clean-up, each tried again once.
 const PATCHES: u32 = 6;
+
+/// A list of all revisions is not to be had at each change; what is too much hurts nobody for an hour.
+const COLLECT_EVERY: Duration = Duration::from_secs(3600);
+
+/// When old revisions were deleted last, and whether it is known that they may not be.
+#[derive(Debug, Default)]
+struct Collection {
+    at: Option<Instant>,
+    is_refused: bool,
+}
 
 /// What a reconciliation needs.
 pub(super) struct Reconciler {

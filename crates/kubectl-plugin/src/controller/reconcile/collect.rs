@@ -1,29 +1,18 @@
 //! Old revisions are deleted, some at a time.
 
-use std::time::Duration;
-
 use kube::api::{DeleteParams, Preconditions};
 use kube::core::request::Request as Path;
 use tokio::time::Instant;
 
-use super::{Reconciler, lock};
+use super::{COLLECT_EVERY, Reconciler, lock};
 use crate::api::client::ApiError;
 use crate::api::list::{Pager, Selector};
 use crate::fleet::pool::collect::{Surplus, UsedRevisions};
 use crate::fleet::pool::revision::POOL_LABEL;
 use crate::output;
 
-/// A list of all revisions is not to be had at each change; what is too much hurts nobody for an hour.
-pub(super) const COLLECT_EVERY: Duration = Duration::from_secs(3600);
 /// Deleted at a time: pools have their turn between.
 const DELETED_AT_ONCE: usize = 10;
-
-/// When it was done last, and whether it is known that it may not be.
-#[derive(Debug, Default)]
-pub(super) struct Collection {
-    at: Option<Instant>,
-    is_refused: bool,
-}
 
 impl Reconciler {
     /// Nothing depends on it: what fails is said, and tried again an hour later. That there is no right to it is said once.

@@ -88,10 +88,10 @@ mod tests {
     const FIRST: &str = "pool-a-bcdfghkmtt";
     const SECOND: &str = "pool-a-2456789bcd";
 
-    fn map(name: &str, more: Value) -> Value {
+    fn map(name: &str, more: impl Into<Value>) -> Value {
         let mut metadata = json!({"name": name, "namespace": "ns", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z",
             "labels": {POOL_LABEL: "pool-a"}});
-        for (field, value) in more.as_object().unwrap() {
+        for (field, value) in more.into().as_object().unwrap() {
             metadata[field] = value.clone();
         }
         json!({"metadata": metadata, "immutable": true})
@@ -105,9 +105,9 @@ mod tests {
         serde_json::from_value(status).unwrap()
     }
 
-    fn spec(more: Value) -> KubeletConfigPoolSpec {
+    fn spec(more: impl Into<Value>) -> KubeletConfigPoolSpec {
         let mut spec = json!({"nodeSelector": {}});
-        for (field, value) in more.as_object().unwrap() {
+        for (field, value) in more.into().as_object().unwrap() {
             spec[field] = value.clone();
         }
         serde_json::from_value(spec).unwrap()

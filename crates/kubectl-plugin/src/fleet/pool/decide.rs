@@ -132,7 +132,12 @@ impl<'a> Members<'a> {
         let is_busy = |node: &PoolNode| {
             !node.ready || node.is_in_flight(Proof::Proven) || cluster.static_pods.contains_key(&node.name)
         };
-        let leavers = Leavers::new(pool, cluster);
+        let is_selected = |node: &PoolNode| {
+            let mut specs = cluster.pools.iter().map(|(_, spec)| spec).chain([pool.spec]);
+            specs.any(|spec| spec.node_selector.selects(&node.labels))
+        };
+        let of_no_pool = cluster.nodes.values().filter(|node| !is_selected(node));
+        let leavers = Leavers::new(pool.name, pool.spec, pool.status, pool.namespace, of_no_pool);
         let is_busy = |node: &PoolNode| is_busy(node) || leavers.returning.iter().any(|other| other.name == node.name);
         let busy = cluster.nodes.values().filter(|node| node.is_control_plane() && is_busy(node));
         let busy_control_plane = busy.map(|node| node.name.as_str()).collect();

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use super::decide::{Cluster, Pool};
 use super::node::PoolNode;
 use super::revision::{is_made_for, is_of_revision};
-use super::types::{OnLeave, Proof};
+use super::types::{KubeletConfigPoolSpec, KubeletConfigPoolStatus, OnLeave, Proof};
 
 /// For so long a Node is waited for that was reset. What it has then is not proven by it as a revision is, and one that nobody
 /// supervises any more never says that it is done.
@@ -21,27 +20,29 @@ pub(crate) struct Leavers<'a> {
 }
 
 impl<'a> Leavers<'a> {
-    /// With `spec.onLeave: Keep` nobody is to be reset, and nobody is looked for.
-    pub(crate) fn new(pool: &Pool<'a>, cluster: &Cluster<'a>) -> Self {
-        if pool.spec.on_leave == OnLeave::Keep {
+    /// Of Nodes that no pool selects, those of this pool. With `spec.onLeave: Keep` nobody is to be reset, and nobody is
+    /// looked for.
+    pub(crate) fn new(
+        pool: &str,
+        spec: &KubeletConfigPoolSpec,
+        status: &KubeletConfigPoolStatus,
+        namespace: &str,
+        of: impl Iterator<Item = &'a PoolNode>,
+    ) -> Self {
+        if spec.on_leave == OnLeave::Keep {
             return Self::default();
         }
-        let status = pool.status;
         let bad = status.bad_revisions.iter().map(|bad| &bad.revision);
         let all = status.current_revision.iter().chain(&status.update_revision).chain(&status.history).chain(bad);
-        let made: Vec<&String> = all.filter(|revision| is_made_for(pool.name, revision)).collect();
-        let is_own = |reference| made.iter().any(|revision| is_of_revision(reference, revision, pool.namespace));
-        let is_selected = |node: &PoolNode| {
-            let mut specs = cluster.pools.iter().map(|(_, spec)| spec).chain([pool.spec]);
-            specs.any(|spec| spec.node_selector.selects(&node.labels))
-        };
+        let made: Vec<&String> = all.filter(|revision| is_made_for(pool, revision)).collect();
+        let is_own = |reference| made.iter().any(|revision| is_of_revision(reference, revision, namespace));
         let mut leavers = Self::default();
-        for node in cluster.nodes.values() {
+        for node in of {
             let had = match &node.desired {
                 Some(desired) => is_own(desired),
                 None => node.reported.iter().any(is_own),
             };
-            if !had || is_selected(node) {
+            if !had {
                 continue;
             }
             if node.desired.is_some() {

@@ -4,9 +4,9 @@ use serde_json::json;
 
 use super::*;
 
-fn chosen(pods: u32, more: Value) -> Value {
+fn chosen(pods: u32, more: impl Into<Value>) -> Value {
     let mut rollout = json!({"canaries": 2, "maxUnavailable": 5, "canarySelector": {"matchLabels": {"canary": "yes"}}});
-    for (field, value) in more.as_object().unwrap() {
+    for (field, value) in more.into().as_object().unwrap() {
         rollout[field] = value.clone();
     }
     json!({"kubeletConfiguration": {"maxPods": pods}, "rollout": rollout})

@@ -4,9 +4,9 @@ use serde_json::json;
 
 use super::*;
 
-fn resets(more: Value) -> World {
+fn resets(more: impl Into<Value>) -> World {
     let mut spec = json!({"onLeave": "Reset", "rollout": {"maxUnavailable": 2}});
-    for (field, value) in more.as_object().unwrap() {
+    for (field, value) in more.into().as_object().unwrap() {
         spec[field] = value.clone();
     }
     let mut world = World::new(10, spec);
