@@ -1,6 +1,8 @@
 //! The controller of pools: what is to be written is decided in [`crate::fleet::pool`], one replica at a time carries it out.
 
+mod cordons;
 mod crd;
+mod drains;
 mod events;
 mod leader_elector;
 mod nodes;
@@ -20,6 +22,7 @@ use crate::fleet::leader_election::LEASE_NAME;
 use crate::fleet::pool::types::KubeletConfigPool;
 use crate::output;
 pub use crd::crd;
+use drains::Drains;
 use leader_elector::{LeaderElector, LeadershipGuard};
 use nodes::NodeStore;
 use reconcile::Reconciler;
@@ -62,12 +65,17 @@ async fn reconcile_all(client: &Client, guard: LeadershipGuard) -> Failure {
     let pools: Api<KubeletConfigPool> = Api::all(client.streaming().clone());
     // Where a node belongs to two pools, what one says concerns the other.
     let others = watcher(pools.clone(), watcher::Config::default()).default_backoff().touched_objects();
+    let drains = Drains::new(client, &store, &guard);
     let changes = futures_util::stream::select(store.changes(), others.map(|_| ()));
+    let changes = futures_util::stream::select(changes, drains.changes());
     let controller = Controller::new(pools, watcher::Config::default())
         // One at a time: what one pool sends, the next one counts.
         .with_config(Config::default().concurrency(1))
         .reconcile_all_on(changes);
-    let reconciler = Arc::new(Reconciler::new(client.clone(), store, controller.store(), guard));
+    let pools = controller.store();
+    let strays = cordons::end_strays(client, &store, &pools, &guard);
+    let reconciler = Reconciler::new(client.clone(), store.clone(), pools.clone(), guard.clone(), drains);
+    let reconciler = Arc::new(reconciler);
     let mut told = String::new();
     let results = controller.run(reconcile::reconcile, reconcile::on_error, reconciler).for_each(|result| {
         let message = match result {
@@ -84,5 +92,6 @@ async fn reconcile_all(client: &Client, guard: LeadershipGuard) -> Failure {
     tokio::select! {
         () = results => Failure::new("the controller ended"),
         failure = reflector.run() => failure,
+        () = strays => Failure::new("the controller ended"),
     }
 }

@@ -56,10 +56,12 @@ impl NodeStore {
 
     /// Whenever something changed that pools go by.
     pub(super) fn changes(&self) -> impl Stream<Item = ()> + Send + 'static {
-        futures_util::stream::unfold(Arc::clone(&self.changed), |changed| async {
-            changed.notified().await;
-            Some(((), changed))
-        })
+        notified(Arc::clone(&self.changed))
+    }
+
+    /// Whether this Node is cordoned, for this pool or by an administrator.
+    pub(super) fn cordon_holds(&self, name: &str, pool: &str) -> bool {
+        self.lock().known.get(name).is_some_and(|node| node.cordon(pool).holds())
     }
 
     /// With all Nodes, as they are now.
@@ -174,6 +176,14 @@ impl NodeReflector {
         }
         Ok(false)
     }
+}
+
+/// An item for each time that this is notified.
+pub(super) fn notified(changed: Arc<Notify>) -> impl Stream<Item = ()> + Send + 'static {
+    futures_util::stream::unfold(changed, |changed| async {
+        changed.notified().await;
+        Some(((), changed))
+    })
 }
 
 fn name(node: &Value) -> Option<&str> {

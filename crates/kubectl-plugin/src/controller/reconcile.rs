@@ -15,6 +15,7 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use serde_json::json;
 use tokio::time::Instant;
 
+use super::drains::Drains;
 use super::events::EventRecorder;
 use super::leader_elector::LeadershipGuard;
 use super::nodes::NodeStore;
@@ -59,6 +60,7 @@ pub(super) struct Reconciler {
     nodes: NodeStore,
     pools: Store<KubeletConfigPool>,
     guard: LeadershipGuard,
+    drains: Drains,
     events: EventRecorder,
     clock: Clock,
     /// By uid of a pool: as it was answered, until the watch has it too, and when.
@@ -131,6 +133,7 @@ impl Reconciler {
         nodes: NodeStore,
         pools: Store<KubeletConfigPool>,
         guard: LeadershipGuard,
+        drains: Drains,
     ) -> Self {
         Self {
             events: EventRecorder::new(&client, MANAGER),
@@ -138,6 +141,7 @@ impl Reconciler {
             nodes,
             pools,
             guard,
+            drains,
             clock: Clock::new(),
             written: Mutex::default(),
             revisions: Mutex::default(),
@@ -152,7 +156,7 @@ impl Reconciler {
     /// Decides anew before each write of a Node: what changed meanwhile, of the pool or of any Node, counts.
     async fn reconcile(&self, seen: &KubeletConfigPool) -> Result<Action, ReconcileError> {
         self.forget_deleted();
-        let mut tried = BTreeSet::new();
+        let (mut tried, mut cordoned) = (BTreeSet::new(), BTreeSet::new());
         let (mut failed, mut next) = (None, None);
         // What waited for them is decided by what they are now.
         if self.waits_for_static_pods(seen) {
@@ -169,6 +173,17 @@ impl Reconciler {
             let current = self.current_revision(&pool, update.as_ref().ok()).await?;
             let (decision, rendering) = self.decide(&pool, &update, current.as_deref(), &tried);
             next = earliest([next, decision.next, update.err().map(|_| REQUEUE_AFTER)]);
+            if let Some(drain) = &decision.drain {
+                self.drains.follow(&pool.name_any(), pool.spec.rollout.drain, drain);
+                if let Some(written) = self.next_cordon(&pool.name_any(), drain, &mut cordoned).await {
+                    match written {
+                        Ok(true) => {}
+                        Ok(false) => next = earliest([next, Some(RETRY_AFTER)]),
+                        Err(error) => failed = Some(error),
+                    }
+                    continue;
+                }
+            }
             let assignment = decision.assign.iter().find(|it| !tried.contains(&it.node));
             // The counts of each step between are of no interest to anybody.
             let is_last = assignment.is_none() || tried.is_empty();
@@ -214,7 +229,9 @@ impl Reconciler {
 
     /// What is remembered of pools that are there no more.
     fn forget_deleted(&self) {
-        let uids: BTreeSet<String> = self.pools.state().iter().filter_map(|pool| pool.uid()).collect();
+        let pools = self.pools.state();
+        self.drains.retain_pools(|name| pools.iter().any(|pool| pool.name_any() == name));
+        let uids: BTreeSet<String> = pools.iter().filter_map(|pool| pool.uid()).collect();
         lock(&self.written).retain(|uid, _| uids.contains(uid));
         lock(&self.revisions).retain(|uid, _| uids.contains(uid));
         lock(&self.current).retain(|uid, _| uids.contains(uid));
@@ -254,7 +271,8 @@ impl Reconciler {
                 current: current.as_ref(),
                 namespace: &self.client.namespace,
             };
-            let cluster = Cluster { nodes, pools: &pools, static_pods: &static_pods, now: self.clock.now() };
+            let (drains, now) = (self.drains.states(nodes), self.clock.now());
+            let cluster = Cluster { nodes, pools: &pools, static_pods: &static_pods, drains: &drains, now };
             let decision = decide(&view, &cluster);
             let first = decision.assign.iter().find(|it| !tried.contains(&it.node));
             let targets: [Option<&RevisionTarget<'_>>; 2] = [update.as_ref().ok(), current.as_ref()];

@@ -5,6 +5,7 @@
 
 mod collect;
 mod crd;
+mod drain;
 mod expressions;
 mod gitops;
 mod leave;

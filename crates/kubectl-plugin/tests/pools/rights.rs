@@ -1,17 +1,18 @@
-//! The rights that `packaging/manifests/pools` grants are those that the controller uses; its Deployment is as safe as Pods can be.
+//! The rights that `packaging/manifests/pools` grants, and `pools-drain` beside them, are those that the controller uses; its Deployment is as safe as Pods can be.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use testkit::api_server::{Fault, FaultKind, Request, Verb};
+use testkit::api_server::{Fault, FaultKind, Key, Request, Resource, State, Verb};
 use testkit::pools::{NAMESPACE, World, name};
 
 use super::collect::old_revision;
 use super::{POOL, condition, prepared, spec, with_controller};
 
 fn documents(file: &str) -> Vec<Value> {
-    let text = std::fs::read_to_string(testkit::built::file(&format!("packaging/manifests/pools/{file}"))).unwrap();
+    let text = std::fs::read_to_string(testkit::built::file(&format!("packaging/manifests/{file}"))).unwrap();
     text.split("\n---\n").map(|text| serde_yaml::from_str(text).unwrap()).collect()
 }
 
@@ -20,8 +21,11 @@ fn words(list: &Value) -> Vec<String> {
 }
 
 /// Verb, resource, and the namespace if it is a Role's.
-fn granted() -> BTreeSet<String> {
-    let documents = documents("rbac.yaml");
+fn granted(overlay: bool) -> BTreeSet<String> {
+    let mut documents = documents("pools/rbac.yaml");
+    if overlay {
+        documents.extend(self::documents("pools-drain/rbac.yaml"));
+    }
     let of = |kind: &'static str| documents.iter().filter(move |document| document["kind"] == kind);
     let mut granted = BTreeSet::new();
     for role in of("ClusterRole").chain(of("Role")) {
@@ -32,7 +36,7 @@ fn granted() -> BTreeSet<String> {
             }
         }
     }
-    assert_eq!(of("ClusterRoleBinding").chain(of("RoleBinding")).count(), 4);
+    assert_eq!(of("ClusterRoleBinding").chain(of("RoleBinding")).count(), 4 + usize::from(overlay));
     granted
 }
 
@@ -40,6 +44,7 @@ fn used(request: &Request) -> String {
     let parts: Vec<&str> = request.path.trim_matches('/').split('/').collect();
     let (namespace, rest) = match parts.iter().position(|part| *part == "namespaces") {
         Some(at) => (parts[at + 1], &parts[at + 2..]),
+        None if parts == ["api", "v1"] => return String::new(), // what resources there are, which all may see
         None => ("", if parts[0] == "api" { &parts[2..] } else { &parts[3..] }),
     };
     let verb = match (request.method.as_str(), rest.len()) {
@@ -57,7 +62,21 @@ fn used(request: &Request) -> String {
 
 #[tokio::test(start_paused = true)]
 async fn the_rights_are_those_that_it_uses() {
+    for drains in [false, true] {
+        are_used(drains).await;
+    }
+    // Of Leases, it may change its own alone.
+    let role = documents("pools/rbac.yaml").into_iter().find(|it| it["kind"] == "Role").unwrap();
+    let named = role["rules"].as_array().unwrap().iter().filter(|rule| rule["verbs"] != json!(["create"]));
+    let leases = named.filter(|rule| rule["resources"] == json!(["leases"])).map(|rule| rule["resourceNames"].clone());
+    assert_eq!(leases.collect::<Vec<_>>(), [json!(["kubelet-config-controller"])]);
+}
+
+async fn are_used(drains: bool) {
     let world = World::new(6);
+    let owner = json!({"metadata": {"ownerReferences": [{"kind": "ReplicaSet", "controller": true}]}});
+    world.server.put_pod(&name(1), "apps", "web", owner);
+    let rollout = if drains { json!({"rollout": {"drain": "Careful"}}) } else { json!({}) };
     let script = async {
         let control_plane = json!({"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}});
         world.server.patch_node(&name(0), control_plane);
@@ -69,30 +88,43 @@ async fn the_rights_are_those_that_it_uses() {
         prepared(&world, 60).await;
         // Somebody takes hold of a Node between a look and a write, which has to look again.
         world.server.faults().push(Fault::once(Verb::Patch, "/api/v1/nodes/", FaultKind::Status(409)));
-        world.server.put_pool(POOL, &spec(60, &json!({})));
+        world.server.put_pool(POOL, &spec(60, &rollout));
+        if drains {
+            // What its kubelet would do.
+            let ends = |s: &State| {
+                let pods = |key: &Key, pod: &Value| {
+                    key.resource == Resource::Pod && pod["metadata"]["deletionTimestamp"].is_string()
+                };
+                s.list(pods).next().is_some()
+            };
+            while !world.server.read(ends) {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            world.server.delete_pod("apps", "web");
+        }
         world.until_pool(POOL, |pool| condition(pool, "Ready") == ("True", "Complete")).await;
     };
     with_controller(&world, script).await;
     let requests = world.server.requests();
-    let used: BTreeSet<String> = requests.iter().map(used).collect();
-    assert_eq!(used, granted());
-    // Of Leases, it may change its own alone.
-    let role = documents("rbac.yaml").into_iter().find(|it| it["kind"] == "Role").unwrap();
-    let named = role["rules"].as_array().unwrap().iter().filter(|rule| rule["verbs"] != json!(["create"]));
-    let leases = named.filter(|rule| rule["resources"] == json!(["leases"])).map(|rule| rule["resourceNames"].clone());
-    assert_eq!(leases.collect::<Vec<_>>(), [json!(["kubelet-config-controller"])]);
+    let mut used: BTreeSet<String> = requests.iter().map(used).collect();
+    used.remove("");
+    // In whatever namespace a Pod is.
+    if used.remove("create pods/eviction apps") {
+        used.insert("create pods/eviction ".to_owned());
+    }
+    assert_eq!(used, granted(drains));
 }
 
 /// Pod Security Standards, `restricted`, v1.36: what a Pod must say; host namespaces, host paths and ports it may not name.
 #[test]
 fn the_deployment_is_restricted_and_names_what_there_is() {
-    let [deployment] = &documents("deployment.yaml")[..] else { panic!("one document") };
+    let [deployment] = &documents("pools/deployment.yaml")[..] else { panic!("one document") };
     let (spec, template) = (&deployment["spec"], &deployment["spec"]["template"]);
     assert_eq!((&spec["replicas"], &spec["selector"]["matchLabels"]), (&json!(2), &template["metadata"]["labels"]));
     assert!(spec["minReadySeconds"].as_u64() > Some(15), "longer than a Lease");
     assert_eq!(deployment["metadata"]["namespace"], NAMESPACE);
     let pod = &template["spec"];
-    let account = documents("rbac.yaml").into_iter().find(|it| it["kind"] == "ServiceAccount").unwrap();
+    let account = documents("pools/rbac.yaml").into_iter().find(|it| it["kind"] == "ServiceAccount").unwrap();
     assert_eq!(pod["serviceAccountName"], account["metadata"]["name"]);
     for field in ["hostNetwork", "hostPID", "hostIPC"] {
         assert!(pod[field].is_null(), "{field}");
@@ -120,7 +152,7 @@ fn the_deployment_is_restricted_and_names_what_there_is() {
     assert!(["\"token\"", "ca.crt", "\"namespace\""].iter().all(|part| text.contains(part)), "{text}");
     assert_eq!(pod["nodeSelector"], json!({"node-role.kubernetes.io/control-plane": ""}));
     // Whose image kustomization.yaml names.
-    let kustomization = &documents("kustomization.yaml")[0];
+    let kustomization = &documents("pools/kustomization.yaml")[0];
     assert_eq!(kustomization["images"][0]["name"], container["image"]);
     assert_eq!(kustomization["resources"], json!(["crd.yaml", "rbac.yaml", "deployment.yaml"]));
 }

@@ -26,10 +26,10 @@ use tokio::sync::oneshot;
 
 pub use faults::{Answer, Fault, FaultKind, Faults, Then, Verb};
 pub use merge::merge;
-pub use state::{Change, Request, Resource, State};
+pub use state::{Change, Key, Request, Resource, State};
 
 use super::port::Port;
-use state::{Key, Shared};
+use state::Shared;
 
 /// The bearer token that [`ApiServer::write_kubeconfig`] hands out; only checked after [`ApiServer::require_token`].
 pub const TOKEN: &str = "stand-in-token";
@@ -306,6 +306,11 @@ impl ApiServer {
     /// A pool as it is.
     pub fn pool(&self, name: &str) -> Option<Value> {
         self.read(|s| s.get(&Key::new(Resource::Pool, "", name)).cloned())
+    }
+
+    pub fn delete_pool(&self, name: &str) {
+        let key = Key::new(Resource::Pool, "", name);
+        self.shared.change(|s| s.delete(&key)).expect("no such pool");
     }
 
     /// Merges into a pool, as an administrator would.

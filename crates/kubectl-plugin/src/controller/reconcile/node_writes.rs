@@ -1,5 +1,7 @@
 //! What is written into a Node, and what is looked at before.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::{ASKED_AT_ONCE, PATCHES, ReconcileError, Reconciler, lock};
@@ -7,10 +9,12 @@ use crate::Failure;
 use crate::api::client::ApiError;
 use crate::api::nodes;
 use crate::api::write::{AssignmentWriter, Mode, Target, patch_node};
+use crate::controller::cordons::write_cordon;
 use crate::controller::nodes::NodeStore;
 use crate::controller::static_pods;
 use crate::fleet::assign::WrittenAssignment;
 use crate::fleet::node::NodeRow;
+use crate::fleet::pool::draining::DrainDecision;
 use crate::fleet::pool::node::{PoolNode, without_taint};
 use crate::fleet::pool::preflight::request;
 use crate::fleet::pool::renderings::NodeAssignment;
@@ -49,6 +53,21 @@ impl Reconciler {
         *lock(&self.keeps_source) = writer.keeps_source;
         result.map_err(|error| ReconcileError(error.into_failure(name)))?;
         Ok(self.nodes.read(|nodes| nodes.get(name).is_none_or(|node| node.desired.as_ref() == to)))
+    }
+
+    /// Writes the first of these cordons that was not tried yet, those that end before those that begin; whether it was
+    /// still the Node that was decided about. None: all were tried.
+    pub(super) async fn next_cordon(
+        &self,
+        pool: &str,
+        drain: &DrainDecision,
+        tried: &mut BTreeSet<String>,
+    ) -> Option<Result<bool, ReconcileError>> {
+        let ends = drain.uncordon.iter().map(|node| (node, None));
+        let begins = drain.cordon.iter().map(|node| (node, Some(pool)));
+        let (node, pool) = ends.chain(begins).find(|(node, _)| !tried.contains(*node))?;
+        tried.insert(node.clone());
+        Some(write_cordon(&self.client, &self.nodes, &self.guard, node, pool).await.map_err(Into::into))
     }
 
     /// Takes the pool's startup taint from a Node, whatever its effects. Taints are one list, so the write holds for the

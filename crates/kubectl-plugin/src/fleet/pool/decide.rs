@@ -11,6 +11,8 @@ use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
 use super::canaries::Canaries;
+use super::drain::{Cordon, NodeDrain};
+use super::draining::{DrainDecision, Drained, Draining, uncordon};
 use super::jitter;
 use super::leave::Leavers;
 use super::node::{PoolNode, Progress};
@@ -56,6 +58,8 @@ pub(crate) struct Cluster<'a> {
     pub(crate) pools: &'a [(String, KubeletConfigPoolSpec)],
     /// Control-plane Nodes whose static pods do not all run, and why that is said, as it was last seen.
     pub(crate) static_pods: &'a BTreeMap<String, String>,
+    /// Of Nodes whose Pods are followed, or were given up.
+    pub(crate) drains: &'a BTreeMap<String, NodeDrain>,
     pub(crate) now: Timestamp,
 }
 
@@ -69,6 +73,8 @@ pub(crate) struct Decision {
     pub(crate) reset: Vec<String>,
     /// Nodes that are to judge what they may be assigned later.
     pub(crate) ask: Vec<NodeAssignment>,
+    /// None: drains stay as they are until the status is written.
+    pub(crate) drain: Option<DrainDecision>,
     /// Nodes that are to lose `spec.startupTaint`.
     pub(crate) untaint: Vec<String>,
     /// When time alone may change something.
@@ -88,10 +94,12 @@ pub(crate) fn decide(pool: &Pool<'_>, cluster: &Cluster<'_>) -> Decision {
     let is_new = members.shared.is_empty() && is_new(pool.status, update);
     let behind = members.own.iter().copied().filter(|node| is_new && !update.is_on(node));
     let preflight = Preflight::new(behind, update);
-    let rollout = Rollout { pool, cluster, members: &members, strategy, windows, preflight, update };
+    let draining = members.draining(cluster, update);
+    let rollout = Rollout { pool, cluster, members: &members, strategy, windows, preflight, draining, update };
     status.update_revision = Some(revision_name(&update.reference));
     let has_news = rollout.record_verdicts(&mut status);
-    let (state, assign) = rollout.plan(&status);
+    let (state, planned) = rollout.plan(&status);
+    let Drained { state, assign, decision, next } = rollout.draining.split(state, planned);
     let counts = members.counts(Some(update), pool.spec.rollout.proof);
     let reset = if has_news { Vec::new() } else { rollout.resets(assign.len()) };
     let preflighted = if is_new { rollout.preflighted(&state) } else { Preflighted::NotAsked };
@@ -100,7 +108,8 @@ pub(crate) fn decide(pool: &Pool<'_>, cluster: &Cluster<'_>) -> Decision {
         status,
         assign: if has_news { Vec::new() } else { assign },
         reset,
-        next: rollout.next_timeout(),
+        drain: (!has_news).then_some(decision),
+        next: rollout.next_timeout().into_iter().chain(next).min(),
         ask: rollout.preflight.ask,
         untaint: members.with_startup_taint(Some(update)),
     }
@@ -117,8 +126,8 @@ fn is_new(status: &KubeletConfigPoolStatus, update: &Target<'_>) -> bool {
 struct Members<'a> {
     pool: &'a Pool<'a>,
     now: Timestamp,
-    /// Control-plane Nodes of the cluster that are not Ready, or have not proven what they are assigned, or whose static
-    /// pods do not all run.
+    /// Control-plane Nodes of the cluster that are not Ready, or are cordoned for a pool, or have not proven what they are
+    /// assigned, or whose static pods do not all run.
     busy_control_plane: BTreeSet<&'a str>,
     /// Selected by this pool alone.
     own: Vec<&'a PoolNode>,
@@ -130,7 +139,8 @@ struct Members<'a> {
 impl<'a> Members<'a> {
     fn new(pool: &'a Pool<'a>, cluster: &Cluster<'a>) -> Self {
         let is_busy = |node: &PoolNode| {
-            !node.ready || node.is_in_flight(Proof::Proven) || cluster.static_pods.contains_key(&node.name)
+            let is_away = !node.ready || node.cordoned_for().is_some() || cluster.static_pods.contains_key(&node.name);
+            is_away || node.is_in_flight(Proof::Proven)
         };
         let is_selected = |node: &PoolNode| {
             let mut specs = cluster.pools.iter().map(|(_, spec)| spec).chain([pool.spec]);
@@ -161,9 +171,27 @@ impl<'a> Members<'a> {
             counts.proven += usize::from(has && node.progress == Progress::Proven);
             counts.failed += usize::from(has && matches!(node.progress, Progress::Bad(_)));
             counts.updating += usize::from(node.is_in_flight(proof));
-            counts.unavailable += usize::from(!node.ready || node.is_in_flight(proof));
+            let is_cordoned = node.cordon(self.pool.name) == Cordon::Ours;
+            counts.unavailable += usize::from(!node.ready || is_cordoned || node.is_in_flight(proof));
         }
         counts
+    }
+
+    fn draining<'b>(&'b self, cluster: &'b Cluster<'_>, update: &'b Target<'_>) -> Draining<'b> {
+        let Pool { name, spec, status, .. } = self.pool;
+        // What all Nodes had needs no proof.
+        let proof = if is_new(status, update) { spec.rollout.proof } else { Proof::Active };
+        Draining {
+            pool: name,
+            strategy: &spec.rollout,
+            nodes: cluster.nodes,
+            own: &self.own,
+            shared: &self.shared,
+            drains: cluster.drains,
+            update,
+            proof,
+            now: self.now,
+        }
     }
 
     /// What is to be done while the spec makes no sense: nodes that join are not to wait for somebody who mends it.
@@ -176,7 +204,10 @@ impl<'a> Members<'a> {
             self.now,
         );
         let (untaint, ask) = (self.with_startup_taint(None), Vec::new());
-        Decision { status, assign: self.joined(), reset: Vec::new(), ask, untaint, next: None }
+        let selected = self.own.iter().chain(self.shared.iter().map(|(node, _)| node)).copied();
+        let uncordon = uncordon(selected, self.pool.name, &BTreeSet::new(), Proof::Active);
+        let drain = Some(DrainDecision { uncordon, ..DrainDecision::default() });
+        Decision { status, assign: self.joined(), reset: Vec::new(), ask, drain, untaint, next: None }
     }
 
     /// Nodes that have the startup taint, and run a revision of the pool by now.
@@ -231,6 +262,7 @@ struct Rollout<'a> {
     strategy: &'a RolloutStrategy,
     windows: Windows,
     preflight: Preflight,
+    draining: Draining<'a>,
     update: &'a Target<'a>,
 }
 
@@ -415,8 +447,8 @@ impl<'a> Rollout<'a> {
             .into_iter()
             .filter(|node| !node.held && !judges(node) && may_get(node))
             .partition(|node| node.is_in_flight(proof));
-        let may_go = |node: &&PoolNode| node.ready && self.wait(node, target).is_zero();
-        let others = others.into_iter().filter(may_go).take(self.room(target, proof));
+        let others = others.into_iter().filter(|node| self.wait(node, target).is_zero());
+        let others = self.draining.with_room(others, self.room(target, proof));
         let next = self.members.one_control_plane_at_a_time(stuck.into_iter().chain(others));
         next.take(most).filter_map(|node| NodeAssignment::of(target, node)).collect()
     }
@@ -504,6 +536,9 @@ impl<'a> Rollout<'a> {
         }
         if behind.iter().all(|node| !node.ready) {
             return Blocker::NotReady(names(&|_| true, behind));
+        }
+        if let Some(blocker) = self.draining.blocker(behind) {
+            return blocker;
         }
         if behind.iter().all(|node| !node.ready || node.held) {
             return Blocker::HeldOnNode(names(&|node| node.held, behind));

@@ -4,12 +4,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Annotation of a Node that a rollout cordoned, with the rollout's name. It comes and goes in the same patch as
-/// `spec.unschedulable`, so that whoever takes over knows whose cordon it is.
+use super::types::DrainMode;
+
+/// Annotation of a Node that was cordoned for a pool: `pool/` and the pool's name. It comes and goes in the same patch as
+/// `spec.unschedulable`, so that whoever takes over knows whose cordon it is. A value of another form is not a pool's.
 pub const CORDONED_BY: &str = "kubelet-supervisor.io/cordoned-by-rollout";
+
+/// What stands in [`CORDONED_BY`] before the pool's name. A pool that was deleted is told from what is no pool by it.
+const PREFIX: &str = "pool/";
 
 /// Annotation of a Pod that stands for one of the kubelet's own files.
 pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -21,27 +25,17 @@ const PAUSE_FIRST: Duration = Duration::from_secs(5);
 /// this.
 const PAUSE_MAX: Duration = Duration::from_secs(40);
 
-/// Whether nodes are drained.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Draining {
-    /// A Pod that nobody would start again, or whose `emptyDir` would be lost, refuses.
-    Careful,
-    /// Those too.
-    Force,
-}
-
 /// Who cordoned a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Cordon {
     /// Nobody: Pods may come.
     #[default]
     No,
-    /// Nobody any more; the rollout's annotation was left.
+    /// Nobody any more; the pool's annotation was left.
     Stale,
-    /// The rollout.
+    /// This pool.
     Ours,
-    /// Another rollout, which is over: two have no node in common.
+    /// Another pool, which has the node no more.
     Former,
     /// An administrator. It is for him to end it.
     Theirs,
@@ -49,29 +43,34 @@ pub(crate) enum Cordon {
 
 impl Cordon {
     /// `by`: what stands in [`CORDONED_BY`].
-    pub(crate) fn new(unschedulable: bool, by: Option<&str>, rollout: &str) -> Self {
-        match (unschedulable, by) {
-            (true, Some(by)) if by == rollout => Self::Ours,
+    pub(crate) fn new(unschedulable: bool, by: Option<&str>, pool: &str) -> Self {
+        match (unschedulable, by.and_then(cordoning_pool)) {
+            (true, Some(by)) if by == pool => Self::Ours,
             (true, Some(_)) => Self::Former,
             (true, None) => Self::Theirs,
-            (false, Some(by)) if by == rollout => Self::Stale,
+            (false, Some(by)) if by == pool => Self::Stale,
             (false, _) => Self::No,
         }
     }
 
-    /// No Pods come, and it will stay so until the rollout or an administrator ends it.
+    /// No Pods come, and it will stay so until the pool or an administrator ends it.
     pub(crate) fn holds(self) -> bool {
         matches!(self, Self::Ours | Self::Theirs)
     }
 
-    /// The patch of a Node of this resourceVersion that cordons it for a rollout; without one, that ends it.
-    pub(crate) fn patch(rollout: Option<&String>, version: &str) -> Value {
-        let on = rollout.map(|_| true);
+    /// The patch of a Node of this resourceVersion that cordons it for a pool; without one, that ends it.
+    pub(crate) fn patch(pool: Option<&str>, version: &str) -> Value {
+        let by = pool.map(|pool| format!("{PREFIX}{pool}"));
         json!({
-            "metadata": {"resourceVersion": version, "annotations": {CORDONED_BY: rollout}},
-            "spec": {"unschedulable": on},
+            "metadata": {"resourceVersion": version, "annotations": {CORDONED_BY: by}},
+            "spec": {"unschedulable": pool.map(|_| true)},
         })
     }
+}
+
+/// The pool that is named by a value of [`CORDONED_BY`]; none: it names no pool.
+pub(crate) fn cordoning_pool(by: &str) -> Option<&str> {
+    by.strip_prefix(PREFIX)
 }
 
 /// How far a node's drain is, as this client sees it.
@@ -95,15 +94,15 @@ pub(crate) enum Drain {
     Empty,
     /// A Pod must not be evicted; which, and why.
     Refused(String),
-    /// It was tried for too long, or refused; this client does not try again.
+    /// It was tried for too long, or cannot be done; it is tried again later.
     GaveUp(String),
 }
 
-impl Drain {
-    /// It was begun and is not at its end.
-    pub(crate) fn is_on(&self) -> bool {
-        !matches!(self, Self::Idle | Self::GaveUp(_))
-    }
+/// A node's drain, and for how long its Pods are made to leave.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NodeDrain {
+    pub(crate) state: Drain,
+    pub(crate) lasts: Duration,
 }
 
 /// Whether a Pod is evicted.
@@ -117,7 +116,7 @@ enum EvictionDecision {
     Refuses(&'static str),
 }
 
-fn eviction_decision(pod: &Value, draining: Draining) -> EvictionDecision {
+fn eviction_decision(pod: &Value, mode: DrainMode) -> EvictionDecision {
     let text = |pointer: &str| pod.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let list = |pointer: &str| pod.pointer(pointer).and_then(Value::as_array).into_iter().flatten();
     let is_mirror = pod.pointer("/metadata/annotations").and_then(|all| all.get(MIRROR)).is_some();
@@ -128,7 +127,7 @@ fn eviction_decision(pod: &Value, draining: Draining) -> EvictionDecision {
         return EvictionDecision::Stays;
     }
     // It leaves already, whoever wanted that.
-    if draining == Draining::Force || !text("/metadata/deletionTimestamp").is_empty() {
+    if mode == DrainMode::Force || !text("/metadata/deletionTimestamp").is_empty() {
         return EvictionDecision::Leaves;
     }
     if list("/spec/volumes").any(|volume| volume.get("emptyDir").is_some()) {
@@ -168,7 +167,7 @@ struct Leaving {
 /// The Pods of a node that is drained. Times are measured from any one moment.
 #[derive(Debug)]
 pub(crate) struct Pods {
-    draining: Draining,
+    mode: DrainMode,
     leaving: BTreeMap<(String, String), Leaving>,
     list: u64,
     known: bool,
@@ -183,8 +182,8 @@ fn key(pod: &Value) -> (String, String) {
 
 impl Pods {
     /// None is known. `cordoned`: the node's cordon holds.
-    pub(crate) fn new(draining: Draining, cordoned: bool) -> Self {
-        Self { draining, leaving: BTreeMap::new(), list: 0, known: false, cordoned }
+    pub(crate) fn new(mode: DrainMode, cordoned: bool) -> Self {
+        Self { mode, leaving: BTreeMap::new(), list: 0, known: false, cordoned }
     }
 
     /// Whether the node's cordon holds. True: it did not all the time, so that a Pod may have come meanwhile of which
@@ -208,7 +207,7 @@ impl Pods {
     /// A Pod as it is now.
     pub(crate) fn observe(&mut self, pod: &Value) {
         let key = key(pod);
-        let refuses = match eviction_decision(pod, self.draining) {
+        let refuses = match eviction_decision(pod, self.mode) {
             EvictionDecision::Stays => {
                 self.leaving.remove(&key);
                 return;
@@ -247,8 +246,11 @@ impl Pods {
         self.leaving.remove(&key(pod));
     }
 
-    /// The next one to be evicted.
+    /// The next one to be evicted; none while one refuses, or before all are known.
     pub(crate) fn due(&self, now: Duration) -> Option<&Pod> {
+        if !self.known || self.leaving.values().any(|it| it.refuses.is_some()) {
+            return None;
+        }
         self.leaving.values().find(|it| !it.ends && it.not_before <= now).map(|it| &it.pod)
     }
 
@@ -270,13 +272,6 @@ impl Pods {
             entry.pause = (entry.pause * 2).clamp(PAUSE_FIRST, PAUSE_MAX);
             entry.not_before = now + entry.pause;
             why.clone_into(&mut entry.reason);
-        }
-    }
-
-    /// Never: a right is missing, say.
-    pub(crate) fn refused(&mut self, pod: &Pod, why: &str) {
-        if let Some(entry) = self.entry(pod) {
-            entry.refuses = Some(why.to_owned());
         }
     }
 
@@ -360,13 +355,13 @@ mod tests {
         for (more, careful, force) in cases {
             let pod = pod("p", &more);
             assert_eq!(
-                (eviction_decision(&pod, Draining::Careful), eviction_decision(&pod, Draining::Force)),
+                (eviction_decision(&pod, DrainMode::Careful), eviction_decision(&pod, DrainMode::Force)),
                 (careful, force),
                 "{pod:#}"
             );
         }
         assert_eq!(
-            eviction_decision(&json!({"metadata": 7}), Draining::Force),
+            eviction_decision(&json!({"metadata": 7}), DrainMode::Force),
             EvictionDecision::Leaves,
             "an odd one is read"
         );
@@ -375,7 +370,7 @@ mod tests {
     #[test]
     fn a_drain_from_its_list_to_the_last_pod() {
         let at = Duration::from_secs;
-        let mut pods = Pods::new(Draining::Careful, true);
+        let mut pods = Pods::new(DrainMode::Careful, true);
         assert_eq!(pods.state(at(0)), Drain::Listing);
         pods.begin();
         pods.observe(&pod("a", &json!({})));
@@ -418,7 +413,7 @@ mod tests {
 
     #[test]
     fn a_granted_eviction_that_does_not_show_is_asked_for_again() {
-        let mut pods = Pods::new(Draining::Force, true);
+        let mut pods = Pods::new(DrainMode::Force, true);
         pods.begin();
         pods.observe(&pod("a", &json!({})));
         pods.listed();
@@ -426,24 +421,39 @@ mod tests {
         pods.granted(&a, Duration::ZERO);
         assert_eq!(pods.due(SHOWS.checked_sub(Duration::from_millis(1)).unwrap()), None);
         assert_eq!(pods.due(SHOWS), Some(&a));
-        pods.refused(&a, "cannot be evicted: forbidden");
-        assert_eq!(pods.state(SHOWS), Drain::Refused("Pod n/a cannot be evicted: forbidden".to_owned()));
     }
 
     #[test]
     fn only_a_list_after_the_cordon_has_all_pods() {
-        let mut pods = Pods::new(Draining::Careful, false);
+        let mut pods = Pods::new(DrainMode::Careful, false);
         assert_eq!([false, true, true].map(|cordoned| pods.is_outdated(cordoned)), [false, true, true]);
         // An administrator took the cordon away, and we gave it back.
-        let mut pods = Pods::new(Draining::Careful, true);
+        let mut pods = Pods::new(DrainMode::Careful, true);
         assert_eq!([true, false, true].map(|cordoned| pods.is_outdated(cordoned)), [false, false, true]);
+    }
+
+    #[test]
+    fn none_is_evicted_while_one_refuses() {
+        let mut pods = Pods::new(DrainMode::Careful, true);
+        pods.begin();
+        pods.observe(&pod("a", &json!({})));
+        pods.observe(&pod("bare", &json!({"metadata": {"ownerReferences": null}})));
+        assert_eq!(pods.due(Duration::ZERO), None, "the list is not complete");
+        pods.listed();
+        let why = "Pod n/bare has no controller: nobody would start it again";
+        assert_eq!((pods.state(Duration::ZERO), pods.due(Duration::ZERO)), (Drain::Refused(why.to_owned()), None));
+        pods.remove(&pod("bare", &json!({})));
+        assert_eq!(pods.due(Duration::ZERO).map(|pod| pod.name.as_str()), Some("a"));
     }
 
     #[test]
     fn whose_cordon_it_is() {
         let of = |unschedulable, by| Cordon::new(unschedulable, by, "r");
-        assert_eq!([of(false, None), of(false, Some("x"))], [Cordon::No; 2]);
-        assert_eq!([of(false, Some("r")), of(true, Some("r"))], [Cordon::Stale, Cordon::Ours]);
-        assert_eq!([of(true, Some("x")), of(true, None)], [Cordon::Former, Cordon::Theirs]);
+        assert_eq!([of(false, None), of(false, Some("pool/x")), of(false, Some("r"))], [Cordon::No; 3]);
+        assert_eq!([of(false, Some("pool/r")), of(true, Some("pool/r"))], [Cordon::Stale, Cordon::Ours]);
+        assert_eq!([of(true, Some("pool/x")), of(true, None)], [Cordon::Former, Cordon::Theirs]);
+        assert_eq!(of(true, Some("r")), Cordon::Theirs, "it names no pool");
+        let patch = Cordon::patch(Some("r"), "7");
+        assert_eq!(patch["metadata"]["annotations"][CORDONED_BY], "pool/r");
     }
 }

@@ -8,6 +8,7 @@ mod canaries;
 pub(crate) mod collect;
 pub(crate) mod decide;
 pub mod drain;
+pub(crate) mod draining;
 mod expressions;
 mod jitter;
 pub(crate) mod leave;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::drain::MIRROR;
+use super::drain::{Cordon, MIRROR, cordoning_pool};
 use super::types::Proof;
 use crate::fleet::assign::WrittenAssignment;
 use crate::fleet::node::{ConfigManager, NodeRow, Stage};
@@ -101,6 +101,10 @@ pub(crate) struct PoolNode {
     pub(crate) ready: bool,
     /// Keys of its taints.
     pub(crate) taints: Vec<String>,
+    /// `spec.unschedulable`.
+    pub(crate) unschedulable: bool,
+    /// Its annotation `kubelet-supervisor.io/cordoned-by-rollout`.
+    pub(crate) cordoned_by: Option<String>,
     /// An operator on the Node lets no change in.
     pub(crate) held: bool,
     /// Somebody is there who answers.
@@ -131,6 +135,8 @@ impl PoolNode {
             preflight: NodePreflight::from_row(&row),
             unanswered_for: Duration::ZERO,
             unasked_for: Duration::ZERO,
+            unschedulable: row.cordoned,
+            cordoned_by: row.cordoned_by,
             created: row.created.parse().ok(),
             message,
             name: row.name,
@@ -156,6 +162,16 @@ impl PoolNode {
             None if key.ends_with("kubernetes.io/zone") => &self.zone,
             None => "",
         }
+    }
+
+    /// Whose cordon it has, as this pool sees it.
+    pub(crate) fn cordon(&self, pool: &str) -> Cordon {
+        Cordon::new(self.unschedulable, self.cordoned_by.as_deref(), pool)
+    }
+
+    /// The pool for which it is or was cordoned, whether there is one of that name or not.
+    pub(crate) fn cordoned_for(&self) -> Option<&str> {
+        cordoning_pool(self.cordoned_by.as_deref()?)
     }
 
     pub(crate) fn is_control_plane(&self) -> bool {

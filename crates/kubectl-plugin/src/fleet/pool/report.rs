@@ -49,6 +49,8 @@ pub(crate) enum PoolState {
     Failed { revision: String, message: String },
     /// Another pool selects one of its Nodes.
     Conflict { node: String, pool: String },
+    /// One of these, while Nodes are being drained, or cannot be.
+    WithDrains { of: Box<PoolState>, drains: String },
 }
 
 /// What keeps a pool's Nodes from going on.
@@ -68,6 +70,8 @@ pub(crate) enum Blocker {
     Unproven(Vec<String>),
     /// spec.rollout.canarySelector matches nobody who could be a canary.
     NoCanaries,
+    /// These cannot be drained, and why.
+    Drain(Vec<String>),
     /// No window is open until then.
     Windows(Timestamp),
 }
@@ -82,6 +86,7 @@ impl Blocker {
             Self::NoRendering(_) => "ExpressionFailed",
             Self::Unproven(_) => "RenderingUnproven",
             Self::NoCanaries => "NoCanaries",
+            Self::Drain(_) => "DrainBlocked",
             Self::Windows(_) => "OutsideWindow",
         }
     }
@@ -110,6 +115,7 @@ impl Blocker {
                                  change the selector"
                     .to_owned()
             }
+            Self::Drain(nodes) => format!("cannot be drained (spec.rollout.drain): {}", listed(nodes)),
             Self::Windows(opens) => {
                 format!("the next of spec.rollout.windows opens at {}", rfc3339(*opens))
             }
@@ -126,8 +132,18 @@ impl PoolState {
         Self::Failed { revision: bad.revision.clone(), message: messages(&bad.nodes) }
     }
 
+    /// These Nodes are being drained, and those cannot be.
+    pub(crate) fn with_drains(self, going: &[String], undrained: Option<&Blocker>) -> Self {
+        let going = (!going.is_empty()).then(|| format!("; being drained: {}", listed(going)));
+        let is_said = matches!(self, Self::Blocked { by: Blocker::Drain(_), .. });
+        let undrained = undrained.filter(|_| !is_said).map(|by| format!("; {}", by.message()));
+        let drains: String = going.into_iter().chain(undrained).collect();
+        if drains.is_empty() { self } else { Self::WithDrains { of: Box::new(self), drains } }
+    }
+
     fn reason(&self) -> &'static str {
         match self {
+            Self::WithDrains { of, .. } => of.reason(),
             Self::Invalid(fault) => fault.reason,
             Self::NoNodes => "NoNodes",
             Self::Complete => "Complete",
@@ -145,6 +161,7 @@ impl PoolState {
 
     fn message(&self) -> String {
         match self {
+            Self::WithDrains { of, drains } => format!("{}{drains}", of.message()),
             Self::Invalid(fault) => fault.message.clone(),
             Self::NoNodes => "spec.nodeSelector selects no Node".to_owned(),
             Self::Complete => "all Nodes have the revision".to_owned(),
@@ -174,6 +191,7 @@ impl PoolState {
 
     fn kstatus(&self) -> KStatus {
         match self {
+            Self::WithDrains { of, .. } => of.kstatus(),
             Self::Complete | Self::NoNodes => KStatus::Current,
             Self::Preflighting { .. }
             | Self::Canaries { .. }

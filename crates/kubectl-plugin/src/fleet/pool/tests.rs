@@ -1,6 +1,7 @@
 //! Pools in a small world: Nodes that take what they are assigned, and what a rollout promises held against it.
 
 mod canaries;
+mod drain;
 mod expressions;
 mod jitter;
 mod leave;
@@ -12,6 +13,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::decide::{Cluster, Decision, Pool, decide};
+use super::drain::NodeDrain;
 use super::node::{PoolNode, Progress};
 use super::renderings::NodeAssignment;
 use super::renderings::StoredRevision;
@@ -32,6 +34,7 @@ struct World {
     approved: Option<String>,
     static_pods: BTreeMap<String, String>,
     now: jiff::Timestamp,
+    drains: BTreeMap<String, NodeDrain>,
 }
 
 fn spec(more: impl Into<Value>) -> KubeletConfigPoolSpec {
@@ -64,6 +67,7 @@ impl World {
             approved: None,
             static_pods: BTreeMap::new(),
             now: NOW.parse().unwrap(),
+            drains: BTreeMap::new(),
         }
     }
 
@@ -86,7 +90,8 @@ impl World {
     }
 
     fn cluster(&self) -> Cluster<'_> {
-        Cluster { nodes: &self.nodes, pools: &self.pools, static_pods: &self.static_pods, now: self.now }
+        let Self { nodes, pools, static_pods, drains, now, .. } = self;
+        Cluster { nodes, pools, static_pods, drains, now: *now }
     }
 
     fn decide(&self) -> Decision {

@@ -196,6 +196,18 @@ pub enum OnFailure {
     Revert,
 }
 
+/// Whether a Node's Pods leave before it is assigned another revision.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+pub enum DrainMode {
+    /// They stay.
+    #[default]
+    Never,
+    /// They leave, but for those that nobody would start again, or whose emptyDir would be lost: those refuse.
+    Careful,
+    /// Those too.
+    Force,
+}
+
 /// How a change comes to the Nodes.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -209,7 +221,7 @@ pub struct RolloutStrategy {
     #[schemars(with = "NodeSelector")]
     pub canary_selector: Option<NodeSelector>,
     /// Nodes of the pool that may be unavailable at once: a number from 1, or a percentage such as 10% (rounded down, at
-    /// least 1). Unavailable: not Ready, or not finished with what is assigned.
+    /// least 1). Unavailable: not Ready, being drained, or not finished with what is assigned.
     #[schemars(schema_with = "count_or_share")]
     pub max_unavailable: Value,
     /// The label that says where a Node is.
@@ -222,11 +234,15 @@ pub struct RolloutStrategy {
     pub max_failures: u32,
     /// What happens to Nodes that have a bad revision. Revert: they get currentRevision again. Stop: they are left alone.
     pub on_failure: OnFailure,
-    /// A Node that has not finished a revision after this many seconds counts as failed.
+    /// A Node that has not finished a revision after this many seconds counts as failed. A drain before may take as long.
     #[schemars(with = "i32", range(min = 60, max = 86400))]
     pub node_timeout_seconds: u32,
     /// Wait, once the canaries have finished, for the annotation kubelet-supervisor.io/approved-revision with the revision's name.
     pub pause_after_canaries: bool,
+    /// Whether a Node is cordoned and its Pods are evicted before it is assigned another revision, as kubectl drain
+    /// --ignore-daemonsets does. Careful: a Pod without a controller or with an emptyDir keeps the Node from being drained.
+    /// Force: these are evicted too.
+    pub drain: DrainMode,
     /// When Nodes may be given a new revision; always, if there is none. Nodes that join, and the way back to
     /// currentRevision, wait for no window.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -278,6 +294,7 @@ impl Default for RolloutStrategy {
             on_failure: OnFailure::default(),
             node_timeout_seconds: 3600,
             pause_after_canaries: false,
+            drain: DrainMode::default(),
             windows: Vec::new(),
         }
     }
@@ -307,7 +324,7 @@ pub struct KubeletConfigPoolStatus {
     /// Nodes of the pool that have not finished what they are assigned.
     #[schemars(with = "i32")]
     pub updating: u32,
-    /// Nodes of the pool that are not Ready, or have not finished what they are assigned; with those that have just joined, which maxUnavailable does not count.
+    /// Nodes of the pool that are not Ready, are cordoned for it, or have not finished what they are assigned; with those that have just joined, which maxUnavailable does not count.
     #[schemars(with = "i32")]
     pub unavailable: u32,
     /// Nodes of the pool that rejected updateRevision or rolled it back.
