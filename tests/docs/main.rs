@@ -406,27 +406,27 @@ fn the_diagram_is_what_the_machine_does() {
     assert!(missing.is_empty() && invented.is_empty(), "not drawn: {missing:#?}\nnever seen: {invented:#?}");
 }
 
-/// Whom one manifest lets through and another holds to its task are the ServiceAccounts of the rollout and of the controller of
-/// pools.
+/// Whom one manifest lets through and others hold to its task is the ServiceAccount of the controller of pools.
 #[test]
-fn the_manifests_name_the_service_accounts_that_there_are() {
-    let account = |file: &str| {
-        let text = read(&format!("packaging/manifests/{file}/rbac.yaml"));
-        let mut documents = text.split("\n---\n").map(|text| serde_yaml::from_str::<serde_json::Value>(text).unwrap());
-        let metadata = &documents.find(|document| document["kind"] == "ServiceAccount").unwrap()["metadata"];
-        let [namespace, name] = ["namespace", "name"].map(|field| metadata[field].as_str().unwrap());
-        format!("system:serviceaccount:{namespace}:{name}")
-    };
-    let (rollout, pools) = (account("rollout-job"), account("pools"));
-    // Of pools both assignments and revisions.
-    for (file, of_rollout, of_pools) in [("admission/admission.yaml", 1, 2), ("rollout-job-policy/policy.yaml", 1, 0)] {
+fn the_manifests_name_the_service_account_that_there_is() {
+    let documents = |file: &str| -> Vec<serde_json::Value> {
         let text = read(&format!("packaging/manifests/{file}"));
-        let times = |account: &str| {
-            text.matches(&format!("{account}'")).count() + text.matches(&format!("{account}\"")).count()
-        };
-        assert_eq!((times(&rollout), times(&pools)), (of_rollout, of_pools), "{file}");
-        assert_eq!(text.matches("system:serviceaccount:kubelet-config").count(), of_rollout + of_pools, "{file}");
+        text.split("\n---\n").map(|text| serde_yaml::from_str(text).unwrap()).collect()
+    };
+    let of_kind =
+        |file: &str, kind: &str| documents(file).into_iter().find(|document| document["kind"] == kind).unwrap();
+    let metadata = &of_kind("pools/rbac.yaml", "ServiceAccount")["metadata"];
+    let [namespace, name] = ["namespace", "name"].map(|field| metadata[field].as_str().unwrap());
+    let account = format!("system:serviceaccount:{namespace}:{name}");
+    // Of assignments and of revisions.
+    for (file, expected) in [("admission/admission.yaml", 2), ("pools-policy/policy.yaml", 1)] {
+        let text = read(&format!("packaging/manifests/{file}"));
+        let times = text.matches(&format!("{account}'")).count() + text.matches(&format!("{account}\"")).count();
+        assert_eq!(times, expected, "{file}");
+        assert_eq!(text.matches("system:serviceaccount:kubelet-config").count(), expected, "{file}");
     }
+    let subject = &of_kind("pools-drain/rbac.yaml", "ClusterRoleBinding")["subjects"][0];
+    assert_eq!((subject["namespace"].as_str(), subject["name"].as_str()), (Some(namespace), Some(name)));
 }
 
 /// An AdmissionRequest leaves empty fields out, and an expression that reads one of those is an error, which refuses the
@@ -434,7 +434,7 @@ fn the_manifests_name_the_service_accounts_that_there_are() {
 #[test]
 fn admission_policies_read_nothing_that_may_be_absent() {
     let always = ["operation", "userInfo.username"];
-    for file in ["admission/admission.yaml", "rollout-job-policy/policy.yaml"] {
+    for file in ["admission/admission.yaml", "pools-policy/policy.yaml"] {
         let text = read(&format!("packaging/manifests/{file}"));
         let mut seen = 0;
         for line in text.lines() {

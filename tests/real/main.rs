@@ -29,6 +29,7 @@ mod files_and_verbs;
 mod flags;
 mod hung;
 mod local_files;
+mod plugin_drain;
 mod plugin_fleet;
 mod plugin_pools;
 mod plugin_snapshots;
@@ -90,7 +91,7 @@ const CASES: &[Test] = &[
     Test("plugin_tutorial", BOTH, plugin_tutorial::as_written),
     Test("server_drops", LABELS, carriers::server_drops),
     Test("node_cannot_label", LABELS, carriers::node_cannot_label),
-    Test("rollout_rights", LABELS, privileges::rollout),
+    Test("controller_rights", LABELS, privileges::controller),
     Test("node_rights", LABELS, privileges::node),
     Test("without_rights", LABELS, carriers::without_rights),
     Test("narrow_rights", LABELS, carriers::narrow_rights),
@@ -131,6 +132,7 @@ const CASES: &[Test] = &[
     // Its build has begun with the suite.
     Test("reload_from_previous", LABELS, previous::reload_from_previous),
     Test("pool", LABELS, plugin_pools::pool),
+    Test("drain", BOTH, plugin_drain::drain),
     Test(plugin_pools::DEPLOYED, LABELS, plugin_pools::deployed),
     Test("terminate", LABELS, process::terminate),
 ];

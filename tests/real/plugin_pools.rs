@@ -18,7 +18,7 @@ const NAME: &str = "kubelet-config-controller";
 pub const ACCOUNT: &str = "system:serviceaccount:kubelet-config:kubelet-config-controller";
 const PODS: &str = "/api/v1/namespaces/kubelet-config/pods";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kubelet-config/leases/kubelet-config-controller";
-const MANIFESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/manifests");
+pub const MANIFESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/manifests");
 
 /// The name of a case that needs the image.
 pub const DEPLOYED: &str = "pool_deployed";
@@ -31,10 +31,10 @@ pub static IMAGE: LazyLock<Image> = LazyLock::new(|| {
 });
 
 /// A controller, which ends with this.
-struct Controller(Child);
+pub struct Controller(Child);
 
 impl Controller {
-    fn start(case: &Case) -> Self {
+    pub fn start(case: &Case) -> Self {
         let log =
             std::fs::File::create(case.cluster.dir.join("logs").join(format!("{}-controller.log", case.name))).unwrap();
         let mut command = Command::new(program("kubectl-kubelet_config"));

@@ -1,4 +1,4 @@
-//! What the rollout's ServiceAccount and a node's credential may do, and what they may not: tried, one by one, on the real
+//! What the ServiceAccount of the controller of pools and a node's credential may do, and what they may not: tried, one by one, on the real
 //! API server. docs/security.md says what RBAC cannot hold; here it is held to that.
 
 use serde_json::{Value, json};
@@ -8,7 +8,8 @@ use crate::cluster::until;
 use crate::supervisor::Case;
 
 const MANIFESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/manifests");
-const ROLLOUT: &str = "kubelet-config-rollout";
+const CONTROLLER: &str = "kubelet-config-controller";
+const NAMESPACE: &str = "kubelet-config";
 const LABEL: &str = "kubelet-config.node-restriction.kubernetes.io/name";
 
 /// Method, path, body.
@@ -54,8 +55,8 @@ fn of_others() -> Vec<Attempt> {
     let admin = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"});
     let all = json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]);
     let binding = json!({"metadata": {"name": "evil"}, "roleRef": admin,
-        "subjects": [{"kind": "ServiceAccount", "name": ROLLOUT, "namespace": ROLLOUT}]});
-    let mut attempts: Vec<Attempt> = ["default", "kube-system", "kubelet-config", ROLLOUT]
+        "subjects": [{"kind": "ServiceAccount", "name": CONTROLLER, "namespace": NAMESPACE}]});
+    let mut attempts: Vec<Attempt> = ["default", "kube-system", NAMESPACE]
         .iter()
         .map(|namespace| attempt("GET", format!("/api/v1/namespaces/{namespace}/secrets"), Value::Null))
         .collect();
@@ -64,14 +65,13 @@ fn of_others() -> Vec<Attempt> {
         attempt("GET", "/api/v1/configmaps", Value::Null),
         attempt("GET", "/api/v1/namespaces/default/configmaps", Value::Null),
         attempt("GET", map("kube-system", "extension-apiserver-authentication"), Value::Null),
-        attempt("POST", "/api/v1/namespaces/kubelet-config/configmaps", named("evil")),
         attempt("PUT", map("kubelet-config", "payload"), named("payload")),
         attempt("PATCH", map("kubelet-config", "payload"), json!({"data": {"kubelet": "evil"}})),
         attempt("DELETE", map("kubelet-config", "payload"), Value::Null),
         attempt("POST", format!("{rbac}/clusterroles"), json!({"metadata": {"name": "evil"}, "rules": all})),
         attempt("POST", format!("{rbac}/clusterrolebindings"), binding.clone()),
-        attempt("POST", format!("{rbac}/namespaces/{ROLLOUT}/rolebindings"), binding),
-        attempt("PATCH", format!("{rbac}/clusterroles/{ROLLOUT}"), json!({"rules": all})),
+        attempt("POST", format!("{rbac}/namespaces/{NAMESPACE}/rolebindings"), binding),
+        attempt("PATCH", format!("{rbac}/clusterroles/{CONTROLLER}"), json!({"rules": all})),
         attempt(
             "PATCH",
             format!("{rbac}/namespaces/kubelet-config/roles/kubelet-config-reader"),
@@ -90,13 +90,10 @@ fn of_others() -> Vec<Attempt> {
     attempts
 }
 
-/// A Node that is no kubelet's, a payload, and what the rollout's manifests give.
+/// A Node that is no kubelet's, a payload, and what the controller's manifests give.
 fn prepare(case: &Case) {
     case.kubectl(&["apply", "-k", &format!("{MANIFESTS}/base")]);
-    // Without the Job, which has fields that this kubectl does not know.
-    for file in ["namespace", "rbac", "payload/rbac"] {
-        case.kubectl(&["apply", "-f", &format!("{MANIFESTS}/rollout-job/{file}.yaml")]);
-    }
+    case.kubectl(&["apply", "-f", &format!("{MANIFESTS}/pools/rbac.yaml")]);
     let made = |path: &str, object: Value| {
         let name = object["metadata"]["name"].as_str().unwrap().to_owned();
         if case.api("GET", &format!("{path}/{name}"), None).is_err() {
@@ -117,6 +114,7 @@ fn tidy_up(case: &Case) {
     let made = ["node/other", "pod/theirs", "pod/ours"];
     let words = ["delete", "--ignore-not-found", "--force", "--grace-period=0"];
     case.kubectl(&[&words[..], &made[..]].concat());
+    case.kubectl(&["delete", "-f", &format!("{MANIFESTS}/pools/rbac.yaml")]);
 }
 
 fn eviction(name: &str) -> Attempt {
@@ -125,10 +123,10 @@ fn eviction(name: &str) -> Attempt {
     attempt("POST", format!("/api/v1/namespaces/default/pods/{name}/eviction"), body)
 }
 
-/// The token of its ServiceAccount can patch Nodes, which is as much as to configure them, and nothing beside.
-pub fn rollout(case: &Case) {
+/// The token of its ServiceAccount can patch Nodes and make revisions, which is as much as to configure Nodes, and nothing beside.
+pub fn controller(case: &Case) {
     prepare(case);
-    let path = format!("/api/v1/namespaces/{ROLLOUT}/serviceaccounts/{ROLLOUT}/token");
+    let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{CONTROLLER}/token");
     let token = case.api("POST", &path, Some(&json!({"spec": {"expirationSeconds": 3600}}))).unwrap();
     let token = token["status"]["token"].as_str().expect("a token").to_owned();
     let credential = ["-H".to_owned(), format!("Authorization: Bearer {token}")];
@@ -136,35 +134,42 @@ pub fn rollout(case: &Case) {
 
     all_refused(case, &credential, of_others());
     let node = case.var("NODE_NAME");
+    let maps = format!("/api/v1/namespaces/{NAMESPACE}/configmaps");
     all_refused(
         case,
         &credential,
         vec![
-            attempt("GET", "/api/v1/namespaces/kubelet-config/configmaps", Value::Null),
+            attempt("GET", maps.as_str(), Value::Null),
             attempt("GET", map("default", "tenant"), Value::Null),
+            attempt("POST", "/api/v1/namespaces/default/configmaps", named("evil")),
             attempt("POST", "/api/v1/nodes", named("evil")),
             attempt("PUT", "/api/v1/nodes/other", named("other")),
             attempt("GET", "/api/v1/pods", Value::Null),
             attempt("POST", "/api/v1/namespaces/default/pods", pod("evil", node, None)),
-            attempt("POST", format!("/api/v1/namespaces/{ROLLOUT}/pods"), pod("evil", node, None)),
+            attempt("POST", format!("/api/v1/namespaces/{NAMESPACE}/pods"), pod("evil", node, None)),
             attempt("DELETE", "/api/v1/namespaces/default/pods/theirs", Value::Null),
+            attempt(
+                "PATCH",
+                format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/other"),
+                json!({"spec": {"holderIdentity": "evil"}}),
+            ),
             eviction("theirs"),
         ],
     );
     // What it is for.
-    let own = format!("/api/v1/namespaces/{ROLLOUT}/configmaps");
     all_done(
         case,
         &credential,
         vec![
-            attempt("GET", map("kubelet-config", "payload"), Value::Null),
+            attempt("GET", map(NAMESPACE, "payload"), Value::Null),
+            attempt("POST", maps.as_str(), named("revision")),
+            attempt("GET", "/api/v1/namespaces/kube-system/pods", Value::Null),
             attempt("PATCH", "/api/v1/nodes/other", json!({"metadata": {"labels": {LABEL: "payload"}}})),
             attempt("PATCH", "/api/v1/nodes/other", json!({"spec": {"unschedulable": true}})),
-            attempt("POST", own.as_str(), named("record")),
-            attempt("DELETE", map(ROLLOUT, "record"), Value::Null),
         ],
     );
-    // What RBAC cannot hold: all of a Node, or nothing. ../../packaging/manifests/rollout-job-policy does, since 1.30.
+    case.ask("DELETE", &map(NAMESPACE, "revision"), None);
+    // What RBAC cannot hold: all of a Node, or nothing. ../../packaging/manifests/pools-policy does, since 1.30.
     let taint = json!([{"key": "evil", "effect": "NoExecute"}]);
     all_done(
         case,
@@ -181,8 +186,8 @@ pub fn rollout(case: &Case) {
         ],
     );
     // Pods are its own business with the overlay alone, and then by evictions alone.
-    let overlay = format!("{MANIFESTS}/rollout-job-drain/rbac.yaml");
-    case.kubectl(&["apply", "-f", &overlay]);
+    let overlay = format!("{MANIFESTS}/pools-drain");
+    case.kubectl(&["apply", "-k", &overlay]);
     until("the overlay gives it", || case.api_with(&credential, "GET", "/api/v1/pods", None));
     all_refused(
         case,
@@ -195,7 +200,7 @@ pub fn rollout(case: &Case) {
         ],
     );
     all_done(case, &credential, vec![eviction("theirs")]);
-    case.kubectl(&["delete", "-f", &overlay]);
+    case.kubectl(&["delete", "-k", &overlay]);
     tidy_up(case);
 }
 
@@ -214,7 +219,7 @@ pub fn node(case: &Case) {
         case,
         &credential,
         vec![
-            attempt("GET", format!("/api/v1/namespaces/{ROLLOUT}/configmaps"), Value::Null),
+            attempt("POST", "/api/v1/namespaces/kubelet-config/configmaps", named("evil")),
             attempt("GET", map("default", "tenant"), Value::Null),
             attempt("GET", map("default", "private"), Value::Null),
             attempt("PATCH", "/api/v1/nodes/other", json!({"metadata": {"annotations": {"evil": "x"}}})),
