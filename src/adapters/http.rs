@@ -3,7 +3,6 @@
 
 mod command_queue;
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -11,11 +10,10 @@ use std::sync::{Arc, OnceLock, RwLock};
 use std::time::{Duration, Instant};
 
 pub(crate) use command_queue::{CommandQueue, Outcome};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::{Bytes, Incoming};
-use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use exposition::http::{Answer, HEADER_TIMEOUT, Readiness, response};
+use http_body_util::{BodyExt as _, Limited};
+use hyper::body::Incoming;
+use hyper::{Method, Request, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
@@ -28,7 +26,6 @@ use crate::machine::command::Command;
 
 /// More than a scraper, a probe and a few people need, even while as many commands wait as may.
 const CONNECTIONS: usize = 32;
-const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// A command is a line; more is a mistake.
 const COMMAND_LIMIT: usize = 4 << 10;
 
@@ -78,81 +75,33 @@ impl Endpoints {
     }
 
     /// `is_root`: whoever asks may see what the configuration says.
-    fn answer(&self, request: &Request<Incoming>, is_root: bool) -> Response<Full<Bytes>> {
+    fn answer(&self, request: &Request<Incoming>, is_root: bool) -> Answer {
         let page = self.page.read().map(|page| page.clone()).unwrap_or_default();
-        let (code, kind, body) = match (request.method(), request.uri().path()) {
-            (&Method::GET, "/metrics") => {
-                let accept = request.headers().get_all("accept").iter().filter_map(|value| value.to_str().ok());
-                if prefers_open_metrics(&accept.collect::<Vec<_>>().join(",")) {
-                    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-                    (StatusCode::OK, kind, self.metrics.open_metrics())
-                } else {
-                    (StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", self.metrics.text())
-                }
-            }
-            // The loop runs on the same thread: an answer is the proof.
-            (&Method::GET, "/healthz") => (StatusCode::OK, "text/plain", "ok\n".to_owned()),
-            (&Method::GET, "/readyz") => {
-                let code = if page.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-                (code, "text/plain", format!("{}\n", page.summary))
-            }
-            (&Method::GET, "/status") if is_root => (StatusCode::OK, "application/json", page.status_now()),
-            (&Method::GET, _) => {
-                (StatusCode::NOT_FOUND, "text/plain", "try /metrics, /healthz or /readyz\n".to_owned())
-            }
-            _ => (StatusCode::METHOD_NOT_ALLOWED, "text/plain", "only GET\n".to_owned()),
-        };
-        response(code, kind, body)
+        if is_root && request.method() == Method::GET && request.uri().path() == "/status" {
+            return response(StatusCode::OK, "application/json", page.status_now());
+        }
+        let readiness = Readiness { is_ready: page.ready, summary: page.summary };
+        exposition::http::answer(request, &readiness, || self.metrics.open_metrics())
     }
 
     /// Serves a connection; commands are taken where there is a queue for them.
     fn serve(&self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static + Send, commands: Option<&CommandQueue>) {
         let slots = if commands.is_some() { &self.control_slots } else { &self.slots };
-        let Ok(slot) = Arc::clone(slots).try_acquire_owned() else { return };
         let (endpoints, commands) = (self.clone(), commands.cloned());
-        tokio::spawn(async move {
-            let _slot = slot;
-            let service = service_fn(move |request: Request<Incoming>| {
-                let (endpoints, commands) = (endpoints.clone(), commands.clone());
-                async move {
-                    Ok::<_, Infallible>(match commands {
-                        Some(commands) if request.method() == Method::POST => command(&commands, request).await,
-                        commands => endpoints.answer(&request, commands.is_some()),
-                    })
+        exposition::http::serve(stream, slots, move |request| {
+            let (endpoints, commands) = (endpoints.clone(), commands.clone());
+            async move {
+                match commands {
+                    Some(commands) if request.method() == Method::POST => command(&commands, request).await,
+                    commands => endpoints.answer(&request, commands.is_some()),
                 }
-            });
-            // A client that goes away is its own affair.
-            let _ = hyper::server::conn::http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEADER_TIMEOUT)
-                .serve_connection(TokioIo::new(stream), service)
-                .await;
+            }
         });
     }
 }
 
-/// True if a scraper asks for OpenMetrics by name, and not rather for the older text format, which all read
-/// (RFC 9110, 12.5.1: `q` is 1 where it is not given).
-fn prefers_open_metrics(accept: &str) -> bool {
-    let weight = |kind: &str| {
-        let weight = |range: &str| {
-            let (name, parameters) = range.split_once(';').unwrap_or((range, ""));
-            let weight = parameters.split(';').find_map(|it| it.trim().strip_prefix("q="));
-            name.trim().eq_ignore_ascii_case(kind).then(|| weight.map_or(1.0, |q| q.parse().unwrap_or(0.0)))
-        };
-        accept.split(',').filter_map(weight).fold(0.0, f64::max)
-    };
-    let open_metrics = weight("application/openmetrics-text");
-    open_metrics > 0.0 && open_metrics >= weight("text/plain")
-}
-
-fn response(code: StatusCode, kind: &str, body: String) -> Response<Full<Bytes>> {
-    let response = Response::builder().status(code).header("content-type", kind);
-    response.body(Full::from(body)).unwrap_or_default()
-}
-
 /// `POST /command`: the body is a [`Command`], the answer a line for people.
-async fn command(commands: &CommandQueue, request: Request<Incoming>) -> Response<Full<Bytes>> {
+async fn command(commands: &CommandQueue, request: Request<Incoming>) -> Answer {
     let text_response = |code, text: &str| response(code, "text/plain; charset=utf-8", format!("{text}\n"));
     if request.uri().path() != "/command" {
         return text_response(StatusCode::NOT_FOUND, "POST goes to /command");
@@ -215,13 +164,7 @@ pub(crate) fn serve_tcp(
         if let Ok(fd) = listener.as_fd().try_clone_to_owned() {
             let _ = bound.set(fd);
         }
-        loop {
-            match listener.accept().await {
-                Ok((stream, _)) => endpoints.serve(stream, None),
-                // Out of descriptors, mostly: give others time to close theirs.
-                Err(_) => tokio::time::sleep(Duration::from_secs(1)).await,
-            }
-        }
+        exposition::http::accept(listener, |stream| endpoints.serve(stream, None)).await;
     });
 }
 
@@ -356,21 +299,6 @@ mod tests {
         let get = "GET /status HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".to_owned();
         assert_eq!(send(served.connect(), get).await.0, 200);
         assert!(served.inputs.try_recv().is_err());
-    }
-
-    #[test]
-    fn scrapers_get_the_format_that_they_ask_for() {
-        // Prometheus 2.42; one that is told `scrape_protocols: [PrometheusText0.0.4, OpenMetricsText1.0.0]`.
-        let prometheus = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,\
-                          text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
-        let text_first = "text/plain;version=0.0.4;q=0.6,application/openmetrics-text;version=1.0.0;q=0.5,*/*;q=0.2";
-        for accept in [prometheus, "application/openmetrics-text", "text/html, Application/OpenMetrics-Text; q=0.3"] {
-            assert!(prefers_open_metrics(accept), "{accept}");
-        }
-        for accept in [text_first, "", "*/*", "text/plain", "application/openmetrics-text;q=0", "openmetrics", ";;,q=1"]
-        {
-            assert!(!prefers_open_metrics(accept), "{accept}");
-        }
     }
 
     #[tokio::test]

@@ -1,12 +1,9 @@
 //! Metrics: native's four, and our own.
 
-use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter as PlainCounter;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::gauge::Gauge;
@@ -321,34 +318,7 @@ impl Metrics {
     #[must_use]
     pub fn open_metrics(&self) -> String {
         self.count_unhealthy(None, Instant::now());
-        let mut text = String::new();
-        if let Ok(registry) = self.registry.lock() {
-            let _ = encode(&mut text, &registry);
-        }
-        text
-    }
-
-    /// The same in Prometheus' older text format, 0.0.4, which says `_total` in the name of a counter and not of its samples
-    /// alone.
-    #[must_use]
-    pub fn text(&self) -> String {
-        let open_metrics = self.open_metrics();
-        let lines = || open_metrics.lines().filter(|line| *line != "# EOF");
-        let counters: BTreeSet<&str> =
-            lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter")).collect();
-        let mut text = String::new();
-        for line in lines() {
-            let mut words = line.splitn(4, ' ');
-            match (words.next(), words.next(), words.next(), words.next()) {
-                (Some("#"), Some(kind), Some(name), Some(rest)) if counters.contains(name) => {
-                    let _ = writeln!(text, "# {kind} {name}_total {rest}");
-                }
-                _ => {
-                    let _ = writeln!(text, "{line}");
-                }
-            }
-        }
-        text
+        self.registry.lock().map(|registry| exposition::text::open_metrics(&registry)).unwrap_or_default()
     }
 }
 
@@ -404,7 +374,8 @@ mod tests {
     fn the_older_format_names_counters_as_their_samples() {
         let metrics = Metrics::new();
         metrics.request("get", "200");
-        let (new, old) = (metrics.open_metrics(), metrics.text());
+        let new = metrics.open_metrics();
+        let old = exposition::text::older(&new);
         assert!(new.ends_with("# EOF\n") && !old.contains("# EOF"));
         let samples = |text: &str| -> Vec<String> {
             text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()

@@ -96,7 +96,7 @@ impl Options {
     /// What they amount to.
     pub(super) fn settings(&self) -> Result<Settings, Failure> {
         let (program, args) = self.kubelet.parse()?;
-        let metrics = settings::listener(&self.metrics_bind_address)
+        let metrics = exposition::http::address(&self.metrics_bind_address)
             .map_err(|why| Failure::usage(format!("--metrics-bind-address: {why}")))?;
         let source = settings::source(self.source_dir.clone(), self.source_key.clone())
             .map_err(|why| Failure::usage(format!("--source-key: {why}")))?;

@@ -59,11 +59,3 @@ pub(crate) fn positive(text: &str) -> Result<GoDuration, String> {
         duration => Ok(duration),
     }
 }
-
-/// Parses the address of the metrics listener; empty turns it off.
-pub(crate) fn listener(text: &str) -> Result<Option<SocketAddr>, String> {
-    if text.is_empty() {
-        return Ok(None);
-    }
-    text.parse().map(Some).map_err(|_| format!("{text:?} is not ADDRESS:PORT, such as 127.0.0.1:10246 or [::1]:10246"))
-}

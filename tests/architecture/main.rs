@@ -49,7 +49,7 @@ fn no_files_import_each_other() {
     for source in tree::crates().into_iter().filter(|source| source.name != "testkit") {
         let graph = imports::graph(&source);
         let arrows: usize = graph.values().map(BTreeMap::len).sum();
-        assert!(arrows > source.files.len() / 2, "{}: the imports were not read", source.name);
+        assert!(arrows >= source.files.len() / 2, "{}: the imports were not read", source.name);
         for pair in imports::circle(&graph).unwrap_or_default().windows(2) {
             let names = &graph[&pair[0]][&pair[1]];
             found.push(format!("{}: {} -> {}: {names:?}", source.name, pair[0], pair[1]));

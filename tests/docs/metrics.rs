@@ -8,6 +8,7 @@ const RULES: &str = "packaging/prometheus/rules.yaml";
 const BOARD: &str = "packaging/grafana/kubelet-supervisor.json";
 const ALERTS: &str = "docs/usage/alerts.md";
 const OWN: &str = "kubelet_supervisor_";
+const CONTROLLER: &str = "kubelet_config_";
 
 /// As registered in `src/adapters/metrics.rs`, with what the exposition adds to each name.
 fn registered() -> BTreeSet<String> {
@@ -15,15 +16,29 @@ fn registered() -> BTreeSet<String> {
     let names = source.split("own.register(").skip(1).map(|rest| rest.split('"').nth(1).unwrap().to_owned());
     let own: Vec<String> = names.map(|name| format!("{OWN}{name}")).collect();
     assert!(own.len() >= 12, "{own:?}");
+    let of_controller = of_controller().into_iter().map(|name| format!("{CONTROLLER}{name}"));
     let native = ["assigned", "active", "last_known_good", "error"].map(|name| format!("kubelet_node_config_{name}"));
-    let all = own.into_iter().chain(native);
+    let all = own.into_iter().chain(native).chain(of_controller);
     all.flat_map(|name| ["", "_total", "_bucket", "_sum", "_count"].map(|end| format!("{name}{end}"))).collect()
+}
+
+/// As registered by the controller of pools.
+fn of_controller() -> BTreeSet<String> {
+    let source = read("crates/kubectl-plugin/src/controller/metrics.rs");
+    let names: BTreeSet<String> =
+        source.split("own.register(").skip(1).map(|rest| rest.split('"').nth(1).unwrap().to_owned()).collect();
+    assert!(names.len() >= 9, "{names:?}");
+    names
 }
 
 /// The words of an expression that can be names of metrics of ours or of records.
 fn metrics(expr: &str) -> Vec<String> {
     let words = expr.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == ':'));
-    let ours = |word: &&str| word.starts_with("kubelet_node_config_") || word.starts_with("kubelet_supervisor");
+    let ours = |word: &&str| {
+        word.starts_with("kubelet_node_config_")
+            || word.starts_with("kubelet_supervisor")
+            || ["controller_", "pool_"].iter().any(|name| word.starts_with(&format!("{CONTROLLER}{name}")))
+    };
     // These are labels.
     let labels = ["source", "uid", "resource_version", "kubelet_key"].map(|end| format!("kubelet_node_config_{end}"));
     words.filter(ours).map(str::to_owned).filter(|word| !labels.contains(word)).collect()
@@ -67,6 +82,9 @@ fn every_metric_is_listed_and_exists() {
     let known: BTreeSet<String> =
         source.split("own.register(").skip(1).map(|rest| rest.split('"').nth(1).unwrap().to_owned()).collect();
     assert_eq!(listed, known);
+    let rows = names(&table(REFERENCE, "metric of `controller`"));
+    let listed: BTreeSet<String> = rows.iter().map(|name| name.trim_end_matches("_total").to_owned()).collect();
+    assert_eq!(listed, of_controller());
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn the_bill_of_materials_is_what_is_linked() {
     let names: BTreeSet<String> = listed.keys().cloned().collect();
     assert_eq!(names.difference(&linked).collect::<Vec<_>>(), [""; 0], "listed, and not linked");
     assert_eq!(linked.difference(&names).collect::<Vec<_>>(), [""; 0], "linked, and not listed");
-    let own = ["kubectl-plugin@", "kubelet-config@", "kubelet-supervisor@"];
+    let own = ["exposition@", "kubectl-plugin@", "kubelet-config@", "kubelet-supervisor@"];
     let without: Vec<&String> = names.iter().filter(|name| !checksums.contains_key(*name)).collect();
     assert!(
         without.len() == own.len() && without.iter().zip(own).all(|(name, own)| name.starts_with(own)),

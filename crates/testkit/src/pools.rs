@@ -191,9 +191,14 @@ impl World {
 
     /// A controller of pools, until it ends or is dropped.
     pub async fn controller(&self) -> Result<ExitCode, Failure> {
+        self.controller_with(&[]).await
+    }
+
+    /// The same with these options.
+    pub async fn controller_with(&self, options: &[&str]) -> Result<ExitCode, Failure> {
         self.fleet.is_up().await;
         let context = context(self.connect());
-        Box::pin(kubectl_plugin::run(&context, &["controller"])).await
+        Box::pin(kubectl_plugin::run(&context, &[&["controller"], options].concat())).await
     }
 
     /// Lives until a pool is so; how it is then.

@@ -186,7 +186,7 @@ async fn what_can_be_used() {
         let end = if node == NODE { "4133894400" } else { "0" };
         let line = credentials
             .metrics
-            .text()
+            .open_metrics()
             .lines()
             .find(|line| line.starts_with("kubelet_supervisor_client_certificate_expiration_timestamp_seconds "))
             .unwrap()

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::api::client::{Client, RetryPolicy};
@@ -14,10 +15,15 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Options of `controller`.
 #[derive(Debug, Args)]
-pub(crate) struct Options {}
+pub(crate) struct Options {
+    /// Where /metrics, /healthz and /readyz are served; empty turns them off.
+    #[arg(long, default_value = "", value_name = "ADDRESS:PORT", hide_default_value = true)]
+    metrics_bind_address: String,
+}
 
 impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
+        let listener = self.listener().await?;
         // A write that is answered later could be that of a controller whose Lease is over.
         let policy = RetryPolicy { total: Duration::ZERO, ..RetryPolicy::long(ANSWER_TIMEOUT) };
         let client = Client::new(context.client.clone(), &context.namespace, policy);
@@ -26,7 +32,19 @@ impl Options {
         let stop = async {
             tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
         };
-        controller::run(&client, stop).await?;
+        controller::run(&client, listener, stop).await?;
         Ok(ExitCode::SUCCESS)
+    }
+
+    async fn listener(&self) -> Result<Option<TcpListener>, Failure> {
+        let fault = |why| format!("--metrics-bind-address: {why}");
+        let address = exposition::http::address(&self.metrics_bind_address);
+        let Some(address) = address.map_err(|why| Failure { code: 2, message: fault(why) })? else { return Ok(None) };
+        let cannot = |error| fault(format!("cannot listen on {address}: {error}; choose another, or leave it out"));
+        let listener = TcpListener::bind(address).await.map_err(|error| Failure::new(cannot(error)))?;
+        if let Ok(address) = listener.local_addr() {
+            eprintln!("metrics are served on {address}");
+        }
+        Ok(Some(listener))
     }
 }

@@ -19,17 +19,26 @@ use crate::output;
 
 /// Until when its holder may act.
 #[derive(Clone, Default)]
-pub(super) struct LeadershipGuard(Arc<Mutex<Option<Instant>>>);
+pub(super) struct LeadershipGuard {
+    until: Arc<Mutex<Option<Instant>>>,
+    /// When the API server said something of the Lease last.
+    answered: Arc<Mutex<Option<Instant>>>,
+}
 
 impl LeadershipGuard {
     /// The Lease was renewed a short time ago.
     pub(super) fn is_leader(&self) -> bool {
-        let until = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = *self.until.lock().unwrap_or_else(PoisonError::into_inner);
         until.is_some_and(|until| Instant::now() < until)
     }
 
     fn set(&self, until: Option<Instant>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = until;
+        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = until;
+    }
+
+    /// Whether the API server has said something of the Lease since then, whoever holds it.
+    pub(super) fn answered_within(&self, time: Duration) -> bool {
+        self.answered.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|at| at.elapsed() < time)
     }
 }
 
@@ -157,6 +166,9 @@ impl LeaderElector {
 
     async fn in_time<T>(&self, answer: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
         const ANSWER: Duration = Duration::from_secs(4);
-        tokio::time::timeout(ANSWER, answer).await.unwrap_or_else(|_| Err(ApiError::no_answer("hold the Lease")))
+        let answer = tokio::time::timeout(ANSWER, answer).await;
+        let answer = answer.unwrap_or_else(|_| Err(ApiError::no_answer("hold the Lease")))?;
+        *self.guard.answered.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        Ok(answer)
     }
 }

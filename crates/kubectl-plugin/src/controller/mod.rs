@@ -5,6 +5,7 @@ mod crd;
 mod drains;
 mod events;
 mod leader_elector;
+mod metrics;
 mod nodes;
 mod reconcile;
 mod static_pods;
@@ -15,6 +16,7 @@ use futures_util::StreamExt as _;
 use kube::Api;
 use kube::runtime::controller::{Config, Controller, Error};
 use kube::runtime::{WatchStreamExt as _, watcher};
+use tokio::net::TcpListener;
 
 use crate::Failure;
 use crate::api::client::Client;
@@ -24,24 +26,37 @@ use crate::output;
 pub use crd::crd;
 use drains::Drains;
 use leader_elector::{LeaderElector, LeadershipGuard};
+use metrics::Metrics;
 use nodes::NodeStore;
 use reconcile::Reconciler;
 
-/// Acts whenever it holds the Lease, until `stop`.
+/// Acts whenever it holds the Lease, until `stop`. `listener`: where it shows how it is.
 ///
 /// # Errors
 /// A right that is missing.
-pub(crate) async fn run(client: &Client, stop: impl Future<Output = ()>) -> Result<(), Failure> {
+pub(crate) async fn run(
+    client: &Client,
+    listener: Option<TcpListener>,
+    stop: impl Future<Output = ()>,
+) -> Result<(), Failure> {
     let mut elector = LeaderElector::new(client);
+    let metrics = Metrics::new(elector.guard());
+    let serve = async {
+        match listener {
+            Some(listener) => metrics.serve(listener).await,
+            None => std::future::pending().await,
+        }
+    };
     let result = tokio::select! {
-        result = lead(client, &mut elector) => result,
+        result = lead(client, &mut elector, &metrics) => result,
+        () = serve => Err(Failure::new("the metrics listener ended")),
         () = stop => Ok(()),
     };
     elector.release().await;
     result
 }
 
-async fn lead(client: &Client, elector: &mut LeaderElector) -> Result<(), Failure> {
+async fn lead(client: &Client, elector: &mut LeaderElector, metrics: &Metrics) -> Result<(), Failure> {
     loop {
         elector.acquire().await?;
         eprintln!("{} holds the Lease {LEASE_NAME}", elector.identity());
@@ -49,15 +64,16 @@ async fn lead(client: &Client, elector: &mut LeaderElector) -> Result<(), Failur
         tokio::select! {
             result = elector.renew() => {
                 result?;
+                metrics.follow(None);
                 eprintln!("the Lease {LEASE_NAME} is lost");
             }
-            failure = reconcile_all(client, guard) => return Err(failure),
+            failure = reconcile_all(client, guard, metrics) => return Err(failure),
         }
     }
 }
 
 /// Ends with a failure only.
-async fn reconcile_all(client: &Client, guard: LeadershipGuard) -> Failure {
+async fn reconcile_all(client: &Client, guard: LeadershipGuard, metrics: &Metrics) -> Failure {
     let (store, mut reflector) = NodeStore::follow(client);
     if let Err(failure) = reflector.wait_for_sync().await {
         return failure;
@@ -72,12 +88,18 @@ async fn reconcile_all(client: &Client, guard: LeadershipGuard) -> Failure {
         // One at a time: what one pool sends, the next one counts.
         .with_config(Config::default().concurrency(1))
         .reconcile_all_on(changes);
+    metrics.follow(Some(controller.store()));
     let pools = controller.store();
     let strays = cordons::end_strays(client, &store, &pools, &guard);
     let reconciler = Reconciler::new(client.clone(), store.clone(), pools.clone(), guard.clone(), drains);
     let reconciler = Arc::new(reconciler);
     let mut told = String::new();
     let results = controller.run(reconcile::reconcile, reconcile::on_error, reconciler).for_each(|result| {
+        match &result {
+            Ok(_) => metrics.reconciled(true),
+            Err(Error::ReconcilerFailed(..)) => metrics.reconciled(false),
+            Err(_) => {}
+        }
         let message = match result {
             Err(Error::ReconcilerFailed(error, pool)) => format!("pool {}: {}", pool.name, error.message()),
             Err(Error::QueueError(error)) => format!("pools cannot be followed: {error}; if there is no such resource, create packaging/manifests/pools/crd.yaml"),

@@ -9,6 +9,7 @@ mod drain;
 mod expressions;
 mod gitops;
 mod leave;
+mod metrics;
 mod preflight;
 mod promises;
 mod rights;

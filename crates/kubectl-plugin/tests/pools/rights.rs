@@ -138,8 +138,14 @@ fn the_deployment_is_restricted_and_names_what_there_is() {
     let expected =
         json!({"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": {"drop": ["ALL"]}});
     assert_eq!(container["securityContext"], expected);
-    assert!(container["ports"].is_null() && container["resources"]["limits"]["memory"].is_string());
-    assert_eq!(container["args"], json!(["controller"]));
+    assert!(container["resources"]["limits"]["memory"].is_string());
+    // Probes and scrapers find what it serves.
+    let [port] = container["ports"].as_array().unwrap().as_slice() else { panic!("one port") };
+    let address = format!("--metrics-bind-address=0.0.0.0:{}", port["containerPort"]);
+    assert_eq!(container["args"], json!(["controller", address]));
+    for (probe, path) in [("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")] {
+        assert_eq!(container[probe]["httpGet"], json!({"path": path, "port": port["name"]}));
+    }
     // What is mounted is the credentials of the Pod, where clients look for them.
     assert_eq!(pod["automountServiceAccountToken"], false);
     let [volume] = pod["volumes"].as_array().unwrap().as_slice() else { panic!("one volume") };
