@@ -1,6 +1,7 @@
 //! One pool: its revision, its status, its Nodes.
 
 mod collect;
+mod comparison;
 mod node_writes;
 mod renderings;
 
@@ -23,6 +24,7 @@ use crate::Failure;
 use crate::api::client::{ApiError, Client};
 use crate::api::watch::older;
 use crate::clock::Clock;
+use crate::fleet::pool::comparison::Look;
 use crate::fleet::pool::decide::{Cluster, Decision, Pool, decide, max_unavailable};
 use crate::fleet::pool::renderings::{StoredRevision, Target as RevisionTarget};
 use crate::fleet::pool::report;
@@ -75,6 +77,8 @@ pub(super) struct Reconciler {
     keeps_source: Mutex<Option<bool>>,
     /// Control-plane Nodes with a static pod that was not Ready, and which.
     static_pods: Mutex<BTreeMap<String, String>>,
+    /// By uid of a pool: what the Pods of compared Nodes showed, and when.
+    looks: Mutex<HashMap<String, (Look, Instant)>>,
 }
 
 /// A generation's revision, which was there then.
@@ -150,6 +154,7 @@ impl Reconciler {
             collection: Mutex::default(),
             keeps_source: Mutex::default(),
             static_pods: Mutex::default(),
+            looks: Mutex::default(),
         }
     }
 
@@ -163,6 +168,7 @@ impl Reconciler {
             self.look_at_static_pods().await;
             next = Some(REQUEUE_AFTER);
         }
+        self.look_at_compared(&self.newest(seen)).await;
         loop {
             let pool = self.newest(seen);
             if !self.guard.is_leader() || pool.metadata.deletion_timestamp.is_some() {
@@ -235,6 +241,7 @@ impl Reconciler {
         lock(&self.written).retain(|uid, _| uids.contains(uid));
         lock(&self.revisions).retain(|uid, _| uids.contains(uid));
         lock(&self.current).retain(|uid, _| uids.contains(uid));
+        lock(&self.looks).retain(|uid, _| uids.contains(uid));
     }
 
     /// What is to be done, and the ConfigMap of the first assignment, if that is a result of expressions.
@@ -252,6 +259,7 @@ impl Reconciler {
         let unseen = KubeletConfigPoolStatus { observed_generation: -1, ..KubeletConfigPoolStatus::default() };
         let name = pool.name_any();
         let static_pods = lock(&self.static_pods).clone();
+        let look = lock(&self.looks).get(&pool.uid().unwrap_or_default()).map(|(look, _)| look.clone());
         self.nodes.read(|nodes| {
             let selected = || nodes.values().filter(|node| pool.spec.node_selector.selects(&node.labels));
             let update = update.as_ref().map(|update| update.target(selected())).map_err(Clone::clone);
@@ -269,6 +277,7 @@ impl Reconciler {
                 approved: pool.annotations().get(APPROVED_REVISION).map(String::as_str),
                 update: update.as_ref(),
                 current: current.as_ref(),
+                look: look.as_ref(),
                 namespace: &self.client.namespace,
             };
             let (drains, now) = (self.drains.states(nodes), self.clock.now());

@@ -101,6 +101,8 @@ pub(crate) struct NodeRow {
     pub(crate) condition: Option<ReportedCondition>,
     /// The Node's condition Ready is True.
     pub(crate) ready: bool,
+    /// When that changed last (RFC 3339); empty if it does not say.
+    pub(crate) ready_since: String,
     /// `spec.unschedulable`.
     pub(crate) cordoned: bool,
     /// Keys of `spec.taints`.
@@ -130,6 +132,7 @@ impl NodeRow {
         };
         let capacity = |name: &str| node.pointer("/status/capacity").and_then(|all| all.get(name)?.as_str());
         let zone = ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"];
+        let ready = ReportedCondition::from_node(node, "Ready");
         let mut row = Self {
             name: text("/metadata/name"),
             version: text("/metadata/resourceVersion"),
@@ -148,7 +151,8 @@ impl NodeRow {
             trial_ends: reported.trial_ends,
             confirm_by: reported.confirm_by,
             condition: reported.condition,
-            ready: ReportedCondition::from_node(node, "Ready").is_some_and(|ready| ready.status == "True"),
+            ready: ready.as_ref().is_some_and(|ready| ready.status == "True"),
+            ready_since: ready.map(|ready| ready.since).unwrap_or_default(),
             cordoned_by: annotations.get(super::pool::drain::CORDONED_BY).cloned(),
             cordoned: node.pointer("/spec/unschedulable").and_then(Value::as_bool).unwrap_or_default(),
             taints: taints(node),

@@ -4,6 +4,7 @@
 #![cfg(test)]
 
 mod collect;
+mod compare;
 mod crd;
 mod drain;
 mod expressions;

@@ -64,7 +64,7 @@ fn stalled(pool: &Value) -> Option<Finding> {
     let quoted = quoted(name);
     let mend = match text("reason") {
         "RevisionInvalid" => format!("kubectl edit kcpool {quoted}"),
-        "FailuresExceeded" => format!("kubectl get kcpool {quoted} -o jsonpath={{.status.badRevisions}}"),
+        "FailuresExceeded" | "HarmFound" => format!("kubectl get kcpool {quoted} -o jsonpath={{.status.badRevisions}}"),
         _ => format!("kubectl describe kcpool {quoted}"),
     };
     let problem = format!("pool {name} goes no further ({}): {}", text("reason"), text("message"));

@@ -4,6 +4,8 @@
 //! for all (a revision is bad, a revision is current) is written into the status, and nothing is done by it before it
 //! stands there.
 
+mod compare;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -11,6 +13,7 @@ use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
 use super::canaries::Canaries;
+use super::comparison::Look;
 use super::drain::{Cordon, NodeDrain};
 use super::draining::{DrainDecision, Drained, Draining, uncordon};
 use super::jitter;
@@ -46,6 +49,8 @@ pub(crate) struct Pool<'a> {
     pub(crate) update: Result<&'a Target<'a>, &'a RevisionFault>,
     /// That of `status.currentRevision`; none: Nodes get it as it is.
     pub(crate) current: Option<&'a Target<'a>>,
+    /// What the Pods of compared Nodes showed last.
+    pub(crate) look: Option<&'a Look>,
     /// The namespace of revisions.
     pub(crate) namespace: &'a str,
 }
@@ -97,7 +102,7 @@ pub(crate) fn decide(pool: &Pool<'_>, cluster: &Cluster<'_>) -> Decision {
     let draining = members.draining(cluster, update);
     let rollout = Rollout { pool, cluster, members: &members, strategy, windows, preflight, draining, update };
     status.update_revision = Some(revision_name(&update.reference));
-    let has_news = rollout.record_verdicts(&mut status);
+    let has_news = rollout.record_verdicts(&mut status) | rollout.compare(&mut status);
     let (state, planned) = rollout.plan(&status);
     let Drained { state, assign, decision, next } = rollout.draining.split(state, planned);
     let counts = members.counts(Some(update), pool.spec.rollout.proof);
@@ -105,11 +110,11 @@ pub(crate) fn decide(pool: &Pool<'_>, cluster: &Cluster<'_>) -> Decision {
     let preflighted = if is_new { rollout.preflighted(&state) } else { Preflighted::NotAsked };
     report::fill(&mut status, &counts, &state, &preflighted, cluster.now);
     Decision {
+        next: rollout.next_timeout(&status).into_iter().chain(next).min(),
         status,
         assign: if has_news { Vec::new() } else { assign },
         reset,
         drain: (!has_news).then_some(decision),
-        next: rollout.next_timeout().into_iter().chain(next).min(),
         ask: rollout.preflight.ask,
         untaint: members.with_startup_taint(Some(update)),
     }
@@ -275,11 +280,7 @@ impl<'a> Rollout<'a> {
         let is_new = status.current_revision.as_ref() != Some(&update);
         let failed = self.failed();
         if !is_bad && is_new && failed.len() >= self.strategy.max_failures as usize {
-            let nodes = failed.into_iter().take(MAX_NODES_PER_BAD_REVISION).collect();
-            let time = Some(report::rfc3339(self.cluster.now));
-            status.bad_revisions.push(BadRevision { revision: update, time, nodes });
-            let surplus = status.bad_revisions.len().saturating_sub(MAX_KEPT_REVISIONS);
-            status.bad_revisions.drain(..surplus);
+            self.record_bad(status, failed, String::new());
             return true;
         }
         if is_new && !is_bad && self.has_all() {
@@ -291,6 +292,15 @@ impl<'a> Rollout<'a> {
             return true;
         }
         self.pool.status.update_revision != status.update_revision
+    }
+
+    fn record_bad(&self, status: &mut KubeletConfigPoolStatus, mut nodes: Vec<BadRevisionNode>, message: String) {
+        nodes.truncate(MAX_NODES_PER_BAD_REVISION);
+        let revision = revision_name(&self.update.reference);
+        let time = Some(report::rfc3339(self.cluster.now));
+        status.bad_revisions.push(BadRevision { revision, time, nodes, message });
+        let surplus = status.bad_revisions.len().saturating_sub(MAX_KEPT_REVISIONS);
+        status.bad_revisions.drain(..surplus);
     }
 
     /// Nodes that failed with the revision, and how.
@@ -386,6 +396,8 @@ impl<'a> Rollout<'a> {
             if let Some(left) = canaries.left() {
                 behind.retain(|node| canaries.may_be(node));
                 (canaries_left, state) = (left, canaries.state());
+            } else if let Some(state) = self.comparing(status, behind.len()) {
+                return (state, Vec::new());
             } else if self.strategy.pause_after_canaries
                 && self.pool.approved != Some(revision_name(&target.reference).as_str())
             {
@@ -582,7 +594,9 @@ impl<'a> Rollout<'a> {
     }
 
     /// When a Node's time is over, one is young no more, or a window opens or closes.
-    fn next_timeout(&self) -> Option<Duration> {
+    fn next_timeout(&self, status: &KubeletConfigPoolStatus) -> Option<Duration> {
+        let (asked, comparison) = (self.strategy.compare.as_ref(), status.comparison.as_ref());
+        let comparison = asked.zip(comparison).and_then(|(asked, it)| it.next(asked, self.cluster.now));
         let own = &self.members.own;
         let in_flight = own.iter().filter(|node| node.is_in_flight(self.strategy.proof));
         let timeouts = in_flight.flat_map(|node| {
@@ -596,6 +610,7 @@ impl<'a> Rollout<'a> {
             .chain(grown)
             .chain(waits)
             .chain([
+                comparison,
                 self.members.leavers.next_timeout(),
                 self.windows.lasts(self.cluster.now),
                 preflight::next_timeout(own.iter().copied()),

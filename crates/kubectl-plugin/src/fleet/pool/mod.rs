@@ -6,9 +6,11 @@
 
 mod canaries;
 pub(crate) mod collect;
+pub(crate) mod comparison;
 pub(crate) mod decide;
 pub mod drain;
 pub(crate) mod draining;
+mod evidence;
 mod expressions;
 mod jitter;
 pub(crate) mod leave;
@@ -19,6 +21,7 @@ pub(crate) mod renderings;
 pub(crate) mod report;
 pub(crate) mod revision;
 mod selector;
+pub mod signals;
 mod template;
 pub(crate) mod template_revision;
 #[cfg(test)]

@@ -99,6 +99,8 @@ pub(crate) struct PoolNode {
     /// The message of its condition `KubeletConfigOk`.
     pub(crate) message: String,
     pub(crate) ready: bool,
+    /// When that changed last.
+    ready_since: Option<Timestamp>,
     /// Keys of its taints.
     pub(crate) taints: Vec<String>,
     /// `spec.unschedulable`.
@@ -149,6 +151,7 @@ impl PoolNode {
             kubelet: row.kubelet,
             desired: row.desired,
             ready: row.ready,
+            ready_since: row.ready_since.parse().ok(),
             taints: row.taints,
             unready_for: Duration::ZERO,
             updating_for: Duration::ZERO,
@@ -193,6 +196,11 @@ impl PoolNode {
     pub(crate) fn differs_only_in_version(&self, other: &Self) -> bool {
         let Self { resource_version, unready_for, updating_for, unanswered_for, unasked_for, .. } = other.clone();
         Self { resource_version, unready_for, updating_for, unanswered_for, unasked_for, ..self.clone() } == *other
+    }
+
+    /// It is not Ready, or was not at some time since then.
+    pub(crate) fn was_unready_since(&self, then: Timestamp) -> bool {
+        !self.ready || self.ready_since.is_some_and(|since| since >= then)
     }
 
     /// It has finished what it is assigned, well.

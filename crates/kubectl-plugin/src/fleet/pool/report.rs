@@ -37,6 +37,8 @@ pub(crate) enum PoolState {
     PreflightRefused(String),
     /// The first Nodes have it.
     Canaries { canaries: usize, done: usize, in_flight: usize },
+    /// They are compared with Nodes that have not changed.
+    Comparing(String),
     /// Somebody is to look at them.
     AwaitingApproval { revision: String },
     /// The others get it.
@@ -46,7 +48,7 @@ pub(crate) enum PoolState {
     /// `spec.paused`.
     Paused { behind: usize, update: String },
     /// Too many Nodes failed with it.
-    Failed { revision: String, message: String },
+    Failed { reason: &'static str, revision: String, message: String },
     /// Another pool selects one of its Nodes.
     Conflict { node: String, pool: String },
     /// One of these, while Nodes are being drained, or cannot be.
@@ -72,6 +74,8 @@ pub(crate) enum Blocker {
     NoCanaries,
     /// These cannot be drained, and why.
     Drain(Vec<String>),
+    /// The Pods of canaries, and of Nodes that they are compared with, cannot be listed.
+    Comparison(String),
     /// No window is open until then.
     Windows(Timestamp),
 }
@@ -87,6 +91,7 @@ impl Blocker {
             Self::Unproven(_) => "RenderingUnproven",
             Self::NoCanaries => "NoCanaries",
             Self::Drain(_) => "DrainBlocked",
+            Self::Comparison(_) => "CannotCompare",
             Self::Windows(_) => "OutsideWindow",
         }
     }
@@ -116,6 +121,10 @@ impl Blocker {
                     .to_owned()
             }
             Self::Drain(nodes) => format!("cannot be drained (spec.rollout.drain): {}", listed(nodes)),
+            Self::Comparison(why) => format!(
+                "spec.rollout.compare: {why}; the rights are in packaging/manifests/pools-compare; without spec.rollout.compare \
+                 it goes on"
+            ),
             Self::Windows(opens) => {
                 format!("the next of spec.rollout.windows opens at {}", rfc3339(*opens))
             }
@@ -129,7 +138,11 @@ impl PoolState {
     }
 
     pub(crate) fn bad(bad: &BadRevision) -> Self {
-        Self::Failed { revision: bad.revision.clone(), message: messages(&bad.nodes) }
+        let revision = bad.revision.clone();
+        match bad.message.as_str() {
+            "" => Self::Failed { reason: "FailuresExceeded", revision, message: messages(&bad.nodes) },
+            found => Self::Failed { reason: "HarmFound", revision, message: found.to_owned() },
+        }
     }
 
     /// These Nodes are being drained, and those cannot be.
@@ -150,11 +163,12 @@ impl PoolState {
             Self::Preflighting { .. } => "Preflighting",
             Self::PreflightRefused(_) => "PreflightRefused",
             Self::Canaries { .. } => "Canaries",
+            Self::Comparing(_) => "Comparing",
             Self::AwaitingApproval { .. } => "AwaitingApproval",
             Self::Waves { .. } => "Waves",
             Self::Blocked { by, .. } => by.reason(),
             Self::Paused { .. } => "Paused",
-            Self::Failed { .. } => "FailuresExceeded",
+            Self::Failed { reason, .. } => reason,
             Self::Conflict { .. } => "Conflict",
         }
     }
@@ -174,6 +188,7 @@ impl PoolState {
             Self::Canaries { canaries, done, in_flight } => {
                 format!("{done} of {canaries} canaries are done, {in_flight} on their way")
             }
+            Self::Comparing(message) => message.clone(),
             Self::AwaitingApproval { revision } => format!(
                 "the canaries are done; to go on: kubectl annotate kcpool NAME {APPROVED_REVISION}={revision} --overwrite"
             ),
@@ -182,7 +197,7 @@ impl PoolState {
             }
             Self::Blocked { behind, by } => format!("{behind} Nodes wait: {}", by.message()),
             Self::Paused { behind, update } => format!("spec.paused; {behind} Nodes would get {update}"),
-            Self::Failed { revision, message } => format!("{revision} is not tried again: {message}"),
+            Self::Failed { revision, message, .. } => format!("{revision} is not tried again: {message}"),
             Self::Conflict { node, pool } => {
                 format!("Node {node} is selected by pool {pool} too; nothing is changed until only one pool selects it")
             }
@@ -195,6 +210,7 @@ impl PoolState {
             Self::Complete | Self::NoNodes => KStatus::Current,
             Self::Preflighting { .. }
             | Self::Canaries { .. }
+            | Self::Comparing(_)
             | Self::AwaitingApproval { .. }
             | Self::Waves { .. }
             | Self::Blocked { .. }

@@ -107,6 +107,7 @@ impl World {
             approved: self.approved.as_deref(),
             update: fault.as_ref().map(|()| &update),
             current: current.as_ref(),
+            look: None,
             namespace: "ns",
         };
         decide(&pool, &self.cluster())
@@ -334,6 +335,7 @@ fn a_spec_that_makes_no_sense_keeps_no_node_from_joining() {
         approved: None,
         update: Err(&fault),
         current: None,
+        look: None,
         namespace: "ns",
     };
     let decision = decide(&pool, &world.cluster());

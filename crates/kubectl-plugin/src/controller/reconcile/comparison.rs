@@ -1,0 +1,65 @@
+//! The Pods of Nodes that are compared. They are listed Node by Node, some at a time, and not watched: those of a whole cluster
+//! would be too many.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::{Reconciler, lock};
+use crate::Failure;
+use crate::api::client::ApiError;
+use crate::api::list::{Pager, Selector};
+use crate::fleet::pool::comparison::{LOOK_EVERY, Look};
+use crate::fleet::pool::signals::{Signal, of_pod};
+use crate::fleet::pool::types::KubeletConfigPool;
+use crate::fleet::pool::types::comparison::Comparison;
+
+/// Nodes whose Pods are being listed.
+const AT_ONCE: usize = 10;
+
+impl Reconciler {
+    /// Lists the Pods, if the pool has a comparison under way and that is due.
+    pub(super) async fn look_at_compared(&self, pool: &KubeletConfigPool) {
+        let (uid, now) = (pool.uid().unwrap_or_default(), self.clock.now());
+        let status = pool.status.as_ref();
+        let compared = status.and_then(|status| status.comparison.as_ref()).filter(|it| it.is_open());
+        let Some((comparison, asked)) = compared.zip(pool.spec.rollout.compare.as_ref()) else {
+            lock(&self.looks).remove(&uid);
+            return;
+        };
+        let (Some(started), Some(ends)) = (comparison.started(), comparison.ends(asked)) else { return };
+        let is_recent = |(look, at): &(Look, Instant)| {
+            let is_last = now >= ends && look.at < ends;
+            look.started == comparison.started && at.elapsed() < LOOK_EVERY && !is_last
+        };
+        if now < started || lock(&self.looks).get(&uid).is_some_and(is_recent) {
+            return;
+        }
+        let seen = self.signals_of_pods(comparison, started).await.map_err(|error| Failure::from(error).message);
+        let look = Look { started: comparison.started.clone(), at: now, seen };
+        lock(&self.looks).insert(uid, (look, Instant::now()));
+    }
+
+    /// By Node, of those whose Pods had trouble since then.
+    async fn signals_of_pods(
+        &self,
+        comparison: &Comparison,
+        since: Timestamp,
+    ) -> Result<BTreeMap<String, BTreeSet<Signal>>, ApiError> {
+        let names: Vec<String> = comparison.nodes.iter().map(|node| node.name.clone()).collect();
+        let lists = names.into_iter().map(|node| async move {
+            let selector = Selector::fields(format!("spec.nodeName={node}"));
+            let read = |pod: &Value| Ok::<_, ApiError>(Some(of_pod(pod, since)));
+            let (pods, _) = Pager::new(&self.client, "/api/v1/pods", "list pods", &selector).all(read).await?;
+            Ok((node, pods.into_iter().flatten().collect()))
+        });
+        let mut signals: BTreeMap<String, BTreeSet<Signal>> =
+            stream::iter(lists).buffer_unordered(AT_ONCE).try_collect().await?;
+        signals.retain(|_, signals| !signals.is_empty());
+        Ok(signals)
+    }
+}
