@@ -27,16 +27,13 @@ impl Reconciler {
         let (uid, now) = (pool.uid().unwrap_or_default(), self.clock.now());
         let status = pool.status.as_ref();
         let compared = status.and_then(|status| status.comparison.as_ref()).filter(|it| it.is_open());
-        let Some((comparison, asked)) = compared.zip(pool.spec.rollout.compare.as_ref()) else {
+        let Some(comparison) = compared.filter(|_| pool.spec.rollout.compare.is_some()) else {
             lock(&self.looks).remove(&uid);
             return;
         };
-        let (Some(started), Some(ends)) = (comparison.started(), comparison.ends(asked)) else { return };
-        let is_recent = |(look, at): &(Look, Instant)| {
-            let is_last = now >= ends && look.at < ends;
-            look.started == comparison.started && at.elapsed() < LOOK_EVERY && !is_last
-        };
-        if now < started || lock(&self.looks).get(&uid).is_some_and(is_recent) {
+        let Some(started) = comparison.started().filter(|started| now >= *started) else { return };
+        let is_recent = |(look, at): &(Look, Instant)| look.started == comparison.started && at.elapsed() < LOOK_EVERY;
+        if lock(&self.looks).get(&uid).is_some_and(is_recent) {
             return;
         }
         let seen = self.signals_of_pods(comparison, started).await.map_err(|error| Failure::from(error).message);

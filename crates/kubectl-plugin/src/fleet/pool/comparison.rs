@@ -89,15 +89,13 @@ impl Comparison {
         self.started.parse().ok()
     }
 
-    pub(crate) fn ends(&self, asked: &CompareStrategy) -> Option<Timestamp> {
+    fn ends(&self, asked: &CompareStrategy) -> Option<Timestamp> {
         self.started()?.checked_add(SignedDuration::from_mins(asked.minutes.min(MAX_MINUTES).into())).ok()
     }
 
     /// When it has to be looked at again.
-    pub(crate) fn next(&self, asked: &CompareStrategy, now: Timestamp) -> Option<Duration> {
-        let until = |at: Timestamp| Duration::try_from(at.duration_since(now)).ok().filter(|left| !left.is_zero());
-        let times = [self.started().and_then(until), self.ends(asked).and_then(until), Some(LOOK_EVERY)];
-        times.into_iter().flatten().min().filter(|_| self.is_open())
+    pub(crate) fn next(&self) -> Option<Duration> {
+        self.is_open().then_some(LOOK_EVERY)
     }
 
     /// Adds what is seen now, and whether that is the end of it.

@@ -23,6 +23,7 @@ use super::preflight::{self, Preflight};
 use super::renderings::{NodeAssignment, Target};
 use super::report::{self, Blocker, Counts, PoolState, Preflighted};
 use super::revision::{RevisionFault, is_of_revision, parse_revision_name, revision_name};
+use super::types::comparison::Comparison;
 use super::types::{
     BadRevision, BadRevisionNode, KubeletConfigPoolSpec, KubeletConfigPoolStatus, OnFailure, Proof, RolloutStrategy,
 };
@@ -595,8 +596,7 @@ impl<'a> Rollout<'a> {
 
     /// When a Node's time is over, one is young no more, or a window opens or closes.
     fn next_timeout(&self, status: &KubeletConfigPoolStatus) -> Option<Duration> {
-        let (asked, comparison) = (self.strategy.compare.as_ref(), status.comparison.as_ref());
-        let comparison = asked.zip(comparison).and_then(|(asked, it)| it.next(asked, self.cluster.now));
+        let comparison = status.comparison.as_ref().and_then(Comparison::next);
         let own = &self.members.own;
         let in_flight = own.iter().filter(|node| node.is_in_flight(self.strategy.proof));
         let timeouts = in_flight.flat_map(|node| {
