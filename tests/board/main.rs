@@ -12,6 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use testkit::built::program;
 use testkit::port::Port;
 use testkit::rig::{LOAD, Rig, VALIDATE, configuration, eventually_within, killer};
 
@@ -27,7 +28,7 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    fn start(program: &str, targets: &[(&str, u16)]) -> Prometheus {
+    fn start(program: &str, targets: &[(&str, u16)], controller: &Port) -> Prometheus {
         let (dir, port) = (tempfile::tempdir().unwrap(), Port::free());
         let statics: Vec<Value> = targets
             .iter()
@@ -38,7 +39,10 @@ impl Prometheus {
         let config = json!({
             "global": {"scrape_interval": SCRAPE, "scrape_timeout": SCRAPE, "evaluation_interval": SCRAPE},
             "rule_files": [format!("{ROOT}/packaging/prometheus/rules.yaml")],
-            "scrape_configs": [{"job_name": "kubelet-supervisor", "static_configs": statics}],
+            "scrape_configs": [
+                {"job_name": "kubelet-supervisor", "static_configs": statics},
+                {"job_name": "controller", "static_configs": [{"targets": [controller.address().to_string()]}]},
+            ],
         });
         let file = dir.path().join("prometheus.yml");
         std::fs::write(&file, config.to_string()).unwrap();
@@ -174,6 +178,36 @@ impl Fleet {
     }
 }
 
+/// The controller of pools, with a pool that has no node.
+struct Controller {
+    child: Child,
+    port: Port,
+}
+
+impl Controller {
+    fn start(rig: &Rig) -> Controller {
+        let pool = json!({"nodeSelector": {"matchLabels": {"none": "yes"}}, "kubeletConfiguration": {"maxPods": 60}});
+        rig.server.put_pool("workers", &pool);
+        let port = Port::free();
+        let child = Command::new(program("kubectl-kubelet_config"))
+            .arg("controller")
+            .arg(format!("--metrics-bind-address={}", port.address()))
+            .env("KUBECONFIG", rig.at("kubeconfig"))
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Controller { child, port }
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 fn board() -> Value {
     let text = std::fs::read_to_string(Path::new(ROOT).join("packaging/grafana/kubelet-supervisor.json")).unwrap();
     serde_json::from_str(&text).unwrap()
@@ -189,12 +223,13 @@ fn filled(expr: &str) -> String {
 
 #[test]
 fn each_query_of_the_board_has_an_answer() {
-    let Ok(program) = std::env::var("PROMETHEUS") else {
+    let Ok(prometheus) = std::env::var("PROMETHEUS") else {
         println!("SKIPPED: PROMETHEUS names no program; tests/prometheus/run.sh does it");
         return;
     };
     let fleet = Fleet::up();
-    let prometheus = Prometheus::start(&program, &fleet.targets());
+    let controller = Controller::start(fleet.rig("proven"));
+    let prometheus = Prometheus::start(&prometheus, &fleet.targets(), &controller.port);
     let up = r#"count(up{job="kubelet-supervisor"} == 1)"#;
     eventually_within(LIMIT, "all are scraped", || (prometheus.number(up) == Some(5.0)).then_some(()));
     fleet.live();
