@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::leader_elector::LeadershipGuard;
 use super::nodes::{NodeStore, notified};
 use crate::Failure;
-use crate::api::client::{ApiError, Client};
+use crate::api::client::{ApiError, Client, RetryPolicy};
 use crate::api::list::Selector;
 use crate::api::watch::{Event, Watcher};
 use crate::fleet::pool::drain::{Drain, NodeDrain, Pod, Pods};
@@ -48,8 +48,9 @@ struct OneDrain {
     pool: String,
     mode: DrainMode,
     pods: Pods,
-    /// Its Pods are evicted, since when first.
+    /// Its Pods are evicted.
     evicts: bool,
+    /// Since when nothing but its Pods, or its place, is waited for; none before it is cordoned.
     since: Option<Instant>,
     gave_up: Option<String>,
     /// As it was last told.
@@ -131,11 +132,10 @@ impl Drains {
             }
         }
         for (name, evicts, holds) in wanted {
-            let begin = || self.0.begin(name, pool, Pods::new(mode, holds), mode);
+            let begin = || self.0.begin(name, pool, mode, holds);
             let drain = drains.entry(name.clone()).or_insert_with(begin);
             if drain.evicts != evicts {
                 drain.evicts = evicts;
-                drain.since = drain.since.or_else(|| evicts.then(Instant::now));
                 drain.wake.notify_one();
             }
         }
@@ -160,10 +160,11 @@ impl Shared {
         self.drains.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn begin(self: &Arc<Self>, name: &str, pool: &str, pods: Pods, mode: DrainMode) -> OneDrain {
+    fn begin(self: &Arc<Self>, name: &str, pool: &str, mode: DrainMode, cordoned: bool) -> OneDrain {
         let wake = Arc::new(Notify::new());
         let task = tokio::spawn(Arc::clone(self).run(name.to_owned(), Arc::clone(&wake)));
-        let (evicts, since, gave_up) = (false, None, None);
+        let (pods, since) = (Pods::new(mode, cordoned), cordoned.then(Instant::now));
+        let (evicts, gave_up) = (false, None);
         OneDrain { pool: pool.to_owned(), mode, pods, evicts, since, gave_up, told: Drain::Listing, wake, task }
     }
 
@@ -184,7 +185,10 @@ impl Shared {
     /// Why it cannot be done, if that was not decided.
     async fn drain(&self, name: &str, wake: &Notify) -> Option<String> {
         let selector = Selector::fields(format!("spec.nodeName={name}"));
-        let mut watcher = Watcher::new(&self.client, "/api/v1/pods", "pods of all namespaces", selector, None);
+        // An API server in trouble keeps no Node from being drained for longer than that.
+        let mut client = self.client.clone();
+        client.retry_policy = RetryPolicy::long(client.retry_policy.answer);
+        let mut watcher = Watcher::new(&client, "/api/v1/pods", "pods of all namespaces", selector, None);
         loop {
             match self.next(name) {
                 Next::GiveUp => return None,
@@ -248,6 +252,10 @@ impl Shared {
             *next = None;
         }
         if state != drain.told {
+            // While one refused it was not drained, whoever cordoned it.
+            if matches!(drain.told, Drain::Refused(_)) {
+                drain.since = drain.since.map(|_| Instant::now());
+            }
             drain.told = state;
             self.changed.notify_one();
         }
