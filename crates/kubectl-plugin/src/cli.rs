@@ -8,7 +8,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::commands::{
     assign, capture, completion, confirm, controller, diff, doctor, explain, history, preflight, push, render, reset,
-    retry, rollback, status,
+    retry, rollback, rollout, status,
 };
 use crate::context::{self, Context};
 use crate::failure::Failure;
@@ -59,6 +59,9 @@ enum Command {
     Explain(explain::Options),
     /// The events of a node's configuration.
     History(history::Options),
+    /// A ConfigMap for a pool of nodes: canaries first, then waves. Writes a KubeletConfigPool, and carries it out from here while
+    /// no controller does.
+    Rollout(rollout::Options),
     /// Carries out what pools say (KubeletConfigPool), until it is told to stop; one replica at a time acts.
     Controller(controller::Options),
 }
@@ -143,6 +146,7 @@ impl Command {
             Self::Explain(options) => options.run(context).await,
             Self::Preflight(options) => options.run(context).await,
             Self::History(options) => options.run(context).await,
+            Self::Rollout(options) => options.run(context).await,
             Self::Controller(options) => options.run(context).await,
             Self::Completion(_) | Self::Push(_) | Self::Diff(_) => {
                 Err(Failure::new("this command brings its own connection"))

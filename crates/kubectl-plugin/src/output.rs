@@ -89,10 +89,29 @@ pub(crate) fn try_write_stdout(text: &str) -> Result<bool, Failure> {
     }
 }
 
+/// Back to the beginning of the terminal's line, and nothing on it.
+pub(crate) const ERASE: &str = "\r\u{1b}[2K";
+
+/// A line on standard error; on a terminal in the place of a bar that may stand there.
+pub(crate) fn note(text: &str) {
+    let erase = if io::stderr().is_terminal() { ERASE } else { "" };
+    eprintln!("{erase}{}", plain(text));
+}
+
 /// A line, on a terminal broken between words; what follows the first is indented.
 pub(crate) fn paragraph(out: Out, tone: Tone, text: &str) -> String {
     let lines = broken(text, out.width.unwrap_or(usize::MAX), "", "  ");
     lines.iter().map(|line| out.paint(tone, line) + "\n").collect()
+}
+
+/// A line that fits the terminal, the part before the colon in this tone.
+pub(crate) fn headed(out: Out, tone: Tone, head: &str, text: &str) -> String {
+    let line = paragraph(Out { colour: false, ..out }, Tone::Plain, &format!("{head}: {text}"));
+    match line.strip_prefix(head) {
+        Some(rest) => out.paint(tone, head) + rest,
+        // A head of several lines.
+        None => line,
+    }
 }
 
 /// Lines of this width, between words; the first is indented by `first`, the others by `more`.

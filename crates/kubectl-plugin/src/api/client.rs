@@ -98,7 +98,6 @@ impl Client {
     }
 
     async fn send(&self, what: &str, request: Request<Vec<u8>>) -> Result<Value, ApiError> {
-        self.count();
         let what = what.to_owned();
         match tokio::time::timeout(self.retry_policy.answer, self.kube.request(request)).await {
             Ok(Ok(answer)) => Ok(answer),
@@ -109,11 +108,8 @@ impl Client {
 
     /// For a watch, which has no end of its own.
     pub(crate) fn streaming(&self) -> &kube::Client {
-        self.count();
         &self.kube
     }
-
-    fn count(&self) {}
 }
 
 impl ApiError {

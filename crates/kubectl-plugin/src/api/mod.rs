@@ -4,5 +4,6 @@
 pub(crate) mod client;
 pub(crate) mod list;
 pub(crate) mod nodes;
+pub(crate) mod pools;
 pub(crate) mod watch;
 pub(crate) mod write;

@@ -150,7 +150,7 @@ impl NodeWatcher {
                     }
                 }
                 Event::Interrupted(failure) => eprintln!("warning: {}; trying on", failure.message),
-                Event::InitDone(_) | Event::Failed(_) => {}
+                Event::InitDone | Event::Failed(_) => {}
             }
         }
     }
@@ -170,7 +170,7 @@ impl NodeWatcher {
             match self.event().await? {
                 Event::Init => rows.clear(),
                 Event::Apply(node) => rows.extend(self.row(&node)),
-                Event::InitDone(_) => {
+                Event::InitDone => {
                     rows.sort_by(|one: &NodeRow, other| one.name.cmp(&other.name));
                     return Ok(rows);
                 }

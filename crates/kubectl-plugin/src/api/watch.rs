@@ -32,8 +32,8 @@ const QUEUE: usize = 64;
 pub(crate) enum Event {
     /// A list begins.
     Init,
-    /// The list of this version is complete: what was not in it is gone, or not selected any more.
-    InitDone(String),
+    /// The list is complete: what was not in it is gone, or not selected any more.
+    InitDone,
     /// An object as it is now.
     Apply(Box<Value>),
     /// An object is gone, or not selected any more.
@@ -143,7 +143,7 @@ impl Reflector {
         loop {
             let page = pages.next().await?;
             let init = page.is_first.then_some(Event::Init);
-            let done = page.version.clone().map(Event::InitDone);
+            let done = page.version.is_some().then_some(Event::InitDone);
             let objects = page.items.into_iter().map(|object| Event::Apply(Box::new(object)));
             for event in init.into_iter().chain(objects).chain(done) {
                 if self.sender.send(event).await.is_err() {

@@ -12,7 +12,7 @@ use clap::{Arg, Args, Command, FromArgMatches as _, ValueEnum};
 use kube::api::ListParams;
 use kube::core::request::Request as Path;
 
-use super::pool_configuration::POOLS;
+use crate::api::pools::POOLS;
 use crate::output::{self, plain};
 use crate::{Context, Failure, context};
 

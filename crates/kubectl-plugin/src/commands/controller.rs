@@ -8,7 +8,10 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::api::client::{Client, RetryPolicy};
-use crate::{Context, Failure, controller};
+use crate::controller::{self, Leader, Scope};
+use crate::fleet::leader_election::LEASE_NAME;
+use crate::output;
+use crate::{Context, Failure};
 
 /// Less than what is left of a Lease when its holder stops acting.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(4);
@@ -24,15 +27,13 @@ pub(crate) struct Options {
 impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
         let listener = self.listener().await?;
-        // A write that is answered later could be that of a controller whose Lease is over.
-        let policy = RetryPolicy { total: Duration::ZERO, ..RetryPolicy::long(ANSWER_TIMEOUT) };
-        let client = Client::new(context.client.clone(), &context.namespace, policy);
+        let client = client(context);
         let listen = |kind| signal(kind).map_err(|error| Failure::new(format!("no signal handler: {error}")));
         let (mut term, mut int) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
         let stop = async {
             tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
         };
-        controller::run(&client, listener, stop).await?;
+        controller::run(&client, Scope { pool: None, on_leader: &tell }, listener, stop).await?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -47,4 +48,18 @@ impl Options {
         }
         Ok(Some(listener))
     }
+}
+
+/// A write that is answered later could be that of a controller whose Lease is over.
+pub(crate) fn client(context: &Context) -> Client {
+    let policy = RetryPolicy { total: Duration::ZERO, ..RetryPolicy::long(ANSWER_TIMEOUT) };
+    Client::new(context.client.clone(), &context.namespace, policy)
+}
+
+fn tell(leader: Leader<'_>) {
+    output::note(&match leader {
+        Leader::Us(us) => format!("{us} holds the Lease {LEASE_NAME}"),
+        Leader::Other(other) => format!("{other} holds the Lease {LEASE_NAME}; waiting"),
+        Leader::Nobody => format!("the Lease {LEASE_NAME} is lost"),
+    });
 }

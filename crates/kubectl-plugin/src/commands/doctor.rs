@@ -1,6 +1,6 @@
 //! `doctor`: finds what is missing, and says what mends it. It changes nothing: what it tries it tries as a dry run.
 
-mod requests;
+pub(crate) mod requests;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::api::client::{ApiError, Client};
 use crate::api::list::{Pager, Selector};
 use crate::api::nodes::{self, NODES, bare_name};
+use crate::commands::rollout::former;
 use crate::context::NAMESPACE;
 use crate::fleet::doctor::pools::{ExaminedPools, not_served};
 use crate::fleet::doctor::rights::{self, RIGHTS, Right};
@@ -47,6 +48,8 @@ pub(crate) struct Options {
 /// What was found, and what was checked for it.
 #[derive(Debug, Default)]
 struct Report {
+    /// So many of the user's were looked at.
+    rights: usize,
     /// Of those nodes it is about.
     nodes: usize,
     /// Different ones that are assigned.
@@ -71,6 +74,7 @@ impl Options {
             report.cluster(&client, context.impersonates, examined_nodes.first()).await;
             report.examined_nodes(&client, &examined_nodes).await;
             report.pools(&client).await;
+            report.former_rollouts(&client).await;
             Ok(report)
         };
         let mut report = examine.await.map_err(|failure: Failure| Failure { code: EXIT_UNCHECKED, ..failure })?;
@@ -111,7 +115,9 @@ impl Report {
     /// The user's rights. If not even that can be asked, nothing can.
     async fn rights(&mut self, client: &Client) -> Result<(), Failure> {
         let mut lacking: Vec<Right> = Vec::new();
-        for right in RIGHTS {
+        let are_pools_served = requests::pools_group(client).await.is_ok_and(|group| group.is_some());
+        for right in RIGHTS.iter().filter(|right| are_pools_served || !right.is_of_pools()) {
+            self.rights += 1;
             let spec = json!({"resourceAttributes": right.attributes(&client.namespace)});
             let allowed = requests::review(client, "selfsubjectaccessreviews", "SelfSubjectAccessReview", &spec).await;
             if !allowed.map_err(|error| Failure::new(format!("asking which rights you have: {}", error.cause())))? {
@@ -222,6 +228,15 @@ impl Report {
         }
     }
 
+    async fn former_rollouts(&mut self, client: &Client) {
+        match former::open(client).await {
+            Ok(open) => self.findings.extend(open.iter().map(|it| {
+                Finding::of_cluster("former-rollout", it.problem(&client.namespace), it.mend(&client.namespace))
+            })),
+            Err(error) => self.not_seen("rollouts of earlier versions", &error),
+        }
+    }
+
     /// All of the namespace, or else each that is assigned.
     async fn readers(
         &mut self,
@@ -271,7 +286,7 @@ impl Report {
     fn text(&self, out: Out) -> String {
         let mut text = String::new();
         for finding in &self.findings {
-            text.push_str(&headed(out, Tone::Bad, &whom(&finding.nodes), &finding.problem));
+            text.push_str(&output::headed(out, Tone::Bad, &whom(&finding.nodes), &finding.problem));
             for command in &finding.mend {
                 let _ = writeln!(text, "    {command}");
             }
@@ -282,10 +297,10 @@ impl Report {
         for note in &self.notes {
             let (nodes, mend) = (count(note.nodes.len(), "node"), note.mend.join("; "));
             let line = format!("{nodes} ({}): {}; {mend}", names(&note.nodes, SHOWN_IN_NOTE), note.problem);
-            text.push_str(&headed(out, Tone::Plain, "note", &line));
+            text.push_str(&output::headed(out, Tone::Plain, "note", &line));
         }
         for unchecked in &self.unchecked {
-            text.push_str(&headed(out, Tone::Open, "could not look", unchecked));
+            text.push_str(&output::headed(out, Tone::Open, "could not look", unchecked));
         }
         let carrier = self.carrier.map(|carrier| format!("; assignments are written as {}", carrier_name(carrier)));
         let (nodes, maps) = (count(self.nodes, "node"), count(self.maps, "assigned ConfigMap"));
@@ -299,21 +314,11 @@ impl Report {
         };
         let looked = format!(
             "{nodes}, {maps}, {} rights looked at{}{}",
-            RIGHTS.len(),
+            self.rights,
             carrier.unwrap_or_default(),
             pools.unwrap_or_default()
         );
-        text + &headed(out, tone, &verdict, &looked)
-    }
-}
-
-/// A line that fits the terminal, the part before the colon in this tone.
-fn headed(out: Out, tone: Tone, head: &str, text: &str) -> String {
-    let line = output::paragraph(Out { colour: false, ..out }, Tone::Plain, &format!("{head}: {text}"));
-    match line.strip_prefix(head) {
-        Some(rest) => out.paint(tone, head) + rest,
-        // A head of several lines.
-        None => line,
+        text + &output::headed(out, tone, &verdict, &looked)
     }
 }
 

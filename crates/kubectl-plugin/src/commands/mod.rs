@@ -17,6 +17,7 @@ pub(crate) mod render;
 pub(crate) mod reset;
 pub(crate) mod retry;
 pub(crate) mod rollback;
+pub(crate) mod rollout;
 pub(crate) mod status;
 pub(crate) mod targets;
 pub(crate) mod wait;

@@ -7,14 +7,12 @@ use super::configuration::{KubeletConfigMap, map};
 use crate::Failure;
 use crate::api::client::Client;
 use crate::api::nodes::{self, segment};
+use crate::api::pools::POOLS;
 use crate::fleet::node::NodeRow;
 use crate::fleet::pool::node::PoolNode;
 use crate::fleet::pool::revision::Revision;
 use crate::fleet::pool::types::KubeletConfigPool;
 use kubelet_config::source::ConfigMapRef;
-
-/// Pools of the cluster.
-pub(crate) const POOLS: &str = "/apis/kubelet-supervisor.io/v1alpha1/kubeletconfigpools";
 
 /// The ConfigMap that a Node gets by what the pool's spec says now, be it there or not.
 ///

@@ -9,6 +9,7 @@ use crate::api::nodes::bare_name;
 use crate::fleet::config_ref::ConfigRef;
 use crate::output::{self, Format};
 use crate::{Context, Failure};
+use kubelet_config::assignment::is_object_name;
 use kubelet_config::source::Merge;
 
 /// `-o`.
@@ -36,9 +37,9 @@ pub(crate) struct Options {
 }
 
 /// As `diff` takes it, or the name alone.
-fn pool_name(word: &str) -> Result<String, String> {
-    match ConfigRef::parse(word)? {
-        ConfigRef::Pool(name) | ConfigRef::Node(name) => Ok(name),
+pub(crate) fn pool_name(word: &str) -> Result<String, String> {
+    match ConfigRef::parse(word).map_err(|_| format!("{word:?} cannot be the name of a pool"))? {
+        ConfigRef::Pool(name) | ConfigRef::Node(name) if is_object_name(&name) => Ok(name),
         _ => Err(format!("{word:?} is no pool/NAME")),
     }
 }

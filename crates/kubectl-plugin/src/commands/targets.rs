@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::api::client::{ApiError, Client};
 use crate::api::nodes::{self, NodeSelection};
+use crate::api::pools::{self, StoredPool};
 use crate::api::write::{AssignmentWriter, ConfigMapError, Mode, NOT_KEPT, Target, WriteError, config_map, patch_node};
 use crate::context::Context;
 use crate::failure::Failure;
@@ -131,12 +132,14 @@ pub(crate) struct Writer {
     /// Nodes that now ask for what they should.
     pub(crate) done: BTreeSet<String>,
     failed: u32,
+    /// That are carried out, once they were read.
+    pools: Option<Vec<StoredPool>>,
 }
 
 impl Writer {
     fn new(client: Client, carrier: Option<Carrier>, Options { dry_run }: Options) -> Self {
         let assignments = AssignmentWriter::new(carrier, dry_run.mode());
-        Self { client, assignments, dry_run, done: BTreeSet::new(), failed: 0 }
+        Self { client, assignments, dry_run, done: BTreeSet::new(), failed: 0, pools: None }
     }
 
     /// True if what was written is there.
@@ -158,6 +161,7 @@ impl Writer {
         let name = row.name.clone();
         let before = assign::describe(&row);
         let nobody = row.manager == Some(ConfigManager::Nobody);
+        self.warn_of_pool(&row).await;
         let mut node = ReadNode { client: self.client.clone(), row, answer: None, conflicts: 0, is_written: false };
         let written = self.assignments.write(&self.client, &name, map, &mut node, PATCHES + CONFLICTS).await;
         if let Err(error) = written {
@@ -194,6 +198,24 @@ impl Writer {
         }
         self.done.insert(name);
         Ok(())
+    }
+
+    /// What is written into its nodes a pool undoes. Who may not list pools, or has none, is told nothing.
+    async fn warn_of_pool(&mut self, row: &NodeRow) {
+        if self.pools.is_none() {
+            self.pools = Some(pools::list(&self.client).await.unwrap_or_default());
+        }
+        let is_its_own = |pool: &&StoredPool| {
+            let spec = &pool.pool.spec;
+            !spec.paused && spec.node_selector.selects(&row.labels)
+        };
+        if let Some(StoredPool { name, .. }) = self.pools.iter().flatten().find(is_its_own) {
+            eprintln!(
+                "warning: node/{} is in pool {name}, which undoes this: edit the pool, or `kubectl kubelet-config rollout undo {name}`; \
+                 `rollout pause {name}` keeps it from its nodes",
+                plain(&row.name)
+            );
+        }
     }
 
     /// Sets an annotation, and says so. It names a version, so no other state of the Node can make it wrong.

@@ -233,7 +233,7 @@ impl Shared {
         let Some(OneDrain { pods, .. }) = drains.get_mut(name) else { return Ok(()) };
         match event {
             Some(Event::Init) => pods.begin(),
-            Some(Event::InitDone(_)) => pods.listed(),
+            Some(Event::InitDone) => pods.listed(),
             Some(Event::Apply(pod)) => pods.observe(&pod),
             Some(Event::Delete(pod)) => pods.remove(&pod),
             Some(Event::Interrupted(_)) => {}

@@ -6,7 +6,8 @@ use kube::Resource as _;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 
 use crate::api::client::Client;
-use crate::fleet::pool::types::{KubeletConfigPool, KubeletConfigPoolStatus, PoolCondition};
+use crate::fleet::pool::progress::condition;
+use crate::fleet::pool::types::{KubeletConfigPool, KubeletConfigPoolStatus};
 use crate::output;
 use kubelet_config::reported;
 
@@ -42,13 +43,9 @@ impl EventRecorder {
             Ok(Err(error)) => error.to_string(),
             Err(_) => "no answer".to_owned(),
         };
-        eprintln!("warning: the event {} cannot be written: {}", event.reason, output::plain(&why));
+        output::note(&format!("warning: the event {} cannot be written: {why}", event.reason));
     }
 }
 
 /// Bytes of an event's note that an API server takes (pkg/apis/core/validation/events.go, v1.20.2: 1024).
 const NOTE_MAX: usize = 1024;
-
-fn condition<'a>(status: &'a KubeletConfigPoolStatus, type_: &str) -> Option<&'a PoolCondition> {
-    status.conditions.iter().find(|condition| condition.type_ == type_)
-}

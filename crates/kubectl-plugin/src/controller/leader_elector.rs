@@ -42,6 +42,18 @@ impl LeadershipGuard {
     }
 }
 
+/// Who carries out pools, when that has changed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Leader<'a> {
+    Us(&'a str),
+    Other(&'a str),
+    /// Ours is lost.
+    Nobody,
+}
+
+/// So long after a Lease that another one held is free, a candidate that lets others go first takes it.
+const OTHERS_FIRST: Duration = RETRY_PERIOD.saturating_mul(3);
+
 pub(super) struct LeaderElector {
     client: Client,
     path: String,
@@ -51,10 +63,13 @@ pub(super) struct LeaderElector {
     /// We wrote that, so it need not be read: if another one wrote since, our next write is refused, and it is read then.
     is_as_written: bool,
     guard: LeadershipGuard,
+    lets_others_first: bool,
+    /// Since when what another one held is free.
+    free: Option<Instant>,
 }
 
 impl LeaderElector {
-    pub(super) fn new(client: &Client) -> Self {
+    pub(super) fn new(client: &Client, lets_others_first: bool) -> Self {
         let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases");
         Self {
             client: client.clone(),
@@ -63,6 +78,8 @@ impl LeaderElector {
             seen: (Value::Null, Instant::now()),
             is_as_written: false,
             guard: LeadershipGuard::default(),
+            lets_others_first,
+            free: None,
         }
     }
 
@@ -78,24 +95,23 @@ impl LeaderElector {
     ///
     /// # Errors
     /// A refusal that will stay one.
-    pub(super) async fn acquire(&mut self) -> Result<(), Failure> {
+    pub(super) async fn acquire(&mut self, on_leader: &dyn Fn(Leader<'_>)) -> Result<(), Failure> {
         let mut told = None;
         loop {
             match self.try_acquire_or_renew().await {
                 Ok(Claim::Ours) => return Ok(()),
                 Ok(Claim::Held(other)) if told.as_ref() != Some(&other) => {
-                    eprintln!("{other} holds the Lease {LEASE_NAME}; waiting");
+                    on_leader(Leader::Other(&other));
                     told = Some(other);
                 }
                 Ok(_) => {}
                 Err(error) if error.may_pass() || error.is_conflict() => {
                     let cause = error.cause();
                     if told.as_ref() != Some(&cause) {
-                        eprintln!(
-                            "warning: the Lease {LEASE_NAME} in {NAMESPACE}: {}; trying again every {} s",
-                            output::plain(&cause),
+                        output::note(&format!(
+                            "warning: the Lease {LEASE_NAME} in {NAMESPACE}: {cause}; trying again every {} s",
                             RETRY_PERIOD.as_secs()
-                        );
+                        ));
                         told = Some(cause);
                     }
                 }
@@ -142,6 +158,10 @@ impl LeaderElector {
         }
         let now = claim(&lease, &self.id, self.seen.1.elapsed());
         if let Claim::Held(_) = now {
+            self.free = self.lets_others_first.then(Instant::now);
+            return Ok(now);
+        }
+        if now == Claim::Free && self.free.is_some_and(|free| free.elapsed() < OTHERS_FIRST) {
             return Ok(now);
         }
         let body = acquired_or_renewed(&lease, LEASE_NAME, &self.id, Timestamp::now()).to_string().into_bytes();

@@ -20,15 +20,22 @@ use tokio::net::TcpListener;
 
 use crate::Failure;
 use crate::api::client::Client;
-use crate::fleet::leader_election::LEASE_NAME;
 use crate::fleet::pool::types::KubeletConfigPool;
 use crate::output;
 pub use crd::crd;
 use drains::Drains;
+pub(crate) use leader_elector::Leader;
 use leader_elector::{LeaderElector, LeadershipGuard};
 use metrics::Metrics;
 use nodes::NodeStore;
 use reconcile::Reconciler;
+
+/// What is carried out, and who is told who does it.
+pub(crate) struct Scope<'a> {
+    /// This pool alone, as somebody waits for it in a terminal; others are read only. A controller of all pools goes first.
+    pub(crate) pool: Option<&'a str>,
+    pub(crate) on_leader: &'a dyn Fn(Leader<'_>),
+}
 
 /// Acts whenever it holds the Lease, until `stop`. `listener`: where it shows how it is.
 ///
@@ -36,10 +43,11 @@ use reconcile::Reconciler;
 /// A right that is missing.
 pub(crate) async fn run(
     client: &Client,
+    scope: Scope<'_>,
     listener: Option<TcpListener>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), Failure> {
-    let mut elector = LeaderElector::new(client);
+    let mut elector = LeaderElector::new(client, scope.pool.is_some());
     let metrics = Metrics::new(elector.guard());
     let serve = async {
         match listener {
@@ -48,7 +56,7 @@ pub(crate) async fn run(
         }
     };
     let result = tokio::select! {
-        result = lead(client, &mut elector, &metrics) => result,
+        result = lead(client, &mut elector, &scope, &metrics) => result,
         () = serve => Err(Failure::new("the metrics listener ended")),
         () = stop => Ok(()),
     };
@@ -56,24 +64,29 @@ pub(crate) async fn run(
     result
 }
 
-async fn lead(client: &Client, elector: &mut LeaderElector, metrics: &Metrics) -> Result<(), Failure> {
+async fn lead(
+    client: &Client,
+    elector: &mut LeaderElector,
+    scope: &Scope<'_>,
+    metrics: &Metrics,
+) -> Result<(), Failure> {
     loop {
-        elector.acquire().await?;
-        eprintln!("{} holds the Lease {LEASE_NAME}", elector.identity());
+        elector.acquire(scope.on_leader).await?;
+        (scope.on_leader)(Leader::Us(elector.identity()));
         let guard = elector.guard();
         tokio::select! {
             result = elector.renew() => {
                 result?;
                 metrics.follow(None);
-                eprintln!("the Lease {LEASE_NAME} is lost");
+                (scope.on_leader)(Leader::Nobody);
             }
-            failure = reconcile_all(client, guard, metrics) => return Err(failure),
+            failure = reconcile_all(client, guard, scope.pool, metrics) => return Err(failure),
         }
     }
 }
 
 /// Ends with a failure only.
-async fn reconcile_all(client: &Client, guard: LeadershipGuard, metrics: &Metrics) -> Failure {
+async fn reconcile_all(client: &Client, guard: LeadershipGuard, only: Option<&str>, metrics: &Metrics) -> Failure {
     let (store, mut reflector) = NodeStore::follow(client);
     if let Err(failure) = reflector.wait_for_sync().await {
         return failure;
@@ -91,7 +104,7 @@ async fn reconcile_all(client: &Client, guard: LeadershipGuard, metrics: &Metric
     metrics.follow(Some(controller.store()));
     let pools = controller.store();
     let strays = cordons::end_strays(client, &store, &pools, &guard);
-    let reconciler = Reconciler::new(client.clone(), store.clone(), pools.clone(), guard.clone(), drains);
+    let reconciler = Reconciler::new(client.clone(), store.clone(), pools.clone(), guard.clone(), drains, only);
     let reconciler = Arc::new(reconciler);
     let mut told = String::new();
     let results = controller.run(reconcile::reconcile, reconcile::on_error, reconciler).for_each(|result| {
@@ -106,7 +119,7 @@ async fn reconcile_all(client: &Client, guard: LeadershipGuard, metrics: &Metric
             Ok(_) | Err(_) => String::new(),
         };
         if !message.is_empty() && message != told {
-            eprintln!("warning: {}", output::plain(&message));
+            output::note(&format!("warning: {message}"));
         }
         told = message;
         std::future::ready(())

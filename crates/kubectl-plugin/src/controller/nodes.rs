@@ -16,6 +16,7 @@ use crate::api::watch::{Event, Watcher, older};
 use crate::fleet::node::NodeRow;
 use crate::fleet::pool::node::{NodePreflight, PoolNode};
 use crate::fleet::pool::types::Proof;
+use crate::output;
 
 /// Shared by what follows the Nodes and what decides.
 #[derive(Clone)]
@@ -165,12 +166,12 @@ impl NodeReflector {
                 let gone = name(&node).unwrap_or_default();
                 self.store.forget(|name| name == gone);
             }
-            Some(Event::InitDone(_)) => {
+            Some(Event::InitDone) => {
                 let listed = std::mem::take(&mut self.listed);
                 self.store.forget(|name| !listed.contains(name));
                 return Ok(true);
             }
-            Some(Event::Interrupted(failure)) => eprintln!("warning: {}; trying on", failure.message),
+            Some(Event::Interrupted(failure)) => output::note(&format!("warning: {}; trying on", failure.message)),
             Some(Event::Failed(failure)) => return Err(failure),
             None => return Err(Failure::new("watch nodes: it has ended")),
         }

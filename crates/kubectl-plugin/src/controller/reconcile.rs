@@ -79,6 +79,8 @@ pub(super) struct Reconciler {
     static_pods: Mutex<BTreeMap<String, String>>,
     /// By uid of a pool: what the Pods of compared Nodes showed, and when.
     looks: Mutex<HashMap<String, (Look, Instant)>>,
+    /// The only pool that is carried out.
+    only: Option<String>,
 }
 
 /// A generation's revision, which was there then.
@@ -120,6 +122,9 @@ pub(super) async fn reconcile(
     pool: Arc<KubeletConfigPool>,
     reconciler: Arc<Reconciler>,
 ) -> Result<Action, ReconcileError> {
+    if reconciler.only.as_ref().is_some_and(|only| *only != pool.name_any()) {
+        return Ok(Action::await_change());
+    }
     reconciler.reconcile(&pool).await
 }
 
@@ -138,6 +143,7 @@ impl Reconciler {
         pools: Store<KubeletConfigPool>,
         guard: LeadershipGuard,
         drains: Drains,
+        only: Option<&str>,
     ) -> Self {
         Self {
             events: EventRecorder::new(&client, MANAGER),
@@ -155,6 +161,7 @@ impl Reconciler {
             keeps_source: Mutex::default(),
             static_pods: Mutex::default(),
             looks: Mutex::default(),
+            only: only.map(str::to_owned),
         }
     }
 
@@ -252,10 +259,8 @@ impl Reconciler {
         current: Option<&StoredRevision>,
         tried: &BTreeSet<String>,
     ) -> (Decision, Option<Arc<RenderedRevision>>) {
-        // What selects Nodes by a requirement that makes no sense selects none.
-        let pools = self.pools.state().into_iter().filter(|pool| pool.spec.node_selector.fault("").is_none());
         let pools: Vec<(String, KubeletConfigPoolSpec)> =
-            pools.map(|pool| (pool.name_any(), pool.spec.clone())).collect();
+            self.pools.state().iter().map(|pool| (pool.name_any(), pool.spec.clone())).collect();
         let unseen = KubeletConfigPoolStatus { observed_generation: -1, ..KubeletConfigPoolStatus::default() };
         let name = pool.name_any();
         let static_pods = lock(&self.static_pods).clone();

@@ -256,7 +256,7 @@ fn rollback_goes_to_the_version_that_was_good_and_to_no_other() {
     let before = patches(&bench).len();
     fails(
         &bench.run(&["rollback", NODE]),
-        &["no record of a rollout", "kubelet-config/pool-a[kubelet]", "--to CONFIGMAP"],
+        &["not pushed under the same name before", "kubelet-config/pool-a[kubelet]", "--to CONFIGMAP"],
     );
     assert_eq!(patches(&bench).len(), before);
     let out = bench.run(&["rollback", NODE, "--to", "pool-a"]).ok();
@@ -296,7 +296,7 @@ fn rollback_takes_no_nodes_word_for_where_it_goes() {
         let said = json!({"assigned": source, "active": source, "lastKnownGood": source});
         bench.server.patch_node(NODE, json!({"metadata": {"annotations": {STATUS: said.to_string()}}}));
         let (patched, asked) = (patches(&bench).len(), bench.server.requests().len());
-        fails(&bench.run(&["rollback", NODE]), &["no record of a rollout", "--to CONFIGMAP"]);
+        fails(&bench.run(&["rollback", NODE]), &["not pushed under the same name before", "--to CONFIGMAP"]);
         assert_eq!(patches(&bench).len(), patched);
         let requests = bench.server.requests();
         assert!(

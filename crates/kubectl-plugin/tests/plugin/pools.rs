@@ -1,6 +1,7 @@
 //! `render`, and `diff` of pools.
 
 use serde_json::{Value, json};
+use testkit::api_server::{Fault, FaultKind, Verb};
 
 use crate::read::configz;
 use crate::{Bench, NODE};
@@ -70,4 +71,76 @@ fn what_a_pool_would_change_on_a_node() {
     bench.server.put_pool("plain", &json!({"nodeSelector": {}, "kubeletConfiguration": {"maxPods": 70}}));
     let file = bench.file("now.yaml", "maxPods: 60\n");
     assert!(bench.run(&["diff", &file, "pool/plain"]).out.contains("60 → 70"));
+}
+
+#[test]
+fn who_writes_into_a_pools_node_is_told() {
+    let bench = Bench::new();
+    bench.server.put_config_map("kubelet-config", "pool-a", &[("kubelet", "{}")]);
+    let warns = |args: &[&str]| {
+        let ran = bench.run(args);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        ran.err.contains("warning: node/n1 is in pool workers, which undoes this")
+    };
+    assert!(!warns(&["assign", "pool-a", NODE]));
+    let spec = |paused: bool| json!({"nodeSelector": {}, "kubeletConfiguration": {}, "paused": paused});
+    bench.server.put_pool("workers", &spec(false));
+    assert!(warns(&["reset", NODE]) && warns(&["assign", "pool-a", NODE]));
+    assert!(!warns(&["retry", "-l", "!none"]), "it assigns nothing");
+    bench.server.faults().push(Fault::new(Verb::List, "kubeletconfigpools", FaultKind::Status(403)));
+    assert!(!warns(&["reset", NODE]), "who may not list them is not kept from it");
+    bench.server.faults().clear();
+    bench.server.put_pool("workers", &spec(true));
+    assert!(!warns(&["assign", "pool-a", NODE]), "one that is paused undoes nothing");
+    assert_eq!(bench.run(&["__complete", "rollout", "undo", ""]).ok(), "pool/workers\n:4\n");
+}
+
+#[test]
+fn rollouts_of_earlier_versions_are_told() {
+    let bench = Bench::new();
+    let record = |phase: &str| json!({"phase": phase, "target": {}}).to_string();
+    for (name, phase) in [("old", "Paused"), ("done", "Done")] {
+        let map = format!("rollout-{name}");
+        bench.server.put_config_map("kubelet-config", &map, &[("rollout", &record(phase))]);
+        bench.server.label_config_map("kubelet-config", &map, "kubelet-supervisor.io/rollout", name);
+    }
+    let ran = bench.run(&["rollout", "status"]);
+    assert!(ran.err.contains("warning: rollout old of an earlier version is not over (Paused"), "{ran:?}");
+    assert!(!ran.err.contains("rollout done"), "{ran:?}");
+    let found = bench.run(&["doctor", "-o", "json"]).json();
+    let of = |finding: &&Value| finding["check"] == "former-rollout";
+    let found: Vec<&Value> = found["findings"].as_array().unwrap().iter().filter(of).collect();
+    assert!(found.len() == 1 && found[0]["mend"].to_string().contains("uncordon"), "{found:?}");
+}
+
+#[test]
+fn how_far_pools_are() {
+    let bench = bench();
+    assert!(bench.run(&["rollout", "status"]).ok().contains("workers   0"));
+    let condition = |kind: &str, status: &str| {
+        json!({"type": kind, "status": status, "reason": "PreflightRefused", "message": "so", "observedGeneration": 1,
+            "lastTransitionTime": "2026-01-01T00:00:00Z"})
+    };
+    let status = json!({
+        "observedGeneration": 1, "currentRevision": "workers-a", "updateRevision": "workers-b", "nodes": 1, "updated": 1, "failed": 1,
+        "badRevisions": [{"revision": "workers-b", "nodes": [{"name": NODE, "message": "\u{1b}[31mno\nnever"}]}],
+        "conditions": [condition("Ready", "False"), condition("Stalled", "True")],
+    });
+    bench.server.patch_pool("workers", &json!({ "status": status }));
+    bench.server.set_condition(NODE, "Ready", "True");
+    let shown = bench.run(&["rollout", "status", "workers"]).ok();
+    for words in
+        ["PreflightRefused: 0/1 done, 1 bad; so", "rollout undo workers", "bad workers-b: n1: ", "n1     waiting"]
+    {
+        assert!(shown.contains(words), "{words:?} is not in {shown}");
+    }
+    assert!(!shown.contains('\u{1b}'), "{shown}");
+    let shown = bench.run(&["rollout", "status", "pool/workers", "-o", "json"]).json();
+    assert_eq!((&shown["state"], &shown["remaining"][0]["state"]), (&json!("PreflightRefused"), &json!("waiting")));
+    assert!(bench.run(&["rollout", "status", "-o", "wide"]).ok().contains("workers-a   workers-b   so"));
+    let none = bench.run(&["rollout", "status", "nobody"]);
+    assert!(none.code == 1 && none.err.contains("there is no pool \"nobody\""), "{none:?}");
+    bench.server.faults().push(Fault::new(Verb::List, "kubeletconfigpools", FaultKind::Status(404)));
+    let none = bench.run(&["rollout", "status"]);
+    assert!(none.code == 1 && none.err.contains("kubectl create -f packaging/manifests/pools/crd.yaml"), "{none:?}");
 }

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use kubelet_config::preflight::{ANSWER_ANNOTATION, PreflightResult, PreflightStatus, REQUEST_ANNOTATION};
 use serde_json::{Value, json};
 
 use crate::Bench;
@@ -15,6 +16,10 @@ use crate::status::{from_now, node, version};
 
 const NODE: &str = "ip-10-0-113-110.eu-central-1.compute.internal";
 const POOL: &str = "pool-memory-optimised-hf7m2k9d5t";
+/// What the kubelet says there of a bad one.
+const WORDS: &str = "invalid configuration: [evictionHard \"memory.available\": quantities must match the regular expression \
+                 '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$', maxPods (--max-pods) -1 must not be a negative number, \
+                 nodeLeaseDurationSeconds must be greater than 0, kubeReserved has an unknown resource]";
 const HEAD: &str = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n";
 const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-kubelet_config");
 
@@ -54,11 +59,9 @@ fn pool() -> Bench {
     put("ip-10-0-113-111.eu-central-1.compute.internal", node(Some(POOL), Some(&trial), "OnTrial", "On trial until"));
     let error = "failed to validate config, see Kubelet log for details";
     let failed = json!({"assigned": new, "active": old, "lastKnownGood": old, "error": error});
-    let words = "invalid configuration: [evictionHard \"memory.available\": quantities must match the regular expression \
-                 '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$', maxPods (--max-pods) -1 must not be a negative number, \
-                 nodeLeaseDurationSeconds must be greater than 0, kubeReserved has an unknown resource]";
-    put("ip-10-0-114-7.eu-central-1.compute.internal", node(Some(POOL), Some(&failed), "Rejected", words));
+    put("ip-10-0-114-7.eu-central-1.compute.internal", node(Some(POOL), Some(&failed), "Rejected", WORDS));
     put("ip-10-0-114-9.eu-central-1.compute.internal", node(Some(POOL), None, "", ""));
+    bench.server.patch_config_map("kubelet-config", "pool-memory-optimised-9c4w7d82px", json!({"immutable": true}));
     bench.server.set_configz(NODE, configz());
     bench.server.put_event(
         "a",
@@ -68,6 +71,23 @@ fn pool() -> Bench {
     bench
         .file("next.yaml", &format!("{HEAD}maxPods: 60\ncgroupDriver: cgroupfs\nclusterDNS: [10.0.0.10, 10.0.0.11]\n"));
     bench
+}
+
+/// A KubeletConfigPool that has stopped at a node.
+fn put_stalled(bench: &Bench) {
+    let message = format!("{POOL} is not tried again: ip-10-0-114-7.eu-central-1.compute.internal: {WORDS}");
+    let condition = |kind: &str, status: &str| {
+        json!({"type": kind, "status": status, "reason": "FailuresExceeded", "message": message,
+            "observedGeneration": 1, "lastTransitionTime": from_now(-600)})
+    };
+    let status = json!({
+        "observedGeneration": 1, "updateRevision": POOL, "nodes": 4, "updated": 4, "proven": 1, "updating": 2, "unavailable": 2,
+        "failed": 1, "conditions": [condition("Ready", "False"), condition("Stalled", "True")],
+        "badRevisions": [{"revision": POOL, "nodes": [{"name": "ip-10-0-114-7.eu-central-1.compute.internal", "message": WORDS}]}],
+    });
+    let spec = json!({"nodeSelector": {"matchLabels": {"pool": "a"}}, "configMap": {"name": POOL}});
+    bench.server.put_pool("workers", &spec);
+    bench.server.patch_pool("workers", &json!({ "status": status }));
 }
 
 fn place() -> String {
@@ -93,9 +113,10 @@ fn commands() -> Vec<Vec<&'static str>> {
         "diff NODE next.yaml",
         "history NODE",
         "doctor",
-        "rollout status",
         "assign pool-memory-optimised-hf7m2k9d5t NODE --dry-run=server",
-        "rollout pool-memory-optimised-9c4w7d82px -l pool=a --dry-run --max-unavailable 50%",
+        "rollout status",
+        "rollout status workers",
+        "rollout pool-memory-optimised-9c4w7d82px -l pool=a --name workers --dry-run --max-unavailable 50%",
     ];
     lines.into_iter().map(line).collect()
 }
@@ -127,6 +148,9 @@ fn as_a_person_sees_it() {
         let bench = pool();
         let mut seen = String::new();
         for args in commands() {
+            if args[0] == "rollout" {
+                put_stalled(&bench);
+            }
             let text = on_terminal(&bench, &format!("rows 24 cols {columns}"), &[("NO_COLOR", "1")], &args);
             let _ = writeln!(seen, "$ kubectl kubelet-config {}\n{text}", args.join(" "));
         }
@@ -160,6 +184,7 @@ fn colours_are_for_terminals_that_want_them() {
     assert_eq!(status(&[("NO_COLOR", "1")]), bare, "colours move no column");
     assert_eq!(status(&[("TERM", "dumb")]), bare);
     assert_eq!(status(&[("NO_COLOR", "")]), coloured, "empty is unset (no-color.org)");
+    put_stalled(&bench);
     for args in commands() {
         let ran = bench.run(&args);
         assert!(!ran.out.contains('\u{1b}') && !ran.err.contains('\u{1b}'), "{ran:?}");
@@ -191,38 +216,56 @@ fn the_width_is_the_terminals() {
     }
 }
 
-/// Marks each node that is labelled with this as proven, until told to stop.
+/// Answers each preflight, and marks each node that is labelled with this as proven, until told to stop.
 fn prove(bench: &Bench, nodes: &[String], version: &Value, stop: &AtomicBool) {
     let said = json!({"assigned": version, "active": version, "lastKnownGood": version}).to_string();
     while !stop.load(Ordering::Relaxed) {
         for name in nodes {
             let node = bench.server.node(name);
             let label = &node["metadata"]["labels"]["kubelet-config.node-restriction.kubernetes.io/name"];
-            let annotation = "kubelet-supervisor.io/config-status";
-            if *label == version["configMap"]["name"] && node["metadata"]["annotations"][annotation] != said.as_str() {
-                bench.server.patch_node(name, json!({"metadata": {"annotations": {annotation: said}}}));
+            let annotations = &node["metadata"]["annotations"];
+            let mut patch = json!({});
+            if *label == version["configMap"]["name"]
+                && annotations["kubelet-supervisor.io/config-status"] != said.as_str()
+            {
+                patch["kubelet-supervisor.io/config-status"] = json!(said);
+            }
+            if let (Some(request), true) =
+                (annotations[REQUEST_ANNOTATION].as_str(), annotations[ANSWER_ANNOTATION].is_null())
+            {
+                patch[ANSWER_ANNOTATION] =
+                    json!(PreflightStatus::new(request, PreflightResult::Valid, "").annotation());
+            }
+            if patch != json!({}) {
+                bench.server.patch_node(name, json!({"metadata": {"annotations": patch}}));
             }
         }
         std::thread::sleep(Duration::from_millis(300)); // a kubelet takes its time, and the bar is to be seen
     }
 }
 
-#[test]
-fn a_rollout_keeps_to_its_line() {
+/// Twelve nodes with an old version, and an immutable new one; args of the rollout that brings it to them.
+fn twelve() -> (Bench, Vec<String>, Value, [&'static str; 9]) {
     let bench = Bench::new();
     bench.server.delete_node(crate::NODE);
     bench.server.drop_dynamic_config(true);
-    let (old, (uid, at)) =
-        (version("pool-a-1", "10"), bench.server.put_config_map("kubelet-config", "pool-a-2", &[("kubelet", "{}")]));
-    let mut new = version("pool-a-2", &at);
+    bench.server.put_config_map("kubelet-config", "pool-a-2", &[("kubelet", "{}")]);
+    let (uid, at) = bench.server.patch_config_map("kubelet-config", "pool-a-2", json!({"immutable": true}));
+    let (old, mut new) = (version("pool-a-1", "10"), version("pool-a-2", &at));
     new["configMap"]["uid"] = json!(uid);
     let proven = json!({"assigned": old, "active": old, "lastKnownGood": old});
     let nodes: Vec<String> = (10..22).map(|number| format!("node-{number}")).collect();
     for name in &nodes {
         bench.server.put_node(name, node(Some("pool-a-1"), Some(&proven), "LastKnownGood", "Proven: x"));
     }
+    let args = ["rollout", "pool-a-2", "-l", "pool=a", "--name", "workers", "--canaries", "2", "--max-unavailable=4"];
+    (bench, nodes, new, args)
+}
+
+#[test]
+fn a_rollout_keeps_to_its_line() {
+    let (bench, nodes, new, args) = twelve();
     let stop = AtomicBool::new(false);
-    let args = ["rollout", "pool-a-2", "-l", "pool=a", "--canary", "2", "--max-unavailable", "4"];
     let seen = std::thread::scope(|scope| {
         scope.spawn(|| prove(&bench, &nodes, &new, &stop));
         let seen = on_terminal(&bench, "rows 24 cols 80", &[], &args);
@@ -230,26 +273,52 @@ fn a_rollout_keeps_to_its_line() {
         seen
     });
     let frames: Vec<&str> = seen.split("\r\u{1b}[2K").collect();
-    assert!(frames.iter().any(|frame| frame.contains("wave 2 of 3 [###")), "{seen:?}");
+    assert!(frames.iter().any(|frame| frame.contains("Waves [") || frame.contains("Canaries [")), "{seen:?}");
     let lines = || frames.iter().flat_map(|frame| frame.lines());
     assert!(lines().all(|line| line.chars().count() < 80), "{seen:?}");
-    assert!(seen.contains("pool-a-2 done"), "{seen:?}");
-    println!("{}", frames.join("\n"));
+    assert!(seen.contains("this terminal carries it out"), "{seen:?}");
+    assert!(seen.contains("pool/workers complete: 12 of 12 nodes have pool-a-2"), "{seen:?}");
+}
+
+/// It lets the Lease go, and says what goes on with it.
+#[test]
+fn a_rollout_that_is_told_to_stop_can_be_resumed() {
+    for signal in ["INT", "TERM"] {
+        let (bench, _, _, args) = twelve();
+        let mut command = Command::new(PLUGIN);
+        command.args(args).env("KUBECONFIG", bench.path("kubeconfig")).stdin(Stdio::null());
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let has_begun =
+            |request: &testkit::api_server::Request| request.method == "PATCH" && request.path.contains("/nodes/");
+        bench.server.wait_request(Duration::from_secs(60), has_begun).unwrap();
+        assert!(Command::new("kill").args(["-s", signal, &child.id().to_string()]).status().unwrap().success());
+        let ended = child.wait_with_output().unwrap();
+        let err = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!((ended.status.code(), ended.stdout.len()), (Some(75), 0), "{err}");
+        assert!(
+            err.contains("`kubectl kubelet-config rollout resume workers` goes on with it, or a controller does"),
+            "{err}"
+        );
+        let lease = |object: &&Value| object["metadata"]["name"] == "kubelet-config-controller";
+        let lease = bench.server.read(|s| s.list(|_, _| true).find(lease).cloned()).unwrap();
+        assert_eq!(lease["spec"]["holderIdentity"], "");
+    }
 }
 
 #[test]
 fn what_is_beside_the_point_is_on_standard_error() {
     let bench = pool();
-    let quiet: [(&[&str], i32); 4] = [
+    let quiet: [(&[&str], i32); 3] = [
         (&["status", "-l", "pool=none"], 0),
         (&["history", "ip-10-0-114-9.eu-central-1.compute.internal"], 0),
-        (&["rollout", "status"], 0),
         (&["status", "nobody"], 1),
     ];
     for (args, code) in quiet {
         let ran = bench.run(args);
         assert!(ran.code == code && ran.out.is_empty() && !ran.err.is_empty(), "{args:?}: {ran:?}");
     }
+    let ran = Bench::new().run(&["rollout", "status"]);
+    assert!(ran.code == 0 && ran.out.is_empty() && ran.err == "No pools found\n", "{ran:?}");
     assert_eq!(bench.run(&["no-such-command"]).code, 2);
     let ran = bench.run(&["status", "-o", "name"]);
     assert!(ran.code == 2 && ran.out.is_empty(), "{ran:?}");

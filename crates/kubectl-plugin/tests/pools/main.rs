@@ -14,6 +14,7 @@ mod metrics;
 mod preflight;
 mod promises;
 mod rights;
+mod rollout;
 
 use std::time::Duration;
 

@@ -15,6 +15,7 @@ use crate::fleet::pool::renderings::StoredRevision;
 use crate::fleet::pool::revision::{RenderedRevision, RevisionFault, check_rendered, parse_revision_name};
 use crate::fleet::pool::template_revision::TemplateRevision;
 use crate::fleet::pool::types::KubeletConfigPool;
+use crate::output;
 use kubelet_config::source::ConfigMapRef;
 
 impl Reconciler {
@@ -92,7 +93,10 @@ impl Reconciler {
             Ok(None) => StoredRevision::Plain(reference),
             Err(why) => {
                 if !was_lost {
-                    eprintln!("warning: ConfigMap {}: {why}: no Node can be given it again", reference.name);
+                    output::note(&format!(
+                        "warning: ConfigMap {}: {why}: no Node can be given it again",
+                        reference.name
+                    ));
                 }
                 StoredRevision::Lost(reference)
             }

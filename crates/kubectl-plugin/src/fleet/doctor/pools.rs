@@ -64,7 +64,9 @@ fn stalled(pool: &Value) -> Option<Finding> {
     let quoted = quoted(name);
     let mend = match text("reason") {
         "RevisionInvalid" => format!("kubectl edit kcpool {quoted}"),
-        "FailuresExceeded" | "HarmFound" => format!("kubectl get kcpool {quoted} -o jsonpath={{.status.badRevisions}}"),
+        "FailuresExceeded" | "HarmFound" => format!(
+            "kubectl kubelet-config rollout status {quoted}, then rollout undo, or rollout retry once the cause is mended"
+        ),
         _ => format!("kubectl describe kcpool {quoted}"),
     };
     let problem = format!("pool {name} goes no further ({}): {}", text("reason"), text("message"));

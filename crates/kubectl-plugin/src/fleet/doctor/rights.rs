@@ -14,6 +14,8 @@ pub(crate) enum Scope {
     ConfigMaps,
     /// `default`, where the events of nodes are.
     Default,
+    /// `kubelet-config`, where the Lease of who carries out pools is.
+    Lease,
 }
 
 /// A right of the user's, and the commands that need it.
@@ -21,6 +23,8 @@ pub(crate) enum Scope {
 pub struct Right {
     /// As RBAC names it.
     pub verb: &'static str,
+    /// The API group; empty: core.
+    pub group: &'static str,
     /// `nodes` or `nodes/proxy`.
     pub resource: &'static str,
     pub(crate) scope: Scope,
@@ -29,10 +33,20 @@ pub struct Right {
 }
 
 const fn right(verb: &'static str, resource: &'static str, scope: Scope, commands: &'static str) -> Right {
-    Right { verb, resource, scope, commands }
+    Right { verb, group: "", resource, scope, commands }
 }
 
-/// All that the commands ask for, all of the core group. `rollout` keeps its state in ConfigMaps.
+const fn pools(verb: &'static str, resource: &'static str, commands: &'static str) -> Right {
+    Right { group: POOLS, ..right(verb, resource, Scope::Cluster, commands) }
+}
+
+const fn leases(verb: &'static str) -> Right {
+    Right { group: "coordination.k8s.io", ..right(verb, "leases", Scope::Lease, "rollout") }
+}
+
+const POOLS: &str = "kubelet-supervisor.io";
+
+/// All that the commands ask for. Those of `rollout` are what it takes to carry a pool out from a terminal.
 pub const RIGHTS: &[Right] = &[
     right("list", "nodes", Scope::Cluster, "status, doctor, rollout, and every -l"),
     right("get", "nodes", Scope::Cluster, "every command about a node"),
@@ -44,12 +58,22 @@ pub const RIGHTS: &[Right] = &[
     right("create", "pods/eviction", Scope::Cluster, "rollout --drain"),
     right("list", "events", Scope::Default, "history"),
     right("get", "configmaps", Scope::ConfigMaps, "push, diff, explain, assign, rollback, preflight, rollout"),
-    right("list", "configmaps", Scope::ConfigMaps, "rollout"),
-    right("watch", "configmaps", Scope::ConfigMaps, "rollout"),
+    right("list", "configmaps", Scope::ConfigMaps, "rollout of an earlier version"),
     right("create", "configmaps", Scope::ConfigMaps, "push, preflight, rollout"),
-    right("update", "configmaps", Scope::ConfigMaps, "rollout"),
-    right("delete", "configmaps", Scope::ConfigMaps, "rollout"),
+    pools("get", "kubeletconfigpools", "render, diff pool/NAME"),
+    pools("list", "kubeletconfigpools", "rollout"),
+    pools("watch", "kubeletconfigpools", "rollout"),
+    pools("create", "kubeletconfigpools", "rollout CONFIGMAP"),
+    pools("update", "kubeletconfigpools", "rollout CONFIGMAP, rollout undo"),
+    pools("patch", "kubeletconfigpools", "rollout pause, rollout resume"),
+    pools("patch", "kubeletconfigpools/status", "rollout"),
+    leases("get"),
+    leases("create"),
+    leases("update"),
 ];
+
+/// Wherever ConfigMaps are.
+const LEASE_NAMESPACE: &str = "kubelet-config";
 
 /// Group of all nodes' credentials.
 pub(crate) const NODES: &str = "system:nodes";
@@ -58,8 +82,22 @@ impl Right {
     /// `spec.resourceAttributes` of a SelfSubjectAccessReview. `namespace`: the ConfigMaps'.
     pub(crate) fn attributes(&self, namespace: &str) -> Value {
         let (resource, subresource) = self.resource.split_once('/').unwrap_or((self.resource, ""));
-        json!({"verb": self.verb, "group": "", "version": "v1", "resource": resource, "subresource": subresource,
+        json!({"verb": self.verb, "group": self.group, "version": "*", "resource": resource, "subresource": subresource,
             "namespace": self.namespace(namespace).unwrap_or_default()})
+    }
+
+    /// It is about what the CRD of pools brings.
+    pub(crate) fn is_of_pools(&self) -> bool {
+        self.group == POOLS
+    }
+
+    /// As `kubectl create role --resource` takes it.
+    fn qualified(&self) -> String {
+        let (resource, subresource) =
+            self.resource.split_once('/').map_or((self.resource, None), |(it, sub)| (it, Some(sub)));
+        let group = if self.group.is_empty() { String::new() } else { format!(".{}", self.group) };
+        let subresource = subresource.map(|it| format!("/{it}")).unwrap_or_default();
+        format!("{resource}{group}{subresource}")
     }
 
     fn namespace<'a>(&self, namespace: &'a str) -> Option<&'a str> {
@@ -67,6 +105,7 @@ impl Right {
             Scope::Cluster => None,
             Scope::ConfigMaps => Some(namespace),
             Scope::Default => Some("default"),
+            Scope::Lease => Some(LEASE_NAMESPACE),
         }
     }
 }
@@ -97,7 +136,7 @@ fn grant(right: &Right, verbs: &[&str], namespace: &str, user: Option<&str>) -> 
     let hash = hex(&Sha256::digest(seed.as_bytes()));
     let name = format!("kubelet-config-{}-{}", right.resource.replace('/', "-"), hash.get(..6).unwrap_or_default());
     let user = user.map_or_else(|| "USER".to_owned(), quoted);
-    let (verbs, resource) = (verbs.join(","), right.resource);
+    let (verbs, resource) = (verbs.join(","), right.qualified());
     match right.namespace(namespace) {
         None => vec![
             format!("kubectl create clusterrole {name} --verb={verbs} --resource={resource}"),
@@ -166,10 +205,13 @@ mod tests {
         assert_eq!(
             found[1].mend,
             [
-                "kubectl -n ns create role kubelet-config-configmaps-0f24b9 --verb=get,list,watch,create,update,delete --resource=configmaps",
-                "kubectl -n ns create rolebinding kubelet-config-configmaps-0f24b9 --role=kubelet-config-configmaps-0f24b9 --user='jane doe'",
+                "kubectl -n ns create role kubelet-config-configmaps-4e833b --verb=get,list,create --resource=configmaps",
+                "kubectl -n ns create rolebinding kubelet-config-configmaps-4e833b --role=kubelet-config-configmaps-4e833b --user='jane doe'",
             ]
         );
+        let pools: Vec<Right> = RIGHTS.iter().copied().filter(|right| right.resource.ends_with("/status")).collect();
+        let found = missing(&pools, "ns", None);
+        assert!(found[0].mend[0].ends_with("--resource=kubeletconfigpools.kubelet-supervisor.io/status"), "{found:?}");
         assert!(missing(&[], "ns", None).is_empty());
     }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::types::{NodeSelector, NodeSelectorRequirement, SelectorOperator};
 
 impl NodeSelector {
-    /// Whether a Node with these labels is selected.
+    /// Whether a Node with these labels is selected. What has a fault selects none.
     pub(crate) fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
         self.match_labels.iter().all(|(label, value)| labels.get(label) == Some(value))
             && self.match_expressions.iter().all(|requirement| requirement.holds(labels))
@@ -15,10 +15,9 @@ impl NodeSelector {
     /// What no API server would take as a selector, which is that field.
     pub(crate) fn fault(&self, field: &str) -> Option<String> {
         self.match_expressions.iter().enumerate().find_map(|(index, requirement)| {
-            let NodeSelectorRequirement { key, operator, values } = requirement;
-            let wants = matches!(operator, SelectorOperator::In | SelectorOperator::NotIn);
-            let has = !values.is_empty();
-            (wants != has).then(|| {
+            let NodeSelectorRequirement { key, operator, .. } = requirement;
+            (!requirement.is_valid()).then(|| {
+                let wants = requirement.wants_values();
                 let advice =
                     if wants { "needs values: add them, or use Exists" } else { "takes no values: use In or NotIn" };
                 format!("{field}.matchExpressions[{index}] ({key}): operator {operator:?} {advice}")
@@ -28,10 +27,19 @@ impl NodeSelector {
 }
 
 impl NodeSelectorRequirement {
+    fn wants_values(&self) -> bool {
+        matches!(self.operator, SelectorOperator::In | SelectorOperator::NotIn)
+    }
+
+    fn is_valid(&self) -> bool {
+        self.wants_values() != self.values.is_empty()
+    }
+
     fn holds(&self, labels: &BTreeMap<String, String>) -> bool {
         let value = labels.get(&self.key);
         let is_listed = value.is_some_and(|value| self.values.contains(value));
         match self.operator {
+            _ if !self.is_valid() => false,
             SelectorOperator::In => is_listed,
             SelectorOperator::NotIn => !is_listed,
             SelectorOperator::Exists => value.is_some(),

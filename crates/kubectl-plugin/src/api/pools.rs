@@ -1,0 +1,161 @@
+//! Pools as the API server has them, read and written.
+
+use hyper::Request;
+use kube::api::{Patch, PatchParams};
+use kube::core::request::Request as Path;
+use serde_json::{Value, json};
+
+use super::client::{ApiError, Client, RequestResult};
+use super::list::{Pager, Selector};
+use super::nodes::segment;
+use crate::failure::Failure;
+use crate::fleet::pool::types::KubeletConfigPool;
+
+/// Pools of the cluster.
+pub(crate) const POOLS: &str = "/apis/kubelet-supervisor.io/v1alpha1/kubeletconfigpools";
+/// Whose fields these are, in `metadata.managedFields`.
+const MANAGER: &str = "kubectl-kubelet_config";
+
+/// A pool, and the object that it was read from, which may have fields that this version does not know.
+pub(crate) struct StoredPool {
+    pub(crate) name: String,
+    pub(crate) object: Value,
+    pub(crate) pool: KubeletConfigPool,
+}
+
+impl StoredPool {
+    pub(crate) fn new(object: Value) -> Result<Self, Failure> {
+        let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
+        match serde_json::from_value(object.clone()) {
+            Ok(pool) => Ok(Self { name, object, pool }),
+            Err(error) => Err(Failure::new(format!("pool {name}: {error}: this version of the plugin cannot read it"))),
+        }
+    }
+
+    pub(crate) fn version(&self) -> &str {
+        self.pool.metadata.resource_version.as_deref().unwrap_or_default()
+    }
+
+    pub(crate) fn spec(&self) -> &Value {
+        self.object.get("spec").unwrap_or(&Value::Null)
+    }
+}
+
+/// All pools, by name.
+///
+/// # Errors
+/// The API server's; how to make the resource, if there is none.
+pub(crate) async fn list(client: &Client) -> Result<Vec<StoredPool>, Failure> {
+    let read = |object: &Value| StoredPool::new(object.clone()).map(Some).map_err(ListError::Failed);
+    match Pager::new(client, POOLS, "list kubeletconfigpools", &Selector::default()).all(read).await {
+        Ok((pools, _)) => Ok(pools),
+        Err(ListError::Api(error)) if error.code() == 404 => Err(Failure::new(
+            "this API server has no KubeletConfigPool, which a rollout writes: `kubectl create -f packaging/manifests/pools/crd.yaml` \
+             makes it (with cluster-admin; kubectl before 1.23 wants --validate=false)",
+        )),
+        Err(ListError::Api(error)) => Err(error.into()),
+        Err(ListError::Failed(failure)) => Err(failure),
+    }
+}
+
+enum ListError {
+    Api(ApiError),
+    Failed(Failure),
+}
+
+impl From<ApiError> for ListError {
+    fn from(error: ApiError) -> Self {
+        Self::Api(error)
+    }
+}
+
+/// This pool.
+///
+/// # Errors
+/// There is none; and those of [`list`].
+pub(crate) async fn get(client: &Client, name: &str) -> Result<StoredPool, Failure> {
+    let found = list(client).await?.into_iter().find(|pool| pool.name == name);
+    found.ok_or_else(|| {
+        Failure::new(format!(
+            "there is no pool {name:?}: `kubectl kubelet-config rollout status` lists those there are"
+        ))
+    })
+}
+
+/// Creates a pool of this spec, or replaces that of the one that was read; the object as it is then, and what was done.
+pub(crate) async fn put(
+    client: &Client,
+    name: &str,
+    old: Option<&StoredPool>,
+    spec: &Value,
+    dry_run: bool,
+) -> Result<(StoredPool, &'static str), Failure> {
+    let object = with_spec(name, old, spec);
+    let dry = if dry_run { "&dryRun=All" } else { "" };
+    let (what, method, path) = match old {
+        Some(_) => ("update", "PUT", format!("{POOLS}/{name}")),
+        None => ("create", "POST", POOLS.to_owned()),
+    };
+    let request: RequestResult = segment(name, "pool").and_then(|_| {
+        let request = Request::builder().method(method).uri(format!("{path}?fieldManager={MANAGER}{dry}"));
+        let request = request.header("Content-Type", "application/json").body(object.to_string().into_bytes());
+        request.map_err(kube::core::request::Error::BuildRequest)
+    });
+    let written = client.once(&format!("{what} pool {name}"), request).await.map_err(|error| changed(name, error))?;
+    let written = StoredPool::new(written)?;
+    let is_same = old.is_some_and(|old| old.pool.metadata.generation == written.pool.metadata.generation);
+    Ok((
+        written,
+        if old.is_none() {
+            "created"
+        } else if is_same {
+            "unchanged"
+        } else {
+            "configured"
+        },
+    ))
+}
+
+/// The whole object with another spec.
+pub(crate) fn with_spec(name: &str, old: Option<&StoredPool>, spec: &Value) -> Value {
+    let (api, kind) = ("kubelet-supervisor.io/v1alpha1", "KubeletConfigPool");
+    let new = json!({"apiVersion": api, "kind": kind, "metadata": {"name": name}});
+    let mut object = old.map_or(new, |old| old.object.clone());
+    if let Some(object) = object.as_object_mut() {
+        // Lists leave them out.
+        object.insert("apiVersion".to_owned(), api.into());
+        object.insert("kind".to_owned(), kind.into());
+        object.insert("spec".to_owned(), spec.clone());
+    }
+    object
+}
+
+/// Merges into a pool, if it is the one that was read. `subresource`: of which alone that is, such as `status`.
+pub(crate) async fn patch(
+    client: &Client,
+    old: &StoredPool,
+    subresource: Option<&str>,
+    mut patch: Value,
+) -> Result<(), Failure> {
+    if let Some(patch) = patch.as_object_mut() {
+        let metadata = patch.entry("metadata").or_insert_with(|| json!({}));
+        if let Some(metadata) = metadata.as_object_mut() {
+            metadata.insert("resourceVersion".to_owned(), old.version().into());
+        }
+    }
+    let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+    let (pools, merge) = (Path::new(POOLS), Patch::Merge(&patch));
+    let request = segment(&old.name, "pool").and_then(|name| match subresource {
+        Some(part) => pools.patch_subresource(part, name, &params, &merge),
+        None => pools.patch(name, &params, &merge),
+    });
+    let what = format!("patch pool {}", old.name);
+    client.once(&what, request).await.map(drop).map_err(|error| changed(&old.name, error))
+}
+
+fn changed(name: &str, error: ApiError) -> Failure {
+    if error.is_conflict() {
+        return Failure::new(format!("somebody else has changed pool {name} meanwhile: look, and try again"));
+    }
+    error.into()
+}

@@ -1,0 +1,169 @@
+//! What `rollout` is told on its command line.
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::{Map, Value, json};
+
+use crate::commands::render::pool_name;
+use crate::commands::targets::DryRun;
+use crate::fleet::pool::decide::max_unavailable;
+use crate::fleet::pool::selector_text;
+use crate::fleet::pool::types::NodeSelector;
+use crate::output::Format;
+use kubelet_config::duration::GoDuration;
+
+/// Nodes, by a selector as kubectl takes it.
+#[derive(Clone, Debug)]
+pub(crate) struct Selected {
+    pub(crate) text: String,
+    pub(crate) selector: NodeSelector,
+}
+
+fn selected(text: &str) -> Result<Selected, String> {
+    selector_text::parse(text).map(|selector| Selected { text: text.to_owned(), selector })
+}
+
+/// What a pool is to have, and how; what is not said stays as it is in the pool.
+#[derive(Debug, Args)]
+pub(crate) struct BeginArgs {
+    /// The ConfigMap, an immutable one, in the namespace of -n.
+    #[arg(value_name = "CONFIGMAP", required = true)]
+    pub(crate) config_map: String,
+    /// Nodes with these labels, also those that join later.
+    #[arg(short = 'l', long, value_name = "SELECTOR", required = true, value_parser = selected)]
+    pub(crate) selector: Selected,
+    /// The pool; else the one of these nodes, or a new one that is named like the ConfigMap.
+    #[arg(long, value_name = "POOL", value_parser = pool_name)]
+    pub(crate) name: Option<String>,
+    /// The key of the ConfigMap's data.
+    #[arg(long, value_name = "KEY", default_value = kubelet_config::assignment::DEFAULT_KEY)]
+    pub(crate) key: String,
+    /// none: do it; client: print the pool as it would be; server: have the API server check it, and print it.
+    #[arg(long, value_enum, default_value = "none", default_missing_value = "client", num_args = 0..=1, require_equals = true)]
+    pub(crate) dry_run: DryRun,
+    /// Say only how it ends.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+/// Fields of `spec.rollout`.
+#[derive(Debug, Args)]
+pub(crate) struct StrategyArgs {
+    /// Nodes that go first, of as many zones as there are; a new pool has 1.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1000))]
+    canaries: Option<u32>,
+    /// Nodes that may be unavailable at once: a number, or a share, rounded down; a new pool has 10%.
+    #[arg(long, value_name = "N|P%", value_parser = count_or_share)]
+    max_unavailable: Option<Value>,
+    /// A node has finished when it runs it, or when it is last known good (a new pool).
+    #[arg(long, value_enum)]
+    proof: Option<ProofArg>,
+    /// The label that says where a node is.
+    #[arg(long, value_name = "KEY")]
+    zone_key: Option<String>,
+    /// What a bad revision brings about: no further node gets it, or nodes go back (a new pool).
+    #[arg(long, value_enum)]
+    on_failure: Option<OnFailureArg>,
+    /// So many nodes that fail with it make a revision bad; a new pool has 1.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    max_failures: Option<u32>,
+    /// A node that has not finished after so long has failed, 1m to 24h; a new pool has 1h.
+    #[arg(long, value_name = "DURATION", value_parser = node_timeout)]
+    node_timeout: Option<u64>,
+    /// Wait after the canaries for `rollout resume`.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false")]
+    pause_after_canaries: Option<bool>,
+    /// Drain each node first; careful refuses Pods that nobody would start again or whose data would be lost, force evicts them.
+    #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "careful")]
+    drain: Option<DrainArg>,
+}
+
+impl StrategyArgs {
+    /// The fields that were given.
+    pub(crate) fn fields(&self) -> Map<String, Value> {
+        let fields = [
+            ("canaries", self.canaries.map(Value::from)),
+            ("maxUnavailable", self.max_unavailable.clone()),
+            ("proof", self.proof.map(|it| format!("{it:?}").into())),
+            ("zoneKey", self.zone_key.clone().map(Value::from)),
+            ("onFailure", self.on_failure.map(|it| format!("{it:?}").into())),
+            ("maxFailures", self.max_failures.map(Value::from)),
+            ("nodeTimeoutSeconds", self.node_timeout.map(Value::from)),
+            ("pauseAfterCanaries", self.pause_after_canaries.map(Value::from)),
+            ("drain", self.drain.map(|it| format!("{it:?}").into())),
+        ];
+        fields.into_iter().filter_map(|(field, value)| Some((field.to_owned(), value?))).collect()
+    }
+}
+
+fn count_or_share(text: &str) -> Result<Value, String> {
+    let value = text.parse::<u32>().map_or_else(|_| json!(text), Value::from);
+    max_unavailable(&value, 1).map_err(|_| "a number from 1, or a share such as 10%".to_owned())?;
+    Ok(value)
+}
+
+fn node_timeout(text: &str) -> Result<u64, String> {
+    let seconds = text.parse::<GoDuration>()?.0.as_secs();
+    if (60..=86_400).contains(&seconds) { Ok(seconds) } else { Err("from 1m to 24h".to_owned()) }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// How far it is, and every node that is not done; without a name, all pools.
+    Status(StatusArgs),
+    /// No further node gets it; those on their way come to their end.
+    Pause(NamedArgs),
+    /// Go on with what is paused, waits for approval, or lost its terminal.
+    Resume(NamedArgs),
+    /// Back to the previous revision, or the one that is named.
+    Undo(UndoArgs),
+    /// Try a revision again that was marked bad.
+    Retry(NamedArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// The pool.
+    #[arg(value_name = "POOL", value_parser = pool_name)]
+    pub(crate) name: Option<String>,
+    /// How.
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: Format,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NamedArgs {
+    /// The pool.
+    #[arg(value_name = "POOL", value_parser = pool_name)]
+    pub(crate) name: String,
+    /// Say only how it ends.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UndoArgs {
+    #[command(flatten)]
+    pub(crate) named: NamedArgs,
+    /// A revision of the pool's status: currentRevision, or one of history.
+    #[arg(long, value_name = "REVISION")]
+    pub(crate) to_revision: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ProofArg {
+    Active,
+    Proven,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum OnFailureArg {
+    Stop,
+    Revert,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum DrainArg {
+    Never,
+    Careful,
+    Force,
+}

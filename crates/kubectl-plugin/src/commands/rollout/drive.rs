@@ -1,0 +1,184 @@
+//! Carrying a pool out, or watching who does, until it has come to an end.
+
+use std::pin::pin;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::former;
+use super::progress_reporter::ProgressReporter;
+use crate::api::client::Client;
+use crate::api::list::Selector;
+use crate::api::pools::{POOLS, StoredPool};
+use crate::api::watch::{Event, Watcher};
+use crate::commands::controller::client as controller_client;
+use crate::commands::doctor::requests;
+use crate::commands::wait::interrupted;
+use crate::controller::{self, Leader, Scope};
+use crate::fleet::doctor::rights::RIGHTS;
+use crate::fleet::leader_election::{LEASE_NAME, holder};
+use crate::fleet::pool::progress::{Standing, advice, standing};
+use crate::output::{self, plain};
+use crate::{Context, Failure};
+
+/// Exit code of a terminal that did not come to the end of its rollout: the same command goes on (EX_TEMPFAIL).
+const AGAIN: u8 = 75;
+
+/// What this terminal does, as far as its rights go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// It carries the pool out whenever nobody else holds the Lease.
+    Candidate,
+    /// It has not the rights to, and somebody else does.
+    Follower,
+}
+
+impl Role {
+    /// # Errors
+    /// It has not the rights, and nobody else carries pools out; or a rollout of an earlier version is not over.
+    pub(crate) async fn find(client: &Client) -> Result<Self, Failure> {
+        former::refuse(client).await?;
+        let mut lacking = Vec::new();
+        for right in RIGHTS.iter().filter(|right| right.commands.split(", ").any(|command| command == "rollout")) {
+            let spec = serde_json::json!({"resourceAttributes": right.attributes(&client.namespace)});
+            let reviewed = requests::review(client, "selfsubjectaccessreviews", "SelfSubjectAccessReview", &spec).await;
+            // Who cannot ask finds out by trying.
+            if reviewed.is_ok_and(|allowed| !allowed) {
+                lacking.push(format!("{} {}", right.verb, right.resource));
+            }
+        }
+        if lacking.is_empty() {
+            return Ok(Self::Candidate);
+        }
+        let lacking = lacking.join(", ");
+        let lease = requests::pools(client).await.map(|(_, lease)| lease).unwrap_or_default();
+        match holder(&lease, jiff::Timestamp::now()) {
+            Ok(_) => Ok(Self::Follower),
+            Err(why) => Err(Failure::new(format!(
+                "nobody carries out pools (of the Lease {LEASE_NAME}, {why}), and you have not the rights to do it from here ({lacking}); \
+                 nothing was written. `kubectl kubelet-config doctor` says how to grant them, or start a controller"
+            ))),
+        }
+    }
+}
+
+/// Until the pool has come to an end, whoever carries it out.
+pub(crate) async fn run(
+    context: &Context,
+    name: &str,
+    role: Role,
+    mut reporter: ProgressReporter,
+) -> Result<ExitCode, Failure> {
+    let client = controller_client(context);
+    let notes = reporter.notes();
+    let tell = |leader: Leader<'_>| {
+        notes.note(&match leader {
+            Leader::Us(_) => format!("this terminal carries it out, as holder of the Lease {LEASE_NAME}"),
+            Leader::Other(other) => format!("{other} carries it out; this terminal follows"),
+            Leader::Nobody => format!("the Lease {LEASE_NAME} is lost; this terminal follows"),
+        });
+    };
+    let (stop, stopped) = oneshot::channel::<()>();
+    let carry_out = async {
+        if role == Role::Follower {
+            notes.note("a controller carries it out; this terminal follows");
+            let _ = stopped.await;
+            return Ok(());
+        }
+        let stopped = async {
+            let _ = stopped.await;
+        };
+        controller::run(&client, Scope { pool: Some(name), on_leader: &tell }, None, stopped).await
+    };
+    let (mut carry_out, mut is_over) = (pin!(carry_out), false);
+    let ended = tokio::select! {
+        biased;
+        ended = follow(&client, name, &mut reporter) => ended,
+        () = interrupted() => Err(again(name, "interrupted; nodes on their way come to their end")),
+        failed = &mut carry_out => {
+            is_over = true;
+            let why = failed.err().map_or_else(String::new, |failure| failure.message);
+            Err(again(name, &format!("{why}\nnodes on their way come to their end")))
+        }
+    };
+    drop(stop);
+    if !is_over {
+        // Others need not wait until the Lease is over.
+        let _ = carry_out.await;
+    }
+    reporter.end();
+    output::write_stdout(&format!("{}\n", plain(&ended?)))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn again(name: &str, message: &str) -> Failure {
+    let message =
+        format!("{message}; `kubectl kubelet-config rollout resume {name}` goes on with it, or a controller does");
+    Failure { code: AGAIN, message }
+}
+
+/// Shows how far the pool is, until it has come to an end; what is said of that.
+async fn follow(client: &Client, name: &str, reporter: &mut ProgressReporter) -> Result<String, Failure> {
+    let selector = Selector::fields(format!("metadata.name={name}"));
+    let mut watcher = Watcher::new(client, POOLS, "pools", selector, None);
+    let mut pool: Option<StoredPool> = None;
+    let mut changed = Instant::now();
+    loop {
+        let gone = || Err(Failure::new(format!("pool {name} was deleted; nodes keep what they have")));
+        match tokio::time::timeout(reporter.redraw(), watcher.events.recv()).await {
+            Ok(Some(Event::Apply(object))) => {
+                let new = StoredPool::new(*object)?;
+                if pool.as_ref().is_none_or(|old| old.pool.status != new.pool.status) {
+                    changed = Instant::now();
+                }
+                pool = Some(new);
+            }
+            Ok(Some(Event::InitDone(_))) if pool.is_none() => return gone(),
+            Ok(Some(Event::Delete(_))) => return gone(),
+            Ok(Some(Event::Interrupted(failure))) => reporter.note(&format!("warning: {}; trying on", failure.message)),
+            Ok(Some(Event::Failed(failure))) => return Err(again(name, &failure.message)),
+            Ok(None) => return Err(again(name, "watch pools: it has ended")),
+            Ok(Some(Event::Init | Event::InitDone(_))) | Err(_) => {}
+        }
+        if let Some(pool) = &pool {
+            reporter.progress(name, &pool.pool);
+            if let Some(ended) = ended(pool, changed.elapsed()) {
+                return ended;
+            }
+        }
+    }
+}
+
+/// How it has ended, if it has. `unchanged`: its status is as it was for so long.
+fn ended(StoredPool { name, pool, .. }: &StoredPool, unchanged: Duration) -> Option<Result<String, Failure>> {
+    let status = pool.status.clone().unwrap_or_default();
+    let update = status.update_revision.clone().unwrap_or_default();
+    let stalled = |reason: &str, message: &str| {
+        Failure::new(format!("pool {name} goes no further ({reason}): {message}\n{}", advice(name, reason)))
+    };
+    let timeout = Duration::from_secs(pool.spec.rollout.node_timeout_seconds.into());
+    match standing(pool) {
+        Standing::OnItsWay => None,
+        Standing::GoingBack if unchanged < timeout => None,
+        Standing::GoingBack => {
+            let message = format!(
+                "{update} is bad, and of the nodes that have it {} do not go back: they are not Ready, or held",
+                status.updated + status.updating
+            );
+            Some(Err(stalled("FailuresExceeded", &message)))
+        }
+        Standing::Complete => {
+            Some(Ok(format!("pool/{name} complete: {} of {} nodes have {update}", status.updated, status.nodes)))
+        }
+        Standing::Stalled(reason, message) => Some(Err(stalled(&reason, &message))),
+        Standing::Paused => {
+            Some(Ok(format!("pool/{name} paused; `kubectl kubelet-config rollout resume {name}` goes on")))
+        }
+        Standing::AwaitingApproval(revision) => Some(Ok(format!(
+            "pool/{name} waits: the canaries have {revision}; once you have looked at them, `kubectl kubelet-config rollout resume {name}` \
+             goes on"
+        ))),
+    }
+}

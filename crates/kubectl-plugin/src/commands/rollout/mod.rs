@@ -1,0 +1,47 @@
+//! `rollout`: a pool from a terminal. It is written, and carried out here as long as no controller does.
+
+mod args;
+mod begin;
+mod drive;
+pub(crate) mod former;
+mod progress_reporter;
+mod status;
+mod verbs;
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::{Context, Failure};
+use args::{BeginArgs, StrategyArgs, Verb};
+
+/// Options of `rollout`.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+    #[command(flatten)]
+    begin: Option<BeginArgs>,
+    // Not in the other one, which clap would not see to be there then.
+    #[command(flatten)]
+    strategy: StrategyArgs,
+}
+
+impl Options {
+    pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
+        match (self.verb, self.begin) {
+            (Some(Verb::Status(args)), _) => status::run(context, args).await,
+            (Some(Verb::Pause(named)), _) => verbs::pause(context, &named).await,
+            (Some(Verb::Resume(named)), _) => verbs::resume(context, &named).await,
+            (Some(Verb::Retry(named)), _) => verbs::retry(context, &named).await,
+            (Some(Verb::Undo(args)), _) => verbs::undo(context, &args).await,
+            (None, Some(begin)) => begin.run(context, &self.strategy.fields()).await,
+            (None, None) => Err(Failure {
+                code: 2,
+                message: "rollout of what? Name a ConfigMap and -l SELECTOR, or a verb: kubectl kubelet-config rollout --help"
+                    .to_owned(),
+            }),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Edits of a pool, as `kubectl rollout` makes them of a Deployment.
+
+use std::process::ExitCode;
+
+use kube::api::GetParams;
+use kube::core::request::Request as Path;
+use serde_json::json;
+
+use super::args::{NamedArgs, UndoArgs};
+use super::drive::{self, Role};
+use super::progress_reporter::ProgressReporter;
+use crate::api::nodes::{self, NodeSelection};
+use crate::api::pools;
+use crate::fleet::pool::edit::{chosen, former_revisions, go_back, revision_of};
+use crate::fleet::pool::node::PoolNode;
+use crate::fleet::pool::progress::{Standing, standing, without_bad_mark};
+use crate::fleet::pool::remaining::{refusing, update};
+use crate::fleet::pool::revision::APPROVED_REVISION;
+use crate::output;
+use crate::{Context, Failure};
+
+/// `rollout pause`.
+pub(crate) async fn pause(context: &Context, NamedArgs { name, .. }: &NamedArgs) -> Result<ExitCode, Failure> {
+    let api = context.api();
+    let pool = pools::get(&api, name).await?;
+    if !pool.pool.spec.paused {
+        pools::patch(&api, &pool, None, json!({"spec": {"paused": true}})).await?;
+    }
+    output::write_stdout(&format!("pool/{name} paused; nodes on their way come to their end\n"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `rollout resume`.
+pub(crate) async fn resume(context: &Context, NamedArgs { name, quiet }: &NamedArgs) -> Result<ExitCode, Failure> {
+    let api = context.api();
+    let pool = pools::get(&api, name).await?;
+    let role = Role::find(&api).await?;
+    let reporter = ProgressReporter::new(*quiet);
+    if pool.pool.spec.paused {
+        pools::patch(&api, &pool, None, json!({"spec": {"paused": false}})).await?;
+        reporter.note(&format!("pool/{name} resumed"));
+    } else if let Standing::AwaitingApproval(revision) = standing(&pool.pool) {
+        let annotations = json!({"metadata": {"annotations": {APPROVED_REVISION: revision}}});
+        pools::patch(&api, &pool, None, annotations).await?;
+        reporter.note(&format!("pool/{name} resumed: {revision} is approved"));
+    }
+    Box::pin(drive::run(context, name, role, reporter)).await
+}
+
+/// `rollout undo`.
+pub(crate) async fn undo(context: &Context, args: &UndoArgs) -> Result<ExitCode, Failure> {
+    let NamedArgs { name, quiet } = &args.named;
+    let api = context.api();
+    let pool = pools::get(&api, name).await?;
+    let status = pool.pool.status.clone().unwrap_or_default();
+    let namespace = &api.namespace;
+    // A spec that makes no sense says no revision.
+    let update = revision_of(name, &pool.pool.spec, namespace).unwrap_or_default();
+    let former = former_revisions(&status, &update);
+    let to = chosen(name, &former, args.to_revision.as_deref(), namespace).map_err(Failure::new)?;
+    let request = Path::new(format!("/api/v1/namespaces/{namespace}/configmaps")).get(&to.name, &GetParams::default());
+    let stored = api.optional(&format!("get ConfigMap {namespace}/{}", to.name), request).await?;
+    let stored = stored.ok_or_else(|| {
+        Failure::new(format!(
+            "revision {} cannot be gone back to: its ConfigMap is not in namespace {namespace} any more; the pool had {}, one of which \
+             --to-revision names",
+            to.name,
+            former.join(", ")
+        ))
+    })?;
+    let spec = go_back(name, pool.spec(), &stored, &to)
+        .map_err(|why| Failure::new(format!("revision {} cannot be gone back to: {why}", to.name)))?;
+    let role = Role::find(&api).await?;
+    pools::put(&api, name, Some(&pool), &spec, false).await?;
+    let reporter = ProgressReporter::new(*quiet);
+    reporter.note(&format!("pool/{name} goes back to {}", to.name));
+    Box::pin(drive::run(context, name, role, reporter)).await
+}
+
+/// `rollout retry`.
+pub(crate) async fn retry(context: &Context, NamedArgs { name, quiet }: &NamedArgs) -> Result<ExitCode, Failure> {
+    let api = context.api();
+    let pool = pools::get(&api, name).await?;
+    let Some((revision, others)) = without_bad_mark(name, &pool.pool, &api.namespace) else {
+        return Err(Failure::new(format!(
+            "the revision that pool {name} is to have is not marked bad: there is nothing to try again; `kubectl kubelet-config rollout \
+             status {name}` says where it is"
+        )));
+    };
+    let (rows, _) = nodes::read_each(&api, &NodeSelection::default()).await?;
+    let nodes: Vec<PoolNode> = rows.into_iter().map(PoolNode::from_row).collect();
+    let stored = update(&pool.pool, name, &api.namespace);
+    if let Some(node) = stored.iter().flat_map(|stored| refusing(stored, &pool.pool, &nodes)).next() {
+        return Err(Failure::new(format!(
+            "node {node} has {revision}, says that it is bad, and would say so again: mend the node, then `kubectl kubelet-config retry \
+             {node}`, and this again"
+        )));
+    }
+    let role = Role::find(&api).await?;
+    pools::patch(&api, &pool, Some("status"), json!({"status": {"badRevisions": others}})).await?;
+    let reporter = ProgressReporter::new(*quiet);
+    reporter.note(&format!("pool/{name} tries {revision} again"));
+    Box::pin(drive::run(context, name, role, reporter)).await
+}

@@ -1,0 +1,262 @@
+//! How far a pool is, for somebody who waits for it: in numbers, in a line, and whether there is something to wait for.
+
+use std::time::Duration;
+
+use super::edit::revision_of;
+use super::revision::APPROVED_REVISION;
+use super::types::{KubeletConfigPool, KubeletConfigPoolStatus, OnFailure, PoolCondition, Proof};
+
+/// Where a pool is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Not yet seen by whoever carries it out, or on its way.
+    OnItsWay,
+    /// Stalled, and nodes go back to the current revision.
+    GoingBack,
+    Complete,
+    /// It goes no further by itself: reason and message.
+    Stalled(String, String),
+    Paused,
+    /// The canaries of this revision are done.
+    AwaitingApproval(String),
+}
+
+pub(crate) fn condition<'a>(status: &'a KubeletConfigPoolStatus, type_: &str) -> Option<&'a PoolCondition> {
+    status.conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+/// Where it is. What was written a moment ago and is not in the conditions yet counts: the approval, and a bad revision that is
+/// one no more.
+pub(crate) fn standing(pool: &KubeletConfigPool) -> Standing {
+    let Some(status) = pool.status.as_ref() else { return Standing::OnItsWay };
+    let Some(ready) = condition(status, "Ready") else { return Standing::OnItsWay };
+    if Some(status.observed_generation) != pool.metadata.generation {
+        return Standing::OnItsWay;
+    }
+    let update = status.update_revision.clone().unwrap_or_default();
+    let is_stalled = condition(status, "Stalled").is_some_and(|stalled| stalled.status == "True");
+    let is_bad = status.bad_revisions.iter().any(|bad| bad.revision == update);
+    match ready.reason.as_str() {
+        _ if ready.status == "True" => Standing::Complete,
+        "FailuresExceeded" if !is_bad => Standing::OnItsWay,
+        "FailuresExceeded" if is_going_back(pool, status) => Standing::GoingBack,
+        _ if is_stalled => Standing::Stalled(ready.reason.clone(), ready.message.clone()),
+        "Paused" => Standing::Paused,
+        "AwaitingApproval" if approved(pool) != Some(&update) => Standing::AwaitingApproval(update),
+        _ => Standing::OnItsWay,
+    }
+}
+
+fn approved(pool: &KubeletConfigPool) -> Option<&String> {
+    pool.metadata.annotations.as_ref()?.get(APPROVED_REVISION)
+}
+
+/// Nodes have the bad revision still, or are on their way from it.
+fn is_going_back(pool: &KubeletConfigPool, status: &KubeletConfigPoolStatus) -> bool {
+    let goes_back = pool.spec.rollout.on_failure == OnFailure::Revert && status.current_revision.is_some();
+    goes_back && status.updated + status.updating > 0
+}
+
+/// What helps a pool that is stalled.
+pub(crate) fn advice(name: &str, reason: &str) -> String {
+    let rollout = "kubectl kubelet-config rollout";
+    match reason {
+        "FailuresExceeded" => format!(
+            "`{rollout} undo {name}` goes back to the previous revision, `{rollout} retry {name}` tries this one again once the \
+             cause is mended; or roll out a corrected ConfigMap"
+        ),
+        "PreflightRefused" => format!(
+            "mend what those nodes name, or roll out a corrected ConfigMap, or go back by `{rollout} undo {name}`"
+        ),
+        "Conflict" => {
+            "change spec.nodeSelector of one of the pools, or delete one: nodes keep what they have".to_owned()
+        }
+        _ => format!(
+            "`kubectl edit kcpool {name}` mends the spec, `{rollout} undo {name}` goes back to the previous revision"
+        ),
+    }
+}
+
+/// Nodes by what can be said of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) total: usize,
+    /// They have it; or, on the way back, what all had.
+    pub(crate) done: usize,
+    pub(crate) in_flight: usize,
+    pub(crate) bad: usize,
+}
+
+impl Counts {
+    pub(crate) fn new(pool: &KubeletConfigPool) -> Self {
+        let status = pool.status.clone().unwrap_or_default();
+        let count = |count: u32| usize::try_from(count).unwrap_or_default();
+        let [total, updated, in_flight, bad] =
+            [status.nodes, status.updated, status.updating, status.failed].map(count);
+        let done = match (standing(pool), pool.spec.rollout.proof) {
+            (Standing::GoingBack, _) => total.saturating_sub(updated + in_flight),
+            (_, Proof::Proven) => count(status.proven),
+            (_, Proof::Active) => updated.saturating_sub(in_flight + bad),
+        };
+        Self { total, done, in_flight, bad }
+    }
+
+    /// Nodes that are still to be done.
+    pub(crate) fn left(&self) -> usize {
+        self.total.saturating_sub(self.done + self.bad)
+    }
+
+    /// `3/10 done, 2 in flight`, and what is wrong.
+    pub(crate) fn summary(&self) -> String {
+        let Self { total, done, in_flight, bad } = *self;
+        let parts = [(in_flight, "in flight"), (bad, "bad")].into_iter().filter(|(number, _)| *number > 0);
+        let parts: Vec<String> = parts.map(|(number, what)| format!(", {number} {what}")).collect();
+        format!("{done}/{total} done{}", parts.concat())
+    }
+
+    /// `[#####>>....]`: done, in flight, bad, to come.
+    pub(crate) fn bar(&self, width: usize) -> String {
+        let cells = |nodes: usize| (nodes * width / self.total.max(1)).min(width);
+        let done = cells(self.done);
+        let flight = cells(self.done + self.in_flight).saturating_sub(done);
+        let bad = cells(self.done + self.in_flight + self.bad).saturating_sub(done + flight);
+        let bad = bad.max(usize::from(self.bad > 0)).min(width.saturating_sub(done + flight));
+        let rest = width.saturating_sub(done + flight + bad);
+        format!("[{}{}{}{}]", "#".repeat(done), ">".repeat(flight), "!".repeat(bad), ".".repeat(rest))
+    }
+}
+
+/// The reason of the pool's condition Ready, as far as it speaks of this spec; empty before that.
+pub(crate) fn phase(pool: &KubeletConfigPool) -> &str {
+    if standing(pool) == Standing::GoingBack {
+        return "going back";
+    }
+    let status = pool.status.as_ref().filter(|status| Some(status.observed_generation) == pool.metadata.generation);
+    status.and_then(|status| condition(status, "Ready")).map_or("", |ready| ready.reason.as_str())
+}
+
+/// The time left, if it goes on as since `done` nodes were done.
+pub(crate) fn time_left(passed: Duration, done: usize, left: usize) -> Option<Duration> {
+    let (done, left) = (u32::try_from(done).ok()?, u32::try_from(left).ok()?);
+    (done > 0 && left > 0).then(|| passed.saturating_mul(left) / done)
+}
+
+/// `2h05m`, `4m10s`, `9s`.
+pub(crate) fn duration(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, seconds) => format!("{seconds}s"),
+        (0, minutes, seconds) => format!("{minutes}m{seconds:02}s"),
+        (hours, minutes, _) => format!("{hours}h{minutes:02}m"),
+    }
+}
+
+/// Whether the pool's update revision is marked bad; that revision, and the marks without it.
+pub(crate) fn without_bad_mark(
+    pool: &str,
+    object: &KubeletConfigPool,
+    namespace: &str,
+) -> Option<(String, serde_json::Value)> {
+    let update = revision_of(pool, &object.spec, namespace).ok()?;
+    let bad = &object.status.as_ref()?.bad_revisions;
+    let others: Vec<_> = bad.iter().filter(|bad| bad.revision != update).collect();
+    (others.len() < bad.len()).then(|| (update, serde_json::json!(others)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pool(reason: &str, more: &Value) -> KubeletConfigPool {
+        let is = |type_: &str| match (type_, reason) {
+            ("Ready", "Complete") | ("Stalled", "FailuresExceeded" | "Conflict") => "True",
+            _ => "False",
+        };
+        let conditions = ["Ready", "Stalled"].map(|type_| {
+            json!({"type": type_, "status": is(type_), "reason": reason, "message": "m", "observedGeneration": 2,
+                "lastTransitionTime": "t"})
+        });
+        let mut pool = json!({
+            "apiVersion": "kubelet-supervisor.io/v1alpha1", "kind": "KubeletConfigPool",
+            "metadata": {"name": "p", "generation": 2},
+            "spec": {"nodeSelector": {}, "configMap": {"name": "m"}, "rollout": {}},
+            "status": {"observedGeneration": 2, "updateRevision": "b", "conditions": conditions},
+        });
+        for (pointer, value) in more.as_object().unwrap() {
+            let (parent, field) = pointer.rsplit_once('/').unwrap();
+            pool.pointer_mut(parent).unwrap()[field] = value.clone();
+        }
+        serde_json::from_value(pool).unwrap()
+    }
+
+    #[test]
+    fn where_it_is() {
+        let stalled = |reason: &str| Standing::Stalled(reason.into(), "m".into());
+        let bad = json!([{"revision": "b", "nodes": []}]);
+        let back = json!({"/status/badRevisions": bad, "/status/currentRevision": "a", "/status/updated": 3});
+        let gone_back = json!({"/status/badRevisions": bad, "/status/currentRevision": "a"});
+        let stop = json!({"/status/badRevisions": bad, "/status/updated": 3, "/spec/rollout/onFailure": "Stop"});
+        for (reason, more, expected) in [
+            ("Complete", json!({}), Standing::Complete),
+            ("Complete", json!({"/metadata/generation": 3}), Standing::OnItsWay),
+            ("Waves", json!({}), Standing::OnItsWay),
+            ("Conflict", json!({}), stalled("Conflict")),
+            ("FailuresExceeded", back, Standing::GoingBack),
+            ("FailuresExceeded", gone_back, stalled("FailuresExceeded")),
+            ("FailuresExceeded", stop, stalled("FailuresExceeded")),
+            ("FailuresExceeded", json!({}), Standing::OnItsWay), // it was forgotten a moment ago
+            ("Paused", json!({}), Standing::Paused),
+            ("AwaitingApproval", json!({}), Standing::AwaitingApproval("b".into())),
+            ("AwaitingApproval", json!({"/metadata/annotations": {APPROVED_REVISION: "b"}}), Standing::OnItsWay),
+            (
+                "AwaitingApproval",
+                json!({"/metadata/annotations": {APPROVED_REVISION: "a"}}),
+                Standing::AwaitingApproval("b".into()),
+            ),
+        ] {
+            assert_eq!(standing(&pool(reason, &more)), expected, "{reason} {more}");
+        }
+    }
+
+    #[test]
+    fn counts_are_those_of_the_way_it_goes() {
+        let status = json!({"/status/nodes": 10, "/status/updated": 5, "/status/proven": 2, "/status/updating": 2, "/status/failed": 1});
+        let counts = Counts::new(&pool("Waves", &status));
+        assert_eq!((counts.summary().as_str(), counts.left()), ("2/10 done, 2 in flight, 1 bad", 7));
+        let mut active = status.clone();
+        active["/spec/rollout/proof"] = json!("Active");
+        assert_eq!(Counts::new(&pool("Waves", &active)).done, 2);
+        let mut back = status;
+        back["/status/badRevisions"] = json!([{"revision": "b", "nodes": []}]);
+        back["/status/currentRevision"] = json!("a");
+        let back = pool("FailuresExceeded", &back);
+        assert_eq!((Counts::new(&back).done, phase(&back)), (3, "going back"));
+    }
+
+    #[test]
+    fn a_bar_is_as_wide_as_it_is() {
+        let counts = Counts { total: 100, done: 50, in_flight: 10, bad: 1 };
+        assert_eq!(counts.bar(20), "[##########>>!.......]");
+        for done in 0..=9 {
+            assert_eq!(Counts { done, total: 7, in_flight: 3, bad: 1 }.bar(20).len(), 22);
+        }
+        assert_eq!(Counts::default().bar(4), "[....]");
+    }
+
+    #[test]
+    fn time_left_goes_by_what_passed() {
+        assert_eq!(time_left(Duration::from_secs(60), 0, 5), None);
+        assert_eq!(time_left(Duration::from_secs(60), 2, 5).map(duration), Some("2m30s".to_owned()));
+        assert_eq!(duration(Duration::from_secs(7500)), "2h05m");
+    }
+
+    #[test]
+    fn a_mark_goes_alone() {
+        let bad = json!([{"revision": "a", "nodes": []}, {"revision": "m", "nodes": []}]);
+        let (update, others) =
+            without_bad_mark("p", &pool("Waves", &json!({"/status/badRevisions": bad})), "ns").unwrap();
+        assert_eq!((update.as_str(), others), ("m", json!([{"revision": "a", "nodes": []}])));
+        assert!(without_bad_mark("p", &pool("Waves", &json!({})), "ns").is_none());
+    }
+}

@@ -1,0 +1,130 @@
+//! The Nodes of a pool that are not done, and why.
+
+use super::node::{PoolNode, Progress};
+use super::progress::{Standing, standing};
+use super::renderings::{StoredRevision, Target};
+use super::revision::{Revision, parse_revision_name};
+use super::types::{KubeletConfigPool, OnFailure};
+use crate::fleet::view::Tone;
+
+/// A Node that is not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Remaining {
+    pub(crate) node: String,
+    /// For tables and programs.
+    pub(crate) state: &'static str,
+    pub(crate) tone: Tone,
+    /// What the Node says, or why it waits.
+    pub(crate) message: String,
+}
+
+/// The revision that a spec says, as Nodes get it.
+pub(crate) fn update(pool: &KubeletConfigPool, name: &str, namespace: &str) -> Option<StoredRevision> {
+    match Revision::of_spec(name, &pool.spec, namespace).ok()? {
+        Revision::Template(template) => Some(StoredRevision::Template(template)),
+        other => Some(StoredRevision::Plain(other.reference().clone())),
+    }
+}
+
+/// Those of the pool's Nodes for which its update revision is bad, by their own word.
+pub(crate) fn refusing<'a>(update: &StoredRevision, pool: &KubeletConfigPool, nodes: &'a [PoolNode]) -> Vec<&'a str> {
+    let own = || nodes.iter().filter(|node| pool.spec.node_selector.selects(&node.labels));
+    let target = update.target(own()).0;
+    let bad = own().filter(|node| target.is_on(node) && matches!(node.progress, Progress::Bad(_)));
+    bad.map(|node| node.name.as_str()).collect()
+}
+
+/// Those that have not finished what the pool wants for them: the update revision, or, if that is bad and they go back, the
+/// current one.
+pub(crate) fn remaining(pool: &KubeletConfigPool, name: &str, namespace: &str, nodes: &[PoolNode]) -> Vec<Remaining> {
+    let own = || nodes.iter().filter(|node| pool.spec.node_selector.selects(&node.labels));
+    let Some(update) = update(pool, name, namespace) else { return Vec::new() };
+    let current = pool.status.as_ref().and_then(|status| status.current_revision.as_deref());
+    let is_bad = match standing(pool) {
+        Standing::GoingBack => true,
+        Standing::Stalled(reason, _) => reason == "FailuresExceeded",
+        _ => false,
+    };
+    let back = current.filter(|_| is_bad && pool.spec.rollout.on_failure == OnFailure::Revert);
+    let target = match back {
+        // One with expressions has a name of its own on each Node: whoever has left the bad one is on its way back.
+        Some(current) => Target::plain(parse_revision_name(current, namespace)),
+        None => update.target(own()).0,
+    };
+    let left = update.target(own()).0;
+    let has = |node: &PoolNode| target.is_on(node) || (back.is_some() && !left.is_on(node));
+    own().filter_map(|node| state(pool, node, has(node))).collect()
+}
+
+fn state(pool: &KubeletConfigPool, node: &PoolNode, has: bool) -> Option<Remaining> {
+    let (state, tone, message) = match &node.progress {
+        Progress::Bad(why) if has => ("failed", Tone::Bad, why.clone()),
+        _ if has && node.is_done(pool.spec.rollout.proof) => return None,
+        _ if !node.ready => ("not ready", Tone::Bad, "the Node is NotReady".to_owned()),
+        _ if has => ("updating", Tone::Open, node.message.clone()),
+        Progress::Bad(why) => ("waiting", Tone::Open, why.clone()),
+        _ if node.held => ("held", Tone::Open, node.message.clone()),
+        _ => ("waiting", Tone::Plain, String::new()),
+    };
+    Some(Remaining { node: node.name.clone(), state, tone, message })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::node::NodeRow;
+    use serde_json::json;
+
+    const SOURCE: &str = "LastKnownGood";
+
+    fn node(name: &str, map: &str, reason: &str, ready: &str) -> PoolNode {
+        let source = |map: &str| json!({"configMap": {"namespace": "ns", "name": map, "kubeletConfigKey": "kubelet", "uid": "u", "resourceVersion": "1"}});
+        let active = if reason == SOURCE || reason == "OnTrial" { map } else { "old" };
+        let good = if reason == SOURCE { map } else { "old" };
+        let error = if reason == "RolledBack" { "failed to run" } else { "" };
+        let said =
+            json!({"assigned": source(map), "active": source(active), "lastKnownGood": source(good), "error": error});
+        let said = said.to_string();
+        let label = |part: &str| format!("{}{part}", kubelet_config::assignment::LABELS);
+        let status = match reason {
+            SOURCE => "True",
+            "OnTrial" => "Unknown",
+            _ => "False",
+        };
+        let node = json!({
+            "metadata": {"name": name, "labels": {label("name"): map}, "annotations": {"kubelet-supervisor.io/config-status": said}},
+            "status": {"conditions": [{"type": "Ready", "status": ready}, {"type": "KubeletConfigOk", "status": status, "reason": reason,
+                "message": format!("{reason}: so")}]},
+        });
+        PoolNode::from_row(NodeRow::from_node(&node, "ns"))
+    }
+
+    #[test]
+    fn those_that_are_not_done_and_why() {
+        let nodes = [
+            node("done", "b", SOURCE, "True"),
+            node("trial", "b", "OnTrial", "True"),
+            node("bad", "b", "RolledBack", "True"),
+            node("old", "a", SOURCE, "True"),
+            node("away", "a", SOURCE, "False"),
+        ];
+        let object = json!({
+            "apiVersion": "kubelet-supervisor.io/v1alpha1", "kind": "KubeletConfigPool", "metadata": {"name": "p"},
+            "spec": {"nodeSelector": {}, "configMap": {"name": "b"}},
+        });
+        let pool: KubeletConfigPool = serde_json::from_value(object).unwrap();
+        let found = remaining(&pool, "p", "ns", &nodes);
+        let found: Vec<(&str, &str, &str)> =
+            found.iter().map(|it| (it.node.as_str(), it.state, it.message.as_str())).collect();
+        assert_eq!(
+            found,
+            [
+                ("trial", "updating", "OnTrial: so"),
+                ("bad", "failed", "RolledBack: so"),
+                ("old", "waiting", ""),
+                ("away", "not ready", "the Node is NotReady"),
+            ]
+        );
+        assert_eq!(refusing(&update(&pool, "p", "ns").unwrap(), &pool, &nodes), ["bad"]);
+    }
+}
