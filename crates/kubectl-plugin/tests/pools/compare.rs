@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use testkit::api_server::{Fault, FaultKind, Verb};
-use testkit::pools::World;
+use testkit::pools::{World, number};
 
 use super::{CANARIES, POOL, condition, prepared, spec, with_controller};
 
@@ -179,4 +179,25 @@ fn the_right_that_it_takes_is_an_overlay() {
     assert_eq!(binding["roleRef"], reference);
     let controllers = documents("pools").into_iter().find(|it| it["kind"] == "ClusterRoleBinding").unwrap();
     assert_eq!(binding["subjects"], controllers["subjects"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_a_selector_both_groups_are_of_those_that_it_matches() {
+    let world = World::new(80);
+    let script = async {
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        // More canaries than the selector matches: those that there are have to do.
+        for (canaries, compared) in [(CANARIES, (CANARIES, 30)), (60, (0, 0))] {
+            let mut asked = rollout(canaries);
+            asked["rollout"]["canarySelector"] = json!({"matchLabels": {"pool": "even"}});
+            let pods = 60 + u32::try_from(canaries).unwrap();
+            world.server.put_pool(POOL, &spec(pods, &asked));
+            let said = if compared.0 == 0 { "TooFewNodes" } else { "Comparing" };
+            let pool = world.until_pool(POOL, |pool| outcome(pool) == said).await;
+            assert_eq!((names(&pool, true).len(), names(&pool, false).len()), compared);
+            let all = [names(&pool, true), names(&pool, false)].concat();
+            assert!(all.iter().all(|name| number(name).is_multiple_of(2)), "{all:?}");
+        }
+    };
+    with_controller(&world, script).await;
 }

@@ -135,12 +135,12 @@ async fn follow(client: &Client, name: &str, reporter: &mut ProgressReporter) ->
                 }
                 pool = Some(new);
             }
-            Ok(Some(Event::InitDone(_))) if pool.is_none() => return gone(),
+            Ok(Some(Event::InitDone)) if pool.is_none() => return gone(),
             Ok(Some(Event::Delete(_))) => return gone(),
             Ok(Some(Event::Interrupted(failure))) => reporter.note(&format!("warning: {}; trying on", failure.message)),
             Ok(Some(Event::Failed(failure))) => return Err(again(name, &failure.message)),
             Ok(None) => return Err(again(name, "watch pools: it has ended")),
-            Ok(Some(Event::Init | Event::InitDone(_))) | Err(_) => {}
+            Ok(Some(Event::Init | Event::InitDone)) | Err(_) => {}
         }
         if let Some(pool) = &pool {
             reporter.progress(name, &pool.pool);

@@ -8,6 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::evidence::{EProcess, Groups, MAX_GROUP, Test};
 use super::node::PoolNode;
+use super::report::rfc3339;
 use super::signals::Signal;
 use super::types::comparison::{CompareStrategy, ComparedNode, ComparedSignal, Comparison, ComparisonOutcome};
 
@@ -67,7 +68,7 @@ impl Comparison {
         let can_show = smallest_harm_percent.is_some();
         let mut comparison = Self {
             revision,
-            started: started.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            started: rfc3339(started),
             outcome: if can_show { ComparisonOutcome::Comparing } else { ComparisonOutcome::TooFewNodes },
             canaries: count(canaries.len()),
             controls: count(controls.len()),
@@ -161,7 +162,7 @@ impl Comparison {
         let counts = self.listed(|it| Some(format!("{} {} and {}", it.type_.as_str(), it.canaries, it.controls)));
         match self.outcome {
             ComparisonOutcome::Comparing => {
-                let ends = self.ends(asked).map(|ends| ends.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+                let ends = self.ends(asked).map(rfc3339);
                 format!(
                     "until {}, {canaries} canaries are compared with {controls} unchanged Nodes; of them had {counts}",
                     ends.unwrap_or_default()
@@ -193,7 +194,7 @@ impl Comparison {
             }
             ComparisonOutcome::TooFewNodes => format!(
                 "nothing is compared: {canaries} canaries and {controls} unchanged Nodes could not show any harm; raise \
-                 spec.rollout.canaries"
+                 spec.rollout.canaries, or let more Nodes match spec.rollout.canarySelector if there is one"
             ),
         }
     }

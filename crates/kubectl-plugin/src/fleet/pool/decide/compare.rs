@@ -1,5 +1,6 @@
 //! `rollout.compare`: when canaries are held against Nodes that have not changed, and what follows from it.
 
+use super::super::canaries::Canaries;
 use super::super::node::{PoolNode, Progress};
 use super::super::report::{Blocker, PoolState};
 use super::super::revision::revision_name;
@@ -35,19 +36,19 @@ impl Rollout<'_> {
 
     /// And there are Nodes that it did not go to yet.
     fn canaries_are_done(&self) -> bool {
-        let (with, behind): (Vec<&PoolNode>, Vec<&PoolNode>) =
-            self.members.own.iter().copied().partition(|node| self.update.is_on(node));
-        let done = with.iter().filter(|node| node.is_done(self.strategy.proof)).count();
-        done >= (self.strategy.canaries as usize).min(self.members.own.len()) && !behind.is_empty()
+        let own = &self.members.own;
+        let canaries = Canaries::new(self.strategy, own, self.update, self.strategy.proof);
+        canaries.blocker().is_none() && canaries.left().is_none() && own.iter().any(|node| !self.update.is_on(node))
     }
 
     /// Both by the draw that chose the canaries, and by what a Node must be to be one: chance alone tells them apart.
     fn new_comparison(&self, update: String, asked: &CompareStrategy) -> Comparison {
         let (now, proof) = (self.cluster.now, self.strategy.proof);
+        let drawn_from = Canaries::new(self.strategy, &self.members.own, self.update, proof);
         let fits = |node: &&PoolNode| {
             let is_settled =
                 !node.is_young(now) && !node.is_in_flight(proof) && !matches!(node.progress, Progress::Bad(_));
-            node.ready && !node.held && is_settled && self.update.of(node).is_some()
+            drawn_from.may_be(node) && node.ready && !node.held && is_settled && self.update.of(node).is_some()
         };
         let nodes: Vec<&PoolNode> = self.members.own.iter().copied().filter(fits).collect();
         let (canaries, controls): (Vec<&PoolNode>, Vec<&PoolNode>) =
