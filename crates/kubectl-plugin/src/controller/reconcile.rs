@@ -25,11 +25,11 @@ use crate::api::client::{ApiError, Client};
 use crate::api::watch::older;
 use crate::clock::Clock;
 use crate::fleet::pool::comparison::Look;
-use crate::fleet::pool::decide::{Cluster, Decision, Pool, decide, max_unavailable};
+use crate::fleet::pool::decide::{Cluster, Decision, Pool, decide};
 use crate::fleet::pool::renderings::{StoredRevision, Target as RevisionTarget};
 use crate::fleet::pool::report;
 use crate::fleet::pool::revision::{APPROVED_REVISION, RenderedRevision, Revision, RevisionFault, check_stored};
-use crate::fleet::pool::types::{KubeletConfigPool, KubeletConfigPoolSpec, KubeletConfigPoolStatus};
+use crate::fleet::pool::types::{KubeletConfigPool, KubeletConfigPoolSpec, KubeletConfigPoolStatus, max_unavailable};
 
 /// Whose fields these are, in `metadata.managedFields`.
 const MANAGER: &str = "kubelet-config-controller";

@@ -5,9 +5,9 @@ use serde_json::{Map, Value, json};
 
 use crate::commands::render::pool_name;
 use crate::commands::targets::DryRun;
-use crate::fleet::pool::decide::max_unavailable;
 use crate::fleet::pool::selector_text;
 use crate::fleet::pool::types::NodeSelector;
+use crate::fleet::pool::types::max_unavailable;
 use crate::output::Format;
 use kubelet_config::duration::GoDuration;
 

@@ -423,3 +423,20 @@ fn count_or_share(_: &mut SchemaGenerator) -> Schema {
         "pattern": "^([1-9][0-9]?|100)%$",
     })
 }
+
+/// A number, or a share of so many Nodes, rounded down; at least one.
+///
+/// # Errors
+/// What it should be.
+pub(crate) fn max_unavailable(value: &serde_json::Value, nodes: usize) -> Result<usize, String> {
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let number = match text.strip_suffix('%') {
+        // Rounded down: what is asked for is a limit.
+        Some(share) => {
+            let share = share.parse().ok().filter(|share| (1..=100).contains(share));
+            share.map(|share: usize| (nodes * share / 100).max(1))
+        }
+        None => text.parse().ok().filter(|number| *number > 0),
+    };
+    number.ok_or_else(|| format!("spec.rollout.maxUnavailable {value}: a number from 1, or a share such as 10%"))
+}

@@ -6,7 +6,8 @@ use super::super::report::{Blocker, PoolState};
 use super::super::revision::revision_name;
 use super::super::types::comparison::{CompareStrategy, Comparison, ComparisonOutcome};
 use super::super::types::{BadRevisionNode, KubeletConfigPoolStatus};
-use super::{Rollout, is_new};
+use super::Rollout;
+use super::view::is_new;
 
 impl Rollout<'_> {
     /// Begins the comparison of canaries with unchanged Nodes when all are done, and takes in what is seen; whether it has begun

@@ -1,0 +1,131 @@
+//! The Nodes of a pool, and what concerns them whatever the pool is about to do.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+
+use super::super::drain::Cordon;
+use super::super::draining::Draining;
+use super::super::leave::Leavers;
+use super::super::node::{PoolNode, Progress};
+use super::super::renderings::{NodeAssignment, Target};
+use super::super::report::Counts;
+use super::super::revision::parse_revision_name;
+use super::super::types::{KubeletConfigPoolStatus, Proof};
+use super::view::{Cluster, Pool, is_new};
+
+/// The Nodes of a pool.
+pub(super) struct Members<'a> {
+    pub(super) pool: &'a Pool<'a>,
+    pub(super) now: Timestamp,
+    /// Control-plane Nodes of the cluster that are not Ready, or are cordoned for a pool, or have not proven what they are
+    /// assigned, or whose static pods do not all run.
+    pub(super) busy_control_plane: BTreeSet<&'a str>,
+    /// Selected by this pool alone.
+    pub(super) own: Vec<&'a PoolNode>,
+    /// Selected by another pool too, whose name it is.
+    pub(super) shared: Vec<(&'a PoolNode, &'a str)>,
+    pub(super) leavers: Leavers<'a>,
+}
+
+impl<'a> Members<'a> {
+    pub(super) fn new(pool: &'a Pool<'a>, cluster: &Cluster<'a>) -> Self {
+        let is_busy = |node: &PoolNode| {
+            let is_away = !node.ready || node.cordoned_for().is_some() || cluster.static_pods.contains_key(&node.name);
+            is_away || node.is_in_flight(Proof::Proven)
+        };
+        let is_selected = |node: &PoolNode| {
+            let mut specs = cluster.pools.iter().map(|(_, spec)| spec).chain([pool.spec]);
+            specs.any(|spec| spec.node_selector.selects(&node.labels))
+        };
+        let of_no_pool = cluster.nodes.values().filter(|node| !is_selected(node));
+        let leavers = Leavers::new(pool.name, pool.spec, pool.status, pool.namespace, of_no_pool);
+        let is_busy = |node: &PoolNode| is_busy(node) || leavers.returning.iter().any(|other| other.name == node.name);
+        let busy = cluster.nodes.values().filter(|node| node.is_control_plane() && is_busy(node));
+        let busy_control_plane = busy.map(|node| node.name.as_str()).collect();
+        let (mut own, mut shared) = (Vec::new(), Vec::new());
+        let others: Vec<_> = cluster.pools.iter().filter(|(name, _)| name != pool.name).collect();
+        for node in cluster.nodes.values().filter(|node| pool.spec.node_selector.selects(&node.labels)) {
+            match others.iter().find(|(_, spec)| spec.node_selector.selects(&node.labels)) {
+                None => own.push(node),
+                Some((other, _)) => shared.push((node, other.as_str())),
+            }
+        }
+        Self { pool, now: cluster.now, busy_control_plane, own, shared, leavers }
+    }
+
+    pub(super) fn counts(&self, update: Option<&Target<'_>>, proof: Proof) -> Counts {
+        let mut counts = Counts { nodes: self.own.len() + self.shared.len(), ..Counts::default() };
+        counts.conflicts = self.shared.iter().map(|(node, other)| (node.name.clone(), (*other).to_owned())).collect();
+        for node in &self.own {
+            let has = update.is_some_and(|update| update.is_on(node));
+            counts.updated += usize::from(has);
+            counts.proven += usize::from(has && node.progress == Progress::Proven);
+            counts.failed += usize::from(has && matches!(node.progress, Progress::Bad(_)));
+            counts.updating += usize::from(node.is_in_flight(proof));
+            let is_cordoned = node.cordon(self.pool.name) == Cordon::Ours;
+            counts.unavailable += usize::from(!node.ready || is_cordoned || node.is_in_flight(proof));
+        }
+        counts
+    }
+
+    pub(super) fn draining<'b>(&'b self, cluster: &'b Cluster<'_>, update: &'b Target<'_>) -> Draining<'b> {
+        let Pool { name, spec, status, .. } = self.pool;
+        // What all Nodes had needs no proof.
+        let proof = if is_new(status, update) { spec.rollout.proof } else { Proof::Active };
+        Draining {
+            pool: name,
+            strategy: &spec.rollout,
+            nodes: cluster.nodes,
+            own: &self.own,
+            shared: &self.shared,
+            drains: cluster.drains,
+            update,
+            proof,
+            now: self.now,
+        }
+    }
+
+    /// Nodes that have the startup taint, and run a revision of the pool by now.
+    pub(super) fn with_startup_taint(&self, update: Option<&Target<'_>>) -> Vec<String> {
+        let Some(taint) = &self.pool.spec.startup_taint else { return Vec::new() };
+        let current = self.current(self.pool.status);
+        let is_configured = |node: &PoolNode| {
+            update.into_iter().chain(&current).any(|target| target.is_on(node)) && node.is_done(Proof::Active)
+        };
+        let tainted = self.own.iter().filter(|node| node.taints.contains(taint) && is_configured(node));
+        tainted.map(|node| node.name.clone()).collect()
+    }
+
+    /// Nodes that have just joined get what the others have.
+    pub(super) fn joined(&self) -> Vec<NodeAssignment> {
+        let Some(current) = self.current(self.pool.status) else { return Vec::new() };
+        let can_get = |node: &PoolNode| current.of(node).is_some();
+        let is_new = |node: &&PoolNode| node.desired.is_none() && node.is_young(self.now) && can_get(node);
+        let new = self.one_control_plane_at_a_time(self.own.iter().copied().filter(is_new));
+        new.filter_map(|node| NodeAssignment::of(&current, node)).collect()
+    }
+
+    /// What all had last.
+    pub(super) fn current(&self, status: &KubeletConfigPoolStatus) -> Option<Target<'a>> {
+        let reference = parse_revision_name(status.current_revision.as_deref()?, self.pool.namespace);
+        let mut known = self.pool.current.into_iter().chain(self.pool.update.ok());
+        let known = known.find(|target| target.reference == reference);
+        Some(known.cloned().unwrap_or_else(|| Target::plain(reference)))
+    }
+
+    /// Control-plane Nodes of all pools: the next one when all others are Ready and have proven what they have.
+    pub(super) fn one_control_plane_at_a_time(
+        &self,
+        nodes: impl Iterator<Item = &'a PoolNode>,
+    ) -> impl Iterator<Item = &'a PoolNode> {
+        let mut busy = self.busy_control_plane.clone();
+        nodes.filter(move |node| {
+            let is_free = !node.is_control_plane() || busy.iter().all(|other| *other == node.name);
+            if is_free && node.is_control_plane() {
+                busy.insert(&node.name);
+            }
+            is_free
+        })
+    }
+}

@@ -1,0 +1,149 @@
+//! Which Nodes go next, and what keeps the others.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use sha2::{Digest as _, Sha256};
+
+use super::super::jitter;
+use super::super::node::{PoolNode, Progress};
+use super::super::renderings::{NodeAssignment, Target};
+use super::super::report::Blocker;
+use super::super::revision::{is_of_revision, revision_name};
+use super::super::types::{BadRevision, Proof, max_unavailable};
+use super::super::windows::Windows;
+use super::Rollout;
+
+impl<'a> Rollout<'a> {
+    /// Of the Nodes that are behind, those that go next.
+    pub(super) fn next_nodes(
+        &self,
+        behind: &[&'a PoolNode],
+        target: &Target<'_>,
+        proof: Proof,
+        most: usize,
+    ) -> Vec<NodeAssignment> {
+        let ordered = self.in_order(behind);
+        // One that has not finished what it has is unavailable already: it takes no place, and may need this to come back.
+        let renderings = self.tried_renderings(target);
+        let may_get = |node: &PoolNode| {
+            let rendering = renderings.as_ref().and_then(|of| of.get(&node.name)).copied();
+            target.of(node).is_some() && rendering.unwrap_or(true)
+        };
+        let judges = |node: &PoolNode| self.is_update(target) && self.preflight.waiting.contains(&node.name);
+        let (stuck, others): (Vec<_>, Vec<_>) = ordered
+            .into_iter()
+            .filter(|node| !node.held && !judges(node) && may_get(node))
+            .partition(|node| node.is_in_flight(proof));
+        let others = others.into_iter().filter(|node| self.wait(node, target).is_zero());
+        let others = self.draining.with_room(others, self.room(target, proof));
+        let next = self.members.one_control_plane_at_a_time(stuck.into_iter().chain(others));
+        next.take(most).filter_map(|node| NodeAssignment::of(target, node)).collect()
+    }
+
+    /// How long a Node that is well is still left with a bad revision: they do not all go back at once.
+    pub(super) fn wait(&self, node: &PoolNode, target: &Target<'_>) -> Duration {
+        let status = self.pool.status;
+        let goes_back = status.current_revision.as_ref() == Some(&revision_name(&target.reference));
+        let desired = node.desired.as_ref().filter(|_| goes_back && node.is_done(Proof::Active) && !target.is_on(node));
+        let is_it = |bad: &&BadRevision| {
+            desired.is_some_and(|desired| is_of_revision(desired, &bad.revision, self.pool.namespace))
+        };
+        let bad = status.bad_revisions.iter().find(is_it);
+        bad.map_or(Duration::ZERO, |bad| jitter::wait(bad, &node.name, self.members.own.len(), self.cluster.now))
+    }
+
+    /// Whether a Node may be given what expressions come to for it, where the revision is what all have: what no Node has
+    /// proven yet goes to one, while a window is open, and no further if that one refuses it. None: all may.
+    pub(super) fn tried_renderings(&self, target: &Target<'_>) -> Option<BTreeMap<String, bool>> {
+        let is_known = self.pool.status.current_revision.as_ref() == Some(&revision_name(&target.reference));
+        if !is_known || !target.has_renderings() || !self.is_update(target) {
+            return None;
+        }
+        let mut tried: BTreeMap<&str, (bool, bool)> = BTreeMap::new();
+        for node in self.members.own.iter().filter(|node| target.is_on(node)) {
+            let Some(rendering) = target.of(node) else { continue };
+            let (proven, open) = tried.entry(&rendering.name).or_default();
+            *proven |= node.progress == Progress::Proven;
+            *open |= node.progress != Progress::Proven;
+        }
+        let is_open = !matches!(self.windows, Windows::ClosedUntil(_));
+        let may_get = |node: &&PoolNode| {
+            let rendering = target.of(node).and_then(|to| tried.get(to.name.as_str()).copied());
+            let (proven, open) = rendering.unwrap_or_default();
+            (node.name.clone(), proven || (is_open && !open))
+        };
+        Some(self.members.own.iter().map(may_get).collect())
+    }
+
+    /// So many more Nodes may become unavailable.
+    pub(super) fn room(&self, target: &Target<'_>, proof: Proof) -> usize {
+        let out = self.members.own.iter().filter(|node| self.counts_as_unavailable(node, target, proof)).count();
+        let max = max_unavailable(&self.strategy.max_unavailable, self.members.own.len()).unwrap_or(1);
+        max.saturating_sub(out + self.members.leavers.returning.len())
+    }
+
+    /// One that joined has no pods yet: it counts only with what is new to the pool.
+    pub(super) fn counts_as_unavailable(&self, node: &PoolNode, target: &Target<'_>, proof: Proof) -> bool {
+        let is_new = self.pool.status.current_revision.as_ref() != Some(&revision_name(&target.reference));
+        let counts = !node.is_young(self.cluster.now) || (is_new && target.is_on(node));
+        counts && (!node.ready || node.is_in_flight(proof))
+    }
+
+    /// Why none of these can go.
+    pub(super) fn blocker(&self, behind: &[&PoolNode], target: &Target<'_>, proof: Proof) -> Blocker {
+        let names = |which: &dyn Fn(&&&PoolNode) -> bool, of: &[&PoolNode]| -> Vec<String> {
+            of.iter().filter(which).map(|node| node.name.clone()).collect()
+        };
+        if behind.iter().all(|node| target.of(node).is_none()) {
+            return Blocker::NoRendering(names(&|_| true, behind));
+        }
+        if self.room(target, proof) == 0 {
+            return Blocker::MaxUnavailable(names(
+                &|node| self.counts_as_unavailable(node, target, proof),
+                &self.members.own,
+            ));
+        }
+        if behind.iter().all(|node| !node.ready) {
+            return Blocker::NotReady(names(&|_| true, behind));
+        }
+        if let Some(blocker) = self.draining.blocker(behind) {
+            return blocker;
+        }
+        if behind.iter().all(|node| !node.ready || node.held) {
+            return Blocker::HeldOnNode(names(&|node| node.held, behind));
+        }
+        if self.members.busy_control_plane.is_empty() {
+            if let (Windows::ClosedUntil(opens), true) = (self.windows, self.is_update(target)) {
+                return Blocker::Windows(opens);
+            }
+            let own = self.members.own.iter().copied().filter(|node| target.is_on(node));
+            return Blocker::Unproven(names(&|node| node.progress != Progress::Proven, &own.collect::<Vec<_>>()));
+        }
+        let busy = self.members.busy_control_plane.iter().map(|name| match self.cluster.static_pods.get(*name) {
+            Some(why) => format!("{name} ({why})"),
+            None => (*name).to_owned(),
+        });
+        Blocker::ControlPlane(busy.collect())
+    }
+
+    /// Round the zones, in each by chance: a hash, so that every controller has the same. Ranks are those among all Nodes
+    /// of the pool, whoever has it by now.
+    pub(super) fn in_order(&self, of: &[&'a PoolNode]) -> Vec<&'a PoolNode> {
+        let mut zones: BTreeMap<&str, Vec<([u8; 8], &PoolNode)>> = BTreeMap::new();
+        for node in &self.members.own {
+            let draw = Sha256::digest(format!("{}\n{}\n{}", self.pool.name, self.update.reference, node.name));
+            let mut key = [0; 8];
+            key.iter_mut().zip(draw.iter()).for_each(|(key, byte)| *key = *byte);
+            zones.entry(node.zone(&self.strategy.zone_key)).or_default().push((key, node));
+        }
+        let mut ranked: Vec<(usize, [u8; 8], &PoolNode)> = Vec::with_capacity(self.members.own.len());
+        for zone in zones.values_mut() {
+            zone.sort_by_key(|(key, _)| *key);
+            ranked.extend(zone.iter().enumerate().map(|(rank, (key, node))| (rank, *key, *node)));
+        }
+        ranked.sort_by_key(|(rank, key, _)| (*rank, *key));
+        let wanted: BTreeMap<&str, &'a PoolNode> = of.iter().map(|node| (node.name.as_str(), *node)).collect();
+        ranked.into_iter().filter_map(|(_, _, node)| wanted.get(node.name.as_str()).copied()).collect()
+    }
+}

@@ -1,0 +1,89 @@
+//! What is decided once and for all: a revision is bad, or it is current.
+
+use super::super::node::{PoolNode, Progress};
+use super::super::report;
+use super::super::revision::revision_name;
+use super::super::types::{BadRevision, BadRevisionNode, KubeletConfigPoolStatus};
+use super::members::Members;
+use super::{NOT_READY, Rollout};
+
+/// Bad and former revisions that the status keeps.
+const MAX_KEPT_REVISIONS: usize = 10;
+/// Nodes that a bad revision names.
+const MAX_NODES_PER_BAD_REVISION: usize = 10;
+
+impl Rollout<'_> {
+    /// Writes down what is decided once and for all; whether there was something.
+    pub(super) fn record_verdicts(&self, status: &mut KubeletConfigPoolStatus) -> bool {
+        let update = revision_name(&self.update.reference);
+        let is_bad = status.bad_revisions.iter().any(|bad| bad.revision == update);
+        // What all Nodes had is not bad because of one that joined, or that broke since.
+        let is_new = status.current_revision.as_ref() != Some(&update);
+        let failed = self.failed();
+        if !is_bad && is_new && failed.len() >= self.strategy.max_failures as usize {
+            self.record_bad(status, failed, String::new());
+            return true;
+        }
+        if is_new && !is_bad && self.has_all() {
+            let former = status.current_revision.replace(update.clone());
+            status.history.retain(|revision| *revision != update);
+            status.history.extend(former);
+            let surplus = status.history.len().saturating_sub(MAX_KEPT_REVISIONS);
+            status.history.drain(..surplus);
+            return true;
+        }
+        self.pool.status.update_revision != status.update_revision
+    }
+
+    pub(super) fn record_bad(
+        &self,
+        status: &mut KubeletConfigPoolStatus,
+        mut nodes: Vec<BadRevisionNode>,
+        message: String,
+    ) {
+        nodes.truncate(MAX_NODES_PER_BAD_REVISION);
+        let revision = revision_name(&self.update.reference);
+        let time = Some(report::rfc3339(self.cluster.now));
+        status.bad_revisions.push(BadRevision { revision, time, nodes, message });
+        let surplus = status.bad_revisions.len().saturating_sub(MAX_KEPT_REVISIONS);
+        status.bad_revisions.drain(..surplus);
+    }
+
+    /// Nodes that failed with the revision, and how.
+    pub(super) fn failed(&self) -> Vec<BadRevisionNode> {
+        let with_it = self.members.own.iter().filter(|node| self.update.is_on(node));
+        with_it
+            .filter_map(|node| {
+                let message = self.failure(node)?;
+                Some(BadRevisionNode { name: node.name.clone(), message })
+            })
+            .collect()
+    }
+
+    pub(super) fn failure(&self, node: &PoolNode) -> Option<String> {
+        if let Progress::Bad(why) = &node.progress {
+            return Some(why.clone());
+        }
+        if !node.is_in_flight(self.strategy.proof) {
+            return None;
+        }
+        // What it was before it had this revision is not held against it.
+        if node.unready_for.min(node.updating_for) >= NOT_READY {
+            return Some(format!("it is not Ready for more than {} s", NOT_READY.as_secs()));
+        }
+        (node.updating_for >= self.node_timeout()).then(|| {
+            let reported = if node.message.is_empty() { "" } else { "; it reports: " };
+            let seconds = self.strategy.node_timeout_seconds;
+            format!(
+                "it has not finished within {seconds} s (spec.rollout.nodeTimeoutSeconds){reported}{}",
+                node.message
+            )
+        })
+    }
+
+    /// Every Node has the revision, and none is on its way.
+    pub(super) fn has_all(&self) -> bool {
+        let Members { own, shared, .. } = self.members;
+        shared.is_empty() && own.iter().all(|node| self.update.is_on(node) && !node.is_in_flight(self.strategy.proof))
+    }
+}
