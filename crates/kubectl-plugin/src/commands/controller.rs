@@ -33,7 +33,8 @@ impl Options {
         let stop = async {
             tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
         };
-        controller::run(&client, Scope { pool: None, on_leader: &tell }, listener, stop).await?;
+        controller::run(&client, Scope { pool: None, on_leader: &tell, on_reconciled: &|_| {} }, listener, stop)
+            .await?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -57,9 +58,11 @@ pub(crate) fn client(context: &Context) -> Client {
 }
 
 fn tell(leader: Leader<'_>) {
-    output::note(&match leader {
+    let said = match leader {
         Leader::Us(us) => format!("{us} holds the Lease {LEASE_NAME}"),
         Leader::Other(other) => format!("{other} holds the Lease {LEASE_NAME}; waiting"),
         Leader::Nobody => format!("the Lease {LEASE_NAME} is lost"),
-    });
+        Leader::Renewed(_) => return,
+    };
+    output::note(&said);
 }

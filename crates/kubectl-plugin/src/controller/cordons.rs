@@ -53,29 +53,30 @@ pub(super) async fn end_strays(
     store: &NodeStore,
     pools: &Store<KubeletConfigPool>,
     guard: &LeadershipGuard,
+    only: Option<&str>,
 ) {
     if pools.wait_until_ready().await.is_err() {
         return std::future::pending().await;
     }
     loop {
         let strays: Vec<String> = store.read(|nodes| {
-            let strays = nodes.values().filter(|node| is_stray(node, pools));
+            let strays = nodes.values().filter(|node| is_stray(node, pools, only));
             strays.map(|node| node.name.clone()).collect()
         });
         for node in strays {
             if let Err(error) = write_cordon(client, store, guard, &node, None).await {
-                eprintln!("warning: {}", output::plain(&Failure::from(error).message));
+                output::note(&format!("warning: {}", Failure::from(error).message));
             }
         }
         tokio::time::sleep(EVERY).await;
     }
 }
 
-/// It is cordoned for a pool that does not select it, or that is not there.
-fn is_stray(node: &PoolNode, pools: &Store<KubeletConfigPool>) -> bool {
+/// It is cordoned for a pool, one that is carried out here, that does not select it, or that is not there.
+fn is_stray(node: &PoolNode, pools: &Store<KubeletConfigPool>, only: Option<&str>) -> bool {
     let selects = |by: &str| {
         let is_that = |pool: &KubeletConfigPool| pool.name_any() == by && pool.metadata.deletion_timestamp.is_none();
         pools.find(|pool| is_that(pool) && pool.spec.node_selector.selects(&node.labels)).is_some()
     };
-    node.cordoned_for().is_some_and(|by| !selects(by))
+    node.cordoned_for().is_some_and(|by| only.is_none_or(|only| only == by) && !selects(by))
 }

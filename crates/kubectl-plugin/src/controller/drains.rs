@@ -264,6 +264,8 @@ impl Shared {
     /// Asks for a Pod's end; why that will never be granted.
     async fn evict(&self, name: &str, pod: &Pod) -> Result<(), String> {
         let result = match self.version.get_or_try_init(|| self.eviction_version()).await {
+            // That may have taken a while.
+            Ok(_) if !self.guard.is_leader() => return Ok(()),
             Ok(version) => self.ask(pod, version).await,
             Err(error) => Err(error),
         };

@@ -47,12 +47,22 @@ impl LeadershipGuard {
 pub(crate) enum Leader<'a> {
     Us(&'a str),
     Other(&'a str),
+    /// The other one has renewed it since.
+    Renewed(&'a str),
     /// Ours is lost.
     Nobody,
 }
 
 /// So long after a Lease that another one held is free, a candidate that lets others go first takes it.
 const OTHERS_FIRST: Duration = RETRY_PERIOD.saturating_mul(3);
+
+/// In the identity of a holder that carries out one pool alone, before that pool's name.
+const ONE_POOL: &str = " pool/";
+
+/// The only pool that this holder of the Lease carries out; none: all.
+pub(crate) fn only_pool(holder: &str) -> Option<&str> {
+    holder.split_once(ONE_POOL).map(|(_, pool)| pool)
+}
 
 pub(super) struct LeaderElector {
     client: Client,
@@ -69,16 +79,17 @@ pub(super) struct LeaderElector {
 }
 
 impl LeaderElector {
-    pub(super) fn new(client: &Client, lets_others_first: bool) -> Self {
+    /// `pool`: the only one that is carried out.
+    pub(super) fn new(client: &Client, pool: Option<&str>) -> Self {
         let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases");
         Self {
             client: client.clone(),
             path,
-            id: identity(),
+            id: pool.map_or_else(identity, |pool| format!("{}{ONE_POOL}{pool}", identity())),
             seen: (Value::Null, Instant::now()),
             is_as_written: false,
             guard: LeadershipGuard::default(),
-            lets_others_first,
+            lets_others_first: pool.is_some(),
             free: None,
         }
     }
@@ -96,13 +107,17 @@ impl LeaderElector {
     /// # Errors
     /// A refusal that will stay one.
     pub(super) async fn acquire(&mut self, on_leader: &dyn Fn(Leader<'_>)) -> Result<(), Failure> {
-        let mut told = None;
+        let (mut told, mut held) = (None, None);
         loop {
             match self.try_acquire_or_renew().await {
                 Ok(Claim::Ours) => return Ok(()),
                 Ok(Claim::Held(other)) if told.as_ref() != Some(&other) => {
                     on_leader(Leader::Other(&other));
-                    told = Some(other);
+                    (told, held) = (Some(other), Some(self.seen.0.clone()));
+                }
+                Ok(Claim::Held(other)) if held.as_ref().is_some_and(|held| *held != self.seen.0) => {
+                    on_leader(Leader::Renewed(&other));
+                    held = None;
                 }
                 Ok(_) => {}
                 Err(error) if error.may_pass() || error.is_conflict() => {

@@ -24,7 +24,7 @@ use crate::fleet::pool::types::KubeletConfigPool;
 use crate::output;
 pub use crd::crd;
 use drains::Drains;
-pub(crate) use leader_elector::Leader;
+pub(crate) use leader_elector::{Leader, only_pool};
 use leader_elector::{LeaderElector, LeadershipGuard};
 use metrics::Metrics;
 use nodes::NodeStore;
@@ -35,6 +35,8 @@ pub(crate) struct Scope<'a> {
     /// This pool alone, as somebody waits for it in a terminal; others are read only. A controller of all pools goes first.
     pub(crate) pool: Option<&'a str>,
     pub(crate) on_leader: &'a dyn Fn(Leader<'_>),
+    /// After each reconciliation of that pool: its resourceVersion then.
+    pub(crate) on_reconciled: &'a dyn Fn(String),
 }
 
 /// Acts whenever it holds the Lease, until `stop`. `listener`: where it shows how it is.
@@ -47,7 +49,7 @@ pub(crate) async fn run(
     listener: Option<TcpListener>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), Failure> {
-    let mut elector = LeaderElector::new(client, scope.pool.is_some());
+    let mut elector = LeaderElector::new(client, scope.pool);
     let metrics = Metrics::new(elector.guard());
     let serve = async {
         match listener {
@@ -80,13 +82,14 @@ async fn lead(
                 metrics.follow(None);
                 (scope.on_leader)(Leader::Nobody);
             }
-            failure = reconcile_all(client, guard, scope.pool, metrics) => return Err(failure),
+            failure = reconcile_all(client, guard, scope, metrics) => return Err(failure),
         }
     }
 }
 
 /// Ends with a failure only.
-async fn reconcile_all(client: &Client, guard: LeadershipGuard, only: Option<&str>, metrics: &Metrics) -> Failure {
+async fn reconcile_all(client: &Client, guard: LeadershipGuard, scope: &Scope<'_>, metrics: &Metrics) -> Failure {
+    let only = scope.pool;
     let (store, mut reflector) = NodeStore::follow(client);
     if let Err(failure) = reflector.wait_for_sync().await {
         return failure;
@@ -103,13 +106,19 @@ async fn reconcile_all(client: &Client, guard: LeadershipGuard, only: Option<&st
         .reconcile_all_on(changes);
     metrics.follow(Some(controller.store()));
     let pools = controller.store();
-    let strays = cordons::end_strays(client, &store, &pools, &guard);
+    let strays = cordons::end_strays(client, &store, &pools, &guard, only);
     let reconciler = Reconciler::new(client.clone(), store.clone(), pools.clone(), guard.clone(), drains, only);
     let reconciler = Arc::new(reconciler);
+    let state = Arc::clone(&reconciler);
     let mut told = String::new();
     let results = controller.run(reconcile::reconcile, reconcile::on_error, reconciler).for_each(|result| {
         match &result {
-            Ok(_) => metrics.reconciled(true),
+            Ok((pool, _)) => {
+                metrics.reconciled(true);
+                if only == Some(pool.name.as_str()) {
+                    state.version_of(pool).into_iter().for_each(scope.on_reconciled);
+                }
+            }
             Err(Error::ReconcilerFailed(..)) => metrics.reconciled(false),
             Err(_) => {}
         }

@@ -29,7 +29,7 @@ use crate::fleet::pool::decide::{Cluster, Decision, Pool, decide};
 use crate::fleet::pool::renderings::{StoredRevision, Target as RevisionTarget};
 use crate::fleet::pool::report;
 use crate::fleet::pool::revision::{APPROVED_REVISION, RenderedRevision, Revision, RevisionFault, check_stored};
-use crate::fleet::pool::types::{KubeletConfigPool, KubeletConfigPoolSpec, KubeletConfigPoolStatus, max_unavailable};
+use crate::fleet::pool::types::{KubeletConfigPool, KubeletConfigPoolSpec, KubeletConfigPoolStatus};
 
 /// Whose fields these are, in `metadata.managedFields`.
 const MANAGER: &str = "kubelet-config-controller";
@@ -175,7 +175,9 @@ impl Reconciler {
             self.look_at_static_pods().await;
             next = Some(REQUEUE_AFTER);
         }
-        self.look_at_compared(&self.newest(seen)).await;
+        if !self.look_at_compared(&self.newest(seen)).await {
+            next = Some(REQUEUE_AFTER);
+        }
         loop {
             let pool = self.newest(seen);
             if !self.guard.is_leader() || pool.metadata.deletion_timestamp.is_some() {
@@ -186,18 +188,23 @@ impl Reconciler {
             let current = self.current_revision(&pool, update.as_ref().ok()).await?;
             let (decision, rendering) = self.decide(&pool, &update, current.as_deref(), &tried);
             next = earliest([next, decision.next, update.err().map(|_| REQUEUE_AFTER)]);
-            if let Some(drain) = &decision.drain {
+            let drain = &decision.drain;
+            if !decision.keeps_drains {
                 self.drains.follow(&pool.name_any(), pool.spec.rollout.drain, drain);
-                if let Some(written) = self.next_cordon(&pool.name_any(), drain, &mut cordoned).await {
-                    match written {
-                        Ok(true) => {}
-                        Ok(false) => next = earliest([next, Some(RETRY_AFTER)]),
-                        Err(error) => failed = Some(error),
-                    }
-                    continue;
+            }
+            if let Some(written) = self.next_cordon(&pool.name_any(), drain, &mut cordoned).await {
+                match written {
+                    Ok(true) => {}
+                    Ok(false) => next = earliest([next, Some(RETRY_AFTER)]),
+                    Err(error) => failed = Some(error),
                 }
+                continue;
             }
             let assignment = decision.assign.iter().find(|it| !tried.contains(&it.node));
+            // Before the status says that all is done: who waits for that may be who carries it out.
+            for node in decision.untaint.iter().filter(|_| assignment.is_none()) {
+                failed = self.remove_startup_taint(&pool, node).await.err().or(failed);
+            }
             // The counts of each step between are of no interest to anybody.
             let is_last = assignment.is_none() || tried.is_empty();
             if is_last && pool.status.as_ref() != Some(&decision.status) {
@@ -211,9 +218,6 @@ impl Reconciler {
                 failed = self.ask(&decision.ask).await.err().or(failed);
                 if decision.ask.len() > ASKED_AT_ONCE {
                     next = Some(RETRY_AFTER);
-                }
-                for node in &decision.untaint {
-                    failed = self.remove_startup_taint(&pool, node).await.err().or(failed);
                 }
                 break;
             };
@@ -233,7 +237,9 @@ impl Reconciler {
                 Err(error) => failed = Some(error),
             }
         }
-        self.collect().await;
+        if self.only.is_none() {
+            self.collect().await;
+        }
         match failed {
             Some(error) => Err(error),
             None => Ok(Action::requeue(next.map_or(COLLECT_EVERY, |next| next.min(COLLECT_EVERY)))),
@@ -298,6 +304,11 @@ impl Reconciler {
         })
     }
 
+    /// Of the pool as it was reconciled last.
+    pub(super) fn version_of(&self, pool: &ObjectRef<KubeletConfigPool>) -> Option<String> {
+        self.newest(&*self.pools.get(pool)?).resource_version()
+    }
+
     /// The pool as the watch has it, or as it was written last, which may not have come back yet.
     fn newest(&self, seen: &KubeletConfigPool) -> KubeletConfigPool {
         let watched = self.pools.get(&ObjectRef::from_obj(seen)).filter(|pool| pool.uid() == seen.uid());
@@ -318,19 +329,7 @@ impl Reconciler {
         {
             return Ok(Ok(Arc::clone(&seen.revision)));
         }
-        let strategy = &pool.spec.rollout;
-        let selectors = [
-            ("spec.nodeSelector", Some(&pool.spec.node_selector)),
-            ("spec.rollout.canarySelector", strategy.canary_selector.as_ref()),
-        ];
-        let fault = selectors.into_iter().find_map(|(field, selector)| selector?.fault(field));
-        let fault = fault.or_else(|| max_unavailable(&strategy.max_unavailable, 1).err());
-        let fault = fault.or_else(|| pool.spec.startup_taint_fault()).or_else(|| pool.spec.on_leave_fault());
-        let revision = match fault {
-            Some(fault) => Err(RevisionFault::invalid(fault)),
-            None => Revision::of_spec(&pool.name_any(), &pool.spec, &self.client.namespace),
-        };
-        let revision = match revision {
+        let revision = match Revision::of_spec(&pool.name_any(), &pool.spec, &self.client.namespace) {
             Ok(revision) => revision,
             Err(fault) => return Ok(Err(fault)),
         };

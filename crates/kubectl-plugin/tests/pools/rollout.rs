@@ -95,6 +95,44 @@ async fn a_terminal_brings_it_to_its_end() {
     let sent = world.sent().len();
     good(&world, &["rollout", "pool-c", "-l", "all=yes", "-q"]).await;
     assert_eq!(world.sent().len(), sent);
+    // What the pool said then is not believed of nodes that have joined since.
+    for number in COUNT..COUNT + 3 {
+        world.create(number, &json!({"all": "yes"}));
+    }
+    good(&world, &["rollout", "pool-c", "-l", "all=yes", "-q"]).await;
+    assert_eq!(world.count("pool-c"), COUNT + 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_stalled_it_once_is_not_believed_for_ever() {
+    let world = world();
+    world
+        .server
+        .put_pool("others", &json!({"nodeSelector": {"matchLabels": {"also": "yes"}}, "kubeletConfiguration": {}}));
+    let in_conflict = async {
+        world.until_pool(POOL, |pool| pool["metadata"]["name"] == POOL).await;
+        world.server.patch_node(&name(3), json!({"metadata": {"labels": {"also": "yes"}}}));
+    };
+    tokio::join!(fails(&world, &ALL, &["Conflict"]), in_conflict);
+    world.server.patch_node(&name(3), json!({"metadata": {"labels": {"also": null}}}));
+    good(&world, &["rollout", "resume", POOL]).await;
+    assert_eq!(world.count(TARGET), COUNT);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_left_behind_when_the_terminal_ends() {
+    let world = world();
+    let taint = json!({"spec": {"taints": [{"key": "example.com/t", "effect": "NoSchedule"}]}});
+    (0..COUNT).for_each(|number| drop(world.server.patch_node(&name(number), taint.clone())));
+    good(&world, &[&ALL[..], &["--drain=careful"]].concat()).await;
+    let nodes = || (0..COUNT).map(|number| world.server.node(&name(number)));
+    let cordoned: Vec<Value> = nodes().filter(|node| node["spec"]["unschedulable"] == true).collect();
+    assert!(cordoned.is_empty(), "{cordoned:#?}");
+    let mut spec = pool(&world)["spec"].clone();
+    spec["startupTaint"] = json!("example.com/t");
+    world.server.put_pool(POOL, &spec);
+    good(&world, &["rollout", "resume", POOL]).await;
+    assert!(nodes().all(|node| node["spec"]["taints"].as_array().is_none_or(Vec::is_empty)));
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use super::former;
@@ -12,14 +12,14 @@ use super::progress_reporter::ProgressReporter;
 use crate::api::client::Client;
 use crate::api::list::Selector;
 use crate::api::pools::{POOLS, StoredPool};
-use crate::api::watch::{Event, Watcher};
+use crate::api::watch::{Event, Watcher, older};
 use crate::commands::controller::client as controller_client;
 use crate::commands::doctor::requests;
 use crate::commands::wait::interrupted;
-use crate::controller::{self, Leader, Scope};
+use crate::controller::{self, Leader, Scope, only_pool};
 use crate::fleet::doctor::rights::RIGHTS;
 use crate::fleet::leader_election::{LEASE_NAME, holder};
-use crate::fleet::pool::progress::{Standing, advice, standing};
+use crate::fleet::pool::progress::{Standing, advice, condition, standing};
 use crate::output::{self, plain};
 use crate::{Context, Failure};
 
@@ -73,13 +73,27 @@ pub(crate) async fn run(
 ) -> Result<ExitCode, Failure> {
     let client = controller_client(context);
     let notes = reporter.notes();
+    // What the pool says is believed from this version on: somebody who lives has judged it.
+    let (judged, judgement) = watch::channel((role == Role::Follower).then(String::new));
     let tell = |leader: Leader<'_>| {
         notes.note(&match leader {
             Leader::Us(_) => format!("this terminal carries it out, as holder of the Lease {LEASE_NAME}"),
-            Leader::Other(other) => format!("{other} carries it out; this terminal follows"),
+            Leader::Other(other) => match only_pool(other).filter(|pool| *pool != name) {
+                Some(pool) => {
+                    format!("{other} carries out pool {pool} alone; this terminal waits for its Lease {LEASE_NAME}")
+                }
+                None => format!("{other} carries it out; this terminal follows"),
+            },
+            Leader::Renewed(other) => {
+                if only_pool(other).is_none_or(|pool| pool == name) {
+                    judged.send_replace(Some(String::new()));
+                }
+                return;
+            }
             Leader::Nobody => format!("the Lease {LEASE_NAME} is lost; this terminal follows"),
         });
     };
+    let on_reconciled = |version| drop(judged.send_replace(Some(version)));
     let (stop, stopped) = oneshot::channel::<()>();
     let carry_out = async {
         if role == Role::Follower {
@@ -90,12 +104,18 @@ pub(crate) async fn run(
         let stopped = async {
             let _ = stopped.await;
         };
-        controller::run(&client, Scope { pool: Some(name), on_leader: &tell }, None, stopped).await
+        controller::run(
+            &client,
+            Scope { pool: Some(name), on_leader: &tell, on_reconciled: &on_reconciled },
+            None,
+            stopped,
+        )
+        .await
     };
     let (mut carry_out, mut is_over) = (pin!(carry_out), false);
     let ended = tokio::select! {
         biased;
-        ended = follow(&client, name, &mut reporter) => ended,
+        ended = follow(&client, name, judgement, &mut reporter) => ended,
         () = interrupted() => Err(again(name, "interrupted; nodes on their way come to their end")),
         failed = &mut carry_out => {
             is_over = true;
@@ -120,14 +140,30 @@ fn again(name: &str, message: &str) -> Failure {
 }
 
 /// Shows how far the pool is, until it has come to an end; what is said of that.
-async fn follow(client: &Client, name: &str, reporter: &mut ProgressReporter) -> Result<String, Failure> {
+async fn follow(
+    client: &Client,
+    name: &str,
+    mut judgement: watch::Receiver<Option<String>>,
+    reporter: &mut ProgressReporter,
+) -> Result<String, Failure> {
     let selector = Selector::fields(format!("metadata.name={name}"));
     let mut watcher = Watcher::new(client, POOLS, "pools", selector, None);
     let mut pool: Option<StoredPool> = None;
     let mut changed = Instant::now();
     loop {
         let gone = || Err(Failure::new(format!("pool {name} was deleted; nodes keep what they have")));
-        match tokio::time::timeout(reporter.redraw(), watcher.events.recv()).await {
+        let event = async {
+            tokio::select! {
+                event = watcher.events.recv() => Some(event),
+                Ok(()) = judgement.changed() => None,
+            }
+        };
+        let event = match tokio::time::timeout(reporter.redraw(), event).await {
+            Ok(Some(event)) => Ok(event),
+            // Time to show how far it is, or to believe it.
+            Ok(None) | Err(_) => Err(()),
+        };
+        match event {
             Ok(Some(Event::Apply(object))) => {
                 let new = StoredPool::new(*object)?;
                 if pool.as_ref().is_none_or(|old| old.pool.status != new.pool.status) {
@@ -140,11 +176,13 @@ async fn follow(client: &Client, name: &str, reporter: &mut ProgressReporter) ->
             Ok(Some(Event::Interrupted(failure))) => reporter.note(&format!("warning: {}; trying on", failure.message)),
             Ok(Some(Event::Failed(failure))) => return Err(again(name, &failure.message)),
             Ok(None) => return Err(again(name, "watch pools: it has ended")),
-            Ok(Some(Event::Init | Event::InitDone)) | Err(_) => {}
+            Ok(Some(Event::Init | Event::InitDone)) | Err(()) => {}
         }
         if let Some(pool) = &pool {
             reporter.progress(name, &pool.pool);
-            if let Some(ended) = ended(pool, changed.elapsed()) {
+            let version = pool.pool.metadata.resource_version.as_deref().unwrap_or_default();
+            let is_judged = judgement.borrow().as_deref().is_some_and(|judged| !older(version, judged));
+            if let Some(ended) = ended(pool, changed.elapsed()).filter(|_| is_judged) {
                 return ended;
             }
         }
@@ -167,7 +205,10 @@ fn ended(StoredPool { name, pool, .. }: &StoredPool, unchanged: Duration) -> Opt
                 "{update} is bad, and of the nodes that have it {} do not go back: they are not Ready, or held",
                 status.updated + status.updating
             );
-            Some(Err(stalled("FailuresExceeded", &message)))
+            Some(Err(stalled(
+                &condition(&status, "Ready").map_or_else(String::new, |ready| ready.reason.clone()),
+                &message,
+            )))
         }
         Standing::Complete => {
             Some(Ok(format!("pool/{name} complete: {} of {} nodes have {update}", status.updated, status.nodes)))

@@ -23,8 +23,12 @@ impl Reconciler {
             if let Err(error) = self.delete_surplus().await {
                 let is_refusal = error.code() == 403;
                 if !is_refusal || !collection.is_refused {
-                    let advice = if is_refusal { "; packaging/manifests/pools/rbac.yaml has the rule" } else { "" };
-                    eprintln!("warning: old revisions stay: {}{advice}", output::plain(&error.cause()));
+                    let advice = if is_refusal {
+                        "; the rule is in packaging/manifests/pools/rbac.yaml, and an admission policy may refuse it too"
+                    } else {
+                        ""
+                    };
+                    output::note(&format!("warning: old revisions stay: {}{advice}", error.cause()));
                 }
                 collection.is_refused |= is_refusal;
             }

@@ -17,28 +17,37 @@ use crate::fleet::pool::comparison::{LOOK_EVERY, Look};
 use crate::fleet::pool::signals::{Signal, of_pod};
 use crate::fleet::pool::types::KubeletConfigPool;
 use crate::fleet::pool::types::comparison::Comparison;
+use crate::output;
 
 /// Nodes whose Pods are being listed.
 const AT_ONCE: usize = 10;
 
 impl Reconciler {
-    /// Lists the Pods, if the pool has a comparison under way and that is due.
-    pub(super) async fn look_at_compared(&self, pool: &KubeletConfigPool) {
+    /// Lists the Pods, if the pool has a comparison under way and that is due. False: that failed, and is to be tried again.
+    pub(super) async fn look_at_compared(&self, pool: &KubeletConfigPool) -> bool {
         let (uid, now) = (pool.uid().unwrap_or_default(), self.clock.now());
         let status = pool.status.as_ref();
         let compared = status.and_then(|status| status.comparison.as_ref()).filter(|it| it.is_open());
         let Some(comparison) = compared.filter(|_| pool.spec.rollout.compare.is_some()) else {
             lock(&self.looks).remove(&uid);
-            return;
+            return true;
         };
-        let Some(started) = comparison.started().filter(|started| now >= *started) else { return };
+        let Some(started) = comparison.started().filter(|started| now >= *started) else { return true };
         let is_recent = |(look, at): &(Look, Instant)| look.started == comparison.started && at.elapsed() < LOOK_EVERY;
         if lock(&self.looks).get(&uid).is_some_and(is_recent) {
-            return;
+            return true;
         }
-        let seen = self.signals_of_pods(comparison, started).await.map_err(|error| Failure::from(error).message);
+        let seen = match self.signals_of_pods(comparison, started).await {
+            // An API server in trouble says nothing of the rights: what was seen before stands, until the next time.
+            Err(error) if error.code() != 403 => {
+                output::note(&format!("warning: {}", Failure::from(error).message));
+                return false;
+            }
+            seen => seen.map_err(|error| Failure::from(error).message),
+        };
         let look = Look { started: comparison.started.clone(), at: now, seen };
         lock(&self.looks).insert(uid, (look, Instant::now()));
+        true
     }
 
     /// By Node, of those whose Pods had trouble since then.

@@ -135,7 +135,7 @@ impl Reconciler {
             Ok(unready) => *lock(&self.static_pods) = unready,
             Err(error) => {
                 let why = Failure::from(error).message;
-                eprintln!("warning: static pods of control planes: {}", crate::output::plain(&why));
+                crate::output::note(&format!("warning: static pods of control planes: {why}"));
                 if is_seen {
                     lock(&self.static_pods).clear();
                 }

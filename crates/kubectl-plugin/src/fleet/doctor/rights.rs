@@ -72,7 +72,7 @@ pub const RIGHTS: &[Right] = &[
     leases("update"),
 ];
 
-/// Wherever ConfigMaps are.
+/// Of the Lease, wherever ConfigMaps are kept.
 const LEASE_NAMESPACE: &str = "kubelet-config";
 
 /// Group of all nodes' credentials.

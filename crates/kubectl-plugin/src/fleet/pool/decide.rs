@@ -41,8 +41,9 @@ pub(crate) struct Decision {
     pub(crate) reset: Vec<String>,
     /// Nodes that are to judge what they may be assigned later.
     pub(crate) ask: Vec<NodeAssignment>,
-    /// None: drains stay as they are until the status is written.
-    pub(crate) drain: Option<DrainDecision>,
+    pub(crate) drain: DrainDecision,
+    /// Drains stay as they are until the status is written; only cordons end.
+    pub(crate) keeps_drains: bool,
     /// Nodes that are to lose `spec.startupTaint`.
     pub(crate) untaint: Vec<String>,
     /// When time alone may change something.
@@ -67,9 +68,10 @@ pub(crate) fn decide(pool: &Pool<'_>, cluster: &Cluster<'_>) -> Decision {
     status.update_revision = Some(revision_name(&update.reference));
     let has_news = rollout.record_verdicts(&mut status) | rollout.compare(&mut status);
     let (state, planned) = rollout.plan(&status);
+    let moving = planned.len();
     let Drained { state, assign, decision, next } = rollout.draining.split(state, planned);
     let counts = members.counts(Some(update), pool.spec.rollout.proof);
-    let reset = if has_news { Vec::new() } else { rollout.resets(assign.len()) };
+    let reset = if has_news { Vec::new() } else { rollout.resets(moving) };
     let preflighted = if is_new { rollout.preflighted(&state) } else { Preflighted::NotAsked };
     report::fill(&mut status, &counts, &state, &preflighted, cluster.now);
     Decision {
@@ -77,7 +79,8 @@ pub(crate) fn decide(pool: &Pool<'_>, cluster: &Cluster<'_>) -> Decision {
         status,
         assign: if has_news { Vec::new() } else { assign },
         reset,
-        drain: (!has_news).then_some(decision),
+        drain: if has_news { DrainDecision::ending(decision.uncordon) } else { decision },
+        keeps_drains: has_news,
         ask: rollout.preflight.ask,
         untaint: members.with_startup_taint(Some(update)),
     }
@@ -95,8 +98,17 @@ fn only_joined(members: &Members<'_>, mut status: KubeletConfigPoolStatus, why: 
     let (untaint, ask) = (members.with_startup_taint(None), Vec::new());
     let selected = members.own.iter().chain(members.shared.iter().map(|(node, _)| node)).copied();
     let uncordon = uncordon(selected, members.pool.name, &BTreeSet::new(), Proof::Active);
-    let drain = Some(DrainDecision { uncordon, ..DrainDecision::default() });
-    Decision { status, assign: members.joined(), reset: Vec::new(), ask, drain, untaint, next: None }
+    let drain = DrainDecision::ending(uncordon);
+    Decision {
+        status,
+        assign: members.joined(),
+        reset: Vec::new(),
+        ask,
+        drain,
+        keeps_drains: false,
+        untaint,
+        next: None,
+    }
 }
 
 /// A change on its way to a pool's Nodes.

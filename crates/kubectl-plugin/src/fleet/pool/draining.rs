@@ -31,6 +31,13 @@ pub(crate) struct DrainDecision {
     pub(crate) uncordon: Vec<String>,
 }
 
+impl DrainDecision {
+    /// Nothing but that these cordons end.
+    pub(super) fn ending(uncordon: Vec<String>) -> Self {
+        Self { uncordon, ..Self::default() }
+    }
+}
+
 /// What is left of a plan until drains are done.
 pub(super) struct Drained {
     pub(super) state: PoolState,

@@ -19,6 +19,11 @@ pub(crate) struct Leavers<'a> {
     pub(crate) returning: Vec<&'a PoolNode>,
 }
 
+/// It was reset, by whomever, and is not done with that.
+pub(crate) fn is_waited_for(node: &PoolNode) -> bool {
+    node.is_returning() && !node.held && node.updating_for < RESET_TIMEOUT
+}
+
 impl<'a> Leavers<'a> {
     /// Of Nodes that no pool selects, those of this pool. With `spec.onLeave: Keep` nobody is to be reset, and nobody is
     /// looked for.
@@ -47,7 +52,7 @@ impl<'a> Leavers<'a> {
             }
             if node.desired.is_some() {
                 leavers.assigned.push(node);
-            } else if !node.held && node.updating_for < RESET_TIMEOUT {
+            } else if is_waited_for(node) {
                 leavers.returning.push(node);
             }
         }

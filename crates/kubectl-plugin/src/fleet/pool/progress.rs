@@ -38,13 +38,18 @@ pub(crate) fn standing(pool: &KubeletConfigPool) -> Standing {
     let is_bad = status.bad_revisions.iter().any(|bad| bad.revision == update);
     match ready.reason.as_str() {
         _ if ready.status == "True" => Standing::Complete,
-        "FailuresExceeded" if !is_bad => Standing::OnItsWay,
-        "FailuresExceeded" if is_going_back(pool, status) => Standing::GoingBack,
+        reason if is_of_bad_revision(reason) && !is_bad => Standing::OnItsWay,
+        reason if is_of_bad_revision(reason) && is_going_back(pool, status) => Standing::GoingBack,
         _ if is_stalled => Standing::Stalled(ready.reason.clone(), ready.message.clone()),
         "Paused" => Standing::Paused,
         "AwaitingApproval" if approved(pool) != Some(&update) => Standing::AwaitingApproval(update),
         _ => Standing::OnItsWay,
     }
+}
+
+/// A reason of the condition Ready: the update revision is bad.
+pub(crate) fn is_of_bad_revision(reason: &str) -> bool {
+    matches!(reason, "FailuresExceeded" | "HarmFound")
 }
 
 fn approved(pool: &KubeletConfigPool) -> Option<&String> {
@@ -61,7 +66,7 @@ fn is_going_back(pool: &KubeletConfigPool, status: &KubeletConfigPoolStatus) -> 
 pub(crate) fn advice(name: &str, reason: &str) -> String {
     let rollout = "kubectl kubelet-config rollout";
     match reason {
-        "FailuresExceeded" => format!(
+        _ if is_of_bad_revision(reason) => format!(
             "`{rollout} undo {name}` goes back to the previous revision, `{rollout} retry {name}` tries this one again once the \
              cause is mended; or roll out a corrected ConfigMap"
         ),
@@ -170,7 +175,7 @@ mod tests {
 
     fn pool(reason: &str, more: &Value) -> KubeletConfigPool {
         let is = |type_: &str| match (type_, reason) {
-            ("Ready", "Complete") | ("Stalled", "FailuresExceeded" | "Conflict") => "True",
+            ("Ready", "Complete") | ("Stalled", "FailuresExceeded" | "HarmFound" | "Conflict") => "True",
             _ => "False",
         };
         let conditions = ["Ready", "Stalled"].map(|type_| {
@@ -202,7 +207,10 @@ mod tests {
             ("Complete", json!({"/metadata/generation": 3}), Standing::OnItsWay),
             ("Waves", json!({}), Standing::OnItsWay),
             ("Conflict", json!({}), stalled("Conflict")),
-            ("FailuresExceeded", back, Standing::GoingBack),
+            ("FailuresExceeded", back.clone(), Standing::GoingBack),
+            ("HarmFound", back, Standing::GoingBack),
+            ("HarmFound", json!({}), Standing::OnItsWay),
+            ("HarmFound", gone_back.clone(), stalled("HarmFound")),
             ("FailuresExceeded", gone_back, stalled("FailuresExceeded")),
             ("FailuresExceeded", stop, stalled("FailuresExceeded")),
             ("FailuresExceeded", json!({}), Standing::OnItsWay), // it was forgotten a moment ago

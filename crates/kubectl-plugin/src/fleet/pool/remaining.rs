@@ -1,7 +1,7 @@
 //! The Nodes of a pool that are not done, and why.
 
 use super::node::{PoolNode, Progress};
-use super::progress::{Standing, standing};
+use super::progress::{Standing, is_of_bad_revision, standing};
 use super::renderings::{StoredRevision, Target};
 use super::revision::{Revision, parse_revision_name};
 use super::types::{KubeletConfigPool, OnFailure};
@@ -42,7 +42,7 @@ pub(crate) fn remaining(pool: &KubeletConfigPool, name: &str, namespace: &str, n
     let current = pool.status.as_ref().and_then(|status| status.current_revision.as_deref());
     let is_bad = match standing(pool) {
         Standing::GoingBack => true,
-        Standing::Stalled(reason, _) => reason == "FailuresExceeded",
+        Standing::Stalled(reason, _) => is_of_bad_revision(&reason),
         _ => false,
     };
     let back = current.filter(|_| is_bad && pool.spec.rollout.on_failure == OnFailure::Revert);

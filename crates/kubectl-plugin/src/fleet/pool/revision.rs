@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::template::has_expressions;
 pub(crate) use super::template_revision::{MERGE, POOL_LABEL, RenderedRevision};
 use super::template_revision::{TEMPLATE_KEY, TemplateRevision};
-use super::types::{KubeletConfigPoolSpec, MergeMode};
+use super::types::{KubeletConfigPoolSpec, MergeMode, max_unavailable};
 use crate::fleet::configmap_name;
 use kubelet_config::assignment::DEFAULT_KEY;
 use kubelet_config::flags::KEY_SUFFIX;
@@ -60,6 +60,9 @@ impl Revision {
     /// # Errors
     /// What is wrong with the pool, for people.
     pub(crate) fn of_spec(pool: &str, spec: &KubeletConfigPoolSpec, namespace: &str) -> Result<Self, RevisionFault> {
+        if let Some(fault) = spec_fault(spec) {
+            return Err(RevisionFault::invalid(fault));
+        }
         match (&spec.kubelet_configuration, &spec.config_map) {
             (Some(configuration), None) if configuration.values().any(has_expressions) => {
                 let RenderedRevision { reference, object } =
@@ -113,6 +116,20 @@ impl Revision {
             Self::Named(reference) => reference,
         }
     }
+}
+
+/// What of a spec makes no sense beside its content; API servers know but a part of that.
+fn spec_fault(spec: &KubeletConfigPoolSpec) -> Option<String> {
+    let strategy = &spec.rollout;
+    let selectors = [
+        ("spec.nodeSelector", Some(&spec.node_selector)),
+        ("spec.rollout.canarySelector", strategy.canary_selector.as_ref()),
+    ];
+    let fault = selectors.into_iter().find_map(|(field, selector)| selector?.fault(field));
+    fault
+        .or_else(|| max_unavailable(&strategy.max_unavailable, 1).err())
+        .or_else(|| spec.startup_taint_fault())
+        .or_else(|| spec.on_leave_fault())
 }
 
 /// A ConfigMap named by all that a Node would go by: data, merge and acknowledge.

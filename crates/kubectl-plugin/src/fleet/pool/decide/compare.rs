@@ -14,10 +14,16 @@ impl Rollout<'_> {
     /// or is over by that.
     pub(super) fn compare(&self, status: &mut KubeletConfigPoolStatus) -> bool {
         let update = revision_name(&self.update.reference);
-        // One of a revision that is wanted no more finds nothing out.
-        let is_stale = |it: &mut Comparison| it.is_open() && (it.revision != update || it.started().is_none());
+        // One of a revision that is wanted no more finds nothing out, and one that is tried again is compared anew.
+        let (is_new, is_tried) =
+            (is_new(status, self.update), self.members.own.iter().any(|node| self.update.is_on(node)));
+        let is_stale = |it: &mut Comparison| {
+            let is_of_update = it.revision == update && it.started().is_some();
+            let is_again = is_of_update && is_new && (!is_tried || it.outcome == ComparisonOutcome::HarmFound);
+            (it.is_open() && !(is_of_update && is_new)) || is_again
+        };
         status.comparison.take_if(|it| self.strategy.compare.is_none() || is_stale(it));
-        let Some(asked) = self.strategy.compare.as_ref().filter(|_| is_new(status, self.update)) else { return false };
+        let Some(asked) = self.strategy.compare.as_ref().filter(|_| is_new) else { return false };
         let Some(comparison) = status.comparison.as_mut().filter(|it| it.revision == update) else {
             let begun = self.canaries_are_done().then(|| self.new_comparison(update, asked));
             let has_begun = begun.is_some();

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::super::drain::Cordon;
 use super::super::draining::Draining;
-use super::super::leave::Leavers;
+use super::super::leave::{Leavers, is_waited_for};
 use super::super::node::{PoolNode, Progress};
 use super::super::renderings::{NodeAssignment, Target};
 use super::super::report::Counts;
@@ -32,7 +32,7 @@ impl<'a> Members<'a> {
     pub(super) fn new(pool: &'a Pool<'a>, cluster: &Cluster<'a>) -> Self {
         let is_busy = |node: &PoolNode| {
             let is_away = !node.ready || node.cordoned_for().is_some() || cluster.static_pods.contains_key(&node.name);
-            is_away || node.is_in_flight(Proof::Proven)
+            is_away || node.is_in_flight(Proof::Proven) || is_waited_for(node)
         };
         let is_selected = |node: &PoolNode| {
             let mut specs = cluster.pools.iter().map(|(_, spec)| spec).chain([pool.spec]);
@@ -40,7 +40,6 @@ impl<'a> Members<'a> {
         };
         let of_no_pool = cluster.nodes.values().filter(|node| !is_selected(node));
         let leavers = Leavers::new(pool.name, pool.spec, pool.status, pool.namespace, of_no_pool);
-        let is_busy = |node: &PoolNode| is_busy(node) || leavers.returning.iter().any(|other| other.name == node.name);
         let busy = cluster.nodes.values().filter(|node| node.is_control_plane() && is_busy(node));
         let busy_control_plane = busy.map(|node| node.name.as_str()).collect();
         let (mut own, mut shared) = (Vec::new(), Vec::new());

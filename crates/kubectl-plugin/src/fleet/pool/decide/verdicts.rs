@@ -84,6 +84,9 @@ impl Rollout<'_> {
     /// Every Node has the revision, and none is on its way.
     pub(super) fn has_all(&self) -> bool {
         let Members { own, shared, .. } = self.members;
-        shared.is_empty() && own.iter().all(|node| self.update.is_on(node) && !node.is_in_flight(self.strategy.proof))
+        shared.is_empty()
+            && own.iter().all(|node| {
+                self.update.is_on(node) && !node.is_in_flight(self.strategy.proof) && node.cordoned_for().is_none()
+            })
     }
 }

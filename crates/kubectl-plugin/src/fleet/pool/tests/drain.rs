@@ -26,7 +26,8 @@ impl World {
     /// Carries out one decision about drains, as the controller does: what is followed anew is being listed, and so is what was
     /// cordoned.
     fn drain(&mut self) -> DrainDecision {
-        let decision = self.decide().drain.expect("the status is written");
+        let Decision { drain: decision, keeps_drains, .. } = self.decide();
+        assert!(!keeps_drains, "the status is written");
         self.drains.retain(|name, it| decision.follow.contains_key(name) || matches!(it.state, Drain::GaveUp(_)));
         for (name, why) in &decision.give_up {
             self.set_drain(name, Drain::GaveUp(why.clone()), 0);
@@ -51,7 +52,7 @@ impl World {
 
     /// All Pods are listed, and gone where they are evicted.
     fn pods_go(&mut self) {
-        let decision = self.decide().drain.unwrap_or_default();
+        let decision = self.decide().drain;
         for (name, it) in &mut self.drains {
             match (&it.state, decision.follow.get(name)) {
                 (Drain::Listing, _) => it.state = GOING(),
@@ -236,7 +237,9 @@ fn no_cordon_stays_without_need() {
         world.drain();
         assert_eq!(world.cordoned(), ["n001"], "it goes on where a dead controller was");
         world.set(change.clone());
-        if let Some(status) = Some(world.decide()).filter(|it| it.drain.is_none()).map(|it| it.status) {
+        let Decision { status, drain, keeps_drains, .. } = world.decide();
+        if keeps_drains {
+            assert_eq!(drain, DrainDecision::ending(vec!["n001".to_owned()]), "before the status says that it is over");
             world.status = status;
         }
         assert_eq!(world.drain().uncordon, ["n001"], "{change}");
