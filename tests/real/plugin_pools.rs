@@ -106,6 +106,20 @@ pub fn pool(case: &Case) {
     case.await_configz("maxPods", &json!(51));
     case.await_configz("podPidsLimit", &json!(1020));
     let good = await_condition(case, "Ready", "Complete")["status"]["currentRevision"].as_str().unwrap().to_owned();
+    let told = [
+        "-n",
+        "default",
+        "get",
+        "events",
+        "-o",
+        "name",
+        "--field-selector",
+        "involvedObject.name=real,reason=Complete",
+    ];
+    until("the event that says so", || {
+        let events = case.try_kubectl(&told)?;
+        if events.is_empty() { Err("none".to_owned()) } else { Ok(()) }
+    });
     let restarts = supervisor.restarts();
     let table = case.kubectl(&["get", "kcpool"]);
     assert!(table.lines().nth(1).is_some_and(|row| row.contains("real") && row.contains("Complete")), "{table}");

@@ -13,7 +13,6 @@ use kubelet_config::source::{ConfigMapRef, Payload, Source};
 use kubelet_config::status::{Condition, ConditionReason, ConditionStatus, NodeConfigStatus, PublishedStatus};
 use kubelet_supervisor::adapters::kube::ClientLayer;
 use serde_json::{Value, json};
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::api_server::{ApiServer, Door};
@@ -53,8 +52,6 @@ pub struct Sent {
 struct Wire {
     requests: u64,
     bytes: u64,
-    /// The client dies at this request; with true, after it was carried out.
-    dies_at: Option<(u64, bool)>,
     sent: Vec<Sent>,
 }
 
@@ -64,7 +61,6 @@ pub struct World {
     log: Arc<Mutex<Log>>,
     expected: Mutex<Expectation>,
     wire: Arc<Mutex<Wire>>,
-    died: Arc<Notify>,
     /// Requests of supervisors.
     asked: Arc<AtomicU64>,
     began: Instant,
@@ -109,7 +105,6 @@ impl World {
             log,
             expected: Mutex::new(expected),
             wire: Arc::default(),
-            died: Arc::default(),
             asked,
             began: Instant::now(),
         };
@@ -117,17 +112,6 @@ impl World {
             world.fleet.add(&name(number), Some((source(&before), payload(&before))));
         }
         world
-    }
-
-    pub fn expect(&self, canaries: &[usize], max: usize) {
-        self.expect_more(|it| {
-            it.canaries = canaries.iter().map(|number| name(*number)).collect();
-            it.max_unavailable = max;
-        });
-    }
-
-    pub fn expect_active(&self) {
-        self.expect_more(|it| it.active = true);
     }
 
     fn expect_more(&self, change: impl FnOnce(&mut Expectation)) {
@@ -222,31 +206,12 @@ impl World {
         Box::pin(kubectl_plugin::run(&context(self.connect()), args)).await
     }
 
-    /// The client dies at its so many-eth request from now, before or after that is carried out.
-    pub fn die_at(&self, number: u64, after: bool) {
-        let mut wire = self.wire.lock().unwrap();
-        wire.dies_at = Some((wire.requests + number, after));
-    }
-
-    pub fn live_on(&self) {
-        self.wire.lock().unwrap().dies_at = None;
-    }
-
     pub fn connect(&self) -> kube::Client {
-        let (wire, died, door) = (Arc::clone(&self.wire), Arc::clone(&self.died), self.server.door());
+        let (wire, door) = (Arc::clone(&self.wire), self.server.door());
         let service = tower::service_fn(move |request: hyper::Request<Body>| {
-            let (wire, died, door) = (Arc::clone(&wire), Arc::clone(&died), door.clone());
+            let (wire, door) = (Arc::clone(&wire), door.clone());
             async move {
-                let number = {
-                    let mut wire = wire.lock().unwrap();
-                    wire.requests += 1;
-                    wire.requests
-                };
-                let dying = wire.lock().unwrap().dies_at.filter(|(at, _)| *at <= number);
-                if dying.is_some_and(|(_, after)| !after) {
-                    died.notify_one();
-                    std::future::pending::<()>().await;
-                }
+                wire.lock().unwrap().requests += 1;
                 let node = assigned_node(&request);
                 let desired_now = |node: &str| door.read(|s| s.node(node).map(desired));
                 let before = node.as_deref().and_then(desired_now);
@@ -255,10 +220,6 @@ impl World {
                     && let Some(to) = desired_now(&node).filter(|to| Some(to) != before.as_ref())
                 {
                     wire.lock().unwrap().sent.push(Sent { node, to, at: Instant::now() });
-                }
-                if dying.is_some() {
-                    died.notify_one();
-                    std::future::pending::<()>().await;
                 }
                 let counted = Arc::clone(&wire);
                 let response = response.map(|body| {

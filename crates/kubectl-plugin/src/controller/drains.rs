@@ -200,7 +200,7 @@ impl Shared {
                 Next::Wait(pause) => tokio::select! {
                     event = watcher.events.recv() => {
                         if let Err(failure) = self.observe(name, event) {
-                            return Some(format!("{}; packaging/manifests/pools-drain has the rights", failure.message));
+                            return Some(format!("{}; the controller's rights to Pods are in packaging/manifests/pools-drain", failure.message));
                         }
                     }
                     () = wake.notified() => {}
@@ -282,11 +282,10 @@ impl Shared {
                 pods.denied(pod, &why.unwrap_or_else(|| error.cause()), now);
             }
             Err(error) => {
+                let rights = "; the controller's rights to Pods are in packaging/manifests/pools-drain";
+                let advice = if error.code() == 403 { rights } else { "" };
                 let why = Failure::from(error).message;
-                return Err(format!(
-                    "Pod {}/{} cannot be evicted: {why}; packaging/manifests/pools-drain has the rights",
-                    pod.namespace, pod.name
-                ));
+                return Err(format!("Pod {}/{} cannot be evicted: {why}{advice}", pod.namespace, pod.name));
             }
         }
         Ok(())

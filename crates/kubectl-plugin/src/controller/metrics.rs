@@ -68,7 +68,11 @@ impl Metrics {
             "Nodes of the pool that have not finished what they are assigned",
             updating,
         );
-        own.register("pool_nodes_unavailable", "Nodes of the pool that are not Ready, or are updating", unavailable);
+        own.register(
+            "pool_nodes_unavailable",
+            "Nodes of the pool that are not Ready, cordoned for it, or updating",
+            unavailable,
+        );
         own.register("pool_nodes_failed", "Nodes of the pool that refused its update revision or went back", failed);
         own.register("pool_condition", "Conditions of the pool: 1 for True, 0 for others", condition.clone());
         let registry = Arc::new(Mutex::new(registry));

@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::drains::Drains;
-use super::events::EventRecorder;
+use super::events;
 use super::leader_elector::LeadershipGuard;
 use super::nodes::NodeStore;
 use crate::Failure;
@@ -63,7 +63,6 @@ pub(super) struct Reconciler {
     pools: Store<KubeletConfigPool>,
     guard: LeadershipGuard,
     drains: Drains,
-    events: EventRecorder,
     clock: Clock,
     /// By uid of a pool: as it was answered, until the watch has it too, and when.
     written: Mutex<HashMap<String, (KubeletConfigPool, Instant)>>,
@@ -146,7 +145,6 @@ impl Reconciler {
         only: Option<&str>,
     ) -> Self {
         Self {
-            events: EventRecorder::new(&client, MANAGER),
             client,
             nodes,
             pools,
@@ -388,7 +386,7 @@ impl Reconciler {
         let written = written.map_err(|_| ApiError::no_answer(&what))?;
         let written = written.map_err(|error| ApiError::from_kube(&what, error))?;
         lock(&self.written).insert(pool.uid().unwrap_or_default(), (written, Instant::now()));
-        self.events.tell(pool, status).await;
+        events::tell(&self.client, MANAGER, pool, status).await;
         Ok(())
     }
 }

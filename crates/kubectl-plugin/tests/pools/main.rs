@@ -122,12 +122,12 @@ async fn a_bad_revision_goes_back_by_itself_and_is_not_tried_again() {
         tokio::time::sleep(Duration::from_secs(3600)).await;
         assert_eq!((world.count(&good), world.count(&bad)), (NODES, 0));
         let events = world.server.events();
-        let told = |event: &&Value| event["reason"] == "FailuresExceeded" && event["regarding"]["name"] == POOL;
+        let told = |event: &&Value| event["reason"] == "FailuresExceeded" && event["involvedObject"]["name"] == POOL;
         let event = events.iter().find(told).unwrap();
         assert_eq!((&event["type"], &event["metadata"]["namespace"]), (&json!("Warning"), &json!("default")));
-        assert!(event["note"].as_str().unwrap().starts_with(&bad), "{event}");
+        assert!(event["message"].as_str().unwrap().starts_with(&bad), "{event}");
         // One when it begins to be so, and not one a reconciliation.
-        let pools = events.iter().filter(|event| event["regarding"]["kind"] == "KubeletConfigPool");
+        let pools = events.iter().filter(|event| event["involvedObject"]["kind"] == "KubeletConfigPool");
         assert!(pools.count() < 12, "{events:#?}");
         // What the spec said before is what all have.
         world.server.put_pool(POOL, &spec(60, &json!({})));

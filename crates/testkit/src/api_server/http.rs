@@ -78,7 +78,7 @@ impl Target {
         let mut parts = path.trim_matches('/').split('/');
         match (parts.next()?, parts.next()?) {
             ("api", "v1") => {}
-            ("apis", "coordination.k8s.io" | "events.k8s.io") if parts.next()? == "v1" => {}
+            ("apis", "coordination.k8s.io") if parts.next()? == "v1" => {}
             ("apis", "kubelet-supervisor.io") if parts.next()? == "v1alpha1" => {}
             _ => return None,
         }

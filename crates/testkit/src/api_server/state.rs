@@ -249,10 +249,7 @@ impl State {
             }
         }
         object["kind"] = key.resource.kind().into();
-        // Events are of two groups.
-        if object["apiVersion"] != "events.k8s.io/v1" {
-            object["apiVersion"] = key.resource.api_version().into();
-        }
+        object["apiVersion"] = key.resource.api_version().into();
         if !object["metadata"].is_object() {
             object["metadata"] = Value::Object(Map::new());
         }

@@ -49,9 +49,7 @@ impl UsedRevisions {
     pub(crate) fn by_pool(&mut self, spec: &KubeletConfigPoolSpec, status: Option<&KubeletConfigPoolStatus>) {
         self.names.extend(spec.config_map.iter().map(|named| named.name.clone()));
         let Some(status) = status else { return };
-        let bad = status.bad_revisions.iter().map(|bad| &bad.revision);
-        let all = status.current_revision.iter().chain(&status.update_revision).chain(&status.history).chain(bad);
-        self.revisions.extend(all.cloned());
+        self.revisions.extend(status.revisions().cloned());
     }
 
     /// None: it is needed, or young, or nothing that the controller makes.

@@ -37,9 +37,7 @@ impl<'a> Leavers<'a> {
         if spec.on_leave == OnLeave::Keep {
             return Self::default();
         }
-        let bad = status.bad_revisions.iter().map(|bad| &bad.revision);
-        let all = status.current_revision.iter().chain(&status.update_revision).chain(&status.history).chain(bad);
-        let made: Vec<&String> = all.filter(|revision| is_made_for(pool, revision)).collect();
+        let made: Vec<&String> = status.revisions().filter(|revision| is_made_for(pool, revision)).collect();
         let is_own = |reference| made.iter().any(|revision| is_of_revision(reference, revision, namespace));
         let mut leavers = Self::default();
         for node in of {

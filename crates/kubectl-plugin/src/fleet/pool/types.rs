@@ -355,6 +355,14 @@ pub struct KubeletConfigPoolStatus {
     pub conditions: Vec<PoolCondition>,
 }
 
+impl KubeletConfigPoolStatus {
+    /// All that it names: current, update, former and bad ones.
+    pub(crate) fn revisions(&self) -> impl Iterator<Item = &String> {
+        let bad = self.bad_revisions.iter().map(|bad| &bad.revision);
+        self.current_revision.iter().chain(&self.update_revision).chain(&self.history).chain(bad)
+    }
+}
+
 /// A revision that the pool does not try again.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -1,4 +1,5 @@
-//! What a pool says of the comparison of its canaries with Nodes that have not changed.
+//! What a pool says of the comparison of its canaries with Nodes that have not changed. What is empty is left out: as built here,
+//! API server 1.20.2 takes an empty string for null.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -28,8 +29,10 @@ impl Default for CompareStrategy {
 #[serde(rename_all = "camelCase", default)]
 pub struct Comparison {
     /// The revision that the canaries have.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub revision: String,
     /// What happened from then on is compared, RFC 3339.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub started: String,
     /// How it stands.
     pub outcome: ComparisonOutcome,
@@ -44,6 +47,7 @@ pub struct Comparison {
     /// The Nodes; when it is over, at most 20 of those that had a signal.
     pub nodes: Vec<ComparedNode>,
     /// All of this, for people.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 
@@ -75,6 +79,7 @@ pub struct ComparedSignal {
     #[schemars(with = "i32")]
     pub controls: u32,
     /// Who had it, in that order: c for a canary, o for another Node. Those seen at one time: others first.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub sequence: String,
     /// The probability, at most, of ever seeing so much in any of the signals if the revision does no harm, in percent.
     #[schemars(with = "i32")]
