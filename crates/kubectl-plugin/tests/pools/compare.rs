@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use testkit::api_server::{Fault, FaultKind, Verb};
-use testkit::pools::{World, number};
+use testkit::pools::{Outcome, World, number};
 
 use super::{CANARIES, POOL, condition, prepared, spec, with_controller};
 
@@ -73,6 +73,12 @@ async fn harm_among_the_canaries_stops_it() {
         assert_eq!(sent.iter().filter(|sent| sent.to == bad).count(), CANARIES, "no other Node had it");
         let events = world.server.events();
         assert!(events.iter().any(|event| event["reason"] == "HarmFound" && event["type"] == "Warning"));
+        // Whoever has mended the cause tries it again: it is compared anew, and not what was found then.
+        world.command(&["rollout", "retry", POOL]).await.unwrap();
+        let again = world.server.pool(POOL).unwrap();
+        assert_eq!((condition(&again, "Ready").1, outcome(&again)), ("Complete", "NoHarmFound"));
+        assert_ne!(again["status"]["comparison"]["started"], pool["status"]["comparison"]["started"]);
+        assert_eq!(world.count(&bad), ALL);
     };
     with_controller(&world, script).await;
     world.promises_held();
@@ -198,6 +204,24 @@ async fn with_a_selector_both_groups_are_of_those_that_it_matches() {
             let all = [names(&pool, true), names(&pool, false)].concat();
             assert!(all.iter().all(|name| number(name).is_multiple_of(2)), "{all:?}");
         }
+    };
+    with_controller(&world, script).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_revision_that_turns_bad_is_compared_no_more() {
+    let world = World::new(ALL);
+    let script = async {
+        prepared(&world, 60).await;
+        world.server.put_pool(POOL, &spec(60, &json!({})));
+        world.until_pool(POOL, |pool| condition(pool, "Ready").0 == "True").await;
+        let next = prepared(&world, 61).await;
+        (0..ALL).for_each(|node| world.set_outcome_with(node, &next, Outcome::RollsBack));
+        let rollout = json!({"canaries": CANARIES, "maxUnavailable": "20%", "compare": {}, "proof": "Active", "maxFailures": CANARIES});
+        world.server.put_pool(POOL, &spec(61, &json!({ "rollout": rollout })));
+        world.until_pool(POOL, |pool| pool["status"]["comparison"]["revision"] == *next).await;
+        let pool = world.until_pool(POOL, |pool| condition(pool, "Ready").1 == "FailuresExceeded").await;
+        assert!(pool["status"]["comparison"].is_null(), "{pool:#}");
     };
     with_controller(&world, script).await;
 }

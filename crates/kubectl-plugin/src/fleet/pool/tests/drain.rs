@@ -282,3 +282,16 @@ fn one_control_plane_is_drained_at_a_time() {
     world.nodes.insert("other".to_owned(), other);
     assert!(world.drain().follow.is_empty(), "another pool's is drained");
 }
+
+#[test]
+fn one_that_leaves_is_not_reset_beside_one_that_is_drained() {
+    let mut world = World::new(4, json!({"onLeave": "Reset", "rollout": {"maxUnavailable": 1}}));
+    world.prove_all();
+    world.at("n003").labels.remove("pool");
+    let rollout = json!({"canaries": 0, "maxUnavailable": 1, "drain": "Careful"});
+    world.set(json!({"onLeave": "Reset", "kubeletConfiguration": {"maxPods": 61}, "rollout": rollout}));
+    let status = world.decide().status;
+    world.status = status;
+    let Decision { drain, reset, .. } = world.decide();
+    assert_eq!((drain.follow.len(), reset), (1, Vec::<String>::new()));
+}

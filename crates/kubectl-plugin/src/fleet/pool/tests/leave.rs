@@ -136,3 +136,17 @@ fn results_of_expressions_are_the_pools_too() {
     world.settle();
     assert_eq!(world.assigned_nothing(), ["n001"]);
 }
+
+#[test]
+fn a_control_plane_that_left_another_pool_is_waited_for() {
+    let mut world = resets(json!({"rollout": {"canaries": 0}}));
+    let role = "node-role.kubernetes.io/control-plane";
+    world.at("n001").labels.insert(role.to_owned(), String::new());
+    let mut other = node("other", OLD, json!({"pool": "b", role: ""}));
+    other.reported = vec![world.update()];
+    world.nodes.insert("other".to_owned(), other);
+    world.set(json!({"kubeletConfiguration": {"maxPods": 61}, "rollout": {"canaries": 0, "maxUnavailable": "100%"}}));
+    assert!(!world.settle().contains(&"n001".to_owned()), "it was reset, and has not gone yet");
+    world.at("other").reported.clear();
+    assert_eq!(world.settle(), ["n001"]);
+}
