@@ -189,10 +189,12 @@ fn make_pods(case: &Case) -> [String; 2] {
     let map = json!({"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": authority}});
     case.ask("POST", "/api/v1/namespaces/kubelet-config/configmaps", Some(&map));
     let names = [0, 1].map(|number| format!("{NAME}-{number}"));
-    for name in &names {
+    for (name, port) in names.iter().zip(["10358", "10359"]) {
         let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}});
         pod["metadata"]["labels"] = deployment["spec"]["template"]["metadata"]["labels"].clone();
-        pod["spec"] = deployment["spec"]["template"]["spec"].clone();
+        // Of the two that are on one Node's network here, each needs a port of its own, and none the kubelet's.
+        let spec = deployment["spec"]["template"]["spec"].to_string().replace("10248", port);
+        pod["spec"] = serde_json::from_str(&spec).unwrap();
         pod["spec"]["nodeName"] = case.var("NODE_NAME").into();
         // This API server listens on loopback alone.
         pod["spec"]["hostNetwork"] = true.into();
@@ -228,6 +230,7 @@ pub fn deployed(case: &Case) {
     case.script("import", IMAGE.archive.to_str());
     let supervisor = case.supervisor();
     let node = case.var("NODE_NAME");
+    case.await_node_ready();
     case.kubectl(&["label", "node", node, "pool=real", "node-role.kubernetes.io/control-plane="]);
     let names = make_pods(case);
     let started = names.each_ref().map(|name| until(&format!("{name} to run"), || running(case, name)));

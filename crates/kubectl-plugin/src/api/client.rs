@@ -66,6 +66,11 @@ impl Client {
         Self { kube, namespace: namespace.to_owned(), retry_policy }
     }
 
+    /// The same, for what is read: that is tried again for as long as an API server takes to recover.
+    pub(crate) fn for_reading(&self) -> Self {
+        Self { retry_policy: RetryPolicy::long(self.retry_policy.answer), ..self.clone() }
+    }
+
     /// Sends a request once, whatever comes of it. `what`: such as "list nodes".
     pub(crate) async fn once(&self, what: &str, request: RequestResult) -> Result<Value, ApiError> {
         let request = request.map_err(|error| ApiError::new(what, error.to_string()))?;

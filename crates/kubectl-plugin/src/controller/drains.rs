@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::leader_elector::LeadershipGuard;
 use super::nodes::{NodeStore, notified};
 use crate::Failure;
-use crate::api::client::{ApiError, Client, RetryPolicy};
+use crate::api::client::{ApiError, Client};
 use crate::api::list::Selector;
 use crate::api::watch::{Event, Watcher};
 use crate::fleet::pool::drain::{Drain, NodeDrain, Pod, Pods};
@@ -186,9 +186,8 @@ impl Shared {
     async fn drain(&self, name: &str, wake: &Notify) -> Option<String> {
         let selector = Selector::fields(format!("spec.nodeName={name}"));
         // An API server in trouble keeps no Node from being drained for longer than that.
-        let mut client = self.client.clone();
-        client.retry_policy = RetryPolicy::long(client.retry_policy.answer);
-        let mut watcher = Watcher::new(&client, "/api/v1/pods", "pods of all namespaces", selector, None);
+        let mut watcher =
+            Watcher::new(&self.client.for_reading(), "/api/v1/pods", "pods of all namespaces", selector, None);
         loop {
             match self.next(name) {
                 Next::GiveUp => return None,

@@ -51,7 +51,7 @@ pub(super) struct NodeReflector {
 impl NodeStore {
     pub(super) fn follow(client: &Client) -> (Self, NodeReflector) {
         let store = Self { nodes: Arc::default(), changed: Arc::default(), namespace: client.namespace.clone() };
-        let watcher = Watcher::new(client, NODES, "nodes", Selector::default(), None);
+        let watcher = Watcher::new(&client.for_reading(), NODES, "nodes", Selector::default(), None);
         (store.clone(), NodeReflector { store, watcher, listed: BTreeSet::new() })
     }
 

@@ -147,7 +147,7 @@ async fn follow(
     reporter: &mut ProgressReporter,
 ) -> Result<String, Failure> {
     let selector = Selector::fields(format!("metadata.name={name}"));
-    let mut watcher = Watcher::new(client, POOLS, "pools", selector, None);
+    let mut watcher = Watcher::new(&client.for_reading(), POOLS, "pools", selector, None);
     let mut pool: Option<StoredPool> = None;
     let mut changed = Instant::now();
     loop {
