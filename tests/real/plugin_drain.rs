@@ -180,7 +180,7 @@ pub fn drain(case: &Case) {
 
     case.say("a budget that says no is waited for");
     drain.says(&["Canaries", "being drained: drained-", "disruption budget"]);
-    let first = if is_ours(&drain.node(0)) { 0 } else { 1 };
+    let first = usize::from(!is_ours(&drain.node(0)));
     assert!(is_ours(&drain.node(first)) && !is_ours(&drain.node(1 - first)), "one at a time");
     let pod = case.ask("GET", &format!("{PODS}/web-{first}"), None);
     assert!(pod["metadata"]["deletionTimestamp"].is_null(), "{pod:#}");

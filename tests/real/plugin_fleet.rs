@@ -93,9 +93,9 @@ impl<'a> World<'a> {
         world
     }
 
-    async fn patch(&self, path: &str, patch: &Value) -> Value {
+    async fn patch(&self, path: &str, change: &Value) -> Value {
         let (path, name) = path.rsplit_once('/').unwrap();
-        let request = Request::new(path).patch(name, &PatchParams::default(), &Patch::Merge(patch)).unwrap();
+        let request = Request::new(path).patch(name, &PatchParams::default(), &Patch::Merge(change)).unwrap();
         self.client.request(request).await.unwrap()
     }
 
@@ -127,10 +127,10 @@ impl<'a> World<'a> {
                 }
             }
         };
-        match tokio::time::timeout(PATIENCE_LONG, wait).await {
-            Ok(pool) => pool,
-            Err(_) => panic!("waited in vain for {reason}: {:#}", self.pool().await["status"]),
+        if let Ok(pool) = tokio::time::timeout(PATIENCE_LONG, wait).await {
+            return pool;
         }
+        panic!("waited in vain for {reason}: {:#}", self.pool().await["status"])
     }
 
     /// Another content, not yet moving; the revision that the controller makes of it.
@@ -172,8 +172,8 @@ impl<'a> World<'a> {
 
     /// All that was written up to now is in the log, and no promise was broken. Says how many nodes got it, each once.
     async fn promises_held(&self, revision: &str) -> usize {
-        let marker = json!({"metadata": {"annotations": {"marker": revision}}});
-        let marked = self.patch(&format!("{NODES}/{}", node(0)), &marker).await;
+        let note = json!({"metadata": {"annotations": {"marker": revision}}});
+        let marked = self.patch(&format!("{NODES}/{}", node(0)), &note).await;
         let mut told = self.told.clone();
         let wait = told.wait_for(|told| *told >= version(&marked));
         tokio::time::timeout(PATIENCE_LONG, wait).await.unwrap().unwrap();
