@@ -10,6 +10,7 @@ mod drain;
 mod expressions;
 mod gitops;
 mod leave;
+mod liars;
 mod metrics;
 mod preflight;
 mod promises;
@@ -240,6 +241,21 @@ async fn controllers_die_and_others_go_on() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_promised_is_kept_for_a_thousand() {
+    let world = World::new(1000);
+    let script = async {
+        let revision = prepared(&world, 60).await;
+        world.expect_pool(&revision, CANARIES, 50);
+        world.server.put_pool(POOL, &spec(60, &json!({})));
+        world.until_pool(POOL, |pool| condition(pool, "Ready") == ("True", "Complete")).await;
+        revision
+    };
+    let revision = with_controller(&world, script).await;
+    world.promises_held();
+    assert_eq!((world.count(&revision), world.sent().len()), (1000, 1000), "each node once");
+}
+
+#[tokio::test(start_paused = true)]
 async fn nodes_that_join_have_it_at_once() {
     let world = World::new(20);
     let script = async {
@@ -247,16 +263,16 @@ async fn nodes_that_join_have_it_at_once() {
         world.server.put_pool(POOL, &spec(60, &json!({"startupTaint": TAINT})));
         world.until_pool(POOL, |pool| condition(pool, "Ready").0 == "True").await;
         let taints = json!([{"key": TAINT, "effect": "NoSchedule"}, {"key": "gpu", "effect": "NoSchedule"}]);
-        for number in 20..120 {
+        for number in 20..520 {
             world.create(number, &json!({"all": "yes"}));
             world.server.patch_node(&name(number), json!({"spec": {"taints": taints}}));
         }
-        let pool = world.until_pool(POOL, |pool| pool["status"]["updated"] == 120).await;
+        let pool = world.until_pool(POOL, |pool| pool["status"]["updated"] == 520).await;
         assert_eq!(condition(&pool, "Ready"), ("True", "Complete"), "it stays settled");
         // None loses its taint before it runs the revision, and all lose it.
         let has_taint = |node: &Value| node["spec"]["taints"].as_array().is_some_and(|taints| taints.len() == 2);
         loop {
-            let nodes: Vec<Value> = (20..120).map(|number| world.server.node(&name(number))).collect();
+            let nodes: Vec<Value> = (20..520).map(|number| world.server.node(&name(number))).collect();
             for node in nodes.iter().filter(|node| !has_taint(node)) {
                 assert_eq!(node["spec"]["taints"][0]["key"], "gpu", "others' taints stay");
                 let status = node["metadata"]["annotations"]["kubelet-supervisor.io/config-status"].to_string();
@@ -269,7 +285,7 @@ async fn nodes_that_join_have_it_at_once() {
         }
     };
     let revision = with_controller(&world, script).await;
-    assert_eq!(world.count(&revision), 120);
+    assert_eq!(world.count(&revision), 520);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,106 @@
+//! Nodes that lie: each has one vote, and what they say is bounded.
+
+use std::time::Duration;
+
+use kubelet_config::assignment::LABELS;
+use kubelet_config::status::{CONDITION, STATUS_ANNOTATION};
+use serde_json::{Value, json};
+
+use testkit::pools::{NAMESPACE, World, name};
+
+use super::{POOL, condition, prepared, spec, with_controller};
+
+const ALL: usize = 40;
+/// The status is written every few seconds, and all who follow pools read it.
+const STATUS_MAX: usize = 32 * 1024;
+
+/// The node calls a revision bad, in 90 KB that would also steer a terminal.
+fn lie(world: &World, number: usize, revision: &str) {
+    let map = world.server.config_map(NAMESPACE, revision);
+    let source = json!({"configMap": {"namespace": NAMESPACE, "name": revision, "kubeletConfigKey": "kubelet",
+        "uid": map["metadata"]["uid"], "resourceVersion": map["metadata"]["resourceVersion"]}});
+    let said = json!({"assigned": source, "error": "failed to validate config, see Kubelet log for details"});
+    let message = "\u{1b}]0;lies\u{7}\"\\".repeat(6_000);
+    let ours = json!({"type": CONDITION, "status": "False", "reason": "Rejected", "message": message});
+    let ready = json!({"type": "Ready", "status": "True"});
+    world.server.patch_node(
+        &name(number),
+        json!({"metadata": {"annotations": {STATUS_ANNOTATION: said.to_string()}}, "status": {"conditions": [ready, ours]}}),
+    );
+}
+
+/// Lives until all Nodes are assigned that, those without a machine too.
+async fn until_all_have(world: &World, revision: &str) {
+    let has = |number: usize| {
+        let labels = &world.server.node(&name(number))["metadata"]["labels"];
+        labels[format!("{LABELS}name")] == *revision
+    };
+    while !(0..ALL).all(has) {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_that_say_too_much_stop_nobody() {
+    let world = World::new(ALL);
+    let script = async {
+        let good = prepared(&world, 60).await;
+        world.server.put_pool(POOL, &spec(60, &json!({})));
+        world.until_pool(POOL, |pool| condition(pool, "Ready").0 == "True").await;
+        let bad = prepared(&world, 61).await;
+        world.server.put_pool(POOL, &spec(61, &json!({"rollout": {"canaries": 0, "maxUnavailable": "100%"}})));
+        while world.count(&bad) < ALL {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        // The machines are somebody else's from now on.
+        (0..ALL).for_each(|number| world.stop(number));
+        (0..ALL).for_each(|number| lie(&world, number, &bad));
+        let pool = world.until_pool(POOL, |pool| condition(pool, "Stalled") == ("True", "FailuresExceeded")).await;
+        let status = pool["status"].to_string();
+        assert!(status.len() < STATUS_MAX, "{} bytes", status.len());
+        let messages = pool["status"]["badRevisions"][0]["nodes"].as_array().unwrap().iter().map(|it| &it["message"]);
+        let steers = |message: &Value| message.as_str().unwrap().chars().any(char::is_control);
+        assert_eq!(messages.filter(|message| steers(message)).count(), 0);
+        until_all_have(&world, &good).await;
+    };
+    with_controller(&world, script).await;
+}
+
+/// Once it is a canary it may say that it has proven what it never ran: that opens the waves a trial earlier, and no more. The
+/// others still have to prove it, or not.
+#[tokio::test(start_paused = true)]
+async fn a_forged_proof_is_one_vote() {
+    let world = World::new(ALL);
+    let script = async {
+        let good = prepared(&world, 60).await;
+        world.server.put_pool(POOL, &spec(60, &json!({})));
+        world.until_pool(POOL, |pool| condition(pool, "Ready").0 == "True").await;
+        let bad = prepared(&world, 61).await;
+        let outcomes = (0..ALL).map(|number| (number, testkit::pools::Outcome::RollsBack));
+        outcomes.for_each(|(number, outcome)| world.set_outcome_with(number, &bad, outcome));
+        world.server.put_pool(POOL, &spec(61, &json!({"rollout": {"canaries": 1, "maxUnavailable": 1}})));
+        while world.count(&bad) == 0 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let desired = |number: &usize| {
+            let labels = world.server.node(&name(*number))["metadata"]["labels"].to_string();
+            labels.contains(&bad)
+        };
+        let liar = (0..ALL).find(desired).unwrap();
+        world.stop(liar);
+        let map = world.server.config_map(NAMESPACE, &bad);
+        let source = json!({"configMap": {"namespace": NAMESPACE, "name": bad, "kubeletConfigKey": "kubelet",
+            "uid": map["metadata"]["uid"], "resourceVersion": map["metadata"]["resourceVersion"]}});
+        let said = json!({"assigned": source, "active": source, "lastKnownGood": source}).to_string();
+        let ours = json!({"type": CONDITION, "status": "True", "reason": "LastKnownGood", "message": "so I say"});
+        let conditions = json!([{"type": "Ready", "status": "True"}, ours]);
+        let node =
+            json!({"metadata": {"annotations": {STATUS_ANNOTATION: said}}, "status": {"conditions": conditions}});
+        world.server.patch_node(&name(liar), node);
+        world.until_pool(POOL, |pool| condition(pool, "Stalled") == ("True", "FailuresExceeded")).await;
+        let sent = world.sent().into_iter().filter(|sent| sent.to == bad).count();
+        assert_eq!(sent, 2, "the next one says what it is");
+        until_all_have(&world, &good).await;
+    };
+    with_controller(&world, script).await;
+}
