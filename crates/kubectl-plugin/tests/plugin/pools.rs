@@ -136,7 +136,7 @@ fn how_far_pools_are() {
     }
     assert!(!shown.contains('\u{1b}'), "{shown}");
     let shown = bench.run(&["rollout", "status", "pool/workers", "-o", "json"]).json();
-    assert_eq!((&shown["state"], &shown["remaining"][0]["state"]), (&json!("PreflightRefused"), &json!("waiting")));
+    assert_eq!((&shown["pool"], &shown["remaining"][0]["state"]), (&json!("workers"), &json!("waiting")));
     assert!(bench.run(&["rollout", "status", "-o", "wide"]).ok().contains("workers-a   workers-b   so"));
     let none = bench.run(&["rollout", "status", "nobody"]);
     assert!(none.code == 1 && none.err.contains("there is no pool \"nobody\""), "{none:?}");

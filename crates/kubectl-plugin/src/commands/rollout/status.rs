@@ -79,7 +79,7 @@ fn message(status: &KubeletConfigPoolStatus) -> String {
 /// What programs read; all that is in it of Nodes is bounded where it was read.
 fn document(pool: &StoredPool) -> Value {
     json!({
-        "pool": pool.name, "generation": pool.pool.metadata.generation, "state": phase(&pool.pool),
+        "pool": pool.name, "generation": pool.pool.metadata.generation,
         "spec": pool.spec(), "status": pool.pool.status,
     })
 }
