@@ -5,9 +5,18 @@ use std::io::{Read as _, Seek as _, Write as _};
 use std::os::fd::IntoRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
 
 use super::ownership;
+
+/// A child that is about to become another program, or to die with its parent, still has what the parent had open. It gets so
+/// long, in which it has milliseconds to do.
+const CHILD_GRACE: Duration = Duration::from_secs(2);
+const TRY_AGAIN: Duration = Duration::from_millis(10);
 
 /// What came of the attempt to lock.
 #[derive(Debug)]
@@ -42,8 +51,22 @@ async fn within(limit: Duration, take: impl FnOnce() -> Lock + Send + 'static) -
     }
 }
 
-/// Takes `supervisor/lock` below `root`.
+/// Takes `supervisor/lock` below `root`. One that was killed a moment ago is not in the way.
 pub(crate) fn take(root: &Path) -> Lock {
+    let begun = Instant::now();
+    loop {
+        match try_take(root) {
+            Lock::Taken(pid) if is_dead(&pid) && begun.elapsed() < CHILD_GRACE => std::thread::sleep(TRY_AGAIN),
+            lock => return lock,
+        }
+    }
+}
+
+fn is_dead(pid: &str) -> bool {
+    pid.parse().is_ok_and(|pid| kill(Pid::from_raw(pid), None) == Err(Errno::ESRCH))
+}
+
+fn try_take(root: &Path) -> Lock {
     let path = root.join("supervisor/lock");
     if let Err(error) = ownership::check(&path) {
         return Lock::Unavailable(error.to_string());
@@ -86,6 +109,21 @@ pub(crate) fn take(root: &Path) -> Lock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_dead_one_left_open_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let Lock::Held(held) = take(dir.path()) else { panic!("it is free") };
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        std::fs::write(dir.path().join("supervisor/lock"), format!("{}\n", child.id())).unwrap();
+        let late = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            drop(held);
+        });
+        assert!(matches!(take(dir.path()), Lock::Held(_)));
+        late.join().unwrap();
+    }
 
     #[tokio::test]
     async fn a_disk_that_stalls_is_not_waited_for_and_a_late_lock_is_kept() {
