@@ -84,6 +84,8 @@ pub fn install(case: &Case) {
     case.kubectl(&["create", "--validate=false", "-f", &format!("{MANIFESTS}/pools/crd.yaml")]);
     case.kubectl(&["apply", "-f", &format!("{MANIFESTS}/pools/rbac.yaml")]);
     case.kubectl(&["wait", "--for=condition=Established", CRD, "--timeout=60s"]);
+    // A controller of a case before, which was killed, holds it no more.
+    case.kubectl(&["-n", "kubelet-config", "delete", "lease", NAME, "--ignore-not-found"]);
 }
 
 /// What [`install`] made, and with the CRD all pools.
