@@ -110,19 +110,18 @@ fn try_take(root: &Path) -> Lock {
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_a_dead_one_left_open_is_waited_for() {
+    #[tokio::test]
+    async fn what_a_dead_one_left_open_is_waited_for() {
         let dir = tempfile::tempdir().unwrap();
-        let Lock::Held(held) = take(dir.path()) else { panic!("it is free") };
+        let root = dir.path().to_owned();
+        let Lock::Held(held) = take(&root) else { panic!("it is free") };
         let mut child = std::process::Command::new("true").spawn().unwrap();
         child.wait().unwrap();
-        std::fs::write(dir.path().join("supervisor/lock"), format!("{}\n", child.id())).unwrap();
-        let late = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(100));
-            drop(held);
-        });
-        assert!(matches!(take(dir.path()), Lock::Held(_)));
-        late.join().unwrap();
+        std::fs::write(root.join("supervisor/lock"), format!("{}\n", child.id())).unwrap();
+        let late = tokio::task::spawn_blocking(move || take(&root));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        drop(held);
+        assert!(matches!(late.await.unwrap(), Lock::Held(_)));
     }
 
     #[tokio::test]

@@ -59,7 +59,6 @@ pub struct World {
     pub server: ApiServer,
     fleet: Fleet,
     log: Arc<Mutex<Log>>,
-    expected: Mutex<Expectation>,
     wire: Arc<Mutex<Wire>>,
     /// Requests of supervisors.
     asked: Arc<AtomicU64>,
@@ -97,13 +96,12 @@ impl World {
         }
         server.listen(move |change| listener.lock().unwrap().note(&change.object, change.kind == "DELETED"));
         let expected = Expectation { target: TARGET.to_owned(), max_unavailable: usize::MAX, ..Expectation::default() };
-        log.lock().unwrap().expect(expected.clone());
+        log.lock().unwrap().expect(expected);
         let asked = Arc::new(AtomicU64::new(0));
         let world = World {
             fleet: Fleet::new(surroundings(&server.door().quiet(), trial, &asked)),
             server,
             log,
-            expected: Mutex::new(expected),
             wire: Arc::default(),
             asked,
             began: Instant::now(),
@@ -112,12 +110,6 @@ impl World {
             world.fleet.add(&name(number), Some((source(&before), payload(&before))));
         }
         world
-    }
-
-    fn expect_more(&self, change: impl FnOnce(&mut Expectation)) {
-        let mut expected = self.expected.lock().unwrap();
-        change(&mut expected);
-        self.log.lock().unwrap().expect(expected.clone());
     }
 
     /// The machine is off, and its Node as it was.
@@ -163,14 +155,7 @@ impl World {
 
     /// From now on a pool rolls this revision out.
     pub fn expect_pool(&self, revision: &str, canaries: usize, max: usize) {
-        self.expect_more(|it| {
-            *it = Expectation {
-                target: revision.to_owned(),
-                any_canaries: canaries,
-                max_unavailable: max,
-                ..Expectation::default()
-            };
-        });
+        self.log.lock().unwrap().expect_pool(revision, canaries, max);
     }
 
     /// A controller of pools, until it ends or is dropped.

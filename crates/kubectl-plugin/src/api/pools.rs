@@ -1,6 +1,7 @@
 //! Pools as the API server has them, read and written.
 
 use hyper::Request;
+use kube::Resource as _;
 use kube::api::{Patch, PatchParams};
 use kube::core::request::Request as Path;
 use serde_json::{Value, json};
@@ -8,13 +9,12 @@ use serde_json::{Value, json};
 use super::client::{ApiError, Client, RequestResult};
 use super::list::{Pager, Selector};
 use super::nodes::segment;
+use super::write::MANAGER;
 use crate::failure::Failure;
 use crate::fleet::pool::types::KubeletConfigPool;
 
 /// Pools of the cluster.
 pub(crate) const POOLS: &str = "/apis/kubelet-supervisor.io/v1alpha1/kubeletconfigpools";
-/// Whose fields these are, in `metadata.managedFields`.
-const MANAGER: &str = "kubectl-kubelet_config";
 
 /// A pool, and the object that it was read from, which may have fields that this version does not know.
 pub(crate) struct StoredPool {
@@ -118,13 +118,13 @@ pub(crate) async fn put(
 
 /// The whole object with another spec.
 pub(crate) fn with_spec(name: &str, old: Option<&StoredPool>, spec: &Value) -> Value {
-    let (api, kind) = ("kubelet-supervisor.io/v1alpha1", "KubeletConfigPool");
+    let (api, kind) = (KubeletConfigPool::api_version(&()), KubeletConfigPool::kind(&()));
     let new = json!({"apiVersion": api, "kind": kind, "metadata": {"name": name}});
     let mut object = old.map_or(new, |old| old.object.clone());
     if let Some(object) = object.as_object_mut() {
         // Lists leave them out.
-        object.insert("apiVersion".to_owned(), api.into());
-        object.insert("kind".to_owned(), kind.into());
+        object.insert("apiVersion".to_owned(), Value::from(api));
+        object.insert("kind".to_owned(), Value::from(kind));
         object.insert("spec".to_owned(), spec.clone());
     }
     object

@@ -13,7 +13,7 @@ use kubelet_config::assignment::reference_fault;
 use kubelet_config::source::ConfigMapRef;
 
 /// Whose fields these are, in `metadata.managedFields`.
-const MANAGER: &str = "kubectl-kubelet_config";
+pub(super) const MANAGER: &str = "kubectl-kubelet_config";
 
 /// How far a write goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

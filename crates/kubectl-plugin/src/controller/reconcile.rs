@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kube::ResourceExt as _;
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::{ObjectRef, Store};
+use kube::{Resource as _, ResourceExt as _};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -375,7 +375,7 @@ impl Reconciler {
         let name = pool.name_any();
         let what = format!("write the status of pool {name}");
         let object = json!({
-            "apiVersion": "kubelet-supervisor.io/v1alpha1", "kind": "KubeletConfigPool",
+            "apiVersion": KubeletConfigPool::api_version(&()), "kind": KubeletConfigPool::kind(&()),
             "metadata": {"name": name, "resourceVersion": pool.resource_version()}, "status": status,
         });
         let pools: Api<KubeletConfigPool> = Api::all(self.client.streaming().clone());

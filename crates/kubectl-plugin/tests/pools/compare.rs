@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use testkit::api_server::{Fault, FaultKind, Verb};
 use testkit::pools::{Outcome, World, number};
 
-use super::{CANARIES, POOL, condition, prepared, spec, with_controller};
+use super::{CANARIES, POOL, condition, prepared, settled, spec, with_controller};
 
 const ALL: usize = 40;
 
@@ -18,9 +18,7 @@ fn rollout(canaries: usize) -> Value {
 
 /// All have one revision; the name of the next one, and its pool when its canaries are compared.
 async fn compared(world: &World) -> (String, String, Value) {
-    let good = prepared(world, 60).await;
-    world.server.put_pool(POOL, &spec(60, &json!({})));
-    world.until_pool(POOL, |pool| condition(pool, "Ready").0 == "True").await;
+    let good = settled(world).await;
     let next = prepared(world, 61).await;
     world.server.put_pool(POOL, &spec(61, &rollout(CANARIES)));
     let pool = world.until_pool(POOL, |pool| condition(pool, "Ready").1 == "Comparing").await;
@@ -212,9 +210,7 @@ async fn with_a_selector_both_groups_are_of_those_that_it_matches() {
 async fn a_revision_that_turns_bad_is_compared_no_more() {
     let world = World::new(ALL);
     let script = async {
-        prepared(&world, 60).await;
-        world.server.put_pool(POOL, &spec(60, &json!({})));
-        world.until_pool(POOL, |pool| condition(pool, "Ready").0 == "True").await;
+        settled(&world).await;
         let next = prepared(&world, 61).await;
         (0..ALL).for_each(|node| world.set_outcome_with(node, &next, Outcome::RollsBack));
         let rollout = json!({"canaries": CANARIES, "maxUnavailable": "20%", "compare": {}, "proof": "Active", "maxFailures": CANARIES});

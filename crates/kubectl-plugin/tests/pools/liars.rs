@@ -8,17 +8,22 @@ use serde_json::{Value, json};
 
 use testkit::pools::{NAMESPACE, World, name};
 
-use super::{POOL, condition, prepared, spec, with_controller};
+use super::{POOL, condition, prepared, settled, spec, with_controller};
 
 const ALL: usize = 40;
 /// The status is written every few seconds, and all who follow pools read it.
 const STATUS_MAX: usize = 32 * 1024;
 
+/// A revision, as nodes name it.
+fn source(world: &World, revision: &str) -> Value {
+    let metadata = world.server.config_map(NAMESPACE, revision)["metadata"].clone();
+    json!({"configMap": {"namespace": NAMESPACE, "name": revision, "kubeletConfigKey": "kubelet",
+        "uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}})
+}
+
 /// The node calls a revision bad, in 90 KB that would also steer a terminal.
 fn lie(world: &World, number: usize, revision: &str) {
-    let map = world.server.config_map(NAMESPACE, revision);
-    let source = json!({"configMap": {"namespace": NAMESPACE, "name": revision, "kubeletConfigKey": "kubelet",
-        "uid": map["metadata"]["uid"], "resourceVersion": map["metadata"]["resourceVersion"]}});
+    let source = source(world, revision);
     let said = json!({"assigned": source, "error": "failed to validate config, see Kubelet log for details"});
     let message = "\u{1b}]0;lies\u{7}\"\\".repeat(6_000);
     let ours = json!({"type": CONDITION, "status": "False", "reason": "Rejected", "message": message});
@@ -44,9 +49,7 @@ async fn until_all_have(world: &World, revision: &str) {
 async fn nodes_that_say_too_much_stop_nobody() {
     let world = World::new(ALL);
     let script = async {
-        let good = prepared(&world, 60).await;
-        world.server.put_pool(POOL, &spec(60, &json!({})));
-        world.until_pool(POOL, |pool| condition(pool, "Ready").0 == "True").await;
+        let good = settled(&world).await;
         let bad = prepared(&world, 61).await;
         world.server.put_pool(POOL, &spec(61, &json!({"rollout": {"canaries": 0, "maxUnavailable": "100%"}})));
         while world.count(&bad) < ALL {
@@ -72,9 +75,7 @@ async fn nodes_that_say_too_much_stop_nobody() {
 async fn a_forged_proof_is_one_vote() {
     let world = World::new(ALL);
     let script = async {
-        let good = prepared(&world, 60).await;
-        world.server.put_pool(POOL, &spec(60, &json!({})));
-        world.until_pool(POOL, |pool| condition(pool, "Ready").0 == "True").await;
+        let good = settled(&world).await;
         let bad = prepared(&world, 61).await;
         let outcomes = (0..ALL).map(|number| (number, testkit::pools::Outcome::RollsBack));
         outcomes.for_each(|(number, outcome)| world.set_outcome_with(number, &bad, outcome));
@@ -88,9 +89,7 @@ async fn a_forged_proof_is_one_vote() {
         };
         let liar = (0..ALL).find(desired).unwrap();
         world.stop(liar);
-        let map = world.server.config_map(NAMESPACE, &bad);
-        let source = json!({"configMap": {"namespace": NAMESPACE, "name": bad, "kubeletConfigKey": "kubelet",
-            "uid": map["metadata"]["uid"], "resourceVersion": map["metadata"]["resourceVersion"]}});
+        let source = source(&world, &bad);
         let said = json!({"assigned": source, "active": source, "lastKnownGood": source}).to_string();
         let ours = json!({"type": CONDITION, "status": "True", "reason": "LastKnownGood", "message": "so I say"});
         let conditions = json!([{"type": "Ready", "status": "True"}, ours]);

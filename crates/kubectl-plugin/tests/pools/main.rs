@@ -61,6 +61,14 @@ async fn prepared(world: &World, pods: u32) -> String {
     revision
 }
 
+/// All have the first revision.
+async fn settled(world: &World) -> String {
+    let revision = prepared(world, 60).await;
+    world.server.put_pool(POOL, &spec(60, &json!({})));
+    world.until_pool(POOL, |pool| condition(pool, "Ready").0 == "True").await;
+    revision
+}
+
 /// With a controller, in simulated time.
 async fn with_controller<T>(world: &World, script: impl Future<Output = T>) -> T {
     tokio::select! {
@@ -107,9 +115,7 @@ async fn a_pool_comes_to_have_what_it_says() {
 async fn a_bad_revision_goes_back_by_itself_and_is_not_tried_again() {
     let world = World::new(NODES);
     let script = async {
-        let good = prepared(&world, 60).await;
-        world.server.put_pool(POOL, &spec(60, &json!({})));
-        world.until_pool(POOL, |pool| condition(pool, "Ready").0 == "True").await;
+        let good = settled(&world).await;
         let bad = prepared(&world, 61).await;
         for number in (0..NODES).filter(|number| number % 7 == 0) {
             world.set_outcome_with(number, &bad, if number % 2 == 0 { Outcome::Rejects } else { Outcome::RollsBack });
@@ -171,9 +177,7 @@ async fn what_a_node_would_refuse_goes_nowhere() {
     let world = World::new(30);
     world.set_outcome_with(17, &bad, Outcome::Rejects);
     let script = async {
-        let good = prepared(&world, 60).await;
-        world.server.put_pool(POOL, &spec(60, &json!({})));
-        world.until_pool(POOL, |pool| condition(pool, "Ready").0 == "True").await;
+        let good = settled(&world).await;
         let sent = world.sent().len();
         world.server.put_pool(POOL, &spec(61, &json!({})));
         let pool = world.until_pool(POOL, |pool| condition(pool, "Stalled") == ("True", "PreflightRefused")).await;

@@ -16,8 +16,8 @@ fn documents(file: &str) -> Vec<Value> {
     text.split("\n---\n").map(|text| serde_yaml::from_str(text).unwrap()).collect()
 }
 
-fn words(list: &Value) -> Vec<String> {
-    list.as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect()
+fn strings(list: &Value) -> Vec<String> {
+    list.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
 }
 
 /// Verb, resource, and the namespace if it is a Role's.
@@ -31,8 +31,8 @@ fn granted(overlay: bool) -> BTreeSet<String> {
     for role in of("ClusterRole").chain(of("Role")) {
         let namespace = role["metadata"]["namespace"].as_str().unwrap_or_default();
         for rule in role["rules"].as_array().unwrap() {
-            for resource in words(&rule["resources"]) {
-                granted.extend(words(&rule["verbs"]).iter().map(|verb| format!("{verb} {resource} {namespace}")));
+            for resource in strings(&rule["resources"]) {
+                granted.extend(strings(&rule["verbs"]).iter().map(|verb| format!("{verb} {resource} {namespace}")));
             }
         }
     }

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::api::client::{ApiError, Client, RequestResult};
 use crate::api::list::{Pager, Selector};
+use crate::api::pools::POOLS;
 use crate::context::NAMESPACE;
 use crate::fleet::doctor::rights;
 use crate::fleet::leader_election::LEASE_NAME;
@@ -99,8 +100,7 @@ pub(crate) async fn pools_group(client: &Client) -> Result<Option<Value>, ApiErr
 
 /// All pools, and the Lease of who carries them out: `Null`, if there is none.
 pub(crate) async fn pools(client: &Client) -> Result<(Vec<Value>, Value), ApiError> {
-    let path = "/apis/kubelet-supervisor.io/v1alpha1/kubeletconfigpools";
-    let all = Pager::new(client, path, "list kubeletconfigpools", &Selector::default());
+    let all = Pager::new(client, POOLS, "list kubeletconfigpools", &Selector::default());
     let (pools, _) = all.all(|pool| Ok::<_, ApiError>(Some(pool.clone()))).await?;
     let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases");
     let lease = Path::new(path).get(LEASE_NAME, &GetParams::default());

@@ -84,9 +84,14 @@ fn document(pool: &StoredPool) -> Value {
     })
 }
 
-async fn one(api: &Client, pool: &StoredPool, format: Format) -> Result<(), Failure> {
+/// All Nodes of the cluster, as pools see them.
+pub(super) async fn all_nodes(api: &Client) -> Result<Vec<PoolNode>, Failure> {
     let (rows, _) = nodes::read_each(api, &NodeSelection::default()).await?;
-    let nodes: Vec<PoolNode> = rows.into_iter().map(PoolNode::from_row).collect();
+    Ok(rows.into_iter().map(PoolNode::from_row).collect())
+}
+
+async fn one(api: &Client, pool: &StoredPool, format: Format) -> Result<(), Failure> {
+    let nodes = all_nodes(api).await?;
     let remaining = remaining(&pool.pool, &pool.name, &api.namespace, &nodes);
     if matches!(format, Format::Json | Format::Yaml) {
         let of = |it: &Remaining| json!({"node": it.node, "state": it.state, "message": it.message});

@@ -9,10 +9,9 @@ use serde_json::json;
 use super::args::{NamedArgs, UndoArgs};
 use super::drive::{self, Role};
 use super::progress_reporter::ProgressReporter;
-use crate::api::nodes::{self, NodeSelection};
+use super::status::all_nodes;
 use crate::api::pools;
 use crate::fleet::pool::edit::{chosen, former_revisions, go_back, revision_of};
-use crate::fleet::pool::node::PoolNode;
 use crate::fleet::pool::progress::{Standing, standing, without_bad_mark};
 use crate::fleet::pool::remaining::{refusing, update};
 use crate::fleet::pool::revision::APPROVED_REVISION;
@@ -87,8 +86,7 @@ pub(crate) async fn retry(context: &Context, NamedArgs { name, quiet }: &NamedAr
              status {name}` says where it is"
         )));
     };
-    let (rows, _) = nodes::read_each(&api, &NodeSelection::default()).await?;
-    let nodes: Vec<PoolNode> = rows.into_iter().map(PoolNode::from_row).collect();
+    let nodes = all_nodes(&api).await?;
     let stored = update(&pool.pool, name, &api.namespace);
     if let Some(node) = stored.iter().flat_map(|stored| refusing(stored, &pool.pool, &nodes)).next() {
         return Err(Failure::new(format!(

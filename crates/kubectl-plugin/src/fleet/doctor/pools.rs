@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::{Finding, quoted};
 use crate::fleet::leader_election::{LEASE_NAME, holder};
+use crate::fleet::pool::progress::is_of_bad_revision;
 
 const VERSION: &str = "v1alpha1";
 
@@ -63,10 +64,10 @@ fn stalled(pool: &Value) -> Option<Finding> {
     }
     let quoted = quoted(name);
     let mend = match text("reason") {
-        "RevisionInvalid" => format!("kubectl edit kcpool {quoted}"),
-        "FailuresExceeded" | "HarmFound" => format!(
+        reason if is_of_bad_revision(reason) => format!(
             "kubectl kubelet-config rollout status {quoted}, then rollout undo, or rollout retry once the cause is mended"
         ),
+        "RevisionInvalid" => format!("kubectl edit kcpool {quoted}"),
         _ => format!("kubectl describe kcpool {quoted}"),
     };
     let problem = format!("pool {name} goes no further ({}): {}", text("reason"), text("message"));

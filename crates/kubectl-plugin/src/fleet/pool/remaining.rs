@@ -46,13 +46,13 @@ pub(crate) fn remaining(pool: &KubeletConfigPool, name: &str, namespace: &str, n
         _ => false,
     };
     let back = current.filter(|_| is_bad && pool.spec.rollout.on_failure == OnFailure::Revert);
-    let target = match back {
+    let update = update.target(own()).0;
+    let back = back.map(|current| Target::plain(parse_revision_name(current, namespace)));
+    let has = |node: &PoolNode| match &back {
         // One with expressions has a name of its own on each Node: whoever has left the bad one is on its way back.
-        Some(current) => Target::plain(parse_revision_name(current, namespace)),
-        None => update.target(own()).0,
+        Some(back) => back.is_on(node) || !update.is_on(node),
+        None => update.is_on(node),
     };
-    let left = update.target(own()).0;
-    let has = |node: &PoolNode| target.is_on(node) || (back.is_some() && !left.is_on(node));
     own().filter_map(|node| state(pool, node, has(node))).collect()
 }
 

@@ -44,6 +44,10 @@ impl<'a> Rollout<'a> {
     /// How long a Node that is well is still left with a bad revision: they do not all go back at once.
     pub(super) fn wait(&self, node: &PoolNode, target: &Target<'_>) -> Duration {
         let status = self.pool.status;
+        // Asked of each Node at each decision, and mostly there is nothing to go back from.
+        if status.bad_revisions.is_empty() {
+            return Duration::ZERO;
+        }
         let goes_back = status.current_revision.as_ref() == Some(&revision_name(&target.reference));
         let desired = node.desired.as_ref().filter(|_| goes_back && node.is_done(Proof::Active) && !target.is_on(node));
         let is_it = |bad: &&BadRevision| {
@@ -55,7 +59,7 @@ impl<'a> Rollout<'a> {
 
     /// Whether a Node may be given what expressions come to for it, where the revision is what all have: what no Node has
     /// proven yet goes to one, while a window is open, and no further if that one refuses it. None: all may.
-    pub(super) fn tried_renderings(&self, target: &Target<'_>) -> Option<BTreeMap<String, bool>> {
+    fn tried_renderings(&self, target: &Target<'_>) -> Option<BTreeMap<String, bool>> {
         let is_known = self.pool.status.current_revision.as_ref() == Some(&revision_name(&target.reference));
         if !is_known || !target.has_renderings() || !self.is_update(target) {
             return None;

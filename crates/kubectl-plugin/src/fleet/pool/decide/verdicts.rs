@@ -50,7 +50,7 @@ impl Rollout<'_> {
     }
 
     /// Nodes that failed with the revision, and how.
-    pub(super) fn failed(&self) -> Vec<BadRevisionNode> {
+    fn failed(&self) -> Vec<BadRevisionNode> {
         let with_it = self.members.own.iter().filter(|node| self.update.is_on(node));
         with_it
             .filter_map(|node| {
@@ -60,7 +60,7 @@ impl Rollout<'_> {
             .collect()
     }
 
-    pub(super) fn failure(&self, node: &PoolNode) -> Option<String> {
+    fn failure(&self, node: &PoolNode) -> Option<String> {
         if let Progress::Bad(why) = &node.progress {
             return Some(why.clone());
         }
@@ -82,7 +82,7 @@ impl Rollout<'_> {
     }
 
     /// Every Node has the revision, and none is on its way.
-    pub(super) fn has_all(&self) -> bool {
+    fn has_all(&self) -> bool {
         let Members { own, shared, .. } = self.members;
         shared.is_empty()
             && own.iter().all(|node| {
