@@ -131,6 +131,24 @@ pub(crate) fn broken(text: &str, width: usize, first: &str, more: &str) -> Vec<S
     lines
 }
 
+/// Prints what a command has to say: a document for programs, or a text for people.
+pub(crate) fn show(
+    format: Format,
+    document: impl FnOnce() -> Value,
+    text: impl FnOnce(Out) -> String,
+) -> Result<(), Failure> {
+    match format {
+        Format::Json | Format::Yaml => self::document(format, &document()),
+        _ => write_stdout(&text(Out::for_format(format))),
+    }
+}
+
+/// Lines below a table, apart from it by an empty one.
+pub(crate) fn below(out: Out, lines: &[(Tone, String)]) -> String {
+    let lines = lines.iter().map(|(tone, line)| paragraph(out, *tone, line));
+    lines.enumerate().map(|(number, line)| if number == 0 { format!("\n{line}") } else { line }).collect()
+}
+
 /// Prints a value as JSON or YAML.
 pub(crate) fn document(format: Format, value: &Value) -> Result<(), Failure> {
     write_stdout(&text_of(format, value)?)

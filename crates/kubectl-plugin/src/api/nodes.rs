@@ -30,6 +30,12 @@ impl NodeSelection {
         Self { names: names.into_iter().map(|name| bare_name(&name).to_owned()).collect(), labels }
     }
 
+    /// No node is selected, though names may be of some.
+    pub(crate) fn nothing(&self) -> Failure {
+        let selector = self.labels.as_deref().unwrap_or_default();
+        Failure::new(format!("no node has the labels {selector:?}: kubectl get nodes --show-labels"))
+    }
+
     fn includes(&self, name: &str) -> bool {
         self.names.is_empty() || self.names.iter().any(|known| known == name)
     }

@@ -34,7 +34,7 @@ pub(crate) struct Options {
 
 impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
-        let node = self.node.strip_prefix("node/").unwrap_or(&self.node);
+        let node = nodes::bare_name(&self.node);
         let to_stdout = self.output.as_os_str() == "-";
         for path in self.flags.iter().chain((!to_stdout).then_some(&self.output)) {
             if !self.force && path.symlink_metadata().is_ok() {

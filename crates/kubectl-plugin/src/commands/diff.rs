@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::{Value, json};
 
 use crate::api::client::Client;
@@ -27,18 +27,6 @@ const DIFFERENT: u8 = 1;
 /// There is no saying: as diff(1).
 const ERROR: u8 = 2;
 
-/// `-o`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Shown {
-    /// For people.
-    #[default]
-    Table,
-    /// For programs.
-    Json,
-    /// For programs and people.
-    Yaml,
-}
-
 /// Options of `diff`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -53,7 +41,7 @@ pub(crate) struct Options {
     overlay: bool,
     /// How.
     #[arg(short, long, value_enum, default_value = "table")]
-    output: Shown,
+    output: Format,
 }
 
 impl Options {
@@ -96,11 +84,7 @@ impl Options {
         notes.extend(elsewhere.filter(|_| !comparison.changes.is_empty()));
         comparison.notes.extend(notes);
         let result = ComparisonView { options: &self, comparison: &comparison, facts: &facts };
-        match self.output {
-            Shown::Table => output::write_stdout(&result.text(Out::stdout()))?,
-            Shown::Json => output::document(Format::Json, &result.document())?,
-            Shown::Yaml => output::document(Format::Yaml, &result.document())?,
-        }
+        output::show(self.output, || result.document(), |out| result.text(out))?;
         Ok(if comparison.changes.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENT) })
     }
 
@@ -207,7 +191,7 @@ impl ComparisonView<'_> {
 
     fn text(&self, out: Out) -> String {
         let Comparison { changes, impacts, open, notes } = self.comparison;
-        let mut text = if changes.is_empty() {
+        let text = if changes.is_empty() {
             let title = format!("{} → {}", self.options.from, self.options.to);
             format!("{}: no field differs\n", output::plain(&title))
         } else {
@@ -234,13 +218,7 @@ impl ComparisonView<'_> {
         };
         lines.extend(open.iter().map(unsaid));
         lines.extend(notes.iter().map(|note| (Tone::Plain, format!("note: {note}"))));
-        if !lines.is_empty() {
-            text.push('\n');
-        }
-        for (tone, line) in lines {
-            text.push_str(&output::paragraph(out, tone, &line));
-        }
-        text
+        text + &output::below(out, &lines)
     }
 
     /// What to know, each said once with the fields it is about.

@@ -79,10 +79,7 @@ impl Options {
         };
         let mut report = examine.await.map_err(|failure: Failure| Failure { code: EXIT_UNCHECKED, ..failure })?;
         report.findings = grouped(std::mem::take(&mut report.findings));
-        match self.output {
-            Format::Json | Format::Yaml => output::document(self.output, &report.document())?,
-            _ => output::write_stdout(&report.text(Out::stdout()))?,
-        }
+        output::show(self.output, || report.document(), |out| report.text(out))?;
         Ok(report.code())
     }
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::api::nodes;
+use crate::api::nodes::{self, bare_name};
 use crate::commands::configuration::{self, KubeletConfigMap};
 use crate::fleet::explain::{self, AppliedConfigMap, Origin, Provenance};
 use crate::fleet::field_paths::is_within;
@@ -43,7 +43,7 @@ struct Known {
 
 impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
-        let name = self.node.strip_prefix("node/").unwrap_or(&self.node);
+        let name = bare_name(&self.node);
         let client = context.api();
         let node = nodes::get(&client, name).await?;
         let row = NodeRow::from_node(&node, &context.namespace);
@@ -61,10 +61,7 @@ impl Options {
         let map = in_force.as_ref().map(|in_force| in_force.title.clone());
         notes.extend(in_force.into_iter().flat_map(|in_force| in_force.notes));
         let known = Known { row, map, origins: self.chosen(origins)?, notes };
-        match self.output {
-            Format::Json | Format::Yaml => output::document(self.output, &known.document())?,
-            format => output::write_stdout(&self.text(&known, Out::for_format(format)))?,
-        }
+        output::show(self.output, || known.document(), |out| self.text(&known, out))?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -108,7 +105,7 @@ impl Options {
             let cells = std::iter::once(origin.field.clone()).chain(values).map(|text| (Tone::Plain, text));
             table.row(cells.chain([(tone, from)]));
         }
-        let mut text = table.render(out);
+        let text = table.render(out);
         let mut lines = Vec::new();
         if let Some(map) = known.map.as_ref().filter(|_| !wide) {
             lines.push(format!("the ConfigMap is {map}"));
@@ -136,13 +133,8 @@ impl Options {
             ));
         }
         lines.extend(known.notes.iter().map(|note| format!("note: {note}")));
-        if !lines.is_empty() {
-            text.push('\n');
-        }
-        for line in &lines {
-            text.push_str(&output::paragraph(out, Tone::Plain, line));
-        }
-        text
+        let lines: Vec<_> = lines.into_iter().map(|line| (Tone::Plain, line)).collect();
+        text + &output::below(out, &lines)
     }
 }
 

@@ -6,12 +6,11 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::api::list::{Pager, Selector};
-use crate::api::nodes;
-use crate::commands::configuration;
+use crate::api::nodes::{self, bare_name};
 use crate::commands::status::now;
 use crate::fleet::events::{self, ConfigEvent};
 use crate::fleet::view::human;
-use crate::output::{self, Format, Out, Table, Tone};
+use crate::output::{self, Format, Table, Tone};
 use crate::{Context, Failure};
 
 /// Where events about Nodes, which have no namespace, are kept.
@@ -30,8 +29,7 @@ pub(crate) struct Options {
 
 impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
-        let node = self.node.strip_prefix("node/").unwrap_or(&self.node);
-        let node = configuration::segment(node, "node")?;
+        let node = bare_name(&self.node);
         let selector = Selector::fields(format!("involvedObject.kind=Node,involvedObject.name={node}"));
         let what = format!("list the events of node {node} in namespace default");
         let api = context.api();
@@ -46,20 +44,15 @@ impl Options {
                  told it otherwise: `kubelet-supervisor history` on the node goes further back"
             );
         }
-        match self.output {
-            Format::Json | Format::Yaml => {
-                output::document(self.output, &json!(events.iter().map(ConfigEvent::document).collect::<Vec<_>>()))?;
-            }
-            _ if events.is_empty() => {}
-            format => {
-                output::write_stdout(&table(&events, format == Format::Wide).render(Out::for_format(format)))?;
-            }
-        }
+        let document = || json!(events.iter().map(ConfigEvent::document).collect::<Vec<_>>());
+        let text = |out| if events.is_empty() { String::new() } else { table(&events, self.output).render(out) };
+        output::show(self.output, document, text)?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
-fn table(events: &[ConfigEvent], wide: bool) -> Table {
+fn table(events: &[ConfigEvent], format: Format) -> Table {
+    let wide = format == Format::Wide;
     let first: &[&str] = if wide { &["LAST (UTC)", "FIRST (UTC)"] } else { &["LAST SEEN"] };
     let headings: Vec<&str> = first.iter().chain(&["COUNT", "REASON", "MESSAGE"]).copied().collect();
     let mut table = Table::new(&headings).whole();

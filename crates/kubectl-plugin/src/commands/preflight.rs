@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, FuturesUnordered};
 use futures_util::{FutureExt as _, StreamExt as _};
@@ -33,16 +33,6 @@ const IN_FLIGHT: usize = 20;
 /// ... and a new one no oftener than that: 5,000 nodes are asked within a minute, and so answer one after the other.
 const PACE: Duration = Duration::from_millis(10);
 
-/// `-o`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Shown {
-    /// One row for each thing that nodes say.
-    #[default]
-    Table,
-    /// With the names of all nodes.
-    Json,
-}
-
 /// Options of `preflight`.
 #[derive(Debug, Args)]
 #[command(override_usage = "kubectl kubelet-config preflight <CONFIGMAP|FILE> <NODE...|-l SELECTOR> [OPTIONS]")]
@@ -62,9 +52,9 @@ pub(crate) struct Options {
     /// How long to wait for answers, such as 90s or 10m.
     #[arg(long, value_name = "D", default_value = "2m", value_parser = duration)]
     timeout: Duration,
-    /// table or json.
+    /// How: table and wide have one row for each thing that nodes say, json and yaml the names of all nodes.
     #[arg(short, long, value_enum, default_value = "table")]
-    output: Shown,
+    output: Format,
 }
 
 impl Options {
@@ -74,8 +64,7 @@ impl Options {
         let selection = self.targets.clone().selection();
         let (watcher, rows) = NodeWatcher::new(&client, selection.clone()).await?;
         if rows.is_empty() && selection.names.is_empty() {
-            let selector = selection.labels.as_deref().unwrap_or_default();
-            return Err(Failure::new(format!("no node has the labels {selector:?}: kubectl get nodes --show-labels")));
+            return Err(selection.nothing());
         }
         let mut survey = Survey::new(client, request, rows);
         for name in &selection.names {
@@ -86,7 +75,7 @@ impl Options {
         let result = survey.run(watcher, self.timeout).await;
         survey.withdraw().await;
         let interrupted = result?;
-        survey.show(self.output)?;
+        output::show(self.output, || survey.answers.document(&survey.request), |out| survey.answers_text(out))?;
         if interrupted {
             return Err(Failure::new("interrupted"));
         }
@@ -301,10 +290,7 @@ impl Survey {
         .boxed()
     }
 
-    fn show(&self, shown: Shown) -> Result<(), Failure> {
-        if shown == Shown::Json {
-            return output::document(Format::Json, &self.answers.document(&self.request));
-        }
+    fn answers_text(&self, out: Out) -> String {
         let mut table = Table::new(&["COUNT", "RESULT", "KUBELET", "NODES", "MESSAGE"]).whole();
         for ((outcome, version, message), group) in self.answers.groups() {
             let tone = match outcome {
@@ -327,7 +313,6 @@ impl Survey {
                 (Tone::Plain, format!("{message}{pods}")),
             ]);
         }
-        output::write_stdout(&table.take(Out::stdout()))?;
-        output::write_stdout(&format!("{}\n", output::plain(&self.answers.summary())))
+        format!("{}{}\n", table.render(out), output::plain(&self.answers.summary()))
     }
 }

@@ -36,15 +36,15 @@ fn status_of(pool: &StoredPool) -> KubeletConfigPoolStatus {
 }
 
 fn all(pools: &[StoredPool], format: Format) -> Result<(), Failure> {
-    if matches!(format, Format::Json | Format::Yaml) {
-        let pools: Vec<Value> = pools.iter().map(document).collect();
-        return output::document(format, &json!(pools));
-    }
-    if pools.is_empty() {
+    if pools.is_empty() && matches!(format, Format::Table | Format::Wide) {
         eprintln!("No pools found");
         return Ok(());
     }
-    let wide = format == Format::Wide;
+    let document = || json!(pools.iter().map(document).collect::<Vec<_>>());
+    output::show(format, document, |out| table(pools, format == Format::Wide).render(out))
+}
+
+fn table(pools: &[StoredPool], wide: bool) -> Table {
     let mut columns = vec!["POOL", "NODES", "UPDATED", "PROVEN", "UNAVAILABLE", "FAILED", "STATE"];
     columns.extend(if wide { ["CURRENT", "UPDATE", "MESSAGE"].as_slice() } else { &[] });
     let mut table = Table::new(&columns);
@@ -61,7 +61,7 @@ fn all(pools: &[StoredPool], format: Format) -> Result<(), Failure> {
         }
         table.row(cells);
     }
-    output::write_stdout(&table.render(Out::for_format(format)))
+    table
 }
 
 fn tone(pool: &StoredPool) -> Tone {
