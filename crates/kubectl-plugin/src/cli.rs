@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::commands::{
-    assign, capture, completion, confirm, controller, diff, doctor, explain, history, preflight, push, render, reset,
-    retry, rollback, rollout, status,
+    assign, capture, completion, controller, diff, doctor, explain, history, preflight, push, render, reset, retry,
+    rollback, rollout, status,
 };
 use crate::context::{self, Context};
 use crate::failure::Failure;
@@ -38,9 +38,11 @@ enum Command {
     /// Withdraws the assignment: nodes run their own configuration again.
     Reset(reset::Options),
     /// Has nodes try a version again that failed there.
+    #[command(override_usage = "kubectl kubelet-config retry <NODE...|-l SELECTOR> [OPTIONS]")]
     Retry(retry::Options),
     /// Confirms what waits for that: it becomes last known good.
-    Confirm(confirm::Options),
+    #[command(override_usage = "kubectl kubelet-config confirm <NODE...|-l SELECTOR> [OPTIONS]")]
+    Confirm(retry::Options),
     /// Assigns nodes their last known good again, or a ConfigMap that is named.
     Rollback(rollback::Options),
     /// Prints a completion script for a shell.
@@ -137,8 +139,8 @@ impl Command {
             Self::Status(options) => options.run(context).await,
             Self::Assign(options) => options.run(context).await,
             Self::Reset(options) => options.run(context).await,
-            Self::Retry(options) => options.run(context).await,
-            Self::Confirm(options) => options.run(context).await,
+            Self::Retry(options) => options.retry(context).await,
+            Self::Confirm(options) => options.confirm(context).await,
             Self::Rollback(options) => options.run(context).await,
             Self::Doctor(options) => options.run(context).await,
             Self::Capture(options) => options.run(context).await,

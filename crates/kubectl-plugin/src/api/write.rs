@@ -1,5 +1,6 @@
 //! Writes: a Node's assignment on either carrier, and the check of the ConfigMap that it names.
 
+use clap::ValueEnum;
 use kube::api::{GetParams, Patch, PatchParams};
 use kube::core::request::Request as Path;
 use serde_json::Value;
@@ -15,15 +16,27 @@ use kubelet_config::source::ConfigMapRef;
 /// Whose fields these are, in `metadata.managedFields`.
 pub(super) const MANAGER: &str = "kubectl-kubelet_config";
 
-/// How far a write goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
-    /// It is done.
-    Real,
-    /// The API server checks it, and keeps nothing.
-    ServerDryRun,
-    /// Nobody is asked.
-    ClientDryRun,
+/// `--dry-run`, as kubectl has it: how far a write goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DryRun {
+    /// Do it.
+    #[default]
+    None,
+    /// Ask nobody; only say what would be written.
+    Client,
+    /// Have the API server check it, and keep nothing.
+    Server,
+}
+
+impl DryRun {
+    /// Behind each line, as kubectl has it.
+    pub(crate) fn suffix(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Client => " (dry run)",
+            Self::Server => " (server dry run)",
+        }
+    }
 }
 
 /// Writes assignments: by which carrier, and how far a write goes.
@@ -33,7 +46,7 @@ pub(crate) struct AssignmentWriter {
     pub(crate) only: Option<Carrier>,
     /// Whether this API server keeps `spec.configSource`, once that is known.
     pub(crate) keeps_source: Option<bool>,
-    pub(crate) mode: Mode,
+    pub(crate) dry_run: DryRun,
 }
 
 /// A Node that is written to, as its writer knows it.
@@ -42,7 +55,7 @@ pub(crate) trait Target {
     fn current(&self) -> Option<(WrittenAssignment, String)>;
 
     /// The Node as the API server answered; what it is assigned by that.
-    fn answered(&mut self, node: &Value, mode: Mode) -> WrittenAssignment;
+    fn answered(&mut self, node: &Value, dry_run: DryRun) -> WrittenAssignment;
 
     /// Nobody is asked: this would be written.
     fn planned(&mut self, patch: &Value);
@@ -78,8 +91,8 @@ pub(crate) const NOT_KEPT: &str =
     "the API server does not keep what is written into this Node; an admission webhook may undo it";
 
 impl AssignmentWriter {
-    pub(crate) fn new(only: Option<Carrier>, mode: Mode) -> Self {
-        Self { only, keeps_source: None, mode }
+    pub(crate) fn new(only: Option<Carrier>, dry_run: DryRun) -> Self {
+        Self { only, keeps_source: None, dry_run }
     }
 
     /// Writes until the Node asks for this ConfigMap, or without one for its own configuration, with at most so many patches. Each patch holds for the
@@ -100,16 +113,16 @@ impl AssignmentWriter {
                 Step::Refuse(why) => return Err(WriteError::Refused(why)),
                 Step::Write(patch) => patch,
             };
-            if self.mode == Mode::ClientDryRun {
+            if self.dry_run == DryRun::Client {
                 target.planned(&patch);
                 return Ok(());
             }
-            match client.once(&what, patch_node(node, &patch, self.mode == Mode::ServerDryRun)).await {
+            match client.once(&what, patch_node(node, &patch, self.dry_run == DryRun::Server)).await {
                 Ok(answer) => {
-                    let kept = assign::source_kept(&patch, &target.answered(&answer, self.mode));
+                    let kept = assign::source_kept(&patch, &target.answered(&answer, self.dry_run));
                     self.keeps_source = kept.or(self.keeps_source);
                     // What a dry run answers was not kept; of what it would not keep there is more to try.
-                    if self.mode == Mode::ServerDryRun && kept != Some(false) {
+                    if self.dry_run == DryRun::Server && kept != Some(false) {
                         return Ok(());
                     }
                 }

@@ -1,13 +1,12 @@
 //! `assign`: points nodes at a ConfigMap.
 
-use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::commands::targets::{self, CarrierChoice, Targets, readable_config_map};
+use crate::commands::targets::{CarrierChoice, Writing, readable_config_map};
 use crate::commands::wait;
-use crate::fleet::wait::{Expectation, Goal};
+use crate::fleet::wait::Expectation;
 use crate::{Context, Failure};
 use kubelet_config::assignment::{self, DEFAULT_KEY};
 use kubelet_config::source::{ConfigMapRef, Source};
@@ -20,7 +19,7 @@ pub(crate) struct Options {
     #[arg(value_name = "CONFIGMAP")]
     map: String,
     #[command(flatten)]
-    targets: Targets,
+    writing: Writing,
     /// The key of its data that holds the KubeletConfiguration.
     #[arg(long, value_name = "KEY", default_value = DEFAULT_KEY)]
     key: String,
@@ -29,8 +28,6 @@ pub(crate) struct Options {
     carrier: CarrierChoice,
     #[command(flatten)]
     wait: wait::Options,
-    #[command(flatten)]
-    writing: targets::Options,
 }
 
 /// A ConfigMap as the user has it: NAME, cm/NAME or configmap/NAME, in the namespace of -n.
@@ -46,19 +43,16 @@ pub(crate) fn reference(context: &Context, name: &str, key: &str) -> Result<Conf
 
 impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
-        let api = context.api();
         let target = reference(context, &self.map, &self.key)?;
-        let map = readable_config_map(&api, &target).await?;
-        let (mut writer, selection, rows) = self.targets.open(context, self.carrier.into(), self.writing).await?;
+        let map = readable_config_map(&context.api(), &target).await?;
+        let expected = Expectation::new(Some(target), map.as_ref(), self.wait.goal());
+        let (mut writer, rows) = self.writing.open(context, self.carrier.into()).await?;
         for row in rows {
             if row.assigned.as_ref().or(row.active.as_ref()).is_some_and(Source::is_source_dir) {
                 eprintln!("warning: node/{} follows its source directory (--source-dir), and no assignment", row.name);
             }
-            writer.assign(row, Some(&target), "assigned").await?;
+            writer.assign(row, &expected, "assigned").await?;
         }
-        let expectation = Expectation::new(Some(target), map.as_ref(), self.wait.goal().unwrap_or(Goal::Active));
-        let expectations: BTreeMap<String, Expectation> =
-            writer.done.iter().map(|name| (name.clone(), expectation.clone())).collect();
-        self.wait.run(&api, selection.labels, expectations, &writer).await
+        self.wait.run(writer).await
     }
 }

@@ -4,7 +4,6 @@ pub(crate) mod assign;
 pub(crate) mod capture;
 pub(crate) mod completion;
 pub(crate) mod configuration;
-pub(crate) mod confirm;
 pub(crate) mod controller;
 pub(crate) mod diff;
 pub(crate) mod doctor;

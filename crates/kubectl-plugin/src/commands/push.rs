@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::api::client::{Client, RequestResult};
 use crate::api::nodes::{self, NodeSelection};
+use crate::api::write::DryRun;
 use crate::commands::configuration::{self, MERGE_ANNOTATION};
 use crate::fleet::configmap_name;
 use crate::output::{self, Format};
@@ -24,17 +25,6 @@ use kubelet_config::{policy, rendering, yaml};
 
 /// A label holds no more.
 const LABEL_MAX: usize = 63;
-
-/// `--dry-run`, as kubectl has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum DryRun {
-    /// Do it.
-    None,
-    /// Ask nobody.
-    Client,
-    /// Ask the API server, which keeps nothing.
-    Server,
-}
 
 /// `-o`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -1,11 +1,10 @@
 //! `reset`: nodes run their own configuration again.
 
-use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::commands::targets::{self, Targets};
+use crate::commands::targets::Writing;
 use crate::commands::wait;
 use crate::fleet::wait::{Expectation, Goal};
 use crate::{Context, Failure};
@@ -15,22 +14,18 @@ use crate::{Context, Failure};
 #[command(override_usage = "kubectl kubelet-config reset <NODE...|-l SELECTOR> [OPTIONS]")]
 pub(crate) struct Options {
     #[command(flatten)]
-    targets: Targets,
+    writing: Writing,
     #[command(flatten)]
     wait: wait::Options,
-    #[command(flatten)]
-    writing: targets::Options,
 }
 
 impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
-        let (mut writer, selection, rows) = self.targets.open(context, None, self.writing).await?;
+        let (mut writer, rows) = self.writing.open(context, None).await?;
+        let expected = Expectation::new(None, None, Goal::Active);
         for row in rows {
-            writer.assign(row, None, "reset").await?;
+            writer.assign(row, &expected, "reset").await?;
         }
-        let expectation = Expectation::new(None, None, Goal::Active);
-        let expectations: BTreeMap<String, Expectation> =
-            writer.done.iter().map(|name| (name.clone(), expectation.clone())).collect();
-        self.wait.run(&context.api(), selection.labels, expectations, &writer).await
+        self.wait.run(writer).await
     }
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::api::client::Client;
 use crate::commands::assign::reference;
-use crate::commands::targets::{self, Targets, readable_config_map};
+use crate::commands::targets::{Writing, readable_config_map};
 use crate::commands::wait;
 use crate::fleet::configmap_name;
 use crate::fleet::node::NodeRow;
@@ -23,7 +23,7 @@ use kubelet_config::source::ConfigMapRef;
 #[command(override_usage = "kubectl kubelet-config rollback <NODE...|-l SELECTOR> [OPTIONS]")]
 pub(crate) struct Options {
     #[command(flatten)]
-    targets: Targets,
+    writing: Writing,
     /// To this ConfigMap, in the namespace of -n; else to an earlier push of the same name, if it is last known good there.
     #[arg(long, value_name = "CONFIGMAP")]
     to: Option<String>,
@@ -32,14 +32,13 @@ pub(crate) struct Options {
     key: String,
     #[command(flatten)]
     wait: wait::Options,
-    #[command(flatten)]
-    writing: targets::Options,
 }
 
 /// ConfigMaps that were read, which many nodes share.
 struct History {
     client: Client,
     seen: BTreeMap<ConfigMapRef, Result<Value, String>>,
+    goal: Goal,
 }
 
 impl History {
@@ -77,7 +76,7 @@ impl History {
                  say it by --to"
             ));
         }
-        Ok(Expectation::new(Some(target), Some(&map), Goal::Active))
+        Ok(Expectation::new(Some(target), Some(&map), self.goal))
     }
 }
 
@@ -88,29 +87,22 @@ impl Options {
             Some(to) => {
                 let target = reference(context, to, &self.key)?;
                 let map = readable_config_map(&api, &target).await?;
-                Some(Expectation::new(Some(target), map.as_ref(), Goal::Active))
+                Some(Expectation::new(Some(target), map.as_ref(), self.wait.goal()))
             }
             None => None,
         };
-        let (mut writer, selection, rows) = self.targets.open(context, None, self.writing).await?;
-        let mut history = History { client: api.clone(), seen: BTreeMap::new() };
-        let mut expectations = BTreeMap::new();
+        let (mut writer, rows) = self.writing.open(context, None).await?;
+        let mut history = History { client: api, seen: BTreeMap::new(), goal: self.wait.goal() };
         for row in rows {
-            let expectation = match &named {
-                Some(expectation) => Ok(expectation.clone()),
+            let expected = match &named {
+                Some(expected) => Ok(expected.clone()),
                 None => history.back(&row).await,
             };
-            match expectation {
-                Ok(expectation) => {
-                    let name = row.name.clone();
-                    writer.assign(row, expectation.target.as_ref(), "rolled back").await?;
-                    let goal = self.wait.goal().unwrap_or(Goal::Active);
-                    expectations.insert(name, Expectation { goal, ..expectation });
-                }
+            match expected {
+                Ok(expected) => writer.assign(row, &expected, "rolled back").await?,
                 Err(why) => writer.failed(&format!("node/{}: {why}", row.name)),
             }
         }
-        expectations.retain(|name, _| writer.done.contains(name));
-        self.wait.run(&api, selection.labels, expectations, &writer).await
+        self.wait.run(writer).await
     }
 }

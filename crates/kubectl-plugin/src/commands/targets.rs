@@ -1,6 +1,6 @@
 //! Writing to nodes one after the other: which ones, how, and what is said of each.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
@@ -9,11 +9,14 @@ use serde_json::Value;
 use crate::api::client::{ApiError, Client};
 use crate::api::nodes::{self, NodeSelection};
 use crate::api::pools::{self, StoredPool};
-use crate::api::write::{AssignmentWriter, ConfigMapError, Mode, NOT_KEPT, Target, WriteError, config_map, patch_node};
+use crate::api::write::{
+    AssignmentWriter, ConfigMapError, DryRun, NOT_KEPT, Target, WriteError, config_map, patch_node,
+};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::fleet::assign::{self, WrittenAssignment};
 use crate::fleet::node::{Carrier, ConfigManager, NodeRow};
+use crate::fleet::wait::Expectation;
 use crate::output::{self, plain};
 use kubelet_config::source::ConfigMapRef;
 
@@ -22,46 +25,6 @@ const CONFLICTS: u32 = 10;
 
 /// Two carriers, a contradiction to remove, and one to spare.
 const PATCHES: u32 = 4;
-
-/// `--dry-run`, as kubectl has it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum DryRun {
-    /// Do it.
-    #[default]
-    None,
-    /// Only say what would be written.
-    Client,
-    /// Have the API server check it, and keep nothing.
-    Server,
-}
-
-impl DryRun {
-    fn mode(self) -> Mode {
-        match self {
-            Self::None => Mode::Real,
-            Self::Client => Mode::ClientDryRun,
-            Self::Server => Mode::ServerDryRun,
-        }
-    }
-
-    /// Behind each line, as kubectl has it.
-    fn suffix(self) -> &'static str {
-        match self {
-            Self::None => "",
-            Self::Client => " (dry run)",
-            Self::Server => " (server dry run)",
-        }
-    }
-}
-
-/// What every writing command takes.
-#[derive(Clone, Copy, Debug, Args)]
-#[group(skip)]
-pub(crate) struct Options {
-    /// none: do it; client: only say what would be written; server: have the API server check it, and keep nothing.
-    #[arg(long, value_enum, default_value = "none", default_missing_value = "client", num_args = 0..=1, require_equals = true)]
-    dry_run: DryRun,
-}
 
 /// `--carrier`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -101,50 +64,62 @@ impl Targets {
     pub(crate) fn selection(self) -> NodeSelection {
         NodeSelection::new(self.nodes, self.selector)
     }
+}
 
+/// What every writing command takes.
+#[derive(Clone, Debug, Args)]
+#[group(skip)]
+pub(crate) struct Writing {
+    #[command(flatten)]
+    targets: Targets,
+    /// none: do it; client: only say what would be written; server: have the API server check it, and keep nothing.
+    #[arg(long, value_enum, default_value = "none", default_missing_value = "client", num_args = 0..=1, require_equals = true)]
+    dry_run: DryRun,
+}
+
+impl Writing {
     /// A writer, and the nodes as they are. Names that cannot be read are said and counted; a selector of nothing is an
     /// error. `carrier`: the only one to write; none: the one that the API server keeps.
     pub(crate) async fn open(
         self,
         context: &Context,
         carrier: Option<Carrier>,
-        options: Options,
-    ) -> Result<(Writer, NodeSelection, Vec<NodeRow>), Failure> {
-        let mut writer = Writer::new(context.api(), carrier, options);
-        let selection = self.selection();
-        let (rows, failed) = nodes::read_each(&writer.client, &selection).await?;
+    ) -> Result<(Writer, Vec<NodeRow>), Failure> {
+        let mut writer = Writer {
+            client: context.api(),
+            selection: self.targets.selection(),
+            assignments: AssignmentWriter::new(carrier, self.dry_run),
+            done: BTreeMap::new(),
+            failed: 0,
+            pools: None,
+        };
+        let (rows, failed) = nodes::read_each(&writer.client, &writer.selection).await?;
         for failure in &failed {
             writer.failed(&failure.message);
         }
         if rows.is_empty() && failed.is_empty() {
-            let selector = selection.labels.as_deref().unwrap_or_default();
-            return Err(Failure::new(format!("no node has the labels {selector:?}: kubectl get nodes --show-labels")));
+            return Err(writer.selection.nothing());
         }
-        Ok((writer, selection, rows))
+        Ok((writer, rows))
     }
 }
 
 /// Writes to nodes and counts.
 pub(crate) struct Writer {
-    client: Client,
+    pub(crate) client: Client,
+    pub(crate) selection: NodeSelection,
     assignments: AssignmentWriter,
-    dry_run: DryRun,
-    /// Nodes that now ask for what they should.
-    pub(crate) done: BTreeSet<String>,
+    /// Nodes that now ask for what they should, and what is expected of each.
+    pub(crate) done: BTreeMap<String, Expectation>,
     failed: u32,
     /// That are carried out, once they were read.
     pools: Option<Vec<StoredPool>>,
 }
 
 impl Writer {
-    fn new(client: Client, carrier: Option<Carrier>, Options { dry_run }: Options) -> Self {
-        let assignments = AssignmentWriter::new(carrier, dry_run.mode());
-        Self { client, assignments, dry_run, done: BTreeSet::new(), failed: 0, pools: None }
-    }
-
     /// True if what was written is there.
     pub(crate) fn is_real(&self) -> bool {
-        self.dry_run == DryRun::None
+        self.assignments.dry_run == DryRun::None
     }
 
     /// Says why something was not done to a node, and goes on.
@@ -157,7 +132,8 @@ impl Writer {
     ///
     /// # Errors
     /// Standard output cannot be written.
-    pub(crate) async fn assign(&mut self, row: NodeRow, map: Option<&ConfigMapRef>, verb: &str) -> Result<(), Failure> {
+    pub(crate) async fn assign(&mut self, row: NodeRow, expected: &Expectation, verb: &str) -> Result<(), Failure> {
+        let (map, dry_run) = (expected.target.as_ref(), self.assignments.dry_run);
         let name = row.name.clone();
         let before = assign::describe(&row);
         let nobody = row.manager == Some(ConfigManager::Nobody);
@@ -177,26 +153,26 @@ impl Writer {
             return Ok(());
         }
         let after = node.answer.as_ref().unwrap_or(&node.row);
-        if node.is_written {
+        let line = if node.is_written {
             let was = if map.is_none() { format!(", was {before}") } else { String::new() };
             // Whoever asks nobody cannot know.
-            let unsure = self.dry_run == DryRun::Client
+            let unsure = dry_run == DryRun::Client
                 && self.assignments.only.is_none()
                 && self.assignments.keeps_source.is_none()
                 && map.is_some()
                 && after.carrier == Some(Carrier::Native);
             let or = if unsure { ", or labels if the API server drops that" } else { "" };
-            let line = format!("node/{name} {verb}: {}{or}{was}{}\n", assign::describe(after), self.dry_run.suffix());
-            output::write_stdout(&(plain(line.trim_end()) + "\n"))?;
+            format!("node/{name} {verb}: {}{or}{was}{}", assign::describe(after), dry_run.suffix())
         } else {
-            output::write_stdout(&(plain(&format!("node/{name} unchanged: {}", assign::describe(after))) + "\n"))?;
-        }
+            format!("node/{name} unchanged: {}", assign::describe(after))
+        };
+        output::write_stdout(&(plain(&line) + "\n"))?;
         if nobody {
             let hint =
                 "no supervisor has said anything there: it takes effect when one runs (kubelet-supervisor enable)";
             eprintln!("warning: node/{name}: {hint}");
         }
-        self.done.insert(name);
+        self.done.insert(name, expected.clone());
         Ok(())
     }
 
@@ -230,8 +206,9 @@ impl Writer {
         done: &str,
     ) -> Result<(), Failure> {
         let patch = serde_json::json!({"metadata": {"annotations": {annotation: value}}});
-        if self.dry_run != DryRun::Client {
-            let request = patch_node(node, &patch, self.dry_run == DryRun::Server);
+        let dry_run = self.assignments.dry_run;
+        if dry_run != DryRun::Client {
+            let request = patch_node(node, &patch, dry_run == DryRun::Server);
             if let Err(error) = self.client.once(&format!("patch node {node}"), request).await {
                 let why = if error.is_conflict() || error.refuses_source() {
                     format!("the API server refuses the annotation {annotation}")
@@ -242,20 +219,16 @@ impl Writer {
                 return Ok(());
             }
         }
-        self.done.insert(node.to_owned());
-        output::write_stdout(&format!(
-            "{}{}\n",
-            plain(&format!("node/{node} {done}: {annotation}={value}")),
-            self.dry_run.suffix()
-        ))
+        let line = plain(&format!("node/{node} {done}: {annotation}={value}"));
+        output::write_stdout(&format!("{line}{}\n", dry_run.suffix()))
     }
 
     /// Says that there is nothing to do to a node: an error if the user named it, no matter if a selector chose it.
     ///
     /// # Errors
     /// Standard output cannot be written.
-    pub(crate) fn skipped(&mut self, node: &str, why: &str, selection: &NodeSelection) -> Result<(), Failure> {
-        if selection.labels.is_none() {
+    pub(crate) fn skipped(&mut self, node: &str, why: &str) -> Result<(), Failure> {
+        if self.selection.labels.is_none() {
             self.failed(&format!("node/{node}: {why}"));
             return Ok(());
         }
@@ -283,10 +256,10 @@ impl Target for ReadNode {
         Some((WrittenAssignment::from_row(&self.row), self.row.version.clone()))
     }
 
-    fn answered(&mut self, node: &Value, mode: Mode) -> WrittenAssignment {
+    fn answered(&mut self, node: &Value, dry_run: DryRun) -> WrittenAssignment {
         let row = NodeRow::from_node(node, &self.client.namespace);
         let is = WrittenAssignment::from_row(&row);
-        if mode == Mode::Real {
+        if dry_run == DryRun::None {
             self.is_written |= WrittenAssignment::from_row(&self.row) != is;
             self.row = row;
         } else {

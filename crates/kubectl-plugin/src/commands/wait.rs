@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Failure;
@@ -32,15 +32,6 @@ pub(crate) async fn interrupted() {
     }
 }
 
-/// `--wait`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Until {
-    /// It runs.
-    Active,
-    /// It is last known good.
-    Proven,
-}
-
 /// What a command that waits takes.
 #[derive(Clone, Copy, Debug, Args)]
 #[group(skip)]
@@ -48,7 +39,7 @@ pub(crate) struct Options {
     /// Wait until the nodes run it (active), or until it is last known good (proven); ends with 1 at the first node
     /// that refuses it or rolls it back.
     #[arg(long, value_enum, value_name = "GOAL", default_missing_value = "active", num_args = 0..=1, require_equals = true)]
-    wait: Option<Until>,
+    wait: Option<Goal>,
     /// How long to wait, such as 90s or 1h.
     #[arg(long, value_name = "D", default_value = "15m", value_parser = duration)]
     timeout: Duration,
@@ -59,31 +50,23 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 impl Options {
-    /// How far to wait, if at all.
-    pub(crate) fn goal(self) -> Option<Goal> {
-        self.wait.map(|until| match until {
-            Until::Active => Goal::Active,
-            Until::Proven => Goal::Proven,
-        })
+    /// How far a node is to get.
+    pub(crate) fn goal(self) -> Goal {
+        self.wait.unwrap_or(Goal::Active)
     }
 
-    /// Waits for the nodes that were written to, each with its wish.
+    /// Waits, if that was asked for, for the nodes that were written to.
     ///
     /// # Errors
     /// A node that will not get there, or the time is over.
-    pub(crate) async fn run(
-        self,
-        client: &Client,
-        labels: Option<String>,
-        expectations: BTreeMap<String, Expectation>,
-        writer: &Writer,
-    ) -> Result<ExitCode, Failure> {
-        if self.wait.is_none() || expectations.is_empty() || !writer.is_real() {
+    pub(crate) async fn run(self, writer: Writer) -> Result<ExitCode, Failure> {
+        if self.wait.is_none() || writer.done.is_empty() || !writer.is_real() {
             return Ok(writer.code());
         }
-        let selection = NodeSelection { names: expectations.keys().cloned().collect(), labels };
-        let mut waiting = Waiting { expectations, messages: BTreeMap::new() };
-        match tokio::time::timeout(self.timeout, waiting.run(client, selection)).await {
+        let labels = writer.selection.labels.clone();
+        let selection = NodeSelection { names: writer.done.keys().cloned().collect(), labels };
+        let mut waiting = Waiting { expectations: writer.done.clone(), messages: BTreeMap::new() };
+        match tokio::time::timeout(self.timeout, waiting.run(&writer.client, selection)).await {
             Ok(result) => result.map(|()| writer.code()),
             Err(_) => Err(waiting.over(self.timeout)),
         }

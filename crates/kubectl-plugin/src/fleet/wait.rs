@@ -1,17 +1,18 @@
 //! When a node has what it was told to have, and when it never will.
 
+use clap::ValueEnum;
 use serde_json::Value;
 
 use super::node::{NodeRow, Stage};
 use super::view::View;
 use kubelet_config::source::ConfigMapRef;
 
-/// What is waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// `--wait`: what is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Goal {
     /// It runs.
     Active,
-    /// It has earned last known good.
+    /// It is last known good.
     Proven,
 }
 

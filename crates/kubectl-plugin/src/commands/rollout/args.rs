@@ -3,8 +3,8 @@
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Map, Value, json};
 
+use crate::api::write::DryRun;
 use crate::commands::render::pool_name;
-use crate::commands::targets::DryRun;
 use crate::fleet::pool::selector_text;
 use crate::fleet::pool::types::NodeSelector;
 use crate::fleet::pool::types::max_unavailable;

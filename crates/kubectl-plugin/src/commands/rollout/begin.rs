@@ -10,8 +10,9 @@ use super::progress_reporter::ProgressReporter;
 use crate::api::client::Client;
 use crate::api::nodes::{self, NodeSelection};
 use crate::api::pools::{self, StoredPool};
+use crate::api::write::DryRun;
 use crate::commands::assign::reference;
-use crate::commands::targets::{DryRun, readable_config_map};
+use crate::commands::targets::readable_config_map;
 use crate::fleet::pool::edit;
 use crate::fleet::pool::revision::{Revision, check_stored};
 use crate::fleet::pool::types::KubeletConfigPool;
@@ -87,10 +88,7 @@ impl BeginArgs {
         let selection = NodeSelection { names: Vec::new(), labels: Some(self.selector.text.clone()) };
         let (rows, _) = nodes::read_each(api, &selection).await?;
         if rows.is_empty() {
-            return Err(Failure::new(format!(
-                "no node has the labels {:?}: kubectl get nodes --show-labels",
-                self.selector.text
-            )));
+            return Err(selection.nothing());
         }
         let others = || pools.iter().filter(|pool| pool.name != name);
         let shared = rows.iter().find_map(|row| {

@@ -8,7 +8,7 @@ use super::{ASKED_AT_ONCE, PATCHES, ReconcileError, Reconciler, lock};
 use crate::Failure;
 use crate::api::client::ApiError;
 use crate::api::nodes;
-use crate::api::write::{AssignmentWriter, Mode, Target, patch_node};
+use crate::api::write::{AssignmentWriter, DryRun, Target, patch_node};
 use crate::controller::cordons::write_cordon;
 use crate::controller::nodes::NodeStore;
 use crate::controller::static_pods;
@@ -47,7 +47,7 @@ impl Reconciler {
         };
         let Some(now) = now(&self.nodes) else { return Ok(true) };
         let keeps_source = *lock(&self.keeps_source);
-        let mut writer = AssignmentWriter { keeps_source, ..AssignmentWriter::new(None, Mode::Real) };
+        let mut writer = AssignmentWriter { keeps_source, ..AssignmentWriter::new(None, DryRun::None) };
         let mut node = PoolWriteTarget { reconciler: self, name, now: Some(now) };
         let result = writer.write(&self.client, name, to, &mut node, PATCHES).await;
         *lock(&self.keeps_source) = writer.keeps_source;
@@ -157,7 +157,7 @@ impl Target for PoolWriteTarget<'_> {
         self.now.clone().filter(|_| self.reconciler.guard.is_leader())
     }
 
-    fn answered(&mut self, node: &Value, _: Mode) -> WrittenAssignment {
+    fn answered(&mut self, node: &Value, _: DryRun) -> WrittenAssignment {
         self.reconciler.nodes.observe(node);
         let row = NodeRow::from_node(node, &self.reconciler.client.namespace);
         let written = WrittenAssignment::from_row(&row);
