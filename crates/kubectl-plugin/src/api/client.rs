@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use hyper::Request;
+use kube::api::GetParams;
 use kube::core::Status;
+use kube::core::request::Request as Path;
 use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::failure::Failure;
+use kubelet_config::assignment::is_object_name;
 
 /// Pauses between two tries.
 const PAUSE_FIRST: Duration = Duration::from_millis(250);
@@ -15,6 +18,20 @@ const PAUSE_MAX: Duration = Duration::from_secs(15);
 
 /// A request as `kube::core::request::Request` builds it.
 pub(crate) type RequestResult = Result<Request<Vec<u8>>, kube::core::request::Error>;
+
+/// A name, if it can be one.
+pub(crate) fn segment<'a>(name: &'a str, what: &str) -> Result<&'a str, kube::core::request::Error> {
+    is_object_name(name).then_some(name).ok_or_else(|| {
+        kube::core::request::Error::Validation(format!(
+            "{name:?} cannot be the name of a {what}: a-z, 0-9, - and ., at most 253"
+        ))
+    })
+}
+
+/// The path of a namespace's ConfigMaps, if that can be a namespace.
+pub(crate) fn config_maps(namespace: &str) -> Result<Path, kube::core::request::Error> {
+    segment(namespace, "namespace").map(|namespace| Path::new(format!("/api/v1/namespaces/{namespace}/configmaps")))
+}
 
 /// How long a command tries a request again, and waits for its answer.
 #[derive(Clone, Copy, Debug)]
@@ -97,9 +114,16 @@ impl Client {
     /// The same for what need not be there.
     pub(crate) async fn optional(&self, what: &str, request: RequestResult) -> Result<Option<Value>, ApiError> {
         match self.request(what, request).await {
-            Err(error) if error.code() == 404 => Ok(None),
+            Err(error) if error.is_absent() => Ok(None),
             result => result.map(Some),
         }
+    }
+
+    /// A ConfigMap as it is; there may be none (404).
+    pub(crate) async fn config_map(&self, namespace: &str, name: &str) -> Result<Value, ApiError> {
+        let name_of_it = segment(name, "ConfigMap");
+        let request = name_of_it.and_then(|name| config_maps(namespace)?.get(name, &GetParams::default()));
+        self.request(&format!("get ConfigMap {namespace}/{name}"), request).await
     }
 
     async fn send(&self, what: &str, request: Request<Vec<u8>>) -> Result<Value, ApiError> {
@@ -143,6 +167,11 @@ impl ApiError {
     /// The HTTP status; 0: there is none.
     pub(crate) fn code(&self) -> u16 {
         self.status().map_or(0, |status| status.code)
+    }
+
+    /// There is no such object.
+    pub(crate) fn is_absent(&self) -> bool {
+        self.code() == 404
     }
 
     /// The object is another one by now.

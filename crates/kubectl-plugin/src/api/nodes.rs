@@ -6,12 +6,11 @@ use kube::api::GetParams;
 use kube::core::request::Request as Path;
 use serde_json::Value;
 
-use super::client::{ApiError, Client, RequestResult};
+use super::client::{ApiError, Client, RequestResult, segment};
 use super::list::{Pager, Selector};
 use super::watch::{Event, Watcher};
 use crate::failure::Failure;
 use crate::fleet::node::NodeRow;
-use kubelet_config::assignment::is_object_name;
 
 pub(crate) const NODES: &str = "/api/v1/nodes";
 
@@ -85,15 +84,6 @@ pub(crate) async fn get(client: &Client, name: &str) -> Result<Value, ApiError> 
 /// The request for it. Names come from users, records and other nodes: what cannot be one is no part of a path.
 pub(crate) fn get_request(name: &str) -> RequestResult {
     segment(name, "node").and_then(|name| Path::new(NODES).get(name, &GetParams::default()))
-}
-
-/// A name, if it can be one.
-pub(crate) fn segment<'a>(name: &'a str, what: &str) -> Result<&'a str, kube::core::request::Error> {
-    is_object_name(name).then_some(name).ok_or_else(|| {
-        kube::core::request::Error::Validation(format!(
-            "{name:?} cannot be the name of a {what}: a-z, 0-9, - and ., at most 253"
-        ))
-    })
 }
 
 /// What became of a node.

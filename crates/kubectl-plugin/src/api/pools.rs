@@ -1,14 +1,12 @@
 //! Pools as the API server has them, read and written.
 
-use hyper::Request;
 use kube::Resource as _;
-use kube::api::{Patch, PatchParams};
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::request::Request as Path;
 use serde_json::{Value, json};
 
-use super::client::{ApiError, Client, RequestResult};
+use super::client::{ApiError, Client, segment};
 use super::list::{Pager, Selector};
-use super::nodes::segment;
 use super::write::MANAGER;
 use crate::failure::Failure;
 use crate::fleet::pool::types::KubeletConfigPool;
@@ -46,27 +44,21 @@ impl StoredPool {
 /// # Errors
 /// The API server's; how to make the resource, if there is none.
 pub(crate) async fn list(client: &Client) -> Result<Vec<StoredPool>, Failure> {
-    let read = |object: &Value| StoredPool::new(object.clone()).map(Some).map_err(ListError::Failed);
-    match Pager::new(client, POOLS, "list kubeletconfigpools", &Selector::default()).all(read).await {
-        Ok((pools, _)) => Ok(pools),
-        Err(ListError::Api(error)) if error.code() == 404 => Err(Failure::new(
+    match list_objects(client).await {
+        Ok(objects) => objects.into_iter().map(StoredPool::new).collect(),
+        Err(error) if error.is_absent() => Err(Failure::new(
             "this API server has no KubeletConfigPool, which a rollout writes: `kubectl create -f packaging/manifests/pools/crd.yaml` \
              makes it (with cluster-admin; kubectl before 1.23 wants --validate=false)",
         )),
-        Err(ListError::Api(error)) => Err(error.into()),
-        Err(ListError::Failed(failure)) => Err(failure),
+        Err(error) => Err(error.into()),
     }
 }
 
-enum ListError {
-    Api(ApiError),
-    Failed(Failure),
-}
-
-impl From<ApiError> for ListError {
-    fn from(error: ApiError) -> Self {
-        Self::Api(error)
-    }
+/// All pools as they are, be they ones that this version can read or not.
+pub(crate) async fn list_objects(client: &Client) -> Result<Vec<Value>, ApiError> {
+    let read = |object: &Value| Ok::<_, ApiError>(Some(object.clone()));
+    let all = Pager::new(client, POOLS, "list kubeletconfigpools", &Selector::default()).all(read);
+    Ok(all.await?.0)
 }
 
 /// This pool.
@@ -91,29 +83,22 @@ pub(crate) async fn put(
     dry_run: bool,
 ) -> Result<(StoredPool, &'static str), Failure> {
     let object = with_spec(name, old, spec);
-    let dry = if dry_run { "&dryRun=All" } else { "" };
-    let (what, method, path) = match old {
-        Some(_) => ("update", "PUT", format!("{POOLS}/{name}")),
-        None => ("create", "POST", POOLS.to_owned()),
-    };
-    let request: RequestResult = segment(name, "pool").and_then(|_| {
-        let request = Request::builder().method(method).uri(format!("{path}?fieldManager={MANAGER}{dry}"));
-        let request = request.header("Content-Type", "application/json").body(object.to_string().into_bytes());
-        request.map_err(kube::core::request::Error::BuildRequest)
+    let params = PostParams { dry_run, field_manager: Some(MANAGER.to_owned()) };
+    let (pools, body) = (Path::new(POOLS), object.to_string().into_bytes());
+    let what = if old.is_some() { "update" } else { "create" };
+    let request = segment(name, "pool").and_then(|name| match old {
+        Some(_) => pools.replace(name, &params, body),
+        None => pools.create(&params, body),
     });
     let written = client.once(&format!("{what} pool {name}"), request).await.map_err(|error| changed(name, error))?;
     let written = StoredPool::new(written)?;
     let is_same = old.is_some_and(|old| old.pool.metadata.generation == written.pool.metadata.generation);
-    Ok((
-        written,
-        if old.is_none() {
-            "created"
-        } else if is_same {
-            "unchanged"
-        } else {
-            "configured"
-        },
-    ))
+    let done = match old {
+        None => "created",
+        Some(_) if is_same => "unchanged",
+        Some(_) => "configured",
+    };
+    Ok((written, done))
 }
 
 /// The whole object with another spec.

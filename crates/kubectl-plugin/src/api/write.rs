@@ -1,12 +1,12 @@
 //! Writes: a Node's assignment on either carrier, and the check of the ConfigMap that it names.
 
 use clap::ValueEnum;
-use kube::api::{GetParams, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
 use kube::core::request::Request as Path;
 use serde_json::Value;
 
-use super::client::{ApiError, Client, RequestResult};
-use super::nodes::{NODES, segment};
+use super::client::{ApiError, Client, RequestResult, segment};
+use super::nodes::NODES;
 use crate::failure::Failure;
 use crate::fleet::assign::{self, Step, WrittenAssignment};
 use crate::fleet::node::Carrier;
@@ -162,13 +162,14 @@ pub(crate) enum ConfigMapError {
 /// The ConfigMap of an assignment, which must be there and have the key.
 pub(crate) async fn config_map(client: &Client, target: &ConfigMapRef) -> Result<Value, ConfigMapError> {
     let ConfigMapRef { namespace, name, kubelet_config_key: key } = target;
-    let what = format!("get ConfigMap {namespace}/{name}");
     if let Some((part, why)) = reference_fault(target) {
+        let what = format!("get ConfigMap {namespace}/{name}");
         return Err(ConfigMapError::Api(ApiError::new(&what, format!("{part}: {why}"))));
     }
-    let request = Path::new(format!("/api/v1/namespaces/{namespace}/configmaps")).get(name, &GetParams::default());
-    let map = client.optional(&what, request).await;
-    let map = map.map_err(ConfigMapError::Api)?.ok_or(ConfigMapError::Absent)?;
+    let map = match client.config_map(namespace, name).await {
+        Err(error) if error.is_absent() => return Err(ConfigMapError::Absent),
+        result => result.map_err(ConfigMapError::Api)?,
+    };
     let data = map.get("data").and_then(Value::as_object);
     if data.is_none_or(|data| !data.contains_key(key)) {
         let keys = data.into_iter().flatten().map(|(key, _)| key.clone()).collect();

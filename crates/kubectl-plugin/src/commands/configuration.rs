@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::path::Path as FilePath;
 
-use hyper::Request;
+use kube::api::GetParams;
+use kube::core::request::Request as Path;
 use serde_json::Value;
 
 use crate::Failure;
-use crate::api::client::{Client, RequestResult};
+use crate::api::client::{Client, segment};
 use crate::api::list::{Pager, Selector};
-use crate::api::nodes;
+use crate::api::nodes::{self, NODES};
 use crate::fleet::compare::{Kind, Side};
 use crate::fleet::config_ref::ConfigRef;
 use crate::fleet::node::NodeRow;
@@ -92,7 +93,8 @@ impl KubeletConfigMap {
 /// # Errors
 /// The API server's or the kubelet's.
 pub(crate) async fn running(client: &Client, node: &str) -> Result<Value, Failure> {
-    let request = get(&format!("/api/v1/nodes/{}/proxy/configz", segment(node, "node")?));
+    let request = segment(node, "node")
+        .and_then(|node| Path::new(NODES).get(&format!("{node}/proxy/configz"), &GetParams::default()));
     let what = format!("read the /configz of node {node} (verb get on nodes/proxy)");
     let answer: Value = client.request(&what, request).await?;
     let Some(Value::Object(mut fields)) = answer.get("kubeletconfig").cloned() else {
@@ -113,9 +115,7 @@ pub(crate) async fn map(
     name: &str,
     key: Option<&str>,
 ) -> Result<KubeletConfigMap, Failure> {
-    let path =
-        format!("/api/v1/namespaces/{}/configmaps/{}", segment(namespace, "namespace")?, segment(name, "ConfigMap")?);
-    let object: Value = client.request(&format!("get ConfigMap {namespace}/{name}"), get(&path)).await?;
+    let object = client.config_map(namespace, name).await?;
     KubeletConfigMap::from_object(&object, &format!("ConfigMap {namespace}/{name}"), key)
 }
 
@@ -234,19 +234,6 @@ pub(crate) async fn inventory(client: &Client, node: &str) -> Result<PodInventor
     let read = |pod: &Value| Ok::<_, Failure>(Some(PodSummary::from_object(pod)));
     let (pods, _) = Pager::new(client, "/api/v1/pods", &what, &selector).all(read).await?;
     Ok(PodInventory { pods, capacity })
-}
-
-/// A plain GET.
-fn get(path: &str) -> RequestResult {
-    Request::get(path).body(Vec::new()).map_err(kube::core::request::Error::BuildRequest)
-}
-
-/// What a user wrote becomes a part of a path only if it can be a name.
-pub(crate) fn segment<'a>(name: &'a str, what: &str) -> Result<&'a str, Failure> {
-    if kubelet_config::assignment::is_subdomain(name, 253) {
-        return Ok(name);
-    }
-    Err(Failure::new(format!("{name:?} cannot be the name of a {what}: a-z, 0-9, - and ., at most 253")))
 }
 
 /// The ConfigMap that a node runs.

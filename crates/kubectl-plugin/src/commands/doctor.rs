@@ -115,8 +115,7 @@ impl Report {
         let are_pools_served = requests::pools_group(client).await.is_ok_and(|group| group.is_some());
         for right in RIGHTS.iter().filter(|right| are_pools_served || !right.is_of_pools()) {
             self.rights += 1;
-            let spec = json!({"resourceAttributes": right.attributes(&client.namespace)});
-            let allowed = requests::review(client, "selfsubjectaccessreviews", "SelfSubjectAccessReview", &spec).await;
+            let allowed = requests::allows(client, right).await;
             if !allowed.map_err(|error| Failure::new(format!("asking which rights you have: {}", error.cause())))? {
                 lacking.push(*right);
             }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Value, json};
 
+use crate::api::client::segment;
 use crate::api::list::{Pager, Selector};
 use crate::api::nodes::{self, bare_name};
 use crate::commands::status::now;
@@ -29,7 +30,7 @@ pub(crate) struct Options {
 
 impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
-        let node = bare_name(&self.node);
+        let node = segment(bare_name(&self.node), "node").map_err(|error| Failure::new(error.to_string()))?;
         let selector = Selector::fields(format!("involvedObject.kind=Node,involvedObject.name={node}"));
         let what = format!("list the events of node {node} in namespace default");
         let api = context.api();

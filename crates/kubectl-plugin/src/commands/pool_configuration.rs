@@ -5,8 +5,8 @@ use kube::core::request::Request as Path;
 
 use super::configuration::{KubeletConfigMap, map};
 use crate::Failure;
-use crate::api::client::Client;
-use crate::api::nodes::{self, segment};
+use crate::api::client::{Client, segment};
+use crate::api::nodes;
 use crate::api::pools::POOLS;
 use crate::fleet::node::NodeRow;
 use crate::fleet::pool::node::PoolNode;

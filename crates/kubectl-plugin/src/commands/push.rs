@@ -5,12 +5,10 @@ use std::path::Path as FilePath;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use hyper::Request;
-use kube::api::GetParams;
-use kube::core::request::Request as Path;
+use kube::api::PostParams;
 use serde_json::{Map, Value, json};
 
-use crate::api::client::{Client, RequestResult};
+use crate::api::client::{Client, config_maps};
 use crate::api::nodes::{self, NodeSelection};
 use crate::api::write::DryRun;
 use crate::commands::configuration::{self, MERGE_ANNOTATION};
@@ -109,13 +107,16 @@ impl Options {
         let object = self.object(&name, &connection.namespace, &data);
         let (done, object) = if self.dry_run == DryRun::Client {
             self.tell(schema::messages(&problems, self.kubelet))?;
-            ("created (dry run)", object)
+            ("created", object)
         } else {
             let client = Context::new(connection).await?.api();
             self.tell(self.messages(&client, &problems).await)?;
             self.create(&client, &name, object).await?
         };
         match self.output {
+            None if done == "created" => {
+                output::write_stdout(&format!("configmap/{name} {done}{}\n", self.dry_run.suffix()))?;
+            }
             None => output::write_stdout(&format!("configmap/{name} {done}\n"))?,
             Some(Shown::Name) => output::write_stdout(&format!("configmap/{name}\n"))?,
             Some(Shown::Json) => output::document(Format::Json, &object)?,
@@ -236,19 +237,13 @@ impl Options {
 
     /// What was done, and the object as it is then.
     async fn create(&self, client: &Client, name: &str, object: Value) -> Result<(&'static str, Value), Failure> {
-        let namespace = configuration::segment(&client.namespace, "namespace")?;
-        let (path, what) =
-            (format!("/api/v1/namespaces/{namespace}/configmaps"), format!("create ConfigMap {namespace}/{name}"));
-        let query = if self.dry_run == DryRun::Server { "?dryRun=All" } else { "" };
-        let request = Request::post(format!("{path}{query}"))
-            .header("Content-Type", "application/json")
-            .body(object.to_string().into_bytes())
-            .map_err(kube::core::request::Error::BuildRequest);
-        match client.once(&what, request).await {
-            Ok(created) if self.dry_run == DryRun::Server => Ok(("created (server dry run)", created)),
+        let params = PostParams { dry_run: self.dry_run == DryRun::Server, ..PostParams::default() };
+        let request =
+            config_maps(&client.namespace).and_then(|maps| maps.create(&params, object.to_string().into_bytes()));
+        match client.once(&format!("create ConfigMap {}/{name}", client.namespace), request).await {
             Ok(created) => Ok(("created", created)),
-            Err(error) if error.is_conflict() => self.compare(client, &path, name, &object).await,
-            Err(error) if error.code() == 404 => Err(Failure::new(format!(
+            Err(error) if error.is_conflict() => Ok(("unchanged", Self::compare(client, name, &object).await?)),
+            Err(error) if error.is_absent() => Err(Failure::new(format!(
                 "{}; packaging/manifests/base makes kubelet-config with the rights that nodes need, -n chooses another",
                 Failure::from(error).message
             ))),
@@ -257,15 +252,8 @@ impl Options {
     }
 
     /// The name is taken: by the same, or by something else.
-    async fn compare(
-        &self,
-        client: &Client,
-        path: &str,
-        name: &str,
-        object: &Value,
-    ) -> Result<(&'static str, Value), Failure> {
-        let request: RequestResult = Path::new(path).get(name, &GetParams::default());
-        let there = client.request(&format!("get ConfigMap {}/{name}", client.namespace), request).await?;
+    async fn compare(client: &Client, name: &str, object: &Value) -> Result<Value, Failure> {
+        let there = client.config_map(&client.namespace, name).await?;
         let title = format!("configmap/{name} is there in namespace {}", client.namespace);
         let field =
             |map: &Value, field: &str| map.get(field).filter(|value| !value.is_null()).cloned().unwrap_or_default();
@@ -293,6 +281,6 @@ impl Options {
                 client.namespace
             );
         }
-        Ok(("unchanged", there))
+        Ok(there)
     }
 }

@@ -9,11 +9,11 @@ use kube::core::request::Error::BuildRequest;
 use kube::core::request::Request as Path;
 use serde_json::{Value, json};
 
-use crate::api::client::{ApiError, Client, RequestResult};
+use crate::api::client::{ApiError, Client, RequestResult, config_maps};
 use crate::api::list::{Pager, Selector};
 use crate::api::pools::POOLS;
 use crate::context::NAMESPACE;
-use crate::fleet::doctor::rights;
+use crate::fleet::doctor::rights::{self, Right};
 use crate::fleet::leader_election::LEASE_NAME;
 use kubelet_config::assignment::LABELS;
 
@@ -30,12 +30,18 @@ fn request(method: Method, path: &str, kind: &str, body: &Value) -> RequestResul
 }
 
 /// An access review's verdict.
-pub(crate) async fn review(client: &Client, resource: &str, kind: &str, spec: &Value) -> Result<bool, ApiError> {
+async fn review(client: &Client, resource: &str, kind: &str, spec: &Value) -> Result<bool, ApiError> {
     let body = json!({"apiVersion": "authorization.k8s.io/v1", "kind": kind, "metadata": {}, "spec": spec});
     let path = format!("/apis/authorization.k8s.io/v1/{resource}");
     let what = format!("create {resource}");
     let answer = client.once(&what, request(Method::POST, &path, "application/json", &body)).await?;
     Ok(answer.pointer("/status/allowed").and_then(Value::as_bool).unwrap_or_default())
+}
+
+/// Whether the user has this right.
+pub(crate) async fn allows(client: &Client, right: &Right) -> Result<bool, ApiError> {
+    let spec = json!({"resourceAttributes": right.attributes(&client.namespace)});
+    review(client, "selfsubjectaccessreviews", "SelfSubjectAccessReview", &spec).await
 }
 
 /// The user's name; servers before 1.28 do not tell.
@@ -67,9 +73,9 @@ pub(crate) async fn cannot(
 /// Whether this node may read one of the namespace's ConfigMaps: rights may be by name, as `packaging/manifests/narrow`
 /// gives them. A user who may not list them is told so elsewhere.
 pub(crate) async fn may_read_some(client: &Client, node: &str, namespace: &str) -> Result<bool, ApiError> {
-    let path = format!("/api/v1/namespaces/{namespace}/configmaps");
     let first = ListParams { limit: Some(SOME), ..ListParams::default() };
-    let list = match client.request("list ConfigMaps", Path::new(path).list_metadata(&first)).await {
+    let request = config_maps(namespace).and_then(|maps| maps.list_metadata(&first));
+    let list = match client.request("list ConfigMaps", request).await {
         Err(error) if error.code() == 403 => return Ok(false),
         result => result?,
     };
@@ -85,9 +91,10 @@ pub(crate) async fn may_read_some(client: &Client, node: &str, namespace: &str) 
 
 /// The keys of a ConfigMap; `None`: there is none.
 pub(crate) async fn keys(client: &Client, namespace: &str, name: &str) -> Result<Option<BTreeSet<String>>, ApiError> {
-    let path = format!("/api/v1/namespaces/{namespace}/configmaps");
-    let request = Path::new(path).get(name, &GetParams::default());
-    let Some(answer) = client.optional("get ConfigMap", request).await? else { return Ok(None) };
+    let answer = match client.config_map(namespace, name).await {
+        Err(error) if error.is_absent() => return Ok(None),
+        result => result?,
+    };
     let data = answer.get("data").and_then(Value::as_object).into_iter().flatten();
     Ok(Some(data.map(|(key, _)| key.clone()).collect()))
 }

@@ -2,8 +2,6 @@
 
 use std::process::ExitCode;
 
-use kube::api::GetParams;
-use kube::core::request::Request as Path;
 use serde_json::json;
 
 use super::args::{NamedArgs, UndoArgs};
@@ -57,18 +55,15 @@ pub(crate) async fn undo(context: &Context, args: &UndoArgs) -> Result<ExitCode,
     let update = revision_of(name, &pool.pool.spec, namespace).unwrap_or_default();
     let former = former_revisions(&status, &update);
     let to = chosen(name, &former, args.to_revision.as_deref(), namespace).map_err(Failure::new)?;
-    let request = Path::new(format!("/api/v1/namespaces/{namespace}/configmaps")).get(&to.name, &GetParams::default());
-    let stored = api.optional(&format!("get ConfigMap {namespace}/{}", to.name), request).await?;
-    let stored = stored.ok_or_else(|| {
-        Failure::new(format!(
-            "revision {} cannot be gone back to: its ConfigMap is not in namespace {namespace} any more; the pool had {}, one of which \
-             --to-revision names",
-            to.name,
+    let failure = |why: &str| Failure::new(format!("revision {} cannot be gone back to: {why}", to.name));
+    let stored = match api.config_map(namespace, &to.name).await {
+        Err(error) if error.is_absent() => Err(failure(&format!(
+            "its ConfigMap is not in namespace {namespace} any more; the pool had {}, one of which --to-revision names",
             former.join(", ")
-        ))
-    })?;
-    let spec = go_back(name, pool.spec(), &stored, &to)
-        .map_err(|why| Failure::new(format!("revision {} cannot be gone back to: {why}", to.name)))?;
+        ))),
+        result => result.map_err(Failure::from),
+    }?;
+    let spec = go_back(name, pool.spec(), &stored, &to).map_err(|why| failure(&why))?;
     let role = Role::find(&api).await?;
     pools::put(&api, name, Some(&pool), &spec, false).await?;
     let reporter = ProgressReporter::new(*quiet);
