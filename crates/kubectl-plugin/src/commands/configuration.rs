@@ -14,10 +14,12 @@ use crate::api::list::{Pager, Selector};
 use crate::api::nodes::{self, NODES};
 use crate::fleet::compare::{Kind, Side};
 use crate::fleet::config_ref::ConfigRef;
+use crate::fleet::explain::{AppliedConfigMap, Origin, explain};
 use crate::fleet::node::NodeRow;
 use kubelet_config::assignment::DEFAULT_KEY;
 use kubelet_config::flags::{self, FlagOverrides, KEY_SUFFIX, KubeletArgs};
 use kubelet_config::pods::{PodInventory, PodSummary};
+use kubelet_config::reported::ReportedSupervisor;
 use kubelet_config::schema::{self, FieldProblem};
 use kubelet_config::source::Merge;
 use kubelet_config::{rendering, yaml};
@@ -85,6 +87,12 @@ impl KubeletConfigMap {
     /// Its KubeletConfiguration, with its flags that are fields laid over it.
     pub(crate) fn fields(&self) -> Value {
         KubeletArgs::default().with(&self.overrides).overlay(&self.value)
+    }
+
+    /// Where the values come from that a kubelet of this minor version runs with under it.
+    pub(crate) fn explain(&self, configz: &Value, supervisor: &ReportedSupervisor, minor: Option<u64>) -> Vec<Origin> {
+        let (payload, overrides, merge) = (&self.fields(), &self.overrides, self.merge);
+        explain(configz, Some(AppliedConfigMap { payload, overrides, merge, supervisor }), minor)
     }
 }
 

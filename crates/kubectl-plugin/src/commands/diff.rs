@@ -12,7 +12,7 @@ use crate::commands::configuration::{self, ReadSide};
 use crate::commands::pool_configuration;
 use crate::fleet::compare::{Comparison, NodeFacts, compare};
 use crate::fleet::config_ref::ConfigRef;
-use crate::fleet::explain::{self, AppliedConfigMap, Provenance};
+use crate::fleet::explain::Provenance;
 use crate::fleet::node::{ConfigManager, NodeRow};
 use crate::output::{self, Format, Out, Table, Tone};
 use crate::{Context, Failure, context};
@@ -124,10 +124,8 @@ async fn gather_facts(
     let Some(map) = in_force.map else {
         return (notes, Some(elsewhere));
     };
-    let (fields, supervisor) = (map.fields(), ReportedSupervisor::default());
-    let (merge, overrides) = (map.merge, &map.overrides);
-    let given = AppliedConfigMap { payload: &fields, overrides, merge, supervisor: &supervisor };
-    let origins = explain::explain(configz, Some(given), schema::minor(&row.kubelet).ok());
+    let fields = map.fields();
+    let origins = map.explain(configz, &ReportedSupervisor::default(), schema::minor(&row.kubelet).ok());
     let held = origins.into_iter().filter(|origin| matches!(origin.from, Provenance::Overridden | Provenance::Flag));
     facts.held = held.map(|origin| origin.field).collect();
     let gates = fields.get("featureGates").and_then(Value::as_object).into_iter().flatten();

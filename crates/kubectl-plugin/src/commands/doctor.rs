@@ -18,6 +18,7 @@ use crate::fleet::doctor::pools::{ExaminedPools, not_served};
 use crate::fleet::doctor::rights::{self, RIGHTS, Right};
 use crate::fleet::doctor::{ExaminedNode, Finding, grouped, newest, without_policy};
 use crate::fleet::node::Carrier;
+use crate::fleet::view::first_of;
 use crate::output::{self, Format, Out, Tone};
 use crate::{Context, Failure};
 use kubelet_config::assignment::LABELS;
@@ -292,7 +293,7 @@ impl Report {
         }
         for note in &self.notes {
             let (nodes, mend) = (count(note.nodes.len(), "node"), note.mend.join("; "));
-            let line = format!("{nodes} ({}): {}; {mend}", names(&note.nodes, SHOWN_IN_NOTE), note.problem);
+            let line = format!("{nodes} ({}): {}; {mend}", first_of(&note.nodes, SHOWN_IN_NOTE), note.problem);
             text.push_str(&output::headed(out, Tone::Plain, "note", &line));
         }
         for unchecked in &self.unchecked {
@@ -333,14 +334,5 @@ fn whom(nodes: &[String]) -> String {
     if nodes.is_empty() {
         return "cluster".to_owned();
     }
-    names(&nodes.iter().map(|name| format!("node/{name}")).collect::<Vec<_>>(), SHOWN)
-}
-
-/// Not all of very many.
-fn names(nodes: &[String], shown: usize) -> String {
-    let first = nodes.get(..shown).unwrap_or(nodes).join(", ");
-    match nodes.len().saturating_sub(shown) {
-        0 => first,
-        more => format!("{first} and {more} more"),
-    }
+    first_of(&nodes.iter().map(|name| format!("node/{name}")).collect::<Vec<_>>(), SHOWN)
 }

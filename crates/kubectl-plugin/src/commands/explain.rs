@@ -6,8 +6,8 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::api::nodes::{self, bare_name};
-use crate::commands::configuration::{self, KubeletConfigMap};
-use crate::fleet::explain::{self, AppliedConfigMap, Origin, Provenance};
+use crate::commands::configuration;
+use crate::fleet::explain::{Origin, Provenance, explain};
 use crate::fleet::field_paths::is_within;
 use crate::fleet::node::{ConfigManager, NodeRow, Stage};
 use crate::output::{self, Format, Out, Table, Tone};
@@ -52,12 +52,11 @@ impl Options {
         let mut notes = standing(&row);
         let in_force = configuration::in_force(&client, &row).await;
         let given = in_force.as_ref().and_then(|in_force| in_force.map.as_ref());
-        let fields = given.map(KubeletConfigMap::fields).unwrap_or_default();
-        let given = given.map(|map| {
-            let (merge, overrides) = (map.merge, &map.overrides);
-            AppliedConfigMap { payload: &fields, overrides, merge, supervisor: &supervisor }
-        });
-        let origins = explain::explain(&configz, given, schema::minor(&row.kubelet).ok());
+        let minor = schema::minor(&row.kubelet).ok();
+        let origins = match given {
+            Some(map) => map.explain(&configz, &supervisor, minor),
+            None => explain(&configz, None, minor),
+        };
         let map = in_force.as_ref().map(|in_force| in_force.title.clone());
         notes.extend(in_force.into_iter().flat_map(|in_force| in_force.notes));
         let known = Known { row, map, origins: self.chosen(origins)?, notes };

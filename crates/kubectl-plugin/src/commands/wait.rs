@@ -13,6 +13,7 @@ use crate::api::nodes::{NodeEvent, NodeSelection, NodeWatcher};
 use crate::commands::status::now;
 use crate::commands::targets::Writer;
 use crate::fleet::node::NodeRow;
+use crate::fleet::view::first_of;
 use crate::fleet::wait::{Expectation, Goal, WaitStatus};
 use crate::output::{self, plain};
 use kubelet_config::duration::GoDuration;
@@ -127,9 +128,7 @@ impl Waiting {
             Some(messages) => format!("node/{name} {}", plain(messages)),
             None => format!("node/{name}"),
         };
-        let named: Vec<String> = self.expectations.keys().take(NAMED).map(word).collect();
-        let more = self.expectations.len().saturating_sub(NAMED);
-        let more = if more == 0 { String::new() } else { format!(", and {more} more") };
-        Failure::new(format!("timed out after {}; still waiting: {}{more}", GoDuration(after), named.join(", ")))
+        let waiting: Vec<String> = self.expectations.keys().map(word).collect();
+        Failure::new(format!("timed out after {}; still waiting: {}", GoDuration(after), first_of(&waiting, NAMED)))
     }
 }

@@ -55,13 +55,7 @@ impl ConfigEvent {
 
 /// Sorted by the last time, the newest at the end.
 pub(crate) fn sort(events: &mut [ConfigEvent]) {
-    events.sort_by(|one, other| (instant(&one.last), &one.first).cmp(&(instant(&other.last), &other.first)));
-}
-
-/// With and without fractions they sort by time, not by letter.
-fn instant(text: &str) -> (String, String) {
-    let (seconds, fraction) = text.trim_end_matches('Z').split_once('.').unwrap_or((text.trim_end_matches('Z'), ""));
-    (seconds.to_owned(), fraction.to_owned())
+    events.sort_by_cached_key(|event| (event.last.parse::<jiff::Timestamp>().ok(), event.first.clone()));
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use super::view::first_of;
 use kubelet_config::preflight::{PreflightResult, PreflightStatus};
 use kubelet_config::reported;
 
@@ -147,13 +148,9 @@ impl Answers {
     }
 }
 
-/// The first of them, and how many more.
+/// Some of them.
 pub(crate) fn names(nodes: &[String]) -> String {
-    let named: Vec<&str> = nodes.iter().take(NAMED).map(String::as_str).collect();
-    match nodes.len().saturating_sub(NAMED) {
-        0 => named.join(", "),
-        more => format!("{} and {more} more", named.join(", ")),
-    }
+    first_of(nodes, NAMED)
 }
 
 #[cfg(test)]

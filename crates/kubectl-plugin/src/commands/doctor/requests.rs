@@ -10,8 +10,7 @@ use kube::core::request::Request as Path;
 use serde_json::{Value, json};
 
 use crate::api::client::{ApiError, Client, RequestResult, config_maps};
-use crate::api::list::{Pager, Selector};
-use crate::api::pools::POOLS;
+use crate::api::pools::list_objects;
 use crate::context::NAMESPACE;
 use crate::fleet::doctor::rights::{self, Right};
 use crate::fleet::leader_election::LEASE_NAME;
@@ -107,8 +106,7 @@ pub(crate) async fn pools_group(client: &Client) -> Result<Option<Value>, ApiErr
 
 /// All pools, and the Lease of who carries them out: `Null`, if there is none.
 pub(crate) async fn pools(client: &Client) -> Result<(Vec<Value>, Value), ApiError> {
-    let all = Pager::new(client, POOLS, "list kubeletconfigpools", &Selector::default());
-    let (pools, _) = all.all(|pool| Ok::<_, ApiError>(Some(pool.clone()))).await?;
+    let pools = list_objects(client).await?;
     let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases");
     let lease = Path::new(path).get(LEASE_NAME, &GetParams::default());
     Ok((pools, client.optional(&format!("get the Lease {LEASE_NAME}"), lease).await?.unwrap_or_default()))

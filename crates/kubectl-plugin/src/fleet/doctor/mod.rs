@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::node::{Carrier, ConfigManager, NodeRow, Stage};
 use kubelet_config::assignment::{Assignment, LABELS, from_labels};
-use kubelet_config::reported::ReportedSupervisor;
+use kubelet_config::reported::{ReportedSupervisor, plain};
+use kubelet_config::schema;
 use kubelet_config::source::ConfigMapRef;
 
 /// Something that is missing or wrong.
@@ -36,11 +37,6 @@ impl Finding {
     pub(crate) fn document(&self) -> Value {
         json!({"check": self.check, "nodes": self.nodes, "problem": self.problem, "mend": self.mend})
     }
-}
-
-/// One line without control characters: messages are whoever's wrote them.
-fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// A word for a shell.
@@ -162,7 +158,7 @@ impl ExaminedNode {
                 );
                 found.push(Finding::of_node("no-supervisor", node, problem, enable()));
             }
-            Some(ConfigManager::Native) if minor(&self.row.kubelet).is_none_or(|minor| minor >= 24) => {
+            Some(ConfigManager::Native) if schema::minor(&self.row.kubelet).map_or(true, |minor| minor >= 24) => {
                 let problem = format!(
                     "no supervisor: status.config is left from former days, and kubelet {} cannot follow an assignment itself",
                     self.row.kubelet
@@ -263,11 +259,6 @@ pub(crate) fn newest(examined_nodes: &[ExaminedNode]) -> Option<&str> {
 fn release(version: &str) -> (Vec<u64>, bool, &str) {
     let (numbers, suffix) = version.split_once('-').unwrap_or((version, ""));
     (numbers.split('.').map(|number| number.parse().unwrap_or_default()).collect(), suffix.is_empty(), suffix)
-}
-
-/// `24` of `v1.24.3`.
-fn minor(version: &str) -> Option<u32> {
-    version.split('.').nth(1)?.parse().ok()
 }
 
 /// The same problem of many nodes is one finding, with the commands for the first.
