@@ -34,8 +34,8 @@ impl<'a> Acknowledged<'a> {
         })
     }
 
-    /// Its words.
-    pub(crate) fn words(&self) -> impl Iterator<Item = &'a str> {
+    /// Fields, classes and `all`, as they stand there.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &'a str> {
         self.entries.iter().copied()
     }
 
@@ -43,7 +43,7 @@ impl<'a> Acknowledged<'a> {
     #[must_use]
     pub fn limited_to(&self, classes: &BTreeSet<HazardClass>) -> String {
         let mut kept = Vec::new();
-        for word in self.words() {
+        for word in self.entries() {
             if word.eq_ignore_ascii_case("all") {
                 kept.extend(classes.iter().map(|class| class.label()));
                 continue;

@@ -318,7 +318,7 @@ impl Comment {
 }
 
 fn words_of(text: &str) -> BTreeSet<String> {
-    Acknowledged::parse(Some(text)).words().map(str::to_owned).collect()
+    Acknowledged::parse(Some(text)).entries().map(str::to_owned).collect()
 }
 
 fn files(text: &str) -> Result<BTreeMap<String, String>, String> {
