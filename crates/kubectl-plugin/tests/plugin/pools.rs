@@ -114,6 +114,17 @@ fn rollouts_of_earlier_versions_are_told() {
 }
 
 #[test]
+fn a_namespace_that_means_nothing_is_refused() {
+    let bench = bench();
+    for args in [&["rollout", "status"][..], &["rollout", "pause", "workers"]] {
+        let ran = bench.run(&[args, &["-n", "other"]].concat());
+        assert!(ran.code == 2 && ran.err.contains("-n other: pools are of the whole cluster"), "{ran:#?}");
+        assert_eq!(bench.run(&[args, &["-n", "kubelet-config"]].concat()).code, 0, "{args:?}");
+    }
+    assert_eq!(bench.run(&["rollout", "status", "workers", "-n", "other"]).code, 0, "it reads ConfigMaps");
+}
+
+#[test]
 fn how_far_pools_are() {
     let bench = bench();
     assert!(bench.run(&["rollout", "status"]).ok().contains("workers   0"));

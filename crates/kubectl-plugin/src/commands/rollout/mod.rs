@@ -12,8 +12,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use crate::context::NAMESPACE;
 use crate::{Context, Failure};
-use args::{BeginArgs, StrategyArgs, Verb};
+use args::{BeginArgs, StatusArgs, StrategyArgs, Verb};
 
 /// Options of `rollout`.
 #[derive(Debug, Args)]
@@ -30,6 +31,16 @@ pub(crate) struct Options {
 
 impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
+        // Others read a ConfigMap, or what a pool makes of one.
+        let reads_none = matches!(&self.verb, Some(Verb::Pause(_) | Verb::Status(StatusArgs { name: None, .. })));
+        if reads_none && context.namespace != NAMESPACE {
+            let message = format!(
+                "-n {}: pools are of the whole cluster, and -n names where the ConfigMaps of the one are that the command is about: leave \
+                 it out here",
+                context.namespace
+            );
+            return Err(Failure { code: 2, message });
+        }
         match (self.verb, self.begin) {
             (Some(Verb::Status(args)), _) => status::run(context, args).await,
             (Some(Verb::Pause(named)), _) => verbs::pause(context, &named).await,
