@@ -9,11 +9,8 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 
 use crate::api::client::{Client, RetryPolicy};
 use crate::failure::Failure;
+pub(crate) use crate::fleet::leader_election::NAMESPACE;
 use kubelet_config::assignment::is_namespace;
-
-/// Where kubelet configurations are kept if nobody says otherwise: the namespace that
-/// `packaging/manifests/base` makes.
-pub(crate) const NAMESPACE: &str = "kubelet-config";
 
 /// Who this client is, to others that want the same Lease.
 pub(crate) fn identity() -> String {
@@ -22,7 +19,7 @@ pub(crate) fn identity() -> String {
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     // The time keeps two containers apart, which have the same process id and may have the same name.
     let now = jiff::Timestamp::now().as_microsecond();
-    format!("{host} ({}, {now:x}.{number})", std::process::id())
+    format!("{host} ({}, {now:x}.{number}, v{})", std::process::id(), env!("CARGO_PKG_VERSION"))
 }
 
 /// As kubectl has them.

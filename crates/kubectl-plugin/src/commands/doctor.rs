@@ -13,7 +13,6 @@ use crate::api::client::{ApiError, Client};
 use crate::api::list::{Pager, Selector};
 use crate::api::nodes::{self, NODES, bare_name};
 use crate::commands::rollout::former;
-use crate::context::NAMESPACE;
 use crate::fleet::doctor::pools::{ExaminedPools, not_served};
 use crate::fleet::doctor::rights::{self, RIGHTS, Right};
 use crate::fleet::doctor::{ExaminedNode, Finding, grouped, newest, without_policy};
@@ -58,6 +57,8 @@ struct Report {
     carrier: Option<Carrier>,
     /// How many there are, if they are served, and who carries them out.
     pools: Option<(usize, Option<String>)>,
+    /// What carries them out, if that is a Pod.
+    image: Option<String>,
     findings: Vec<Finding>,
     /// What is worth knowing, and nobody need mend.
     notes: Vec<Finding>,
@@ -217,9 +218,18 @@ impl Report {
         match requests::pools(client).await {
             Ok((pools, lease)) => {
                 let now = jiff::Timestamp::now();
-                let examined = ExaminedPools { pools: &pools, lease: &lease, namespace: NAMESPACE, now };
+                let mut examined = ExaminedPools { pools: &pools, lease: &lease, image: None, now };
+                let image = match examined.holder() {
+                    Some(holder) => requests::image(client, holder).await,
+                    None => Ok(None),
+                };
+                match &image {
+                    Ok(image) => examined.image = image.as_deref(),
+                    Err(error) => self.not_seen("the controller's image", error),
+                }
                 self.findings.extend(examined.findings());
                 self.pools = Some((pools.len(), examined.holder().map(str::to_owned)));
+                self.image = image.ok().flatten();
             }
             Err(error) => self.not_seen("pools and their controller", &error),
         }
@@ -273,7 +283,7 @@ impl Report {
             "nodes": self.nodes,
             "configMaps": self.maps,
             "carrier": self.carrier.map(carrier_name),
-            "pools": self.pools.as_ref().map(|(count, holder)| json!({"count": count, "controller": holder})),
+            "pools": self.pools.as_ref().map(|(count, holder)| json!({"count": count, "controller": holder, "image": self.image})),
             "findings": self.findings.iter().map(Finding::document).collect::<Vec<_>>(),
             "notes": self.notes.iter().map(Finding::document).collect::<Vec<_>>(),
             "couldNotLook": self.unchecked,
@@ -303,7 +313,8 @@ impl Report {
         let (nodes, maps) = (count(self.nodes, "node"), count(self.maps, "assigned ConfigMap"));
         let pools = self.pools.as_ref().map(|(pools, holder)| {
             let by = holder.as_ref().map(|holder| format!(", carried out by {}", output::plain(holder)));
-            format!("; {}{}", count(*pools, "pool"), by.unwrap_or_default())
+            let image = self.image.as_ref().map(|image| format!(", image {image}"));
+            format!("; {}{}{}", count(*pools, "pool"), by.unwrap_or_default(), image.unwrap_or_default())
         });
         let (tone, verdict) = match self.findings.len() {
             0 if self.unchecked.is_empty() => (Tone::Good, "nothing is missing".to_owned()),

@@ -9,7 +9,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-/// Of the controller. It is in the same namespace wherever revisions are: pools are of the whole cluster.
+/// Where kubelet configurations are kept if nobody says otherwise: the namespace that `packaging/manifests/base` makes.
+pub(crate) const NAMESPACE: &str = "kubelet-config";
+
+/// Of the controller, in [`NAMESPACE`] wherever revisions are: pools are of the whole cluster.
 pub(crate) const LEASE_NAME: &str = "kubelet-config-controller";
 /// A Lease that was not renewed for so long is free.
 const LEASE_DURATION: Duration = Duration::from_secs(15);

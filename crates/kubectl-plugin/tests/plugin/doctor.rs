@@ -226,6 +226,9 @@ fn nodes_without_a_policy_are_a_note_and_beside_others_a_finding() {
     tell(NODE, "in-force");
     let ran = json_of(&bench);
     assert_eq!((ran.code, found(&ran)), (1, vec!["no-policy".to_owned()]));
+    tell(NODE, "unreadable");
+    assert_eq!(found(&json_of(&bench)), ["no-policy", "policy-unreadable"]);
+    tell(NODE, "in-force");
     assert_eq!(
         (ran.json()["notes"].clone(), ran.json()["findings"][0]["nodes"][11].clone()),
         (json!([]), json!("open11"))
@@ -264,7 +267,7 @@ fn pools_that_nobody_carries_out_and_those_that_go_no_further() {
     bench.server.put_pool("fine", &spec);
     let ran = json_of(&bench);
     assert_eq!((ran.code, found(&ran)), (1, vec!["no-controller".to_owned()]), "{ran:#?}");
-    assert_eq!(ran.json()["pools"], json!({"count": 1, "controller": null}));
+    assert_eq!(ran.json()["pools"], json!({"count": 1, "controller": null, "image": null}));
     assert!(ran.out.contains("nobody holds it"), "{}", ran.out);
 
     let controller = Controller::start(&bench);
@@ -279,7 +282,13 @@ fn pools_that_nobody_carries_out_and_those_that_go_no_further() {
     assert_eq!((ran.code, found(&ran)), (0, vec![]), "{ran:#?}");
     assert!(ran.json()["pools"]["controller"].is_string());
     let said = bench.run(&["doctor"]).ok();
-    assert!(said.contains("; 1 pool, carried out by "), "{said}");
+    assert!(said.contains("; 1 pool, carried out by ") && !said.contains("image"), "{said}");
+    // As in a Pod, which the host is named like.
+    let pod = nix::unistd::gethostname().unwrap().into_string().unwrap();
+    bench.server.put_pod(NODE, "kubelet-config", "another", json!({"spec": {"containers": [{"image": "r/b:1"}]}}));
+    bench.server.put_pod(NODE, "kubelet-config", &pod, json!({"spec": {"containers": [{"image": "r/c@sha256:0"}]}}));
+    assert_eq!(json_of(&bench).json()["pools"]["image"], "r/c@sha256:0");
+    assert!(bench.run(&["doctor"]).ok().contains(", image r/c@sha256:0"));
     bench.server.put_pool("wrong", &json!({"nodeSelector": {}, "kubeletConfiguration": {"kind": "Pod"}}));
     until("wrong");
     let ran = json_of(&bench);
@@ -287,7 +296,10 @@ fn pools_that_nobody_carries_out_and_those_that_go_no_further() {
     let finding = ran.json()["findings"][0].clone();
     let problem = finding["problem"].as_str().unwrap();
     assert!(problem.starts_with("pool wrong goes no further (RevisionInvalid): "), "{problem}");
-    assert_eq!(finding["mend"], json!(["kubectl edit kcpool wrong"]));
+    assert!(
+        finding["mend"][0].as_str().unwrap().starts_with("`kubectl edit kcpool wrong` mends the spec"),
+        "{finding}"
+    );
 
     controller.stop();
     assert_eq!(found(&json_of(&bench)), ["no-controller", "pool-stalled"], "it released its Lease");

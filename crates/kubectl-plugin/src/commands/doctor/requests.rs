@@ -15,6 +15,7 @@ use crate::context::NAMESPACE;
 use crate::fleet::doctor::rights::{self, Right};
 use crate::fleet::leader_election::LEASE_NAME;
 use kubelet_config::assignment::LABELS;
+use kubelet_config::reported::plain;
 
 /// A name that no ConfigMap and no label has.
 pub(crate) const NOBODY: &str = "kubectl-kubelet-config-doctor";
@@ -110,6 +111,16 @@ pub(crate) async fn pools(client: &Client) -> Result<(Vec<Value>, Value), ApiErr
     let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases");
     let lease = Path::new(path).get(LEASE_NAME, &GetParams::default());
     Ok((pools, client.optional(&format!("get the Lease {LEASE_NAME}"), lease).await?.unwrap_or_default()))
+}
+
+/// The image of the controller's Pod, if who holds the Lease is one: its identity begins with the Pod's name.
+pub(crate) async fn image(client: &Client, holder: &str) -> Result<Option<String>, ApiError> {
+    let pod = holder.split(' ').next().unwrap_or_default();
+    let params = ListParams::default().fields(&format!("metadata.name={pod}"));
+    let request = Path::new(format!("/api/v1/namespaces/{NAMESPACE}/pods")).list(&params);
+    let answer = client.request(&format!("list pods in namespace {NAMESPACE}"), request).await?;
+    let image = answer.pointer("/items/0/spec/containers/0/image").and_then(Value::as_str);
+    Ok(image.map(plain))
 }
 
 fn patch(node: &str, body: &Value) -> RequestResult {

@@ -4,17 +4,19 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{Finding, quoted};
-use crate::fleet::leader_election::{LEASE_NAME, holder};
-use crate::fleet::pool::progress::is_of_bad_revision;
+use crate::fleet::leader_election::{LEASE_NAME, NAMESPACE, holder};
+use crate::fleet::pool::progress::{advice, condition};
+use crate::fleet::pool::types::PoolCondition;
 
 const VERSION: &str = "v1alpha1";
 
-/// What is to be known of pools; `namespace`: the Lease's.
+/// What is to be known of pools.
 pub(crate) struct ExaminedPools<'a> {
     pub(crate) pools: &'a [Value],
     /// `Null`: there is none.
     pub(crate) lease: &'a Value,
-    pub(crate) namespace: &'a str,
+    /// Of the Pod that holds the Lease, where that is a Pod.
+    pub(crate) image: Option<&'a str>,
     pub(crate) now: Timestamp,
 }
 
@@ -39,39 +41,44 @@ impl ExaminedPools<'_> {
         let mut found = Vec::new();
         if let (false, Err(why)) = (self.pools.is_empty(), holder(self.lease, self.now)) {
             let problem = format!(
-                "nobody carries out pools: of the Lease {LEASE_NAME} in namespace {}, {why}; nodes that join get nothing",
-                self.namespace
+                "nobody carries out pools: of the Lease {LEASE_NAME} in namespace {NAMESPACE}, {why}; nodes that join get nothing"
             );
             let mend = vec![
-                format!("kubectl -n {} get deployment,pod -l app.kubernetes.io/component=controller", self.namespace),
+                format!("kubectl -n {NAMESPACE} get deployment,pod -l app.kubernetes.io/component=controller"),
                 "if there is none: kubectl kubelet-config controller".to_owned(),
             ];
             found.push(Finding::of_cluster("no-controller", problem, mend));
         }
+        found.extend(self.other_version());
         found.extend(self.pools.iter().filter_map(stalled));
         found
+    }
+
+    /// Whoever carries pools out, and is not of this plugin's version.
+    fn other_version(&self) -> Option<Finding> {
+        const OWN: &str = env!("CARGO_PKG_VERSION");
+        let other = version(self.holder()?).unwrap_or("too old to tell its version");
+        let image = self.image.map(|image| format!(" (image {image})")).unwrap_or_default();
+        let problem = format!("who carries out pools is {other}{image}, and this plugin is {OWN}");
+        let mend = vec![format!(
+            "kubectl apply -k packaging/manifests/pools, with the image of {OWN}; or use that version's plugin"
+        )];
+        (other != OWN).then(|| Finding::of_cluster("controller-version", problem, mend))
     }
 }
 
 /// One that goes no further by itself.
 fn stalled(pool: &Value) -> Option<Finding> {
     let name = pool.pointer("/metadata/name")?.as_str()?;
-    let conditions = pool.pointer("/status/conditions")?.as_array()?;
-    let condition = conditions.iter().find(|it| it.get("type").is_some_and(|kind| kind == "Stalled"))?;
-    let text = |field: &str| condition.get(field).and_then(Value::as_str).unwrap_or_default();
-    if text("status") != "True" {
-        return None;
-    }
-    let quoted = quoted(name);
-    let mend = match text("reason") {
-        reason if is_of_bad_revision(reason) => format!(
-            "kubectl kubelet-config rollout status {quoted}, then rollout undo, or rollout retry once the cause is mended"
-        ),
-        "RevisionInvalid" => format!("kubectl edit kcpool {quoted}"),
-        _ => format!("kubectl describe kcpool {quoted}"),
-    };
-    let problem = format!("pool {name} goes no further ({}): {}", text("reason"), text("message"));
-    Some(Finding::of_cluster("pool-stalled", problem, vec![mend]))
+    let status = serde_json::from_value(pool.get("status")?.clone()).ok()?;
+    let PoolCondition { reason, message, .. } = condition(&status, "Stalled").filter(|it| it.status == "True")?;
+    let problem = format!("pool {name} goes no further ({reason}): {message}");
+    Some(Finding::of_cluster("pool-stalled", problem, vec![advice(&quoted(name), reason)]))
+}
+
+/// The version of who holds the Lease, as its identity says it; none: of before that was told.
+fn version(holder: &str) -> Option<&str> {
+    holder.split_once(')')?.0.rsplit_once(", v").map(|(_, version)| version)
 }
 
 #[cfg(test)]
@@ -91,8 +98,25 @@ mod tests {
     #[test]
     fn nobody_is_needed_where_there_is_no_pool() {
         let (lease, now) = (json!({}), Timestamp::UNIX_EPOCH);
-        let of = |pools| ExaminedPools { pools, lease: &lease, namespace: "ns", now }.findings();
+        let of = |pools| ExaminedPools { pools, lease: &lease, image: None, now }.findings();
         assert_eq!(of(&[]), []);
         assert_eq!(of(&[json!({"metadata": {"name": "a"}})])[0].check, "no-controller");
+    }
+
+    #[test]
+    fn a_controller_of_another_version() {
+        let now = Timestamp::UNIX_EPOCH;
+        let of = |holder: &str| {
+            let lease = json!({"spec": {"holderIdentity": holder, "renewTime": "1970-01-01T00:00:00Z"}});
+            ExaminedPools { pools: &[], lease: &lease, image: Some("r/c@sha256:0"), now }.findings()
+        };
+        let own = format!("c-1 (7, 63f.0, v{})", env!("CARGO_PKG_VERSION"));
+        assert_eq!((of(&own), of(&format!("{own} pool/a"))), (vec![], vec![]));
+        let [other] = &of("c-1 (7, 63f.0, v0.0.9)")[..] else { panic!() };
+        assert!(
+            other.check == "controller-version" && other.problem.contains("is 0.0.9 (image r/c@sha256:0)"),
+            "{other:?}"
+        );
+        assert!(of("c-1 (7, 63f.0)")[0].problem.contains("too old to tell"));
     }
 }
