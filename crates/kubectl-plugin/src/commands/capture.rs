@@ -126,19 +126,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use kubelet_config::yaml;
-
-    #[test]
-    fn what_is_captured_can_be_pushed() {
-        let value = json!({"kind": "KubeletConfiguration", "apiVersion": "kubelet.config.k8s.io/v1beta1", "address": "0.0.0.0",
-            "clusterDNS": ["10.0.0.10"], "syncFrequency": "1m0s", "port": 10250, "seccompDefault": false, "odd": "yes"});
-        let text = text("n1", &value).unwrap();
-        assert!(
-            text.starts_with("# What the kubelet of node n1 ran with, from its /configz.\napiVersion: kubelet"),
-            "{text}"
-        );
-        assert_eq!(yaml::parse(&text).unwrap().value, value);
-    }
 
     #[test]
     fn credentials_are_masked() {

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use clap::Args;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::api::client::{Client, RetryPolicy};
+use crate::commands::wait::interrupted;
 use crate::controller::{self, Leader, Scope};
 use crate::fleet::leader_election::LEASE_NAME;
 use crate::output;
@@ -28,13 +28,8 @@ impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
         let listener = self.listener().await?;
         let client = client(context);
-        let listen = |kind| signal(kind).map_err(|error| Failure::new(format!("no signal handler: {error}")));
-        let (mut term, mut int) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
-        let stop = async {
-            tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
-        };
-        controller::run(&client, Scope { pool: None, on_leader: &tell, on_reconciled: &|_| {} }, listener, stop)
-            .await?;
+        let scope = Scope { pool: None, on_leader: &tell, on_reconciled: &|_| {} };
+        controller::run(&client, scope, listener, interrupted()).await?;
         Ok(ExitCode::SUCCESS)
     }
 

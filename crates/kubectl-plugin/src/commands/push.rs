@@ -36,7 +36,7 @@ enum Shown {
 }
 
 /// Options of `push`.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct Options {
     /// A KubeletConfiguration in YAML or JSON; `-`: standard input.
     #[arg(value_name = "FILE")]
@@ -73,18 +73,7 @@ pub(crate) struct Options {
 impl Options {
     /// The same as `push FILE` with this key, said by another command; gives the ConfigMap.
     pub(crate) async fn push(file: &str, key: &str, overlay: bool, client: &Client) -> Result<Value, Failure> {
-        let options = Self {
-            file: file.to_owned(),
-            flags: None,
-            signature: None,
-            name: None,
-            key: key.to_owned(),
-            overlay,
-            kubelet: None,
-            unknown_fields: UnknownFields::Warn,
-            dry_run: DryRun::None,
-            output: None,
-        };
+        let options = Self { file: file.to_owned(), key: key.to_owned(), overlay, ..Self::default() };
         let text = configuration::read_file(file)?;
         options.check(&text)?; // what they would ignore the nodes say themselves
         let data = BTreeMap::from([(options.key.clone(), text)]);

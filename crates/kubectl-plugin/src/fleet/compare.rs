@@ -210,7 +210,6 @@ fn left_out(old: &Value, new: &Value, known: &[Change]) -> Vec<Change> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kubelet_config::pods::PodSummary;
 
     fn running(value: Value) -> Side {
         Side { value, flags: None, kind: Kind::Running(Some(20)) }
@@ -259,19 +258,6 @@ mod tests {
     }
 
     #[test]
-    fn an_overlay_is_laid_over_what_runs() {
-        let comparison =
-            compare(&running(configz()), &written(json!({"maxPods": 50}), Merge::Overlay), &NodeFacts::default());
-        assert_eq!(fields(&comparison), ["maxPods"]);
-        let comparison =
-            compare(&running(configz()), &written(json!({"maxPods": 50}), Merge::Replace), &NodeFacts::default());
-        assert_eq!(
-            fields(&comparison),
-            ["authentication.x509.clientCAFile", "cgroupDriver", "clusterDomain", "maxPods"]
-        );
-    }
-
-    #[test]
     fn what_an_overlay_no_longer_sets_goes_back() {
         let payload =
             Some(json!({"kind": "x", "maxPods": 110, "syncFrequency": "1m", "clusterDomain": "cluster.local"}));
@@ -310,21 +296,6 @@ mod tests {
         let comparison = compare(&running(configz()), &to, &facts);
         assert_eq!(fields(&comparison), ["!--cgroup-driver", "--node-labels"]);
         assert_eq!(comparison.changes[1].to_string(), "--node-labels: \"a=b\" → \"a=b,c=d\"");
-    }
-
-    #[test]
-    fn pods_that_would_go() {
-        let pod =
-            |name: &str| PodSummary { name: format!("d/{name}"), phase: "Running".into(), ..PodSummary::default() };
-        let inventory = Some(PodInventory { pods: vec![pod("a"), pod("b")], ..PodInventory::default() });
-        let facts = NodeFacts { inventory, ..NodeFacts::default() };
-        let to = written(json!({"maxPods": 1}), Merge::Overlay);
-        let comparison = compare(&running(configz()), &to, &facts);
-        assert_eq!(comparison.impacts[0].pods, ["d/b"]);
-        assert_eq!(compare(&to, &running(configz()), &facts).impacts, [], "no pod runs with a file");
-        let facts = NodeFacts { held: BTreeSet::from(["maxPods".to_owned()]), ..facts };
-        let comparison = compare(&running(configz()), &to, &facts);
-        assert_eq!((fields(&comparison), comparison.impacts.len()), (vec!["maxPods"], 0), "a flag has the last word");
     }
 
     #[test]

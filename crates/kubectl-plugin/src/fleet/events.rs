@@ -57,32 +57,3 @@ impl ConfigEvent {
 pub(crate) fn sort(events: &mut [ConfigEvent]) {
     events.sort_by_cached_key(|event| (event.last.parse::<jiff::Timestamp>().ok(), event.first.clone()));
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn both_kinds_of_events_are_read() {
-        let old = json!({"reason": "KubeletConfigChanged", "type": "Normal", "count": 3, "message": "m",
-            "firstTimestamp": "2026-01-01T00:00:00Z", "lastTimestamp": "2026-01-01T00:00:09Z"});
-        let new = json!({"reason": "KubeletConfigRejected", "type": "Warning", "eventTime": "2026-01-01T00:00:01.5Z",
-            "firstTimestamp": null, "lastTimestamp": null, "count": null,
-            "series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:09.000001Z"}});
-        let mut events: Vec<ConfigEvent> = [&new, &old].into_iter().filter_map(ConfigEvent::from_event).collect();
-        sort(&mut events);
-        let short: Vec<_> =
-            events.iter().map(|it| (it.reason.as_str(), it.count, it.warning, it.first.as_str())).collect();
-        assert_eq!(
-            short,
-            [
-                ("KubeletConfigChanged", 3, false, "2026-01-01T00:00:00Z"),
-                ("KubeletConfigRejected", 2, true, "2026-01-01T00:00:01.5Z")
-            ]
-        );
-        assert!(ConfigEvent::from_event(&json!({"reason": "KubeletHung", "type": "Warning"})).is_some());
-        for other in [json!({}), json!({"reason": "NodeReady"}), json!(null)] {
-            assert_eq!(ConfigEvent::from_event(&other), None);
-        }
-    }
-}

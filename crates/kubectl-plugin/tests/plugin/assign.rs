@@ -278,9 +278,10 @@ fn rollback_goes_to_an_earlier_push_of_the_same_name() {
     says_of(&bench, "pool-a-gggggggggg", "LastKnownGood", true, "");
     fails(&bench.run(&["rollback", NODE]), &["was not made by `kubectl kubelet-config push`"]);
     // The same name, another object.
-    bench.server.delete_config_map("kubelet-config", &good);
     says_of(&bench, &good, "LastKnownGood", true, "");
-    assert_eq!(bench.run(&["rollback", NODE]).code, 1);
+    bench.server.delete_config_map("kubelet-config", &good);
+    bench.server.put_config_map("kubelet-config", &good, &[("kubelet", "x")]);
+    fails(&bench.run(&["rollback", NODE]), &["has been edited since", "`kubelet-supervisor rollback`"]);
 }
 
 #[test]

@@ -13,6 +13,10 @@ fn kubectl_gets_words_and_names() {
     assert!(ask(&["st"]).starts_with("status\t"));
     assert_eq!(ask(&["status", "-o", "w"]), "wide\tAll columns\n:4\n");
     assert_eq!(ask(&["status", ""]), format!("{NODE}\n:4\n"));
+    let options = ask(&["status", "--"]);
+    assert!(options.contains("--watch\t") && options.contains("--context\t"), "global ones too: {options}");
+    assert!(ask(&["assign", "m", NODE, "--dry-run="]).starts_with("--dry-run=none\t"));
+    assert!(!ask(&[""]).contains("__complete"));
     assert_eq!(ask(&["assign", "p"]), "pool-a\n:4\n");
     assert_eq!(ask(&["-n", "other", "assign", ""]), "pool-b\n:4\n", "with what was typed before");
     assert_eq!(ask(&["status", "--kubeconfig", ""]), ":0\n", "a file");

@@ -211,22 +211,27 @@ fn events_are_a_table_and_json() {
     let put = |name: &str, event: Value| bench.server.put_event(name, event);
     let rejected = json!({"type": "Warning", "count": 3, "message": "Rejected\u{1b}[31m it", "lastTimestamp": "2026-01-02T00:00:09Z"});
     put("a", event(NODE, "KubeletConfigRejected", "2026-01-02T00:00:01Z", rejected));
-    put("b", event(NODE, "KubeletConfigChanged", "2026-01-02T00:00:05Z", json!({})));
+    // As events.k8s.io has them.
+    let new = json!({"eventTime": "2026-01-02T00:00:05.5Z", "firstTimestamp": null, "lastTimestamp": null, "count": null,
+        "series": {"count": 2, "lastObservedTime": "2026-01-02T00:00:05.500001Z"}});
+    put("b", event(NODE, "KubeletConfigChanged", "", new));
+    put("e", event(NODE, "KubeletHung", "2026-01-02T00:00:05Z", json!({})));
     put("c", event(NODE, "NodeReady", "2026-01-02T00:00:06Z", json!({})));
     put("d", event("n2", "KubeletConfigChanged", "2026-01-02T00:00:07Z", json!({})));
     assert_eq!(
         bench.run(&["history", NODE, "-o", "wide"]).ok(),
         "\
 LAST (UTC)            FIRST (UTC)           COUNT   REASON                  MESSAGE
-2026-01-02T00:00:05   2026-01-02T00:00:05   1       KubeletConfigChanged    words
+2026-01-02T00:00:05   2026-01-02T00:00:05   1       KubeletHung             words
+2026-01-02T00:00:05   2026-01-02T00:00:05   2       KubeletConfigChanged    words
 2026-01-02T00:00:09   2026-01-02T00:00:01   3       KubeletConfigRejected   Rejected\\u{1b}[31m it
 "
     );
     let table = bench.run(&["history", NODE]).ok();
     assert!(table.starts_with("LAST SEEN   COUNT   REASON                  MESSAGE\n"), "{table}");
     let events = bench.run(&["history", "node/n1", "-o", "json"]).json();
-    assert_eq!(events[1]["firstTime"], "2026-01-02T00:00:01Z");
-    assert_eq!((events.as_array().unwrap().len(), &events[1]["count"]), (2, &json!(3)));
+    assert_eq!(events[2]["firstTime"], "2026-01-02T00:00:01Z");
+    assert_eq!((events.as_array().unwrap().len(), &events[2]["count"]), (3, &json!(3)));
     bench.server.create_node("n3");
     let ran = bench.run(&["history", "n3"]);
     assert!(ran.code == 0 && ran.out.is_empty() && ran.err.contains("kubelet-supervisor history"), "{ran:?}");
