@@ -72,7 +72,7 @@ fn measure(nodes: usize) -> Cost {
     fill(&world, nodes);
     let spec = json!({
         "nodeSelector": {"matchLabels": {"all": "yes"}}, "kubeletConfiguration": {"maxPods": 60},
-        "rollout": {"canaries": 3, "maxUnavailable": "5%"},
+        "rollout": {"canaries": 3, "maxUnavailable": "5%", "minTrialSeconds": 60},
     });
     world.server.put_pool("workers", &spec);
     let peak_kib = peak(&world);

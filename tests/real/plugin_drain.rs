@@ -174,7 +174,7 @@ pub fn drain(case: &Case) {
     let pool = json!({"apiVersion": "kubelet-supervisor.io/v1alpha1", "kind": "KubeletConfigPool",
         "metadata": {"name": POOL}, "spec": {
             "nodeSelector": {"matchLabels": {"drained": "yes"}}, "kubeletConfiguration": {"maxPods": 51},
-            "rollout": {"maxUnavailable": 1, "drain": "Careful"}}});
+            "rollout": {"maxUnavailable": 1, "drain": "Careful", "minTrialSeconds": 1}}});
     case.ask("POST", POOLS, Some(&pool));
     (0..2).for_each(|number| drain.answers(number));
 

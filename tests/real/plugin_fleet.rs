@@ -137,7 +137,7 @@ impl<'a> World<'a> {
     async fn prepared(&self, pods: u32) -> String {
         let spec = json!({
             "nodeSelector": {"matchLabels": {"simulated": "yes"}}, "kubeletConfiguration": {"maxPods": pods},
-            "rollout": {"canaries": CANARIES, "maxUnavailable": MAX}, "paused": true,
+            "rollout": {"canaries": CANARIES, "maxUnavailable": MAX, "minTrialSeconds": 1}, "paused": true,
         });
         let pool = json!({"apiVersion": "kubelet-supervisor.io/v1alpha1", "kind": "KubeletConfigPool",
             "metadata": {"name": POOL}, "spec": spec});

@@ -52,7 +52,8 @@ impl Drop for Controller {
 
 fn write_pool(case: &Case, more: &Value) {
     let local: Value = serde_yaml::from_str(&case.payload("")).unwrap();
-    let mut spec = json!({"nodeSelector": {"matchLabels": {"pool": "real"}}, "kubeletConfiguration": local});
+    let mut spec = json!({"nodeSelector": {"matchLabels": {"pool": "real"}}, "kubeletConfiguration": local,
+        "rollout": {"minTrialSeconds": 1}});
     for (field, value) in more.as_object().unwrap() {
         let part = if field == "acknowledge" { &mut spec } else { &mut spec["kubeletConfiguration"] };
         part[field] = value.clone();

@@ -1,9 +1,14 @@
 //! Time of day, by the runtime's clock, so that tests may have a simulated one.
 
+use std::sync::OnceLock;
+
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-/// What time it is, from when it was when this was made.
+/// All of a process say the same time: what one controller writes into a Node, the next one in its place compares with.
+static BEGAN: OnceLock<(Timestamp, Instant)> = OnceLock::new();
+
+/// What time it is, from when it was when the first of these was made.
 #[derive(Clone, Copy)]
 pub(crate) struct Clock {
     began: (Timestamp, Instant),
@@ -11,7 +16,7 @@ pub(crate) struct Clock {
 
 impl Clock {
     pub(crate) fn new() -> Self {
-        Self { began: (Timestamp::now(), Instant::now()) }
+        Self { began: *BEGAN.get_or_init(|| (Timestamp::now(), Instant::now())) }
     }
 
     pub(crate) fn now(&self) -> Timestamp {

@@ -47,6 +47,8 @@ pub(crate) struct AssignmentWriter {
     /// Whether this API server keeps `spec.configSource`, once that is known.
     pub(crate) keeps_source: Option<bool>,
     pub(crate) dry_run: DryRun,
+    /// Goes with each assignment as [`assign::UNPROVEN_UNTIL`], and is taken away with it; none: whoever writes has no pool.
+    pub(crate) unproven_until: Option<i64>,
 }
 
 /// A Node that is written to, as its writer knows it.
@@ -92,7 +94,7 @@ pub(crate) const NOT_KEPT: &str =
 
 impl AssignmentWriter {
     pub(crate) fn new(only: Option<Carrier>, dry_run: DryRun) -> Self {
-        Self { only, keeps_source: None, dry_run }
+        Self { only, keeps_source: None, dry_run, unproven_until: None }
     }
 
     /// Writes until the Node asks for this ConfigMap, or without one for its own configuration, with at most so many patches. Each patch holds for the
@@ -108,11 +110,14 @@ impl AssignmentWriter {
         let what = format!("patch node {node}");
         for _ in 0..patches {
             let Some((now, version)) = target.current() else { return Ok(()) };
-            let patch = match assign::next_step(&now, &version, map, self.only, self.keeps_source) {
+            let mut patch = match assign::next_step(&now, &version, map, self.only, self.keeps_source) {
                 Step::Done => return Ok(()),
                 Step::Refuse(why) => return Err(WriteError::Refused(why)),
                 Step::Write(patch) => patch,
             };
+            if let Some(until) = self.unproven_until {
+                assign::set_unproven_until(&mut patch, map.map(|_| until));
+            }
             if self.dry_run == DryRun::Client {
                 target.planned(&patch);
                 return Ok(());

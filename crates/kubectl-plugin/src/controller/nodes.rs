@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures_util::Stream;
+use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -17,6 +19,7 @@ use crate::fleet::node::NodeRow;
 use crate::fleet::pool::node::{NodePreflight, PoolNode};
 use crate::fleet::pool::types::Proof;
 use crate::output;
+use kubelet_config::source::ConfigMapRef;
 
 /// Shared by what follows the Nodes and what decides.
 #[derive(Clone)]
@@ -36,6 +39,8 @@ struct Nodes {
 struct Since {
     unready: Option<Instant>,
     updating: Option<Instant>,
+    /// What it is assigned now.
+    assigned: Option<Instant>,
     unanswered: Option<Instant>,
     unasked: Option<Instant>,
 }
@@ -63,6 +68,28 @@ impl NodeStore {
     /// Whether this Node is cordoned, for this pool or by an administrator.
     pub(super) fn cordon_holds(&self, name: &str, pool: &str) -> bool {
         self.lock().known.get(name).is_some_and(|node| node.cordon(pool).holds())
+    }
+
+    /// With all Nodes, as they are at this time of day, which says whose proof is too early; whatever other clocks said, none
+    /// that was seen to be assigned for `min_trial`. Of `current`, which all Nodes of a pool have finished, none is.
+    pub(super) fn read_at<T>(
+        &self,
+        now: Timestamp,
+        min_trial: Duration,
+        current: Option<&ConfigMapRef>,
+        read: impl FnOnce(&BTreeMap<String, PoolNode>) -> T,
+    ) -> T {
+        let mut nodes = self.lock();
+        let Nodes { known, since } = &mut *nodes;
+        for (name, node) in known.iter_mut() {
+            let seen =
+                since.get(name).and_then(|since| since.assigned).map(|since| since.elapsed()).unwrap_or_default();
+            let is_current = current.is_some() && node.desired.as_ref() == current;
+            let most = if is_current { Duration::ZERO } else { min_trial.saturating_sub(seen) };
+            node.proof_waits = node.proof_waits_at(now).min(most);
+        }
+        drop(nodes);
+        self.read(read)
     }
 
     /// With all Nodes, as they are now.
@@ -98,7 +125,7 @@ impl NodeStore {
         let since = nodes.since.entry(node.name.clone()).or_default();
         let keep = |since: &mut Option<Instant>, holds: bool| *since = holds.then(|| since.unwrap_or(now));
         if moved {
-            since.updating = None;
+            (since.updating, since.assigned) = (None, Some(now));
         }
         if !is_same_request {
             (since.unanswered, since.unasked) = (None, None);

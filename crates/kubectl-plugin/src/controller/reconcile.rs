@@ -225,7 +225,7 @@ impl Reconciler {
                 continue;
             }
             let written = match assignment {
-                Some(assignment) => self.assign(assignment, rendering.as_deref()).await,
+                Some(assignment) => self.assign(assignment, rendering.as_deref(), &pool.spec.rollout).await,
                 None => self.reset(node).await,
             };
             match written {
@@ -269,7 +269,9 @@ impl Reconciler {
         let name = pool.name_any();
         let static_pods = lock(&self.static_pods).clone();
         let look = lock(&self.looks).get(&pool.uid().unwrap_or_default()).map(|(look, _)| look.clone());
-        self.nodes.read(|nodes| {
+        let now = self.clock.now();
+        let min_trial = Duration::from_secs(pool.spec.rollout.min_trial_seconds.into());
+        self.nodes.read_at(now, min_trial, current.map(StoredRevision::reference), |nodes| {
             let selected = || nodes.values().filter(|node| pool.spec.node_selector.selects(&node.labels));
             let update = update.as_ref().map(|update| update.target(selected())).map_err(Clone::clone);
             let update = update.and_then(|(target, fault)| match fault {
@@ -289,7 +291,7 @@ impl Reconciler {
                 look: look.as_ref(),
                 namespace: &self.client.namespace,
             };
-            let (drains, now) = (self.drains.states(nodes), self.clock.now());
+            let drains = self.drains.states(nodes);
             let cluster = Cluster { nodes, pools: &pools, static_pods: &static_pods, drains: &drains, now };
             let decision = decide(&view, &cluster);
             let first = decision.assign.iter().find(|it| !tried.contains(&it.node));

@@ -13,6 +13,10 @@ use super::node::{Carrier, NodeRow};
 use kubelet_config::assignment::{DEFAULT_KEY, LABELS};
 use kubelet_config::source::{ConfigMapRef, Source};
 
+/// A Node's label, beside those of its assignment and as little in its own reach: the Unix time before which no pool believes
+/// that the Node has proven what it is assigned.
+pub(crate) const UNPROVEN_UNTIL: &str = "kubelet-config.node-restriction.kubernetes.io/unproven-until";
+
 /// A label's value holds so many characters (apimachinery/pkg/util/validation, v1.20.2 and v1.36.2).
 const LABEL_MAX: usize = 63;
 
@@ -120,6 +124,15 @@ pub(crate) fn describe(row: &NodeRow) -> String {
 pub(crate) fn version_value(source: &Source, before: Option<&str>) -> String {
     let long = format!("{}/{}", source.uid, source.resource_version);
     if before == Some(long.as_str()) { source.resource_version.clone() } else { long }
+}
+
+/// Adds [`UNPROVEN_UNTIL`] to a patch of an assignment; none takes it away.
+pub(crate) fn set_unproven_until(patch: &mut Value, until: Option<i64>) {
+    let Some(metadata) = patch.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+    let labels = metadata.entry("labels").or_insert_with(|| json!({}));
+    if let Some(labels) = labels.as_object_mut() {
+        labels.insert(UNPROVEN_UNTIL.to_owned(), json!(until.map(|until| until.to_string())));
+    }
 }
 
 fn write(version: &str, labels: Option<Map<String, Value>>, source: Option<Value>) -> Step {

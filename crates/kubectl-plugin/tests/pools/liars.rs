@@ -6,7 +6,7 @@ use kubelet_config::assignment::LABELS;
 use kubelet_config::status::{CONDITION, STATUS_ANNOTATION};
 use serde_json::{Value, json};
 
-use testkit::pools::{NAMESPACE, World, name};
+use testkit::pools::{NAMESPACE, NODES, World, name};
 
 use super::{POOL, condition, prepared, settled, spec, with_controller};
 
@@ -52,9 +52,7 @@ async fn nodes_that_say_too_much_stop_nobody() {
         let good = settled(&world).await;
         let bad = prepared(&world, 61).await;
         world.server.put_pool(POOL, &spec(61, &json!({"rollout": {"canaries": 0, "maxUnavailable": "100%"}})));
-        while world.count(&bad) < ALL {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        until_so_many_have(&world, &bad, ALL).await;
         // The machines are somebody else's from now on.
         (0..ALL).for_each(|number| world.stop(number));
         (0..ALL).for_each(|number| lie(&world, number, &bad));
@@ -69,7 +67,49 @@ async fn nodes_that_say_too_much_stop_nobody() {
     with_controller(&world, script).await;
 }
 
-/// Once it is a canary it may say that it has proven what it never ran: that opens the waves a trial earlier, and no more. The
+/// The machine that this pool assigned something is somebody else's from now on, and says that it has proven what it never ran.
+fn lie_that_it_is_proven(world: &World, revision: &str) {
+    let desired = |number: &usize| {
+        let labels = world.server.node(&name(*number))["metadata"]["labels"].to_string();
+        labels.contains(revision)
+    };
+    let liar = (0..NODES).find(desired).unwrap();
+    world.stop(liar);
+    let source = source(world, revision);
+    let said = json!({"assigned": source, "active": source, "lastKnownGood": source}).to_string();
+    let ours = json!({"type": CONDITION, "status": "True", "reason": "LastKnownGood", "message": "so I say"});
+    let conditions = json!([{"type": "Ready", "status": "True"}, ours]);
+    let node = json!({"metadata": {"annotations": {STATUS_ANNOTATION: said}}, "status": {"conditions": conditions}});
+    world.server.patch_node(&name(liar), node);
+}
+
+async fn until_so_many_have(world: &World, revision: &str, count: usize) {
+    while world.count(revision) < count {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Not by this controller, nor by the one that takes over.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_proven_sooner_than_a_trial_lasts() {
+    const TRIAL: Duration = Duration::from_secs(600);
+    let world = World::with_trial(NODES, TRIAL);
+    let rollout = json!({"canaries": 1, "maxUnavailable": 1, "minTrialSeconds": TRIAL.as_secs()});
+    let first = async {
+        let revision = prepared(&world, 60).await;
+        world.server.put_pool(POOL, &spec(60, &json!({ "rollout": rollout })));
+        until_so_many_have(&world, &revision, 1).await;
+        lie_that_it_is_proven(&world, &revision);
+        tokio::time::sleep(TRIAL / 2).await;
+        revision
+    };
+    let revision = with_controller(&world, first).await;
+    with_controller(&world, until_so_many_have(&world, &revision, 2)).await;
+    let sent = world.sent();
+    assert!(sent[1].at - sent[0].at >= TRIAL, "{:?} after the liar", sent[1].at - sent[0].at);
+}
+
+/// Once it is a canary it may say, a trial later, that it has proven what it never ran: that opens the waves, and no more. The
 /// others still have to prove it, or not.
 #[tokio::test(start_paused = true)]
 async fn a_forged_proof_is_one_vote() {
@@ -80,22 +120,8 @@ async fn a_forged_proof_is_one_vote() {
         let outcomes = (0..ALL).map(|number| (number, testkit::pools::Outcome::RollsBack));
         outcomes.for_each(|(number, outcome)| world.set_outcome_with(number, &bad, outcome));
         world.server.put_pool(POOL, &spec(61, &json!({"rollout": {"canaries": 1, "maxUnavailable": 1}})));
-        while world.count(&bad) == 0 {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        let desired = |number: &usize| {
-            let labels = world.server.node(&name(*number))["metadata"]["labels"].to_string();
-            labels.contains(&bad)
-        };
-        let liar = (0..ALL).find(desired).unwrap();
-        world.stop(liar);
-        let source = source(&world, &bad);
-        let said = json!({"assigned": source, "active": source, "lastKnownGood": source}).to_string();
-        let ours = json!({"type": CONDITION, "status": "True", "reason": "LastKnownGood", "message": "so I say"});
-        let conditions = json!([{"type": "Ready", "status": "True"}, ours]);
-        let node =
-            json!({"metadata": {"annotations": {STATUS_ANNOTATION: said}}, "status": {"conditions": conditions}});
-        world.server.patch_node(&name(liar), node);
+        until_so_many_have(&world, &bad, 1).await;
+        lie_that_it_is_proven(&world, &bad);
         world.until_pool(POOL, |pool| condition(pool, "Stalled") == ("True", "FailuresExceeded")).await;
         let sent = world.sent().into_iter().filter(|sent| sent.to == bad).count();
         assert_eq!(sent, 2, "the next one says what it is");

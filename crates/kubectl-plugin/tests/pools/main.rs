@@ -38,6 +38,9 @@ fn spec(pods: u32, more: &Value) -> Value {
     for (field, value) in more.as_object().unwrap() {
         spec[field] = value.clone();
     }
+    if spec["rollout"]["minTrialSeconds"].is_null() {
+        spec["rollout"]["minTrialSeconds"] = json!(60);
+    }
     spec
 }
 

@@ -12,7 +12,8 @@ use testkit::pools::{NAMESPACE, Outcome, TARGET, World, content, name};
 use super::{POOL, condition, with_controller};
 
 const COUNT: usize = 12;
-const ALL: [&str; 9] = ["rollout", TARGET, "-l", "all=yes", "--name", POOL, "--canaries", "2", "--max-unavailable=25%"];
+const ALL: [&str; 10] =
+    ["rollout", TARGET, "-l", "all=yes", "--name", POOL, "--canaries", "2", "--max-unavailable=25%", "--min-trial=1m"];
 /// 25 % of [`COUNT`].
 const MAX: usize = 3;
 
@@ -79,7 +80,11 @@ async fn a_terminal_brings_it_to_its_end() {
     assert_eq!(world.count(TARGET), COUNT);
     let now = pool(&world);
     assert_eq!(now["spec"]["configMap"], json!({"name": TARGET, "key": "kubelet"}));
-    assert_eq!(now["spec"]["rollout"], json!({"canaries": 2, "maxUnavailable": "25%"}), "what was said, and no more");
+    assert_eq!(
+        now["spec"]["rollout"],
+        json!({"canaries": 2, "maxUnavailable": "25%", "minTrialSeconds": 60}),
+        "what was said, and no more"
+    );
     assert_eq!((condition(&now, "Ready"), &now["status"]["currentRevision"]), (("True", "Complete"), &json!(TARGET)));
     assert_eq!(world.server.pool("others"), others, "only its own pool is carried out");
     assert_eq!(lease(&world)["spec"]["holderIdentity"], "", "others need not wait");

@@ -69,6 +69,9 @@ pub(crate) struct StrategyArgs {
     /// A node that has not finished after so long has failed, 1m to 24h; a new pool has 1h.
     #[arg(long, value_name = "DURATION", value_parser = node_timeout)]
     node_timeout: Option<u64>,
+    /// The shortest --trial-duration of these nodes: nobody proves anything sooner, 1s to 24h; a new pool has 10m.
+    #[arg(long, value_name = "DURATION", value_parser = min_trial)]
+    min_trial: Option<u64>,
     /// Wait after the canaries for `rollout resume`.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false")]
     pause_after_canaries: Option<bool>,
@@ -88,6 +91,7 @@ impl StrategyArgs {
             ("onFailure", self.on_failure.map(|it| format!("{it:?}").into())),
             ("maxFailures", self.max_failures.map(Value::from)),
             ("nodeTimeoutSeconds", self.node_timeout.map(Value::from)),
+            ("minTrialSeconds", self.min_trial.map(Value::from)),
             ("pauseAfterCanaries", self.pause_after_canaries.map(Value::from)),
             ("drain", self.drain.map(|it| format!("{it:?}").into())),
         ];
@@ -102,8 +106,16 @@ fn count_or_share(text: &str) -> Result<Value, String> {
 }
 
 fn node_timeout(text: &str) -> Result<u64, String> {
+    seconds(text, 60, "from 1m to 24h")
+}
+
+fn min_trial(text: &str) -> Result<u64, String> {
+    seconds(text, 1, "from 1s to 24h")
+}
+
+fn seconds(text: &str, least: u64, range: &str) -> Result<u64, String> {
     let seconds = text.parse::<GoDuration>()?.0.as_secs();
-    if (60..=86_400).contains(&seconds) { Ok(seconds) } else { Err("from 1m to 24h".to_owned()) }
+    if (least..=86_400).contains(&seconds) { Ok(seconds) } else { Err(range.to_owned()) }
 }
 
 #[derive(Debug, Subcommand)]

@@ -19,7 +19,7 @@ use crate::fleet::pool::node::{PoolNode, without_taint};
 use crate::fleet::pool::preflight::request;
 use crate::fleet::pool::renderings::NodeAssignment;
 use crate::fleet::pool::revision::RenderedRevision;
-use crate::fleet::pool::types::KubeletConfigPool;
+use crate::fleet::pool::types::{KubeletConfigPool, RolloutStrategy};
 use kubelet_config::preflight::REQUEST_ANNOTATION;
 use kubelet_config::source::ConfigMapRef;
 
@@ -29,25 +29,30 @@ impl Reconciler {
         &self,
         NodeAssignment { node: name, to }: &NodeAssignment,
         rendering: Option<&RenderedRevision>,
+        strategy: &RolloutStrategy,
     ) -> Result<bool, ReconcileError> {
         if let Some(rendering) = rendering {
             self.ensure_rendering(rendering).await?.map_err(Failure::new)?;
         }
-        self.write(name, Some(to)).await
+        self.write(name, Some(to), self.clock.now().as_second() + i64::from(strategy.min_trial_seconds)).await
     }
 
     /// Withdraws the assignment of a Node; whether it has none now.
     pub(super) async fn reset(&self, name: &str) -> Result<bool, ReconcileError> {
-        self.write(name, None).await
+        self.write(name, None, 0).await
     }
 
-    async fn write(&self, name: &str, to: Option<&ConfigMapRef>) -> Result<bool, ReconcileError> {
+    async fn write(&self, name: &str, to: Option<&ConfigMapRef>, unproven_until: i64) -> Result<bool, ReconcileError> {
         let now = |nodes: &NodeStore| {
             nodes.read(|nodes| nodes.get(name).map(|node| (node.written.clone(), node.resource_version.clone())))
         };
         let Some(now) = now(&self.nodes) else { return Ok(true) };
         let keeps_source = *lock(&self.keeps_source);
-        let mut writer = AssignmentWriter { keeps_source, ..AssignmentWriter::new(None, DryRun::None) };
+        let mut writer = AssignmentWriter {
+            keeps_source,
+            unproven_until: Some(unproven_until),
+            ..AssignmentWriter::new(None, DryRun::None)
+        };
         let mut node = PoolWriteTarget { reconciler: self, name, now: Some(now) };
         let result = writer.write(&self.client, name, to, &mut node, PATCHES).await;
         *lock(&self.keeps_source) = writer.keeps_source;

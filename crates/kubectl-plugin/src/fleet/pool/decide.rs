@@ -253,11 +253,13 @@ impl Rollout<'_> {
             let unready = NOT_READY.saturating_sub(node.unready_for.min(node.updating_for));
             [Some(unready).filter(|_| !node.ready), Some(self.node_timeout().saturating_sub(node.updating_for))]
         });
+        let believed = own.iter().map(|node| Some(node.proof_waits));
         let grown = own.iter().map(|node| node.young_for(self.cluster.now));
         let current = self.members.current(self.pool.status);
         let waits = own.iter().map(|node| current.as_ref().map(|current| self.wait(node, current)));
         timeouts
             .chain(grown)
+            .chain(believed)
             .chain(waits)
             .chain([
                 comparison,

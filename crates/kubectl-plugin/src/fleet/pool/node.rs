@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::drain::{Cordon, MIRROR, cordoning_pool};
 use super::types::Proof;
-use crate::fleet::assign::WrittenAssignment;
+use crate::fleet::assign::{UNPROVEN_UNTIL, WrittenAssignment};
 use crate::fleet::node::{ConfigManager, NodeRow, Stage};
 use kubelet_config::preflight::PreflightResult;
 use kubelet_config::reported::{ReportedCondition, text};
@@ -114,6 +114,10 @@ pub(crate) struct PoolNode {
     /// What it was asked to judge last.
     pub(crate) preflight: Option<NodePreflight>,
     created: Option<Timestamp>,
+    /// Its label [`UNPROVEN_UNTIL`].
+    unproven_until: Option<Timestamp>,
+    /// For how long it is still not believed to have proven what it is assigned.
+    pub(crate) proof_waits: Duration,
     /// For how long it is not Ready, as this controller observed it.
     pub(crate) unready_for: Duration,
     /// For how long it is not done with what it is assigned, as this controller observed it.
@@ -135,6 +139,8 @@ impl PoolNode {
             held: row.stage() == Stage::Held,
             has_supervisor: row.manager == Some(ConfigManager::Supervisor),
             preflight: NodePreflight::from_row(&row),
+            unproven_until: row.labels.get(UNPROVEN_UNTIL).and_then(|at| Timestamp::from_second(at.parse().ok()?).ok()),
+            proof_waits: Duration::ZERO,
             unanswered_for: Duration::ZERO,
             unasked_for: Duration::ZERO,
             unschedulable: row.cordoned,
@@ -194,8 +200,18 @@ impl PoolNode {
 
     /// The other one is another version of the same Node, in which nothing is new that pools go by.
     pub(crate) fn differs_only_in_version(&self, other: &Self) -> bool {
-        let Self { resource_version, unready_for, updating_for, unanswered_for, unasked_for, .. } = other.clone();
-        Self { resource_version, unready_for, updating_for, unanswered_for, unasked_for, ..self.clone() } == *other
+        let Self { resource_version, proof_waits, unready_for, updating_for, unanswered_for, unasked_for, .. } =
+            other.clone();
+        let as_other = Self {
+            resource_version,
+            proof_waits,
+            unready_for,
+            updating_for,
+            unanswered_for,
+            unasked_for,
+            ..self.clone()
+        };
+        as_other == *other
     }
 
     /// It is not Ready, or was not at some time since then.
@@ -206,10 +222,17 @@ impl PoolNode {
     /// It has finished what it is assigned, well.
     pub(crate) fn is_done(&self, proof: Proof) -> bool {
         match self.progress {
-            Progress::Proven => true,
-            Progress::Active => proof == Proof::Active && self.ready,
+            Progress::Proven if self.proof_waits.is_zero() => true,
+            Progress::Active | Progress::Proven => proof == Proof::Active && self.ready,
             Progress::Updating | Progress::Bad(_) => false,
         }
+    }
+
+    /// How long it is still too early for it to have proven what it is assigned, as far as the clock of whoever wrote that was
+    /// right.
+    pub(crate) fn proof_waits_at(&self, now: Timestamp) -> Duration {
+        let left = self.unproven_until.and_then(|until| Duration::try_from(until.duration_since(now)).ok());
+        left.unwrap_or_default()
     }
 
     /// It is assigned nothing any more, and still has what it was assigned.

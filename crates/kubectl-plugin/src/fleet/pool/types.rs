@@ -240,6 +240,10 @@ pub struct RolloutStrategy {
     /// A Node that has not finished a revision after this many seconds counts as failed. A drain before may take as long.
     #[schemars(with = "i32", range(min = 60, max = 86400))]
     pub node_timeout_seconds: u32,
+    /// The shortest --trial-duration of the pool's supervisors, in seconds. A Node that says sooner after its assignment that it
+    /// has proven a revision is believed only then.
+    #[schemars(with = "i32", range(min = 1, max = 86400))]
+    pub min_trial_seconds: u32,
     /// Wait, once the canaries have finished, for the annotation kubelet-supervisor.io/approved-revision with the revision's name.
     pub pause_after_canaries: bool,
     /// Whether a Node is cordoned and its Pods are evicted before it is assigned another revision, as kubectl drain
@@ -301,6 +305,7 @@ impl Default for RolloutStrategy {
             max_failures: 1,
             on_failure: OnFailure::default(),
             node_timeout_seconds: 3600,
+            min_trial_seconds: 600,
             pause_after_canaries: false,
             drain: DrainMode::default(),
             compare: None,

@@ -59,7 +59,7 @@ impl<'a> Members<'a> {
         for node in &self.own {
             let has = update.is_some_and(|update| update.is_on(node));
             counts.updated += usize::from(has);
-            counts.proven += usize::from(has && node.progress == Progress::Proven);
+            counts.proven += usize::from(has && node.is_done(Proof::Proven));
             counts.failed += usize::from(has && matches!(node.progress, Progress::Bad(_)));
             counts.updating += usize::from(node.is_in_flight(proof));
             let is_cordoned = node.cordon(self.pool.name) == Cordon::Ours;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sha2::{Digest as _, Sha256};
 
 use super::super::jitter;
-use super::super::node::{PoolNode, Progress};
+use super::super::node::PoolNode;
 use super::super::renderings::{NodeAssignment, Target};
 use super::super::report::Blocker;
 use super::super::revision::{is_of_revision, revision_name};
@@ -68,8 +68,8 @@ impl<'a> Rollout<'a> {
         for node in self.members.own.iter().filter(|node| target.is_on(node)) {
             let Some(rendering) = target.of(node) else { continue };
             let (proven, open) = tried.entry(&rendering.name).or_default();
-            *proven |= node.progress == Progress::Proven;
-            *open |= node.progress != Progress::Proven;
+            *proven |= node.is_done(Proof::Proven);
+            *open |= !node.is_done(Proof::Proven);
         }
         let is_open = !matches!(self.windows, Windows::ClosedUntil(_));
         let may_get = |node: &&PoolNode| {
@@ -122,7 +122,7 @@ impl<'a> Rollout<'a> {
                 return Blocker::Windows(opens);
             }
             let own = self.members.own.iter().copied().filter(|node| target.is_on(node));
-            return Blocker::Unproven(names(&|node| node.progress != Progress::Proven, &own.collect::<Vec<_>>()));
+            return Blocker::Unproven(names(&|node| !node.is_done(Proof::Proven), &own.collect::<Vec<_>>()));
         }
         let busy = self.members.busy_control_plane.iter().map(|name| match self.cluster.static_pods.get(*name) {
             Some(why) => format!("{name} ({why})"),

@@ -71,7 +71,9 @@ impl Rollout<'_> {
         if node.unready_for.min(node.updating_for) >= NOT_READY {
             return Some(format!("it is not Ready for more than {} s", NOT_READY.as_secs()));
         }
-        (node.updating_for >= self.node_timeout()).then(|| {
+        // Who says that it has proven it took no longer than it may.
+        let is_late = node.progress != Progress::Proven && node.updating_for >= self.node_timeout();
+        is_late.then(|| {
             let reported = if node.message.is_empty() { "" } else { "; it reports: " };
             let seconds = self.strategy.node_timeout_seconds;
             format!(

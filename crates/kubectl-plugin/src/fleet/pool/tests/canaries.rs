@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::fleet::assign::UNPROVEN_UNTIL;
 
 fn chosen(pods: u32, more: impl Into<Value>) -> Value {
     let mut rollout = json!({"canaries": 2, "maxUnavailable": 5, "canarySelector": {"matchLabels": {"canary": "yes"}}});
@@ -32,6 +33,32 @@ fn canaries_are_those_that_it_matches() {
     assert_eq!(world.settle().len(), 5);
     world.prove_all();
     assert_eq!(world.ready(), ("True", "Complete"));
+}
+
+#[test]
+fn a_proof_that_is_too_early_is_none_yet() {
+    let mut world = World::new(20, json!({"rollout": {"canaries": 1, "maxUnavailable": 5}}));
+    let canary = world.settle().remove(0);
+    let early = Duration::from_secs(300);
+    (world.at(&canary).progress, world.at(&canary).proof_waits) = (Progress::Proven, early);
+    assert!(world.settle().is_empty(), "nobody proves it so soon");
+    assert_eq!((world.status.proven, world.status.updating, world.ready().1), (0, 1, "Canaries"));
+    assert_eq!(world.decide().next, Some(early));
+    world.at(&canary).updating_for = Duration::from_secs(7200);
+    assert!(world.settle().is_empty(), "it is not late: it has long said so");
+    assert_eq!(world.ready().1, "Canaries");
+    world.at(&canary).proof_waits = Duration::ZERO;
+    assert_eq!(world.settle().len(), 5);
+}
+
+#[test]
+fn until_when_a_proof_is_too_early_stands_on_the_node() {
+    let now: jiff::Timestamp = NOW.parse().unwrap();
+    let waits = |until: &str| node("n", OLD, json!({UNPROVEN_UNTIL: until})).proof_waits_at(now).as_secs();
+    let after = |seconds: i64| (now.as_second() + seconds).to_string();
+    assert_eq!([after(600), after(0), after(-600), after(86_400)].map(|until| waits(&until)), [600, 0, 0, 86_400]);
+    assert_eq!((waits("soon"), waits(""), waits(&i64::MAX.to_string())), (0, 0, 0));
+    assert!(node("n", OLD, json!({})).proof_waits_at(now).is_zero(), "no pool assigned it");
 }
 
 #[test]
