@@ -346,12 +346,8 @@ impl Reconciler {
         };
         Ok(match checked {
             Ok(()) => {
-                let revision = match (known, revision) {
-                    // With what it has evaluated.
-                    (Some(seen), _) => seen.revision,
-                    (_, Revision::Template(template)) => Arc::new(StoredRevision::Template(template)),
-                    (_, other) => Arc::new(StoredRevision::Plain(other.reference().clone())),
-                };
+                // With what it has evaluated.
+                let revision = known.map_or_else(|| Arc::new(revision.into()), |seen| seen.revision);
                 let seen = SeenRevision { generation, at: Instant::now(), revision: Arc::clone(&revision) };
                 lock(&self.revisions).insert(uid, seen);
                 Ok(revision)

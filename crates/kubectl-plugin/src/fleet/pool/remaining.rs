@@ -20,10 +20,7 @@ pub(crate) struct Remaining {
 
 /// The revision that a spec says, as Nodes get it.
 pub(crate) fn update(pool: &KubeletConfigPool, name: &str, namespace: &str) -> Option<StoredRevision> {
-    match Revision::of_spec(name, &pool.spec, namespace).ok()? {
-        Revision::Template(template) => Some(StoredRevision::Template(template)),
-        other => Some(StoredRevision::Plain(other.reference().clone())),
-    }
+    Revision::of_spec(name, &pool.spec, namespace).ok().map(StoredRevision::from)
 }
 
 /// Those of the pool's Nodes for which its update revision is bad, by their own word.

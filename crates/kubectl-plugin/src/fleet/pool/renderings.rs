@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::node::PoolNode;
-use super::revision::{RevisionFault, revision_name};
+use super::revision::{Revision, RevisionFault, revision_name};
 use super::template_revision::{RenderedRevision, TemplateRevision};
 use super::types::KubeletConfigPoolStatus;
 use kubelet_config::source::ConfigMapRef;
@@ -21,6 +21,17 @@ pub(crate) enum StoredRevision {
     Template(Box<TemplateRevision>),
     /// It is there no more, or is another one: no Node can get it.
     Lost(ConfigMapRef),
+}
+
+impl From<Revision> for StoredRevision {
+    fn from(revision: Revision) -> Self {
+        match revision {
+            Revision::Template(template) => Self::Template(template),
+            Revision::Rendered(RenderedRevision { reference, .. }) | Revision::Named(reference) => {
+                Self::Plain(reference)
+            }
+        }
+    }
 }
 
 impl StoredRevision {

@@ -1,14 +1,11 @@
 //! Revisions: immutable ConfigMaps whose names tell their content.
 
-use std::collections::BTreeMap;
-
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::template::has_expressions;
+use super::template_revision::{Content, TEMPLATE_KEY, TemplateRevision};
 pub(crate) use super::template_revision::{MERGE, POOL_LABEL, RenderedRevision};
-use super::template_revision::{TEMPLATE_KEY, TemplateRevision};
 use super::types::{KubeletConfigPoolSpec, MergeMode, max_unavailable};
-use crate::fleet::configmap_name;
 use kubelet_config::assignment::DEFAULT_KEY;
 use kubelet_config::flags::KEY_SUFFIX;
 use kubelet_config::hazard::ANNOTATION as ACKNOWLEDGE;
@@ -152,25 +149,17 @@ fn render(
     rendering::check_kind(&mut document, true).map_err(|why| format!("spec.kubeletConfiguration: {why}"))?;
     let text =
         serde_json::to_string_pretty(&document).map_err(|error| format!("spec.kubeletConfiguration: {error}"))?;
-    let mut data = BTreeMap::from([(key.to_owned(), text)]);
+    let mut content = Content::default();
+    content.data.insert(key.to_owned(), text);
     if !spec.flags.is_empty() {
-        data.insert(format!("{DEFAULT_KEY}{KEY_SUFFIX}"), spec.flags.join("\n"));
+        content.data.insert(format!("{DEFAULT_KEY}{KEY_SUFFIX}"), spec.flags.join("\n"));
     }
     let merge = if spec.merge == MergeMode::Overlay { "overlay" } else { "replace" };
-    let mut annotations = BTreeMap::from([(MERGE.to_owned(), merge.to_owned())]);
+    content.annotations.insert(MERGE.to_owned(), merge.to_owned());
     if !spec.acknowledge.is_empty() {
-        annotations.insert(ACKNOWLEDGE.to_owned(), spec.acknowledge.join(","));
+        content.annotations.insert(ACKNOWLEDGE.to_owned(), spec.acknowledge.join(","));
     }
-    // Annotations change what a Node makes of the data, and are in the name like it.
-    let hashed: BTreeMap<String, String> =
-        data.iter().chain(&annotations).map(|(key, value)| (key.clone(), value.clone())).collect();
-    let name = configmap_name::name(pool, &hashed);
-    let object = json!({
-        "apiVersion": "v1", "kind": "ConfigMap", "immutable": true, "data": data,
-        "metadata": {"name": name, "namespace": namespace, "labels": {POOL_LABEL: pool}, "annotations": annotations},
-    });
-    let reference = ConfigMapRef { namespace: namespace.to_owned(), name, kubelet_config_key: DEFAULT_KEY.to_owned() };
-    Ok(RenderedRevision { reference, object })
+    Ok(RenderedRevision::new(pool, pool, namespace, &content))
 }
 
 /// What is there under a revision's name is that revision.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::expressions::Inputs;
 use super::node::PoolNode;
@@ -29,6 +29,43 @@ pub(crate) struct RenderedRevision {
     pub(crate) reference: ConfigMapRef,
     /// The whole object.
     pub(crate) object: Value,
+}
+
+impl RenderedRevision {
+    /// The immutable ConfigMap `BASE-HASH`, named by all that a Node would go by: annotations change what it makes of the data.
+    pub(super) fn new(base: &str, pool: &str, namespace: &str, content: &Content) -> Self {
+        let Content { data, annotations } = content;
+        let name = content.name(base);
+        let object = json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "immutable": true, "data": data,
+            "metadata": {"name": name, "namespace": namespace, "labels": {POOL_LABEL: pool}, "annotations": annotations},
+        });
+        let kubelet_config_key = DEFAULT_KEY.to_owned();
+        Self { reference: ConfigMapRef { namespace: namespace.to_owned(), name, kubelet_config_key }, object }
+    }
+}
+
+/// What a revision's name is made of.
+#[derive(Default)]
+pub(super) struct Content {
+    pub(super) data: BTreeMap<String, String>,
+    /// [`MERGE`] and [`ACKNOWLEDGE`].
+    pub(super) annotations: BTreeMap<String, String>,
+}
+
+impl Content {
+    fn of(object: &Value) -> Self {
+        let texts = |pointer: &str| {
+            let map = object.pointer(pointer).and_then(Value::as_object).into_iter().flatten();
+            map.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+        };
+        let annotations = texts("/metadata/annotations").filter(|(name, _)| name == MERGE || name == ACKNOWLEDGE);
+        Self { data: texts("/data").collect(), annotations: annotations.collect() }
+    }
+
+    fn name(&self, base: &str) -> String {
+        configmap_name::name(base, &self.data.clone().into_iter().chain(self.annotations.clone()).collect())
+    }
 }
 
 /// A revision with expressions: an immutable ConfigMap that Nodes that join are evaluated from too.
@@ -59,17 +96,11 @@ impl TemplateRevision {
     /// # Errors
     /// It is not what its name says.
     pub(crate) fn from_stored(object: &Value, pool: &str, reference: &ConfigMapRef) -> Result<Option<Self>, String> {
-        let texts = |pointer: &str| -> BTreeMap<String, String> {
-            let map = object.pointer(pointer).and_then(Value::as_object).into_iter().flatten();
-            map.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
-        };
-        let data = texts("/data");
-        if !data.contains_key(TEMPLATE_KEY) || data.contains_key(&reference.kubelet_config_key) {
+        let content = Content::of(object);
+        if !content.data.contains_key(TEMPLATE_KEY) || content.data.contains_key(&reference.kubelet_config_key) {
             return Ok(None);
         }
-        let annotations = texts("/metadata/annotations").into_iter();
-        let annotations = annotations.filter(|(name, _)| name == MERGE || name == ACKNOWLEDGE);
-        if configmap_name::name(pool, &data.clone().into_iter().chain(annotations).collect()) != reference.name {
+        if content.name(pool) != reference.name {
             return Err(format!(
                 "ConfigMap {} has another content than its name says, so somebody else made it",
                 reference.name
@@ -123,28 +154,11 @@ impl TemplateRevision {
     /// The ConfigMap `POOL-HASH-HASH2`: as the revision, with the result in the template's place.
     fn rendered(&self, document: &Value) -> Result<RenderedRevision, String> {
         let text = serde_json::to_string_pretty(document).map_err(|error| error.to_string())?;
-        let mut object = self.object.clone();
-        let mut hashed = BTreeMap::new();
-        for pointer in ["/data", "/metadata/annotations"] {
-            let fields = object.pointer_mut(pointer).and_then(Value::as_object_mut);
-            let fields: &mut Map<String, Value> = fields.ok_or("the revision has no data")?;
-            if fields.remove(TEMPLATE_KEY).is_some() {
-                fields.insert(DEFAULT_KEY.to_owned(), text.clone().into());
-            }
-            let texts = fields.iter().filter(|(key, _)| pointer == "/data" || *key == MERGE || *key == ACKNOWLEDGE);
-            hashed.extend(texts.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))));
-        }
-        let name = configmap_name::name(&self.reference.name, &hashed);
-        let pool = object.pointer("/metadata/labels").and_then(|labels| labels.get(POOL_LABEL)).cloned();
-        let annotations = object.pointer("/metadata/annotations").cloned();
-        let metadata = json!({
-            "name": name, "namespace": self.reference.namespace,
-            "labels": {POOL_LABEL: pool}, "annotations": annotations,
-        });
-        let object = json!({
-            "apiVersion": "v1", "kind": "ConfigMap", "immutable": true,
-            "data": object.get("data"), "metadata": metadata,
-        });
-        Ok(RenderedRevision { reference: ConfigMapRef { name, ..self.reference.clone() }, object })
+        let mut content = Content::of(&self.object);
+        content.data.remove(TEMPLATE_KEY);
+        content.data.insert(DEFAULT_KEY.to_owned(), text);
+        let pool = self.object.pointer("/metadata/labels").and_then(|labels| labels.get(POOL_LABEL)?.as_str());
+        let ConfigMapRef { name, namespace, .. } = &self.reference;
+        Ok(RenderedRevision::new(name, pool.unwrap_or_default(), namespace, &content))
     }
 }

@@ -83,10 +83,7 @@ impl World {
     fn stored(&self, name: &str) -> StoredRevision {
         let revisions = self.specs.iter().chain([&self.pools[0].1]);
         let mut revisions = revisions.map(|spec| Revision::of_spec("pool-a", spec, "ns").unwrap());
-        match revisions.find(|revision| revision_name(revision.reference()) == name).unwrap() {
-            Revision::Template(template) => StoredRevision::Template(template),
-            other => StoredRevision::Plain(other.reference().clone()),
-        }
+        revisions.find(|revision| revision_name(revision.reference()) == name).unwrap().into()
     }
 
     fn cluster(&self) -> Cluster<'_> {

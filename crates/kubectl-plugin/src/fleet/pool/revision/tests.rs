@@ -1,4 +1,5 @@
 use super::*;
+use serde_json::json;
 
 fn rendered(spec: Value) -> RenderedRevision {
     match Revision::of_spec("pool-a", &serde_json::from_value(spec).unwrap(), "ns").unwrap() {
