@@ -24,7 +24,7 @@ use crate::Failure;
 use crate::api::client::{ApiError, Client};
 use crate::api::watch::older;
 use crate::clock::Clock;
-use crate::fleet::pool::comparison::Look;
+use crate::fleet::pool::comparison::PodObservation;
 use crate::fleet::pool::decide::{Cluster, Decision, Pool, decide};
 use crate::fleet::pool::renderings::{StoredRevision, Target as RevisionTarget};
 use crate::fleet::pool::report;
@@ -77,7 +77,7 @@ pub(super) struct Reconciler {
     /// Control-plane Nodes with a static pod that was not Ready, and which.
     static_pods: Mutex<BTreeMap<String, String>>,
     /// By uid of a pool: what the Pods of compared Nodes showed, and when.
-    looks: Mutex<HashMap<String, (Look, Instant)>>,
+    observations: Mutex<HashMap<String, (PodObservation, Instant)>>,
     /// The only pool that is carried out.
     only: Option<String>,
 }
@@ -158,7 +158,7 @@ impl Reconciler {
             collection: Mutex::default(),
             keeps_source: Mutex::default(),
             static_pods: Mutex::default(),
-            looks: Mutex::default(),
+            observations: Mutex::default(),
             only: only.map(str::to_owned),
         }
     }
@@ -170,10 +170,10 @@ impl Reconciler {
         let (mut failed, mut next) = (None, None);
         // What waited for them is decided by what they are now.
         if self.waits_for_static_pods(seen) {
-            self.look_at_static_pods().await;
+            self.observe_static_pods().await;
             next = Some(REQUEUE_AFTER);
         }
-        if !self.look_at_compared(&self.newest(seen)).await {
+        if !self.observe_compared(&self.newest(seen)).await {
             next = Some(REQUEUE_AFTER);
         }
         loop {
@@ -252,7 +252,7 @@ impl Reconciler {
         lock(&self.written).retain(|uid, _| uids.contains(uid));
         lock(&self.revisions).retain(|uid, _| uids.contains(uid));
         lock(&self.current).retain(|uid, _| uids.contains(uid));
-        lock(&self.looks).retain(|uid, _| uids.contains(uid));
+        lock(&self.observations).retain(|uid, _| uids.contains(uid));
     }
 
     /// What is to be done, and the ConfigMap of the first assignment, if that is a result of expressions.
@@ -268,7 +268,8 @@ impl Reconciler {
         let unseen = KubeletConfigPoolStatus { observed_generation: -1, ..KubeletConfigPoolStatus::default() };
         let name = pool.name_any();
         let static_pods = lock(&self.static_pods).clone();
-        let look = lock(&self.looks).get(&pool.uid().unwrap_or_default()).map(|(look, _)| look.clone());
+        let observed =
+            lock(&self.observations).get(&pool.uid().unwrap_or_default()).map(|(observed, _)| observed.clone());
         let now = self.clock.now();
         let min_trial = Duration::from_secs(pool.spec.rollout.min_trial_seconds.into());
         self.nodes.read_at(now, min_trial, current.map(StoredRevision::reference), |nodes| {
@@ -288,7 +289,7 @@ impl Reconciler {
                 approved: pool.annotations().get(APPROVED_REVISION).map(String::as_str),
                 update: update.as_ref(),
                 current: current.as_ref(),
-                look: look.as_ref(),
+                observed: observed.as_ref(),
                 namespace: &self.client.namespace,
             };
             let drains = self.drains.states(nodes);

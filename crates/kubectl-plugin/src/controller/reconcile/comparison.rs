@@ -13,7 +13,7 @@ use super::{Reconciler, lock};
 use crate::Failure;
 use crate::api::client::ApiError;
 use crate::api::list::{Pager, Selector};
-use crate::fleet::pool::comparison::{LOOK_EVERY, Look};
+use crate::fleet::pool::comparison::{OBSERVE_EVERY, PodObservation};
 use crate::fleet::pool::signals::{Signal, of_pod};
 use crate::fleet::pool::types::KubeletConfigPool;
 use crate::fleet::pool::types::comparison::Comparison;
@@ -24,17 +24,19 @@ const AT_ONCE: usize = 10;
 
 impl Reconciler {
     /// Lists the Pods, if the pool has a comparison under way and that is due. False: that failed, and is to be tried again.
-    pub(super) async fn look_at_compared(&self, pool: &KubeletConfigPool) -> bool {
+    pub(super) async fn observe_compared(&self, pool: &KubeletConfigPool) -> bool {
         let (uid, now) = (pool.uid().unwrap_or_default(), self.clock.now());
         let status = pool.status.as_ref();
         let compared = status.and_then(|status| status.comparison.as_ref()).filter(|it| it.is_open());
         let Some(comparison) = compared.filter(|_| pool.spec.rollout.compare.is_some()) else {
-            lock(&self.looks).remove(&uid);
+            lock(&self.observations).remove(&uid);
             return true;
         };
         let Some(started) = comparison.started().filter(|started| now >= *started) else { return true };
-        let is_recent = |(look, at): &(Look, Instant)| look.started == comparison.started && at.elapsed() < LOOK_EVERY;
-        if lock(&self.looks).get(&uid).is_some_and(is_recent) {
+        let is_recent = |(observed, at): &(PodObservation, Instant)| {
+            observed.started == comparison.started && at.elapsed() < OBSERVE_EVERY
+        };
+        if lock(&self.observations).get(&uid).is_some_and(is_recent) {
             return true;
         }
         let seen = match self.signals_of_pods(comparison, started).await {
@@ -45,8 +47,8 @@ impl Reconciler {
             }
             seen => seen.map_err(|error| Failure::from(error).message),
         };
-        let look = Look { started: comparison.started.clone(), at: now, seen };
-        lock(&self.looks).insert(uid, (look, Instant::now()));
+        let observed = PodObservation { started: comparison.started.clone(), at: now, seen };
+        lock(&self.observations).insert(uid, (observed, Instant::now()));
         true
     }
 

@@ -119,7 +119,7 @@ impl Reconciler {
         if !self.nodes.read(|nodes| nodes.get(node).is_some_and(PoolNode::is_control_plane)) {
             return true;
         }
-        self.look_at_static_pods().await && lock(&self.static_pods).keys().all(|other| other == node)
+        self.observe_static_pods().await && lock(&self.static_pods).keys().all(|other| other == node)
     }
 
     /// One of them was away when it was last looked, and this pool has control-plane Nodes.
@@ -130,7 +130,7 @@ impl Reconciler {
 
     /// What is seen of the static pods of all control-plane Nodes counts in what is decided next. Where that may not be looked
     /// at, the Nodes' condition Ready has to do. False: it could not be seen now.
-    pub(super) async fn look_at_static_pods(&self) -> bool {
+    pub(super) async fn observe_static_pods(&self) -> bool {
         let nodes: Vec<String> = self.nodes.read(|nodes| {
             nodes.values().filter(|node| node.is_control_plane()).map(|node| node.name.clone()).collect()
         });

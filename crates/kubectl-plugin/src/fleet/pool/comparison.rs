@@ -15,7 +15,7 @@ use super::types::comparison::{CompareStrategy, ComparedNode, ComparedSignal, Co
 /// The restart with the revision is of the change's making and not of the revision's: what comes within so long is not compared.
 const SETTLE: SignedDuration = SignedDuration::from_mins(2);
 /// Pods are listed so often.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(60);
+pub(crate) const OBSERVE_EVERY: Duration = Duration::from_secs(60);
 /// The unchanged Nodes are as many as the canaries, and so many at least: against two others, two canaries show nothing.
 const MIN_CONTROLS: usize = 30;
 /// As the schema has it.
@@ -32,7 +32,7 @@ impl CompareStrategy {
 
 /// What the Pods of compared Nodes showed when they were last listed.
 #[derive(Clone, Debug)]
-pub(crate) struct Look {
+pub(crate) struct PodObservation {
     /// [`Comparison::started`] of the one that it is for.
     pub(crate) started: String,
     pub(crate) at: Timestamp,
@@ -96,14 +96,14 @@ impl Comparison {
 
     /// When it has to be looked at again.
     pub(crate) fn next(&self) -> Option<Duration> {
-        self.is_open().then_some(LOOK_EVERY)
+        self.is_open().then_some(OBSERVE_EVERY)
     }
 
     /// Adds what is seen now, and whether that is the end of it.
     pub(crate) fn update(
         &mut self,
         asked: &CompareStrategy,
-        look: Option<&Look>,
+        observed: Option<&PodObservation>,
         nodes: &BTreeMap<String, PoolNode>,
         now: Timestamp,
     ) {
@@ -111,8 +111,8 @@ impl Comparison {
         if !self.is_open() || now < started {
             return;
         }
-        let look = look.filter(|look| look.started == self.started);
-        let seen = look.and_then(|look| look.seen.as_ref().ok());
+        let observed = observed.filter(|observed| observed.started == self.started);
+        let seen = observed.and_then(|observed| observed.seen.as_ref().ok());
         let has = |name: &str, signal: Signal| match signal {
             Signal::NotReady => nodes.get(name).is_some_and(|node| node.was_unready_since(started)),
             _ => seen.and_then(|seen| seen.get(name)).is_some_and(|signals| signals.contains(&signal)),
@@ -130,15 +130,15 @@ impl Comparison {
         }
         if is_harm {
             self.outcome = ComparisonOutcome::HarmFound;
-        } else if seen.is_some() && look.is_some_and(|look| look.at >= ends) {
+        } else if seen.is_some() && observed.is_some_and(|observed| observed.at >= ends) {
             self.outcome = ComparisonOutcome::NoHarmFound;
         }
         self.close(asked);
     }
 
     /// Why its Pods could not be seen.
-    pub(crate) fn blocked_by<'a>(&self, look: Option<&'a Look>) -> Option<&'a String> {
-        look.filter(|look| look.started == self.started)?.seen.as_ref().err()
+    pub(crate) fn blocked_by<'a>(&self, observed: Option<&'a PodObservation>) -> Option<&'a String> {
+        observed.filter(|observed| observed.started == self.started)?.seen.as_ref().err()
     }
 
     /// Canaries that had what was found to be harm, or something beside it, and what.

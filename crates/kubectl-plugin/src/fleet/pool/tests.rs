@@ -104,7 +104,7 @@ impl World {
             approved: self.approved.as_deref(),
             update: fault.as_ref().map(|()| &update),
             current: current.as_ref(),
-            look: None,
+            observed: None,
             namespace: "ns",
         };
         decide(&pool, &self.cluster())
@@ -332,7 +332,7 @@ fn a_spec_that_makes_no_sense_keeps_no_node_from_joining() {
         approved: None,
         update: Err(&fault),
         current: None,
-        look: None,
+        observed: None,
         namespace: "ns",
     };
     let decision = decide(&pool, &world.cluster());

@@ -1,4 +1,4 @@
-//! A comparison, look by look.
+//! A comparison, observation by observation.
 
 use serde_json::json;
 
@@ -36,14 +36,14 @@ impl Story {
         Story { nodes, comparison, asked }
     }
 
-    fn look(&mut self, at: i64, signal: Signal, on: &[usize]) {
+    fn observe(&mut self, at: i64, signal: Signal, on: &[usize]) {
         let seen = on.iter().map(|number| (format!("n{number:03}"), BTreeSet::from([signal]))).collect();
         self.update(at, Ok(seen));
     }
 
     fn update(&mut self, at: i64, seen: Result<BTreeMap<String, BTreeSet<Signal>>, String>) {
-        let look = Look { started: self.comparison.started.clone(), at: minutes(at), seen };
-        self.comparison.update(&self.asked, Some(&look), &self.nodes, minutes(at));
+        let observed = PodObservation { started: self.comparison.started.clone(), at: minutes(at), seen };
+        self.comparison.update(&self.asked, Some(&observed), &self.nodes, minutes(at));
     }
 
     fn signal(&self, wanted: Signal) -> &ComparedSignal {
@@ -55,11 +55,11 @@ impl Story {
 fn trouble_of_canaries_alone_is_harm() {
     let mut story = Story::new(3, 50);
     assert_eq!((story.comparison.canaries, story.comparison.controls), (3, 30));
-    story.look(5, Signal::OomKills, &[0]);
-    story.look(6, Signal::OomKills, &[0, 1]);
+    story.observe(5, Signal::OomKills, &[0]);
+    story.observe(6, Signal::OomKills, &[0, 1]);
     assert_eq!(story.signal(Signal::OomKills).sequence, "cc", "a Node counts once");
     assert!(story.comparison.is_open());
-    story.look(7, Signal::OomKills, &[2]);
+    story.observe(7, Signal::OomKills, &[2]);
     assert_eq!(story.comparison.outcome, ComparisonOutcome::HarmFound, "what is no more to be seen counts too");
     let message = &story.comparison.message;
     assert!(message.contains("OOMKills on 3 of 3 canaries and 0 of 30 unchanged Nodes"), "{message}");
@@ -73,13 +73,13 @@ fn trouble_of_canaries_alone_is_harm() {
 fn trouble_of_all_is_none_of_the_canaries() {
     let mut story = Story::new(5, 30);
     let all: Vec<usize> = (0..35).collect();
-    story.look(5, Signal::PodRestarts, &all);
+    story.observe(5, Signal::PodRestarts, &all);
     assert!(story.comparison.is_open());
     assert!(story.signal(Signal::PodRestarts).sequence.starts_with('o'), "others first: that claims the least");
     assert_eq!(story.signal(Signal::PodRestarts).smallest_harm_percent, None);
-    story.look(31, Signal::PodRestarts, &all);
+    story.observe(31, Signal::PodRestarts, &all);
     assert!(story.comparison.is_open(), "thirty minutes from when they had settled");
-    story.look(32, Signal::PodRestarts, &all);
+    story.observe(32, Signal::PodRestarts, &all);
     assert_eq!(story.comparison.outcome, ComparisonOutcome::NoHarmFound);
     assert_eq!(story.comparison.nodes.len(), MAX_KEPT_NODES);
     let message = &story.comparison.message;
@@ -89,16 +89,16 @@ fn trouble_of_all_is_none_of_the_canaries() {
 #[test]
 fn it_does_not_end_before_pods_were_seen_at_its_end() {
     let mut story = Story::new(5, 30);
-    story.look(20, Signal::PodRestarts, &[]);
+    story.observe(20, Signal::PodRestarts, &[]);
     for at in [40, 50] {
         story.update(at, Err("no right".to_owned()));
         assert!(story.comparison.is_open());
     }
-    let of_another = Look { started: "then".to_owned(), at: minutes(60), seen: Ok(BTreeMap::new()) };
+    let of_another = PodObservation { started: "then".to_owned(), at: minutes(60), seen: Ok(BTreeMap::new()) };
     story.comparison.update(&story.asked, Some(&of_another), &story.nodes, minutes(60));
     story.comparison.update(&story.asked, None, &story.nodes, minutes(60));
     assert!(story.comparison.is_open());
-    story.look(61, Signal::PodRestarts, &[]);
+    story.observe(61, Signal::PodRestarts, &[]);
     assert_eq!(story.comparison.outcome, ComparisonOutcome::NoHarmFound);
 }
 
@@ -109,12 +109,12 @@ fn a_node_that_was_not_ready_counts_from_the_start_on() {
     for (name, at) in [("n000", NOW), ("n001", &during), ("n007", &during)] {
         story.nodes.insert(name.to_owned(), node(name, Some(at)));
     }
-    story.look(1, Signal::PodRestarts, &[0]);
+    story.observe(1, Signal::PodRestarts, &[0]);
     assert!(story.comparison.signals.iter().all(|signal| signal.sequence.is_empty()), "they settle");
-    story.look(4, Signal::PodRestarts, &[]);
+    story.observe(4, Signal::PodRestarts, &[]);
     assert_eq!(story.signal(Signal::NotReady).sequence, "oc");
     story.nodes.clear();
-    story.look(5, Signal::PodRestarts, &[]);
+    story.observe(5, Signal::PodRestarts, &[]);
     assert_eq!(story.signal(Signal::NotReady).sequence, "oc", "Nodes that are gone had none");
 }
 
@@ -136,7 +136,7 @@ fn it_is_bounded() {
     let mut story = Story { asked: CompareStrategy { minutes: u32::MAX, max_error_percent: 0 }, ..story };
     let all: Vec<usize> = (0..600).collect();
     for signal in Signal::ALL {
-        story.look(9, signal, &all);
+        story.observe(9, signal, &all);
     }
     let size = serde_json::to_string(&story.comparison).unwrap().len();
     assert!(size < 32 << 10, "{size}");

@@ -31,7 +31,7 @@ impl Rollout<'_> {
             return has_begun;
         };
         let was_open = comparison.is_open();
-        comparison.update(asked, self.pool.look, self.cluster.nodes, self.cluster.now);
+        comparison.update(asked, self.pool.observed, self.cluster.nodes, self.cluster.now);
         let is_over = was_open && !comparison.is_open();
         if is_over && comparison.outcome == ComparisonOutcome::HarmFound {
             let harmed = comparison.harmed().map(|(name, message)| BadRevisionNode { name, message });
@@ -66,7 +66,7 @@ impl Rollout<'_> {
     /// Until the comparison is over.
     pub(super) fn comparing(&self, status: &KubeletConfigPoolStatus, behind: usize) -> Option<PoolState> {
         let comparison = status.comparison.as_ref().filter(|it| it.is_open() && self.strategy.compare.is_some())?;
-        Some(match comparison.blocked_by(self.pool.look) {
+        Some(match comparison.blocked_by(self.pool.observed) {
             Some(why) => PoolState::Blocked { behind, by: Blocker::Comparison(why.clone()) },
             None => PoolState::Comparing(comparison.message.clone()),
         })

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::super::comparison::Look;
+use super::super::comparison::PodObservation;
 use super::super::drain::NodeDrain;
 use super::super::node::PoolNode;
 use super::super::renderings::Target;
@@ -25,7 +25,7 @@ pub(crate) struct Pool<'a> {
     /// That of `status.currentRevision`; none: Nodes get it as it is.
     pub(crate) current: Option<&'a Target<'a>>,
     /// What the Pods of compared Nodes showed last.
-    pub(crate) look: Option<&'a Look>,
+    pub(crate) observed: Option<&'a PodObservation>,
     /// The namespace of revisions.
     pub(crate) namespace: &'a str,
 }
