@@ -48,7 +48,7 @@ pub(super) async fn write_cordon(
 }
 
 /// Never ends.
-pub(super) async fn end_strays(
+pub(super) async fn end_orphaned(
     client: &Client,
     store: &NodeStore,
     pools: &Store<KubeletConfigPool>,
@@ -59,11 +59,11 @@ pub(super) async fn end_strays(
         return std::future::pending().await;
     }
     loop {
-        let strays: Vec<String> = store.read(|nodes| {
-            let strays = nodes.values().filter(|node| is_stray(node, pools, only));
-            strays.map(|node| node.name.clone()).collect()
+        let orphaned: Vec<String> = store.read(|nodes| {
+            let orphaned = nodes.values().filter(|node| is_orphaned(node, pools, only));
+            orphaned.map(|node| node.name.clone()).collect()
         });
-        for node in strays {
+        for node in orphaned {
             if let Err(error) = write_cordon(client, store, guard, &node, None).await {
                 output::note(&format!("warning: {}", Failure::from(error).message));
             }
@@ -73,7 +73,7 @@ pub(super) async fn end_strays(
 }
 
 /// It is cordoned for a pool, one that is carried out here, that does not select it, or that is not there.
-fn is_stray(node: &PoolNode, pools: &Store<KubeletConfigPool>, only: Option<&str>) -> bool {
+fn is_orphaned(node: &PoolNode, pools: &Store<KubeletConfigPool>, only: Option<&str>) -> bool {
     let selects = |by: &str| {
         let is_that = |pool: &KubeletConfigPool| pool.name_any() == by && pool.metadata.deletion_timestamp.is_none();
         pools.find(|pool| is_that(pool) && pool.spec.node_selector.selects(&node.labels)).is_some()

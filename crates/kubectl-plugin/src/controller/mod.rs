@@ -106,7 +106,7 @@ async fn reconcile_all(client: &Client, guard: LeadershipGuard, scope: &Scope<'_
         .reconcile_all_on(changes);
     metrics.follow(Some(controller.store()));
     let pools = controller.store();
-    let strays = cordons::end_strays(client, &store, &pools, &guard, only);
+    let orphaned = cordons::end_orphaned(client, &store, &pools, &guard, only);
     let reconciler = Reconciler::new(client.clone(), store.clone(), pools.clone(), guard.clone(), drains, only);
     let reconciler = Arc::new(reconciler);
     let state = Arc::clone(&reconciler);
@@ -136,6 +136,6 @@ async fn reconcile_all(client: &Client, guard: LeadershipGuard, scope: &Scope<'_
     tokio::select! {
         () = results => Failure::new("the controller ended"),
         failure = reflector.run() => failure,
-        () = strays => Failure::new("the controller ended"),
+        () = orphaned => Failure::new("the controller ended"),
     }
 }

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{COLLECT_EVERY, Reconciler, lock};
 use crate::api::client::ApiError;
 use crate::api::list::{Pager, Selector};
-use crate::fleet::pool::collect::{Surplus, UsedRevisions};
+use crate::fleet::pool::collect::{UnusedRevision, UsedRevisions};
 use crate::fleet::pool::revision::POOL_LABEL;
 use crate::output;
 
@@ -20,7 +20,7 @@ impl Reconciler {
         let mut collection = std::mem::take(&mut *lock(&self.collection));
         if collection.at.is_none_or(|at| at.elapsed() >= COLLECT_EVERY) {
             collection.at = Some(Instant::now());
-            if let Err(error) = self.delete_surplus().await {
+            if let Err(error) = self.delete_unused().await {
                 let is_refusal = error.code() == 403;
                 if !is_refusal || !collection.is_refused {
                     let advice = if is_refusal {
@@ -36,7 +36,7 @@ impl Reconciler {
         *lock(&self.collection) = collection;
     }
 
-    async fn delete_surplus(&self) -> Result<(), ApiError> {
+    async fn delete_unused(&self) -> Result<(), ApiError> {
         let namespace = &self.client.namespace;
         let path = format!("/api/v1/namespaces/{namespace}/configmaps");
         let (what, made) = (format!("list configmaps in namespace {namespace}"), Selector::labels(POOL_LABEL));
@@ -54,9 +54,9 @@ impl Reconciler {
             }
         }
         let (used, now) = (self.used_revisions(), self.clock.now());
-        let mut surplus: Vec<Surplus> = maps.iter().filter_map(|map| used.surplus(map, now)).collect();
-        surplus.sort();
-        for Surplus { name, uid, .. } in surplus.into_iter().take(DELETED_AT_ONCE) {
+        let mut unused: Vec<UnusedRevision> = maps.iter().filter_map(|map| used.unused(map, now)).collect();
+        unused.sort();
+        for UnusedRevision { name, uid, .. } in unused.into_iter().take(DELETED_AT_ONCE) {
             if !self.guard.is_leader() {
                 break;
             }

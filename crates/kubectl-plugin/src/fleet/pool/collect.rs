@@ -25,7 +25,7 @@ pub(crate) struct UsedRevisions {
 
 /// A ConfigMap that can go.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Surplus {
+pub(crate) struct UnusedRevision {
     created: Timestamp,
     pub(crate) name: String,
     pub(crate) uid: String,
@@ -53,7 +53,7 @@ impl UsedRevisions {
     }
 
     /// None: it is needed, or young, or nothing that the controller makes.
-    pub(crate) fn surplus(&self, map: &Value, now: Timestamp) -> Option<Surplus> {
+    pub(crate) fn unused(&self, map: &Value, now: Timestamp) -> Option<UnusedRevision> {
         let metadata = map.get("metadata")?;
         let text = |field: &str| metadata.get(field)?.as_str().map(str::to_owned);
         let (name, uid) = (text("name")?, text("uid")?);
@@ -68,7 +68,7 @@ impl UsedRevisions {
         let created: Timestamp = text("creationTimestamp")?.parse().ok()?;
         let is_old = now.duration_since(created) >= MIN_AGE;
         let is_needed = self.names.contains(&name) || self.revisions.iter().any(is_named);
-        (is_made && is_old && !is_needed && text("deletionTimestamp").is_none()).then_some(Surplus {
+        (is_made && is_old && !is_needed && text("deletionTimestamp").is_none()).then_some(UnusedRevision {
             created,
             name,
             uid,

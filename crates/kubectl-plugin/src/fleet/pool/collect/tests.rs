@@ -16,7 +16,7 @@ fn map(name: &str, more: impl Into<Value>) -> Value {
 }
 
 fn goes(used: &UsedRevisions, map: &Value) -> bool {
-    used.surplus(map, "2026-01-02T00:00:00Z".parse().unwrap()).is_some()
+    used.unused(map, "2026-01-02T00:00:00Z".parse().unwrap()).is_some()
 }
 
 fn status(status: Value) -> KubeletConfigPoolStatus {

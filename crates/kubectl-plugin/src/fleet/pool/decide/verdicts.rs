@@ -28,8 +28,8 @@ impl Rollout<'_> {
             let former = status.current_revision.replace(update.clone());
             status.history.retain(|revision| *revision != update);
             status.history.extend(former);
-            let surplus = status.history.len().saturating_sub(MAX_KEPT_REVISIONS);
-            status.history.drain(..surplus);
+            let excess = status.history.len().saturating_sub(MAX_KEPT_REVISIONS);
+            status.history.drain(..excess);
             return true;
         }
         self.pool.status.update_revision != status.update_revision
@@ -45,8 +45,8 @@ impl Rollout<'_> {
         let revision = revision_name(&self.update.reference);
         let time = Some(report::rfc3339(self.cluster.now));
         status.bad_revisions.push(BadRevision { revision, time, nodes, message });
-        let surplus = status.bad_revisions.len().saturating_sub(MAX_KEPT_REVISIONS);
-        status.bad_revisions.drain(..surplus);
+        let excess = status.bad_revisions.len().saturating_sub(MAX_KEPT_REVISIONS);
+        status.bad_revisions.drain(..excess);
     }
 
     /// Nodes that failed with the revision, and how.
