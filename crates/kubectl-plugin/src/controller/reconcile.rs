@@ -26,7 +26,7 @@ use crate::api::watch::older;
 use crate::clock::Clock;
 use crate::fleet::pool::comparison::PodObservation;
 use crate::fleet::pool::decide::{Cluster, Decision, Pool, decide};
-use crate::fleet::pool::renderings::{StoredRevision, Target as RevisionTarget};
+use crate::fleet::pool::renderings::{RevisionTarget, StoredRevision};
 use crate::fleet::pool::report;
 use crate::fleet::pool::revision::{APPROVED_REVISION, RenderedRevision, Revision, RevisionFault, check_stored};
 use crate::fleet::pool::types::{KubeletConfigPool, KubeletConfigPoolSpec, KubeletConfigPoolStatus};

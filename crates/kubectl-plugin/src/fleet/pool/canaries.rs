@@ -1,7 +1,7 @@
 //! The first Nodes that get a revision.
 
 use super::node::PoolNode;
-use super::renderings::Target;
+use super::renderings::RevisionTarget;
 use super::report::{Blocker, PoolState};
 use super::types::{Proof, RolloutStrategy};
 
@@ -19,7 +19,12 @@ pub(crate) struct Canaries<'a> {
 
 impl<'a> Canaries<'a> {
     /// `own`: the pool's Nodes.
-    pub(crate) fn new(strategy: &'a RolloutStrategy, own: &[&PoolNode], target: &Target<'_>, proof: Proof) -> Self {
+    pub(crate) fn new(
+        strategy: &'a RolloutStrategy,
+        own: &[&PoolNode],
+        target: &RevisionTarget<'_>,
+        proof: Proof,
+    ) -> Self {
         let mut canaries = Self { strategy, wanted: 0, done: 0, in_flight: 0, are_left: false };
         let mut eligible = 0;
         for node in own.iter().filter(|node| canaries.may_be(node)).collect::<Vec<_>>() {

@@ -17,7 +17,7 @@ use super::canaries::Canaries;
 use super::draining::{DrainDecision, Drained, Draining, uncordon};
 use super::node::PoolNode;
 use super::preflight::{self, Preflight};
-use super::renderings::{NodeAssignment, Target};
+use super::renderings::{NodeAssignment, RevisionTarget};
 use super::report::{self, Blocker, PoolState, Preflighted};
 use super::revision::{RevisionFault, revision_name};
 use super::types::comparison::Comparison;
@@ -120,7 +120,7 @@ struct Rollout<'a> {
     windows: Windows,
     preflight: Preflight,
     draining: Draining<'a>,
-    update: &'a Target<'a>,
+    update: &'a RevisionTarget<'a>,
 }
 
 impl Rollout<'_> {
@@ -153,7 +153,11 @@ impl Rollout<'_> {
     }
 
     /// The next Nodes that get `target`, as far as there is room for them.
-    fn plan_towards(&self, target: &Target<'_>, status: &KubeletConfigPoolStatus) -> (PoolState, Vec<NodeAssignment>) {
+    fn plan_towards(
+        &self,
+        target: &RevisionTarget<'_>,
+        status: &KubeletConfigPoolStatus,
+    ) -> (PoolState, Vec<NodeAssignment>) {
         let Members { own, .. } = self.members;
         // What all Nodes had needs neither canaries nor anybody's approval.
         let is_known = status.current_revision.as_ref() == Some(&revision_name(&target.reference));
@@ -222,7 +226,7 @@ impl Rollout<'_> {
         }
     }
 
-    fn is_update(&self, target: &Target<'_>) -> bool {
+    fn is_update(&self, target: &RevisionTarget<'_>) -> bool {
         target.reference == self.update.reference
     }
 

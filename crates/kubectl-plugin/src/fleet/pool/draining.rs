@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::drain::{Cordon, Drain, NodeDrain};
 use super::node::{PoolNode, Progress};
-use super::renderings::{NodeAssignment, Target};
+use super::renderings::{NodeAssignment, RevisionTarget};
 use super::report::{Blocker, PoolState};
 use super::types::{DrainMode, OnFailure, Proof, RolloutStrategy};
 
@@ -74,7 +74,7 @@ pub(super) struct Draining<'a> {
     pub(super) own: &'a [&'a PoolNode],
     pub(super) shared: &'a [(&'a PoolNode, &'a str)],
     pub(super) drains: &'a BTreeMap<String, NodeDrain>,
-    pub(super) update: &'a Target<'a>,
+    pub(super) update: &'a RevisionTarget<'a>,
     /// When a Node has finished what it has.
     pub(super) proof: Proof,
     pub(super) now: Timestamp,

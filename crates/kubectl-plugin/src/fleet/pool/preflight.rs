@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::node::{NodePreflight, PoolNode, PreflightAnswer};
-use super::renderings::{NodeAssignment, Target};
+use super::renderings::{NodeAssignment, RevisionTarget};
 use super::types::BadRevisionNode;
 use kubelet_config::preflight::PreflightRequest;
 use kubelet_config::source::ConfigMapRef;
@@ -32,7 +32,7 @@ pub(crate) struct Preflight {
 }
 
 impl Preflight {
-    pub(crate) fn new<'a>(nodes: impl Iterator<Item = &'a PoolNode>, target: &Target<'_>) -> Self {
+    pub(crate) fn new<'a>(nodes: impl Iterator<Item = &'a PoolNode>, target: &RevisionTarget<'_>) -> Self {
         let mut preflight = Self::default();
         for node in nodes {
             // One that is not Ready goes nowhere, and is asked when it is.

@@ -2,7 +2,7 @@
 
 use super::node::{PoolNode, Progress};
 use super::progress::{Standing, is_of_bad_revision, standing};
-use super::renderings::{StoredRevision, Target};
+use super::renderings::{RevisionTarget, StoredRevision};
 use super::revision::{Revision, parse_revision_name};
 use super::types::{KubeletConfigPool, OnFailure};
 use crate::fleet::view::Tone;
@@ -44,7 +44,7 @@ pub(crate) fn remaining(pool: &KubeletConfigPool, name: &str, namespace: &str, n
     };
     let back = current.filter(|_| is_bad && pool.spec.rollout.on_failure == OnFailure::Revert);
     let update = update.target(own()).0;
-    let back = back.map(|current| Target::plain(parse_revision_name(current, namespace)));
+    let back = back.map(|current| RevisionTarget::plain(parse_revision_name(current, namespace)));
     let has = |node: &PoolNode| match &back {
         // One with expressions has a name of its own on each Node: whoever has left the bad one is on its way back.
         Some(back) => back.is_on(node) || !update.is_on(node),

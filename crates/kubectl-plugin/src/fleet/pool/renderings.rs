@@ -46,11 +46,11 @@ impl StoredRevision {
     pub(crate) fn target<'a>(
         &self,
         nodes: impl Iterator<Item = &'a PoolNode>,
-    ) -> (Target<'a>, Result<(), RevisionFault>) {
+    ) -> (RevisionTarget<'a>, Result<(), RevisionFault>) {
         let reference = self.reference().clone();
         let template = match self {
-            Self::Plain(_) => return (Target::plain(reference), Ok(())),
-            Self::Lost(_) => return (Target { reference, renderings: Some(Arc::default()) }, Ok(())),
+            Self::Plain(_) => return (RevisionTarget::plain(reference), Ok(())),
+            Self::Lost(_) => return (RevisionTarget { reference, renderings: Some(Arc::default()) }, Ok(())),
             Self::Template(template) => template,
         };
         let (mut renderings, mut fault) = (BTreeMap::new(), Ok(()));
@@ -61,7 +61,7 @@ impl StoredRevision {
                 _ => {}
             }
         }
-        let target = Target { reference, renderings: Some(Arc::new(renderings)) };
+        let target = RevisionTarget { reference, renderings: Some(Arc::new(renderings)) };
         let count = target.renderings().len();
         if count > MAX_RENDERINGS && fault.is_ok() {
             fault = Err(RevisionFault::too_many(format!(
@@ -75,14 +75,14 @@ impl StoredRevision {
 
 /// A revision, and what each Node gets of it.
 #[derive(Clone, Debug)]
-pub(crate) struct Target<'a> {
+pub(crate) struct RevisionTarget<'a> {
     /// What the pool's status names.
     pub(crate) reference: ConfigMapRef,
     /// By Node; none: each gets `reference` itself.
     renderings: Option<Arc<BTreeMap<&'a str, Arc<RenderedRevision>>>>,
 }
 
-impl Target<'_> {
+impl RevisionTarget<'_> {
     pub(crate) fn plain(reference: ConfigMapRef) -> Self {
         Self { reference, renderings: None }
     }
@@ -141,7 +141,7 @@ pub(crate) struct NodeAssignment {
 }
 
 impl NodeAssignment {
-    pub(crate) fn of(target: &Target<'_>, node: &PoolNode) -> Option<Self> {
+    pub(crate) fn of(target: &RevisionTarget<'_>, node: &PoolNode) -> Option<Self> {
         target.of(node).map(|to| Self { node: node.name.clone(), to: to.clone() })
     }
 }

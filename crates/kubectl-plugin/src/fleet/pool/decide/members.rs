@@ -8,7 +8,7 @@ use super::super::drain::Cordon;
 use super::super::draining::Draining;
 use super::super::leave::{Leavers, is_waited_for};
 use super::super::node::{PoolNode, Progress};
-use super::super::renderings::{NodeAssignment, Target};
+use super::super::renderings::{NodeAssignment, RevisionTarget};
 use super::super::report::Counts;
 use super::super::revision::parse_revision_name;
 use super::super::types::{KubeletConfigPoolStatus, Proof};
@@ -53,7 +53,7 @@ impl<'a> Members<'a> {
         Self { pool, now: cluster.now, busy_control_plane, own, shared, leavers }
     }
 
-    pub(super) fn counts(&self, update: Option<&Target<'_>>, proof: Proof) -> Counts {
+    pub(super) fn counts(&self, update: Option<&RevisionTarget<'_>>, proof: Proof) -> Counts {
         let mut counts = Counts { nodes: self.own.len() + self.shared.len(), ..Counts::default() };
         counts.conflicts = self.shared.iter().map(|(node, other)| (node.name.clone(), (*other).to_owned())).collect();
         for node in &self.own {
@@ -68,7 +68,7 @@ impl<'a> Members<'a> {
         counts
     }
 
-    pub(super) fn draining<'b>(&'b self, cluster: &'b Cluster<'_>, update: &'b Target<'_>) -> Draining<'b> {
+    pub(super) fn draining<'b>(&'b self, cluster: &'b Cluster<'_>, update: &'b RevisionTarget<'_>) -> Draining<'b> {
         let Pool { name, spec, status, .. } = self.pool;
         // What all Nodes had needs no proof.
         let proof = if is_new(status, update) { spec.rollout.proof } else { Proof::Active };
@@ -86,7 +86,7 @@ impl<'a> Members<'a> {
     }
 
     /// Nodes that have the startup taint, and run a revision of the pool by now.
-    pub(super) fn with_startup_taint(&self, update: Option<&Target<'_>>) -> Vec<String> {
+    pub(super) fn with_startup_taint(&self, update: Option<&RevisionTarget<'_>>) -> Vec<String> {
         let Some(taint) = &self.pool.spec.startup_taint else { return Vec::new() };
         let current = self.current(self.pool.status);
         let is_configured = |node: &PoolNode| {
@@ -106,11 +106,11 @@ impl<'a> Members<'a> {
     }
 
     /// What all had last.
-    pub(super) fn current(&self, status: &KubeletConfigPoolStatus) -> Option<Target<'a>> {
+    pub(super) fn current(&self, status: &KubeletConfigPoolStatus) -> Option<RevisionTarget<'a>> {
         let reference = parse_revision_name(status.current_revision.as_deref()?, self.pool.namespace);
         let mut known = self.pool.current.into_iter().chain(self.pool.update.ok());
         let known = known.find(|target| target.reference == reference);
-        Some(known.cloned().unwrap_or_else(|| Target::plain(reference)))
+        Some(known.cloned().unwrap_or_else(|| RevisionTarget::plain(reference)))
     }
 
     /// Control-plane Nodes of all pools: the next one when all others are Ready and have proven what they have.

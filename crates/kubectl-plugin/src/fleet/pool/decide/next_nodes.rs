@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::super::jitter;
 use super::super::node::PoolNode;
-use super::super::renderings::{NodeAssignment, Target};
+use super::super::renderings::{NodeAssignment, RevisionTarget};
 use super::super::report::Blocker;
 use super::super::revision::{is_of_revision, revision_name};
 use super::super::types::{BadRevision, Proof, max_unavailable};
@@ -19,7 +19,7 @@ impl<'a> Rollout<'a> {
     pub(super) fn next_nodes(
         &self,
         behind: &[&'a PoolNode],
-        target: &Target<'_>,
+        target: &RevisionTarget<'_>,
         proof: Proof,
         most: usize,
     ) -> Vec<NodeAssignment> {
@@ -42,7 +42,7 @@ impl<'a> Rollout<'a> {
     }
 
     /// How long a Node that is well is still left with a bad revision: they do not all go back at once.
-    pub(super) fn wait(&self, node: &PoolNode, target: &Target<'_>) -> Duration {
+    pub(super) fn wait(&self, node: &PoolNode, target: &RevisionTarget<'_>) -> Duration {
         let status = self.pool.status;
         // Asked of each Node at each decision, and mostly there is nothing to go back from.
         if status.bad_revisions.is_empty() {
@@ -59,7 +59,7 @@ impl<'a> Rollout<'a> {
 
     /// Whether a Node may be given what expressions come to for it, where the revision is what all have: what no Node has
     /// proven yet goes to one, while a window is open, and no further if that one refuses it. None: all may.
-    fn tried_renderings(&self, target: &Target<'_>) -> Option<BTreeMap<String, bool>> {
+    fn tried_renderings(&self, target: &RevisionTarget<'_>) -> Option<BTreeMap<String, bool>> {
         let is_known = self.pool.status.current_revision.as_ref() == Some(&revision_name(&target.reference));
         if !is_known || !target.has_renderings() || !self.is_update(target) {
             return None;
@@ -81,21 +81,21 @@ impl<'a> Rollout<'a> {
     }
 
     /// So many more Nodes may become unavailable.
-    pub(super) fn room(&self, target: &Target<'_>, proof: Proof) -> usize {
+    pub(super) fn room(&self, target: &RevisionTarget<'_>, proof: Proof) -> usize {
         let out = self.members.own.iter().filter(|node| self.counts_as_unavailable(node, target, proof)).count();
         let max = max_unavailable(&self.strategy.max_unavailable, self.members.own.len()).unwrap_or(1);
         max.saturating_sub(out + self.members.leavers.returning.len())
     }
 
     /// One that joined has no pods yet: it counts only with what is new to the pool.
-    pub(super) fn counts_as_unavailable(&self, node: &PoolNode, target: &Target<'_>, proof: Proof) -> bool {
+    pub(super) fn counts_as_unavailable(&self, node: &PoolNode, target: &RevisionTarget<'_>, proof: Proof) -> bool {
         let is_new = self.pool.status.current_revision.as_ref() != Some(&revision_name(&target.reference));
         let counts = !node.is_young(self.cluster.now) || (is_new && target.is_on(node));
         counts && (!node.ready || node.is_in_flight(proof))
     }
 
     /// Why none of these can go.
-    pub(super) fn blocker(&self, behind: &[&PoolNode], target: &Target<'_>, proof: Proof) -> Blocker {
+    pub(super) fn blocker(&self, behind: &[&PoolNode], target: &RevisionTarget<'_>, proof: Proof) -> Blocker {
         let names = |which: &dyn Fn(&&&PoolNode) -> bool, of: &[&PoolNode]| -> Vec<String> {
             of.iter().filter(which).map(|node| node.name.clone()).collect()
         };

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::super::comparison::PodObservation;
 use super::super::drain::NodeDrain;
 use super::super::node::PoolNode;
-use super::super::renderings::Target;
+use super::super::renderings::RevisionTarget;
 use super::super::revision::{RevisionFault, revision_name};
 use super::super::types::{KubeletConfigPoolSpec, KubeletConfigPoolStatus};
 
@@ -21,9 +21,9 @@ pub(crate) struct Pool<'a> {
     /// The annotation `kubelet-supervisor.io/approved-revision`.
     pub(crate) approved: Option<&'a str>,
     /// The revision that the spec describes, which is there; or why it is not.
-    pub(crate) update: Result<&'a Target<'a>, &'a RevisionFault>,
+    pub(crate) update: Result<&'a RevisionTarget<'a>, &'a RevisionFault>,
     /// That of `status.currentRevision`; none: Nodes get it as it is.
-    pub(crate) current: Option<&'a Target<'a>>,
+    pub(crate) current: Option<&'a RevisionTarget<'a>>,
     /// What the Pods of compared Nodes showed last.
     pub(crate) observed: Option<&'a PodObservation>,
     /// The namespace of revisions.
@@ -44,7 +44,7 @@ pub(crate) struct Cluster<'a> {
 }
 
 /// It is another revision than all have, and may go to Nodes.
-pub(super) fn is_new(status: &KubeletConfigPoolStatus, update: &Target<'_>) -> bool {
+pub(super) fn is_new(status: &KubeletConfigPoolStatus, update: &RevisionTarget<'_>) -> bool {
     let update = revision_name(&update.reference);
     let is_bad = status.bad_revisions.iter().any(|bad| bad.revision == update);
     !is_bad && status.current_revision.as_ref() != Some(&update)
