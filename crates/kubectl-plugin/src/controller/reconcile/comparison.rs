@@ -16,7 +16,7 @@ use crate::api::list::{Pager, Selector};
 use crate::fleet::pool::comparison::{OBSERVE_EVERY, PodObservation};
 use crate::fleet::pool::signals::{Signal, of_pod};
 use crate::fleet::pool::types::KubeletConfigPool;
-use crate::fleet::pool::types::comparison::Comparison;
+use crate::fleet::pool::types::comparison::CanaryComparison;
 use crate::output;
 
 /// Nodes whose Pods are being listed.
@@ -55,7 +55,7 @@ impl Reconciler {
     /// By Node, of those whose Pods had trouble since then.
     async fn signals_of_pods(
         &self,
-        comparison: &Comparison,
+        comparison: &CanaryComparison,
         since: Timestamp,
     ) -> Result<BTreeMap<String, BTreeSet<Signal>>, ApiError> {
         let names: Vec<String> = comparison.nodes.iter().map(|node| node.name.clone()).collect();

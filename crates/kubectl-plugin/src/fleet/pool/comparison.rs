@@ -10,7 +10,7 @@ use super::evidence::{EProcess, Groups, MAX_GROUP, Test};
 use super::node::PoolNode;
 use super::report::rfc3339;
 use super::signals::Signal;
-use super::types::comparison::{CompareStrategy, ComparedNode, ComparedSignal, Comparison, ComparisonOutcome};
+use super::types::comparison::{CanaryComparison, CompareStrategy, ComparedNode, ComparedSignal, ComparisonOutcome};
 
 /// The restart with the revision is of the change's making and not of the revision's: what comes within so long is not compared.
 const SETTLE: SignedDuration = SignedDuration::from_mins(2);
@@ -33,14 +33,14 @@ impl CompareStrategy {
 /// What the Pods of compared Nodes showed when they were last listed.
 #[derive(Clone, Debug)]
 pub(crate) struct PodObservation {
-    /// [`Comparison::started`] of the one that it is for.
+    /// [`CanaryComparison::started`] of the one that it is for.
     pub(crate) started: String,
     pub(crate) at: Timestamp,
     /// By Node; or why they could not be listed.
     pub(crate) seen: Result<BTreeMap<String, BTreeSet<Signal>>, String>,
 }
 
-impl Comparison {
+impl CanaryComparison {
     /// Of the first of each, in the order of the draw.
     pub(crate) fn new(
         revision: String,

@@ -20,7 +20,7 @@ use super::preflight::{self, Preflight};
 use super::renderings::{NodeAssignment, RevisionTarget};
 use super::report::{self, Blocker, PoolState, Preflighted};
 use super::revision::{RevisionFault, revision_name};
-use super::types::comparison::Comparison;
+use super::types::comparison::CanaryComparison;
 use super::types::{KubeletConfigPoolStatus, OnFailure, Proof, RolloutStrategy, max_unavailable};
 use super::windows::Windows;
 use members::Members;
@@ -250,7 +250,7 @@ impl Rollout<'_> {
 
     /// When a Node's time is over, one is young no more, or a window opens or closes.
     fn next_timeout(&self, status: &KubeletConfigPoolStatus) -> Option<Duration> {
-        let comparison = status.comparison.as_ref().and_then(Comparison::next);
+        let comparison = status.comparison.as_ref().and_then(CanaryComparison::next);
         let own = &self.members.own;
         let in_flight = own.iter().filter(|node| node.is_in_flight(self.strategy.proof));
         let timeouts = in_flight.flat_map(|node| {

@@ -11,7 +11,7 @@ const NAMES: usize = 10;
 
 /// Nodes of a pool.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct NodeCounts {
     pub(crate) nodes: usize,
     pub(crate) updated: usize,
     pub(crate) proven: usize,
@@ -261,7 +261,7 @@ pub(crate) fn messages(nodes: &[BadRevisionNode]) -> String {
 /// Writes counts and conditions. A condition that is as it was keeps its time.
 pub(crate) fn fill(
     status: &mut KubeletConfigPoolStatus,
-    counts: &Counts,
+    counts: &NodeCounts,
     state: &PoolState,
     preflighted: &Preflighted,
     now: Timestamp,

@@ -9,7 +9,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use comparison::{CompareStrategy, Comparison};
+use comparison::{CanaryComparison, CompareStrategy};
 use kubelet_config::assignment::DEFAULT_KEY;
 
 /// What a pool of Nodes is to have, and how a change of it gets there.
@@ -352,8 +352,8 @@ pub struct KubeletConfigPoolStatus {
     pub history: Vec<String>,
     /// What the last comparison of canaries with unchanged Nodes found, where spec.rollout.compare asks for one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Comparison")]
-    pub comparison: Option<Comparison>,
+    #[schemars(with = "CanaryComparison")]
+    pub comparison: Option<CanaryComparison>,
     /// Ready, Reconciling and Stalled, as kstatus reads them, and Conflicting.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]

@@ -10,7 +10,7 @@ const NOW: &str = "2026-01-10T00:00:00Z";
 /// Nodes, the first of which are canaries.
 struct Story {
     nodes: BTreeMap<String, PoolNode>,
-    comparison: Comparison,
+    comparison: CanaryComparison,
     asked: CompareStrategy,
 }
 
@@ -31,7 +31,7 @@ impl Story {
         let refs: Vec<&PoolNode> = all.iter().collect();
         let asked = CompareStrategy::default();
         let (first, others) = refs.split_at(canaries);
-        let comparison = Comparison::new("r".to_owned(), &asked, first, others, minutes(0));
+        let comparison = CanaryComparison::new("r".to_owned(), &asked, first, others, minutes(0));
         let nodes = all.iter().map(|node| (node.name.clone(), node.clone())).collect();
         Story { nodes, comparison, asked }
     }

@@ -4,7 +4,7 @@ use super::super::canaries::Canaries;
 use super::super::node::{PoolNode, Progress};
 use super::super::report::{Blocker, PoolState};
 use super::super::revision::revision_name;
-use super::super::types::comparison::{CompareStrategy, Comparison, ComparisonOutcome};
+use super::super::types::comparison::{CanaryComparison, CompareStrategy, ComparisonOutcome};
 use super::super::types::{BadRevisionNode, KubeletConfigPoolStatus};
 use super::Rollout;
 use super::view::is_new;
@@ -17,7 +17,7 @@ impl Rollout<'_> {
         // One of a revision that is wanted no more finds nothing out, and one that is tried again is compared anew.
         let (is_new, is_tried) =
             (is_new(status, self.update), self.members.own.iter().any(|node| self.update.is_on(node)));
-        let is_stale = |it: &mut Comparison| {
+        let is_stale = |it: &mut CanaryComparison| {
             let is_of_update = it.revision == update && it.started().is_some();
             let is_again = is_of_update && is_new && (!is_tried || it.outcome == ComparisonOutcome::HarmFound);
             (it.is_open() && !(is_of_update && is_new)) || is_again
@@ -49,7 +49,7 @@ impl Rollout<'_> {
     }
 
     /// Both by the draw that chose the canaries, and by what a Node must be to be one: chance alone tells them apart.
-    fn new_comparison(&self, update: String, asked: &CompareStrategy) -> Comparison {
+    fn new_comparison(&self, update: String, asked: &CompareStrategy) -> CanaryComparison {
         let (now, proof) = (self.cluster.now, self.strategy.proof);
         let drawn_from = Canaries::new(self.strategy, &self.members.own, self.update, proof);
         let fits = |node: &&PoolNode| {
@@ -60,7 +60,7 @@ impl Rollout<'_> {
         let nodes: Vec<&PoolNode> = self.members.own.iter().copied().filter(fits).collect();
         let (canaries, controls): (Vec<&PoolNode>, Vec<&PoolNode>) =
             self.in_order(&nodes).into_iter().partition(|node| self.update.is_on(node));
-        Comparison::new(update, asked, &canaries, &controls, now)
+        CanaryComparison::new(update, asked, &canaries, &controls, now)
     }
 
     /// Until the comparison is over.

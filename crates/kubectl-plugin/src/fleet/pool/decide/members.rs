@@ -9,7 +9,7 @@ use super::super::draining::Draining;
 use super::super::leave::{Leavers, is_waited_for};
 use super::super::node::{PoolNode, Progress};
 use super::super::renderings::{NodeAssignment, RevisionTarget};
-use super::super::report::Counts;
+use super::super::report::NodeCounts;
 use super::super::revision::parse_revision_name;
 use super::super::types::{KubeletConfigPoolStatus, Proof};
 use super::view::{Cluster, Pool, is_new};
@@ -53,8 +53,8 @@ impl<'a> Members<'a> {
         Self { pool, now: cluster.now, busy_control_plane, own, shared, leavers }
     }
 
-    pub(super) fn counts(&self, update: Option<&RevisionTarget<'_>>, proof: Proof) -> Counts {
-        let mut counts = Counts { nodes: self.own.len() + self.shared.len(), ..Counts::default() };
+    pub(super) fn counts(&self, update: Option<&RevisionTarget<'_>>, proof: Proof) -> NodeCounts {
+        let mut counts = NodeCounts { nodes: self.own.len() + self.shared.len(), ..NodeCounts::default() };
         counts.conflicts = self.shared.iter().map(|(node, other)| (node.name.clone(), (*other).to_owned())).collect();
         for node in &self.own {
             let has = update.is_some_and(|update| update.is_on(node));

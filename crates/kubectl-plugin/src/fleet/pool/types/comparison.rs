@@ -27,7 +27,7 @@ impl Default for CompareStrategy {
 /// What became of the comparison of canaries with Nodes that have not changed.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Comparison {
+pub struct CanaryComparison {
     /// The revision that the canaries have.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub revision: String,
