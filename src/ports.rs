@@ -17,6 +17,7 @@ use crate::machine::model::{KubeletId, Moment, Rendered};
 use crate::machine::{Input, Ticket};
 
 pub use crate::machine::StoreRequest;
+use kubelet_config::kubelet_version::KubeletVersion;
 use kubelet_config::policy::NodePolicy;
 use kubelet_config::rendering::{DropIn, HealthzTarget};
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Merge};
@@ -217,6 +218,9 @@ pub trait Preflight {
     /// Begins to judge, an earlier run is dropped; [`Input::PreflightDone`](crate::machine::Input) has the verdict and the
     /// ticket.
     fn judge(&mut self, ticket: Ticket, candidate: &Rendered);
+    /// The same by another kubelet that the node has; [`Input::PreflightWithDone`](crate::machine::Input) is the answer.
+    /// Where there can be none, nobody answers.
+    fn judge_with(&mut self, _ticket: Ticket, _candidate: &Rendered, _version: &KubeletVersion) {}
     /// Finds out whether this binary tells good from bad, before a change needs it.
     fn self_test(&mut self);
 }

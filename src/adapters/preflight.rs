@@ -18,8 +18,10 @@ use crate::machine::Input;
 use crate::machine::model::{PreflightResult, Rendered, Verdict};
 use crate::ports;
 use kubelet_config::flags::{ConfigDir, FlagOverrides, KubeletArgs};
+use kubelet_config::kubelet_version::KubeletVersion;
 
 mod classify;
+mod other_kubelets;
 
 pub use classify::{Classification, classify};
 
@@ -85,6 +87,8 @@ pub(crate) struct KubeletPreflight {
     tested: SelfTest,
     metrics: Metrics,
     version: Arc<Mutex<Option<String>>>,
+    /// `--kubelet-versions-dir`.
+    versions_dir: Option<PathBuf>,
     run: Option<JoinHandle<()>>,
 }
 
@@ -95,8 +99,9 @@ impl KubeletPreflight {
         inputs: UnboundedSender<Input>,
         metrics: Metrics,
         version: Arc<Mutex<Option<String>>>,
+        versions_dir: Option<PathBuf>,
     ) -> Self {
-        Self { command, inputs, tested: SelfTest::default(), metrics, version, run: None }
+        Self { command, inputs, tested: SelfTest::default(), metrics, version, versions_dir, run: None }
     }
 }
 
@@ -115,6 +120,18 @@ impl ports::Preflight for KubeletPreflight {
         }));
     }
 
+    fn judge_with(&mut self, ticket: u64, candidate: &Rendered, version: &KubeletVersion) {
+        if let Some(run) = self.run.take() {
+            run.abort();
+        }
+        let (command, inputs, dir) = (self.command.clone(), self.inputs.clone(), self.versions_dir.clone());
+        let (candidate, version) = (Candidate::from(candidate), version.clone());
+        self.run = Some(tokio::spawn(async move {
+            let found = judge_with_other(command, dir, &version, &candidate).await;
+            let _ = inputs.send(Input::PreflightWithDone(ticket, found));
+        }));
+    }
+
     fn self_test(&mut self) {
         self.tested = SelfTest::default(); // another binary than before
         let (command, tested, known) = (self.command.clone(), self.tested.clone(), self.version.clone());
@@ -128,6 +145,20 @@ impl ports::Preflight for KubeletPreflight {
             let _ = ensure_tested(&command, &tested).await; // asked again when it matters
         });
     }
+}
+
+/// Judges with the kubelet of this version, with the arguments and in the bounds of every preflight. That it can be a judge is
+/// tested each time: the file may be another by then.
+async fn judge_with_other(
+    own: PreflightCommand,
+    dir: Option<PathBuf>,
+    asked: &KubeletVersion,
+    candidate: &Candidate,
+) -> Result<Verdict, String> {
+    let command = PreflightCommand { program: other_kubelets::find(dir, asked).await?, ..own };
+    let said = version(&command.program, &command.args).await;
+    other_kubelets::check_version(&command.program, asked, said.as_deref())?;
+    Ok(judge_tested(&command, &SelfTest::default(), candidate).await)
 }
 
 async fn judge_tested(command: &PreflightCommand, tested: &SelfTest, candidate: &Candidate) -> Verdict {

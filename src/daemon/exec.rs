@@ -105,6 +105,9 @@ impl<P: Ports> Executor<P> {
             Effect::ReadLogTail => return vec![Input::LogTail(self.ports.kubelet().log_tail())],
             Effect::Watch(map) => self.ports.cluster().watch(map.as_ref()),
             Effect::Preflight(ticket, candidate) => self.ports.preflight().judge(ticket, &candidate),
+            Effect::PreflightWith(ticket, candidate, version) => {
+                self.ports.preflight().judge_with(ticket, &candidate, &version);
+            }
             Effect::SelfTest => self.ports.preflight().self_test(),
             Effect::Stop => self.ports.kubelet().stop(),
             Effect::DumpStacks => self.ports.kubelet().dump_stacks(),

@@ -8,6 +8,7 @@ use super::io::Ticket;
 use super::model::{Moment, Rendered};
 use super::question::Asked;
 use kubelet_config::hazard::impact::Supply;
+use kubelet_config::kubelet_version::KubeletVersion;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::preflight::{PreflightRequest, PreflightStatus};
 use kubelet_config::source::Source;
@@ -40,6 +41,8 @@ struct Inquiry {
     asked: Asked,
     stage: Stage,
     source: Source,
+    /// The kubelet that is to judge, where it is not the node's own.
+    kubelet: Option<KubeletVersion>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +50,7 @@ enum Stage {
     Fetching(PreflightRequest),
     Loading,
     Judging(Box<Rendered>),
-    /// What runs here, and what there is left of what runs out.
+    /// A kubelet has judged it. What runs here, and what there is left of what runs out.
     Observing(Box<Rendered>, Option<PodInventory>, Option<BTreeMap<String, Supply>>),
 }
 

@@ -1,16 +1,19 @@
 //! What a change would cost this node: hazards of its fields, pods that would be turned away, and fields of no effect.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::machine::State;
 use crate::machine::io::Effect;
 use crate::machine::model::{ConfigError, Rendered};
 use crate::machine::records::Version;
 use kubelet_config::hazard::impact::Supply;
-use kubelet_config::hazard::{self, HazardClass};
+use kubelet_config::hazard::{self, HazardClass, defaults};
+use kubelet_config::kubelet_version::KubeletVersion;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::schema::{self, UnknownFields};
 use kubelet_config::source::Source;
+use serde_json::Value;
 
 impl State {
     /// The way back to what was proven is always open.
@@ -18,15 +21,19 @@ impl State {
         self.running().effective.is_null() || self.fallback_content() == Some(&rendered.digest)
     }
 
-    /// What this kubelet would ignore in the payload, as far as its version is known.
-    pub(super) fn field_problems(&self, rendered: &Rendered) -> Vec<String> {
-        let minor = self.kubelet_version().and_then(|version| schema::minor(version).ok());
-        schema::messages(&rendered.problems, minor)
+    /// What this kubelet, or one of another version, would ignore in the payload, as far as the version is known.
+    pub(super) fn field_problems(&self, rendered: &Rendered, version: Option<&KubeletVersion>) -> Vec<String> {
+        let version = version.map(KubeletVersion::as_str).or_else(|| self.kubelet_version());
+        schema::messages(&rendered.problems, version.and_then(|version| schema::minor(version).ok()))
     }
 
     /// Why the payload is refused for that, where it is.
-    pub(in crate::machine) fn refused_field_problems(&self, rendered: &Rendered) -> Option<String> {
-        let messages = self.field_problems(rendered);
+    pub(in crate::machine) fn refused_field_problems(
+        &self,
+        rendered: &Rendered,
+        version: Option<&KubeletVersion>,
+    ) -> Option<String> {
+        let messages = self.field_problems(rendered, version);
         let is_proven = self.fallback_content() == Some(&rendered.digest);
         let by_policy = rendered.admission.refuses_unknown_fields;
         let refuses = by_policy || self.settings.unknown_fields == UnknownFields::Refuse;
@@ -36,7 +43,7 @@ impl State {
 
     /// Refuses the change if it must not be made on a live node and nobody accepted that.
     pub(super) fn refuse_hazards(&mut self, source: &Source, rendered: &Rendered, fx: &mut Vec<Effect>) -> bool {
-        let Some((classes, why)) = self.refused_hazards(rendered) else { return false };
+        let Some((classes, why)) = self.refused_hazards(rendered, None) else { return false };
         self.refuse(classes, source, &why, fx);
         true
     }
@@ -44,7 +51,8 @@ impl State {
     /// The same if it would cost pods.
     pub(super) fn refuse_impact(&mut self, source: &Source, rendered: &Rendered, fx: &mut Vec<Effect>) -> bool {
         let inventory = self.change.as_ref().and_then(|change| change.inventory.as_ref());
-        let Some((_, why)) = self.refused_impact(rendered, inventory, &self.health.supplies()) else { return false };
+        let found = self.refused_impact(rendered, None, inventory, &self.health.supplies());
+        let Some((_, why)) = found else { return false };
         self.refuse(BTreeSet::from([HazardClass::Pods]), source, &why, fx);
         true
     }
@@ -57,11 +65,29 @@ impl State {
         self.reject(&Version::named(source.clone()), ConfigError::Validate, why, fx);
     }
 
-    pub(in crate::machine) fn refused_hazards(&self, rendered: &Rendered) -> Option<(BTreeSet<HazardClass>, String)> {
+    /// What the kubelet goes by, and what it would go by: to a kubelet of another version with the defaults of that one.
+    pub(in crate::machine) fn before_and_after(
+        &self,
+        rendered: &Rendered,
+        version: Option<&KubeletVersion>,
+    ) -> [Arc<Value>; 2] {
+        let minor = version.map(KubeletVersion::known_minor);
+        [&self.running().effective, &rendered.effective].map(|config| match minor {
+            None => config.clone(),
+            Some(minor) => Arc::new(defaults::filled(config, minor)),
+        })
+    }
+
+    pub(in crate::machine) fn refused_hazards(
+        &self,
+        rendered: &Rendered,
+        version: Option<&KubeletVersion>,
+    ) -> Option<(BTreeSet<HazardClass>, String)> {
         if self.is_way_back(rendered) {
             return None;
         }
-        let changes = hazard::diff(&self.running().effective, &rendered.effective);
+        let [before, after] = self.before_and_after(rendered, version);
+        let changes = hazard::diff(&before, &after);
         let acknowledged = rendered.annotations.acknowledge.as_deref();
         let why = bounded_by_policy(hazard::refused(&changes, acknowledged)?, rendered);
         Some((hazard::refused_classes(&changes, acknowledged), why))
@@ -71,13 +97,15 @@ impl State {
     pub(in crate::machine) fn refused_impact(
         &self,
         rendered: &Rendered,
+        version: Option<&KubeletVersion>,
         inventory: Option<&PodInventory>,
         supplies: &BTreeMap<String, Supply>,
     ) -> Option<(BTreeSet<String>, String)> {
         if self.is_way_back(rendered) {
             return None;
         }
-        let impacts = hazard::preview(&self.running().effective, &rendered.effective, inventory, supplies);
+        let [before, after] = self.before_and_after(rendered, version);
+        let impacts = hazard::preview(&before, &after, inventory, supplies);
         let why = hazard::refused_impact(&impacts, rendered.annotations.acknowledge.as_deref())?;
         let pods = impacts.into_iter().flat_map(|impact| impact.pods).collect();
         Some((pods, bounded_by_policy(why, rendered)))

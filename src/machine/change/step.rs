@@ -308,10 +308,10 @@ impl State {
             return;
         }
         // Right after a boot the kubelet's version was not known when the change was taken up.
-        if let Some(why) = self.refused_field_problems(&rendered) {
+        if let Some(why) = self.refused_field_problems(&rendered, None) {
             return self.reject(&Version::named(source), ConfigError::Load, &why, fx);
         }
-        for line in self.field_problems(&rendered) {
+        for line in self.field_problems(&rendered, None) {
             log(fx, Level::Warn, format!("{source}: {line}"));
         }
         self.record_switch(source, &rendered, fx);

@@ -11,8 +11,10 @@ use crate::machine::records::{Phase, Version};
 use crate::machine::{Level, Run, State, limits};
 use kubelet_config::duration::backoff;
 use kubelet_config::hazard::{self, HazardClass};
+use kubelet_config::kubelet_version::KubeletVersion;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::preflight::{PreflightRequest, PreflightResult, PreflightStatus};
+use kubelet_config::schema;
 use kubelet_config::source::{Payload, Source};
 use kubelet_config::status::PreflightAnswer;
 
@@ -75,20 +77,24 @@ impl State {
             Ok(request) => {
                 let asked = self.ask(limits::FETCH_DEADLINE);
                 fx.push(Effect::Fetch(asked.ticket, request.reference.clone()));
-                let stage = Stage::Fetching(request);
-                self.on_request.inquiry = Some(Inquiry { asked, stage, source: Source::default() });
+                let (source, kubelet) = (Source::default(), request.kubelet.clone());
+                self.on_request.inquiry = Some(Inquiry { asked, stage: Stage::Fetching(request), source, kubelet });
             }
         }
     }
 
-    /// The request, unless it was answered with this kubelet.
+    /// The request, unless it was answered with the kubelet that is asked for, by default this one.
     fn unanswered(&self) -> Option<String> {
         let OnRequest { request, answer, .. } = &self.on_request;
+        let names_kubelet =
+            |text: &String| PreflightRequest::parse(text).is_ok_and(|request| request.kubelet.is_some());
         let is_of_this_kubelet = |answer: &PreflightStatus| {
             let known = self.kubelet_version().filter(|_| !answer.kubelet_version.is_empty());
             known.is_none_or(|version| version == answer.kubelet_version)
         };
-        request.clone().filter(|_| !answer.as_ref().is_some_and(is_of_this_kubelet))
+        let stands =
+            |answer: &PreflightStatus| request.as_ref().is_some_and(names_kubelet) || is_of_this_kubelet(answer);
+        request.clone().filter(|_| !answer.as_ref().is_some_and(stands))
     }
 
     /// True while the node has better things to do, or its kubelet is judged itself.
@@ -115,7 +121,7 @@ impl State {
         result: Result<Arc<Payload>, FetchError>,
         fx: &mut Vec<Effect>,
     ) {
-        let Some(Inquiry { stage: Stage::Fetching(request), .. }) = self.inquiry(ticket) else { return };
+        let Some(Inquiry { stage: Stage::Fetching(request), kubelet, .. }) = self.inquiry(ticket) else { return };
         match result {
             Ok(payload) => {
                 let source = payload.resolve(&request.reference);
@@ -127,7 +133,7 @@ impl State {
                 let target = LoadTarget::Unassigned(source.clone(), payload);
                 fx.push(Effect::Store(StoreRequest::Load(asked.ticket, target)));
                 self.on_request.leaves_content = true;
-                self.on_request.inquiry = Some(Inquiry { asked, stage: Stage::Loading, source });
+                self.on_request.inquiry = Some(Inquiry { asked, stage: Stage::Loading, source, kubelet });
             }
             Err(FetchError { why, definite: true }) => self.answer(PreflightResult::Inconclusive, &why, fx),
             Err(FetchError { why, definite: false }) => self.put_off(&why, fx),
@@ -141,15 +147,17 @@ impl State {
         result: &Result<Rendered, RenderError>,
         fx: &mut Vec<Effect>,
     ) -> bool {
-        let Some(Inquiry { stage: Stage::Loading, source, .. }) = self.inquiry(ticket) else { return false };
+        let Some(Inquiry { stage: Stage::Loading, source, kubelet, .. }) = self.inquiry(ticket) else { return false };
         match result {
             Ok(rendered) => {
                 let asked = self.ask(limits::PREFLIGHT_DEADLINE);
                 let stage = Stage::Judging(Box::new(rendered.clone()));
-                self.on_request.inquiry = Some(Inquiry { asked, stage, source: source.clone() });
-                match self.refused_unjudged(source, rendered) {
-                    Some((result, why)) => self.answer(result, &why, fx),
-                    None => fx.push(Effect::Preflight(asked.ticket, rendered.clone())),
+                let refused = self.refused_unjudged(source.clone(), kubelet.as_ref(), rendered);
+                self.on_request.inquiry = Some(Inquiry { asked, stage, source, kubelet: kubelet.clone() });
+                match (refused, kubelet) {
+                    (Some((result, why)), _) => self.answer(result, &why, fx),
+                    (None, None) => fx.push(Effect::Preflight(asked.ticket, rendered.clone())),
+                    (None, Some(kubelet)) => fx.push(Effect::PreflightWith(asked.ticket, rendered.clone(), kubelet)),
                 }
             }
             Err(RenderError::Load(why)) => self.answer(PreflightResult::Invalid, why, fx),
@@ -162,7 +170,12 @@ impl State {
     }
 
     /// Why it would be refused before a kubelet sees it.
-    fn refused_unjudged(&self, source: Source, rendered: &Rendered) -> Option<(PreflightResult, String)> {
+    fn refused_unjudged(
+        &self,
+        source: Source,
+        kubelet: Option<&KubeletVersion>,
+        rendered: &Rendered,
+    ) -> Option<(PreflightResult, String)> {
         if let Some(why) = rendered.admission.policy.admits_nothing() {
             return Some((PreflightResult::Inconclusive, why));
         }
@@ -171,7 +184,9 @@ impl State {
         }
         let version = Version { source, digest: Some(rendered.digest.clone()) };
         let failed = self.bad_version(&version).filter(|bad| bad.digest == version.digest && !bad.by_policy);
-        let why = self.confirm_within(&rendered.annotations).err().or_else(|| self.refused_field_problems(rendered));
+        let failed = failed.filter(|_| kubelet.is_none()); // a failure is held against the binary that ran
+        let confirm = self.confirm_within(&rendered.annotations).err();
+        let why = confirm.or_else(|| self.refused_field_problems(rendered, kubelet));
         let why = why.or_else(|| failed.map(|bad| format!("it failed on this node before: {}", bad.detail)));
         why.map(|why| (PreflightResult::Invalid, why))
     }
@@ -183,34 +198,82 @@ impl State {
         verdict: &Verdict,
         fx: &mut Vec<Effect>,
     ) -> bool {
-        let Some(Inquiry { stage: Stage::Judging(rendered), source, .. }) = self.inquiry(ticket) else { return false };
+        let Some(Inquiry { stage: Stage::Judging(rendered), kubelet: None, .. }) = self.inquiry(ticket) else {
+            return false;
+        };
+        self.weigh_verdict(&rendered, None, verdict, fx);
+        true
+    }
+
+    /// The verdict of the other kubelet that is asked for, or why there is none to be had.
+    pub(in crate::machine) fn judged_with(
+        &mut self,
+        ticket: Ticket,
+        found: Result<Verdict, String>,
+        fx: &mut Vec<Effect>,
+    ) {
+        let Some(Inquiry { stage: Stage::Judging(rendered), kubelet: Some(kubelet), .. }) = self.inquiry(ticket) else {
+            return;
+        };
+        match found {
+            Ok(verdict) => self.weigh_verdict(&rendered, Some(&kubelet), &verdict, fx),
+            Err(why) => self.answer(PreflightResult::KubeletUnavailable, &why, fx),
+        }
+    }
+
+    fn weigh_verdict(
+        &mut self,
+        rendered: &Rendered,
+        kubelet: Option<&KubeletVersion>,
+        verdict: &Verdict,
+        fx: &mut Vec<Effect>,
+    ) {
+        if let Some(inquiry) = &mut self.on_request.inquiry {
+            inquiry.stage = Stage::Observing(Box::new(rendered.clone()), None, None);
+        }
         match verdict {
             Verdict::Load(why) | Verdict::Validate(why) => self.answer(PreflightResult::Invalid, why, fx),
             Verdict::Inconclusive(why) | Verdict::NotItsFault(why) => {
                 self.answer(PreflightResult::Inconclusive, why, fx);
             }
-            Verdict::Valid(_) if self.refused_hazards(&rendered).is_some() => {
-                let (classes, why) = self.refused_hazards(&rendered).unwrap_or_default();
+            Verdict::Valid(_) if self.refused_hazards(rendered, kubelet).is_some() => {
+                let (classes, why) = self.refused_hazards(rendered, kubelet).unwrap_or_default();
                 let hazards = classes.into_iter().map(|class| class.label().to_owned()).collect();
                 let status = PreflightStatus { hazards, ..self.finding(PreflightResult::Hazard, &why) };
                 self.say(status, fx);
             }
-            Verdict::Valid(_) if self.may_cost_pods(&rendered) => {
+            Verdict::Valid(_) if self.may_cost_pods(rendered, kubelet) => {
                 let asked = self.ask(limits::FETCH_DEADLINE);
                 for query in [Query::Pods, Query::Environment(self.runtime_socket())] {
                     fx.push(Effect::Query(asked.ticket, query));
                 }
-                let stage = Stage::Observing(rendered, None, None);
-                self.on_request.inquiry = Some(Inquiry { asked, stage, source });
+                if let Some(inquiry) = &mut self.on_request.inquiry {
+                    inquiry.asked = asked;
+                }
             }
-            Verdict::Valid(remarks) => self.answer(PreflightResult::Valid, &remarks.join("; "), fx),
+            Verdict::Valid(remarks) => {
+                let status = self.accepted_by(kubelet, &remarks.join("; "));
+                self.say(status, fx);
+            }
         }
-        true
+    }
+
+    /// Nothing is known against it; of a kubelet that the tables do not know, that is not all.
+    fn accepted_by(&self, kubelet: Option<&KubeletVersion>, remarks: &str) -> PreflightStatus {
+        if kubelet.is_none_or(|kubelet| kubelet.known_minor().is_some()) {
+            return self.finding(PreflightResult::Valid, remarks);
+        }
+        let newest = schema::NEWEST;
+        let why = format!(
+            "this kubelet accepts it; hazards and lost pods are unknown: this supervisor knows 1.{newest} at the latest"
+        );
+        self.finding(PreflightResult::Inconclusive, &why)
     }
 
     /// True if it changes a field that pods are admitted or evicted by: else nobody is asked for them.
-    fn may_cost_pods(&self, rendered: &Rendered) -> bool {
-        let changes = hazard::diff(&self.running().effective, &rendered.effective);
+    fn may_cost_pods(&self, rendered: &Rendered, kubelet: Option<&KubeletVersion>) -> bool {
+        let [before, after] = self.before_and_after(rendered, kubelet);
+        let changes = hazard::diff(&before, &after);
         changes.iter().any(|change| change.class == HazardClass::Pods)
     }
 
@@ -249,13 +312,14 @@ impl State {
     }
 
     fn answer_by_pods(&mut self, fx: &mut Vec<Effect>) {
-        let Some(Inquiry { stage: Stage::Observing(rendered, Some(pods), Some(supplies)), .. }) =
+        let Some(Inquiry { stage: Stage::Observing(rendered, Some(pods), Some(supplies)), kubelet, .. }) =
             &self.on_request.inquiry
         else {
             return;
         };
-        let status = match self.refused_impact(rendered, Some(pods), supplies) {
-            None => self.finding(PreflightResult::Valid, ""),
+        let kubelet = kubelet.as_ref();
+        let status = match self.refused_impact(rendered, kubelet, Some(pods), supplies) {
+            None => self.accepted_by(kubelet, ""),
             Some((pods, why)) => PreflightStatus {
                 pods_lost: pods.len(),
                 pods: pods.into_iter().collect(),
@@ -286,7 +350,11 @@ impl State {
         let request = self.on_request.request.as_deref().unwrap_or_default();
         let mut status = PreflightStatus::new(request, result, why);
         self.kubelet_version().unwrap_or_default().clone_into(&mut status.kubelet_version);
-        let Some(Inquiry { source, stage, .. }) = &self.on_request.inquiry else { return status };
+        let Some(Inquiry { source, stage, kubelet, .. }) = &self.on_request.inquiry else { return status };
+        if let Some(kubelet) = kubelet {
+            let has_judged = matches!(stage, Stage::Observing(..));
+            status.kubelet_version = if has_judged { kubelet.to_string() } else { String::new() };
+        }
         if !source.uid.is_empty() {
             status.version = format!("{}/{}", source.uid, source.resource_version);
         }

@@ -243,6 +243,9 @@ impl Driver {
             Effect::Emit(_) => return self.submit(StoreRequest::Append(Box::default())),
             Effect::Send(_) => self.sent += 1,
             Effect::Preflight(ticket, _) => self.preflights.push(ticket),
+            Effect::PreflightWith(ticket, ..) => {
+                return Some(Input::PreflightWithDone(ticket, Ok(inputs::verdict(0))));
+            }
             Effect::Probe(ticket, _) => self.probes.push(ticket),
             Effect::Fetch(ticket, _) => self.fetches.push(ticket),
             Effect::Query(ticket, query) => self.queries.push((ticket, query)),

@@ -16,7 +16,7 @@ use kubelet_supervisor::machine::{Effect, FetchError, Handover, Input, Settings,
 use super::driver::{payload, reference, rendered, source};
 
 /// How many there are.
-pub const KINDS: usize = 40;
+pub const KINDS: usize = 41;
 
 /// Its number. Whoever adds an input adds it here, to [`KINDS`] and to [`make`].
 pub fn kind(input: &Input) -> usize {
@@ -61,6 +61,7 @@ pub fn kind(input: &Input) -> usize {
         Input::ClockSet => 37,
         Input::ConfigMapFetched(..) => 38,
         Input::PreflightRequested { .. } => 39,
+        Input::PreflightWithDone(..) => 40,
     }
 }
 
@@ -121,6 +122,7 @@ pub fn make(kind: usize, seed: u8) -> Input {
         37 => Input::ClockSet,
         38 => fetched(ticket, seed),
         39 => preflight(seed),
+        40 => Input::PreflightWithDone(ticket, if odd { Err("absent".to_owned()) } else { Ok(verdict(seed)) }),
         _ => Input::Tick,
     }
 }
@@ -181,6 +183,7 @@ pub fn preflight(which: u8) -> Input {
     let request = match which {
         0 => None,
         1 => Some("garbage".to_owned()),
+        6.. => Some(format!("{request}?kubeletVersion=v1.31.4")),
         _ => Some(request),
     };
     Input::PreflightRequested { request, answer: Some(answer).filter(|_| which.is_multiple_of(4)) }

@@ -35,6 +35,11 @@ impl Node {
                 self.payload(&reference.name).map(Input::ConfigMap)
             }
             Effect::Preflight(ticket, rendered) => self.preflight(*ticket, rendered),
+            Effect::PreflightWith(ticket, rendered, version) => {
+                let found = self.other_kubelets.get(version.as_str()).ok_or(format!("no kubelet {version} here"));
+                let is_refused = |refused: &Vec<String>| refused.contains(&rendered.digest.0);
+                Some(Input::PreflightWithDone(*ticket, found.map(|refused| verdict_of(is_refused(refused)))))
+            }
             Effect::Start(config) => {
                 Some(Input::Started(self.start(config.as_deref().map(|config| config.path.as_str()))))
             }
@@ -120,10 +125,8 @@ impl Node {
     fn verdict(&self, rendered: &Rendered) -> Verdict {
         if self.inconclusive {
             Verdict::Inconclusive("it did not end".to_owned())
-        } else if self.refused.contains(&rendered.digest.0) {
-            Verdict::Validate(REFUSAL.to_owned())
         } else {
-            Verdict::Valid(Vec::new())
+            verdict_of(self.refused.contains(&rendered.digest.0))
         }
     }
 
@@ -194,4 +197,8 @@ impl Node {
     pub(super) fn api_answers(&self) -> bool {
         self.api && !(self.cuts_api && self.is_cut())
     }
+}
+
+fn verdict_of(is_refused: bool) -> Verdict {
+    if is_refused { Verdict::Validate(REFUSAL.to_owned()) } else { Verdict::Valid(Vec::new()) }
 }
