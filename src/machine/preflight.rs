@@ -51,7 +51,16 @@ enum Stage {
     Loading,
     Judging(Box<Rendered>),
     /// A kubelet has judged it. What runs here, and what there is left of what runs out.
-    Observing(Box<Rendered>, Option<PodInventory>, Option<BTreeMap<String, Supply>>),
+    Observing(Box<Rendered>, Observed),
+}
+
+/// What is known of a candidate that the kubelet accepts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Observed {
+    /// What the kubelet said of it.
+    remarks: String,
+    pods: Option<PodInventory>,
+    supplies: Option<BTreeMap<String, Supply>>,
 }
 
 impl OnRequest {

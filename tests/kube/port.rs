@@ -158,11 +158,15 @@ async fn the_pods_of_this_node_and_no_other() {
     bench.server.put_pod(NODE, "b", "p2", json!({"status": {"phase": "Failed", "reason": "OutOfpods"}}));
     bench.server.put_pod("n2", "b", "p3", json!({}));
     let inventory = bench.pods().await.unwrap();
-    assert_eq!(inventory.capacity["memory"], "8010444Ki");
+    assert_eq!((inventory.node.name.as_str(), inventory.node.capacity["memory"].as_str()), (NODE, "8010444Ki"));
+    assert!(inventory.node.labels.is_some());
     let names: Vec<&str> = inventory.pods.iter().map(|pod| pod.name.as_str()).collect();
     assert_eq!(names, ["a/p1", "b/p2"]);
     let pod = &inventory.pods[0];
-    assert_eq!((pod.created.as_str(), pod.cpu_millis, pod.memory), ("2026-01-01T00:00:00Z", 250, 64 << 20));
+    assert_eq!(
+        (pod.created.as_str(), pod.requests["cpu"], pod.requests["memory"]),
+        ("2026-01-01T00:00:00Z", 250, 64 << 20)
+    );
     assert!(pod.is_live() && !pod.uid.is_empty());
     assert_eq!((inventory.pods[1].is_live(), inventory.pods[1].reason.as_str()), (false, "OutOfpods"));
     let asked = bench.server.requests().into_iter().find(|request| request.path.ends_with("/pods")).unwrap();

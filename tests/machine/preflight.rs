@@ -89,6 +89,16 @@ fn each_finding_is_told() {
     let pods = finding(&mut node, "pods");
     assert_eq!((pods.result, pods.pods_lost), (PreflightResult::PodsLost, 1));
     assert_eq!(pods.pods, ["d/second"]);
+    assert!(pods.message.contains("d/second (OutOfpods)"), "{}", pods.message);
+    // What nobody can tell refuses nothing, and is said.
+    node.inventory.pods[0].node_selector = json!({"disk": "ssd"});
+    let unsure = finding(&mut node, "a");
+    assert_eq!(unsure.result, PreflightResult::Valid);
+    assert!(unsure.message.contains("d/first (perhaps NodeAffinity)"), "{}", unsure.message);
+    node.inventory.node.labels = Some([("disk".to_owned(), "hdd".to_owned())].into());
+    let pods = finding(&mut node, "accepted");
+    assert_eq!((pods.result, pods.pods), (PreflightResult::PodsLost, ["d/first".to_owned()].into()));
+    node.inventory.pods[0].node_selector = serde_json::Value::Null;
     assert_eq!(finding(&mut node, "forever").result, PreflightResult::Invalid);
     assert_eq!(finding(&mut node, "denied").result, PreflightResult::PolicyRefused);
     assert_eq!(finding(&mut node, "elsewhere").result, PreflightResult::PolicyRefused, "as an assignment by labels");

@@ -16,6 +16,7 @@
 //! - [`hazard`]: the table of fields, the difference of two configurations, acknowledgements, and the pods it would cost
 //! - [`policy`]: what a node's own policy admits, and signatures
 //! - [`pods`]: the pods of a node as the kubelet's admission counts them
+//! - [`readmission`]: which of them a kubelet that is restarted would refuse
 //!
 //! What is told:
 //!
@@ -37,6 +38,7 @@ pub mod merge;
 pub mod pods;
 pub mod policy;
 pub mod preflight;
+pub mod readmission;
 pub mod rendering;
 pub mod reported;
 pub mod schema;

@@ -1,6 +1,6 @@
 //! Pods as API objects show them, counted as the kubelet's admission counts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -20,6 +20,12 @@ pub struct PodSpecView {
     pub overhead: Option<Value>,
     /// `resources` of the pod as a whole (v1.32), unread.
     pub resources: Option<Value>,
+    /// `nodeSelector`, unread.
+    pub node_selector: Option<Value>,
+    /// `affinity`, unread.
+    pub affinity: Option<Value>,
+    /// `priority`, unread.
+    pub priority: Option<Value>,
 }
 
 /// A container.
@@ -49,17 +55,57 @@ pub fn summarize(identity: PodSummary, spec: &PodSpecView, status: PodStatusView
     PodSummary {
         phase: text(status.phase),
         reason: text(status.reason),
-        cpu_millis: requests(spec, "cpu", quantity::millis),
-        memory: requests(spec, "memory", quantity::whole),
+        requests: all_requests(spec),
+        is_critical: identity.is_static
+            || spec.priority.as_ref().and_then(Value::as_i64).is_some_and(|priority| priority >= SYSTEM_CRITICAL),
+        node_selector: spec.node_selector.clone().unwrap_or_default(),
+        node_affinity: spec
+            .affinity
+            .as_ref()
+            .and_then(|all| all.pointer(REQUIRED_AFFINITY))
+            .cloned()
+            .unwrap_or_default(),
         ..identity
     }
+}
+
+/// Where the node affinity that has to hold stands in `Pod.spec.affinity`.
+const REQUIRED_AFFINITY: &str = "/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution";
+
+/// Pods of this priority are critical (SystemCriticalPriority, pkg/apis/scheduling/types.go, v1.20.2).
+const SYSTEM_CRITICAL: i64 = 2_000_000_000;
+
+/// The annotation of a mirror pod, a static pod's shadow in the API server (ConfigMirrorAnnotationKey,
+/// pkg/kubelet/types/pod_update.go, v1.20.2).
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// True if a pod with these annotations stands for a static pod.
+#[must_use]
+pub fn is_static(annotations: Option<&BTreeMap<String, String>>) -> bool {
+    annotations.is_some_and(|all| all.contains_key(MIRROR))
+}
+
+/// An amount of a resource as admission compares it: CPU in millicores, anything else in its own unit.
+pub(crate) fn amount(resource: &str, text: &str) -> Option<u64> {
+    if resource == "cpu" { quantity::millis(text) } else { quantity::whole(text) }
+}
+
+/// Requests above 0, by resource.
+fn all_requests(spec: &PodSpecView) -> BTreeMap<String, u64> {
+    let containers = spec.containers.iter().flatten().chain(spec.init_containers.iter().flatten());
+    let lists = containers.map(|container| &container.resources).chain([&spec.resources]);
+    let requests = lists.filter_map(|resources| resources.as_ref()?.get("requests"));
+    let lists = requests.chain(&spec.overhead).filter_map(Value::as_object);
+    let names: BTreeSet<&String> = lists.flat_map(|list| list.keys()).collect();
+    let sums = names.into_iter().map(|name| (name.clone(), requests_of(spec, name)));
+    sums.filter(|(_, sum)| *sum > 0).collect()
 }
 
 /// What the kubelet's admission counts for a pod (PodRequests, component-helpers/resource, v1.36):
 /// all containers together, or the largest init container if that is more; sidecars count with
 /// both; a request of the pod as a whole stands for all of these; overhead comes on top.
-fn requests(spec: &PodSpecView, resource: &str, read: fn(&str) -> Option<u64>) -> u64 {
-    let amount = |from: Option<&Value>| from.and_then(|list| list.get(resource)).and_then(Value::as_str).and_then(read);
+fn requests_of(spec: &PodSpecView, resource: &str) -> u64 {
+    let amount = |from: Option<&Value>| amount(resource, from?.get(resource)?.as_str()?);
     let requested = |container: &ContainerView| {
         amount(container.resources.as_ref().and_then(|resources| resources.get("requests"))).unwrap_or_default()
     };
@@ -92,10 +138,16 @@ pub struct PodSummary {
     pub phase: String,
     /// `status.reason`, such as `OutOfpods`, `Evicted`; empty if there is none.
     pub reason: String,
-    /// Sum of the containers' CPU requests (the largest init container's if more), millicores.
-    pub cpu_millis: u64,
-    /// The same for memory, bytes.
-    pub memory: u64,
+    /// What it requests above 0, by resource: CPU in millicores, anything else in its own unit (bytes, pieces).
+    pub requests: BTreeMap<String, u64>,
+    /// It stands for a static pod.
+    pub is_static: bool,
+    /// The kubelet evicts others for it: a static pod, or one of a system priority.
+    pub is_critical: bool,
+    /// `spec.nodeSelector`; null if there is none.
+    pub node_selector: Value,
+    /// The node affinity that is required of a node; null if there is none.
+    pub node_affinity: Value,
 }
 
 impl PodSummary {
@@ -107,10 +159,12 @@ impl PodSummary {
             value.and_then(Value::as_str).unwrap_or_default().to_owned()
         };
         let part = |name: &str| object.get(name).cloned().unwrap_or_default();
+        let annotations = object.pointer("/metadata/annotations").and_then(Value::as_object);
         let identity = PodSummary {
             uid: meta("uid"),
             name: format!("{}/{}", meta("namespace"), meta("name")),
             created: meta("creationTimestamp"),
+            is_static: annotations.is_some_and(|all| all.contains_key(MIRROR)),
             ..PodSummary::default()
         };
         let spec = serde_json::from_value(part("spec")).unwrap_or_default();
@@ -124,13 +178,47 @@ impl PodSummary {
     }
 }
 
+/// The Node as admission looks at it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeSummary {
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.labels`; `None` while the Node was not seen.
+    pub labels: Option<BTreeMap<String, String>>,
+    /// `status.capacity`, verbatim quantities; empty if unknown.
+    pub capacity: BTreeMap<String, String>,
+    /// `status.allocatable`, the same.
+    pub allocatable: BTreeMap<String, String>,
+}
+
+impl NodeSummary {
+    /// The Node of a whole API object; what is missing or odd is left out.
+    #[must_use]
+    pub fn from_object(object: &Value) -> Self {
+        let labels = object.pointer("/metadata/labels");
+        Self {
+            name: object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned(),
+            labels: Some(texts(labels)),
+            capacity: texts(object.pointer("/status/capacity")),
+            allocatable: texts(object.pointer("/status/allocatable")),
+        }
+    }
+}
+
+/// The entries of an object that are texts.
+#[must_use]
+pub fn texts(object: Option<&Value>) -> BTreeMap<String, String> {
+    let entries = object.and_then(Value::as_object).into_iter().flatten();
+    entries.filter_map(|(name, text)| Some((name.clone(), text.as_str()?.to_owned()))).collect()
+}
+
 /// The pods of the node, and what the node has for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodInventory {
     /// All pods bound to it.
     pub pods: Vec<PodSummary>,
-    /// `Node.status.capacity`, verbatim quantities; empty if unknown.
-    pub capacity: BTreeMap<String, String>,
+    /// Where they run, as it is now.
+    pub node: NodeSummary,
 }
 
 #[cfg(test)]
@@ -142,11 +230,18 @@ mod tests {
     #[test]
     fn a_pod_as_the_api_server_has_it() {
         let object = json!({"metadata": {"name": "p", "namespace": "d", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
-            "spec": {"containers": [{"resources": {"requests": {"cpu": "250m", "memory": "1Mi"}}}]},
+            "spec": {"containers": [{"resources": {"requests": {"cpu": "250m", "memory": "1Mi", "hugepages-2Mi": "4Mi", "x.y/gpu": "0"}}}],
+                "overhead": {"ephemeral-storage": "1Ki"}, "nodeSelector": {"a": "b"}, "priority": 2_000_000_000},
             "status": {"phase": "Running"}});
         let pod = PodSummary::from_object(&object);
         assert_eq!((pod.name.as_str(), pod.uid.as_str(), pod.created.as_str()), ("d/p", "u", "2026-01-01T00:00:00Z"));
-        assert_eq!((pod.cpu_millis, pod.memory, pod.is_live()), (250, 1 << 20, true));
+        let requests = [("cpu", 250), ("ephemeral-storage", 1 << 10), ("hugepages-2Mi", 4 << 20), ("memory", 1 << 20)];
+        assert_eq!(pod.requests, requests.map(|(name, amount)| (name.to_owned(), amount)).into());
+        assert_eq!((pod.is_live(), pod.is_critical, pod.is_static), (true, true, false));
+        assert_eq!((&pod.node_selector, &pod.node_affinity), (&json!({"a": "b"}), &Value::Null));
+        let mirror =
+            PodSummary::from_object(&json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}}));
+        assert!(mirror.is_static && mirror.is_critical);
         for odd in [json!(null), json!({"metadata": 1, "spec": [], "status": "x"})] {
             assert_eq!(PodSummary::from_object(&odd), PodSummary { name: "/".to_owned(), ..PodSummary::default() });
         }

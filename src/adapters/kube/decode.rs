@@ -10,7 +10,7 @@ use super::credentials::chain;
 use super::types::{ConfigMapView, LeaseView, NodeView, PodView};
 use crate::machine::evidence::{LeaseObservation, NodeReadiness};
 use kubelet_config::assignment::{self, Assignment};
-use kubelet_config::pods::{self, PodSummary};
+use kubelet_config::pods::{self, NodeSummary, PodSummary};
 use kubelet_config::preflight::{ANSWER_ANNOTATION, MAX_ANSWER, REQUEST_ANNOTATION};
 use kubelet_config::reported;
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, is_safe_component, is_uid_on_node};
@@ -127,10 +127,14 @@ fn text<'a>(object: &'a Value, field: &str) -> &'a str {
     object.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// `status.capacity`; entries that are no text are left out.
-pub(super) fn capacity(node: &NodeView) -> BTreeMap<String, String> {
-    let entries = node.status.capacity.as_ref().and_then(Value::as_object).into_iter().flatten();
-    entries.filter_map(|(name, amount)| Some((name.clone(), amount.as_str()?.to_owned()))).collect()
+/// The Node as the admission of pods looks at it.
+pub(super) fn node_summary(node: &NodeView) -> NodeSummary {
+    NodeSummary {
+        name: node.metadata.name.clone().unwrap_or_default(),
+        labels: Some(node.metadata.labels.clone().unwrap_or_default()),
+        capacity: pods::texts(node.status.capacity.as_ref()),
+        allocatable: pods::texts(node.status.allocatable.as_ref()),
+    }
 }
 
 /// What asking for the Lease came to. 401 is about the credentials, which a change can break; 408, 429 and 5xx
@@ -152,6 +156,7 @@ pub(super) fn lease_observation(result: Result<LeaseView, Error>) -> LeaseObserv
 pub(super) fn pod_summary(pod: PodView) -> PodSummary {
     let meta = pod.metadata;
     let who = PodSummary {
+        is_static: pods::is_static(meta.annotations.as_ref()),
         uid: meta.uid.unwrap_or_default(),
         name: format!("{}/{}", meta.namespace.unwrap_or_default(), meta.name.unwrap_or_default()),
         created: meta.creation_timestamp.map(|time| time.0.to_string()).unwrap_or_default(),
@@ -216,9 +221,10 @@ mod tests {
     #[test]
     fn a_node_as_a_kubelet_reports_it() {
         let node = node(json!({
-            "metadata": {"name": "n1", "annotations": {"kubelet-supervisor.io/retry": "222", "other": "x"}},
+            "metadata": {"name": "n1", "annotations": {"kubelet-supervisor.io/retry": "222", "other": "x"}, "labels": {"a": "b"}},
             "status": {
                 "capacity": {"cpu": "2", "memory": "8010444Ki", "pods": "110", "odd": 7},
+                "allocatable": {"cpu": "1900m"},
                 "conditions": [
                     {"type": "MemoryPressure", "status": "False", "lastHeartbeatTime": "2026-01-01T00:00:00Z"},
                     {"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:01Z",
@@ -231,7 +237,9 @@ mod tests {
         assert!(summary.ready);
         assert_eq!(summary.heartbeat, "2026-01-01T00:00:01Z");
         assert_eq!(summary.message, "KubeletReady: kubelet is posting ready status");
-        assert_eq!(capacity(&node).len(), 3);
+        let summary = node_summary(&node);
+        assert_eq!((summary.name.as_str(), summary.capacity.len(), summary.allocatable.len()), ("n1", 3, 1));
+        assert_eq!(summary.labels.unwrap()["a"], "b");
         assert_eq!(node_annotations(&node), NodeAnnotations { retry: Some("222".to_owned()), confirm: None });
         assert_eq!(assignment(&node, "ns"), Assignment::Local);
     }
@@ -276,7 +284,7 @@ mod tests {
         ] {
             let node = node(json!({"metadata": {"name": "n1"}, "spec": {"configSource": 5}, "status": status}));
             assert_eq!(node_readiness(&node), None);
-            assert!(capacity(&node).is_empty());
+            assert!(node_summary(&node).capacity.is_empty());
             assert_eq!(assignment(&node, "ns"), Assignment::AllNil);
         }
         let node = node(
@@ -319,7 +327,8 @@ mod tests {
             (summary.phase.as_str(), summary.reason.as_str(), summary.is_live()),
             ("Failed", "OutOfpods", false)
         );
-        (summary.cpu_millis, summary.memory)
+        let amount = |resource: &str| summary.requests.get(resource).copied().unwrap_or_default();
+        (amount("cpu"), amount("memory"))
     }
 
     #[test]

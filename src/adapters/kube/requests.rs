@@ -1,6 +1,5 @@
 //! Single requests: the status, an event, the Lease, the pods, a ConfigMap.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use super::{decode, watch};
 use crate::machine::FetchError;
 use crate::machine::evidence::LeaseObservation;
 use crate::machine::history::HistoryEntry;
-use kubelet_config::pods::PodInventory;
+use kubelet_config::pods::{NodeSummary, PodInventory};
 use kubelet_config::reported;
 use kubelet_config::source::{ConfigMapRef, Payload};
 
@@ -56,14 +55,10 @@ pub(super) async fn observe_lease(client: Client, node: String) -> LeaseObservat
 
 /// Lists the pods of this node as its kubelet does: a node's credentials may with this selector,
 /// and version 0 is served from the API server's cache.
-pub(super) async fn observe_pods(
-    client: Client,
-    node: String,
-    capacity: BTreeMap<String, String>,
-) -> Option<PodInventory> {
+pub(super) async fn observe_pods(client: Client, name: String, node: NodeSummary) -> Option<PodInventory> {
     let api: Api<PodView> = Api::all(client);
     let params = ListParams { resource_version: Some("0".to_owned()), ..ListParams::default() }
-        .fields(&format!("spec.nodeName={node}"));
+        .fields(&format!("spec.nodeName={name}"));
     let pods = match timeout(QUERY_TIMEOUT, api.list(&params)).await {
         Ok(Ok(pods)) => pods,
         Ok(Err(error)) => {
@@ -72,7 +67,7 @@ pub(super) async fn observe_pods(
         }
         Err(_) => return None,
     };
-    Some(PodInventory { pods: pods.items.into_iter().map(decode::pod_summary).collect(), capacity })
+    Some(PodInventory { pods: pods.items.into_iter().map(decode::pod_summary).collect(), node })
 }
 
 /// Gets a ConfigMap as it is now. Nothing that a ConfigMap cannot be is given.

@@ -1,6 +1,5 @@
 //! The work with one set of credentials: two watches, the status, the events, queries.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures_util::future::{BoxFuture, FutureExt as _};
@@ -16,6 +15,7 @@ use super::{decode, requests};
 use crate::machine::Input;
 use crate::machine::evidence::NodeReadiness;
 use kubelet_config::assignment::Assignment;
+use kubelet_config::pods::NodeSummary;
 use kubelet_config::reported;
 use kubelet_config::status::{CONDITION, NodeConfigStatus, PublishedStatus, STATUS_ANNOTATION};
 
@@ -40,7 +40,8 @@ pub(crate) struct Session<'a> {
     watch_error: Option<String>,
     /// The condition Ready as it was last sent to the machine.
     ready: Option<NodeReadiness>,
-    capacity: BTreeMap<String, String>,
+    /// What the admission of pods looks at, as last seen.
+    node: NodeSummary,
 }
 
 impl<'a> Session<'a> {
@@ -62,7 +63,7 @@ impl<'a> Session<'a> {
             dropped: None,
             watch_error: None,
             ready: None,
-            capacity: BTreeMap::new(),
+            node: NodeSummary::default(),
         }
     }
 
@@ -111,15 +112,13 @@ impl<'a> Session<'a> {
 
     /// Beside the loop, and to its end even if the session ends before: each query has an answer.
     fn query(&self, query: Query) {
-        let (client, node, inputs) = (self.client.clone(), self.node_name.clone(), self.inputs.clone());
-        let capacity = self.capacity.clone();
+        let (client, name, inputs) = (self.client.clone(), self.node_name.clone(), self.inputs.clone());
+        let node = self.node.clone();
         tokio::spawn(async move {
             let _ = inputs.send(match query {
-                Query::Lease(ticket) => Input::LeaseObserved(ticket, requests::observe_lease(client, node).await),
+                Query::Lease(ticket) => Input::LeaseObserved(ticket, requests::observe_lease(client, name).await),
                 Query::ConfigMap(ticket, map) => Input::ConfigMapFetched(ticket, requests::fetch(client, map).await),
-                Query::Pods(ticket) => {
-                    Input::PodsObserved(ticket, requests::observe_pods(client, node, capacity).await)
-                }
+                Query::Pods(ticket) => Input::PodsObserved(ticket, requests::observe_pods(client, name, node).await),
             });
         });
     }
@@ -134,7 +133,7 @@ impl<'a> Session<'a> {
         match event {
             WatchEvent::Object(node) => {
                 self.recovered();
-                self.capacity = decode::capacity(&node);
+                self.node = decode::node_summary(&node);
                 if let Some(ready) = decode::node_readiness(&node).filter(|ready| self.ready.as_ref() != Some(ready)) {
                     self.ready = Some(ready.clone());
                     let _ = self.inputs.send(Input::NodeObserved(ready));

@@ -46,6 +46,8 @@ pub(crate) struct NodeStatusView {
     pub(crate) conditions: Option<Value>,
     /// `capacity`, unread.
     pub(crate) capacity: Option<Value>,
+    /// `allocatable`, unread.
+    pub(crate) allocatable: Option<Value>,
 }
 
 /// A ConfigMap without the content of its `binaryData`.

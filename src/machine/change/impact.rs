@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::machine::State;
-use crate::machine::io::Effect;
+use crate::machine::io::{Effect, log};
 use crate::machine::model::{ConfigError, Rendered};
 use crate::machine::records::Version;
+use crate::machine::{Level, State};
 use kubelet_config::hazard::impact::Supply;
-use kubelet_config::hazard::{self, HazardClass, defaults};
+use kubelet_config::hazard::{self, HazardClass, Impact, defaults};
 use kubelet_config::kubelet_version::KubeletVersion;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::schema::{self, UnknownFields};
@@ -51,8 +51,13 @@ impl State {
     /// The same if it would cost pods.
     pub(super) fn refuse_impact(&mut self, source: &Source, rendered: &Rendered, fx: &mut Vec<Effect>) -> bool {
         let inventory = self.change.as_ref().and_then(|change| change.inventory.as_ref());
-        let found = self.refused_impact(rendered, None, inventory, &self.health.supplies());
-        let Some((_, why)) = found else { return false };
+        let supplies = self.health.supplies();
+        let Some((_, why)) = self.refused_impact(rendered, None, inventory, &supplies) else {
+            if let Some(why) = self.uncertain_impact(rendered, None, inventory, &supplies) {
+                log(fx, Level::Warn, format!("{source}: {why}"));
+            }
+            return false;
+        };
         self.refuse(BTreeSet::from([HazardClass::Pods]), source, &why, fx);
         true
     }
@@ -101,14 +106,35 @@ impl State {
         inventory: Option<&PodInventory>,
         supplies: &BTreeMap<String, Supply>,
     ) -> Option<(BTreeSet<String>, String)> {
+        let impacts = self.impacts(rendered, version, inventory, supplies);
+        let why = hazard::refused_impact(&impacts, rendered.annotations.acknowledge.as_deref())?;
+        let pods = impacts.iter().flat_map(Impact::lost).map(str::to_owned).collect();
+        Some((pods, bounded_by_policy(why, rendered)))
+    }
+
+    /// What may go and may not, which refuses nothing.
+    pub(in crate::machine) fn uncertain_impact(
+        &self,
+        rendered: &Rendered,
+        version: Option<&KubeletVersion>,
+        inventory: Option<&PodInventory>,
+        supplies: &BTreeMap<String, Supply>,
+    ) -> Option<String> {
+        hazard::uncertain_impact(&self.impacts(rendered, version, inventory, supplies))
+    }
+
+    fn impacts(
+        &self,
+        rendered: &Rendered,
+        version: Option<&KubeletVersion>,
+        inventory: Option<&PodInventory>,
+        supplies: &BTreeMap<String, Supply>,
+    ) -> Vec<Impact> {
         if self.is_way_back(rendered) {
-            return None;
+            return Vec::new();
         }
         let [before, after] = self.before_and_after(rendered, version);
-        let impacts = hazard::preview(&before, &after, inventory, supplies);
-        let why = hazard::refused_impact(&impacts, rendered.annotations.acknowledge.as_deref())?;
-        let pods = impacts.into_iter().flat_map(|impact| impact.pods).collect();
-        Some((pods, bounded_by_policy(why, rendered)))
+        hazard::preview(&before, &after, inventory, supplies)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Inquiry, OnRequest, Stage};
+use super::{Inquiry, Observed, OnRequest, Stage};
 use crate::machine::evidence::{Environment, Query};
 use crate::machine::io::{Effect, FetchError, StoreRequest, Ticket, log};
 use crate::machine::model::{LoadTarget, RenderError, Rendered, Verdict, later};
@@ -10,7 +10,6 @@ use crate::machine::question::no_answer;
 use crate::machine::records::{Phase, Version};
 use crate::machine::{Level, Run, State, limits};
 use kubelet_config::duration::backoff;
-use kubelet_config::hazard::{self, HazardClass};
 use kubelet_config::kubelet_version::KubeletVersion;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::preflight::{PreflightRequest, PreflightResult, PreflightStatus};
@@ -229,7 +228,7 @@ impl State {
         fx: &mut Vec<Effect>,
     ) {
         if let Some(inquiry) = &mut self.on_request.inquiry {
-            inquiry.stage = Stage::Observing(Box::new(rendered.clone()), None, None);
+            inquiry.stage = Stage::Observing(Box::new(rendered.clone()), Observed::default());
         }
         match verdict {
             Verdict::Load(why) | Verdict::Validate(why) => self.answer(PreflightResult::Invalid, why, fx),
@@ -242,13 +241,17 @@ impl State {
                 let status = PreflightStatus { hazards, ..self.finding(PreflightResult::Hazard, &why) };
                 self.say(status, fx);
             }
-            Verdict::Valid(_) if self.may_cost_pods(rendered, kubelet) => {
+            Verdict::Valid(remarks)
+                if self.running().digest.as_ref() != Some(&rendered.digest) || kubelet.is_some() =>
+            {
                 let asked = self.ask(limits::FETCH_DEADLINE);
                 for query in [Query::Pods, Query::Environment(self.runtime_socket())] {
                     fx.push(Effect::Query(asked.ticket, query));
                 }
                 if let Some(inquiry) = &mut self.on_request.inquiry {
                     inquiry.asked = asked;
+                    let observed = Observed { remarks: remarks.join("; "), ..Observed::default() };
+                    inquiry.stage = Stage::Observing(Box::new(rendered.clone()), observed);
                 }
             }
             Verdict::Valid(remarks) => {
@@ -270,13 +273,6 @@ impl State {
         self.finding(PreflightResult::Inconclusive, &why)
     }
 
-    /// True if it changes a field that pods are admitted or evicted by: else nobody is asked for them.
-    fn may_cost_pods(&self, rendered: &Rendered, kubelet: Option<&KubeletVersion>) -> bool {
-        let [before, after] = self.before_and_after(rendered, kubelet);
-        let changes = hazard::diff(&before, &after);
-        changes.iter().any(|change| change.class == HazardClass::Pods)
-    }
-
     /// The pods of this node; false if it is not this question's answer.
     pub(in crate::machine) fn unassigned_pods(
         &mut self,
@@ -289,8 +285,8 @@ impl State {
             self.put_off("the pods of this node cannot be listed", fx);
             return true;
         };
-        if let Some(Inquiry { stage: Stage::Observing(_, pods, _), .. }) = &mut self.on_request.inquiry {
-            *pods = Some(found.clone());
+        if let Some(Inquiry { stage: Stage::Observing(_, observed), .. }) = &mut self.on_request.inquiry {
+            observed.pods = Some(found.clone());
         }
         self.answer_by_pods(fx);
         true
@@ -304,22 +300,27 @@ impl State {
         fx: &mut Vec<Effect>,
     ) -> bool {
         let Some(Inquiry { stage: Stage::Observing(..), .. }) = self.inquiry(ticket) else { return false };
-        if let Some(Inquiry { stage: Stage::Observing(_, _, supplies), .. }) = &mut self.on_request.inquiry {
-            *supplies = Some(found.supplies.clone());
+        if let Some(Inquiry { stage: Stage::Observing(_, observed), .. }) = &mut self.on_request.inquiry {
+            observed.supplies = Some(found.supplies.clone());
         }
         self.answer_by_pods(fx);
         true
     }
 
     fn answer_by_pods(&mut self, fx: &mut Vec<Effect>) {
-        let Some(Inquiry { stage: Stage::Observing(rendered, Some(pods), Some(supplies)), kubelet, .. }) =
-            &self.on_request.inquiry
+        let Some(Inquiry { stage: Stage::Observing(rendered, observed), kubelet, .. }) = &self.on_request.inquiry
         else {
             return;
         };
+        let Observed { remarks, pods: Some(pods), supplies: Some(supplies) } = observed else { return };
         let kubelet = kubelet.as_ref();
         let status = match self.refused_impact(rendered, kubelet, Some(pods), supplies) {
-            None => self.accepted_by(kubelet, ""),
+            None => {
+                let uncertain = self.uncertain_impact(rendered, kubelet, Some(pods), supplies);
+                let said: Vec<String> =
+                    uncertain.into_iter().chain([remarks.clone()]).filter(|it| !it.is_empty()).collect();
+                self.accepted_by(kubelet, &said.join("; "))
+            }
             Some((pods, why)) => PreflightStatus {
                 pods_lost: pods.len(),
                 pods: pods.into_iter().collect(),

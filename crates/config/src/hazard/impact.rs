@@ -6,27 +6,46 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::acknowledge::Acknowledged;
-use super::effective::effective;
 use super::message::bounded;
 use super::quantity;
 use super::table::HazardClass;
-use crate::pods::{PodInventory, PodSummary};
+use crate::pods::{NodeSummary, PodInventory};
+use crate::readmission::allocatable::{of_config, places, reserved_by, threshold};
+use crate::readmission::{Certainty, Reason, Refusal, refusals};
 
 /// Pods named in a message.
 const NAMED: usize = 10;
 
+/// What acknowledges a loss that no field brings about: any restart would.
+const ANY_RESTART: &str = "pods";
+
 /// A foreseeable loss.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Impact {
-    /// The top-level field that brings it about, and acknowledges it.
+    /// The top-level field that brings it about, and acknowledges it; `pods` if any restart of the kubelet would.
     pub field: &'static str,
     /// What would happen.
     pub message: String,
-    /// `namespace/name` of the pods that would go; empty if that is the kubelet's choice.
-    pub pods: Vec<String>,
+    /// The pods that would go; empty if that is the kubelet's choice.
+    pub pods: Vec<Refusal>,
 }
 
-/// What going from one effective configuration to another would cost; empty where one of them, or
+impl Impact {
+    /// `namespace/name` of the pods that would go for all that is known.
+    #[must_use]
+    pub fn lost(&self) -> Vec<&str> {
+        let lost = self.pods.iter().filter(|refusal| refusal.certainty == Certainty::Refused);
+        lost.map(|refusal| refusal.pod.as_str()).collect()
+    }
+
+    /// False if nobody can say whether any pod would go.
+    #[must_use]
+    pub fn is_certain(&self) -> bool {
+        self.pods.is_empty() || !self.lost().is_empty()
+    }
+}
+
+/// What a restart of the kubelet from one effective configuration into another would cost; empty where one of them, or
 /// the node, is not known.
 #[must_use]
 pub fn preview(
@@ -38,153 +57,68 @@ pub fn preview(
     if !old.is_object() || !new.is_object() {
         return Vec::new();
     }
-    let mut impacts = Vec::new();
-    if let Some(inventory) = inventory {
-        let pods = by_age(inventory);
-        impacts.extend(too_many(old, new, inventory, &pods));
-        impacts.extend(too_large(old, new, inventory, &pods));
-    }
+    let mut impacts = inventory.map(|inventory| turned_away(old, new, inventory)).unwrap_or_default();
     impacts.extend(too_little_left(old, new, supplies));
     impacts
 }
 
-/// The live pods in the order in which a restarted kubelet admits them: oldest first
-/// (HandlePodAdditions, pkg/kubelet/kubelet.go, v1.20.2).
-fn by_age(inventory: &PodInventory) -> Vec<&PodSummary> {
-    let mut pods: Vec<&PodSummary> = inventory.pods.iter().filter(|pod| pod.is_live()).collect();
-    pods.sort_by_key(|pod| (&pod.created, &pod.name));
-    pods
-}
-
-fn names(pods: &[&PodSummary]) -> Vec<String> {
-    pods.iter().map(|pod| pod.name.clone()).collect()
-}
-
-fn too_many(old: &Value, new: &Value, inventory: &PodInventory, pods: &[&PodSummary]) -> Option<Impact> {
-    let ((before, _), (after, field)) = (pod_capacity(old, inventory), pod_capacity(new, inventory));
-    let pod_capacity = usize::try_from(after).ok()?;
-    if after >= before || pods.len() <= pod_capacity {
-        return None;
-    }
-    let gone = pods.get(pod_capacity..).unwrap_or_default();
-    Some(Impact {
-        field,
-        message: format!("{} pods run here and {after} places would be left", pods.len()),
-        pods: names(gone),
-    })
-}
-
-/// Places for pods, and the field that limits them (MachineInfo, pkg/kubelet/nodestatus/setters.go,
-/// v1.20.2).
-fn pod_capacity(config: &Value, inventory: &PodInventory) -> (u64, &'static str) {
-    // A negative number keeps the kubelet from starting; the preflight sees to that.
-    let number = |field| effective(config, field).as_u64();
-    let most = number("maxPods").unwrap_or(u64::MAX);
-    let cores = inventory.capacity.get("cpu").and_then(|cpu| quantity::millis(cpu)).map(|millis| millis / 1000);
-    match (number("podsPerCore").filter(|per_core| *per_core > 0), cores) {
-        (Some(per_core), Some(cores)) if per_core.saturating_mul(cores) < most => {
-            (per_core.saturating_mul(cores), "podsPerCore")
+/// The pods that would not be admitted again, by what is to blame.
+fn turned_away(old: &Value, new: &Value, inventory: &PodInventory) -> Vec<Impact> {
+    let (mut misplaced, mut too_many, mut too_large) = (Vec::new(), Vec::new(), Vec::new());
+    for refusal in refusals(new, inventory) {
+        match &refusal.reason {
+            Reason::NodeAffinity => misplaced.push(refusal),
+            Reason::OutOf(resource) | Reason::Preempting(resource) if resource == "pods" => too_many.push(refusal),
+            Reason::OutOf(_) | Reason::Preempting(_) => too_large.push(refusal),
         }
-        _ => (most, "maxPods"),
     }
+    let (left, field) = places(new, &inventory.node);
+    let live = inventory.pods.iter().filter(|pod| pod.is_live()).count();
+    let (larger, shrinks) = left_for_pods(old, new, &inventory.node);
+    let too_many_message = format!("{live} pods run here and {left} places would be left");
+    let misplaced_message =
+        "their nodeSelector or node affinity does not match the labels that the node has now".to_owned();
+    let impacts = [
+        (field, too_many_message, too_many),
+        (larger, shrinks, too_large),
+        (ANY_RESTART, misplaced_message, misplaced),
+    ];
+    let impacts = impacts.into_iter().filter(|(_, _, pods)| !pods.is_empty());
+    impacts.map(|(field, message, pods)| Impact { field, message, pods }).collect()
 }
 
-/// What pods may request: millicores and bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Allocatable {
-    cpu: u64,
-    memory: u64,
-}
-
-fn allocatable(config: &Value, inventory: &PodInventory) -> Option<Allocatable> {
-    let all = Allocatable {
-        cpu: quantity::millis(inventory.capacity.get("cpu")?)?,
-        memory: quantity::whole(inventory.capacity.get("memory")?)?,
+/// What becomes of the room for pods, and the field to blame for it.
+fn left_for_pods(old: &Value, new: &Value, node: &NodeSummary) -> (&'static str, String) {
+    let fields = raised(old, new, node);
+    let Some(field) = fields.first() else {
+        return (ANY_RESTART, "they request more than the node has for pods".to_owned());
     };
-    let cpu = |field| reserved(config, field, "cpu", quantity::millis);
-    let memory = |field| reserved(config, field, "memory", quantity::whole);
-    let threshold = threshold(config, "memory.available", all.memory).unwrap_or_default();
-    Some(Allocatable {
-        cpu: all.cpu.saturating_sub(cpu("kubeReserved")).saturating_sub(cpu("systemReserved")),
-        memory: all
-            .memory
-            .saturating_sub(memory("kubeReserved"))
-            .saturating_sub(memory("systemReserved"))
-            .saturating_sub(threshold),
-    })
-}
-
-fn reserved(config: &Value, field: &str, resource: &str, read: fn(&str) -> Option<u64>) -> u64 {
-    effective(config, field).get(resource).and_then(Value::as_str).and_then(read).unwrap_or_default()
-}
-
-/// A hard eviction threshold, of this capacity.
-fn threshold(config: &Value, signal: &str, capacity: u64) -> Option<u64> {
-    let thresholds = effective(config, "evictionHard");
-    let text = thresholds.get(signal)?.as_str()?;
-    let Some(percent) = text.strip_suffix('%') else { return quantity::whole(text) };
-    if percent == "100" {
-        return None; // off, as 0% (parseThresholdStatement, pkg/kubelet/eviction/helpers.go, v1.20.2)
-    }
-    let tenths_of_permille = quantity::millis(percent)?; // thousandths of a percent
-    let share = u128::from(capacity) * u128::from(tenths_of_permille) / 100_000;
-    u64::try_from(share).ok()
-}
-
-fn too_large(old: &Value, new: &Value, inventory: &PodInventory, pods: &[&PodSummary]) -> Option<Impact> {
-    let (before, after) = (allocatable(old, inventory)?, allocatable(new, inventory)?);
-    if after.cpu >= before.cpu && after.memory >= before.memory {
-        return None;
-    }
-    let stayed_out: BTreeSet<&str> = turned_away(pods, before).iter().map(|pod| pod.name.as_str()).collect();
-    let gone: Vec<&PodSummary> =
-        turned_away(pods, after).into_iter().filter(|pod| !stayed_out.contains(pod.name.as_str())).collect();
-    if gone.is_empty() {
-        return None;
-    }
-    let mut message = format!(
-        "what is left for pods would go down from {}m CPU and {} memory to {}m and {}",
-        before.cpu,
-        quantity::bytes(before.memory),
-        after.cpu,
-        quantity::bytes(after.memory)
-    );
-    let fields = raised(old, new, inventory);
+    let (before, after) = (of_config(old, node), of_config(new, node));
+    let amounts = ["cpu", "memory", "ephemeral-storage"].into_iter().filter_map(|resource| {
+        let (before, after) = (*before.get(resource)?, *after.get(resource)?);
+        let shown = |amount| if resource == "cpu" { format!("{amount}m") } else { quantity::bytes(amount) };
+        (before > after).then(|| format!("{resource} from {} to {}", shown(before), shown(after)))
+    });
+    let mut message = format!("what is left for pods would go down: {}", amounts.collect::<Vec<_>>().join(", "));
     if fields.len() > 1 {
         message = format!("{message} ({})", fields.join(", "));
     }
-    Some(Impact { field: fields.first().copied().unwrap_or("kubeReserved"), message, pods: names(&gone) })
+    (field, message)
 }
 
 /// The fields that take more than before.
-fn raised(old: &Value, new: &Value, inventory: &PodInventory) -> Vec<&'static str> {
-    let takes = |config: &Value, field: &str| {
-        if field == "evictionHard" {
-            let capacity =
-                inventory.capacity.get("memory").and_then(|memory| quantity::whole(memory)).unwrap_or_default();
-            return (0, threshold(config, "memory.available", capacity).unwrap_or_default());
-        }
-        (reserved(config, field, "cpu", quantity::millis), reserved(config, field, "memory", quantity::whole))
+fn raised(old: &Value, new: &Value, node: &NodeSummary) -> Vec<&'static str> {
+    let capacity =
+        |resource: &str| node.capacity.get(resource).and_then(|text| quantity::whole(text)).unwrap_or_default();
+    let takes = |config: &Value, field: &str| match field {
+        "evictionHard" => [("memory.available", "memory"), ("nodefs.available", "ephemeral-storage")]
+            .map(|(signal, resource)| threshold(config, signal, capacity(resource)).unwrap_or_default())
+            .to_vec(),
+        _ => ["cpu", "memory", "ephemeral-storage"].map(|resource| reserved_by(config, field, resource)).to_vec(),
     };
-    let more = |field: &&str| {
-        let ((old_cpu, old_memory), (new_cpu, new_memory)) = (takes(old, field), takes(new, field));
-        new_cpu > old_cpu || new_memory > old_memory
-    };
+    let more =
+        |field: &&str| takes(old, field).into_iter().zip(takes(new, field)).any(|(before, after)| after > before);
     ["kubeReserved", "systemReserved", "evictionHard"].into_iter().filter(more).collect()
-}
-
-/// Admits the pods in order, each where it fits beside those before it.
-fn turned_away<'a>(pods: &[&'a PodSummary], allocatable: Allocatable) -> Vec<&'a PodSummary> {
-    let mut left = allocatable;
-    let mut away = Vec::new();
-    for pod in pods {
-        if pod.cpu_millis <= left.cpu && pod.memory <= left.memory {
-            left = Allocatable { cpu: left.cpu - pod.cpu_millis, memory: left.memory - pod.memory };
-        } else {
-            away.push(*pod);
-        }
-    }
-    away
 }
 
 fn too_little_left(old: &Value, new: &Value, supplies: &BTreeMap<String, Supply>) -> Vec<Impact> {
@@ -212,8 +146,8 @@ fn too_little_left(old: &Value, new: &Value, supplies: &BTreeMap<String, Supply>
 #[must_use]
 pub fn refused_impact(impacts: &[Impact], acknowledged: Option<&str>) -> Option<String> {
     let acknowledged = Acknowledged::parse(acknowledged);
-    let open: Vec<&Impact> =
-        impacts.iter().filter(|impact| !acknowledged.covers(impact.field, HazardClass::Pods)).collect();
+    let is_open = |impact: &&Impact| impact.is_certain() && !acknowledged.covers(impact.field, HazardClass::Pods);
+    let open: Vec<&Impact> = impacts.iter().filter(is_open).collect();
     if open.is_empty() {
         return None;
     }
@@ -228,27 +162,36 @@ pub fn refused_impact(impacts: &[Impact], acknowledged: Option<&str>) -> Option<
     Some(bounded(items, &format!("; {move_away}, then run kubelet-supervisor retry on the node, or {advice}")))
 }
 
+/// What may be lost and may not: nothing is refused for it.
+#[must_use]
+pub fn uncertain_impact(impacts: &[Impact]) -> Option<String> {
+    let open: Vec<&Impact> = impacts.iter().filter(|impact| !impact.is_certain()).collect();
+    (!open.is_empty()).then(|| bounded(open.into_iter().map(describe), ""))
+}
+
 fn describe(impact: &Impact) -> String {
-    let mut text = format!("{}: {}", impact.field, impact.message);
-    let mut pods = impact.pods.iter().take(NAMED).peekable();
-    if pods.peek().is_some() {
-        // A pod's name may have 253 characters, its namespace 63; ten of them are too much.
-        let mut named: Vec<&str> = Vec::new();
-        let mut length = 0;
-        for pod in pods {
-            length += pod.len() + 2;
-            if length > 360 && !named.is_empty() {
-                break;
-            }
-            named.push(pod);
-        }
-        text = format!("{text}; these pods would be turned away: {}", named.join(", "));
-        let more = impact.pods.len().saturating_sub(named.len());
-        if more > 0 {
-            text = format!("{text} and {more} more");
-        }
+    let text = format!("{}: {}", impact.field, impact.message);
+    if impact.pods.is_empty() {
+        return text;
     }
-    text
+    // A pod's name may have 253 characters, its namespace 63; ten of them are too much.
+    let mut named: Vec<String> = Vec::new();
+    let mut length = 0;
+    // Those that are sure first.
+    let (sure, unsure): (Vec<_>, Vec<_>) =
+        impact.pods.iter().partition(|refusal| refusal.certainty == Certainty::Refused);
+    for refusal in sure.into_iter().chain(unsure).take(NAMED) {
+        let refusal = refusal.to_string();
+        length += refusal.len() + 2;
+        if length > 360 && !named.is_empty() {
+            break;
+        }
+        named.push(refusal);
+    }
+    let more = impact.pods.len().saturating_sub(named.len());
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let would = if impact.is_certain() { "would" } else { "may" };
+    format!("{text}; these pods {would} be turned away: {}{more}", named.join(", "))
 }
 
 /// An amount of something that runs out, as eviction thresholds name it.

@@ -18,7 +18,7 @@ use crate::fleet::explain::{AppliedConfigMap, Origin, explain};
 use crate::fleet::node::NodeRow;
 use kubelet_config::assignment::DEFAULT_KEY;
 use kubelet_config::flags::{self, FlagOverrides, KEY_SUFFIX, KubeletArgs};
-use kubelet_config::pods::{PodInventory, PodSummary};
+use kubelet_config::pods::{NodeSummary, PodInventory, PodSummary};
 use kubelet_config::reported::ReportedSupervisor;
 use kubelet_config::schema::{self, FieldProblem};
 use kubelet_config::source::Merge;
@@ -235,13 +235,11 @@ pub(crate) async fn side(client: Option<&Client>, place: &ConfigRef, files: Merg
 /// The pods of a node, page by page, and what the node has for them.
 pub(crate) async fn inventory(client: &Client, node: &str) -> Result<PodInventory, Failure> {
     let object = nodes::get(client, node).await?;
-    let capacity = object.pointer("/status/capacity").and_then(Value::as_object).into_iter().flatten();
-    let capacity = capacity.filter_map(|(name, amount)| Some((name.clone(), amount.as_str()?.to_owned()))).collect();
     let selector = Selector::fields(format!("spec.nodeName={node}"));
     let what = format!("list the pods of node {node}");
     let read = |pod: &Value| Ok::<_, Failure>(Some(PodSummary::from_object(pod)));
     let (pods, _) = Pager::new(client, "/api/v1/pods", &what, &selector).all(read).await?;
-    Ok(PodInventory { pods, capacity })
+    Ok(PodInventory { pods, node: NodeSummary::from_object(&object) })
 }
 
 /// The ConfigMap that a node runs.

@@ -17,7 +17,8 @@ use crate::fleet::node::{ConfigManager, NodeRow};
 use crate::output::{self, Format, Out, Table, Tone};
 use crate::{Context, Failure, context};
 use kubelet_config::flags::FlagOverrides;
-use kubelet_config::hazard::{Asks, Change, HazardClass};
+use kubelet_config::hazard::{Asks, Change, HazardClass, Impact};
+use kubelet_config::readmission::{Certainty, Refusal};
 use kubelet_config::reported::ReportedSupervisor;
 use kubelet_config::schema;
 use kubelet_config::source::Merge;
@@ -197,8 +198,10 @@ impl ComparisonView<'_> {
         };
         let mut lines = Vec::new();
         for impact in impacts {
-            let pods = if impact.pods.is_empty() { String::new() } else { format!(": {}", impact.pods.join(", ")) };
-            lines.push((Tone::Bad, format!("pods lost ({}): {}{pods}", impact.field, impact.message)));
+            let pods: Vec<String> = impact.pods.iter().map(ToString::to_string).collect();
+            let pods = if pods.is_empty() { String::new() } else { format!(": {}", pods.join(", ")) };
+            let (tone, what) = if impact.is_certain() { (Tone::Bad, "lost") } else { (Tone::Open, "at risk") };
+            lines.push((tone, format!("pods {what} ({}): {}{pods}", impact.field, impact.message)));
         }
         lines.extend(self.needs().into_iter().map(|line| (Tone::Plain, line)));
         let refused: BTreeSet<&str> =
@@ -245,7 +248,14 @@ impl ComparisonView<'_> {
                 "refusedOnLiveNode": self.is_refused(change), "heldByFlagOrDropIn": self.is_held(change),
             })
         };
-        let impact = |impact: &kubelet_config::hazard::Impact| json!({ "field": impact.field, "message": impact.message, "pods": impact.pods });
+        let refusal = |refusal: &Refusal| {
+            let is_certain = refusal.certainty == Certainty::Refused;
+            json!({ "pod": refusal.pod, "reason": refusal.reason.to_string(), "certain": is_certain })
+        };
+        let impact = |impact: &Impact| {
+            let refusals: Vec<Value> = impact.pods.iter().map(refusal).collect();
+            json!({ "field": impact.field, "message": impact.message, "pods": impact.lost(), "refusals": refusals })
+        };
         json!({
             "from": self.options.from.to_string(), "to": self.options.to.to_string(), "same": changes.is_empty(),
             "changes": changes.iter().map(change).collect::<Vec<_>>(),

@@ -127,7 +127,8 @@ pub(crate) fn compare(from: &Side, to: &Side, facts: &NodeFacts) -> Comparison {
                 .to_owned(),
         );
     }
-    let impacts = if matches!(from.kind, Kind::Running(_)) {
+    // Equal content is not restarted.
+    let impacts = if matches!(from.kind, Kind::Running(_)) && !changes.is_empty() {
         let new = with_held(&new, &changes, facts);
         hazard::preview(&old, &new, facts.inventory.as_ref(), &BTreeMap::new())
     } else {

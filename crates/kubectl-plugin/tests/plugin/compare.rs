@@ -93,7 +93,7 @@ fn a_node_against_what_it_would_get() {
     let ran = bench.run(&["diff", "node/n1", "cm/next"]);
     assert!(ran.out.contains("kubeReserved.cpu   pods    held by flag or drop-in   \"1\" → \"250m\""), "{}", ran.out);
     assert!(
-        ran.out.contains("pods lost (maxPods): 3 pods run here and 2 places would be left: d/newest"),
+        ran.out.contains("pods lost (maxPods): 3 pods run here and 2 places would be left: d/newest (OutOfpods)"),
         "{}",
         ran.out
     );

@@ -1,5 +1,6 @@
 use super::*;
 use crate::hazard::tests::configuration;
+use crate::pods::PodSummary;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -10,14 +11,16 @@ fn inventory(count: usize, cpu: &str, memory: &str) -> PodInventory {
         name: format!("default/pod-{index}"),
         created: format!("2026-01-01T00:00:{index:02}Z"),
         phase: "Running".to_owned(),
-        reason: String::new(),
-        cpu_millis: 1000,
-        memory: 1 << 30,
+        requests: [("cpu".to_owned(), 1000), ("memory".to_owned(), 1 << 30)].into(),
+        ..PodSummary::default()
     };
     PodInventory {
         // Youngest first: the order they come in says nothing.
         pods: (0..count).rev().map(pod).collect(),
-        capacity: [("cpu", cpu), ("memory", memory), ("pods", "110")].map(|(k, v)| (k.into(), v.into())).into(),
+        node: NodeSummary {
+            capacity: [("cpu", cpu), ("memory", memory), ("pods", "110")].map(|(k, v)| (k.into(), v.into())).into(),
+            ..NodeSummary::default()
+        },
     }
 }
 
@@ -30,13 +33,10 @@ fn fewer_places_than_pods_turn_the_newest_away() {
     let impacts = foresee(&json!({}), &json!({"maxPods": 3}), &inventory(5, "8", "16Gi"));
     assert_eq!(impacts.len(), 1);
     assert_eq!(impacts[0].field, "maxPods");
-    assert_eq!(impacts[0].pods, ["default/pod-3", "default/pod-4"]);
+    assert_eq!(impacts[0].lost(), ["default/pod-3", "default/pod-4"]);
     assert_eq!(foresee(&json!({}), &json!({"maxPods": 5}), &inventory(5, "8", "16Gi")), []);
-    assert_eq!(
-        foresee(&json!({"maxPods": 2}), &json!({"maxPods": 3}), &inventory(5, "8", "16Gi")),
-        [],
-        "it got better"
-    );
+    let better = foresee(&json!({"maxPods": 2}), &json!({"maxPods": 3}), &inventory(5, "8", "16Gi"));
+    assert_eq!(better[0].lost(), ["default/pod-3", "default/pod-4"], "a restart costs them all the same");
     let mut done = inventory(5, "8", "16Gi");
     done.pods[0].phase = "Succeeded".to_owned();
     done.pods[1].phase = "Failed".to_owned();
@@ -45,9 +45,11 @@ fn fewer_places_than_pods_turn_the_newest_away() {
 
 #[test]
 fn pods_per_core_counts_where_it_is_less() {
-    let impacts = foresee(&json!({}), &json!({"podsPerCore": 2}), &inventory(5, "2", "16Gi"));
+    let mut small = inventory(5, "2", "16Gi");
+    small.pods.iter_mut().for_each(|pod| pod.requests.clear());
+    let impacts = foresee(&json!({}), &json!({"podsPerCore": 2}), &small);
     assert!(
-        impacts.iter().any(|impact| impact.field == "podsPerCore" && impact.pods == ["default/pod-4"]),
+        impacts.iter().any(|impact| impact.field == "podsPerCore" && impact.lost() == ["default/pod-4"]),
         "{impacts:?}"
     );
     assert_eq!(foresee(&json!({}), &json!({"podsPerCore": 0}), &inventory(5, "8", "16Gi")), []);
@@ -58,18 +60,19 @@ fn larger_reservations_turn_away_what_no_longer_fits() {
     let inventory = inventory(5, "8", "6Gi");
     let impacts = foresee(&json!({}), &json!({"systemReserved": {"memory": "2Gi"}}), &inventory);
     assert_eq!(impacts.len(), 1, "{impacts:?}");
-    assert_eq!(
-        (impacts[0].field, impacts[0].pods.as_slice()),
-        ("systemReserved", &["default/pod-3".to_owned(), "default/pod-4".to_owned()][..])
-    );
+    assert_eq!((impacts[0].field, impacts[0].lost()), ("systemReserved", vec!["default/pod-3", "default/pod-4"]));
     let impacts = foresee(&json!({}), &json!({"kubeReserved": {"cpu": "3500m"}}), &inventory);
-    assert_eq!(impacts[0].pods, ["default/pod-4"]);
+    assert_eq!(
+        (impacts[0].lost(), impacts[0].message.as_str()),
+        (vec!["default/pod-4"], "what is left for pods would go down: cpu from 8000m to 4500m")
+    );
     let impacts = foresee(&json!({}), &json!({"evictionHard": {"memory.available": "50%"}}), &inventory);
     assert_eq!((impacts[0].field, impacts[0].pods.len()), ("evictionHard", 2));
-    // One pod does not fit before, and it is the same one after: that is not this change's doing.
-    let tight = json!({"systemReserved": {"memory": "1Gi"}});
-    let tighter = json!({"systemReserved": {"memory": "1100Mi"}});
-    assert_eq!(foresee(&tight, &tighter, &inventory), []);
+    // One pod does not fit before, and it is the same one after: any restart would cost it.
+    let tight = json!({"systemReserved": {"memory": "2Gi"}});
+    let other = json!({"systemReserved": {"memory": "2Gi"}, "syncFrequency": "2m"});
+    let impacts = foresee(&tight, &other, &inventory);
+    assert_eq!((impacts[0].field, impacts[0].lost()), ("pods", vec!["default/pod-3", "default/pod-4"]));
     assert_eq!(foresee(&json!({"kubeReserved": {"cpu": "7"}}), &json!({}), &inventory), []);
 }
 
@@ -110,9 +113,10 @@ fn a_refusal_names_the_pods_and_the_ways_out() {
     let message = refused_impact(&impacts, None).unwrap();
     assert_eq!(
         message,
-        "maxPods: 20 pods run here and 3 places would be left; these pods would be turned away: default/pod-3, \
-         default/pod-4, default/pod-5, default/pod-6, default/pod-7, default/pod-8, default/pod-9, default/pod-10, \
-         default/pod-11, default/pod-12 and 7 more; move these pods away (drain them), then run \
+        "maxPods: 20 pods run here and 3 places would be left; these pods would be turned away: \
+         default/pod-3 (OutOfpods), default/pod-4 (OutOfpods), default/pod-5 (OutOfpods), default/pod-6 (OutOfpods), \
+         default/pod-7 (OutOfpods), default/pod-8 (OutOfpods), default/pod-9 (OutOfpods), default/pod-10 (OutOfpods), \
+         default/pod-11 (OutOfpods), default/pod-12 (OutOfpods) and 7 more; move these pods away (drain them), then run \
          kubelet-supervisor retry on the node, or annotate the ConfigMap with \
          kubelet-supervisor.io/acknowledge: \"maxPods\""
     );
@@ -127,14 +131,15 @@ fn a_refusal_names_the_pods_and_the_ways_out() {
 fn the_unknown_costs_nothing() {
     assert_eq!(preview(&Value::Null, &json!({"maxPods": 1}), Some(&inventory(5, "8", "16Gi")), &BTreeMap::new()), []);
     assert_eq!(preview(&json!({}), &json!({"maxPods": 1}), None, &BTreeMap::new()), []);
-    let blind = PodInventory { capacity: BTreeMap::new(), ..inventory(5, "", "") };
+    let blind = PodInventory { node: NodeSummary::default(), ..inventory(5, "", "") };
     assert_eq!(foresee(&json!({}), &json!({"kubeReserved": {"cpu": "9"}, "podsPerCore": 1}), &blind), []);
 }
 
 proptest! {
     #[test]
-    fn nothing_is_lost_by_standing_still(config in configuration(), count in 0..30_usize) {
-        prop_assert_eq!(foresee(&config, &config, &inventory(count, "4", "8Gi")), []);
+    fn nothing_is_lost_where_there_is_room(config in configuration(), count in 0..30_usize) {
+        prop_assume!(config.get("maxPods").is_none() && config.get("podsPerCore").is_none());
+        prop_assert_eq!(foresee(&config, &config, &inventory(count, "4000", "8000Gi")), []);
     }
 
     #[test]

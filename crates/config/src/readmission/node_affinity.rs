@@ -1,0 +1,143 @@
+//! nodeSelector and required node affinity against the labels of now. Every kubelet since 1.20 checks both at admission
+//! (PodMatchesNodeSelectorAndAffinityTerms, pkg/scheduler/framework/plugins/helper/node_affinity.go, v1.20.2;
+//! GetRequiredNodeAffinity, staging/src/k8s.io/component-helpers/scheduling/corev1/nodeaffinity, v1.36), for static and
+//! critical pods too. 1.35 and later ask for the Node once more before they refuse: it says the same.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::pods::{NodeSummary, PodSummary};
+
+/// Labels that a kubelet sets anew when it registers, whatever somebody made of them (updateDefaultLabels,
+/// pkg/kubelet/kubelet_node_status.go, v1.20.2 and v1.36). Admission may come before that or after.
+const SET_BY_KUBELET: [&str; 5] = [
+    "kubernetes.io/hostname",
+    "kubernetes.io/os",
+    "kubernetes.io/arch",
+    "beta.kubernetes.io/os",
+    "beta.kubernetes.io/arch",
+];
+
+/// `NodeSelector`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct NodeSelector {
+    #[serde(default)]
+    node_selector_terms: Option<Vec<Term>>,
+}
+
+/// `NodeSelectorTerm`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Term {
+    #[serde(default)]
+    match_expressions: Option<Vec<Requirement>>,
+    #[serde(default)]
+    match_fields: Option<Vec<Requirement>>,
+}
+
+/// `NodeSelectorRequirement`.
+#[derive(Deserialize)]
+struct Requirement {
+    key: String,
+    operator: String,
+    #[serde(default)]
+    values: Option<Vec<String>>,
+}
+
+/// Whether the pod may be on this node; `None` if that cannot be told.
+pub(super) fn matches(pod: &PodSummary, node: &NodeSummary) -> Option<bool> {
+    if pod.node_selector.is_null() && pod.node_affinity.is_null() {
+        return Some(true);
+    }
+    let Some(labels) = &node.labels else { return None };
+    all([selector(&pod.node_selector, labels), affinity(&pod.node_affinity, node, labels)].into_iter())
+}
+
+fn selector(selector: &Value, labels: &BTreeMap<String, String>) -> Option<bool> {
+    let entries = match selector {
+        Value::Null => return Some(true),
+        Value::Object(entries) => entries,
+        _ => return None,
+    };
+    all(entries.iter().map(|(key, value)| settled(key, labels.get(key).map(String::as_str) == Some(value.as_str()?))))
+}
+
+fn affinity(required: &Value, node: &NodeSummary, labels: &BTreeMap<String, String>) -> Option<bool> {
+    if required.is_null() {
+        return Some(true);
+    }
+    let selector = NodeSelector::deserialize(required).ok()?;
+    // One term is enough; none at all matches no node.
+    let terms = selector.node_selector_terms.unwrap_or_default();
+    not(all(terms.iter().map(|term| not(term.matches(node, labels)))))
+}
+
+impl Term {
+    /// All of it; a term that says nothing matches no node.
+    fn matches(&self, node: &NodeSummary, labels: &BTreeMap<String, String>) -> Option<bool> {
+        let (expressions, fields) = (self.match_expressions.iter().flatten(), self.match_fields.iter().flatten());
+        if expressions.clone().chain(fields.clone()).next().is_none() {
+            return Some(false);
+        }
+        let by_label = |one: &Requirement| settled(&one.key, one.holds(labels.get(&one.key).map(String::as_str))?);
+        all(expressions.map(by_label).chain(fields.map(|one| one.holds_of_name(&node.name))))
+    }
+}
+
+impl Requirement {
+    /// Of a label's value (`Requirement.Matches`, staging/src/k8s.io/apimachinery/pkg/labels/selector.go, v1.20.2).
+    fn holds(&self, label: Option<&str>) -> Option<bool> {
+        let values = self.values.as_deref().unwrap_or_default();
+        let is_one = |label: &str| values.iter().any(|value| value == label);
+        let number = |text: &str| text.parse::<i64>().ok();
+        let compared = |is: fn(&i64, &i64) -> bool| {
+            let [value] = values else { return None };
+            let bound = number(value)?;
+            Some(label.and_then(number).is_some_and(|label| is(&label, &bound)))
+        };
+        match self.operator.as_str() {
+            "In" => Some(label.is_some_and(is_one)),
+            "NotIn" => Some(!label.is_some_and(is_one)),
+            "Exists" => Some(label.is_some()),
+            "DoesNotExist" => Some(label.is_none()),
+            "Gt" => compared(i64::gt),
+            "Lt" => compared(i64::lt),
+            _ => None,
+        }
+    }
+
+    /// Of the only field that there is, with the only operators that it has.
+    fn holds_of_name(&self, name: &str) -> Option<bool> {
+        let values = self.values.as_deref().unwrap_or_default();
+        match (self.key.as_str(), self.operator.as_str(), values) {
+            ("metadata.name", "In", [value]) if !name.is_empty() => Some(value == name),
+            ("metadata.name", "NotIn", [value]) if !name.is_empty() => Some(value != name),
+            _ => None,
+        }
+    }
+}
+
+/// A label that the kubelet puts right itself may not match now and still match then.
+fn settled(key: &str, holds: bool) -> Option<bool> {
+    (holds || !SET_BY_KUBELET.contains(&key)).then_some(holds)
+}
+
+/// False if one is, else unknown if one is.
+fn all(parts: impl Iterator<Item = Option<bool>>) -> Option<bool> {
+    let mut whole = Some(true);
+    for part in parts {
+        match part {
+            Some(true) => {}
+            Some(false) => return part,
+            None => whole = None,
+        }
+    }
+    whole
+}
+
+fn not(holds: Option<bool>) -> Option<bool> {
+    holds.map(|holds| !holds)
+}

@@ -1,0 +1,55 @@
+//! What is said of a pod that would be refused.
+
+use std::fmt;
+
+/// How sure it is that a pod is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Certainty {
+    /// By all that is known it is.
+    Refused,
+    /// It may be: that depends on what cannot be seen from outside the kubelet, or on which of two comes first.
+    Unknown,
+}
+
+/// Why a pod is refused: the kubelet's own `status.reason`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// Its nodeSelector or required node affinity does not match the labels of the node.
+    NodeAffinity,
+    /// There is not enough of this resource; `pods` for places.
+    OutOf(String),
+    /// The same for a critical pod: the kubelet evicts others for it, and refuses it only where that does not
+    /// suffice (HandleAdmissionFailure, pkg/kubelet/preemption/preemption.go, v1.20.2 and v1.36).
+    Preempting(String),
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NodeAffinity => f.write_str("NodeAffinity"),
+            Self::OutOf(resource) => write!(f, "OutOf{resource}"),
+            Self::Preempting(resource) => write!(f, "OutOf{resource}, critical: others are evicted for it"),
+        }
+    }
+}
+
+/// A pod that the kubelet would refuse.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// `namespace/name`.
+    pub pod: String,
+    /// Why.
+    pub reason: Reason,
+    /// How sure that is.
+    pub certainty: Certainty,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pod, reason, certainty } = self;
+        match certainty {
+            Certainty::Refused => write!(f, "{pod} ({reason})"),
+            Certainty::Unknown => write!(f, "{pod} (perhaps {reason})"),
+        }
+    }
+}
