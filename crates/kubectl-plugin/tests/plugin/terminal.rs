@@ -258,7 +258,18 @@ fn twelve() -> (Bench, Vec<String>, Value, [&'static str; 9]) {
     for name in &nodes {
         bench.server.put_node(name, node(Some("pool-a-1"), Some(&proven), "LastKnownGood", "Proven: x"));
     }
-    let args = ["rollout", "pool-a-2", "-l", "pool=a", "--name", "workers", "--canaries", "2", "--max-unavailable=4"];
+    let args = [
+        "rollout",
+        "pool-a-2",
+        "-l",
+        "pool=a",
+        "--name",
+        "workers",
+        "--min-trial=1s",
+        "--canaries",
+        "2",
+        "--max-unavailable=4",
+    ];
     (bench, nodes, new, args)
 }
 

@@ -34,7 +34,9 @@ impl Reconciler {
         if let Some(rendering) = rendering {
             self.ensure_rendering(rendering).await?.map_err(Failure::new)?;
         }
-        self.write(name, Some(to), self.clock.now().as_second() + i64::from(strategy.min_trial_seconds)).await
+        // The second that has begun is not over.
+        let until = self.clock.now().as_second() + 1 + i64::from(strategy.min_trial_seconds);
+        self.write(name, Some(to), until).await
     }
 
     /// Withdraws the assignment of a Node; whether it has none now.
