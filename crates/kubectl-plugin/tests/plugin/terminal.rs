@@ -245,7 +245,7 @@ fn prove(bench: &Bench, nodes: &[String], version: &Value, stop: &AtomicBool) {
 }
 
 /// Twelve nodes with an old version, and an immutable new one; args of the rollout that brings it to them.
-fn twelve() -> (Bench, Vec<String>, Value, [&'static str; 9]) {
+fn twelve() -> (Bench, Vec<String>, Value, [&'static str; 10]) {
     let bench = Bench::new();
     bench.server.delete_node(crate::NODE);
     bench.server.drop_dynamic_config(true);
