@@ -5,7 +5,8 @@ use std::sync::OnceLock;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-/// All of a process say the same time: what one controller writes into a Node, the next one in its place compares with.
+/// One for the process: a controller compares with times that another wrote into Nodes, and with a start of its own each
+/// would begin simulated time anew.
 static BEGAN: OnceLock<(Timestamp, Instant)> = OnceLock::new();
 
 /// What time it is, from when it was when the first of these was made.

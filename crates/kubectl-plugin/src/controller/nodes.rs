@@ -17,6 +17,7 @@ use crate::api::nodes::NODES;
 use crate::api::watch::{Event, Watcher, older};
 use crate::fleet::node::NodeRow;
 use crate::fleet::pool::node::{NodePreflight, PoolNode};
+use crate::fleet::pool::revision::{is_of_revision, revision_name};
 use crate::fleet::pool::types::Proof;
 use crate::output;
 use kubelet_config::source::ConfigMapRef;
@@ -79,12 +80,14 @@ impl NodeStore {
         current: Option<&ConfigMapRef>,
         read: impl FnOnce(&BTreeMap<String, PoolNode>) -> T,
     ) -> T {
+        let current = current.map(revision_name);
         let mut nodes = self.lock();
         let Nodes { known, since } = &mut *nodes;
         for (name, node) in known.iter_mut() {
             let seen =
                 since.get(name).and_then(|since| since.assigned).map(|since| since.elapsed()).unwrap_or_default();
-            let is_current = current.is_some() && node.desired.as_ref() == current;
+            let is_current = matches!((&node.desired, &current), (Some(desired), Some(current))
+                if is_of_revision(desired, current, &self.namespace));
             let most = if is_current { Duration::ZERO } else { min_trial.saturating_sub(seen) };
             node.proof_waits = node.proof_waits_at(now).min(most);
         }
@@ -144,6 +147,17 @@ impl NodeStore {
     pub(super) fn could_not_ask(&self, name: &str) {
         if let Some(since) = self.lock().since.get_mut(name) {
             since.unasked.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// Nodes that are assigned such a version are on their way to it since now.
+    pub(super) fn restart_updates(&self, is_tried_again: impl Fn(&ConfigMapRef) -> bool) {
+        let mut nodes = self.lock();
+        let Nodes { known, since } = &mut *nodes;
+        for node in known.values().filter(|node| node.desired.as_ref().is_some_and(&is_tried_again)) {
+            if let Some(updating) = since.get_mut(&node.name).and_then(|since| since.updating.as_mut()) {
+                *updating = Instant::now();
+            }
         }
     }
 

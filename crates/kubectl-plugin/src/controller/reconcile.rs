@@ -28,7 +28,9 @@ use crate::fleet::pool::comparison::PodObservation;
 use crate::fleet::pool::decide::{Cluster, Decision, Pool, decide};
 use crate::fleet::pool::renderings::{RevisionTarget, StoredRevision};
 use crate::fleet::pool::report;
-use crate::fleet::pool::revision::{APPROVED_REVISION, RenderedRevision, Revision, RevisionFault, check_stored};
+use crate::fleet::pool::revision::{
+    APPROVED_REVISION, RenderedRevision, Revision, RevisionFault, check_stored, is_of_revision,
+};
 use crate::fleet::pool::types::{KubeletConfigPool, KubeletConfigPoolSpec, KubeletConfigPoolStatus};
 
 /// Whose fields these are, in `metadata.managedFields`.
@@ -78,6 +80,8 @@ pub(super) struct Reconciler {
     static_pods: Mutex<BTreeMap<String, String>>,
     /// By uid of a pool: what the Pods of compared Nodes showed, and when.
     observations: Mutex<HashMap<String, (PodObservation, Instant)>>,
+    /// By uid of a pool: its bad revisions, as they were last.
+    bad: Mutex<HashMap<String, BTreeSet<String>>>,
     /// The only pool that is carried out.
     only: Option<String>,
 }
@@ -159,6 +163,7 @@ impl Reconciler {
             keeps_source: Mutex::default(),
             static_pods: Mutex::default(),
             observations: Mutex::default(),
+            bad: Mutex::default(),
             only: only.map(str::to_owned),
         }
     }
@@ -181,6 +186,7 @@ impl Reconciler {
             if !self.guard.is_leader() || pool.metadata.deletion_timestamp.is_some() {
                 return Ok(Action::await_change());
             }
+            self.begin_retries(&pool);
             let update = self.ensure_revision(&pool).await?;
             let update = self.ensure_renderings(&pool, update).await?;
             let current = self.current_revision(&pool, update.as_ref().ok()).await?;
@@ -253,6 +259,17 @@ impl Reconciler {
         lock(&self.revisions).retain(|uid, _| uids.contains(uid));
         lock(&self.current).retain(|uid, _| uids.contains(uid));
         lock(&self.observations).retain(|uid, _| uids.contains(uid));
+        lock(&self.bad).retain(|uid, _| uids.contains(uid));
+    }
+
+    /// A revision that is bad no more is tried again: its Nodes have all their time again, or they would fail at once.
+    fn begin_retries(&self, pool: &KubeletConfigPool) {
+        let bad = pool.status.iter().flat_map(|status| &status.bad_revisions).map(|bad| bad.revision.clone());
+        let bad: BTreeSet<String> = bad.collect();
+        let former = lock(&self.bad).insert(pool.uid().unwrap_or_default(), bad.clone()).unwrap_or_default();
+        for revision in former.difference(&bad) {
+            self.nodes.restart_updates(|assigned| is_of_revision(assigned, revision, &self.client.namespace));
+        }
     }
 
     /// What is to be done, and the ConfigMap of the first assignment, if that is a result of expressions.

@@ -343,3 +343,19 @@ async fn what_makes_no_sense_is_refused_before_anything_is_written() {
     });
     assert_eq!(writes.count(), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_after_a_time_out_gives_the_nodes_their_time_again() {
+    let world = World::with_trial(COUNT, Duration::from_secs(600));
+    world.server.patch_config_map(NAMESPACE, TARGET, json!({"immutable": true}));
+    world.expect_pool(TARGET, 2, MAX);
+    let short = [&ALL[..], &["--node-timeout", "6m", "--on-failure", "stop"]].concat();
+    let script = async {
+        tokio::time::sleep(Duration::from_secs(30)).await; // it has the Lease
+        fails(&world, &short, &["has not finished within 360 s", "rollout retry workers"]).await;
+        // The trial takes ten minutes: the canaries need four of another six.
+        let _ = run(&world, &["rollout", "retry", POOL]).await;
+        assert!(world.count(TARGET) > 2, "it failed again at once: {:#}", pool(&world)["status"]["badRevisions"]);
+    };
+    with_controller(&world, script).await;
+}

@@ -35,8 +35,7 @@ impl Options {
         let reads_none = matches!(&self.verb, Some(Verb::Pause(_) | Verb::Status(StatusArgs { name: None, .. })));
         if reads_none && context.namespace != NAMESPACE {
             let message = format!(
-                "-n {}: pools are of the whole cluster, and -n names where the ConfigMaps of the one are that the command is about: leave \
-                 it out here",
+                "-n {}: pools are of the whole cluster and have no namespace, and this command reads no ConfigMap: leave -n out",
                 context.namespace
             );
             return Err(Failure { code: 2, message });

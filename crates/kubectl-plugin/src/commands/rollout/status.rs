@@ -10,6 +10,7 @@ use super::former;
 use crate::api::client::Client;
 use crate::api::nodes::{self, NodeSelection};
 use crate::api::pools::{self, StoredPool};
+use crate::clock::Clock;
 use crate::fleet::pool::node::PoolNode;
 use crate::fleet::pool::progress::{Counts, Standing, advice, condition, phase, standing};
 use crate::fleet::pool::remaining::{Remaining, remaining};
@@ -87,7 +88,13 @@ fn document(pool: &StoredPool) -> Value {
 /// All Nodes of the cluster, as pools see them.
 pub(super) async fn all_nodes(api: &Client) -> Result<Vec<PoolNode>, Failure> {
     let (rows, _) = nodes::read_each(api, &NodeSelection::default()).await?;
-    Ok(rows.into_iter().map(PoolNode::from_row).collect())
+    let now = Clock::new().now();
+    let node = |row| {
+        let mut node = PoolNode::from_row(row);
+        node.proof_waits = node.proof_waits_at(now);
+        node
+    };
+    Ok(rows.into_iter().map(node).collect())
 }
 
 async fn one(api: &Client, pool: &StoredPool, format: Format) -> Result<(), Failure> {
