@@ -213,13 +213,13 @@ pub struct SpawnError {
     pub cause: Cause,
 }
 
-/// The kubelet's own binary, which judges candidates.
+/// The kubelet's own binary, or another version's that the node has, which judges candidates.
 pub trait Preflight {
     /// Begins to judge, an earlier run is dropped; [`Input::PreflightDone`](crate::machine::Input) has the verdict and the
     /// ticket.
     fn judge(&mut self, ticket: Ticket, candidate: &Rendered);
-    /// The same by another kubelet that the node has; [`Input::PreflightWithDone`](crate::machine::Input) is the answer.
-    /// Where there can be none, nobody answers.
+    /// The same by the kubelet of this version in `--kubelet-versions-dir`; [`Input::PreflightWithDone`](crate::machine::Input)
+    /// is the answer, an error if there is none that can be used. Played nodes have none and do not answer.
     fn judge_with(&mut self, _ticket: Ticket, _candidate: &Rendered, _version: &KubeletVersion) {}
     /// Finds out whether this binary tells good from bad, before a change needs it.
     fn self_test(&mut self);

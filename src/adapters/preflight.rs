@@ -155,7 +155,8 @@ async fn judge_with_other(
     asked: &KubeletVersion,
     candidate: &Candidate,
 ) -> Result<Verdict, String> {
-    let command = PreflightCommand { program: other_kubelets::find(dir, asked).await?, ..own };
+    let command =
+        PreflightCommand { program: other_kubelets::find(dir, asked).await?, dir: own.dir.join("other"), ..own };
     let said = version(&command.program, &command.args).await;
     other_kubelets::check_version(&command.program, asked, said.as_deref())?;
     Ok(judge_tested(&command, &SelfTest::default(), candidate).await)

@@ -142,6 +142,8 @@ pub struct PodSummary {
     pub requests: BTreeMap<String, u64>,
     /// It stands for a static pod.
     pub is_static: bool,
+    /// It was deleted (`metadata.deletionTimestamp`) and has not left yet.
+    pub is_terminating: bool,
     /// The kubelet evicts others for it: a static pod, or one of a system priority.
     pub is_critical: bool,
     /// `spec.nodeSelector`; null if there is none.
@@ -165,6 +167,7 @@ impl PodSummary {
             name: format!("{}/{}", meta("namespace"), meta("name")),
             created: meta("creationTimestamp"),
             is_static: annotations.is_some_and(|all| all.contains_key(MIRROR)),
+            is_terminating: object.pointer("/metadata/deletionTimestamp").is_some_and(Value::is_string),
             ..PodSummary::default()
         };
         let spec = serde_json::from_value(part("spec")).unwrap_or_default();

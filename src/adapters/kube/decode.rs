@@ -157,6 +157,7 @@ pub(super) fn pod_summary(pod: PodView) -> PodSummary {
     let meta = pod.metadata;
     let who = PodSummary {
         is_static: pods::is_static(meta.annotations.as_ref()),
+        is_terminating: meta.deletion_timestamp.is_some(),
         uid: meta.uid.unwrap_or_default(),
         name: format!("{}/{}", meta.namespace.unwrap_or_default(), meta.name.unwrap_or_default()),
         created: meta.creation_timestamp.map(|time| time.0.to_string()).unwrap_or_default(),

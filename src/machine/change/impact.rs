@@ -34,7 +34,7 @@ impl State {
         version: Option<&KubeletVersion>,
     ) -> Option<String> {
         let messages = self.field_problems(rendered, version);
-        let is_proven = self.fallback_content() == Some(&rendered.digest);
+        let is_proven = version.is_none() && self.fallback_content() == Some(&rendered.digest);
         let by_policy = rendered.admission.refuses_unknown_fields;
         let refuses = by_policy || self.settings.unknown_fields == UnknownFields::Refuse;
         let whom = if by_policy { "the node's policy" } else { "--unknown-fields" };
@@ -53,7 +53,7 @@ impl State {
         let inventory = self.change.as_ref().and_then(|change| change.inventory.as_ref());
         let supplies = self.health.supplies();
         let Some((_, why)) = self.refused_impact(rendered, None, inventory, &supplies) else {
-            if let Some(why) = self.uncertain_impact(rendered, None, inventory, &supplies) {
+            if let Some(why) = self.told_impact(rendered, None, inventory, &supplies) {
                 log(fx, Level::Warn, format!("{source}: {why}"));
             }
             return false;
@@ -113,14 +113,14 @@ impl State {
     }
 
     /// What may go and may not, which refuses nothing.
-    pub(in crate::machine) fn uncertain_impact(
+    pub(in crate::machine) fn told_impact(
         &self,
         rendered: &Rendered,
         version: Option<&KubeletVersion>,
         inventory: Option<&PodInventory>,
         supplies: &BTreeMap<String, Supply>,
     ) -> Option<String> {
-        hazard::uncertain_impact(&self.impacts(rendered, version, inventory, supplies))
+        hazard::told_impact(&self.impacts(rendered, version, inventory, supplies))
     }
 
     fn impacts(
@@ -130,7 +130,7 @@ impl State {
         inventory: Option<&PodInventory>,
         supplies: &BTreeMap<String, Supply>,
     ) -> Vec<Impact> {
-        if self.is_way_back(rendered) {
+        if version.is_none() && self.is_way_back(rendered) {
             return Vec::new();
         }
         let [before, after] = self.before_and_after(rendered, version);

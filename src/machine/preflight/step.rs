@@ -316,7 +316,7 @@ impl State {
         let kubelet = kubelet.as_ref();
         let status = match self.refused_impact(rendered, kubelet, Some(pods), supplies) {
             None => {
-                let uncertain = self.uncertain_impact(rendered, kubelet, Some(pods), supplies);
+                let uncertain = self.told_impact(rendered, kubelet, Some(pods), supplies);
                 let said: Vec<String> =
                     uncertain.into_iter().chain([remarks.clone()]).filter(|it| !it.is_empty()).collect();
                 self.accepted_by(kubelet, &said.join("; "))

@@ -5,7 +5,7 @@ use kubelet_config::schema::UnknownFields;
 use kubelet_config::source::ConfigAnnotations;
 use kubelet_supervisor::machine::command::{Command, Target};
 use kubelet_supervisor::machine::{Effect, Input, Settings, StoreRequest};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::minutes;
 use testkit::node::{Node, source};
@@ -27,7 +27,7 @@ testkit::scenarios!(
     last_known_good_keeps_its_fields_of_no_effect,
     the_way_back_to_last_known_good_needs_no_acknowledgement,
     more_pods_than_places_are_named,
-    pods_whose_node_has_lost_a_label_are_named,
+    what_any_restart_would_cost_refuses_nothing,
     the_kubelets_own_log_is_kept_and_holds_no_secrets,
     what_came_up_while_it_was_weighed_is_not_started_again,
     a_pin_stops_a_switch_that_is_on_its_way,
@@ -316,29 +316,19 @@ fn more_pods_than_places_are_named() {
 }
 
 /// Any restart would cost them, so a change of anything at all waits for a word.
-fn pods_whose_node_has_lost_a_label_are_named() {
-    for acknowledge in [None, Some("pods".to_owned())] {
-        let mut node = Node::new();
-        let pod = |name: &str, selector: Value| PodSummary {
-            name: format!("default/{name}"),
-            phase: "Running".to_owned(),
-            node_selector: selector,
-            ..PodSummary::default()
-        };
-        node.inventory.node.labels = Some([("disk".to_owned(), "hdd".to_owned())].into());
-        node.inventory.pods = vec![pod("web", json!({"disk": "hdd"})), pod("db", json!({"disk": "ssd"}))];
-        let is_acknowledged = acknowledge.is_some();
-        let annotations = ConfigAnnotations { acknowledge, ..ConfigAnnotations::default() };
-        node.define("a", json!({"syncFrequency": "2m"}), annotations);
-        node.assign("a");
-        node.pass(5);
-        assert_eq!(node.active(), if is_acknowledged { "a" } else { "" });
-        if !is_acknowledged {
-            let message = node.message("KubeletConfigRejected");
-            assert!(message.contains("default/db (NodeAffinity)") && !message.contains("web"), "{message}");
-            assert!(message.contains("kubelet-supervisor.io/acknowledge: \"pods\""), "{message}");
-        }
-    }
+fn what_any_restart_would_cost_refuses_nothing() {
+    let mut node = Node::new();
+    node.inventory.node.labels = Some([("disk".to_owned(), "hdd".to_owned())].into());
+    node.inventory.pods = vec![PodSummary {
+        name: "default/db".to_owned(),
+        phase: "Running".to_owned(),
+        node_selector: json!({"disk": "ssd"}),
+        ..PodSummary::default()
+    }];
+    node.define("a", json!({"syncFrequency": "2m"}), ConfigAnnotations::default());
+    node.assign("a");
+    node.pass(5);
+    assert_eq!(node.active(), "a");
 }
 
 fn the_kubelets_own_log_is_kept_and_holds_no_secrets() {

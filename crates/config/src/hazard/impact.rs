@@ -7,22 +7,23 @@ use serde_json::Value;
 
 use super::acknowledge::Acknowledged;
 use super::message::bounded;
-use super::quantity;
 use super::table::HazardClass;
+use super::{effective, quantity};
 use crate::pods::{NodeSummary, PodInventory};
-use crate::readmission::allocatable::{of_config, places, reserved_by, threshold};
+use crate::readmission::allocatable::{of_config, places, reserved, reserved_by, threshold};
 use crate::readmission::{Certainty, Reason, Refusal, refusals};
 
 /// Pods named in a message.
 const NAMED: usize = 10;
 
-/// What acknowledges a loss that no field brings about: any restart would.
+/// Of a loss that this change does not bring about, but any restart would.
 const ANY_RESTART: &str = "pods";
 
 /// A foreseeable loss.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Impact {
-    /// The top-level field that brings it about, and acknowledges it; `pods` if any restart of the kubelet would.
+    /// The top-level field that brings it about, and acknowledges it; `pods` if any restart of the kubelet would: nothing is
+    /// refused for that.
     pub field: &'static str,
     /// What would happen.
     pub message: String,
@@ -42,6 +43,12 @@ impl Impact {
     #[must_use]
     pub fn is_certain(&self) -> bool {
         self.pods.is_empty() || !self.lost().is_empty()
+    }
+
+    /// It is this change's doing, for all that is known. What any restart would cost is the node's trouble: a change that was
+    /// refused for it on one Node would be bad for a whole pool, and so would the way back.
+    fn refuses(&self) -> bool {
+        self.field != ANY_RESTART && self.is_certain()
     }
 }
 
@@ -72,7 +79,9 @@ fn turned_away(old: &Value, new: &Value, inventory: &PodInventory) -> Vec<Impact
             Reason::OutOf(_) | Reason::Preempting(_) => too_large.push(refusal),
         }
     }
-    let (left, field) = places(new, &inventory.node);
+    let (left, limit) = places(new, &inventory.node);
+    let fewer = places(old, &inventory.node).0 > left;
+    let field = if fewer { limit } else { ANY_RESTART };
     let live = inventory.pods.iter().filter(|pod| pod.is_live()).count();
     let (larger, shrinks) = left_for_pods(old, new, &inventory.node);
     let too_many_message = format!("{live} pods run here and {left} places would be left");
@@ -111,6 +120,8 @@ fn raised(old: &Value, new: &Value, node: &NodeSummary) -> Vec<&'static str> {
     let capacity =
         |resource: &str| node.capacity.get(resource).and_then(|text| quantity::whole(text)).unwrap_or_default();
     let takes = |config: &Value, field: &str| match field {
+        // With it the other two say nothing of CPU.
+        "reservedSystemCPUs" => vec![reserved(config, "cpu")],
         "evictionHard" => [("memory.available", "memory"), ("nodefs.available", "ephemeral-storage")]
             .map(|(signal, resource)| threshold(config, signal, capacity(resource)).unwrap_or_default())
             .to_vec(),
@@ -118,7 +129,9 @@ fn raised(old: &Value, new: &Value, node: &NodeSummary) -> Vec<&'static str> {
     };
     let more =
         |field: &&str| takes(old, field).into_iter().zip(takes(new, field)).any(|(before, after)| after > before);
-    ["kubeReserved", "systemReserved", "evictionHard"].into_iter().filter(more).collect()
+    let changes = |field: &&str| effective(old, field) != effective(new, field);
+    let fields = ["reservedSystemCPUs", "kubeReserved", "systemReserved", "evictionHard"];
+    fields.into_iter().filter(changes).filter(more).collect()
 }
 
 fn too_little_left(old: &Value, new: &Value, supplies: &BTreeMap<String, Supply>) -> Vec<Impact> {
@@ -146,7 +159,7 @@ fn too_little_left(old: &Value, new: &Value, supplies: &BTreeMap<String, Supply>
 #[must_use]
 pub fn refused_impact(impacts: &[Impact], acknowledged: Option<&str>) -> Option<String> {
     let acknowledged = Acknowledged::parse(acknowledged);
-    let is_open = |impact: &&Impact| impact.is_certain() && !acknowledged.covers(impact.field, HazardClass::Pods);
+    let is_open = |impact: &&Impact| impact.refuses() && !acknowledged.covers(impact.field, HazardClass::Pods);
     let open: Vec<&Impact> = impacts.iter().filter(is_open).collect();
     if open.is_empty() {
         return None;
@@ -162,10 +175,10 @@ pub fn refused_impact(impacts: &[Impact], acknowledged: Option<&str>) -> Option<
     Some(bounded(items, &format!("; {move_away}, then run kubelet-supervisor retry on the node, or {advice}")))
 }
 
-/// What may be lost and may not: nothing is refused for it.
+/// What is told and refuses nothing: what may be lost and may not, and what any restart would cost.
 #[must_use]
-pub fn uncertain_impact(impacts: &[Impact]) -> Option<String> {
-    let open: Vec<&Impact> = impacts.iter().filter(|impact| !impact.is_certain()).collect();
+pub fn told_impact(impacts: &[Impact]) -> Option<String> {
+    let open: Vec<&Impact> = impacts.iter().filter(|impact| !impact.refuses()).collect();
     (!open.is_empty()).then(|| bounded(open.into_iter().map(describe), ""))
 }
 

@@ -39,6 +39,8 @@ pub fn refusals(config: &Value, inventory: &PodInventory) -> Vec<Refusal> {
         // Others are evicted only for a pod that has nothing else against it.
         let lack = lack.filter(|_| !(is_misplaced && pod.is_critical));
         let (reason, certainty) = [lack, affinity].into_iter().flatten().min_by_key(|(_, certainty)| *certainty)?;
+        // It goes anyway, and may have gone before it is looked at; until then it takes its room.
+        let certainty = if pod.is_terminating { Certainty::Unknown } else { certainty };
         Some(Refusal { pod: pod.name.clone(), reason, certainty })
     };
     in_order(inventory).iter().filter_map(judge).collect()

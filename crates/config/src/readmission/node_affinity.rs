@@ -12,8 +12,14 @@ use crate::pods::{NodeSummary, PodSummary};
 
 /// Labels that a kubelet sets anew when it registers, whatever somebody made of them (updateDefaultLabels,
 /// pkg/kubelet/kubelet_node_status.go, v1.20.2 and v1.36). Admission may come before that or after.
-const SET_BY_KUBELET: [&str; 5] = [
+const SET_BY_KUBELET: [&str; 11] = [
     "kubernetes.io/hostname",
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+    "node.kubernetes.io/instance-type",
+    "beta.kubernetes.io/instance-type",
     "kubernetes.io/os",
     "kubernetes.io/arch",
     "beta.kubernetes.io/os",

@@ -56,6 +56,21 @@ fn a_node_selector_by_the_labels_of_now() {
 }
 
 #[test]
+fn what_leaves_anyway_is_no_sure_loss_and_takes_its_room() {
+    let object = json!({"metadata": {
+        "namespace": "d", "name": "p1", "creationTimestamp": "2026-01-01T00:00:01Z", "deletionTimestamp": "2026-01-02T00:00:00Z",
+    }, "spec": {"nodeSelector": {"disk": "hdd"}}, "status": {"phase": "Running"}});
+    let leaves = PodSummary::from_object(&object);
+    assert!(leaves.is_terminating && !pod(1, &json!({})).is_terminating);
+    let labels = json!({"disk": "ssd"});
+    assert_eq!(told(&open(), vec![leaves.clone()], node(&labels, &json!({}), &json!({}))), [UNKNOWN]);
+    let stays = PodSummary { node_selector: Value::Null, ..leaves };
+    let config = json!({"maxPods": 1});
+    let all = told(&config, vec![stays, pod(2, &json!({}))], node(&labels, &json!({}), &json!({})));
+    assert_eq!(all, ["d/p2 (OutOfpods)"]);
+}
+
+#[test]
 fn required_affinity_by_operator() {
     let labels = json!({"disk": "ssd", "cores": "8", "word": "x"});
     let expression =

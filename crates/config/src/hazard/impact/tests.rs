@@ -37,6 +37,7 @@ fn fewer_places_than_pods_turn_the_newest_away() {
     assert_eq!(foresee(&json!({}), &json!({"maxPods": 5}), &inventory(5, "8", "16Gi")), []);
     let better = foresee(&json!({"maxPods": 2}), &json!({"maxPods": 3}), &inventory(5, "8", "16Gi"));
     assert_eq!(better[0].lost(), ["default/pod-3", "default/pod-4"], "a restart costs them all the same");
+    assert_eq!(better[0].field, "pods", "and not for this field");
     let mut done = inventory(5, "8", "16Gi");
     done.pods[0].phase = "Succeeded".to_owned();
     done.pods[1].phase = "Failed".to_owned();
@@ -53,6 +54,16 @@ fn pods_per_core_counts_where_it_is_less() {
         "{impacts:?}"
     );
     assert_eq!(foresee(&json!({}), &json!({"podsPerCore": 0}), &inventory(5, "8", "16Gi")), []);
+}
+
+#[test]
+fn cpus_of_the_system_are_blamed_for_what_they_take() {
+    let impacts = foresee(&json!({}), &json!({"reservedSystemCPUs": "0-3"}), &inventory(6, "8", "16Gi"));
+    let [impact] = impacts.as_slice() else { panic!("{impacts:?}") };
+    assert_eq!((impact.field, impact.lost()), ("reservedSystemCPUs", vec!["default/pod-4", "default/pod-5"]));
+    let same = json!({"reservedSystemCPUs": "0-3", "maxPods": 50});
+    let impacts = foresee(&json!({"reservedSystemCPUs": "0-3"}), &same, &inventory(6, "8", "16Gi"));
+    assert_eq!(impacts[0].field, "pods", "any restart costs them");
 }
 
 #[test]
