@@ -12,7 +12,7 @@ use kubelet_config::source::Source;
 
 mod baseline;
 mod candidate;
-mod impact;
+pub(super) mod impact;
 mod spread;
 mod step;
 

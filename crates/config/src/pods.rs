@@ -77,7 +77,7 @@ const SYSTEM_CRITICAL: i64 = 2_000_000_000;
 
 /// The annotation of a mirror pod, a static pod's shadow in the API server (ConfigMirrorAnnotationKey,
 /// pkg/kubelet/types/pod_update.go, v1.20.2).
-const MIRROR: &str = "kubernetes.io/config.mirror";
+pub const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// True if a pod with these annotations stands for a static pod.
 #[must_use]

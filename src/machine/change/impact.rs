@@ -52,8 +52,9 @@ impl State {
     pub(super) fn refuse_impact(&mut self, source: &Source, rendered: &Rendered, fx: &mut Vec<Effect>) -> bool {
         let inventory = self.change.as_ref().and_then(|change| change.inventory.as_ref());
         let supplies = self.health.supplies();
-        let Some((_, why)) = self.refused_impact(rendered, None, inventory, &supplies) else {
-            if let Some(why) = self.told_impact(rendered, None, inventory, &supplies) {
+        let impacts = self.impacts(rendered, None, inventory, &supplies);
+        let Some((_, why)) = refused_impact(&impacts, rendered) else {
+            if let Some(why) = hazard::told_impact(&impacts) {
                 log(fx, Level::Warn, format!("{source}: {why}"));
             }
             return false;
@@ -98,32 +99,8 @@ impl State {
         Some((hazard::refused_classes(&changes, acknowledged), why))
     }
 
-    /// The pods that are known to go, and why that is refused.
-    pub(in crate::machine) fn refused_impact(
-        &self,
-        rendered: &Rendered,
-        version: Option<&KubeletVersion>,
-        inventory: Option<&PodInventory>,
-        supplies: &BTreeMap<String, Supply>,
-    ) -> Option<(BTreeSet<String>, String)> {
-        let impacts = self.impacts(rendered, version, inventory, supplies);
-        let why = hazard::refused_impact(&impacts, rendered.annotations.acknowledge.as_deref())?;
-        let pods = impacts.iter().flat_map(Impact::lost).map(str::to_owned).collect();
-        Some((pods, bounded_by_policy(why, rendered)))
-    }
-
-    /// What may go and may not, which refuses nothing.
-    pub(in crate::machine) fn told_impact(
-        &self,
-        rendered: &Rendered,
-        version: Option<&KubeletVersion>,
-        inventory: Option<&PodInventory>,
-        supplies: &BTreeMap<String, Supply>,
-    ) -> Option<String> {
-        hazard::told_impact(&self.impacts(rendered, version, inventory, supplies))
-    }
-
-    fn impacts(
+    /// What a restart into it would cost, as far as that can be foreseen.
+    pub(in crate::machine) fn impacts(
         &self,
         rendered: &Rendered,
         version: Option<&KubeletVersion>,
@@ -136,6 +113,16 @@ impl State {
         let [before, after] = self.before_and_after(rendered, version);
         hazard::preview(&before, &after, inventory, supplies)
     }
+}
+
+/// The pods that are known to go, and why that is refused.
+pub(in crate::machine) fn refused_impact(
+    impacts: &[Impact],
+    rendered: &Rendered,
+) -> Option<(BTreeSet<String>, String)> {
+    let why = hazard::refused_impact(impacts, rendered.annotations.acknowledge.as_deref())?;
+    let pods = impacts.iter().flat_map(Impact::lost).map(str::to_owned).collect();
+    Some((pods, bounded_by_policy(why, rendered)))
 }
 
 /// An acknowledgement may not be enough.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{Inquiry, Observed, OnRequest, Stage};
+use crate::machine::change::impact::refused_impact;
 use crate::machine::evidence::{Environment, Query};
 use crate::machine::io::{Effect, FetchError, StoreRequest, Ticket, log};
 use crate::machine::model::{LoadTarget, RenderError, Rendered, Verdict, later};
@@ -10,6 +11,7 @@ use crate::machine::question::no_answer;
 use crate::machine::records::{Phase, Version};
 use crate::machine::{Level, Run, State, limits};
 use kubelet_config::duration::backoff;
+use kubelet_config::hazard;
 use kubelet_config::kubelet_version::KubeletVersion;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::preflight::{PreflightRequest, PreflightResult, PreflightStatus};
@@ -235,29 +237,34 @@ impl State {
             Verdict::Inconclusive(why) | Verdict::NotItsFault(why) => {
                 self.answer(PreflightResult::Inconclusive, why, fx);
             }
-            Verdict::Valid(_) if self.refused_hazards(rendered, kubelet).is_some() => {
-                let (classes, why) = self.refused_hazards(rendered, kubelet).unwrap_or_default();
-                let hazards = classes.into_iter().map(|class| class.label().to_owned()).collect();
-                let status = PreflightStatus { hazards, ..self.finding(PreflightResult::Hazard, &why) };
-                self.say(status, fx);
-            }
-            Verdict::Valid(remarks)
-                if self.running().digest.as_ref() != Some(&rendered.digest) || kubelet.is_some() =>
-            {
-                let asked = self.ask(limits::FETCH_DEADLINE);
-                for query in [Query::Pods, Query::Environment(self.runtime_socket())] {
-                    fx.push(Effect::Query(asked.ticket, query));
-                }
-                if let Some(inquiry) = &mut self.on_request.inquiry {
-                    inquiry.asked = asked;
-                    let observed = Observed { remarks: remarks.join("; "), ..Observed::default() };
-                    inquiry.stage = Stage::Observing(Box::new(rendered.clone()), observed);
-                }
-            }
-            Verdict::Valid(remarks) => {
-                let status = self.accepted_by(kubelet, &remarks.join("; "));
-                self.say(status, fx);
-            }
+            Verdict::Valid(remarks) => self.weigh_cost(rendered, kubelet, remarks.join("; "), fx),
+        }
+    }
+
+    /// What a kubelet accepts may still be refused: for hazards, or, once pods and supplies are known, for what it would cost.
+    fn weigh_cost(
+        &mut self,
+        rendered: &Rendered,
+        kubelet: Option<&KubeletVersion>,
+        remarks: String,
+        fx: &mut Vec<Effect>,
+    ) {
+        if let Some((classes, why)) = self.refused_hazards(rendered, kubelet) {
+            let hazards = classes.into_iter().map(|class| class.label().to_owned()).collect();
+            let status = PreflightStatus { hazards, ..self.finding(PreflightResult::Hazard, &why) };
+            return self.say(status, fx);
+        }
+        if kubelet.is_none() && self.running().digest.as_ref() == Some(&rendered.digest) {
+            let status = self.accepted_by(kubelet, &remarks);
+            return self.say(status, fx);
+        }
+        let asked = self.ask(limits::FETCH_DEADLINE);
+        for query in [Query::Pods, Query::Environment(self.runtime_socket())] {
+            fx.push(Effect::Query(asked.ticket, query));
+        }
+        if let Some(inquiry) = &mut self.on_request.inquiry {
+            inquiry.asked = asked;
+            inquiry.stage = Stage::Observing(Box::new(rendered.clone()), Observed { remarks, ..Observed::default() });
         }
     }
 
@@ -314,11 +321,11 @@ impl State {
         };
         let Observed { remarks, pods: Some(pods), supplies: Some(supplies) } = observed else { return };
         let kubelet = kubelet.as_ref();
-        let status = match self.refused_impact(rendered, kubelet, Some(pods), supplies) {
+        let impacts = self.impacts(rendered, kubelet, Some(pods), supplies);
+        let status = match refused_impact(&impacts, rendered) {
             None => {
-                let uncertain = self.told_impact(rendered, kubelet, Some(pods), supplies);
-                let said: Vec<String> =
-                    uncertain.into_iter().chain([remarks.clone()]).filter(|it| !it.is_empty()).collect();
+                let told = hazard::told_impact(&impacts);
+                let said: Vec<String> = told.into_iter().chain([remarks.clone()]).filter(|it| !it.is_empty()).collect();
                 self.accepted_by(kubelet, &said.join("; "))
             }
             Some((pods, why)) => PreflightStatus {

@@ -84,7 +84,7 @@ const REFUSED: &[(&str, Why)] = &[
 
 /// Labels by which a Node is known to schedulers and volumes; the kubelet sets them anew at each start
 /// (updateDefaultLabels, pkg/kubelet/kubelet_node_status.go, v1.20.2 and v1.36).
-const IDENTITY_LABELS: [&str; 9] = [
+pub(crate) const IDENTITY_LABELS: [&str; 9] = [
     "kubernetes.io/hostname",
     "topology.kubernetes.io/zone",
     "topology.kubernetes.io/region",

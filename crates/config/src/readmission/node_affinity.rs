@@ -8,23 +8,16 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::flags::IDENTITY_LABELS;
 use crate::pods::{NodeSummary, PodSummary};
 
-/// Labels that a kubelet sets anew when it registers, whatever somebody made of them (updateDefaultLabels,
-/// pkg/kubelet/kubelet_node_status.go, v1.20.2 and v1.36). Admission may come before that or after.
-const SET_BY_KUBELET: [&str; 11] = [
-    "kubernetes.io/hostname",
-    "topology.kubernetes.io/zone",
-    "topology.kubernetes.io/region",
-    "failure-domain.beta.kubernetes.io/zone",
-    "failure-domain.beta.kubernetes.io/region",
-    "node.kubernetes.io/instance-type",
-    "beta.kubernetes.io/instance-type",
-    "kubernetes.io/os",
-    "kubernetes.io/arch",
-    "beta.kubernetes.io/os",
-    "beta.kubernetes.io/arch",
-];
+/// Older names of two of [`IDENTITY_LABELS`], which a kubelet sets with them.
+const BETA_LABELS: [&str; 2] = ["beta.kubernetes.io/os", "beta.kubernetes.io/arch"];
+
+/// A kubelet sets it anew when it registers, whatever somebody made of it. Admission may come before that or after.
+fn is_set_by_kubelet(label: &str) -> bool {
+    IDENTITY_LABELS.contains(&label) || BETA_LABELS.contains(&label)
+}
 
 /// `NodeSelector`.
 #[derive(Deserialize)]
@@ -128,7 +121,7 @@ impl Requirement {
 
 /// A label that the kubelet puts right itself may not match now and still match then.
 fn settled(key: &str, holds: bool) -> Option<bool> {
-    (holds || !SET_BY_KUBELET.contains(&key)).then_some(holds)
+    (holds || !is_set_by_kubelet(key)).then_some(holds)
 }
 
 /// False if one is, else unknown if one is.

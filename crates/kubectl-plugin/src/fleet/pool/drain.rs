@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::types::DrainMode;
+use kubelet_config::pods::MIRROR;
 
 /// Annotation of a Node that was cordoned for a pool: `pool/` and the pool's name. It comes and goes in the same patch as
 /// `spec.unschedulable`, so that whoever takes over knows whose cordon it is. A value of another form is not a pool's.
@@ -14,9 +15,6 @@ pub const CORDONED_BY: &str = "kubelet-supervisor.io/cordoned-by-rollout";
 
 /// What stands in [`CORDONED_BY`] before the pool's name. A pool that was deleted is told from what is no pool by it.
 const PREFIX: &str = "pool/";
-
-/// Annotation of a Pod that stands for one of the kubelet's own files.
-pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// An eviction that was granted shows within moments; if it does not, its answer was meant for somebody else.
 const SHOWS: Duration = Duration::from_secs(10);

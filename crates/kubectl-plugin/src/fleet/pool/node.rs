@@ -6,10 +6,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::drain::{Cordon, MIRROR, cordoning_pool};
+use super::drain::{Cordon, cordoning_pool};
 use super::types::Proof;
 use crate::fleet::assign::{UNPROVEN_UNTIL, WrittenAssignment};
 use crate::fleet::node::{ConfigManager, NodeRow, Stage};
+use kubelet_config::pods::MIRROR;
 use kubelet_config::preflight::PreflightResult;
 use kubelet_config::reported::{ReportedCondition, text};
 use kubelet_config::source::ConfigMapRef;
