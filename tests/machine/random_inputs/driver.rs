@@ -84,7 +84,8 @@ pub struct Driver {
     preflights: Vec<Ticket>,
     probes: Vec<Ticket>,
     queries: Vec<(Ticket, Query)>,
-    fetches: Vec<Ticket>,
+    /// Of which ConfigMap.
+    fetches: Vec<(Ticket, u8)>,
     sent: u64,
     kubelet: u8,
     /// The binary that the machine was last told of. Another one put in its place since is the next start's affair.
@@ -247,7 +248,10 @@ impl Driver {
                 return Some(Input::PreflightWithDone(ticket, Ok(inputs::verdict(0))));
             }
             Effect::Probe(ticket, _) => self.probes.push(ticket),
-            Effect::Fetch(ticket, _) => self.fetches.push(ticket),
+            Effect::Fetch(ticket, asked) => {
+                let map = (0..3).find(|map| reference(*map) == asked);
+                self.fetches.push((ticket, map.expect("one of this world's")));
+            }
             Effect::Query(ticket, query) => self.queries.push((ticket, query)),
             Effect::ReadLogTail => return Some(Input::LogTail(Vec::new())),
             Effect::Start(config) => {
@@ -432,8 +436,8 @@ impl Driver {
             Op::Annotate(retry, confirm) => self.input(inputs::annotations(retry, confirm)),
             Op::Ask(which) => self.input(inputs::preflight(which)),
             Op::Fetched(which, how) => {
-                if let Some(ticket) = nth(&self.fetches, which) {
-                    self.input(inputs::fetched(ticket, how));
+                if let Some((ticket, map)) = nth(&self.fetches, which) {
+                    self.input(inputs::fetched(ticket, map, how));
                 }
             }
             Op::Fail(times) => self.failures = times,

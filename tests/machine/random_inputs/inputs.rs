@@ -120,7 +120,7 @@ pub fn make(kind: usize, seed: u8) -> Input {
         35 => Input::PolicyChanged,
         36 => Input::AssignedByLabels(odd),
         37 => Input::ClockSet,
-        38 => fetched(ticket, seed),
+        38 => fetched(ticket, seed % 3, seed),
         39 => preflight(seed),
         40 => Input::PreflightWithDone(ticket, if odd { Err("absent".to_owned()) } else { Ok(verdict(seed)) }),
         _ => Input::Tick,
@@ -164,14 +164,16 @@ pub fn annotations(retry: u8, confirm: u8) -> Input {
     Input::NodeAnnotations { retry: version(retry), confirm: version(confirm) }
 }
 
-pub fn fetched(ticket: Ticket, how: u8) -> Input {
+/// Mostly a version of this map that [`preflight`] asks for.
+pub fn fetched(ticket: Ticket, map: u8, how: u8) -> Input {
     let failed = |definite| Err(FetchError { why: "no".to_owned(), definite });
     Input::ConfigMapFetched(
         ticket,
         match how {
             0 => failed(false),
             1 => failed(true),
-            _ => Ok(payload(how % 3, how % 6)),
+            2..6 => Ok(payload(how % 3, how % 6)),
+            _ => Ok(payload(map, map + 3 * (how % 2))),
         },
     )
 }
