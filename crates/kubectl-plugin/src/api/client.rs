@@ -50,7 +50,7 @@ impl RetryPolicy {
 
     /// Of a command that goes on for hours.
     pub(crate) fn long(answer: Duration) -> Self {
-        Self { total: Duration::from_secs(600), answer, page: 250 }
+        Self { total: Duration::from_secs(600), answer, page: 100 }
     }
 }
 
