@@ -1,7 +1,7 @@
-//! The node around the kubelet: its container runtime, its disks, its way down.
+//! The node around the kubelet: its container runtime, its disks, its way down, and what runs through the kubelet.
 //!
 //! Every query is answered once, within [`LIMIT`]: what has no answer by then counts as silent
-//! (runtime), or as nothing out of the ordinary (all else).
+//! (runtime), as unknown (what runs through the kubelet), or as nothing out of the ordinary (all else).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,8 @@ use crate::machine::{Input, Ticket};
 use crate::ports;
 use kubelet_config::hazard::impact::Supply;
 
+mod activity;
+
 /// A runtime under load answers in milliseconds; one that is stopped, never.
 const LIMIT: Duration = Duration::from_secs(2);
 
@@ -39,12 +41,14 @@ pub(crate) struct NodeHost {
     inputs: UnboundedSender<Input>,
     /// The disks are being measured. A measurement that hangs (a dead network file system) keeps a thread.
     measuring: Arc<AtomicBool>,
+    /// The tables of the kernel are being read.
+    counting: Arc<AtomicBool>,
 }
 
 impl NodeHost {
     /// Measures the file systems of these directories: the kubelet's `--root-dir`, and the store.
     pub(crate) fn new(root_dir: PathBuf, store_dir: PathBuf, inputs: UnboundedSender<Input>) -> Self {
-        Self { root_dir, store_dir, inputs, measuring: Arc::default() }
+        Self { root_dir, store_dir, inputs, measuring: Arc::default(), counting: Arc::default() }
     }
 }
 
@@ -60,26 +64,48 @@ impl ports::Host for NodeHost {
             let _ = inputs.send(Input::EnvironmentObserved(ticket, environment));
         });
     }
+
+    fn observe_activity(&mut self, ticket: Ticket, pid: u32, runtime: Option<&str>) {
+        let (inputs, socket, busy) = (self.inputs.clone(), runtime.and_then(socket_path), self.counting.clone());
+        tokio::spawn(async move {
+            let runtime = match socket {
+                Some(socket) => server_of(&socket, LIMIT).await,
+                None => None,
+            };
+            let work = on_thread(&busy, move || activity::observe(Path::new("/proc"), pid, runtime));
+            let _ = inputs.send(Input::ActivityObserved(ticket, work.await.unwrap_or_default()));
+        });
+    }
 }
 
 type Measured = (bool, BTreeMap<String, Supply>);
 
 impl NodeHost {
-    /// On a thread of the runtime's pool, since a file system may take its time.
     fn measure(&self) -> impl Future<Output = Measured> + use<> {
         let (root, store, busy) = (self.root_dir.clone(), self.store_dir.clone(), self.measuring.clone());
-        async move {
-            if busy.swap(true, Ordering::SeqCst) {
-                return Measured::default();
-            }
-            let work = tokio::task::spawn_blocking(move || {
-                let measured = measure(&root, &store);
-                busy.store(false, Ordering::SeqCst);
-                measured
-            });
-            tokio::time::timeout(LIMIT, work).await.ok().and_then(Result::ok).unwrap_or_default()
-        }
+        async move { on_thread(&busy, move || measure(&root, &store)).await.unwrap_or_default() }
     }
+}
+
+/// On a thread of the runtime's pool, since a file system may take its time; not while the same work is still being done.
+async fn on_thread<T: Send + 'static>(busy: &Arc<AtomicBool>, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    if busy.swap(true, Ordering::SeqCst) {
+        return None;
+    }
+    let busy = busy.clone();
+    let work = tokio::task::spawn_blocking(move || {
+        let done = work();
+        busy.store(false, Ordering::SeqCst);
+        done
+    });
+    tokio::time::timeout(LIMIT, work).await.ok().and_then(Result::ok)
+}
+
+/// The process that listens on this socket. `None` also for process 1: systemd listens in the stead of a service that it
+/// starts at the first connection, and nobody tells then who serves it.
+async fn server_of(socket: &Path, limit: Duration) -> Option<u32> {
+    let stream = tokio::time::timeout(limit, UnixStream::connect(socket)).await.ok()?.ok()?;
+    stream.peer_cred().ok()?.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 1)
 }
 
 /// The path in a runtime endpoint; `None` for what is not a Unix socket.

@@ -10,7 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::machine::evidence::{Failure, Suspension};
+use crate::machine::evidence::{Failure, Hold, Suspension};
 use crate::machine::model::{PreflightResult, RestartCause, TrialResult};
 use crate::machine::status::node_status;
 use crate::machine::{Counter, State, StoreOperation};
@@ -55,6 +55,7 @@ pub struct Metrics {
     suspensions: Counters,
     adoptions: PlainCounter,
     hazards: Counters,
+    held: Gauges,
     store_requests: Histograms,
     unhealthy: PlainCounter<f64, AtomicU64>,
     policy: Gauges,
@@ -136,6 +137,7 @@ impl Metrics {
             suspensions: Family::default(),
             adoptions: PlainCounter::default(),
             hazards: Family::default(),
+            held: Gauges::default(),
             policy: Gauges::default(),
             policy_refused: PlainCounter::default(),
             store_requests: Family::new_with_constructor(store_seconds),
@@ -188,6 +190,11 @@ impl Metrics {
             "hazards_refused",
             "Versions refused for a change that is not safe on a live node, by class of hazard",
             self.hazards.clone(),
+        );
+        own.register(
+            "change_held",
+            "1 while an accepted change waits for this, else 0: streams, image-pulls, startup-probes, pressure",
+            self.held.clone(),
         );
         own.register(
             "kubelet_unhealthy_seconds",
@@ -260,6 +267,11 @@ impl Metrics {
         self.condition.clear();
         self.condition.get_or_create(&labels([("status", status), ("reason", reason)])).set(1);
         self.local_files_differ.set(i64::from(state.local_files_difference().is_some()));
+        let held = state.waiting().map(|waiting| waiting.holds).unwrap_or_default();
+        for reason in Hold::LABELS {
+            let holds = held.iter().any(|hold| hold.label() == reason);
+            self.held.get_or_create(&labels([("reason", reason)])).set(i64::from(holds));
+        }
         self.policy.clear();
         self.policy.get_or_create(&labels([("state", policy)])).set(1);
         self.reload_failed.set(i64::from(state.reload().error.is_some()));

@@ -52,6 +52,9 @@ pub(super) struct Options {
     /// The same for a new assignment.
     #[arg(long, env = "KUBELET_SUPERVISOR_SPREAD_ASSIGNMENT", default_value = "0s", value_name = "DURATION")]
     spread_assignment: GoDuration,
+    /// A change waits at most so long while exec, attach or port-forward streams run through this kubelet, images are downloaded or a pod is in its start-up probe, where the ConfigMap's annotation kubelet-supervisor.io/courtesy says nothing; 0: not at all, 1h at the most.
+    #[arg(long, env = "KUBELET_SUPERVISOR_COURTESY", default_value_t = GoDuration(limits::COURTESY), value_parser = machine::parse_courtesy, value_name = "DURATION")]
+    courtesy: GoDuration,
     /// Who starts the next kubelet: the supervisor itself (exec), or systemd, after the supervisor's own end with exit code 75 (exit), so that ExecStartPre runs.
     #[arg(long, env = "KUBELET_SUPERVISOR_RESTART_BY", default_value = "exec", value_name = "exec|exit")]
     restart_by: machine::RestartBy,
@@ -123,6 +126,7 @@ impl Options {
                 follow_local: self.follow_local,
                 spread: self.spread.0,
                 spread_assignment: self.spread_assignment.0,
+                courtesy: self.courtesy.0,
                 restart_by: self.restart_by,
                 unknown_fields: self.unknown_fields.unknown_fields,
                 hung_after: self.hung_after.0,

@@ -119,6 +119,9 @@ impl<P: Ports> Executor<P> {
             Effect::Query(ticket, Query::Environment(runtime)) => {
                 self.ports.host().observe(ticket, runtime.as_deref());
             }
+            Effect::Query(ticket, Query::Activity(pid, runtime)) => {
+                self.ports.host().observe_activity(ticket, pid, runtime.as_deref());
+            }
             Effect::Send(entry) => self.ports.cluster().emit(&entry),
             Effect::Answer(number, result) => self.ports.notifier().answer(number, &result),
             Effect::Log(level, line) => self.ports.notifier().log(level, &line),

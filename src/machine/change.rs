@@ -1,5 +1,5 @@
-//! A change, from being seen to the switch: checkpoint, render, compare, judge, wait for its turn and for the baseline,
-//! record.
+//! A change, from being seen to the switch: checkpoint, render, compare, judge, wait for its turn, for a good moment
+//! and for the baseline, record.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,12 @@ use kubelet_config::hazard::HazardClass;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::source::Source;
 
+pub use good_moment::Waiting;
+use good_moment::{Inquiry, MomentTimes};
+
 mod baseline;
 mod candidate;
+mod good_moment;
 pub(super) mod impact;
 mod spread;
 mod step;
@@ -48,6 +52,8 @@ enum Stage {
     Preflight(Asked, Box<Rendered>),
     /// Accepted; it waits for its turn.
     Spread(Box<Rendered>),
+    /// Its turn has come; it waits for a good moment.
+    GoodMoment(Box<Rendered>, Inquiry),
     /// Accepted; the baseline is waited for.
     Baseline(Box<Rendered>),
     /// The decision is being recorded.
@@ -60,6 +66,8 @@ enum Stage {
 pub(super) struct ChangeTimes {
     /// The version whose start is spread, and when it was first seen.
     first_seen: Option<(Source, Moment)>,
+    /// The version that waits for a good moment.
+    good_moment: Option<MomentTimes>,
     /// When the version that is being applied was first seen.
     applying_since: Option<Moment>,
 }
@@ -69,6 +77,7 @@ impl Change {
         match &self.stage {
             Stage::Saving(asked) | Stage::Loading(asked) | Stage::Preflight(asked, _) => due.push(asked.until),
             Stage::Baseline(_) => due.push(self.baseline_until),
+            Stage::GoodMoment(_, inquiry) => inquiry.deadlines(due),
             Stage::Spread(_) | Stage::Recording => {}
         }
         due.extend(self.starts_at.filter(|at| *at > now));
@@ -82,6 +91,18 @@ impl Change {
     }
 
     pub(super) fn note_pods(&mut self, inventory: Option<PodInventory>) {
+        if let Stage::GoodMoment(_, inquiry) = &mut self.stage {
+            inquiry.note_pods(inventory.as_ref());
+        }
         self.inventory = inventory;
+    }
+
+    /// True while nothing is decided about it.
+    fn is_held_back(&self) -> bool {
+        match &self.stage {
+            Stage::Spread(_) => true,
+            Stage::GoodMoment(_, inquiry) => inquiry.is_holding(),
+            _ => self.baseline_waits,
+        }
     }
 }

@@ -45,6 +45,8 @@ pub enum EventReason {
     LocalFiles,
     /// The kubelet hung, and is restarted with what it ran.
     Hung,
+    /// An accepted change waits for a good moment.
+    Waiting,
     /// The node's policy forbids what runs.
     Forbidden,
 }
@@ -71,6 +73,7 @@ impl EventReason {
             Self::Drift => "KubeletConfigDrift",
             Self::LocalFiles => "KubeletConfigLocalFiles",
             Self::Hung => "KubeletHung",
+            Self::Waiting => "KubeletConfigWaiting",
             Self::Forbidden => "KubeletConfigForbidden",
         }
     }
@@ -121,6 +124,16 @@ pub fn drift(damage: &Damage, downloads: bool) -> Event {
 pub(crate) fn forbidden(source: Option<&Source>, why: &str) -> Event {
     let message = format!("Runs until the next start of the kubelet, and not again, {why}: {}", name(source));
     event(EventReason::Forbidden, true, source, message)
+}
+
+/// An accepted change waits for a good moment; `until`: and then no longer. The reason goes first: messages are cut at their end.
+#[must_use]
+pub(crate) fn waiting(source: &Source, why: &str, until: Option<&str>) -> Event {
+    let message = match until {
+        Some(until) => format!("Waits until {until} at the most, {why}: {source}"),
+        None => format!("Waits while {why}: {source}"),
+    };
+    event(EventReason::Waiting, false, Some(source), message)
 }
 
 /// The local files say something else than what runs.

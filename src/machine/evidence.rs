@@ -186,7 +186,7 @@ pub(super) fn tells_of_contact(signals: &Baseline) -> bool {
     signals.contains(&Signal::Lease) || signals.contains(&Signal::NodeReady)
 }
 
-/// The Node's condition Ready, as the API server shows it.
+/// The Node's condition Ready, and what beside it a restart goes by, as the API server shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeReadiness {
@@ -196,6 +196,35 @@ pub struct NodeReadiness {
     pub heartbeat: String,
     /// Its reason and message, for people.
     pub message: String,
+    /// What the Node is under, by conditions that are True.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub pressure: BTreeSet<NodePressure>,
+}
+
+/// A condition of the Node for which its kubelet evicts pods, and turns pods away that it is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum NodePressure {
+    /// `MemoryPressure`.
+    Memory,
+    /// `DiskPressure`.
+    Disk,
+    /// `PIDPressure`.
+    Pid,
+}
+
+impl NodePressure {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Memory, Self::Disk, Self::Pid];
+
+    /// The condition's type (pkg/apis/core/types.go, v1.20.2).
+    #[must_use]
+    pub fn condition(self) -> &'static str {
+        match self {
+            Self::Memory => "MemoryPressure",
+            Self::Disk => "DiskPressure",
+            Self::Pid => "PIDPressure",
+        }
+    }
 }
 
 /// Answer to a query for the own Lease, which tells of the API server as well.
@@ -226,6 +255,64 @@ pub struct Environment {
     pub supplies: BTreeMap<String, Supply>,
 }
 
+/// What runs through the kubelet that a restart of it would cut short; `None` where that cannot be known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Activity {
+    /// Streams of exec, attach and port-forward.
+    pub streams: Option<u32>,
+    /// Layers that the container runtime downloads.
+    pub image_pulls: Option<u32>,
+}
+
+/// What an accepted change waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// So many streams of exec, attach and port-forward run.
+    Streams(u32),
+    /// So many layers of images are downloaded.
+    ImagePulls(u32),
+    /// These pods are in their start-up probe.
+    StartupProbes(Vec<String>),
+    /// The Node is under pressure.
+    Pressure(BTreeSet<NodePressure>),
+}
+
+impl Hold {
+    /// The label of `change_held{reason}`.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Streams(_) => "streams",
+            Self::ImagePulls(_) => "image-pulls",
+            Self::StartupProbes(_) => "startup-probes",
+            Self::Pressure(_) => "pressure",
+        }
+    }
+
+    /// All labels.
+    pub const LABELS: [&str; 4] = ["streams", "image-pulls", "startup-probes", "pressure"];
+}
+
+impl std::fmt::Display for Hold {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Streams(1) => f.write_str("an exec, attach or port-forward stream runs"),
+            Self::Streams(count) => write!(f, "{count} exec, attach or port-forward streams run"),
+            Self::ImagePulls(1) => f.write_str("a layer of an image is downloaded"),
+            Self::ImagePulls(count) => write!(f, "{count} layers of images are downloaded"),
+            Self::StartupProbes(pods) => match pods.as_slice() {
+                [pod] => write!(f, "{pod} is in its start-up probe"),
+                [pod, others @ ..] => write!(f, "{pod} and {} more pods are in their start-up probes", others.len()),
+                [] => Ok(()),
+            },
+            Self::Pressure(conditions) => {
+                let conditions: Vec<&str> = conditions.iter().map(|it| it.condition()).collect();
+                write!(f, "the Node has {}", conditions.join(" and "))
+            }
+        }
+    }
+}
+
 /// A question about the node around the kubelet; the answer comes as an input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Query {
@@ -235,4 +322,6 @@ pub enum Query {
     Pods,
     /// The node itself; with the runtime's socket, if known.
     Environment(Option<String>),
+    /// What runs through the kubelet of this process id; with the same socket.
+    Activity(u32, Option<String>),
 }

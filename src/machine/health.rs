@@ -1,10 +1,10 @@
 //! A kubelet's health while it is judged: signals good and bad, the queries for them, the trial's clock.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::evidence::{Environment, NodeReadiness, Suspension};
+use super::evidence::{Environment, NodePressure, NodeReadiness, Suspension};
 use super::io::Ticket;
 use super::limits;
 use super::model::Moment;
@@ -46,9 +46,12 @@ enum Question {
     Environment,
     Lease,
     Pods,
+    /// Asked for a change alone.
+    Activity,
 }
 
 impl Question {
+    /// What is asked while the kubelet is observed.
     const ALL: [Self; 4] = [Self::Healthz, Self::Environment, Self::Lease, Self::Pods];
 }
 
@@ -77,6 +80,11 @@ impl Health {
 
     pub(super) fn is_node_ready(&self) -> bool {
         self.node.as_ref().is_some_and(|node| node.ready)
+    }
+
+    /// What the Node is under, as last seen.
+    pub(super) fn pressure(&self) -> BTreeSet<NodePressure> {
+        self.node.as_ref().map(|node| node.pressure.clone()).unwrap_or_default()
     }
 
     /// Why the Node is not Ready, in its own words.

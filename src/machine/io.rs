@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::command::Command;
 use super::events::Event;
-use super::evidence::{Environment, Failure, LeaseObservation, NodeReadiness, Query, Suspension};
+use super::evidence::{Activity, Environment, Failure, LeaseObservation, NodeReadiness, Query, Suspension};
 use super::handover::Handover;
 use super::history::HistoryEntry;
 use super::model::{
@@ -115,6 +115,8 @@ pub enum Input {
     },
     /// Outcome of [`Query::Environment`].
     EnvironmentObserved(Ticket, Environment),
+    /// Outcome of [`Query::Activity`].
+    ActivityObserved(Ticket, Activity),
     /// Outcome of [`Effect::ReadLogTail`]; it comes at once.
     LogTail(Vec<String>),
     /// The version of the kubelet binary, once it is known.

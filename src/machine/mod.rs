@@ -52,6 +52,7 @@ mod sync;
 mod trial;
 mod watchdog;
 
+pub use change::Waiting;
 pub use handover::Handover;
 pub use io::{Counter, Effect, FetchError, Input, Level, StoreOperation, StoreRequest, Ticket};
 pub(crate) use operate::offline;
@@ -60,6 +61,6 @@ pub use records::{Records, Stored};
 pub use reload::{Reload, ReloadStage};
 pub use restart_by_exit::EXIT_FOR_RESTART;
 pub use run::Run;
-pub use settings::{RestartBy, Settings};
+pub use settings::{RestartBy, Settings, parse_courtesy};
 pub use state::State;
 pub use sync::ConfigMapState;

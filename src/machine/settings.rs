@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::limits;
+use kubelet_config::duration::GoDuration;
 use kubelet_config::schema::UnknownFields;
 use kubelet_config::source::ConfigMapRef;
 
@@ -25,6 +26,19 @@ impl std::str::FromStr for RestartBy {
             "exit" => Ok(Self::Exit),
             other => Err(format!("{other:?} is not exec or exit")),
         }
+    }
+}
+
+/// Parses how long a change may wait for a good moment.
+///
+/// # Errors
+/// It is no duration, or longer than [`limits::COURTESY_MAX`].
+pub fn parse_courtesy(text: &str) -> Result<GoDuration, String> {
+    match text.parse::<GoDuration>()? {
+        duration if duration.0 > limits::COURTESY_MAX => {
+            Err(format!("{duration} is more than {}", GoDuration(limits::COURTESY_MAX)))
+        }
+        duration => Ok(duration),
     }
 }
 
@@ -53,6 +67,8 @@ pub struct Settings {
     pub spread: Duration,
     /// The same for an explicit assignment.
     pub spread_assignment: Duration,
+    /// How long a change waits for a good moment, unless its ConfigMap says otherwise; zero: not at all.
+    pub courtesy: Duration,
     /// Who starts the next kubelet.
     pub restart_by: RestartBy,
     /// What becomes of payloads with fields that the kubelet would ignore.
@@ -86,6 +102,7 @@ impl Default for Settings {
             follow_local: false,
             spread: Duration::ZERO,
             spread_assignment: Duration::ZERO,
+            courtesy: Duration::ZERO,
             restart_by: RestartBy::Exec,
             unknown_fields: UnknownFields::Warn,
             hung_after: Duration::ZERO,

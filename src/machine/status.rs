@@ -82,6 +82,15 @@ fn condition(state: &State) -> Condition {
             ConditionReason::Scheduled,
             format!("Takes effect at {}: {source}", timestamp(at.wall_nanos)),
         )
+    } else if let Some(waiting) = state.waiting() {
+        let (source, why) = (waiting.source, waiting.message());
+        let message = match waiting.until {
+            Some(at) => {
+                format!("Takes effect at {} at the latest: {source}; it waits, {why}", timestamp(at.wall_nanos))
+            }
+            None => format!("Waits while {why}: {source}"),
+        };
+        (ConditionStatus::Unknown, ConditionReason::Scheduled, message)
     } else if records.frozen {
         (
             ConditionStatus::Unknown,
@@ -125,6 +134,11 @@ pub(crate) fn status_document(state: &State, version: Option<&str>) -> Value {
         "scheduled": state.scheduled().map(|(source, at)| json!({
             "source": config_source(Some(source)),
             "at": timestamp(at.wall_nanos),
+        })),
+        "waiting": state.waiting().map(|waiting| json!({
+            "source": config_source(Some(waiting.source)),
+            "for": waiting.holds.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "until": waiting.until.map(|at| timestamp(at.wall_nanos)),
         })),
         "supervisor": {
             "version": VERSION,
@@ -207,10 +221,11 @@ pub fn summary(state: &State) -> String {
         state.confirm_left().map(|left| format!(", to be confirmed within {}", GoDuration(Duration::from_secs(left))));
     let scheduled =
         state.scheduled().map(|(source, at)| format!(", {source} takes effect at {}", timestamp(at.wall_nanos)));
+    let waiting = state.waiting().map(|waiting| format!(", {} waits while {}", waiting.source, waiting.message()));
     let pinned = if state.saved().pin.is_some() { ", pinned" } else { "" };
     let frozen = if state.saved().frozen { ", frozen" } else { "" };
     let error = node_status(state).error.map(|error| format!("; {error}"));
-    let parts = [trial, suspended, confirm, scheduled].map(Option::unwrap_or_default).concat();
+    let parts = [trial, suspended, confirm, scheduled, waiting].map(Option::unwrap_or_default).concat();
     format!("kubelet {kubelet} with {active}{parts}{pinned}{frozen}{}", error.unwrap_or_default())
 }
 

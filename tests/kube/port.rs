@@ -190,7 +190,8 @@ async fn the_condition_comes_before_and_the_annotations_after_the_node() {
         bench.server.patch_node(NODE, json!({"status": {"conditions": [{"type": "X"}, ready]}}));
     };
     let sight = |ready, heartbeat: &str| {
-        Input::NodeObserved(NodeReadiness { ready, heartbeat: heartbeat.to_owned(), message: "R: m".to_owned() })
+        let (heartbeat, message) = (heartbeat.to_owned(), "R: m".to_owned());
+        Input::NodeObserved(NodeReadiness { ready, heartbeat, message, ..NodeReadiness::default() })
     };
     let asked = |retry: Option<&str>, confirm: Option<&str>| Input::NodeAnnotations {
         retry: retry.map(str::to_owned),

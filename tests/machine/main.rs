@@ -5,6 +5,7 @@ mod behaviour;
 mod counted;
 mod defects;
 mod drift;
+mod good_moment;
 mod hung;
 mod local_files;
 mod policy;

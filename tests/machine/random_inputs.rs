@@ -208,13 +208,14 @@ fn stored() -> impl Strategy<Value = Stored> {
 fn settings() -> impl Strategy<Value = Settings> {
     let minute = Duration::from_secs(60);
     let seldom = || prop::bool::weighted(0.2);
-    (prop::bool::weighted(0.3), seldom(), seldom(), any::<bool>(), seldom(), any::<bool>()).prop_map(
-        move |(exit, spread, confirm, watchdog, alone, hung)| Settings {
+    (prop::bool::weighted(0.3), seldom(), seldom(), any::<bool>(), seldom(), any::<bool>(), any::<bool>()).prop_map(
+        move |(exit, spread, confirm, watchdog, alone, hung, courteous)| Settings {
             api_server: !alone,
             trial_duration: TRIAL,
             start_timeout: TIMEOUT,
             restart_by: if exit { RestartBy::Exit } else { RestartBy::Exec },
             spread: if spread { minute } else { Duration::ZERO },
+            courtesy: if courteous { minute } else { Duration::ZERO },
             confirm_within: confirm.then_some(minute),
             watchdog: watchdog.then_some(Duration::from_secs(20)),
             hung_after: if hung { TIMEOUT } else { Duration::ZERO },

@@ -129,6 +129,7 @@ const CASES: &[Test] = &[
     Test("hung_without_runtime", LABELS, hung::hung_without_runtime),
     Test("max_pods", LABELS, trial::max_pods),
     Test("containers_keep_running", LABELS, pods::containers_keep_running),
+    Test("exec_and_changes", LABELS, pods::exec_and_changes),
     // Its build has begun with the suite.
     Test("reload_from_previous", LABELS, previous::reload_from_previous),
     Test("pool", LABELS, plugin_pools::pool),

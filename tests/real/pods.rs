@@ -1,6 +1,8 @@
 //! Pods on the real node: their containers are not touched by what is done to the kubelet above them.
 
-use std::process::Command;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -154,5 +156,66 @@ pub fn containers_keep_running(case: &Case) {
         assert_eq!(container(case, &case.ask("GET", &path(name), None)).as_ref(), Ok(before));
         delete(case, name);
     }
+    assert!(supervisor.stop().success());
+}
+
+/// `kubectl exec` of a script, once it runs; what it says afterwards can be read.
+fn exec(case: &Case, name: &str, script: &str) -> (Child, BufReader<ChildStdout>) {
+    let mut kubectl = Command::new(case.var("KUBECTL"));
+    kubectl.env("KUBECONFIG", case.var("KUBECONFIG")).stdin(Stdio::null()).stdout(Stdio::piped());
+    let script = format!("echo begun; {script}");
+    let mut child = kubectl.args(["exec", name, "--", "sh", "-c", &script]).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    assert_eq!(line, "begun\n");
+    (child, out)
+}
+
+/// An exec of a minute is not cut by a change that may wait so long; one without an end delays a change by the courtesy.
+pub fn exec_and_changes(case: &Case) {
+    let supervisor = case.supervisor_options("4s", &["--courtesy", "5m"]);
+    case.await_node_ready();
+    let name = case.id("worker");
+    make(case, &name, &json!({}));
+    let before = supervisor.process();
+
+    case.say("a minute");
+    let (mut child, mut out) = exec(case, &name, "sleep 60; echo whole");
+    let map = case.good(&case.id("patient"), "maxPods: 42");
+    case.assign(&map);
+    let stream = json!(["an exec, attach or port-forward stream runs"]);
+    supervisor.await_status(&[("/waiting/source", map.source()), ("/waiting/for", stream.clone())]);
+    case.await_event("KubeletConfigWaiting", &["an exec, attach or port-forward stream runs", &map.name]);
+    supervisor.await_metric("kubelet_supervisor_change_held", "reason=\"streams\"", 1.0);
+    assert_eq!(supervisor.process(), before);
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(rest, "whole\n");
+    let source = map.source();
+    case.await_config(&source, &source, &source, "");
+    supervisor.await_status(&[("/waiting", Value::Null), ("/kubelet/restarts", json!(before.1 + 1))]);
+
+    case.say("without an end");
+    case.await_node_ready();
+    let (mut child, mut out) = exec(case, &name, "sleep 3600; echo whole");
+    let rest = json!({
+        "metadata": { "annotations": { "kubelet-supervisor.io/courtesy": "10s" } },
+        "data": { "kubelet": case.payload("maxPods: 43") },
+    });
+    let began = Instant::now();
+    let map = case.map(&case.id("hasty"), &rest);
+    case.assign(&map);
+    supervisor.await_status(&[("/waiting/source", map.source()), ("/waiting/for", stream)]);
+    let source = map.source();
+    supervisor.await_status(&[("/active", source.clone()), ("/kubelet/ready", json!(true))]);
+    assert!(began.elapsed() >= Duration::from_secs(10), "{:?}", began.elapsed());
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "", "it was cut");
+    child.wait().unwrap();
+    case.await_config(&source, &source, &source, "");
+    delete(case, &name);
     assert!(supervisor.stop().success());
 }

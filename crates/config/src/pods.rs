@@ -36,16 +36,24 @@ pub struct ContainerView {
     pub resources: Option<Value>,
     /// `restartPolicy`, unread: `Always` makes an init container a sidecar.
     pub restart_policy: Option<Value>,
+    /// `name`, unread.
+    pub name: Option<Value>,
+    /// `startupProbe`, unread.
+    pub startup_probe: Option<Value>,
 }
 
 /// `Pod.status`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 pub struct PodStatusView {
     /// `phase`, unread.
     pub phase: Option<Value>,
     /// `reason`, unread.
     pub reason: Option<Value>,
+    /// `containerStatuses`, unread.
+    pub container_statuses: Option<Value>,
+    /// `initContainerStatuses`, unread.
+    pub init_container_statuses: Option<Value>,
 }
 
 /// What admission counts of a pod; `identity` has what its metadata says.
@@ -53,6 +61,7 @@ pub struct PodStatusView {
 pub fn summarize(identity: PodSummary, spec: &PodSpecView, status: PodStatusView) -> PodSummary {
     let text = |value: Option<Value>| value.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
     PodSummary {
+        is_starting: is_starting(spec, &status),
         phase: text(status.phase),
         reason: text(status.reason),
         requests: all_requests(spec),
@@ -67,6 +76,23 @@ pub fn summarize(identity: PodSummary, spec: &PodSpecView, status: PodStatusView
             .unwrap_or_default(),
         ..identity
     }
+}
+
+/// True while a container with a start-up probe runs and has not passed it (`started`, pkg/kubelet/prober/prober_manager.go,
+/// v1.20.2 and v1.36.2).
+fn is_starting(spec: &PodSpecView, status: &PodStatusView) -> bool {
+    let containers = spec.containers.iter().flatten().chain(spec.init_containers.iter().flatten());
+    let probed: Vec<&str> = containers
+        .filter(|container| container.startup_probe.as_ref().is_some_and(Value::is_object))
+        .filter_map(|container| container.name.as_ref()?.as_str())
+        .collect();
+    let statuses = [&status.container_statuses, &status.init_container_statuses];
+    let mut statuses = statuses.into_iter().flatten().filter_map(Value::as_array).flatten();
+    statuses.any(|status| {
+        let is_probed = status.get("name").and_then(Value::as_str).is_some_and(|name| probed.contains(&name));
+        let runs = status.pointer("/state/running").is_some_and(Value::is_object);
+        is_probed && runs && status.get("started") == Some(&Value::Bool(false))
+    })
 }
 
 /// Where the node affinity that has to hold stands in `Pod.spec.affinity`.
@@ -144,6 +170,8 @@ pub struct PodSummary {
     pub is_static: bool,
     /// It was deleted (`metadata.deletionTimestamp`) and has not left yet.
     pub is_terminating: bool,
+    /// A container of it is in its start-up probe.
+    pub is_starting: bool,
     /// The kubelet evicts others for it: a static pod, or one of a system priority.
     pub is_critical: bool,
     /// `spec.nodeSelector`; null if there is none.
@@ -248,5 +276,23 @@ mod tests {
         for odd in [json!(null), json!({"metadata": 1, "spec": [], "status": "x"})] {
             assert_eq!(PodSummary::from_object(&odd), PodSummary { name: "/".to_owned(), ..PodSummary::default() });
         }
+    }
+
+    #[test]
+    fn a_pod_in_its_start_up_probe() {
+        let pod = |probe: Value, state: Value, started: Value| {
+            let status = json!({"name": "c", "state": state, "started": started});
+            let container = json!({"name": "c", "startupProbe": probe});
+            PodSummary::from_object(&json!({
+                "spec": {"containers": [{"name": "other"}, container.clone()]},
+                "status": {"phase": "Running", "containerStatuses": [{"name": "other", "started": true}, status]},
+            }))
+        };
+        let (probe, running) = (json!({"exec": {"command": ["true"]}}), json!({"running": {"startedAt": "x"}}));
+        assert!(pod(probe.clone(), running.clone(), json!(false)).is_starting);
+        assert!(!pod(probe.clone(), running.clone(), json!(true)).is_starting, "passed");
+        assert!(!pod(Value::Null, running.clone(), json!(false)).is_starting, "it has none");
+        assert!(!pod(probe.clone(), json!({"waiting": {"reason": "CrashLoopBackOff"}}), json!(false)).is_starting);
+        assert!(!pod(probe, running, Value::Null).is_starting, "not known");
     }
 }

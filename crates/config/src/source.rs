@@ -191,6 +191,8 @@ pub struct ConfigAnnotations {
     pub acknowledge: Option<String>,
     /// `kubelet-supervisor.io/confirm-within`: a duration.
     pub confirm_within: Option<String>,
+    /// `kubelet-supervisor.io/courtesy`: a duration.
+    pub courtesy: Option<String>,
 }
 
 impl Payload {

@@ -21,7 +21,7 @@ const VERSION_DIGITS: usize = 16;
 pub enum Entry {
     /// A key of the payload.
     Key,
-    /// `.merge`, `.acknowledge`, `.confirm-within`: what a ConfigMap has annotations for.
+    /// `.merge`, `.acknowledge`, `.confirm-within`, `.courtesy`: what a ConfigMap has annotations for.
     Annotation,
     /// Hidden; also `..data` and its like in a projected volume.
     Hidden,
@@ -34,7 +34,7 @@ pub enum Entry {
 #[must_use]
 pub fn entry(name: &str) -> Entry {
     match name {
-        ".merge" | ".acknowledge" | ".confirm-within" => Entry::Annotation,
+        ".merge" | ".acknowledge" | ".confirm-within" | ".courtesy" => Entry::Annotation,
         _ if name.starts_with('.') => Entry::Hidden,
         _ if name.strip_suffix(".tmp").is_some() || !is_safe_key(name) => Entry::NoKey,
         _ => Entry::Key,
@@ -68,6 +68,7 @@ pub fn payload(data: BTreeMap<String, String>, annotations: ConfigAnnotations) -
         ("merge", &annotations.merge),
         ("acknowledge", &annotations.acknowledge),
         ("confirm-within", &annotations.confirm_within),
+        ("courtesy", &annotations.courtesy),
     ];
     for (name, text) in asked {
         if let Some(text) = text {
@@ -103,7 +104,7 @@ mod tests {
         for key in ["kubelet", "ca.crt", "A_b-C.9", "tmp", "data..x", &"k".repeat(253)] {
             assert_eq!(entry(key), Entry::Key, "{key}");
         }
-        for name in [".merge", ".acknowledge", ".confirm-within"] {
+        for name in [".merge", ".acknowledge", ".confirm-within", ".courtesy"] {
             assert_eq!(entry(name), Entry::Annotation, "{name}");
         }
         for hidden in

@@ -13,7 +13,7 @@ use kubelet_config::pods::PodInventory;
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, Source};
 use kubelet_config::status::{NodeConfigStatus, PreflightAnswer};
 use kubelet_supervisor::machine::command::Command;
-use kubelet_supervisor::machine::evidence::{Environment, NodeReadiness};
+use kubelet_supervisor::machine::evidence::{Activity, Environment, NodePressure, NodeReadiness};
 use kubelet_supervisor::machine::model::{Exit, Moment, Rendered};
 use kubelet_supervisor::machine::records::{Phase, Records};
 use kubelet_supervisor::machine::status::node_status;
@@ -52,6 +52,9 @@ pub struct Node {
     pub ready_after: Option<u64>,
     pub healthz: Option<bool>,
     pub environment: Environment,
+    /// What runs through the kubelet, and what the Node is under.
+    pub activity: Activity,
+    pub pressure: BTreeSet<NodePressure>,
     /// False: nobody answers.
     pub queries_answered: bool,
     /// Answers that are under way, while they are held back.
@@ -206,6 +209,8 @@ impl Node {
             ready_after: Some(1),
             healthz: Some(true),
             environment: Environment { runtime: Some(true), ..Environment::default() },
+            activity: Activity { streams: Some(0), image_pulls: Some(0) },
+            pressure: BTreeSet::new(),
             queries_answered: true,
             held: None,
             start_fails: false,
@@ -494,7 +499,8 @@ impl Node {
                     let ready = self.is_ready && contact && self.environment.runtime != Some(false);
                     let heartbeat = if contact { self.now.as_secs().to_string() } else { "before".to_owned() };
                     let message = if ready { String::new() } else { "PLEG is not healthy".to_owned() };
-                    self.step(Input::NodeObserved(NodeReadiness { ready, heartbeat, message }));
+                    let pressure = self.pressure.clone();
+                    self.step(Input::NodeObserved(NodeReadiness { ready, heartbeat, message, pressure }));
                 }
                 if self.pings {
                     self.step(Input::Watchdog);

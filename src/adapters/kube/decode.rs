@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::credentials::chain;
 use super::types::{ConfigMapView, LeaseView, NodeView, PodView};
-use crate::machine::evidence::{LeaseObservation, NodeReadiness};
+use crate::machine::evidence::{LeaseObservation, NodePressure, NodeReadiness};
 use kubelet_config::assignment::{self, Assignment};
 use kubelet_config::pods::{self, NodeSummary, PodSummary};
 use kubelet_config::preflight::{ANSWER_ANNOTATION, MAX_ANSWER, REQUEST_ANNOTATION};
@@ -114,7 +114,12 @@ pub(super) fn node_readiness(node: &NodeView) -> Option<NodeReadiness> {
         ready: text(ready, "status") == "True",
         heartbeat: reported::text(text(ready, "lastHeartbeatTime")),
         message: reported::text(&parts.join(": ")),
+        pressure: NodePressure::ALL.into_iter().filter(|pressure| is_true(conditions, pressure.condition())).collect(),
     })
+}
+
+fn is_true(conditions: &[Value], kind: &str) -> bool {
+    conditions.iter().any(|condition| text(condition, "type") == kind && text(condition, "status") == "True")
 }
 
 /// Our own condition, as the Node has it.
@@ -206,7 +211,12 @@ pub(super) fn payload(map: ConfigMapView) -> Payload {
 
 fn annotations(mut annotations: BTreeMap<String, String>) -> ConfigAnnotations {
     let mut take = |name: &str| annotations.remove(&format!("{PREFIX}{name}"));
-    ConfigAnnotations { merge: take("merge"), acknowledge: take("acknowledge"), confirm_within: take("confirm-within") }
+    ConfigAnnotations {
+        merge: take("merge"),
+        acknowledge: take("acknowledge"),
+        confirm_within: take("confirm-within"),
+        courtesy: take("courtesy"),
+    }
 }
 
 #[cfg(test)]
@@ -238,11 +248,26 @@ mod tests {
         assert!(summary.ready);
         assert_eq!(summary.heartbeat, "2026-01-01T00:00:01Z");
         assert_eq!(summary.message, "KubeletReady: kubelet is posting ready status");
+        assert!(summary.pressure.is_empty());
         let summary = node_summary(&node);
         assert_eq!((summary.name.as_str(), summary.capacity.len(), summary.allocatable.len()), ("n1", 3, 1));
         assert_eq!(summary.labels.unwrap()["a"], "b");
         assert_eq!(node_annotations(&node), NodeAnnotations { retry: Some("222".to_owned()), confirm: None });
         assert_eq!(assignment(&node, "ns"), Assignment::Local);
+    }
+
+    #[test]
+    fn pressure_by_conditions_that_are_true() {
+        let of = |memory: &str, disk: &str, pid: &str| {
+            let condition = |kind: &str, status: &str| json!({"type": kind, "status": status});
+            let conditions =
+                [("MemoryPressure", memory), ("DiskPressure", disk), ("PIDPressure", pid), ("Ready", "True")];
+            let conditions = conditions.map(|(kind, status)| condition(kind, status));
+            let found = node_readiness(&node(json!({"metadata": {}, "status": {"conditions": conditions}})));
+            found.unwrap().pressure.into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(of("True", "False", "True"), [NodePressure::Memory, NodePressure::Pid]);
+        assert_eq!(of("Unknown", "True", "x"), [NodePressure::Disk]);
     }
 
     #[test]

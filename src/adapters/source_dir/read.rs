@@ -111,6 +111,7 @@ pub(crate) fn read(dir: &Path) -> DirContent {
             ".merge" => annotations.merge = annotation(),
             ".acknowledge" => annotations.acknowledge = annotation(),
             ".confirm-within" => annotations.confirm_within = annotation(),
+            ".courtesy" => annotations.courtesy = annotation(),
             _ => drop(data.insert(name.clone(), text)),
         }
     }
@@ -219,6 +220,7 @@ mod tests {
             ("ca.crt", "CA"),
             (".merge", "overlay\n"),
             (".confirm-within", " 5m \n"),
+            (".courtesy", "1m"),
             (".hidden", "x"),
             ("kubelet~", "old"),
             ("kubelet.tmp", "new"),
@@ -231,6 +233,7 @@ mod tests {
         assert_eq!(found.data.keys().collect::<Vec<_>>(), ["ca.crt", "kubelet"]);
         assert_eq!(found.annotations.merge.as_deref(), Some("overlay"));
         assert_eq!(found.annotations.confirm_within.as_deref(), Some("5m"));
+        assert_eq!(found.annotations.courtesy.as_deref(), Some("1m"));
         assert_eq!(found.annotations.acknowledge, None);
     }
 

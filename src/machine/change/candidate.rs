@@ -34,7 +34,7 @@ impl State {
         if version.source.is_local_files() && self.are_local_files_unproven() {
             return self.end_change(&version.source); // they are compared again
         }
-        if let Err(why) = confirm_within {
+        if let Err(why) = confirm_within.and(self.courtesy(&rendered.annotations)) {
             return self.reject(&Version::named(version.source), ConfigError::Load, &why, fx);
         }
         for note in &rendered.notes {
@@ -233,6 +233,7 @@ impl State {
                     fx.push(Effect::Count(Counter::Adoption));
                 }
             }
+            (Proposal::Switch, _) => self.forget_good_moment(),
             _ => {}
         }
         if *proposal != Proposal::Adopt {
@@ -248,7 +249,7 @@ fn admitted(records: &mut Records, version: &Version) {
 }
 
 /// The ConfigMap says that pods may go.
-fn accepts_lost_pods(acknowledge: Option<&str>) -> bool {
+pub(super) fn accepts_lost_pods(acknowledge: Option<&str>) -> bool {
     let accepted = Acknowledged::parse(acknowledge);
     ["maxPods", "podsPerCore", "kubeReserved", "systemReserved", "evictionHard"]
         .iter()

@@ -1,6 +1,6 @@
 //! The change goes on, stage by stage.
 
-use super::{Change, Stage};
+use super::{Change, Inquiry, Stage};
 use crate::machine::evidence::{Baseline, Signal};
 use crate::machine::io::{Effect, StoreRequest, Ticket, log};
 use crate::machine::model::{ConfigError, Moment, RenderError, Rendered, Verdict, later};
@@ -33,7 +33,8 @@ impl State {
         if self.launch.is_preflighting() {
             return; // it would be dropped for that, and begun anew without an end
         }
-        self.end_spread(fx);
+        self.end_spread();
+        self.await_good_moment(fx);
         self.await_baseline(fx);
         if !self.writer.is_idle() {
             return;
@@ -54,6 +55,7 @@ impl State {
     fn drop_unassigned(&mut self) {
         if self.change.as_ref().is_some_and(|change| self.sync.is_gone(&change.source)) {
             self.change = None;
+            self.forget_good_moment();
         }
     }
 
@@ -266,21 +268,25 @@ impl State {
         self.set_change_stage(Stage::Spread(Box::new(rendered)));
     }
 
-    /// Goes on with an accepted change when its time has come. The baseline is taken only then: it is to say what was
-    /// good right before the switch.
-    fn end_spread(&mut self, fx: &mut Vec<Effect>) {
+    /// Goes on with an accepted change when its turn has come.
+    fn end_spread(&mut self) {
         if let Some(Change { stage: Stage::Spread(rendered), .. }) = self.change.clone()
             && self.pending_start().is_none()
         {
-            self.query_baseline(fx);
-            self.set_change_stage(Stage::Baseline(rendered));
+            self.set_change_stage(Stage::GoodMoment(rendered, Inquiry::default()));
         }
+    }
+
+    /// Takes the baseline of an accepted change only now: it is to say what was good right before the switch.
+    pub(super) fn take_baseline(&mut self, rendered: Box<Rendered>, fx: &mut Vec<Effect>) {
+        self.query_baseline(fx);
+        self.set_change_stage(Stage::Baseline(rendered));
     }
 
     /// What was asked of another kubelet says nothing of the next one.
     pub(in crate::machine) fn forget_baseline(&mut self) {
         if let Some(change) = &mut self.change
-            && let Stage::Baseline(rendered) = &change.stage
+            && let Stage::Baseline(rendered) | Stage::GoodMoment(rendered, _) = &change.stage
         {
             change.stage = Stage::Spread(rendered.clone());
         }
@@ -301,7 +307,7 @@ impl State {
             }
             return;
         }
-        if self.restart_missed_turn(&source) {
+        if self.restart_missed_turn(&source) || self.has_come_under_pressure(&rendered) {
             return self.accepted(*rendered);
         }
         if self.refuse_impact(&source, &rendered, fx) {
@@ -356,7 +362,7 @@ impl State {
 
     /// True if it is decided within moments what is to run next.
     pub(in crate::machine) fn is_change_imminent(&self) -> bool {
-        self.change.as_ref().is_some_and(|change| !matches!(change.stage, Stage::Spread(_)) && !change.baseline_waits)
+        self.change.as_ref().is_some_and(|change| !change.is_held_back())
     }
 
     /// True while a stage lasts that ends within milliseconds, unless the disk or the API server is slow.
@@ -366,7 +372,8 @@ impl State {
 
     /// True while an accepted version is held back.
     pub(in crate::machine) fn is_change_waiting(&self) -> bool {
-        matches!(&self.change, Some(Change { stage: Stage::Spread(_) | Stage::Baseline(_), .. }))
+        let stage = self.change.as_ref().map(|change| &change.stage);
+        matches!(stage, Some(Stage::Spread(_) | Stage::GoodMoment(..) | Stage::Baseline(_)))
     }
 
     /// The change that waits for its start, and until when.

@@ -63,6 +63,7 @@ impl State {
                 self.health.asked_runtime.clone_from(socket);
                 Question::Environment
             }
+            Query::Activity(..) => Question::Activity,
         };
         self.health.asked.insert(question, ticket);
         fx.push(Effect::Query(ticket, query));
@@ -72,6 +73,11 @@ impl State {
     /// Answers that are on their way tell of another process.
     pub(in crate::machine) fn forget_questions(&mut self) {
         self.health.asked.clear();
+    }
+
+    /// True if this answers the latest question for what runs through the kubelet.
+    pub(in crate::machine) fn is_activity_awaited(&mut self, ticket: Ticket) -> bool {
+        self.health.take_answer(Question::Activity, ticket)
     }
 
     /// Asks whatever is due to be asked.
@@ -90,7 +96,7 @@ impl State {
                     self.query(Query::Lease, fx);
                 }
                 (Question::Pods, _) if self.may_lose_pods() => drop(self.query(Query::Pods, fx)),
-                (Question::Pods, _) => {}
+                (Question::Pods | Question::Activity, _) => {}
             }
         }
     }
@@ -111,7 +117,7 @@ impl State {
     fn pause_after(&self, question: Question) -> Duration {
         match question {
             Question::Healthz => 2 * limits::PROBE_TIMEOUT, // its answer comes sooner, or is lost
-            Question::Environment => limits::QUERY_INTERVAL,
+            Question::Environment | Question::Activity => limits::QUERY_INTERVAL,
             Question::Pods => limits::POD_QUERY_INTERVAL,
             Question::Lease => {
                 // The trial's clock waits for the first renewal, which comes with the start.

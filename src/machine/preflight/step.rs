@@ -186,8 +186,8 @@ impl State {
         let version = Version { source, digest: Some(rendered.digest.clone()) };
         let failed = self.bad_version(&version).filter(|bad| bad.digest == version.digest && !bad.by_policy);
         let failed = failed.filter(|_| kubelet.is_none()); // a failure is held against the binary that ran
-        let confirm = self.confirm_within(&rendered.annotations).err();
-        let why = confirm.or_else(|| self.refused_field_problems(rendered, kubelet));
+        let asked = self.confirm_within(&rendered.annotations).and(self.courtesy(&rendered.annotations));
+        let why = asked.err().or_else(|| self.refused_field_problems(rendered, kubelet));
         let why = why.or_else(|| failed.map(|bad| format!("it failed on this node before: {}", bad.detail)));
         why.map(|why| (PreflightResult::Invalid, why))
     }

@@ -1,5 +1,6 @@
 //! Every input there is, by number.
 
+use std::collections::BTreeSet;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use kubelet_config::assignment::Assignment;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::preflight::{PreflightRequest, PreflightResult, PreflightStatus};
 use kubelet_supervisor::machine::command::{Command, Target};
-use kubelet_supervisor::machine::evidence::{Environment, LeaseObservation, NodeReadiness};
+use kubelet_supervisor::machine::evidence::{Activity, Environment, LeaseObservation, NodePressure, NodeReadiness};
 use kubelet_supervisor::machine::history::HistoryEntry;
 use kubelet_supervisor::machine::model::{Damage, Exit, KubeletId, Moment, RenderError, Verdict};
 use kubelet_supervisor::machine::records::Stored;
@@ -16,7 +17,7 @@ use kubelet_supervisor::machine::{Effect, FetchError, Handover, Input, Settings,
 use super::driver::{payload, reference, rendered, source};
 
 /// How many there are.
-pub const KINDS: usize = 41;
+pub const KINDS: usize = 42;
 
 /// Its number. Whoever adds an input adds it here, to [`KINDS`] and to [`make`].
 pub fn kind(input: &Input) -> usize {
@@ -62,6 +63,7 @@ pub fn kind(input: &Input) -> usize {
         Input::ConfigMapFetched(..) => 38,
         Input::PreflightRequested { .. } => 39,
         Input::PreflightWithDone(..) => 40,
+        Input::ActivityObserved(..) => 41,
     }
 }
 
@@ -123,6 +125,7 @@ pub fn make(kind: usize, seed: u8) -> Input {
         38 => fetched(ticket, seed % 3, seed),
         39 => preflight(seed),
         40 => Input::PreflightWithDone(ticket, if odd { Err("absent".to_owned()) } else { Ok(verdict(seed)) }),
+        41 => Input::ActivityObserved(ticket, activity(seed)),
         _ => Input::Tick,
     }
 }
@@ -155,8 +158,17 @@ pub fn verdict(which: u8) -> Verdict {
     }
 }
 
+pub fn activity(which: u8) -> Activity {
+    Activity {
+        streams: (which > 2).then_some(u32::from(which % 3)),
+        image_pulls: (which > 4).then_some(u32::from(which % 2)),
+    }
+}
+
+/// With every third heartbeat the Node is under pressure.
 pub fn readiness(ready: bool, heartbeat: u64) -> NodeReadiness {
-    NodeReadiness { ready, heartbeat: heartbeat.to_string(), message: String::new() }
+    let pressure = if heartbeat.is_multiple_of(3) { [NodePressure::Disk].into() } else { BTreeSet::new() };
+    NodeReadiness { ready, heartbeat: heartbeat.to_string(), pressure, ..NodeReadiness::default() }
 }
 
 pub fn annotations(retry: u8, confirm: u8) -> Input {

@@ -59,7 +59,7 @@ pub fn at(n: u64) -> Moment {
 
 pub fn readiness() -> NodeReadiness {
     let message = "KubeletReady: kubelet is posting ready status".to_owned();
-    NodeReadiness { ready: true, heartbeat: "2027-01-15T08:00:00Z".to_owned(), message }
+    NodeReadiness { ready: true, heartbeat: "2027-01-15T08:00:00Z".to_owned(), message, ..NodeReadiness::default() }
 }
 
 pub fn annotations() -> ConfigAnnotations {
@@ -67,6 +67,7 @@ pub fn annotations() -> ConfigAnnotations {
         merge: Some("overlay".to_owned()),
         acknowledge: Some("cgroupDriver".to_owned()),
         confirm_within: Some("15m".to_owned()),
+        courtesy: None, // which that version did not know
     }
 }
 

@@ -180,6 +180,7 @@ impl Node {
             }
             Query::Pods => Input::PodsObserved(ticket, (answers && !self.busy).then(|| self.inventory.clone())),
             Query::Environment(_) => Input::EnvironmentObserved(ticket, self.environment.clone()),
+            Query::Activity(..) => Input::ActivityObserved(ticket, self.activity),
         }
     }
 

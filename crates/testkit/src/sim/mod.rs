@@ -11,6 +11,7 @@ pub mod disk;
 pub mod harness;
 pub mod kubelet;
 pub mod laws;
+pub mod moments;
 pub mod ports;
 pub mod records;
 pub mod silence;

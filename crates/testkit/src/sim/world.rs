@@ -16,6 +16,7 @@ use super::api::{Mood, Version};
 pub use super::behaviour::{Behaviour, Content};
 use super::disk::SimDisk;
 use super::kubelet::{Observations, Process, Surroundings, Trouble};
+use super::moments::Moments;
 use super::silence::Silence;
 
 /// Where the store is.
@@ -45,6 +46,7 @@ pub enum Coming {
     Lease(Ticket),
     Pods(Ticket),
     Environment(Ticket),
+    Activity(Ticket),
     Fetched(Ticket, ConfigMapRef),
 }
 
@@ -93,6 +95,8 @@ pub struct Outside {
     pub torn_local: Option<String>,
     /// So many starts fail for want of memory.
     pub spawn_failures: u32,
+    /// What a change waits for.
+    pub moments: Moments,
     pub events: Vec<String>,
     /// Answers to operators, by the number of the command.
     pub answers: BTreeMap<u64, Result<String, String>>,
@@ -146,6 +150,7 @@ impl Outside {
             local_edited: None,
             torn_local: None,
             spawn_failures: 0,
+            moments: Moments::default(),
             events: Vec::new(),
             starts: Vec::new(),
             status: NodeConfigStatus::default(),
@@ -216,6 +221,7 @@ impl Outside {
             Coming::Lease(ticket) => Some(Input::LeaseObserved(ticket, self.lease())),
             Coming::Fetched(ticket, map) => Some(Input::ConfigMapFetched(ticket, self.fetched(&map))),
             Coming::Pods(ticket) => Some(Input::PodsObserved(ticket, self.pods())),
+            Coming::Activity(ticket) => Some(Input::ActivityObserved(ticket, self.moments.activity())),
             Coming::Environment(ticket) => Some(Input::EnvironmentObserved(ticket, self.environment(ticket))),
         }
     }
@@ -241,8 +247,8 @@ impl Outside {
     /// The supervisor's connections and timers are new; the kubelet is not.
     pub fn forget_questions(&mut self) {
         self.queue.retain(|_, coming| {
-            use Coming::{Environment, Lease, Map, Node, Pods, Probe, Says, Verdict};
-            let asked = matches!(coming, Verdict(..) | Probe(..) | Lease(_) | Pods(_) | Environment(_));
+            use Coming::{Activity, Environment, Lease, Map, Node, Pods, Probe, Says, Verdict};
+            let asked = matches!(coming, Verdict(..) | Probe(..) | Lease(_) | Pods(_) | Environment(_) | Activity(_));
             !asked && !matches!(coming, Node | Map | Says(_))
         });
         self.watched = None;
@@ -286,7 +292,8 @@ impl Outside {
     }
 
     pub fn node_readiness(&self, ready: bool) -> NodeReadiness {
-        NodeReadiness { ready, heartbeat: self.now.as_secs().to_string(), message: String::new() }
+        let pressure = self.moments.pressure();
+        NodeReadiness { ready, heartbeat: self.now.as_secs().to_string(), pressure, ..NodeReadiness::default() }
     }
 
     /// What a version holds, or held when it was last rendered.

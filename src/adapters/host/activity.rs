@@ -1,0 +1,228 @@
+//! What runs through a kubelet, from the kernel's tables of files and sockets: it takes no right in the cluster, and nothing of
+//! the runtime's API.
+//!
+//! Exec, attach, port-forward: the kubelet dials the container runtime's streaming server and passes the bytes on
+//! (pkg/kubelet/server/server.go, v1.20.2 and v1.36.2), over TCP on this machine. So each is a connection of the kubelet to an
+//! address on which the runtime listens or, with dockershim (until v1.23), the kubelet itself. Whatever else the kubelet wants
+//! of the runtime goes over the runtime's Unix socket, so that no other port of it, such as that of its metrics, is dialled.
+//!
+//! Image pulls: containerd has `…/io.containerd.content.v1.content/ingest/ID/data` open for as long as it downloads a layer
+//! (content/local/store.go, v1.6), for whomever; what it unpacks afterwards is not seen. CRI-O downloads into a file in a directory
+//! `container_images_storage…`, of older versions `/var/tmp/storage…` (containers/image, storage/storage_dest.go and
+//! internal/tmpdir, v5): that is by its source, and was not tried.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::Read as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+
+use crate::machine::evidence::Activity;
+
+/// Nothing is known of a process with more open files, or of longer tables (of some 100,000 sockets): each entry costs the
+/// kernel a microsecond or more, every second.
+const MAX_FILES: usize = 1 << 16;
+const MAX_TABLE: u64 = 16 << 20;
+
+/// Socket states in /proc/net/tcp (include/net/tcp_states.h, Linux 6.1).
+const ESTABLISHED: u8 = 0x01;
+const LISTEN: u8 = 0x0A;
+
+/// Counts the streams of the kubelet with this process id, and the downloads of the runtime with that one; `proc`: /proc.
+pub(super) fn observe(proc: &Path, kubelet: u32, runtime: Option<u32>) -> Activity {
+    let files = runtime.and_then(|pid| open_files(proc, pid));
+    let name = runtime.and_then(|pid| std::fs::read_to_string(proc.join(format!("{pid}/comm"))).ok());
+    let image_pulls = files.as_ref().and_then(|files| image_pulls(name.as_deref().unwrap_or_default().trim(), files));
+    let count = || {
+        let own = sockets(&open_files(proc, kubelet)?);
+        // IPv6 may be off.
+        let table = [table(proc, kubelet, "tcp")?, table(proc, kubelet, "tcp6").unwrap_or_default()].concat();
+        streams(&own, files.as_deref().map(sockets).as_ref(), &table)
+    };
+    Activity { streams: count(), image_pulls }
+}
+
+/// What the process has open, as the kernel names it.
+fn open_files(proc: &Path, pid: u32) -> Option<Vec<String>> {
+    let dir = std::fs::read_dir(proc.join(format!("{pid}/fd"))).ok()?;
+    let mut files = Vec::new();
+    for entry in dir {
+        if files.len() == MAX_FILES {
+            return None;
+        }
+        // One that was closed meanwhile is none.
+        let Some(target) = entry.ok().and_then(|entry| std::fs::read_link(entry.path()).ok()) else { continue };
+        files.push(target.to_string_lossy().into_owned());
+    }
+    Some(files)
+}
+
+/// The inodes of sockets among open files.
+fn sockets(files: &[String]) -> HashSet<u64> {
+    files.iter().filter_map(|file| file.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()).collect()
+}
+
+/// A socket in the kernel's table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Socket {
+    local: SocketAddr,
+    remote: SocketAddr,
+    state: u8,
+    inode: u64,
+}
+
+/// The table of the network that this process is in.
+fn table(proc: &Path, pid: u32, name: &str) -> Option<Vec<Socket>> {
+    let mut text = String::new();
+    let file = File::open(proc.join(format!("{pid}/net/{name}"))).ok()?;
+    let read = file.take(MAX_TABLE).read_to_string(&mut text).ok()?;
+    ((read as u64) < MAX_TABLE).then(|| text.lines().filter_map(socket).collect())
+}
+
+/// A line of it (`get_tcp4_sock`, net/ipv4/tcp_ipv4.c, Linux 6.1): number, local and remote address, state, ..., inode.
+fn socket(line: &str) -> Option<Socket> {
+    let fields: Vec<&str> = line.split_whitespace().take(10).collect();
+    let [_, local, remote, state, .., inode] = fields[..] else { return None };
+    let (local, remote, inode) = (address(local)?, address(remote)?, inode.parse().ok()?);
+    Some(Socket { local, remote, state: u8::from_str_radix(state, 16).ok()?, inode })
+}
+
+/// `0100007F:1F90`: words of the address in the byte order of the machine, and the port. What IPv6 has of an IPv4 address is
+/// that address.
+fn address(text: &str) -> Option<SocketAddr> {
+    let (ip, port) = text.split_once(':')?;
+    let word = |at: usize| Some(u32::from_str_radix(ip.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
+    let ip = match ip.len() {
+        8 => IpAddr::V4(Ipv4Addr::from(word(0)?)),
+        32 => {
+            let words = [word(0)?, word(8)?, word(16)?, word(24)?].concat();
+            IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(words).ok()?)).to_canonical()
+        }
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?))
+}
+
+/// Connections of the kubelet to the streaming server; `None` if it cannot be known where that is.
+fn streams(kubelet: &HashSet<u64>, runtime: Option<&HashSet<u64>>, table: &[Socket]) -> Option<u32> {
+    let listeners = |owner: &HashSet<u64>| -> Vec<SocketAddr> {
+        let listening = table.iter().filter(|socket| socket.state == LISTEN && owner.contains(&socket.inode));
+        listening.map(|socket| socket.local).collect()
+    };
+    let of_runtime = runtime.map(listeners).unwrap_or_default();
+    let servers = [listeners(kubelet), of_runtime.clone()].concat();
+    let is_served = |remote: &SocketAddr| {
+        servers.iter().any(|it| it == remote || it.ip().is_unspecified() && it.port() == remote.port())
+    };
+    let connections: HashSet<_> =
+        table.iter().filter(|socket| socket.state == ESTABLISHED).map(|socket| (socket.local, socket.remote)).collect();
+    let is_stream = |socket: &&Socket| {
+        socket.state == ESTABLISHED
+            && kubelet.contains(&socket.inode)
+            && is_served(&socket.remote)
+            && connections.contains(&(socket.remote, socket.local)) // the other end is on this machine
+    };
+    let count = u32::try_from(table.iter().filter(is_stream).count()).unwrap_or(u32::MAX);
+    (count > 0 || !of_runtime.is_empty()).then_some(count)
+}
+
+/// Layers that the runtime of this name downloads; `None` if its ways are not known.
+fn image_pulls(name: &str, files: &[String]) -> Option<u32> {
+    let is_download: fn(&str) -> bool = match name {
+        "containerd" => |file| file.contains("/io.containerd.content.v1.content/ingest/") && file.ends_with("/data"),
+        "crio" => |file| file.contains("/container_images_storage") || file.starts_with("/var/tmp/storage"),
+        _ => return None,
+    };
+    Some(u32::try_from(files.iter().filter(|file| is_download(file)).count()).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn the_kernels_table() {
+        let line = "   1: 0100007F:1F90 0100007F:C350 01 00000000:00000000 00:00000000 00000000     0        0 4711 1 0000000000000000 20";
+        let found = socket(line).unwrap();
+        if cfg!(target_endian = "little") {
+            assert_eq!(
+                (found.local, found.remote),
+                ("127.0.0.1:8080".parse().unwrap(), "127.0.0.1:50000".parse().unwrap())
+            );
+        }
+        assert_eq!((found.state, found.inode), (ESTABLISHED, 4711));
+        for odd in ["", "  sl  local_address rem_address   st", "1: x:1 y:2 01 0 0 0 0 0 1", "1: 0:0"] {
+            assert_eq!(socket(odd), None, "{odd}");
+        }
+        if cfg!(target_endian = "little") {
+            let mapped = address("0000000000000000FFFF00000100007F:0050");
+            assert_eq!(mapped, Some("127.0.0.1:80".parse().unwrap()));
+            assert_eq!(address("00000000000000000000000001000000:0050"), Some("[::1]:80".parse().unwrap()));
+        }
+    }
+
+    fn link(local: &str, remote: &str, state: u8, inode: u64) -> Socket {
+        Socket { local: local.parse().unwrap(), remote: remote.parse().unwrap(), state, inode }
+    }
+
+    #[test]
+    fn streams_go_to_the_runtimes_port_on_this_machine() {
+        let (kubelet, runtime): (HashSet<u64>, HashSet<u64>) = ([1, 2, 3, 4, 5].into(), [10, 11].into());
+        let table = [
+            link("127.0.0.1:4000", "0.0.0.0:0", LISTEN, 10),
+            link("127.0.0.1:5001", "127.0.0.1:4000", ESTABLISHED, 1),
+            link("127.0.0.1:4000", "127.0.0.1:5001", ESTABLISHED, 11),
+            // To the API server, which has the same port on another machine, and one that has ended.
+            link("10.0.0.1:5002", "10.0.0.9:4000", ESTABLISHED, 2),
+            link("127.0.0.1:5003", "127.0.0.1:4000", 8, 3),
+            // Somebody else's.
+            link("127.0.0.1:5004", "127.0.0.1:4000", ESTABLISHED, 99),
+            link("127.0.0.1:4000", "127.0.0.1:5004", ESTABLISHED, 11),
+            // The supervisor asks the kubelet's healthz.
+            link("127.0.0.1:10248", "0.0.0.0:0", LISTEN, 4),
+            link("127.0.0.1:10248", "127.0.0.1:5005", ESTABLISHED, 5),
+            link("127.0.0.1:5005", "127.0.0.1:10248", ESTABLISHED, 98),
+        ];
+        assert_eq!(streams(&kubelet, Some(&runtime), &table), Some(1));
+        assert_eq!(streams(&HashSet::new(), Some(&runtime), &table), Some(0));
+        assert_eq!(streams(&kubelet, None, &table), None, "nobody knows the runtime");
+        assert_eq!(streams(&kubelet, Some(&HashSet::new()), &table), None, "it has no port");
+        // A server on all addresses; and dockershim, in the kubelet.
+        let both = [
+            link("[::]:4000", "[::]:0", LISTEN, 10),
+            link("127.0.0.1:5001", "127.0.0.1:4000", ESTABLISHED, 1),
+            link("127.0.0.1:4000", "127.0.0.1:5001", ESTABLISHED, 11),
+        ];
+        assert_eq!(streams(&kubelet, Some(&runtime), &both), Some(1));
+        assert_eq!(streams(&[1, 10, 11].into(), None, &both), Some(1));
+    }
+
+    #[test]
+    fn downloads_by_the_files_of_the_runtime() {
+        let files = [
+            "/var/lib/containerd/io.containerd.content.v1.content/ingest/0f3e/data",
+            "/var/lib/containerd/io.containerd.content.v1.content/blobs/sha256/aa",
+            "/var/lib/containerd/io.containerd.metadata.v1.bolt/meta.db",
+            "/var/tmp/container_images_storage12/1",
+            "/var/tmp/storage345/1",
+        ]
+        .map(str::to_owned);
+        assert_eq!(image_pulls("containerd", &files), Some(1));
+        assert_eq!(image_pulls("crio", &files), Some(2));
+        assert_eq!(image_pulls("dockerd", &files), None);
+    }
+
+    /// The test is kubelet and runtime in one, as with dockershim.
+    #[test]
+    fn the_sockets_of_a_living_process() {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(server.local_addr().unwrap()).unwrap();
+        let accepted = server.accept().unwrap();
+        // Other tests of this process may have some as well.
+        let found = observe(Path::new("/proc"), std::process::id(), None);
+        drop((client, accepted));
+        assert!(found.streams >= Some(1) && found.image_pulls.is_none(), "{found:?}");
+        assert_eq!(observe(Path::new("/proc"), 0, Some(0)), Activity::default(), "no such process");
+    }
+}

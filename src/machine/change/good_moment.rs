@@ -1,0 +1,106 @@
+//! A good moment: a restart cuts streams short, has images downloaded again and start-up probes begun anew or skipped. A change
+//! that is not urgent waits a while for them to end (the courtesy). And while the Node is under pressure it waits for as long
+//! as that lasts: a kubelet that starts has its first pass of the eviction manager before it admits the pods of the node, and
+//! turns nearly all of them away (pkg/kubelet/eviction/eviction_manager.go, `Admit`, v1.20.2 and v1.36.2).
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::evidence::{Activity, Hold};
+use crate::machine::limits;
+use crate::machine::model::{Moment, later};
+use kubelet_config::pods::{PodInventory, PodSummary};
+use kubelet_config::source::Source;
+
+mod step;
+
+/// What is known of the node while a change waits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Inquiry {
+    /// When it was asked last; `None`: not yet.
+    asked_at: Option<Moment>,
+    /// When the pods were.
+    pods_asked_at: Option<Moment>,
+    awaits_activity: bool,
+    awaits_pods: bool,
+    activity: Activity,
+    /// Pods in their start-up probe.
+    starting: Vec<String>,
+    /// What the change was last found to wait for.
+    holds: Vec<Hold>,
+    /// And until when at the most.
+    until: Option<Moment>,
+}
+
+/// The wait of a version for a good moment. It outlives the change, which may be begun anew.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct MomentTimes {
+    source: Source,
+    /// The courtesy is counted from then.
+    since: Moment,
+    /// It was told that it waits: for something that ends by itself, for the end of a pressure.
+    told: (bool, bool),
+}
+
+/// A change that waits for a good moment.
+#[derive(Debug)]
+pub struct Waiting<'a> {
+    /// The version.
+    pub source: &'a Source,
+    /// What it waits for.
+    pub holds: &'a [Hold],
+    /// It waits no longer than this; `None`: as long as it takes.
+    pub until: Option<Moment>,
+}
+
+impl Waiting<'_> {
+    /// What it waits for, in a sentence.
+    #[must_use]
+    pub fn message(&self) -> String {
+        message(self.holds)
+    }
+}
+
+fn message(holds: &[Hold]) -> String {
+    holds.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+impl Inquiry {
+    pub(super) fn is_holding(&self) -> bool {
+        !self.holds.is_empty()
+    }
+
+    fn is_open(&self) -> bool {
+        self.awaits_activity || self.awaits_pods
+    }
+
+    pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
+        let pause = if self.is_open() { limits::GOOD_MOMENT_PATIENCE } else { limits::GOOD_MOMENT_INTERVAL };
+        due.extend(self.asked_at.map(|at| later(at, pause)));
+        due.extend(self.until);
+    }
+
+    pub(super) fn note_pods(&mut self, inventory: Option<&PodInventory>) {
+        self.awaits_pods = false;
+        let pods = inventory.into_iter().flat_map(|inventory| &inventory.pods);
+        let starting = pods.filter(|pod| pod.is_starting && pod.is_live() && !pod.is_terminating);
+        self.starting = starting.map(|pod: &PodSummary| pod.name.clone()).collect();
+    }
+
+    /// Who has not answered by now knows nothing that would hold the change.
+    fn give_up(&mut self) {
+        if self.awaits_activity {
+            (self.awaits_activity, self.activity) = (false, Activity::default());
+        }
+        if self.awaits_pods {
+            self.note_pods(None);
+        }
+    }
+
+    fn found(&self) -> Vec<Hold> {
+        let count = |count: Option<u32>| count.filter(|count| *count > 0);
+        let streams = count(self.activity.streams).map(Hold::Streams);
+        let pulls = count(self.activity.image_pulls).map(Hold::ImagePulls);
+        let starting = (!self.starting.is_empty()).then(|| Hold::StartupProbes(self.starting.clone()));
+        streams.into_iter().chain(pulls).chain(starting).collect()
+    }
+}

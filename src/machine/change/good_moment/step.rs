@@ -1,0 +1,194 @@
+//! How a change waits for a good moment, and what it does not wait for.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::super::candidate::accepts_lost_pods;
+use super::super::{Change, Stage};
+use super::{Inquiry, MomentTimes, Waiting, message};
+use crate::machine::evidence::{Activity, Hold, NodePressure, Query};
+use crate::machine::io::{Effect, Ticket, log};
+use crate::machine::model::{Moment, Rendered, later};
+use crate::machine::{Level, Run, State, events, limits, parse_courtesy};
+use kubelet_config::source::{ConfigAnnotations, Source};
+use kubelet_config::status::timestamp;
+
+/// Fields by which the kubelet comes under pressure and out of it: a change of these may be what ends it.
+const PRESSURE_FIELDS: [&str; 11] = [
+    "evictionHard",
+    "evictionMaxPodGracePeriod",
+    "evictionMinimumReclaim",
+    "evictionPressureTransitionPeriod",
+    "evictionSoft",
+    "evictionSoftGracePeriod",
+    "imageGCHighThresholdPercent",
+    "imageGCLowThresholdPercent",
+    "imageMaximumGCAge",
+    "imageMinimumGCAge",
+    "mergeDefaultEvictionSettings",
+];
+
+impl State {
+    /// How long this ConfigMap's change waits for a good moment at the most.
+    pub(in crate::machine) fn courtesy(&self, annotations: &ConfigAnnotations) -> Result<Duration, String> {
+        let Some(text) = &annotations.courtesy else { return Ok(self.settings.courtesy) };
+        let parsed = parse_courtesy(text);
+        parsed.map(|courtesy| courtesy.0).map_err(|why| format!("annotation kubelet-supervisor.io/courtesy: {why}"))
+    }
+
+    /// Goes on with a change whose turn has come, once the moment is good or was waited for.
+    pub(in crate::machine::change) fn await_good_moment(&mut self, fx: &mut Vec<Effect>) {
+        let Some(Change { source, stage: Stage::GoodMoment(rendered, _), .. }) = self.change.clone() else { return };
+        if self.is_urgent(&rendered) {
+            return self.take_baseline(rendered, fx);
+        }
+        let (now, pressure) = (self.now, self.pressure_against(&rendered));
+        let times = self.moment_times(&source);
+        let since = times.since;
+        if !pressure.is_empty() {
+            times.since = now; // the courtesy begins once that is over
+            return self.hold(vec![Hold::Pressure(pressure)], None, fx);
+        }
+        let until = later(since, self.courtesy(&rendered.annotations).unwrap_or_default());
+        if now < until && self.is_held_by_activity(until, fx) {
+            return;
+        }
+        self.tell_unknown(&source, fx);
+        self.take_baseline(rendered, fx);
+    }
+
+    /// Nothing waits for the way back, nor where there is no kubelet that could be disturbed.
+    fn is_urgent(&self, rendered: &Rendered) -> bool {
+        self.fallback_content() == Some(&rendered.digest) || !self.process.run().is_some_and(Run::is_ready)
+    }
+
+    /// What the Node is under, where a change is to wait for the end of that. It does not where the pressure may be the work
+    /// of what runs, or of what it changes, or where somebody accepts the loss of pods. Conditions that are not known hold nothing.
+    fn pressure_against(&self, rendered: &Rendered) -> BTreeSet<NodePressure> {
+        let unproven = self.records().phase.trial().is_some();
+        let accepted = accepts_lost_pods(rendered.annotations.acknowledge.as_deref());
+        let [before, after] = self.before_and_after(rendered, None);
+        if before.is_null() || unproven || accepted || changes_pressure(&before, &after) {
+            return BTreeSet::new();
+        }
+        self.health.pressure()
+    }
+
+    /// True if pressure came while the baseline was waited for.
+    pub(in crate::machine::change) fn has_come_under_pressure(&self, rendered: &Rendered) -> bool {
+        !self.is_urgent(rendered) && !self.pressure_against(rendered).is_empty()
+    }
+
+    /// True while something runs that the change waits for, or may. It is asked anew every second.
+    fn is_held_by_activity(&mut self, until: Moment, fx: &mut Vec<Effect>) -> bool {
+        let now = self.now;
+        let Some(inquiry) = self.inquiry_of_change() else { return false };
+        if let Some(asked_at) = inquiry.asked_at {
+            if inquiry.is_open() && now < later(asked_at, limits::GOOD_MOMENT_PATIENCE) {
+                return true;
+            }
+            inquiry.give_up();
+            let holds = inquiry.found();
+            if holds.is_empty() {
+                return false;
+            }
+            self.hold(holds, Some(until), fx);
+            if now < later(asked_at, limits::GOOD_MOMENT_INTERVAL) {
+                return true;
+            }
+        }
+        self.ask_for_activity(fx);
+        true
+    }
+
+    fn ask_for_activity(&mut self, fx: &mut Vec<Effect>) {
+        let (now, pid, runtime) = (self.now, self.pid(), self.runtime_socket());
+        let (Some(pid), Some(inquiry)) = (pid, self.inquiry_of_change()) else { return };
+        let is_due = |at: Moment| now >= later(at, limits::GOOD_MOMENT_POD_INTERVAL);
+        let asks_pods = inquiry.pods_asked_at.is_none_or(is_due);
+        (inquiry.asked_at, inquiry.awaits_activity) = (Some(now), true);
+        if asks_pods {
+            (inquiry.pods_asked_at, inquiry.awaits_pods) = (Some(now), true);
+            self.query(Query::Pods, fx);
+        }
+        self.query(Query::Activity(pid, runtime), fx);
+    }
+
+    pub(in crate::machine) fn activity_observed(&mut self, ticket: Ticket, activity: Activity) {
+        if self.is_activity_awaited(ticket)
+            && let Some(inquiry) = self.inquiry_of_change()
+        {
+            (inquiry.awaits_activity, inquiry.activity) = (false, activity);
+        }
+    }
+
+    /// The change waits for this, and that is told once.
+    fn hold(&mut self, holds: Vec<Hold>, until: Option<Moment>, fx: &mut Vec<Effect>) {
+        let why = message(&holds);
+        if let Some(inquiry) = self.inquiry_of_change() {
+            if until.is_none() {
+                *inquiry = Inquiry::default(); // it is asked anew after the pressure
+            }
+            (inquiry.holds, inquiry.until) = (holds, until);
+        }
+        let Some(MomentTimes { source, told, .. }) = &mut self.pending.good_moment else { return };
+        let told = if until.is_some() { &mut told.0 } else { &mut told.1 };
+        if !std::mem::replace(told, true) {
+            let until = until.map(|at| timestamp(at.wall_nanos));
+            fx.push(Effect::Emit(events::waiting(source, &why, until.as_deref())));
+        }
+    }
+
+    /// What could not be known held nothing; that is said.
+    fn tell_unknown(&mut self, source: &Source, fx: &mut Vec<Effect>) {
+        let Some(Inquiry { asked_at: Some(_), activity, .. }) = self.inquiry_of_change() else { return };
+        let unknown =
+            [(activity.streams, "exec, attach or port-forward streams"), (activity.image_pulls, "image pulls")];
+        let unknown: Vec<&str> =
+            unknown.into_iter().filter(|(count, _)| count.is_none()).map(|(_, what)| what).collect();
+        if !unknown.is_empty() {
+            let line = format!(
+                "{source}: {} cannot be seen with this container runtime, and were not waited for",
+                unknown.join(" and ")
+            );
+            log(fx, Level::Info, line);
+        }
+    }
+
+    fn inquiry_of_change(&mut self) -> Option<&mut Inquiry> {
+        match &mut self.change.as_mut()?.stage {
+            Stage::GoodMoment(_, inquiry) => Some(inquiry),
+            _ => None,
+        }
+    }
+
+    /// The wait of this version, which a reload, a kubelet that dies, or an operator's freeze does not begin anew.
+    fn moment_times(&mut self, source: &Source) -> &mut MomentTimes {
+        let now = self.now;
+        let times = &mut self.pending.good_moment;
+        times.take_if(|times| times.source != *source);
+        times.get_or_insert_with(|| MomentTimes { source: source.clone(), since: now, told: (false, false) })
+    }
+
+    /// The version is switched to, or not asked for any more: if it is ever taken up again, it waits anew.
+    pub(in crate::machine::change) fn forget_good_moment(&mut self) {
+        self.pending.good_moment = None;
+    }
+
+    /// The change that waits for a good moment.
+    #[must_use]
+    pub fn waiting(&self) -> Option<Waiting<'_>> {
+        match self.change.as_ref()? {
+            Change { source, stage: Stage::GoodMoment(_, inquiry), .. } if inquiry.is_holding() => {
+                Some(Waiting { source, holds: &inquiry.holds, until: inquiry.until })
+            }
+            _ => None,
+        }
+    }
+}
+
+fn changes_pressure(before: &Value, after: &Value) -> bool {
+    PRESSURE_FIELDS.iter().any(|field| before.get(field) != after.get(field))
+}

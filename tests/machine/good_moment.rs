@@ -1,0 +1,283 @@
+//! What an accepted change waits for before it restarts the kubelet, and what it does not.
+
+use std::time::Duration;
+
+use kubelet_config::pods::{PodInventory, PodSummary};
+use kubelet_config::source::ConfigAnnotations;
+use kubelet_supervisor::machine::command::{Command, Target};
+use kubelet_supervisor::machine::evidence::{Activity, Hold, NodePressure, Query};
+use kubelet_supervisor::machine::status::node_status;
+use kubelet_supervisor::machine::{Effect, Input, Settings};
+use serde_json::{Value, json};
+use testkit::node::Node;
+
+const COURTESY: u64 = 30;
+
+/// A node with `a` proven.
+fn proven() -> Node {
+    let mut node = Node::with(Settings { courtesy: Duration::from_secs(COURTESY), ..Settings::default() });
+    node.assign("a");
+    node.pass(660);
+    assert_eq!(node.last_known_good(), "a");
+    node
+}
+
+fn streams(count: u32) -> Activity {
+    Activity { streams: Some(count), image_pulls: Some(0) }
+}
+
+fn in_startup_probe() -> PodInventory {
+    let pod = PodSummary {
+        name: "d/slow".to_owned(),
+        phase: "Running".to_owned(),
+        is_starting: true,
+        ..PodSummary::default()
+    };
+    PodInventory { pods: vec![pod], ..PodInventory::default() }
+}
+
+fn under_pressure() -> Node {
+    let mut node = proven();
+    node.pressure = [NodePressure::Disk].into();
+    node.pass(10);
+    node
+}
+
+fn holds(node: &Node) -> Vec<Hold> {
+    node.state.waiting().map(|waiting| waiting.holds.to_vec()).unwrap_or_default()
+}
+
+fn told(node: &Node) -> usize {
+    node.events().iter().filter(|reason| **reason == "KubeletConfigWaiting").count()
+}
+
+#[test]
+fn it_waits_for_what_runs_through_the_kubelet_and_no_longer() {
+    let cases: [(Activity, PodInventory, Hold); 3] = [
+        (streams(2), PodInventory::default(), Hold::Streams(2)),
+        (Activity { streams: None, image_pulls: Some(1) }, PodInventory::default(), Hold::ImagePulls(1)),
+        (streams(0), in_startup_probe(), Hold::StartupProbes(vec!["d/slow".to_owned()])),
+    ];
+    for (activity, inventory, hold) in cases {
+        let mut node = proven();
+        (node.activity, node.inventory) = (activity, inventory);
+        node.assign("b");
+        assert!(node.until_start(20).is_none(), "{hold}");
+        assert_eq!((holds(&node), told(&node)), (vec![hold], 1));
+        let condition = node_status(&node.state).condition;
+        assert_eq!(condition.reason.as_str(), "Scheduled");
+        assert!(condition.message.starts_with("Takes effect at 2023-"), "{}", condition.message);
+        (node.activity, node.inventory) = (streams(0), PodInventory::default());
+        // Pods are asked for every five seconds.
+        assert!(node.until_start(6).is_some());
+        assert_eq!((node.active(), holds(&node)), ("b", vec![]));
+    }
+}
+
+#[test]
+fn what_does_not_end_delays_it_by_the_courtesy() {
+    for (annotation, waits) in [(None, COURTESY), (Some("7s"), 7), (Some("1m"), 60)] {
+        let mut node = proven();
+        node.activity = streams(1);
+        let annotations = ConfigAnnotations { courtesy: annotation.map(str::to_owned), ..ConfigAnnotations::default() };
+        node.define("b", json!({}), annotations);
+        node.assign("b");
+        assert_eq!(node.until_start(waits + 2), Some(waits - 1), "in second {waits}");
+        assert_eq!(node.active(), "b");
+    }
+}
+
+#[test]
+fn without_a_courtesy_nobody_asks() {
+    let mut node = proven();
+    node.activity = streams(1);
+    node.define("b", json!({}), ConfigAnnotations { courtesy: Some("0".to_owned()), ..ConfigAnnotations::default() });
+    let starts = node.starts.len();
+    node.effects.clear();
+    node.assign("b");
+    node.pass(1);
+    assert_eq!(node.starts.len(), starts + 1);
+    assert!(!node.effects.iter().any(|effect| matches!(effect, Effect::Query(_, Query::Activity(..)))));
+}
+
+#[test]
+fn what_cannot_be_known_holds_nothing() {
+    let mut node = proven();
+    node.activity = Activity::default();
+    let starts = node.starts.len();
+    node.assign("b");
+    assert_eq!((node.starts.len(), told(&node)), (starts + 1, 0));
+    let says = |effect: &Effect| matches!(effect, Effect::Log(_, line) if line.contains("image pulls cannot be seen"));
+    assert!(node.effects.iter().any(says));
+    // Nor does who never answers: three seconds for this, six for the baseline.
+    let mut node = proven();
+    node.hold();
+    node.assign("b");
+    assert!(holds(&node).is_empty());
+    let asked =
+        |node: &Node| node.effects.iter().filter(|effect| matches!(effect, Effect::Query(_, Query::Lease))).count();
+    let before = asked(&node);
+    node.pass(2);
+    assert_eq!(asked(&node), before, "no baseline yet");
+    node.pass(1);
+    assert_eq!(asked(&node), before + 1);
+}
+
+#[test]
+fn a_courtesy_that_is_none_is_refused() {
+    for (text, why) in [("soon", "duration"), ("2h", "2h0m0s is more than 1h0m0s")] {
+        let mut node = proven();
+        node.define(
+            "b",
+            json!({}),
+            ConfigAnnotations { courtesy: Some(text.to_owned()), ..ConfigAnnotations::default() },
+        );
+        node.assign("b");
+        let condition = node_status(&node.state).condition;
+        assert_eq!((condition.reason.as_str(), node.active()), ("Rejected", "a"));
+        assert!(condition.message.contains("annotation kubelet-supervisor.io/courtesy: "), "{}", condition.message);
+        assert!(condition.message.contains(why), "{}", condition.message);
+    }
+}
+
+#[test]
+fn the_way_back_and_a_kubelet_that_is_not_up_do_not_wait() {
+    // Somebody assigns last known good while `b` is on trial: a start is left in peace for ten seconds.
+    let mut node = proven();
+    node.assign("b");
+    node.pass(20);
+    node.activity = streams(1);
+    let starts = node.starts.len();
+    node.assign("a");
+    assert_eq!((node.starts.len(), node.active()), (starts + 1, "a"));
+    // An operator goes back.
+    let mut node = proven();
+    node.assign("b");
+    node.pass(20);
+    node.activity = streams(1);
+    node.operate(Command::Rollback { to: Target::Lkg }).unwrap();
+    assert_eq!(node.active(), "a");
+    // The assignment is taken back.
+    let mut node = proven();
+    node.activity = streams(1);
+    node.step(Input::Node(kubelet_config::assignment::Assignment::Local));
+    assert_eq!(node.active(), "");
+    // A kubelet that does not come up has nothing that could be cut.
+    let mut node = proven();
+    (node.activity, node.ready_after) = (streams(1), None);
+    node.exit(1);
+    node.pass(30);
+    let starts = node.starts.len();
+    node.assign("b");
+    node.pass(1);
+    assert_eq!((node.starts.len(), node.starts.last().unwrap().as_str()), (starts + 1, "b"));
+}
+
+#[test]
+fn a_wait_that_is_interrupted_does_not_begin_anew() {
+    let interruptions: [fn(&mut Node); 3] = [
+        |node| assert!(node.reload()),
+        |node| {
+            node.operate(Command::Freeze).unwrap();
+            node.operate(Command::Thaw).unwrap();
+        },
+        |node| node.step(Input::PolicyChanged),
+    ];
+    for interrupt in interruptions {
+        let mut node = proven();
+        node.activity = streams(1);
+        node.assign("b");
+        node.pass(10);
+        interrupt(&mut node);
+        assert_eq!(node.until_start(40), Some(COURTESY - 10 - 1));
+        assert_eq!((node.active(), told(&node)), ("b", 1));
+    }
+}
+
+#[test]
+fn a_newer_version_or_none_ends_the_wait() {
+    let mut node = proven();
+    node.activity = streams(1);
+    node.assign("b");
+    node.pass(10);
+    node.assign("a");
+    assert!(node.state.waiting().is_none() && node.until_start(60).is_none(), "as it was");
+    node.assign("b");
+    node.pass(10);
+    node.step(Input::ConfigMapFailed { why: "the ConfigMap does not exist".into(), definite: true });
+    assert!(node.state.waiting().is_none() && node.until_start(60).is_none());
+    assert_eq!(node.active(), "a");
+}
+
+#[test]
+fn it_waits_for_as_long_as_the_node_is_under_pressure() {
+    let mut node = under_pressure();
+    node.activity = streams(1);
+    node.assign("b");
+    assert!(node.until_start(3600).is_none());
+    assert_eq!((holds(&node), told(&node)), (vec![Hold::Pressure([NodePressure::Disk].into())], 1));
+    let condition = node_status(&node.state).condition;
+    assert!(condition.message.starts_with("Waits while the Node has DiskPressure: "), "{}", condition.message);
+    assert!(node.reload() && node.until_start(20).is_none(), "the next supervisor does so as well");
+    // What runs through the kubelet is waited for then. The Node tells every ten seconds.
+    node.pressure.clear();
+    node.pass(10);
+    assert_eq!((holds(&node), told(&node)), (vec![Hold::Streams(1)], 2));
+    let waited = node.until_start(40).unwrap();
+    assert!((COURTESY - 11..=COURTESY).contains(&waited), "{waited}");
+    assert_eq!(node.active(), "b");
+}
+
+#[test]
+fn pressure_that_the_change_may_end_does_not_hold_it() {
+    let plain = json!({});
+    let cases: [(&Value, Option<&str>, bool); 5] = [
+        (&plain, None, true),
+        (&json!({"maxPods": 50}), None, true),
+        (&json!({"evictionHard": {"nodefs.available": "1%"}}), None, false),
+        (&json!({"imageGCHighThresholdPercent": 60}), None, false),
+        (&plain, Some("pods"), false),
+    ];
+    for (fields, acknowledge, waits) in cases {
+        let mut node = under_pressure();
+        let acknowledge = acknowledge.map(str::to_owned);
+        node.define("b", fields.clone(), ConfigAnnotations { acknowledge, ..ConfigAnnotations::default() });
+        let starts = node.starts.len();
+        node.assign("b");
+        node.pass(60);
+        assert_eq!(node.starts.len() == starts, waits, "{fields} {:?}", node.events());
+    }
+    // It may be the work of what is on trial.
+    let mut node = proven();
+    node.assign("b");
+    node.pass(20);
+    node.pressure = [NodePressure::Memory].into();
+    node.pass(10);
+    node.assign("c");
+    node.pass(1);
+    assert_eq!(node.active(), "c");
+    // Or of what failed meanwhile.
+    node.operate(Command::Rollback { to: Target::Lkg }).unwrap();
+    node.pass(1);
+    assert_eq!(node.active(), "a");
+}
+
+#[test]
+fn pressure_that_comes_while_the_baseline_is_waited_for_holds_it_too() {
+    let mut node = proven();
+    node.hold();
+    node.assign("b");
+    node.pass(4); // the baseline was asked for, and nobody answers
+    let starts = node.starts.len();
+    let readiness = kubelet_supervisor::machine::evidence::NodeReadiness {
+        ready: true,
+        heartbeat: "now".to_owned(),
+        pressure: [NodePressure::Pid].into(),
+        ..Default::default()
+    };
+    node.pressure.clone_from(&readiness.pressure);
+    node.step(Input::NodeObserved(readiness));
+    node.release();
+    node.pass(30);
+    assert_eq!((node.starts.len(), holds(&node)), (starts, vec![Hold::Pressure([NodePressure::Pid].into())]));
+}
