@@ -178,6 +178,9 @@ impl<'a> View<'a> {
             (ManagerStatus::Nobody, _) => "kubelet-supervisor enable, on the node".to_owned(),
             _ if row.invalid.is_some() => row.invalid.clone().unwrap_or_default(),
             (_, Stage::Failed | Stage::Held) => message.to_owned(),
+            (_, Stage::Scheduled) if message.contains(" waits, ") || message.starts_with("Waits ") => {
+                message.to_owned()
+            }
             (_, Stage::OnTrial) if self.reason() == "TrialSuspended" => message.to_owned(),
             (_, Stage::AwaitsConfirmation) => "rolled back unless confirmed".to_owned(),
             (ManagerStatus::Native, _) => "native dynamic configuration, without a supervisor".to_owned(),
@@ -295,6 +298,15 @@ mod tests {
         let mut row = assigned("Scheduled");
         row.condition.as_mut().unwrap().message = "Takes effect at 2026-01-01T00:04:30Z: /api/v1/x, UID: u".into();
         assert_eq!((state(&row), View::new(&row, NOW).message()), ("scheduled 4m30s".into(), String::new()));
+        let held = "Takes effect at 2026-01-01T00:00:30Z at the latest: /api/v1/x, UID: u; it waits, 2 exec, attach or port-forward streams run";
+        row.condition.as_mut().unwrap().message = held.into();
+        assert_eq!((state(&row), View::new(&row, NOW).message()), ("scheduled 30s".into(), held.into()));
+        row.condition.as_mut().unwrap().message = "Waits while the Node has DiskPressure: /api/v1/x, UID: u".into();
+        let message = View::new(&row, NOW).message();
+        assert_eq!(
+            (state(&row).as_str(), message.as_str()),
+            ("scheduled", "Waits while the Node has DiskPressure: /api/v1/x, UID: u")
+        );
     }
 
     #[test]
