@@ -85,8 +85,8 @@ fn an_internal_failure_is_in_the_log_with_details() {
     is_logged(&rig, INTERNAL, &metadata);
 }
 
-/// Events whose type is asserted where they are caused: `system::drift`, `system::hung`, `system::local_files`.
-const ELSEWHERE: [&str; 3] = ["KubeletConfigDrift", "KubeletConfigLocalFiles", "KubeletHung"];
+/// Events whose type is asserted where they are caused: `system::drift`, `system::hung`, `system::local_files`, `real::pods`.
+const ELSEWHERE: [&str; 4] = ["KubeletConfigDrift", "KubeletConfigLocalFiles", "KubeletConfigWaiting", "KubeletHung"];
 
 /// Reason and type of each other event that the reference has for the API server.
 fn documented() -> Vec<(String, String)> {
