@@ -204,6 +204,20 @@ pub const MUTANTS: &[Mutant] = &[
         mutated: "false",
     },
     Mutant {
+        law: Law::NotUnderPressure,
+        name: "a change does not wait for the end of a pressure",
+        file: "machine/change/good_moment/step.rs",
+        original: "self.health.pressure()",
+        mutated: "BTreeSet::new()",
+    },
+    Mutant {
+        law: Law::Courtesy,
+        name: "a change waits for as long as there are streams",
+        file: "machine/change/good_moment/step.rs",
+        original: "now < until && self.is_held_by_activity(until, fx)",
+        mutated: "self.is_held_by_activity(until, fx)",
+    },
+    Mutant {
         law: Law::BadStaysBad,
         name: "a reload forgets what failed",
         file: "machine/reload/step.rs",

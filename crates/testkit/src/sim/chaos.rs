@@ -13,6 +13,7 @@ use super::api::Mood;
 use super::disk::{Fault, Plan};
 use super::harness::Node;
 use super::laws::{Heed, Law};
+use super::moments::COURTESY;
 use super::records::{checkpoint, content_dir};
 use super::silence::OneSide;
 use super::world::{Behaviour, Coming, Outside, ms};
@@ -56,6 +57,8 @@ pub struct Chaos {
     trial: Duration,
     /// Kubelets hang by chance.
     hangs: bool,
+    /// What a change waits for comes by chance, where it does.
+    moments: Option<Rng>,
 }
 
 impl Chaos {
@@ -74,7 +77,10 @@ impl Chaos {
         let watchdog = seed.is_multiple_of(2).then_some(Duration::from_secs(30));
         let hangs = Rng::new(seed ^ 0x4875_6E67).one_in(3);
         let hung_after = if hangs { Duration::from_secs(60) } else { Duration::ZERO };
+        let mut moments = Rng::new(seed ^ 0x4D6F_6D65);
+        let moments = moments.one_in(3).then_some(moments);
         let settings = Settings {
+            courtesy: if moments.is_some() { COURTESY } else { Duration::ZERO },
             trial_duration: trial,
             confirm_within,
             spread,
@@ -92,7 +98,7 @@ impl Chaos {
             outside.surroundings.modern = rng.one_in(3);
             outside.surroundings.no_lease = rng.one_in(8);
         }
-        Self { node, rng, trial, hangs }
+        Self { node, rng, trial, hangs, moments }
     }
 
     pub fn steps(&self) -> u64 {
@@ -108,6 +114,7 @@ impl Chaos {
         self.node.boot();
         self.node.outside.borrow_mut().put("blue", &Behaviour::Good.text(0));
         while self.steps() < steps {
+            self.disturb_node();
             let what = self.act();
             self.note(&what);
             let pause = match self.rng.below(8) {
@@ -138,6 +145,21 @@ impl Chaos {
             self.node.power_cycle();
             self.node.outside.borrow_mut().surroundings.shutting_down = false;
             self.node.boot();
+        }
+    }
+
+    /// Streams last until others come; a pressure ends within the slack of laws about time.
+    fn disturb_node(&mut self) {
+        let Some(rng) = self.moments.as_mut() else { return };
+        if !rng.one_in(3) {
+            return;
+        }
+        let (streams, pulls) = (u32::from(rng.one_in(2)), u32::from(rng.one_in(4)));
+        let pressure = rng.one_in(2).then(|| Duration::from_secs(3 + rng.below(12)));
+        self.node.outside.borrow_mut().disturb_node(streams, pulls, pressure);
+        self.note(&format!("{streams} streams, {pulls} downloads, pressure for {pressure:?}"));
+        if pressure.is_some() {
+            self.pass(Duration::from_secs(3));
         }
     }
 
@@ -382,6 +404,7 @@ impl Chaos {
                 outside.assign(name);
             }
         }
+        self.node.outside.borrow_mut().disturb_node(0, 0, None);
         let peace = format!("peace: {:?}", self.node.outside.borrow().desired);
         self.note(&peace);
         // The disk may have to be found to work again before a command is taken.

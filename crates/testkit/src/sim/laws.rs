@@ -9,6 +9,7 @@ mod crash;
 mod deadlines;
 mod hung;
 mod local_files;
+mod moments;
 mod operators;
 mod peace;
 mod start;
@@ -39,6 +40,8 @@ pub enum Law {
     StoppedForAReason,
     EqualCostsNothing,
     NotWhileAway,
+    NotUnderPressure,
+    Courtesy,
     BadStaysBad,
     BadIsDurable,
     ProvenIsNotBad,
@@ -69,7 +72,7 @@ pub enum Law {
 pub type Entry = (Law, u64, &'static str);
 
 impl Law {
-    pub const ALL: [Entry; 45] = [
+    pub const ALL: [Entry; 47] = [
         (Self::Runs, 10_000, "law 1: a kubelet runs, but for moments"),
         (Self::RunsInStall, 3_000, "law 1: it does so while the store does not answer"),
         (Self::OneKubelet, 1_000, "law 1: there is one kubelet at a time, and the machine knows which"),
@@ -91,6 +94,8 @@ impl Law {
         (Self::StoppedForAReason, 3, "law 5: a kubelet is stopped for a change or a failure"),
         (Self::EqualCostsNothing, 6, "law 5: no restart into the content that ran"),
         (Self::NotWhileAway, 9, "law 5: nothing is switched to while the API server is away"),
+        (Self::NotUnderPressure, 3, "law 5: nothing is switched to while the node is under pressure"),
+        (Self::Courtesy, 20, "law 5: a change waits for streams and downloads, and no longer than the courtesy"),
         (Self::BadStaysBad, 30, "what failed is not started again, under whatever name"),
         (Self::BadIsDurable, 20, "what failed is remembered durably"),
         (Self::ProvenIsNotBad, 1_000, "the content of last known good is not bad for the binary it was proven with"),

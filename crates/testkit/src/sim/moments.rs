@@ -1,18 +1,29 @@
-//! What a change waits for: streams through the kubelet, and pressure.
+//! What a change waits for: streams through the kubelet, downloads, pressure.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use kubelet_config::source::Source;
+use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::evidence::{Activity, NodePressure};
+
+use super::world::{Coming, Outside, ms};
+
+/// How long a change waits at the most, in worlds where it does: shorter than the slack of laws about time.
+pub const COURTESY: Duration = Duration::from_secs(4);
 
 /// What a change waits for.
 #[derive(Debug, Default)]
 pub struct Moments {
     pub streams: u32,
     pub image_pulls: u32,
-    /// Of which the supervisor was told last, and since when.
-    pub told: Option<Duration>,
-    pub is_under_pressure: bool,
+    is_under_pressure: bool,
+    /// Since when the supervisor knows of it.
+    pub(super) told: Option<Duration>,
+    /// It did when it stopped the kubelet.
+    pub(super) stopped_under_pressure: bool,
+    /// What waits for streams and downloads by the supervisor's own account, and since when.
+    pub(super) waits: Option<(Source, Duration)>,
 }
 
 impl Moments {
@@ -20,7 +31,34 @@ impl Moments {
         Activity { streams: Some(self.streams), image_pulls: Some(self.image_pulls) }
     }
 
-    pub fn pressure(&self) -> BTreeSet<NodePressure> {
+    /// As the supervisor is told of it now.
+    pub fn tell_pressure(&mut self, now: Duration) -> BTreeSet<NodePressure> {
+        self.told = self.is_under_pressure.then(|| self.told.unwrap_or(now));
         if self.is_under_pressure { [NodePressure::Disk].into() } else { BTreeSet::new() }
+    }
+}
+
+impl Outside {
+    /// There are streams from now on, and a pressure for so long.
+    pub fn disturb_node(&mut self, streams: u32, image_pulls: u32, pressure: Option<Duration>) {
+        (self.moments.streams, self.moments.image_pulls) = (streams, image_pulls);
+        if let Some(lasts) = pressure.filter(|_| !self.moments.is_under_pressure) {
+            self.moments.is_under_pressure = true;
+            if let Some(pid) = self.process.as_ref().filter(|process| process.ready).map(|process| process.pid) {
+                self.schedule(ms(10), Coming::Heartbeat(pid, false));
+            }
+            self.schedule(lasts, Coming::Relief);
+        }
+    }
+
+    /// The pressure is over, and the kubelet says so until it is heard.
+    pub fn relieve(&mut self) -> Option<Input> {
+        self.moments.is_under_pressure = false;
+        let pid = self.process.as_ref().filter(|process| process.ready)?.pid;
+        let heard = self.heartbeat(pid, false);
+        if heard.is_none() {
+            self.schedule(ms(1000), Coming::Relief);
+        }
+        heard
     }
 }

@@ -47,6 +47,8 @@ pub enum Coming {
     Pods(Ticket),
     Environment(Ticket),
     Activity(Ticket),
+    /// The Node is under pressure no more.
+    Relief,
     Fetched(Ticket, ConfigMapRef),
 }
 
@@ -221,6 +223,7 @@ impl Outside {
             Coming::Lease(ticket) => Some(Input::LeaseObserved(ticket, self.lease())),
             Coming::Fetched(ticket, map) => Some(Input::ConfigMapFetched(ticket, self.fetched(&map))),
             Coming::Pods(ticket) => Some(Input::PodsObserved(ticket, self.pods())),
+            Coming::Relief => self.relieve(),
             Coming::Activity(ticket) => Some(Input::ActivityObserved(ticket, self.moments.activity())),
             Coming::Environment(ticket) => Some(Input::EnvironmentObserved(ticket, self.environment(ticket))),
         }
@@ -234,6 +237,7 @@ impl Outside {
         self.down_since = self.now;
         self.known_assignment = Assignment::Unknown;
         self.observations = Observations::default();
+        self.moments = Moments::default();
         self.silence.forget_life();
         if self.disk_is_ailing() {
             self.account.cleared = None; // nobody knows whether that is on the disk
@@ -291,8 +295,8 @@ impl Outside {
         self.silence.waited_within(Duration::from_secs(60), self.now)
     }
 
-    pub fn node_readiness(&self, ready: bool) -> NodeReadiness {
-        let pressure = self.moments.pressure();
+    pub fn node_readiness(&mut self, ready: bool) -> NodeReadiness {
+        let pressure = self.moments.tell_pressure(self.now);
         NodeReadiness { ready, heartbeat: self.now.as_secs().to_string(), pressure, ..NodeReadiness::default() }
     }
 

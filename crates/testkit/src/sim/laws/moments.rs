@@ -1,0 +1,47 @@
+//! What a change waits for, and for how long.
+
+use kubelet_config::source::Source;
+
+use super::Law;
+use crate::sim::account::{SLACK, UNSEEN};
+use crate::sim::moments::COURTESY;
+use crate::sim::world::{Content, Outside};
+
+impl Outside {
+    /// The kubelet is stopped. What was decided right before the supervisor was told of a pressure goes on.
+    pub(super) fn note_pressure_at_stop(&mut self) {
+        let was_told = self.moments.told.is_some_and(|since| self.now >= since + 2 * UNSEEN);
+        self.moments.stopped_under_pressure = was_told && !self.store_lags() && !self.disk_is_ailing();
+    }
+
+    /// Law 5: a change waits for the end of a pressure, but for the way back, and if what runs is unproven.
+    pub(super) fn check_pressure(&mut self, path: Option<&str>, content: Content) {
+        let under_pressure = std::mem::take(&mut self.moments.stopped_under_pressure);
+        let own = path.is_none() || self.is_own(content);
+        let account = &mut self.account;
+        let excused = own
+            || account.stopped.is_none()
+            || account.ran.is_none_or(|ran| ran == content || !account.is_lkg(ran))
+            || account.last.as_ref().is_none_or(|last| last.ready_at.is_none())
+            || account.was_proven(content)
+            || account.pinned.is_some()
+            || account.is_commanded(self.now);
+        account.check(Law::NotUnderPressure, excused, !under_pressure, || {
+            format!("{content:?} is switched to, and the Node is under pressure")
+        });
+    }
+
+    /// Law 5: what waits, by the supervisor's own account, waits no longer than the courtesy.
+    pub fn check_courtesy(&mut self, waits: Option<&Source>) {
+        let Some(source) = waits else {
+            self.moments.waits = None;
+            return;
+        };
+        let before = self.moments.waits.take().filter(|(before, _)| before == source);
+        let since = before.map_or(self.now, |(_, since)| since);
+        self.moments.waits = Some((source.clone(), since));
+        let (excused, waited) = (self.store_lags() || self.disk_is_ailing(), self.now.saturating_sub(since));
+        let in_time = waited <= COURTESY + SLACK;
+        self.account.check(Law::Courtesy, excused, in_time, || format!("{source} has waited for {waited:?}"));
+    }
+}
