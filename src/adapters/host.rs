@@ -3,7 +3,6 @@
 //! Every query is answered once, within [`LIMIT`]: what has no answer by then counts as silent
 //! (runtime), as unknown (what runs through the kubelet), or as nothing out of the ordinary (all else).
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +18,9 @@ use crate::machine::evidence::Environment;
 use crate::machine::model::Exit;
 use crate::machine::{Input, Ticket};
 use crate::ports;
-use kubelet_config::hazard::impact::Supply;
+use kubelet_config::readmission::Supplies;
+
+mod supplies;
 
 mod activity;
 
@@ -78,7 +79,7 @@ impl ports::Host for NodeHost {
     }
 }
 
-type Measured = (bool, BTreeMap<String, Supply>);
+type Measured = (bool, Supplies);
 
 impl NodeHost {
     fn measure(&self) -> impl Future<Output = Measured> + use<> {
@@ -142,56 +143,14 @@ async fn is_shutting_down() -> bool {
 }
 
 fn measure(root: &Path, store: &Path) -> Measured {
-    let root = statvfs(root).ok();
-    let full = [root.as_ref(), statvfs(store).ok().as_ref()].into_iter().flatten().any(is_full);
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let mut supplies = BTreeMap::new();
-    let mut add = |name: &str, supply: Option<Supply>| {
-        if let Some(supply) = supply {
-            supplies.insert(name.to_owned(), supply);
-        }
-    };
-    add("memory.available", memory(&read("/proc/meminfo")));
-    add("pid.available", pids(&read("/proc/sys/kernel/pid_max"), &read("/proc/loadavg")));
-    if let Some(root) = &root {
-        add("nodefs.available", Some(space(root)));
-        // A file system without a fixed number of inodes, such as btrfs, says 0.
-        add("nodefs.inodesFree", Some(inodes(root)).filter(|inodes| inodes.capacity > 0));
-    }
-    (full, supplies)
+    let full = [root, store].into_iter().filter_map(|path| statvfs(path).ok()).any(|fs| is_full(&fs));
+    (full, supplies::measure(root))
 }
 
 fn is_full(fs: &Statvfs) -> bool {
-    let (space, inodes) = (space(fs), inodes(fs));
+    let (space, inodes) = (supplies::space(fs), supplies::inodes(fs));
     // A small file system is not full because it is small.
     space.available < FULL_BELOW.min(space.capacity / 64) || inodes.capacity > 0 && inodes.available == 0
-}
-
-#[allow(clippy::useless_conversion, reason = "the fields are narrower on 32 bit")]
-fn space(fs: &Statvfs) -> Supply {
-    let bytes = |blocks: nix::libc::fsblkcnt_t| u64::from(blocks).saturating_mul(u64::from(fs.fragment_size()));
-    Supply { available: bytes(fs.blocks_available()), capacity: bytes(fs.blocks()) }
-}
-
-#[allow(clippy::useless_conversion, reason = "the fields are narrower on 32 bit")]
-fn inodes(fs: &Statvfs) -> Supply {
-    Supply { available: u64::from(fs.files_free()), capacity: u64::from(fs.files()) }
-}
-
-fn memory(meminfo: &str) -> Option<Supply> {
-    let bytes = |name: &str| {
-        let line = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-        Some(kib.saturating_mul(1024))
-    };
-    Some(Supply { available: bytes("MemAvailable")?, capacity: bytes("MemTotal")? })
-}
-
-/// As the kubelet counts them: all tasks, `running/total` in the load average.
-fn pids(max: &str, load: &str) -> Option<Supply> {
-    let capacity: u64 = max.trim().parse().ok()?;
-    let (_, total) = load.split_whitespace().nth(3)?.split_once('/')?;
-    Some(Supply { available: capacity.saturating_sub(total.parse().ok()?), capacity })
 }
 
 #[cfg(test)]
@@ -240,19 +199,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_supplies_of_a_node() {
+    async fn a_node_as_it_is_here() {
         let dir = tempfile::tempdir().unwrap();
         let observed = observe(dir.path(), None).await;
         assert!(!observed.disk_full && !observed.shutting_down);
-        for name in ["memory.available", "nodefs.available", "pid.available"] {
-            let supply = observed.supplies[name];
-            assert!(supply.available > 0 && supply.available <= supply.capacity, "{name}: {supply:?}");
-        }
-        let observed = observe(&dir.path().join("absent"), None).await;
-        assert!(
-            !observed.disk_full && !observed.supplies.contains_key("nodefs.available"),
-            "what cannot be read is left out"
-        );
+        assert!(observed.supplies.contains_key("nodefs.available"), "{:?}", observed.supplies);
+        assert!(!observe(&dir.path().join("absent"), None).await.disk_full, "what cannot be read is not full");
     }
 
     #[test]
@@ -267,15 +219,5 @@ mod tests {
         ] {
             assert_eq!(socket_path(endpoint), path.map(PathBuf::from), "{endpoint}");
         }
-    }
-
-    #[test]
-    fn the_kernels_texts() {
-        let text = "MemTotal:        8000 kB\nMemFree: 1 kB\nMemAvailable:    3000 kB\n";
-        assert_eq!(memory(text), Some(Supply { available: 3000 << 10, capacity: 8000 << 10 }));
-        assert_eq!(memory("MemTotal: 8000 kB\n"), None);
-        let supply = pids("4194304\n", "0.00 0.01 0.05 2/400 1234\n");
-        assert_eq!(supply, Some(Supply { available: 4_194_304 - 400, capacity: 4_194_304 }));
-        assert_eq!(pids("", ""), None);
     }
 }

@@ -1,12 +1,12 @@
 //! Evidence: the signals a trial judges by, and what is seen of the node around the kubelet.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::limits;
-use kubelet_config::hazard::impact::Supply;
+use kubelet_config::readmission::Supplies;
 
 /// A sign of a healthy kubelet, beside its process and READY=1, which every kubelet gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -250,9 +250,8 @@ pub struct Environment {
     pub disk_full: bool,
     /// The system is on its way down.
     pub shutting_down: bool,
-    /// By eviction signal: `memory.available` (bytes), `nodefs.available` (bytes),
-    /// `nodefs.inodesFree`, `pid.available`. What cannot be read is left out.
-    pub supplies: BTreeMap<String, Supply>,
+    /// What it has left. What cannot be read is left out.
+    pub supplies: Supplies,
 }
 
 /// What runs through the kubelet that a restart of it would cut short; `None` where that cannot be known.

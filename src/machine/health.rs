@@ -8,7 +8,7 @@ use super::evidence::{Environment, NodePressure, NodeReadiness, Suspension};
 use super::io::Ticket;
 use super::limits;
 use super::model::Moment;
-use kubelet_config::hazard::impact::Supply;
+use kubelet_config::readmission::Supplies;
 
 mod queries;
 mod step;
@@ -97,7 +97,7 @@ impl Health {
     }
 
     /// What the node has left, as last observed.
-    pub(super) fn supplies(&self) -> BTreeMap<String, Supply> {
+    pub(super) fn supplies(&self) -> Supplies {
         self.environment.as_ref().map(|(seen, _)| seen.supplies.clone()).unwrap_or_default()
     }
 

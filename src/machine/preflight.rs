@@ -2,15 +2,13 @@
 //! way of a change up to where that would be decided, and changes nothing: neither the record, nor checkpoints, nor what is
 //! known of versions, nor the kubelet.
 
-use std::collections::BTreeMap;
-
 use super::io::Ticket;
 use super::model::{Moment, Rendered};
 use super::question::Asked;
-use kubelet_config::hazard::impact::Supply;
 use kubelet_config::kubelet_version::KubeletVersion;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::preflight::{PreflightRequest, PreflightStatus};
+use kubelet_config::readmission::Supplies;
 use kubelet_config::source::Source;
 
 mod step;
@@ -60,7 +58,7 @@ struct Observed {
     /// What the kubelet said of it.
     remarks: String,
     pods: Option<PodInventory>,
-    supplies: Option<BTreeMap<String, Supply>>,
+    supplies: Option<Supplies>,
 }
 
 impl OnRequest {

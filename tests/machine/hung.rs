@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kubelet_config::hazard::impact::Supply;
+use kubelet_config::readmission::Supply;
 use kubelet_supervisor::machine::command::Command;
 use kubelet_supervisor::machine::evidence::Environment;
 use kubelet_supervisor::machine::limits;

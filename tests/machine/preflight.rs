@@ -1,9 +1,9 @@
 //! Preflight on request: what the Node is asked to judge is judged as a change is, and changes nothing.
 
-use kubelet_config::hazard::impact::Supply;
 use kubelet_config::pods::{PodInventory, PodSummary};
 use kubelet_config::policy::PolicyState;
 use kubelet_config::preflight::{PreflightResult, PreflightStatus};
+use kubelet_config::readmission::Supply;
 use kubelet_config::source::ConfigAnnotations;
 use kubelet_config::status::PreflightAnswer;
 use kubelet_supervisor::machine::model::LoadTarget;

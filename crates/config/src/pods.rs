@@ -26,18 +26,22 @@ pub struct PodSpecView {
     pub affinity: Option<Value>,
     /// `priority`, unread.
     pub priority: Option<Value>,
+    /// `tolerations`, unread.
+    pub tolerations: Option<Value>,
+    /// `securityContext`, unread.
+    pub security_context: Option<Value>,
 }
 
 /// A container.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerView {
+    /// `name`, unread.
+    pub name: Option<Value>,
     /// `resources`, unread.
     pub resources: Option<Value>,
     /// `restartPolicy`, unread: `Always` makes an init container a sidecar.
     pub restart_policy: Option<Value>,
-    /// `name`, unread.
-    pub name: Option<Value>,
     /// `startupProbe`, unread.
     pub startup_probe: Option<Value>,
 }
@@ -50,6 +54,8 @@ pub struct PodStatusView {
     pub phase: Option<Value>,
     /// `reason`, unread.
     pub reason: Option<Value>,
+    /// `qosClass`, unread.
+    pub qos_class: Option<Value>,
     /// `containerStatuses`, unread.
     pub container_statuses: Option<Value>,
     /// `initContainerStatuses`, unread.
@@ -59,12 +65,17 @@ pub struct PodStatusView {
 /// What admission counts of a pod; `identity` has what its metadata says.
 #[must_use]
 pub fn summarize(identity: PodSummary, spec: &PodSpecView, status: PodStatusView) -> PodSummary {
+    let sysctls = spec.security_context.as_ref().and_then(|context| context.get("sysctls")?.as_array());
+    let sysctls = sysctls.into_iter().flatten().filter_map(|sysctl| Some(sysctl.get("name")?.as_str()?.to_owned()));
+    let statuses = Statuses::of(&status);
     let text = |value: Option<Value>| value.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
     PodSummary {
-        is_starting: is_starting(spec, &status),
+        is_starting: containers(spec).any(|container| statuses.is_starting(container)),
         phase: text(status.phase),
         reason: text(status.reason),
-        requests: all_requests(spec),
+        requests: all_requests(spec, &statuses),
+        sysctls: sysctls.collect(),
+        is_best_effort: status.qos_class.as_ref().is_some_and(|class| class == "BestEffort"),
         is_critical: identity.is_static
             || spec.priority.as_ref().and_then(Value::as_i64).is_some_and(|priority| priority >= SYSTEM_CRITICAL),
         node_selector: spec.node_selector.clone().unwrap_or_default(),
@@ -74,25 +85,9 @@ pub fn summarize(identity: PodSummary, spec: &PodSpecView, status: PodStatusView
             .and_then(|all| all.pointer(REQUIRED_AFFINITY))
             .cloned()
             .unwrap_or_default(),
+        tolerations: spec.tolerations.clone().unwrap_or_default(),
         ..identity
     }
-}
-
-/// True while a container with a start-up probe runs and has not passed it (`started`, pkg/kubelet/prober/prober_manager.go,
-/// v1.20.2 and v1.36.2).
-fn is_starting(spec: &PodSpecView, status: &PodStatusView) -> bool {
-    let containers = spec.containers.iter().flatten().chain(spec.init_containers.iter().flatten());
-    let probed: Vec<&str> = containers
-        .filter(|container| container.startup_probe.as_ref().is_some_and(Value::is_object))
-        .filter_map(|container| container.name.as_ref()?.as_str())
-        .collect();
-    let statuses = [&status.container_statuses, &status.init_container_statuses];
-    let mut statuses = statuses.into_iter().flatten().filter_map(Value::as_array).flatten();
-    statuses.any(|status| {
-        let is_probed = status.get("name").and_then(Value::as_str).is_some_and(|name| probed.contains(&name));
-        let runs = status.pointer("/state/running").is_some_and(Value::is_object);
-        is_probed && runs && status.get("started") == Some(&Value::Bool(false))
-    })
 }
 
 /// Where the node affinity that has to hold stands in `Pod.spec.affinity`.
@@ -116,24 +111,65 @@ pub(crate) fn amount(resource: &str, text: &str) -> Option<u64> {
     if resource == "cpu" { quantity::millis(text) } else { quantity::whole(text) }
 }
 
+/// What the status says of containers, by name.
+struct Statuses(BTreeMap<String, Value>);
+
+impl Statuses {
+    fn of(status: &PodStatusView) -> Self {
+        let lists = [&status.container_statuses, &status.init_container_statuses];
+        let all = lists.into_iter().flatten().filter_map(Value::as_array).flatten();
+        let named = |status: &Value| Some((status.get("name")?.as_str()?.to_owned(), status.clone()));
+        Self(all.filter_map(named).collect())
+    }
+
+    /// What a container was allotted. Once pods can be resized in place a kubelet goes by what it keeps on record of that,
+    /// and no longer by what is asked for (`getAllocatedPods`, pkg/kubelet/allocation/allocation_manager.go, v1.36; since
+    /// 1.33). `allocatedResources` is not told by all versions that do.
+    fn allotted(&self, container: &ContainerView, resource: &str) -> Option<u64> {
+        let status = self.get(container)?;
+        let of = |path: &str| amount(resource, status.pointer(path)?.get(resource)?.as_str()?);
+        of("/allocatedResources").or_else(|| of("/resources/requests"))
+    }
+
+    /// True while a container with a start-up probe runs and has not passed it (`started`,
+    /// pkg/kubelet/prober/prober_manager.go, v1.20.2 and v1.36.2).
+    fn is_starting(&self, container: &ContainerView) -> bool {
+        let is_probed = container.startup_probe.as_ref().is_some_and(Value::is_object);
+        let is_unpassed = |status: &Value| {
+            let runs = status.pointer("/state/running").is_some_and(Value::is_object);
+            runs && status.get("started") == Some(&Value::Bool(false))
+        };
+        is_probed && self.get(container).is_some_and(is_unpassed)
+    }
+
+    fn get(&self, container: &ContainerView) -> Option<&Value> {
+        self.0.get(container.name.as_ref()?.as_str()?)
+    }
+}
+
+/// Init containers, too.
+fn containers(spec: &PodSpecView) -> impl Iterator<Item = &ContainerView> {
+    spec.containers.iter().flatten().chain(spec.init_containers.iter().flatten())
+}
+
 /// Requests above 0, by resource.
-fn all_requests(spec: &PodSpecView) -> BTreeMap<String, u64> {
-    let containers = spec.containers.iter().flatten().chain(spec.init_containers.iter().flatten());
-    let lists = containers.map(|container| &container.resources).chain([&spec.resources]);
+fn all_requests(spec: &PodSpecView, statuses: &Statuses) -> BTreeMap<String, u64> {
+    let lists = containers(spec).map(|container| &container.resources).chain([&spec.resources]);
     let requests = lists.filter_map(|resources| resources.as_ref()?.get("requests"));
     let lists = requests.chain(&spec.overhead).filter_map(Value::as_object);
     let names: BTreeSet<&String> = lists.flat_map(|list| list.keys()).collect();
-    let sums = names.into_iter().map(|name| (name.clone(), requests_of(spec, name)));
+    let sums = names.into_iter().map(|name| (name.clone(), requests_of(spec, statuses, name)));
     sums.filter(|(_, sum)| *sum > 0).collect()
 }
 
 /// What the kubelet's admission counts for a pod (PodRequests, component-helpers/resource, v1.36):
 /// all containers together, or the largest init container if that is more; sidecars count with
 /// both; a request of the pod as a whole stands for all of these; overhead comes on top.
-fn requests_of(spec: &PodSpecView, resource: &str) -> u64 {
+fn requests_of(spec: &PodSpecView, statuses: &Statuses, resource: &str) -> u64 {
     let amount = |from: Option<&Value>| amount(resource, from?.get(resource)?.as_str()?);
     let requested = |container: &ContainerView| {
-        amount(container.resources.as_ref().and_then(|resources| resources.get("requests"))).unwrap_or_default()
+        let asked = amount(container.resources.as_ref().and_then(|resources| resources.get("requests")));
+        asked.map_or(0, |asked| statuses.allotted(container, resource).unwrap_or(asked))
     };
     let mut running: u64 = spec.containers.iter().flatten().map(requested).fold(0, u64::saturating_add);
     let (mut sidecars, mut starting) = (0_u64, 0_u64);
@@ -174,6 +210,12 @@ pub struct PodSummary {
     pub is_starting: bool,
     /// The kubelet evicts others for it: a static pod, or one of a system priority.
     pub is_critical: bool,
+    /// Its QoS class is BestEffort, as the API server has it.
+    pub is_best_effort: bool,
+    /// `spec.tolerations`; null if there are none.
+    pub tolerations: Value,
+    /// The names of its sysctls.
+    pub sysctls: Vec<String>,
     /// `spec.nodeSelector`; null if there is none.
     pub node_selector: Value,
     /// The node affinity that is required of a node; null if there is none.
@@ -214,6 +256,8 @@ impl PodSummary {
 pub struct NodeSummary {
     /// `metadata.name`.
     pub name: String,
+    /// `spec.taints`; null if there are none.
+    pub taints: Value,
     /// `metadata.labels`; `None` while the Node was not seen.
     pub labels: Option<BTreeMap<String, String>>,
     /// `status.capacity`, verbatim quantities; empty if unknown.
@@ -229,6 +273,7 @@ impl NodeSummary {
         let labels = object.pointer("/metadata/labels");
         Self {
             name: object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned(),
+            taints: object.pointer("/spec/taints").cloned().unwrap_or_default(),
             labels: Some(texts(labels)),
             capacity: texts(object.pointer("/status/capacity")),
             allocatable: texts(object.pointer("/status/allocatable")),
@@ -258,17 +303,41 @@ mod tests {
 
     use super::*;
 
+    /// A resize that the kubelet has not made yet is no request; one that it has made is, whatever is asked for by now.
+    #[test]
+    fn a_resized_container_counts_for_what_it_was_allotted() {
+        let asked = json!({"requests": {"cpu": "3", "memory": "1Gi"}});
+        let of = |status: Value| {
+            let pod = PodSummary::from_object(&json!({"spec": {"containers": [{"name": "main", "resources": asked}]},
+                "status": {"containerStatuses": [status]}}));
+            (pod.requests["cpu"], pod.requests["memory"] >> 20)
+        };
+        let allotted = json!({"cpu": "1", "memory": "512Mi"});
+        assert_eq!(of(json!({"name": "main"})), (3000, 1024));
+        assert_eq!(of(json!({"name": "main", "allocatedResources": allotted})), (1000, 512));
+        assert_eq!(of(json!({"name": "main", "resources": {"requests": allotted}})), (1000, 512));
+        assert_eq!(
+            of(json!({"name": "main", "allocatedResources": {"cpu": "2"}, "resources": {"requests": allotted}})),
+            (2000, 512)
+        );
+        assert_eq!(of(json!({"name": "other", "allocatedResources": allotted})), (3000, 1024));
+        assert_eq!(of(json!({"name": "main", "allocatedResources": {"cpu": 7}})), (3000, 1024), "odd");
+    }
+
     #[test]
     fn a_pod_as_the_api_server_has_it() {
         let object = json!({"metadata": {"name": "p", "namespace": "d", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
             "spec": {"containers": [{"resources": {"requests": {"cpu": "250m", "memory": "1Mi", "hugepages-2Mi": "4Mi", "x.y/gpu": "0"}}}],
-                "overhead": {"ephemeral-storage": "1Ki"}, "nodeSelector": {"a": "b"}, "priority": 2_000_000_000},
-            "status": {"phase": "Running"}});
+                "overhead": {"ephemeral-storage": "1Ki"}, "nodeSelector": {"a": "b"}, "priority": 2_000_000_000,
+                "securityContext": {"sysctls": [{"name": "net.core.somaxconn", "value": "1"}, {"odd": 1}]}, "tolerations": [{}]},
+            "status": {"phase": "Running", "qosClass": "BestEffort"}});
         let pod = PodSummary::from_object(&object);
         assert_eq!((pod.name.as_str(), pod.uid.as_str(), pod.created.as_str()), ("d/p", "u", "2026-01-01T00:00:00Z"));
         let requests = [("cpu", 250), ("ephemeral-storage", 1 << 10), ("hugepages-2Mi", 4 << 20), ("memory", 1 << 20)];
         assert_eq!(pod.requests, requests.map(|(name, amount)| (name.to_owned(), amount)).into());
         assert_eq!((pod.is_live(), pod.is_critical, pod.is_static), (true, true, false));
+        assert_eq!((pod.sysctls, pod.is_best_effort), (vec!["net.core.somaxconn".to_owned()], true));
+        assert_eq!(pod.tolerations, json!([{}]));
         assert_eq!((&pod.node_selector, &pod.node_affinity), (&json!({"a": "b"}), &Value::Null));
         let mirror =
             PodSummary::from_object(&json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}}));

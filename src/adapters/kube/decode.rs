@@ -136,6 +136,7 @@ fn text<'a>(object: &'a Value, field: &str) -> &'a str {
 pub(super) fn node_summary(node: &NodeView) -> NodeSummary {
     NodeSummary {
         name: node.metadata.name.clone().unwrap_or_default(),
+        taints: node.spec.taints.clone().unwrap_or_default(),
         labels: Some(node.metadata.labels.clone().unwrap_or_default()),
         capacity: pods::texts(node.status.capacity.as_ref()),
         allocatable: pods::texts(node.status.allocatable.as_ref()),

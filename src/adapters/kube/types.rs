@@ -34,6 +34,8 @@ pub(crate) struct NodeView {
 pub(crate) struct NodeSpecView {
     /// `configSource`, unread.
     pub(crate) config_source: Option<Value>,
+    /// `taints`, unread.
+    pub(crate) taints: Option<Value>,
 }
 
 /// `Node.status`.

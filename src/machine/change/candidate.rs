@@ -251,7 +251,16 @@ fn admitted(records: &mut Records, version: &Version) {
 /// The ConfigMap says that pods may go.
 pub(super) fn accepts_lost_pods(acknowledge: Option<&str>) -> bool {
     let accepted = Acknowledged::parse(acknowledge);
-    ["maxPods", "podsPerCore", "kubeReserved", "systemReserved", "evictionHard"]
-        .iter()
-        .any(|field| accepted.covers(field, HazardClass::Pods))
+    [
+        "maxPods",
+        "podsPerCore",
+        "kubeReserved",
+        "systemReserved",
+        "reservedSystemCPUs",
+        "evictionHard",
+        "evictionSoft",
+        "allowedUnsafeSysctls",
+    ]
+    .iter()
+    .any(|field| accepted.covers(field, HazardClass::Pods))
 }

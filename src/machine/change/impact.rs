@@ -1,16 +1,16 @@
 //! What a change would cost this node: hazards of its fields, pods that would be turned away, and fields of no effect.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::machine::io::{Effect, log};
 use crate::machine::model::{ConfigError, Rendered};
 use crate::machine::records::Version;
 use crate::machine::{Level, State};
-use kubelet_config::hazard::impact::Supply;
 use kubelet_config::hazard::{self, HazardClass, Impact, defaults};
 use kubelet_config::kubelet_version::KubeletVersion;
 use kubelet_config::pods::PodInventory;
+use kubelet_config::readmission::{Kubelet, Supplies};
 use kubelet_config::schema::{self, UnknownFields};
 use kubelet_config::source::Source;
 use serde_json::Value;
@@ -105,13 +105,15 @@ impl State {
         rendered: &Rendered,
         version: Option<&KubeletVersion>,
         inventory: Option<&PodInventory>,
-        supplies: &BTreeMap<String, Supply>,
+        supplies: &Supplies,
     ) -> Vec<Impact> {
         if version.is_none() && self.is_way_back(rendered) {
             return Vec::new();
         }
         let [before, after] = self.before_and_after(rendered, version);
-        hazard::preview(&before, &after, inventory, supplies)
+        let known = |text: &str| text.parse::<KubeletVersion>().ok()?.known_minor();
+        let minor = version.map_or_else(|| self.kubelet_version().and_then(known), KubeletVersion::known_minor);
+        hazard::preview(&before, &Kubelet { config: &after, minor, supplies }, inventory)
     }
 }
 

@@ -347,7 +347,13 @@ fn is_turned_away(reason: &str) -> bool {
     reason.starts_with("OutOf")
         || matches!(
             reason,
-            "UnexpectedAdmissionError" | "NodeAffinity" | "MatchNodeSelector" | "TopologyAffinityError" | "Preempting"
+            "UnexpectedAdmissionError"
+                | "NodeAffinity"
+                | "MatchNodeSelector"
+                | "TopologyAffinityError"
+                | "Preempting"
+                | "SysctlForbidden"
+                | "TaintToleration"
         )
         || reason.ends_with("AffinityError")
 }

@@ -1,8 +1,7 @@
 //! What a change would do to the pods of this node, foreseen from outside the kubelet.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::acknowledge::Acknowledged;
@@ -11,7 +10,8 @@ use super::table::HazardClass;
 use super::{effective, quantity};
 use crate::pods::{NodeSummary, PodInventory};
 use crate::readmission::allocatable::{of_config, places, reserved, reserved_by, threshold};
-use crate::readmission::{Certainty, Reason, Refusal, refusals};
+use crate::readmission::eviction::{ALLOCATABLE_MEMORY, Crossed, crossed, unmeasured};
+use crate::readmission::{Certainty, Kubelet, Reason, Refusal, refusals, refuses_for};
 
 /// Pods named in a message.
 const NAMED: usize = 10;
@@ -27,8 +27,10 @@ pub struct Impact {
     pub field: &'static str,
     /// What would happen.
     pub message: String,
-    /// The pods that would go; empty if that is the kubelet's choice.
+    /// The pods that would go; the kubelet may choose others beside them.
     pub pods: Vec<Refusal>,
+    /// False if nobody can say whether any pod would go.
+    pub is_certain: bool,
 }
 
 impl Impact {
@@ -39,61 +41,79 @@ impl Impact {
         lost.map(|refusal| refusal.pod.as_str()).collect()
     }
 
-    /// False if nobody can say whether any pod would go.
-    #[must_use]
-    pub fn is_certain(&self) -> bool {
-        self.pods.is_empty() || !self.lost().is_empty()
-    }
-
     /// It is this change's doing, for all that is known. What any restart would cost is the node's trouble: a change that was
     /// refused for it on one Node would be bad for a whole pool, and so would the way back.
     fn refuses(&self) -> bool {
-        self.field != ANY_RESTART && self.is_certain()
+        self.field != ANY_RESTART && self.is_certain
     }
 }
 
-/// What a restart of the kubelet from one effective configuration into another would cost; empty where one of them, or
-/// the node, is not known.
+/// What it would cost to restart the kubelet that goes by `old` as `new`; empty where the configuration of one of them,
+/// or the node, is not known.
 #[must_use]
-pub fn preview(
-    old: &Value,
-    new: &Value,
-    inventory: Option<&PodInventory>,
-    supplies: &BTreeMap<String, Supply>,
-) -> Vec<Impact> {
-    if !old.is_object() || !new.is_object() {
+pub fn preview(old: &Value, new: &Kubelet<'_>, inventory: Option<&PodInventory>) -> Vec<Impact> {
+    if !old.is_object() || !new.config.is_object() {
         return Vec::new();
     }
-    let mut impacts = inventory.map(|inventory| turned_away(old, new, inventory)).unwrap_or_default();
-    impacts.extend(too_little_left(old, new, supplies));
+    let old = Kubelet { config: old, ..*new };
+    let refused = inventory.map(|inventory| refusals(new, inventory)).unwrap_or_default();
+    let (evicted, refused) = refused.into_iter().partition(|refusal| refusal.reason == Reason::Evicted);
+    // Those that the kubelet of today would not refuse for the same.
+    let is_new = |refusal: &Refusal| {
+        let pod = inventory.and_then(|inventory| inventory.pods.iter().find(|pod| pod.name == refusal.pod));
+        pod.is_some_and(|pod| !refuses_for(&refusal.reason, pod, &old))
+    };
+    let split = |refused: Vec<Refusal>| refused.into_iter().partition(is_new);
+    let mut impacts = inventory.map(|known| turned_away(&old, new, known, refused, &split)).unwrap_or_default();
+    impacts.extend(under_pressure(&old, new, split(evicted)));
+    impacts.extend(not_measured(&old, new));
     impacts
 }
 
+fn impact(field: &'static str, message: String, pods: Vec<Refusal>) -> Impact {
+    let is_certain = pods.iter().any(|refusal| refusal.certainty == Certainty::Refused);
+    Impact { field, message, pods, is_certain }
+}
+
 /// The pods that would not be admitted again, by what is to blame.
-fn turned_away(old: &Value, new: &Value, inventory: &PodInventory) -> Vec<Impact> {
+fn turned_away(
+    old: &Kubelet<'_>,
+    new: &Kubelet<'_>,
+    inventory: &PodInventory,
+    refused: Vec<Refusal>,
+    split: &dyn Fn(Vec<Refusal>) -> (Vec<Refusal>, Vec<Refusal>),
+) -> Vec<Impact> {
     let (mut misplaced, mut too_many, mut too_large) = (Vec::new(), Vec::new(), Vec::new());
-    for refusal in refusals(new, inventory) {
+    let (mut forbidden, mut tainted) = (Vec::new(), Vec::new());
+    for refusal in refused {
         match &refusal.reason {
+            Reason::Evicted => {}
+            Reason::SysctlForbidden => forbidden.push(refusal),
+            Reason::TaintToleration => tainted.push(refusal),
             Reason::NodeAffinity => misplaced.push(refusal),
             Reason::OutOf(resource) | Reason::Preempting(resource) if resource == "pods" => too_many.push(refusal),
             Reason::OutOf(_) | Reason::Preempting(_) => too_large.push(refusal),
         }
     }
-    let (left, limit) = places(new, &inventory.node);
-    let fewer = places(old, &inventory.node).0 > left;
+    let (forbidden, forbidden_anyway) = split(forbidden);
+    let (left, limit) = places(new.config, &inventory.node);
+    let fewer = places(old.config, &inventory.node).0 > left;
     let field = if fewer { limit } else { ANY_RESTART };
     let live = inventory.pods.iter().filter(|pod| pod.is_live()).count();
-    let (larger, shrinks) = left_for_pods(old, new, &inventory.node);
+    let (larger, shrinks) = left_for_pods(old.config, new.config, &inventory.node);
     let too_many_message = format!("{live} pods run here and {left} places would be left");
     let misplaced_message =
         "their nodeSelector or node affinity does not match the labels that the node has now".to_owned();
     let impacts = [
         (field, too_many_message, too_many),
         (larger, shrinks, too_large),
+        ("allowedUnsafeSysctls", "their sysctls would be allowed no longer".to_owned(), forbidden),
+        (ANY_RESTART, "their sysctls are not allowed".to_owned(), forbidden_anyway),
         (ANY_RESTART, misplaced_message, misplaced),
+        (ANY_RESTART, "they do not tolerate a NoExecute taint that the node has now".to_owned(), tainted),
     ];
     let impacts = impacts.into_iter().filter(|(_, _, pods)| !pods.is_empty());
-    impacts.map(|(field, message, pods)| Impact { field, message, pods }).collect()
+    impacts.map(|(field, message, pods)| impact(field, message, pods)).collect()
 }
 
 /// What becomes of the room for pods, and the field to blame for it.
@@ -123,7 +143,7 @@ fn raised(old: &Value, new: &Value, node: &NodeSummary) -> Vec<&'static str> {
         // With it the other two say nothing of CPU.
         "reservedSystemCPUs" => vec![reserved(config, "cpu")],
         "evictionHard" => [("memory.available", "memory"), ("nodefs.available", "ephemeral-storage")]
-            .map(|(signal, resource)| threshold(config, signal, capacity(resource)).unwrap_or_default())
+            .map(|(signal, resource)| threshold(config, "evictionHard", signal, capacity(resource)).unwrap_or_default())
             .to_vec(),
         _ => ["cpu", "memory", "ephemeral-storage"].map(|resource| reserved_by(config, field, resource)).to_vec(),
     };
@@ -134,25 +154,64 @@ fn raised(old: &Value, new: &Value, node: &NodeSummary) -> Vec<&'static str> {
     fields.into_iter().filter(changes).filter(more).collect()
 }
 
-fn too_little_left(old: &Value, new: &Value, supplies: &BTreeMap<String, Supply>) -> Vec<Impact> {
-    let crossed = |(signal, supply): (&String, &Supply)| {
-        let after = threshold(new, signal, supply.capacity)?;
-        let before = threshold(old, signal, supply.capacity).unwrap_or_default();
-        if after <= before || supply.available >= after || supply.available < before {
-            return None;
+/// Thresholds that are crossed already: the new ones with the pods that go for them, and those that any restart meets.
+fn under_pressure(
+    old: &Kubelet<'_>,
+    new: &Kubelet<'_>,
+    (mut lost, lost_anyway): (Vec<Refusal>, Vec<Refusal>),
+) -> Vec<Impact> {
+    let before = crossed(old.config, old.supplies);
+    let is_met = |one: &Crossed<'_>| before.iter().any(|known| known.signal == one.signal);
+    let (standing, met): (Vec<_>, Vec<_>) = crossed(new.config, new.supplies).into_iter().partition(is_met);
+    let mut by_field: Vec<(&'static str, Vec<Crossed<'_>>)> = Vec::new();
+    for one in met {
+        let field = to_blame(&one, old.config, new.config);
+        match by_field.iter_mut().find(|(known, _)| *known == field) {
+            Some((_, all)) => all.push(one),
+            None => by_field.push((field, vec![one])),
         }
-        let amount = |count: u64| {
-            let is_bytes = signal.ends_with(".available") && signal != "pid.available";
-            if is_bytes { quantity::bytes(count) } else { count.to_string() }
-        };
-        let (available, after) = (amount(supply.available), amount(after));
-        Some(Impact {
-            field: "evictionHard",
-            message: format!("would evict pods at once: {signal} is {available}, the new threshold {after}"),
-            pods: Vec::new(),
-        })
+    }
+    let mut impacts = Vec::new();
+    for (field, all) in by_field {
+        // A soft threshold kills nothing at once; it turns away all the same.
+        let is_hard = all.iter().any(|one| one.field == "evictionHard");
+        let would = if is_hard { "would evict pods at once" } else { "would put the node under pressure at once" };
+        let message = format!("{would}: {}", told(&all, "the new threshold"));
+        let found = impact(field, message, std::mem::take(&mut lost));
+        impacts.push(Impact { is_certain: is_hard || found.is_certain, ..found });
+    }
+    if !lost_anyway.is_empty() {
+        let message = format!("the node is under pressure: {}", told(&standing, "the threshold"));
+        impacts.push(impact(ANY_RESTART, message, lost_anyway));
+    }
+    impacts
+}
+
+/// The field that a threshold is crossed for.
+fn to_blame(crossed: &Crossed<'_>, old: &Value, new: &Value) -> &'static str {
+    let more = |field: &&str| reserved_by(new, field, "memory") > reserved_by(old, field, "memory");
+    let reserved = ["kubeReserved", "systemReserved"].into_iter().find(more);
+    reserved.filter(|_| crossed.signal == ALLOCATABLE_MEMORY).unwrap_or(crossed.field)
+}
+
+fn told(crossed: &[Crossed<'_>], threshold: &str) -> String {
+    let told = |one: &Crossed<'_>| {
+        let is_bytes = one.signal.ends_with(".available") && one.signal != "pid.available";
+        let amount = |count: u64| if is_bytes { quantity::bytes(count) } else { count.to_string() };
+        format!("{} is {}, {threshold} {}", one.signal, amount(one.available), amount(one.threshold))
     };
-    supplies.iter().filter_map(crossed).collect()
+    crossed.iter().map(told).collect::<Vec<_>>().join("; ")
+}
+
+/// Thresholds that are new and that nobody can judge. Where nothing is measured at all that is known.
+fn not_measured(old: &Kubelet<'_>, new: &Kubelet<'_>) -> Vec<Impact> {
+    if new.supplies.is_empty() {
+        return Vec::new();
+    }
+    let of = |(field, signal): (&'static str, &str)| {
+        impact(field, format!("whether its threshold of {signal} is crossed cannot be measured here"), Vec::new())
+    };
+    unmeasured(old.config, new.config, new.supplies).into_iter().map(of).collect()
 }
 
 /// Why this must not be done yet, unless the annotation's text acknowledges it.
@@ -203,17 +262,8 @@ fn describe(impact: &Impact) -> String {
     }
     let more = impact.pods.len().saturating_sub(named.len());
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let would = if impact.is_certain() { "would" } else { "may" };
+    let would = if impact.is_certain { "would" } else { "may" };
     format!("{text}; these pods {would} be turned away: {}{more}", named.join(", "))
-}
-
-/// An amount of something that runs out, as eviction thresholds name it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Supply {
-    /// What is left.
-    pub available: u64,
-    /// What there is in all.
-    pub capacity: u64,
 }
 
 #[cfg(test)]

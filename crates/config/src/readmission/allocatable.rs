@@ -31,7 +31,7 @@ pub(crate) fn of_config(config: &Value, node: &NodeSummary) -> Amounts {
     }
     for (resource, signal) in RESERVABLE {
         let Some(all) = left.get_mut(resource) else { continue };
-        let kept = signal.and_then(|signal| threshold(config, signal, *all)).unwrap_or_default();
+        let kept = signal.and_then(|signal| threshold(config, "evictionHard", signal, *all)).unwrap_or_default();
         *all = all.saturating_sub(reserved(config, resource)).saturating_sub(kept);
     }
     let huge: u64 = capacity
@@ -82,9 +82,9 @@ pub(crate) fn reserved_by(config: &Value, field: &str, resource: &str) -> u64 {
     list.get(resource).and_then(Value::as_str).and_then(|text| amount(resource, text)).unwrap_or_default()
 }
 
-/// A hard eviction threshold, of this capacity.
-pub(crate) fn threshold(config: &Value, signal: &str, capacity: u64) -> Option<u64> {
-    let thresholds = effective(config, "evictionHard");
+/// An eviction threshold in `evictionHard` or `evictionSoft`, of this capacity.
+pub(crate) fn threshold(config: &Value, field: &str, signal: &str, capacity: u64) -> Option<u64> {
+    let thresholds = effective(config, field);
     let text = thresholds.get(signal)?.as_str()?;
     let Some(percent) = text.strip_suffix('%') else { return quantity::whole(text) };
     if percent == "100" {

@@ -2,48 +2,75 @@
 //! admitted: at its start it admits every one anew (HandlePodAdditions, pkg/kubelet/kubelet.go, v1.20.2 and v1.36), by
 //! the Node object as it is then.
 //!
-//! One file a family of rules. What is not covered: ports, taints, devices, resource managers, sysctls, feature gates.
-
-use serde_json::Value;
+//! One file a family of rules. What is not covered: devices, resource managers, feature gates, and ports, which no configuration changes.
 
 use crate::pods::{PodInventory, PodSummary};
 
 pub(crate) mod allocatable;
+pub(crate) mod eviction;
+mod kubelet;
 mod node_affinity;
 mod refusal;
 mod resources;
+mod sysctls;
+mod taints;
 
+pub use kubelet::{Kubelet, Supplies, Supply};
 pub use refusal::{Certainty, Reason, Refusal};
 use resources::Room;
 
-/// The pods that a kubelet started with this configuration would refuse, in the order in which it admits them.
+/// The pods that this kubelet would refuse, in the order in which it admits them.
 ///
 /// Room is judged by what the configuration leaves and by what the Node has now: admission may see either (the new
 /// status has to come back from the API server first). Too little by the former is a loss, at this restart or the next.
 #[must_use]
-pub fn refusals(config: &Value, inventory: &PodInventory) -> Vec<Refusal> {
-    let mut left = Room::new(allocatable::of_config(config, &inventory.node));
+pub fn refusals(kubelet: &Kubelet<'_>, inventory: &PodInventory) -> Vec<Refusal> {
+    let mut left = Room::new(allocatable::of_config(kubelet.config, &inventory.node));
     let mut now = Room::new(allocatable::of_node(&inventory.node));
     let judge = |pod: &&PodSummary| {
-        let affinity = match node_affinity::matches(pod, &inventory.node) {
-            Some(true) => None,
-            Some(false) => Some((Reason::NodeAffinity, Certainty::Refused)),
-            None => Some((Reason::NodeAffinity, Certainty::Unknown)),
-        };
-        let is_misplaced = matches!(affinity, Some((_, Certainty::Refused)));
+        let before = before_room(pod, kubelet);
+        let after = after_room(pod, kubelet, inventory);
+        let is_out = before.iter().chain(&after).any(|(_, certainty)| *certainty == Certainty::Refused);
         let lack = left.lacks(pod).or_else(|| Some((now.lacks(pod)?.0, Certainty::Unknown)));
-        if !is_misplaced {
+        if !is_out {
             left.admit(pod);
             now.admit(pod);
         }
         // Others are evicted only for a pod that has nothing else against it.
-        let lack = lack.filter(|_| !(is_misplaced && pod.is_critical));
-        let (reason, certainty) = [lack, affinity].into_iter().flatten().min_by_key(|(_, certainty)| *certainty)?;
+        let lack = lack.filter(|_| !(is_out && pod.is_critical));
+        let all = before.into_iter().chain(lack).chain(after);
+        let (reason, certainty) = all.min_by_key(|(_, certainty)| *certainty)?;
         // It goes anyway, and may have gone before it is looked at; until then it takes its room.
         let certainty = if pod.is_terminating { Certainty::Unknown } else { certainty };
         Some(Refusal { pod: pod.name.clone(), reason, certainty })
     };
     in_order(inventory).iter().filter_map(judge).collect()
+}
+
+/// What the kubelet asks before it looks at the room for the pod, by its configuration, in its order.
+fn before_room(pod: &PodSummary, kubelet: &Kubelet<'_>) -> Vec<(Reason, Certainty)> {
+    let all =
+        [(Reason::Evicted, eviction::refuses(pod, kubelet)), (Reason::SysctlForbidden, sysctls::refuses(pod, kubelet))];
+    all.into_iter().filter_map(|(reason, certainty)| Some((reason, certainty?))).collect()
+}
+
+/// What it asks after that, by the Node, in its order.
+fn after_room(pod: &PodSummary, kubelet: &Kubelet<'_>, inventory: &PodInventory) -> Vec<(Reason, Certainty)> {
+    let unless = |reason: Reason, holds: Option<bool>| match holds {
+        Some(true) => None,
+        Some(false) => Some((reason, Certainty::Refused)),
+        None => Some((reason, Certainty::Unknown)),
+    };
+    let all = [
+        unless(Reason::NodeAffinity, node_affinity::matches(pod, &inventory.node)),
+        unless(Reason::TaintToleration, taints::are_tolerated(pod, &inventory.node, kubelet.minor)),
+    ];
+    all.into_iter().flatten().collect()
+}
+
+/// True if this kubelet would refuse the pod for this, which does not depend on other pods.
+pub(crate) fn refuses_for(reason: &Reason, pod: &PodSummary, kubelet: &Kubelet<'_>) -> bool {
+    before_room(pod, kubelet).iter().any(|(known, _)| known == reason)
 }
 
 /// The live pods in the order in which a kubelet that starts admits them: static pods, whose files are read before the

@@ -14,6 +14,12 @@ pub enum Certainty {
 /// Why a pod is refused: the kubelet's own `status.reason`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
+    /// An eviction threshold is crossed already.
+    Evicted,
+    /// It has a sysctl that is neither safe nor in `allowedUnsafeSysctls`.
+    SysctlForbidden,
+    /// It does not tolerate a NoExecute taint of the node.
+    TaintToleration,
     /// Its nodeSelector or required node affinity does not match the labels of the node.
     NodeAffinity,
     /// There is not enough of this resource; `pods` for places.
@@ -26,6 +32,9 @@ pub enum Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Evicted => f.write_str("Evicted"),
+            Self::SysctlForbidden => f.write_str("SysctlForbidden"),
+            Self::TaintToleration => f.write_str("TaintToleration"),
             Self::NodeAffinity => f.write_str("NodeAffinity"),
             Self::OutOf(resource) => write!(f, "OutOf{resource}"),
             Self::Preempting(resource) => write!(f, "OutOf{resource}, critical: others are evicted for it"),

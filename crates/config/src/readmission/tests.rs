@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::pods::NodeSummary;
@@ -28,7 +28,17 @@ fn open() -> Value {
 }
 
 fn told(config: &Value, pods: Vec<PodSummary>, node: NodeSummary) -> Vec<String> {
-    refusals(config, &PodInventory { pods, node }).iter().map(ToString::to_string).collect()
+    told_by(&kubelet(config), pods, node)
+}
+
+fn told_by(kubelet: &Kubelet<'_>, pods: Vec<PodSummary>, node: NodeSummary) -> Vec<String> {
+    refusals(kubelet, &PodInventory { pods, node }).iter().map(ToString::to_string).collect()
+}
+
+static NOTHING_MEASURED: Supplies = Supplies::new();
+
+fn kubelet(config: &Value) -> Kubelet<'_> {
+    Kubelet { config, minor: Some(36), supplies: &NOTHING_MEASURED }
 }
 
 /// What the labels of now say of one pod.
@@ -53,6 +63,78 @@ fn a_node_selector_by_the_labels_of_now() {
     ] {
         assert_eq!(placed(&json!({"nodeSelector": selector}), &json!({"disk": "ssd"})), outcome, "{selector}");
     }
+}
+
+#[test]
+fn sysctls_by_the_configuration_and_the_version() {
+    const FORBIDDEN: &str = "d/p1 (SysctlForbidden)";
+    const PERHAPS: &str = "d/p1 (perhaps SysctlForbidden)";
+    let of = |name: &str, allowed: &Value, minor: Option<u64>| {
+        let sysctls = json!([{"name": "kernel.shm_rmid_forced", "value": "1"}, {"name": name, "value": "1"}]);
+        let config = json!({"allowedUnsafeSysctls": allowed});
+        let kubelet = Kubelet { minor, ..kubelet(&config) };
+        let pod = pod(1, &json!({"securityContext": {"sysctls": sysctls}}));
+        told_by(&kubelet, vec![pod], node(&json!({}), &json!({}), &json!({}))).pop().unwrap_or_default()
+    };
+    for (name, allowed, minor, outcome) in [
+        ("net.core.somaxconn", json!(null), Some(20), FORBIDDEN),
+        ("net.core.somaxconn", json!(["net.core.somaxconn"]), Some(20), ""),
+        ("net.core.somaxconn", json!(["net.core.*"]), Some(36), ""),
+        ("net.core.somaxconn", json!(["net.*"]), Some(36), ""),
+        ("net.core.somaxconn", json!(["net.core.somax", "net.ipv4.*"]), Some(36), FORBIDDEN),
+        ("net/core/somaxconn", json!(["net.core.somaxconn"]), Some(36), ""),
+        ("net/ipv4/conf/eth0.1/arp_filter", json!(["net.ipv4.conf.eth0/1.*"]), Some(36), ""),
+        ("net.ipv4.tcp_syncookies", json!([]), Some(20), ""),
+        ("net.ipv4.tcp_syncookies", json!([]), None, ""),
+        ("net.ipv4.ip_unprivileged_port_start", json!([]), Some(21), FORBIDDEN),
+        ("net.ipv4.ip_unprivileged_port_start", json!([]), Some(22), ""),
+        ("net.ipv4.ip_local_reserved_ports", json!([]), Some(26), FORBIDDEN),
+        ("net.ipv4.ip_local_reserved_ports", json!([]), Some(27), ""),
+        ("net.ipv4.tcp_keepalive_time", json!([]), Some(28), FORBIDDEN),
+        ("net.ipv4.tcp_keepalive_time", json!([]), Some(29), ""),
+        ("net.ipv4.tcp_rmem", json!([]), Some(31), FORBIDDEN),
+        ("net.ipv4.tcp_rmem", json!([]), Some(32), ""),
+        ("net.ipv4.tcp_rmem", json!([]), None, PERHAPS),
+        ("net.core.somaxconn", json!([]), Some(99), PERHAPS),
+    ] {
+        assert_eq!(of(name, &allowed, minor), outcome, "{name} {allowed} {minor:?}");
+    }
+}
+
+#[test]
+fn taints_since_1_24() {
+    const TAINTED: &str = "d/p1 (TaintToleration)";
+    const PERHAPS: &str = "d/p1 (perhaps TaintToleration)";
+    let taint = |effect: &str| json!([{"key": "gone", "value": "x", "effect": effect}]);
+    let of = |tolerations: &Value, taints: Value, minor: Option<u64>| {
+        let config = open();
+        let kubelet = Kubelet { minor, ..kubelet(&config) };
+        let node = NodeSummary { taints, ..node(&json!({}), &json!({}), &json!({})) };
+        told_by(&kubelet, vec![pod(1, &json!({"tolerations": tolerations}))], node).pop().unwrap_or_default()
+    };
+    let for_some_seconds =
+        json!([{"key": "gone", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}]);
+    let beside_another = json!([{"key": "gone", "operator": "Gt", "value": "1"}, {"operator": "Exists"}]);
+    for (tolerations, effect, minor, outcome) in [
+        (json!(null), "NoExecute", Some(24), TAINTED),
+        (json!(null), "NoExecute", Some(23), ""),
+        (json!(null), "NoExecute", None, PERHAPS),
+        (json!(null), "NoSchedule", Some(36), ""),
+        (json!([{"operator": "Exists"}]), "NoExecute", Some(36), ""),
+        (json!([{"operator": "Exists"}]), "NoExecute", None, ""),
+        (for_some_seconds, "NoExecute", Some(36), ""),
+        (json!([{"key": "gone", "value": "x"}]), "NoExecute", Some(36), ""),
+        (json!([{"key": "gone", "value": "y"}]), "NoExecute", Some(36), TAINTED),
+        (json!([{"key": "gone", "value": "x", "effect": "NoSchedule"}]), "NoExecute", Some(36), TAINTED),
+        (json!([{"key": "other", "operator": "Exists"}]), "NoExecute", Some(36), TAINTED),
+        (json!([{"key": "gone", "operator": "Gt", "value": "1"}]), "NoExecute", Some(36), PERHAPS),
+        (beside_another, "NoExecute", Some(36), ""),
+    ] {
+        assert_eq!(of(&tolerations, taint(effect), minor), outcome, "{tolerations} {effect} {minor:?}");
+    }
+    let mirror = PodSummary { is_static: true, ..pod(1, &json!({})) };
+    let tainted = NodeSummary { taints: taint("NoExecute"), ..NodeSummary::default() };
+    assert_eq!(told(&open(), vec![mirror], tainted), [""; 0], "static pods are excepted");
 }
 
 #[test]
@@ -204,7 +286,7 @@ proptest! {
     fn the_admitted_fit_and_the_refused_do_not(cpus in prop::collection::vec(0..2000_u64, 0..20), room in 0..8000_u64) {
         let pods = cpus.iter().enumerate().map(|(second, cpu)| pod(second, &asks(&json!({"cpu": format!("{cpu}m")})))).collect();
         let node = node(&json!({}), &json!({"cpu": format!("{room}m")}), &json!({}));
-        let away: Vec<String> = refusals(&open(), &PodInventory { pods, node }).into_iter().map(|refusal| refusal.pod).collect();
+        let away: Vec<String> = refusals(&kubelet(&open()), &PodInventory { pods, node }).into_iter().map(|refusal| refusal.pod).collect();
         let mut left = room;
         for (second, cpu) in cpus.iter().enumerate() {
             prop_assert_eq!(away.contains(&format!("d/p{second}")), *cpu > left);

@@ -200,7 +200,7 @@ impl ComparisonView<'_> {
         for impact in impacts {
             let pods: Vec<String> = impact.pods.iter().map(ToString::to_string).collect();
             let pods = if pods.is_empty() { String::new() } else { format!(": {}", pods.join(", ")) };
-            let (tone, what) = if impact.is_certain() { (Tone::Bad, "lost") } else { (Tone::Open, "at risk") };
+            let (tone, what) = if impact.is_certain { (Tone::Bad, "lost") } else { (Tone::Open, "at risk") };
             lines.push((tone, format!("pods {what} ({}): {}{pods}", impact.field, impact.message)));
         }
         lines.extend(self.needs().into_iter().map(|line| (Tone::Plain, line)));

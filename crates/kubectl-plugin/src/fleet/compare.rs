@@ -10,6 +10,7 @@ use kubelet_config::hazard::defaults::{depends_on_node, filled};
 use kubelet_config::hazard::{self, Change, HazardClass, Impact, table};
 use kubelet_config::merge::merge;
 use kubelet_config::pods::PodInventory;
+use kubelet_config::readmission::{Kubelet, Supplies};
 use kubelet_config::source::Merge;
 
 /// A configuration, and where it is from.
@@ -130,7 +131,9 @@ pub(crate) fn compare(from: &Side, to: &Side, facts: &NodeFacts) -> Comparison {
     // Equal content is not restarted.
     let impacts = if matches!(from.kind, Kind::Running(_)) && !changes.is_empty() {
         let new = with_held(&new, &changes, facts);
-        hazard::preview(&old, &new, facts.inventory.as_ref(), &BTreeMap::new())
+        // What is left of memory and disks is known on the node alone.
+        let kubelet = Kubelet { config: &new, minor: minor(from.kind), supplies: &Supplies::new() };
+        hazard::preview(&old, &kubelet, facts.inventory.as_ref())
     } else {
         Vec::new()
     };

@@ -1,6 +1,7 @@
 use super::*;
 use crate::hazard::tests::configuration;
 use crate::pods::PodSummary;
+use crate::readmission::{Supplies, Supply};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -25,7 +26,12 @@ fn inventory(count: usize, cpu: &str, memory: &str) -> PodInventory {
 }
 
 fn foresee(old: &Value, new: &Value, inventory: &PodInventory) -> Vec<Impact> {
-    preview(old, new, Some(inventory), &BTreeMap::new())
+    preview(old, &kubelet(new, &Supplies::new()), Some(inventory))
+}
+
+/// Of a version that has made the first pass of its eviction manager when it admits.
+fn kubelet<'a>(config: &'a Value, supplies: &'a Supplies) -> Kubelet<'a> {
+    Kubelet { config, minor: Some(36), supplies }
 }
 
 #[test]
@@ -87,35 +93,157 @@ fn larger_reservations_turn_away_what_no_longer_fits() {
     assert_eq!(foresee(&json!({"kubeReserved": {"cpu": "7"}}), &json!({}), &inventory), []);
 }
 
+/// Plain, best effort, best effort that tolerates memory pressure, critical.
+fn four_pods() -> PodInventory {
+    let pod = |second: usize, class: &str, spec: &Value| {
+        PodSummary::from_object(&json!({
+            "metadata": {"namespace": "d", "name": class.to_lowercase() + &second.to_string(),
+                "creationTimestamp": format!("2026-01-01T00:00:0{second}Z")},
+            "spec": spec, "status": {"phase": "Running", "qosClass": class},
+        }))
+    };
+    let tolerates = json!({"tolerations": [{"key": "node.kubernetes.io/memory-pressure", "operator": "Exists"}]});
+    let pods = vec![
+        pod(1, "Burstable", &json!({})),
+        pod(2, "BestEffort", &json!({})),
+        pod(3, "BestEffort", &tolerates),
+        pod(4, "BestEffort", &json!({"priority": 2_000_000_000})),
+    ];
+    PodInventory { pods, node: NodeSummary::default() }
+}
+
+fn supplies(of: &[(&str, u64, u64)]) -> Supplies {
+    of.iter()
+        .map(|(signal, available, capacity)| {
+            ((*signal).to_owned(), Supply { available: *available, capacity: *capacity })
+        })
+        .collect()
+}
+
+/// Each impact as it is told, refused ones first.
+fn evictions(old: &Value, new: &Value, minor: Option<u64>, left: &Supplies) -> [Option<String>; 2] {
+    let impacts = preview(old, &Kubelet { minor, ..kubelet(new, left) }, Some(&four_pods()));
+    let refused = refused_impact(&impacts, None).map(|text| text.split("; move").next().unwrap_or_default().to_owned());
+    [refused.map(|text| text.split("; make").next().unwrap_or_default().to_owned()), told_impact(&impacts)]
+}
+
 #[test]
-fn a_threshold_that_is_crossed_already_evicts_at_once() {
-    let supplies = BTreeMap::from([
-        ("memory.available".to_owned(), Supply { available: 300 << 20, capacity: 2 << 30 }),
-        ("nodefs.inodesFree".to_owned(), Supply { available: 900, capacity: 10_000 }),
+fn a_threshold_that_is_crossed_already_turns_away() {
+    const DISK: &str =
+        "these pods would be turned away: d/burstable1 (Evicted), d/besteffort2 (Evicted), d/besteffort3 (Evicted)";
+    const UNSURE: &str = "these pods may be turned away: d/burstable1 (perhaps Evicted), d/besteffort2 (perhaps Evicted), d/besteffort3 (perhaps Evicted)";
+    let left = supplies(&[
+        ("memory.available", 300 << 20, 2 << 30),
+        ("nodefs.available", 30 << 30, 100 << 30),
+        ("nodefs.inodesFree", 900, 10_000),
+        ("imagefs.available", 9 << 30, 100 << 30),
+        ("pid.available", 50, 32_768),
     ]);
-    let foresee = |old: &Value, new: &Value| preview(old, new, None, &supplies);
-    let new =
-        json!({"evictionHard": {"memory.available": "1Gi", "nodefs.inodesFree": "10%", "nodefs.available": "50%"}});
-    let impacts = foresee(&json!({}), &new);
-    let messages: Vec<&str> = impacts.iter().map(|impact| impact.message.as_str()).collect();
+    let none = json!({"evictionHard": {}});
+    let some = |text: String| Some(text);
+    for (new, refused, told) in [
+        // Memory alone is nothing to pods that asked for some, or tolerate it.
+        (json!({"evictionHard": {"memory.available": "1Gi"}}), some("evictionHard: would evict pods at once: memory.available is 300Mi, \
+            the new threshold 1Gi; these pods would be turned away: d/besteffort2 (Evicted)".to_owned()), None),
+        (json!({"evictionSoft": {"memory.available": "15%"}}), some("evictionSoft: would put the node under pressure at once: \
+            memory.available is 300Mi, the new threshold 307.1Mi; these pods would be turned away: d/besteffort2 (Evicted)".to_owned()), None),
+        (json!({"evictionHard": {"nodefs.available": "31%"}}),
+            some(format!("evictionHard: would evict pods at once: nodefs.available is 30Gi, the new threshold 31Gi; {DISK}")), None),
+        (json!({"evictionSoft": {"nodefs.inodesFree": "10%"}}),
+            some(format!("evictionSoft: would put the node under pressure at once: nodefs.inodesFree is 900, the new threshold 1000; {DISK}")), None),
+        (json!({"evictionHard": {"imagefs.available": "15%"}}),
+            some(format!("evictionHard: would evict pods at once: imagefs.available is 9Gi, the new threshold 15Gi; {DISK}")), None),
+        (json!({"evictionHard": {"pid.available": "100"}}),
+            some(format!("evictionHard: would evict pods at once: pid.available is 50, the new threshold 100; {DISK}")), None),
+        (json!({"evictionHard": {"memory.available": "1Gi", "nodefs.inodesFree": "10%"}}),
+            some(format!("evictionHard: would evict pods at once: memory.available is 300Mi, the new threshold 1Gi; \
+                nodefs.inodesFree is 900, the new threshold 1000; {DISK}")), None),
+        (json!({"evictionHard": {"imagefs.inodesFree": "5%"}}), None,
+            some("evictionHard: whether its threshold of imagefs.inodesFree is crossed cannot be measured here".to_owned())),
+        (json!({"evictionHard": {"memory.available": "300Mi", "nodefs.available": "30%"}}), None, None), // met exactly
+        (json!({"evictionHard": {"memory.available": "100%", "nodefs.available": "0%"}}), None, None), // off
+    ] {
+        let mut new = new;
+        if new.get("evictionHard").is_none() {
+            new["evictionHard"] = json!({});
+        }
+        assert_eq!(evictions(&none, &new, Some(36), &left), [refused, told], "{new}");
+    }
+    let hard = json!({"evictionHard": {"nodefs.available": "31%"}});
+    let old_kubelet =
+        format!("evictionHard: would evict pods at once: nodefs.available is 30Gi, the new threshold 31Gi; {UNSURE}");
+    for minor in [Some(20), None] {
+        let [refused, told] = evictions(&none, &hard, minor, &left);
+        assert_eq!(
+            (refused.as_deref(), told),
+            (Some(old_kubelet.replace("may", "would").as_str()), None),
+            "{minor:?}: it evicts, of whom is the question"
+        );
+    }
+    let soft = json!({"evictionHard": {}, "evictionSoft": {"nodefs.available": "31%"}});
+    let [refused, told] = evictions(&none, &soft, Some(20), &left);
+    assert_eq!((refused, told.is_some_and(|told| told.ends_with(UNSURE))), (None, true));
+}
+
+#[test]
+fn pressure_that_is_there_already_costs_at_any_restart() {
+    let left = supplies(&[("memory.available", 300 << 20, 2 << 30), ("pid.available", 50, 32_768)]);
+    let old = json!({"evictionHard": {"memory.available": "400Mi"}});
+    let more = json!({"evictionHard": {"memory.available": "1Gi"}});
+    let told = "pods: the node is under pressure: memory.available is 300Mi, the threshold 1Gi; \
+        these pods would be turned away: d/besteffort2 (Evicted)";
+    assert_eq!(evictions(&old, &more, Some(36), &left), [None, Some(told.to_owned())]);
+    let pids = json!({"evictionHard": {"memory.available": "1Gi", "pid.available": "100"}});
     assert_eq!(
-        messages,
+        evictions(&old, &pids, Some(36), &left),
         [
-            "would evict pods at once: memory.available is 300Mi, the new threshold 1Gi",
-            "would evict pods at once: nodefs.inodesFree is 900, the new threshold 1000"
+            Some(
+                "evictionHard: would evict pods at once: pid.available is 50, the new threshold 100; \
+                these pods would be turned away: d/burstable1 (Evicted), d/besteffort3 (Evicted)"
+                    .to_owned()
+            ),
+            Some(told.to_owned())
         ]
     );
-    assert_eq!(foresee(&new, &new), []);
     assert_eq!(
-        foresee(
-            &json!({"evictionHard": {"memory.available": "400Mi"}}),
-            &json!({"evictionHard": {"memory.available": "1Gi"}})
-        ),
-        [],
-        "crossed before"
+        evictions(&more, &json!({"evictionHard": {"memory.available": "200Mi"}}), Some(36), &left),
+        [None, None]
     );
-    assert_eq!(foresee(&json!({}), &json!({"evictionHard": {"memory.available": "200Mi"}})), [], "not crossed");
-    assert_eq!(foresee(&json!({}), &json!({"evictionHard": {"memory.available": "100%"}})), [], "off");
+}
+
+#[test]
+fn a_sysctl_that_is_taken_away_is_blamed_and_one_that_never_was_is_told() {
+    let spec = json!({"securityContext": {"sysctls": [{"name": "net.core.somaxconn", "value": "1"}]}});
+    let pod = PodSummary::from_object(&json!({"metadata": {"namespace": "d", "name": "p"}, "spec": spec}));
+    let inventory = PodInventory { pods: vec![pod], node: NodeSummary::default() };
+    let [none, some] = [json!({}), json!({"allowedUnsafeSysctls": ["net.core.somaxconn"]})];
+    let of = |old: &Value, new: &Value| {
+        let impacts = foresee(old, new, &inventory);
+        let refused = |acknowledged| refused_impact(&impacts, acknowledged).is_some();
+        [refused(None), refused(Some("allowedUnsafeSysctls")), told_impact(&impacts).is_some()]
+    };
+    assert_eq!(of(&some, &none), [true, false, false]);
+    assert_eq!(of(&none, &none), [false, false, true]);
+    assert_eq!((of(&none, &some), of(&some, &some)), ([false; 3], [false; 3]));
+    assert_eq!(
+        told_impact(&foresee(&none, &none, &inventory)).unwrap(),
+        "pods: their sysctls are not allowed; these pods would be turned away: d/p (SysctlForbidden)"
+    );
+}
+
+#[test]
+fn reservations_that_pods_have_outgrown() {
+    // Of 8Gi pods use 5Gi: with 2Gi kept they have 1Gi left, more than the threshold, with 3Gi nothing.
+    let left = supplies(&[("allocatableMemory.available", 3 << 30, 8 << 30), ("memory.available", 2 << 30, 8 << 30)]);
+    let of =
+        |reserved: &str| json!({"evictionHard": {"memory.available": "512Mi"}, "kubeReserved": {"memory": reserved}});
+    assert_eq!(evictions(&json!({"evictionHard": {}}), &of("2Gi"), Some(36), &left), [None, None]);
+    let refused = "kubeReserved: would evict pods at once: allocatableMemory.available is 3Gi, the new threshold 3.5Gi; \
+        these pods would be turned away: d/besteffort2 (Evicted)";
+    assert_eq!(evictions(&of("2Gi"), &of("3Gi"), Some(36), &left), [Some(refused.to_owned()), None]);
+    let mut free = of("3Gi");
+    free["enforceNodeAllocatable"] = json!(["none"]);
+    assert_eq!(evictions(&of("2Gi"), &free, Some(36), &left), [None, None], "nobody holds the pods to it");
 }
 
 #[test]
@@ -140,8 +268,11 @@ fn a_refusal_names_the_pods_and_the_ways_out() {
 
 #[test]
 fn the_unknown_costs_nothing() {
-    assert_eq!(preview(&Value::Null, &json!({"maxPods": 1}), Some(&inventory(5, "8", "16Gi")), &BTreeMap::new()), []);
-    assert_eq!(preview(&json!({}), &json!({"maxPods": 1}), None, &BTreeMap::new()), []);
+    assert_eq!(
+        preview(&Value::Null, &kubelet(&json!({"maxPods": 1}), &Supplies::new()), Some(&inventory(5, "8", "16Gi"))),
+        []
+    );
+    assert_eq!(preview(&json!({}), &kubelet(&json!({"maxPods": 1}), &Supplies::new()), None), []);
     let blind = PodInventory { node: NodeSummary::default(), ..inventory(5, "", "") };
     assert_eq!(foresee(&json!({}), &json!({"kubeReserved": {"cpu": "9"}, "podsPerCore": 1}), &blind), []);
 }
@@ -166,7 +297,8 @@ proptest! {
             pod.name = format!("{}/{}", "n".repeat(63), pod.name.repeat(18));
         }
         let supplies = ["memory.available", "nodefs.available", "pid.available"].map(|signal| (signal.to_owned(), Supply { available, capacity }));
-        let impacts = preview(&old, &new, Some(&inventory), &supplies.into());
+        let supplies = supplies.into();
+        let impacts = preview(&old, &kubelet(&new, &supplies), Some(&inventory));
         if let Some(message) = refused_impact(&impacts, Some("x")) {
             prop_assert!(message.len() < 900, "{} {}", message.len(), message);
         }

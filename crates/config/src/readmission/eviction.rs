@@ -1,0 +1,109 @@
+//! Eviction thresholds that are crossed already. The eviction manager is asked first at admission (`Admit`,
+//! pkg/kubelet/eviction/eviction_manager.go, v1.20.2 and v1.36). Its conditions are lost with the process, and its first
+//! pass sets them again at once, by soft thresholds too: a grace period only puts off the killing.
+
+use serde_json::Value;
+
+use super::allocatable::{reserved, threshold};
+use super::kubelet::{Kubelet, Supplies, Supply};
+use super::refusal::Certainty;
+use super::taints::is_tolerated;
+use crate::hazard::effective;
+use crate::pods::PodSummary;
+
+/// The signal that a kubelet adds by itself: what pods use of the memory that is theirs (addAllocatableThresholds,
+/// pkg/kubelet/eviction/helpers.go, v1.20.2 and v1.36).
+pub(crate) const ALLOCATABLE_MEMORY: &str = "allocatableMemory.available";
+
+/// The fields of thresholds.
+const FIELDS: [&str; 2] = ["evictionHard", "evictionSoft"];
+
+/// The taint of [`Pressure::Memory`], which a pod may tolerate.
+const MEMORY_PRESSURE: &str = "node.kubernetes.io/memory-pressure";
+
+/// Since this version a kubelet waits for its Node before it lists its pods (pkg/kubelet/config/apiserver.go, v1.21), a
+/// second during which the first pass is made; before, one of both comes first.
+const PASS_COMES_FIRST: u64 = 21;
+
+/// A threshold that is crossed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Crossed<'a> {
+    /// The field that it stands in.
+    pub(crate) field: &'static str,
+    /// Its signal.
+    pub(crate) signal: &'a str,
+    /// What is left.
+    pub(crate) available: u64,
+    /// What there must be.
+    pub(crate) threshold: u64,
+}
+
+/// The conditions that the crossed thresholds set, as far as admission tells them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pressure {
+    None,
+    /// Of memory alone.
+    Memory,
+    /// Of disks or process ids.
+    Any,
+}
+
+/// What is crossed under this configuration.
+pub(crate) fn crossed<'a>(config: &Value, supplies: &'a Supplies) -> Vec<Crossed<'a>> {
+    let of = |field: &'static str, (signal, supply): (&'a String, &Supply)| {
+        let threshold = needed(config, field, signal, supply.capacity)?;
+        let is_crossed = supply.available < threshold;
+        is_crossed.then_some(Crossed { field, signal, available: supply.available, threshold })
+    };
+    FIELDS.into_iter().flat_map(|field| supplies.iter().filter_map(move |supply| of(field, supply))).collect()
+}
+
+/// How much of it a threshold in this field asks for.
+pub(crate) fn needed(config: &Value, field: &str, signal: &str, capacity: u64) -> Option<u64> {
+    if signal != ALLOCATABLE_MEMORY {
+        return threshold(config, field, signal, capacity);
+    }
+    let enforced = effective(config, "enforceNodeAllocatable");
+    let is_enforced = enforced.as_array().is_some_and(|all| all.iter().any(|it| it == "pods"));
+    // Elsewhere the pods' cgroup is another one than was measured.
+    let is_enforced = is_enforced && effective(config, "cgroupRoot") == "/";
+    let kept = reserved(config, "memory");
+    let hard = threshold(config, field, "memory.available", capacity.saturating_sub(kept));
+    hard.filter(|_| is_enforced && field == "evictionHard").map(|hard| hard.saturating_add(kept))
+}
+
+/// Signals that this configuration asks more of than the other, and that could not be measured.
+pub(crate) fn unmeasured<'a>(old: &Value, new: &'a Value, supplies: &Supplies) -> Vec<(&'static str, &'a str)> {
+    let of = |field: &'static str| {
+        let (before, after) = (effective(old, field), new.get(field).and_then(Value::as_object));
+        let is_new = move |signal: &&'a String, text: &Value| before.get(signal.as_str()) != Some(text);
+        let signals = after.into_iter().flatten().filter(move |(signal, text)| is_new(signal, text));
+        signals.map(move |(signal, _)| (field, signal.as_str()))
+    };
+    FIELDS.into_iter().flat_map(of).filter(|(_, signal)| !supplies.contains_key(*signal)).collect()
+}
+
+fn pressure(crossed: &[Crossed<'_>]) -> Pressure {
+    match crossed {
+        [] => Pressure::None,
+        all if all.iter().all(|one| one.signal == "memory.available" || one.signal == ALLOCATABLE_MEMORY) => {
+            Pressure::Memory
+        }
+        _ => Pressure::Any,
+    }
+}
+
+/// Whether the pod is refused as `Evicted`.
+pub(super) fn refuses(pod: &PodSummary, kubelet: &Kubelet<'_>) -> Option<Certainty> {
+    let tolerates = || is_tolerated(&pod.tolerations, MEMORY_PRESSURE, "", "NoSchedule");
+    let refused = match pressure(&crossed(kubelet.config, kubelet.supplies)) {
+        Pressure::None => false,
+        Pressure::Memory => pod.is_best_effort && tolerates() != Some(true),
+        Pressure::Any => true,
+    };
+    let certainty = match kubelet.minor {
+        Some(PASS_COMES_FIRST..) => Certainty::Refused,
+        _ => Certainty::Unknown,
+    };
+    (refused && !pod.is_critical).then_some(certainty)
+}
