@@ -35,6 +35,7 @@ testkit::scenarios!(
     each_retry_waits_twice_as_long,
     pings_that_stop_fail_the_trial,
     pods_that_admission_rejected_fail_the_trial,
+    a_change_whose_pods_cannot_be_listed_says_so,
     a_machine_that_sleeps_is_not_judged_for_it,
     the_wall_clock_may_jump,
     a_machine_that_reboots_in_a_loop_comes_up_on_last_known_good,
@@ -368,6 +369,19 @@ fn pods_that_admission_rejected_fail_the_trial() {
             let message = node.message("KubeletConfigRolledBack");
             assert!(message.contains("default/db (OutOfcpu)") && !message.contains("web"), "{message}");
         }
+    }
+}
+
+/// Nobody can say whom it would hurt then, and that is said.
+fn a_change_whose_pods_cannot_be_listed_says_so() {
+    let unlisted = "the pods of this node could not be listed, so what the restart costs is not known";
+    for lists_pods in [true, false] {
+        let mut node = Node::new();
+        node.lists_pods = lists_pods;
+        node.assign("a");
+        assert_eq!(node.active(), "a");
+        let told = node.journal.iter().filter(|line| line.contains(unlisted)).count();
+        assert_eq!(told, usize::from(!lists_pods), "{:?}", node.journal);
     }
 }
 

@@ -73,6 +73,10 @@ pub struct Node {
     /// The kubelet pings its watchdog.
     pub pings: bool,
     pub inventory: PodInventory,
+    /// Its pods can be listed.
+    pub lists_pods: bool,
+    /// What the journal has.
+    pub journal: Vec<String>,
     pub log_tail: Vec<String>,
     /// The kubelet binary.
     pub kubelet: String,
@@ -221,6 +225,8 @@ impl Node {
             is_ready: true,
             pings: true,
             inventory: PodInventory::default(),
+            lists_pods: true,
+            journal: Vec::new(),
             log_tail: Vec::new(),
             kubelet: "kubelet".to_owned(),
             refused: Vec::new(),

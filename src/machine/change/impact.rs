@@ -54,7 +54,11 @@ impl State {
         let supplies = self.health.supplies();
         let impacts = self.impacts(rendered, None, inventory, &supplies);
         let Some((_, why)) = refused_impact(&impacts, rendered) else {
-            if let Some(why) = hazard::told_impact(&impacts) {
+            let unlisted = self.settings.api_server && inventory.is_none() && !self.is_way_back(rendered);
+            let unlisted = unlisted.then(|| {
+                "the pods of this node could not be listed, so what the restart costs is not known".to_owned()
+            });
+            for why in hazard::told_impact(&impacts).into_iter().chain(unlisted) {
                 log(fx, Level::Warn, format!("{source}: {why}"));
             }
             return false;

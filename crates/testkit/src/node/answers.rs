@@ -70,10 +70,13 @@ impl Node {
                 self.quit = true;
                 None
             }
+            Effect::Log(_, line) => {
+                self.journal.push(line.clone());
+                None
+            }
             Effect::Watch(_)
             | Effect::SelfTest
             | Effect::Answer(..)
-            | Effect::Log(..)
             | Effect::Count(_)
             | Effect::ProveReload(..)
             | Effect::Reexec
@@ -178,7 +181,9 @@ impl Node {
                 let renewed = kubelet_config::status::timestamp(self.renewed.saturating_mul(1_000_000_000));
                 Input::LeaseObserved(ticket, LeaseObservation::Renewed(renewed))
             }
-            Query::Pods => Input::PodsObserved(ticket, (answers && !self.busy).then(|| self.inventory.clone())),
+            Query::Pods => {
+                Input::PodsObserved(ticket, (answers && !self.busy && self.lists_pods).then(|| self.inventory.clone()))
+            }
             Query::Environment(_) => Input::EnvironmentObserved(ticket, self.environment.clone()),
             Query::Activity(..) => Input::ActivityObserved(ticket, self.activity),
         }
